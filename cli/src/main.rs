@@ -1,0 +1,2 @@
+//! The program `ferrotile`.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Tensor-core GPU kernels in pure Rust.

@@ -1,0 +1,3 @@
+//! Attention kernels.
+#![cfg(target_arch = "nvptx64")]
+#![no_std]

@@ -1,0 +1,1 @@
+//! The `#[kernel]` attribute of `cuda_std`.

@@ -1,0 +1,10 @@
+//! Every number that host and device must agree on: tiles, shared-memory maps, swizzles, fragment maps, argument structs
+//! and the tables of compiled variants.
+#![no_std]
+#![forbid(unsafe_code)]
+
+pub mod arch;
+pub mod dtype;
+
+pub use arch::{Arch, SmLimits};
+pub use dtype::Dtype;

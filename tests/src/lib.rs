@@ -1,0 +1,1 @@
+//! What the tests share: tolerances, comparison, shapes, the device under test.
