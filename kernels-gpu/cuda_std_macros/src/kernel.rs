@@ -1,0 +1,187 @@
+//! The expansion of `#[kernel]`.
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote, quote_spanned};
+use syn::parse::{Parse, ParseStream};
+use syn::spanned::Spanned;
+use syn::{Error, Expr, FnArg, Ident, ItemFn, Result, ReturnType, Safety, Signature, Token, Type};
+
+/// Expands `#[kernel(arguments)] item`.
+pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
+    let bounds: Bounds = syn::parse2(arguments)?;
+    let ItemFn { attrs, vis, sig, block, .. } = syn::parse2(item)?;
+    check_signature(&sig)?;
+
+    let Signature { ident, inputs, .. } = &sig;
+    let record = format_ident!("__kernel_record_{}", ident);
+    let max_threads = bounds.max_threads.value(1024);
+    let min_blocks = bounds.min_blocks.value(32);
+    let cluster = bounds.cluster.value(16);
+    let tensor_maps = tensor_map_mask(inputs.iter())?;
+    Ok(quote! {
+        #(#attrs)*
+        // The argument structs are `#[repr(C)]`, so that both sides agree on their layout.
+        #[allow(improper_gpu_kernel_arg)]
+        #[unsafe(no_mangle)]
+        #vis unsafe extern "gpu-kernel" fn #ident(#inputs) #block
+
+        const _: () = {
+            #[unsafe(no_mangle)]
+            #[allow(non_upper_case_globals, clippy::unnecessary_cast)]
+            static #record: [u32; 4] = [#max_threads, #min_blocks, #cluster, #tensor_maps];
+        };
+    })
+}
+
+/// One argument of the attribute: its name, and its expression if it is given.
+struct Bound {
+    name: &'static str,
+    expression: Option<Expr>,
+}
+
+impl Bound {
+    /// A constant `u32` expression: the checked argument, or 0 if it is not given.
+    fn value(&self, most: u64) -> TokenStream {
+        let Some(expression) = &self.expression else { return quote!(0) };
+        let message = format!("{} must be 1 to {most}", self.name);
+        quote_spanned! { expression.span() => {
+            let value = (#expression) as u64;
+            assert!(value >= 1 && value <= #most, #message);
+            value as u32
+        }}
+    }
+}
+
+/// The arguments of the attribute.
+struct Bounds {
+    max_threads: Bound,
+    min_blocks: Bound,
+    cluster: Bound,
+}
+
+impl Parse for Bounds {
+    fn parse(input: ParseStream<'_>) -> Result<Self> {
+        let bound = |name| Bound { name, expression: None };
+        let (max_threads, min_blocks, cluster) = (bound("max_threads"), bound("min_blocks"), bound("cluster"));
+        let mut bounds = Bounds { max_threads, min_blocks, cluster };
+        while !input.is_empty() {
+            let name: Ident = input.parse()?;
+            let bound = match name.to_string().as_str() {
+                "max_threads" => &mut bounds.max_threads,
+                "min_blocks" => &mut bounds.min_blocks,
+                "cluster" => &mut bounds.cluster,
+                _ => return Err(Error::new(name.span(), "expected `max_threads`, `min_blocks` or `cluster`")),
+            };
+            if bound.expression.is_some() {
+                return Err(Error::new(name.span(), format!("`{name}` is given twice")));
+            }
+            input.parse::<Token![=]>()?;
+            bound.expression = Some(input.parse()?);
+            if !input.is_empty() {
+                input.parse::<Token![,]>()?;
+            }
+        }
+        match &bounds.min_blocks.expression {
+            Some(min_blocks) if bounds.max_threads.expression.is_none() => {
+                Err(Error::new(min_blocks.span(), "`min_blocks` needs `max_threads`"))
+            }
+            _ => Ok(bounds),
+        }
+    }
+}
+
+/// Refuses what cannot be an entry point, at the token that makes it so.
+fn check_signature(sig: &Signature) -> Result<()> {
+    let refuse = |span, message| Err(Error::new(span, message));
+    if !matches!(sig.safety, Safety::Unsafe(_)) {
+        return refuse(sig.fn_token.span(), "a kernel must be an `unsafe fn`: the launch cannot check its arguments");
+    }
+    if let Some(token) = &sig.asyncness {
+        return refuse(token.span(), "a kernel cannot be `async`");
+    }
+    if let Some(token) = &sig.constness {
+        return refuse(token.span(), "a kernel cannot be `const`");
+    }
+    if let Some(abi) = &sig.abi {
+        return refuse(abi.span(), "`#[kernel]` sets the ABI: write a plain `unsafe fn`");
+    }
+    if !sig.generics.params.is_empty() {
+        return refuse(sig.generics.span(), "a kernel cannot be generic: the module needs one symbol");
+    }
+    if let Some(clause) = &sig.generics.where_clause {
+        return refuse(clause.span(), "a kernel cannot have a `where` clause");
+    }
+    if let ReturnType::Type(_, ty) = &sig.output {
+        return refuse(ty.span(), "a kernel returns nothing: write the result through a pointer");
+    }
+    if let Some(variadic) = &sig.variadic {
+        return refuse(variadic.span(), "a kernel cannot be variadic");
+    }
+    match sig.inputs.first() {
+        Some(FnArg::Receiver(receiver)) => refuse(receiver.span(), "a kernel cannot be a method"),
+        _ => Ok(()),
+    }
+}
+
+/// The bit mask of the parameters whose type is called `TensorMap`.
+fn tensor_map_mask<'a>(inputs: impl Iterator<Item = &'a FnArg>) -> Result<u32> {
+    let mut mask = 0;
+    for (index, input) in inputs.enumerate() {
+        let FnArg::Typed(parameter) = input else { continue };
+        let Type::Path(path) = &*parameter.ty else { continue };
+        if path.path.segments.last().is_some_and(|segment| segment.ident == "TensorMap") {
+            if index >= u32::BITS as usize {
+                return Err(Error::new(parameter.span(), "a tensor map must be among the first 32 parameters"));
+            }
+            mask |= 1 << index;
+        }
+    }
+    Ok(mask)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(arguments: TokenStream, item: TokenStream) -> String {
+        expand(arguments, item).expect_err("the kernel is refused").to_string()
+    }
+
+    #[test]
+    fn kernel_keeps_name_and_documents_and_gets_the_kernel_abi() {
+        let expanded = expand(quote!(), quote! { #[doc = "Adds."] pub unsafe fn add(x: *mut f32) { body() } }).unwrap();
+        let text = expanded.to_string();
+        assert!(text.contains(r#"pub unsafe extern "gpu-kernel" fn add (x : * mut f32) { body () }"#), "{text}");
+        assert!(text.contains(r#"# [doc = "Adds."]"#), "{text}");
+        assert!(text.contains("static __kernel_record_add : [u32 ; 4] = [0 , 0 , 0 , 0u32]"), "{text}");
+    }
+
+    #[test]
+    fn arguments_are_expressions() {
+        let expanded = expand(quote!(max_threads = ROWS[3].threads(), min_blocks = 2), quote!(unsafe fn f() {})).unwrap();
+        let text = expanded.to_string();
+        assert!(text.contains("(ROWS [3] . threads ()) as u64"), "{text}");
+        assert!(text.contains("max_threads must be 1 to 1024"), "{text}");
+    }
+
+    #[test]
+    fn tensor_maps_are_found_by_the_last_path_segment() {
+        let item = quote!(unsafe fn f(a: u32, q: TensorMap, b: *const TensorMap, k: layout::TensorMap) {});
+        let text = expand(quote!(), item).unwrap().to_string();
+        assert!(text.contains("10u32"), "{text}");
+    }
+
+    #[test]
+    fn misuse_is_refused() {
+        assert!(error(quote!(), quote!(fn f() {})).contains("must be an `unsafe fn`"));
+        assert!(error(quote!(), quote!(async unsafe fn f() {})).contains("async"));
+        assert!(error(quote!(), quote!(const unsafe fn f() {})).contains("const"));
+        assert!(error(quote!(), quote!(unsafe extern "C" fn f() {})).contains("ABI"));
+        assert!(error(quote!(), quote!(unsafe fn f<T>(x: T) {})).contains("generic"));
+        assert!(error(quote!(), quote!(unsafe fn f() -> u32 {})).contains("returns nothing"));
+        assert!(error(quote!(), quote!(unsafe fn f(&self) {})).contains("method"));
+        assert!(error(quote!(threads = 1), quote!(unsafe fn f() {})).contains("expected `max_threads`"));
+        assert!(error(quote!(cluster = 1, cluster = 2), quote!(unsafe fn f() {})).contains("twice"));
+        assert!(error(quote!(min_blocks = 2), quote!(unsafe fn f() {})).contains("needs `max_threads`"));
+    }
+}
