@@ -6,6 +6,11 @@
 pub mod arch;
 pub mod attention;
 pub mod dtype;
+pub mod fragment;
+pub mod smem;
+pub mod swizzle;
 
 pub use arch::{Arch, SmLimits};
 pub use dtype::Dtype;
+pub use smem::{SmemLayout, SmemRegion};
+pub use swizzle::Swizzle;
