@@ -6,8 +6,9 @@ use core::fmt;
 use core::ops::Range;
 use core::str::FromStr;
 
-use crate::Dtype;
-use crate::arch::Arch;
+use crate::smem::{BASE_ALIGN_BYTES, SmemLayout};
+use crate::text::same_text;
+use crate::{Arch, Dtype, Swizzle};
 
 /// Which keys a query row sees.
 ///
@@ -202,11 +203,8 @@ pub struct WmmaTile {
 /// Query rows of one warp: the M of `wmma` m16n16k16.
 pub const WARP_ROWS: usize = 16;
 
-/// Elements of one row of a shared-memory panel: 128 bytes, the width of the swizzle.
-pub const PANEL_ELEMS: usize = 64;
-
-/// Bytes of one row of a shared-memory panel.
-pub const PANEL_ROW_BYTES: usize = PANEL_ELEMS * 2;
+/// How the tiles of WMMA variants lie in shared memory: panels of 64 16-bit columns.
+pub const TILE_SWIZZLE: Swizzle = Swizzle::B128;
 
 /// Which algorithm a variant runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -228,26 +226,6 @@ pub struct AttentionVariant {
     pub head_dim: usize,
     /// What it runs.
     pub kernel: AttentionKernel,
-}
-
-/// Byte offsets of the regions of a WMMA block's dynamic shared memory. Tiles are `[head_dim / 64][rows][64]` panels of 16-bit
-/// elements with the 128-byte swizzle; each starts on a multiple of 1024 bytes, where the swizzle's period starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct WmmaSmem {
-    /// Q tile; the output tile afterwards.
-    pub q: usize,
-    /// First K tile.
-    pub k: usize,
-    /// First V tile.
-    pub v: usize,
-    /// From one stage of K or V to the next.
-    pub stage_bytes: usize,
-    /// P and row factors of each warp, for P V in f32.
-    pub p: usize,
-    /// Bytes of one warp's part of the P region: P transposed `[n][16]` in f32, then 16 row factors.
-    pub p_warp_bytes: usize,
-    /// All of it.
-    pub bytes: usize,
 }
 
 /// Registers that a thread of any attention kernel of this table may use.
@@ -283,31 +261,31 @@ impl AttentionVariant {
         Arch::Sm80.limits().registers / (MAX_REGISTERS * self.threads())
     }
 
-    /// The map of dynamic shared memory; `None` for kernels that use none.
-    pub const fn smem(&self) -> Option<WmmaSmem> {
+    /// The map of dynamic shared memory; empty for the scalar kernel.
+    ///
+    /// - `q`: the Q tile; the O tile afterwards.
+    /// - `k`, `v`: the stages of the K and V tiles. Tiles lie as [`TILE_SWIZZLE`] says.
+    /// - `p`: for scalar P V, a stage a warp: P transposed, `[n][16]` f32, then a factor for each of the 16 rows.
+    pub const fn smem(&self) -> SmemLayout {
         match self.kernel {
-            AttentionKernel::Scalar => None,
+            AttentionKernel::Scalar => SmemLayout::new(),
             AttentionKernel::Wmma(tile) => {
-                let row_bytes = self.head_dim * self.dtype.size_bytes();
-                let stage_bytes = tile.n * row_bytes;
-                let k = tile.m * row_bytes;
-                let v = k + tile.stages * stage_bytes;
-                let p = v + tile.stages * stage_bytes;
-                let p_warp_bytes = match tile.pv {
-                    PvUnit::TensorCore => 0,
-                    PvUnit::Scalar => (tile.n + 1) * WARP_ROWS * 4,
-                };
-                let bytes = p + p_warp_bytes * (tile.m / WARP_ROWS);
-                Some(WmmaSmem { q: 0, k, v, stage_bytes, p, p_warp_bytes, bytes })
+                let row_bytes = (self.head_dim * self.dtype.size_bytes()) as u32;
+                let (stages, stage_bytes) = (tile.stages as u32, tile.n as u32 * row_bytes);
+                let tiles = SmemLayout::new()
+                    .region("q", tile.m as u32 * row_bytes, BASE_ALIGN_BYTES)
+                    .stages("k", stages, stage_bytes, BASE_ALIGN_BYTES)
+                    .stages("v", stages, stage_bytes, BASE_ALIGN_BYTES);
+                match tile.pv {
+                    PvUnit::TensorCore => tiles,
+                    PvUnit::Scalar => tiles.stages(
+                        "p",
+                        (tile.m / WARP_ROWS) as u32,
+                        ((tile.n + 1) * WARP_ROWS * size_of::<f32>()) as u32,
+                        16,
+                    ),
+                }
             }
-        }
-    }
-
-    /// Dynamic shared memory of one block, in bytes.
-    pub const fn smem_bytes(&self) -> usize {
-        match self.smem() {
-            None => 0,
-            Some(smem) => smem.bytes,
         }
     }
 
@@ -342,15 +320,6 @@ pub const fn row_index(name: &str) -> usize {
         index += 1;
     }
     panic!("no row of ATTENTION has this name")
-}
-
-const fn same_text(a: &str, b: &str) -> bool {
-    let (a, b) = (a.as_bytes(), b.as_bytes());
-    let mut index = 0;
-    while index < a.len() && index < b.len() && a[index] == b[index] {
-        index += 1;
-    }
-    index == a.len() && index == b.len()
 }
 
 const fn tile(m: usize, n: usize, stages: usize) -> WmmaTile {
@@ -410,19 +379,26 @@ pub const ATTENTION: &[AttentionVariant] = {
 
 /// A row whose shared memory or threads cannot fit the smallest architecture does not compile.
 const _: () = {
-    let limits = Arch::Sm89.limits();
     let mut index = 0;
     while index < ATTENTION.len() {
         let row = &ATTENTION[index];
-        assert!(row.smem_bytes() <= limits.shared_bytes_per_block as usize, "shared memory of a row does not fit");
-        assert!(row.head_dim % PANEL_ELEMS == 0 && row.head_dim <= MAX_HEAD_DIM);
+        let smem = row.smem().assert_fits(Arch::Sm89);
+        assert!(
+            row.head_dim * row.dtype.size_bytes() % TILE_SWIZZLE.row_bytes() as usize == 0
+                && row.head_dim <= MAX_HEAD_DIM
+        );
         if let AttentionKernel::Wmma(tile) = row.kernel {
             assert!(tile.m % WARP_ROWS == 0 && tile.n % 16 == 0, "tiles are made of 16x16 products");
             assert!(tile.stages == 1 || tile.stages == 2);
             assert!(row.threads() <= 1024 && row.min_blocks() >= 1);
+            let row_chunks = row.head_dim * row.dtype.size_bytes() / 16;
+            assert!(
+                (tile.n * row_chunks) % row.threads() as usize == 0,
+                "each thread copies as many chunks as any other"
+            );
             // Two blocks on a multiprocessor of sm_80 at head dimension 64; each takes 1 KiB for the system.
-            let two_blocks = 2 * (row.smem_bytes() + 1024);
-            assert!(row.head_dim > 64 || two_blocks <= Arch::Sm80.limits().shared_bytes as usize);
+            let two_blocks = 2 * (smem.total_bytes() + 1024);
+            assert!(row.head_dim > 64 || two_blocks <= Arch::Sm80.limits().shared_bytes);
         }
         index += 1;
     }
@@ -459,19 +435,6 @@ mod tests {
             assert_eq!(row.name, composed_name(row));
             assert_eq!(row_index(row.name), index);
             assert!(names.insert(row.name));
-        }
-    }
-
-    #[test]
-    fn regions_follow_each_other_on_swizzle_periods() {
-        for row in ATTENTION {
-            let Some(smem) = row.smem() else { continue };
-            let AttentionKernel::Wmma(tile) = row.kernel else { unreachable!() };
-            for start in [smem.q, smem.k, smem.v, smem.p, smem.stage_bytes] {
-                assert_eq!(start % 1024, 0, "{row}");
-            }
-            assert_eq!(smem.v - smem.k, tile.stages * smem.stage_bytes, "{row}");
-            assert!(smem.bytes >= smem.p, "{row}");
         }
     }
 

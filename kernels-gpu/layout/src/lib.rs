@@ -9,6 +9,7 @@ pub mod dtype;
 pub mod fragment;
 pub mod smem;
 pub mod swizzle;
+mod text;
 
 pub use arch::{Arch, SmLimits};
 pub use dtype::Dtype;

@@ -14,6 +14,7 @@
 //! from the base of the dynamic shared memory, which is aligned to [`BASE_ALIGN_BYTES`].
 
 use crate::Arch;
+use crate::text::same_text;
 
 /// The alignment of the base of the dynamic shared memory of every kernel: the period of the 128-byte swizzle.
 pub const BASE_ALIGN_BYTES: u32 = 1024;
@@ -145,22 +146,6 @@ impl Default for SmemLayout {
     fn default() -> Self {
         SmemLayout::new()
     }
-}
-
-/// Compares two texts in a constant, where `==` of `str` cannot be used.
-const fn same_text(a: &str, b: &str) -> bool {
-    let (a, b) = (a.as_bytes(), b.as_bytes());
-    if a.len() != b.len() {
-        return false;
-    }
-    let mut i = 0;
-    while i < a.len() {
-        if a[i] != b[i] {
-            return false;
-        }
-        i += 1;
-    }
-    true
 }
 
 #[cfg(test)]

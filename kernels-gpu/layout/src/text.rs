@@ -1,0 +1,17 @@
+//! Comparison of names in constants, where `==` on `str` is not available.
+
+/// Compares two texts in a constant, where `==` of `str` cannot be used.
+pub(crate) const fn same_text(a: &str, b: &str) -> bool {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    if a.len() != b.len() {
+        return false;
+    }
+    let mut i = 0;
+    while i < a.len() {
+        if a[i] != b[i] {
+            return false;
+        }
+        i += 1;
+    }
+    true
+}
