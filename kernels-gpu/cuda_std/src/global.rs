@@ -1,0 +1,48 @@
+//! Explicit loads and stores of global memory.
+//!
+//! A plain dereference of a pointer compiles to one access of its type, generic or global as LLVM can tell. These functions
+//! fix what matters for speed: the address space, the width (16 bytes with `[u32; 4]`) and the read-only path.
+
+pub use crate::word::Word;
+
+/// Loads one word from global memory.
+///
+/// PTX: `ld.global{.v2,.v4}.b16/.b32` (PTX 1.0, sm_10).
+/// Not a memory fence.
+///
+/// # Safety
+/// - `ptr` points to readable global memory, aligned to the size of the word.
+/// - No other thread writes it without a barrier or fence in between: the load may be merged with an earlier equal one.
+#[inline(always)]
+pub unsafe fn load<T: Word>(ptr: *const T) -> T {
+    // SAFETY: as required of the caller.
+    unsafe { T::load_global(ptr) }
+}
+
+/// Loads one word from global memory that nothing writes while the kernel runs, through the read-only cache.
+///
+/// PTX: `ld.global.nc{.v2,.v4}.b16/.b32` (PTX 3.1, sm_32).
+/// Not a memory fence.
+///
+/// # Safety
+/// - `ptr` points to readable global memory, aligned to the size of the word.
+/// - No thread of any kernel that runs at the same time writes it.
+#[inline(always)]
+pub unsafe fn load_nc<T: Word>(ptr: *const T) -> T {
+    // SAFETY: as required of the caller.
+    unsafe { T::load_global_nc(ptr) }
+}
+
+/// Stores one word to global memory.
+///
+/// PTX: `st.global{.v2,.v4}.b16/.b32` (PTX 1.0, sm_10).
+/// Not a memory fence.
+///
+/// # Safety
+/// - `ptr` points to writable global memory, aligned to the size of the word.
+/// - No other thread reads or writes it without a barrier or fence in between.
+#[inline(always)]
+pub unsafe fn store<T: Word>(ptr: *mut T, value: T) {
+    // SAFETY: as required of the caller.
+    unsafe { value.store_global(ptr) }
+}

@@ -1,0 +1,24 @@
+//! Fences between the proxies of sm_90: ordinary accesses on one side, tensor memory accelerator and `wgmma` on the other.
+//!
+//! The fences between ordinary accesses are in [`thread`](crate::thread).
+#![cfg(target_feature = "sm_90")]
+
+use core::arch::asm;
+
+/// Orders this thread's ordinary accesses to shared memory before it ahead of the asynchronous ones after it.
+///
+/// PTX: `fence.proxy.async.shared::cta` (PTX 8.0, sm_90).
+#[inline(always)]
+pub fn proxy_async_shared() {
+    // SAFETY: a fence has no precondition. The absent `nomem` keeps the compiler from moving accesses across it.
+    unsafe { asm!("fence.proxy.async.shared::cta;", options(nostack, preserves_flags)) }
+}
+
+/// Makes the mbarriers that this thread has initialised visible to the cluster and to asynchronous copies.
+///
+/// PTX: `fence.mbarrier_init.release.cluster` (PTX 8.0, sm_90).
+#[inline(always)]
+pub fn mbarrier_init() {
+    // SAFETY: a fence has no precondition. The absent `nomem` keeps the compiler from moving accesses across it.
+    unsafe { asm!("fence.mbarrier_init.release.cluster;", options(nostack, preserves_flags)) }
+}

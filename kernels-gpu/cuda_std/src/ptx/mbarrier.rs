@@ -1,0 +1,132 @@
+//! Barriers in shared memory that count arrivals, and on sm_90 also the bytes of asynchronous copies.
+//!
+//! An mbarrier is 8 bytes, 8-byte aligned. It goes through phases: a phase completes when as many threads have arrived as it
+//! was initialised for (and, on sm_90, as many bytes as were announced), and the next begins at once. A waiter names the
+//! phase it waits for: on sm_80 by the token of an arrival, on sm_90 also by its parity (0 for the first).
+//!
+//! ```ignore
+//! if thread::thread_idx_x() == 0 { mbarrier::init(full, 1) }
+//! thread::sync_threads();
+//! if producer { mbarrier::arrive_expect_tx(full, TILE_BYTES); /* start the copy on `full` */ }
+//! mbarrier::wait_parity(full, phase & 1);
+//! ```
+
+use core::arch::asm;
+
+use crate::shared::SharedAddr;
+
+/// The phase in which an arrival took place.
+#[derive(Debug, Clone, Copy)]
+#[must_use = "waiting needs the phase of the arrival"]
+pub struct Phase(u64);
+
+/// Makes the 8 bytes at `barrier` an mbarrier whose phases take `arrivals` arrivals.
+///
+/// PTX: `mbarrier.init.shared.b64` (PTX 7.0, sm_80).
+/// Not a memory fence: a barrier of the block (and, for asynchronous copies, `fence::mbarrier_init`) must follow before use.
+///
+/// # Safety
+/// - `barrier` is 8-byte aligned in the shared memory of the block, and not in use as an mbarrier.
+/// - `arrivals` is from 1 to 2^20 - 1; one thread executes this call.
+#[inline(always)]
+pub unsafe fn init(barrier: SharedAddr, arrivals: u32) {
+    // SAFETY: as required of the caller.
+    unsafe {
+        asm!("mbarrier.init.shared.b64 [{0}], {1};", in(reg32) barrier.as_raw(), in(reg32) arrivals,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// Arrives once, and gives the phase in which that counts.
+///
+/// PTX: `mbarrier.arrive.shared.b64` (PTX 7.0, sm_80), release semantics in the block.
+///
+/// # Safety
+/// - `barrier` is an initialised mbarrier, whose current phase has an arrival left.
+#[inline(always)]
+pub unsafe fn arrive(barrier: SharedAddr) -> Phase {
+    let phase: u64;
+    // SAFETY: as required of the caller. The absent `nomem` keeps the compiler from moving accesses across it.
+    unsafe {
+        asm!("mbarrier.arrive.shared.b64 {0}, [{1}];", out(reg64) phase, in(reg32) barrier.as_raw(),
+            options(nostack, preserves_flags));
+    }
+    Phase(phase)
+}
+
+/// Whether `phase`, the current or the preceding one, has completed.
+///
+/// PTX: `mbarrier.test_wait.shared.b64` (PTX 7.0, sm_80), acquire semantics in the block if it has.
+///
+/// # Safety
+/// - `barrier` is an initialised mbarrier, and `phase` is its current or preceding phase.
+#[inline(always)]
+pub unsafe fn test_wait(barrier: SharedAddr, phase: Phase) -> bool {
+    let complete: u32;
+    // SAFETY: as required of the caller. The absent `nomem` keeps the compiler from moving accesses across it.
+    unsafe {
+        asm!(
+            "{{ .reg .pred p; mbarrier.test_wait.shared.b64 p, [{1}], {2}; selp.u32 {0}, 1, 0, p; }}",
+            out(reg32) complete, in(reg32) barrier.as_raw(), in(reg64) phase.0, options(nostack)
+        );
+    }
+    complete != 0
+}
+
+/// Waits until `phase` has completed.
+///
+/// # Safety
+/// As for [`test_wait`]. Returns only if the missing arrivals come.
+#[inline(always)]
+pub unsafe fn wait(barrier: SharedAddr, phase: Phase) {
+    // SAFETY: as required of the caller.
+    while unsafe { !test_wait(barrier, phase) } {}
+}
+
+/// Arrives once and announces `bytes` bytes of asynchronous copies, which the current phase then waits for too.
+///
+/// PTX: `mbarrier.arrive.expect_tx.shared::cta.b64` (PTX 8.0, sm_90), release semantics in the block.
+///
+/// # Safety
+/// - `barrier` is an initialised mbarrier, whose current phase has an arrival left.
+/// - Copies of so many bytes complete on `barrier`; at most 2^20 - 1 are announced in one phase.
+#[cfg(target_feature = "sm_90")]
+#[inline(always)]
+pub unsafe fn arrive_expect_tx(barrier: SharedAddr, bytes: u32) {
+    // SAFETY: as required of the caller. The absent `nomem` keeps the compiler from moving accesses across it.
+    unsafe {
+        asm!("mbarrier.arrive.expect_tx.shared::cta.b64 _, [{0}], {1};", in(reg32) barrier.as_raw(), in(reg32) bytes,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// Whether the phase of this parity, the current or the preceding one, has completed; the hardware may wait a while first.
+///
+/// PTX: `mbarrier.try_wait.parity.shared::cta.b64` (PTX 7.8, sm_90), acquire semantics in the block if it has.
+///
+/// # Safety
+/// - `barrier` is an initialised mbarrier; `parity` is 0 or 1.
+#[cfg(target_feature = "sm_90")]
+#[inline(always)]
+pub unsafe fn try_wait_parity(barrier: SharedAddr, parity: u32) -> bool {
+    let complete: u32;
+    // SAFETY: as required of the caller. The absent `nomem` keeps the compiler from moving accesses across it.
+    unsafe {
+        asm!(
+            "{{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [{1}], {2}; selp.u32 {0}, 1, 0, p; }}",
+            out(reg32) complete, in(reg32) barrier.as_raw(), in(reg32) parity, options(nostack)
+        );
+    }
+    complete != 0
+}
+
+/// Waits until the phase of this parity has completed: parity 0 the first, 1 the second, 0 the third.
+///
+/// # Safety
+/// As for [`try_wait_parity`]. Returns only if the missing arrivals and bytes come.
+#[cfg(target_feature = "sm_90")]
+#[inline(always)]
+pub unsafe fn wait_parity(barrier: SharedAddr, parity: u32) {
+    // SAFETY: as required of the caller.
+    while unsafe { !try_wait_parity(barrier, parity) } {}
+}

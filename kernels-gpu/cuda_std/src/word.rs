@@ -1,0 +1,95 @@
+//! The values that one load or store instruction moves.
+
+use core::arch::asm;
+use core::mem::transmute;
+
+use crate::shared::SharedAddr;
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A value that one instruction loads or stores: 2, 4, 8 or 16 bytes, aligned to its size.
+///
+/// The functions are the instructions themselves; [`SharedAddr`] and [`crate::global`] are their callers, and say what each
+/// requires.
+#[expect(clippy::missing_safety_doc, reason = "stated once, at the public callers")]
+pub trait Word: sealed::Sealed + Copy {
+    #[doc(hidden)]
+    unsafe fn load_shared(addr: SharedAddr) -> Self;
+    #[doc(hidden)]
+    unsafe fn store_shared(self, addr: SharedAddr);
+    #[doc(hidden)]
+    unsafe fn load_global(ptr: *const Self) -> Self;
+    #[doc(hidden)]
+    unsafe fn load_global_nc(ptr: *const Self) -> Self;
+    #[doc(hidden)]
+    unsafe fn store_global(self, ptr: *mut Self);
+}
+
+/// Implements [`Word`] for a type that travels as `$n` registers: `word!(f32 = [u32; 1], reg32, ".b32", "{0}", 0)`.
+macro_rules! word {
+    ($value:ty = [$register:ty; $n:literal], $class:ident, $form:literal, $list:literal, $($i:literal)+) => {
+        impl sealed::Sealed for $value {}
+
+        // SAFETY (of every block): the caller answers for the address; the registers have the size of the value, and every
+        // pattern of bits is a value. Loads are `pure` and `readonly`: no barrier or asynchronous copy is, so none is passed.
+        #[expect(clippy::undocumented_unsafe_blocks, reason = "stated once, above")]
+        #[expect(clippy::useless_transmute, reason = "some values are already arrays of registers")]
+        impl Word for $value {
+            #[inline(always)]
+            unsafe fn load_shared(addr: SharedAddr) -> Self {
+                let mut r = [0 as $register; $n];
+                unsafe {
+                    asm!(concat!("ld.shared", $form, " ", $list, ", [{addr}];"), $(out($class) r[$i],)+
+                        addr = in(reg32) addr.as_raw(), options(pure, readonly, nostack, preserves_flags));
+                    transmute::<[$register; $n], $value>(r)
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn store_shared(self, addr: SharedAddr) {
+                unsafe {
+                    let r = transmute::<$value, [$register; $n]>(self);
+                    asm!(concat!("st.shared", $form, " [{addr}], ", $list, ";"), $(in($class) r[$i],)+
+                        addr = in(reg32) addr.as_raw(), options(nostack, preserves_flags));
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn load_global(ptr: *const Self) -> Self {
+                let mut r = [0 as $register; $n];
+                unsafe {
+                    asm!(concat!("ld.global", $form, " ", $list, ", [{ptr}];"), $(out($class) r[$i],)+
+                        ptr = in(reg64) ptr, options(pure, readonly, nostack, preserves_flags));
+                    transmute::<[$register; $n], $value>(r)
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn load_global_nc(ptr: *const Self) -> Self {
+                let mut r = [0 as $register; $n];
+                unsafe {
+                    asm!(concat!("ld.global.nc", $form, " ", $list, ", [{ptr}];"), $(out($class) r[$i],)+
+                        ptr = in(reg64) ptr, options(pure, readonly, nostack, preserves_flags));
+                    transmute::<[$register; $n], $value>(r)
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn store_global(self, ptr: *mut Self) {
+                unsafe {
+                    let r = transmute::<$value, [$register; $n]>(self);
+                    asm!(concat!("st.global", $form, " [{ptr}], ", $list, ";"), $(in($class) r[$i],)+
+                        ptr = in(reg64) ptr, options(nostack, preserves_flags));
+                }
+            }
+        }
+    };
+}
+
+word!(u16 = [u16; 1], reg16, ".b16", "{0}", 0);
+word!(u32 = [u32; 1], reg32, ".b32", "{0}", 0);
+word!(f32 = [u32; 1], reg32, ".b32", "{0}", 0);
+word!([u32; 2] = [u32; 2], reg32, ".v2.b32", "{{{0}, {1}}}", 0 1);
+word!([u32; 4] = [u32; 4], reg32, ".v4.b32", "{{{0}, {1}, {2}, {3}}}", 0 1 2 3);
