@@ -1,1 +1,31 @@
-//! Builds a device crate to PTX.
+//! Builds a device crate to PTX, with rustc's in-tree `nvptx64-nvidia-cuda` target and the LLVM tools of the same toolchain.
+//!
+//! ```no_run
+//! use cuda_builder::{Arch, CudaBuilder};
+//!
+//! let build = CudaBuilder::new("kernels-gpu/attention").arch(Arch::Sm90a).copy_to("attention.sm_90a.ptx").build()?;
+//! build.emit_rerun();
+//! # Ok::<(), cuda_builder::Error>(())
+//! ```
+//!
+//! The steps, each one a file:
+//!
+//! 1. [`builder`]: cargo and rustc compile the crate, `core` and everything between into one unoptimised LLVM module.
+//! 2. [`marks`]: the module's text gets what rustc cannot say: convergence, launch bounds, alignment of tensor maps.
+//! 3. [`builder`]: `opt` and `llc` of the same toolchain make PTX of it.
+//! 4. [`ptx`]: a reader of PTX, for the builder's own checks and for tests.
+//! 5. [`ptxas`]: where NVIDIA's assembler is installed, its report on registers, spills and shared memory.
+//!
+//! A driver is enough to run the PTX, and nothing of CUDA is needed to build it.
+
+pub mod builder;
+pub mod error;
+mod llvm_text;
+pub mod marks;
+pub mod ptx;
+pub mod ptxas;
+pub mod toolchain;
+
+pub use builder::{Build, CudaBuilder};
+pub use error::Error;
+pub use layout::Arch;

@@ -158,7 +158,13 @@ mod tests {
 
     #[test]
     fn arguments_are_expressions() {
-        let expanded = expand(quote!(max_threads = ROWS[3].threads(), min_blocks = 2), quote!(unsafe fn f() {})).unwrap();
+        let expanded = expand(
+            quote!(max_threads = ROWS[3].threads(), min_blocks = 2),
+            quote!(
+                unsafe fn f() {}
+            ),
+        )
+        .unwrap();
         let text = expanded.to_string();
         assert!(text.contains("(ROWS [3] . threads ()) as u64"), "{text}");
         assert!(text.contains("max_threads must be 1 to 1024"), "{text}");
@@ -166,22 +172,104 @@ mod tests {
 
     #[test]
     fn tensor_maps_are_found_by_the_last_path_segment() {
-        let item = quote!(unsafe fn f(a: u32, q: TensorMap, b: *const TensorMap, k: layout::TensorMap) {});
+        let item = quote!(
+            unsafe fn f(a: u32, q: TensorMap, b: *const TensorMap, k: layout::TensorMap) {}
+        );
         let text = expand(quote!(), item).unwrap().to_string();
         assert!(text.contains("10u32"), "{text}");
     }
 
     #[test]
     fn misuse_is_refused() {
-        assert!(error(quote!(), quote!(fn f() {})).contains("must be an `unsafe fn`"));
-        assert!(error(quote!(), quote!(async unsafe fn f() {})).contains("async"));
-        assert!(error(quote!(), quote!(const unsafe fn f() {})).contains("const"));
-        assert!(error(quote!(), quote!(unsafe extern "C" fn f() {})).contains("ABI"));
-        assert!(error(quote!(), quote!(unsafe fn f<T>(x: T) {})).contains("generic"));
-        assert!(error(quote!(), quote!(unsafe fn f() -> u32 {})).contains("returns nothing"));
-        assert!(error(quote!(), quote!(unsafe fn f(&self) {})).contains("method"));
-        assert!(error(quote!(threads = 1), quote!(unsafe fn f() {})).contains("expected `max_threads`"));
-        assert!(error(quote!(cluster = 1, cluster = 2), quote!(unsafe fn f() {})).contains("twice"));
-        assert!(error(quote!(min_blocks = 2), quote!(unsafe fn f() {})).contains("needs `max_threads`"));
+        assert!(
+            error(
+                quote!(),
+                quote!(
+                    fn f() {}
+                )
+            )
+            .contains("must be an `unsafe fn`")
+        );
+        assert!(
+            error(
+                quote!(),
+                quote!(
+                    async unsafe fn f() {}
+                )
+            )
+            .contains("async")
+        );
+        assert!(
+            error(
+                quote!(),
+                quote!(
+                    const unsafe fn f() {}
+                )
+            )
+            .contains("const")
+        );
+        assert!(
+            error(
+                quote!(),
+                quote!(
+                    unsafe extern "C" fn f() {}
+                )
+            )
+            .contains("ABI")
+        );
+        assert!(
+            error(
+                quote!(),
+                quote!(
+                    unsafe fn f<T>(x: T) {}
+                )
+            )
+            .contains("generic")
+        );
+        assert!(
+            error(
+                quote!(),
+                quote!(
+                    unsafe fn f() -> u32 {}
+                )
+            )
+            .contains("returns nothing")
+        );
+        assert!(
+            error(
+                quote!(),
+                quote!(
+                    unsafe fn f(&self) {}
+                )
+            )
+            .contains("method")
+        );
+        assert!(
+            error(
+                quote!(threads = 1),
+                quote!(
+                    unsafe fn f() {}
+                )
+            )
+            .contains("expected `max_threads`")
+        );
+        assert!(
+            error(
+                quote!(cluster = 1, cluster = 2),
+                quote!(
+                    unsafe fn f() {}
+                )
+            )
+            .contains("twice")
+        );
+        assert!(
+            error(
+                quote!(min_blocks = 2),
+                quote!(
+                    unsafe fn f() {}
+                )
+            )
+            .contains("needs `max_threads`")
+        );
     }
 }

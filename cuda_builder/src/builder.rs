@@ -1,0 +1,342 @@
+//! From a device crate to PTX.
+//!
+//! cargo compiles the crate in a target folder of its own, `<target>/cuda-builder/<arch>`, so that device and host builds do not
+//! wait for each other and both are incremental. Three choices shape the module:
+//!
+//! - `-Cno-prepopulate-passes`: rustc leaves the LLVM module unoptimised, so that the marks come before the first pass that
+//!   could move an instruction they protect.
+//! - crate type `staticlib` with fat LTO: one merged module, with neither a linker nor an optimiser run behind it.
+//! - `-Zbuild-std=core`: rustup has no precompiled `core` for the target.
+//!
+//! `opt -O3` then runs twice, as rustc's own two rounds (crate, then LTO) do: one run leaves the accumulator arrays of large
+//! kernels in local memory.
+
+use std::fs::{self, File};
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use layout::Arch;
+
+use crate::error::Error;
+use crate::marks::mark;
+use crate::ptx::Module;
+use crate::toolchain::Toolchain;
+
+/// rustc's name of the target.
+const TARGET: &str = "nvptx64-nvidia-cuda";
+
+/// Functions that the driver defines for device code.
+const DRIVER_FUNCTIONS: [&str; 4] = ["vprintf", "malloc", "free", "__assertfail"];
+
+/// Builds one device crate for one architecture.
+#[derive(Debug, Clone)]
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct CudaBuilder {
+    path: PathBuf,
+    arch: Arch,
+    copy_to: Option<PathBuf>,
+    line_tables: bool,
+}
+
+impl CudaBuilder {
+    /// Starts the build of the device crate at `path`, which is relative to the current directory or to the root of its workspace.
+    pub fn new(path: impl Into<PathBuf>) -> CudaBuilder {
+        CudaBuilder { path: path.into(), arch: Arch::Sm80, copy_to: None, line_tables: true }
+    }
+
+    /// Sets the architecture; the default is the oldest, `sm_80`.
+    pub fn arch(mut self, arch: Arch) -> CudaBuilder {
+        self.arch = arch;
+        self
+    }
+
+    /// Copies the PTX to a file.
+    pub fn copy_to(mut self, path: impl Into<PathBuf>) -> CudaBuilder {
+        self.copy_to = Some(path.into());
+        self
+    }
+
+    /// Sets whether the PTX says which source line each instruction comes from (`.file` and `.loc`); the default is yes, and it
+    /// changes no instruction.
+    pub fn line_tables(mut self, line_tables: bool) -> CudaBuilder {
+        self.line_tables = line_tables;
+        self
+    }
+
+    /// Builds the crate.
+    ///
+    /// # Errors
+    /// [`Error::Compile`] holds what rustc printed; the other errors name what is missing or malformed, and the cure.
+    pub fn build(self) -> Result<Build, Error> {
+        let folder = self.resolve_path()?;
+        let name = package_name(&folder)?;
+        let toolchain = Toolchain::find(&folder)?;
+        let workspace = workspace_root(&toolchain, &folder)?;
+        let target = target_folder(&workspace).join("cuda-builder").join(self.arch.target_cpu());
+        fs::create_dir_all(&target).map_err(Error::io(&target))?;
+        // Two build scripts may want the same crate at once; the second finds everything fresh.
+        let lock_path = target.join(".build-lock");
+        let lock = File::create(&lock_path).map_err(Error::io(&lock_path))?;
+        lock.lock().map_err(Error::io(&lock_path))?;
+
+        let stem = if self.line_tables { name.clone() } else { format!("{name}-nolines") };
+        let raw_module = target.join(format!("{stem}.ll"));
+        let messages = self.compile(&toolchain, &folder, &workspace, &target, &name, &raw_module)?;
+        let ptx_path = target.join(format!("{stem}.ptx"));
+        if !is_newer(&ptx_path, &raw_module) {
+            self.lower(&toolchain, &raw_module, &ptx_path)?;
+        }
+
+        let ptx = fs::read_to_string(&ptx_path).map_err(Error::io(&ptx_path))?;
+        let module = Module::parse(&ptx)?;
+        let mut functions = module.extern_functions.clone();
+        functions.retain(|function| !DRIVER_FUNCTIONS.contains(&function.as_str()));
+        if !functions.is_empty() {
+            return Err(Error::Undefined { name, arch: self.arch, functions });
+        }
+        if let Some(copy) = &self.copy_to {
+            if let Some(parent) = copy.parent() {
+                fs::create_dir_all(parent).map_err(Error::io(parent))?;
+            }
+            fs::write(copy, &ptx).map_err(Error::io(copy))?;
+        }
+        let sources = sources(&target, &name, &folder, &workspace)?;
+        Ok(Build { ptx_path: self.copy_to.unwrap_or(ptx_path), ptx, module, messages, sources })
+    }
+
+    fn resolve_path(&self) -> Result<PathBuf, Error> {
+        let absolute = std::path::absolute(&self.path).map_err(Error::io(&self.path))?;
+        let current = std::env::current_dir().map_err(Error::io("."))?;
+        let mut candidates = vec![absolute.clone()];
+        candidates.extend(current.ancestors().skip(1).map(|ancestor| ancestor.join(&self.path)));
+        let found = candidates.into_iter().find(|folder| folder.join("Cargo.toml").is_file());
+        found.ok_or(Error::NoCrate { path: absolute })
+    }
+
+    /// Has cargo write the merged, unoptimised module; returns what it printed.
+    fn compile(
+        &self,
+        toolchain: &Toolchain,
+        folder: &Path,
+        workspace: &Path,
+        target: &Path,
+        name: &str,
+        raw_module: &Path,
+    ) -> Result<String, Error> {
+        if dep_info(target, name).is_file() && !raw_module.is_file() {
+            // cargo does not know of the module, so it would not write it anew.
+            let built = target.join(TARGET);
+            fs::remove_dir_all(&built).map_err(Error::io(&built))?;
+        }
+        // No path of this machine belongs in the PTX.
+        let source_root = toolchain.sysroot.join("lib/rustlib/src/rust");
+        let flags = [
+            format!("-Ctarget-cpu={}", self.arch),
+            "-Cno-prepopulate-passes".into(),
+            format!("--remap-path-prefix={}=/rust", source_root.display()),
+            format!("--remap-path-prefix={}=.", workspace.display()),
+        ];
+        let debug = if self.line_tables { "line-tables-only" } else { "none" };
+        let mut cargo = toolchain.cargo();
+        cargo
+            .current_dir(folder)
+            .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
+            .args(["rustc", "--lib", "--crate-type", "staticlib", "--release", "--target", TARGET, "-Zbuild-std=core"])
+            .args(["--color", if std::io::stderr().is_terminal() { "always" } else { "never" }])
+            .arg("--target-dir")
+            .arg(target);
+        for setting in [
+            "lto=\"fat\"",
+            "codegen-units=1",
+            "opt-level=3",
+            "incremental=false",
+            "debug-assertions=false",
+            "overflow-checks=false",
+            &format!("debug=\"{debug}\""),
+        ] {
+            cargo.arg("--config").arg(format!("profile.release.{setting}"));
+        }
+        cargo.arg("--").arg(format!("--emit=llvm-ir={}", raw_module.display()));
+        let output = cargo.output().map_err(Error::io(cargo.get_program()))?;
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() {
+            Ok(text)
+        } else {
+            Err(Error::Compile { name: name.into(), arch: self.arch, output: text })
+        }
+    }
+
+    /// Marks the module and makes PTX of it.
+    fn lower(&self, toolchain: &Toolchain, raw_module: &Path, ptx_path: &Path) -> Result<(), Error> {
+        let text = fs::read_to_string(raw_module).map_err(Error::io(raw_module))?;
+        let marked = raw_module.with_extension("marked.ll");
+        fs::write(&marked, mark(&text, self.arch)?).map_err(Error::io(&marked))?;
+
+        let optimised = raw_module.with_extension("opt.bc");
+        run(toolchain
+            .llvm_tool("opt")
+            .args(["-passes=default<O3>,default<O3>"])
+            .arg(&marked)
+            .arg("-o")
+            .arg(&optimised))?;
+        let (major, minor) = self.arch.ptx_version();
+        let assembly = raw_module.with_extension("s");
+        run(toolchain
+            .llvm_tool("llc")
+            .arg("-O3")
+            .arg(format!("-mcpu={}", self.arch))
+            .arg(format!("-mattr=+ptx{major}{minor}"))
+            // The chain of inlined calls would need a section of strings, and PTX 7.2.
+            .arg("-line-info-inlined-at=false")
+            .arg(&optimised)
+            .arg("-o")
+            .arg(&assembly))?;
+        let ptx = fs::read_to_string(&assembly).map_err(Error::io(&assembly))?;
+        fs::write(ptx_path, without_debug_section(&ptx)).map_err(Error::io(ptx_path))
+    }
+}
+
+/// The PTX of one device crate for one architecture.
+#[derive(Debug, Clone)]
+pub struct Build {
+    ptx_path: PathBuf,
+    ptx: String,
+    module: Module,
+    messages: String,
+    sources: Vec<PathBuf>,
+}
+
+impl Build {
+    /// The file that holds the PTX: that of `copy_to`, if it was given.
+    pub fn ptx_path(&self) -> &Path {
+        &self.ptx_path
+    }
+
+    /// The PTX.
+    pub fn ptx(&self) -> &str {
+        &self.ptx
+    }
+
+    /// The PTX as the reader sees it.
+    pub fn module(&self) -> &Module {
+        &self.module
+    }
+
+    /// What cargo and rustc printed, warnings among it.
+    pub fn messages(&self) -> &str {
+        &self.messages
+    }
+
+    /// In a build script: has cargo run it again when a source file of the crate or of a path dependency changes.
+    pub fn emit_rerun(&self) {
+        for source in &self.sources {
+            println!("cargo::rerun-if-changed={}", source.display());
+        }
+    }
+}
+
+/// Runs a tool.
+fn run(command: &mut Command) -> Result<Output, Error> {
+    let output = command.output().map_err(Error::io(command.get_program()))?;
+    if output.status.success() {
+        return Ok(output);
+    }
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(Error::Tool { command: format!("{command:?}"), output: text })
+}
+
+/// Whether the file is newer than its source and than this program, whose own change may change the file.
+fn is_newer(file: &Path, source: &Path) -> bool {
+    let time = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
+    let program = std::env::current_exe().ok();
+    match (time(file), time(source), program.and_then(|program| time(&program))) {
+        (Some(file), Some(source), Some(program)) => file > source && file > program,
+        _ => false,
+    }
+}
+
+/// The name in the `[package]` section of a crate's manifest.
+fn package_name(folder: &Path) -> Result<String, Error> {
+    let manifest = folder.join("Cargo.toml");
+    let text = fs::read_to_string(&manifest).map_err(Error::io(&manifest))?;
+    let section = text.split("[package]").nth(1).unwrap_or_default();
+    let name = section.lines().find_map(|line| line.trim().strip_prefix("name")?.trim_start().strip_prefix('='));
+    let name = name.and_then(|value| value.trim().strip_prefix('"')?.split('"').next());
+    name.map(str::to_owned).ok_or_else(|| {
+        Error::io(manifest)(std::io::Error::new(std::io::ErrorKind::InvalidData, "the manifest names no package"))
+    })
+}
+
+fn workspace_root(toolchain: &Toolchain, folder: &Path) -> Result<PathBuf, Error> {
+    let mut cargo = toolchain.cargo();
+    cargo.current_dir(folder).args(["locate-project", "--workspace", "--message-format", "plain"]);
+    let manifest = PathBuf::from(String::from_utf8_lossy(&run(&mut cargo)?.stdout).trim());
+    Ok(manifest.parent().unwrap_or(folder).to_owned())
+}
+
+/// The target folder of the calling build: that of the build script that runs, else what `CARGO_TARGET_DIR` says, else the
+/// workspace's own.
+fn target_folder(workspace: &Path) -> PathBuf {
+    let of_build_script = std::env::var_os("OUT_DIR").and_then(|out| {
+        let out = PathBuf::from(out);
+        out.ancestors().find(|folder| folder.join("CACHEDIR.TAG").is_file()).map(Path::to_owned)
+    });
+    let named = || std::env::var_os("CARGO_TARGET_DIR").and_then(|folder| std::path::absolute(folder).ok());
+    of_build_script.or_else(named).unwrap_or_else(|| workspace.join("target"))
+}
+
+/// Where cargo lists the sources of the crate and of its path dependencies.
+fn dep_info(target: &Path, name: &str) -> PathBuf {
+    target.join(TARGET).join("release").join(format!("lib{}.d", name.replace('-', "_")))
+}
+
+/// The files that the PTX depends on: what cargo's dep-info names, the manifests, the lock file and the toolchain file.
+fn sources(target: &Path, name: &str, folder: &Path, workspace: &Path) -> Result<Vec<PathBuf>, Error> {
+    let dep_info = dep_info(target, name);
+    let text = fs::read_to_string(&dep_info).map_err(Error::io(&dep_info))?;
+    let mut sources = parse_dep_info(&text);
+    for source in sources.clone() {
+        let manifests = source.ancestors().map(|ancestor| ancestor.join("Cargo.toml"));
+        sources.extend(manifests.filter(|manifest| manifest.is_file()).take(1));
+    }
+    sources.push(folder.join("Cargo.toml"));
+    sources.extend(["Cargo.toml", "Cargo.lock", "rust-toolchain.toml"].map(|file| workspace.join(file)));
+    sources.retain(|file| file.is_file());
+    sources.sort();
+    sources.dedup();
+    Ok(sources)
+}
+
+/// The prerequisites in a dep-info file, `target: file file`, where a space within a name is escaped.
+fn parse_dep_info(text: &str) -> Vec<PathBuf> {
+    let (_, list) = text.split_once(": ").unwrap_or_default();
+    let escaped = list.lines().next().unwrap_or_default().replace("\\ ", "\0");
+    escaped.split_whitespace().map(|file| PathBuf::from(file.replace('\0', " "))).collect()
+}
+
+/// Cuts the empty section that LLVM writes even where line directives are all that is asked for.
+fn without_debug_section(ptx: &str) -> String {
+    ptx.replace("\t.section\t.debug_macinfo\t{\t}\n", "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dep_info_with_spaces_is_read() {
+        assert_eq!(parse_dep_info("/t/lib.a: /a/b.rs /c\\ d/e.rs\n"), [Path::new("/a/b.rs"), Path::new("/c d/e.rs")]);
+    }
+
+    #[test]
+    fn the_debug_section_is_cut() {
+        assert_eq!(without_debug_section("a\n\t.section\t.debug_macinfo\t{\t}\n\t.file 1\n"), "a\n\t.file 1\n");
+    }
+
+    #[test]
+    fn a_path_without_a_crate_is_named() {
+        let error = CudaBuilder::new("no/such/crate").build().unwrap_err().to_string();
+        assert!(error.contains("no/such/crate is not a crate"), "{error}");
+    }
+}

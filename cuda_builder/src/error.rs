@@ -1,0 +1,96 @@
+//! What can go wrong between a device crate and its PTX.
+
+use std::path::PathBuf;
+
+use layout::Arch;
+
+/// An error of the build.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The path leads to no crate.
+    #[error("{} is not a crate: it has no Cargo.toml", path.display())]
+    NoCrate {
+        /// The path as it was resolved.
+        path: PathBuf,
+    },
+    /// The toolchain of the device crates cannot be run.
+    #[error("the Rust toolchain {channel} is not usable: {reason}\nrun `rustup toolchain install` in {}", root.display())]
+    Toolchain {
+        /// The channel that `rust-toolchain.toml` names.
+        channel: String,
+        /// What rustup or rustc answered.
+        reason: String,
+        /// The folder of `rust-toolchain.toml`.
+        root: PathBuf,
+    },
+    /// The toolchain lacks a component.
+    #[error("the Rust toolchain {channel} lacks {component}\nrun `rustup toolchain install` in {}", root.display())]
+    MissingComponent {
+        /// The channel that `rust-toolchain.toml` names.
+        channel: String,
+        /// The component, by its name in rustup.
+        component: &'static str,
+        /// The folder of `rust-toolchain.toml`.
+        root: PathBuf,
+    },
+    /// The device crate does not compile.
+    #[error("{name} does not compile for {arch}:\n{output}")]
+    Compile {
+        /// The crate.
+        name: String,
+        /// The architecture.
+        arch: Arch,
+        /// What cargo and rustc printed.
+        output: String,
+    },
+    /// A tool failed.
+    #[error("`{command}` failed:\n{output}")]
+    Tool {
+        /// The command line.
+        command: String,
+        /// What it printed.
+        output: String,
+    },
+    /// The LLVM module and the records of its kernels do not agree.
+    #[error("kernel `{kernel}`: {reason}")]
+    Mark {
+        /// The kernel.
+        kernel: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The PTX calls functions that it does not define.
+    #[error(
+        "the PTX of {name} for {arch} calls functions that nothing defines: {}; they come from an operation without an \
+         instruction, such as division of 128-bit integers",
+        functions.join(", ")
+    )]
+    Undefined {
+        /// The crate.
+        name: String,
+        /// The architecture.
+        arch: Arch,
+        /// The undefined functions.
+        functions: Vec<String>,
+    },
+    /// The text is not PTX as the reader knows it.
+    #[error("malformed PTX: {0}")]
+    Ptx(String),
+    /// A file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// Attaches the path to an error of `std::io`.
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Error {
+        let path = path.into();
+        move |source| Error::Io { path, source }
+    }
+}
