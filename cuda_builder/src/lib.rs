@@ -16,9 +16,12 @@
 //! 4. [`ptx`]: a reader of PTX, for the builder's own checks and for tests.
 //! 5. [`ptxas`]: where NVIDIA's assembler is installed, its report on registers, spills and shared memory.
 //!
+//! [`embed()`] does it all for a build script.
+//!
 //! A driver is enough to run the PTX, and nothing of CUDA is needed to build it.
 
 pub mod builder;
+pub mod embed;
 pub mod error;
 mod llvm_text;
 pub mod marks;
@@ -27,5 +30,6 @@ pub mod ptxas;
 pub mod toolchain;
 
 pub use builder::{Build, CudaBuilder};
+pub use embed::embed;
 pub use error::Error;
 pub use layout::Arch;
