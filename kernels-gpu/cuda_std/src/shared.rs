@@ -186,7 +186,8 @@ pub const fn array_id(file: &str, line: u32, column: u32) -> u64 {
 /// Declares an array in the static shared memory of the block and gives it as a [`SharedArray`]: `shared_array![f32; 256]`.
 ///
 /// Each place in the source is one array, however often it is executed or inlined; it starts uninitialised. Type and length
-/// are constants that do not depend on generic parameters. rustc has no shared statics, so the declaration is PTX:
+/// are made of what the surrounding module can name: neither generic parameters nor constants of the function. rustc has no
+/// shared statics, so the declaration is PTX:
 ///
 /// ```text
 /// .shared .align 16 .b8 shared_array_<number of the place>[1024];
@@ -194,24 +195,32 @@ pub const fn array_id(file: &str, line: u32, column: u32) -> u64 {
 #[macro_export]
 macro_rules! shared_array {
     ($element:ty; $len:expr) => {{
-        const LEN: usize = $len;
-        const BYTES: usize = LEN * ::core::mem::size_of::<$element>();
-        const ID: u64 = $crate::shared::array_id(file!(), line!(), column!());
-        ::core::arch::global_asm!(
-            ".shared .align 16 .b8 shared_array_{id}[{bytes}];",
-            id = const ID,
-            bytes = const BYTES,
-        );
+        // A module, because `global_asm!` stands only where items do.
+        mod declaration {
+            #[allow(unused_imports, reason = "type and length may need no name")]
+            use super::*;
+
+            pub(super) const ID: u64 = $crate::shared::array_id(file!(), line!(), column!());
+            pub(super) const LEN: usize = $len;
+            pub(super) type Element = $element;
+
+            ::core::arch::global_asm!(
+                ".shared .align 16 .b8 shared_array_{id}[{bytes}];",
+                id = const ID,
+                bytes = const LEN * ::core::mem::size_of::<Element>(),
+            );
+        }
         let raw: u32;
         // SAFETY: takes the address of the array declared above.
         unsafe {
             ::core::arch::asm!(
                 "mov.u32 {raw}, shared_array_{id};",
                 raw = out(reg32) raw,
-                id = const ID,
+                id = const declaration::ID,
                 options(pure, nomem, nostack, preserves_flags)
             );
         }
-        $crate::shared::SharedArray::<$element>::from_raw($crate::shared::SharedAddr::from_raw(raw), LEN as u32)
+        let base = $crate::shared::SharedAddr::from_raw(raw);
+        $crate::shared::SharedArray::<declaration::Element>::from_raw(base, declaration::LEN as u32)
     }};
 }

@@ -7,6 +7,7 @@ pub mod arch;
 pub mod attention;
 pub mod dtype;
 pub mod fragment;
+pub mod probe;
 pub mod smem;
 pub mod swizzle;
 mod text;

@@ -11,7 +11,7 @@
 //! eight registers for A and for B; where that is more than the matrix needs, the rest are copies of the first ones, which
 //! these functions drop after a load and put back for the product.
 //!
-//! The PTX ISA leaves the maps of the fragments open. [`WmmaShape`](layout::fragment::WmmaShape) holds them as measured, and
+//! The PTX ISA leaves the maps of the fragments open. [`WmmaShape`] holds them as measured, and
 //! the probes compare every register with them on the card. Both orders of a matrix in memory give the same map, so
 //! fragments can also come from [`ldmatrix`](super::ldmatrix), from swizzled memory, and the accumulators of one product can
 //! be the operand of the next.
@@ -19,6 +19,7 @@
 use core::arch::asm;
 
 use layout::Dtype;
+use layout::fragment::WmmaShape;
 
 use crate::convert::Element16;
 use crate::shared::SharedAddr;
@@ -55,10 +56,12 @@ impl Order for Col {
 /// The shape of a product, m x n x k. The functions are the instructions of that shape; the callers are below.
 #[expect(clippy::missing_safety_doc, reason = "stated once, at the public callers")]
 pub trait Shape: sealed::Sealed {
+    /// The sizes and the fragment maps.
+    const SHAPE: WmmaShape;
     /// The registers of A, m x k.
-    type A: Copy;
+    type A: Copy + AsRef<[u32]>;
     /// The registers of B, k x n.
-    type B: Copy;
+    type B: Copy + AsRef<[u32]>;
 
     #[doc(hidden)]
     unsafe fn load_a<E: Element16, L: Order>(addr: SharedAddr, stride_elems: u32) -> Self::A;
@@ -89,7 +92,7 @@ pub enum M8N32K16 {}
 /// Loads this lane's part of A, m x k, from shared memory.
 ///
 /// PTX: `wmma.load.a.sync.aligned.{row,col}.{shape}.shared.{f16,bf16}` (PTX 7.0, sm_80).
-/// Fragments: [`layout::fragment::WmmaShape::a`].
+/// Fragments: [`WmmaShape::a`].
 /// Not a memory fence.
 ///
 /// # Safety
@@ -106,7 +109,7 @@ pub unsafe fn load_a<S: Shape, E: Element16, L: Order>(addr: SharedAddr, stride_
 /// Loads this lane's part of B, k x n, from shared memory.
 ///
 /// PTX: `wmma.load.b.sync.aligned.{row,col}.{shape}.shared.{f16,bf16}` (PTX 7.0, sm_80).
-/// Fragments: [`layout::fragment::WmmaShape::b`].
+/// Fragments: [`WmmaShape::b`].
 /// Not a memory fence.
 ///
 /// # Safety
@@ -120,7 +123,7 @@ pub unsafe fn load_b<S: Shape, E: Element16, L: Order>(addr: SharedAddr, stride_
 /// Loads this lane's part of C, m x n of f32, from shared memory.
 ///
 /// PTX: `wmma.load.c.sync.aligned.{row,col}.{shape}.shared.f32` (PTX 6.1, sm_70).
-/// Fragments: [`layout::fragment::WmmaShape::c`].
+/// Fragments: [`WmmaShape::c`].
 /// Not a memory fence.
 ///
 /// # Safety
@@ -134,7 +137,7 @@ pub unsafe fn load_c<S: Shape, L: Order>(addr: SharedAddr, stride_elems: u32) ->
 /// Multiplies A by B and adds C, across the warp.
 ///
 /// PTX: `wmma.mma.sync.aligned.{row,col}.{row,col}.{shape}.f32.f32`, or `.f32.bf16.bf16.f32` (PTX 7.0, sm_80).
-/// Fragments: [`layout::fragment::WmmaShape`].
+/// Fragments: [`WmmaShape`].
 /// Not a memory fence.
 ///
 /// # Safety
@@ -149,7 +152,7 @@ pub unsafe fn mma<S: Shape, E: Element16, LA: Order, LB: Order>(a: S::A, b: S::B
 /// Stores this lane's part of D, m x n of f32, to shared memory.
 ///
 /// PTX: `wmma.store.d.sync.aligned.{row,col}.{shape}.shared.f32` (PTX 6.1, sm_70).
-/// Fragments: [`layout::fragment::WmmaShape::c`].
+/// Fragments: [`WmmaShape::c`].
 /// Not a memory fence: a barrier must follow before another lane reads the matrix.
 ///
 /// # Safety
@@ -165,7 +168,7 @@ pub unsafe fn store_d_shared<S: Shape, L: Order>(addr: SharedAddr, d: [f32; 8], 
 /// Stores this lane's part of D, m x n of f32, to global memory.
 ///
 /// PTX: `wmma.store.d.sync.aligned.{row,col}.{shape}.global.f32` (PTX 6.1, sm_70).
-/// Fragments: [`layout::fragment::WmmaShape::c`].
+/// Fragments: [`WmmaShape::c`].
 /// Not a memory fence.
 ///
 /// # Safety
@@ -246,6 +249,7 @@ macro_rules! shape {
         // SAFETY (of every block): as required of the caller. Type and orders are constants, so one instruction remains.
         #[expect(clippy::undocumented_unsafe_blocks, reason = "stated once, above")]
         impl Shape for $shape {
+            const SHAPE: WmmaShape = WmmaShape::$shape;
             type A = [u32; [$($i),*].len()];
             type B = [u32; [$($j),*].len()];
 

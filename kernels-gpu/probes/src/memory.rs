@@ -1,0 +1,74 @@
+//! Probes of `shared` and `global`. All of them are launched with one warp.
+
+use cuda_std::global::{self, Word};
+use cuda_std::shared::{self, SharedArray};
+use cuda_std::{kernel, thread, warp};
+use layout::probe::{GLOBAL_WORDS_BYTES, SHARED_WORDS, WORDS};
+use layout::smem::BASE_ALIGN_BYTES;
+
+/// Passes a word of each type to the facing lane through the dynamic shared memory, and writes what each lane got and the
+/// base modulo its alignment.
+///
+/// # Safety
+/// The dynamic shared memory is that of `WORDS`; `out` has `SHARED_WORDS` words for each lane.
+#[kernel(max_threads = 32)]
+pub unsafe fn shared_words(out: *mut [u32; SHARED_WORDS as usize]) {
+    let lane = warp::lane_id();
+    let facing = 31 - lane;
+    let (small, word) =
+        (SharedArray::<u16>::of_region(WORDS.get("u16")), SharedArray::<u32>::of_region(WORDS.get("u32")));
+    let float = SharedArray::<f32>::of_region(WORDS.get("f32"));
+    let pair = SharedArray::<[u32; 2]>::of_region(WORDS.get("u32x2"));
+    let four = SharedArray::<[u32; 4]>::of_region(WORDS.get("u32x4"));
+    // SAFETY: every region has an element for each lane, and the barrier separates the stores from the loads.
+    unsafe {
+        small.store(lane, lane as u16 * 257);
+        word.store(lane, lane + 1000);
+        float.store(lane, lane as f32 + 0.25);
+        pair.store(lane, [lane, lane + 100]);
+        four.store(lane, [lane, lane + 10, lane + 20, lane + 30]);
+        thread::sync_threads();
+        let (pair, four) = (pair.load(facing), four.load(facing));
+        *out.add(lane as usize) = [
+            small.load(facing) as u32,
+            word.load(facing),
+            float.load(facing).to_bits(),
+            pair[0],
+            pair[1],
+            four[0],
+            four[1],
+            four[2],
+            four[3],
+            shared::dynamic().as_raw() % BASE_ALIGN_BYTES,
+        ];
+    }
+}
+
+/// Copies one word of each type a lane, first by `load`, then by `load_nc`.
+///
+/// # Safety
+/// `input` has 512 bytes and `out` `GLOBAL_WORDS_BYTES` for each of the five types, both 16-byte aligned.
+#[kernel(max_threads = 32)]
+pub unsafe fn global_words(out: *mut u8, input: *const u8) {
+    // SAFETY: the areas do not overlap and have room for 2 x 32 words of 16 bytes.
+    unsafe {
+        copy_words::<u16>(out, input);
+        copy_words::<u32>(out.add(GLOBAL_WORDS_BYTES as usize), input);
+        copy_words::<f32>(out.add(2 * GLOBAL_WORDS_BYTES as usize), input);
+        copy_words::<[u32; 2]>(out.add(3 * GLOBAL_WORDS_BYTES as usize), input);
+        copy_words::<[u32; 4]>(out.add(4 * GLOBAL_WORDS_BYTES as usize), input);
+    }
+}
+
+/// # Safety
+/// As for `global_words`, for one type.
+#[inline(always)]
+unsafe fn copy_words<T: Word>(out: *mut u8, input: *const u8) {
+    let lane = warp::lane_id() as usize;
+    let (out, input) = (out.cast::<T>(), input.cast::<T>());
+    // SAFETY: as required of the caller.
+    unsafe {
+        global::store(out.add(lane), global::load(input.add(lane)));
+        global::store(out.add(32 + lane), global::load_nc(input.add(lane)));
+    }
+}
