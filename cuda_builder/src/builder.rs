@@ -18,6 +18,7 @@ use std::process::{Command, Output};
 
 use layout::Arch;
 
+use crate::compact::compact;
 use crate::error::Error;
 use crate::marks::mark;
 use crate::ptx::Module;
@@ -129,20 +130,23 @@ impl CudaBuilder {
             let built = target.join(TARGET);
             fs::remove_dir_all(&built).map_err(Error::io(&built))?;
         }
-        // No path of this machine belongs in the PTX.
-        let source_root = toolchain.sysroot.join("lib/rustlib/src/rust");
-        let flags = [
-            format!("-Ctarget-cpu={}", self.arch),
-            "-Cno-prepopulate-passes".into(),
-            format!("--remap-path-prefix={}=/rust", source_root.display()),
-            format!("--remap-path-prefix={}=.", workspace.display()),
-        ];
+        let flags = format!("-Ctarget-cpu={}\x1f-Cno-prepopulate-passes", self.arch);
         let debug = if self.line_tables { "line-tables-only" } else { "none" };
         let mut cargo = toolchain.cargo();
         cargo
             .current_dir(folder)
-            .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
-            .args(["rustc", "--lib", "--crate-type", "staticlib", "--release", "--target", TARGET, "-Zbuild-std=core"])
+            .env("CARGO_ENCODED_RUSTFLAGS", flags)
+            .args([
+                "rustc",
+                "--lib",
+                "--crate-type",
+                "staticlib",
+                "--release",
+                "--target",
+                TARGET,
+                "-Zbuild-std=core",
+                "-Ztrim-paths",
+            ])
             .args(["--color", if std::io::stderr().is_terminal() { "always" } else { "never" }])
             .arg("--target-dir")
             .arg(target);
@@ -153,6 +157,8 @@ impl CudaBuilder {
             "incremental=false",
             "debug-assertions=false",
             "overflow-checks=false",
+            // No path of this machine belongs in the PTX.
+            "trim-paths=\"all\"",
             &format!("debug=\"{debug}\""),
         ] {
             cargo.arg("--config").arg(format!("profile.release.{setting}"));
@@ -176,7 +182,7 @@ impl CudaBuilder {
         let optimised = raw_module.with_extension("opt.bc");
         run(toolchain
             .llvm_tool("opt")
-            .args(["-passes=default<O3>,default<O3>"])
+            .args(["-passes=default<O3>,default<O3>", "-unroll-threshold=4000"])
             .arg(&marked)
             .arg("-o")
             .arg(&optimised))?;
@@ -193,7 +199,7 @@ impl CudaBuilder {
             .arg("-o")
             .arg(&assembly))?;
         let ptx = fs::read_to_string(&assembly).map_err(Error::io(&assembly))?;
-        fs::write(ptx_path, without_debug_section(&ptx)).map_err(Error::io(ptx_path))
+        fs::write(ptx_path, compact(&ptx)).map_err(Error::io(ptx_path))
     }
 }
 
@@ -315,11 +321,6 @@ fn parse_dep_info(text: &str) -> Vec<PathBuf> {
     escaped.split_whitespace().map(|file| PathBuf::from(file.replace('\0', " "))).collect()
 }
 
-/// Cuts the empty section that LLVM writes even where line directives are all that is asked for.
-fn without_debug_section(ptx: &str) -> String {
-    ptx.replace("\t.section\t.debug_macinfo\t{\t}\n", "")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -327,11 +328,6 @@ mod tests {
     #[test]
     fn dep_info_with_spaces_is_read() {
         assert_eq!(parse_dep_info("/t/lib.a: /a/b.rs /c\\ d/e.rs\n"), [Path::new("/a/b.rs"), Path::new("/c d/e.rs")]);
-    }
-
-    #[test]
-    fn the_debug_section_is_cut() {
-        assert_eq!(without_debug_section("a\n\t.section\t.debug_macinfo\t{\t}\n\t.file 1\n"), "a\n\t.file 1\n");
     }
 
     #[test]

@@ -41,7 +41,8 @@ pub fn embed(families: &[&str], archs: &[Arch]) -> Result<(), Error> {
         for (family, arch) in files {
             let (name, file) = (family_name(family), file_name(family, arch));
             // Writing to a String cannot fail.
-            let _ = writeln!(table, "(\"{name}\", Arch::{arch:?}, include_str!(concat!(env!(\"OUT_DIR\"), \"/{file}\"))),");
+            let _ =
+                writeln!(table, "(\"{name}\", Arch::{arch:?}, include_str!(concat!(env!(\"OUT_DIR\"), \"/{file}\"))),");
         }
     }
     table.push_str("]\n");
@@ -86,6 +87,8 @@ fn build_all(families: &[&str], archs: &[Arch], out: &Path) -> Result<(), Error>
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = archs.iter().map(|&arch| scope.spawn(move || build_arch(arch))).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     })
 }

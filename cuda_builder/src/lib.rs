@@ -21,6 +21,7 @@
 //! A driver is enough to run the PTX, and nothing of CUDA is needed to build it.
 
 pub mod builder;
+mod compact;
 pub mod embed;
 pub mod error;
 mod llvm_text;
