@@ -1,1 +1,55 @@
 //! Tensor-core GPU kernels in pure Rust.
+//!
+//! ```no_run
+//! use ferrotile::{Buffer, Gpu};
+//!
+//! # fn main() -> ferrotile::Result<()> {
+//! let gpu = Gpu::new(0)?;
+//! let stream = gpu.new_stream()?;
+//! let buffer = Buffer::upload_blocking(&stream, &[1.0_f32, 2.0])?;
+//! assert_eq!(buffer.download_blocking(&stream)?, [1.0, 2.0]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Every call that enqueues work takes a stream and returns before the work is done; only functions whose name says so
+//! (`.._blocking`, `synchronize`) wait. Dropping a [`Buffer`], a [`PinnedBuffer`] or the last clone of a [`Module`] waits too,
+//! for the work that may use it.
+//!
+//! # Building without a CUDA toolkit
+//!
+//! Neither building nor starting a program needs CUDA: the driver (`libcuda.so.1`, Linux) is loaded on first use, and
+//! [`Gpu::new`] says so where there is none. The crate `cust`, which this one uses, looks for a toolkit while it builds, though,
+//! unless the environment variable `CUDA_LIBRARY_PATH` names a folder in its place. This workspace sets it in
+//! `.cargo/config.toml`. A crate elsewhere that depends on this one does the same in its own, where no toolkit is installed:
+//!
+//! ```toml
+//! [env]
+//! CUDA_LIBRARY_PATH = "/path/to/ferrotile/host/stub"
+//! ```
+
+mod buffer;
+mod driver;
+mod element;
+mod error;
+mod gpu;
+mod launch;
+mod ptx;
+pub mod reference;
+mod stream;
+mod tensor;
+mod tensor_map;
+pub mod tolerance;
+
+pub use buffer::{Buffer, PinnedBuffer};
+pub use element::{Element, Float};
+pub use error::{DriverError, Error, Result};
+pub use gpu::Gpu;
+pub use launch::{Kernel, KernelAttributes, KernelParam, LaunchConfig, Module};
+pub use layout::attention::Mask;
+pub use layout::swizzle::Swizzle;
+pub use layout::{Arch, Dtype};
+pub use ptx::embedded_ptx;
+pub use stream::{Event, Graph, Stream, StreamRef};
+pub use tensor::{TensorMut, TensorRef};
+pub use tensor_map::TensorMap;

@@ -1,0 +1,260 @@
+//! Modules and kernels: compiling PTX, limits, launches, tensor maps.
+
+use std::ffi::{CStr, CString, c_int, c_uint, c_void};
+use std::ptr;
+
+use cust::sys::{CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUstream};
+
+use super::forward as cuda;
+use super::{Device, Handle, check, check_recent, forward};
+use crate::error::{DriverError, Error, Result};
+
+/// `CUlaunchConfig` of cuda.h.
+#[repr(C)]
+pub(super) struct LaunchConfigEx {
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    shared_bytes: c_uint,
+    stream: CUstream,
+    attributes: *const LaunchAttribute,
+    attribute_count: c_uint,
+}
+
+/// `CUlaunchAttribute` of cuda.h, whose value is a union of 64 bytes.
+#[repr(C, align(8))]
+struct LaunchAttribute {
+    id: c_uint,
+    padding: c_uint,
+    value: [c_uint; 16],
+}
+
+impl LaunchAttribute {
+    fn cluster([x, y, z]: [u32; 3]) -> Self {
+        const CLUSTER_DIMENSION: c_uint = 4;
+        let mut value = [0; 16];
+        value[..3].copy_from_slice(&[x, y, z]);
+        LaunchAttribute { id: CLUSTER_DIMENSION, padding: 0, value }
+    }
+}
+
+/// One launch, checked by the caller against the kernel's limits.
+pub(crate) struct Launch<'a> {
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    /// All ones for a launch without clusters.
+    pub(crate) cluster: [u32; 3],
+    pub(crate) shared_bytes: u32,
+    /// The address of each parameter.
+    pub(crate) params: &'a mut [*mut c_void],
+}
+
+/// What the driver's compiler says about a kernel.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FunctionFacts {
+    pub(crate) registers: u32,
+    pub(crate) local_bytes: u32,
+    pub(crate) static_shared_bytes: u32,
+    pub(crate) max_threads: u32,
+}
+
+/// The arguments of `cuTensorMapEncodeTiled` that this crate varies; the innermost dimension is first.
+pub(crate) struct TiledMap<'a> {
+    pub(crate) data_type: u32,
+    pub(crate) address: u64,
+    pub(crate) dims: &'a [u64],
+    /// One fewer than there are dimensions: the innermost is contiguous.
+    pub(crate) strides_bytes: &'a [u64],
+    pub(crate) box_dims: &'a [u32],
+    pub(crate) swizzle: u32,
+}
+
+impl Device {
+    /// Compiles PTX, or takes it from the driver's cache of compiled kernels. `what` names it in errors.
+    pub(crate) fn load_module(&self, what: &str, ptx: &str) -> Result<Handle> {
+        let text = CString::new(ptx).map_err(|error| Error::Jit {
+            module: what.to_owned(),
+            error: DriverError::new(forward::INVALID_PTX as u32),
+            log: format!("the text has a NUL at byte {}", error.nul_position()),
+        })?;
+        let _entered = self.enter()?;
+        let mut log = vec![0_u8; 16 << 10];
+        let mut options = [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+        // The driver takes the size in place of a pointer.
+        let mut values = [log.as_mut_ptr().cast::<c_void>(), ptr::without_provenance_mut(log.len())];
+        let mut module: CUmodule = ptr::null_mut();
+        // SAFETY: `text` ends with NUL, the log has the size given, and there are two options.
+        let code = unsafe {
+            cuda::cuModuleLoadDataEx(
+                &mut module,
+                text.as_ptr().cast(),
+                options.len() as c_uint,
+                options.as_mut_ptr(),
+                values.as_mut_ptr(),
+            )
+        };
+        if code != 0 {
+            let length = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
+            return Err(Error::Jit {
+                module: what.to_owned(),
+                error: DriverError::new(code as u32),
+                log: String::from_utf8_lossy(&log[..length]).trim_end().to_owned(),
+            });
+        }
+        Ok(Handle(module.cast()))
+    }
+
+    /// Unloads a module once all work that was enqueued before has finished: the driver synchronises the context.
+    ///
+    /// # Safety
+    /// Neither the module nor its functions are used again.
+    pub(crate) unsafe fn unload_module(&self, module: Handle) {
+        if let Ok(_entered) = self.enter() {
+            // SAFETY: the caller gives the module up. Work in flight keeps its code only until here.
+            unsafe {
+                cuda::cuCtxSynchronize();
+                cuda::cuModuleUnload(module.0.cast());
+            }
+        }
+    }
+
+    /// A function of a live module; `None` if it has none of this name.
+    pub(crate) fn function(&self, module: Handle, name: &CStr) -> Result<Option<Handle>> {
+        let _entered = self.enter()?;
+        let mut function: CUfunction = ptr::null_mut();
+        // SAFETY: the module is live, `name` ends with NUL, `function` is written.
+        let code = unsafe { cuda::cuModuleGetFunction(&mut function, module.0.cast(), name.as_ptr()) };
+        if code == forward::NOT_FOUND {
+            return Ok(None);
+        }
+        check("cuModuleGetFunction", code)?;
+        Ok(Some(Handle(function.cast())))
+    }
+
+    /// What the compiler says about a live function.
+    pub(crate) fn function_facts(&self, function: Handle) -> Result<FunctionFacts> {
+        let _entered = self.enter()?;
+        let attribute = |attribute| {
+            let mut value = 0;
+            // SAFETY: the function is live, `value` is written.
+            let code = unsafe { cuda::cuFuncGetAttribute(&mut value, attribute, function.0.cast()) };
+            check("cuFuncGetAttribute", code).map(|()| value.unsigned_abs())
+        };
+        Ok(FunctionFacts {
+            registers: attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?,
+            local_bytes: attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
+            static_shared_bytes: attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?,
+            max_threads: attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+        })
+    }
+
+    /// Lets a live function be launched with up to `bytes` of dynamic shared memory; the driver's own limit is 48 KiB.
+    pub(crate) fn allow_shared_bytes(&self, function: Handle, bytes: u32) -> Result<()> {
+        let _entered = self.enter()?;
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the function is live.
+        let code = unsafe { cuda::cuFuncSetAttribute(function.0.cast(), attribute, bytes as c_int) };
+        check("cuFuncSetAttribute", code)
+    }
+
+    /// How many blocks of a live function fit on a multiprocessor at a time.
+    pub(crate) fn blocks_per_multiprocessor(&self, function: Handle, threads: u32, shared_bytes: u32) -> Result<u32> {
+        let _entered = self.enter()?;
+        let mut blocks = 0;
+        // SAFETY: the function is live, `blocks` is written.
+        let code = unsafe {
+            cuda::cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &mut blocks,
+                function.0.cast(),
+                threads as c_int,
+                shared_bytes as usize,
+            )
+        };
+        check("cuOccupancyMaxActiveBlocksPerMultiprocessor", code)?;
+        Ok(blocks.unsigned_abs())
+    }
+
+    /// # Safety
+    /// The parameters are those that the function takes, and what they point to stays valid until the launch is done.
+    pub(crate) unsafe fn launch(&self, function: Handle, stream: Handle, launch: Launch<'_>) -> Result<()> {
+        let _entered = self.enter()?;
+        let Launch { grid, block, cluster, shared_bytes, params } = launch;
+        let params = params.as_mut_ptr();
+        if cluster == [1; 3] {
+            // SAFETY: the caller's promise; both handles are live.
+            let code = unsafe {
+                cuda::cuLaunchKernel(
+                    function.0.cast(),
+                    grid[0],
+                    grid[1],
+                    grid[2],
+                    block[0],
+                    block[1],
+                    block[2],
+                    shared_bytes,
+                    stream.0.cast(),
+                    params,
+                    ptr::null_mut(),
+                )
+            };
+            return check("cuLaunchKernel", code);
+        }
+        let attribute = LaunchAttribute::cluster(cluster);
+        let config = LaunchConfigEx {
+            grid,
+            block,
+            shared_bytes,
+            stream: stream.0.cast(),
+            attributes: &attribute,
+            attribute_count: 1,
+        };
+        // SAFETY: the caller's promise; both handles are live, `config` has one attribute.
+        let code = unsafe { cuda::cuLaunchKernelEx(&config, function.0.cast(), params, ptr::null_mut()) };
+        check_recent("cuLaunchKernelEx", (11, 8), code)
+    }
+
+    /// Encodes a tensor map.
+    pub(crate) fn encode_tiled(&self, map: &TiledMap<'_>) -> Result<[u64; 16]> {
+        const NO_INTERLEAVE: c_uint = 0;
+        const L2_PROMOTION_256_BYTES: c_uint = 3;
+        const OUT_OF_BOUNDS_ZEROS: c_uint = 0;
+        /// The driver writes the map to a 64-byte boundary.
+        #[repr(align(64))]
+        struct Aligned([u64; 16]);
+        let _entered = self.enter()?;
+        let mut encoded = Aligned([0; 16]);
+        let element_strides = [1_u32; 5];
+        // SAFETY: the slices have one entry a dimension (strides one fewer), of which the caller has at most 5. The driver
+        // checks the values and does not access the address.
+        let code = unsafe {
+            cuda::cuTensorMapEncodeTiled(
+                &mut encoded.0,
+                map.data_type,
+                map.dims.len() as c_uint,
+                ptr::without_provenance_mut(map.address as usize),
+                map.dims.as_ptr(),
+                map.strides_bytes.as_ptr(),
+                map.box_dims.as_ptr(),
+                element_strides.as_ptr(),
+                NO_INTERLEAVE,
+                map.swizzle,
+                L2_PROMOTION_256_BYTES,
+                OUT_OF_BOUNDS_ZEROS,
+            )
+        };
+        check_recent("cuTensorMapEncodeTiled", (12, 0), code)?;
+        Ok(encoded.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launch_structs_have_the_sizes_of_cuda_h() {
+        assert_eq!(size_of::<LaunchAttribute>(), 72);
+        assert_eq!(size_of::<LaunchConfigEx>(), 56);
+        assert_eq!(std::mem::offset_of!(LaunchConfigEx, stream), 32);
+        assert_eq!(std::mem::offset_of!(LaunchAttribute, value), 8);
+    }
+}

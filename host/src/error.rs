@@ -1,0 +1,291 @@
+//! What can go wrong, with the values that a program or a person needs to react.
+
+use std::fmt;
+
+use layout::{Arch, Dtype};
+
+use crate::driver;
+
+/// The result of a call into this library.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Everything that this library reports. Nothing is written to an output of a call that returns one.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no NVIDIA driver on this machine.
+    #[error("no NVIDIA driver ({reason}): install the driver of the card")]
+    NoDriver {
+        /// What the system's loader said.
+        reason: String,
+    },
+    /// The driver has no card of this number.
+    #[error("no CUDA device {ordinal}: the driver sees {count} (CUDA_VISIBLE_DEVICES hides others)")]
+    NoDevice {
+        /// The number asked for.
+        ordinal: u32,
+        /// The number of cards that the driver sees.
+        count: u32,
+    },
+    /// None of the compiled architectures runs on the card.
+    #[error(
+        "device {ordinal} ({name}) has compute capability {}.{}; this build has PTX for {}",
+        found.0, found.1, names(embedded)
+    )]
+    UnsupportedDevice {
+        /// The card's number.
+        ordinal: u32,
+        /// The card's name.
+        name: String,
+        /// The card's compute capability.
+        found: (u32, u32),
+        /// The architectures that this build has PTX for (the features `sm80`, `sm89`, `sm90`).
+        embedded: Vec<Arch>,
+    },
+    /// A driver call failed. Kernels run asynchronously, so the cause may be work that was enqueued before.
+    #[error("{call}: {error}")]
+    Driver {
+        /// The driver's function.
+        call: &'static str,
+        /// What it returned.
+        error: DriverError,
+    },
+    /// The driver lacks a function that newer ones have.
+    #[error("the installed driver has no {call}: update it to one of CUDA {}.{} or newer", needed.0, needed.1)]
+    DriverTooOld {
+        /// The driver's function.
+        call: &'static str,
+        /// The CUDA version that introduced it.
+        needed: (u32, u32),
+    },
+    /// The driver could not compile a module.
+    #[error("cannot load {module}: {error}\n{log}")]
+    Jit {
+        /// The family and architecture, or "PTX" for a module of the caller's.
+        module: String,
+        /// What the driver returned.
+        error: DriverError,
+        /// What the driver's compiler said.
+        log: String,
+    },
+    /// No PTX of this kernel family was compiled for this architecture.
+    #[error("no PTX of the kernel family {family} for {arch} in this build (features sm80, sm89, sm90)")]
+    NoPtx {
+        /// The kernel family.
+        family: String,
+        /// The architecture.
+        arch: Arch,
+    },
+    /// A module has no kernel of this name.
+    #[error("{module} has no kernel {kernel}")]
+    NoKernel {
+        /// The kernel asked for.
+        kernel: String,
+        /// The module.
+        module: String,
+    },
+    /// A launch that the card or the kernel cannot serve.
+    #[error("{kernel}: {what} is {got}, allowed: {least} to {most}")]
+    LaunchConfig {
+        /// The kernel.
+        kernel: String,
+        /// Which number is wrong.
+        what: &'static str,
+        /// Its value.
+        got: u64,
+        /// The least value allowed.
+        least: u64,
+        /// The greatest value allowed.
+        most: u64,
+    },
+    /// A stream, kernel, buffer or tensor belongs to another device than the call's stream.
+    #[error("{what} is on device {got}, the stream on device {expected}")]
+    WrongDevice {
+        /// What is elsewhere: a tensor's name, or "kernel", "buffer", "event".
+        what: &'static str,
+        /// The device it is on.
+        got: u32,
+        /// The device of the stream.
+        expected: u32,
+    },
+    /// A stream of another library is not in the device's primary context.
+    #[error("the stream belongs to another context than the primary one of device {ordinal}; make it there")]
+    ForeignContext {
+        /// The device.
+        ordinal: u32,
+    },
+    /// Host data and a buffer differ in length.
+    #[error("{op}: {got} elements, expected {expected}")]
+    Length {
+        /// The operation.
+        op: &'static str,
+        /// The elements given.
+        got: usize,
+        /// The elements of the buffer.
+        expected: usize,
+    },
+    /// A shape has more elements than the address space.
+    #[error("shape {shape:?} has too many elements of {element_bytes} bytes")]
+    TooLarge {
+        /// The shape.
+        shape: Vec<usize>,
+        /// The size of one element.
+        element_bytes: usize,
+    },
+    /// A view reaches outside its buffer.
+    #[error(
+        "a view of shape {shape:?} and strides {strides:?} from element {offset} leaves its buffer of {len} elements"
+    )]
+    OutOfBounds {
+        /// The view's shape.
+        shape: Vec<usize>,
+        /// The view's strides in elements.
+        strides: Vec<i64>,
+        /// The element where the view starts.
+        offset: usize,
+        /// The elements of the buffer.
+        len: usize,
+    },
+    /// Two indices of a view that is written to may be the same element.
+    #[error("a view of shape {shape:?} and strides {strides:?} overlaps itself and cannot be written to")]
+    Overlap {
+        /// The view's shape.
+        shape: Vec<usize>,
+        /// The view's strides in elements.
+        strides: Vec<i64>,
+    },
+    /// The last dimension of a view is not contiguous.
+    #[error("the last dimension has stride {stride}, expected 1: copy the tensor to a contiguous one")]
+    LastStride {
+        /// The last stride in elements.
+        stride: i64,
+    },
+    /// A tensor has the wrong shape.
+    #[error("{op}: {tensor} has shape {got:?}, expected {expected:?}")]
+    Shape {
+        /// The operation.
+        op: &'static str,
+        /// The tensor.
+        tensor: &'static str,
+        /// Its shape.
+        got: Vec<usize>,
+        /// The shape that the other tensors ask for.
+        expected: Vec<usize>,
+    },
+    /// A tensor starts or steps at an address that the operation cannot take.
+    #[error("{op}: {tensor} must start on a {align}-byte boundary and have strides in multiples of it")]
+    Alignment {
+        /// The operation.
+        op: &'static str,
+        /// The tensor.
+        tensor: &'static str,
+        /// The alignment in bytes.
+        align: usize,
+    },
+    /// An argument or option has a value that the operation cannot take.
+    #[error("{op}: {argument} is {got}, expected {expected}")]
+    Argument {
+        /// The operation.
+        op: &'static str,
+        /// The argument or option.
+        argument: &'static str,
+        /// Its value.
+        got: String,
+        /// What is allowed, and what to do.
+        expected: String,
+    },
+    /// No compiled variant serves this problem.
+    #[error("{op}: no compiled variant for {dtype} with head_dim {head_dim}; compiled: {compiled:?}")]
+    NoVariant {
+        /// The operation.
+        op: &'static str,
+        /// The element type.
+        dtype: Dtype,
+        /// The head dimension.
+        head_dim: usize,
+        /// The head dimensions that are served.
+        compiled: Vec<usize>,
+    },
+    /// A variant that was named does not exist or does not serve this problem.
+    #[error("{op}: no variant {name} for this problem; there is {}", known.join(", "))]
+    UnknownVariant {
+        /// The operation.
+        op: &'static str,
+        /// The name given.
+        name: String,
+        /// The variants that serve the problem.
+        known: Vec<&'static str>,
+    },
+}
+
+fn names(archs: &[Arch]) -> String {
+    if archs.is_empty() {
+        return "no architecture".to_owned();
+    }
+    archs.iter().map(Arch::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// A code that a driver function returned (`CUresult` of cuda.h).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct DriverError(u32);
+
+impl DriverError {
+    pub(crate) const fn new(code: u32) -> Self {
+        DriverError(code)
+    }
+
+    /// The number of the code: 2 for `CUDA_ERROR_OUT_OF_MEMORY`.
+    #[must_use]
+    pub const fn code(self) -> u32 {
+        self.0
+    }
+
+    /// The name in cuda.h, which the driver knows; `None` without a driver or where it does not know the code.
+    #[must_use]
+    pub fn name(self) -> Option<&'static str> {
+        driver::error_name(self.0 as i32)?.to_str().ok()
+    }
+}
+
+impl fmt::Display for DriverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = driver::error_text(self.0 as i32).and_then(|text| text.to_str().ok());
+        match (self.name(), text) {
+            (Some(name), Some(text)) => write!(f, "{name} ({}): {text}", self.0),
+            _ => write!(f, "CUDA error {}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for DriverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for DriverError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_name_what_is_wrong_and_what_is_allowed() {
+        let error = Error::UnsupportedDevice {
+            ordinal: 1,
+            name: "Tesla V100".to_owned(),
+            found: (7, 0),
+            embedded: vec![Arch::Sm80, Arch::Sm90a],
+        };
+        let text = "device 1 (Tesla V100) has compute capability 7.0; this build has PTX for sm_80, sm_90a";
+        assert_eq!(error.to_string(), text);
+        let error = Error::UnknownVariant { op: "attention", name: "x".to_owned(), known: vec!["a", "b"] };
+        assert_eq!(error.to_string(), "attention: no variant x for this problem; there is a, b");
+    }
+
+    #[test]
+    fn a_code_is_shown_whether_or_not_the_driver_knows_it() {
+        assert!(DriverError::new(2).to_string().contains('2'));
+        assert_eq!(DriverError::new(12345).to_string(), "CUDA error 12345");
+    }
+}

@@ -1,0 +1,225 @@
+//! Graphics cards: finding them, what they are, and the modules loaded on them.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use layout::Arch;
+
+use crate::driver::{self, Device, DeviceFacts};
+use crate::error::{Error, Result};
+use crate::launch::Module;
+use crate::stream::{Event, Stream};
+
+/// A graphics card, ready for work.
+///
+/// It uses the card's primary context, as the CUDA runtime, cudarc, candle and PyTorch do, so that device addresses are
+/// valid across them. The context and the kernel modules stay loaded until the process ends. Clones are cheap and are the
+/// same card; any thread may use any of them, whatever context is current there.
+///
+/// Work on one stream runs in order; work on different streams is ordered only by [`Event`]s. Unordered accesses to one
+/// buffer leave unspecified elements in it, but never touch other memory.
+#[derive(Clone)]
+pub struct Gpu {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    device: Arc<Device>,
+    arch: Arch,
+    families: Mutex<HashMap<(String, Arch), FamilySlot>>,
+}
+
+/// The module of one family and architecture, locked while it loads so that other families need not wait.
+type FamilySlot = Arc<Mutex<Option<Module>>>;
+
+/// The cards that were opened; they stay so, which lets borrowed streams of other libraries refer to them.
+static OPEN: Mutex<Vec<&'static Gpu>> = Mutex::new(Vec::new());
+
+/// The architectures whose PTX this build embeds, oldest first.
+fn embedded_archs() -> Vec<Arch> {
+    let embedded = |arch: &Arch| match arch {
+        Arch::Sm80 => cfg!(feature = "sm80"),
+        Arch::Sm89 => cfg!(feature = "sm89"),
+        Arch::Sm90a => cfg!(feature = "sm90"),
+    };
+    Arch::ALL.into_iter().filter(embedded).collect()
+}
+
+/// The newest of `archs` that runs on a card.
+fn newest_for(archs: &[Arch], (major, minor): (u32, u32)) -> Option<Arch> {
+    archs.iter().copied().filter(|arch| arch.runs_on(major, minor)).max()
+}
+
+/// Locks; a panic elsewhere leaves these maps complete.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Gpu {
+    /// Opens card `ordinal`, counted from 0 in the driver's order.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`] and [`Error::NoDevice`] where there is none, [`Error::UnsupportedDevice`] where the card is older
+    /// than every architecture that was compiled.
+    pub fn new(ordinal: u32) -> Result<Gpu> {
+        Gpu::opened(ordinal).cloned()
+    }
+
+    /// As [`Gpu::new`].
+    pub(crate) fn opened(ordinal: u32) -> Result<&'static Gpu> {
+        let mut open = lock(&OPEN);
+        if let Some(gpu) = open.iter().find(|gpu| gpu.ordinal() == ordinal) {
+            return Ok(gpu);
+        }
+        let facts = DeviceFacts::query(ordinal)?;
+        let embedded = embedded_archs();
+        let Some(arch) = newest_for(&embedded, facts.compute_capability) else {
+            let (name, found) = (facts.name, facts.compute_capability);
+            return Err(Error::UnsupportedDevice { ordinal, name, found, embedded });
+        };
+        let device = Arc::new(Device::open(facts)?);
+        let inner = Arc::new(Inner { device, arch, families: Mutex::default() });
+        let gpu: &'static Gpu = Box::leak(Box::new(Gpu { inner }));
+        open.push(gpu);
+        Ok(gpu)
+    }
+
+    /// Opens every card that a compiled architecture runs on; none without a driver or a card.
+    pub fn all() -> Result<Vec<Gpu>> {
+        let count = match driver::device_count() {
+            Err(Error::NoDriver { .. }) => 0,
+            count => count?,
+        };
+        let supported = |gpu: &Result<Gpu>| !matches!(gpu, Err(Error::UnsupportedDevice { .. }));
+        (0..count).map(Gpu::new).filter(supported).collect()
+    }
+
+    /// The card's number.
+    #[must_use]
+    pub fn ordinal(&self) -> u32 {
+        self.device().facts().ordinal
+    }
+
+    /// The card's name: "NVIDIA H200".
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.device().facts().name
+    }
+
+    /// The newest compiled architecture that runs on the card.
+    #[must_use]
+    pub fn arch(&self) -> Arch {
+        self.inner.arch
+    }
+
+    /// The compute capability as (major, minor): (9, 0) for Hopper.
+    #[must_use]
+    pub fn compute_capability(&self) -> (u32, u32) {
+        self.device().facts().compute_capability
+    }
+
+    /// The number of multiprocessors.
+    #[must_use]
+    pub fn multiprocessors(&self) -> u32 {
+        self.device().facts().multiprocessors
+    }
+
+    /// The size of the card's memory.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.device().facts().memory_bytes
+    }
+
+    /// The CUDA version of the driver as (major, minor): (13, 0).
+    #[must_use]
+    pub fn driver_version(&self) -> (u32, u32) {
+        self.device().facts().driver_version
+    }
+
+    /// Makes a stream. It is not ordered with the default stream or any other.
+    pub fn new_stream(&self) -> Result<Stream> {
+        Stream::new(self)
+    }
+
+    /// Makes an event, which records a time.
+    pub fn new_event(&self) -> Result<Event> {
+        Event::new(self)
+    }
+
+    /// Waits for all work on the card that this process enqueued, other libraries' in the primary context included.
+    pub fn synchronize(&self) -> Result<()> {
+        self.device().synchronize()
+    }
+
+    /// Compiles and loads PTX of the caller's own. The driver keeps compiled kernels in a cache on disk.
+    pub fn load_ptx(&self, ptx: &str) -> Result<Module> {
+        Module::load(&self.inner.device, "PTX", ptx)
+    }
+
+    /// The module of a kernel family of this crate for [`Gpu::arch`], loaded on first use.
+    pub fn family(&self, family: &str) -> Result<Module> {
+        self.family_for(family, self.arch())
+    }
+
+    /// The module of a kernel family for an architecture that runs on the card, loaded on first use. An older architecture
+    /// than [`Gpu::arch`] serves to compare kernels.
+    pub fn family_for(&self, family: &str, arch: Arch) -> Result<Module> {
+        let slot = lock(&self.inner.families).entry((family.to_owned(), arch)).or_default().clone();
+        let mut loaded = lock(&slot);
+        if let Some(module) = &*loaded {
+            return Ok(module.clone());
+        }
+        let ptx =
+            crate::ptx::embedded_ptx(family, arch).ok_or_else(|| Error::NoPtx { family: family.to_owned(), arch })?;
+        let module = Module::load(&self.inner.device, &format!("{family} ({arch})"), ptx)?;
+        Ok(loaded.insert(module).clone())
+    }
+
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.inner.device
+    }
+}
+
+impl fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gpu").field("ordinal", &self.ordinal()).field("name", &self.name()).finish_non_exhaustive()
+    }
+}
+
+/// The number, name and architecture: "0: NVIDIA H200 (sm_90a)".
+impl fmt::Display for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} ({})", self.ordinal(), self.name(), self.arch())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_architecture_that_runs_is_chosen() {
+        assert_eq!(newest_for(&Arch::ALL, (9, 0)), Some(Arch::Sm90a));
+        assert_eq!(newest_for(&Arch::ALL, (10, 0)), Some(Arch::Sm89));
+        assert_eq!(newest_for(&Arch::ALL, (8, 6)), Some(Arch::Sm80));
+        assert_eq!(newest_for(&Arch::ALL, (7, 0)), None);
+        assert_eq!(newest_for(&[Arch::Sm90a], (8, 0)), None);
+    }
+
+    #[test]
+    fn a_card_that_is_absent_is_a_typed_error() {
+        let absent = u32::MAX;
+        match Gpu::new(absent) {
+            Err(Error::NoDriver { .. }) => assert!(Gpu::all().is_ok_and(|gpus| gpus.is_empty())),
+            Err(Error::NoDevice { ordinal, count }) => assert!(ordinal == absent && count < absent),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_gpu_may_be_used_from_any_thread() {
+        fn shared<T: Send + Sync>() {}
+        shared::<Gpu>();
+    }
+}

@@ -1,0 +1,280 @@
+//! Modules, kernels and their launches.
+
+use std::ffi::{CString, c_void};
+use std::fmt;
+use std::sync::Arc;
+
+use crate::driver::{Device, FunctionFacts, Handle, Launch};
+use crate::error::{Error, Result};
+use crate::stream::{StreamRef, same_device};
+
+/// The most dynamic and static shared memory that a kernel has without asking for more.
+const DEFAULT_SHARED_BYTES: u32 = 48 << 10;
+
+/// The largest grid (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
+const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65535, 65535];
+
+/// The largest number of blocks in a cluster that every card with clusters takes.
+const MAX_CLUSTER_BLOCKS: u64 = 8;
+
+/// Compiled kernels that are loaded on a card. Clones are the same module.
+///
+/// Dropping the last clone and the last of its kernels unloads it, once all work of the card's context has finished.
+#[derive(Clone)]
+pub struct Module {
+    inner: Arc<Loaded>,
+}
+
+struct Loaded {
+    device: Arc<Device>,
+    handle: Handle,
+    what: String,
+}
+
+impl Module {
+    pub(crate) fn load(device: &Arc<Device>, what: &str, ptx: &str) -> Result<Module> {
+        let handle = device.load_module(what, ptx)?;
+        Ok(Module { inner: Arc::new(Loaded { device: device.clone(), handle, what: what.to_owned() }) })
+    }
+
+    /// The kernel of this name.
+    ///
+    /// # Errors
+    /// [`Error::NoKernel`] where the module has none.
+    pub fn kernel(&self, name: &str) -> Result<Kernel> {
+        let Loaded { device, handle, what } = &*self.inner;
+        let missing = || Error::NoKernel { kernel: name.to_owned(), module: what.clone() };
+        let symbol = CString::new(name).map_err(|_| missing())?;
+        let function = device.function(*handle, &symbol)?.ok_or_else(missing)?;
+        let facts = device.function_facts(function)?;
+        let max_shared_bytes = device.facts().shared_bytes_per_block.saturating_sub(facts.static_shared_bytes);
+        if facts.static_shared_bytes + max_shared_bytes > DEFAULT_SHARED_BYTES {
+            device.allow_shared_bytes(function, max_shared_bytes)?;
+        }
+        Ok(Kernel { module: self.clone(), function, name: name.into(), facts, max_shared_bytes })
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        // SAFETY: the handle is this module's own; kernels hold the module.
+        unsafe { self.device.unload_module(self.handle) };
+    }
+}
+
+impl fmt::Debug for Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Module({} on device {})", self.inner.what, self.inner.device.facts().ordinal)
+    }
+}
+
+/// One kernel of a loaded module. Clones are the same kernel.
+#[derive(Debug, Clone)]
+pub struct Kernel {
+    module: Module,
+    function: Handle,
+    name: Arc<str>,
+    facts: FunctionFacts,
+    max_shared_bytes: u32,
+}
+
+/// What the driver's compiler made of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KernelAttributes {
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Local memory of a thread: 0 where nothing spilled.
+    pub local_bytes: u32,
+    /// Static shared memory of a block.
+    pub static_shared_bytes: u32,
+    /// Dynamic shared memory that a launch can ask for.
+    pub max_shared_bytes: u32,
+    /// Threads that a block can have.
+    pub max_threads: u32,
+}
+
+/// How many threads a launch has, and their dynamic shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaunchConfig {
+    /// Blocks in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y, z.
+    pub block: [u32; 3],
+    /// Blocks of a cluster in x, y, z; all ones for none.
+    pub cluster: [u32; 3],
+    /// Dynamic shared memory of a block.
+    pub shared_bytes: u32,
+}
+
+/// One block of one thread.
+impl Default for LaunchConfig {
+    fn default() -> Self {
+        LaunchConfig { grid: [1; 3], block: [1; 3], cluster: [1; 3], shared_bytes: 0 }
+    }
+}
+
+impl LaunchConfig {
+    /// Checks the launch against the limits of a kernel.
+    fn check(&self, kernel: &str, attributes: &KernelAttributes) -> Result<()> {
+        let within = |what, got: u64, least: u64, most: u64| {
+            if (least..=most).contains(&got) {
+                Ok(())
+            } else {
+                Err(Error::LaunchConfig { kernel: kernel.to_owned(), what, got, least, most })
+            }
+        };
+        let product = |dims: [u32; 3]| dims.iter().fold(1_u64, |product, &dim| product.saturating_mul(dim.into()));
+        for (what, got, most) in [
+            ("grid x", self.grid[0], MAX_GRID[0]),
+            ("grid y", self.grid[1], MAX_GRID[1]),
+            ("grid z", self.grid[2], MAX_GRID[2]),
+        ] {
+            within(what, got.into(), 1, most.into())?;
+        }
+        within("the number of threads of a block", product(self.block), 1, attributes.max_threads.into())?;
+        within("the number of blocks of a cluster", product(self.cluster), 1, MAX_CLUSTER_BLOCKS)?;
+        for (what, grid, cluster) in [
+            ("the remainder of grid x by cluster x", self.grid[0], self.cluster[0]),
+            ("the remainder of grid y by cluster y", self.grid[1], self.cluster[1]),
+            ("the remainder of grid z by cluster z", self.grid[2], self.cluster[2]),
+        ] {
+            within(what, (grid % cluster).into(), 0, 0)?;
+        }
+        within("dynamic shared memory", self.shared_bytes.into(), 0, attributes.max_shared_bytes.into())
+    }
+}
+
+/// A value that a kernel takes as a parameter.
+///
+/// ```
+/// #[repr(C)]
+/// struct Scale {
+///     data: u64,
+///     len: u32,
+///     factor: f32,
+/// }
+///
+/// // SAFETY: `Scale` is `repr(C)`, and the kernel declares the same struct.
+/// unsafe impl ferrotile::KernelParam for Scale {}
+/// ```
+///
+/// # Safety
+/// The memory of the value is what the device sees: it must have the layout of the kernel's parameter (`repr(C)`, or a
+/// primitive type), and no reference or pointer to host memory. An implementation does not override the method.
+pub unsafe trait KernelParam {
+    /// The address that the driver copies the parameter from.
+    fn as_param(&self) -> *const c_void {
+        std::ptr::from_ref(self).cast()
+    }
+}
+
+// SAFETY: a primitive type has one layout on both sides.
+unsafe impl KernelParam for u32 {}
+// SAFETY: as above.
+unsafe impl KernelParam for i32 {}
+// SAFETY: as above.
+unsafe impl KernelParam for u64 {}
+// SAFETY: as above.
+unsafe impl KernelParam for i64 {}
+// SAFETY: as above.
+unsafe impl KernelParam for f32 {}
+
+impl Kernel {
+    /// The name of its entry point.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the driver's compiler made of it.
+    #[must_use]
+    pub fn attributes(&self) -> KernelAttributes {
+        let FunctionFacts { registers, local_bytes, static_shared_bytes, max_threads } = self.facts;
+        let max_shared_bytes = self.max_shared_bytes;
+        KernelAttributes { registers, local_bytes, static_shared_bytes, max_shared_bytes, max_threads }
+    }
+
+    /// How many blocks of this size fit on a multiprocessor at a time.
+    pub fn blocks_per_multiprocessor(&self, block_threads: u32, shared_bytes: u32) -> Result<u32> {
+        self.device().blocks_per_multiprocessor(self.function, block_threads, shared_bytes)
+    }
+
+    /// Enqueues the kernel.
+    ///
+    /// # Safety
+    /// `params` must be the kernel's parameters in number, order and type. What they point to must be valid for the accesses
+    /// that the kernel makes with this configuration, and stay so until it has finished.
+    ///
+    /// # Errors
+    /// [`Error::LaunchConfig`] where a number is out of the card's or the kernel's range: an empty grid is. An error while the
+    /// kernel runs is reported by a later call.
+    pub unsafe fn launch(
+        &self,
+        stream: StreamRef<'_>,
+        config: &LaunchConfig,
+        params: &[&dyn KernelParam],
+    ) -> Result<()> {
+        config.check(&self.name, &self.attributes())?;
+        same_device("kernel", self.device().facts().ordinal, stream.ordinal())?;
+        let mut params: Vec<*mut c_void> = params.iter().map(|param| param.as_param().cast_mut()).collect();
+        let &LaunchConfig { grid, block, cluster, shared_bytes } = config;
+        let launch = Launch { grid, block, cluster, shared_bytes, params: &mut params };
+        // SAFETY: the caller's promise; the driver only reads the parameters, during the call.
+        unsafe { self.device().launch(self.function, stream.handle(), launch) }
+    }
+
+    fn device(&self) -> &Device {
+        &self.module.inner.device
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ATTRIBUTES: KernelAttributes = KernelAttributes {
+        registers: 32,
+        local_bytes: 0,
+        static_shared_bytes: 0,
+        max_shared_bytes: 200 << 10,
+        max_threads: 256,
+    };
+
+    fn rejected(config: LaunchConfig) -> &'static str {
+        match config.check("k", &ATTRIBUTES) {
+            Err(Error::LaunchConfig { what, .. }) => what,
+            other => panic!("{config:?}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn launches_within_the_limits_pass() {
+        let config =
+            LaunchConfig { grid: [1 << 20, 1, 1], block: [256, 1, 1], cluster: [1; 3], shared_bytes: 200 << 10 };
+        assert_eq!(config.check("k", &ATTRIBUTES), Ok(()));
+        assert_eq!(LaunchConfig { cluster: [2, 1, 1], ..config }.check("k", &ATTRIBUTES), Ok(()));
+    }
+
+    #[test]
+    fn launches_outside_the_limits_are_named() {
+        let good = LaunchConfig { grid: [4, 1, 1], ..LaunchConfig::default() };
+        assert_eq!(rejected(LaunchConfig { grid: [0, 1, 1], ..good }), "grid x");
+        assert_eq!(rejected(LaunchConfig { grid: [1, 65536, 1], ..good }), "grid y");
+        assert_eq!(rejected(LaunchConfig { grid: [1, 1, 65536], ..good }), "grid z");
+        assert_eq!(rejected(LaunchConfig { block: [257, 1, 1], ..good }), "the number of threads of a block");
+        assert_eq!(rejected(LaunchConfig { block: [32, 0, 1], ..good }), "the number of threads of a block");
+        assert_eq!(rejected(LaunchConfig { block: [u32::MAX; 3], ..good }), "the number of threads of a block");
+        assert_eq!(rejected(LaunchConfig { cluster: [16, 1, 1], ..good }), "the number of blocks of a cluster");
+        assert_eq!(rejected(LaunchConfig { cluster: [0, 1, 1], ..good }), "the number of blocks of a cluster");
+        assert_eq!(rejected(LaunchConfig { cluster: [3, 1, 1], ..good }), "the remainder of grid x by cluster x");
+        assert_eq!(rejected(LaunchConfig { shared_bytes: (200 << 10) + 1, ..good }), "dynamic shared memory");
+    }
+
+    #[test]
+    fn parameters_are_passed_by_the_address_of_their_bytes() {
+        let value = 7_u32;
+        let param: &dyn KernelParam = &value;
+        assert_eq!(param.as_param(), std::ptr::from_ref(&value).cast());
+    }
+}

@@ -1,0 +1,233 @@
+//! Streams, events and graphs.
+
+use std::ffi::c_void;
+
+use crate::driver::{self, Handle};
+use crate::error::{Error, Result};
+use crate::gpu::Gpu;
+
+/// A queue of work on a card: what is enqueued runs in order, after the call that enqueued it has returned.
+///
+/// It is not ordered with the default stream. Dropping it does not wait: the work that was enqueued still runs.
+#[derive(Debug)]
+pub struct Stream {
+    gpu: Gpu,
+    handle: Handle,
+}
+
+impl Stream {
+    pub(crate) fn new(gpu: &Gpu) -> Result<Stream> {
+        Ok(Stream { gpu: gpu.clone(), handle: gpu.device().create_stream()? })
+    }
+
+    /// The card.
+    #[must_use]
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// The reference that every call which enqueues work takes.
+    #[must_use]
+    pub fn as_ref(&self) -> StreamRef<'_> {
+        StreamRef { handle: self.handle, gpu: &self.gpu }
+    }
+
+    /// Waits for the work that was enqueued, and reports an error of it.
+    pub fn synchronize(&self) -> Result<()> {
+        self.as_ref().synchronize()
+    }
+
+    /// Records the work that `enqueue` puts on the stream as a graph, without running it.
+    ///
+    /// Within `enqueue`, calls that synchronise or free device memory fail and spoil the capture; load modules before, by one
+    /// run of the same work or by making its plan.
+    pub fn capture(&self, enqueue: impl FnOnce(StreamRef<'_>) -> Result<()>) -> Result<Graph> {
+        /// Ends the capture, in a panic of `enqueue` too: the stream would stay unusable otherwise.
+        struct Capture<'a>(&'a Stream);
+        impl Capture<'_> {
+            fn end(&self) -> Result<Graph> {
+                let Stream { gpu, handle } = self.0;
+                let handle = gpu.device().end_capture(*handle)?;
+                Ok(Graph { gpu: gpu.clone(), handle })
+            }
+        }
+        impl Drop for Capture<'_> {
+            fn drop(&mut self) {
+                drop(self.end());
+            }
+        }
+        self.gpu.device().begin_capture(self.handle)?;
+        let capture = Capture(self);
+        enqueue(self.as_ref())?;
+        let graph = capture.end();
+        std::mem::forget(capture);
+        graph
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: the handle is this stream's own; `StreamRef`s borrow the stream.
+        unsafe { self.gpu.device().destroy_stream(self.handle) };
+    }
+}
+
+/// A borrowed stream: one of this crate's, of cust, or of any library by its raw handle.
+#[derive(Debug, Clone, Copy)]
+pub struct StreamRef<'a> {
+    handle: Handle,
+    gpu: &'a Gpu,
+}
+
+impl<'a> StreamRef<'a> {
+    /// Borrows a stream of another library: the `CUstream` (or `cudaStream_t`, which is the same) as a pointer, null for the
+    /// legacy default stream.
+    ///
+    /// # Safety
+    /// The stream must be in the primary context of `gpu` and stay live for `'a`.
+    #[must_use]
+    pub const unsafe fn from_raw(stream: *mut c_void, gpu: &'a Gpu) -> StreamRef<'a> {
+        StreamRef { handle: Handle(stream), gpu }
+    }
+
+    /// The `CUstream` as a pointer.
+    #[must_use]
+    pub const fn as_raw(self) -> *mut c_void {
+        self.handle.0
+    }
+
+    /// The card that the stream's work runs on.
+    #[must_use]
+    pub const fn gpu(self) -> &'a Gpu {
+        self.gpu
+    }
+
+    /// The number of the card that the stream's work runs on.
+    #[must_use]
+    pub fn ordinal(self) -> u32 {
+        self.gpu.ordinal()
+    }
+
+    /// Waits for the work that was enqueued, and reports an error of it.
+    pub fn synchronize(self) -> Result<()> {
+        self.gpu.device().synchronize_stream(self.handle)
+    }
+
+    /// Makes the work that is enqueued from now on wait for an event; the calling thread does not.
+    ///
+    /// An event that was never recorded is not waited for.
+    pub fn wait_for(self, event: &Event) -> Result<()> {
+        // Another card's event is allowed: the driver orders across cards.
+        self.gpu.device().stream_wait_event(self.handle, event.handle)
+    }
+
+    pub(crate) const fn handle(self) -> Handle {
+        self.handle
+    }
+
+    /// The handle, if the stream is on the card of `what`.
+    pub(crate) fn on(self, what: &'static str, owner: &Gpu) -> Result<Handle> {
+        same_device(what, owner.ordinal(), self.ordinal())?;
+        Ok(self.handle)
+    }
+}
+
+impl<'a> From<&'a Stream> for StreamRef<'a> {
+    fn from(stream: &'a Stream) -> Self {
+        stream.as_ref()
+    }
+}
+
+impl<'a> TryFrom<&'a cust::stream::Stream> for StreamRef<'a> {
+    type Error = Error;
+
+    /// Borrows a stream of cust, on the card where it was made.
+    ///
+    /// # Errors
+    /// [`Error::ForeignContext`] unless it is in the card's primary context, and those of [`Gpu::new`].
+    fn try_from(stream: &'a cust::stream::Stream) -> Result<Self> {
+        let handle = Handle(stream.as_inner().cast());
+        // SAFETY: cust's stream is live for `'a`.
+        let ordinal = unsafe { driver::ordinal_of_stream(handle) }?;
+        let gpu = Gpu::opened(ordinal)?;
+        // SAFETY: as above.
+        if unsafe { gpu.device().owns_stream(handle) }? {
+            Ok(StreamRef { handle, gpu })
+        } else {
+            Err(Error::ForeignContext { ordinal })
+        }
+    }
+}
+
+/// Reports `what` on device `got` where the stream is on `expected`.
+pub(crate) fn same_device(what: &'static str, got: u32, expected: u32) -> Result<()> {
+    if got == expected { Ok(()) } else { Err(Error::WrongDevice { what, got, expected }) }
+}
+
+/// A point in a stream's work, and the time when it is reached.
+#[derive(Debug)]
+pub struct Event {
+    gpu: Gpu,
+    handle: Handle,
+}
+
+impl Event {
+    pub(crate) fn new(gpu: &Gpu) -> Result<Event> {
+        Ok(Event { gpu: gpu.clone(), handle: gpu.device().create_event()? })
+    }
+
+    /// Puts the event behind the work that was enqueued on the stream, in place of where it was before.
+    pub fn record(&self, stream: StreamRef<'_>) -> Result<()> {
+        let stream = stream.on("event", &self.gpu)?;
+        self.gpu.device().record_event(self.handle, stream)
+    }
+
+    /// Waits until the event is reached; not at all for one that was never recorded.
+    pub fn synchronize(&self) -> Result<()> {
+        self.gpu.device().synchronize_event(self.handle)
+    }
+
+    /// The time from one event to a later one in milliseconds, with a resolution of about half a microsecond.
+    ///
+    /// # Errors
+    /// Fails where either was not recorded or has not been reached yet.
+    pub fn elapsed_ms(start: &Event, end: &Event) -> Result<f32> {
+        same_device("event", start.gpu.ordinal(), end.gpu.ordinal())?;
+        end.gpu.device().elapsed_ms(start.handle, end.handle)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: the handle is this event's own.
+        unsafe { self.gpu.device().destroy_event(self.handle) };
+    }
+}
+
+/// Work that [`Stream::capture`] recorded, launched as a whole at the cost of one call.
+#[derive(Debug)]
+pub struct Graph {
+    gpu: Gpu,
+    handle: Handle,
+}
+
+impl Graph {
+    /// Enqueues the recorded work. Launches of one graph run one after the other.
+    ///
+    /// # Safety
+    /// The graph holds the addresses of the buffers, pinned buffers and kernels of the recorded work and not a borrow of
+    /// them: each must still be alive, and stay so until the work is done; host memory that the work reads or writes must not
+    /// be used otherwise meanwhile.
+    pub unsafe fn launch(&self, stream: StreamRef<'_>) -> Result<()> {
+        let stream = stream.on("graph", &self.gpu)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.gpu.device().launch_graph(self.handle, stream) }
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: the handle is this graph's own.
+        unsafe { self.gpu.device().destroy_graph(self.handle) };
+    }
+}

@@ -1,0 +1,375 @@
+//! Borrowed views of device memory with a shape and strides.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use crate::buffer::Buffer;
+use crate::element::Element;
+use crate::error::{Error, Result};
+
+/// Row-major strides of a shape.
+fn contiguous_strides<const RANK: usize>(shape: [usize; RANK]) -> [i64; RANK] {
+    let mut strides = [1_i64; RANK];
+    for dim in (1..RANK).rev() {
+        strides[dim - 1] = strides[dim].saturating_mul(i64::try_from(shape[dim].max(1)).unwrap_or(i64::MAX));
+    }
+    strides
+}
+
+/// The number of elements of a shape, where a buffer of `T` could hold them.
+fn element_count<T>(shape: &[usize]) -> Result<usize> {
+    shape
+        .iter()
+        .try_fold(1_usize, |count, &dim| count.checked_mul(dim))
+        .filter(|&count| count <= isize::MAX as usize / size_of::<T>())
+        .ok_or_else(|| Error::TooLarge { shape: shape.to_vec(), element_bytes: size_of::<T>() })
+}
+
+/// Checks that the last dimension is contiguous, as kernels load several of its elements at once.
+fn check_last_stride(shape: &[usize], strides: &[i64]) -> Result<()> {
+    match (shape.last(), strides.last()) {
+        (Some(&dim), Some(&stride)) if dim > 1 && stride != 1 => Err(Error::LastStride { stride }),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that every element of a view that starts at element `offset` is one of a buffer's `len`.
+fn check_bounds(shape: &[usize], strides: &[i64], offset: usize, len: usize) -> Result<()> {
+    let (mut first, mut last) = (offset as i128, offset as i128);
+    for (&dim, &stride) in shape.iter().zip(strides) {
+        let reach = (dim as i128 - 1).max(0) * i128::from(stride);
+        first = first.saturating_add(reach.min(0));
+        last = last.saturating_add(reach.max(0));
+    }
+    let inside = if shape.contains(&0) { offset <= len } else { first >= 0 && last < len as i128 };
+    if inside {
+        Ok(())
+    } else {
+        Err(Error::OutOfBounds { shape: shape.to_vec(), strides: strides.to_vec(), offset, len })
+    }
+}
+
+/// Checks that no two indices are the same element.
+///
+/// It suffices that, from the smallest stride up, each stride is larger than all that the smaller ones reach together. Views
+/// cut out of one row-major tensor by slicing and permuting are so; interleavings that are free of overlap only by the
+/// arithmetic of their strides are refused.
+fn check_no_overlap(shape: &[usize], strides: &[i64]) -> Result<()> {
+    if shape.contains(&0) {
+        return Ok(());
+    }
+    let mut dims: Vec<(u64, usize)> = std::iter::zip(strides, shape)
+        .filter(|&(_, &dim)| dim > 1)
+        .map(|(stride, &dim)| (stride.unsigned_abs(), dim))
+        .collect();
+    dims.sort_unstable();
+    let mut reach = 0_u128;
+    for (stride, dim) in dims {
+        if u128::from(stride) <= reach {
+            return Err(Error::Overlap { shape: shape.to_vec(), strides: strides.to_vec() });
+        }
+        reach = reach.saturating_add((dim as u128 - 1) * u128::from(stride));
+    }
+    Ok(())
+}
+
+/// What both views are.
+#[derive(Clone, Copy)]
+struct View<const RANK: usize> {
+    ordinal: u32,
+    address: u64,
+    shape: [usize; RANK],
+    strides: [i64; RANK],
+}
+
+impl<const RANK: usize> View<RANK> {
+    fn contiguous<T>(op: &'static str, buffer: &Buffer<T>, shape: [usize; RANK]) -> Result<Self> {
+        let count = element_count::<T>(&shape)?;
+        if count != buffer.len() {
+            return Err(Error::Length { op, got: count, expected: buffer.len() });
+        }
+        let strides = contiguous_strides(shape);
+        Ok(View { ordinal: buffer.gpu().ordinal(), address: buffer.as_raw(), shape, strides })
+    }
+
+    fn strided<T>(buffer: &Buffer<T>, offset: usize, shape: [usize; RANK], strides: [i64; RANK]) -> Result<Self> {
+        check_last_stride(&shape, &strides)?;
+        check_bounds(&shape, &strides, offset, buffer.len())?;
+        let address = buffer.as_raw() + (offset * size_of::<T>()) as u64;
+        Ok(View { ordinal: buffer.gpu().ordinal(), address, shape, strides })
+    }
+
+    fn is_contiguous(&self) -> bool {
+        let row_major = contiguous_strides(self.shape);
+        self.shape.contains(&0) || (0..RANK).all(|dim| self.shape[dim] == 1 || self.strides[dim] == row_major[dim])
+    }
+
+    fn fmt(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let View { ordinal, address, shape, strides } = self;
+        write!(f, "{name}({shape:?}, strides {strides:?}, at {address:#x} on device {ordinal})")
+    }
+}
+
+/// A view of device memory for reading: `shape`, and `strides` in elements, of which the last is 1.
+///
+/// A stride of 0 repeats the elements along its dimension; a negative one walks backwards.
+pub struct TensorRef<'a, T, const RANK: usize> {
+    view: View<RANK>,
+    memory: PhantomData<&'a [T]>,
+}
+
+impl<T, const RANK: usize> Clone for TensorRef<'_, T, RANK> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, const RANK: usize> Copy for TensorRef<'_, T, RANK> {}
+
+impl<'a, T: Element, const RANK: usize> TensorRef<'a, T, RANK> {
+    /// The whole buffer in row-major order.
+    ///
+    /// # Errors
+    /// [`Error::Length`] unless the shape has as many elements as the buffer.
+    pub fn contiguous(buffer: &'a Buffer<T>, shape: [usize; RANK]) -> Result<Self> {
+        Ok(TensorRef { view: View::contiguous("TensorRef::contiguous", buffer, shape)?, memory: PhantomData })
+    }
+
+    /// The elements from `offset` on with these strides.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`] where an element is outside the buffer, [`Error::LastStride`] where the last dimension is not
+    /// contiguous.
+    pub fn strided(buffer: &'a Buffer<T>, offset: usize, shape: [usize; RANK], strides: [i64; RANK]) -> Result<Self> {
+        Ok(TensorRef { view: View::strided(buffer, offset, shape, strides)?, memory: PhantomData })
+    }
+
+    /// Memory of another library, from its device address.
+    ///
+    /// # Safety
+    /// Every element must be in memory that is accessible from the primary context of device `ordinal` and stays allocated
+    /// until the work that is given this view is done; `address` must be aligned for `T`.
+    ///
+    /// # Errors
+    /// [`Error::LastStride`] where the last dimension is not contiguous.
+    pub unsafe fn from_raw(ordinal: u32, address: u64, shape: [usize; RANK], strides: [i64; RANK]) -> Result<Self> {
+        check_last_stride(&shape, &strides)?;
+        Ok(TensorRef { view: View { ordinal, address, shape, strides }, memory: PhantomData })
+    }
+}
+
+/// A view of device memory for writing: like [`TensorRef`], but no two indices are the same element.
+pub struct TensorMut<'a, T, const RANK: usize> {
+    view: View<RANK>,
+    memory: PhantomData<&'a mut [T]>,
+}
+
+impl<'a, T: Element, const RANK: usize> TensorMut<'a, T, RANK> {
+    /// The whole buffer in row-major order.
+    ///
+    /// # Errors
+    /// [`Error::Length`] unless the shape has as many elements as the buffer.
+    pub fn contiguous(buffer: &'a mut Buffer<T>, shape: [usize; RANK]) -> Result<Self> {
+        Ok(TensorMut { view: View::contiguous("TensorMut::contiguous", buffer, shape)?, memory: PhantomData })
+    }
+
+    /// The elements from `offset` on with these strides.
+    ///
+    /// # Errors
+    /// As [`TensorRef::strided`], and [`Error::Overlap`] where a smaller stride reaches a larger one.
+    pub fn strided(
+        buffer: &'a mut Buffer<T>,
+        offset: usize,
+        shape: [usize; RANK],
+        strides: [i64; RANK],
+    ) -> Result<Self> {
+        let view = View::strided(buffer, offset, shape, strides)?;
+        check_no_overlap(&shape, &strides)?;
+        Ok(TensorMut { view, memory: PhantomData })
+    }
+
+    /// Memory of another library, from its device address.
+    ///
+    /// # Safety
+    /// As for [`TensorRef::from_raw`], and nothing else may read or write the elements until that work is done.
+    ///
+    /// # Errors
+    /// [`Error::LastStride`] and [`Error::Overlap`].
+    pub unsafe fn from_raw(ordinal: u32, address: u64, shape: [usize; RANK], strides: [i64; RANK]) -> Result<Self> {
+        check_last_stride(&shape, &strides)?;
+        check_no_overlap(&shape, &strides)?;
+        Ok(TensorMut { view: View { ordinal, address, shape, strides }, memory: PhantomData })
+    }
+
+    /// The same view for a shorter time, for calls that take it by value.
+    #[must_use]
+    pub fn reborrow(&mut self) -> TensorMut<'_, T, RANK> {
+        TensorMut { view: self.view, memory: PhantomData }
+    }
+
+    /// The same view for reading.
+    #[must_use]
+    pub fn as_ref(&self) -> TensorRef<'_, T, RANK> {
+        TensorRef { view: self.view, memory: PhantomData }
+    }
+}
+
+impl<T, const RANK: usize> TensorRef<'_, T, RANK> {
+    /// The size of each dimension.
+    #[must_use]
+    pub fn shape(&self) -> &[usize; RANK] {
+        &self.view.shape
+    }
+
+    /// The distance along each dimension, in elements.
+    #[must_use]
+    pub fn strides(&self) -> &[i64; RANK] {
+        &self.view.strides
+    }
+
+    /// The device address of the first element.
+    #[must_use]
+    pub fn as_raw(&self) -> u64 {
+        self.view.address
+    }
+
+    /// The number of the card that holds the memory.
+    #[must_use]
+    pub fn ordinal(&self) -> u32 {
+        self.view.ordinal
+    }
+
+    /// Whether the elements lie in row-major order without gaps.
+    #[must_use]
+    pub fn is_contiguous(&self) -> bool {
+        self.view.is_contiguous()
+    }
+}
+
+impl<T, const RANK: usize> TensorMut<'_, T, RANK> {
+    /// The size of each dimension.
+    #[must_use]
+    pub fn shape(&self) -> &[usize; RANK] {
+        &self.view.shape
+    }
+
+    /// The distance along each dimension, in elements.
+    #[must_use]
+    pub fn strides(&self) -> &[i64; RANK] {
+        &self.view.strides
+    }
+
+    /// The device address of the first element.
+    #[must_use]
+    pub fn as_raw(&self) -> u64 {
+        self.view.address
+    }
+
+    /// The number of the card that holds the memory.
+    #[must_use]
+    pub fn ordinal(&self) -> u32 {
+        self.view.ordinal
+    }
+
+    /// Whether the elements lie in row-major order without gaps.
+    #[must_use]
+    pub fn is_contiguous(&self) -> bool {
+        self.view.is_contiguous()
+    }
+}
+
+impl<T, const RANK: usize> fmt::Debug for TensorRef<'_, T, RANK> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.view.fmt("TensorRef", f)
+    }
+}
+
+impl<T, const RANK: usize> fmt::Debug for TensorMut<'_, T, RANK> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.view.fmt("TensorMut", f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contiguous_strides_are_row_major() {
+        assert_eq!(contiguous_strides([2, 3, 4]), [12, 4, 1]);
+        assert_eq!(contiguous_strides([2, 0, 4]), [4, 4, 1]);
+        assert_eq!(contiguous_strides([usize::MAX, usize::MAX, usize::MAX])[0], i64::MAX);
+    }
+
+    #[test]
+    fn bounds_are_exact_in_both_directions() {
+        assert!(check_bounds(&[2, 3], &[4, 1], 1, 8).is_ok());
+        assert!(check_bounds(&[2, 3], &[4, 1], 2, 8).is_err());
+        assert!(check_bounds(&[2, 3], &[-4, 1], 4, 7).is_ok());
+        assert!(check_bounds(&[2, 3], &[-4, 1], 3, 7).is_err());
+        assert!(check_bounds(&[9, 3], &[0, 1], 0, 3).is_ok());
+        assert!(check_bounds(&[], &[], 0, 0).is_err());
+        assert!(check_bounds(&[], &[], 0, 1).is_ok());
+    }
+
+    #[test]
+    fn bounds_of_empty_views_allow_any_stride_but_no_start_outside() {
+        assert!(check_bounds(&[5, 0], &[i64::MAX, 1], 3, 3).is_ok());
+        assert!(check_bounds(&[5, 0], &[1, 1], 4, 3).is_err());
+    }
+
+    #[test]
+    fn bounds_do_not_overflow() {
+        assert!(check_bounds(&[usize::MAX, usize::MAX], &[i64::MAX, 1], usize::MAX, usize::MAX).is_err());
+        assert!(check_bounds(&[usize::MAX; 4], &[i64::MIN; 4], 0, usize::MAX).is_err());
+    }
+
+    #[test]
+    fn overlap_agrees_with_counting_elements_for_slices_and_refuses_every_collision() {
+        let sizes = [1_usize, 2, 3];
+        let strides = [-4_i64, -1, 0, 1, 2, 3, 6];
+        for (&a, &b) in sizes.iter().flat_map(|a| sizes.iter().map(move |b| (a, b))) {
+            for (&s, &t) in strides.iter().flat_map(|s| strides.iter().map(move |t| (s, t))) {
+                let elements = (0..a).flat_map(|i| (0..b).map(move |j| i as i64 * s + j as i64 * t));
+                let mut seen = std::collections::HashSet::new();
+                let distinct = elements.into_iter().all(|element| seen.insert(element));
+                let accepted = check_no_overlap(&[a, b], &[s, t]).is_ok();
+                assert!(distinct || !accepted, "[{a}, {b}] with strides [{s}, {t}] collides");
+            }
+        }
+        assert!(check_no_overlap(&[2, 3, 4], &[12, 4, 1]).is_ok());
+        assert!(check_no_overlap(&[3, 2, 4], &[4, 12, 1]).is_ok());
+        assert!(check_no_overlap(&[2, 3, 4], &[100, 8, 1]).is_ok());
+        assert!(check_no_overlap(&[2, 4], &[3, 1]).is_err());
+        assert!(check_no_overlap(&[2, 4], &[0, 1]).is_err());
+        assert!(check_no_overlap(&[1, 4], &[0, 1]).is_ok());
+        assert!(check_no_overlap(&[0, 4], &[0, 1]).is_ok());
+    }
+
+    #[test]
+    fn the_last_dimension_must_be_contiguous_where_it_has_two_elements() {
+        assert!(check_last_stride(&[4, 2], &[2, 2]).is_err());
+        assert!(check_last_stride(&[4, 1], &[2, 2]).is_ok());
+    }
+
+    #[test]
+    fn contiguity_ignores_strides_that_are_never_taken() {
+        let view = |shape, strides| View { ordinal: 0, address: 0, shape, strides };
+        assert!(view([1, 3, 4], [999, 4, 1]).is_contiguous());
+        assert!(!view([2, 3, 4], [999, 4, 1]).is_contiguous());
+        assert!(view([2, 0, 4], [999, 7, 1]).is_contiguous());
+    }
+
+    #[test]
+    fn raw_views_are_checked_where_they_can_be() {
+        // SAFETY: the views are not used.
+        unsafe {
+            assert!(TensorRef::<f32, 2>::from_raw(0, 256, [2, 2], [0, 1]).is_ok());
+            assert!(matches!(TensorMut::<f32, 2>::from_raw(0, 256, [2, 2], [0, 1]), Err(Error::Overlap { .. })));
+            assert!(matches!(
+                TensorRef::<f32, 2>::from_raw(0, 256, [2, 2], [2, 2]),
+                Err(Error::LastStride { stride: 2 })
+            ));
+        }
+    }
+}

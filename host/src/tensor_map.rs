@@ -1,0 +1,164 @@
+//! Tensor maps: what the tensor memory accelerator (TMA) of sm_90 needs to know about a tensor to copy tiles of it.
+
+use std::ffi::c_void;
+
+use layout::swizzle::Swizzle;
+
+use crate::driver::TiledMap;
+use crate::element::Element;
+use crate::error::{Error, Result};
+use crate::gpu::Gpu;
+use crate::launch::KernelParam;
+use crate::stream::same_device;
+use crate::tensor::TensorRef;
+
+const OP: &str = "TensorMap::tiled";
+
+/// What addresses and strides are multiples of, in bytes.
+const ALIGN: usize = 16;
+
+/// The limits of the driver's `cuTensorMapEncodeTiled`.
+const MAX_DIM: usize = 1 << 32;
+const MAX_STRIDE_BYTES: u64 = 1 << 40;
+const MAX_BOX_DIM: u32 = 256;
+
+/// A tensor and the tile that one TMA instruction copies, as a kernel parameter by value.
+///
+/// It holds the tensor's address and not a borrow: the memory must outlive the kernels that are given the map.
+#[repr(C, align(64))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TensorMap([u64; 16]);
+
+// SAFETY: this is `CUtensorMap` of cuda.h, 128 opaque bytes, which kernels declare as a parameter of the same size.
+unsafe impl KernelParam for TensorMap {
+    fn as_param(&self) -> *const c_void {
+        self.0.as_ptr().cast()
+    }
+}
+
+impl TensorMap {
+    /// A map of tiles of `box_shape` elements, whose dimensions are those of the tensor, in its order.
+    ///
+    /// A tile lies in shared memory in row-major order, swizzled. Elements of it that are outside the tensor arrive as zeros
+    /// and are not written.
+    ///
+    /// # Errors
+    /// [`Error::Alignment`] and [`Error::Argument`] where TMA cannot take the tensor or the tile, [`Error::WrongDevice`], and
+    /// [`Error::DriverTooOld`] before CUDA 12.0.
+    pub fn tiled<T: Element, const RANK: usize>(
+        gpu: &Gpu,
+        tensor: &TensorRef<'_, T, RANK>,
+        box_shape: [u32; RANK],
+        swizzle: Swizzle,
+    ) -> Result<TensorMap> {
+        const { assert!(RANK >= 1 && RANK <= 5, "TMA copies tiles of 1 to 5 dimensions") };
+        same_device("tensor", tensor.ordinal(), gpu.ordinal())?;
+        let (shape, strides) = (tensor.shape(), tensor.strides());
+        check_tensor(shape, strides, tensor.as_raw(), size_of::<T>())?;
+        check_box(&box_shape, size_of::<T>(), swizzle)?;
+        // The driver counts dimensions from the innermost, whose stride it takes for granted.
+        let innermost_first = |dim: usize| RANK - 1 - dim;
+        let dims: [u64; RANK] = std::array::from_fn(|dim| shape[innermost_first(dim)] as u64);
+        let strides_bytes: [u64; RANK] =
+            std::array::from_fn(|dim| strides[innermost_first(dim)].unsigned_abs() * size_of::<T>() as u64);
+        let box_dims: [u32; RANK] = std::array::from_fn(|dim| box_shape[innermost_first(dim)]);
+        let map = TiledMap {
+            data_type: T::TENSOR_MAP_TYPE,
+            address: tensor.as_raw(),
+            dims: &dims,
+            strides_bytes: &strides_bytes[1..],
+            box_dims: &box_dims,
+            swizzle: swizzle_code(swizzle),
+        };
+        gpu.device().encode_tiled(&map).map(TensorMap)
+    }
+}
+
+/// `CUtensorMapSwizzle` of cuda.h.
+const fn swizzle_code(swizzle: Swizzle) -> u32 {
+    match swizzle {
+        Swizzle::None => 0,
+        Swizzle::B32 => 1,
+        Swizzle::B64 => 2,
+        Swizzle::B128 => 3,
+    }
+}
+
+fn check_tensor(shape: &[usize], strides: &[i64], address: u64, element_bytes: usize) -> Result<()> {
+    let argument = |argument, got: String, expected: &str| {
+        Err(Error::Argument { op: OP, argument, got, expected: expected.to_owned() })
+    };
+    if shape.iter().any(|dim| !(1..=MAX_DIM).contains(dim)) {
+        return argument("the shape", format!("{shape:?}"), "1 to 2^32 in each dimension");
+    }
+    let outer_strides = &strides[..strides.len() - 1];
+    let too_far = |&stride: &i64| stride < 0 || stride as u64 >= MAX_STRIDE_BYTES / element_bytes as u64;
+    if outer_strides.iter().any(too_far) {
+        return argument("the strides", format!("{strides:?}"), "none negative and all below 2^40 bytes");
+    }
+    let misaligned = |&stride: &i64| !(stride as usize * element_bytes).is_multiple_of(ALIGN);
+    if !address.is_multiple_of(ALIGN as u64) || outer_strides.iter().any(misaligned) {
+        return Err(Error::Alignment { op: OP, tensor: "the tensor", align: ALIGN });
+    }
+    Ok(())
+}
+
+fn check_box(box_shape: &[u32], element_bytes: usize, swizzle: Swizzle) -> Result<()> {
+    let argument = |expected: String| {
+        Err(Error::Argument { op: OP, argument: "the box shape", got: format!("{box_shape:?}"), expected })
+    };
+    if box_shape.iter().any(|dim| !(1..=MAX_BOX_DIM).contains(dim)) {
+        return argument(format!("1 to {MAX_BOX_DIM} in each dimension"));
+    }
+    let row_bytes = box_shape[box_shape.len() - 1] as usize * element_bytes;
+    if !row_bytes.is_multiple_of(ALIGN) {
+        return argument(format!("rows that are multiples of {ALIGN} bytes"));
+    }
+    if swizzle != Swizzle::None && row_bytes > swizzle.row_bytes() as usize {
+        return argument(format!("rows of at most {} bytes for this swizzle", swizzle.row_bytes()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rejects_tensor(shape: &[usize], strides: &[i64], address: u64) -> Option<&'static str> {
+        match check_tensor(shape, strides, address, 2) {
+            Ok(()) => None,
+            Err(Error::Argument { argument, .. }) => Some(argument),
+            Err(Error::Alignment { .. }) => Some("alignment"),
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn tensors_that_the_hardware_cannot_address_are_rejected() {
+        assert_eq!(rejects_tensor(&[3, 64], &[64, 1], 256), None);
+        assert_eq!(rejects_tensor(&[1 << 32, 64], &[64, 1], 256), None);
+        assert_eq!(rejects_tensor(&[7], &[1], 16), None);
+        assert_eq!(rejects_tensor(&[0, 64], &[64, 1], 256), Some("the shape"));
+        assert_eq!(rejects_tensor(&[(1 << 32) + 1, 64], &[64, 1], 256), Some("the shape"));
+        assert_eq!(rejects_tensor(&[3, 64], &[-64, 1], 256), Some("the strides"));
+        assert_eq!(rejects_tensor(&[3, 64], &[1 << 39, 1], 256), Some("the strides"));
+        assert_eq!(rejects_tensor(&[3, 64], &[(1 << 39) - 8, 1], 256), None);
+        assert_eq!(rejects_tensor(&[3, 64], &[68, 1], 256), Some("alignment"));
+        assert_eq!(rejects_tensor(&[3, 64], &[64, 1], 264), Some("alignment"));
+    }
+
+    #[test]
+    fn boxes_that_the_hardware_cannot_copy_are_rejected() {
+        assert!(check_box(&[256, 64], 2, Swizzle::B128).is_ok());
+        assert!(check_box(&[256, 256], 4, Swizzle::None).is_ok());
+        assert!(check_box(&[256, 72], 2, Swizzle::B128).is_err());
+        assert!(check_box(&[257, 64], 2, Swizzle::B128).is_err());
+        assert!(check_box(&[0, 64], 2, Swizzle::B128).is_err());
+        assert!(check_box(&[8, 4], 2, Swizzle::None).is_err());
+    }
+
+    #[test]
+    fn a_map_is_128_bytes_on_a_64_byte_boundary() {
+        assert_eq!((size_of::<TensorMap>(), align_of::<TensorMap>()), (128, 64));
+    }
+}
