@@ -83,7 +83,7 @@ impl CudaBuilder {
 
         let stem = if self.line_tables { name.clone() } else { format!("{name}-nolines") };
         let raw_module = target.join(format!("{stem}.ll"));
-        let messages = self.compile(&toolchain, &folder, &workspace, &target, &name, &raw_module)?;
+        let messages = self.compile(&toolchain, &folder, &target, &name, &raw_module)?;
         let ptx_path = target.join(format!("{stem}.ptx"));
         if !is_newer(&ptx_path, &raw_module) {
             self.lower(&toolchain, &raw_module, &ptx_path)?;
@@ -120,7 +120,6 @@ impl CudaBuilder {
         &self,
         toolchain: &Toolchain,
         folder: &Path,
-        workspace: &Path,
         target: &Path,
         name: &str,
         raw_module: &Path,

@@ -99,7 +99,7 @@ fn sysroot_of(command: &mut Command) -> std::io::Result<PathBuf> {
 }
 
 /// Removes the variables by which cargo, rustup and clippy steer the compiler of the calling build.
-fn clean_environment(command: &mut Command) {
+pub fn clean_environment(command: &mut Command) {
     const PREFIXES: [&str; 12] = [
         "CARGO_BIN_",
         "CARGO_BUILD_",

@@ -1,2 +1,60 @@
-//! Developer commands: `cargo xtask`.
-fn main() {}
+//! Developer commands: `cargo xtask help` lists them.
+
+mod build;
+mod bundle;
+mod check;
+mod doctor;
+mod gates;
+mod package;
+mod test;
+mod tools;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Developer commands of Ferrotile.
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Builds the kernels to PTX and reports what they need
+    Build(build::Arguments),
+    /// Checks format, lints (CPU and GPU code) and documentation
+    Check,
+    /// Runs the tests
+    Test(test::Arguments),
+    /// Says what this machine has and lacks, with the cure for each
+    Doctor,
+    /// Installs NVIDIA's assembler and disassembler from PyPI into .cuda-tools
+    Tools,
+    /// Writes a source package with the PTX built in, which compiles on stable Rust
+    Package(package::Arguments),
+    /// Writes a folder that runs the program and the tests on a machine without Rust
+    Bundle(bundle::Arguments),
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Build(arguments) => build::run(&arguments),
+        Command::Check => check::run(),
+        Command::Test(arguments) => test::run(&arguments),
+        Command::Doctor => doctor::run(),
+        Command::Tools => tools::run(),
+        Command::Package(arguments) => package::run(&arguments),
+        Command::Bundle(arguments) => bundle::run(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

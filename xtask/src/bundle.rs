@@ -1,0 +1,142 @@
+//! `cargo xtask bundle`.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context, Result, bail, ensure};
+use cuda_builder::toolchain::Toolchain;
+use serde_json::Value;
+
+use crate::workspace::{self, cargo, root};
+
+/// Arguments of `cargo xtask bundle`.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The folder to write; it is emptied first
+    #[arg(long, default_value = "bundle")]
+    out: PathBuf,
+}
+
+/// The most that a bundle may take, so that it travels easily.
+const MOST_BYTES: u64 = 60 << 20;
+
+/// Packages whose tests need a toolchain or the sources, which a machine that runs a bundle need not have.
+const SOURCE_PACKAGES: [&str; 3] = ["cuda_builder", "cuda_std_macros", "xtask"];
+
+/// Test programs of other packages that do.
+const SOURCE_TESTS: [&str; 1] = ["tidy"];
+
+const RUN_SCRIPT: &str = r#"#!/bin/sh
+# Runs every test program of this folder, then the demo, on the card. FERROTILE_DEVICE chooses another device; arguments go to the
+# test programs.
+cd "$(dirname "$0")" || exit 1
+export FERROTILE_DEVICE="${FERROTILE_DEVICE:-cuda}"
+export CARGO_BIN_EXE_ferrotile="$PWD/ferrotile"
+failed=
+for test in tests/*; do
+    echo "== $test"
+    "$test" "$@" || failed="$failed $test"
+done
+echo "== demo"
+./ferrotile demo || failed="$failed demo"
+if [ -n "$failed" ]; then
+    echo "FAILED:$failed"
+    exit 1
+fi
+echo "all passed"
+"#;
+
+/// A program that cargo built.
+#[derive(Debug)]
+pub(crate) struct Executable {
+    /// The folder of its package.
+    folder: String,
+    /// The name of its target.
+    name: String,
+    /// The kind of its target: `lib`, `bin`, `test`.
+    pub(crate) kind: String,
+    /// The file.
+    pub(crate) path: PathBuf,
+}
+
+/// Builds and finds the test programs of the packages that the arguments choose.
+pub(crate) fn test_executables(packages: &[&str]) -> Result<Vec<Executable>> {
+    executables(&[&["test", "--no-run", "--release"], packages].concat())
+}
+
+/// Runs cargo and collects the programs that it reports.
+fn executables(arguments: &[&str]) -> Result<Vec<Executable>> {
+    let mut command = cargo();
+    command.args(arguments).args(["--message-format", "json-render-diagnostics"]).stdout(Stdio::piped());
+    eprintln!("$ cargo {}", arguments.join(" "));
+    let mut child = command.spawn().context("cannot run cargo")?;
+    let stdout = child.stdout.take().context("cargo has no output")?;
+    let mut executables = Vec::new();
+    for line in BufReader::new(stdout).lines() {
+        let message: Value = serde_json::from_str(&line?)?;
+        let text = |pointer: &str| message.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        if text("/executable").is_empty() {
+            continue;
+        }
+        let manifest = PathBuf::from(text("/manifest_path"));
+        let folder = manifest.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
+        let (name, kind) = (text("/target/name"), text("/target/kind/0"));
+        executables.push(Executable { folder, name, kind, path: text("/executable").into() });
+    }
+    let status = child.wait()?;
+    ensure!(status.success(), "`cargo {}` failed ({status})", arguments.join(" "));
+    Ok(executables)
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let out = std::path::absolute(&arguments.out)?;
+    let tests = test_executables(&["--workspace"])?;
+    let programs = executables(&["build", "--release", "--package", "ferrotile-cli"])?;
+    let strip = Toolchain::find(root())?;
+    if out.exists() {
+        // A wrong --out must not empty a folder that no bundle was in.
+        let is_bundle = out.join("run.sh").is_file() || fs::read_dir(&out)?.next().is_none();
+        ensure!(is_bundle, "{} exists and is not a bundle", out.display());
+        fs::remove_dir_all(&out)?;
+    }
+    fs::create_dir_all(out.join("tests"))?;
+
+    let mut bytes = 0;
+    let mut add = |source: &Path, name: &str| -> Result<()> {
+        let file = out.join(name);
+        fs::copy(source, &file).with_context(|| source.display().to_string())?;
+        workspace::run(strip.llvm_tool("llvm-strip").arg("--strip-all").arg(&file))?;
+        bytes += fs::metadata(&file)?.len();
+        Ok(())
+    };
+    for program in programs.iter().filter(|program| program.kind == "bin") {
+        add(&program.path, &program.name)?;
+    }
+    let needs_sources =
+        |test: &Executable| SOURCE_PACKAGES.contains(&&*test.folder) || SOURCE_TESTS.contains(&&*test.name);
+    for test in tests.iter().filter(|test| !needs_sources(test)) {
+        add(&test.path, &format!("tests/{}-{}", test.folder, test.name))?;
+    }
+    let script = out.join("run.sh");
+    fs::write(&script, RUN_SCRIPT)?;
+    make_executable(&script)?;
+    println!("{}: {} MiB; run.sh runs everything", out.display(), bytes >> 20);
+    if bytes > MOST_BYTES {
+        bail!("the bundle takes {} MiB, more than {}", bytes >> 20, MOST_BYTES >> 20);
+    }
+    Ok(())
+}
+
+#[cfg(unix)]
+fn make_executable(file: &Path) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    Ok(fs::set_permissions(file, fs::Permissions::from_mode(0o755))?)
+}
+
+#[cfg(not(unix))]
+fn make_executable(_: &Path) -> Result<()> {
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! `cargo xtask test`.
+
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use cuda_builder::ptxas::find_tool;
+
+use crate::bundle::test_executables;
+use crate::workspace::{self, cargo, root};
+
+/// Arguments of `cargo xtask test`.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Fails if there is no card, instead of skipping the kernels
+    #[arg(long)]
+    gpu: bool,
+    /// Runs the kernel tests under compute-sanitizer: memcheck, racecheck, synccheck or initcheck
+    #[arg(long, value_name = "TOOL")]
+    sanitize: Option<String>,
+    /// Goes to the test programs, such as a filter of names
+    #[arg(last = true)]
+    rest: Vec<String>,
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let Some(tool) = &arguments.sanitize else {
+        let mut test = cargo();
+        if arguments.gpu {
+            test.env("FERROTILE_DEVICE", "cuda");
+        }
+        return workspace::run(test.args(["test", "--workspace", "--"]).args(&arguments.rest));
+    };
+    let sanitizer = find_tool("compute-sanitizer", root())
+        .context("no compute-sanitizer on PATH or in CUDA_PATH: it comes with the CUDA toolkit")?;
+    for executable in test_executables(&["-p", "tests"])?.into_iter().filter(|test| test.kind == "test") {
+        let mut command = Command::new(&sanitizer);
+        command.args(["--tool", tool, "--error-exitcode", "1"]).arg(executable.path).args(&arguments.rest);
+        // One launch at a time: the tool's own bookkeeping is not the subject.
+        workspace::run(command.arg("--test-threads=1").env("FERROTILE_DEVICE", "cuda"))?;
+    }
+    Ok(())
+}
