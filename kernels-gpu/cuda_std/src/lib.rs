@@ -10,6 +10,7 @@
 //! | [`warp`] | shuffles, votes, reductions over 32 lanes or a quad |
 //! | [`shared`] | dynamic and static shared memory |
 //! | [`global`] | explicit loads and stores of global memory, up to 16 bytes |
+//! | [`hint`] | what the compiler should not work out ahead |
 //! | [`convert`] | f32 to and from f16, bf16, e4m3, e5m2; fast math |
 //! | [`ptx`] | one thin function for each instruction |
 //!
@@ -29,6 +30,7 @@
 
 pub mod convert;
 pub mod global;
+pub mod hint;
 pub mod ptx;
 pub mod shared;
 pub mod thread;

@@ -42,6 +42,13 @@ impl SharedAddr {
         SharedAddr(self.0.wrapping_add(bytes))
     }
 
+    /// The same address, hidden from the compiler as [`crate::hint::opaque`] hides a number: addresses derived from it in a loop
+    /// are constant offsets in the instructions, and not one register each that is computed ahead of the loop.
+    #[inline(always)]
+    pub fn hidden(self) -> Self {
+        SharedAddr(crate::hint::opaque(self.0))
+    }
+
     /// Loads one word.
     ///
     /// PTX: `ld.shared{.v2,.v4}.b16/.b32` (PTX 1.0, sm_10).

@@ -92,22 +92,22 @@ macro_rules! shuffle {
     }};
 }
 
-/// Returns the value of lane `lane` of the group of `width` lanes, and whether there is such a lane.
+/// Returns the value of lane `lane % width` of the caller's group of `width` lanes, and true.
 ///
 /// PTX: `shfl.sync.idx.b32` (PTX 6.0, sm_30).
 /// Not a memory fence.
 ///
 /// # Safety
 /// - Every lane in `mask` executes this call together, with the same mask and width; the caller and the source are in it.
-/// - `width` is a power of two up to 32.
+/// - `width` is a power of two up to 32. Of `lane`, `lane_mask` or `delta` the low five bits count.
 #[inline(always)]
 pub unsafe fn warp_shuffle_idx<T: WarpShuffleValue>(mask: u32, value: T, lane: u32, width: u32) -> (T, bool) {
     // SAFETY: as required of the caller.
     unsafe { shuffle!("idx", value, lane, 0x1f, width, mask) }
 }
 
-/// Returns the value of the lane whose index differs from the caller's in the bits of `lane_mask`, and whether there is
-/// such a lane in the group of `width` lanes.
+/// Returns the value of the lane whose index differs from the caller's in the bits of `lane_mask`, and true; if that lane is
+/// above the caller's group of `width` lanes, its own value and false.
 ///
 /// PTX: `shfl.sync.bfly.b32` (PTX 6.0, sm_30).
 /// Not a memory fence.
@@ -120,8 +120,8 @@ pub unsafe fn warp_shuffle_xor<T: WarpShuffleValue>(mask: u32, value: T, lane_ma
     unsafe { shuffle!("bfly", value, lane_mask, 0x1f, width, mask) }
 }
 
-/// Returns the value of the lane `delta` below the caller, and whether there is such a lane in the group of `width` lanes;
-/// if not, its own value.
+/// Returns the value of the lane `delta` below the caller, and true; if that lane is outside the caller's group of `width`
+/// lanes, its own value and false.
 ///
 /// PTX: `shfl.sync.up.b32` (PTX 6.0, sm_30).
 /// Not a memory fence.
@@ -134,8 +134,8 @@ pub unsafe fn warp_shuffle_up<T: WarpShuffleValue>(mask: u32, value: T, delta: u
     unsafe { shuffle!("up", value, delta, 0, width, mask) }
 }
 
-/// Returns the value of the lane `delta` above the caller, and whether there is such a lane in the group of `width` lanes;
-/// if not, its own value.
+/// Returns the value of the lane `delta` above the caller, and true; if that lane is outside the caller's group of `width`
+/// lanes, its own value and false.
 ///
 /// PTX: `shfl.sync.down.b32` (PTX 6.0, sm_30).
 /// Not a memory fence.

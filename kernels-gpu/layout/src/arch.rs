@@ -49,7 +49,7 @@ impl Arch {
     pub const fn ptx_version(self) -> (u32, u32) {
         match self {
             Arch::Sm80 => (7, 0),
-            Arch::Sm89 => (7, 8),
+            Arch::Sm89 => (8, 1),
             Arch::Sm90a => (8, 0),
         }
     }

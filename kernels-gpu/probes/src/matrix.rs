@@ -4,7 +4,7 @@ use cuda_std::convert::{Bf16, Element16, F16};
 use cuda_std::ptx::wmma::{self, Col, M8N32K16, M16N16K16, M32N8K16, Order, Row, Shape};
 use cuda_std::ptx::{ldmatrix, mma};
 use cuda_std::shared::{self, SharedAddr, Word};
-use cuda_std::{kernel, thread, warp};
+use cuda_std::{global, kernel, thread, warp};
 use layout::fragment;
 use layout::probe::{self, LDMATRIX_COLUMNS, LDMATRIX_ROWS, LDMATRIX_SWIZZLE, Matrix};
 
@@ -17,7 +17,7 @@ unsafe fn fill<T: Word>(to: SharedAddr, from: *const T, len: u32) {
     let mut i = warp::lane_id();
     while i < len {
         // SAFETY: as required of the caller.
-        unsafe { to.offset(i * size_of::<T>() as u32).store(*from.add(i as usize)) };
+        unsafe { to.offset(i * size_of::<T>() as u32).store(global::load(from.add(i as usize))) };
         i += 32;
     }
 }
@@ -157,14 +157,19 @@ unsafe fn wmma<S: Shape, E: Element16, LA: Order, LB: Order>(m: WmmaMatrices) {
 
         let mut i = warp::lane_id();
         while i < c_form.len() {
-            *m.d_by_shared.add(i as usize) = d_at.offset(i * 4).load();
+            global::store(m.d_by_shared.add(i as usize), d_at.offset(i * 4).load());
             i += 32;
         }
-        let registers = a.as_ref().len() + b.as_ref().len() + c.len();
-        let mut out = m.fragments.add(warp::lane_id() as usize * registers);
-        for register in a.as_ref().iter().chain(b.as_ref()).copied().chain(c.map(f32::to_bits)) {
-            *out = register;
-            out = out.add(1);
+        let (a, b) = (a.as_ref(), b.as_ref());
+        let out = m.fragments.add(warp::lane_id() as usize * (a.len() + b.len() + c.len()));
+        for (i, register) in a.iter().enumerate() {
+            global::store(out.add(i), *register);
+        }
+        for (i, register) in b.iter().enumerate() {
+            global::store(out.add(a.len() + i), *register);
+        }
+        for (i, value) in c.iter().enumerate() {
+            global::store(out.add(a.len() + b.len() + i), value.to_bits());
         }
     }
 }
