@@ -94,7 +94,7 @@ pub fn index_1d() -> u32 {
 
 /// Waits until every thread of the block has arrived; memory that any of them wrote before is then visible to all of them.
 ///
-/// PTX: `barrier.cta.sync.aligned 0` (PTX 6.0, sm_30), by the LLVM intrinsic, which the compiler knows to be convergent.
+/// PTX: `bar.sync 0` (PTX 1.0, sm_10), by the LLVM intrinsic, which the compiler knows to be convergent.
 ///
 /// # Safety
 /// - Every thread of the block that has not exited executes this call; within a warp, all lanes together.

@@ -272,19 +272,15 @@ impl AttentionVariant {
             AttentionKernel::Wmma(tile) => {
                 let row_bytes = (self.head_dim * self.dtype.size_bytes()) as u32;
                 let (stages, stage_bytes) = (tile.stages as u32, tile.n as u32 * row_bytes);
-                let tiles = SmemLayout::new()
+                let p_stages = match tile.pv {
+                    PvUnit::TensorCore => 0,
+                    PvUnit::Scalar => (tile.m / WARP_ROWS) as u32,
+                };
+                SmemLayout::new()
                     .region("q", tile.m as u32 * row_bytes, BASE_ALIGN_BYTES)
                     .stages("k", stages, stage_bytes, BASE_ALIGN_BYTES)
-                    .stages("v", stages, stage_bytes, BASE_ALIGN_BYTES);
-                match tile.pv {
-                    PvUnit::TensorCore => tiles,
-                    PvUnit::Scalar => tiles.stages(
-                        "p",
-                        (tile.m / WARP_ROWS) as u32,
-                        ((tile.n + 1) * WARP_ROWS * size_of::<f32>()) as u32,
-                        16,
-                    ),
-                }
+                    .stages("v", stages, stage_bytes, BASE_ALIGN_BYTES)
+                    .stages("p", p_stages, ((tile.n + 1) * WARP_ROWS * size_of::<f32>()) as u32, 16)
             }
         }
     }
@@ -364,10 +360,9 @@ pub const ATTENTION: &[AttentionVariant] = {
         AttentionVariant::wmma("attention_f16_d128_wmma_64x32_s2", F16, 128, tile(64, 32, 2)),
         AttentionVariant::wmma("attention_f16_d128_wmma_64x32_s2_ldg", F16, 128, through_registers(tile(64, 32, 2))),
         AttentionVariant::wmma("attention_f16_d128_wmma_64x32_s2_fma", F16, 128, scalar_pv(tile(64, 32, 2))),
-        AttentionVariant::wmma("attention_f16_d128_wmma_64x64_s1", F16, 128, tile(64, 64, 1)),
-        AttentionVariant::wmma("attention_f16_d128_wmma_64x64_s2", F16, 128, tile(64, 64, 2)),
+        AttentionVariant::wmma("attention_f16_d128_wmma_64x32_s1", F16, 128, tile(64, 32, 1)),
         AttentionVariant::wmma("attention_f16_d128_wmma_128x32_s2", F16, 128, tile(128, 32, 2)),
-        AttentionVariant::wmma("attention_f16_d128_wmma_128x64_s1", F16, 128, tile(128, 64, 1)),
+        AttentionVariant::wmma("attention_f16_d128_wmma_128x32_s1", F16, 128, tile(128, 32, 1)),
         AttentionVariant::wmma("attention_bf16_d64_wmma_32x64_s2", Bf16, 64, tile(32, 64, 2)),
         AttentionVariant::wmma("attention_bf16_d64_wmma_64x64_s2", Bf16, 64, tile(64, 64, 2)),
         AttentionVariant::wmma("attention_bf16_d64_wmma_128x64_s1", Bf16, 64, tile(128, 64, 1)),

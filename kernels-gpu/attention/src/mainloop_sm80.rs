@@ -1,0 +1,188 @@
+//! FlashAttention forward on `wmma` m16n16k16 with `cp.async` tiles, for sm_80 and later.
+//!
+//! ```text
+//! Q tile -> shared memory
+//! for each tile of keys that some row of the block sees:
+//!     S = Q K^T               each warp: 16 rows by n keys, f32
+//!     mask S, online softmax  in registers, see softmax.rs
+//!     O = factor O + P V      see value_product.rs
+//! O / l -> shared memory -> global memory, 16 bytes a lane
+//! ```
+//!
+//! 1. Fragments come from swizzled tiles by `ldmatrix` instead of `wmma.load`, whose constant row stride cannot express a
+//!    swizzle. The register layouts of `wmma` m16n16k16 are those of two `mma` m16n8k16 ([`layout::fragment`], checked by the
+//!    probes), so the accumulator of Q K^T is operand A of P V without passing through shared memory.
+//! 2. With two stages both tiles of the next step are under way during the whole of this one, at one barrier a step. With one
+//!    stage, V is under way during Q K^T and the next K during P V, at two barriers a step and half the shared memory.
+//! 3. Fragments of Q are read again at each step, which leaves registers for two tiles of scores: at 128 a thread, two to four
+//!    blocks share a multiprocessor and hide each other's latency.
+//!
+//! Budget: 128 registers a thread; shared memory is the row's [`layout::attention::AttentionVariant::smem`] map.
+
+use cuda_std::convert::Element16;
+use cuda_std::hint::opaque;
+use cuda_std::ptx::cp_async;
+use cuda_std::ptx::wmma::{Col, M16N16K16, Row, mma};
+use cuda_std::shared;
+use cuda_std::thread;
+use cuda_std::warp::{FULL_MASK, sync_warp};
+use layout::SmemRegion;
+use layout::attention::{ATTENTION, AttentionArgs, AttentionKernel, PvUnit, WARP_ROWS, WmmaTile};
+
+use crate::epilogue;
+use crate::mask::KeyRange;
+use crate::softmax::RowState;
+use crate::tile::{FragmentReader, Rows};
+use crate::value_product::{MultiplyAdd, TensorCore, ValueProduct};
+use crate::work::Work;
+
+const fn wmma_tile(row: usize) -> WmmaTile {
+    match ATTENTION[row].kernel {
+        AttentionKernel::Wmma(tile) => tile,
+        AttentionKernel::Scalar => panic!("the row is not a WMMA variant"),
+    }
+}
+
+/// 16-key tiles of one step of row `row`.
+pub(crate) const fn key_tiles(row: usize) -> usize {
+    wmma_tile(row).n / 16
+}
+
+/// 16-column tiles of the head dimension of row `row`.
+pub(crate) const fn dim_tiles(row: usize) -> usize {
+    ATTENTION[row].head_dim / 16
+}
+
+/// # Safety
+/// The launch is that of row `ROW`, `KEY_TILES` and `DIM_TILES` are its [`key_tiles`] and [`dim_tiles`], and `args` describes
+/// its tensors.
+#[inline(always)]
+pub(crate) unsafe fn forward<E, const ROW: usize, const KEY_TILES: usize, const DIM_TILES: usize>(args: &AttentionArgs)
+where
+    E: Element16,
+{
+    const { assert!(E::DTYPE as u8 == ATTENTION[ROW].dtype as u8) };
+    // SAFETY: the caller's contract.
+    unsafe {
+        match const { wmma_tile(ROW).pv } {
+            PvUnit::TensorCore => run::<E, TensorCore<E, DIM_TILES>, ROW, KEY_TILES, DIM_TILES>(args),
+            PvUnit::Scalar => run::<E, MultiplyAdd<E>, ROW, KEY_TILES, DIM_TILES>(args),
+        }
+    }
+}
+
+/// # Safety
+/// As [`forward`].
+#[inline(always)]
+unsafe fn run<E, PV, const ROW: usize, const KEY_TILES: usize, const DIM_TILES: usize>(args: &AttentionArgs)
+where
+    E: Element16,
+    PV: ValueProduct<E, KEY_TILES, DIM_TILES>,
+{
+    let tile = const { wmma_tile(ROW) };
+    let (q_region, k_region, v_region) =
+        const { (ATTENTION[ROW].smem().get("q"), ATTENTION[ROW].smem().get("k"), ATTENTION[ROW].smem().get("v")) };
+    let threads = const { ATTENTION[ROW].threads() };
+    let columns = const { ATTENTION[ROW].head_dim };
+    let step_keys = tile.n as u32;
+
+    // SAFETY: the launch is the row's.
+    let work = unsafe { Work::of_block(args, tile.m as u32) };
+    let lane = thread::thread_idx_x() % 32;
+    let warp = thread::thread_idx_x() / 32;
+    let warp_row = warp * WARP_ROWS as u32;
+    let base = shared::dynamic();
+    let q_tile = base.offset(q_region.offset_bytes);
+
+    let aligned = args.inputs_aligned != 0;
+    let rows = |base, stride, len| Rows { base, stride, len, columns: args.head_dim, aligned };
+    let q = rows(work.q, args.q_strides.row, args.q_len);
+    let k = rows(work.k, args.k_strides.row, args.k_len);
+    let v = rows(work.v, args.v_strides.row, args.k_len);
+    let stage_tile = |region: SmemRegion, step: u32| base.offset(region.stage_offset(step % region.stages));
+    // SAFETY (of the calls): every thread of the block calls them, after the barrier that frees the tile.
+    let copy_k = |step: u32| unsafe {
+        k.copy_to_tile(stage_tile(k_region, step), step * step_keys, tile.n, columns, threads, tile.copy);
+    };
+    let copy_v = |step: u32| unsafe {
+        v.copy_to_tile(stage_tile(v_region, step), step * step_keys, tile.n, columns, threads, tile.copy);
+    };
+
+    // The steps whose keys some row of the block sees.
+    let keys = KeyRange::new(args);
+    let last_row = |first_row: i32| (first_row + tile.m as i32).min(args.q_len as i32) - 1;
+    let first_row = work.first_row as i32;
+    let first_step = keys.start(first_row) as u32 / step_keys;
+    let end_step = (keys.end(last_row(first_row)).max(0) as u32).div_ceil(step_keys);
+
+    let mut out = PV::zero::<ROW>(base, warp, lane);
+    let mut state = RowState::EMPTY;
+    let q_reader = FragmentReader::rows_first(lane);
+    let k_reader = FragmentReader::columns_first(lane);
+    // SAFETY: the whole block takes the same steps, so that its threads meet at every barrier and copy; the barriers order the
+    // uses of the tiles as the comments say.
+    unsafe {
+        if first_step < end_step {
+            q.copy_to_tile(q_tile, work.first_row, tile.m, columns, threads, tile.copy);
+            copy_k(first_step);
+            if tile.stages == 2 {
+                copy_v(first_step);
+            }
+            cp_async::commit_group();
+        }
+        let mut step = first_step;
+        while step < end_step {
+            // K of this step (with two stages: V too) is there, and every warp has finished the step before.
+            cp_async::wait_group::<0>();
+            thread::sync_threads();
+            if tile.stages == 1 {
+                copy_v(step);
+                cp_async::commit_group();
+            } else if step + 1 < end_step {
+                copy_k(step + 1);
+                copy_v(step + 1);
+                cp_async::commit_group();
+            }
+
+            let q_fragments = q_reader.of(q_tile, tile.m);
+            let k_fragments = k_reader.of(stage_tile(k_region, step), tile.n);
+            let mut scores = [[0f32; 8]; KEY_TILES];
+            for dim_tile in 0..DIM_TILES {
+                let a = q_fragments.load(warp as usize, dim_tile).map(|pair| pair ^ args.q_sign);
+                for key_tile in 0..KEY_TILES {
+                    let b = k_fragments.load(key_tile, dim_tile);
+                    scores[key_tile] = mma::<M16N16K16, E, Row, Col>(a, b, scores[key_tile]);
+                }
+            }
+            // Few steps are masked: opaque, the bounds of rows take no registers in the others.
+            let (key, first_row) = ((step * step_keys) as i32, opaque(work.first_row) as i32);
+            if !keys.covers(first_row, last_row(first_row), key, tile.n as i32) {
+                let lane = opaque(lane);
+                keys.apply(&mut scores, first_row + (warp_row + lane / 4) as i32, (lane % 4) as i32, key);
+            }
+            let factors = state.step(&mut scores, args.scale_log2);
+
+            if tile.stages == 1 {
+                // V of this step is there, and every warp has finished with K.
+                cp_async::wait_group::<0>();
+                thread::sync_threads();
+                if step + 1 < end_step {
+                    copy_k(step + 1);
+                    cp_async::commit_group();
+                }
+            }
+            out.step(factors, &scores, stage_tile(v_region, step));
+            step += 1;
+        }
+
+        // The rows of the Q tile that a warp overwrites with O are those that it alone reads.
+        let results = state.finish(args.scale_log2);
+        sync_warp(FULL_MASK);
+        out.store([results[0].normaliser, results[1].normaliser], q_tile, tile.m, warp_row);
+        sync_warp(FULL_MASK);
+        // Found again, so that the addresses of O and the LSE take no registers in the loop.
+        let work = Work::of_block(args, tile.m as u32);
+        epilogue::store_rows(args, &work, q_tile, tile.m, columns, warp_row, lane);
+        epilogue::store_lse(args, &work, &results, warp_row + lane / 4, lane);
+    }
+}

@@ -1,0 +1,87 @@
+//! The scalar kernel: one warp computes one query row in f32. It serves every head dimension, stride and alignment, and is the
+//! oracle on the card.
+//!
+//! For each 32 visible keys, lane i computes the score of key i; the warp updates the running maximum and sum (see
+//! [`crate::softmax`] for the recurrence); then the lanes share the columns of O, lane i holding columns i, i + 32, ..
+
+use cuda_std::convert::{Element16, ex2, fma, max};
+use cuda_std::{global, thread, warp};
+use layout::attention::{ATTENTION, AttentionArgs, MAX_HEAD_DIM};
+
+use crate::mask::KeyRange;
+use crate::softmax::row_result;
+use crate::work::Work;
+
+const LANES: u32 = 32;
+
+/// # Safety
+/// The launch is that of row `ROW`, and `args` describes its tensors.
+#[inline(always)]
+pub(crate) unsafe fn forward<E: Element16, const ROW: usize>(args: &AttentionArgs) {
+    const { assert!(E::DTYPE as u8 == ATTENTION[ROW].dtype as u8) };
+    // SAFETY: the launch is the row's.
+    let work = unsafe { Work::of_block(args, ATTENTION[ROW].rows() as u32) };
+    let lane = thread::thread_idx_x() % LANES;
+    let row = work.first_row + thread::thread_idx_x() / LANES;
+    if row >= args.q_len {
+        return;
+    }
+    let keys = KeyRange::new(args);
+    let (start, end) = (keys.start(row as i32) as u32, keys.end(row as i32).max(0) as u32);
+    let q = work.q.wrapping_offset(i64::from(row) as isize * args.q_strides.row as isize);
+
+    let mut out = [0f32; MAX_HEAD_DIM / LANES as usize];
+    let (mut row_max, mut row_sum) = (f32::NEG_INFINITY, 0f32);
+    let mut chunk = start;
+    while chunk < end {
+        let key = chunk + lane;
+        let mut score = f32::NEG_INFINITY;
+        if key < end {
+            let k = work.k.wrapping_offset(key as isize * args.k_strides.row as isize);
+            score = 0.0;
+            for column in 0..args.head_dim as usize {
+                // SAFETY: `column` is inside the row, and `row` and `key` are inside their tensors.
+                let (q, k) = unsafe { (global::load(q.wrapping_add(column)), global::load(k.wrapping_add(column))) };
+                score = fma(E::to_f32(q ^ args.q_sign as u16), E::to_f32(k), score);
+            }
+        }
+        // SAFETY: the whole warp has the same row, so all its lanes are here.
+        let new_max = unsafe { warp::warp_max(max(row_max, score)) };
+        let shift = if new_max == f32::NEG_INFINITY { 0.0 } else { -new_max * args.scale_log2 };
+        let factor = ex2(row_max * args.scale_log2 + shift);
+        let p = ex2(fma(score, args.scale_log2, shift));
+        // SAFETY: as above.
+        row_sum = row_sum * factor + unsafe { warp::warp_sum(p) };
+        row_max = new_max;
+        for step in 0..out.len() {
+            out[step] *= factor;
+        }
+        for key in 0..LANES.min(end - chunk) {
+            // SAFETY: as above.
+            let p = unsafe { warp::warp_shuffle_idx(warp::FULL_MASK, p, key, LANES).0 };
+            let v = work.v.wrapping_offset((chunk + key) as isize * args.v_strides.row as isize);
+            for step in 0..out.len() {
+                let column = lane as usize + step * LANES as usize;
+                if column < args.head_dim as usize {
+                    // SAFETY: the key is visible, so inside V, and `column` is inside its row.
+                    out[step] = fma(p, E::to_f32(unsafe { global::load(v.wrapping_add(column)) }), out[step]);
+                }
+            }
+        }
+        chunk += LANES;
+    }
+
+    let result = row_result(row_max, row_sum, args.scale_log2);
+    let o = work.o.wrapping_offset(row as isize * args.o_strides.row as isize);
+    for step in 0..out.len() {
+        let column = lane as usize + step * LANES as usize;
+        if column < args.head_dim as usize {
+            // SAFETY: `row` and `column` are inside O.
+            unsafe { global::store(o.wrapping_add(column), E::from_f32(out[step] * result.normaliser)) };
+        }
+    }
+    if lane == 0 && !work.lse.is_null() {
+        // SAFETY: the LSE has `q_len` values for each head.
+        unsafe { global::store(work.lse.wrapping_add(row as usize), result.lse) };
+    }
+}
