@@ -1,0 +1,301 @@
+//! `ldmatrix`, `mma` and `wmma`: every register of every lane against the maps of `layout`, and exact products.
+
+use ferrotile::{Element, KernelParam};
+use half::{bf16, f16};
+use layout::fragment::{self, WmmaShape};
+use layout::probe::{LDMATRIX, LDMATRIX_COLUMNS, LDMATRIX_ROWS, Matrix, WMMA};
+use libtest_mimic::Failed;
+
+use crate::{POISON, Probe, Test, WARP, expect_equal, expect_lanes, one_warp};
+
+pub(crate) const TESTS: &[Test] = &[
+    Test::new("ldmatrix_x1", |probe| ldmatrix(probe, 1, false)),
+    Test::new("ldmatrix_x1_trans", |probe| ldmatrix(probe, 1, true)),
+    Test::new("ldmatrix_x2", |probe| ldmatrix(probe, 2, false)),
+    Test::new("ldmatrix_x2_trans", |probe| ldmatrix(probe, 2, true)),
+    Test::new("ldmatrix_x4", |probe| ldmatrix(probe, 4, false)),
+    Test::new("ldmatrix_x4_trans", |probe| ldmatrix(probe, 4, true)),
+    Test::new("mma_m16n8k16_f16", mma::<f16>),
+    Test::new("mma_m16n8k16_bf16", mma::<bf16>),
+    Test::new("wmma_from_ldmatrix_f16", wmma_from_ldmatrix::<f16>),
+    Test::new("wmma_from_ldmatrix_bf16", wmma_from_ldmatrix::<bf16>),
+];
+
+/// A 16-bit type that represents small integers exactly.
+trait Half: Element {
+    const NAME: &'static str;
+    fn bits_of(integer: i32) -> u16;
+}
+
+impl Half for f16 {
+    const NAME: &'static str = "f16";
+    fn bits_of(integer: i32) -> u16 {
+        f16::from_f32(integer as f32).to_bits()
+    }
+}
+
+impl Half for bf16 {
+    const NAME: &'static str = "bf16";
+    fn bits_of(integer: i32) -> u16 {
+        bf16::from_f32(integer as f32).to_bits()
+    }
+}
+
+/// Integers from -8 to 8 without a pattern that a wrong map could keep; `seed` tells matrices apart.
+fn entry(seed: u32, row: u32, column: u32) -> i32 {
+    let hash = (seed * 1_000_003 + row * 8191 + column).wrapping_mul(2_654_435_761) >> 16;
+    (hash % 17) as i32 - 8
+}
+
+/// The element of `A B + C` with entries of three seeds.
+fn product(k: u32, a: impl Fn(u32) -> i32, b: impl Fn(u32) -> i32, c: i32) -> f32 {
+    ((0..k).map(|k| a(k) * b(k)).sum::<i32>() + c) as f32
+}
+
+fn ldmatrix(probe: &Probe<'_>, registers: u32, transposed: bool) -> Result<(), Failed> {
+    let value = |row: u32, column: u32| row * LDMATRIX_COLUMNS + column;
+    let input: Vec<u16> = (0..LDMATRIX_ROWS * LDMATRIX_COLUMNS).map(|i| i as u16).collect();
+    let buffer = probe.upload(&input)?;
+    for unit in 0..LDMATRIX_COLUMNS / 8 {
+        let got = probe.run(&one_warp(&LDMATRIX), 32 * registers as usize, &[&buffer.as_raw(), &unit])?;
+        expect_lanes(&got, registers as usize, |lane| {
+            let half = |matrix: u32, half: u32| {
+                let (row, column) = fragment::ldmatrix(lane, half);
+                let (row, column) = if transposed { (column, row) } else { (row, column) };
+                value(matrix * 8 + row, unit * 8 + column)
+            };
+            (0..registers).map(|matrix| half(matrix, 0) | half(matrix, 1) << 16).collect()
+        })?;
+    }
+    Ok(())
+}
+
+fn mma<T: Half>(probe: &Probe<'_>) -> Result<(), Failed> {
+    for seed in 0..8 {
+        let [a, b, c] = [3 * seed, 3 * seed + 1, 3 * seed + 2];
+        let matrix = |seed, rows: u32, columns: u32| -> Vec<i32> {
+            (0..rows * columns).map(|i| entry(seed, i / columns, i % columns)).collect()
+        };
+        let halves = |values: Vec<i32>| -> Vec<u16> { values.into_iter().map(T::bits_of).collect() };
+        let a_buffer = probe.upload(&halves(matrix(a, 16, 16)))?;
+        let b_buffer = probe.upload(&halves(matrix(b, 16, 8)))?;
+        let c_values: Vec<f32> = matrix(c, 16, 8).into_iter().map(|value| value as f32).collect();
+        let c_buffer = probe.upload(&c_values)?;
+        let params: [&dyn KernelParam; 3] = [&a_buffer.as_raw(), &b_buffer.as_raw(), &c_buffer.as_raw()];
+        let got = probe.run(&WARP, 16 * 8, &params)?;
+        let expected: Vec<u32> = (0..16 * 8)
+            .map(|i| (i / 8, i % 8))
+            .map(|(row, column)| product(16, |k| entry(a, row, k), |k| entry(b, k, column), entry(c, row, column)))
+            .map(f32::to_bits)
+            .collect();
+        expect_equal(&got, &expected, |at| format!("row {}, column {}", at / 8, at % 8))?;
+    }
+    Ok(())
+}
+
+fn wmma_from_ldmatrix<T: Half>(probe: &Probe<'_>) -> Result<(), Failed> {
+    let tile: Vec<u16> = (0..LDMATRIX_ROWS * LDMATRIX_COLUMNS)
+        .map(|i| T::bits_of(entry(77, i / LDMATRIX_COLUMNS, i % LDMATRIX_COLUMNS)))
+        .collect();
+    let buffer = probe.upload(&tile)?;
+    for k_step in 0..LDMATRIX_COLUMNS / 16 {
+        let got = probe.run(&one_warp(&LDMATRIX), 8 * 32, &[&buffer.as_raw(), &k_step])?;
+        let at = |row: u32| move |k: u32| entry(77, row, k_step * 16 + k);
+        expect_lanes(&got, 8, |lane| {
+            let element = |register| {
+                let (row, column) = WmmaShape::M16N16K16.c(lane, register);
+                product(16, at(row), at(16 + column), 0).to_bits()
+            };
+            (0..WmmaShape::C_REGISTERS).map(element).collect()
+        })?;
+    }
+    Ok(())
+}
+
+/// The argument of a `wmma` probe.
+#[repr(C)]
+struct WmmaMatrices {
+    a: u64,
+    b: u64,
+    c: u64,
+    fragments: u64,
+    d_by_shared: u64,
+    d_by_global: u64,
+}
+
+// SAFETY: `repr(C)`, six device addresses, as the probes declare it.
+unsafe impl KernelParam for WmmaMatrices {}
+
+/// A case of `wmma`: the shape and the orders of A and B.
+#[derive(Clone, Copy)]
+struct Wmma {
+    shape: WmmaShape,
+    a_row_major: bool,
+    b_row_major: bool,
+}
+
+/// The tests of all `wmma` probes: they differ in shape, type and orders, which their names say.
+pub(crate) fn wmma_tests() -> impl Iterator<Item = &'static Test> {
+    const fn tests<T: Half, const SHAPE: usize>(names: [&'static str; 4]) -> [Test; 4] {
+        [
+            Test::new(names[0], wmma::<T, SHAPE, true, true>),
+            Test::new(names[1], wmma::<T, SHAPE, true, false>),
+            Test::new(names[2], wmma::<T, SHAPE, false, true>),
+            Test::new(names[3], wmma::<T, SHAPE, false, false>),
+        ]
+    }
+    static WMMA_TESTS: [[Test; 4]; 6] = [
+        tests::<f16, 0>([
+            "wmma_m16n16k16_f16_row_row",
+            "wmma_m16n16k16_f16_row_col",
+            "wmma_m16n16k16_f16_col_row",
+            "wmma_m16n16k16_f16_col_col",
+        ]),
+        tests::<f16, 1>([
+            "wmma_m32n8k16_f16_row_row",
+            "wmma_m32n8k16_f16_row_col",
+            "wmma_m32n8k16_f16_col_row",
+            "wmma_m32n8k16_f16_col_col",
+        ]),
+        tests::<f16, 2>([
+            "wmma_m8n32k16_f16_row_row",
+            "wmma_m8n32k16_f16_row_col",
+            "wmma_m8n32k16_f16_col_row",
+            "wmma_m8n32k16_f16_col_col",
+        ]),
+        tests::<bf16, 0>([
+            "wmma_m16n16k16_bf16_row_row",
+            "wmma_m16n16k16_bf16_row_col",
+            "wmma_m16n16k16_bf16_col_row",
+            "wmma_m16n16k16_bf16_col_col",
+        ]),
+        tests::<bf16, 1>([
+            "wmma_m32n8k16_bf16_row_row",
+            "wmma_m32n8k16_bf16_row_col",
+            "wmma_m32n8k16_bf16_col_row",
+            "wmma_m32n8k16_bf16_col_col",
+        ]),
+        tests::<bf16, 2>([
+            "wmma_m8n32k16_bf16_row_row",
+            "wmma_m8n32k16_bf16_row_col",
+            "wmma_m8n32k16_bf16_col_row",
+            "wmma_m8n32k16_bf16_col_col",
+        ]),
+    ];
+    WMMA_TESTS.iter().flatten()
+}
+
+fn wmma<T: Half, const SHAPE: usize, const A_ROW: bool, const B_ROW: bool>(probe: &Probe<'_>) -> Result<(), Failed> {
+    let case = Wmma { shape: WmmaShape::ALL[SHAPE], a_row_major: A_ROW, b_row_major: B_ROW };
+    case.check_fragments(probe)?;
+    for seed in 0..4 {
+        case.check_product::<T>(probe, seed)?;
+    }
+    Ok(())
+}
+
+/// What a `wmma` probe wrote.
+struct WmmaResult {
+    fragments: Vec<u32>,
+    d_by_shared: Vec<u32>,
+    d_by_global: Vec<u32>,
+}
+
+/// What stands between the rows of C, as f32.
+const PADDING: f32 = -12_345.0;
+
+impl Wmma {
+    fn a(self) -> Matrix {
+        Matrix::wmma_a(self.shape, self.a_row_major)
+    }
+
+    fn b(self) -> Matrix {
+        Matrix::wmma_b(self.shape, self.b_row_major)
+    }
+
+    /// C, and D as it is stored by way of shared memory.
+    fn c(self) -> Matrix {
+        Matrix::wmma_c(self.shape, self.a_row_major)
+    }
+
+    /// D as it is stored to global memory.
+    fn d(self) -> Matrix {
+        Matrix::wmma_c(self.shape, self.b_row_major)
+    }
+
+    fn run(
+        self,
+        probe: &Probe<'_>,
+        a: impl Fn(u32, u32) -> u16,
+        b: impl Fn(u32, u32) -> u16,
+        c: impl Fn(u32, u32) -> f32,
+    ) -> Result<WmmaResult, Failed> {
+        let a = probe.upload(&in_memory(self.a(), u16::MAX, a))?;
+        let b = probe.upload(&in_memory(self.b(), u16::MAX, b))?;
+        let c = probe.upload(&in_memory(self.c(), PADDING, c))?;
+        let registers = self.shape.a_registers() + self.shape.b_registers() + WmmaShape::C_REGISTERS;
+        let fragments = probe.output(32 * registers as usize)?;
+        let d_by_shared = probe.output(self.c().len() as usize)?;
+        let d_by_global = probe.output(self.d().len() as usize)?;
+        let matrices = WmmaMatrices {
+            a: a.as_raw(),
+            b: b.as_raw(),
+            c: c.as_raw(),
+            fragments: fragments.as_raw(),
+            d_by_shared: d_by_shared.as_raw(),
+            d_by_global: d_by_global.as_raw(),
+        };
+        probe.launch(&one_warp(&WMMA), &[&matrices])?;
+        Ok(WmmaResult {
+            fragments: probe.read(&fragments)?,
+            d_by_shared: probe.read(&d_by_shared)?,
+            d_by_global: probe.read(&d_by_global)?,
+        })
+    }
+
+    /// Every element tells where it is, as bits; the loads do not look at them.
+    fn check_fragments(self, probe: &Probe<'_>) -> Result<(), Failed> {
+        let shape = self.shape;
+        let place = |row: u32, column: u32| (row * 64 + column) as u16;
+        let got = self.run(probe, place, place, |row, column| place(row, column).into())?.fragments;
+        let pair = |element: &dyn Fn(u32) -> (u32, u32)| {
+            let bits = |half| u32::from(place(element(half).0, element(half).1));
+            bits(0) | bits(1) << 16
+        };
+        let registers = shape.a_registers() + shape.b_registers() + WmmaShape::C_REGISTERS;
+        expect_lanes(&got, registers as usize, |lane| {
+            let a = (0..shape.a_registers()).map(|register| pair(&|half| shape.a(lane, register, half)));
+            let b = (0..shape.b_registers()).map(|register| pair(&|half| shape.b(lane, register, half)));
+            let c = (0..WmmaShape::C_REGISTERS).map(|register| {
+                let (row, column) = shape.c(lane, register);
+                f32::from(place(row, column)).to_bits()
+            });
+            a.chain(b).chain(c).collect()
+        })
+    }
+
+    /// The product of small integers is exact; what is between the rows of D stays.
+    fn check_product<T: Half>(self, probe: &Probe<'_>, seed: u32) -> Result<(), Failed> {
+        let [a, b, c] = [3 * seed, 3 * seed + 1, 3 * seed + 2];
+        let half = |seed| move |row, column| T::bits_of(entry(seed, row, column));
+        let got = self.run(probe, half(a), half(b), |row, column| entry(c, row, column) as f32)?;
+        let d = |row, column| {
+            let value = product(self.shape.k(), |k| entry(a, row, k), |k| entry(b, k, column), entry(c, row, column));
+            value.to_bits()
+        };
+        let what = |by: &'static str| move |at| format!("{} D by {by}, word {at}", T::NAME);
+        expect_equal(&got.d_by_shared, &in_memory(self.c(), PADDING.to_bits(), d), what("shared memory"))?;
+        expect_equal(&got.d_by_global, &in_memory(self.d(), POISON, d), what("global memory"))
+    }
+}
+
+/// A matrix as it lies in memory, with `padding` between its rows or columns.
+fn in_memory<T: Copy>(matrix: Matrix, padding: T, element: impl Fn(u32, u32) -> T) -> Vec<T> {
+    let mut memory = vec![padding; matrix.len() as usize];
+    for row in 0..matrix.rows {
+        for column in 0..matrix.columns {
+            memory[matrix.index(row, column) as usize] = element(row, column);
+        }
+    }
+    memory
+}

@@ -1,0 +1,71 @@
+//! Loads and stores of shared and global memory, word by word, and mbarriers.
+
+use ferrotile::LaunchConfig;
+use layout::Arch;
+use layout::probe::{GLOBAL_WORDS_BYTES, MBARRIER, MBARRIER_PHASES, MBARRIER_THREADS, SHARED_WORDS, WORDS};
+use libtest_mimic::Failed;
+
+use crate::{POISON, Probe, Test, WARP, expect_equal, expect_lanes, one_warp, row_of};
+
+pub(crate) const TESTS: &[Test] = &[
+    Test::new("shared_words", shared_words),
+    Test::new("global_words", global_words),
+    Test::new("mbarrier_phases", mbarrier_phases),
+    Test::new("mbarrier_exchange", mbarrier_exchange),
+    Test::new("mbarrier_parity", mbarrier_parity).since(Arch::Sm90a),
+];
+
+fn shared_words(probe: &Probe<'_>) -> Result<(), Failed> {
+    let words = SHARED_WORDS as usize;
+    let got = probe.run(&one_warp(&WORDS), words * 32, &[])?;
+    expect_lanes(&got, words, |lane| {
+        let i = 31 - lane;
+        vec![i * 257, i + 1000, (i as f32 + 0.25).to_bits(), i, i + 100, i, i + 10, i + 20, i + 30, 0]
+    })
+}
+
+fn global_words(probe: &Probe<'_>) -> Result<(), Failed> {
+    let input: Vec<u8> = (0..512_u32).map(|i| (i * 89 + i / 256) as u8).collect();
+    let buffer = probe.upload(&input)?;
+    let area = GLOBAL_WORDS_BYTES as usize;
+    let got = probe.run(&WARP, 5 * area / 4, &[&buffer.as_raw()])?;
+    let got: Vec<u8> = got.into_iter().flat_map(u32::to_le_bytes).collect();
+    let mut expected: Vec<u8> = POISON.to_le_bytes().repeat(5 * area / 4);
+    for (kind, word_bytes) in [2, 4, 4, 8, 16].into_iter().enumerate() {
+        for (load, plain_or_nc) in
+            expected[kind * area..][..2 * 32 * word_bytes].chunks_mut(32 * word_bytes).enumerate()
+        {
+            assert!(load < 2);
+            plain_or_nc.copy_from_slice(&input[..32 * word_bytes]);
+        }
+    }
+    expect_equal(&got, &expected, |at| format!("type {}, byte {}", at / area, at % area))
+}
+
+fn mbarrier_phases(probe: &Probe<'_>) -> Result<(), Failed> {
+    let config = LaunchConfig { shared_bytes: MBARRIER.total_bytes(), ..row_of(1, 1) };
+    let got = probe.run(&config, 4, &[])?;
+    let questions = ["first phase after 1 arrival", "first after 2", "first after 3", "second after 3"];
+    expect_equal(&got, &[0, 1, 1, 0], |at| questions[at].into())
+}
+
+fn mbarrier_exchange(probe: &Probe<'_>) -> Result<(), Failed> {
+    let config = LaunchConfig { shared_bytes: MBARRIER.total_bytes(), ..row_of(1, MBARRIER_THREADS) };
+    let threads = MBARRIER_THREADS;
+    for _ in 0..20 {
+        let got = probe.run(&config, (MBARRIER_PHASES * threads) as usize, &[])?;
+        let expected: Vec<u32> = (0..MBARRIER_PHASES)
+            .flat_map(|round| (0..threads).map(move |thread| round * 1000 + (thread + 32) % threads))
+            .collect();
+        expect_equal(&got, &expected, |at| format!("round {}, thread {}", at as u32 / threads, at as u32 % threads))?;
+    }
+    Ok(())
+}
+
+fn mbarrier_parity(probe: &Probe<'_>) -> Result<(), Failed> {
+    let config = LaunchConfig { shared_bytes: MBARRIER.total_bytes(), ..row_of(1, 1) };
+    let got = probe.run(&config, 6, &[])?;
+    // Before the first phase completes, the one "before" it, of parity 1, counts as complete.
+    let when = ["at the start", "after the first arrival", "after an arrival that announces bytes"];
+    expect_equal(&got, &[0, 1, 1, 0, 1, 0], |at| format!("{}, parity {}", when[at / 2], at % 2))
+}

@@ -1,0 +1,51 @@
+//! Indices, the block barrier with static shared arrays, and the fences.
+
+use ferrotile::LaunchConfig;
+use layout::probe::BLOCK_THREADS;
+use libtest_mimic::Failed;
+
+use crate::{Probe, Test, expect_equal, row_of};
+
+pub(crate) const TESTS: &[Test] = &[
+    Test::new("thread_indices", indices),
+    Test::new("thread_index_1d", index_1d),
+    Test::new("thread_sync", sync),
+    Test::new("thread_block_fence", |probe| fence(probe, row_of(1, 64))),
+    Test::new("thread_device_fence", |probe| fence(probe, row_of(2, 1))),
+];
+
+fn indices(probe: &Probe<'_>) -> Result<(), Failed> {
+    let (grid, block) = ([2, 3, 5], [4, 2, 3]);
+    let config = LaunchConfig { grid, block, ..row_of(1, 1) };
+    let count = |dim: [u32; 3]| dim.into_iter().product::<u32>();
+    let unflatten = |n: u32, dim: [u32; 3]| [n % dim[0], n / dim[0] % dim[1], n / dim[0] / dim[1]];
+    let threads = count(grid) * count(block);
+    let got = probe.run(&config, 12 * threads as usize, &[])?;
+    let expected: Vec<u32> = (0..threads)
+        .flat_map(|n| [unflatten(n % count(block), block), unflatten(n / count(block), grid), block, grid].concat())
+        .collect();
+    expect_equal(&got, &expected, |at| format!("thread {}, word {}", at / 12, at % 12))
+}
+
+fn index_1d(probe: &Probe<'_>) -> Result<(), Failed> {
+    let got = probe.run(&row_of(7, 96), 7 * 96, &[])?;
+    let expected: Vec<u32> = (0..7 * 96).collect();
+    expect_equal(&got, &expected, |at| format!("thread {at}"))
+}
+
+fn sync(probe: &Probe<'_>) -> Result<(), Failed> {
+    let got = probe.run(&row_of(1, BLOCK_THREADS), 2 * BLOCK_THREADS as usize, &[])?;
+    let facing = (0..BLOCK_THREADS).rev();
+    let expected: Vec<u32> = facing.flat_map(|thread| [thread, (thread as f32 + 0.5).to_bits()]).collect();
+    expect_equal(&got, &expected, |at| format!("thread {}, array {}", at / 2, at % 2))
+}
+
+fn fence(probe: &Probe<'_>, config: LaunchConfig) -> Result<(), Failed> {
+    for _ in 0..20 {
+        let message = probe.upload(&[0_u32; 3])?;
+        probe.launch(&config, &[&message.as_raw()])?;
+        let got = message.download_blocking(&probe.stream)?;
+        expect_equal(&got, &[42, 1, 42], |at| ["data", "flag", "result"][at].into())?;
+    }
+    Ok(())
+}
