@@ -30,7 +30,7 @@ pub enum Error {
     /// None of the compiled architectures runs on the card.
     #[error(
         "device {ordinal} ({name}) has compute capability {}.{}; this build has PTX for {}",
-        found.0, found.1, names(embedded)
+        found.0, found.1, join(embedded)
     )]
     UnsupportedDevice {
         /// The card's number.
@@ -194,17 +194,15 @@ pub enum Error {
         /// What is allowed, and what to do.
         expected: String,
     },
-    /// No compiled variant serves this problem.
-    #[error("{op}: no compiled variant for {dtype} with head_dim {head_dim}; compiled: {compiled:?}")]
+    /// An operation is not compiled for an element type.
+    #[error("{op}: no compiled variant for {dtype}; convert to {}", join(compiled))]
     NoVariant {
         /// The operation.
         op: &'static str,
         /// The element type.
         dtype: Dtype,
-        /// The head dimension.
-        head_dim: usize,
-        /// The head dimensions that are served.
-        compiled: Vec<usize>,
+        /// The element types that are compiled.
+        compiled: Vec<Dtype>,
     },
     /// A variant that was named does not exist or does not serve this problem.
     #[error("{op}: no variant {name} for this problem; there is {}", known.join(", "))]
@@ -218,11 +216,11 @@ pub enum Error {
     },
 }
 
-fn names(archs: &[Arch]) -> String {
-    if archs.is_empty() {
-        return "no architecture".to_owned();
+fn join<T: ToString>(items: &[T]) -> String {
+    if items.is_empty() {
+        return "nothing".to_owned();
     }
-    archs.iter().map(Arch::to_string).collect::<Vec<_>>().join(", ")
+    items.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// A code that a driver function returned (`CUresult` of cuda.h).

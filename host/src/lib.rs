@@ -28,6 +28,7 @@
 //! CUDA_LIBRARY_PATH = "/path/to/ferrotile/host/stub"
 //! ```
 
+mod attention;
 mod buffer;
 mod driver;
 mod element;
@@ -41,6 +42,7 @@ mod tensor;
 mod tensor_map;
 pub mod tolerance;
 
+pub use attention::{AttentionOptions, AttentionPlan, AttentionProblem, Layout, attention, attention_variants};
 pub use buffer::{Buffer, PinnedBuffer};
 pub use element::{Element, Float};
 pub use error::{DriverError, Error, Result};
