@@ -57,13 +57,17 @@ pub(crate) struct Executable {
     name: String,
     /// The kind of its target: `lib`, `bin`, `test`.
     pub(crate) kind: String,
+    /// Whether it is a test program and not what the target builds.
+    is_test: bool,
     /// The file.
     pub(crate) path: PathBuf,
 }
 
 /// Builds and finds the test programs of the packages that the arguments choose.
 pub(crate) fn test_executables(packages: &[&str]) -> Result<Vec<Executable>> {
-    executables(&[&["test", "--no-run", "--release"], packages].concat())
+    let mut executables = executables(&[&["test", "--no-run", "--release"], packages].concat())?;
+    executables.retain(|executable| executable.is_test);
+    Ok(executables)
 }
 
 /// Runs cargo and collects the programs that it reports.
@@ -83,7 +87,8 @@ fn executables(arguments: &[&str]) -> Result<Vec<Executable>> {
         let manifest = PathBuf::from(text("/manifest_path"));
         let folder = manifest.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
         let (name, kind) = (text("/target/name"), text("/target/kind/0"));
-        executables.push(Executable { folder, name, kind, path: text("/executable").into() });
+        let is_test = message.pointer("/profile/test").and_then(Value::as_bool).unwrap_or(false);
+        executables.push(Executable { folder, name, kind, is_test, path: text("/executable").into() });
     }
     let status = child.wait()?;
     ensure!(status.success(), "`cargo {}` failed ({status})", arguments.join(" "));
@@ -112,7 +117,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         bytes += fs::metadata(&file)?.len();
         Ok(())
     };
-    for program in programs.iter().filter(|program| program.kind == "bin") {
+    for program in programs.iter().filter(|program| program.name == "ferrotile") {
         add(&program.path, &program.name)?;
     }
     let needs_sources =
