@@ -21,8 +21,8 @@ fn one_thread_each(len: usize) -> LaunchConfig {
     row_of((len as u32).div_ceil(THREADS), THREADS)
 }
 
-/// Values that round in every possible way: each of `exact`, which are in ascending order, and between two of them the middle
-/// and its neighbours; beyond them, and what is not a number.
+/// Values that round in every possible way: each of `exact`, which are in ascending order, and between two of them the
+/// middle and its neighbours; beyond them, and what is not a number.
 fn around_ties(exact: &[f32]) -> Vec<f32> {
     let mut values = vec![f32::INFINITY, f32::NAN, f32::MAX, f32::MIN_POSITIVE, f32::from_bits(1), 0.0];
     for pair in exact.windows(2) {
@@ -188,7 +188,8 @@ fn math(probe: &Probe<'_>) -> Result<(), Failed> {
     for a in special {
         input.extend(special.map(|b| [a, b, 1.5]));
     }
-    // Every exponent and 41 fractions for the logarithm and the reciprocal, whose negatives go through the exponential too.
+    // Every exponent and 41 fractions for the logarithm and the reciprocal, whose negatives go through the exponential
+    // too.
     input.extend((1..255).flat_map(|exponent| {
         (0..41).map(move |step| {
             let a = f32::from_bits(exponent << 23 | step * 204_600);

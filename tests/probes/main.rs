@@ -1,7 +1,7 @@
 //! The meaning of every wrapper of `cuda_std`: its probe is launched on the device and compared with the CPU.
 //!
-//! There is one trial for each probe and architecture, named after both, and one more that checks that no probe is left out.
-//! Values are chosen so that results are exact, and are compared bit by bit, in every lane and register.
+//! There is one trial for each probe and architecture, named after both, and one more that checks that no probe is left
+//! out. Values are chosen so that results are exact, and are compared bit by bit, in every lane and register.
 
 mod convert;
 mod copy;

@@ -10,8 +10,8 @@
 //! }
 //! ```
 //!
-//! All conversions to a narrower type round to nearest, ties to even. f16 and bf16 overflow to infinity; the 8-bit formats
-//! saturate at their largest finite value.
+//! All conversions to a narrower type round to nearest, ties to even. f16 and bf16 overflow to infinity; the 8-bit
+//! formats saturate at their largest finite value.
 
 use core::arch::asm;
 

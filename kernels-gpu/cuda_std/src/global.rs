@@ -1,7 +1,8 @@
 //! Explicit loads and stores of global memory.
 //!
-//! A plain dereference of a pointer compiles to one access of its type, generic or global as LLVM can tell. These functions
-//! fix what matters for speed: the address space, the width (16 bytes with `[u32; 4]`) and the read-only path.
+//! A plain dereference of a pointer compiles to one access of its type, generic or global as LLVM can tell. These
+//! functions fix what matters for speed: the address space, the width (16 bytes with `[u32; 4]`) and the read-only
+//! path.
 
 pub use crate::word::Word;
 

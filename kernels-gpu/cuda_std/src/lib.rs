@@ -1,8 +1,8 @@
 //! Device-side standard library: what a kernel needs beyond `core`, over rustc's in-tree `nvptx64-nvidia-cuda` target.
 //!
-//! Names, modules and calls are those of Rust-CUDA's `cuda_std` wherever both have the thing, so that a kernel crate moves
-//! between the two by changing a dependency line. What is new here: shared memory is addressed in its own address space
-//! ([`shared::SharedAddr`]), and [`ptx`] wraps the tensor-core and asynchronous-copy instructions.
+//! Names, modules and calls are those of Rust-CUDA's `cuda_std` wherever both have the thing, so that a kernel crate
+//! moves between the two by changing a dependency line. What is new here: shared memory is addressed in its own address
+//! space ([`shared::SharedAddr`]), and [`ptx`] wraps the tensor-core and asynchronous-copy instructions.
 //!
 //! | module | what it is for |
 //! | --- | --- |
@@ -14,15 +14,15 @@
 //! | [`convert`] | f32 to and from f16, bf16, e4m3, e5m2; fast math |
 //! | [`ptx`] | one thin function for each instruction |
 //!
-//! An architecture shows as `cfg(target_feature = "sm_89")` and the like; what needs a later one than is compiled for is not
-//! there. The crate brings the panic handler (a trap). A crate that uses [`shared_array!`] enables the unstable feature
-//! `asm_experimental_arch`, and one that declares kernels `abi_gpu_kernel`.
+//! An architecture shows as `cfg(target_feature = "sm_89")` and the like; what needs a later one than is compiled for
+//! is not there. The crate brings the panic handler (a trap). A crate that uses [`shared_array!`] enables the unstable
+//! feature `asm_experimental_arch`, and one that declares kernels `abi_gpu_kernel`.
 //!
 //! # Convergence
 //!
-//! rustc emits `asm!` without LLVM's `convergent` attribute, so LLVM may move or duplicate a `.sync` instruction across a
-//! divergent branch. `cuda_builder` marks every such call before the first optimisation; code that is compiled without it
-//! has no such guarantee, except for [`thread::sync_threads`], which is an intrinsic.
+//! rustc emits `asm!` without LLVM's `convergent` attribute, so LLVM may move or duplicate a `.sync` instruction across
+//! a divergent branch. `cuda_builder` marks every such call before the first optimisation; code that is compiled
+//! without it has no such guarantee, except for [`thread::sync_threads`], which is an intrinsic.
 #![cfg(target_arch = "nvptx64")]
 #![no_std]
 #![feature(asm_experimental_arch, core_intrinsics, gpu_intrinsics, gpu_launch_sized_workgroup_mem, stdarch_nvptx)]

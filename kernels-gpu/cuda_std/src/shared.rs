@@ -42,8 +42,9 @@ impl SharedAddr {
         SharedAddr(self.0.wrapping_add(bytes))
     }
 
-    /// The same address, hidden from the compiler as [`crate::hint::opaque`] hides a number: addresses derived from it in a loop
-    /// are constant offsets in the instructions, and not one register each that is computed ahead of the loop.
+    /// The same address, hidden from the compiler as [`crate::hint::opaque`] hides a number: addresses derived from it
+    /// in a loop are constant offsets in the instructions, and not one register each that is computed ahead of the
+    /// loop.
     #[inline(always)]
     pub fn hidden(self) -> Self {
         SharedAddr(crate::hint::opaque(self.0))
@@ -55,7 +56,8 @@ impl SharedAddr {
     /// Not a memory fence.
     ///
     /// # Safety
-    /// - The address is aligned to the size of the word and inside the shared memory of the block, where something was stored.
+    /// - The address is aligned to the size of the word and inside the shared memory of the block, where something was
+    ///   stored.
     /// - No other thread writes it without a barrier in between: the load may be merged with an earlier equal one.
     #[inline(always)]
     pub unsafe fn load<T: Word>(self) -> T {
@@ -102,7 +104,7 @@ pub fn dynamic() -> SharedAddr {
     unsafe {
         asm!(
             "{{ .reg .b64 t; cvta.to.shared.u64 t, {1}; cvt.u32.u64 {0}, t; }}",
-            out(reg32) raw, in(reg64) dynamic_shared_mem::<u8>(), options(pure, nomem, nostack, preserves_flags)
+            out(reg32) raw, in(reg64) dynamic_shared_mem::<u8>().addr(), options(pure, nomem, nostack, preserves_flags)
         );
     }
     SharedAddr(raw)
@@ -190,11 +192,12 @@ pub const fn array_id(file: &str, line: u32, column: u32) -> u64 {
     hash
 }
 
-/// Declares an array in the static shared memory of the block and gives it as a [`SharedArray`]: `shared_array![f32; 256]`.
+/// Declares an array in the static shared memory of the block and gives it as a [`SharedArray`]: `shared_array![f32;
+/// 256]`.
 ///
-/// Each place in the source is one array, however often it is executed or inlined; it starts uninitialised. Type and length
-/// are made of what the surrounding module can name: neither generic parameters nor constants of the function. rustc has no
-/// shared statics, so the declaration is PTX:
+/// Each place in the source is one array, however often it is executed or inlined; it starts uninitialised. Type and
+/// length are made of what the surrounding module can name: neither generic parameters nor constants of the function.
+/// rustc has no shared statics, so the declaration is PTX:
 ///
 /// ```text
 /// .shared .align 16 .b8 shared_array_<number of the place>[1024];

@@ -92,7 +92,8 @@ pub fn index_1d() -> u32 {
     thread_idx_x() + block_idx_x() * block_dim_x()
 }
 
-/// Waits until every thread of the block has arrived; memory that any of them wrote before is then visible to all of them.
+/// Waits until every thread of the block has arrived; memory that any of them wrote before is then visible to all of
+/// them.
 ///
 /// PTX: `bar.sync 0` (PTX 1.0, sm_10), by the LLVM intrinsic, which the compiler knows to be convergent.
 ///
@@ -104,7 +105,8 @@ pub unsafe fn sync_threads() {
     unsafe { nvptx::_syncthreads() }
 }
 
-/// Orders the memory accesses of this thread before the fence ahead of those after it, as seen by the threads of its block.
+/// Orders the memory accesses of this thread before the fence ahead of those after it, as seen by the threads of its
+/// block.
 ///
 /// PTX: `fence.acq_rel.cta` (PTX 6.0, sm_70).
 #[inline(always)]
@@ -113,7 +115,8 @@ pub fn block_fence() {
     unsafe { asm!("fence.acq_rel.cta;", options(nostack, preserves_flags)) }
 }
 
-/// Orders the memory accesses of this thread before the fence ahead of those after it, as seen by the threads of the device.
+/// Orders the memory accesses of this thread before the fence ahead of those after it, as seen by the threads of the
+/// device.
 ///
 /// PTX: `fence.acq_rel.gpu` (PTX 6.0, sm_70).
 #[inline(always)]

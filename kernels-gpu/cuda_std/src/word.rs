@@ -11,9 +11,8 @@ mod sealed {
 
 /// A value that one instruction loads or stores: 2, 4, 8 or 16 bytes, aligned to its size.
 ///
-/// The functions are the instructions themselves; [`SharedAddr`] and [`crate::global`] are their callers, and say what each
-/// requires.
-#[expect(clippy::missing_safety_doc, reason = "stated once, at the public callers")]
+/// The functions are the instructions themselves; [`SharedAddr`] and [`crate::global`] are their callers, and say what
+/// each requires.
 pub trait Word: sealed::Sealed + Copy {
     #[doc(hidden)]
     unsafe fn load_shared(addr: SharedAddr) -> Self;
@@ -32,10 +31,11 @@ macro_rules! word {
     ($value:ty = [$register:ty; $n:literal], $class:ident, $form:literal, $list:literal, $($i:literal)+) => {
         impl sealed::Sealed for $value {}
 
-        // SAFETY (of every block): the caller answers for the address; the registers have the size of the value, and every
-        // pattern of bits is a value. Loads are `pure` and `readonly`: no barrier or asynchronous copy is, so none is passed.
+        // SAFETY (of every block): the caller answers for the address; the registers have the size of the value, and
+        // every pattern of bits is a value. Loads are `pure` and `readonly`: no barrier or asynchronous copy is, so
+        // none is passed.
         #[expect(clippy::undocumented_unsafe_blocks, reason = "stated once, above")]
-        #[expect(clippy::useless_transmute, reason = "some values are already arrays of registers")]
+        #[allow(clippy::useless_transmute, reason = "some values are already arrays of registers")]
         impl Word for $value {
             #[inline(always)]
             unsafe fn load_shared(addr: SharedAddr) -> Self {

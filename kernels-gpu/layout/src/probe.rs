@@ -19,7 +19,8 @@ pub const WORDS: SmemLayout = SmemLayout::new()
 /// alignment.
 pub const SHARED_WORDS: u32 = 1 + 1 + 1 + 2 + 4 + 1;
 
-/// The distance between the results of two types of word in `global_words`, in bytes: 32 lanes of the largest word, twice.
+/// The distance between the results of two types of word in `global_words`, in bytes: 32 lanes of the largest word,
+/// twice.
 pub const GLOBAL_WORDS_BYTES: u32 = 2 * 32 * 16;
 
 /// The largest copy of `cp_async`, in bytes a lane.

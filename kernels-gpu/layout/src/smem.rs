@@ -4,14 +4,17 @@
 //! use layout::smem::SmemLayout;
 //! use layout::Arch;
 //!
-//! const MAP: SmemLayout =
-//!     SmemLayout::new().region("q", 128 * 128, 1024).stages("k", 2, 64 * 128, 1024).region("bar", 16, 8).assert_fits(Arch::Sm89);
+//! const MAP: SmemLayout = SmemLayout::new()
+//!     .region("q", 128 * 128, 1024)
+//!     .stages("k", 2, 64 * 128, 1024)
+//!     .region("barriers", 16, 8)
+//!     .assert_fits(Arch::Sm89);
 //! const K: layout::smem::SmemRegion = MAP.get("k");
 //! assert_eq!(K.stage_offset(1), 128 * 128 + 64 * 128);
 //! ```
 //!
-//! The kernel reads offsets from it and the host the number of bytes to launch with, so the two cannot differ. Offsets count
-//! from the base of the dynamic shared memory, which is aligned to [`BASE_ALIGN_BYTES`].
+//! The kernel reads offsets from it and the host the number of bytes to launch with, so the two cannot differ. Offsets
+//! count from the base of the dynamic shared memory, which is aligned to [`BASE_ALIGN_BYTES`].
 
 use crate::Arch;
 use crate::text::same_text;

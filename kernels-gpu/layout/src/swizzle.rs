@@ -1,9 +1,9 @@
 //! XOR swizzles: a permutation of the 16-byte units of shared memory that lets a warp read a column of a row-major tile
 //! without bank conflicts.
 //!
-//! A tile whose rows are 128 bytes long puts column `c` of every row into the same four banks, so eight rows read at one
-//! column take eight passes. The swizzle moves unit `u` of row `r` to unit `u ^ (r % 8)`, and the eight rows then lie in
-//! eight different bank groups:
+//! A tile whose rows are 128 bytes long puts column `c` of every row into the same four banks, so eight rows read at
+//! one column take eight passes. The swizzle moves unit `u` of row `r` to unit `u ^ (r % 8)`, and the eight rows then
+//! lie in eight different bank groups:
 //!
 //! ```text
 //! row 0:  0 1 2 3 4 5 6 7
@@ -11,9 +11,9 @@
 //! row 2:  2 3 0 1 6 7 4 5      (unit that is stored at each place)
 //! ```
 //!
-//! The three widths are those of the tensor memory accelerator (`CU_TENSOR_MAP_SWIZZLE_32B`, `_64B`, `_128B`) and of the
-//! matrix descriptors of `wgmma`, so a tile swizzled by hand, by TMA or for `wgmma` looks the same. They act on byte offsets
-//! from a base that is aligned to [`Swizzle::period_bytes`].
+//! The three widths are those of the tensor memory accelerator (`CU_TENSOR_MAP_SWIZZLE_32B`, `_64B`, `_128B`) and of
+//! the matrix descriptors of `wgmma`, so a tile swizzled by hand, by TMA or for `wgmma` looks the same. They act on
+//! byte offsets from a base that is aligned to [`Swizzle::period_bytes`].
 
 /// How the 16-byte units of a shared-memory tile are permuted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -56,8 +56,8 @@ impl Swizzle {
 
     /// Where byte `column_bytes` of row `row` is stored, in a tile of `rows` rows kept as panels.
     ///
-    /// A panel is [`Swizzle::row_bytes`] wide and `rows` high, and the panels follow each other: what one TMA box, or one
-    /// `wgmma` operand, of that width holds. With rows of exactly that width there is one panel.
+    /// A panel is [`Swizzle::row_bytes`] wide and `rows` high, and the panels follow each other: what one TMA box, or
+    /// one `wgmma` operand, of that width holds. With rows of exactly that width there is one panel.
     #[inline(always)]
     pub const fn tile_offset(self, row: u32, column_bytes: u32, rows: u32) -> u32 {
         let panel = column_bytes / self.row_bytes();
@@ -115,7 +115,8 @@ mod tests {
         }
     }
 
-    /// The passes that the eight 16-byte rows of one `ldmatrix` matrix take: the largest number of them in one bank group.
+    /// The passes that the eight 16-byte rows of one `ldmatrix` matrix take: the largest number of them in one bank
+    /// group.
     fn ldmatrix_passes(offset_of_row: impl Fn(u32) -> u32) -> usize {
         let mut rows_in_group = [0; 8];
         for row in 0..8 {

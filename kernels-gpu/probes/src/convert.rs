@@ -19,7 +19,8 @@ pub unsafe fn convert_narrow(out: *mut [u32; 4], input: *const f32, len: u32) {
     }
 }
 
-/// Widens the thread's number as the bits of an f16 and a bf16, alone and as a pair with the sign of the second flipped.
+/// Widens the thread's number as the bits of an f16 and a bf16, alone and as a pair with the sign of the second
+/// flipped.
 ///
 /// # Safety
 /// The grid has 65536 threads; `out` has 6 words for each.

@@ -56,8 +56,8 @@ unsafe fn copy<const BYTES: u32>(out: *mut u32, input: *const u8, start: impl Fn
     }
 }
 
-/// Copies `COPY_GROUPS` words a lane, each in its own group, and reads every word as soon as its group has been waited for.
-/// The words of the facing lane are read, after a block barrier.
+/// Copies `COPY_GROUPS` words a lane, each in its own group, and reads every word as soon as its group has been waited
+/// for. The words of the facing lane are read, after a block barrier.
 ///
 /// # Safety
 /// The dynamic shared memory is that of `COPIES`; `input` and `out` have a word for each lane and group.

@@ -1,8 +1,8 @@
-//! One tiny kernel for each wrapper of `cuda_std`, for tests only: `tests/probes` launches them and compares with the meaning
-//! computed on the CPU.
+//! One tiny kernel for each wrapper of `cuda_std`, for tests only: `tests/probes` launches them and compares with the
+//! meaning computed on the CPU.
 //!
-//! Each writes what its wrapper gave, lane by lane, and computes nothing itself. Numbers that both sides must know are in
-//! [`layout::probe`].
+//! Each writes what its wrapper gave, lane by lane, and computes nothing itself. Numbers that both sides must know are
+//! in [`layout::probe`].
 #![cfg(target_arch = "nvptx64")]
 #![no_std]
 #![feature(abi_gpu_kernel, asm_experimental_arch)]

@@ -47,13 +47,15 @@ fn row_address(tile: SharedAddr, unit: u32) -> SharedAddr {
     tile.offset(LDMATRIX_SWIZZLE.tile_offset(matrix * 8 + row, unit * 16, LDMATRIX_ROWS))
 }
 
-/// Declares a probe of one form of `ldmatrix`: every lane writes its registers for the matrices in 16-byte column `unit`.
+/// Declares a probe of one form of `ldmatrix`: every lane writes its registers for the matrices in 16-byte column
+/// `unit`.
 macro_rules! ldmatrix_probe {
     ($name:ident, $registers:literal, $row:ident => $load:expr) => {
         /// Writes the registers of one form of `ldmatrix`.
         ///
         /// # Safety
-        /// The dynamic shared memory is that of `LDMATRIX`; `input` is its tile; `out` has a word for each register and lane.
+        /// The dynamic shared memory is that of `LDMATRIX`; `input` is its tile; `out` has a word for each register and
+        /// lane.
         #[kernel(max_threads = 32)]
         pub unsafe fn $name(out: *mut [u32; $registers], input: *const u16, unit: u32) {
             // SAFETY: the whole warp is here, and the rows are in the tile.
@@ -128,8 +130,8 @@ pub struct WmmaMatrices {
     d_by_global: *mut f32,
 }
 
-/// Loads A, B and C, writes their registers (lane by lane: A, B, C), and writes the product twice: stored to shared memory and
-/// copied, and stored to global memory. C and the first D have the order of A, the second D that of B.
+/// Loads A, B and C, writes their registers (lane by lane: A, B, C), and writes the product twice: stored to shared
+/// memory and copied, and stored to global memory. C and the first D have the order of A, the second D that of B.
 ///
 /// # Safety
 /// The dynamic shared memory is that of `WMMA`; the matrices have the layouts of `layout::probe::Matrix`.
@@ -202,8 +204,8 @@ wmma_probes!(M32N8K16, Bf16, wmma_m32n8k16_bf16_row_row: Row Row, wmma_m32n8k16_
 wmma_probes!(M8N32K16, Bf16, wmma_m8n32k16_bf16_row_row: Row Row, wmma_m8n32k16_bf16_row_col: Row Col,
     wmma_m8n32k16_bf16_col_row: Col Row, wmma_m8n32k16_bf16_col_col: Col Col);
 
-/// Multiplies with `wmma` what `ldmatrix` loaded from one swizzled tile: A is rows 0 to 15, B the transpose of rows 16 to 31,
-/// both of columns `16 * k_step` on. Every lane writes its accumulators.
+/// Multiplies with `wmma` what `ldmatrix` loaded from one swizzled tile: A is rows 0 to 15, B the transpose of rows 16
+/// to 31, both of columns `16 * k_step` on. Every lane writes its accumulators.
 ///
 /// # Safety
 /// The dynamic shared memory is that of `LDMATRIX`; `input` is its tile.

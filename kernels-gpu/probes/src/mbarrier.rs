@@ -5,8 +5,8 @@ use cuda_std::shared::{self, SharedArray};
 use cuda_std::{kernel, thread};
 use layout::probe::{MBARRIER, MBARRIER_PHASES, MBARRIER_THREADS};
 
-/// One thread takes an mbarrier of two arrivals through a phase and a half, and writes whether the first phase was complete
-/// after one arrival, after two and after three, and whether the second was.
+/// One thread takes an mbarrier of two arrivals through a phase and a half, and writes whether the first phase was
+/// complete after one arrival, after two and after three, and whether the second was.
 ///
 /// # Safety
 /// One thread; the dynamic shared memory is that of `MBARRIER`; `out` has 4 words.
@@ -30,14 +30,15 @@ pub unsafe fn mbarrier_phases(out: *mut [u32; 4]) {
 /// Two warps exchange a word a thread in each phase, with nothing but the mbarrier between stores and loads.
 ///
 /// # Safety
-/// One block of `MBARRIER_THREADS` threads; the dynamic shared memory is that of `MBARRIER`; `out` has a word for each thread
-/// and phase.
+/// One block of `MBARRIER_THREADS` threads; the dynamic shared memory is that of `MBARRIER`; `out` has a word for each
+/// thread and phase.
 #[kernel(max_threads = MBARRIER_THREADS)]
 pub unsafe fn mbarrier_exchange(out: *mut u32) {
     let barrier = shared::dynamic().offset(MBARRIER.get("barrier").offset_bytes);
     let values = SharedArray::<u32>::of_region(MBARRIER.get("values"));
     let thread = thread::thread_idx_x();
-    // SAFETY: every thread arrives once in each phase; the second phase of a round keeps the next stores from its loads.
+    // SAFETY: every thread arrives once in each phase; the second phase of a round keeps the next stores from its
+    // loads.
     unsafe {
         if thread == 0 {
             mbarrier::init(barrier, MBARRIER_THREADS);
@@ -54,8 +55,8 @@ pub unsafe fn mbarrier_exchange(out: *mut u32) {
 }
 
 /// One thread takes an mbarrier of one arrival through one phase that announces no bytes and into one that waits for 16
-/// which do not come, and writes whether the phases of both parities are complete: at the start, after the first arrival,
-/// after the second.
+/// which do not come, and writes whether the phases of both parities are complete: at the start, after the first
+/// arrival, after the second.
 ///
 /// # Safety
 /// One thread; the dynamic shared memory is that of `MBARRIER`; `out` has 6 words.

@@ -6,8 +6,8 @@ use cuda_std::{kernel, thread, warp};
 use layout::probe::{GLOBAL_WORDS_BYTES, SHARED_WORDS, WORDS};
 use layout::smem::BASE_ALIGN_BYTES;
 
-/// Passes a word of each type to the facing lane through the dynamic shared memory, and writes what each lane got and the
-/// base modulo its alignment.
+/// Passes a word of each type to the facing lane through the dynamic shared memory, and writes what each lane got and
+/// the base modulo its alignment.
 ///
 /// # Safety
 /// The dynamic shared memory is that of `WORDS`; `out` has `SHARED_WORDS` words for each lane.

@@ -2,8 +2,8 @@
 
 use cuda_std::{kernel, shared_array, thread, warp};
 
-/// Shuffles the value `7 * lane + 3` in every mode and writes what each lane got: value and in-range flag of idx, xor, up and
-/// down, then the idx value as f32.
+/// Shuffles the value `7 * lane + 3` in every mode and writes what each lane got: value and in-range flag of idx, xor,
+/// up and down, then the idx value as f32.
 ///
 /// # Safety
 /// `out` has 9 words for each lane; `width` is a power of two up to 32.

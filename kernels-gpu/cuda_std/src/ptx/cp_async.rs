@@ -11,8 +11,8 @@
 //! thread::sync_threads();
 //! ```
 //!
-//! Every copy takes the number of bytes to read; the rest of the destination is filled with zeros, so the edge of a tile
-//! needs no branch. With 0 bytes nothing is read, but `src` must still be aligned.
+//! Every copy takes the number of bytes to read; the rest of the destination is filled with zeros, so the edge of a
+//! tile needs no branch. With 0 bytes nothing is read, but `src` must still be aligned.
 
 use core::arch::asm;
 
@@ -24,7 +24,8 @@ use crate::shared::SharedAddr;
 /// Not a memory fence.
 ///
 /// # Safety
-/// - `dst` is 4-byte aligned in the shared memory of the block; no thread touches it until the copy has been waited for.
+/// - `dst` is 4-byte aligned in the shared memory of the block; no thread touches it until the copy has been waited
+///   for.
 /// - `src` is 4-byte aligned; `source_bytes` is at most 4, and so many bytes of global memory are readable there.
 #[inline(always)]
 pub unsafe fn ca_4<T>(dst: SharedAddr, src: *const T, source_bytes: u32) {

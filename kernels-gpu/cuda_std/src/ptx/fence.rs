@@ -1,4 +1,5 @@
-//! Fences between the proxies of sm_90: ordinary accesses on one side, tensor memory accelerator and `wgmma` on the other.
+//! Fences between the proxies of sm_90: ordinary accesses on one side, tensor memory accelerator and `wgmma` on the
+//! other.
 //!
 //! The fences between ordinary accesses are in [`thread`](crate::thread).
 #![cfg(target_feature = "sm_90")]

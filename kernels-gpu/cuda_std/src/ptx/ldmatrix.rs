@@ -1,7 +1,7 @@
 //! Loads of 8x8 matrices of 16-bit elements from shared memory, in the form that `mma` takes them.
 //!
-//! Each lane gives the address of one row of 16 bytes: lanes 0 to 7 those of matrix 0, lanes 8 to 15 those of matrix 1, and
-//! so on ([`layout::fragment::ldmatrix_source`]). Register `i` of every lane then holds two elements of matrix `i`
+//! Each lane gives the address of one row of 16 bytes: lanes 0 to 7 those of matrix 0, lanes 8 to 15 those of matrix 1,
+//! and so on ([`layout::fragment::ldmatrix_source`]). Register `i` of every lane then holds two elements of matrix `i`
 //! ([`layout::fragment::ldmatrix`]); the `trans` forms deliver the transposed matrices. The rows can lie anywhere, so
 //! swizzled tiles cost nothing ([`layout::swizzle`]).
 //!

@@ -1,8 +1,8 @@
 //! Barriers in shared memory that count arrivals, and on sm_90 also the bytes of asynchronous copies.
 //!
-//! An mbarrier is 8 bytes, 8-byte aligned. It goes through phases: a phase completes when as many threads have arrived as it
-//! was initialised for (and, on sm_90, as many bytes as were announced), and the next begins at once. A waiter names the
-//! phase it waits for: on sm_80 by the token of an arrival, on sm_90 also by its parity (0 for the first).
+//! An mbarrier is 8 bytes, 8-byte aligned. It goes through phases: a phase completes when as many threads have arrived
+//! as it was initialised for (and, on sm_90, as many bytes as were announced), and the next begins at once. A waiter
+//! names the phase it waits for: on sm_80 by the token of an arrival, on sm_90 also by its parity (0 for the first).
 //!
 //! ```ignore
 //! if thread::thread_idx_x() == 0 { mbarrier::init(full, 1) }
@@ -23,7 +23,8 @@ pub struct Phase(u64);
 /// Makes the 8 bytes at `barrier` an mbarrier whose phases take `arrivals` arrivals.
 ///
 /// PTX: `mbarrier.init.shared.b64` (PTX 7.0, sm_80).
-/// Not a memory fence: a barrier of the block (and, for asynchronous copies, `fence::mbarrier_init`) must follow before use.
+/// Not a memory fence: a barrier of the block (and, for asynchronous copies, `fence::mbarrier_init`) must follow before
+/// use.
 ///
 /// # Safety
 /// - `barrier` is 8-byte aligned in the shared memory of the block, and not in use as an mbarrier.
@@ -100,7 +101,8 @@ pub unsafe fn arrive_expect_tx(barrier: SharedAddr, bytes: u32) {
     }
 }
 
-/// Whether the phase of this parity, the current or the preceding one, has completed; the hardware may wait a while first.
+/// Whether the phase of this parity, the current or the preceding one, has completed; the hardware may wait a while
+/// first.
 ///
 /// PTX: `mbarrier.try_wait.parity.shared::cta.b64` (PTX 7.8, sm_90), acquire semantics in the block if it has.
 ///

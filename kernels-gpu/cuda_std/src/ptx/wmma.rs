@@ -1,4 +1,5 @@
-//! Matrix products of one warp in the shapes of `wmma`: `D = A B + C` with 16-bit A and B, f32 C and D; sm_80 and later.
+//! Matrix products of one warp in the shapes of `wmma`: `D = A B + C` with 16-bit A and B, f32 C and D; sm_80 and
+//! later.
 //!
 //! ```ignore
 //! let a = wmma::load_a::<M16N16K16, F16, Row>(q_tile, 64);
@@ -7,14 +8,14 @@
 //! wmma::store_d_shared::<M16N16K16, Row>(s_tile, s, 64);
 //! ```
 //!
-//! A fragment is the array of this lane's registers that hold different elements. The f16 forms of the instructions have
-//! eight registers for A and for B; where that is more than the matrix needs, the rest are copies of the first ones, which
-//! these functions drop after a load and put back for the product.
+//! A fragment is the array of this lane's registers that hold different elements. The f16 forms of the instructions
+//! have eight registers for A and for B; where that is more than the matrix needs, the rest are copies of the first
+//! ones, which these functions drop after a load and put back for the product.
 //!
-//! The PTX ISA leaves the maps of the fragments open. [`WmmaShape`] holds them as measured, and
-//! the probes compare every register with them on the card. Both orders of a matrix in memory give the same map, so
-//! fragments can also come from [`ldmatrix`](super::ldmatrix), from swizzled memory, and the accumulators of one product can
-//! be the operand of the next.
+//! The PTX ISA leaves the maps of the fragments open. [`WmmaShape`] holds them as measured, and the probes compare
+//! every register with them on the card. Both orders of a matrix in memory give the same map, so fragments can also
+//! come from [`ldmatrix`](super::ldmatrix), from swizzled memory, and the accumulators of one product can be the
+//! operand of the next.
 
 use core::arch::asm;
 
@@ -54,7 +55,6 @@ impl Order for Col {
 }
 
 /// The shape of a product, m x n x k. The functions are the instructions of that shape; the callers are below.
-#[expect(clippy::missing_safety_doc, reason = "stated once, at the public callers")]
 pub trait Shape: sealed::Sealed {
     /// The sizes and the fragment maps.
     const SHAPE: WmmaShape;
@@ -97,7 +97,8 @@ pub enum M8N32K16 {}
 ///
 /// # Safety
 /// - All 32 lanes of the warp execute this call together with the same arguments; none has exited.
-/// - `addr` is 32-byte aligned and `stride_elems` a multiple of 8; the matrix lies in the shared memory of the block, where
+/// - `addr` is 32-byte aligned and `stride_elems` a multiple of 8; the matrix lies in the shared memory of the block,
+///   where
 ///   something was stored.
 /// - No thread writes it without a barrier in between.
 #[inline(always)]
@@ -239,14 +240,15 @@ macro_rules! store_d {
     };
 }
 
-/// Implements [`Shape`]. For A and for B: the kept registers, the operands of the bf16 load, the copies of the f16 load. For
-/// the product: the operands of both factors in f16, with the copies, and in bf16.
+/// Implements [`Shape`]. For A and for B: the kept registers, the operands of the bf16 load, the copies of the f16
+/// load. For the product: the operands of both factors in f16, with the copies, and in bf16.
 macro_rules! shape {
     ($shape:ident = $name:literal, A [$($i:literal)*] $a_bf16:literal $a_copies:tt, B [$($j:literal)*] $b_bf16:literal
      $b_copies:tt, f16 $f16:literal, bf16 $bf16:literal) => {
         impl sealed::Sealed for $shape {}
 
-        // SAFETY (of every block): as required of the caller. Type and orders are constants, so one instruction remains.
+        // SAFETY (of every block): as required of the caller. Type and orders are constants, so one instruction
+        // remains.
         #[expect(clippy::undocumented_unsafe_blocks, reason = "stated once, above")]
         impl Shape for $shape {
             const SHAPE: WmmaShape = WmmaShape::$shape;
@@ -257,10 +259,14 @@ macro_rules! shape {
             unsafe fn load_a<E: Element16, L: Order>(addr: SharedAddr, stride: u32) -> Self::A {
                 unsafe {
                     match (E::DTYPE, L::ROW) {
-                        (Dtype::Bf16, true) => load!(concat!("a.sync.aligned.row.", $name, ".shared.bf16 "), $a_bf16, [$($i)*], [], addr, stride),
-                        (Dtype::Bf16, false) => load!(concat!("a.sync.aligned.col.", $name, ".shared.bf16 "), $a_bf16, [$($i)*], [], addr, stride),
-                        (_, true) => load!(concat!("a.sync.aligned.row.", $name, ".shared.f16 "), eight!(), [$($i)*], $a_copies, addr, stride),
-                        (_, false) => load!(concat!("a.sync.aligned.col.", $name, ".shared.f16 "), eight!(), [$($i)*], $a_copies, addr, stride),
+                        (Dtype::Bf16, true) => load!(concat!("a.sync.aligned.row.", $name, ".shared.bf16 "),
+                            $a_bf16, [$($i)*], [], addr, stride),
+                        (Dtype::Bf16, false) => load!(concat!("a.sync.aligned.col.", $name, ".shared.bf16 "),
+                            $a_bf16, [$($i)*], [], addr, stride),
+                        (_, true) => load!(concat!("a.sync.aligned.row.", $name, ".shared.f16 "),
+                            eight!(), [$($i)*], $a_copies, addr, stride),
+                        (_, false) => load!(concat!("a.sync.aligned.col.", $name, ".shared.f16 "),
+                            eight!(), [$($i)*], $a_copies, addr, stride),
                     }
                 }
             }
@@ -269,10 +275,14 @@ macro_rules! shape {
             unsafe fn load_b<E: Element16, L: Order>(addr: SharedAddr, stride: u32) -> Self::B {
                 unsafe {
                     match (E::DTYPE, L::ROW) {
-                        (Dtype::Bf16, true) => load!(concat!("b.sync.aligned.row.", $name, ".shared.bf16 "), $b_bf16, [$($j)*], [], addr, stride),
-                        (Dtype::Bf16, false) => load!(concat!("b.sync.aligned.col.", $name, ".shared.bf16 "), $b_bf16, [$($j)*], [], addr, stride),
-                        (_, true) => load!(concat!("b.sync.aligned.row.", $name, ".shared.f16 "), eight!(), [$($j)*], $b_copies, addr, stride),
-                        (_, false) => load!(concat!("b.sync.aligned.col.", $name, ".shared.f16 "), eight!(), [$($j)*], $b_copies, addr, stride),
+                        (Dtype::Bf16, true) => load!(concat!("b.sync.aligned.row.", $name, ".shared.bf16 "),
+                            $b_bf16, [$($j)*], [], addr, stride),
+                        (Dtype::Bf16, false) => load!(concat!("b.sync.aligned.col.", $name, ".shared.bf16 "),
+                            $b_bf16, [$($j)*], [], addr, stride),
+                        (_, true) => load!(concat!("b.sync.aligned.row.", $name, ".shared.f16 "),
+                            eight!(), [$($j)*], $b_copies, addr, stride),
+                        (_, false) => load!(concat!("b.sync.aligned.col.", $name, ".shared.f16 "),
+                            eight!(), [$($j)*], $b_copies, addr, stride),
                     }
                 }
             }
@@ -291,14 +301,22 @@ macro_rules! shape {
             unsafe fn mma<E: Element16, LA: Order, LB: Order>(a: Self::A, b: Self::B, c: [f32; 8]) -> [f32; 8] {
                 unsafe {
                     match (E::DTYPE, LA::ROW, LB::ROW) {
-                        (Dtype::Bf16, true, true) => mma!(concat!("row.row.", $name, ".f32.bf16.bf16.f32 "), $bf16, a [$($i)*], b [$($j)*], c),
-                        (Dtype::Bf16, true, false) => mma!(concat!("row.col.", $name, ".f32.bf16.bf16.f32 "), $bf16, a [$($i)*], b [$($j)*], c),
-                        (Dtype::Bf16, false, true) => mma!(concat!("col.row.", $name, ".f32.bf16.bf16.f32 "), $bf16, a [$($i)*], b [$($j)*], c),
-                        (Dtype::Bf16, false, false) => mma!(concat!("col.col.", $name, ".f32.bf16.bf16.f32 "), $bf16, a [$($i)*], b [$($j)*], c),
-                        (_, true, true) => mma!(concat!("row.row.", $name, ".f32.f32 "), $f16, a [$($i)*], b [$($j)*], c),
-                        (_, true, false) => mma!(concat!("row.col.", $name, ".f32.f32 "), $f16, a [$($i)*], b [$($j)*], c),
-                        (_, false, true) => mma!(concat!("col.row.", $name, ".f32.f32 "), $f16, a [$($i)*], b [$($j)*], c),
-                        (_, false, false) => mma!(concat!("col.col.", $name, ".f32.f32 "), $f16, a [$($i)*], b [$($j)*], c),
+                        (Dtype::Bf16, true, true) => mma!(concat!("row.row.", $name, ".f32.bf16.bf16.f32 "),
+                            $bf16, a [$($i)*], b [$($j)*], c),
+                        (Dtype::Bf16, true, false) => mma!(concat!("row.col.", $name, ".f32.bf16.bf16.f32 "),
+                            $bf16, a [$($i)*], b [$($j)*], c),
+                        (Dtype::Bf16, false, true) => mma!(concat!("col.row.", $name, ".f32.bf16.bf16.f32 "),
+                            $bf16, a [$($i)*], b [$($j)*], c),
+                        (Dtype::Bf16, false, false) => mma!(concat!("col.col.", $name, ".f32.bf16.bf16.f32 "),
+                            $bf16, a [$($i)*], b [$($j)*], c),
+                        (_, true, true) => mma!(concat!("row.row.", $name, ".f32.f32 "),
+                            $f16, a [$($i)*], b [$($j)*], c),
+                        (_, true, false) => mma!(concat!("row.col.", $name, ".f32.f32 "),
+                            $f16, a [$($i)*], b [$($j)*], c),
+                        (_, false, true) => mma!(concat!("col.row.", $name, ".f32.f32 "),
+                            $f16, a [$($i)*], b [$($j)*], c),
+                        (_, false, false) => mma!(concat!("col.col.", $name, ".f32.f32 "),
+                            $f16, a [$($i)*], b [$($j)*], c),
                     }
                 }
             }
