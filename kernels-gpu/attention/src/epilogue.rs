@@ -6,7 +6,7 @@ use layout::attention::{AttentionArgs, WARP_ROWS};
 
 use crate::softmax::RowResult;
 use crate::tile::{CHUNK_ELEMS, chunk_offset};
-use crate::work::Work;
+use crate::work::{Work, lane};
 
 /// Copies the 16 rows of a warp from the output tile to O, 16 bytes a lane.
 ///
@@ -20,8 +20,8 @@ pub(crate) unsafe fn store_rows(
     rows: usize,
     columns: usize,
     warp_row: u32,
-    lane: u32,
 ) {
+    let lane = lane();
     let row_chunks = (columns / CHUNK_ELEMS) as u32;
     for step in 0..WARP_ROWS as u32 * row_chunks / 32 {
         let index = step * 32 + lane;
@@ -48,17 +48,18 @@ pub(crate) unsafe fn store_rows(
     }
 }
 
-/// Writes the LSE of a lane's two rows, where it is wanted.
+/// Writes the LSE of this lane's two rows of the 16 of its warp, where it is wanted.
 ///
 /// # Safety
-/// `row` and `row + 8` of the block belong to the lane's quad.
+/// The results are those of rows `warp_row + lane / 4` and 8 below.
 #[inline(always)]
-pub(crate) unsafe fn store_lse(args: &AttentionArgs, work: &Work, results: &[RowResult; 2], row: u32, lane: u32) {
+pub(crate) unsafe fn store_lse(args: &AttentionArgs, work: &Work, results: &[RowResult; 2], warp_row: u32) {
+    let lane = lane();
     if work.lse.is_null() || lane % 4 != 0 {
         return;
     }
     for (half, result) in results.iter().enumerate() {
-        let row = work.first_row + row + 8 * half as u32;
+        let row = work.first_row + warp_row + lane / 4 + 8 * half as u32;
         if row < args.q_len {
             // SAFETY: the LSE has `q_len` values for each head.
             unsafe { global::store(work.lse.wrapping_add(row as usize), result.lse) };

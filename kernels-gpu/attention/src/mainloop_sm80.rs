@@ -32,9 +32,9 @@ use layout::attention::{ATTENTION, AttentionArgs, AttentionKernel, PvUnit, WARP_
 use crate::epilogue;
 use crate::mask::KeyRange;
 use crate::softmax::RowState;
-use crate::tile::{FragmentReader, Rows};
+use crate::tile::{Fragments, Rows, chunk_offset};
 use crate::value_product::{MultiplyAdd, TensorCore, ValueProduct};
-use crate::work::Work;
+use crate::work::{Work, lane, warp};
 
 const fn wmma_tile(row: usize) -> WmmaTile {
     match ATTENTION[row].kernel {
@@ -88,9 +88,7 @@ where
 
     // SAFETY: the launch is the row's.
     let work = unsafe { Work::of_block(args, tile.m as u32) };
-    let lane = thread::thread_idx_x() % 32;
-    let warp = thread::thread_idx_x() / 32;
-    let warp_row = warp * WARP_ROWS as u32;
+    let warp_row = || warp() * WARP_ROWS as u32;
     let base = shared::dynamic();
     let q_tile = base.offset(q_region.offset_bytes);
 
@@ -115,10 +113,9 @@ where
     let first_step = keys.start(first_row) as u32 / step_keys;
     let end_step = (keys.end(last_row(first_row)).max(0) as u32).div_ceil(step_keys);
 
-    let mut out = PV::zero::<ROW>(base, warp, lane);
+    let p_region = || base.offset(const { ATTENTION[ROW].smem().get("p") }.stage_offset(warp()));
+    let mut out = PV::zero();
     let mut state = RowState::EMPTY;
-    let q_reader = FragmentReader::rows_first(lane);
-    let k_reader = FragmentReader::columns_first(lane);
     // SAFETY: the whole block takes the same steps, so that its threads meet at every barrier and copy; the barriers order the
     // uses of the tiles as the comments say.
     unsafe {
@@ -144,11 +141,11 @@ where
                 cp_async::commit_group();
             }
 
-            let q_fragments = q_reader.of(q_tile, tile.m);
-            let k_fragments = k_reader.of(stage_tile(k_region, step), tile.n);
+            let q_fragments = Fragments::rows_first(q_tile.offset(chunk_offset(tile.m, warp_row(), 0)), tile.m);
+            let k_fragments = Fragments::columns_first(stage_tile(k_region, step), tile.n);
             let mut scores = [[0f32; 8]; KEY_TILES];
             for dim_tile in 0..DIM_TILES {
-                let a = q_fragments.load(warp as usize, dim_tile).map(|pair| pair ^ args.q_sign);
+                let a = q_fragments.load(0, dim_tile).map(|pair| pair ^ args.q_sign);
                 for key_tile in 0..KEY_TILES {
                     let b = k_fragments.load(key_tile, dim_tile);
                     scores[key_tile] = mma::<M16N16K16, E, Row, Col>(a, b, scores[key_tile]);
@@ -157,8 +154,8 @@ where
             // Few steps are masked: opaque, the bounds of rows take no registers in the others.
             let (key, first_row) = ((step * step_keys) as i32, opaque(work.first_row) as i32);
             if !keys.covers(first_row, last_row(first_row), key, tile.n as i32) {
-                let lane = opaque(lane);
-                keys.apply(&mut scores, first_row + (warp_row + lane / 4) as i32, (lane % 4) as i32, key);
+                let lane = lane();
+                keys.apply(&mut scores, first_row + (warp_row() + lane / 4) as i32, (lane % 4) as i32, key);
             }
             let factors = state.step(&mut scores, args.scale_log2);
 
@@ -171,18 +168,18 @@ where
                     cp_async::commit_group();
                 }
             }
-            out.step(factors, &scores, stage_tile(v_region, step));
+            out.step(factors, &scores, stage_tile(v_region, step), p_region());
             step += 1;
         }
 
         // The rows of the Q tile that a warp overwrites with O are those that it alone reads.
         let results = state.finish(args.scale_log2);
         sync_warp(FULL_MASK);
-        out.store([results[0].normaliser, results[1].normaliser], q_tile, tile.m, warp_row);
+        out.store([results[0].normaliser, results[1].normaliser], q_tile, tile.m, warp_row(), p_region());
         sync_warp(FULL_MASK);
         // Found again, so that the addresses of O and the LSE take no registers in the loop.
         let work = Work::of_block(args, tile.m as u32);
-        epilogue::store_rows(args, &work, q_tile, tile.m, columns, warp_row, lane);
-        epilogue::store_lse(args, &work, &results, warp_row + lane / 4, lane);
+        epilogue::store_rows(args, &work, q_tile, tile.m, columns, warp_row());
+        epilogue::store_lse(args, &work, &results, warp_row());
     }
 }

@@ -5,14 +5,13 @@
 //! [`crate::softmax`] for the recurrence); then the lanes share the columns of O, lane i holding columns i, i + 32, ..
 
 use cuda_std::convert::{Element16, ex2, fma, max};
-use cuda_std::{global, thread, warp};
+use cuda_std::global;
+use cuda_std::warp::{FULL_MASK, warp_max, warp_shuffle_idx, warp_sum};
 use layout::attention::{ATTENTION, AttentionArgs, MAX_HEAD_DIM};
 
 use crate::mask::KeyRange;
 use crate::softmax::row_result;
-use crate::work::Work;
-
-const LANES: u32 = 32;
+use crate::work::{LANES, Work, lane, warp};
 
 /// # Safety
 /// The launch is that of row `ROW`, and `args` describes its tensors.
@@ -21,8 +20,8 @@ pub(crate) unsafe fn forward<E: Element16, const ROW: usize>(args: &AttentionArg
     const { assert!(E::DTYPE as u8 == ATTENTION[ROW].dtype as u8) };
     // SAFETY: the launch is the row's.
     let work = unsafe { Work::of_block(args, ATTENTION[ROW].rows() as u32) };
-    let lane = thread::thread_idx_x() % LANES;
-    let row = work.first_row + thread::thread_idx_x() / LANES;
+    let lane = lane();
+    let row = work.first_row + warp();
     if row >= args.q_len {
         return;
     }
@@ -46,19 +45,19 @@ pub(crate) unsafe fn forward<E: Element16, const ROW: usize>(args: &AttentionArg
             }
         }
         // SAFETY: the whole warp has the same row, so all its lanes are here.
-        let new_max = unsafe { warp::warp_max(max(row_max, score)) };
+        let new_max = unsafe { warp_max(max(row_max, score)) };
         let shift = if new_max == f32::NEG_INFINITY { 0.0 } else { -new_max * args.scale_log2 };
         let factor = ex2(row_max * args.scale_log2 + shift);
         let p = ex2(fma(score, args.scale_log2, shift));
         // SAFETY: as above.
-        row_sum = row_sum * factor + unsafe { warp::warp_sum(p) };
+        row_sum = row_sum * factor + unsafe { warp_sum(p) };
         row_max = new_max;
         for step in 0..out.len() {
             out[step] *= factor;
         }
         for key in 0..LANES.min(end - chunk) {
             // SAFETY: as above.
-            let p = unsafe { warp::warp_shuffle_idx(warp::FULL_MASK, p, key, LANES).0 };
+            let p = unsafe { warp_shuffle_idx(FULL_MASK, p, key, LANES).0 };
             let v = work.v.wrapping_offset((chunk + key) as isize * args.v_strides.row as isize);
             for step in 0..out.len() {
                 let column = lane as usize + step * LANES as usize;

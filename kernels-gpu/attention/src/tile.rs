@@ -10,6 +10,8 @@ use cuda_std::shared::SharedAddr;
 use cuda_std::{global, thread};
 use layout::attention::{TILE_SWIZZLE, TileCopy};
 
+use crate::work::lane;
+
 /// Elements of one 16-byte chunk.
 pub(crate) const CHUNK_ELEMS: usize = 8;
 /// Bytes of one chunk.
@@ -131,57 +133,42 @@ unsafe fn gather_chunk(source: *const u16) -> [u32; 4] {
     })
 }
 
-/// Where in a tile this lane reads 16x16 fragments with `ldmatrix.x4`.
+/// The 16x16 fragments of a tile, as one lane reads them with `ldmatrix.x4`.
 ///
 /// The four 8x8 matrices of a fragment are its quarters in the order of the registers that the operand wants: A (and V, which is
 /// transposed on the way) takes rows first, B takes columns first.
-#[derive(Clone, Copy)]
-pub(crate) struct FragmentReader {
-    /// Offset of the lane's row in a panel.
-    row_bytes: u32,
-    /// Offset of the lane's chunk, already XORed with its row.
-    chunk_bytes: u32,
-}
-
-/// The fragments of one tile, as one lane reads them.
+///
+/// It is made anew at each use of a tile: addresses held through the loop over the keys would take a quarter of the registers.
 #[derive(Clone, Copy)]
 pub(crate) struct Fragments {
     /// The lane's row in the first panel.
     row: SharedAddr,
+    /// Offset of the lane's chunk in its row, already XORed with the row.
     chunk_bytes: u32,
     /// Rows of the tile.
     rows: usize,
 }
 
-impl FragmentReader {
+impl Fragments {
     /// Quarters in the order (rows 0-7, chunk 0), (rows 8-15, chunk 0), (rows 0-7, chunk 1), (rows 8-15, chunk 1).
     #[inline(always)]
-    pub(crate) fn rows_first(lane: u32) -> Self {
-        Self::new(lane % 8 + (lane / 8 % 2) * 8, lane / 16)
+    pub(crate) fn rows_first(tile: SharedAddr, rows: usize) -> Self {
+        let lane = lane();
+        Self::new(tile, rows, lane % 8 + (lane / 8 % 2) * 8, lane / 16)
     }
 
     /// Quarters in the order (rows 0-7, chunk 0), (rows 0-7, chunk 1), (rows 8-15, chunk 0), (rows 8-15, chunk 1).
     #[inline(always)]
-    pub(crate) fn columns_first(lane: u32) -> Self {
-        Self::new(lane % 8 + (lane / 16) * 8, lane / 8 % 2)
+    pub(crate) fn columns_first(tile: SharedAddr, rows: usize) -> Self {
+        let lane = lane();
+        Self::new(tile, rows, lane % 8 + (lane / 16) * 8, lane / 8 % 2)
     }
 
     #[inline(always)]
-    fn new(row: u32, chunk: u32) -> Self {
-        Self { row_bytes: row * PANEL_ROW_BYTES, chunk_bytes: (chunk ^ row % 8) * CHUNK_BYTES }
+    fn new(tile: SharedAddr, rows: usize, row: u32, chunk: u32) -> Self {
+        Self { row: tile.offset(row * PANEL_ROW_BYTES), chunk_bytes: (chunk ^ row % 8) * CHUNK_BYTES, rows }
     }
 
-    /// The fragments of a tile of `rows` rows.
-    ///
-    /// Their addresses are computed at each use of a tile, from two opaque numbers: one each held through the loop over the
-    /// keys would take a quarter of the registers.
-    #[inline(always)]
-    pub(crate) fn of(self, tile: SharedAddr, rows: usize) -> Fragments {
-        Fragments { row: tile.offset(self.row_bytes).hidden(), chunk_bytes: opaque(self.chunk_bytes), rows }
-    }
-}
-
-impl Fragments {
     /// Address of this lane's part of the fragment whose rows start at `16 * row_tile` and columns at `16 * column_tile`.
     #[inline(always)]
     fn address(self, row_tile: usize, column_tile: usize) -> SharedAddr {

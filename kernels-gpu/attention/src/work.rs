@@ -1,8 +1,11 @@
-//! Which query rows of which head a block computes.
+//! Which query rows of which head a block computes, and which part of them is a thread's.
 
 use cuda_std::hint::opaque;
 use cuda_std::thread;
 use layout::attention::{AttentionArgs, AttentionStrides};
+
+/// Lanes of a warp.
+pub(crate) const LANES: u32 = 32;
 
 /// The tensors of one (batch, head), as addresses of their first row, and the block's rows.
 ///
@@ -45,6 +48,21 @@ impl Work {
             first_row: (row_blocks - 1 - from_end) * rows,
         }
     }
+}
+
+/// This thread's lane in its warp.
+///
+/// It is opaque at each call, as [`warp`] is: what is derived from it is computed where it is used, and takes no registers
+/// through the loop over the keys.
+#[inline(always)]
+pub(crate) fn lane() -> u32 {
+    opaque(thread::thread_idx_x()) % LANES
+}
+
+/// This thread's warp in its block.
+#[inline(always)]
+pub(crate) fn warp() -> u32 {
+    opaque(thread::thread_idx_x()) / LANES
 }
 
 /// Quotient and remainder for a divisor that is not 0; without the panic call that a plain `/` links.

@@ -360,10 +360,8 @@ pub const ATTENTION: &[AttentionVariant] = {
         // At this head dimension 64 keys a step do not fit the register budget.
         Row::wmma("attention_f16_d128_wmma_64x32_s2", F16, 128, tile(64, 32, 2)),
         Row::wmma("attention_f16_d128_wmma_32x32_s2", F16, 128, tile(32, 32, 2)),
-        Row::wmma("attention_f16_d128_wmma_128x32_s2", F16, 128, tile(128, 32, 2)),
         Row::wmma("attention_f16_d128_wmma_64x32_s1", F16, 128, tile(64, 32, 1)),
         Row::wmma("attention_f16_d128_wmma_128x32_s1", F16, 128, tile(128, 32, 1)),
-        Row::wmma("attention_f16_d128_wmma_64x32_s2_ldg", F16, 128, through_registers(tile(64, 32, 2))),
         Row::wmma("attention_f16_d128_wmma_64x32_s2_fma", F16, 128, scalar_pv(tile(64, 32, 2))),
         // Every other head dimension, and the oracle on the card.
         Row::scalar("attention_f16_scalar", F16),
@@ -373,7 +371,6 @@ pub const ATTENTION: &[AttentionVariant] = {
         Row::wmma("attention_bf16_d64_wmma_128x64_s2", Bf16, 64, tile(128, 64, 2)),
         Row::wmma("attention_bf16_d128_wmma_64x32_s2", Bf16, 128, tile(64, 32, 2)),
         Row::wmma("attention_bf16_d128_wmma_32x32_s2", Bf16, 128, tile(32, 32, 2)),
-        Row::wmma("attention_bf16_d128_wmma_128x32_s2", Bf16, 128, tile(128, 32, 2)),
         Row::scalar("attention_bf16_scalar", Bf16),
     ]
 };
