@@ -1,2 +1,132 @@
 //! The program `ferrotile`.
-fn main() {}
+//!
+//! Exit codes: 0; 1 where the work failed (no such card, a driver error, a check that failed, an output that could not be
+//! written); 2 where the request is at fault (options, files, shapes, types), with one line on stderr and nothing written.
+
+mod attention;
+mod bench;
+mod case;
+mod compare;
+mod demo;
+mod device;
+mod info;
+mod measure;
+mod npy;
+mod on_card;
+mod problem;
+mod random;
+mod report;
+mod statistics;
+mod table;
+mod tensor;
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+
+/// Tensor-core GPU kernels in pure Rust.
+#[derive(Debug, Parser)]
+#[command(name = "ferrotile", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Shows the driver, the devices and the kernels of this build.
+    Info,
+    /// Computes attention on tensors from files.
+    Attention(attention::AttentionArgs),
+    /// Measures kernels on a card.
+    Bench(bench::BenchArgs),
+    /// Runs every attention kernel on a generated input and shows its error and time.
+    Demo(demo::DemoArgs),
+    /// Compares two files of benchmark results.
+    Compare(compare::CompareArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error),
+    };
+    let result = match &cli.command {
+        Command::Info => info::run(),
+        Command::Attention(args) => attention::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Demo(args) => demo::run(args),
+        Command::Compare(args) => compare::run(args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", one_line(&error.to_string()));
+            ExitCode::from(if is_bad_request(&error) { 2 } else { 1 })
+        }
+    }
+}
+
+/// Shows help where it was asked for or nothing else was said, else one line that says what is wrong with the arguments.
+fn refuse(error: &clap::Error) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            // There is no better place to report that the terminal is gone.
+            let _ = error.print();
+        }
+        _ => {
+            let text = error.render().to_string();
+            let end = ["\n\nUsage:", "\n\nFor more information"].iter().filter_map(|mark| text.find(mark)).min();
+            eprintln!("{}", one_line(&text[..end.unwrap_or(text.len())]));
+        }
+    }
+    ExitCode::from(error.exit_code() as u8)
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Whether the request is at fault rather than the machine or the program.
+fn is_bad_request(error: &anyhow::Error) -> bool {
+    use ferrotile::Error::{Alignment, Argument, LastStride, NoVariant, Shape, TooLarge, UnknownVariant};
+    if let Some(error) = error.downcast_ref::<tensor::FileError>() {
+        return !matches!(error, tensor::FileError::Write { .. });
+    }
+    if let Some(error) = error.downcast_ref::<ferrotile::Error>() {
+        return matches!(
+            error,
+            Alignment { .. }
+                | Argument { .. }
+                | LastStride { .. }
+                | NoVariant { .. }
+                | Shape { .. }
+                | TooLarge { .. }
+                | UnknownVariant { .. }
+        );
+    }
+    error.is::<problem::ProblemError>()
+        || error.is::<report::ReportError>()
+        || error.is::<compare::NothingInCommon>()
+        || error.is::<bench::BenchError>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_the_machine_lacks_is_not_the_fault_of_the_request() {
+        let driver = ferrotile::Error::NoDriver { reason: "libcuda.so.1 not found".to_owned() };
+        assert!(!is_bad_request(&driver.into()));
+        assert!(is_bad_request(&problem::ProblemError::VariantOnCpu.into()));
+    }
+}

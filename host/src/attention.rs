@@ -138,7 +138,11 @@ impl AttentionProblem {
         4.0 * (self.batch * self.q_heads * self.head_dim) as f64 * pairs
     }
 
-    fn check(&self) -> Result<()> {
+    /// Whether attention takes these sizes; [`AttentionPlan::new`] checks it too. Needs no card.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] that names the size and what is allowed.
+    pub fn check(&self) -> Result<()> {
         let argument = |argument, got: usize, expected: String| Error::Argument {
             op: OP,
             argument,

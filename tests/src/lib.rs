@@ -1,1 +1,11 @@
-//! What the tests share: tolerances, comparison, shapes, the device under test.
+//! What the tests share: the device under test, inputs from a seed, edge shapes, guarded buffers and comparison.
+
+pub mod compare;
+pub mod device;
+pub mod guard;
+pub mod inputs;
+pub mod probe_ptx;
+pub mod shapes;
+pub mod view;
+
+pub use device::{Device, device, device_trial, run_trials};

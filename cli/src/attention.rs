@@ -1,0 +1,179 @@
+//! `ferrotile attention`: attention on tensors from files.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use ferrotile::{AttentionOptions, Dtype, Layout, Mask, tolerance};
+
+use crate::device::{Device, DeviceChoice};
+use crate::on_card;
+use crate::problem::{AnyProblem, Half, Problem, ProblemError, Solution};
+use crate::tensor::{self, Elements, FileError, OutputFile, Tensor};
+
+/// Computes O = softmax(scale * Q K^T + mask) V on tensors from files.
+#[derive(Debug, Args)]
+pub(crate) struct AttentionArgs {
+    #[command(flatten)]
+    input: InputArgs,
+    #[command(flatten)]
+    how: HowArgs,
+    /// Where O is written: .npy (f16) or .safetensors (f16 or bf16, tensor `o`).
+    #[arg(long)]
+    out: PathBuf,
+    /// Where the f32 log-sum-exp [batch, heads, rows] is written: .npy or .safetensors (tensor `lse`).
+    #[arg(long)]
+    lse: Option<PathBuf>,
+    /// The kernel to run, by name; `ferrotile info` lists them.
+    #[arg(long)]
+    variant: Option<String>,
+    /// Also compute O in f64 on the CPU, print the largest error, and fail if it is too large.
+    #[arg(long)]
+    check: bool,
+    /// Where to run: auto, cpu, cuda or cuda:N.
+    #[arg(long, default_value = "auto")]
+    device: DeviceChoice,
+}
+
+/// The files of Q, K and V.
+#[derive(Debug, Args)]
+pub(crate) struct InputArgs {
+    /// NPY file of Q.
+    #[arg(long, requires_all = ["k", "v"], required_unless_present = "safetensors")]
+    q: Option<PathBuf>,
+    /// NPY file of K.
+    #[arg(long, requires_all = ["q", "v"])]
+    k: Option<PathBuf>,
+    /// NPY file of V.
+    #[arg(long, requires_all = ["q", "k"])]
+    v: Option<PathBuf>,
+    /// One safetensors file with tensors `q`, `k` and `v` instead.
+    #[arg(long, conflicts_with_all = ["q", "k", "v"])]
+    safetensors: Option<PathBuf>,
+}
+
+/// How the tensors are read and attention is computed.
+#[derive(Debug, Args)]
+pub(crate) struct HowArgs {
+    /// Which keys a row sees: full, causal or window:LEFT,RIGHT (aligned at the last row and key).
+    #[arg(long, default_value = "full")]
+    mask: Mask,
+    /// What scores are multiplied by [default: 1 / sqrt(head dimension)].
+    #[arg(long, allow_hyphen_values = true, value_parser = finite)]
+    scale: Option<f32>,
+    /// What the dimensions of the tensors are: batch, heads, sequence (rows), head dimension.
+    #[arg(long, value_enum, default_value = "bhsd")]
+    layout: LayoutName,
+    /// Convert the elements to this type first.
+    #[arg(long, value_enum)]
+    dtype: Option<DtypeName>,
+}
+
+/// A layout as options spell it.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum LayoutName {
+    Bhsd,
+    Bshd,
+}
+
+/// An element type as options spell it.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum DtypeName {
+    F16,
+    Bf16,
+}
+
+/// The error of O exceeds its limit.
+#[derive(Debug, thiserror::Error)]
+#[error("the largest error {error:.3e} exceeds the tolerance {limit:.3e}")]
+pub(crate) struct CheckFailed {
+    error: f64,
+    limit: f64,
+}
+
+fn finite(text: &str) -> Result<f32, &'static str> {
+    text.parse().ok().filter(|scale: &f32| scale.is_finite()).ok_or("expected a finite number")
+}
+
+impl InputArgs {
+    /// Reads Q, K and V; `None` where no file is named.
+    pub(crate) fn read(&self) -> Result<Option<[Tensor; 3]>, FileError> {
+        if let Some(path) = &self.safetensors {
+            return tensor::read_safetensors(path, ["q", "k", "v"]).map(Some);
+        }
+        let (Some(q), Some(k), Some(v)) = (&self.q, &self.k, &self.v) else { return Ok(None) };
+        let read = |path: &Path| tensor::read_npy(path);
+        Ok(Some([read(q)?, read(k)?, read(v)?]))
+    }
+}
+
+impl HowArgs {
+    /// The options of the library.
+    pub(crate) fn options(&self, variant: Option<String>) -> AttentionOptions {
+        let layout = match self.layout {
+            LayoutName::Bhsd => Layout::Bhsd,
+            LayoutName::Bshd => Layout::Bshd,
+        };
+        AttentionOptions { mask: self.mask, scale: self.scale, variant, ..AttentionOptions::new(layout) }
+    }
+
+    /// Checks the tensors and converts them as asked.
+    pub(crate) fn problem(&self, tensors: [Tensor; 3]) -> Result<AnyProblem, ProblemError> {
+        let dtype = self.dtype.map(|name| match name {
+            DtypeName::F16 => Dtype::F16,
+            DtypeName::Bf16 => Dtype::Bf16,
+        });
+        AnyProblem::new(tensors, self.options(None).layout, dtype)
+    }
+}
+
+/// Reads, computes, checks and writes, in this order.
+pub(crate) fn run(args: &AttentionArgs) -> anyhow::Result<()> {
+    let tensors = args.input.read()?.expect("clap requires one form of input");
+    match args.how.problem(tensors)? {
+        AnyProblem::F16(problem) => run_typed(args, &problem),
+        AnyProblem::Bf16(problem) => run_typed(args, &problem),
+    }
+}
+
+fn run_typed<T: Half>(args: &AttentionArgs, problem: &Problem<T>) -> anyhow::Result<()> {
+    let out_file = OutputFile::plan(&args.out, T::DTYPE.name())?;
+    let lse_file = args.lse.as_ref().map(|path| OutputFile::plan(path, "f32")).transpose()?;
+    if lse_file.as_ref().is_some_and(|lse| lse.is(&out_file)) {
+        return Err(FileError::Output { path: args.out.clone(), reason: "--out and --lse are the same file" }.into());
+    }
+    let options = args.how.options(args.variant.clone());
+    let solution = solve(&args.device, problem, &options)?;
+    if args.check {
+        let exact = problem.exact(&options);
+        let error = tolerance::max_error(&solution.out, &exact.out);
+        println!("largest error against f64: {error:.3e}, tolerance: {:.3e}", exact.limit);
+        if error > exact.limit {
+            return Err(CheckFailed { error, limit: exact.limit }.into());
+        }
+    }
+    let sizes = &problem.sizes;
+    let out = Tensor { shape: sizes.q_shape(problem.layout).to_vec(), elements: T::elements(solution.out) };
+    let lse = Tensor { shape: vec![sizes.batch, sizes.q_heads, sizes.q_len], elements: Elements::F32(solution.lse) };
+    // Both files are complete before either gets its name.
+    let written = out_file.write("o", &out)?;
+    let lse_written = lse_file.as_ref().map(|file| file.write("lse", &lse)).transpose()?;
+    written.publish()?;
+    lse_written.map_or(Ok(()), |lse| lse.publish())?;
+    Ok(())
+}
+
+fn solve<T: Half>(
+    device: &DeviceChoice,
+    problem: &Problem<T>,
+    options: &AttentionOptions,
+) -> anyhow::Result<Solution<T>> {
+    match device.open()? {
+        Device::Gpu(gpu) => {
+            let (solution, kernel) = on_card::solve(&gpu, problem, options)?;
+            eprintln!("{kernel} on {}", gpu.name());
+            Ok(solution)
+        }
+        Device::Cpu if options.variant.is_some() => Err(ProblemError::VariantOnCpu.into()),
+        Device::Cpu => Ok(problem.solve_on_cpu(options)),
+    }
+}

@@ -1,0 +1,265 @@
+//! `ferrotile bench`: times of kernels.
+
+use std::fs;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use ferrotile::{AttentionOptions, AttentionPlan, AttentionProblem, Dtype, Gpu, Layout, attention_variants};
+use half::{bf16, f16};
+use indicatif::{ProgressBar, ProgressStyle};
+use layout::attention::AttentionVariant;
+
+use crate::case::Case;
+use crate::measure::{Repeats, Timer};
+use crate::on_card::CardProblem;
+use crate::problem::Half;
+use crate::random;
+use crate::report::{Report, Row};
+use crate::statistics::Summary;
+use crate::table::table;
+use crate::tensor::{self, FileError};
+
+/// Measures kernels on a card.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    family: Family,
+}
+
+/// A kernel family.
+#[derive(Debug, Subcommand)]
+enum Family {
+    /// Measures attention.
+    Attention(AttentionBenchArgs),
+}
+
+/// What to measure and how.
+#[derive(Debug, Args)]
+struct AttentionBenchArgs {
+    /// A case BxHxSxD/mask/dtype, such as 1x8x512x64/causal/f16 (BxHq:HkvxSxD for grouped heads); may be repeated.
+    #[arg(long = "case", num_args = 1.., conflicts_with = "all")]
+    cases: Vec<Case>,
+    /// A kernel by name, or `all` for every one that serves a case; may be repeated [default: the library's choice].
+    #[arg(long = "variant", num_args = 1..)]
+    variants: Vec<String>,
+    /// Every shape of the comparison with vendor libraries, in f16 and bf16.
+    #[arg(long)]
+    all: bool,
+    /// Where the results are written as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Runs before the first measurement [default: about 10 ms].
+    #[arg(long)]
+    warmup: Option<u32>,
+    /// Measurements [default: about 60 ms].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    iterations: Option<u32>,
+    /// The number of the card.
+    #[arg(long, default_value_t = 0)]
+    device: u32,
+}
+
+/// Why a benchmark cannot be made as asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BenchError {
+    /// No kernel of that name.
+    #[error("no attention kernel is called '{0}'; `ferrotile info` lists them")]
+    UnknownVariant(String),
+    /// None of the named kernels serves the case.
+    #[error("none of the kernels named serves the case {0}")]
+    NothingServes(String),
+    /// A case that attention does not take.
+    #[error("case {case}: {reason}")]
+    Case {
+        /// The case.
+        case: String,
+        /// What is wrong with it.
+        reason: ferrotile::Error,
+    },
+}
+
+/// One measurement to make: a case and a kernel, or the library's choice.
+#[derive(Debug, Clone)]
+struct Job {
+    case: Case,
+    variant: Option<&'static AttentionVariant>,
+}
+
+/// Measures and prints.
+pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
+    let Family::Attention(args) = &args.family;
+    let cases = if args.cases.is_empty() { Case::defaults(args.all) } else { args.cases.clone() };
+    let jobs = jobs(&cases, &args.variants)?;
+    if let Some(path) = &args.json {
+        tensor::check_place(path)?;
+    }
+    let gpu = Gpu::new(args.device)?;
+    println!("{}, {} multiprocessors, {} PTX", gpu.name(), gpu.multiprocessors(), gpu.arch());
+    let mut timer = Timer::new(&gpu, Repeats { warmup: args.warmup, iterations: args.iterations })?;
+    // indicatif draws nothing where stderr is not a terminal.
+    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}").expect("the template is valid");
+    let progress = ProgressBar::new(jobs.len() as u64).with_style(style);
+    let (mut lines, mut rows) = (Vec::new(), Vec::new());
+    for job in jobs {
+        progress.set_message(job.case.to_string());
+        let measured = match job.case.dtype {
+            Dtype::Bf16 => measure::<bf16>(&gpu, &mut timer, &job)?,
+            _ => measure::<f16>(&gpu, &mut timer, &job)?,
+        };
+        lines.push(measured.line());
+        rows.push(measured.row());
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    let heading = [
+        "case",
+        "kernel",
+        "p50 us",
+        "p90 us",
+        "mean us",
+        "std us",
+        "TFLOP/s",
+        "registers",
+        "shared bytes",
+        "blocks/SM",
+    ];
+    print!("{}", table(&heading, &lines));
+    if let Some(path) = &args.json {
+        let report = Report { device: gpu.name().to_owned(), rows };
+        fs::write(path, serde_json::to_string_pretty(&report)? + "\n")
+            .map_err(|source| FileError::Write { path: path.clone(), source })?;
+    }
+    Ok(())
+}
+
+/// Pairs each case with the kernels that are to run it.
+fn jobs(cases: &[Case], variants: &[String]) -> Result<Vec<Job>, BenchError> {
+    let known = |name: &String| name == "all" || layout::attention::ATTENTION.iter().any(|row| row.name == name);
+    if let Some(name) = variants.iter().find(|name| !known(name)) {
+        return Err(BenchError::UnknownVariant(name.clone()));
+    }
+    let mut jobs = Vec::new();
+    for &case in cases {
+        case.problem().check().map_err(|reason| BenchError::Case { case: case.to_string(), reason })?;
+        if variants.is_empty() {
+            jobs.push(Job { case, variant: None });
+            continue;
+        }
+        let wanted = |row: &&AttentionVariant| variants.iter().any(|name| name == "all" || name == row.name);
+        let before = jobs.len();
+        let rows = attention_variants(case.dtype, case.head_dim).filter(wanted);
+        jobs.extend(rows.map(|row| Job { case, variant: Some(row) }));
+        if jobs.len() == before {
+            return Err(BenchError::NothingServes(case.to_string()));
+        }
+    }
+    Ok(jobs)
+}
+
+/// A finished measurement.
+struct Measured {
+    case: Case,
+    kernel: String,
+    us: Summary,
+    registers: u32,
+    shared_bytes: u32,
+    blocks_per_multiprocessor: u32,
+}
+
+fn measure<T: Half>(gpu: &Gpu, timer: &mut Timer, job: &Job) -> ferrotile::Result<Measured> {
+    let Job { case, variant } = job;
+    let options = AttentionOptions {
+        mask: case.mask,
+        variant: variant.map(|row| row.name.to_owned()),
+        ..AttentionOptions::new(Layout::Bhsd)
+    };
+    let problem = random::problem::<T>(case.problem(), 0);
+    let plan = AttentionPlan::new(gpu, T::DTYPE, &problem.sizes, &options)?;
+    let mut on_card = CardProblem::upload(gpu, timer.stream(), &problem)?;
+    let us = timer.microseconds(case.is_small(), |stream| on_card.run(stream, &plan))?;
+    let (row, kernel) = (plan.variant(), plan.kernel());
+    let shared_bytes = row.smem().total_bytes();
+    Ok(Measured {
+        case: *case,
+        kernel: plan.to_string(),
+        us,
+        registers: kernel.attributes().registers,
+        shared_bytes,
+        blocks_per_multiprocessor: kernel.blocks_per_multiprocessor(row.threads(), shared_bytes)?,
+    })
+}
+
+impl Measured {
+    fn tflops(&self) -> f64 {
+        self.case.flops() / self.us.p50 / 1e6
+    }
+
+    fn line(&self) -> Vec<String> {
+        vec![
+            self.case.to_string(),
+            self.kernel.clone(),
+            format!("{:.2}", self.us.p50),
+            format!("{:.2}", self.us.p90),
+            format!("{:.2}", self.us.mean),
+            format!("{:.2}", self.us.std),
+            format!("{:.1}", self.tflops()),
+            self.registers.to_string(),
+            self.shared_bytes.to_string(),
+            self.blocks_per_multiprocessor.to_string(),
+        ]
+    }
+
+    fn row(&self) -> Row {
+        Row {
+            family: "attention".to_owned(),
+            case: self.case.to_string(),
+            implementation: self.kernel.clone(),
+            us: self.us.p50,
+            tflops: self.tflops(),
+            p90_us: Some(self.us.p90),
+            mean_us: Some(self.us.mean),
+            std_us: Some(self.us.std),
+        }
+    }
+}
+
+impl Case {
+    /// The sizes of the case.
+    fn problem(&self) -> AttentionProblem {
+        let Case { batch, q_heads, kv_heads, len, head_dim, .. } = *self;
+        AttentionProblem { batch, q_heads, kv_heads, q_len: len, k_len: len, head_dim }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cases() -> Vec<Case> {
+        vec!["1x2x64x64/full/f16".parse().unwrap(), "1x2x64x256/causal/bf16".parse().unwrap()]
+    }
+
+    #[test]
+    fn every_kernel_that_serves_a_case_can_be_measured() {
+        let jobs = jobs(&cases(), &["all".to_owned()]).unwrap();
+        for case in cases() {
+            let named: Vec<_> = jobs.iter().filter(|job| job.case == case).map(|job| job.variant.unwrap()).collect();
+            assert!(!named.is_empty() && named.iter().all(|row| row.serves(case.dtype, case.head_dim)));
+        }
+    }
+
+    #[test]
+    fn names_of_no_kernel_are_refused() {
+        let error = jobs(&cases(), &["fast".to_owned()]).unwrap_err();
+        assert!(error.to_string().contains("'fast'"));
+        let narrow = layout::attention::ATTENTION.iter().find(|row| row.head_dim < 256).unwrap();
+        assert!(matches!(jobs(&cases(), &[narrow.name.to_owned()]), Err(BenchError::NothingServes(_))));
+    }
+
+    #[test]
+    fn the_library_chooses_where_no_kernel_is_named() {
+        assert_eq!(jobs(&cases(), &[]).unwrap().len(), 2);
+        let odd = "1x3:2x64x64/full/f16".parse().unwrap();
+        assert!(matches!(jobs(&[odd], &[]), Err(BenchError::Case { .. })));
+    }
+}

@@ -1,0 +1,125 @@
+//! `ferrotile demo`: every kernel on one input, its error and its time.
+
+use std::time::Instant;
+
+use clap::Args;
+use ferrotile::{AttentionOptions, AttentionPlan, AttentionProblem, Gpu, attention_variants, tolerance};
+use half::f16;
+
+use crate::attention::{HowArgs, InputArgs};
+use crate::case::SMALL_ROWS;
+use crate::device::{Device, DeviceChoice};
+use crate::measure::{Repeats, Timer};
+use crate::on_card::CardProblem;
+use crate::problem::{AnyProblem, Exact, Half, Problem};
+use crate::random;
+use crate::table::table;
+
+/// Runs every attention kernel on a generated input, and on Q, K and V from files where they are given.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    #[command(flatten)]
+    input: InputArgs,
+    #[command(flatten)]
+    how: HowArgs,
+    /// Where to run: auto, cpu, cuda or cuda:N.
+    #[arg(long, default_value = "auto")]
+    device: DeviceChoice,
+}
+
+/// The generated input.
+const GENERATED: AttentionProblem =
+    AttentionProblem { batch: 1, q_heads: 8, kv_heads: 8, q_len: 512, k_len: 512, head_dim: 64 };
+
+/// A kernel that is wrong on an input of the demo.
+#[derive(Debug, thiserror::Error)]
+#[error("the error of {0} exceeds the tolerance")]
+pub(crate) struct WrongResult(String);
+
+/// Runs the demo.
+pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
+    let given = args.input.read()?.map(|tensors| args.how.problem(tensors)).transpose()?;
+    let options = args.how.options(None);
+    let device = args.device.open()?;
+    if let Device::Gpu(gpu) = &device {
+        println!("{}, {} PTX", gpu.name(), gpu.arch());
+    }
+    let mut generated = random::problem::<f16>(GENERATED, 0);
+    generated.layout = options.layout;
+    show("generated", &device, &generated, &options)?;
+    match given {
+        None => Ok(()),
+        Some(AnyProblem::F16(problem)) => show("given", &device, &problem, &options),
+        Some(AnyProblem::Bf16(problem)) => show("given", &device, &problem, &options),
+    }
+}
+
+/// Prints the table of one input.
+fn show<T: Half>(title: &str, device: &Device, problem: &Problem<T>, options: &AttentionOptions) -> anyhow::Result<()> {
+    let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = problem.sizes;
+    println!(
+        "\nattention on {title} input: batch {batch}, heads {q_heads} (keys {kv_heads}), rows {q_len}, keys {k_len}, head \
+         dimension {head_dim}, mask {}, {}",
+        options.mask,
+        T::DTYPE,
+    );
+    let began = Instant::now();
+    let exact_out = problem.solve_exactly(options).0;
+    let exact_us = began.elapsed().as_secs_f64() * 1e6;
+    let began = Instant::now();
+    let rounded = problem.solve_on_cpu(options).out;
+    let rounded_us = began.elapsed().as_secs_f64() * 1e6;
+    let rounded_error = tolerance::max_error(&rounded, &exact_out);
+    let exact = Exact { out: exact_out, limit: tolerance::limit(T::DTYPE, rounded_error) };
+    let mut lines = vec![
+        line("CPU reference, f64", 0.0, exact_us, problem, options),
+        line(&format!("CPU reference, {}", T::DTYPE), rounded_error, rounded_us, problem, options),
+    ];
+    let mut wrong = None;
+    if let Device::Gpu(gpu) = device {
+        for measured in on_card(gpu, problem, options, &exact)? {
+            if measured.error > exact.limit {
+                wrong.get_or_insert_with(|| measured.kernel.clone());
+            }
+            lines.push(line(&measured.kernel, measured.error, measured.us, problem, options));
+        }
+    }
+    print!("{}", table(&["kernel", "largest error", "time us", "TFLOP/s"], &lines));
+    println!("tolerance: {:.3e}", exact.limit);
+    wrong.map_or(Ok(()), |kernel| Err(WrongResult(kernel).into()))
+}
+
+/// Error and time of one kernel.
+struct Measured {
+    kernel: String,
+    error: f64,
+    us: f64,
+}
+
+/// Runs and times every kernel that serves the problem.
+fn on_card<T: Half>(
+    gpu: &Gpu,
+    problem: &Problem<T>,
+    options: &AttentionOptions,
+    exact: &Exact,
+) -> ferrotile::Result<Vec<Measured>> {
+    let mut timer = Timer::new(gpu, Repeats::default())?;
+    let sizes = problem.sizes;
+    let small = sizes.batch * sizes.q_heads * sizes.q_len <= SMALL_ROWS;
+    let mut measured = Vec::new();
+    for row in attention_variants(T::DTYPE, sizes.head_dim) {
+        let options = AttentionOptions { variant: Some(row.name.to_owned()), ..options.clone() };
+        let plan = AttentionPlan::new(gpu, T::DTYPE, &sizes, &options)?;
+        let mut card = CardProblem::upload(gpu, timer.stream(), problem)?;
+        let us = timer.microseconds(small, |stream| card.run(stream, &plan))?.p50;
+        let error = tolerance::max_error(&card.solve(timer.stream(), &plan)?.out, &exact.out);
+        measured.push(Measured { kernel: plan.to_string(), error, us });
+    }
+    Ok(measured)
+}
+
+fn line<T>(kernel: &str, error: f64, us: f64, problem: &Problem<T>, options: &AttentionOptions) -> Vec<String> {
+    let tflops = problem.sizes.flops(options.mask) / us / 1e6;
+    let precise = |number: f64| if number < 10.0 { format!("{number:.3}") } else { format!("{number:.1}") };
+    vec![kernel.to_owned(), format!("{error:.2e}"), precise(us), precise(tflops)]
+}

@@ -1,0 +1,80 @@
+//! The device that a command runs on.
+
+use std::str::FromStr;
+
+use ferrotile::Gpu;
+
+/// What `--device` asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum DeviceChoice {
+    /// The first card, or the CPU where there is none.
+    #[default]
+    Auto,
+    /// The reference on the CPU.
+    Cpu,
+    /// The card of this number.
+    Cuda(u32),
+}
+
+/// Where a command runs.
+#[derive(Clone)]
+pub(crate) enum Device {
+    /// The reference on the CPU.
+    Cpu,
+    /// The kernels on a card.
+    Gpu(Gpu),
+}
+
+/// The text is not a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected auto, cpu, cuda or cuda:N")]
+pub(crate) struct ParseDeviceError;
+
+impl FromStr for DeviceChoice {
+    type Err = ParseDeviceError;
+
+    fn from_str(text: &str) -> Result<DeviceChoice, ParseDeviceError> {
+        match text {
+            "auto" => Ok(DeviceChoice::Auto),
+            "cpu" => Ok(DeviceChoice::Cpu),
+            "cuda" => Ok(DeviceChoice::Cuda(0)),
+            _ => {
+                let ordinal = text.strip_prefix("cuda:").ok_or(ParseDeviceError)?;
+                ordinal.parse().map(DeviceChoice::Cuda).map_err(|_| ParseDeviceError)
+            }
+        }
+    }
+}
+
+impl DeviceChoice {
+    /// Opens the device; says on stderr where `auto` falls back to the CPU.
+    pub(crate) fn open(self) -> ferrotile::Result<Device> {
+        match self {
+            DeviceChoice::Cpu => Ok(Device::Cpu),
+            DeviceChoice::Cuda(ordinal) => Ok(Device::Gpu(Gpu::new(ordinal)?)),
+            DeviceChoice::Auto => Ok(match Gpu::all()?.into_iter().next() {
+                Some(gpu) => Device::Gpu(gpu),
+                None => {
+                    eprintln!("no CUDA device here: running the CPU reference");
+                    Device::Cpu
+                }
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_understood_by_name() {
+        let cases = [("auto", DeviceChoice::Auto), ("cpu", DeviceChoice::Cpu), ("cuda:2", DeviceChoice::Cuda(2))];
+        for (text, choice) in cases {
+            assert_eq!(text.parse(), Ok(choice));
+        }
+        for text in ["", "gpu", "cuda:", "cuda:-1", "cuda0"] {
+            assert_eq!(text.parse::<DeviceChoice>(), Err(ParseDeviceError), "{text}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! `ferrotile info`: the driver, the cards and the kernels of this build.
+
+use ferrotile::{Arch, Gpu, embedded_ptx};
+use layout::attention::ATTENTION;
+
+use crate::table::table;
+
+/// The kernel families and the names of their entries.
+fn families() -> [(&'static str, Vec<&'static str>); 1] {
+    [("attention", ATTENTION.iter().map(|row| row.name).collect())]
+}
+
+/// Prints what this machine and this build have.
+pub(crate) fn run() -> anyhow::Result<()> {
+    println!("ferrotile {}", env!("CARGO_PKG_VERSION"));
+    cards()?;
+    println!("\nPTX of this build:");
+    for (family, entries) in families() {
+        let mut lines = Vec::new();
+        for arch in Arch::ALL {
+            let Some(ptx) = embedded_ptx(family, arch) else { continue };
+            let present = entries.iter().filter(|name| has_entry(ptx, name)).count();
+            lines.push(vec![family.to_owned(), arch.to_string(), ptx.len().to_string(), present.to_string()]);
+        }
+        print!("{}", table(&["family", "architecture", "bytes", "entries"], &lines));
+        println!("\nkernels of {family}:");
+        entries.iter().for_each(|name| println!("  {name}"));
+    }
+    Ok(())
+}
+
+/// Prints the driver and the cards, or why there is none.
+fn cards() -> ferrotile::Result<()> {
+    let gpus = Gpu::all()?;
+    let Some(first) = gpus.first() else {
+        // Opening the first card says why there is none: no driver, no card, or one that is too old.
+        match Gpu::new(0) {
+            Err(reason) => println!("devices: none that ferrotile can use ({reason})"),
+            Ok(_) => println!("devices: none"),
+        }
+        return Ok(());
+    };
+    let (major, minor) = first.driver_version();
+    println!("driver: CUDA {major}.{minor}");
+    let line = |gpu: &Gpu| {
+        let (major, minor) = gpu.compute_capability();
+        vec![
+            gpu.name().to_owned(),
+            gpu.ordinal().to_string(),
+            format!("{major}.{minor}"),
+            format!("{:.1}", gpu.memory_bytes() as f64 / f64::from(1 << 30)),
+            gpu.multiprocessors().to_string(),
+            gpu.arch().to_string(),
+        ]
+    };
+    let lines: Vec<_> = gpus.iter().map(line).collect();
+    print!("{}", table(&["device", "number", "capability", "memory GiB", "multiprocessors", "runs PTX of"], &lines));
+    Ok(())
+}
+
+/// Whether PTX declares a kernel of this name.
+fn has_entry(ptx: &str, name: &str) -> bool {
+    ptx.lines().any(|line| {
+        let declared = line.trim_start().strip_prefix(".visible .entry ");
+        declared.is_some_and(|rest| rest.split('(').next().is_some_and(|found| found.trim() == name))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_found_by_their_whole_name() {
+        let ptx = "\n.visible .entry scale_f16(\n\t.param .u64 p\n)\n";
+        assert!(has_entry(ptx, "scale_f16"));
+        assert!(!has_entry(ptx, "scale_f1") && !has_entry(ptx, "scale_f16_d64"));
+    }
+}

@@ -1,0 +1,68 @@
+//! Attention problems in the memory of a card.
+
+use ferrotile::{AttentionOptions, AttentionPlan, Buffer, Gpu, Result, Stream, StreamRef, TensorMut, TensorRef};
+
+use crate::problem::{Half, Problem, Solution};
+
+/// A problem's inputs and outputs on a card.
+pub(crate) struct CardProblem<'a, T: Half> {
+    problem: &'a Problem<T>,
+    q: Buffer<T>,
+    k: Buffer<T>,
+    v: Buffer<T>,
+    out: Buffer<T>,
+    lse: Buffer<f32>,
+}
+
+impl<'a, T: Half> CardProblem<'a, T> {
+    /// Copies the inputs to the card of `stream`.
+    pub(crate) fn upload(gpu: &Gpu, stream: &Stream, problem: &'a Problem<T>) -> Result<CardProblem<'a, T>> {
+        Ok(CardProblem {
+            problem,
+            q: Buffer::upload_blocking(stream, &problem.q)?,
+            k: Buffer::upload_blocking(stream, &problem.k)?,
+            v: Buffer::upload_blocking(stream, &problem.v)?,
+            out: Buffer::zeroed(gpu, problem.q.len())?,
+            lse: Buffer::zeroed(gpu, problem.sizes.batch * problem.sizes.q_heads * problem.sizes.q_len)?,
+        })
+    }
+
+    /// Enqueues one computation of O, without LSE as the vendor libraries that it is compared with.
+    pub(crate) fn run(&mut self, stream: StreamRef<'_>, plan: &AttentionPlan) -> Result<()> {
+        self.enqueue(stream, plan, false)
+    }
+
+    /// Computes O and LSE.
+    pub(crate) fn solve(mut self, stream: &Stream, plan: &AttentionPlan) -> Result<Solution<T>> {
+        self.enqueue(stream.as_ref(), plan, true)?;
+        let (out, lse) = (self.out.download_blocking(stream)?, self.lse.download_blocking(stream.as_ref())?);
+        Ok(Solution { out, lse })
+    }
+
+    fn enqueue(&mut self, stream: StreamRef<'_>, plan: &AttentionPlan, with_lse: bool) -> Result<()> {
+        let Problem { layout, sizes, .. } = *self.problem;
+        let (q_shape, kv_shape) = (sizes.q_shape(layout), sizes.kv_shape(layout));
+        let lse_shape = [sizes.batch, sizes.q_heads, sizes.q_len];
+        let lse = if with_lse { Some(TensorMut::contiguous(&mut self.lse, lse_shape)?) } else { None };
+        plan.run(
+            stream,
+            TensorRef::contiguous(&self.q, q_shape)?,
+            TensorRef::contiguous(&self.k, kv_shape)?,
+            TensorRef::contiguous(&self.v, kv_shape)?,
+            TensorMut::contiguous(&mut self.out, q_shape)?,
+            lse,
+        )
+    }
+}
+
+/// Solves a problem on a card; also returns the name of the kernel that did.
+pub(crate) fn solve<T: Half>(
+    gpu: &Gpu,
+    problem: &Problem<T>,
+    options: &AttentionOptions,
+) -> Result<(Solution<T>, String)> {
+    let plan = AttentionPlan::new(gpu, T::DTYPE, &problem.sizes, options)?;
+    let stream = gpu.new_stream()?;
+    let solution = CardProblem::upload(gpu, &stream, problem)?.solve(&stream, &plan)?;
+    Ok((solution, plan.to_string()))
+}

@@ -1,0 +1,213 @@
+//! An attention problem in host memory, checked, and its solution on a card or on the CPU.
+
+use ferrotile::{AttentionOptions, AttentionProblem, Dtype, Layout, reference, tolerance};
+use half::{bf16, f16};
+use ndarray::{Array3, Array4, ArrayView4};
+
+use crate::tensor::{Elements, Tensor};
+
+/// A 16-bit float type that kernels read and write.
+pub(crate) trait Half: ferrotile::Float + Into<f64> {
+    /// Elements of this type for a file.
+    fn elements(values: Vec<Self>) -> Elements;
+}
+
+impl Half for f16 {
+    fn elements(values: Vec<f16>) -> Elements {
+        Elements::F16(values)
+    }
+}
+
+impl Half for bf16 {
+    fn elements(values: Vec<bf16>) -> Elements {
+        Elements::Bf16(values)
+    }
+}
+
+/// Q, K and V with the shapes that attention takes.
+#[derive(Debug, Clone)]
+pub(crate) struct Problem<T> {
+    /// How the dimensions are ordered.
+    pub(crate) layout: Layout,
+    /// Sizes.
+    pub(crate) sizes: AttentionProblem,
+    /// Elements of Q.
+    pub(crate) q: Vec<T>,
+    /// Elements of K.
+    pub(crate) k: Vec<T>,
+    /// Elements of V.
+    pub(crate) v: Vec<T>,
+}
+
+/// O and LSE.
+#[derive(Debug, Clone)]
+pub(crate) struct Solution<T> {
+    /// Elements of O, in the problem's layout.
+    pub(crate) out: Vec<T>,
+    /// The log-sum-exp `[batch, q_heads, q_len]`.
+    pub(crate) lse: Vec<f32>,
+}
+
+/// The exact solution and how far from it a kernel may be.
+#[derive(Debug, Clone)]
+pub(crate) struct Exact {
+    /// O in f64, in the problem's layout.
+    pub(crate) out: Vec<f64>,
+    /// The largest error of O that a kernel may have.
+    pub(crate) limit: f64,
+}
+
+/// Why tensors are not an attention problem.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub(crate) enum ProblemError {
+    /// Not four dimensions.
+    #[error("{tensor} has shape {shape:?}, expected the four dimensions {expected}")]
+    Rank {
+        /// The tensor.
+        tensor: &'static str,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// The dimensions of the layout.
+        expected: &'static str,
+    },
+    /// Tensors of different types.
+    #[error("q, k and v have elements of different types: {q}, {k} and {v}")]
+    MixedTypes {
+        /// Type of Q.
+        q: &'static str,
+        /// Type of K.
+        k: &'static str,
+        /// Type of V.
+        v: &'static str,
+    },
+    /// Shapes or sizes that attention does not take.
+    #[error(transparent)]
+    Sizes(#[from] ferrotile::Error),
+    /// Elements that the kernels do not read.
+    #[error("the elements are {0}; kernels read f16 and bf16: give --dtype f16 or --dtype bf16 to convert them")]
+    NeedsDtype(&'static str),
+    /// A kernel named where there is none.
+    #[error("--variant names a kernel of the GPU, but this runs on the CPU")]
+    VariantOnCpu,
+}
+
+/// A problem of either type.
+#[derive(Debug, Clone)]
+pub(crate) enum AnyProblem {
+    /// Of f16 elements.
+    F16(Problem<f16>),
+    /// Of bf16 elements.
+    Bf16(Problem<bf16>),
+}
+
+impl AnyProblem {
+    /// Checks the tensors and converts their elements to `dtype` where one is given.
+    pub(crate) fn new(tensors: [Tensor; 3], layout: Layout, dtype: Option<Dtype>) -> Result<AnyProblem, ProblemError> {
+        let [q, k, v] = &tensors;
+        let sizes = sizes(&q.shape, &k.shape, &v.shape, layout)?;
+        let names = tensors.each_ref().map(|tensor| tensor.elements.dtype_name());
+        let dtype = match (dtype, names) {
+            (Some(dtype), _) => dtype,
+            (None, ["f16", "f16", "f16"]) => Dtype::F16,
+            (None, ["bf16", "bf16", "bf16"]) => Dtype::Bf16,
+            (None, [q, k, v]) if q == k && k == v => return Err(ProblemError::NeedsDtype(q)),
+            (None, [q, k, v]) => return Err(ProblemError::MixedTypes { q, k, v }),
+        };
+        let [q, k, v] = tensors.map(|tensor| tensor.elements);
+        Ok(match dtype {
+            Dtype::Bf16 => AnyProblem::Bf16(Problem { layout, sizes, q: convert(q), k: convert(k), v: convert(v) }),
+            _ => AnyProblem::F16(Problem { layout, sizes, q: convert(q), k: convert(k), v: convert(v) }),
+        })
+    }
+}
+
+fn convert<T: Half>(elements: Elements) -> Vec<T> {
+    fn each<S: Into<f64>, T: Half>(values: Vec<S>) -> Vec<T> {
+        values.into_iter().map(|value| T::from_f64(value.into())).collect()
+    }
+    match elements {
+        Elements::F16(values) => each(values),
+        Elements::Bf16(values) => each(values),
+        Elements::F32(values) => each(values),
+        Elements::F64(values) => each(values),
+    }
+}
+
+/// The sizes of the problem that tensors of these shapes make.
+fn sizes(q: &[usize], k: &[usize], v: &[usize], layout: Layout) -> Result<AttentionProblem, ProblemError> {
+    let [q, k, v] = [("q", q), ("k", k), ("v", v)].map(|(tensor, shape)| {
+        let expected = match layout {
+            Layout::Bhsd => "[batch, heads, rows, head dimension]",
+            Layout::Bshd => "[batch, rows, heads, head dimension]",
+        };
+        <[usize; 4]>::try_from(shape).map_err(|_| ProblemError::Rank { tensor, shape: shape.to_vec(), expected })
+    });
+    let sizes = AttentionProblem::of_shapes(q?, k?, v?, layout)?;
+    sizes.check()?;
+    Ok(sizes)
+}
+
+impl<T: Half> Problem<T> {
+    /// The scale: the one given, or the usual 1 / sqrt(head dimension).
+    fn scale(&self, options: &AttentionOptions) -> f64 {
+        options.scale.map_or_else(|| (self.sizes.head_dim as f64).sqrt().recip(), f64::from)
+    }
+
+    /// Solves the problem on the CPU, rounding where a kernel does.
+    pub(crate) fn solve_on_cpu(&self, options: &AttentionOptions) -> Solution<T> {
+        let [q, k, v] = self.wide();
+        let (out, lse) = reference::attention_rounded(
+            self.bhsd(&q, self.sizes.q_shape(self.layout)),
+            self.bhsd(&k, self.sizes.kv_shape(self.layout)),
+            self.bhsd(&v, self.sizes.kv_shape(self.layout)),
+            options.mask,
+            self.scale(options),
+            T::DTYPE,
+        );
+        let out = self.stored(out).into_iter().map(T::from_f64).collect();
+        let lse = lse.into_iter().map(|x| x as f32).collect();
+        Solution { out, lse }
+    }
+
+    /// Solves the problem in f64 on the CPU.
+    pub(crate) fn solve_exactly(&self, options: &AttentionOptions) -> (Vec<f64>, Array3<f64>) {
+        let [q, k, v] = self.wide();
+        let (out, lse) = reference::attention(
+            self.bhsd(&q, self.sizes.q_shape(self.layout)),
+            self.bhsd(&k, self.sizes.kv_shape(self.layout)),
+            self.bhsd(&v, self.sizes.kv_shape(self.layout)),
+            options.mask,
+            self.scale(options),
+        );
+        (self.stored(out), lse)
+    }
+
+    /// The exact solution, and the limit that the error of the same-precision reference gives.
+    pub(crate) fn exact(&self, options: &AttentionOptions) -> Exact {
+        let (out, _) = self.solve_exactly(options);
+        let rounded = self.solve_on_cpu(options);
+        let limit = tolerance::limit(T::DTYPE, tolerance::max_error(&rounded.out, &out));
+        Exact { out, limit }
+    }
+
+    fn wide(&self) -> [Vec<f64>; 3] {
+        [&self.q, &self.k, &self.v].map(|values| values.iter().map(|&x| x.into()).collect())
+    }
+
+    /// A view of stored elements as `[B, H, S, D]`.
+    fn bhsd<'a>(&self, values: &'a [f64], stored: [usize; 4]) -> ArrayView4<'a, f64> {
+        let view = ArrayView4::from_shape(stored, values).expect("the elements fill the shape");
+        match self.layout {
+            Layout::Bhsd => view,
+            Layout::Bshd => view.permuted_axes([0, 2, 1, 3]),
+        }
+    }
+
+    /// The elements of a `[B, H, S, D]` array in the order of the problem's layout.
+    fn stored(&self, array: Array4<f64>) -> Vec<f64> {
+        match self.layout {
+            Layout::Bhsd => array.iter().copied().collect(),
+            Layout::Bshd => array.permuted_axes([0, 2, 1, 3]).iter().copied().collect(),
+        }
+    }
+}

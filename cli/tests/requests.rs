@@ -1,0 +1,291 @@
+//! The program as a whole: good requests give files, bad ones one line, exit code 2 and nothing written.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A folder for one test, removed when the test passes.
+struct Scratch {
+    folder: PathBuf,
+}
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let folder = std::env::temp_dir().join(format!("ferrotile-cli-{}-{name}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        Scratch { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Writes an NPY file of this element type with each element the bytes of `element`.
+    fn npy(&self, name: &str, descr: &str, shape: &[usize], element: &[u8]) -> PathBuf {
+        let sizes: String = shape.iter().map(|size| format!("{size}, ")).collect();
+        let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({sizes}), }}\n");
+        let header = header.replace(", )", ",)");
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend((header.len() as u16).to_le_bytes());
+        bytes.extend(header.as_bytes());
+        bytes.extend(element.repeat(shape.iter().product()));
+        self.write(name, &bytes)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    /// Q, K and V of f16 ones.
+    fn ones(&self, q: &[usize], kv: &[usize]) -> [PathBuf; 3] {
+        [self.npy("q.npy", "<f2", q, &ONE), self.npy("k.npy", "<f2", kv, &ONE), self.npy("v.npy", "<f2", kv, &ONE)]
+    }
+
+    /// The names of the files in the folder.
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(&self.folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            fs::remove_dir_all(&self.folder).unwrap();
+        }
+    }
+}
+
+/// 1.0 in f16, little-endian.
+const ONE: [u8; 2] = [0x00, 0x3C];
+
+/// Runs the program.
+fn ferrotile(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ferrotile")).args(args).output().unwrap()
+}
+
+fn attention(inputs: &[PathBuf; 3], out: &Path, more: &[&str]) -> Output {
+    let [q, k, v] = inputs.each_ref().map(|path| path.to_str().unwrap());
+    let fixed = ["attention", "--device", "cpu", "--q", q, "--k", k, "--v", v, "--out", out.to_str().unwrap()];
+    ferrotile(&[&fixed, more].concat())
+}
+
+/// The one line on stderr of a request that is refused, which must name `reason`.
+fn assert_refused(output: &Output, reason: &str) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.starts_with("error: ") && stderr.contains(reason), "'{reason}' is not in: {stderr}");
+    assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+fn assert_succeeded(output: &Output) {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn attention_of_ones_is_ones() {
+    let scratch = Scratch::new("ones");
+    let inputs = scratch.ones(&[1, 4, 3, 8], &[1, 2, 5, 8]);
+    let (out, lse) = (scratch.path("o.npy"), scratch.path("lse.npy"));
+    let output = attention(&inputs, &out, &["--check", "--mask", "causal", "--lse", lse.to_str().unwrap()]);
+    assert_succeeded(&output);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("largest error against f64: 0"));
+    let out = fs::read(&out).unwrap();
+    let data = &out[out.len() - 4 * 3 * 8 * 2..];
+    assert!(data.chunks(2).all(|element| element == ONE));
+    assert!(String::from_utf8_lossy(&out).contains("'descr': '<f2', 'fortran_order': False, 'shape': (1, 4, 3, 8,)"));
+    // Row 2 sees five keys of score 8 / sqrt(8).
+    let lse = fs::read(&lse).unwrap();
+    let last = f32::from_le_bytes(*lse.last_chunk().unwrap());
+    assert!((last - (5f32.ln() + 8f32.sqrt())).abs() < 1e-5, "{last}");
+    assert_eq!(scratch.names(), ["k.npy", "lse.npy", "o.npy", "q.npy", "v.npy"]);
+}
+
+#[test]
+fn empty_tensors_give_an_empty_file() {
+    let scratch = Scratch::new("empty");
+    for (index, (q, kv)) in [([0, 2, 3, 8], [0, 2, 3, 8]), ([1, 2, 0, 8], [1, 2, 3, 8])].iter().enumerate() {
+        let out = scratch.path(&format!("o{index}.npy"));
+        assert_succeeded(&attention(&scratch.ones(q, kv), &out, &["--check"]));
+        assert_eq!(fs::read(&out).unwrap().len() % 64, 0, "a header alone");
+    }
+    let out = scratch.path("no_keys.npy");
+    assert_succeeded(&attention(&scratch.ones(&[1, 1, 2, 8], &[1, 1, 0, 8]), &out, &["--check"]));
+    assert!(fs::read(&out).unwrap().ends_with(&[0; 32]), "rows without keys are 0");
+}
+
+#[test]
+fn bshd_tensors_give_a_bshd_result() {
+    let scratch = Scratch::new("bshd");
+    let inputs = scratch.ones(&[1, 3, 4, 8], &[1, 5, 2, 8]);
+    let out = scratch.path("o.npy");
+    assert_succeeded(&attention(&inputs, &out, &["--layout", "bshd", "--check"]));
+    assert!(String::from_utf8_lossy(&fs::read(&out).unwrap()).contains("(1, 3, 4, 8,)"));
+    assert_refused(&attention(&inputs, &scratch.path("o2.npy"), &[]), "a divisor");
+}
+
+#[test]
+fn wider_floats_are_converted_only_when_asked() {
+    let scratch = Scratch::new("convert");
+    let one = 1f32.to_le_bytes();
+    let inputs = ["q", "k", "v"].map(|name| scratch.npy(&format!("{name}.npy"), "<f4", &[1, 1, 2, 8], &one));
+    let out = scratch.path("o.npy");
+    assert_refused(&attention(&inputs, &out, &[]), "--dtype f16");
+    assert_refused(&attention(&inputs, &out, &["--dtype", "bf16"]), "cannot hold bf16");
+    assert_succeeded(&attention(&inputs, &out, &["--dtype", "f16"]));
+    let out = scratch.path("o.safetensors");
+    assert_succeeded(&attention(&inputs, &out, &["--dtype", "bf16"]));
+    // What it wrote is read again, under the name that it has there.
+    let again = ferrotile(&["attention", "--device", "cpu", "--safetensors", out.to_str().unwrap(), "--out", "x.npy"]);
+    assert_refused(&again, "no tensor is called 'q'; it has: o");
+}
+
+#[test]
+fn files_that_are_not_tensors_are_refused() {
+    let scratch = Scratch::new("files");
+    let good = scratch.ones(&[1, 1, 4, 8], &[1, 1, 4, 8]);
+    let whole = fs::read(&good[0]).unwrap();
+    let cases = [
+        (scratch.path("absent.npy"), "absent.npy"),
+        (scratch.folder.clone(), "directory"),
+        (scratch.write("nothing.npy", b""), "not an NPY file"),
+        (scratch.write("garbage.npy", &[0xA5; 1000]), "not an NPY file"),
+        (scratch.write("cut.npy", &whole[..whole.len() - 1]), "needs 64 bytes of data, the file has 63"),
+        (scratch.write("header.npy", &whole[..20]), "the NPY header is damaged"),
+        (scratch.npy("integers.npy", "<i4", &[1, 1, 4, 8], &[0; 4]), "'<i4'"),
+        (scratch.npy("rank.npy", "<f2", &[4, 8], &ONE), "q has shape [4, 8], expected the four dimensions"),
+        (scratch.npy("batch.npy", "<f2", &[2, 1, 4, 8], &ONE), "K has shape [1, 1, 4, 8], expected [2, 1, 4, 8]"),
+        (scratch.npy("head_dim.npy", "<f2", &[1, 1, 4, 16], &ONE), "expected [1, 1, 4, 16]"),
+        (scratch.npy("single.npy", "<f4", &[1, 1, 4, 8], &[0; 4]), "different types: f32, f16 and f16"),
+    ];
+    let before = scratch.names();
+    for (q, reason) in cases {
+        let [_, k, v] = good.clone();
+        assert_refused(&attention(&[q, k, v], &scratch.path("o.npy"), &["--lse", "lse.npy"]), reason);
+    }
+    assert_eq!(scratch.names(), before);
+}
+
+#[test]
+fn sizes_without_a_kernel_are_refused() {
+    let scratch = Scratch::new("sizes");
+    for (head_dim, reason) in [(12, "a multiple of 8 up to 256"), (264, "up to 256"), (0, "up to 256")] {
+        let inputs = scratch.ones(&[1, 1, 2, head_dim], &[1, 1, 2, head_dim]);
+        assert_refused(&attention(&inputs, &scratch.path("o.npy"), &[]), reason);
+    }
+    assert_eq!(scratch.names(), ["k.npy", "q.npy", "v.npy"]);
+}
+
+#[test]
+fn options_out_of_range_are_refused() {
+    let scratch = Scratch::new("options");
+    let inputs = scratch.ones(&[1, 1, 4, 8], &[1, 1, 4, 8]);
+    let cases: &[(&[&str], &str)] = &[
+        (&["--mask", "left"], "expected full, causal or window:LEFT,RIGHT"),
+        (&["--mask", "window:1"], "window:LEFT,RIGHT"),
+        (&["--scale", "nan"], "expected a finite number"),
+        (&["--layout", "bdhs"], "possible values: bhsd, bshd"),
+        (&["--dtype", "f32"], "possible values: f16, bf16"),
+        (&["--variant", "fastest"], "--variant names a kernel of the GPU"),
+        (&["--wat"], "--wat"),
+        (&["--safetensors", "x"], "cannot be used with"),
+    ];
+    for (options, reason) in cases {
+        assert_refused(&attention(&inputs, &scratch.path("o.npy"), options), reason);
+    }
+    assert_refused(&attention(&inputs, &scratch.path("o.txt"), &[]), ".npy or .safetensors");
+    assert_refused(&attention(&inputs, &scratch.path("none/o.npy"), &[]), "folder does not exist");
+    let out = scratch.path("o.npy");
+    assert_refused(&attention(&inputs, &out, &["--lse", out.to_str().unwrap()]), "the same file");
+    assert_refused(&ferrotile(&["demo", "--device", "gpu"]), "expected auto, cpu, cuda or cuda:N");
+    assert_refused(&ferrotile(&["attention", "--q", "q.npy", "--out", "o.npy"]), "--k");
+    assert_refused(&ferrotile(&["attention", "--out", "o.npy"]), "required");
+    assert_eq!(scratch.names(), ["k.npy", "q.npy", "v.npy"]);
+}
+
+#[test]
+fn damaged_safetensors_are_refused() {
+    let scratch = Scratch::new("safetensors");
+    let header = br#"{"q":{"dtype":"F16","shape":[1,1,2,8],"data_offsets":[0,32]}}"#;
+    let file = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 32]].concat();
+    let integers = String::from_utf8_lossy(header).replace("F16", "I16");
+    let cases = [
+        (scratch.write("a.safetensors", b""), "not a valid safetensors file"),
+        (scratch.write("b.safetensors", &[0xFF; 64]), "not a valid safetensors file"),
+        (scratch.write("c.safetensors", &file[..file.len() - 1]), "not a valid safetensors file"),
+        (scratch.write("d.safetensors", &file), "no tensor is called 'k'; it has: q"),
+        (
+            scratch.write(
+                "e.safetensors",
+                &[&(integers.len() as u64).to_le_bytes()[..], integers.as_bytes(), &[0; 32]].concat(),
+            ),
+            "tensor 'q' has elements of type I16",
+        ),
+    ];
+    for (path, reason) in cases {
+        let args = ["attention", "--device", "cpu", "--safetensors", path.to_str().unwrap(), "--out", "o.npy"];
+        assert_refused(&ferrotile(&args), reason);
+    }
+}
+
+#[test]
+fn a_benchmark_of_nothing_is_refused() {
+    for (args, reason) in [
+        (&["--case", "1x8x512x64"][..], "expected BxHxSxD/mask/dtype"),
+        (&["--case", "1x8x512x60/full/f16"], "a multiple of 8"),
+        (&["--variant", "fastest"], "no attention kernel is called 'fastest'"),
+        (&["--iterations", "0"], "--iterations"),
+        (&["--json", "/no/such/folder/o.json"], "folder does not exist"),
+    ] {
+        assert_refused(&ferrotile(&[&["bench", "attention"], args].concat()), reason);
+    }
+}
+
+#[test]
+fn results_are_compared_by_case() {
+    let scratch = Scratch::new("compare");
+    let report = |name: &str, implementation: &str, us: f64| {
+        let text = format!(
+            r#"{{"device": "card", "rows": [{{"family": "attention", "case": "1x1x32x64/full/f16", "impl": "{implementation}", "us": {us}, "tflops": 1.0}}]}}"#
+        );
+        scratch.write(name, text.as_bytes()).to_str().unwrap().to_owned()
+    };
+    let (ours, baseline) = (report("ours.json", "ours", 2.0), report("baseline.json", "cudnn", 3.0));
+    let output = ferrotile(&["compare", &ours, &baseline]);
+    assert_succeeded(&output);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("geometric mean over cudnn: 1.500 (1 cases)"));
+    let garbage = scratch.write("garbage.json", b"[]");
+    assert_refused(&ferrotile(&["compare", garbage.to_str().unwrap(), &baseline]), "not a file of benchmark results");
+    let negative = report("negative.json", "ours", -1.0);
+    assert_refused(&ferrotile(&["compare", &negative, &baseline]), "took -1 us");
+}
+
+#[test]
+fn the_demo_runs_on_the_cpu() {
+    let scratch = Scratch::new("demo");
+    let [q, k, v] = scratch.ones(&[1, 1, 4, 8], &[1, 1, 4, 8]).map(|path| path.to_str().unwrap().to_owned());
+    let output = ferrotile(&["demo", "--device", "cpu", "--q", &q, "--k", &k, "--v", &v]);
+    assert_succeeded(&output);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    for expected in ["generated input", "given input", "CPU reference, f64", "CPU reference, f16", "tolerance"] {
+        assert!(stdout.contains(expected), "{expected} is not in: {stdout}");
+    }
+}
+
+#[test]
+fn info_names_every_kernel() {
+    let output = ferrotile(&["info"]);
+    assert_succeeded(&output);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    for row in layout::attention::ATTENTION {
+        assert!(stdout.contains(row.name), "{row}");
+    }
+    assert!(stdout.contains("sm_80") && stdout.contains("device"), "{stdout}");
+}

@@ -1,0 +1,311 @@
+//! One attention case: its inputs, what is expected of it, where its tensors lie, and a run of one kernel on it.
+
+use std::fmt;
+
+use ferrotile::{
+    AttentionOptions, AttentionProblem, Buffer, Gpu, Layout, Mask, TensorMut, TensorRef, attention, attention_variants,
+    reference, tolerance,
+};
+use layout::attention::AttentionVariant;
+use libtest_mimic::Failed;
+use ndarray::{Array4, ArrayView4};
+use tests::compare::{self, Difference};
+use tests::guard::Guarded;
+use tests::inputs::{self, Half};
+use tests::view::View;
+
+/// What a trial returns.
+pub(crate) type Outcome = Result<(), Failed>;
+
+/// Sizes, mask and scale.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Case {
+    /// The sizes.
+    pub(crate) sizes: AttentionProblem,
+    /// The mask.
+    pub(crate) mask: Mask,
+    /// The scale; `None` for the usual one.
+    pub(crate) scale: Option<f32>,
+}
+
+impl Case {
+    /// A case of as many query heads as key heads, with the usual scale.
+    pub(crate) fn new(batch: usize, heads: usize, q_len: usize, k_len: usize, head_dim: usize, mask: Mask) -> Case {
+        let sizes = AttentionProblem { batch, q_heads: heads, kv_heads: heads, q_len, k_len, head_dim };
+        Case { sizes, mask, scale: None }
+    }
+
+    /// The same case with `q_heads` query heads on `kv_heads` key heads.
+    pub(crate) fn grouped(mut self, q_heads: usize, kv_heads: usize) -> Case {
+        (self.sizes.q_heads, self.sizes.kv_heads) = (q_heads, kv_heads);
+        self
+    }
+
+    /// The same case with another scale.
+    pub(crate) fn scaled(self, scale: f32) -> Case {
+        Case { scale: Some(scale), ..self }
+    }
+
+    /// Batch, query heads, rows, head dimension.
+    pub(crate) fn q_shape(&self) -> [usize; 4] {
+        self.sizes.q_shape(Layout::Bhsd)
+    }
+
+    /// Batch, key heads, keys, head dimension.
+    pub(crate) fn kv_shape(&self) -> [usize; 4] {
+        self.sizes.kv_shape(Layout::Bhsd)
+    }
+
+    /// Batch, query heads, rows.
+    pub(crate) fn lse_shape(&self) -> [usize; 3] {
+        [self.sizes.batch, self.sizes.q_heads, self.sizes.q_len]
+    }
+
+    /// The kernels that serve the case.
+    pub(crate) fn rows<T: Half>(&self) -> impl Iterator<Item = &'static AttentionVariant> + use<T> {
+        attention_variants(T::DTYPE, self.sizes.head_dim)
+    }
+
+    /// The options that ask for one kernel.
+    pub(crate) fn options(&self, layout: Layout, row: &AttentionVariant) -> AttentionOptions {
+        let Case { mask, scale, .. } = *self;
+        AttentionOptions { mask, scale, variant: Some(row.name.to_owned()), ..AttentionOptions::new(layout) }
+    }
+}
+
+/// `2x8:2x33x65x64/causal`: batch, query heads (and key heads where they differ), rows, keys, head dimension, mask.
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = self.sizes;
+        write!(f, "{batch}x{q_heads}")?;
+        if q_heads != kv_heads {
+            write!(f, ":{kv_heads}")?;
+        }
+        write!(f, "x{q_len}x{k_len}x{head_dim}/{}", self.mask)?;
+        self.scale.map_or(Ok(()), |scale| write!(f, "/scale {scale}"))
+    }
+}
+
+/// Q, K and V in the order batch, head, row, element.
+#[derive(Debug, Clone)]
+pub(crate) struct Inputs<T> {
+    /// Elements of Q.
+    pub(crate) q: Vec<T>,
+    /// Elements of K.
+    pub(crate) k: Vec<T>,
+    /// Elements of V.
+    pub(crate) v: Vec<T>,
+}
+
+impl<T: Half> Inputs<T> {
+    /// Normally distributed elements with mean 0 and deviation 1.
+    pub(crate) fn normal(case: &Case, seed: u64) -> Inputs<T> {
+        Inputs::of_deviation(case, seed, [1.0; 3])
+    }
+
+    /// Normally distributed elements with these deviations of Q, K and V.
+    pub(crate) fn of_deviation(case: &Case, seed: u64, [q, k, v]: [f64; 3]) -> Inputs<T> {
+        let mut random = inputs::random(seed);
+        let mut draw = |shape: [usize; 4], deviation| inputs::normal(&mut random, shape.iter().product(), deviation);
+        Inputs { q: draw(case.q_shape(), q), k: draw(case.kv_shape(), k), v: draw(case.kv_shape(), v) }
+    }
+
+    /// What attention of the case gives on these inputs.
+    pub(crate) fn expected(&self, case: &Case) -> Expected {
+        let wide = |values: &[T], shape: [usize; 4]| {
+            Array4::from_shape_vec(shape, values.iter().map(|x| x.to_f64()).collect()).expect("elements fill the shape")
+        };
+        let (q, k, v) = (wide(&self.q, case.q_shape()), wide(&self.k, case.kv_shape()), wide(&self.v, case.kv_shape()));
+        let views = |of: fn(&Array4<f64>) -> ArrayView4<'_, f64>| (of(&q), of(&k), of(&v));
+        let scale = case.scale.map_or_else(|| (case.sizes.head_dim as f64).sqrt().recip(), f64::from);
+        let (qv, kv, vv) = views(|array| array.view());
+        let (out, lse) = reference::attention(qv, kv, vv, case.mask, scale);
+        let (rounded, rounded_lse) = reference::attention_rounded(qv, kv, vv, case.mask, scale, T::DTYPE);
+        let (out, lse) = (out.into_raw_vec_and_offset().0, lse.into_raw_vec_and_offset().0);
+        let cost = compare::difference(&rounded.into_raw_vec_and_offset().0, &out);
+        let lse_cost = tolerance::max_error(&rounded_lse.into_raw_vec_and_offset().0, &lse);
+        let largest = lse.iter().filter(|x| x.is_finite()).fold(0f64, |largest, x| largest.max(x.abs()));
+        Expected {
+            limit: Difference {
+                max_abs: tolerance::limit(T::DTYPE, cost.max_abs),
+                relative: tolerance::limit(T::DTYPE, cost.relative),
+            },
+            lse_limit: tolerance::lse_limit(largest, lse_cost),
+            out,
+            lse,
+        }
+    }
+}
+
+/// The result in f64 and how far from it a kernel may be.
+#[derive(Debug, Clone)]
+pub(crate) struct Expected {
+    /// O in the order batch, head, row, element.
+    pub(crate) out: Vec<f64>,
+    /// LSE.
+    pub(crate) lse: Vec<f64>,
+    /// The largest error of O.
+    pub(crate) limit: Difference,
+    /// The largest error of an element of LSE.
+    pub(crate) lse_limit: f64,
+}
+
+/// The result of a kernel, in the order batch, head, row, element.
+#[derive(Debug, Clone)]
+pub(crate) struct Output<T> {
+    /// O.
+    pub(crate) out: Vec<T>,
+    /// LSE.
+    pub(crate) lse: Vec<f32>,
+}
+
+impl<T: Half> Output<T> {
+    /// Checks O and LSE.
+    pub(crate) fn check(&self, case: &Case, expected: &Expected) -> Outcome {
+        let Expected { out, lse, limit, lse_limit } = expected;
+        let difference = compare::check(&self.out, out, &case.q_shape(), limit.max_abs)?;
+        if difference.relative > limit.relative {
+            return Err(format!("relative error {:.3e}, limit {:.3e}", difference.relative, limit.relative).into());
+        }
+        compare::check(&self.lse, lse, &case.lse_shape(), *lse_limit).map_err(|error| format!("LSE: {error}"))?;
+        Ok(())
+    }
+
+    /// Checks that another run gave the same bits.
+    pub(crate) fn check_same(&self, case: &Case, other: &Output<T>) -> Outcome {
+        compare::check_same(&self.out, &other.out, &case.q_shape())?;
+        compare::check_same(&self.lse, &other.lse, &case.lse_shape()).map_err(|error| format!("LSE: {error}"))?;
+        Ok(())
+    }
+}
+
+/// Where the tensors of a call lie in memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Placement {
+    /// The order of the dimensions that the call is given.
+    pub(crate) layout: Layout,
+    /// Views of Q, K and V, each of its own storage unless `fused`.
+    pub(crate) inputs: [View; 3],
+    /// Whether Q, K and V share one storage.
+    pub(crate) fused: bool,
+    /// The view of O.
+    pub(crate) out: View,
+}
+
+impl Placement {
+    /// Tensors without gaps.
+    pub(crate) fn contiguous(case: &Case, layout: Layout) -> Placement {
+        let (q, kv) = (View::contiguous(case.q_shape(), layout), View::contiguous(case.kv_shape(), layout));
+        Placement { layout, inputs: [q, kv, kv], fused: false, out: q }
+    }
+}
+
+/// Runs one kernel on tensors placed as asked.
+///
+/// The storage of the inputs is NaN between and around their elements, the output is poison before the run, and whatever the
+/// output's view does not cover must be poison after it.
+pub(crate) fn run<T: Half>(
+    gpu: &Gpu,
+    case: &Case,
+    inputs: &Inputs<T>,
+    placement: &Placement,
+    row: &AttentionVariant,
+) -> Result<Output<T>, Failed> {
+    let stream = gpu.new_stream()?;
+    let stored = Stored::upload(gpu, inputs, placement)?;
+    let mut out = Guarded::<T>::new(gpu, &stream, placement.out.storage_len())?;
+    let mut lse = Guarded::<f32>::new(gpu, &stream, case.lse_shape().iter().product())?;
+    let (out_view, lse_offset) = (placement.out.moved(out.offset()), lse.offset());
+    let [q, k, v] = stored.tensors(placement)?;
+    attention(
+        stream.as_ref(),
+        q,
+        k,
+        v,
+        tensor_mut(out.buffer(), &out_view, placement.layout)?,
+        Some(TensorMut::strided(lse.buffer(), lse_offset, case.lse_shape(), dense(case.lse_shape()))?),
+        &case.options(placement.layout, row),
+    )?;
+    let (storage, lse) = (out.read(&stream)?, lse.read(&stream)?);
+    let mut rest = storage.clone();
+    placement.out.scatter(&vec![T::poison(); placement.out.count()], &mut rest);
+    match rest.iter().position(|x| !x.is_poison()) {
+        Some(index) => Err(format!("element {index} of the storage, between those of the output, was written").into()),
+        None => Ok(Output { out: placement.out.gather(&storage), lse }),
+    }
+}
+
+/// Runs one kernel on tensors without gaps.
+pub(crate) fn run_contiguous<T: Half>(
+    gpu: &Gpu,
+    case: &Case,
+    inputs: &Inputs<T>,
+    row: &AttentionVariant,
+) -> Result<Output<T>, Failed> {
+    run(gpu, case, inputs, &Placement::contiguous(case, Layout::Bhsd), row)
+}
+
+/// Calls `check` for every kernel that serves the case; the failure names each kernel that failed.
+pub(crate) fn for_each_row<T: Half>(
+    case: &Case,
+    mut check: impl FnMut(&'static AttentionVariant) -> Outcome,
+) -> Outcome {
+    let mut failures = Vec::new();
+    let mut count = 0;
+    for row in case.rows::<T>() {
+        count += 1;
+        if let Err(failure) = check(row) {
+            failures.push(format!("{case}, {row}: {}", failure.message().unwrap_or("failed")));
+        }
+    }
+    if count == 0 {
+        return Err(format!("no kernel serves {case}").into());
+    }
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n").into()) }
+}
+
+/// Inputs on a card.
+pub(crate) struct Stored<T> {
+    buffers: Vec<Buffer<T>>,
+}
+
+impl<T: Half> Stored<T> {
+    /// Copies the inputs to where the placement wants them.
+    pub(crate) fn upload(gpu: &Gpu, inputs: &Inputs<T>, placement: &Placement) -> Result<Stored<T>, Failed> {
+        let stream = gpu.new_stream()?;
+        let parts = [&inputs.q, &inputs.k, &inputs.v];
+        let storages = if placement.fused { 1 } else { 3 };
+        let mut contents = vec![Vec::new(); storages];
+        for (index, (view, values)) in placement.inputs.iter().zip(parts).enumerate() {
+            let storage = &mut contents[index % storages];
+            storage.resize(storage.len().max(view.storage_len()), T::poison());
+            view.scatter(values, storage);
+        }
+        let upload = |values: &Vec<T>| Buffer::upload_blocking(&stream, values);
+        Ok(Stored { buffers: contents.iter().map(upload).collect::<Result<_, _>>()? })
+    }
+
+    /// Q, K and V as the call takes them.
+    pub(crate) fn tensors(&self, placement: &Placement) -> Result<[TensorRef<'_, T, 4>; 3], Failed> {
+        let layout = placement.layout;
+        let tensor = |index: usize| {
+            let (buffer, view) = (&self.buffers[index % self.buffers.len()], &placement.inputs[index]);
+            TensorRef::strided(buffer, view.offset, layout.reorder(view.shape), layout.reorder(view.strides))
+        };
+        Ok([tensor(0)?, tensor(1)?, tensor(2)?])
+    }
+}
+
+/// A view of a buffer as a call takes it.
+pub(crate) fn tensor_mut<'a, T: Half>(
+    buffer: &'a mut Buffer<T>,
+    view: &View,
+    layout: Layout,
+) -> ferrotile::Result<TensorMut<'a, T, 4>> {
+    TensorMut::strided(buffer, view.offset, layout.reorder(view.shape), layout.reorder(view.strides))
+}
+
+/// Strides of a tensor without gaps.
+pub(crate) fn dense([_, heads, rows]: [usize; 3]) -> [i64; 3] {
+    [(heads * rows) as i64, rows as i64, 1]
+}

@@ -1,0 +1,130 @@
+//! The device under test.
+//!
+//! `FERROTILE_DEVICE` names it: `auto` (the default: the first card, if there is one), `cuda`, `cuda:N` or `emulator`.
+//! With `auto` and no card, trials that need a device are listed as ignored and the run says why. A device that is asked
+//! for by name and is not there fails every such trial, so that nothing passes without having run.
+
+use std::process::ExitCode;
+use std::sync::OnceLock;
+
+use ferrotile::Gpu;
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// The environment variable that names the device.
+pub const VARIABLE: &str = "FERROTILE_DEVICE";
+
+/// The device under test, or why there is none.
+#[derive(Clone)]
+pub enum Device {
+    /// Trials run here.
+    Gpu(Gpu),
+    /// No card, and none was asked for: trials are ignored for this reason.
+    Absent(String),
+    /// The device asked for cannot be used: trials fail for this reason.
+    Unusable(String),
+}
+
+/// What `FERROTILE_DEVICE` asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    Auto,
+    Emulator,
+    Cuda(u32),
+}
+
+impl Choice {
+    fn parse(text: &str) -> Result<Choice, String> {
+        match text {
+            "auto" | "" => Ok(Choice::Auto),
+            "emulator" => Ok(Choice::Emulator),
+            "cuda" => Ok(Choice::Cuda(0)),
+            _ => text
+                .strip_prefix("cuda:")
+                .and_then(|ordinal| ordinal.parse().ok())
+                .map(Choice::Cuda)
+                .ok_or_else(|| format!("{VARIABLE} is '{text}', expected auto, emulator, cuda or cuda:N")),
+        }
+    }
+
+    fn open(self) -> Device {
+        match self {
+            Choice::Auto => match Gpu::all() {
+                Ok(gpus) => gpus.into_iter().next().map_or_else(
+                    || Device::Absent(format!("no CUDA device here ({VARIABLE}=cuda makes that a failure)")),
+                    Device::Gpu,
+                ),
+                Err(error) => Device::Unusable(format!("{VARIABLE}=auto: {error}")),
+            },
+            Choice::Emulator => {
+                Device::Unusable(format!("{VARIABLE}=emulator: this version of ferrotile has no emulator"))
+            }
+            Choice::Cuda(ordinal) => match Gpu::new(ordinal) {
+                Ok(gpu) => Device::Gpu(gpu),
+                Err(error) => Device::Unusable(format!("{VARIABLE}=cuda:{ordinal}: {error}")),
+            },
+        }
+    }
+}
+
+/// The device under test, opened on first use.
+pub fn device() -> &'static Device {
+    static DEVICE: OnceLock<Device> = OnceLock::new();
+    DEVICE.get_or_init(|| {
+        let text = std::env::var(VARIABLE).unwrap_or_default();
+        Choice::parse(&text).map_or_else(Device::Unusable, Choice::open)
+    })
+}
+
+/// A trial that needs the device under test.
+pub fn device_trial(name: impl Into<String>, body: impl FnOnce(&Gpu) -> Result<(), Failed> + Send + 'static) -> Trial {
+    match device() {
+        Device::Gpu(gpu) => Trial::test(name, move || body(gpu)),
+        // An ignored trial that is run all the same (`--include-ignored`) fails: it has nothing to run on.
+        Device::Absent(reason) => Trial::test(name, move || Err(reason.into())).with_ignored_flag(true),
+        Device::Unusable(reason) => Trial::test(name, move || Err(reason.into())),
+    }
+}
+
+/// Runs the trials as the arguments of the process say, after one line that names the device.
+pub fn run_trials(trials: Vec<Trial>) -> ExitCode {
+    let arguments = Arguments::from_args();
+    if !arguments.list {
+        match device() {
+            Device::Gpu(gpu) => {
+                let (major, minor) = gpu.compute_capability();
+                eprintln!("device under test: {} (capability {major}.{minor}, {} PTX)", gpu.name(), gpu.arch());
+            }
+            Device::Absent(reason) => eprintln!("device trials are ignored: {reason}"),
+            Device::Unusable(reason) => eprintln!("device trials fail: {reason}"),
+        }
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_spelling_of_a_device_is_understood() {
+        let cases = [
+            ("", Choice::Auto),
+            ("auto", Choice::Auto),
+            ("emulator", Choice::Emulator),
+            ("cuda", Choice::Cuda(0)),
+            ("cuda:3", Choice::Cuda(3)),
+        ];
+        for (text, choice) in cases {
+            assert_eq!(Choice::parse(text), Ok(choice), "{text}");
+        }
+        for text in ["gpu", "cuda:", "cuda:-1", "cuda:x", "CUDA", "auto "] {
+            assert!(Choice::parse(text).unwrap_err().contains(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_asked_for_and_absent_is_unusable() {
+        assert!(matches!(Choice::Cuda(4096).open(), Device::Unusable(_)));
+        assert!(matches!(Choice::Emulator.open(), Device::Unusable(_)));
+    }
+}

@@ -1,0 +1,168 @@
+//! Rules about the source tree itself. Where the tree is absent (a bundle on another machine) they have nothing to check and
+//! say so.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The longest source file, in lines.
+const MAX_LINES: usize = 600;
+
+/// The deepest path, in segments.
+const MAX_SEGMENTS: usize = 5;
+
+/// File and folder names that say nothing about what is inside.
+const EMPTY_NAMES: [&str; 8] = ["utils", "util", "common", "base", "helpers", "helper", "misc", "shared_code"];
+
+/// Extensions of files that are built from others.
+const GENERATED: [&str; 5] = ["ptx", "cubin", "ll", "bc", "fatbin"];
+
+/// The root of the source tree, if this machine has it.
+fn root() -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent()?;
+    if root.join("Cargo.toml").is_file() {
+        return Some(root.to_owned());
+    }
+    println!("skipped: the source tree is not at {}", root.display());
+    None
+}
+
+/// Every file of the tree, relative to the root, without what version control ignores.
+fn files(root: &Path) -> Vec<PathBuf> {
+    fn visit(root: &Path, folder: &Path, files: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).expect("folders of the tree are readable").flatten() {
+            let (path, name) = (entry.path(), entry.file_name());
+            let hidden = name.to_string_lossy().starts_with('.') && name != ".cargo" && name != ".ci";
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if hidden || (is_folder && (name == "target" || name == "bundle" || path.join("CACHEDIR.TAG").exists())) {
+                continue;
+            }
+            if is_folder {
+                visit(root, &path, files);
+            } else {
+                files.push(path.strip_prefix(root).expect("the path is below the root").to_owned());
+            }
+        }
+    }
+    let mut files_found = Vec::new();
+    visit(root, root, &mut files_found);
+    files_found.sort();
+    files_found
+}
+
+/// The Rust files and their texts.
+fn sources(root: &Path) -> Vec<(PathBuf, String)> {
+    let rust = files(root).into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    rust.map(|path| (path.clone(), fs::read_to_string(root.join(path)).expect("source files are text"))).collect()
+}
+
+fn assert_none(what: &str, offenders: Vec<String>) {
+    assert!(offenders.is_empty(), "{what}:\n{}", offenders.join("\n"));
+}
+
+#[test]
+fn the_change_log_starts_at_the_version_of_the_workspace() {
+    let Some(root) = root() else { return };
+    let text = fs::read_to_string(root.join("CHANGELOG.md")).expect("there is a CHANGELOG.md");
+    assert_eq!(top_version(&text), Some(env!("CARGO_PKG_VERSION")), "the first heading of CHANGELOG.md with a version");
+}
+
+/// The version in the first heading of the second level that has one: `## 0.1.0 - 2026-01-01` or `## [0.1.0]`.
+fn top_version(text: &str) -> Option<&str> {
+    let headings = text.lines().filter_map(|line| line.strip_prefix("## "));
+    let mut words = headings.filter_map(|heading| heading.split_whitespace().next());
+    words
+        .by_ref()
+        .map(|word| word.trim_matches(['[', ']', 'v']))
+        .find(|word| word.starts_with(|c: char| c.is_ascii_digit()))
+}
+
+#[test]
+fn paths_named_in_the_architecture_exist() {
+    let Some(root) = root() else { return };
+    let text = fs::read_to_string(root.join("ARCHITECTURE.md")).expect("there is an ARCHITECTURE.md");
+    let named = paths_in(&text);
+    assert!(named.len() > 5, "ARCHITECTURE.md names the parts of the tree: {named:?}");
+    assert_none(
+        "ARCHITECTURE.md names paths that do not exist",
+        named.into_iter().filter(|path| !root.join(path).exists()).collect(),
+    );
+}
+
+/// Code spans that are paths of the tree: they have a slash or a known extension and nothing that paths of the tree lack.
+fn paths_in(text: &str) -> Vec<String> {
+    let spans = text.split('`').skip(1).step_by(2);
+    let is_path = |span: &&str| {
+        let plain = span.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+        let known = [".rs", ".toml", ".md"].iter().any(|extension| span.ends_with(extension));
+        plain && !span.starts_with(['/', '-']) && (span.contains('/') || known) && !span.starts_with("target/")
+    };
+    spans.filter(is_path).map(str::to_owned).collect()
+}
+
+#[test]
+fn source_files_are_short() {
+    let Some(root) = root() else { return };
+    let long = sources(&root).into_iter().map(|(path, text)| (path, text.lines().count()));
+    let offenders = long.filter(|(_, lines)| *lines > MAX_LINES);
+    assert_none(
+        "files that are too long",
+        offenders.map(|(path, lines)| format!("{}: {lines}", path.display())).collect(),
+    );
+}
+
+#[test]
+fn paths_are_shallow_and_say_what_is_inside() {
+    let Some(root) = root() else { return };
+    let says_nothing = |path: &Path| {
+        path.iter()
+            .any(|part| EMPTY_NAMES.iter().any(|name| Path::new(part).file_stem().is_some_and(|stem| stem == *name)))
+    };
+    let is_generated = |path: &Path| {
+        path.extension().is_some_and(|extension| GENERATED.iter().any(|generated| extension == *generated))
+    };
+    let offends = |path: &PathBuf| path.iter().count() > MAX_SEGMENTS || says_nothing(path) || is_generated(path);
+    let offenders = files(&root).into_iter().filter(offends).map(|path| path.display().to_string());
+    assert_none("paths that are too deep, say nothing, or are of generated files", offenders.collect());
+}
+
+#[test]
+fn nothing_is_left_to_be_written() {
+    let Some(root) = root() else { return };
+    // Put together here so that this file does not offend.
+    let marks = [concat!("to", "do!("), concat!("unim", "plemented!("), concat!("FIX", "ME"), concat!("TO", "DO")];
+    let offenders = sources(&root)
+        .into_iter()
+        .flat_map(|(path, text)| lines_with(&path, &text, |line| marks.iter().any(|mark| line.contains(mark))));
+    assert_none("code that is left to be written", offenders.collect());
+}
+
+#[test]
+fn entry_names_are_written_in_the_layout_alone() {
+    let Some(root) = root() else { return };
+    let names: Vec<String> = layout::attention::ATTENTION.iter().map(|row| format!("\"{}\"", row.name)).collect();
+    let outside = sources(&root).into_iter().filter(|(path, _)| !path.starts_with("kernels-gpu/layout"));
+    let offenders = outside.flat_map(|(path, text)| {
+        lines_with(&path, &text, |line| {
+            let is_comment = line.trim_start().starts_with("//");
+            !is_comment && names.iter().any(|name| line.contains(name.as_str()))
+        })
+    });
+    assert_none("entry names as literals outside the layout", offenders.collect());
+}
+
+fn lines_with(path: &Path, text: &str, offends: impl Fn(&str) -> bool) -> Vec<String> {
+    let numbered = text.lines().enumerate().filter(|(_, line)| offends(line));
+    numbered.map(|(index, line)| format!("{}:{}: {}", path.display(), index + 1, line.trim())).collect()
+}
+
+#[test]
+fn versions_are_found_in_headings() {
+    assert_eq!(top_version("# Changes\n\n## Unreleased\n\n## [0.2.0] - 2026-01-01\n\n## 0.1.0\n"), Some("0.2.0"));
+    assert_eq!(top_version("# 0.1.0\n"), None);
+}
+
+#[test]
+fn paths_are_found_in_code_spans() {
+    let text = "`host/src/lib.rs` and `a::b` in `README.md`, not `cargo test`, `/usr/bin` or plain x/y; `cli/`";
+    assert_eq!(paths_in(text), ["host/src/lib.rs", "README.md", "cli/"]);
+}
