@@ -192,7 +192,7 @@ fn math(probe: &Probe<'_>) -> Result<(), Failed> {
     // too.
     input.extend((1..255).flat_map(|exponent| {
         (0..41).map(move |step| {
-            let a = f32::from_bits(exponent << 23 | step * 204_600);
+            let a = f32::from_bits((exponent << 23) | (step * 204_600));
             [a, 3.0 - step as f32, f32::from_bits(exponent << 23)]
         })
     }));

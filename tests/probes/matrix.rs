@@ -235,8 +235,8 @@ impl Wmma {
         let c = probe.upload(&in_memory(self.c(), PADDING, c))?;
         let registers = self.shape.a_registers() + self.shape.b_registers() + WmmaShape::C_REGISTERS;
         let fragments = probe.output(32 * registers as usize)?;
-        let d_by_shared = probe.output(self.c().len() as usize)?;
-        let d_by_global = probe.output(self.d().len() as usize)?;
+        let d_by_shared = probe.output(self.c().len_elems() as usize)?;
+        let d_by_global = probe.output(self.d().len_elems() as usize)?;
         let matrices = WmmaMatrices {
             a: a.as_raw(),
             b: b.as_raw(),
@@ -291,7 +291,7 @@ impl Wmma {
 
 /// A matrix as it lies in memory, with `padding` between its rows or columns.
 fn in_memory<T: Copy>(matrix: Matrix, padding: T, element: impl Fn(u32, u32) -> T) -> Vec<T> {
-    let mut memory = vec![padding; matrix.len() as usize];
+    let mut memory = vec![padding; matrix.len_elems() as usize];
     for row in 0..matrix.rows {
         for column in 0..matrix.columns {
             memory[matrix.index(row, column) as usize] = element(row, column);

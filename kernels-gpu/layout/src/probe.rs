@@ -96,13 +96,8 @@ impl Matrix {
     }
 
     /// The elements it takes in memory, padding included.
-    pub const fn len(self) -> u32 {
+    pub const fn len_elems(self) -> u32 {
         self.stride() * if self.row_major { self.rows } else { self.columns }
-    }
-
-    /// Whether it has no element.
-    pub const fn is_empty(self) -> bool {
-        self.len() == 0
     }
 
     /// Where element (row, column) is.
@@ -119,10 +114,10 @@ mod tests {
     fn every_wmma_matrix_fits_its_region() {
         for shape in WmmaShape::ALL {
             for row_major in [true, false] {
-                assert!(Matrix::wmma_a(shape, row_major).len() * 2 <= WMMA.get("a").stage_bytes);
-                assert!(Matrix::wmma_b(shape, row_major).len() * 2 <= WMMA.get("b").stage_bytes);
-                assert!(Matrix::wmma_c(shape, row_major).len() * 4 <= WMMA.get("c").stage_bytes);
-                assert!(Matrix::wmma_c(shape, row_major).len() * 4 <= WMMA.get("d").stage_bytes);
+                assert!(Matrix::wmma_a(shape, row_major).len_elems() * 2 <= WMMA.get("a").stage_bytes);
+                assert!(Matrix::wmma_b(shape, row_major).len_elems() * 2 <= WMMA.get("b").stage_bytes);
+                assert!(Matrix::wmma_c(shape, row_major).len_elems() * 4 <= WMMA.get("c").stage_bytes);
+                assert!(Matrix::wmma_c(shape, row_major).len_elems() * 4 <= WMMA.get("d").stage_bytes);
             }
         }
     }

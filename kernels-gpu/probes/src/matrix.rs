@@ -143,11 +143,11 @@ unsafe fn wmma<S: Shape, E: Element16, LA: Order, LB: Order>(m: WmmaMatrices) {
     let (a_at, b_at, c_at, d_at) = (region("a"), region("b"), region("c"), region("d"));
     // SAFETY: regions and matrices are large enough, the barriers separate stores from loads, the whole warp is here.
     unsafe {
-        fill(a_at, m.a, a_form.len());
-        fill(b_at, m.b, b_form.len());
-        fill(c_at, m.c, c_form.len());
+        fill(a_at, m.a, a_form.len_elems());
+        fill(b_at, m.b, b_form.len_elems());
+        fill(c_at, m.c, c_form.len_elems());
         // The padding of D is compared too.
-        fill(d_at, m.c, c_form.len());
+        fill(d_at, m.c, c_form.len_elems());
         thread::sync_threads();
         let a = wmma::load_a::<S, E, LA>(a_at, a_form.stride());
         let b = wmma::load_b::<S, E, LB>(b_at, b_form.stride());
@@ -158,7 +158,7 @@ unsafe fn wmma<S: Shape, E: Element16, LA: Order, LB: Order>(m: WmmaMatrices) {
         thread::sync_threads();
 
         let mut i = warp::lane_id();
-        while i < c_form.len() {
+        while i < c_form.len_elems() {
             global::store(m.d_by_shared.add(i as usize), d_at.offset(i * 4).load());
             i += 32;
         }
