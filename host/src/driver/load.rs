@@ -1,5 +1,6 @@
 //! Opens the driver library on first use, so that programs build and start on machines without it.
 
+use std::error::Error;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::OnceLock;
@@ -14,7 +15,10 @@ fn library() -> Result<&'static Library, &'static str> {
     static OPENED: OnceLock<Result<Library, String>> = OnceLock::new();
     let opened = OPENED.get_or_init(|| {
         // SAFETY: the initialisers of NVIDIA's driver library may run at any time on any thread.
-        unsafe { Library::new(LIBRARY) }.map_err(|error| error.to_string())
+        unsafe { Library::new(LIBRARY) }.map_err(|error| match error.source() {
+            Some(words_of_the_system) => words_of_the_system.to_string(),
+            None => error.to_string(),
+        })
     });
     opened.as_ref().map_err(String::as_str)
 }
