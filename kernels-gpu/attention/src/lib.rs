@@ -79,7 +79,6 @@ entry!(attention_f16_d64_wmma_64x64_s2_fma: wmma F16);
 entry!(attention_f16_d64_wmma_64x64_s2_ldg_fma: wmma F16);
 entry!(attention_f16_d128_wmma_64x32_s2: wmma F16);
 entry!(attention_f16_d128_wmma_32x32_s2: wmma F16);
-entry!(attention_f16_d128_wmma_64x32_s1: wmma F16);
 entry!(attention_f16_d128_wmma_128x32_s1: wmma F16);
 entry!(attention_f16_d128_wmma_64x32_s2_fma: wmma F16);
 entry!(attention_f16_scalar: scalar F16);

@@ -10,7 +10,7 @@ use cuda_std::warp::{FULL_MASK, warp_max, warp_shuffle_idx, warp_sum};
 use layout::attention::{ATTENTION, AttentionArgs, MAX_HEAD_DIM};
 
 use crate::mask::KeyRange;
-use crate::softmax::row_result;
+use crate::softmax::{row_result, shift};
 use crate::work::{LANES, Work, lane, warp};
 
 /// # Safety
@@ -46,7 +46,7 @@ pub(crate) unsafe fn forward<E: Element16, const ROW: usize>(args: &AttentionArg
         }
         // SAFETY: the whole warp has the same row, so all its lanes are here.
         let new_max = unsafe { warp_max(max(row_max, score)) };
-        let shift = if new_max == f32::NEG_INFINITY { 0.0 } else { -new_max * args.scale_log2 };
+        let shift = shift(new_max, args.scale_log2);
         let factor = ex2(row_max * args.scale_log2 + shift);
         let p = ex2(fma(score, args.scale_log2, shift));
         // SAFETY: as above.

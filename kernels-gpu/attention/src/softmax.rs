@@ -9,7 +9,11 @@
 //! `c = scale * log2(e)`.
 
 use cuda_std::convert::{ex2, fma, lg2, max, rcp};
-use cuda_std::warp;
+use cuda_std::warp::{FULL_MASK, quad_max, quad_sum, warp_vote_any};
+
+/// How far a probability may exceed 1 before the row's maximum is renewed, as a power of two. 2^8 leaves f16 probabilities
+/// and f32 sums far from overflow, and rounding is relative.
+const SLACK_LOG2: f32 = 8.0;
 
 /// Running maximum and sum of this lane's two rows.
 pub(crate) struct RowState {
@@ -28,7 +32,11 @@ pub(crate) struct RowResult {
 impl RowState {
     pub(crate) const EMPTY: Self = Self { max: [f32::NEG_INFINITY; 2], sum: [0.0; 2] };
 
-    /// Turns raw scores into probabilities relative to the new maximum and returns what the sums so far, and O, are scaled by.
+    /// Turns raw scores into probabilities and returns what the sums so far, and O, are scaled by; `None` where that is 1
+    /// throughout the warp.
+    ///
+    /// The maximum that probabilities are relative to is lazy: it stays until a row of the warp exceeds it by a factor of
+    /// 2^[`SLACK_LOG2`], which few steps do. Most steps thus need no shuffles, and no pass over O.
     ///
     /// # Safety
     /// All lanes of the warp call it together.
@@ -37,32 +45,38 @@ impl RowState {
         &mut self,
         scores: &mut [[f32; 8]; KEY_TILES],
         scale_log2: f32,
-    ) -> [f32; 2] {
-        let mut factors = [0.0; 2];
-        for half in 0..2 {
-            let mut row_max = self.max[half];
-            for tile in 0..KEY_TILES {
-                for register in 0..4 {
-                    row_max = max(row_max, scores[tile][element(register, half)]);
-                }
+    ) -> Option<[f32; 2]> {
+        let mut seen = self.max;
+        for tile in 0..KEY_TILES {
+            for register in 0..8 {
+                let half = register / 2 % 2;
+                seen[half] = max(seen[half], scores[tile][register]);
             }
-            // SAFETY: all lanes of the warp are here.
-            row_max = unsafe { warp::quad_max(row_max) };
-            // A row that has seen no key yet keeps -inf as its maximum; 0 in its place gives 2^-inf = 0 instead of NaN.
-            let shift = if row_max == f32::NEG_INFINITY { 0.0 } else { -row_max * scale_log2 };
-            factors[half] = ex2(self.max[half] * scale_log2 + shift);
-            let mut sum = self.sum[half] * factors[half];
-            for tile in 0..KEY_TILES {
-                for register in 0..4 {
-                    let score = &mut scores[tile][element(register, half)];
-                    *score = ex2(fma(*score, scale_log2, shift));
-                    sum += *score;
-                }
-            }
-            self.max[half] = row_max;
-            self.sum[half] = sum;
         }
-        factors
+        let exceeds = |half: usize| (seen[half] - self.max[half]) * scale_log2 > SLACK_LOG2;
+        // SAFETY: all lanes of the warp are here.
+        let rescale = unsafe { warp_vote_any(FULL_MASK, exceeds(0) || exceeds(1)) };
+        let mut factors = [1.0; 2];
+        if rescale {
+            for half in 0..2 {
+                // SAFETY: the vote is the same in all lanes of the warp.
+                let row_max = unsafe { quad_max(seen[half]) };
+                // Both products are rounded as those in the probabilities are, so that the factor is exactly theirs.
+                factors[half] = ex2(self.max[half] * scale_log2 + shift(row_max, scale_log2));
+                self.max[half] = row_max;
+                self.sum[half] *= factors[half];
+            }
+        }
+        let shifts = self.max.map(|row_max| shift(row_max, scale_log2));
+        for tile in 0..KEY_TILES {
+            for register in 0..8 {
+                let half = register / 2 % 2;
+                let score = &mut scores[tile][register];
+                *score = ex2(fma(*score, scale_log2, shifts[half]));
+                self.sum[half] += *score;
+            }
+        }
+        rescale.then_some(factors)
     }
 
     /// The result of this lane's two rows.
@@ -72,8 +86,15 @@ impl RowState {
     #[inline(always)]
     pub(crate) unsafe fn finish(&self, scale_log2: f32) -> [RowResult; 2] {
         // SAFETY: all lanes of the warp are here.
-        [0, 1].map(|half| row_result(self.max[half], unsafe { warp::quad_sum(self.sum[half]) }, scale_log2))
+        [0, 1].map(|half| row_result(self.max[half], unsafe { quad_sum(self.sum[half]) }, scale_log2))
     }
+}
+
+/// What is added to scaled scores before the power of two: minus the scaled maximum. A row that has seen no key has -inf as
+/// its maximum; 0 in its place gives 2^-inf = 0 instead of NaN.
+#[inline(always)]
+pub(crate) fn shift(row_max: f32, scale_log2: f32) -> f32 {
+    if row_max == f32::NEG_INFINITY { 0.0 } else { -row_max * scale_log2 }
 }
 
 /// The result of a row of this maximum (of raw scores) and sum.
@@ -84,10 +105,4 @@ pub(crate) fn row_result(max: f32, sum: f32, scale_log2: f32) -> RowResult {
     } else {
         RowResult { normaliser: rcp(sum), lse: (max * scale_log2 + lg2(sum)) * core::f32::consts::LN_2 }
     }
-}
-
-/// Register of a tile that holds the `register`-th of the four elements of row `half`.
-#[inline(always)]
-const fn element(register: usize, half: usize) -> usize {
-    4 * (register / 2) + 2 * half + register % 2
 }

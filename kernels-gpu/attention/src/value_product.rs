@@ -16,12 +16,12 @@ pub(crate) trait ValueProduct<E, const KEY_TILES: usize, const DIM_TILES: usize>
     /// O = 0.
     fn zero() -> Self;
 
-    /// `O = factors * O + P V`: P `16 x 16 KEY_TILES` in accumulator layout, V a tile of `16 * KEY_TILES` rows; `scratch` is this
+    /// `O = factors * O + P V`, the factors those of this lane's two rows, `None` for 1: P `16 x 16 KEY_TILES` in accumulator layout, V a tile of `16 * KEY_TILES` rows; `scratch` is this
     /// warp's part of the region "p".
     ///
     /// # Safety
     /// All lanes of the warp call it together, and V is written and visible.
-    unsafe fn step(&mut self, factors: [f32; 2], p: &[[f32; 8]; KEY_TILES], v: SharedAddr, scratch: SharedAddr);
+    unsafe fn step(&mut self, factors: Option<[f32; 2]>, p: &[[f32; 8]; KEY_TILES], v: SharedAddr, scratch: SharedAddr);
 
     /// Writes `normalisers * O` as rows `row ..` of a tile of `rows` rows; `normalisers` are those of this lane's two rows.
     ///
@@ -45,10 +45,18 @@ impl<E: Element16, const KEY_TILES: usize, const DIM_TILES: usize> ValueProduct<
     }
 
     #[inline(always)]
-    unsafe fn step(&mut self, factors: [f32; 2], p: &[[f32; 8]; KEY_TILES], v: SharedAddr, _scratch: SharedAddr) {
-        for dim_tile in 0..DIM_TILES {
-            for register in 0..8 {
-                self.out[dim_tile][register] *= factors[register / 2 % 2];
+    unsafe fn step(
+        &mut self,
+        factors: Option<[f32; 2]>,
+        p: &[[f32; 8]; KEY_TILES],
+        v: SharedAddr,
+        _scratch: SharedAddr,
+    ) {
+        if let Some(factors) = factors {
+            for dim_tile in 0..DIM_TILES {
+                for register in 0..8 {
+                    self.out[dim_tile][register] *= factors[register / 2 % 2];
+                }
             }
         }
         let v_fragments = Fragments::rows_first(v, 16 * KEY_TILES);
@@ -139,7 +147,13 @@ impl<E: Element16, const KEY_TILES: usize, const DIM_TILES: usize> ValueProduct<
     }
 
     #[inline(always)]
-    unsafe fn step(&mut self, factors: [f32; 2], p: &[[f32; 8]; KEY_TILES], v: SharedAddr, scratch: SharedAddr) {
+    unsafe fn step(
+        &mut self,
+        factors: Option<[f32; 2]>,
+        p: &[[f32; 8]; KEY_TILES],
+        v: SharedAddr,
+        scratch: SharedAddr,
+    ) {
         let (keys, lane) = (16 * KEY_TILES, lane());
         // SAFETY: the scratch is this warp's, and the barriers order its lanes' stores and loads.
         unsafe {
@@ -150,13 +164,15 @@ impl<E: Element16, const KEY_TILES: usize, const DIM_TILES: usize> ValueProduct<
                     scratch.offset((key * WARP_ROWS as u32 + row) * 4).store(p[key_tile][register as usize]);
                 }
             }
-            let factors = broadcast_rows(scratch.offset((keys * WARP_ROWS * 4) as u32), factors);
-            for panel in 0..DIM_TILES / 4 {
-                for row in 0..WARP_ROWS {
-                    self.out[panel][row][0] *= factors[row];
-                    self.out[panel][row][1] *= factors[row];
+            if let Some(factors) = factors {
+                let factors = broadcast_rows(scratch.offset((keys * WARP_ROWS * 4) as u32), factors);
+                for panel in 0..DIM_TILES / 4 {
+                    for row in 0..WARP_ROWS {
+                        self.out[panel][row] = self.out[panel][row].map(|value| value * factors[row]);
+                    }
                 }
             }
+            warp::sync_warp(warp::FULL_MASK);
             for key in 0..keys as u32 {
                 let p = load_rows(scratch.offset(key * WARP_ROWS as u32 * 4));
                 for panel in 0..DIM_TILES / 4 {

@@ -360,7 +360,6 @@ pub const ATTENTION: &[AttentionVariant] = {
         // At this head dimension 64 keys a step do not fit the register budget.
         Row::wmma("attention_f16_d128_wmma_64x32_s2", F16, 128, tile(64, 32, 2)),
         Row::wmma("attention_f16_d128_wmma_32x32_s2", F16, 128, tile(32, 32, 2)),
-        Row::wmma("attention_f16_d128_wmma_64x32_s1", F16, 128, tile(64, 32, 1)),
         Row::wmma("attention_f16_d128_wmma_128x32_s1", F16, 128, tile(128, 32, 1)),
         Row::wmma("attention_f16_d128_wmma_64x32_s2_fma", F16, 128, scalar_pv(tile(64, 32, 2))),
         // Every other head dimension, and the oracle on the card.
