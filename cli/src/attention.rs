@@ -38,7 +38,7 @@ pub(crate) struct AttentionArgs {
 #[derive(Debug, Args)]
 pub(crate) struct InputArgs {
     /// NPY file of Q.
-    #[arg(long, requires_all = ["k", "v"], required_unless_present = "safetensors")]
+    #[arg(long, requires_all = ["k", "v"])]
     q: Option<PathBuf>,
     /// NPY file of K.
     #[arg(long, requires_all = ["q", "v"])]
@@ -81,6 +81,11 @@ enum DtypeName {
     F16,
     Bf16,
 }
+
+/// No file of inputs is named.
+#[derive(Debug, thiserror::Error)]
+#[error("give --q, --k and --v, or --safetensors")]
+pub(crate) struct NoInput;
 
 /// The error of O exceeds its limit.
 #[derive(Debug, thiserror::Error)]
@@ -128,7 +133,7 @@ impl HowArgs {
 
 /// Reads, computes, checks and writes, in this order.
 pub(crate) fn run(args: &AttentionArgs) -> anyhow::Result<()> {
-    let tensors = args.input.read()?.expect("clap requires one form of input");
+    let tensors = args.input.read()?.ok_or(NoInput)?;
     match args.how.problem(tensors)? {
         AnyProblem::F16(problem) => run_typed(args, &problem),
         AnyProblem::Bf16(problem) => run_typed(args, &problem),

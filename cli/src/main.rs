@@ -108,6 +108,7 @@ fn is_bad_request(error: &anyhow::Error) -> bool {
         );
     }
     error.is::<problem::ProblemError>()
+        || error.is::<attention::NoInput>()
         || error.is::<report::ReportError>()
         || error.is::<compare::NothingInCommon>()
         || error.is::<bench::BenchError>()

@@ -206,7 +206,7 @@ fn options_out_of_range_are_refused() {
     assert_refused(&attention(&inputs, &out, &["--lse", out.to_str().unwrap()]), "the same file");
     assert_refused(&ferrotile(&["demo", "--device", "gpu"]), "expected auto, cpu, cuda or cuda:N");
     assert_refused(&ferrotile(&["attention", "--q", "q.npy", "--out", "o.npy"]), "--k");
-    assert_refused(&ferrotile(&["attention", "--out", "o.npy"]), "required");
+    assert_refused(&ferrotile(&["attention", "--out", "o.npy"]), "give --q, --k and --v, or --safetensors");
     assert_eq!(scratch.names(), ["k.npy", "q.npy", "v.npy"]);
 }
 
@@ -271,6 +271,9 @@ fn results_are_compared_by_case() {
 fn the_demo_runs_on_the_cpu() {
     let scratch = Scratch::new("demo");
     let [q, k, v] = scratch.ones(&[1, 1, 4, 8], &[1, 1, 4, 8]).map(|path| path.to_str().unwrap().to_owned());
+    let bare = ferrotile(&["demo", "--device", "cpu"]);
+    assert_succeeded(&bare);
+    assert!(!String::from_utf8_lossy(&bare.stdout).contains("given input"));
     let output = ferrotile(&["demo", "--device", "cpu", "--q", &q, "--k", &k, "--v", &v]);
     assert_succeeded(&output);
     let stdout = String::from_utf8_lossy(&output.stdout);
