@@ -70,6 +70,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         for family in &families {
             let file = out.join(embed::file_name(family, arch));
             let build = CudaBuilder::new(root().join("kernels-gpu").join(family)).arch(arch).copy_to(&file).build()?;
+            if build.messages().contains("warning:") {
+                eprint!("{}", build.messages());
+            }
             let cubin = file.with_extension("cubin");
             let report = ptxas.as_ref().map(|ptxas| ptxas.assemble(&file, arch, &cubin)).transpose()?;
             if report.is_some() && !arguments.cubin {
