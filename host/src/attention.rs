@@ -248,7 +248,7 @@ impl AttentionPlan {
             scale,
             variant,
             blocks,
-            kernel: gpu.family("attention")?.kernel(variant.name)?,
+            kernel: gpu.kernel("attention", variant.name)?,
         })
     }
 

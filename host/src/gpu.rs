@@ -8,13 +8,14 @@ use layout::Arch;
 
 use crate::driver::{self, Device, DeviceFacts};
 use crate::error::{Error, Result};
-use crate::launch::Module;
+use crate::launch::{Kernel, Module};
+use crate::ptx::{embedded_ptx, with_one_entry};
 use crate::stream::{Event, Stream};
 
 /// A graphics card, ready for work.
 ///
 /// It uses the card's primary context, as the CUDA runtime, cudarc, candle and PyTorch do, so that device addresses are
-/// valid across them. The context and the kernel modules stay loaded until the process ends. Clones are cheap and are the
+/// valid across them. The context and the kernels stay loaded until the process ends. Clones are cheap and are the
 /// same card; any thread may use any of them, whatever context is current there.
 ///
 /// Work on one stream runs in order; work on different streams is ordered only by [`Event`]s. Unordered accesses to one
@@ -27,11 +28,11 @@ pub struct Gpu {
 struct Inner {
     device: Arc<Device>,
     arch: Arch,
-    families: Mutex<HashMap<(String, Arch), FamilySlot>>,
+    kernels: Mutex<HashMap<(String, Arch, String), KernelSlot>>,
 }
 
-/// The module of one family and architecture, locked while it loads so that other families need not wait.
-type FamilySlot = Arc<Mutex<Option<Module>>>;
+/// One kernel of a family and architecture, locked while it loads so that others need not wait.
+type KernelSlot = Arc<Mutex<Option<Kernel>>>;
 
 /// The cards that were opened; they stay so, which lets borrowed streams of other libraries refer to them.
 static OPEN: Mutex<Vec<&'static Gpu>> = Mutex::new(Vec::new());
@@ -79,7 +80,7 @@ impl Gpu {
             return Err(Error::UnsupportedDevice { ordinal, name, found, embedded });
         };
         let device = Arc::new(Device::open(facts)?);
-        let inner = Arc::new(Inner { device, arch, families: Mutex::default() });
+        let inner = Arc::new(Inner { device, arch, kernels: Mutex::default() });
         let gpu: &'static Gpu = Box::leak(Box::new(Gpu { inner }));
         open.push(gpu);
         Ok(gpu)
@@ -157,23 +158,28 @@ impl Gpu {
         Module::load(&self.inner.device, "PTX", ptx)
     }
 
-    /// The module of a kernel family of this crate for [`Gpu::arch`], loaded on first use.
-    pub fn family(&self, family: &str) -> Result<Module> {
-        self.family_for(family, self.arch())
+    /// A kernel of this crate for [`Gpu::arch`]: that of `entry` in a family such as `"attention"`. The first call for each
+    /// entry compiles it, which takes the driver some tenths of a second unless its cache on disk has it.
+    ///
+    /// # Errors
+    /// [`Error::NoPtx`] and [`Error::NoKernel`] where there is no such family or entry, [`Error::Jit`].
+    pub fn kernel(&self, family: &str, entry: &str) -> Result<Kernel> {
+        self.kernel_for(family, self.arch(), entry)
     }
 
-    /// The module of a kernel family for an architecture that runs on the card, loaded on first use. An older architecture
-    /// than [`Gpu::arch`] serves to compare kernels.
-    pub fn family_for(&self, family: &str, arch: Arch) -> Result<Module> {
-        let slot = lock(&self.inner.families).entry((family.to_owned(), arch)).or_default().clone();
+    /// As [`Gpu::kernel`], for any architecture that runs on the card. An older one than [`Gpu::arch`] serves to compare kernels.
+    pub fn kernel_for(&self, family: &str, arch: Arch, entry: &str) -> Result<Kernel> {
+        let slot = lock(&self.inner.kernels).entry((family.to_owned(), arch, entry.to_owned())).or_default().clone();
         let mut loaded = lock(&slot);
-        if let Some(module) = &*loaded {
-            return Ok(module.clone());
+        if let Some(kernel) = &*loaded {
+            return Ok(kernel.clone());
         }
-        let ptx =
-            crate::ptx::embedded_ptx(family, arch).ok_or_else(|| Error::NoPtx { family: family.to_owned(), arch })?;
-        let module = Module::load(&self.inner.device, &format!("{family} ({arch})"), ptx)?;
-        Ok(loaded.insert(module).clone())
+        let module = format!("{family} ({arch})");
+        let ptx = embedded_ptx(family, arch).ok_or_else(|| Error::NoPtx { family: family.to_owned(), arch })?;
+        let alone = with_one_entry(ptx, entry)
+            .ok_or_else(|| Error::NoKernel { kernel: entry.to_owned(), module: module.clone() })?;
+        let kernel = Module::load(&self.inner.device, &module, &alone)?.kernel(entry)?;
+        Ok(loaded.insert(kernel).clone())
     }
 
     pub(crate) fn device(&self) -> &Arc<Device> {
