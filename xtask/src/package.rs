@@ -1,13 +1,13 @@
 //! `cargo xtask package`.
 //!
 //! The package is a workspace of the crates that run on the CPU, with the PTX in `host/ptx`, where the build script of the library
-//! looks before it compiles device code. It has no `rust-toolchain.toml`: any stable Rust of the stated version compiles it.
+//! looks before it compiles device code. It has no `rust-toolchain.toml`: stable Rust compiles it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use cuda_builder::toolchain::clean_environment;
 use cuda_builder::{Arch, CudaBuilder, embed};
 
@@ -64,7 +64,9 @@ fn verify(folder: &Path, target: &Path) -> Result<()> {
     let mut cargo = Command::new("rustup");
     clean_environment(&mut cargo);
     cargo.args(["run", "stable", "cargo", "build", "--workspace", "--target-dir"]).arg(target).current_dir(folder);
-    workspace::run(&mut cargo)
+    workspace::run(&mut cargo)?;
+    ensure!(!target.join("cuda-builder").exists(), "the package compiled device code instead of using its PTX");
+    Ok(())
 }
 
 /// The manifest of the workspace with the members of the package alone.
