@@ -1,5 +1,6 @@
 //! `ferrotile attention`: attention on tensors from files.
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
@@ -148,14 +149,7 @@ fn run_typed<T: Half>(args: &AttentionArgs, problem: &Problem<T>) -> anyhow::Res
     }
     let options = args.how.options(args.variant.clone());
     let solution = solve(&args.device, problem, &options)?;
-    if args.check {
-        let exact = problem.exact(&options);
-        let error = tolerance::max_error(&solution.out, &exact.out);
-        println!("largest error against f64: {error:.3e}, tolerance: {:.3e}", exact.limit);
-        if error > exact.limit {
-            return Err(CheckFailed { error, limit: exact.limit }.into());
-        }
-    }
+    let checked = args.check.then(|| check(problem, &solution, &options)).transpose()?;
     let sizes = &problem.sizes;
     let out = Tensor { shape: sizes.q_shape(problem.layout).to_vec(), elements: T::elements(solution.out) };
     let lse = Tensor { shape: vec![sizes.batch, sizes.q_heads, sizes.q_len], elements: Elements::F32(solution.lse) };
@@ -164,7 +158,24 @@ fn run_typed<T: Half>(args: &AttentionArgs, problem: &Problem<T>) -> anyhow::Res
     let lse_written = lse_file.as_ref().map(|file| file.write("lse", &lse)).transpose()?;
     written.publish()?;
     lse_written.map_or(Ok(()), |lse| lse.publish())?;
+    if let Some(line) = checked {
+        writeln!(io::stdout(), "{line}")?;
+    }
     Ok(())
+}
+
+/// Compares O with the f64 reference; the line that says how far it is.
+fn check<T: Half>(
+    problem: &Problem<T>,
+    solution: &Solution<T>,
+    options: &AttentionOptions,
+) -> Result<String, CheckFailed> {
+    let exact = problem.exact(options);
+    let (error, limit) = (tolerance::max_error(&solution.out, &exact.out), exact.limit);
+    if error > limit {
+        return Err(CheckFailed { error, limit });
+    }
+    Ok(format!("largest error against f64: {error:.3e}, tolerance: {limit:.3e}"))
 }
 
 fn solve<T: Half>(

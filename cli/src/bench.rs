@@ -1,6 +1,7 @@
 //! `ferrotile bench`: times of kernels.
 
 use std::fs;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -94,7 +95,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
         tensor::check_place(path)?;
     }
     let gpu = Gpu::new(args.device)?;
-    println!("{}, {} multiprocessors, {} PTX", gpu.name(), gpu.multiprocessors(), gpu.arch());
+    writeln!(io::stdout(), "{}, {} multiprocessors, {} PTX", gpu.name(), gpu.multiprocessors(), gpu.arch())?;
     let mut timer = Timer::new(&gpu, Repeats { warmup: args.warmup, iterations: args.iterations })?;
     // indicatif draws nothing where stderr is not a terminal.
     let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}").expect("the template is valid");
@@ -123,12 +124,12 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
         "shared bytes",
         "blocks/SM",
     ];
-    print!("{}", table(&heading, &lines));
     if let Some(path) = &args.json {
         let report = Report { device: gpu.name().to_owned(), rows };
         fs::write(path, serde_json::to_string_pretty(&report)? + "\n")
             .map_err(|source| FileError::Write { path: path.clone(), source })?;
     }
+    write!(io::stdout(), "{}", table(&heading, &lines))?;
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! `ferrotile compare`: our times beside those of a baseline.
 
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -29,7 +30,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     if ours.device != baseline.device {
         eprintln!("warning: the results are from different devices: {} and {}", ours.device, baseline.device);
     }
-    print!("{}", comparison(&ours.rows, &baseline.rows).ok_or(NothingInCommon)?);
+    write!(io::stdout(), "{}", comparison(&ours.rows, &baseline.rows).ok_or(NothingInCommon)?)?;
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! `ferrotile demo`: every kernel on one input, its error and its time.
 
+use std::io::{self, Write};
 use std::time::Instant;
 
 use clap::Args;
@@ -42,7 +43,7 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let options = args.how.options(None);
     let device = args.device.open()?;
     if let Device::Gpu(gpu) = &device {
-        println!("{}, {} PTX", gpu.name(), gpu.arch());
+        writeln!(io::stdout(), "{}, {} PTX", gpu.name(), gpu.arch())?;
     }
     let mut generated = random::problem::<f16>(GENERATED, 0);
     generated.layout = options.layout;
@@ -57,12 +58,13 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
 /// Prints the table of one input.
 fn show<T: Half>(title: &str, device: &Device, problem: &Problem<T>, options: &AttentionOptions) -> anyhow::Result<()> {
     let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = problem.sizes;
-    println!(
+    writeln!(
+        io::stdout(),
         "\nattention on {title} input: batch {batch}, heads {q_heads} (keys {kv_heads}), rows {q_len}, keys {k_len}, head \
          dimension {head_dim}, mask {}, {}",
         options.mask,
         T::DTYPE,
-    );
+    )?;
     let began = Instant::now();
     let exact_out = problem.solve_exactly(options).0;
     let exact_us = began.elapsed().as_secs_f64() * 1e6;
@@ -84,8 +86,8 @@ fn show<T: Half>(title: &str, device: &Device, problem: &Problem<T>, options: &A
             lines.push(line(&measured.kernel, measured.error, measured.us, problem, options));
         }
     }
-    print!("{}", table(&["kernel", "largest error", "time us", "TFLOP/s"], &lines));
-    println!("tolerance: {:.3e}", exact.limit);
+    let heading = ["kernel", "largest error", "time us", "TFLOP/s"];
+    writeln!(io::stdout(), "{}tolerance: {:.3e}", table(&heading, &lines), exact.limit)?;
     wrong.map_or(Ok(()), |kernel| Err(WrongResult(kernel).into()))
 }
 

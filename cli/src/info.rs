@@ -1,5 +1,7 @@
 //! `ferrotile info`: the driver, the cards and the kernels of this build.
 
+use std::io::{self, Write};
+
 use ferrotile::{Arch, Gpu, embedded_ptx};
 use layout::attention::ATTENTION;
 
@@ -12,9 +14,10 @@ fn families() -> [(&'static str, Vec<&'static str>); 1] {
 
 /// Prints what this machine and this build have.
 pub(crate) fn run() -> anyhow::Result<()> {
-    println!("ferrotile {}", env!("CARGO_PKG_VERSION"));
-    cards()?;
-    println!("\nPTX of this build:");
+    let mut out = io::stdout();
+    writeln!(out, "ferrotile {}", env!("CARGO_PKG_VERSION"))?;
+    cards(&mut out)?;
+    writeln!(out, "\nPTX of this build:")?;
     for (family, entries) in families() {
         let mut lines = Vec::new();
         for arch in Arch::ALL {
@@ -22,26 +25,28 @@ pub(crate) fn run() -> anyhow::Result<()> {
             let present = entries.iter().filter(|name| has_entry(ptx, name)).count();
             lines.push(vec![family.to_owned(), arch.to_string(), ptx.len().to_string(), present.to_string()]);
         }
-        print!("{}", table(&["family", "architecture", "bytes", "entries"], &lines));
-        println!("\nkernels of {family}:");
-        entries.iter().for_each(|name| println!("  {name}"));
+        write!(out, "{}", table(&["family", "architecture", "bytes", "entries"], &lines))?;
+        writeln!(out, "\nkernels of {family}:")?;
+        for name in &entries {
+            writeln!(out, "  {name}")?;
+        }
     }
     Ok(())
 }
 
 /// Prints the driver and the cards, or why there is none.
-fn cards() -> ferrotile::Result<()> {
+fn cards(out: &mut impl Write) -> anyhow::Result<()> {
     let gpus = Gpu::all()?;
     let Some(first) = gpus.first() else {
         // Opening the first card says why there is none: no driver, no card, or one that is too old.
         match Gpu::new(0) {
-            Err(reason) => println!("devices: none that ferrotile can use ({reason})"),
-            Ok(_) => println!("devices: none"),
+            Err(reason) => writeln!(out, "devices: none that ferrotile can use ({reason})")?,
+            Ok(_) => writeln!(out, "devices: none")?,
         }
         return Ok(());
     };
     let (major, minor) = first.driver_version();
-    println!("driver: CUDA {major}.{minor}");
+    writeln!(out, "driver: CUDA {major}.{minor}")?;
     let line = |gpu: &Gpu| {
         let (major, minor) = gpu.compute_capability();
         vec![
@@ -54,7 +59,11 @@ fn cards() -> ferrotile::Result<()> {
         ]
     };
     let lines: Vec<_> = gpus.iter().map(line).collect();
-    print!("{}", table(&["device", "number", "capability", "memory GiB", "multiprocessors", "runs PTX of"], &lines));
+    write!(
+        out,
+        "{}",
+        table(&["device", "number", "capability", "memory GiB", "multiprocessors", "runs PTX of"], &lines)
+    )?;
     Ok(())
 }
 

@@ -20,6 +20,7 @@ mod statistics;
 mod table;
 mod tensor;
 
+use std::io;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -62,6 +63,10 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        // The reader of the output has seen enough (`ferrotile info | head -1`).
+        Err(error) if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) => {
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             eprintln!("error: {}", one_line(&error.to_string()));
             ExitCode::from(if is_bad_request(&error) { 2 } else { 1 })

@@ -199,7 +199,8 @@ impl OutputFile {
 
     /// Whether both are the same file.
     pub(crate) fn is(&self, other: &OutputFile) -> bool {
-        self.path == other.path
+        let place = |path: &Path| Some((folder(path).canonicalize().ok()?, path.file_name()?.to_owned()));
+        place(&self.path) == place(&other.path)
     }
 
     /// Writes the tensor, called `name` in a safetensors file, beside the final path: a reader never sees half a file.

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// A folder for one test, removed when the test passes.
 struct Scratch {
@@ -43,6 +43,21 @@ impl Scratch {
         [self.npy("q.npy", "<f2", q, &ONE), self.npy("k.npy", "<f2", kv, &ONE), self.npy("v.npy", "<f2", kv, &ONE)]
     }
 
+    /// Q, K and V of f16 numbers between 1 and 2 of either sign, different for each element.
+    fn waves(&self, q: [usize; 4], kv: [usize; 4]) -> [PathBuf; 3] {
+        [("q", q, 7_u32), ("k", kv, 11), ("v", kv, 13)].map(|(name, shape, step)| {
+            let path = self.npy(&format!("{name}.npy"), "<f2", &shape, &ONE);
+            let mut bytes = fs::read(&path).unwrap();
+            let data = shape.iter().product::<usize>() * 2;
+            let start = bytes.len() - data;
+            for (index, element) in bytes[start..].chunks_mut(2).enumerate() {
+                let hash = (index as u32 + 1).wrapping_mul(2_654_435_761).wrapping_mul(step) >> 16;
+                element.copy_from_slice(&(0x3C00 | (hash as u16 & 0x83FF)).to_le_bytes());
+            }
+            self.write(&format!("{name}.npy"), &bytes)
+        })
+    }
+
     /// The names of the files in the folder.
     fn names(&self) -> Vec<String> {
         let mut names: Vec<_> = fs::read_dir(&self.folder)
@@ -65,9 +80,13 @@ impl Drop for Scratch {
 /// 1.0 in f16, little-endian.
 const ONE: [u8; 2] = [0x00, 0x3C];
 
-/// Runs the program.
+/// The program: the one that the environment names, as a bundle's script does, or the one that cargo built.
+fn program() -> PathBuf {
+    std::env::var_os("CARGO_BIN_EXE_ferrotile").unwrap_or_else(|| env!("CARGO_BIN_EXE_ferrotile").into()).into()
+}
+
 fn ferrotile(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_ferrotile")).args(args).output().unwrap()
+    Command::new(program()).args(args).output().unwrap()
 }
 
 fn attention(inputs: &[PathBuf; 3], out: &Path, more: &[&str]) -> Output {
@@ -204,6 +223,8 @@ fn options_out_of_range_are_refused() {
     assert_refused(&attention(&inputs, &scratch.path("none/o.npy"), &[]), "folder does not exist");
     let out = scratch.path("o.npy");
     assert_refused(&attention(&inputs, &out, &["--lse", out.to_str().unwrap()]), "the same file");
+    let roundabout = scratch.path(&format!("../{}/o.npy", scratch.folder.file_name().unwrap().to_str().unwrap()));
+    assert_refused(&attention(&inputs, &out, &["--lse", roundabout.to_str().unwrap()]), "the same file");
     assert_refused(&ferrotile(&["demo", "--device", "gpu"]), "expected auto, cpu, cuda or cuda:N");
     assert_refused(&ferrotile(&["attention", "--q", "q.npy", "--out", "o.npy"]), "--k");
     assert_refused(&ferrotile(&["attention", "--out", "o.npy"]), "give --q, --k and --v, or --safetensors");
@@ -249,6 +270,45 @@ fn a_benchmark_of_nothing_is_refused() {
 }
 
 #[test]
+fn attention_is_right_wherever_it_runs() {
+    let scratch = Scratch::new("auto");
+    let inputs = scratch.waves([2, 4, 33, 64], [2, 2, 65, 64]);
+    let [q, k, v] = inputs.each_ref().map(|path| path.to_str().unwrap());
+    let out = scratch.path("o.npy");
+    for mask in ["full", "causal", "window:5,2"] {
+        let fixed =
+            ["attention", "--q", q, "--k", k, "--v", v, "--out", out.to_str().unwrap(), "--check", "--mask", mask];
+        let output = ferrotile(&fixed);
+        assert_succeeded(&output);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains("no CUDA device here") || stderr.contains(" on "), "says where it ran: {stderr}");
+    }
+}
+
+#[test]
+fn a_benchmark_needs_a_card_and_writes_its_rows() {
+    let scratch = Scratch::new("bench");
+    let json = scratch.path("o.json");
+    let case = "1x1x32x64/causal/f16";
+    let fixed = ["bench", "attention", "--case", case, "--variant", "all", "--iterations", "3", "--json"];
+    let output = ferrotile(&[&fixed[..], &[json.to_str().unwrap()]].concat());
+    if String::from_utf8_lossy(&ferrotile(&["info"]).stdout).contains("devices: none") {
+        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1);
+        assert_eq!(scratch.names(), [""; 0]);
+        return;
+    }
+    assert_succeeded(&output);
+    let text = fs::read_to_string(&json).unwrap();
+    for row in layout::attention::ATTENTION.iter().filter(|row| row.serves(layout::Dtype::F16, 64)) {
+        assert!(text.contains(row.name), "{row}");
+    }
+    assert!(text.contains(case) && text.contains("p90_us") && text.contains("tflops"));
+    let itself = ferrotile(&["compare", json.to_str().unwrap(), json.to_str().unwrap()]);
+    assert_succeeded(&itself);
+}
+
+#[test]
 fn results_are_compared_by_case() {
     let scratch = Scratch::new("compare");
     let report = |name: &str, implementation: &str, us: f64| {
@@ -280,6 +340,15 @@ fn the_demo_runs_on_the_cpu() {
     for expected in ["generated input", "given input", "CPU reference, f64", "CPU reference, f16", "tolerance"] {
         assert!(stdout.contains(expected), "{expected} is not in: {stdout}");
     }
+}
+
+#[test]
+fn a_reader_may_stop_early() {
+    let mut child = Command::new(program()).arg("info").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_succeeded(&output);
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
