@@ -185,8 +185,8 @@ pub fn attention_variants(dtype: Dtype, head_dim: usize) -> impl Iterator<Item =
 /// receives `ln sum_j exp(scale * q_i . k_j)`. Every length may be 0. A row that sees no key gives 0 and an LSE of minus
 /// infinity. Scores, softmax and sums are f32; the tensor-core variants round the probabilities to `T` before P V.
 ///
-/// NaN and infinity spread as in the formula; besides, those in V reach the rows of the same tile of query rows that the mask
-/// hides them from.
+/// NaN and infinity spread as in the formula. Besides, in the tensor-core variants NaN and infinity in V make NaN, in their
+/// column, of hidden rows too, where a row of the same tile of query rows visits the tile of keys that holds them.
 ///
 /// # Errors
 /// [`Error::Shape`], [`Error::Argument`], [`Error::NoVariant`], [`Error::UnknownVariant`] or [`Error::WrongDevice`] for tensors

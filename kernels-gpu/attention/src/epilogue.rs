@@ -55,7 +55,7 @@ pub(crate) unsafe fn store_rows(
 #[inline(always)]
 pub(crate) unsafe fn store_lse(args: &AttentionArgs, work: &Work, results: &[RowResult; 2], warp_row: u32) {
     let lane = lane();
-    if work.lse.is_null() || lane % 4 != 0 {
+    if work.lse.is_null() || !lane.is_multiple_of(4) {
         return;
     }
     for (half, result) in results.iter().enumerate() {

@@ -98,12 +98,15 @@ where
     let k = rows(work.k, args.k_strides.row, args.k_len);
     let v = rows(work.v, args.v_strides.row, args.k_len);
     let stage_tile = |region: SmemRegion, step: u32| base.offset(region.stage_offset(step % region.stages));
-    // SAFETY (of the calls): every thread of the block calls them, after the barrier that frees the tile.
-    let copy_k = |step: u32| unsafe {
-        k.copy_to_tile(stage_tile(k_region, step), step * step_keys, tile.n, columns, threads, tile.copy);
+    let copy_k = |step: u32| {
+        let k_tile = stage_tile(k_region, step);
+        // SAFETY: every thread of the block is here, after the barrier that frees the tile; some row sees a key of the step.
+        unsafe { k.copy_to_tile(k_tile, step * step_keys, tile.n, columns, threads, tile.copy) };
     };
-    let copy_v = |step: u32| unsafe {
-        v.copy_to_tile(stage_tile(v_region, step), step * step_keys, tile.n, columns, threads, tile.copy);
+    let copy_v = |step: u32| {
+        let v_tile = stage_tile(v_region, step);
+        // SAFETY: as for K.
+        unsafe { v.copy_to_tile(v_tile, step * step_keys, tile.n, columns, threads, tile.copy) };
     };
 
     // The steps whose keys some row of the block sees.

@@ -166,7 +166,7 @@ impl Fragments {
 
     #[inline(always)]
     fn new(tile: SharedAddr, rows: usize, row: u32, chunk: u32) -> Self {
-        Self { row: tile.offset(row * PANEL_ROW_BYTES), chunk_bytes: (chunk ^ row % 8) * CHUNK_BYTES, rows }
+        Self { row: tile.offset(row * PANEL_ROW_BYTES), chunk_bytes: (chunk ^ (row % 8)) * CHUNK_BYTES, rows }
     }
 
     /// Address of this lane's part of the fragment whose rows start at `16 * row_tile` and columns at `16 * column_tile`.
@@ -174,7 +174,7 @@ impl Fragments {
     fn address(self, row_tile: usize, column_tile: usize) -> SharedAddr {
         let panel_row = (column_tile / PANEL_TILES * self.rows + row_tile * 16) as u32;
         // A 16-column tile starts at an even chunk, to which the lane's chunk (0 or 1) is added: an XOR, as the swizzle is.
-        let chunk_bytes = (column_tile % PANEL_TILES * 2) as u32 * CHUNK_BYTES ^ self.chunk_bytes;
+        let chunk_bytes = ((column_tile % PANEL_TILES * 2) as u32 * CHUNK_BYTES) ^ self.chunk_bytes;
         self.row.offset(chunk_bytes).offset(panel_row * PANEL_ROW_BYTES)
     }
 

@@ -109,7 +109,7 @@ unsafe fn broadcast_rows(region: SharedAddr, values: [f32; 2]) -> [f32; WARP_ROW
     let lane = lane();
     // SAFETY: the region is this warp's; the barriers order its lanes' stores and loads.
     unsafe {
-        if lane % 4 == 0 {
+        if lane.is_multiple_of(4) {
             region.offset(lane).store(values[0]);
             region.offset(lane + 32).store(values[1]);
         }
@@ -142,7 +142,7 @@ impl<E: Element16, const KEY_TILES: usize, const DIM_TILES: usize> ValueProduct<
 {
     #[inline(always)]
     fn zero() -> Self {
-        const { assert!(DIM_TILES % 4 == 0 && DIM_TILES / 4 <= MAX_PANELS) };
+        const { assert!(DIM_TILES.is_multiple_of(4) && DIM_TILES / 4 <= MAX_PANELS) };
         Self { out: [[[0.0; 2]; WARP_ROWS]; MAX_PANELS], element: PhantomData }
     }
 

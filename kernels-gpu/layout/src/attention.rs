@@ -381,16 +381,16 @@ const _: () = {
         let row = &ATTENTION[index];
         let smem = row.smem().assert_fits(Arch::Sm89);
         assert!(
-            row.head_dim * row.dtype.size_bytes() % TILE_SWIZZLE.row_bytes() as usize == 0
+            (row.head_dim * row.dtype.size_bytes()).is_multiple_of(TILE_SWIZZLE.row_bytes() as usize)
                 && row.head_dim <= MAX_HEAD_DIM
         );
         if let AttentionKernel::Wmma(tile) = row.kernel {
-            assert!(tile.m % WARP_ROWS == 0 && tile.n % 16 == 0, "tiles are made of 16x16 products");
+            assert!(tile.m.is_multiple_of(WARP_ROWS) && tile.n.is_multiple_of(16), "tiles are made of 16x16 products");
             assert!(tile.stages == 1 || tile.stages == 2);
             assert!(row.threads() <= 1024 && row.min_blocks() >= 1);
             let row_chunks = row.head_dim * row.dtype.size_bytes() / 16;
             assert!(
-                (tile.n * row_chunks) % row.threads() as usize == 0,
+                (tile.n * row_chunks).is_multiple_of(row.threads() as usize),
                 "each thread copies as many chunks as any other"
             );
             // Two blocks on a multiprocessor of sm_80 at head dimension 64; each takes 1 KiB for the system.

@@ -68,16 +68,22 @@ pub unsafe fn mbarrier_parity(out: *mut [u32; 6]) {
     let barrier = shared::dynamic().offset(MBARRIER.get("barrier").offset_bytes);
     // SAFETY: the only thread initialises the barrier, and arrives once in each of two phases.
     unsafe {
-        let parities = || [mbarrier::try_wait_parity(barrier, 0) as u32, mbarrier::try_wait_parity(barrier, 1) as u32];
+        // Each answer is stored before the next arrival, which releases it: a try_wait whose answer is not needed yet is still
+        // under way in the hardware when a later arrival of the same thread completes the phase.
+        let write_parities = |when: usize| {
+            for parity in 0..2 {
+                let complete = mbarrier::try_wait_parity(barrier, parity) as u32;
+                cuda_std::global::store(out.cast::<u32>().wrapping_add(2 * when + parity as usize), complete);
+            }
+        };
         mbarrier::init(barrier, 1);
         fence::mbarrier_init();
         fence::proxy_async_shared();
-        let start = parities();
+        write_parities(0);
         mbarrier::arrive_expect_tx(barrier, 0);
         mbarrier::wait_parity(barrier, 0);
-        let first = parities();
+        write_parities(1);
         mbarrier::arrive_expect_tx(barrier, 16);
-        let second = parities();
-        *out = [start[0], start[1], first[0], first[1], second[0], second[1]];
+        write_parities(2);
     }
 }

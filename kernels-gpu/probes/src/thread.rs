@@ -60,7 +60,14 @@ pub unsafe fn thread_sync(out: *mut [u32; 2]) {
 #[kernel]
 pub unsafe fn thread_block_fence(message: *mut u32) {
     // SAFETY: the three words are touched by atomic accesses alone.
-    unsafe { pass_message(message, thread::thread_idx_x() / 32, thread::thread_idx_x() % 32 == 0, thread::block_fence) }
+    unsafe {
+        pass_message(
+            message,
+            thread::thread_idx_x() / 32,
+            thread::thread_idx_x().is_multiple_of(32),
+            thread::block_fence,
+        )
+    }
 }
 
 /// Block 0 passes a message to block 1 through global memory, with a fence of the device on both sides.

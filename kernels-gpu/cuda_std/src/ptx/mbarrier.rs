@@ -104,6 +104,9 @@ pub unsafe fn arrive_expect_tx(barrier: SharedAddr, bytes: u32) {
 /// Whether the phase of this parity, the current or the preceding one, has completed; the hardware may wait a while
 /// first.
 ///
+/// The hardware goes on with what does not need the answer: an arrival of the same thread further on can complete the phase
+/// that is still being waited for.
+///
 /// PTX: `mbarrier.try_wait.parity.shared::cta.b64` (PTX 7.8, sm_90), acquire semantics in the block if it has.
 ///
 /// # Safety
