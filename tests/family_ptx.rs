@@ -1,0 +1,85 @@
+//! The PTX that the library embeds, against the tables of variants: every row is an entry and every entry a row, with the row's
+//! launch bounds and as many tensor-core, copy and barrier instructions as its loop has.
+
+use std::collections::BTreeMap;
+
+use cuda_builder::ptx::{Entry, Module};
+use ferrotile::embedded_ptx;
+use layout::Arch;
+use layout::attention::{ATTENTION, AttentionKernel, AttentionVariant, PvUnit, TileCopy};
+
+fn attention(arch: Arch) -> Module {
+    Module::parse(embedded_ptx("attention", arch).expect("every architecture is embedded by default")).unwrap()
+}
+
+/// Calls `check` with every row and its entry, on every architecture.
+fn for_every_row(check: impl Fn(&AttentionVariant, &Entry)) {
+    for arch in Arch::ALL {
+        let module = attention(arch);
+        for row in ATTENTION {
+            let entry = module.entries.iter().find(|entry| entry.name == row.name);
+            check(row, entry.unwrap_or_else(|| panic!("{arch}: no entry for the row {row}")));
+        }
+    }
+}
+
+#[test]
+fn entries_are_exactly_the_rows() {
+    for arch in Arch::ALL {
+        let count = |names: Vec<&str>| {
+            names.into_iter().map(str::to_owned).fold(BTreeMap::<String, usize>::new(), |mut counts, name| {
+                *counts.entry(name).or_default() += 1;
+                counts
+            })
+        };
+        let module = attention(arch);
+        let entries = count(module.entries.iter().map(|entry| entry.name.as_str()).collect());
+        assert_eq!(entries, count(ATTENTION.iter().map(|row| row.name).collect()), "{arch}");
+    }
+}
+
+#[test]
+fn version_and_target_are_pinned() {
+    for arch in Arch::ALL {
+        let module = attention(arch);
+        assert_eq!(module.version, arch.ptx_version(), "{arch}");
+        assert_eq!(module.target, arch.target_cpu());
+        assert!(module.functions.is_empty() && module.extern_functions.is_empty(), "{arch}: everything is inlined");
+    }
+}
+
+#[test]
+fn launch_bounds_are_the_rows() {
+    for_every_row(|row, entry| {
+        assert_eq!(entry.max_threads, Some(row.threads()), "{row}");
+        assert_eq!(entry.min_blocks, Some(row.min_blocks()), "{row}");
+        assert_eq!(entry.cluster, None, "{row}");
+    });
+}
+
+#[test]
+fn memory_is_addressed_in_its_own_space() {
+    for_every_row(|row, entry| {
+        assert!(!entry.uses_local, "{row} uses local memory");
+        assert_eq!(entry.generic_accesses(), 0, "{row} has generic accesses");
+    });
+}
+
+#[test]
+fn instructions_are_those_of_the_algorithm() {
+    for_every_row(|row, entry| {
+        let AttentionKernel::Wmma(tile) = row.kernel else {
+            assert_eq!((entry.count("wmma"), entry.count("bar.sync")), (0, 0), "{row}");
+            return;
+        };
+        let products = (tile.n / 16) * (row.head_dim / 16);
+        let tensor_core_pv = usize::from(tile.pv == PvUnit::TensorCore);
+        assert_eq!(entry.count("wmma.mma.sync.aligned.row.col.m16n16k16"), products * (1 + tensor_core_pv), "{row}");
+        assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4.trans"), products * tensor_core_pv, "{row}");
+        // With two stages one barrier a step serves K and V; with one stage each has its own.
+        assert_eq!(entry.count("bar.sync"), 3 - tile.stages, "{row}");
+        assert_eq!(entry.count("cp.async.cg.shared.global") > 0, tile.copy == TileCopy::Async, "{row}");
+        // A 16-byte load moves a chunk through registers; no other row has one.
+        assert_eq!(entry.count("ld.global.v4") > 0, tile.copy == TileCopy::ThroughRegisters, "{row}");
+    });
+}
