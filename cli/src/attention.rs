@@ -88,9 +88,9 @@ enum DtypeName {
 #[error("give --q, --k and --v, or --safetensors")]
 pub(crate) struct NoInput;
 
-/// The error of O exceeds its limit.
+/// The error of O exceeds its limit, or is infinite.
 #[derive(Debug, thiserror::Error)]
-#[error("the largest error {error:.3e} exceeds the tolerance {limit:.3e}")]
+#[error("the largest error against f64 is {error:.3e}, the tolerance {limit:.3e}")]
 pub(crate) struct CheckFailed {
     error: f64,
     limit: f64,
@@ -109,6 +109,11 @@ impl InputArgs {
         let (Some(q), Some(k), Some(v)) = (&self.q, &self.k, &self.v) else { return Ok(None) };
         let read = |path: &Path| tensor::read_npy(path);
         Ok(Some([read(q)?, read(k)?, read(v)?]))
+    }
+
+    /// The files that are named.
+    fn paths(&self) -> impl Iterator<Item = &Path> {
+        [&self.q, &self.k, &self.v, &self.safetensors].into_iter().flatten().map(PathBuf::as_path)
     }
 }
 
@@ -144,8 +149,13 @@ pub(crate) fn run(args: &AttentionArgs) -> anyhow::Result<()> {
 fn run_typed<T: Half>(args: &AttentionArgs, problem: &Problem<T>) -> anyhow::Result<()> {
     let out_file = OutputFile::plan(&args.out, T::DTYPE.name())?;
     let lse_file = args.lse.as_ref().map(|path| OutputFile::plan(path, "f32")).transpose()?;
-    if lse_file.as_ref().is_some_and(|lse| lse.is(&out_file)) {
+    if args.lse.as_ref().is_some_and(|lse| out_file.replaces(lse)) {
         return Err(FileError::Output { path: args.out.clone(), reason: "--out and --lse are the same file" }.into());
+    }
+    for input in args.input.paths() {
+        if out_file.replaces(input) || lse_file.as_ref().is_some_and(|lse| lse.replaces(input)) {
+            return Err(FileError::Output { path: input.to_owned(), reason: "an input cannot be an output too" }.into());
+        }
     }
     let options = args.how.options(args.variant.clone());
     let solution = solve(&args.device, problem, &options)?;
@@ -172,7 +182,7 @@ fn check<T: Half>(
 ) -> Result<String, CheckFailed> {
     let exact = problem.exact(options);
     let (error, limit) = (tolerance::max_error(&solution.out, &exact.out), exact.limit);
-    if error > limit {
+    if !exact.accepts(error) {
         return Err(CheckFailed { error, limit });
     }
     Ok(format!("largest error against f64: {error:.3e}, tolerance: {limit:.3e}"))
@@ -190,6 +200,9 @@ fn solve<T: Half>(
             Ok(solution)
         }
         Device::Cpu if options.variant.is_some() => Err(ProblemError::VariantOnCpu.into()),
-        Device::Cpu => Ok(problem.solve_on_cpu(options)),
+        Device::Cpu => {
+            device.announce_cpu();
+            Ok(problem.solve_on_cpu(options))
+        }
     }
 }

@@ -42,8 +42,9 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let given = args.input.read()?.map(|tensors| args.how.problem(tensors)).transpose()?;
     let options = args.how.options(None);
     let device = args.device.open()?;
-    if let Device::Gpu(gpu) = &device {
-        writeln!(io::stdout(), "{}, {} PTX", gpu.name(), gpu.arch())?;
+    match &device {
+        Device::Gpu(gpu) => writeln!(io::stdout(), "{}, {} PTX", gpu.name(), gpu.arch())?,
+        Device::Cpu => args.device.announce_cpu(),
     }
     let mut generated = random::problem::<f16>(GENERATED, 0);
     generated.layout = options.layout;
@@ -80,7 +81,7 @@ fn show<T: Half>(title: &str, device: &Device, problem: &Problem<T>, options: &A
     let mut wrong = None;
     if let Device::Gpu(gpu) = device {
         for measured in on_card(gpu, problem, options, &exact)? {
-            if measured.error > exact.limit {
+            if !exact.accepts(measured.error) {
                 wrong.get_or_insert_with(|| measured.kernel.clone());
             }
             lines.push(line(&measured.kernel, measured.error, measured.us, problem, options));

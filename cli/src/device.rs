@@ -47,18 +47,19 @@ impl FromStr for DeviceChoice {
 }
 
 impl DeviceChoice {
-    /// Opens the device; says on stderr where `auto` falls back to the CPU.
+    /// Opens the device.
     pub(crate) fn open(self) -> ferrotile::Result<Device> {
         match self {
             DeviceChoice::Cpu => Ok(Device::Cpu),
             DeviceChoice::Cuda(ordinal) => Ok(Device::Gpu(Gpu::new(ordinal)?)),
-            DeviceChoice::Auto => Ok(match Gpu::all()?.into_iter().next() {
-                Some(gpu) => Device::Gpu(gpu),
-                None => {
-                    eprintln!("no CUDA device here: running the CPU reference");
-                    Device::Cpu
-                }
-            }),
+            DeviceChoice::Auto => Ok(Gpu::all()?.into_iter().next().map_or(Device::Cpu, Device::Gpu)),
+        }
+    }
+
+    /// Says on stderr that the CPU does the work, unless it was asked to. A request that is refused says that alone.
+    pub(crate) fn announce_cpu(self) {
+        if self == DeviceChoice::Auto {
+            eprintln!("no CUDA device here: running the CPU reference");
         }
     }
 }

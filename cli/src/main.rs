@@ -90,8 +90,14 @@ fn refuse(error: &clap::Error) -> ExitCode {
     ExitCode::from(error.exit_code() as u8)
 }
 
+/// The text as one line of bearable length. What a file says may be in it: its control characters do not reach the terminal.
 fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    const MOST: usize = 1000;
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ").replace(char::is_control, "\u{fffd}");
+    match line.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line,
+    }
 }
 
 /// Whether the request is at fault rather than the machine or the program.
@@ -127,6 +133,13 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_a_file_says_stays_on_one_line_of_bearable_length() {
+        assert_eq!(one_line("a\n  b\u{1b}[31mc\td"), "a b\u{fffd}[31mc d");
+        assert_eq!(one_line(&"\u{e9}".repeat(1000)).chars().count(), 1000);
+        assert_eq!(one_line(&"\u{e9}".repeat(60_000)).chars().count(), 1003);
     }
 
     #[test]

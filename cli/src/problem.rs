@@ -57,6 +57,15 @@ pub(crate) struct Exact {
     pub(crate) limit: f64,
 }
 
+impl Exact {
+    /// Whether O may have this largest error.
+    ///
+    /// An infinite one it may not, though the limit is infinite where scores overflow the f32 of the kernels.
+    pub(crate) fn accepts(&self, error: f64) -> bool {
+        error.is_finite() && error <= self.limit
+    }
+}
+
 /// Why tensors are not an attention problem.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(crate) enum ProblemError {
@@ -142,9 +151,23 @@ fn sizes(q: &[usize], k: &[usize], v: &[usize], layout: Layout) -> Result<Attent
         };
         <[usize; 4]>::try_from(shape).map_err(|_| ProblemError::Rank { tensor, shape: shape.to_vec(), expected })
     });
-    let sizes = AttentionProblem::of_shapes(q?, k?, v?, layout)?;
+    let (q, k, v) = (q?, k?, v?);
+    let sizes = AttentionProblem::of_shapes(q, k, v, layout)?;
     sizes.check()?;
+    for shape in [q, k] {
+        array_fits(shape)?;
+    }
     Ok(sizes)
+}
+
+/// Checks that an array of f64 can have this shape; dimensions of 0 do not make the others smaller.
+fn array_fits(shape: [usize; 4]) -> Result<(), ferrotile::Error> {
+    const ELEMENT_BYTES: usize = size_of::<f64>();
+    let bytes = shape.iter().try_fold(ELEMENT_BYTES, |bytes, &size| bytes.checked_mul(size.max(1)));
+    match bytes {
+        Some(bytes) if bytes <= isize::MAX as usize => Ok(()),
+        _ => Err(ferrotile::Error::TooLarge { shape: shape.to_vec(), element_bytes: ELEMENT_BYTES }),
+    }
 }
 
 impl<T: Half> Problem<T> {

@@ -144,10 +144,10 @@ pub(crate) fn read_safetensors<const N: usize>(
         SafeTensors::deserialize(&bytes).map_err(|reason| FileError::Safetensors { path: path.to_owned(), reason })?;
     let mut tensors = Vec::with_capacity(N);
     for tensor in names {
-        let view = file.tensor(tensor).map_err(|_| {
-            let mut present = file.names();
-            present.sort_unstable();
-            FileError::NoTensor { path: path.to_owned(), tensor, present: present.join(", ") }
+        let view = file.tensor(tensor).map_err(|_| FileError::NoTensor {
+            path: path.to_owned(),
+            tensor,
+            present: listed(file.names()),
         })?;
         let data = view.data();
         let elements = match view.dtype() {
@@ -160,6 +160,16 @@ pub(crate) fn read_safetensors<const N: usize>(
         tensors.push(Tensor { shape: view.shape().to_vec(), elements });
     }
     Ok(tensors.try_into().unwrap_or_else(|_| unreachable!("one tensor was pushed for each name")))
+}
+
+/// The first names in order, and how many there are besides: the file of a model has thousands.
+fn listed(mut names: Vec<&str>) -> String {
+    const SHOWN: usize = 8;
+    names.sort_unstable();
+    let more = names.len().saturating_sub(SHOWN);
+    names.truncate(SHOWN);
+    let shown = names.join(", ");
+    if more == 0 { shown } else { format!("{shown} and {more} more") }
 }
 
 fn numbers<T, const SIZE: usize>(data: &[u8], from_le_bytes: fn([u8; SIZE]) -> T) -> Vec<T> {
@@ -197,10 +207,10 @@ impl OutputFile {
         Ok(OutputFile { path: path.to_owned(), safetensors })
     }
 
-    /// Whether both are the same file.
-    pub(crate) fn is(&self, other: &OutputFile) -> bool {
+    /// Whether it would take the place of the file at `path`.
+    pub(crate) fn replaces(&self, path: &Path) -> bool {
         let place = |path: &Path| Some((folder(path).canonicalize().ok()?, path.file_name()?.to_owned()));
-        place(&self.path) == place(&other.path)
+        place(&self.path) == place(path)
     }
 
     /// Writes the tensor, called `name` in a safetensors file, beside the final path: a reader never sees half a file.
@@ -305,6 +315,14 @@ mod tests {
         let error = read_safetensors(&folder.join("o.safetensors"), ["q"]).unwrap_err().to_string();
         assert!(error.contains("no tensor is called 'q'; it has: o"), "{error}");
         fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_model_with_many_tensors_is_not_listed_in_full() {
+        assert_eq!(listed(vec!["b", "a"]), "a, b");
+        let names: Vec<String> = (0..3000).map(|index| format!("{index:04}")).collect();
+        let text = listed(names.iter().map(String::as_str).collect());
+        assert!(text.starts_with("0000, 0001, ") && text.ends_with("0007 and 2992 more"), "{text}");
     }
 
     #[test]

@@ -90,8 +90,12 @@ fn ferrotile(args: &[&str]) -> Output {
 }
 
 fn attention(inputs: &[PathBuf; 3], out: &Path, more: &[&str]) -> Output {
+    on("cpu", inputs, out, more)
+}
+
+fn on(device: &str, inputs: &[PathBuf; 3], out: &Path, more: &[&str]) -> Output {
     let [q, k, v] = inputs.each_ref().map(|path| path.to_str().unwrap());
-    let fixed = ["attention", "--device", "cpu", "--q", q, "--k", k, "--v", v, "--out", out.to_str().unwrap()];
+    let fixed = ["attention", "--device", device, "--q", q, "--k", k, "--v", v, "--out", out.to_str().unwrap()];
     ferrotile(&[&fixed, more].concat())
 }
 
@@ -203,6 +207,45 @@ fn sizes_without_a_kernel_are_refused() {
 }
 
 #[test]
+fn empty_tensors_with_more_elements_than_the_address_space_are_refused() {
+    let scratch = Scratch::new("vast");
+    let batchless = [0, 1 << 62, 1, 8];
+    let inputs = scratch.ones(&batchless, &batchless);
+    assert_refused(&attention(&inputs, &scratch.path("o.npy"), &[]), "too many elements");
+    let keyless = [1, 1 << 60, 0, 8];
+    let inputs = scratch.ones(&[1, 0, 1, 8], &keyless);
+    assert_refused(&attention(&inputs, &scratch.path("o.npy"), &[]), "too many elements");
+    assert_eq!(scratch.names(), ["k.npy", "q.npy", "v.npy"]);
+}
+
+#[test]
+fn an_input_is_never_an_output() {
+    let scratch = Scratch::new("in-place");
+    let inputs = scratch.ones(&[1, 1, 4, 8], &[1, 1, 4, 8]);
+    let roundabout = |name: &str| scratch.path(&format!("./{name}"));
+    for name in ["q.npy", "k.npy", "v.npy"] {
+        let before = fs::read(scratch.path(name)).unwrap();
+        assert_refused(&attention(&inputs, &roundabout(name), &[]), "cannot be an output too");
+        let lse = roundabout(name);
+        let more = ["--lse", lse.to_str().unwrap()];
+        assert_refused(&attention(&inputs, &scratch.path("o.npy"), &more), "cannot be an output too");
+        assert_eq!(fs::read(scratch.path(name)).unwrap(), before);
+    }
+    assert_eq!(scratch.names(), ["k.npy", "q.npy", "v.npy"]);
+}
+
+#[test]
+fn a_check_without_a_finite_error_fails() {
+    let scratch = Scratch::new("overflow");
+    let inputs = scratch.ones(&[1, 1, 4, 8], &[1, 1, 4, 8]);
+    // Scores of 8e38 are beyond f32, in which the CPU computes as the kernels do.
+    let output = attention(&inputs, &scratch.path("o.npy"), &["--check", "--scale", "1e38"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && stderr.contains("the largest error against f64 is inf"), "{stderr}");
+    assert_eq!(scratch.names(), ["k.npy", "q.npy", "v.npy"]);
+}
+
+#[test]
 fn options_out_of_range_are_refused() {
     let scratch = Scratch::new("options");
     let inputs = scratch.ones(&[1, 1, 4, 8], &[1, 1, 4, 8]);
@@ -213,12 +256,16 @@ fn options_out_of_range_are_refused() {
         (&["--layout", "bdhs"], "possible values: bhsd, bshd"),
         (&["--dtype", "f32"], "possible values: f16, bf16"),
         (&["--variant", "fastest"], "--variant names a kernel of the GPU"),
+        (&["--scale", "-inf"], "expected a finite number"),
+        (&["--mask", "window:1,99999999999999999999"], "window:LEFT,RIGHT"),
         (&["--wat"], "--wat"),
         (&["--safetensors", "x"], "cannot be used with"),
     ];
     for (options, reason) in cases {
         assert_refused(&attention(&inputs, &scratch.path("o.npy"), options), reason);
     }
+    // Where the device is chosen too, nothing is said about the choice.
+    assert_refused(&on("auto", &inputs, &scratch.path("o.npy"), &["--variant", "fastest"]), "variant");
     assert_refused(&attention(&inputs, &scratch.path("o.txt"), &[]), ".npy or .safetensors");
     assert_refused(&attention(&inputs, &scratch.path("none/o.npy"), &[]), "folder does not exist");
     let out = scratch.path("o.npy");
