@@ -80,7 +80,7 @@ impl Rows {
                 let source = next_source;
                 next_source = next_source.wrapping_offset((i64::from(step_rows) * self.stride) as isize);
                 let destination = destination.offset((panel * rows as u32 + step * step_rows) * PANEL_ROW_BYTES);
-                // SAFETY: `source` is the start of a chunk inside the tensor, of which 16 bytes are read, or outside, and none are.
+                // SAFETY: `source` starts a chunk of the tensor, which is read, or lies outside, and nothing is read.
                 unsafe {
                     if let TileCopy::Async = copy {
                         cp_async::cg_16(destination, source, if inside { 16 } else { 0 });

@@ -92,6 +92,18 @@ pub fn index_1d() -> u32 {
     thread_idx_x() + block_idx_x() * block_dim_x()
 }
 
+/// The rank of the block in its cluster: x counts fastest; 0 in a launch without clusters.
+///
+/// PTX: `mov.u32 d, %cluster_ctarank` (PTX 7.8, sm_90).
+#[cfg(target_feature = "sm_90")]
+#[inline(always)]
+pub fn cluster_rank() -> u32 {
+    let rank: u32;
+    // SAFETY: reads a special register, which does not change.
+    unsafe { asm!("mov.u32 {0}, %cluster_ctarank;", out(reg32) rank, options(pure, nomem, nostack, preserves_flags)) }
+    rank
+}
+
 /// Waits until every thread of the block has arrived; memory that any of them wrote before is then visible to all of
 /// them.
 ///

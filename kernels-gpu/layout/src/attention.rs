@@ -339,17 +339,17 @@ pub const ATTENTION: &[AttentionVariant] = {
     use AttentionVariant as Row;
     use Dtype::{Bf16, F16};
     &[
-        // 64 rows by 64 keys, two stages: the best or within 2 % of it at every length.
+        // 64 rows by 64 keys, two stages: the best, or within 4 % of it, at every length.
         Row::wmma("attention_f16_d64_wmma_64x64_s2", F16, 64, tile(64, 64, 2)),
-        // Twice the blocks: 2 % ahead where 64 rows a block leave multiprocessors idle.
+        // Twice the blocks: 4 % ahead where 64 rows a block leave multiprocessors idle.
         Row::wmma("attention_f16_d64_wmma_32x64_s2", F16, 64, tile(32, 64, 2)),
-        // Half the traffic of K and V: 1 % ahead at 4x32x4096, far behind where blocks are few.
+        // Half the traffic of K and V: even at 4x32x4096, far behind where blocks are few.
         Row::wmma("attention_f16_d64_wmma_128x64_s2", F16, 64, tile(128, 64, 2)),
-        // What the second stage gains: 2 to 15 %.
+        // What the second stage gains: 3 to 13 %.
         Row::wmma("attention_f16_d64_wmma_64x64_s1", F16, 64, tile(64, 64, 1)),
         Row::wmma("attention_f16_d64_wmma_32x64_s1", F16, 64, tile(32, 64, 1)),
         Row::wmma("attention_f16_d64_wmma_128x64_s1", F16, 64, tile(128, 64, 1)),
-        // What 64 keys a step gain over 32: 17 to 25 %.
+        // What 64 keys a step gain over 32: 20 to 28 %.
         Row::wmma("attention_f16_d64_wmma_64x32_s2", F16, 64, tile(64, 32, 2)),
         Row::wmma("attention_f16_d64_wmma_32x32_s2", F16, 64, tile(32, 32, 2)),
         Row::wmma("attention_f16_d64_wmma_128x32_s2", F16, 64, tile(128, 32, 2)),

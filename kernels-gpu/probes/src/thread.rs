@@ -34,6 +34,18 @@ pub unsafe fn thread_index_1d(out: *mut u32) {
     unsafe { *out.add(index as usize) = index }
 }
 
+/// Writes the rank of every block of a two-dimensional grid in its cluster.
+///
+/// # Safety
+/// Blocks of one thread; `out` has a word for each.
+#[cfg(target_feature = "sm_90")]
+#[kernel]
+pub unsafe fn thread_cluster_rank(out: *mut u32) {
+    let block = thread::block_idx_x() + thread::block_idx_y() * thread::grid_dim_x();
+    // SAFETY: the number is less than the blocks of the grid.
+    unsafe { *out.add(block as usize) = thread::cluster_rank() }
+}
+
 /// Passes each thread's number to the thread that faces it, by two static arrays and a block barrier.
 ///
 /// # Safety
