@@ -90,6 +90,8 @@ const SM_89: &[Instructions] = &[
 ];
 
 const SM_90A: &[Instructions] = &[
+    // The rank, and the three registers that number the block.
+    ("thread_cluster_rank", &[("mov.u32", 4)]),
     ("warp_elect", &[("elect.sync", 2)]),
     (
         "mbarrier_parity",

@@ -1,6 +1,7 @@
 //! Indices, the block barrier with static shared arrays, and the fences.
 
 use ferrotile::LaunchConfig;
+use layout::Arch;
 use layout::probe::BLOCK_THREADS;
 use libtest_mimic::Failed;
 
@@ -9,6 +10,7 @@ use crate::{Probe, Test, expect_equal, row_of};
 pub(crate) const TESTS: &[Test] = &[
     Test::new("thread_indices", indices),
     Test::new("thread_index_1d", index_1d),
+    Test::new("thread_cluster_rank", cluster_rank).since(Arch::Sm90a),
     Test::new("thread_sync", sync),
     Test::new("thread_block_fence", |probe| fence(probe, row_of(1, 64))),
     Test::new("thread_device_fence", |probe| fence(probe, row_of(2, 1))),
@@ -31,6 +33,18 @@ fn index_1d(probe: &Probe<'_>) -> Result<(), Failed> {
     let got = probe.run(&row_of(7, 96), 7 * 96, &[])?;
     let expected: Vec<u32> = (0..7 * 96).collect();
     expect_equal(&got, &expected, |at| format!("thread {at}"))
+}
+
+fn cluster_rank(probe: &Probe<'_>) -> Result<(), Failed> {
+    let (width, height) = (16, 4);
+    for cluster in [[1, 1, 1], [2, 1, 1], [8, 1, 1], [1, 4, 1], [4, 2, 1]] {
+        let config = LaunchConfig { grid: [width, height, 1], cluster, ..row_of(1, 1) };
+        let got = probe.run(&config, (width * height) as usize, &[])?;
+        let rank = |block: u32| block % width % cluster[0] + block / width % cluster[1] * cluster[0];
+        let expected: Vec<u32> = (0..width * height).map(rank).collect();
+        expect_equal(&got, &expected, |at| format!("clusters of {cluster:?}, block {at}"))?;
+    }
+    Ok(())
 }
 
 fn sync(probe: &Probe<'_>) -> Result<(), Failed> {
