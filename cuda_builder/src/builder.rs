@@ -179,6 +179,8 @@ impl CudaBuilder {
         fs::write(&marked, mark(&text, self.arch)?).map_err(Error::io(&marked))?;
 
         let optimised = raw_module.with_extension("opt.bc");
+        // Twice, as rustc does it (for the crate, then for the merged module), and with loops unrolled whatever the size of their
+        // body: a loop over a register array that stays a loop leaves the array in local memory.
         run(toolchain
             .llvm_tool("opt")
             .args(["-passes=default<O3>,default<O3>", "-unroll-threshold=4000"])
