@@ -93,7 +93,10 @@ fn sysroot_of(command: &mut Command) -> std::io::Result<PathBuf> {
     clean_environment(command);
     let output = command.output()?;
     if !output.status.success() {
-        return Err(std::io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+        // Around it are what rustup tried, its own advice, and a backtrace where the environment asks for one.
+        let text = String::from_utf8_lossy(&output.stderr);
+        let error = text.lines().find_map(|line| line.strip_prefix("error: ")).unwrap_or(text.trim());
+        return Err(std::io::Error::other(error.to_owned()));
     }
     Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
 }
@@ -160,5 +163,6 @@ mod tests {
         let error = Toolchain::find(&root).unwrap_err().to_string();
         fs::remove_dir_all(&root).unwrap();
         assert!(error.contains("nightly-1999-01-01") && error.contains("rustup toolchain install"), "{error}");
+        assert_eq!(error.lines().count(), 2, "{error}");
     }
 }

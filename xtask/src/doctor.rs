@@ -24,25 +24,26 @@ pub(crate) fn run() -> Result<()> {
             tool("compute-sanitizer", "comes with the CUDA toolkit; needed by `xtask test --sanitize` only"),
         ),
     ];
-    let mut missing = 0;
     for (name, finding) in &required {
-        missing += finding.is_err() as usize;
-        print(name, finding, "missing");
+        println!("{}", line(name, finding, "missing"));
     }
     for (name, finding) in &optional {
-        print(name, finding, "absent");
+        println!("{}", line(name, finding, "absent"));
     }
-    if missing > 0 {
-        bail!("{missing} things that a build needs are missing");
+    let missing: Vec<&str> = required.iter().filter(|(_, finding)| finding.is_err()).map(|&(name, _)| name).collect();
+    if !missing.is_empty() {
+        bail!("a build needs what is missing: {}", missing.join(", "));
     }
     Ok(())
 }
 
-fn print(name: &str, finding: &Finding, absence: &str) {
-    match finding {
-        Ok(found) => println!("{name:18} ok       {found}"),
-        Err(cure) => println!("{name:18} {absence:8} {cure}"),
-    }
+/// One line of the report, however many the finding has.
+fn line(name: &str, finding: &Finding, absence: &str) -> String {
+    let (state, words) = match finding {
+        Ok(found) => ("ok", found),
+        Err(cure) => (absence, cure),
+    };
+    format!("{name:18} {state:8} {}", words.trim().replace('\n', "; "))
 }
 
 fn toolchain() -> Finding {
@@ -73,8 +74,8 @@ fn cards() -> Finding {
     let mut command = Command::new("nvidia-smi");
     let output = command.args(["--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"]).output();
     match output {
-        Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).trim().replace('\n', "; ")),
-        Ok(output) => Err(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
+        Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        Ok(output) => Err(String::from_utf8_lossy(&output.stdout).into_owned()),
         Err(_) => Err("no nvidia-smi: without a card, the tests of kernels are skipped".into()),
     }
 }
@@ -88,4 +89,17 @@ fn ptxas() -> Finding {
 
 fn tool(name: &str, cure: &str) -> Finding {
     find_tool(name, root()).map(|path| path.display().to_string()).ok_or_else(|| cure.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_is_one_line() {
+        let failed = Err("NVIDIA-SMI has failed\nmake sure that the driver runs\n".to_owned());
+        let expected = "cards              absent   NVIDIA-SMI has failed; make sure that the driver runs";
+        assert_eq!(line("cards", &failed, "absent"), expected);
+        assert_eq!(line("linker", &Ok("/usr/bin/cc".to_owned()), "missing"), "linker             ok       /usr/bin/cc");
+    }
 }

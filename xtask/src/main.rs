@@ -53,8 +53,32 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", words(&error));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// An error and its causes; a cause that its effect has told is not told again.
+fn words(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |told, cause| match () {
+        () if told.is_empty() => cause,
+        () if told.contains(&cause) => told,
+        () => format!("{told}: {cause}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_is_told_once() {
+        let source = std::io::Error::other("no such thing");
+        let error = cuda_builder::Error::Io { path: "ptxas".into(), source };
+        assert_eq!(
+            words(&anyhow::Error::from(error).context("cannot assemble")),
+            "cannot assemble: ptxas: no such thing"
+        );
     }
 }
