@@ -103,16 +103,18 @@ impl Device {
         Ok(Handle(module.cast()))
     }
 
-    /// Unloads a module once all work that was enqueued before has finished: the driver synchronises the context.
+    /// Unloads a module once all work that was enqueued before has finished. Where waiting for it fails, as it does while this
+    /// thread captures a graph, kernels may be in flight, and the module stays loaded.
     ///
     /// # Safety
     /// Neither the module nor its functions are used again.
     pub(crate) unsafe fn unload_module(&self, module: Handle) {
         if let Ok(_entered) = self.enter() {
-            // SAFETY: the caller gives the module up. Work in flight keeps its code only until here.
+            // SAFETY: the caller gives the module up, and it is unloaded only when no kernel of it is in flight.
             unsafe {
-                cuda::cuCtxSynchronize();
-                cuda::cuModuleUnload(module.0.cast());
+                if cuda::cuCtxSynchronize() == 0 {
+                    cuda::cuModuleUnload(module.0.cast());
+                }
             }
         }
     }
