@@ -39,11 +39,35 @@ pub const fn mma_m16n8k16_b(lane: u32, register: u32, half: u32) -> (u32, u32) {
     (k + register * 8, column)
 }
 
-/// The element of C and D, 16x8 of f32, in `register` 0 to 3 of `mma.m16n8k16`, as (row, column).
+/// The element of C and D, 16x8 of f32, in `register` 0 to 3 of every `mma.m16n8`, as (row, column).
 #[inline(always)]
 pub const fn mma_m16n8k16_c(lane: u32, register: u32) -> (u32, u32) {
     let (row, column) = ldmatrix(lane, register % 2);
     (row + register / 2 * 8, column)
+}
+
+/// The element of A, 16x8 of tf32, in `register` 0 to 3 of `mma.m16n8k8`, as (row, k).
+#[inline(always)]
+pub const fn mma_m16n8k8_a(lane: u32, register: u32) -> (u32, u32) {
+    (lane / 4 + register % 2 * 8, lane % 4 + register / 2 * 4)
+}
+
+/// The element of B, 8x8 of tf32, in `register` 0 or 1 of `mma.m16n8k8`, as (k, column).
+#[inline(always)]
+pub const fn mma_m16n8k8_b(lane: u32, register: u32) -> (u32, u32) {
+    (lane % 4 + register * 4, lane / 4)
+}
+
+/// The element of A, 16x32 of 8 bits, in `byte` 0 to 3 of `register` 0 to 3 of `mma.m16n8k32`, as (row, k).
+#[inline(always)]
+pub const fn mma_m16n8k32_a(lane: u32, register: u32, byte: u32) -> (u32, u32) {
+    (lane / 4 + register % 2 * 8, lane % 4 * 4 + byte + register / 2 * 16)
+}
+
+/// The element of B, 32x8 of 8 bits, in `byte` 0 to 3 of `register` 0 or 1 of `mma.m16n8k32`, as (k, column).
+#[inline(always)]
+pub const fn mma_m16n8k32_b(lane: u32, register: u32, byte: u32) -> (u32, u32) {
+    (lane % 4 * 4 + byte + register * 16, lane / 4)
 }
 
 /// A shape of `wmma`: D, m x n, is A, m x k, times B, k x n, plus C.
@@ -168,6 +192,13 @@ mod tests {
         })
     }
 
+    /// All (lane, register, byte) of a fragment with `registers` registers of four bytes.
+    fn bytes(registers: u32) -> impl Iterator<Item = (u32, u32, u32)> {
+        (0..32).flat_map(move |lane| {
+            (0..registers).flat_map(move |register| (0..4).map(move |byte| (lane, register, byte)))
+        })
+    }
+
     /// All (lane, register) of a fragment with `registers` registers of one element.
     fn words(registers: u32) -> impl Iterator<Item = (u32, u32)> {
         (0..32).flat_map(move |lane| (0..registers).map(move |register| (lane, register)))
@@ -179,6 +210,10 @@ mod tests {
         assert_covers("mma a", 16, 16, halves(4).map(|(lane, register, half)| mma_m16n8k16_a(lane, register, half)));
         assert_covers("mma b", 16, 8, halves(2).map(|(lane, register, half)| mma_m16n8k16_b(lane, register, half)));
         assert_covers("mma c", 16, 8, words(4).map(|(lane, register)| mma_m16n8k16_c(lane, register)));
+        assert_covers("tf32 a", 16, 8, words(4).map(|(lane, register)| mma_m16n8k8_a(lane, register)));
+        assert_covers("tf32 b", 8, 8, words(2).map(|(lane, register)| mma_m16n8k8_b(lane, register)));
+        assert_covers("fp8 a", 16, 32, bytes(4).map(|(lane, register, byte)| mma_m16n8k32_a(lane, register, byte)));
+        assert_covers("fp8 b", 32, 8, bytes(2).map(|(lane, register, byte)| mma_m16n8k32_b(lane, register, byte)));
         for s in WmmaShape::ALL {
             let a = halves(s.a_registers()).map(|(lane, register, half)| s.a(lane, register, half));
             assert_covers("wmma a", s.m(), s.k(), a);

@@ -1,0 +1,379 @@
+//! The tensor core and the matrix moves of a warp: `mma`, `wmma`, `ldmatrix`, `stmatrix`.
+//!
+//! A fragment is given for the whole warp, as an array of registers of 32 lanes: `[[u32; 32]; N]`. Its map is that of
+//! [`layout::fragment`].
+//!
+//! # Precision
+//!
+//! Every product of two f16, bf16, tf32 or FP8 numbers is exact in f64. The accumulator and the k products of an
+//! instruction are added in f64, the accumulator first and then k upwards, and the sum is rounded once to f32, to nearest
+//! even. So a sum is exact wherever f64 holds it, and differs from a card's, which truncates inside of the sum, by at
+//! most the error of the card. A NaN result is 0x7fffffff.
+
+use layout::fragment::{self, WmmaShape};
+
+use crate::float::{self, NAN};
+
+/// The lanes of a warp.
+pub const LANES: usize = 32;
+
+/// One 32-bit register of every lane.
+pub type Register = [u32; LANES];
+
+/// One register of every lane, as f32.
+pub type Accumulator = [f32; LANES];
+
+/// The 16-bit types of `mma` and `wmma`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Half {
+    /// `.f16`
+    F16,
+    /// `.bf16`
+    Bf16,
+}
+
+/// The 8-bit types of `mma`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Quarter {
+    /// `.e4m3`
+    E4m3,
+    /// `.e5m2`
+    E5m2,
+}
+
+impl Half {
+    /// The number with these bits, exactly.
+    #[inline(always)]
+    pub fn decode(self, bits: u16) -> f32 {
+        match self {
+            Half::Bf16 => f32::from_bits(u32::from(bits) << 16),
+            Half::F16 => {
+                // The fields moved to their places in an f32 make the number times 2^-112, subnormals too.
+                let magnitude = u32::from(bits & 0x7fff) << 13;
+                let finite = f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23);
+                let special = f32::from_bits(magnitude | 0x7f80_0000);
+                let value = if bits & 0x7c00 == 0x7c00 { special } else { finite };
+                f32::from_bits(value.to_bits() | u32::from(bits & 0x8000) << 16)
+            }
+        }
+    }
+}
+
+impl Quarter {
+    /// The number of every bit pattern.
+    fn table(self) -> &'static [f32; 256] {
+        use std::sync::LazyLock;
+        static E4M3: LazyLock<[f32; 256]> =
+            LazyLock::new(|| std::array::from_fn(|bits| float::e4m3_to_f32(bits as u8)));
+        static E5M2: LazyLock<[f32; 256]> =
+            LazyLock::new(|| std::array::from_fn(|bits| float::e5m2_to_f32(bits as u8)));
+        match self {
+            Quarter::E4m3 => &E4M3,
+            Quarter::E5m2 => &E5M2,
+        }
+    }
+}
+
+/// Adds the `M` x `K` matrix `a` times the `K` x `N` matrix `b` to `c`.
+///
+/// What every instruction here does once its fragments are matrices, in the precision that the module describes.
+fn multiply<const M: usize, const N: usize, const K: usize>(
+    a: &[[f32; K]; M],
+    b: &[[f32; N]; K],
+    c: &mut [[f32; N]; M],
+) {
+    let b: &[[f64; N]; K] = &std::array::from_fn(|k| std::array::from_fn(|column| b[k][column].into()));
+    for (a, c) in a.iter().zip(c) {
+        let mut sums: [f64; N] = std::array::from_fn(|column| c[column].into());
+        for (&a, b) in a.iter().zip(b) {
+            for (sum, &b) in sums.iter_mut().zip(b) {
+                *sum += f64::from(a) * b;
+            }
+        }
+        for (c, sum) in c.iter_mut().zip(sums) {
+            *c = if sum.is_nan() { NAN } else { sum as f32 };
+        }
+    }
+}
+
+/// The matrix of a fragment whose registers hold two 16-bit numbers each.
+fn halves<const ROWS: usize, const COLUMNS: usize>(
+    half: Half,
+    registers: &[Register],
+    place: impl Fn(u32, u32, u32) -> (u32, u32),
+) -> [[f32; COLUMNS]; ROWS] {
+    let mut matrix = [[0.0; COLUMNS]; ROWS];
+    for (register, lanes) in registers.iter().enumerate() {
+        for (lane, &word) in lanes.iter().enumerate() {
+            for (side, bits) in [word as u16, (word >> 16) as u16].into_iter().enumerate() {
+                let (row, column) = place(lane as u32, register as u32, side as u32);
+                matrix[row as usize][column as usize] = half.decode(bits);
+            }
+        }
+    }
+    matrix
+}
+
+/// The matrix of an accumulator.
+fn accumulators<const ROWS: usize, const COLUMNS: usize>(
+    registers: &[Accumulator],
+    place: impl Fn(u32, u32) -> (u32, u32),
+) -> [[f32; COLUMNS]; ROWS] {
+    let mut matrix = [[0.0; COLUMNS]; ROWS];
+    for (register, lanes) in registers.iter().enumerate() {
+        for (lane, &value) in lanes.iter().enumerate() {
+            let (row, column) = place(lane as u32, register as u32);
+            matrix[row as usize][column as usize] = value;
+        }
+    }
+    matrix
+}
+
+/// The accumulator that holds a matrix.
+fn registers<const ROWS: usize, const COLUMNS: usize, const N: usize>(
+    matrix: &[[f32; COLUMNS]; ROWS],
+    place: impl Fn(u32, u32) -> (u32, u32),
+) -> [Accumulator; N] {
+    std::array::from_fn(|register| {
+        std::array::from_fn(|lane| {
+            let (row, column) = place(lane as u32, register as u32);
+            matrix[row as usize][column as usize]
+        })
+    })
+}
+
+/// `mma.sync.aligned.m16n8k16.row.col.f32.{f16.f16, bf16.bf16}.f32`: `a` times `b` plus `c`.
+pub fn mma_m16n8k16(half: Half, a: &[Register; 4], b: &[Register; 2], c: &[Accumulator; 4]) -> [Accumulator; 4] {
+    let a: [[f32; 16]; 16] = halves(half, a, fragment::mma_m16n8k16_a);
+    let b: [[f32; 8]; 16] = halves(half, b, fragment::mma_m16n8k16_b);
+    multiply_m16n8(&a, &b, c)
+}
+
+/// `mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32`: `a` times `b` plus `c`.
+///
+/// The 13 low bits of the factors are ignored.
+pub fn mma_m16n8k8_tf32(a: &[Register; 4], b: &[Register; 2], c: &[Accumulator; 4]) -> [Accumulator; 4] {
+    let numbers = |word: &u32| f32::from_bits(word & !0x1fff);
+    let a: [Accumulator; 4] = a.each_ref().map(|lanes| lanes.each_ref().map(numbers));
+    let b: [Accumulator; 2] = b.each_ref().map(|lanes| lanes.each_ref().map(numbers));
+    let a: [[f32; 8]; 16] = accumulators(&a, fragment::mma_m16n8k8_a);
+    let b: [[f32; 8]; 8] = accumulators(&b, fragment::mma_m16n8k8_b);
+    multiply_m16n8(&a, &b, c)
+}
+
+/// `mma.sync.aligned.m16n8k32.row.col.f32.{e4m3, e5m2}.{e4m3, e5m2}.f32`: `a` times `b` plus `c`.
+pub fn mma_m16n8k32(
+    (a_type, a): (Quarter, &[Register; 4]),
+    (b_type, b): (Quarter, &[Register; 2]),
+    c: &[Accumulator; 4],
+) -> [Accumulator; 4] {
+    let a: [[f32; 32]; 16] = quarters(a_type, a, fragment::mma_m16n8k32_a);
+    let b: [[f32; 8]; 32] = quarters(b_type, b, fragment::mma_m16n8k32_b);
+    multiply_m16n8(&a, &b, c)
+}
+
+/// The matrix of a fragment whose registers hold four 8-bit numbers each.
+fn quarters<const ROWS: usize, const COLUMNS: usize>(
+    quarter: Quarter,
+    registers: &[Register],
+    place: impl Fn(u32, u32, u32) -> (u32, u32),
+) -> [[f32; COLUMNS]; ROWS] {
+    let table = quarter.table();
+    let mut matrix = [[0.0; COLUMNS]; ROWS];
+    for (register, lanes) in registers.iter().enumerate() {
+        for (lane, &word) in lanes.iter().enumerate() {
+            for (byte, bits) in word.to_le_bytes().into_iter().enumerate() {
+                let (row, column) = place(lane as u32, register as u32, byte as u32);
+                matrix[row as usize][column as usize] = table[bits as usize];
+            }
+        }
+    }
+    matrix
+}
+
+fn multiply_m16n8<const K: usize>(a: &[[f32; K]; 16], b: &[[f32; 8]; K], c: &[Accumulator; 4]) -> [Accumulator; 4] {
+    let mut c: [[f32; 8]; 16] = accumulators(c, fragment::mma_m16n8k16_c);
+    multiply(a, b, &mut c);
+    registers(&c, fragment::mma_m16n8k16_c)
+}
+
+/// `wmma.mma.sync.aligned` with f32 accumulators: `a` times `b` plus `c`.
+///
+/// Of the registers of a factor only the first [`WmmaShape::a_registers`] or [`WmmaShape::b_registers`] are read: in the
+/// f16 forms, which name eight, the others repeat them.
+///
+/// # Panics
+/// If a factor has fewer registers than that.
+pub fn wmma(shape: WmmaShape, half: Half, a: &[Register], b: &[Register], c: &[Accumulator; 8]) -> [Accumulator; 8] {
+    let (a, b) = (&a[..shape.a_registers() as usize], &b[..shape.b_registers() as usize]);
+    match shape {
+        WmmaShape::M16N16K16 => wmma_shaped::<16, 16>(shape, half, a, b, c),
+        WmmaShape::M32N8K16 => wmma_shaped::<32, 8>(shape, half, a, b, c),
+        WmmaShape::M8N32K16 => wmma_shaped::<8, 32>(shape, half, a, b, c),
+    }
+}
+
+fn wmma_shaped<const M: usize, const N: usize>(
+    shape: WmmaShape,
+    half: Half,
+    a: &[Register],
+    b: &[Register],
+    c: &[Accumulator; 8],
+) -> [Accumulator; 8] {
+    let a: [[f32; 16]; M] = halves(half, a, |lane, register, side| shape.a(lane, register, side));
+    let b: [[f32; N]; 16] = halves(half, b, |lane, register, side| shape.b(lane, register, side));
+    let mut c: [[f32; N]; M] = accumulators(c, |lane, register| shape.c(lane, register));
+    multiply(&a, &b, &mut c);
+    registers(&c, |lane, register| shape.c(lane, register))
+}
+
+/// How a matrix lies in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Major {
+    /// `.row`: the elements of a row are neighbours.
+    Row,
+    /// `.col`: the elements of a column are neighbours.
+    Column,
+}
+
+impl Major {
+    /// The distance of an element from the first one, in elements.
+    fn offset(self, (row, column): (u32, u32), stride: u32) -> u64 {
+        let (line, place) = match self {
+            Major::Row => (row, column),
+            Major::Column => (column, row),
+        };
+        u64::from(line) * u64::from(stride) + u64::from(place)
+    }
+}
+
+/// A factor of `wmma`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Factor {
+    /// The left one.
+    A,
+    /// The right one.
+    B,
+}
+
+/// `wmma.load.a` and `wmma.load.b`: `read` gets (lane, distance from the first element in elements) and returns the
+/// 16 bits there.
+///
+/// All eight registers are given; those above the ones that hold different elements repeat them.
+pub fn wmma_load_factor<E>(
+    factor: Factor,
+    shape: WmmaShape,
+    major: Major,
+    stride: u32,
+    mut read: impl FnMut(usize, u64) -> Result<u16, E>,
+) -> Result<[Register; 8], E> {
+    let distinct = match factor {
+        Factor::A => shape.a_registers(),
+        Factor::B => shape.b_registers(),
+    };
+    let mut registers = [[0; LANES]; 8];
+    for register in 0..distinct {
+        for lane in 0..LANES {
+            let mut word = 0;
+            for side in 0..2 {
+                let place = match factor {
+                    Factor::A => shape.a(lane as u32, register, side),
+                    Factor::B => shape.b(lane as u32, register, side),
+                };
+                word |= u32::from(read(lane, major.offset(place, stride))?) << (16 * side);
+            }
+            registers[register as usize][lane] = word;
+        }
+    }
+    for register in distinct as usize..8 {
+        registers[register] = registers[register - distinct as usize];
+    }
+    Ok(registers)
+}
+
+/// `wmma.load.c` in f32: `read` gets (lane, distance from the first element in elements).
+pub fn wmma_load_accumulator<E>(
+    shape: WmmaShape,
+    major: Major,
+    stride: u32,
+    mut read: impl FnMut(usize, u64) -> Result<f32, E>,
+) -> Result<[Accumulator; 8], E> {
+    let mut registers = [[0.0; LANES]; 8];
+    for (register, lanes) in registers.iter_mut().enumerate() {
+        for (lane, value) in lanes.iter_mut().enumerate() {
+            *value = read(lane, major.offset(shape.c(lane as u32, register as u32), stride))?;
+        }
+    }
+    Ok(registers)
+}
+
+/// `wmma.store.d` in f32: `write` gets (lane, distance from the first element in elements, value).
+pub fn wmma_store<E>(
+    shape: WmmaShape,
+    major: Major,
+    stride: u32,
+    d: &[Accumulator; 8],
+    mut write: impl FnMut(usize, u64, f32) -> Result<(), E>,
+) -> Result<(), E> {
+    for (register, lanes) in d.iter().enumerate() {
+        for (lane, &value) in lanes.iter().enumerate() {
+            write(lane, major.offset(shape.c(lane as u32, register as u32), stride), value)?;
+        }
+    }
+    Ok(())
+}
+
+/// `ldmatrix.sync.aligned.m8n8.x{1, 2, 4}{.trans}.shared.b16`: `rows` are the addresses that the lanes give; `read` gets
+/// (lane, its address) and returns the 16 bytes there.
+///
+/// The result has one register for each of the `COUNT` matrices.
+pub fn ldmatrix<const COUNT: usize, E>(
+    transpose: bool,
+    rows: &Register,
+    mut read: impl FnMut(usize, u32) -> Result<[u8; 16], E>,
+) -> Result<[Register; COUNT], E> {
+    let mut registers = [[0; LANES]; COUNT];
+    for (matrix, register) in registers.iter_mut().enumerate() {
+        let mut elements = [[0; 8]; 8];
+        for (row, elements) in elements.iter_mut().enumerate() {
+            let lane = matrix * 8 + row;
+            let bytes = read(lane, rows[lane])?;
+            *elements = std::array::from_fn(|column| u16::from_le_bytes([bytes[2 * column], bytes[2 * column + 1]]));
+        }
+        for (lane, word) in register.iter_mut().enumerate() {
+            let [low, high] = [0, 1].map(|side| {
+                let (row, column) = fragment::ldmatrix(lane as u32, side);
+                let (row, column) = if transpose { (column, row) } else { (row, column) };
+                u32::from(elements[row as usize][column as usize])
+            });
+            *word = low | high << 16;
+        }
+    }
+    Ok(registers)
+}
+
+/// `stmatrix.sync.aligned.m8n8.x{1, 2, 4}{.trans}.shared.b16`: the inverse of [`ldmatrix`]; `write` gets (lane, its
+/// address, the 16 bytes).
+pub fn stmatrix<E>(
+    transpose: bool,
+    rows: &Register,
+    registers: &[Register],
+    mut write: impl FnMut(usize, u32, [u8; 16]) -> Result<(), E>,
+) -> Result<(), E> {
+    for (matrix, register) in registers.iter().enumerate() {
+        let mut bytes = [[0; 16]; 8];
+        for (lane, &word) in register.iter().enumerate() {
+            for side in 0..2 {
+                let (row, column) = fragment::ldmatrix(lane as u32, side);
+                let (row, column) = if transpose { (column, row) } else { (row, column) };
+                let element = ((word >> (16 * side)) as u16).to_le_bytes();
+                bytes[row as usize][2 * column as usize..][..2].copy_from_slice(&element);
+            }
+        }
+        for (row, bytes) in bytes.into_iter().enumerate() {
+            let lane = matrix * 8 + row;
+            write(lane, rows[lane], bytes)?;
+        }
+    }
+    Ok(())
+}
