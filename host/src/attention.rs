@@ -326,10 +326,6 @@ impl AttentionPlan {
                 return Err(Error::Argument { op: OP, argument: "strides of LSE", got, expected });
             }
         }
-        let strides = |strides: &[i64; 4]| {
-            let [batch, head, row, _] = self.layout.reorder(*strides);
-            AttentionStrides { batch, head, row }
-        };
         let inputs_aligned = [
             (q.as_raw(), q.shape(), q.strides()),
             (k.as_raw(), k.shape(), k.strides()),
@@ -345,10 +341,10 @@ impl AttentionPlan {
             v: v.as_raw(),
             o: out.as_raw(),
             lse: lse.map_or(0, TensorMut::as_raw),
-            q_strides: strides(q.strides()),
-            k_strides: strides(k.strides()),
-            v_strides: strides(v.strides()),
-            o_strides: strides(out.strides()),
+            q_strides: kernel_strides(self.layout, q.shape(), q.strides()),
+            k_strides: kernel_strides(self.layout, k.shape(), k.strides()),
+            v_strides: kernel_strides(self.layout, v.shape(), v.strides()),
+            o_strides: kernel_strides(self.layout, out.shape(), out.strides()),
             q_heads: problem.q_heads as u32,
             heads_per_kv: (problem.q_heads / problem.kv_heads.max(1)) as u32,
             q_len: problem.q_len as u32,
@@ -381,6 +377,14 @@ impl fmt::Debug for AttentionPlan {
 
 // SAFETY: plain `repr(C)` data without padding between what the kernels read.
 unsafe impl KernelParam for AttentionArgs {}
+
+/// The strides as kernels take them: 0 along a dimension that is never stepped along, whose stride can be anything. Copies of
+/// a tile form the addresses of rows beyond the last, which are not read but must be aligned as the others are.
+fn kernel_strides(layout: Layout, shape: &[usize; 4], strides: &[i64; 4]) -> AttentionStrides {
+    let taken = std::array::from_fn(|dim| if shape[dim] > 1 { strides[dim] } else { 0 });
+    let [batch, head, row, _] = layout.reorder(taken);
+    AttentionStrides { batch, head, row }
+}
 
 /// Whether every row of a tensor of 16-bit elements starts on a 16-byte boundary.
 fn rows_aligned(address: u64, shape: &[usize; 4], strides: &[i64; 4]) -> bool {
@@ -479,6 +483,16 @@ mod tests {
         assert!(!rows_aligned(264, &[2, 3, 4, 64], &[768, 256, 64, 1]));
         assert!(!rows_aligned(256, &[2, 3, 4, 64], &[780, 260, 65, 1]));
         assert!(rows_aligned(256, &[1, 3, 1, 64], &[3, 0, 5, 1]), "a dimension of one is never stepped along");
+    }
+
+    #[test]
+    fn kernels_never_see_a_stride_that_is_not_taken() {
+        let strides = |layout, shape| kernel_strides(layout, &shape, &[9000, 700, 50, 1]);
+        let all = AttentionStrides { batch: 9000, head: 700, row: 50 };
+        assert_eq!(strides(Layout::Bhsd, [2, 3, 4, 64]), all);
+        assert_eq!(strides(Layout::Bshd, [2, 4, 3, 64]), AttentionStrides { head: 50, row: 700, ..all });
+        assert_eq!(strides(Layout::Bhsd, [2, 3, 1, 64]), AttentionStrides { row: 0, ..all });
+        assert_eq!(strides(Layout::Bshd, [1, 1, 3, 64]), AttentionStrides { batch: 0, head: 50, row: 0 });
     }
 
     #[test]

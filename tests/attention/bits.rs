@@ -18,6 +18,7 @@ pub(crate) fn list(trials: &mut Trials) {
         let name = format!("placement_does_not_matter/{name}");
         trials.both(&name, &place, placed::<f16>, placed::<bf16>);
     }
+    trials.both("strides_never_taken_do_not_matter", &(), single_rows::<f16>, single_rows::<bf16>);
     for (name, shared) in [("batch", [true, false]), ("head", [false, true]), ("batch_and_head", [true, true])] {
         let name = format!("broadcast_keys_and_values/{name}");
         trials.both(&name, &shared, broadcast::<f16>, broadcast::<bf16>);
@@ -66,6 +67,22 @@ fn repeated_runs<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         for_each_row::<T>(&case, |row| {
             let first = run_contiguous(gpu, &case, &inputs, row)?;
             (1..REPEATS).try_for_each(|_| run_contiguous(gpu, &case, &inputs, row)?.check_same(&case, &first))
+        })?;
+    }
+    Ok(())
+}
+
+/// One row and one key, whose tensors have a stride from row to row that would leave every other row misaligned.
+fn single_rows<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    for head_dim in HEAD_DIMS {
+        let case = Case::new(2, 3, 1, 1, head_dim, Mask::Full);
+        let inputs = Inputs::<T>::normal(&case, 8);
+        let mut placement = Placement::contiguous(&case, Layout::Bhsd);
+        for view in placement.inputs.iter_mut().chain([&mut placement.out]) {
+            view.strides[2] = head_dim as i64 + 1;
+        }
+        for_each_row::<T>(&case, |row| {
+            run(gpu, &case, &inputs, &placement, row)?.check_same(&case, &run_contiguous(gpu, &case, &inputs, row)?)
         })?;
     }
     Ok(())
