@@ -270,7 +270,7 @@ impl<T> PinnedBuffer<T> {
     }
 
     /// Enqueues a copy behind those that were enqueued before, on other streams too, so that the event stands for them all.
-    fn enqueue(&self, stream: StreamRef<'_>, copy: impl FnOnce(crate::driver::Handle) -> Result<()>) -> Result<()> {
+    fn enqueue(&self, stream: StreamRef<'_>, copy: impl FnOnce(crate::backend::Handle) -> Result<()>) -> Result<()> {
         if self.len == 0 {
             return Ok(());
         }

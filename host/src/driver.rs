@@ -1,13 +1,10 @@
-//! Every call into the CUDA driver.
-//!
-//! The public types hold a [`Device`] and opaque [`Handle`]s and call its methods; nothing outside this module names cust or
-//! a driver function, so that another backend is another implementation of the same methods.
+//! The backend of a card: every call into the CUDA driver. Nothing outside this module names cust or a driver function.
 
 mod forward;
 mod load;
 mod module;
 
-use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_int, c_uint};
 use std::ptr;
 
 use cust::context::Context;
@@ -16,18 +13,8 @@ use cust::error::CudaError;
 use cust::sys::{CUcontext, CUdevice_attribute, CUevent, CUgraph, CUgraphExec, CUstream, CUstreamCaptureMode};
 use forward as cuda;
 
+use crate::backend::{Backend, DeviceFacts, Handle, Memory, Streams};
 use crate::error::{DriverError, Error, Result};
-
-pub(crate) use module::{FunctionFacts, Launch, TiledMap};
-
-/// An object of the driver: a stream, event, module, function or instantiated graph.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Handle(pub(crate) *mut c_void);
-
-// SAFETY: the driver's objects may be used from any thread.
-unsafe impl Send for Handle {}
-// SAFETY: as above; the driver locks them.
-unsafe impl Sync for Handle {}
 
 /// The code that a driver function returned, as a result.
 fn check(call: &'static str, code: c_int) -> Result<()> {
@@ -66,49 +53,34 @@ pub(crate) fn device_count() -> Result<u32> {
     from_cust("cuDeviceGetCount", cust::device::Device::num_devices())
 }
 
-/// What a card is.
-#[derive(Debug, Clone)]
-pub(crate) struct DeviceFacts {
-    pub(crate) ordinal: u32,
-    pub(crate) name: String,
-    pub(crate) compute_capability: (u32, u32),
-    pub(crate) multiprocessors: u32,
-    pub(crate) memory_bytes: u64,
-    /// The dynamic and static shared memory that a block can have.
-    pub(crate) shared_bytes_per_block: u32,
-    pub(crate) driver_version: (u32, u32),
-}
-
-impl DeviceFacts {
-    /// Asks the driver about card `ordinal` without making a context.
-    pub(crate) fn query(ordinal: u32) -> Result<DeviceFacts> {
-        let count = device_count()?;
-        if ordinal >= count {
-            return Err(Error::NoDevice { ordinal, count });
-        }
-        let device = from_cust("cuDeviceGet", cust::device::Device::get_device(ordinal))?;
-        let attribute = |attribute| {
-            from_cust("cuDeviceGetAttribute", device.get_attribute(attribute)).map(|value| value.unsigned_abs())
-        };
-        let mut shared_bytes_per_block = 0;
-        let limit = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
-        // SAFETY: `shared_bytes_per_block` is written. cust's enum of attributes lacks this one.
-        let code = unsafe { cuda::cuDeviceGetAttribute(&mut shared_bytes_per_block, limit, device.as_raw()) };
-        check("cuDeviceGetAttribute", code)?;
-        let version = from_cust("cuDriverGetVersion", cust::CudaApiVersion::get())?;
-        Ok(DeviceFacts {
-            ordinal,
-            name: from_cust("cuDeviceGetName", device.name())?,
-            compute_capability: (
-                attribute(DeviceAttribute::ComputeCapabilityMajor)?,
-                attribute(DeviceAttribute::ComputeCapabilityMinor)?,
-            ),
-            multiprocessors: attribute(DeviceAttribute::MultiprocessorCount)?,
-            memory_bytes: from_cust("cuDeviceTotalMem", device.total_memory())? as u64,
-            shared_bytes_per_block: shared_bytes_per_block.unsigned_abs(),
-            driver_version: (version.major().unsigned_abs(), version.minor().unsigned_abs()),
-        })
+/// Asks the driver about card `ordinal` without making a context.
+pub(crate) fn facts_of(ordinal: u32) -> Result<DeviceFacts> {
+    let count = device_count()?;
+    if ordinal >= count {
+        return Err(Error::NoDevice { ordinal, count });
     }
+    let device = from_cust("cuDeviceGet", cust::device::Device::get_device(ordinal))?;
+    let attribute = |attribute| {
+        from_cust("cuDeviceGetAttribute", device.get_attribute(attribute)).map(|value| value.unsigned_abs())
+    };
+    let mut shared_bytes_per_block = 0;
+    let limit = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+    // SAFETY: `shared_bytes_per_block` is written. cust's enum of attributes lacks this one.
+    let code = unsafe { cuda::cuDeviceGetAttribute(&mut shared_bytes_per_block, limit, device.as_raw()) };
+    check("cuDeviceGetAttribute", code)?;
+    let version = from_cust("cuDriverGetVersion", cust::CudaApiVersion::get())?;
+    Ok(DeviceFacts {
+        ordinal,
+        name: from_cust("cuDeviceGetName", device.name())?,
+        compute_capability: (
+            attribute(DeviceAttribute::ComputeCapabilityMajor)?,
+            attribute(DeviceAttribute::ComputeCapabilityMinor)?,
+        ),
+        multiprocessors: attribute(DeviceAttribute::MultiprocessorCount)?,
+        memory_bytes: from_cust("cuDeviceTotalMem", device.total_memory())? as u64,
+        shared_bytes_per_block: shared_bytes_per_block.unsigned_abs(),
+        driver_version: (version.major().unsigned_abs(), version.minor().unsigned_abs()),
+    })
 }
 
 /// One card, with its primary context retained.
@@ -148,10 +120,6 @@ impl Device {
         Ok(device)
     }
 
-    pub(crate) fn facts(&self) -> &DeviceFacts {
-        &self.facts
-    }
-
     /// Makes the context current on this thread, which costs two calls of some ten nanoseconds where it is not.
     fn enter(&self) -> Result<Entered> {
         let context = self.context.as_raw();
@@ -162,19 +130,20 @@ impl Device {
         check("cuCtxPushCurrent", unsafe { cuda::cuCtxPushCurrent_v2(context) })?;
         Ok(Entered { pushed: true })
     }
+}
 
-    /// Waits for everything that was enqueued in the context.
-    pub(crate) fn synchronize(&self) -> Result<()> {
+impl Backend for Device {
+    fn facts(&self) -> &DeviceFacts {
+        &self.facts
+    }
+
+    fn synchronize(&self) -> Result<()> {
         let _entered = self.enter()?;
         // SAFETY: no conditions.
         check("cuCtxSynchronize", unsafe { cuda::cuCtxSynchronize() })
     }
 
-    /// Whether a stream that another library made is in this device's primary context.
-    ///
-    /// # Safety
-    /// The stream is live.
-    pub(crate) unsafe fn owns_stream(&self, stream: Handle) -> Result<bool> {
+    unsafe fn owns_stream(&self, stream: Handle) -> Result<bool> {
         let mut context: CUcontext = ptr::null_mut();
         // SAFETY: the stream is live, `context` is written.
         check("cuStreamGetCtx", unsafe { cuda::cuStreamGetCtx(stream.0.cast(), &mut context) })?;
@@ -182,10 +151,8 @@ impl Device {
     }
 }
 
-/// Memory.
-impl Device {
-    /// Device memory of `bytes` bytes (not 0), aligned to 256.
-    pub(crate) fn allocate(&self, bytes: usize) -> Result<u64> {
+impl Memory for Device {
+    fn allocate(&self, bytes: usize) -> Result<u64> {
         let _entered = self.enter()?;
         let mut address = 0;
         // SAFETY: `address` is written.
@@ -193,21 +160,14 @@ impl Device {
         Ok(address)
     }
 
-    /// Gives memory of [`Device::allocate`] back once all work that was enqueued before has finished: unlike `cuMemFreeAsync`,
-    /// the driver's `cuMemFree` synchronises. An error is dropped: it is that of earlier work, which later calls report too, or
-    /// the context is capturing, and the memory then stays allocated.
-    ///
-    /// # Safety
-    /// `address` is not used again, by work that is enqueued later neither.
-    pub(crate) unsafe fn free(&self, address: u64) {
+    unsafe fn free(&self, address: u64) {
         if let Ok(_entered) = self.enter() {
             // SAFETY: the caller gives the allocation up.
             unsafe { cuda::cuMemFree_v2(address) };
         }
     }
 
-    /// Page-locked host memory of `bytes` bytes (not 0), which every context can copy from and to asynchronously.
-    pub(crate) fn allocate_pinned(&self, bytes: usize) -> Result<*mut u8> {
+    fn allocate_pinned(&self, bytes: usize) -> Result<*mut u8> {
         let _entered = self.enter()?;
         let mut address = ptr::null_mut();
         // SAFETY: `address` is written.
@@ -215,63 +175,33 @@ impl Device {
         Ok(address.cast())
     }
 
-    /// # Safety
-    /// No copy from or to the memory is under way, and it is not used again.
-    pub(crate) unsafe fn free_pinned(&self, address: *mut u8) {
+    unsafe fn free_pinned(&self, address: *mut u8) {
         if let Ok(_entered) = self.enter() {
             // SAFETY: the caller gives the allocation up.
             unsafe { cuda::cuMemFreeHost(address.cast()) };
         }
     }
 
-    /// Sets `bytes` bytes of new device memory to 0 before it returns, without waiting for any stream of the caller's.
-    ///
-    /// # Safety
-    /// The bytes are allocated and no other work uses them.
-    pub(crate) unsafe fn clear_blocking(&self, address: u64, bytes: usize) -> Result<()> {
+    unsafe fn clear_blocking(&self, address: u64, bytes: usize) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.fill_bytes(self.setup_stream, address, 0, bytes) }?;
         self.synchronize_stream(self.setup_stream)
     }
 
-    /// Sets device memory, in the order of the stream.
-    ///
-    /// # Safety
-    /// The bytes stay allocated until the work is done.
-    pub(crate) unsafe fn fill_bytes(&self, stream: Handle, address: u64, value: u8, bytes: usize) -> Result<()> {
+    unsafe fn fill_bytes(&self, stream: Handle, address: u64, value: u8, bytes: usize) -> Result<()> {
         let _entered = self.enter()?;
         // SAFETY: the caller's promise.
         check("cuMemsetD8Async", unsafe { cuda::cuMemsetD8Async(address, value, bytes, stream.0.cast()) })
     }
 
-    /// Copies host memory to device memory, in the order of the stream.
-    ///
-    /// # Safety
-    /// Both ranges stay allocated, and the host's unchanged, until the work is done.
-    pub(crate) unsafe fn copy_to_device(
-        &self,
-        stream: Handle,
-        destination: u64,
-        source: *const u8,
-        bytes: usize,
-    ) -> Result<()> {
+    unsafe fn copy_to_device(&self, stream: Handle, destination: u64, source: *const u8, bytes: usize) -> Result<()> {
         let _entered = self.enter()?;
         // SAFETY: the caller's promise.
         let code = unsafe { cuda::cuMemcpyHtoDAsync_v2(destination, source.cast(), bytes, stream.0.cast()) };
         check("cuMemcpyHtoDAsync", code)
     }
 
-    /// Copies device memory to host memory, in the order of the stream.
-    ///
-    /// # Safety
-    /// Both ranges stay allocated, and nothing else touches the host's, until the work is done.
-    pub(crate) unsafe fn copy_to_host(
-        &self,
-        stream: Handle,
-        destination: *mut u8,
-        source: u64,
-        bytes: usize,
-    ) -> Result<()> {
+    unsafe fn copy_to_host(&self, stream: Handle, destination: *mut u8, source: u64, bytes: usize) -> Result<()> {
         let _entered = self.enter()?;
         // SAFETY: the caller's promise.
         let code = unsafe { cuda::cuMemcpyDtoHAsync_v2(destination.cast(), source, bytes, stream.0.cast()) };
@@ -279,10 +209,8 @@ impl Device {
     }
 }
 
-/// Streams, events and graphs. The handles must be live ones of this device.
-impl Device {
-    /// A stream that is not ordered with the default stream. cust's constructor drops that flag.
-    pub(crate) fn create_stream(&self) -> Result<Handle> {
+impl Streams for Device {
+    fn create_stream(&self) -> Result<Handle> {
         const NON_BLOCKING: c_uint = 1;
         const NORMAL_PRIORITY: c_int = 0;
         let _entered = self.enter()?;
@@ -293,41 +221,34 @@ impl Device {
         Ok(Handle(stream.cast()))
     }
 
-    /// The driver keeps what it needs until the enqueued work is done.
-    ///
-    /// # Safety
-    /// The handle is not used again.
-    pub(crate) unsafe fn destroy_stream(&self, stream: Handle) {
+    unsafe fn destroy_stream(&self, stream: Handle) {
         if let Ok(_entered) = self.enter() {
             // SAFETY: the caller gives the stream up.
             unsafe { cuda::cuStreamDestroy_v2(stream.0.cast()) };
         }
     }
 
-    pub(crate) fn synchronize_stream(&self, stream: Handle) -> Result<()> {
+    fn synchronize_stream(&self, stream: Handle) -> Result<()> {
         let _entered = self.enter()?;
         // SAFETY: the stream is live.
         check("cuStreamSynchronize", unsafe { cuda::cuStreamSynchronize(stream.0.cast()) })
     }
 
-    pub(crate) fn stream_wait_event(&self, stream: Handle, event: Handle) -> Result<()> {
+    fn stream_wait_event(&self, stream: Handle, event: Handle) -> Result<()> {
         let _entered = self.enter()?;
         // SAFETY: both are live.
         let code = unsafe { cuda::cuStreamWaitEvent(stream.0.cast(), event.0.cast(), 0) };
         check("cuStreamWaitEvent", code)
     }
 
-    /// Records what is enqueued on the stream until [`Device::end_capture`] instead of running it. Calls of this thread that
-    /// would synchronise or free memory fail meanwhile; other threads are not affected.
-    pub(crate) fn begin_capture(&self, stream: Handle) -> Result<()> {
+    fn begin_capture(&self, stream: Handle) -> Result<()> {
         let _entered = self.enter()?;
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is live.
         check("cuStreamBeginCapture", unsafe { cuda::cuStreamBeginCapture_v2(stream.0.cast(), mode) })
     }
 
-    /// The work recorded since [`Device::begin_capture`], ready to launch. The capture is over in any case.
-    pub(crate) fn end_capture(&self, stream: Handle) -> Result<Handle> {
+    fn end_capture(&self, stream: Handle) -> Result<Handle> {
         let _entered = self.enter()?;
         let mut graph: CUgraph = ptr::null_mut();
         // SAFETY: the stream is live, `graph` is written.
@@ -341,26 +262,20 @@ impl Device {
         Ok(Handle(executable.cast()))
     }
 
-    /// # Safety
-    /// The memory and kernels of the recorded work are live until it is done.
-    pub(crate) unsafe fn launch_graph(&self, graph: Handle, stream: Handle) -> Result<()> {
+    unsafe fn launch_graph(&self, graph: Handle, stream: Handle) -> Result<()> {
         let _entered = self.enter()?;
         // SAFETY: the caller's promise; both handles are live.
         check("cuGraphLaunch", unsafe { cuda::cuGraphLaunch(graph.0.cast(), stream.0.cast()) })
     }
 
-    /// The driver keeps what it needs until enqueued launches are done.
-    ///
-    /// # Safety
-    /// The handle is not used again.
-    pub(crate) unsafe fn destroy_graph(&self, graph: Handle) {
+    unsafe fn destroy_graph(&self, graph: Handle) {
         if let Ok(_entered) = self.enter() {
             // SAFETY: the caller gives the graph up.
             unsafe { cuda::cuGraphExecDestroy(graph.0.cast()) };
         }
     }
 
-    pub(crate) fn create_event(&self) -> Result<Handle> {
+    fn create_event(&self) -> Result<Handle> {
         let _entered = self.enter()?;
         let mut event: CUevent = ptr::null_mut();
         // SAFETY: `event` is written.
@@ -368,30 +283,26 @@ impl Device {
         Ok(Handle(event.cast()))
     }
 
-    /// The driver keeps what it needs until the event has happened.
-    ///
-    /// # Safety
-    /// The handle is not used again.
-    pub(crate) unsafe fn destroy_event(&self, event: Handle) {
+    unsafe fn destroy_event(&self, event: Handle) {
         if let Ok(_entered) = self.enter() {
             // SAFETY: the caller gives the event up.
             unsafe { cuda::cuEventDestroy_v2(event.0.cast()) };
         }
     }
 
-    pub(crate) fn record_event(&self, event: Handle, stream: Handle) -> Result<()> {
+    fn record_event(&self, event: Handle, stream: Handle) -> Result<()> {
         let _entered = self.enter()?;
         // SAFETY: both are live.
         check("cuEventRecord", unsafe { cuda::cuEventRecord(event.0.cast(), stream.0.cast()) })
     }
 
-    pub(crate) fn synchronize_event(&self, event: Handle) -> Result<()> {
+    fn synchronize_event(&self, event: Handle) -> Result<()> {
         let _entered = self.enter()?;
         // SAFETY: the event is live.
         check("cuEventSynchronize", unsafe { cuda::cuEventSynchronize(event.0.cast()) })
     }
 
-    pub(crate) fn elapsed_ms(&self, start: Handle, end: Handle) -> Result<f32> {
+    fn elapsed_ms(&self, start: Handle, end: Handle) -> Result<f32> {
         let _entered = self.enter()?;
         let mut milliseconds = 0.0;
         // SAFETY: both are live, `milliseconds` is written.

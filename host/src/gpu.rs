@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use layout::Arch;
 
-use crate::driver::{self, Device, DeviceFacts};
+use crate::backend::Backend;
+use crate::driver;
 use crate::error::{Error, Result};
 use crate::launch::{Kernel, Module};
 use crate::ptx::{embedded_ptx, with_one_entry};
@@ -26,7 +27,7 @@ pub struct Gpu {
 }
 
 struct Inner {
-    device: Arc<Device>,
+    device: Arc<dyn Backend>,
     arch: Arch,
     kernels: Mutex<HashMap<(String, Arch, String), KernelSlot>>,
 }
@@ -73,13 +74,13 @@ impl Gpu {
         if let Some(gpu) = open.iter().find(|gpu| gpu.ordinal() == ordinal) {
             return Ok(gpu);
         }
-        let facts = DeviceFacts::query(ordinal)?;
+        let facts = driver::facts_of(ordinal)?;
         let embedded = embedded_archs();
         let Some(arch) = newest_for(&embedded, facts.compute_capability) else {
             let (name, found) = (facts.name, facts.compute_capability);
             return Err(Error::UnsupportedDevice { ordinal, name, found, embedded });
         };
-        let device = Arc::new(Device::open(facts)?);
+        let device = Arc::new(driver::Device::open(facts)?);
         let inner = Arc::new(Inner { device, arch, kernels: Mutex::default() });
         let gpu: &'static Gpu = Box::leak(Box::new(Gpu { inner }));
         open.push(gpu);
@@ -182,7 +183,7 @@ impl Gpu {
         Ok(loaded.insert(kernel).clone())
     }
 
-    pub(crate) fn device(&self) -> &Arc<Device> {
+    pub(crate) fn device(&self) -> &Arc<dyn Backend> {
         &self.inner.device
     }
 }

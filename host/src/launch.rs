@@ -4,7 +4,7 @@ use std::ffi::{CString, c_void};
 use std::fmt;
 use std::sync::Arc;
 
-use crate::driver::{Device, FunctionFacts, Handle, Launch};
+use crate::backend::{Backend, FunctionFacts, Handle, Launch};
 use crate::error::{Error, Result};
 use crate::stream::{StreamRef, same_device};
 
@@ -26,13 +26,13 @@ pub struct Module {
 }
 
 struct Loaded {
-    device: Arc<Device>,
+    device: Arc<dyn Backend>,
     handle: Handle,
     what: String,
 }
 
 impl Module {
-    pub(crate) fn load(device: &Arc<Device>, what: &str, ptx: &str) -> Result<Module> {
+    pub(crate) fn load(device: &Arc<dyn Backend>, what: &str, ptx: &str) -> Result<Module> {
         let handle = device.load_module(what, ptx)?;
         Ok(Module { inner: Arc::new(Loaded { device: device.clone(), handle, what: what.to_owned() }) })
     }
@@ -224,8 +224,8 @@ impl Kernel {
         unsafe { self.device().launch(self.function, stream.handle(), launch) }
     }
 
-    fn device(&self) -> &Device {
-        &self.module.inner.device
+    fn device(&self) -> &dyn Backend {
+        &*self.module.inner.device
     }
 }
 

@@ -29,6 +29,7 @@
 //! ```
 
 mod attention;
+mod backend;
 mod buffer;
 mod driver;
 mod element;

@@ -1,8 +1,10 @@
 //! Streams, events and graphs.
 
 use std::ffi::c_void;
+use std::sync::{Mutex, PoisonError};
 
-use crate::driver::{self, Handle};
+use crate::backend::Handle;
+use crate::driver;
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 
@@ -48,7 +50,7 @@ impl Stream {
             fn end(&self) -> Result<Graph> {
                 let Stream { gpu, handle } = self.0;
                 let handle = gpu.device().end_capture(*handle)?;
-                Ok(Graph { gpu: gpu.clone(), handle })
+                Ok(Graph { gpu: gpu.clone(), handle: Mutex::new(handle) })
             }
         }
         impl Drop for Capture<'_> {
@@ -208,7 +210,8 @@ impl Drop for Event {
 #[derive(Debug)]
 pub struct Graph {
     gpu: Gpu,
-    handle: Handle,
+    /// Unlike its other objects, the driver does not lock a graph against calls from several threads.
+    handle: Mutex<Handle>,
 }
 
 impl Graph {
@@ -220,14 +223,16 @@ impl Graph {
     /// be used otherwise meanwhile.
     pub unsafe fn launch(&self, stream: StreamRef<'_>) -> Result<()> {
         let stream = stream.on("graph", &self.gpu)?;
+        let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the caller's promise.
-        unsafe { self.gpu.device().launch_graph(self.handle, stream) }
+        unsafe { self.gpu.device().launch_graph(*handle, stream) }
     }
 }
 
 impl Drop for Graph {
     fn drop(&mut self) {
+        let handle = *self.handle.get_mut().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the handle is this graph's own.
-        unsafe { self.gpu.device().destroy_graph(self.handle) };
+        unsafe { self.gpu.device().destroy_graph(handle) };
     }
 }

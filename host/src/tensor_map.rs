@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use layout::swizzle::Swizzle;
 
-use crate::driver::TiledMap;
+use crate::backend::TiledMap;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;

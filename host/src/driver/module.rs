@@ -6,7 +6,8 @@ use std::ptr;
 use cust::sys::{CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUstream};
 
 use super::forward as cuda;
-use super::{Device, Handle, check, check_recent, forward};
+use super::{Device, check, check_recent, forward};
+use crate::backend::{FunctionFacts, Handle, Launch, Modules, TiledMap};
 use crate::error::{DriverError, Error, Result};
 
 /// `CUlaunchConfig` of cuda.h.
@@ -37,40 +38,8 @@ impl LaunchAttribute {
     }
 }
 
-/// One launch, checked by the caller against the kernel's limits.
-pub(crate) struct Launch<'a> {
-    pub(crate) grid: [u32; 3],
-    pub(crate) block: [u32; 3],
-    /// All ones for a launch without clusters.
-    pub(crate) cluster: [u32; 3],
-    pub(crate) shared_bytes: u32,
-    /// The address of each parameter.
-    pub(crate) params: &'a mut [*mut c_void],
-}
-
-/// What the driver's compiler says about a kernel.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct FunctionFacts {
-    pub(crate) registers: u32,
-    pub(crate) local_bytes: u32,
-    pub(crate) static_shared_bytes: u32,
-    pub(crate) max_threads: u32,
-}
-
-/// The arguments of `cuTensorMapEncodeTiled` that this crate varies; the innermost dimension is first.
-pub(crate) struct TiledMap<'a> {
-    pub(crate) data_type: u32,
-    pub(crate) address: u64,
-    pub(crate) dims: &'a [u64],
-    /// One fewer than there are dimensions: the innermost is contiguous.
-    pub(crate) strides_bytes: &'a [u64],
-    pub(crate) box_dims: &'a [u32],
-    pub(crate) swizzle: u32,
-}
-
-impl Device {
-    /// Compiles PTX, or takes it from the driver's cache of compiled kernels. `what` names it in errors.
-    pub(crate) fn load_module(&self, what: &str, ptx: &str) -> Result<Handle> {
+impl Modules for Device {
+    fn load_module(&self, what: &str, ptx: &str) -> Result<Handle> {
         let text = CString::new(ptx).map_err(|error| Error::Jit {
             module: what.to_owned(),
             error: DriverError::new(forward::INVALID_PTX as u32),
@@ -103,12 +72,7 @@ impl Device {
         Ok(Handle(module.cast()))
     }
 
-    /// Unloads a module once all work that was enqueued before has finished. Where waiting for it fails, as it does while this
-    /// thread captures a graph, kernels may be in flight, and the module stays loaded.
-    ///
-    /// # Safety
-    /// Neither the module nor its functions are used again.
-    pub(crate) unsafe fn unload_module(&self, module: Handle) {
+    unsafe fn unload_module(&self, module: Handle) {
         if let Ok(_entered) = self.enter() {
             // SAFETY: the caller gives the module up, and it is unloaded only when no kernel of it is in flight.
             unsafe {
@@ -119,8 +83,7 @@ impl Device {
         }
     }
 
-    /// A function of a live module; `None` if it has none of this name.
-    pub(crate) fn function(&self, module: Handle, name: &CStr) -> Result<Option<Handle>> {
+    fn function(&self, module: Handle, name: &CStr) -> Result<Option<Handle>> {
         let _entered = self.enter()?;
         let mut function: CUfunction = ptr::null_mut();
         // SAFETY: the module is live, `name` ends with NUL, `function` is written.
@@ -132,8 +95,7 @@ impl Device {
         Ok(Some(Handle(function.cast())))
     }
 
-    /// What the compiler says about a live function.
-    pub(crate) fn function_facts(&self, function: Handle) -> Result<FunctionFacts> {
+    fn function_facts(&self, function: Handle) -> Result<FunctionFacts> {
         let _entered = self.enter()?;
         let attribute = |attribute| {
             let mut value = 0;
@@ -149,8 +111,7 @@ impl Device {
         })
     }
 
-    /// Lets a live function be launched with up to `bytes` of dynamic shared memory; the driver's own limit is 48 KiB.
-    pub(crate) fn allow_shared_bytes(&self, function: Handle, bytes: u32) -> Result<()> {
+    fn allow_shared_bytes(&self, function: Handle, bytes: u32) -> Result<()> {
         let _entered = self.enter()?;
         let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the function is live.
@@ -158,8 +119,7 @@ impl Device {
         check("cuFuncSetAttribute", code)
     }
 
-    /// How many blocks of a live function fit on a multiprocessor at a time.
-    pub(crate) fn blocks_per_multiprocessor(&self, function: Handle, threads: u32, shared_bytes: u32) -> Result<u32> {
+    fn blocks_per_multiprocessor(&self, function: Handle, threads: u32, shared_bytes: u32) -> Result<u32> {
         let _entered = self.enter()?;
         let mut blocks = 0;
         // SAFETY: the function is live, `blocks` is written.
@@ -175,9 +135,7 @@ impl Device {
         Ok(blocks.unsigned_abs())
     }
 
-    /// # Safety
-    /// The parameters are those that the function takes, and what they point to stays valid until the launch is done.
-    pub(crate) unsafe fn launch(&self, function: Handle, stream: Handle, launch: Launch<'_>) -> Result<()> {
+    unsafe fn launch(&self, function: Handle, stream: Handle, launch: Launch<'_>) -> Result<()> {
         let _entered = self.enter()?;
         let Launch { grid, block, cluster, shared_bytes, params } = launch;
         let params = params.as_mut_ptr();
@@ -214,8 +172,7 @@ impl Device {
         check_recent("cuLaunchKernelEx", (11, 8), code)
     }
 
-    /// Encodes a tensor map.
-    pub(crate) fn encode_tiled(&self, map: &TiledMap<'_>) -> Result<[u64; 16]> {
+    fn encode_tiled(&self, map: &TiledMap<'_>) -> Result<[u64; 16]> {
         const NO_INTERLEAVE: c_uint = 0;
         const L2_PROMOTION_256_BYTES: c_uint = 3;
         const OUT_OF_BOUNDS_ZEROS: c_uint = 0;

@@ -1,0 +1,202 @@
+//! What a device is to the rest of the library: memory, streams and kernels behind opaque handles.
+//!
+//! The public types hold an `Arc<dyn Backend>` and the [`Handle`]s that it gave them, and never learn which backend it is. Handles
+//! that are passed to a backend must be live ones of its own.
+
+use std::ffi::{CStr, c_void};
+use std::fmt::Debug;
+
+use crate::error::Result;
+
+/// An object of a backend: a stream, event, module, function or graph.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Handle(pub(crate) *mut c_void);
+
+// SAFETY: backends let their objects be used from any thread.
+unsafe impl Send for Handle {}
+// SAFETY: as above; backends lock them.
+unsafe impl Sync for Handle {}
+
+/// What a device is.
+#[derive(Debug, Clone)]
+pub(crate) struct DeviceFacts {
+    pub(crate) ordinal: u32,
+    pub(crate) name: String,
+    pub(crate) compute_capability: (u32, u32),
+    pub(crate) multiprocessors: u32,
+    pub(crate) memory_bytes: u64,
+    /// The dynamic and static shared memory that a block can have.
+    pub(crate) shared_bytes_per_block: u32,
+    pub(crate) driver_version: (u32, u32),
+}
+
+/// One launch, checked by the caller against the kernel's limits.
+pub(crate) struct Launch<'a> {
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    /// All ones for a launch without clusters.
+    pub(crate) cluster: [u32; 3],
+    pub(crate) shared_bytes: u32,
+    /// The address of each parameter.
+    pub(crate) params: &'a mut [*mut c_void],
+}
+
+/// What a compiler says about a kernel.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FunctionFacts {
+    pub(crate) registers: u32,
+    pub(crate) local_bytes: u32,
+    pub(crate) static_shared_bytes: u32,
+    pub(crate) max_threads: u32,
+}
+
+/// The arguments of `cuTensorMapEncodeTiled` that this crate varies; the innermost dimension is first.
+pub(crate) struct TiledMap<'a> {
+    pub(crate) data_type: u32,
+    pub(crate) address: u64,
+    pub(crate) dims: &'a [u64],
+    /// One fewer than there are dimensions: the innermost is contiguous.
+    pub(crate) strides_bytes: &'a [u64],
+    pub(crate) box_dims: &'a [u32],
+    pub(crate) swizzle: u32,
+}
+
+/// A device.
+pub(crate) trait Backend: Memory + Streams + Modules + Debug + Send + Sync {
+    /// What the device is.
+    fn facts(&self) -> &DeviceFacts;
+
+    /// Waits for everything that was enqueued.
+    fn synchronize(&self) -> Result<()>;
+
+    /// Whether a stream that another library made is one of this device's context.
+    ///
+    /// # Safety
+    /// The stream is live.
+    unsafe fn owns_stream(&self, stream: Handle) -> Result<bool>;
+}
+
+/// Device memory and page-locked host memory.
+pub(crate) trait Memory {
+    /// Device memory of `bytes` bytes (not 0), aligned to 256.
+    fn allocate(&self, bytes: usize) -> Result<u64>;
+
+    /// Gives memory of [`Memory::allocate`] back once all work that was enqueued before has finished: unlike `cuMemFreeAsync`,
+    /// the driver's `cuMemFree` synchronises. An error is dropped: it is that of earlier work, which later calls report too, or
+    /// the context is capturing, and the memory then stays allocated.
+    ///
+    /// # Safety
+    /// `address` is not used again, by work that is enqueued later neither.
+    unsafe fn free(&self, address: u64);
+
+    /// Page-locked host memory of `bytes` bytes (not 0), which every context can copy from and to asynchronously.
+    fn allocate_pinned(&self, bytes: usize) -> Result<*mut u8>;
+
+    /// # Safety
+    /// No copy from or to the memory is under way, and it is not used again.
+    unsafe fn free_pinned(&self, address: *mut u8);
+
+    /// Sets `bytes` bytes of new device memory to 0 before it returns, without waiting for any stream of the caller's.
+    ///
+    /// # Safety
+    /// The bytes are allocated and no other work uses them.
+    unsafe fn clear_blocking(&self, address: u64, bytes: usize) -> Result<()>;
+
+    /// Sets device memory, in the order of the stream.
+    ///
+    /// # Safety
+    /// The bytes stay allocated until the work is done.
+    unsafe fn fill_bytes(&self, stream: Handle, address: u64, value: u8, bytes: usize) -> Result<()>;
+
+    /// Copies host memory to device memory, in the order of the stream.
+    ///
+    /// # Safety
+    /// Both ranges stay allocated, and the host's unchanged, until the work is done.
+    unsafe fn copy_to_device(&self, stream: Handle, destination: u64, source: *const u8, bytes: usize) -> Result<()>;
+
+    /// Copies device memory to host memory, in the order of the stream.
+    ///
+    /// # Safety
+    /// Both ranges stay allocated, and nothing else touches the host's, until the work is done.
+    unsafe fn copy_to_host(&self, stream: Handle, destination: *mut u8, source: u64, bytes: usize) -> Result<()>;
+}
+
+/// Streams, events and graphs.
+pub(crate) trait Streams {
+    /// A stream that is not ordered with the default stream. cust's constructor drops that flag.
+    fn create_stream(&self) -> Result<Handle>;
+
+    /// The driver keeps what it needs until the enqueued work is done.
+    ///
+    /// # Safety
+    /// The handle is not used again.
+    unsafe fn destroy_stream(&self, stream: Handle);
+
+    fn synchronize_stream(&self, stream: Handle) -> Result<()>;
+
+    fn stream_wait_event(&self, stream: Handle, event: Handle) -> Result<()>;
+
+    /// Records what is enqueued on the stream until [`Streams::end_capture`] instead of running it. Calls of this thread that
+    /// would synchronise or free memory fail meanwhile; other threads are not affected.
+    fn begin_capture(&self, stream: Handle) -> Result<()>;
+
+    /// The work recorded since [`Streams::begin_capture`], ready to launch. The capture is over in any case.
+    fn end_capture(&self, stream: Handle) -> Result<Handle>;
+
+    /// # Safety
+    /// The memory and kernels of the recorded work are live until it is done.
+    unsafe fn launch_graph(&self, graph: Handle, stream: Handle) -> Result<()>;
+
+    /// The driver keeps what it needs until enqueued launches are done.
+    ///
+    /// # Safety
+    /// The handle is not used again.
+    unsafe fn destroy_graph(&self, graph: Handle);
+
+    fn create_event(&self) -> Result<Handle>;
+
+    /// The driver keeps what it needs until the event has happened.
+    ///
+    /// # Safety
+    /// The handle is not used again.
+    unsafe fn destroy_event(&self, event: Handle);
+
+    fn record_event(&self, event: Handle, stream: Handle) -> Result<()>;
+
+    fn synchronize_event(&self, event: Handle) -> Result<()>;
+
+    fn elapsed_ms(&self, start: Handle, end: Handle) -> Result<f32>;
+}
+
+/// Modules, their functions and launches, and tensor maps.
+pub(crate) trait Modules {
+    /// Compiles PTX, or takes it from the driver's cache of compiled kernels. `what` names it in errors.
+    fn load_module(&self, what: &str, ptx: &str) -> Result<Handle>;
+
+    /// Unloads a module once all work that was enqueued before has finished. Where waiting for it fails, as it does while this
+    /// thread captures a graph, kernels may be in flight, and the module stays loaded.
+    ///
+    /// # Safety
+    /// Neither the module nor its functions are used again.
+    unsafe fn unload_module(&self, module: Handle);
+
+    /// A function of a live module; `None` if it has none of this name.
+    fn function(&self, module: Handle, name: &CStr) -> Result<Option<Handle>>;
+
+    /// What the compiler says about a live function.
+    fn function_facts(&self, function: Handle) -> Result<FunctionFacts>;
+
+    /// Lets a live function be launched with up to `bytes` of dynamic shared memory; the driver's own limit is 48 KiB.
+    fn allow_shared_bytes(&self, function: Handle, bytes: u32) -> Result<()>;
+
+    /// How many blocks of a live function fit on a multiprocessor at a time.
+    fn blocks_per_multiprocessor(&self, function: Handle, threads: u32, shared_bytes: u32) -> Result<u32>;
+
+    /// # Safety
+    /// The parameters are those that the function takes, and what they point to stays valid until the launch is done.
+    unsafe fn launch(&self, function: Handle, stream: Handle, launch: Launch<'_>) -> Result<()>;
+
+    /// Encodes a tensor map.
+    /// The driver writes the map to a 64-byte boundary.
+    fn encode_tiled(&self, map: &TiledMap<'_>) -> Result<[u64; 16]>;
+}
