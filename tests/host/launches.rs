@@ -1,0 +1,117 @@
+//! Launches that the card or the kernel cannot serve: a typed error, and nothing runs.
+
+use ferrotile::{Buffer, Error, Gpu, LaunchConfig};
+use tests::probe_ptx::probe_ptx;
+
+use crate::words::{add_word, kernel};
+use crate::{Outcome, Tests, expect_equal, expect_error};
+
+pub(crate) const TESTS: Tests = &[
+    ("launches_out_of_range_are_refused_and_run_nothing", out_of_range),
+    ("limits_are_those_of_the_kernel", kernel_limits),
+    ("grids_up_to_the_limits_run", large_grids),
+    ("all_shared_memory_can_be_asked_for", shared_memory),
+    ("clusters_run_where_the_card_has_them", clusters),
+];
+
+const ONE: LaunchConfig = LaunchConfig { grid: [1; 3], block: [1; 3], cluster: [1; 3], shared_bytes: 0 };
+
+/// Launches and what is wrong with each.
+const OUT_OF_RANGE: [(LaunchConfig, &str); 16] = [
+    (LaunchConfig { grid: [0, 1, 1], ..ONE }, "grid x"),
+    (LaunchConfig { grid: [1, 0, 1], ..ONE }, "grid y"),
+    (LaunchConfig { grid: [1, 1, 0], ..ONE }, "grid z"),
+    (LaunchConfig { grid: [1 << 31, 1, 1], ..ONE }, "grid x"),
+    (LaunchConfig { grid: [1, 65536, 1], ..ONE }, "grid y"),
+    (LaunchConfig { grid: [1, 1, 65536], ..ONE }, "grid z"),
+    (LaunchConfig { block: [0, 1, 1], ..ONE }, "the number of threads of a block"),
+    (LaunchConfig { block: [1025, 1, 1], ..ONE }, "the number of threads of a block"),
+    (LaunchConfig { block: [32, 33, 1], ..ONE }, "the number of threads of a block"),
+    (LaunchConfig { block: [u32::MAX; 3], ..ONE }, "the number of threads of a block"),
+    (LaunchConfig { shared_bytes: 1 << 20, ..ONE }, "dynamic shared memory"),
+    (LaunchConfig { shared_bytes: u32::MAX, ..ONE }, "dynamic shared memory"),
+    (LaunchConfig { cluster: [0, 1, 1], ..ONE }, "the number of blocks of a cluster"),
+    (LaunchConfig { grid: [16, 1, 1], cluster: [16, 1, 1], ..ONE }, "the number of blocks of a cluster"),
+    (LaunchConfig { grid: [3, 1, 1], cluster: [2, 1, 1], ..ONE }, "the remainder of grid x by cluster x"),
+    (LaunchConfig { grid: [2, 3, 1], cluster: [1, 2, 1], ..ONE }, "the remainder of grid y by cluster y"),
+];
+
+fn out_of_range(gpu: &Gpu) -> Outcome {
+    let stream = gpu.new_stream()?;
+    let add = kernel(gpu, "add_word")?;
+    let out = Buffer::upload_blocking(&stream, &[7])?;
+    for (config, wrong) in OUT_OF_RANGE {
+        // SAFETY: these are the kernel's parameters, and the buffer outlives the download, which waits.
+        let launched = unsafe { add.launch(stream.as_ref(), &config, &[&out.as_raw(), &1_u32]) };
+        let is_right = |error: &Error| matches!(error, Error::LaunchConfig { kernel, what, .. } if kernel == "add_word" && *what == wrong);
+        expect_error(launched, is_right)?;
+    }
+    expect_equal("nothing ran", &out.download_blocking(&stream)?, &[7])?;
+    add_word(&add, stream.as_ref(), &out, 1)?;
+    expect_equal("the next launch", &out.download_blocking(&stream)?, &[8])
+}
+
+/// A probe that is compiled for blocks of at most so many threads and has static shared memory.
+fn kernel_limits(gpu: &Gpu) -> Outcome {
+    let stream = gpu.new_stream()?;
+    let sync = gpu.load_ptx(probe_ptx(gpu.arch()))?.kernel("thread_sync")?;
+    let attributes = sync.attributes();
+    expect_equal("threads", &attributes.max_threads, &layout::probe::BLOCK_THREADS)?;
+    expect_equal("static shared memory", &attributes.static_shared_bytes, &(2 * 4 * layout::probe::BLOCK_THREADS))?;
+    let out = Buffer::<u32>::zeroed(gpu, 4096)?;
+    let too_large = [
+        (LaunchConfig { block: [attributes.max_threads + 1, 1, 1], ..ONE }, attributes.max_threads),
+        (LaunchConfig { shared_bytes: attributes.max_shared_bytes + 1, ..ONE }, attributes.max_shared_bytes),
+    ];
+    for (config, limit) in too_large {
+        // SAFETY: this is the kernel's parameter, and the buffer outlives the download, which waits.
+        let launched = unsafe { sync.launch(stream.as_ref(), &config, &[&out.as_raw()]) };
+        let is_right = |error: &Error| matches!(error, Error::LaunchConfig { got, most, .. } if (*got, *most) == (u64::from(limit) + 1, limit.into()));
+        expect_error(launched, is_right)?;
+    }
+    expect_equal("nothing ran", &out.download_blocking(&stream)?, &vec![0; 4096])
+}
+
+/// Each dimension at its limit, but x, whose would take long.
+fn large_grids(gpu: &Gpu) -> Outcome {
+    let stream = gpu.new_stream()?;
+    let add = kernel(gpu, "add_word")?;
+    let out = Buffer::upload_blocking(&stream, &[7])?;
+    for grid in [[1 << 20, 1, 1], [1, 65535, 1], [1, 1, 65535]] {
+        // SAFETY: these are the kernel's parameters, and the buffer outlives the download, which waits.
+        unsafe { add.launch(stream.as_ref(), &LaunchConfig { grid, ..ONE }, &[&out.as_raw(), &0_u32]) }?;
+        expect_equal("adding nothing", &out.download_blocking(&stream)?, &[7])?;
+    }
+    Ok(())
+}
+
+fn shared_memory(gpu: &Gpu) -> Outcome {
+    let stream = gpu.new_stream()?;
+    let add = kernel(gpu, "add_word")?;
+    let out = Buffer::<u32>::zeroed(gpu, 1)?;
+    let shared_bytes = add.attributes().max_shared_bytes;
+    expect_equal(&format!("{shared_bytes} are more than 48 KiB"), &(shared_bytes > 48 << 10), &true)?;
+    let config = LaunchConfig { shared_bytes, ..ONE };
+    // SAFETY: these are the kernel's parameters, and the buffer outlives the download, which waits.
+    unsafe { add.launch(stream.as_ref(), &config, &[&out.as_raw(), &3_u32]) }?;
+    expect_equal("the sum", &out.download_blocking(&stream)?, &[3])
+}
+
+/// `tests/probes` checks the ranks of blocks; here a kernel that knows nothing of clusters runs in one.
+fn clusters(gpu: &Gpu) -> Outcome {
+    let stream = gpu.new_stream()?;
+    let add = kernel(gpu, "add_word")?;
+    let out = Buffer::upload_blocking(&stream, &[7])?;
+    for cluster in [[2, 1, 1], [1, 4, 1], [1, 1, 2], [2, 2, 2], [8, 1, 1]] {
+        let config = LaunchConfig { grid: [8; 3], cluster, ..ONE };
+        // SAFETY: these are the kernel's parameters, and the buffer outlives the download, which waits.
+        let launched = unsafe { add.launch(stream.as_ref(), &config, &[&out.as_raw(), &0_u32]) };
+        if gpu.compute_capability() >= (9, 0) {
+            launched?;
+        } else {
+            expect_error(launched, |error| matches!(error, Error::Driver { .. } | Error::DriverTooOld { .. }))?;
+        }
+        expect_equal("adding nothing", &out.download_blocking(&stream)?, &[7])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,63 @@
+//! What the library promises about memory, streams, graphs, kernels and contexts, on the device under test.
+
+mod call;
+mod contexts;
+mod devices;
+mod events;
+mod graphs;
+mod launches;
+mod memory;
+mod modules;
+mod pinned;
+mod tensors;
+mod words;
+
+use std::fmt::Debug;
+use std::process::ExitCode;
+
+use ferrotile::{Error, Gpu};
+use libtest_mimic::{Failed, Trial};
+use tests::{device_trial, run_trials};
+
+/// What a trial returns.
+type Outcome = Result<(), Failed>;
+
+/// The trials of one file: names and bodies.
+type Tests = &'static [(&'static str, fn(&Gpu) -> Outcome)];
+
+fn main() -> ExitCode {
+    let files: [(&str, Tests); 8] = [
+        ("memory", memory::TESTS),
+        ("pinned", pinned::TESTS),
+        ("tensors", tensors::TESTS),
+        ("events", events::TESTS),
+        ("graphs", graphs::TESTS),
+        ("modules", modules::TESTS),
+        ("launches", launches::TESTS),
+        ("contexts", contexts::TESTS),
+    ];
+    let mut trials: Vec<Trial> = Vec::new();
+    for (file, tests) in files {
+        trials.extend(tests.iter().map(|&(name, body)| device_trial(format!("{file}/{name}"), body)));
+    }
+    trials.extend(devices::trials());
+    run_trials(trials)
+}
+
+/// Checks that a call failed with the right error.
+fn expect_error<R>(result: ferrotile::Result<R>, is_right: impl Fn(&Error) -> bool) -> Outcome {
+    match result {
+        Ok(_) => Err("the call succeeded".into()),
+        Err(error) if is_right(&error) => Ok(()),
+        Err(error) => Err(format!("another error was expected than: {error} ({error:?})").into()),
+    }
+}
+
+/// Checks that two values are the same.
+fn expect_equal<A, B>(what: &str, got: &A, expected: &B) -> Outcome
+where
+    A: PartialEq<B> + Debug + ?Sized,
+    B: Debug + ?Sized,
+{
+    if got == expected { Ok(()) } else { Err(format!("{what}: got {got:?}, expected {expected:?}").into()) }
+}
