@@ -135,7 +135,7 @@ impl AttentionProblem {
     #[must_use]
     pub fn flops(&self, mask: Mask) -> f64 {
         let pairs = mask.visible_pairs(self.q_len, self.k_len) as f64;
-        4.0 * (self.batch * self.q_heads * self.head_dim) as f64 * pairs
+        4.0 * self.batch as f64 * self.q_heads as f64 * self.head_dim as f64 * pairs
     }
 
     /// Whether attention takes these sizes; [`AttentionPlan::new`] checks it too. Needs no card.
@@ -499,5 +499,7 @@ mod tests {
     fn flops_count_what_the_mask_leaves() {
         assert_eq!(PROBLEM.flops(Mask::Full), 4.0 * 12.0 * 64.0 * 35.0);
         assert_eq!(PROBLEM.flops(Mask::Causal), 4.0 * 12.0 * 64.0 * (3 + 4 + 5 + 6 + 7) as f64);
+        let vast = AttentionProblem { batch: 1 << 40, q_heads: 1 << 40, ..PROBLEM };
+        assert_eq!(vast.flops(Mask::Full), 4.0 * 2f64.powi(80) * 64.0 * 35.0);
     }
 }

@@ -14,7 +14,7 @@ pub(crate) struct Handle(pub(crate) *mut c_void);
 
 // SAFETY: backends let their objects be used from any thread.
 unsafe impl Send for Handle {}
-// SAFETY: as above; backends lock them.
+// SAFETY: as above; backends lock them, but for graphs, which `Graph` locks.
 unsafe impl Sync for Handle {}
 
 /// What a device is.

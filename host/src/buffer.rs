@@ -12,13 +12,15 @@ use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::stream::{Event, StreamRef};
 
-/// The size of `shape` elements of `T`, if it fits the address space.
+/// The size of `shape` elements of `T`, if an array of that shape fits the address space: dimensions of 0 do not make the others
+/// smaller.
 fn size_bytes<T>(shape: &[usize]) -> Result<usize> {
-    shape
+    let bytes = shape
         .iter()
-        .try_fold(size_of::<T>(), |bytes, &dim| bytes.checked_mul(dim))
+        .try_fold(size_of::<T>(), |bytes, &dim| bytes.checked_mul(dim.max(1)))
         .filter(|&bytes| bytes <= isize::MAX as usize)
-        .ok_or_else(|| Error::TooLarge { shape: shape.to_vec(), element_bytes: size_of::<T>() })
+        .ok_or_else(|| Error::TooLarge { shape: shape.to_vec(), element_bytes: size_of::<T>() })?;
+    Ok(if shape.contains(&0) { 0 } else { bytes })
 }
 
 fn same_length(op: &'static str, got: usize, expected: usize) -> Result<()> {
@@ -308,10 +310,12 @@ mod tests {
     #[test]
     fn sizes_that_overflow_are_errors() {
         assert_eq!(size_bytes::<f32>(&[2, 3]), Ok(24));
-        assert_eq!(
-            size_bytes::<f32>(&[usize::MAX, 0]),
-            Err(Error::TooLarge { shape: vec![usize::MAX, 0], element_bytes: 4 })
-        );
+        assert_eq!(size_bytes::<f32>(&[2, 0, 3]), Ok(0));
+        for shape in [[usize::MAX, 0], [0, usize::MAX]] {
+            let too_large = Error::TooLarge { shape: shape.to_vec(), element_bytes: 4 };
+            assert_eq!(size_bytes::<f32>(&shape), Err(too_large));
+            assert!(Array::from_shape_vec(shape, Vec::<f32>::new()).is_err(), "an array of the shape does not exist");
+        }
         assert!(size_bytes::<u8>(&[isize::MAX as usize]).is_ok());
         assert!(size_bytes::<u8>(&[isize::MAX as usize + 1]).is_err());
     }
