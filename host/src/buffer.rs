@@ -228,7 +228,10 @@ impl<T: Element> PinnedBuffer<T> {
     /// Allocates `len` zeros.
     pub fn zeroed(gpu: &Gpu, len: usize) -> Result<PinnedBuffer<T>> {
         let bytes = size_bytes::<T>(&[len])?;
-        let copied = Mutex::new(gpu.new_event()?);
+        let copied = gpu.new_event()?;
+        // Waiting for an event that was never recorded is nothing, which a capture would accept.
+        copied.record(gpu.new_stream()?.as_ref())?;
+        let copied = Mutex::new(copied);
         let mut address = NonNull::dangling();
         if bytes > 0 {
             let memory = NonNull::new(gpu.device().allocate_pinned(bytes)?).expect("the driver reports failure");
