@@ -3,7 +3,7 @@
 //!
 //! `ftz` flushes subnormal inputs and results to zero of the same sign. Every NaN is the canonical one.
 
-use crate::float::{canonical, flush};
+use crate::float::{Conversion, Format, canonical, flush};
 
 /// Computes in f64, rounds to f32, and flushes both ends if asked to.
 #[inline]
@@ -67,4 +67,106 @@ pub fn div_full(a: f32, b: f32, ftz: bool) -> f32 {
     let input = |x| if ftz { flush(x) } else { x };
     let quotient = canonical((f64::from(input(a)) / f64::from(input(b))) as f32);
     if ftz { flush(quotient) } else { quotient }
+}
+
+/// A function of one half-precision number, such as `ex2.approx.f16` and `tanh.approx.bf16`, from that of f64; of a packed
+/// pair with [`crate::float::packed`].
+pub fn narrow(format: Format, bits: u32, function: impl Fn(f64) -> f64) -> u32 {
+    format.encode(function(format.decode(bits)), Conversion::NEAREST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::float::{BF16, F16, NAN};
+
+    const INFINITY: f32 = f32::INFINITY;
+    const SUBNORMAL: f32 = 1e-40;
+
+    /// Asserts results by their bits, for inputs with `ftz` and without.
+    fn assert_table(function: impl Fn(f32, bool) -> f32, table: &[(f32, f32)]) {
+        for &(x, expected) in table {
+            for ftz in [false, true] {
+                assert_eq!(function(x, ftz).to_bits(), expected.to_bits(), "{x:e}, ftz {ftz}");
+            }
+        }
+    }
+
+    #[test]
+    fn special_inputs_give_what_the_isa_says() {
+        let nan = f32::from_bits(0xffc0_0001);
+        assert_table(
+            ex2,
+            &[(-INFINITY, 0.0), (-0.0, 1.0), (0.0, 1.0), (INFINITY, INFINITY), (nan, NAN), (128.0, INFINITY)],
+        );
+        assert_table(ex2, &[(SUBNORMAL, 1.0), (-SUBNORMAL, 1.0), (-1000.0, 0.0)]);
+        assert_table(
+            lg2,
+            &[(-INFINITY, NAN), (-1.0, NAN), (-0.0, -INFINITY), (0.0, -INFINITY), (INFINITY, INFINITY), (nan, NAN)],
+        );
+        assert_table(rcp, &[(-INFINITY, -0.0), (-0.0, -INFINITY), (0.0, INFINITY), (INFINITY, 0.0), (nan, NAN)]);
+        assert_table(
+            rsqrt,
+            &[(-INFINITY, NAN), (-1.0, NAN), (-0.0, -INFINITY), (0.0, INFINITY), (INFINITY, 0.0), (nan, NAN)],
+        );
+        assert_table(
+            sqrt,
+            &[(-INFINITY, NAN), (-1.0, NAN), (-0.0, -0.0), (0.0, 0.0), (INFINITY, INFINITY), (nan, NAN)],
+        );
+        assert_table(sin, &[(-INFINITY, NAN), (-0.0, -0.0), (0.0, 0.0), (INFINITY, NAN), (nan, NAN)]);
+        assert_table(cos, &[(-INFINITY, NAN), (-0.0, 1.0), (0.0, 1.0), (INFINITY, NAN), (nan, NAN)]);
+        assert_table(|x, _| tanh(x), &[(-INFINITY, -1.0), (-0.0, -0.0), (0.0, 0.0), (INFINITY, 1.0), (nan, NAN)]);
+    }
+
+    #[test]
+    fn subnormals_are_flushed_where_asked_for() {
+        assert_eq!(lg2(SUBNORMAL, true), -INFINITY);
+        assert_eq!(lg2(f32::from_bits(1 << 9), false), -140.0);
+        assert_eq!(rcp(-SUBNORMAL, true), -INFINITY);
+        assert_eq!(rcp(2f32.powi(127), true).to_bits(), 0);
+        assert_eq!(rcp(2f32.powi(127), false), 2f32.powi(-127));
+        assert_eq!(rsqrt(SUBNORMAL, true), INFINITY);
+        assert_eq!(sqrt(-SUBNORMAL, true).to_bits(), (-0f32).to_bits());
+        assert_eq!(sqrt(f32::from_bits(1 << 9), false), 2f32.powi(-70));
+        assert_eq!(sin(-SUBNORMAL, true).to_bits(), (-0f32).to_bits());
+        assert_eq!(sin(SUBNORMAL, false), SUBNORMAL);
+        assert_eq!(tanh(SUBNORMAL), SUBNORMAL);
+        assert_eq!(ex2(-127.0, true), 0.0);
+    }
+
+    #[test]
+    fn powers_of_two_are_exact() {
+        for exponent in -149..=127 {
+            let power = ex2(exponent as f32, false);
+            assert_eq!(power, 2f64.powi(exponent) as f32);
+            assert_eq!(lg2(power, false), exponent as f32);
+            if exponent.abs() < 126 {
+                assert_eq!(rcp(power, true), 2f32.powi(-exponent));
+                assert_eq!(rsqrt(power * power.signum(), true), 2f64.powf(f64::from(exponent) / -2.0) as f32);
+            }
+        }
+    }
+
+    #[test]
+    fn quotients_are_exact_inside_and_zero_for_huge_divisors() {
+        assert_eq!(div(6.0, -3.0, false), -2.0);
+        assert_eq!(div(1.0, 3.0, true), 1.0 / 3.0);
+        assert_eq!(div(2f32.powi(127), 2f32.powi(126), false), 2.0);
+        assert_eq!(div(2f32.powi(127), 2f32.powi(127), false).to_bits(), 0);
+        assert_eq!(div(-1.0, 2f32.powi(127), false).to_bits(), (-0f32).to_bits());
+        assert_eq!(div(INFINITY, 2f32.powi(127), false).to_bits(), NAN.to_bits());
+        assert_eq!(div(1.0, INFINITY, false), 0.0);
+        assert_eq!(div(1.0, -0.0, false), -INFINITY);
+        assert_eq!(div(0.0, 0.0, false).to_bits(), NAN.to_bits());
+        assert_eq!(div(1.0, SUBNORMAL, true), INFINITY);
+        assert_eq!(div_full(2f32.powi(127), 2f32.powi(127), true), 1.0);
+    }
+
+    #[test]
+    fn narrow_functions_round_once() {
+        assert_eq!(narrow(F16, 0xc000, f64::exp2), 0x3400);
+        assert_eq!(narrow(F16, 0x4c00, f64::exp2), 0x7c00);
+        assert_eq!(narrow(BF16, 0xff80, f64::tanh), 0xbf80);
+        assert_eq!(narrow(F16, 0xfe00, f64::tanh), 0x7fff);
+    }
 }

@@ -6,267 +6,9 @@
 //!
 //! A NaN result has the bits that the device gives it, whatever the inputs were: all ones but for the sign.
 
-use std::num::FpCategory;
+pub use format::{BF16, Conversion, E4M3, E5M2, F16, F32, Format, Rounding, TF32, sum_to_odd};
 
-/// How a result between two numbers of the format is rounded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Rounding {
-    /// To the nearest, a tie to the even one: `.rn`, `.rni`.
-    NearestEven,
-    /// To the nearest, a tie away from zero: `.rna`.
-    NearestAway,
-    /// Towards zero: `.rz`, `.rzi`.
-    Zero,
-    /// Towards negative infinity: `.rm`, `.rmi`.
-    Down,
-    /// Towards positive infinity: `.rp`, `.rpi`.
-    Up,
-}
-
-/// A format of floating-point numbers: a sign, exponent bits, mantissa bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Format {
-    exponent_bits: u32,
-    mantissa_bits: u32,
-    /// The highest exponent holds infinities and NaNs, as in IEEE 754; otherwise numbers, and one NaN for each sign.
-    has_infinity: bool,
-    /// Zero bits below the mantissa: tf32 is an f32 without its last 13 bits.
-    low_zeros: u32,
-}
-
-/// Half precision: 5 bits of exponent and 10 of mantissa.
-pub const F16: Format = Format::ieee(5, 10);
-/// The upper half of an f32: 8 bits of exponent and 7 of mantissa.
-pub const BF16: Format = Format::ieee(8, 7);
-/// Single precision.
-pub const F32: Format = Format::ieee(8, 23);
-/// An f32 with 10 bits of mantissa; the other 13 are zero.
-pub const TF32: Format = Format { exponent_bits: 8, mantissa_bits: 10, has_infinity: true, low_zeros: 13 };
-/// 4 bits of exponent and 3 of mantissa; no infinities, up to 448.
-pub const E4M3: Format = Format { exponent_bits: 4, mantissa_bits: 3, has_infinity: false, low_zeros: 0 };
-/// 5 bits of exponent and 2 of mantissa.
-pub const E5M2: Format = Format::ieee(5, 2);
-
-/// What a conversion does besides rounding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Conversion {
-    /// How it rounds.
-    pub rounding: Rounding,
-    /// `.satfinite`: what is too large becomes the largest finite number.
-    pub satfinite: bool,
-    /// `.relu`: what is negative becomes zero.
-    pub relu: bool,
-}
-
-impl Conversion {
-    /// `.rn` and nothing else.
-    pub const NEAREST: Conversion = Conversion { rounding: Rounding::NearestEven, satfinite: false, relu: false };
-    /// `.rn.satfinite`, as the conversions to e4m3 and e5m2 always are.
-    pub const NEAREST_FINITE: Conversion = Conversion { satfinite: true, ..Conversion::NEAREST };
-}
-
-impl Format {
-    const fn ieee(exponent_bits: u32, mantissa_bits: u32) -> Format {
-        Format { exponent_bits, mantissa_bits, has_infinity: true, low_zeros: 0 }
-    }
-
-    const fn bias(self) -> i32 {
-        (1 << (self.exponent_bits - 1)) - 1
-    }
-
-    const fn sign(self) -> u32 {
-        1 << (self.exponent_bits + self.mantissa_bits)
-    }
-
-    /// The bits of infinity, in a format that has it: one above those of the largest finite number.
-    const fn infinity(self) -> u32 {
-        ((1 << self.exponent_bits) - 1) << self.mantissa_bits
-    }
-
-    const fn largest_unshifted(self) -> u32 {
-        if self.has_infinity { self.infinity() - 1 } else { self.sign() - 2 }
-    }
-
-    /// The bits of the NaN that operations give. That of e5m2, like that of e4m3, is 0x7f.
-    pub const fn nan(self) -> u32 {
-        // The NaN of tf32 is that of f32.
-        (self.sign() << self.low_zeros) - 1
-    }
-
-    /// The bits of the largest finite number.
-    pub const fn largest(self) -> u32 {
-        self.largest_unshifted() << self.low_zeros
-    }
-
-    /// The number with these bits; a NaN is [`f64::NAN`]. Bits above those of the format are ignored.
-    #[inline]
-    pub fn decode(self, bits: u32) -> f64 {
-        let bits = bits >> self.low_zeros;
-        let magnitude = bits & (self.sign() - 1);
-        let value = if magnitude > self.largest_unshifted() {
-            if self.has_infinity && magnitude == self.infinity() { f64::INFINITY } else { return f64::NAN }
-        } else {
-            let exponent = (magnitude >> self.mantissa_bits) as i32;
-            let mantissa = magnitude & ((1 << self.mantissa_bits) - 1);
-            let hidden = u32::from(exponent != 0) << self.mantissa_bits;
-            let scale = exponent.max(1) - self.bias() - self.mantissa_bits as i32;
-            f64::from(mantissa | hidden) * power_of_two(scale)
-        };
-        if bits & self.sign() != 0 { -value } else { value }
-    }
-
-    /// The bits of the number of this format that `value` is rounded to.
-    pub fn encode(self, value: f64, conversion: Conversion) -> u32 {
-        if value.is_nan() {
-            return self.nan();
-        }
-        let negative = value.is_sign_negative();
-        if negative && conversion.relu {
-            return 0;
-        }
-        let magnitude = self.round(value.abs(), negative, conversion) << self.low_zeros;
-        if negative { magnitude | self.sign() << self.low_zeros } else { magnitude }
-    }
-
-    /// The bits of `value`, not negative, in this format; `negative` tells which way up and down are.
-    fn round(self, value: f64, negative: bool, conversion: Conversion) -> u32 {
-        let overflow = |away: bool| match (away && !conversion.satfinite, self.has_infinity) {
-            (false, _) => self.largest_unshifted(),
-            (true, true) => self.infinity(),
-            (true, false) => self.nan(),
-        };
-        match value.classify() {
-            FpCategory::Infinite => return overflow(true),
-            FpCategory::Zero => return 0,
-            _ => {}
-        }
-        let bits = value.to_bits();
-        let stored = (bits >> 52) as i32;
-        let mantissa = bits & ((1 << 52) - 1) | u64::from(stored != 0) << 52;
-        // value = mantissa * 2^(exponent - 52)
-        let exponent = stored.max(1) - 1023;
-        // The bits to drop: those that normal numbers drop, and more below the smallest normal.
-        let smallest = 1 - self.bias();
-        let dropped = 52 - self.mantissa_bits as i32 + (smallest - exponent).max(0);
-        let (kept, rest, half) = if dropped > 63 {
-            // Less than half of the smallest subnormal, whatever it is.
-            (0, 1, 2)
-        } else {
-            (mantissa >> dropped, mantissa & ((1 << dropped) - 1), 1 << (dropped - 1))
-        };
-        let away = match conversion.rounding {
-            Rounding::NearestEven => rest > half || (rest == half && kept & 1 == 1),
-            Rounding::NearestAway => rest >= half,
-            Rounding::Zero => false,
-            Rounding::Down => negative && rest != 0,
-            Rounding::Up => !negative && rest != 0,
-        };
-        // The exponent is added to the mantissa, whose hidden bit counts one: so a carry goes up into the exponent.
-        let scale = (exponent.max(smallest) - smallest) as u64;
-        let magnitude = (scale << self.mantissa_bits) + kept + u64::from(away);
-        if magnitude <= u64::from(self.largest_unshifted()) {
-            return magnitude as u32;
-        }
-        overflow(match conversion.rounding {
-            Rounding::NearestEven | Rounding::NearestAway => true,
-            Rounding::Zero => false,
-            Rounding::Down => negative,
-            Rounding::Up => !negative,
-        })
-    }
-
-    /// `a + b`, rounded once.
-    pub fn add(self, a: u32, b: u32, conversion: Conversion) -> u32 {
-        self.encode(sum_to_odd(self.decode(a), self.decode(b)), conversion)
-    }
-
-    /// `a - b`, rounded once.
-    pub fn sub(self, a: u32, b: u32, conversion: Conversion) -> u32 {
-        self.encode(sum_to_odd(self.decode(a), -self.decode(b)), conversion)
-    }
-
-    /// `a * b`, rounded once.
-    pub fn mul(self, a: u32, b: u32, conversion: Conversion) -> u32 {
-        // At most 48 bits: exact in f64.
-        self.encode(self.decode(a) * self.decode(b), conversion)
-    }
-
-    /// `a * b + c`, rounded once.
-    pub fn fma(self, a: u32, b: u32, c: u32, conversion: Conversion) -> u32 {
-        self.encode(sum_to_odd(self.decode(a) * self.decode(b), self.decode(c)), conversion)
-    }
-
-    /// The smaller number; of a number and a NaN the number; -0 is below +0.
-    pub fn min(self, a: u32, b: u32) -> u32 {
-        self.select(a, b, |a, b| a < b)
-    }
-
-    /// The larger number; of a number and a NaN the number; +0 is above -0.
-    pub fn max(self, a: u32, b: u32) -> u32 {
-        self.select(a, b, |a, b| a > b)
-    }
-
-    /// `.NaN`: like [`min`](Self::min), but a NaN wins.
-    pub fn min_nan(self, a: u32, b: u32) -> u32 {
-        if self.is_nan(a) || self.is_nan(b) { self.nan() } else { self.min(a, b) }
-    }
-
-    /// `.NaN`: like [`max`](Self::max), but a NaN wins.
-    pub fn max_nan(self, a: u32, b: u32) -> u32 {
-        if self.is_nan(a) || self.is_nan(b) { self.nan() } else { self.max(a, b) }
-    }
-
-    /// These are the bits of a NaN.
-    pub fn is_nan(self, bits: u32) -> bool {
-        self.decode(bits).is_nan()
-    }
-
-    /// `.ftz`: a subnormal number becomes zero of the same sign.
-    pub fn flush(self, bits: u32) -> u32 {
-        let sign = self.sign() << self.low_zeros;
-        let smallest = 1 << (self.mantissa_bits + self.low_zeros);
-        if bits & (sign - 1) < smallest { bits & sign } else { bits }
-    }
-
-    fn select(self, a: u32, b: u32, first: impl Fn(i64, i64) -> bool) -> u32 {
-        match (self.is_nan(a), self.is_nan(b)) {
-            (true, true) => self.nan(),
-            (true, false) => b,
-            (false, true) => a,
-            (false, false) => {
-                // The bits in the order of the numbers, -0 right below +0.
-                let sign = self.sign() << self.low_zeros;
-                let ordered = |bits: u32| {
-                    let magnitude = i64::from(bits & (sign - 1));
-                    if bits & sign != 0 { -1 - magnitude } else { magnitude }
-                };
-                if first(ordered(a), ordered(b)) { a } else { b }
-            }
-        }
-    }
-}
-
-/// 2^`exponent`, for exponents of normal f64 numbers.
-fn power_of_two(exponent: i32) -> f64 {
-    f64::from_bits(((exponent + 1023) as u64) << 52)
-}
-
-/// `a + b` in f64, rounded to odd where it is not exact: rounding that once more, to a format with at least two bits
-/// less, gives what rounding the exact sum would.
-pub fn sum_to_odd(a: f64, b: f64) -> f64 {
-    let sum = a + b;
-    if !sum.is_finite() {
-        return sum;
-    }
-    // Knuth's exact error of the sum.
-    let b_part = sum - a;
-    let error = (a - (sum - b_part)) + (b - b_part);
-    if error == 0.0 || sum.to_bits() & 1 == 1 {
-        return sum;
-    }
-    // The exact sum is between `sum`, even, and its neighbour on the side of the error, odd.
-    if (error > 0.0) == (sum > 0.0) { f64::from_bits(sum.to_bits() + 1) } else { f64::from_bits(sum.to_bits() - 1) }
-}
+mod format;
 
 /// Applies an operation to both halves of packed 16-bit numbers.
 pub fn packed(a: u32, b: u32, operation: impl Fn(u32, u32) -> u32) -> u32 {
@@ -305,8 +47,7 @@ pub fn from_f32(format: Format, value: f32, conversion: Conversion) -> u32 {
 
 /// `cvt` of two f32 to a packed pair of 8-bit or 16-bit numbers: the first operand of PTX is the high one.
 pub fn pair_from_f32(format: Format, high: f32, low: f32, conversion: Conversion) -> u32 {
-    let width = 1 + format.exponent_bits + format.mantissa_bits;
-    from_f32(format, high, conversion) << width | from_f32(format, low, conversion)
+    from_f32(format, high, conversion) << format.width() | from_f32(format, low, conversion)
 }
 
 /// `cvt.rn.f16x2.e4m3x2` and `.e5m2x2`: exact.
@@ -461,4 +202,123 @@ pub fn f32_from_integer(value: i128, rounding: Rounding) -> f32 {
 pub fn narrow_from_integer(format: Format, value: i128, conversion: Conversion) -> u32 {
     let high = value >> 32 << 32;
     format.encode(sum_to_odd(high as f64, (value - high) as f64), conversion)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROUNDINGS: [Rounding; 5] =
+        [Rounding::NearestEven, Rounding::NearestAway, Rounding::Zero, Rounding::Down, Rounding::Up];
+
+    /// Numbers that look random and are the same in every run.
+    fn numbers(mut seed: u64) -> impl FnMut() -> u64 {
+        move || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) ^ seed << 11
+        }
+    }
+
+    #[test]
+    fn conversions_of_f32_agree_with_half() {
+        let mut next = numbers(1);
+        for _ in 0..200_000 {
+            let value = f32::from_bits(next() as u32);
+            if !value.is_nan() {
+                assert_eq!(from_f32(F16, value, Conversion::NEAREST), half::f16::from_f32(value).to_bits().into());
+                assert_eq!(from_f32(BF16, value, Conversion::NEAREST), half::bf16::from_f32(value).to_bits().into());
+            }
+        }
+    }
+
+    #[test]
+    fn pairs_have_the_first_operand_on_top() {
+        assert_eq!(pair_from_f32(F16, 1.0, -2.0, Conversion::NEAREST), 0x3c00_c000);
+        assert_eq!(pair_from_f32(E4M3, 1.0, 448.0, Conversion::NEAREST_FINITE), 0x387e);
+        assert_eq!(f16x2_from_pair(E4M3, 0x387f), 0x3c00_7fff);
+        assert_eq!(f16x2_from_pair(E5M2, 0x3cfc), 0x3c00_fc00);
+    }
+
+    #[test]
+    fn f32_sums_round_in_every_direction() {
+        let tiny = 1e-30f32;
+        let next = f32::from_bits(1f32.to_bits() + 1);
+        let before = f32::from_bits(1f32.to_bits() - 1);
+        for (rounding, above, below) in [
+            (Rounding::NearestEven, 1.0, 1.0),
+            (Rounding::Zero, 1.0, before),
+            (Rounding::Down, 1.0, before),
+            (Rounding::Up, next, 1.0),
+        ] {
+            assert_eq!(add_f32(1.0, tiny, rounding), above);
+            assert_eq!(add_f32(1.0, -tiny, rounding), below);
+            assert_eq!(fma_f32(tiny, 1e-5, 1.0, rounding), above);
+            assert_eq!(mul_f32(next, next, rounding) > 1.0 + 2.0 * f32::EPSILON, rounding == Rounding::Up);
+            let zero = if rounding == Rounding::Down { -0f32 } else { 0.0 };
+            assert_eq!(add_f32(1.5, -1.5, rounding).to_bits(), zero.to_bits());
+            assert_eq!(add_f32(0.0, 0.0, rounding).to_bits(), 0);
+            assert_eq!(add_f32(-0.0, -0.0, rounding).to_bits(), (-0f32).to_bits());
+            assert_eq!(add_f32(0.0, -0.0, rounding).to_bits(), zero.to_bits());
+        }
+        assert_eq!(add_f32(f32::INFINITY, f32::NEG_INFINITY, Rounding::NearestEven).to_bits(), 0x7fff_ffff);
+        assert_eq!(mul_f32(0.0, f32::INFINITY, Rounding::Zero).to_bits(), 0x7fff_ffff);
+    }
+
+    #[test]
+    fn minimum_and_maximum_prefer_numbers_and_order_zeros() {
+        let values = [f32::NEG_INFINITY, -1.0, -0.0, 0.0, 1e-40, 2.0, f32::INFINITY];
+        for (i, a) in values.into_iter().enumerate() {
+            for (j, b) in values.into_iter().enumerate() {
+                assert_eq!(min_f32(a, b).to_bits(), values[i.min(j)].to_bits());
+                assert_eq!(max_f32(a, b).to_bits(), values[i.max(j)].to_bits());
+                assert_eq!(F32.min(a.to_bits(), b.to_bits()), values[i.min(j)].to_bits());
+                assert_eq!(F32.max_nan(a.to_bits(), b.to_bits()), values[i.max(j)].to_bits());
+            }
+            let nan = f32::from_bits(0xffc0_1234);
+            for (x, y) in [(a, nan), (nan, a)] {
+                assert_eq!((min_f32(x, y).to_bits(), max_f32(x, y).to_bits()), (a.to_bits(), a.to_bits()));
+                assert_eq!(F32.min_nan(x.to_bits(), y.to_bits()), 0x7fff_ffff);
+            }
+            assert_eq!(min_f32(nan, nan).to_bits(), 0x7fff_ffff);
+        }
+        assert_eq!(packed(0x3c00_8000, 0x7e01_0000, |a, b| F16.max(a, b)), 0x3c00_0000);
+        assert_eq!(packed3(0x3c00_4000, 0x4000_4000, 0, |a, b, c| F16.fma(a, b, c, Conversion::NEAREST)), 0x4000_4400);
+    }
+
+    #[test]
+    fn subnormals_are_flushed_with_their_sign() {
+        assert_eq!((F16.flush(0x83ff), F16.flush(0x0400), BF16.flush(0x007f)), (0x8000, 0x0400, 0));
+        assert_eq!(flush(-1e-40).to_bits(), (-0f32).to_bits());
+        assert_eq!(flush(f32::MIN_POSITIVE), f32::MIN_POSITIVE);
+        assert_eq!([-1.0, f32::NAN, 0.5, 7.0].map(saturate), [0.0, 0.0, 0.5, 1.0]);
+        assert_eq!(saturate(-0.0).to_bits(), 0);
+    }
+
+    #[test]
+    fn integers_are_rounded_and_clamped() {
+        assert_eq!(to_integer(f64::NAN, Rounding::Zero, 32, true), 0);
+        assert_eq!(to_integer(1e10, Rounding::Zero, 32, true), 0x7fff_ffff);
+        assert_eq!(to_integer(-1e10, Rounding::Zero, 32, true), 0x8000_0000);
+        assert_eq!(to_integer(-1.0, Rounding::Zero, 32, false), 0);
+        assert_eq!(to_integer(-1.0, Rounding::Zero, 16, true), 0xffff);
+        assert_eq!(to_integer(f64::INFINITY, Rounding::Zero, 64, false), u64::MAX);
+        assert_eq!(to_integer(f64::NEG_INFINITY, Rounding::Zero, 64, true), 1 << 63);
+        for (rounding, expected) in ROUNDINGS.into_iter().zip([[2, -2], [3, -3], [2, -2], [2, -3], [3, -2]]) {
+            for (value, expected) in [2.5, -2.5].into_iter().zip(expected) {
+                assert_eq!(to_integer(value, rounding, 32, true) as i32, expected, "{rounding:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_of_integers_are_rounded_once() {
+        let value = (1i128 << 40) + (1 << 16) + 1;
+        assert_eq!(f32_from_integer(value, Rounding::NearestEven), ((1u64 << 40) + (1 << 17)) as f32);
+        assert_eq!(f32_from_integer(value, Rounding::Zero), (1u64 << 40) as f32);
+        assert_eq!(f32_from_integer(-value, Rounding::Down), -(((1u64 << 40) + (1 << 17)) as f32));
+        assert_eq!(f32_from_integer(u64::MAX.into(), Rounding::Zero).to_bits(), (u64::MAX as f32).to_bits() - 1);
+        assert_eq!(narrow_from_integer(F16, 2049, Conversion::NEAREST), 0x6800);
+        assert_eq!(narrow_from_integer(F16, (1 << 60) + 1, Conversion::NEAREST), 0x7c00);
+        assert_eq!(narrow_from_integer(BF16, (1 << 60) + (1 << 52) + 1, Conversion::NEAREST), 0x5d81);
+    }
 }

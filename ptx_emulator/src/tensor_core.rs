@@ -272,17 +272,15 @@ pub fn wmma_load_factor<E>(
         Factor::B => shape.b_registers(),
     };
     let mut registers = [[0; LANES]; 8];
-    for register in 0..distinct {
-        for lane in 0..LANES {
-            let mut word = 0;
+    for (register, lanes) in (0..distinct).zip(&mut registers) {
+        for (lane, word) in lanes.iter_mut().enumerate() {
             for side in 0..2 {
                 let place = match factor {
                     Factor::A => shape.a(lane as u32, register, side),
                     Factor::B => shape.b(lane as u32, register, side),
                 };
-                word |= u32::from(read(lane, major.offset(place, stride))?) << (16 * side);
+                *word |= u32::from(read(lane, major.offset(place, stride))?) << (16 * side);
             }
-            registers[register as usize][lane] = word;
         }
     }
     for register in distinct as usize..8 {
@@ -376,4 +374,195 @@ pub fn stmatrix<E>(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::float::{BF16, Conversion, E4M3, E5M2, F16, Format, TF32};
+
+    /// A small integer for each place of a matrix; sums of products of these are exact.
+    fn element(row: usize, column: usize, salt: usize) -> f32 {
+        ((row * 7 + column * 5 + salt * 3 + row * column) % 7) as f32 - 3.0
+    }
+
+    fn matrix<const ROWS: usize, const COLUMNS: usize>(salt: usize) -> [[f32; COLUMNS]; ROWS] {
+        std::array::from_fn(|row| std::array::from_fn(|column| element(row, column, salt)))
+    }
+
+    /// The fragment of a matrix, `per_word` elements a register.
+    fn pack<const ROWS: usize, const COLUMNS: usize, const N: usize>(
+        format: Format,
+        per_word: u32,
+        matrix: &[[f32; COLUMNS]; ROWS],
+        place: impl Fn(u32, u32, u32) -> (u32, u32),
+    ) -> [Register; N] {
+        std::array::from_fn(|register| {
+            std::array::from_fn(|lane| {
+                (0..per_word).fold(0, |word, part| {
+                    let (row, column) = place(lane as u32, register as u32, part);
+                    let value = matrix[row as usize][column as usize];
+                    word | format.encode(value.into(), Conversion::NEAREST) << (32 / per_word * part)
+                })
+            })
+        })
+    }
+
+    fn product<const M: usize, const N: usize, const K: usize>(
+        a: &[[f32; K]; M],
+        b: &[[f32; N]; K],
+        c: &[[f32; N]; M],
+    ) -> [[f32; N]; M] {
+        std::array::from_fn(|row| {
+            std::array::from_fn(|column| {
+                let sum: i32 = (0..K).map(|k| a[row][k] as i32 * b[k][column] as i32).sum();
+                (sum + c[row][column] as i32) as f32
+            })
+        })
+    }
+
+    #[test]
+    fn f16_decodes_as_the_exact_conversion() {
+        for bits in 0..=u16::MAX {
+            let (fast, exact) = (Half::F16.decode(bits), float::f16_to_f32(bits));
+            assert!(fast.to_bits() == exact.to_bits() || fast.is_nan() && exact.is_nan(), "{bits:#x}");
+            let (fast, exact) = (Half::Bf16.decode(bits), float::bf16_to_f32(bits));
+            assert!(fast.to_bits() == exact.to_bits() || fast.is_nan() && exact.is_nan(), "{bits:#x}");
+        }
+    }
+
+    #[test]
+    fn mma_multiplies_in_every_type() {
+        let c: [[f32; 8]; 16] = matrix(2);
+        let c_registers: [Accumulator; 4] = registers(&c, fragment::mma_m16n8k16_c);
+        let unpack = |d: [Accumulator; 4]| -> [[f32; 8]; 16] { accumulators(&d, fragment::mma_m16n8k16_c) };
+
+        let (a, b) = (matrix::<16, 16>(0), matrix::<16, 8>(1));
+        for (half, format) in [(Half::F16, F16), (Half::Bf16, BF16)] {
+            let a_registers = pack(format, 2, &a, fragment::mma_m16n8k16_a);
+            let b_registers = pack(format, 2, &b, fragment::mma_m16n8k16_b);
+            let d = mma_m16n8k16(half, &a_registers, &b_registers, &c_registers);
+            assert_eq!(unpack(d), product(&a, &b, &c), "{half:?}");
+        }
+
+        let (a, b) = (matrix::<16, 8>(0), matrix::<8, 8>(1));
+        let mut a_registers = pack(TF32, 1, &a, |lane, register, _| fragment::mma_m16n8k8_a(lane, register));
+        let b_registers = pack(TF32, 1, &b, |lane, register, _| fragment::mma_m16n8k8_b(lane, register));
+        a_registers.iter_mut().flatten().for_each(|word| *word |= 0x1fff);
+        let d = mma_m16n8k8_tf32(&a_registers, &b_registers, &c_registers);
+        assert_eq!(unpack(d), product(&a, &b, &c), "the low bits of tf32 are ignored");
+
+        let (a, b) = (matrix::<16, 32>(0), matrix::<32, 8>(1));
+        for (a_type, a_format) in [(Quarter::E4m3, E4M3), (Quarter::E5m2, E5M2)] {
+            for (b_type, b_format) in [(Quarter::E4m3, E4M3), (Quarter::E5m2, E5M2)] {
+                let a_registers = pack(a_format, 4, &a, fragment::mma_m16n8k32_a);
+                let b_registers = pack(b_format, 4, &b, fragment::mma_m16n8k32_b);
+                let d = mma_m16n8k32((a_type, &a_registers), (b_type, &b_registers), &c_registers);
+                assert_eq!(unpack(d), product(&a, &b, &c), "{a_type:?} {b_type:?}");
+            }
+        }
+    }
+
+    fn assert_wmma<const M: usize, const N: usize>(shape: WmmaShape, major: Major, half: Half, format: Format) {
+        let (a, b, c) = (matrix::<M, 16>(0), matrix::<16, N>(1), matrix::<M, N>(2));
+        let stride = 40;
+        let at = |offset: u64| {
+            let (line, place) = ((offset / 40) as usize, (offset % 40) as usize);
+            if major == Major::Row { (line, place) } else { (place, line) }
+        };
+        let bits = |value: f32| Ok::<u16, ()>(format.encode(value.into(), Conversion::NEAREST) as u16);
+        let read_a = |_: usize, offset: u64| bits(a[at(offset).0][at(offset).1]);
+        let read_b = |_: usize, offset: u64| bits(b[at(offset).0][at(offset).1]);
+        let a_registers = wmma_load_factor(Factor::A, shape, major, stride, read_a).unwrap();
+        let b_registers = wmma_load_factor(Factor::B, shape, major, stride, read_b).unwrap();
+        let distinct = shape.a_registers() as usize;
+        assert!((distinct..8).all(|register| a_registers[register] == a_registers[register - distinct]));
+
+        let read_c = |_: usize, offset: u64| Ok::<f32, ()>(c[at(offset).0][at(offset).1]);
+        let c_registers = wmma_load_accumulator(shape, major, stride, read_c).unwrap();
+        let d_registers = wmma(shape, half, &a_registers, &b_registers, &c_registers);
+        let mut d = [[f32::NAN; N]; M];
+        wmma_store(shape, major, stride, &d_registers, |_, offset, value| {
+            d[at(offset).0][at(offset).1] = value;
+            Ok::<(), ()>(())
+        })
+        .unwrap();
+        assert_eq!(d, product(&a, &b, &c), "{shape:?} {major:?} {half:?}");
+    }
+
+    #[test]
+    fn wmma_loads_multiplies_and_stores_in_every_shape() {
+        for major in [Major::Row, Major::Column] {
+            for (half, format) in [(Half::F16, F16), (Half::Bf16, BF16)] {
+                assert_wmma::<16, 16>(WmmaShape::M16N16K16, major, half, format);
+                assert_wmma::<32, 8>(WmmaShape::M32N8K16, major, half, format);
+                assert_wmma::<8, 32>(WmmaShape::M8N32K16, major, half, format);
+            }
+        }
+    }
+
+    #[test]
+    fn sums_are_rounded_once() {
+        // 2^24 and sixteen times 0.5: each addition alone would be lost in f32.
+        let a = [[0x3c00_3c00; LANES]; 4];
+        let b = [[0x3800_3800; LANES]; 2];
+        let c = [[16_777_216.0; LANES]; 4];
+        assert_eq!(mma_m16n8k16(Half::F16, &a, &b, &c), [[16_777_224.0; LANES]; 4]);
+    }
+
+    #[test]
+    fn special_values_go_through() {
+        let ones = [[0x3c00_3c00; LANES]; 4];
+        let infinities = [[0x7c00_7c00; LANES]; 2];
+        let (zero, minus) = ([[0.0; LANES]; 4], [[f32::NEG_INFINITY; LANES]; 4]);
+        assert_eq!(mma_m16n8k16(Half::F16, &ones, &infinities, &zero), [[f32::INFINITY; LANES]; 4]);
+        let nans = mma_m16n8k16(Half::F16, &ones, &infinities, &minus);
+        assert!(nans.iter().flatten().all(|value| value.to_bits() == 0x7fff_ffff));
+    }
+
+    #[test]
+    fn ldmatrix_and_stmatrix_are_inverse() {
+        // Row r of matrix m has the elements 64 m + 8 r + column.
+        let rows: Register = std::array::from_fn(|lane| lane as u32 * 48 + 16);
+        let memory = |address: u32, byte: usize| {
+            let element = (address - 16) / 48 * 8 + byte as u32 / 2;
+            (element as u16).to_le_bytes()[byte % 2]
+        };
+        for transpose in [false, true] {
+            let registers: [Register; 4] = ldmatrix(transpose, &rows, |lane, address| {
+                assert_eq!(address, rows[lane]);
+                Ok::<_, ()>(std::array::from_fn(|byte| memory(address, byte)))
+            })
+            .unwrap();
+            // Lane 13 holds row 3, columns 2 and 3, or column 3, rows 2 and 3.
+            let expected = if transpose { [2 * 8 + 3, 3 * 8 + 3] } else { [3 * 8 + 2, 3 * 8 + 3] };
+            for (matrix, register) in registers.iter().enumerate() {
+                let [low, high] = expected.map(|element| element + 64 * matrix as u32);
+                assert_eq!(register[13], low | high << 16, "transpose {transpose}");
+            }
+            let mut written = 0;
+            stmatrix(transpose, &rows, &registers, |lane, address, bytes| {
+                assert_eq!((address, written), (rows[lane], lane));
+                assert_eq!(bytes, std::array::from_fn(|byte| memory(address, byte)));
+                written += 1;
+                Ok::<(), ()>(())
+            })
+            .unwrap();
+            assert_eq!(written, 32);
+        }
+    }
+
+    #[test]
+    fn fewer_matrices_read_fewer_rows() {
+        let mut read = Vec::new();
+        let registers: [Register; 2] = ldmatrix(false, &[0; LANES], |lane, _| {
+            read.push(lane);
+            Ok::<_, ()>([1; 16])
+        })
+        .unwrap();
+        assert_eq!(registers, [[0x0101_0101; LANES]; 2]);
+        assert_eq!(read, (0..16).collect::<Vec<_>>());
+        let refused = ldmatrix::<1, _>(false, &[0; LANES], |lane, _| if lane == 5 { Err(lane) } else { Ok([0; 16]) });
+        assert_eq!(refused, Err(5));
+    }
 }

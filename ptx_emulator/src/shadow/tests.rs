@@ -1,0 +1,305 @@
+use super::*;
+
+const WRITE: AccessKind = AccessKind::Write;
+const READ: AccessKind = AccessKind::Read;
+
+/// A CTA of two warps.
+fn shadow() -> SharedShadow {
+    SharedShadow::new(4096, 64)
+}
+
+fn by(warp: u32, lane: u32, kind: AccessKind) -> Access {
+    Access::new(Threads::lane(warp, lane), kind, warp * 100 + lane)
+}
+
+fn by_proxy(access: Access) -> Access {
+    Access { proxy: Proxy::Async, ..access }
+}
+
+fn cause(result: Result<(), Box<Race>>) -> Option<RaceCause> {
+    result.err().map(|race| race.cause)
+}
+
+const BOTH: [Threads; 2] = [Threads { warp: 0, lanes: u32::MAX }, Threads { warp: 1, lanes: u32::MAX }];
+
+#[test]
+fn only_two_reads_or_two_atomics_may_be_unordered() {
+    let kinds = [READ, WRITE, AccessKind::Atomic];
+    for first in kinds {
+        for second in kinds {
+            let mut shadow = shadow();
+            shadow.access(&by(0, 0, first), 8, 4).unwrap();
+            let race = cause(shadow.access(&by(1, 3, second), 8, 4));
+            let allowed = first == second && first != WRITE;
+            assert_eq!(race, (!allowed).then_some(RaceCause::Unordered), "{first:?} then {second:?}");
+        }
+    }
+}
+
+#[test]
+fn a_race_names_both_sides_and_the_first_common_byte() {
+    let mut shadow = shadow();
+    shadow.access(&by(0, 7, WRITE), 10, 2).unwrap();
+    let race = shadow.access(&by(1, 3, READ), 0, 16).unwrap_err();
+    let earlier = Party { thread: Some((0, 7)), kind: WRITE, proxy: Proxy::Generic, line: 7 };
+    let later = Party { thread: Some((1, 3)), kind: READ, proxy: Proxy::Generic, line: 103 };
+    assert_eq!(*race, Race { address: 10, earlier, later, cause: RaceCause::Unordered });
+    let text = "race on shared memory at 0xa: write by warp 0, lane 7 in PTX line 7, read by warp 1, lane 3 in PTX line \
+                103: no synchronisation orders them";
+    assert_eq!(race.to_string(), text);
+}
+
+#[test]
+fn the_lane_of_a_joint_record_that_is_not_ordered_is_named() {
+    let mut shadow = shadow();
+    let all = Access::new(Threads::warp(0), READ, 1);
+    shadow.access(&all, 0, 4).unwrap();
+    shadow.barrier(&[Threads { warp: 0, lanes: 0x3ff }, Threads::lane(1, 0)]);
+    let race = shadow.access(&by(1, 0, WRITE), 0, 4).unwrap_err();
+    assert_eq!(race.earlier.thread, Some((0, 10)));
+}
+
+#[test]
+fn a_thread_does_not_race_with_itself() {
+    let mut shadow = shadow();
+    for kind in [WRITE, READ, AccessKind::Atomic, WRITE] {
+        shadow.access(&by(1, 31, kind), 100, 16).unwrap();
+    }
+}
+
+#[test]
+fn bytes_of_one_word_are_told_apart() {
+    let mut shadow = shadow();
+    for lane in 0..4 {
+        shadow.access(&by(0, lane, WRITE), 64 + lane, 1).unwrap();
+    }
+    shadow.access(&by(0, 2, WRITE), 66, 1).unwrap();
+    assert!(shadow.access(&by(0, 2, READ), 67, 1).is_err());
+}
+
+#[test]
+fn a_barrier_orders_its_participants_only() {
+    let mut shadow = SharedShadow::new(64, 96);
+    shadow.access(&by(0, 0, WRITE), 0, 4).unwrap();
+    shadow.barrier(&BOTH);
+    shadow.access(&by(1, 9, READ), 0, 4).unwrap();
+    assert!(shadow.access(&by(2, 0, READ), 0, 4).is_err());
+    // What is done after the barrier needs the next one.
+    shadow.access(&by(0, 0, WRITE), 4, 4).unwrap();
+    assert!(shadow.access(&by(1, 0, READ), 4, 4).is_err());
+}
+
+#[test]
+fn a_write_needs_all_readers_to_be_done() {
+    let mut shadow = shadow();
+    for warp in 0..2 {
+        for lane in 0..32 {
+            shadow.access(&by(warp, lane, READ), 0, 4).unwrap();
+        }
+    }
+    shadow.barrier(&[Threads::warp(0)]);
+    let race = shadow.clone().access(&by(0, 0, WRITE), 0, 4).unwrap_err();
+    assert_eq!(race.earlier.thread, Some((1, 0)));
+    shadow.barrier(&BOTH);
+    shadow.access(&by(0, 0, WRITE), 0, 4).unwrap();
+}
+
+#[test]
+fn a_warp_barrier_orders_the_lanes_of_its_mask() {
+    let mut shadow = shadow();
+    shadow.access(&by(0, 0, WRITE), 0, 4).unwrap();
+    assert!(shadow.clone().access(&by(0, 1, READ), 0, 4).is_err());
+    shadow.barrier(&[Threads { warp: 0, lanes: 0b11 }]);
+    shadow.access(&by(0, 1, READ), 0, 4).unwrap();
+    assert!(shadow.access(&by(0, 2, READ), 0, 4).is_err());
+}
+
+#[test]
+fn order_is_passed_on() {
+    // Lane 0 of warp 0 tells its warp, its lane 5 tells warp 1.
+    let mut shadow = shadow();
+    shadow.access(&by(0, 0, WRITE), 0, 4).unwrap();
+    shadow.barrier(&[Threads::warp(0)]);
+    let mut point = shadow.sync_point();
+    shadow.release(Threads::lane(0, 5), &mut point);
+    shadow.acquire(Threads::warp(1), &point);
+    shadow.access(&by(1, 17, WRITE), 0, 4).unwrap();
+}
+
+#[test]
+fn a_release_covers_what_comes_before_it_by_its_threads() {
+    let mut shadow = shadow();
+    let mut point = shadow.sync_point();
+    shadow.access(&by(0, 0, WRITE), 0, 4).unwrap();
+    shadow.access(&by(0, 1, WRITE), 4, 4).unwrap();
+    shadow.release(Threads::lane(0, 0), &mut point);
+    shadow.access(&by(0, 0, WRITE), 8, 4).unwrap();
+    shadow.acquire(Threads::lane(1, 0), &point);
+    shadow.access(&by(1, 0, READ), 0, 4).unwrap();
+    assert!(shadow.access(&by(1, 0, READ), 4, 4).is_err(), "lane 1 did not release");
+    assert!(shadow.access(&by(1, 0, READ), 8, 4).is_err(), "after the release");
+    assert!(shadow.access(&by(1, 1, WRITE), 0, 4).is_err(), "lane 1 did not acquire");
+}
+
+#[test]
+fn points_merge_and_clear() {
+    let mut shadow = shadow();
+    let (mut point, mut other) = (shadow.sync_point(), shadow.sync_point());
+    shadow.access(&by(0, 0, WRITE), 0, 4).unwrap();
+    shadow.release(Threads::lane(0, 0), &mut other);
+    point.merge(&other);
+    other.clear();
+    shadow.acquire(Threads::lane(1, 1), &other);
+    assert!(shadow.clone().access(&by(1, 1, READ), 0, 4).is_err());
+    shadow.acquire(Threads::lane(1, 1), &point);
+    shadow.access(&by(1, 1, READ), 0, 4).unwrap();
+}
+
+#[test]
+fn a_collective_access_is_one() {
+    let mut shadow = shadow();
+    let matrix = Access::collective(Threads::warp(0), READ, 1);
+    // All lanes must be ordered after the write.
+    shadow.access(&by(0, 3, WRITE), 0, 4).unwrap();
+    assert!(shadow.clone().access(&matrix, 0, 16).is_err());
+    shadow.barrier(&[Threads::warp(0)]);
+    shadow.access(&matrix, 0, 16).unwrap();
+    // One lane orders it before what follows.
+    let mut point = shadow.sync_point();
+    shadow.release(Threads::lane(0, 9), &mut point);
+    assert!(shadow.clone().access(&by(1, 0, WRITE), 0, 16).is_err());
+    shadow.acquire(Threads::lane(1, 0), &point);
+    shadow.access(&by(1, 0, WRITE), 0, 16).unwrap();
+}
+
+#[test]
+fn records_of_a_word_stay_few() {
+    let mut shadow = shadow();
+    for round in 0..100 {
+        for warp in 0..2 {
+            for lane in 0..32 {
+                let access = Access::new(Threads::lane(warp, lane), READ, 1);
+                shadow.access(&access, 0, 4).unwrap();
+            }
+            shadow.access(&Access::collective(Threads::warp(warp), READ, 2), 0, 4).unwrap();
+        }
+        shadow.barrier(&BOTH);
+        assert!(shadow.words[0].len() <= 8, "{} records after round {round}", shadow.words[0].len());
+    }
+}
+
+#[test]
+fn a_copy_is_pending_until_its_thread_waits() {
+    let mut shadow = shadow();
+    let mut groups = CopyGroups::new(64);
+    groups.copy(&mut shadow, (0, 0), 1, (0, 16)).unwrap();
+    groups.commit(Threads::warp(0));
+    shadow.barrier(&BOTH);
+    for kind in [READ, WRITE] {
+        assert_eq!(cause(shadow.clone().access(&by(0, 0, kind), 12, 4)), Some(RaceCause::Pending));
+        assert_eq!(cause(shadow.clone().access(&by(1, 0, kind), 12, 4)), Some(RaceCause::Pending));
+    }
+    groups.wait(&mut shadow, Threads::warp(0), 0);
+    shadow.access(&by(0, 0, READ), 12, 4).unwrap();
+    assert_eq!(cause(shadow.clone().access(&by(0, 1, READ), 12, 4)), Some(RaceCause::Unordered));
+    shadow.barrier(&BOTH);
+    shadow.access(&by(1, 0, READ), 12, 4).unwrap();
+}
+
+#[test]
+fn a_wait_leaves_the_newest_groups_pending() {
+    let mut shadow = shadow();
+    let mut groups = CopyGroups::new(64);
+    let thread = Threads::lane(1, 2);
+    for group in 0..3 {
+        groups.copy(&mut shadow, (1, 2), 1, (group * 64, 16)).unwrap();
+        groups.commit(thread);
+    }
+    // An empty group counts as one.
+    groups.commit(thread);
+    groups.wait(&mut shadow, thread, 2);
+    let read = by(1, 2, READ);
+    assert_eq!([0, 64, 128].map(|at| shadow.access(&read, at, 4).is_ok()), [true, true, false]);
+    groups.copy(&mut shadow, (1, 2), 1, (256, 4)).unwrap();
+    groups.wait(&mut shadow, thread, 0);
+    assert!(shadow.access(&read, 128, 4).is_ok());
+    assert!(shadow.access(&read, 256, 4).is_err(), "not committed");
+    groups.wait_all(&mut shadow, thread);
+    assert!(shadow.access(&read, 256, 4).is_ok());
+}
+
+#[test]
+fn a_copy_must_not_overtake_the_readers_of_its_stage() {
+    let mut shadow = shadow();
+    let mut groups = CopyGroups::new(64);
+    shadow.access(&Access::collective(Threads::warp(1), READ, 5), 0, 16).unwrap();
+    let race = groups.clone().copy(&mut shadow.clone(), (0, 0), 9, (0, 16)).unwrap_err();
+    assert_eq!((race.earlier.line, race.later.line, race.cause), (5, 9, RaceCause::Unordered));
+    shadow.barrier(&BOTH);
+    groups.copy(&mut shadow, (0, 0), 9, (0, 16)).unwrap();
+}
+
+#[test]
+fn a_bulk_copy_is_ordered_by_its_point() {
+    let mut shadow = shadow();
+    let (mut full, mut other) = (shadow.sync_point(), shadow.sync_point());
+    let producer = by_proxy(by(0, 0, WRITE));
+    let [first, second] = [0, 128].map(|address| {
+        let operation = shadow.start();
+        shadow.access_pending(operation, &producer, address, 128).unwrap();
+        operation
+    });
+    let read = by(1, 4, READ);
+    assert_eq!(cause(shadow.access(&read, 0, 4)), Some(RaceCause::Pending));
+    shadow.finish_into(first, 0, &mut full);
+    shadow.finish_into(second, 1, &mut other);
+    assert_eq!(cause(shadow.clone().access(&read, 0, 4)), Some(RaceCause::Unordered));
+    let race = shadow.clone().access(&by(0, 0, READ), 0, 4).unwrap_err();
+    assert_eq!(race.earlier.thread, None, "the issuing thread has to wait too");
+    shadow.acquire(Threads::lane(1, 4), &full);
+    shadow.access(&read, 0, 4).unwrap();
+    assert_eq!(cause(shadow.access(&read, 128, 4)), Some(RaceCause::Unordered), "another barrier");
+}
+
+#[test]
+fn an_asynchronous_read_is_pending_too() {
+    let mut shadow = shadow();
+    let operation = shadow.start();
+    let read = by_proxy(Access::collective(Threads::warp(0), READ, 3));
+    shadow.access_pending(operation, &read, 0, 64).unwrap();
+    shadow.access(&by(1, 0, READ), 0, 4).unwrap();
+    assert_eq!(cause(shadow.clone().access(&by(0, 0, WRITE), 60, 4)), Some(RaceCause::Pending));
+    shadow.finish(operation, Threads::warp(0));
+    shadow.access(&by(0, 0, WRITE), 60, 4).unwrap();
+}
+
+#[test]
+fn a_generic_write_needs_a_fence_for_the_asynchronous_proxy() {
+    for (writer_fences, reader_fences) in [(false, false), (true, false), (false, true)] {
+        let mut shadow = shadow();
+        shadow.access(&by(1, 6, WRITE), 0, 4).unwrap();
+        if writer_fences {
+            shadow.proxy_fence(Threads::warp(1));
+        }
+        shadow.barrier(&BOTH);
+        if reader_fences {
+            shadow.proxy_fence(Threads::lane(0, 0));
+        }
+        let result = cause(shadow.access(&by_proxy(by(0, 0, READ)), 0, 4));
+        let expected = (!writer_fences && !reader_fences).then_some(RaceCause::ProxyFence);
+        assert_eq!(result, expected, "fence of the writer {writer_fences}, of the reader {reader_fences}");
+    }
+    // A write after the fence is not covered by it, and one's own write needs it as well.
+    let mut shadow = shadow();
+    shadow.proxy_fence(Threads::lane(0, 0));
+    shadow.access(&by(0, 0, WRITE), 0, 4).unwrap();
+    assert_eq!(cause(shadow.access(&by_proxy(by(0, 0, READ)), 0, 4)), Some(RaceCause::ProxyFence));
+}
+
+#[test]
+fn lanes_that_are_not_there_take_part_in_barriers() {
+    let mut shadow = SharedShadow::new(64, 48);
+    shadow.access(&by(1, 15, WRITE), 0, 4).unwrap();
+    shadow.barrier(&BOTH);
+    shadow.access(&Access::collective(Threads::warp(0), READ, 1), 0, 4).unwrap();
+}
