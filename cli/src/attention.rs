@@ -127,13 +127,17 @@ impl HowArgs {
         AttentionOptions { mask: self.mask, scale: self.scale, variant, ..AttentionOptions::new(layout) }
     }
 
-    /// Checks the tensors and converts them as asked.
-    pub(crate) fn problem(&self, tensors: [Tensor; 3]) -> Result<AnyProblem, ProblemError> {
-        let dtype = self.dtype.map(|name| match name {
+    /// The element type asked for.
+    pub(crate) fn dtype(&self) -> Option<Dtype> {
+        self.dtype.map(|name| match name {
             DtypeName::F16 => Dtype::F16,
             DtypeName::Bf16 => Dtype::Bf16,
-        });
-        AnyProblem::new(tensors, self.options(None).layout, dtype)
+        })
+    }
+
+    /// Checks the tensors and converts them as asked.
+    pub(crate) fn problem(&self, tensors: [Tensor; 3]) -> Result<AnyProblem, ProblemError> {
+        AnyProblem::new(tensors, self.options(None).layout, self.dtype())
     }
 }
 

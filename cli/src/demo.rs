@@ -4,8 +4,8 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 use clap::Args;
-use ferrotile::{AttentionOptions, AttentionPlan, AttentionProblem, Gpu, attention_variants, tolerance};
-use half::f16;
+use ferrotile::{AttentionOptions, AttentionPlan, AttentionProblem, Dtype, Gpu, attention_variants, tolerance};
+use half::{bf16, f16};
 
 use crate::attention::{HowArgs, InputArgs};
 use crate::case::SMALL_ROWS;
@@ -46,14 +46,19 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
         Device::Gpu(gpu) => writeln!(io::stdout(), "{}, {} PTX", gpu.name(), gpu.arch())?,
         Device::Cpu => args.device.announce_cpu(),
     }
-    let mut generated = random::problem::<f16>(GENERATED, 0);
-    generated.layout = options.layout;
-    show("generated", &device, &generated, &options)?;
+    match args.how.dtype() {
+        Some(Dtype::Bf16) => show("generated", &device, &generated::<bf16>(&options), &options)?,
+        _ => show("generated", &device, &generated::<f16>(&options), &options)?,
+    }
     match given {
         None => Ok(()),
         Some(AnyProblem::F16(problem)) => show("given", &device, &problem, &options),
         Some(AnyProblem::Bf16(problem)) => show("given", &device, &problem, &options),
     }
+}
+
+fn generated<T: Half>(options: &AttentionOptions) -> Problem<T> {
+    Problem { layout: options.layout, ..random::problem(GENERATED, 0) }
 }
 
 /// Prints the table of one input.

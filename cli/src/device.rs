@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use ferrotile::Gpu;
+use ferrotile::{Error, Gpu};
 
 /// What `--device` asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -52,7 +52,15 @@ impl DeviceChoice {
         match self {
             DeviceChoice::Cpu => Ok(Device::Cpu),
             DeviceChoice::Cuda(ordinal) => Ok(Device::Gpu(Gpu::new(ordinal)?)),
-            DeviceChoice::Auto => Ok(Gpu::all()?.into_iter().next().map_or(Device::Cpu, Device::Gpu)),
+            DeviceChoice::Auto => match Gpu::new(0) {
+                Ok(gpu) => Ok(Device::Gpu(gpu)),
+                Err(Error::NoDriver { .. } | Error::NoDevice { .. }) => Ok(Device::Cpu),
+                // Another card may be newer. Only now are all of them opened, which takes each its time and memory.
+                Err(Error::UnsupportedDevice { .. }) => {
+                    Ok(Gpu::all()?.into_iter().next().map_or(Device::Cpu, Device::Gpu))
+                }
+                Err(error) => Err(error),
+            },
         }
     }
 

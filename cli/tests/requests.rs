@@ -387,6 +387,8 @@ fn the_demo_runs_on_the_cpu() {
     for expected in ["generated input", "given input", "CPU reference, f64", "CPU reference, f16", "tolerance"] {
         assert!(stdout.contains(expected), "{expected} is not in: {stdout}");
     }
+    let brain = ferrotile(&["demo", "--device", "cpu", "--dtype", "bf16"]);
+    assert!(String::from_utf8_lossy(&brain.stdout).contains("CPU reference, bf16"));
 }
 
 #[test]
