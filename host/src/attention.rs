@@ -182,8 +182,8 @@ pub fn attention_variants(dtype: Dtype, head_dim: usize) -> impl Iterator<Item =
 ///
 /// `q` and `out` are `[batch, q_heads, q_len, head_dim]`, `k` and `v` `[batch, kv_heads, k_len, head_dim]`, their dimensions in
 /// the order of [`AttentionOptions::layout`] and with any strides; `lse` is `[batch, q_heads, q_len]` and contiguous, and
-/// receives `ln sum_j exp(scale * q_i . k_j)`. Every length may be 0. A row that sees no key gives 0 and an LSE of minus
-/// infinity. Scores, softmax and sums are f32; the tensor-core variants round the probabilities to `T` before P V.
+/// receives `ln sum_j exp(scale * q_i . k_j)`. Every length may be 0. A row that sees no key, or no score above
+/// minus infinity, gives 0 and an LSE of minus infinity. Scores, softmax and sums are f32; the tensor-core variants round the probabilities to `T` before P V.
 ///
 /// NaN and infinity spread as in the formula. Besides, in the tensor-core variants NaN and infinity in V make NaN, in their
 /// column, of hidden rows too, where a row of the same tile of query rows visits the tile of keys that holds them.

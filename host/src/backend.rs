@@ -136,8 +136,8 @@ pub(crate) trait Streams {
 
     fn stream_wait_event(&self, stream: Handle, event: Handle) -> Result<()>;
 
-    /// Records what is enqueued on the stream until [`Streams::end_capture`] instead of running it. Calls of this thread that
-    /// would synchronise or free memory fail meanwhile; other threads are not affected.
+    /// Records what is enqueued on the stream until [`Streams::end_capture`] instead of running it. Meanwhile calls of this thread
+    /// that would synchronise or free memory fail, and so does waiting for the whole device on any thread.
     fn begin_capture(&self, stream: Handle) -> Result<()>;
 
     /// The work recorded since [`Streams::begin_capture`], ready to launch. The capture is over in any case.

@@ -150,6 +150,9 @@ impl Gpu {
     }
 
     /// Waits for all work on the card that this process enqueued, other libraries' in the primary context included.
+    ///
+    /// # Errors
+    /// That of earlier work, and [`Error::Driver`] while any thread captures a stream of the card.
     pub fn synchronize(&self) -> Result<()> {
         self.device().synchronize()
     }

@@ -12,7 +12,8 @@ use crate::element::round;
 /// Computes `O = softmax(scale * Q K^T + mask) V` and `LSE_i = ln sum_j exp(s_ij)` in f64.
 ///
 /// Q is `[B, Hq, Sq, D]`, K `[B, Hkv, Sk, D]`, V `[B, Hkv, Sk, Dv]`; query head `h` uses key-value head `h / (Hq / Hkv)`. O is
-/// `[B, Hq, Sq, Dv]`, LSE `[B, Hq, Sq]`. A row that sees no key has `O = 0` and `LSE = -inf`.
+/// `[B, Hq, Sq, Dv]`, LSE `[B, Hq, Sq]`. A row that sees no score above minus
+/// infinity, or no key, has `O = 0` and `LSE = -inf`.
 ///
 /// # Panics
 /// Where the shapes do not fit together.
@@ -26,6 +27,9 @@ pub fn attention(
 ) -> (Array4<f64>, Array3<f64>) {
     by_row(q, k, v, mask, f64::NEG_INFINITY, |query, keys, values, out| {
         let scores: Vec<f64> = keys.map(|key| scale * dot(query, key)).collect();
+        if scores.iter().all(|&score| score == f64::NEG_INFINITY) {
+            return f64::NEG_INFINITY;
+        }
         let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let mut sum = 0.0;
         for (score, value) in scores.iter().zip(values) {
@@ -60,6 +64,9 @@ pub fn attention_rounded(
     let scale = scale as f32;
     let (out, lse) = by_row(q.view(), k.view(), v.view(), mask, f32::NEG_INFINITY, |query, keys, values, out| {
         let scores: Vec<f32> = keys.map(|key| scale * dot(query, key)).collect();
+        if scores.iter().all(|&score| score == f32::NEG_INFINITY) {
+            return f32::NEG_INFINITY;
+        }
         let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let mut sum = 0.0;
         for (score, value) in scores.iter().zip(values) {

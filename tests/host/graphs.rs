@@ -238,5 +238,8 @@ fn work_and_wait(gpu: &Gpu) -> Outcome {
     expect_equal("a stream beside a capture", &out.download_blocking(&stream)?, &[5])?;
     drop(out);
     drop(gpu.load_ptx(PTX)?);
-    Ok(gpu.synchronize()?)
+    match gpu.synchronize() {
+        Err(Error::Driver { call: "cuCtxSynchronize", .. }) => Ok(()),
+        other => Err(format!("waiting for a card of which a stream is capturing gave {other:?}").into()),
+    }
 }

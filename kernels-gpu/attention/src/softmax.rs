@@ -23,9 +23,9 @@ pub(crate) struct RowState {
 
 /// What the epilogue needs of a finished row.
 pub(crate) struct RowResult {
-    /// `1 / l`, or 0 where the row saw no key.
+    /// `1 / l`, or 0 where the row saw no score above minus infinity.
     pub(crate) normaliser: f32,
-    /// `ln sum exp(scale * s)`, or minus infinity where the row saw no key.
+    /// `ln sum exp(scale * s)`, or minus infinity there.
     pub(crate) lse: f32,
 }
 
@@ -90,8 +90,8 @@ impl RowState {
     }
 }
 
-/// What is added to scaled scores before the power of two: minus the scaled maximum. A row that has seen no key has -inf as
-/// its maximum; 0 in its place gives 2^-inf = 0 instead of NaN.
+/// What is added to scaled scores before the power of two: minus the scaled maximum. A row that has seen no score above -inf
+/// has that as its maximum; 0 in its place gives 2^-inf = 0 instead of NaN.
 #[inline(always)]
 pub(crate) fn shift(row_max: f32, scale_log2: f32) -> f32 {
     if row_max == f32::NEG_INFINITY { 0.0 } else { -row_max * scale_log2 }
@@ -100,7 +100,7 @@ pub(crate) fn shift(row_max: f32, scale_log2: f32) -> f32 {
 /// The result of a row of this maximum (of raw scores) and sum.
 #[inline(always)]
 pub(crate) fn row_result(max: f32, sum: f32, scale_log2: f32) -> RowResult {
-    if sum == 0.0 {
+    if sum == 0.0 && max == f32::NEG_INFINITY {
         RowResult { normaliser: 0.0, lse: f32::NEG_INFINITY }
     } else {
         RowResult { normaliser: rcp(sum), lse: (max * scale_log2 + lg2(sum)) * core::f32::consts::LN_2 }
