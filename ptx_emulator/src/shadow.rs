@@ -1,4 +1,5 @@
-//! Finds data races in the shared memory of a CTA: two accesses, one of them a write, that nothing puts in an order.
+//! Finds data races: two accesses, one of them a write, that nothing puts in an order. [`SharedShadow`] is for the shared
+//! memory of one CTA, [`LaunchShadow`] for global memory between the CTAs of a launch.
 //!
 //! ```
 //! use ptx_emulator::shadow::{Access, AccessKind, SharedShadow, Threads};
@@ -42,9 +43,11 @@ use std::sync::Arc;
 use clock::Clock;
 pub use clock::SyncPoint;
 pub use copy_groups::CopyGroups;
+pub use launch::{CtaParty, CtaShadow, LaunchRace, LaunchShadow};
 
 mod clock;
 mod copy_groups;
+mod launch;
 
 /// The bytes of a word of the shadow.
 const WORD: u32 = 4;
@@ -61,6 +64,16 @@ pub enum AccessKind {
     Write,
     /// It reads and writes in one step: no race with another such access.
     Atomic,
+}
+
+impl fmt::Display for AccessKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            AccessKind::Read => "read",
+            AccessKind::Write => "write",
+            AccessKind::Atomic => "atomic",
+        })
+    }
 }
 
 impl AccessKind {
@@ -157,12 +170,7 @@ pub struct Party {
 impl fmt::Display for Party {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let proxy = if self.proxy == Proxy::Async { "asynchronous " } else { "" };
-        let kind = match self.kind {
-            AccessKind::Read => "read",
-            AccessKind::Write => "write",
-            AccessKind::Atomic => "atomic",
-        };
-        write!(f, "{proxy}{kind}")?;
+        write!(f, "{proxy}{}", self.kind)?;
         if let Some((warp, lane)) = self.thread {
             write!(f, " by warp {warp}, lane {lane}")?;
         }
@@ -463,7 +471,8 @@ fn touch(records: &mut Vec<Record>, new: Record, order: &Order<'_>) -> Option<(R
             if race.is_none() {
                 race = order.problem(old).map(|cause| (*old, cause));
             }
-            if new.access.kind == AccessKind::Read {
+            // An atomic does not stand for what comes before it: with another atomic it does not race.
+            if new.access.kind != AccessKind::Write {
                 return true;
             }
             // What comes after the new write need not be compared with what came before it.
@@ -480,7 +489,15 @@ fn touch(records: &mut Vec<Record>, new: Record, order: &Order<'_>) -> Option<(R
             old.access.threads.lanes |= new.access.threads.lanes;
             return true;
         }
-        old.bytes & !new.bytes != 0 || new.pending.is_some() || !order.is_ordered(old)
+        if old.bytes & !new.bytes != 0 || new.pending.is_some() {
+            return true;
+        }
+        // What comes after the new access need not be compared with what comes before it, as far as that is quickly seen.
+        if !old.access.collective && old.access.threads.warp == new.access.threads.warp {
+            let single = new.access.threads.lanes.is_power_of_two();
+            old.access.threads.lanes &= if single { !new.access.threads.lanes } else { u32::MAX };
+        }
+        old.access.threads.lanes != 0 && !order.is_obvious(old)
     });
     if !merged {
         if records.len() == MAX_RECORDS {
@@ -528,26 +545,25 @@ impl Order<'_> {
     /// The earlier access comes before this one.
     fn is_ordered(&self, old: &Record) -> bool {
         let (new, before) = (self.access.threads, old.access.threads);
-        if new.warp == before.warp {
-            let by_program = match old.access.collective {
+        if self.is_obvious(old) {
+            return true;
+        }
+        if self.uniform && new.warp != before.warp {
+            // What one lane knows of another warp is what all of them know.
+            return self.unordered_lanes(old, new.warp as usize * 32) == 0;
+        }
+        new.each().all(|thread| self.unordered_lanes(old, thread) == 0)
+    }
+
+    /// The earlier access comes before this one by the program of its threads, or by what whole warps know.
+    fn is_obvious(&self, old: &Record) -> bool {
+        let (new, before) = (self.access.threads, old.access.threads);
+        let by_program = new.warp == before.warp
+            && match old.access.collective {
                 true => new.lanes & !before.lanes == 0,
                 false => new.lanes == before.lanes && new.lanes.is_power_of_two(),
             };
-            if by_program {
-                return true;
-            }
-        }
-        if self.uniform {
-            let first = new.warp as usize * 32;
-            if self.clocks[first].knows_warp(before.warp, old.epoch) {
-                return true;
-            }
-            if new.warp != before.warp {
-                // What one lane knows of another warp is what all of them know.
-                return self.unordered_lanes(old, first) == 0;
-            }
-        }
-        new.each().all(|thread| self.unordered_lanes(old, thread) == 0)
+        by_program || (self.uniform && self.clocks[new.warp as usize * 32].knows_warp(before.warp, old.epoch))
     }
 
     /// The lanes of the earlier access that `thread` does not come after; none if the lanes are one and it comes after

@@ -74,40 +74,25 @@ impl Quarter {
     }
 }
 
-/// Adds the `M` x `K` matrix `a` times the `K` x `N` matrix `b` to `c`.
-///
-/// What every instruction here does once its fragments are matrices, in the precision that the module describes.
-fn multiply<const M: usize, const N: usize, const K: usize>(
-    a: &[[f32; K]; M],
-    b: &[[f32; N]; K],
-    c: &mut [[f32; N]; M],
-) {
-    let b: &[[f64; N]; K] = &std::array::from_fn(|k| std::array::from_fn(|column| b[k][column].into()));
-    for (a, c) in a.iter().zip(c) {
-        let mut sums: [f64; N] = std::array::from_fn(|column| c[column].into());
-        for (&a, b) in a.iter().zip(b) {
-            for (sum, &b) in sums.iter_mut().zip(b) {
-                *sum += f64::from(a) * b;
-            }
-        }
-        for (c, sum) in c.iter_mut().zip(sums) {
-            *c = if sum.is_nan() { NAN } else { sum as f32 };
-        }
-    }
-}
-
 /// The matrix of a fragment whose registers hold two 16-bit numbers each.
-fn halves<const ROWS: usize, const COLUMNS: usize>(
+fn halves<const ROWS: usize, const COLUMNS: usize, const N: usize>(
     half: Half,
-    registers: &[Register],
+    registers: &[Register; N],
     place: impl Fn(u32, u32, u32) -> (u32, u32),
 ) -> [[f32; COLUMNS]; ROWS] {
     let mut matrix = [[0.0; COLUMNS]; ROWS];
     for (register, lanes) in registers.iter().enumerate() {
-        for (lane, &word) in lanes.iter().enumerate() {
-            for (side, bits) in [word as u16, (word >> 16) as u16].into_iter().enumerate() {
+        // Decoded before they are placed: a loop that the compiler makes vectors of.
+        let mut sides = [[0.0; LANES]; 2];
+        let [low, high] = &mut sides;
+        for ((low, high), &word) in low.iter_mut().zip(high).zip(lanes) {
+            *low = half.decode(word as u16);
+            *high = half.decode((word >> 16) as u16);
+        }
+        for (side, values) in sides.into_iter().enumerate() {
+            for (lane, value) in values.into_iter().enumerate() {
                 let (row, column) = place(lane as u32, register as u32, side as u32);
-                matrix[row as usize][column as usize] = half.decode(bits);
+                matrix[row as usize][column as usize] = value;
             }
         }
     }
@@ -115,8 +100,8 @@ fn halves<const ROWS: usize, const COLUMNS: usize>(
 }
 
 /// The matrix of an accumulator.
-fn accumulators<const ROWS: usize, const COLUMNS: usize>(
-    registers: &[Accumulator],
+fn accumulators<const ROWS: usize, const COLUMNS: usize, const N: usize>(
+    registers: &[Accumulator; N],
     place: impl Fn(u32, u32) -> (u32, u32),
 ) -> [[f32; COLUMNS]; ROWS] {
     let mut matrix = [[0.0; COLUMNS]; ROWS];
@@ -146,7 +131,7 @@ fn registers<const ROWS: usize, const COLUMNS: usize, const N: usize>(
 pub fn mma_m16n8k16(half: Half, a: &[Register; 4], b: &[Register; 2], c: &[Accumulator; 4]) -> [Accumulator; 4] {
     let a: [[f32; 16]; 16] = halves(half, a, fragment::mma_m16n8k16_a);
     let b: [[f32; 8]; 16] = halves(half, b, fragment::mma_m16n8k16_b);
-    multiply_m16n8(&a, &b, c)
+    multiply(&a, &b, c)
 }
 
 /// `mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32`: `a` times `b` plus `c`.
@@ -158,7 +143,7 @@ pub fn mma_m16n8k8_tf32(a: &[Register; 4], b: &[Register; 2], c: &[Accumulator; 
     let b: [Accumulator; 2] = b.each_ref().map(|lanes| lanes.each_ref().map(numbers));
     let a: [[f32; 8]; 16] = accumulators(&a, fragment::mma_m16n8k8_a);
     let b: [[f32; 8]; 8] = accumulators(&b, fragment::mma_m16n8k8_b);
-    multiply_m16n8(&a, &b, c)
+    multiply(&a, &b, c)
 }
 
 /// `mma.sync.aligned.m16n8k32.row.col.f32.{e4m3, e5m2}.{e4m3, e5m2}.f32`: `a` times `b` plus `c`.
@@ -169,13 +154,13 @@ pub fn mma_m16n8k32(
 ) -> [Accumulator; 4] {
     let a: [[f32; 32]; 16] = quarters(a_type, a, fragment::mma_m16n8k32_a);
     let b: [[f32; 8]; 32] = quarters(b_type, b, fragment::mma_m16n8k32_b);
-    multiply_m16n8(&a, &b, c)
+    multiply(&a, &b, c)
 }
 
 /// The matrix of a fragment whose registers hold four 8-bit numbers each.
-fn quarters<const ROWS: usize, const COLUMNS: usize>(
+fn quarters<const ROWS: usize, const COLUMNS: usize, const N: usize>(
     quarter: Quarter,
-    registers: &[Register],
+    registers: &[Register; N],
     place: impl Fn(u32, u32, u32) -> (u32, u32),
 ) -> [[f32; COLUMNS]; ROWS] {
     let table = quarter.table();
@@ -191,9 +176,19 @@ fn quarters<const ROWS: usize, const COLUMNS: usize>(
     matrix
 }
 
-fn multiply_m16n8<const K: usize>(a: &[[f32; K]; 16], b: &[[f32; 8]; K], c: &[Accumulator; 4]) -> [Accumulator; 4] {
+/// What every `mma` does once its factors are matrices, in the precision that the module describes.
+fn multiply<const K: usize>(a: &[[f32; K]; 16], b: &[[f32; 8]; K], c: &[Accumulator; 4]) -> [Accumulator; 4] {
+    let b = b.map(|b| b.map(f64::from));
     let mut c: [[f32; 8]; 16] = accumulators(c, fragment::mma_m16n8k16_c);
-    multiply(a, b, &mut c);
+    for (a, c) in a.iter().zip(&mut c) {
+        let mut sums = c.map(f64::from);
+        for (&a, b) in a.iter().zip(&b) {
+            for (sum, &b) in sums.iter_mut().zip(b) {
+                *sum += f64::from(a) * b;
+            }
+        }
+        *c = sums.map(|sum| if sum.is_nan() { NAN } else { sum as f32 });
+    }
     registers(&c, fragment::mma_m16n8k16_c)
 }
 
@@ -205,26 +200,27 @@ fn multiply_m16n8<const K: usize>(a: &[[f32; K]; 16], b: &[[f32; 8]; K], c: &[Ac
 /// # Panics
 /// If a factor has fewer registers than that.
 pub fn wmma(shape: WmmaShape, half: Half, a: &[Register], b: &[Register], c: &[Accumulator; 8]) -> [Accumulator; 8] {
-    let (a, b) = (&a[..shape.a_registers() as usize], &b[..shape.b_registers() as usize]);
-    match shape {
-        WmmaShape::M16N16K16 => wmma_shaped::<16, 16>(shape, half, a, b, c),
-        WmmaShape::M32N8K16 => wmma_shaped::<32, 8>(shape, half, a, b, c),
-        WmmaShape::M8N32K16 => wmma_shaped::<8, 32>(shape, half, a, b, c),
+    // By the maps of the fragments every shape is two m16n8k16 that share a factor, and m8n32k16 is m32n8k16 transposed,
+    // whose left factor is the right one.
+    let (factors, shared, is_left_shared) = match shape {
+        WmmaShape::M16N16K16 => (b, a, true),
+        WmmaShape::M32N8K16 => (a, b, false),
+        WmmaShape::M8N32K16 => (b, a, false),
+    };
+    let mut d = [[0.0; LANES]; 8];
+    for (side, (c, d)) in c.as_chunks().0.iter().zip(d.as_chunks_mut().0).enumerate() {
+        *d = if is_left_shared {
+            mma_m16n8k16(half, first(shared), first(&factors[2 * side..]), c)
+        } else {
+            mma_m16n8k16(half, first(&factors[4 * side..]), first(shared), c)
+        };
     }
+    d
 }
 
-fn wmma_shaped<const M: usize, const N: usize>(
-    shape: WmmaShape,
-    half: Half,
-    a: &[Register],
-    b: &[Register],
-    c: &[Accumulator; 8],
-) -> [Accumulator; 8] {
-    let a: [[f32; 16]; M] = halves(half, a, |lane, register, side| shape.a(lane, register, side));
-    let b: [[f32; N]; 16] = halves(half, b, |lane, register, side| shape.b(lane, register, side));
-    let mut c: [[f32; N]; M] = accumulators(c, |lane, register| shape.c(lane, register));
-    multiply(&a, &b, &mut c);
-    registers(&c, |lane, register| shape.c(lane, register))
+/// The first `N` registers.
+fn first<const N: usize>(registers: &[Register]) -> &[Register; N] {
+    registers.first_chunk().expect("the fragment has the registers of its shape")
 }
 
 /// How a matrix lies in memory.

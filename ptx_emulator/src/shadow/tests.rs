@@ -303,3 +303,112 @@ fn lanes_that_are_not_there_take_part_in_barriers() {
     shadow.barrier(&BOTH);
     shadow.access(&Access::collective(Threads::warp(0), READ, 1), 0, 4).unwrap();
 }
+
+/// The same by definition: every access of every thread is kept, and each thread has a clock of all threads.
+struct ByDefinition {
+    /// `known[t][u]` accesses of thread `u` come before what thread `t` does next.
+    known: Vec<Vec<usize>>,
+    counts: Vec<usize>,
+    accesses: Vec<Kept>,
+}
+
+struct Kept {
+    /// Each thread, and how many accesses it made with this one.
+    by: Vec<(usize, usize)>,
+    collective: bool,
+    kind: AccessKind,
+    bytes: std::ops::Range<u32>,
+}
+
+impl ByDefinition {
+    fn races(&mut self, access: &Access, address: u32, bytes: u32) -> bool {
+        let threads: Vec<usize> = access.threads.each().collect();
+        let race = self.accesses.iter().any(|old| {
+            let overlaps = old.bytes.start < address + bytes && address < old.bytes.end;
+            let ordered = |&thread: &usize| {
+                let mut known =
+                    old.by.iter().map(|&(other, count)| other == thread || self.known[thread][other] >= count);
+                if old.collective { known.any(|known| known) } else { known.all(|known| known) }
+            };
+            overlaps && old.kind.conflicts(access.kind) && !threads.iter().all(ordered)
+        });
+        for &thread in &threads {
+            self.counts[thread] += 1;
+        }
+        let by = threads.iter().map(|&thread| (thread, self.counts[thread])).collect();
+        let bytes = address..address + bytes;
+        self.accesses.push(Kept { by, collective: access.collective, kind: access.kind, bytes });
+        race
+    }
+
+    fn release(&self, threads: Threads, point: &mut [usize]) {
+        for thread in threads.each() {
+            point.iter_mut().zip(&self.known[thread]).for_each(|(entry, &known)| *entry = known.max(*entry));
+            point[thread] = self.counts[thread];
+        }
+    }
+
+    fn acquire(&mut self, threads: Threads, point: &[usize]) {
+        for thread in threads.each() {
+            self.known[thread].iter_mut().zip(point).for_each(|(known, &entry)| *known = entry.max(*known));
+        }
+    }
+}
+
+/// Random programs of accesses, barriers, releases and acquires: the first race is found, and nothing before it.
+#[test]
+fn the_first_race_of_random_programs_is_found() {
+    let mut seed = 7u64;
+    let mut random = |below: u32| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((seed >> 33) % u64::from(below)) as u32
+    };
+    let mut steps_to_race = Vec::new();
+    for _ in 0..3000 {
+        let mut shadow = SharedShadow::new(64, 96);
+        let mut reference = ByDefinition { known: vec![vec![0; 96]; 96], counts: vec![0; 96], accesses: Vec::new() };
+        let mut points = [(shadow.sync_point(), vec![0; 96]), (shadow.sync_point(), vec![0; 96])];
+        for step in 0..200 {
+            let warp = random(3);
+            // Few lanes, so that they meet; now and then all of them.
+            let lanes = [1 << random(2), 0b11, u32::MAX][random(3) as usize];
+            let threads = Threads { warp, lanes };
+            let point = random(2) as usize;
+            match random(10) {
+                0..4 => {
+                    let kind = [READ, READ, READ, WRITE, AccessKind::Atomic][random(5) as usize];
+                    let collective = random(2) == 0;
+                    // Several lanes that write the same bytes in one instruction are for the caller to tell apart.
+                    let lanes = if collective || kind == READ { lanes } else { 1 << random(2) };
+                    let access = Access { collective, ..Access::new(Threads { warp, lanes }, kind, step) };
+                    let bytes = 1 << random(4);
+                    let address = random(16 / bytes) * bytes;
+                    let expected = reference.races(&access, address, bytes);
+                    assert_eq!(shadow.access(&access, address, bytes).is_err(), expected, "step {step}");
+                    if expected {
+                        steps_to_race.push(step);
+                        break;
+                    }
+                }
+                4..6 => {
+                    shadow.release(threads, &mut points[point].0);
+                    reference.release(threads, &mut points[point].1);
+                }
+                6..8 => {
+                    shadow.acquire(threads, &points[point].0);
+                    reference.acquire(threads, &points[point].1);
+                }
+                _ => {
+                    let all = [Threads::warp(0), Threads::warp(1), Threads::warp(2)];
+                    let participants = if random(2) == 0 { &all[..] } else { &[threads] };
+                    shadow.barrier(participants);
+                    let mut joined = vec![0; 96];
+                    participants.iter().for_each(|&threads| reference.release(threads, &mut joined));
+                    participants.iter().for_each(|&threads| reference.acquire(threads, &joined));
+                }
+            }
+        }
+    }
+    let late = steps_to_race.iter().filter(|&&step| step > 30).count();
+    assert!(late > 100, "{late} of {} programs race after much synchronisation", steps_to_race.len());
+}
