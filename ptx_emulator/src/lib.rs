@@ -1,7 +1,62 @@
 //! Runs PTX on the CPU, warp by warp, and reports what a GPU hides.
+//!
+//! ```
+//! use layout::Arch;
+//! use ptx_emulator::{Device, LaunchConfig, Module};
+//!
+//! let module = Module::parse(
+//!     ".version 7.0 .target sm_80 .address_size 64
+//!     .visible .entry square(.param .u64 data) {
+//!         .reg .b32 %r<3>; .reg .b64 %rd<4>;
+//!         ld.param.b64 %rd1, [data];
+//!         mov.u32 %r1, %tid.x;
+//!         mul.wide.u32 %rd2, %r1, 4;
+//!         add.s64 %rd3, %rd1, %rd2;
+//!         mul.lo.s32 %r2, %r1, %r1;
+//!         st.global.b32 [%rd3], %r2;
+//!         ret;
+//!     }",
+//! )?;
+//! let device = Device::new(Arch::Sm80);
+//! let data = device.allocate(4 * 64)?;
+//! let config = LaunchConfig { block: [64, 1, 1], ..LaunchConfig::default() };
+//! module.launch(&device, "square", config, &[&data.to_le_bytes()])?;
+//! let mut last = [0; 4];
+//! device.read(data + 4 * 63, &mut last)?;
+//! assert_eq!(u32::from_le_bytes(last), 63 * 63);
+//! # Ok::<(), ptx_emulator::Error>(())
+//! ```
+//!
+//! # What is modelled
+//!
+//! Warps of 32 lanes whose lanes part at branches and meet at the immediate post-dominator; blocks whose warps take
+//! turns; global, shared, local and parameter memory with bounds, alignment and a record of what was written; barriers
+//! of blocks and warps, `mbarrier` phases, `cp.async` groups whose bytes arrive when they are waited for; tensor-core
+//! products in the precision that [`tensor_core`] describes. Timing, caches and weak memory orders are not.
+//!
+//! An error says which kernel, block, warp and lane, which line of the PTX and of the Rust code it comes from.
+
+mod block;
+mod control;
+mod decode;
+mod error;
+mod execute;
+mod front;
+mod launch;
+mod operation;
+mod paths;
+mod program;
+mod registers;
+mod report;
+mod warp;
+mod windows;
 
 pub mod approximate;
 pub mod float;
 pub mod memory;
 pub mod shadow;
 pub mod tensor_core;
+
+pub use error::{Error, Place, Result, RustPlace, Thread};
+pub use launch::{Device, KernelFacts, LaunchConfig, Module};
+pub use report::{Class, Report};

@@ -1,0 +1,127 @@
+//! What can go wrong, and where.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// A place in Rust code, from the `.loc` lines of the PTX.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RustPlace {
+    /// The file, as the compiler named it.
+    pub file: Arc<str>,
+    /// The line, from 1.
+    pub line: u32,
+}
+
+/// A place in PTX text, with the Rust code that it comes from where the text says so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The line of the PTX, from 1.
+    pub line: u32,
+    /// The Rust code.
+    pub rust: Option<RustPlace>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PTX line {}", self.line)?;
+        match &self.rust {
+            Some(rust) => write!(f, " ({}:{})", rust.file, rust.line),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The thread that an error is about; the lane is absent where it is the whole warp.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Thread {
+    /// Index of the block in the grid.
+    pub block: [u32; 3],
+    /// Index of the warp in the block.
+    pub warp: u32,
+    /// Index of the lane in the warp.
+    pub lane: Option<u32>,
+}
+
+impl fmt::Display for Thread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [x, y, z] = self.block;
+        write!(f, "block ({x}, {y}, {z}), warp {}", self.warp)?;
+        match self.lane {
+            Some(lane) => write!(f, ", lane {lane}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// An error of the emulator.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The text is not PTX.
+    #[error("{place}: {problem}")]
+    Syntax {
+        /// Where.
+        place: Place,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The text has an instruction or directive that the emulator does not know, or not with these operands.
+    #[error("{place}: `{instruction}` is not covered by the emulator{}", detail(.reason))]
+    Unsupported {
+        /// Where.
+        place: Place,
+        /// The instruction or directive.
+        instruction: String,
+        /// What about it is not known; empty where it is all of it.
+        reason: String,
+    },
+    /// The module has no kernel of this name.
+    #[error("the module has no kernel `{kernel}`")]
+    NoKernel {
+        /// The name.
+        kernel: String,
+    },
+    /// The launch does not fit the kernel or the device.
+    #[error("launch of `{kernel}`: {problem}")]
+    Launch {
+        /// The kernel.
+        kernel: String,
+        /// What does not fit.
+        problem: String,
+    },
+    /// An instruction did what is not allowed.
+    #[error("`{kernel}`, {thread}, {place}: {problem}")]
+    Fault {
+        /// The kernel.
+        kernel: String,
+        /// Who.
+        thread: Thread,
+        /// Where.
+        place: Place,
+        /// What.
+        problem: String,
+    },
+    /// No thread of a block can go on.
+    #[error("`{kernel}`, block {block:?}: deadlock: {waits}")]
+    Deadlock {
+        /// The kernel.
+        kernel: String,
+        /// Index of the block in the grid.
+        block: [u32; 3],
+        /// What each warp waits for.
+        waits: String,
+    },
+    /// The host read, wrote or freed device memory that is not there.
+    #[error("device memory: {problem}")]
+    Memory {
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+fn detail(reason: &str) -> String {
+    if reason.is_empty() { String::new() } else { format!(": {reason}") }
+}
+
+/// The result of a call of the emulator.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

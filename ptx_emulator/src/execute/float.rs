@@ -1,0 +1,108 @@
+//! Arithmetic on f32 and f64. Every NaN result has the bits that the device gives it.
+
+use crate::approximate;
+use crate::float::{canonical, canonical_f64, flush, max_f32, min_f32, saturate};
+use crate::program::{D, FloatOp, W};
+use crate::registers::{LANES, Registers};
+
+type Lanes = [f32; LANES];
+
+#[inline(always)]
+fn compute(s: &[Lanes; 3], ftz: bool, f: impl Fn(f32, f32, f32) -> f32) -> Lanes {
+    let mut out = [0.0; LANES];
+    if ftz {
+        for lane in 0..LANES {
+            out[lane] = flush(canonical(f(flush(s[0][lane]), flush(s[1][lane]), flush(s[2][lane]))));
+        }
+    } else {
+        for lane in 0..LANES {
+            out[lane] = canonical(f(s[0][lane], s[1][lane], s[2][lane]));
+        }
+    }
+    out
+}
+
+#[inline(always)]
+pub(super) fn singles(r: &mut Registers, op: FloatOp, modes: (bool, bool), d: W, s: [W; 3], mask: u32) {
+    let (ftz, saturates) = modes;
+    let s = s.map(|slot| r.word(slot).map(f32::from_bits));
+    let mut out = match op {
+        FloatOp::Add => compute(&s, ftz, |a, b, _| a + b),
+        FloatOp::Sub => compute(&s, ftz, |a, b, _| a - b),
+        FloatOp::Mul => compute(&s, ftz, |a, b, _| a * b),
+        FloatOp::Fma => compute(&s, ftz, f32::mul_add),
+        FloatOp::Div => compute(&s, ftz, |a, b, _| a / b),
+        FloatOp::Min { nan: false } => compute(&s, ftz, |a, b, _| min_f32(a, b)),
+        FloatOp::Max { nan: false } => compute(&s, ftz, |a, b, _| max_f32(a, b)),
+        FloatOp::Min { nan: true } => compute(&s, ftz, |a, b, _| {
+            if a.is_nan() {
+                a
+            } else if b.is_nan() {
+                b
+            } else {
+                min_f32(a, b)
+            }
+        }),
+        FloatOp::Max { nan: true } => compute(&s, ftz, |a, b, _| {
+            if a.is_nan() {
+                a
+            } else if b.is_nan() {
+                b
+            } else {
+                max_f32(a, b)
+            }
+        }),
+        // A sign is changed in the bits: a NaN keeps its payload.
+        FloatOp::Abs => s[0].map(|a| if ftz { flush(a).abs() } else { a.abs() }),
+        FloatOp::Neg => s[0].map(|a| if ftz { -flush(a) } else { -a }),
+        FloatOp::Sqrt => compute(&s, ftz, |a, _, _| a.sqrt()),
+        FloatOp::Rcp => compute(&s, ftz, |a, _, _| a.recip()),
+        FloatOp::RcpApprox => s[0].map(|a| approximate::rcp(a, ftz)),
+        FloatOp::RsqrtApprox => s[0].map(|a| approximate::rsqrt(a, ftz)),
+        FloatOp::Ex2Approx => s[0].map(|a| approximate::ex2(a, ftz)),
+        FloatOp::Lg2Approx => s[0].map(|a| approximate::lg2(a, ftz)),
+        FloatOp::SinApprox => s[0].map(|a| approximate::sin(a, ftz)),
+        FloatOp::CosApprox => s[0].map(|a| approximate::cos(a, ftz)),
+        FloatOp::TanhApprox => s[0].map(approximate::tanh),
+    };
+    if saturates {
+        out = out.map(saturate);
+    }
+    r.set_word(d, &out.map(f32::to_bits), mask);
+}
+
+#[inline(always)]
+pub(super) fn doubles(r: &mut Registers, op: FloatOp, d: D, s: [D; 3], mask: u32) {
+    let s = s.map(|slot| r.double(slot).map(f64::from_bits));
+    let number = |a: f64, b: f64, smaller: bool| match (a.is_nan(), b.is_nan()) {
+        (true, _) => b,
+        (_, true) => a,
+        _ if a == b => {
+            if a.is_sign_negative() == smaller {
+                a
+            } else {
+                b
+            }
+        }
+        _ if (a < b) == smaller => a,
+        _ => b,
+    };
+    let lane = |lane: usize| {
+        let (a, b, c) = (s[0][lane], s[1][lane], s[2][lane]);
+        match op {
+            FloatOp::Add => canonical_f64(a + b),
+            FloatOp::Sub => canonical_f64(a - b),
+            FloatOp::Mul => canonical_f64(a * b),
+            FloatOp::Fma => canonical_f64(a.mul_add(b, c)),
+            FloatOp::Div => canonical_f64(a / b),
+            FloatOp::Min { .. } => canonical_f64(number(a, b, true)),
+            FloatOp::Max { .. } => canonical_f64(number(a, b, false)),
+            FloatOp::Abs => a.abs(),
+            FloatOp::Neg => -a,
+            FloatOp::Sqrt => canonical_f64(a.sqrt()),
+            // The front gives f64 no approximation.
+            _ => canonical_f64(a.recip()),
+        }
+    };
+    r.set_double(d, &std::array::from_fn(|at| lane(at).to_bits()), mask);
+}

@@ -1,0 +1,333 @@
+//! Loads, stores, atomics and `cp.async`.
+
+use std::collections::VecDeque;
+
+use super::Fault;
+use crate::block::Turn;
+use crate::memory::{MemoryError, Space as Place};
+use crate::program::{Access, Address, Atomic, AtomicOp, Reg, Space, Type, W};
+use crate::registers::{LANES, lanes, resolve};
+use crate::shadow::{self, AccessKind, Threads};
+
+type Result<T> = std::result::Result<T, Box<Fault>>;
+
+/// The longest vector access.
+const MAX_BYTES: usize = 32;
+
+fn outside(space: Place, address: u64, bytes: usize) -> MemoryError {
+    MemoryError::OutOfBounds { space, address, bytes: bytes as u64, nearest: None }
+}
+
+/// An address in the 32-bit window of a memory.
+fn narrow(space: Place, address: u64, bytes: usize, lane: usize) -> Result<u32> {
+    u32::try_from(address).map_err(|_| Fault::lane(lane, outside(space, address, bytes)))
+}
+
+impl Turn<'_, '_> {
+    /// Notes an access of one lane to shared memory.
+    pub(crate) fn note(&mut self, kind: AccessKind, lane: usize, address: u32, bytes: usize) -> Result<()> {
+        let access = shadow::Access::new(Threads::lane(self.warp, lane as u32), kind, self.line);
+        self.block.shadow.access(&access, address, bytes as u32).map_err(|race| Fault::lane(lane, race))
+    }
+
+    /// Notes an access of the lanes as one to shared memory.
+    pub(crate) fn note_together(&mut self, kind: AccessKind, lane: usize, address: u32, bytes: usize) -> Result<()> {
+        let access = shadow::Access::collective(self.threads(), kind, self.line);
+        self.block.shadow.access(&access, address, bytes as u32).map_err(|race| Fault::lane(lane, race))
+    }
+
+    /// Reads memory for one lane. `together`: the warp reads as one, as `wmma.load` does.
+    pub(crate) fn read(
+        &mut self,
+        space: Space,
+        lane: usize,
+        address: u64,
+        into: &mut [u8],
+        together: bool,
+    ) -> Result<()> {
+        let (space, address) = resolve(space, address);
+        let fault = |error: MemoryError| Fault::lane(lane, error);
+        match space {
+            Space::Global | Space::Generic => self.block.global.load(address, into).map_err(fault),
+            Space::Shared => {
+                let address = narrow(Place::Shared, address, into.len(), lane)?;
+                self.block.shared.load(address, into).map_err(fault)?;
+                if together {
+                    return self.note_together(AccessKind::Read, lane, address, into.len());
+                }
+                self.note(AccessKind::Read, lane, address, into.len())
+            }
+            Space::Param => {
+                let address = narrow(Place::Param, address, into.len(), lane)?;
+                self.block.params.load(address, into).map_err(fault)
+            }
+            Space::Local => {
+                let address = narrow(Place::Local, address, into.len(), lane)?;
+                match self.local.get(lane) {
+                    Some(local) => local.load(address, into).map_err(fault),
+                    None => Err(fault(outside(Place::Local, address.into(), into.len()))),
+                }
+            }
+        }
+    }
+
+    /// Writes memory for one lane.
+    pub(crate) fn write(
+        &mut self,
+        space: Space,
+        lane: usize,
+        address: u64,
+        bytes: &[u8],
+        together: bool,
+    ) -> Result<()> {
+        let (space, address) = resolve(space, address);
+        let fault = |error: MemoryError| Fault::lane(lane, error);
+        match space {
+            Space::Global | Space::Generic => self.block.global.store(address, bytes).map_err(fault),
+            Space::Shared => {
+                let address = narrow(Place::Shared, address, bytes.len(), lane)?;
+                self.block.shared.store(address, bytes).map_err(fault)?;
+                if together {
+                    return self.note_together(AccessKind::Write, lane, address, bytes.len());
+                }
+                self.note(AccessKind::Write, lane, address, bytes.len())
+            }
+            Space::Param => Err(Fault::lane(lane, "a store to a parameter")),
+            Space::Local => {
+                let address = narrow(Place::Local, address, bytes.len(), lane)?;
+                match self.local.get_mut(lane) {
+                    Some(local) => local.store(address, bytes).map_err(fault),
+                    None => Err(fault(outside(Place::Local, address.into(), bytes.len()))),
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn load(turn: &mut Turn<'_, '_>, access: &Access) -> Result<()> {
+    let addresses = turn.registers.addresses(access.address);
+    let each = usize::from(access.bytes);
+    let length = each * access.registers.len();
+    let mut bytes = [0; MAX_BYTES];
+    for lane in lanes(turn.mask) {
+        turn.read(access.space, lane, addresses[lane], &mut bytes[..length], false)?;
+        for (register, bytes) in access.registers.iter().zip(bytes[..length].chunks_exact(each)) {
+            if let Some(register) = *register {
+                turn.registers.set_lane(register, lane, number(bytes, access.signed));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Up to 8 bytes as a number, sign- or zero-extended.
+fn number(bytes: &[u8], signed: bool) -> u64 {
+    let mut wide = [0; 8];
+    wide[..bytes.len()].copy_from_slice(bytes);
+    let (value, shift) = (u64::from_le_bytes(wide), 64 - 8 * bytes.len() as u32);
+    if signed { ((value << shift) as i64 >> shift) as u64 } else { value }
+}
+
+pub(crate) fn store(turn: &mut Turn<'_, '_>, access: &Access) -> Result<()> {
+    let addresses = turn.registers.addresses(access.address);
+    let each = usize::from(access.bytes);
+    let length = each * access.registers.len();
+    let mut bytes = [0; MAX_BYTES];
+    for lane in lanes(turn.mask) {
+        for (register, bytes) in access.registers.iter().zip(bytes[..length].chunks_exact_mut(each)) {
+            let value = register.map_or(0, |register| turn.registers.lane(register, lane));
+            bytes.copy_from_slice(&value.to_le_bytes()[..each]);
+        }
+        turn.write(access.space, lane, addresses[lane], &bytes[..length], false)?;
+    }
+    Ok(())
+}
+
+/// The lanes do their atomics in their order.
+pub(crate) fn atomic(turn: &mut Turn<'_, '_>, atomic: &Atomic) -> Result<()> {
+    let addresses = turn.registers.addresses(atomic.address);
+    let bytes = atomic.ty.bits() as usize / 8;
+    for lane in lanes(turn.mask) {
+        let (b, c) = (turn.registers.lane(atomic.b, lane), turn.registers.lane(atomic.c, lane));
+        let (space, address) = resolve(atomic.space, addresses[lane]);
+        let new = |old| replaced(atomic.op, atomic.ty, old, b, c);
+        let old = match space {
+            Space::Global => turn.block.global.atomic(address, bytes, new).map_err(|error| Fault::lane(lane, error))?,
+            Space::Shared => {
+                let address = narrow(Place::Shared, address, bytes, lane)?;
+                let mut old = [0; 8];
+                let shared = &mut turn.block.shared;
+                shared.load(address, &mut old[..bytes]).map_err(|error| Fault::lane(lane, error))?;
+                let old = u64::from_le_bytes(old);
+                shared.store(address, &new(old).to_le_bytes()[..bytes]).map_err(|error| Fault::lane(lane, error))?;
+                turn.note(AccessKind::Atomic, lane, address, bytes)?;
+                old
+            }
+            _ => return Err(Fault::lane(lane, "an atomic that is neither in global nor in shared memory")),
+        };
+        if let Some(d) = atomic.d {
+            turn.registers.set_lane(d, lane, old);
+        }
+    }
+    Ok(())
+}
+
+fn replaced(op: AtomicOp, ty: Type, old: u64, b: u64, c: u64) -> u64 {
+    let signed = matches!(ty, Type::Int { signed: true, .. });
+    let wide = ty.bits() == 64;
+    let order = |value: u64| match (signed, wide) {
+        (true, true) => i128::from(value as i64),
+        (true, false) => i128::from(value as i32),
+        (false, true) => i128::from(value),
+        (false, false) => i128::from(value as u32),
+    };
+    match op {
+        AtomicOp::Add if ty == Type::F32 => {
+            let sum = f32::from_bits(old as u32) + f32::from_bits(b as u32);
+            crate::float::canonical(sum).to_bits().into()
+        }
+        AtomicOp::Add if ty == Type::F64 => {
+            crate::float::canonical_f64(f64::from_bits(old) + f64::from_bits(b)).to_bits()
+        }
+        AtomicOp::Add => old.wrapping_add(b),
+        AtomicOp::Min => {
+            if order(b) < order(old) {
+                b
+            } else {
+                old
+            }
+        }
+        AtomicOp::Max => {
+            if order(b) > order(old) {
+                b
+            } else {
+                old
+            }
+        }
+        AtomicOp::And => old & b,
+        AtomicOp::Or => old | b,
+        AtomicOp::Xor => old ^ b,
+        AtomicOp::Exchange => b,
+        AtomicOp::CompareAndSwap => {
+            if order(old) == order(b) {
+                c
+            } else {
+                old
+            }
+        }
+        AtomicOp::Inc => {
+            if order(old) >= order(b) {
+                0
+            } else {
+                old + 1
+            }
+        }
+        AtomicOp::Dec => {
+            if old == 0 || order(old) > order(b) {
+                b
+            } else {
+                old - 1
+            }
+        }
+    }
+}
+
+/// The copies of a warp's lanes that nobody waited for. The source is read when the copy starts and the destination
+/// written when the thread waits, so that a kernel that does not wait sees the old bytes.
+#[derive(Debug, Default)]
+pub(crate) struct LaneCopies {
+    lanes: [Lane; LANES],
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    /// Oldest first, each with the number of its group.
+    copies: VecDeque<(u32, Copy)>,
+    /// Groups committed so far: the number of the open one.
+    committed: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Copy {
+    to: u32,
+    bytes: u8,
+    data: [u8; 16],
+}
+
+pub(crate) fn copy_async(
+    turn: &mut Turn<'_, '_>,
+    to: Address,
+    from: Address,
+    bytes: u8,
+    source: Option<W>,
+) -> Result<()> {
+    let (to, from) = (turn.registers.addresses(to), turn.registers.addresses(from));
+    let length = usize::from(bytes);
+    for lane in lanes(turn.mask) {
+        let wanted = source.map_or(u32::from(bytes), |source| turn.registers.word(source)[lane]);
+        if wanted > u32::from(bytes) {
+            return Err(Fault::lane(lane, format!("{wanted} bytes of the source are asked for, {bytes} are copied")));
+        }
+        let mut data = [0; 16];
+        if wanted > 0 {
+            let misaligned = MemoryError::Misaligned { space: Place::Global, address: from[lane], bytes: bytes.into() };
+            if from[lane] % u64::from(bytes) != 0 {
+                return Err(Fault::lane(lane, misaligned));
+            }
+            let source = &mut data[..wanted as usize];
+            turn.block.global.copy_out(from[lane], source).map_err(|error| Fault::lane(lane, error))?;
+        }
+        let address = narrow(Place::Shared, to[lane], length, lane)?;
+        let space = Place::Shared;
+        if address % u32::from(bytes) != 0 {
+            let misaligned = MemoryError::Misaligned { space, address: address.into(), bytes: bytes.into() };
+            return Err(Fault::lane(lane, misaligned));
+        }
+        if u64::from(address) + u64::from(bytes) > u64::from(turn.block.shared.len()) {
+            return Err(Fault::lane(lane, outside(space, address.into(), length)));
+        }
+        let thread = (turn.warp, lane as u32);
+        let block = &mut *turn.block;
+        let noted = block.copies.copy(&mut block.shadow, thread, turn.line, (address, bytes.into()));
+        noted.map_err(|race| Fault::lane(lane, race))?;
+        let lane = &mut turn.copies.lanes[lane];
+        lane.copies.push_back((lane.committed, Copy { to: address, bytes, data }));
+    }
+    Ok(())
+}
+
+pub(crate) fn copy_commit(turn: &mut Turn<'_, '_>) {
+    for lane in lanes(turn.mask) {
+        turn.copies.lanes[lane].committed += 1;
+    }
+    let threads = turn.threads();
+    turn.block.copies.commit(threads);
+}
+
+/// Delivers what the lanes wait for.
+pub(crate) fn copy_wait(turn: &mut Turn<'_, '_>, pending: Option<u32>) -> Result<()> {
+    for lane in lanes(turn.mask) {
+        let copies = &mut turn.copies.lanes[lane];
+        let due = |group: u32| match pending {
+            None => true,
+            Some(pending) => group.saturating_add(pending) < copies.committed,
+        };
+        let count = copies.copies.iter().take_while(|copy| due(copy.0)).count();
+        for (_, copy) in copies.copies.drain(..count) {
+            let bytes = &copy.data[..usize::from(copy.bytes)];
+            turn.block.shared.store(copy.to, bytes).map_err(|error| Fault::lane(lane, error))?;
+        }
+    }
+    let threads = turn.threads();
+    let block = &mut *turn.block;
+    match pending {
+        None => block.copies.wait_all(&mut block.shadow, threads),
+        Some(pending) => block.copies.wait(&mut block.shadow, threads, pending as usize),
+    }
+    Ok(())
+}
+
+/// Reads a register of a lane as a number of bytes or a count.
+pub(crate) fn lane_word(turn: &Turn<'_, '_>, slot: W, lane: usize) -> u32 {
+    turn.registers.lane(Reg::W(slot), lane) as u32
+}

@@ -1,0 +1,413 @@
+//! Modules, devices and launches.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use layout::Arch;
+use rayon::prelude::*;
+
+use crate::block::Block;
+use crate::error::{Error, Result, Thread};
+use crate::execute::Simd;
+use crate::front;
+use crate::memory::{GlobalMemory, GlobalView, MemoryError, OwnedMemory, Space};
+use crate::paths::{Paths, State};
+use crate::program::{Program, Special};
+use crate::registers::{LANES, Registers};
+use crate::report::Report;
+use crate::warp::{End, Warp};
+
+/// Threads of a block (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
+const MAX_THREADS: u64 = 1024;
+/// Bytes of local memory of a thread.
+const MAX_LOCAL_BYTES: u32 = 512 << 10;
+/// Rounds through the warps of a block in which all of them only poll, after which nothing is expected to change.
+const MAX_IDLE_ROUNDS: u32 = 10_000;
+
+/// The kernels of a PTX text. Clones are the same module.
+#[derive(Debug, Clone)]
+pub struct Module {
+    programs: Vec<Arc<Program>>,
+}
+
+/// How many threads a launch has, and their dynamic shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaunchConfig {
+    /// Blocks in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y, z.
+    pub block: [u32; 3],
+    /// Blocks of a cluster in x, y, z; all ones for none.
+    pub cluster: [u32; 3],
+    /// Dynamic shared memory of a block.
+    pub shared_bytes: u32,
+}
+
+/// One block of one thread.
+impl Default for LaunchConfig {
+    fn default() -> Self {
+        LaunchConfig { grid: [1; 3], block: [1; 3], cluster: [1; 3], shared_bytes: 0 }
+    }
+}
+
+/// What a kernel needs of a launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KernelFacts {
+    /// Static shared memory of a block.
+    pub static_shared_bytes: u32,
+    /// Local memory of a thread.
+    pub local_bytes: u32,
+    /// Threads that a block may have.
+    pub max_threads: u32,
+}
+
+/// An emulated card: its memory and its limits.
+#[derive(Debug)]
+pub struct Device {
+    arch: Arch,
+    memory: GlobalMemory,
+}
+
+impl Device {
+    /// A card of this architecture with 80 GiB of memory, of which only what is written takes space on the host.
+    #[must_use]
+    pub fn new(arch: Arch) -> Device {
+        Device { arch, memory: GlobalMemory::new() }
+    }
+
+    /// Its architecture.
+    #[must_use]
+    pub fn arch(&self) -> Arch {
+        self.arch
+    }
+
+    /// Its memory.
+    #[must_use]
+    pub fn memory(&self) -> &GlobalMemory {
+        &self.memory
+    }
+
+    /// The most shared memory of a block, static and dynamic.
+    #[must_use]
+    pub fn shared_bytes_per_block(&self) -> u32 {
+        match self.arch {
+            Arch::Sm80 => 163 << 10,
+            Arch::Sm89 => 99 << 10,
+            Arch::Sm90a => 227 << 10,
+        }
+    }
+
+    /// Allocates memory that nothing wrote yet.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] where there is not as much.
+    pub fn allocate(&self, bytes: u64) -> Result<u64> {
+        self.memory.allocate(bytes).map_err(memory_error)
+    }
+
+    /// Frees what [`allocate`](Self::allocate) gave.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] where it is no such address.
+    pub fn free(&self, address: u64) -> Result<()> {
+        self.memory.free(address).map_err(memory_error)
+    }
+
+    /// Copies from the device.
+    ///
+    /// Bytes that nothing wrote read as zero, as from new memory of a card.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] where the bytes are not in one allocation.
+    pub fn read(&self, address: u64, into: &mut [u8]) -> Result<()> {
+        match self.memory.view().copy_out(address, into) {
+            Ok(()) | Err(MemoryError::Uninitialised { .. }) => Ok(()),
+            Err(error) => Err(memory_error(error)),
+        }
+    }
+
+    /// Copies to the device.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] where the bytes are not in one allocation.
+    pub fn write(&self, address: u64, bytes: &[u8]) -> Result<()> {
+        self.memory.view().copy_in(address, bytes).map_err(memory_error)
+    }
+}
+
+fn memory_error(error: MemoryError) -> Error {
+    Error::Memory { problem: error.to_string() }
+}
+
+impl Module {
+    /// Reads a PTX text.
+    ///
+    /// # Errors
+    /// [`Error::Syntax`] where it is not PTX, [`Error::Unsupported`] at the first instruction that the emulator does not
+    /// know, whether it would ever be executed or not.
+    pub fn parse(ptx: &str) -> Result<Module> {
+        Ok(Module { programs: front::parse(ptx)? })
+    }
+
+    /// The names of its kernels, in the order of the text.
+    pub fn kernels(&self) -> impl Iterator<Item = &str> {
+        self.programs.iter().map(|program| program.name.as_str())
+    }
+
+    fn program(&self, kernel: &str) -> Result<&Program> {
+        let program = self.programs.iter().find(|program| program.name == kernel);
+        program.map(|program| &**program).ok_or_else(|| Error::NoKernel { kernel: kernel.to_owned() })
+    }
+
+    /// What a kernel needs of a launch.
+    ///
+    /// # Errors
+    /// [`Error::NoKernel`] where there is none of this name.
+    pub fn facts(&self, kernel: &str) -> Result<KernelFacts> {
+        let program = self.program(kernel)?;
+        Ok(KernelFacts {
+            static_shared_bytes: program.shared_bytes,
+            local_bytes: program.local_bytes,
+            max_threads: program.max_threads.unwrap_or(MAX_THREADS as u32).min(MAX_THREADS as u32),
+        })
+    }
+
+    /// Runs a kernel to its end. `params` are the bytes of its parameters.
+    ///
+    /// The blocks run on all cores of the CPU, unless the kernel has atomics on global memory, whose order would show:
+    /// then one block runs after another. The results do not depend on the number of cores.
+    ///
+    /// # Errors
+    /// [`Error::NoKernel`]; [`Error::Launch`] before anything runs; [`Error::Fault`] and [`Error::Deadlock`] of the
+    /// first block, in the order of the grid, that has one. What other blocks wrote is then in memory.
+    pub fn launch(&self, device: &Device, kernel: &str, config: LaunchConfig, params: &[&[u8]]) -> Result<Report> {
+        let program = self.program(kernel)?;
+        let launch = Launch::new(program, device, config, params)?;
+        launch.run()
+    }
+}
+
+struct Launch<'a> {
+    program: &'a Program,
+    config: LaunchConfig,
+    threads: u32,
+    params: OwnedMemory,
+    memory: &'a GlobalMemory,
+    shared_bytes: u32,
+    simd: Simd,
+}
+
+impl<'a> Launch<'a> {
+    fn new(program: &'a Program, device: &'a Device, config: LaunchConfig, params: &[&[u8]]) -> Result<Launch<'a>> {
+        let refuse = |problem: String| Err(Error::Launch { kernel: program.name.clone(), problem });
+        let product = |dims: [u32; 3]| dims.iter().fold(1, |product: u64, &dim| product.saturating_mul(dim.into()));
+        let threads = product(config.block);
+        let most = program.max_threads.map_or(MAX_THREADS, |most| MAX_THREADS.min(most.into()));
+        if !(1..=most).contains(&threads) {
+            return refuse(format!("a block of {threads} threads, of which there may be 1 to {most}"));
+        }
+        if let Some(required) = program.required_threads
+            && required != config.block
+        {
+            return refuse(format!("a block of {:?} threads, where the kernel requires {required:?}", config.block));
+        }
+        if let Some(required) = program.cluster
+            && required != config.cluster
+        {
+            return refuse(format!("a cluster of {:?} blocks, where the kernel requires {required:?}", config.cluster));
+        }
+        let divides = |(grid, cluster): (u32, u32)| cluster != 0 && grid % cluster == 0;
+        if product(config.grid) == 0 || !config.grid.into_iter().zip(config.cluster).all(divides) {
+            return refuse(format!("a grid of {:?} blocks in clusters of {:?}", config.grid, config.cluster));
+        }
+        let shared_bytes = u64::from(program.shared_bytes) + u64::from(config.shared_bytes);
+        if shared_bytes > device.shared_bytes_per_block().into() {
+            let most = device.shared_bytes_per_block();
+            return refuse(format!("{shared_bytes} bytes of shared memory, of which a block may have {most}"));
+        }
+        if program.local_bytes > MAX_LOCAL_BYTES {
+            return refuse(format!("{} bytes of local memory of a thread", program.local_bytes));
+        }
+        if params.len() != program.params.len() {
+            return refuse(format!("{} parameters, where the kernel has {}", params.len(), program.params.len()));
+        }
+        let mut bytes = vec![0; program.param_bytes as usize];
+        for (index, (given, param)) in params.iter().zip(&program.params).enumerate() {
+            if given.len() != param.bytes as usize {
+                return refuse(format!(
+                    "parameter {index} of {} bytes, where the kernel has {}",
+                    given.len(),
+                    param.bytes
+                ));
+            }
+            bytes[param.offset as usize..][..given.len()].copy_from_slice(given);
+        }
+        Ok(Launch {
+            program,
+            config,
+            threads: threads as u32,
+            params: OwnedMemory::of(Space::Param, &bytes),
+            memory: &device.memory,
+            shared_bytes: shared_bytes as u32,
+            simd: Simd::detect(),
+        })
+    }
+
+    fn run(self) -> Result<Report> {
+        let blocks = self.config.grid.iter().fold(1, |product: u64, &dim| product * u64::from(dim));
+        let Launch { program, config, threads, ref params, memory, shared_bytes, simd } = self;
+        let first_failure = AtomicU64::new(u64::MAX);
+        let parts = BlockParts { program, config, threads, params, shared_bytes, simd };
+        let one = |global: &mut GlobalView, index: u64| {
+            if index > first_failure.load(Ordering::Relaxed) {
+                return (Report::default(), None);
+            }
+            match parts.run_block(global.clone(), index) {
+                Ok(report) => (report, None),
+                Err(error) => {
+                    first_failure.fetch_min(index, Ordering::Relaxed);
+                    (Report::default(), Some((index, error)))
+                }
+            }
+        };
+        type Outcome = (Report, Option<(u64, Error)>);
+        let merge = |(mut report, error): Outcome, (more, other): Outcome| {
+            report.merge(&more);
+            let first = match (error, other) {
+                (Some(a), Some(b)) => Some(if a.0 <= b.0 { a } else { b }),
+                (a, b) => a.or(b),
+            };
+            (report, first)
+        };
+        let empty = || (Report::default(), None);
+        let (report, error) = if program.ordered {
+            let mut view = memory.view();
+            (0..blocks).map(|index| one(&mut view, index)).fold(empty(), merge)
+        } else {
+            // A view is for one thread at a time.
+            (0..blocks).into_par_iter().map_init(|| memory.view(), one).reduce(empty, merge)
+        };
+        error.map_or(Ok(report), |(_, error)| Err(error))
+    }
+}
+
+/// What the blocks of a launch share.
+#[derive(Clone, Copy)]
+struct BlockParts<'a> {
+    program: &'a Program,
+    config: LaunchConfig,
+    threads: u32,
+    params: &'a OwnedMemory,
+    shared_bytes: u32,
+    simd: Simd,
+}
+
+/// The index in x, y, z of a linear one.
+fn unravel(index: u64, [x, y, _]: [u32; 3]) -> [u32; 3] {
+    let (x, y) = (u64::from(x), u64::from(y));
+    [(index % x) as u32, (index / x % y) as u32, (index / x / y) as u32]
+}
+
+impl BlockParts<'_> {
+    fn run_block(&self, global: GlobalView, index: u64) -> Result<Report> {
+        let place = unravel(index, self.config.grid);
+        let limit =
+            |error: MemoryError| Error::Launch { kernel: self.program.name.clone(), problem: error.to_string() };
+        let shared = OwnedMemory::new(Space::Shared, self.shared_bytes, self.shared_bytes).map_err(limit)?;
+        let mut block = Block::new(self.program, self.params, global, shared, self.threads);
+        let mut warps = Vec::new();
+        for warp in 0..self.threads.div_ceil(LANES as u32) {
+            let registers = Registers::new(self.program, |which, lane| self.special(which, place, warp, lane as u32));
+            let left = self.threads - warp * LANES as u32;
+            let lanes = if left >= LANES as u32 { u32::MAX } else { (1 << left) - 1 };
+            let mut local = Vec::new();
+            if self.program.local_bytes > 0 {
+                let bytes = self.program.local_bytes;
+                let one = OwnedMemory::new(Space::Local, bytes, MAX_LOCAL_BYTES).map_err(limit)?;
+                local = vec![one; LANES];
+            }
+            let copies = Default::default();
+            warps.push(Warp { index: warp, registers, local, copies, paths: Paths::new(lanes), done: false });
+        }
+        let mut idle_rounds = 0;
+        loop {
+            let (mut live, mut moved, mut polled) = (false, false, false);
+            for warp in warps.iter_mut().filter(|warp| !warp.done) {
+                live = true;
+                match warp.run(&mut block, self.simd) {
+                    Ok(End::Done) => {
+                        warp.done = true;
+                        moved = true;
+                        block.warp_is_done();
+                    }
+                    Ok(End::Waits { moved: some }) => moved |= some,
+                    Ok(End::Polled) => polled = true,
+                    Ok(End::Share) => moved = true,
+                    Err((at, fault)) => {
+                        return Err(Error::Fault {
+                            kernel: self.program.name.clone(),
+                            thread: Thread { block: place, warp: warp.index, lane: fault.lane },
+                            place: self.program.place(at),
+                            problem: fault.problem,
+                        });
+                    }
+                }
+            }
+            if !live {
+                return Ok(block.report);
+            }
+            idle_rounds = if moved { 0 } else { idle_rounds + 1 };
+            if !moved && (!polled || idle_rounds > MAX_IDLE_ROUNDS) {
+                let kernel = self.program.name.clone();
+                return Err(Error::Deadlock { kernel, block: place, waits: self.waits(&warps) });
+            }
+        }
+    }
+
+    fn special(&self, which: Special, place: [u32; 3], warp: u32, lane: u32) -> u32 {
+        let LaunchConfig { grid, block, cluster, shared_bytes } = self.config;
+        let axis = |axis: u8| axis as usize % 3;
+        let in_cluster = |at: usize| place[at] % cluster[at];
+        match which {
+            Special::Tid(at) => unravel((warp * LANES as u32 + lane).into(), block)[axis(at)],
+            Special::Ntid(at) => block[axis(at)],
+            Special::Ctaid(at) => place[axis(at)],
+            Special::Nctaid(at) => grid[axis(at)],
+            Special::LaneId => lane,
+            Special::WarpId => warp,
+            Special::NwarpId => self.threads.div_ceil(LANES as u32),
+            Special::LanemaskEq => 1 << lane,
+            Special::LanemaskLe => u32::MAX >> (31 - lane),
+            Special::LanemaskLt => !(u32::MAX << lane),
+            Special::LanemaskGe => u32::MAX << lane,
+            Special::LanemaskGt => !(u32::MAX >> (31 - lane)),
+            Special::ClusterCtaid(at) => in_cluster(axis(at)),
+            Special::ClusterNctaid(at) => cluster[axis(at)],
+            Special::ClusterId(at) => place[axis(at)] / cluster[axis(at)],
+            Special::NclusterId(at) => grid[axis(at)] / cluster[axis(at)],
+            Special::ClusterCtarank => in_cluster(0) + cluster[0] * (in_cluster(1) + cluster[1] * in_cluster(2)),
+            Special::ClusterNctarank => cluster.iter().product(),
+            Special::DynamicSharedBytes => shared_bytes,
+            Special::TotalSharedBytes => self.shared_bytes,
+        }
+    }
+
+    /// What each warp waits for.
+    fn waits(&self, warps: &[Warp]) -> String {
+        let mut waits = Vec::new();
+        for warp in warps.iter().filter(|warp| !warp.done) {
+            for path in &warp.paths.list {
+                let place = self.program.place(path.at);
+                let what = match path.state {
+                    State::Ready => "polls".to_owned(),
+                    State::Converging => "waits for lanes of its warp".to_owned(),
+                    State::Barrier { id, .. } => format!("waits at barrier {id}"),
+                    State::Meeting { .. } | State::Free => continue,
+                };
+                waits.push(format!("warp {} (lanes {:#010x}) {what}, {place}", warp.index, path.lanes));
+            }
+        }
+        waits.join("; ")
+    }
+}

@@ -1,0 +1,93 @@
+//! The form of a kernel that the machine runs: typed instructions over dense register slots.
+//!
+//! A warp has three banks: words (32-bit registers, and 16-bit ones with zero upper halves), doubles (64-bit) and
+//! predicates. Immediates and special registers are slots too, filled before the first instruction, so that every source
+//! operand of an arithmetic instruction is a slot.
+
+use std::sync::Arc;
+
+use crate::error::{Place, RustPlace};
+pub(crate) use crate::operation::*;
+
+/// One instruction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Instruction {
+    pub(crate) guard: Option<Test>,
+    pub(crate) op: Op,
+    /// For a branch that some lanes may not take: where they meet again; the number of instructions if nowhere.
+    pub(crate) meet: u32,
+    pub(crate) line: u32,
+    /// Index into the file names of the module, and line; line 0 where there is none.
+    pub(crate) rust: (u32, u32),
+}
+
+/// A special register; its value is known before the first instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Special {
+    Tid(u8),
+    Ntid(u8),
+    Ctaid(u8),
+    Nctaid(u8),
+    LaneId,
+    WarpId,
+    NwarpId,
+    LanemaskEq,
+    LanemaskLe,
+    LanemaskLt,
+    LanemaskGe,
+    LanemaskGt,
+    ClusterCtaid(u8),
+    ClusterNctaid(u8),
+    ClusterId(u8),
+    NclusterId(u8),
+    ClusterCtarank,
+    ClusterNctarank,
+    DynamicSharedBytes,
+    TotalSharedBytes,
+}
+
+/// A parameter of a kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Param {
+    pub(crate) offset: u32,
+    pub(crate) bytes: u32,
+}
+
+/// A kernel.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Program {
+    pub(crate) name: String,
+    pub(crate) code: Vec<Instruction>,
+    pub(crate) words: u32,
+    pub(crate) doubles: u32,
+    pub(crate) predicates: u32,
+    pub(crate) constants: Vec<(W, u32)>,
+    pub(crate) wide_constants: Vec<(D, u64)>,
+    pub(crate) specials: Vec<(W, Special)>,
+    pub(crate) params: Vec<Param>,
+    pub(crate) param_bytes: u32,
+    /// Static shared memory, where the dynamic begins.
+    pub(crate) shared_bytes: u32,
+    pub(crate) local_bytes: u32,
+    pub(crate) max_threads: Option<u32>,
+    pub(crate) required_threads: Option<[u32; 3]>,
+    pub(crate) cluster: Option<[u32; 3]>,
+    /// Whether its blocks talk through global memory, so that their order shows in the results.
+    pub(crate) ordered: bool,
+    pub(crate) files: Arc<Vec<(u32, Arc<str>)>>,
+}
+
+impl Program {
+    /// Where the instruction stands.
+    pub(crate) fn place(&self, at: u32) -> Place {
+        let Some(instruction) = self.code.get(at as usize) else { return Place { line: 0, rust: None } };
+        place(&self.files, instruction.line, instruction.rust)
+    }
+}
+
+/// A place, the file given by its number in the PTX.
+pub(crate) fn place(files: &[(u32, Arc<str>)], line: u32, rust: (u32, u32)) -> Place {
+    let file = files.iter().find(|file| file.0 == rust.0);
+    let rust = file.filter(|_| rust.1 > 0).map(|file| RustPlace { file: file.1.clone(), line: rust.1 });
+    Place { line, rust }
+}
