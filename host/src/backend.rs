@@ -137,7 +137,7 @@ pub(crate) trait Streams {
     fn stream_wait_event(&self, stream: Handle, event: Handle) -> Result<()>;
 
     /// Records what is enqueued on the stream until [`Streams::end_capture`] instead of running it. Meanwhile calls of this thread
-    /// that would synchronise or free memory fail, and so does waiting for the whole device on any thread.
+    /// that would synchronise or free memory fail, and so does [`Backend::synchronize`] on any thread.
     fn begin_capture(&self, stream: Handle) -> Result<()>;
 
     /// The work recorded since [`Streams::begin_capture`], ready to launch. The capture is over in any case.
@@ -173,8 +173,8 @@ pub(crate) trait Modules {
     /// Compiles PTX, or takes it from the driver's cache of compiled kernels. `what` names it in errors.
     fn load_module(&self, what: &str, ptx: &str) -> Result<Handle>;
 
-    /// Unloads a module once all work that was enqueued before has finished. Where waiting for it fails, as it does while this
-    /// thread captures a graph, kernels may be in flight, and the module stays loaded.
+    /// Unloads a module once all work that was enqueued before has finished. Where it cannot be waited for, as while a stream
+    /// captures, kernels may be in flight, and the module stays loaded.
     ///
     /// # Safety
     /// Neither the module nor its functions are used again.

@@ -6,6 +6,7 @@ mod module;
 
 use std::ffi::{CStr, c_int, c_uint};
 use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cust::context::Context;
 use cust::device::DeviceAttribute;
@@ -90,6 +91,9 @@ pub(crate) struct Device {
     context: Context,
     /// For work that is finished before its function returns and belongs to no stream of the caller's.
     setup_stream: Handle,
+    /// The streams of this library that are capturing. Waiting for the whole context would spoil the captures, on whatever
+    /// thread they are, so it takes the lock and is refused while there are any.
+    captures: Mutex<usize>,
 }
 
 /// The device's context is current on this thread until this is dropped.
@@ -115,9 +119,14 @@ impl Device {
         // `Context::new` makes the context current; the thread keeps the one it had.
         // SAFETY: `before` was current on this thread.
         check("cuCtxSetCurrent", unsafe { cuda::cuCtxSetCurrent(before) })?;
-        let mut device = Device { facts, context: context?, setup_stream: Handle(ptr::null_mut()) };
+        let setup_stream = Handle(ptr::null_mut());
+        let mut device = Device { facts, context: context?, setup_stream, captures: Mutex::new(0) };
         device.setup_stream = device.create_stream()?;
         Ok(device)
+    }
+
+    fn captures(&self) -> MutexGuard<'_, usize> {
+        self.captures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the context current on this thread, which costs two calls of some ten nanoseconds where it is not.
@@ -138,6 +147,10 @@ impl Backend for Device {
     }
 
     fn synchronize(&self) -> Result<()> {
+        let captures = self.captures();
+        if *captures > 0 {
+            return check("cuCtxSynchronize", forward::CAPTURE_UNSUPPORTED);
+        }
         let _entered = self.enter()?;
         // SAFETY: no conditions.
         check("cuCtxSynchronize", unsafe { cuda::cuCtxSynchronize() })
@@ -244,15 +257,22 @@ impl Streams for Device {
     fn begin_capture(&self, stream: Handle) -> Result<()> {
         let _entered = self.enter()?;
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        let mut captures = self.captures();
         // SAFETY: the stream is live.
-        check("cuStreamBeginCapture", unsafe { cuda::cuStreamBeginCapture_v2(stream.0.cast(), mode) })
+        check("cuStreamBeginCapture", unsafe { cuda::cuStreamBeginCapture_v2(stream.0.cast(), mode) })?;
+        *captures += 1;
+        Ok(())
     }
 
     fn end_capture(&self, stream: Handle) -> Result<Handle> {
         let _entered = self.enter()?;
         let mut graph: CUgraph = ptr::null_mut();
+        let mut captures = self.captures();
         // SAFETY: the stream is live, `graph` is written.
-        check("cuStreamEndCapture", unsafe { cuda::cuStreamEndCapture(stream.0.cast(), &mut graph) })?;
+        let code = unsafe { cuda::cuStreamEndCapture(stream.0.cast(), &mut graph) };
+        *captures -= 1;
+        drop(captures);
+        check("cuStreamEndCapture", code)?;
         let mut executable: CUgraphExec = ptr::null_mut();
         // SAFETY: `graph` is live, `executable` is written.
         let code = unsafe { cuda::cuGraphInstantiateWithFlags(&mut executable, graph, 0) };

@@ -16,6 +16,8 @@ use super::module::LaunchConfigEx;
 pub(super) const NO_DEVICE: c_int = 100;
 pub(super) const INVALID_PTX: c_int = 218;
 pub(super) const NOT_FOUND: c_int = 500;
+/// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`.
+pub(super) const CAPTURE_UNSUPPORTED: c_int = 900;
 const UNKNOWN: c_int = 999;
 
 /// Defines for each `name(argument: type, ..);` a function of this module, which returns the driver's code as it is, and its

@@ -73,6 +73,10 @@ impl Modules for Device {
     }
 
     unsafe fn unload_module(&self, module: Handle) {
+        let captures = self.captures();
+        if *captures > 0 {
+            return;
+        }
         if let Ok(_entered) = self.enter() {
             // SAFETY: the caller gives the module up, and it is unloaded only when no kernel of it is in flight.
             unsafe {
