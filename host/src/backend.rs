@@ -37,8 +37,8 @@ pub(crate) struct Launch<'a> {
     /// All ones for a launch without clusters.
     pub(crate) cluster: [u32; 3],
     pub(crate) shared_bytes: u32,
-    /// The address of each parameter.
-    pub(crate) params: &'a mut [*mut c_void],
+    /// The address and size of each parameter.
+    pub(crate) params: &'a [(*const c_void, usize)],
 }
 
 /// What a compiler says about a kernel.
@@ -197,6 +197,5 @@ pub(crate) trait Modules {
     unsafe fn launch(&self, function: Handle, stream: Handle, launch: Launch<'_>) -> Result<()>;
 
     /// Encodes a tensor map.
-    /// The driver writes the map to a 64-byte boundary.
     fn encode_tiled(&self, map: &TiledMap<'_>) -> Result<[u64; 16]>;
 }

@@ -68,6 +68,12 @@ pub enum Error {
         /// What the driver's compiler said.
         log: String,
     },
+    /// The emulator found a fault in a kernel, cannot run it, or does not model what was asked for.
+    #[error("emulator: {problem}")]
+    Emulator {
+        /// What, with kernel, thread and line where it is a kernel's fault.
+        problem: String,
+    },
     /// No PTX of this kernel family was compiled for this architecture.
     #[error("no PTX of the kernel family {family} for {arch} in this build (features sm80, sm89, sm90)")]
     NoPtx {

@@ -8,6 +8,7 @@ use layout::Arch;
 
 use crate::backend::Backend;
 use crate::driver;
+use crate::emulated::Emulated;
 use crate::error::{Error, Result};
 use crate::launch::{Kernel, Module};
 use crate::ptx::{embedded_ptx, with_one_entry};
@@ -34,6 +35,9 @@ struct Inner {
 
 /// One kernel of a family and architecture, locked while it loads so that others need not wait.
 type KernelSlot = Arc<Mutex<Option<Kernel>>>;
+
+/// The numbers of emulated cards, one for each architecture, are beyond those of any driver.
+const FIRST_EMULATED: u32 = 1 << 31;
 
 /// The cards that were opened; they stay so, which lets borrowed streams of other libraries refer to them.
 static OPEN: Mutex<Vec<&'static Gpu>> = Mutex::new(Vec::new());
@@ -85,6 +89,30 @@ impl Gpu {
         let gpu: &'static Gpu = Box::leak(Box::new(Gpu { inner }));
         open.push(gpu);
         Ok(gpu)
+    }
+
+    /// An emulated card: the CPU runs the kernels of this architecture, with the same buffers, streams and results.
+    ///
+    /// It is hundreds of times slower than a card and finds faults that a card hides: [`Error::Emulator`] names the kernel, the
+    /// thread and the line.
+    #[must_use]
+    pub fn emulated(arch: Arch) -> Gpu {
+        let ordinal = FIRST_EMULATED + arch as u32;
+        let mut open = lock(&OPEN);
+        if let Some(gpu) = open.iter().find(|gpu| gpu.ordinal() == ordinal) {
+            return (*gpu).clone();
+        }
+        let device = Arc::new(Emulated::new(arch, ordinal));
+        let gpu: &'static Gpu =
+            Box::leak(Box::new(Gpu { inner: Arc::new(Inner { device, arch, kernels: Mutex::default() }) }));
+        open.push(gpu);
+        gpu.clone()
+    }
+
+    /// Whether the device is emulated.
+    #[must_use]
+    pub fn is_emulated(&self) -> bool {
+        self.ordinal() >= FIRST_EMULATED
     }
 
     /// Opens every card that a compiled architecture runs on; none without a driver or a card.

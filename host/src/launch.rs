@@ -160,12 +160,12 @@ impl LaunchConfig {
 /// ```
 ///
 /// # Safety
-/// The memory of the value is what the device sees: it must have the layout of the kernel's parameter (`repr(C)`, or a
-/// primitive type), and no reference or pointer to host memory. An implementation does not override the method.
+/// The memory of the value is what the device sees: it must have the layout of the kernel's parameter (`repr(C)` without padding,
+/// or a primitive type), and no reference or pointer to host memory. An implementation does not override the method.
 pub unsafe trait KernelParam {
-    /// The address that the driver copies the parameter from.
-    fn as_param(&self) -> *const c_void {
-        std::ptr::from_ref(self).cast()
+    /// The address that the parameter is copied from, and its size in bytes.
+    fn as_param(&self) -> (*const c_void, usize) {
+        (std::ptr::from_ref(self).cast(), size_of_val(self))
     }
 }
 
@@ -217,9 +217,9 @@ impl Kernel {
     ) -> Result<()> {
         config.check(&self.name, &self.attributes())?;
         same_device("kernel", self.device().facts().ordinal, stream.ordinal())?;
-        let mut params: Vec<*mut c_void> = params.iter().map(|param| param.as_param().cast_mut()).collect();
+        let params: Vec<_> = params.iter().map(|param| param.as_param()).collect();
         let &LaunchConfig { grid, block, cluster, shared_bytes } = config;
-        let launch = Launch { grid, block, cluster, shared_bytes, params: &mut params };
+        let launch = Launch { grid, block, cluster, shared_bytes, params: &params };
         // SAFETY: the caller's promise; the driver only reads the parameters, during the call.
         unsafe { self.device().launch(self.function, stream.handle(), launch) }
     }
@@ -275,6 +275,6 @@ mod tests {
     fn parameters_are_passed_by_the_address_of_their_bytes() {
         let value = 7_u32;
         let param: &dyn KernelParam = &value;
-        assert_eq!(param.as_param(), std::ptr::from_ref(&value).cast());
+        assert_eq!(param.as_param(), (std::ptr::from_ref(&value).cast(), 4));
     }
 }

@@ -33,6 +33,7 @@ mod backend;
 mod buffer;
 mod driver;
 mod element;
+mod emulated;
 mod error;
 mod gpu;
 mod launch;

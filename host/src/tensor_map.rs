@@ -1,7 +1,5 @@
 //! Tensor maps: what the tensor memory accelerator (TMA) of sm_90 needs to know about a tensor to copy tiles of it.
 
-use std::ffi::c_void;
-
 use layout::swizzle::Swizzle;
 
 use crate::backend::TiledMap;
@@ -30,11 +28,7 @@ const MAX_BOX_DIM: u32 = 256;
 pub struct TensorMap([u64; 16]);
 
 // SAFETY: this is `CUtensorMap` of cuda.h, 128 opaque bytes, which kernels declare as a parameter of the same size.
-unsafe impl KernelParam for TensorMap {
-    fn as_param(&self) -> *const c_void {
-        self.0.as_ptr().cast()
-    }
-}
+unsafe impl KernelParam for TensorMap {}
 
 impl TensorMap {
     /// A map of tiles of `box_shape` elements, whose dimensions are those of the tensor, in its order.

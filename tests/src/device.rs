@@ -1,13 +1,14 @@
 //! The device under test.
 //!
-//! `FERROTILE_DEVICE` names it: `auto` (the default: the first card, if there is one), `cuda`, `cuda:N` or `emulator`.
+//! `FERROTILE_DEVICE` names it: `auto` (the default: the first card, if there is one), `cuda`, `cuda:N`, `emulator` (of sm_80) or
+//! `emulator:ARCH`.
 //! With `auto` and no card, trials that need a device are listed as ignored and the run says why. A device that is asked
 //! for by name and is not there fails every such trial, so that nothing passes without having run.
 
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
-use ferrotile::Gpu;
+use ferrotile::{Arch, Gpu};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// The environment variable that names the device.
@@ -28,7 +29,7 @@ pub enum Device {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Choice {
     Auto,
-    Emulator,
+    Emulator(Arch),
     Cuda(u32),
 }
 
@@ -36,13 +37,15 @@ impl Choice {
     fn parse(text: &str) -> Result<Choice, String> {
         match text {
             "auto" | "" => Ok(Choice::Auto),
-            "emulator" => Ok(Choice::Emulator),
+            "emulator" => Ok(Choice::Emulator(Arch::Sm80)),
             "cuda" => Ok(Choice::Cuda(0)),
-            _ => text
-                .strip_prefix("cuda:")
-                .and_then(|ordinal| ordinal.parse().ok())
-                .map(Choice::Cuda)
-                .ok_or_else(|| format!("{VARIABLE} is '{text}', expected auto, emulator, cuda or cuda:N")),
+            _ => {
+                let card = text.strip_prefix("cuda:").and_then(|ordinal| ordinal.parse().ok()).map(Choice::Cuda);
+                let arch = || text.strip_prefix("emulator:").and_then(|arch| arch.parse().ok()).map(Choice::Emulator);
+                card.or_else(arch).ok_or_else(|| {
+                    format!("{VARIABLE} is '{text}', expected auto, emulator, emulator:ARCH, cuda or cuda:N")
+                })
+            }
         }
     }
 
@@ -55,9 +58,7 @@ impl Choice {
                 ),
                 Err(error) => Device::Unusable(format!("{VARIABLE}=auto: {error}")),
             },
-            Choice::Emulator => {
-                Device::Unusable(format!("{VARIABLE}=emulator: this version of ferrotile has no emulator"))
-            }
+            Choice::Emulator(arch) => Device::Gpu(Gpu::emulated(arch)),
             Choice::Cuda(ordinal) => match Gpu::new(ordinal) {
                 Ok(gpu) => Device::Gpu(gpu),
                 Err(error) => Device::Unusable(format!("{VARIABLE}=cuda:{ordinal}: {error}")),
@@ -110,14 +111,15 @@ mod tests {
         let cases = [
             ("", Choice::Auto),
             ("auto", Choice::Auto),
-            ("emulator", Choice::Emulator),
+            ("emulator", Choice::Emulator(Arch::Sm80)),
+            ("emulator:sm_90a", Choice::Emulator(Arch::Sm90a)),
             ("cuda", Choice::Cuda(0)),
             ("cuda:3", Choice::Cuda(3)),
         ];
         for (text, choice) in cases {
             assert_eq!(Choice::parse(text), Ok(choice), "{text}");
         }
-        for text in ["gpu", "cuda:", "cuda:-1", "cuda:x", "CUDA", "auto "] {
+        for text in ["gpu", "cuda:", "emulator:", "emulator:sm_90", "cuda:-1", "cuda:x", "CUDA", "auto "] {
             assert!(Choice::parse(text).unwrap_err().contains(text), "{text}");
         }
     }
@@ -125,6 +127,12 @@ mod tests {
     #[test]
     fn a_device_that_is_asked_for_and_absent_is_unusable() {
         assert!(matches!(Choice::Cuda(4096).open(), Device::Unusable(_)));
-        assert!(matches!(Choice::Emulator.open(), Device::Unusable(_)));
+    }
+
+    #[test]
+    fn an_emulated_device_is_always_there() {
+        for arch in Arch::ALL {
+            assert!(matches!(Choice::Emulator(arch).open(), Device::Gpu(gpu) if gpu.arch() == arch));
+        }
     }
 }

@@ -142,6 +142,7 @@ impl Modules for Device {
     unsafe fn launch(&self, function: Handle, stream: Handle, launch: Launch<'_>) -> Result<()> {
         let _entered = self.enter()?;
         let Launch { grid, block, cluster, shared_bytes, params } = launch;
+        let mut params: Vec<*mut c_void> = params.iter().map(|(address, _)| address.cast_mut()).collect();
         let params = params.as_mut_ptr();
         if cluster == [1; 3] {
             // SAFETY: the caller's promise; both handles are live.

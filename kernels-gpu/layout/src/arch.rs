@@ -63,6 +63,15 @@ impl Arch {
         }
     }
 
+    /// The compute capability of the cards that it is named after, as (major, minor).
+    pub const fn compute_capability(self) -> (u32, u32) {
+        match self {
+            Arch::Sm80 => (8, 0),
+            Arch::Sm89 => (8, 9),
+            Arch::Sm90a => (9, 0),
+        }
+    }
+
     /// The limits of one multiprocessor of this architecture.
     pub const fn limits(self) -> SmLimits {
         match self {

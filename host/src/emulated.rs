@@ -1,0 +1,392 @@
+//! The backend without a card: `ptx_emulator` runs the kernels on the CPU.
+//!
+//! Work is done when it is enqueued, which is one of the orders that streams and events allow; a stream that captures records it
+//! instead. Handles are numbers of objects in a table, so that one that is not live is an error and nothing worse.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_void};
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use layout::Arch;
+use ptx_emulator::{Device, LaunchConfig, Module};
+
+use crate::backend::{Backend, DeviceFacts, FunctionFacts, Handle, Launch, Memory, Modules, Streams, TiledMap};
+use crate::error::{Error, Result};
+
+/// An emulated card.
+#[derive(Debug)]
+pub(crate) struct Emulated {
+    facts: DeviceFacts,
+    arch: Arch,
+    device: Device,
+    objects: Mutex<Objects>,
+    /// The sizes of the pinned allocations.
+    pinned: Mutex<HashMap<usize, std::alloc::Layout>>,
+}
+
+#[derive(Debug, Default)]
+struct Objects {
+    table: HashMap<usize, Object>,
+    /// The number of the last object.
+    last: usize,
+}
+
+#[derive(Debug)]
+enum Object {
+    /// What a capturing stream has recorded.
+    Stream(Option<Vec<Work>>),
+    /// When it was recorded last.
+    Event(Option<Instant>),
+    Module(Arc<Module>),
+    Function(Arc<Function>),
+    Graph(Arc<Vec<Work>>),
+}
+
+#[derive(Debug)]
+struct Function {
+    module: Arc<Module>,
+    name: String,
+}
+
+/// One piece of work, with everything that it needs but the memory it refers to.
+#[derive(Debug, Clone)]
+enum Work {
+    Fill { address: u64, value: u8, bytes: usize },
+    ToDevice { destination: u64, source: usize, bytes: usize },
+    ToHost { destination: usize, source: u64, bytes: usize },
+    Launch { function: Arc<Function>, config: LaunchConfig, params: Vec<Vec<u8>> },
+    Record { event: Handle },
+    Graph(Arc<Vec<Work>>),
+}
+
+fn emulator_error(error: ptx_emulator::Error) -> Error {
+    Error::Emulator { problem: error.to_string() }
+}
+
+fn dead(what: &str) -> Error {
+    Error::Emulator { problem: format!("the {what} is not one of this device") }
+}
+
+impl Emulated {
+    /// A card of this architecture, with as many multiprocessors as the CPU has threads.
+    pub(crate) fn new(arch: Arch, ordinal: u32) -> Emulated {
+        let device = Device::new(arch);
+        let facts = DeviceFacts {
+            ordinal,
+            name: format!("emulated {arch}"),
+            compute_capability: arch.compute_capability(),
+            multiprocessors: rayon::current_num_threads() as u32,
+            memory_bytes: device.memory().capacity(),
+            shared_bytes_per_block: arch.limits().shared_bytes_per_block,
+            driver_version: (0, 0),
+        };
+        Emulated { facts, arch, device, objects: Mutex::default(), pinned: Mutex::default() }
+    }
+
+    fn objects(&self) -> MutexGuard<'_, Objects> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn insert(&self, object: Object) -> Handle {
+        let mut objects = self.objects();
+        objects.last += 1;
+        let number = objects.last;
+        objects.table.insert(number, object);
+        Handle(ptr::without_provenance_mut(number))
+    }
+
+    fn remove(&self, handle: Handle) {
+        self.objects().table.remove(&handle.0.addr());
+    }
+
+    /// What `pick` takes of a live object.
+    fn get<T>(&self, what: &str, handle: Handle, pick: impl FnOnce(&mut Object) -> Option<T>) -> Result<T> {
+        self.objects().table.get_mut(&handle.0.addr()).and_then(pick).ok_or_else(|| dead(what))
+    }
+
+    fn module(&self, handle: Handle) -> Result<Arc<Module>> {
+        self.get("module", handle, |object| match object {
+            Object::Module(module) => Some(module.clone()),
+            _ => None,
+        })
+    }
+
+    fn function_of(&self, handle: Handle) -> Result<Arc<Function>> {
+        self.get("kernel", handle, |object| match object {
+            Object::Function(function) => Some(function.clone()),
+            _ => None,
+        })
+    }
+
+    fn recorded(&self, event: Handle) -> Result<Option<Instant>> {
+        self.get("event", event, |object| match object {
+            Object::Event(recorded) => Some(*recorded),
+            _ => None,
+        })
+    }
+
+    /// Does the work, or records it where the stream is capturing.
+    ///
+    /// # Safety
+    /// The memory that the work refers to is valid for it: now, or whenever the captured graph is launched.
+    unsafe fn enqueue(&self, stream: Handle, work: Work) -> Result<()> {
+        let captured = self.get("stream", stream, |object| match object {
+            Object::Stream(Some(recorded)) => {
+                recorded.push(work.clone());
+                Some(true)
+            }
+            Object::Stream(None) => Some(false),
+            _ => None,
+        })?;
+        // SAFETY: the caller's promise.
+        if captured { Ok(()) } else { unsafe { self.run(&work) } }
+    }
+
+    /// # Safety
+    /// The host memory that the work refers to is valid for it.
+    unsafe fn run(&self, work: &Work) -> Result<()> {
+        match work {
+            &Work::Fill { address, value, bytes } => {
+                let filled = self.device.memory().view().fill(address, bytes as u64, value);
+                filled.map_err(|error| Error::Emulator { problem: error.to_string() })
+            }
+            &Work::ToDevice { destination, source, bytes } => {
+                // SAFETY: the caller's promise: `bytes` bytes of host memory that nothing changes.
+                let source = unsafe { std::slice::from_raw_parts(ptr::with_exposed_provenance(source), bytes) };
+                self.device.write(destination, source).map_err(emulator_error)
+            }
+            &Work::ToHost { destination, source, bytes } => {
+                let destination = ptr::with_exposed_provenance_mut(destination);
+                // SAFETY: the caller's promise: `bytes` bytes of host memory that nothing else touches.
+                let destination = unsafe { std::slice::from_raw_parts_mut(destination, bytes) };
+                self.device.read(source, destination).map_err(emulator_error)
+            }
+            Work::Launch { function, config, params } => {
+                let params: Vec<&[u8]> = params.iter().map(Vec::as_slice).collect();
+                let report = function.module.launch(&self.device, &function.name, *config, &params);
+                report.map(drop).map_err(emulator_error)
+            }
+            &Work::Record { event } => self.get("event", event, |object| match object {
+                Object::Event(recorded) => {
+                    *recorded = Some(Instant::now());
+                    Some(())
+                }
+                _ => None,
+            }),
+            // SAFETY: as for the graph's launch.
+            Work::Graph(graph) => graph.iter().try_for_each(|work| unsafe { self.run(work) }),
+        }
+    }
+}
+
+impl Backend for Emulated {
+    fn facts(&self) -> &DeviceFacts {
+        &self.facts
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        Ok(())
+    }
+
+    unsafe fn owns_stream(&self, _stream: Handle) -> Result<bool> {
+        Ok(false)
+    }
+}
+
+impl Memory for Emulated {
+    fn allocate(&self, bytes: usize) -> Result<u64> {
+        self.device.allocate(bytes as u64).map_err(emulator_error)
+    }
+
+    unsafe fn free(&self, address: u64) {
+        // Only an address that is not allocated is refused.
+        let _ = self.device.free(address);
+    }
+
+    fn allocate_pinned(&self, bytes: usize) -> Result<*mut u8> {
+        let layout = std::alloc::Layout::from_size_align(bytes, 256)
+            .map_err(|_| Error::TooLarge { shape: vec![bytes], element_bytes: 1 })?;
+        // SAFETY: the size is not 0.
+        let memory = unsafe { std::alloc::alloc_zeroed(layout) };
+        if memory.is_null() {
+            return Err(Error::TooLarge { shape: vec![bytes], element_bytes: 1 });
+        }
+        self.pinned.lock().unwrap_or_else(PoisonError::into_inner).insert(memory.addr(), layout);
+        Ok(memory)
+    }
+
+    unsafe fn free_pinned(&self, address: *mut u8) {
+        let layout = self.pinned.lock().unwrap_or_else(PoisonError::into_inner).remove(&address.addr());
+        if let Some(layout) = layout {
+            // SAFETY: it was allocated with this layout, and the caller gives it up.
+            unsafe { std::alloc::dealloc(address, layout) };
+        }
+    }
+
+    unsafe fn clear_blocking(&self, address: u64, bytes: usize) -> Result<()> {
+        // SAFETY: the work refers to no host memory.
+        unsafe { self.run(&Work::Fill { address, value: 0, bytes }) }
+    }
+
+    unsafe fn fill_bytes(&self, stream: Handle, address: u64, value: u8, bytes: usize) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.enqueue(stream, Work::Fill { address, value, bytes }) }
+    }
+
+    unsafe fn copy_to_device(&self, stream: Handle, destination: u64, source: *const u8, bytes: usize) -> Result<()> {
+        let source = source.expose_provenance();
+        // SAFETY: the caller's promise.
+        unsafe { self.enqueue(stream, Work::ToDevice { destination, source, bytes }) }
+    }
+
+    unsafe fn copy_to_host(&self, stream: Handle, destination: *mut u8, source: u64, bytes: usize) -> Result<()> {
+        let destination = destination.expose_provenance();
+        // SAFETY: the caller's promise.
+        unsafe { self.enqueue(stream, Work::ToHost { destination, source, bytes }) }
+    }
+}
+
+impl Streams for Emulated {
+    fn create_stream(&self) -> Result<Handle> {
+        Ok(self.insert(Object::Stream(None)))
+    }
+
+    unsafe fn destroy_stream(&self, stream: Handle) {
+        self.remove(stream);
+    }
+
+    fn synchronize_stream(&self, stream: Handle) -> Result<()> {
+        self.get("stream", stream, |object| match object {
+            Object::Stream(None) => Some(Ok(())),
+            Object::Stream(Some(_)) => {
+                Some(Err(Error::Emulator { problem: "a stream that captures cannot be waited for".to_owned() }))
+            }
+            _ => None,
+        })?
+    }
+
+    fn stream_wait_event(&self, _stream: Handle, event: Handle) -> Result<()> {
+        self.recorded(event).map(drop)
+    }
+
+    fn begin_capture(&self, stream: Handle) -> Result<()> {
+        self.get("stream", stream, |object| match object {
+            Object::Stream(recorded @ None) => {
+                *recorded = Some(Vec::new());
+                Some(())
+            }
+            _ => None,
+        })
+    }
+
+    fn end_capture(&self, stream: Handle) -> Result<Handle> {
+        let recorded = self.get("stream", stream, |object| match object {
+            Object::Stream(recorded) => recorded.take(),
+            _ => None,
+        })?;
+        Ok(self.insert(Object::Graph(Arc::new(recorded))))
+    }
+
+    unsafe fn launch_graph(&self, graph: Handle, stream: Handle) -> Result<()> {
+        let work = self.get("graph", graph, |object| match object {
+            Object::Graph(work) => Some(work.clone()),
+            _ => None,
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { self.enqueue(stream, Work::Graph(work)) }
+    }
+
+    unsafe fn destroy_graph(&self, graph: Handle) {
+        self.remove(graph);
+    }
+
+    fn create_event(&self) -> Result<Handle> {
+        Ok(self.insert(Object::Event(None)))
+    }
+
+    unsafe fn destroy_event(&self, event: Handle) {
+        self.remove(event);
+    }
+
+    fn record_event(&self, event: Handle, stream: Handle) -> Result<()> {
+        // SAFETY: the work refers to no host memory.
+        unsafe { self.enqueue(stream, Work::Record { event }) }
+    }
+
+    fn synchronize_event(&self, event: Handle) -> Result<()> {
+        self.recorded(event).map(drop)
+    }
+
+    fn elapsed_ms(&self, start: Handle, end: Handle) -> Result<f32> {
+        let (start, end) = (self.recorded(start)?, self.recorded(end)?);
+        let recorded =
+            start.zip(end).ok_or_else(|| Error::Emulator { problem: "the event was never recorded".to_owned() });
+        recorded.map(|(start, end)| end.saturating_duration_since(start).as_secs_f32() * 1e3)
+    }
+}
+
+impl Modules for Emulated {
+    fn load_module(&self, what: &str, ptx: &str) -> Result<Handle> {
+        let module =
+            Module::parse(ptx).map_err(|error| Error::Emulator { problem: format!("cannot load {what}: {error}") })?;
+        Ok(self.insert(Object::Module(Arc::new(module))))
+    }
+
+    unsafe fn unload_module(&self, module: Handle) {
+        self.remove(module);
+    }
+
+    fn function(&self, module: Handle, name: &CStr) -> Result<Option<Handle>> {
+        let module = self.module(module)?;
+        let Ok(name) = name.to_str() else { return Ok(None) };
+        if module.kernels().all(|kernel| kernel != name) {
+            return Ok(None);
+        }
+        Ok(Some(self.insert(Object::Function(Arc::new(Function { module, name: name.to_owned() })))))
+    }
+
+    fn function_facts(&self, function: Handle) -> Result<FunctionFacts> {
+        let function = self.function_of(function)?;
+        let facts = function.module.facts(&function.name).map_err(emulator_error)?;
+        Ok(FunctionFacts {
+            // Registers are allocated by the compiler of a card.
+            registers: 0,
+            local_bytes: facts.local_bytes,
+            static_shared_bytes: facts.static_shared_bytes,
+            max_threads: facts.max_threads,
+        })
+    }
+
+    fn allow_shared_bytes(&self, _function: Handle, _bytes: u32) -> Result<()> {
+        Ok(())
+    }
+
+    fn blocks_per_multiprocessor(&self, function: Handle, threads: u32, shared_bytes: u32) -> Result<u32> {
+        let facts = self.function_facts(function)?;
+        let limits = self.arch.limits();
+        // Each resident block takes 1 KiB more of shared memory.
+        let shared_bytes = shared_bytes + facts.static_shared_bytes + 1024;
+        Ok((limits.threads / threads.max(1)).min(limits.shared_bytes / shared_bytes).min(limits.blocks))
+    }
+
+    unsafe fn launch(&self, function: Handle, stream: Handle, launch: Launch<'_>) -> Result<()> {
+        let Launch { grid, block, cluster, shared_bytes, params } = launch;
+        // SAFETY: each parameter is a live value of that size without padding.
+        let bytes = |&(address, bytes): &(*const c_void, usize)| unsafe {
+            std::slice::from_raw_parts(address.cast::<u8>(), bytes).to_vec()
+        };
+        let work = Work::Launch {
+            function: self.function_of(function)?,
+            config: LaunchConfig { grid, block, cluster, shared_bytes },
+            params: params.iter().map(bytes).collect(),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.enqueue(stream, work) }
+    }
+
+    fn encode_tiled(&self, _map: &TiledMap<'_>) -> Result<[u64; 16]> {
+        Err(Error::Emulator { problem: "tensor maps are not modelled".to_owned() })
+    }
+}
