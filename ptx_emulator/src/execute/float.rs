@@ -1,22 +1,36 @@
 //! Arithmetic on f32 and f64. Every NaN result has the bits that the device gives it.
 
 use crate::approximate;
-use crate::float::{canonical, canonical_f64, flush, max_f32, min_f32, saturate};
+use crate::float::{flush, max_f32, min_f32, saturate};
 use crate::program::{D, FloatOp, W};
 use crate::registers::{LANES, Registers};
 
 type Lanes = [f32; LANES];
+
+/// The bits of a result. The comparison is of integers: LLVM takes one NaN for as good as another, and drops a selection
+/// between `sqrt` of a negative number and a constant NaN.
+#[inline(always)]
+fn bits(value: f32) -> u32 {
+    let bits = value.to_bits();
+    if bits & 0x7FFF_FFFF > 0x7F80_0000 { 0x7FFF_FFFF } else { bits }
+}
+
+#[inline(always)]
+fn bits_f64(value: f64) -> u64 {
+    let bits = value.to_bits();
+    if bits & !(1 << 63) > 0x7FF0_0000_0000_0000 { 0x7FFF_FFFF_FFFF_FFFF } else { bits }
+}
 
 #[inline(always)]
 fn compute(s: &[Lanes; 3], ftz: bool, f: impl Fn(f32, f32, f32) -> f32) -> Lanes {
     let mut out = [0.0; LANES];
     if ftz {
         for lane in 0..LANES {
-            out[lane] = flush(canonical(f(flush(s[0][lane]), flush(s[1][lane]), flush(s[2][lane]))));
+            out[lane] = flush(f(flush(s[0][lane]), flush(s[1][lane]), flush(s[2][lane])));
         }
     } else {
         for lane in 0..LANES {
-            out[lane] = canonical(f(s[0][lane], s[1][lane], s[2][lane]));
+            out[lane] = f(s[0][lane], s[1][lane], s[2][lane]);
         }
     }
     out
@@ -68,7 +82,8 @@ pub(super) fn singles(r: &mut Registers, op: FloatOp, modes: (bool, bool), d: W,
     if saturates {
         out = out.map(saturate);
     }
-    r.set_word(d, &out.map(f32::to_bits), mask);
+    let keeps_payload = matches!(op, FloatOp::Abs | FloatOp::Neg);
+    r.set_word(d, &out.map(|value| if keeps_payload { value.to_bits() } else { bits(value) }), mask);
 }
 
 #[inline(always)]
@@ -90,19 +105,19 @@ pub(super) fn doubles(r: &mut Registers, op: FloatOp, d: D, s: [D; 3], mask: u32
     let lane = |lane: usize| {
         let (a, b, c) = (s[0][lane], s[1][lane], s[2][lane]);
         match op {
-            FloatOp::Add => canonical_f64(a + b),
-            FloatOp::Sub => canonical_f64(a - b),
-            FloatOp::Mul => canonical_f64(a * b),
-            FloatOp::Fma => canonical_f64(a.mul_add(b, c)),
-            FloatOp::Div => canonical_f64(a / b),
-            FloatOp::Min { .. } => canonical_f64(number(a, b, true)),
-            FloatOp::Max { .. } => canonical_f64(number(a, b, false)),
-            FloatOp::Abs => a.abs(),
-            FloatOp::Neg => -a,
-            FloatOp::Sqrt => canonical_f64(a.sqrt()),
+            FloatOp::Add => bits_f64(a + b),
+            FloatOp::Sub => bits_f64(a - b),
+            FloatOp::Mul => bits_f64(a * b),
+            FloatOp::Fma => bits_f64(a.mul_add(b, c)),
+            FloatOp::Div => bits_f64(a / b),
+            FloatOp::Min { .. } => bits_f64(number(a, b, true)),
+            FloatOp::Max { .. } => bits_f64(number(a, b, false)),
+            FloatOp::Abs => a.abs().to_bits(),
+            FloatOp::Neg => (-a).to_bits(),
+            FloatOp::Sqrt => bits_f64(a.sqrt()),
             // The front gives f64 no approximation.
-            _ => canonical_f64(a.recip()),
+            _ => bits_f64(a.recip()),
         }
     };
-    r.set_double(d, &std::array::from_fn(|at| lane(at).to_bits()), mask);
+    r.set_double(d, &std::array::from_fn(lane), mask);
 }
