@@ -30,7 +30,7 @@ pub(crate) struct AttentionArgs {
     /// Also compute O in f64 on the CPU, print the largest error, and fail if it is too large.
     #[arg(long)]
     check: bool,
-    /// Where to run: auto, cpu, cuda or cuda:N.
+    /// Where to run: auto (a card, or the CPU reference where there is none), cpu, cuda, cuda:N, emulator or emulator:ARCH.
     #[arg(long, default_value = "auto")]
     device: DeviceChoice,
 }

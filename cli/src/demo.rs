@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 use clap::Args;
-use ferrotile::{AttentionOptions, AttentionPlan, AttentionProblem, Dtype, Gpu, attention_variants, tolerance};
+use ferrotile::{Arch, AttentionOptions, AttentionPlan, AttentionProblem, Dtype, Gpu, attention_variants, tolerance};
 use half::{bf16, f16};
 
 use crate::attention::{HowArgs, InputArgs};
@@ -23,7 +23,7 @@ pub(crate) struct DemoArgs {
     input: InputArgs,
     #[command(flatten)]
     how: HowArgs,
-    /// Where to run: auto, cpu, cuda or cuda:N.
+    /// Where to run: auto (a card, or the emulator where there is none), cpu, cuda, cuda:N, emulator or emulator:ARCH.
     #[arg(long, default_value = "auto")]
     device: DeviceChoice,
 }
@@ -31,6 +31,10 @@ pub(crate) struct DemoArgs {
 /// The generated input.
 const GENERATED: AttentionProblem =
     AttentionProblem { batch: 1, q_heads: 8, kv_heads: 8, q_len: 512, k_len: 512, head_dim: 64 };
+
+/// The generated input where the kernels are emulated: every row takes less than a second.
+const GENERATED_FOR_EMULATOR: AttentionProblem =
+    AttentionProblem { q_heads: 2, kv_heads: 1, q_len: 96, k_len: 96, ..GENERATED };
 
 /// A kernel that is wrong on an input of the demo.
 #[derive(Debug, thiserror::Error)]
@@ -41,14 +45,21 @@ pub(crate) struct WrongResult(String);
 pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let given = args.input.read()?.map(|tensors| args.how.problem(tensors)).transpose()?;
     let options = args.how.options(None);
-    let device = args.device.open()?;
-    match &device {
-        Device::Gpu(gpu) => writeln!(io::stdout(), "{}, {} PTX", gpu.name(), gpu.arch())?,
-        Device::Cpu => args.device.announce_cpu(),
+    let mut device = args.device.open()?;
+    if args.device == DeviceChoice::Auto && matches!(device, Device::Cpu) {
+        eprintln!("no CUDA device here: the CPU emulates one");
+        device = Device::Gpu(Gpu::emulated(Arch::Sm80));
     }
+    let sizes = match &device {
+        Device::Gpu(gpu) => {
+            writeln!(io::stdout(), "{}, {} PTX", gpu.name(), gpu.arch())?;
+            if gpu.is_emulated() { GENERATED_FOR_EMULATOR } else { GENERATED }
+        }
+        Device::Cpu => GENERATED,
+    };
     match args.how.dtype() {
-        Some(Dtype::Bf16) => show("generated", &device, &generated::<bf16>(&options), &options)?,
-        _ => show("generated", &device, &generated::<f16>(&options), &options)?,
+        Some(Dtype::Bf16) => show("generated", &device, &generated::<bf16>(sizes, &options), &options)?,
+        _ => show("generated", &device, &generated::<f16>(sizes, &options), &options)?,
     }
     match given {
         None => Ok(()),
@@ -57,8 +68,8 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     }
 }
 
-fn generated<T: Half>(options: &AttentionOptions) -> Problem<T> {
-    Problem { layout: options.layout, ..random::problem(GENERATED, 0) }
+fn generated<T: Half>(sizes: AttentionProblem, options: &AttentionOptions) -> Problem<T> {
+    Problem { layout: options.layout, ..random::problem(sizes, 0) }
 }
 
 /// Prints the table of one input.
@@ -111,16 +122,24 @@ fn on_card<T: Half>(
     options: &AttentionOptions,
     exact: &Exact,
 ) -> ferrotile::Result<Vec<Measured>> {
-    let mut timer = Timer::new(gpu, Repeats::default())?;
+    let stream = gpu.new_stream()?;
+    // The time of an emulated kernel says nothing of a card's, and one run is long enough to be measured.
+    let mut timer = if gpu.is_emulated() { None } else { Some(Timer::new(gpu, Repeats::default())?) };
     let sizes = problem.sizes;
     let small = sizes.batch * sizes.q_heads * sizes.q_len <= SMALL_ROWS;
     let mut measured = Vec::new();
     for row in attention_variants(T::DTYPE, sizes.head_dim) {
         let options = AttentionOptions { variant: Some(row.name.to_owned()), ..options.clone() };
         let plan = AttentionPlan::new(gpu, T::DTYPE, &sizes, &options)?;
-        let mut card = CardProblem::upload(gpu, timer.stream(), problem)?;
-        let us = timer.microseconds(small, |stream| card.run(stream, &plan))?.p50;
-        let error = tolerance::max_error(&card.solve(timer.stream(), &plan)?.out, &exact.out);
+        let mut card = CardProblem::upload(gpu, &stream, problem)?;
+        let timed = match &mut timer {
+            Some(timer) => Some(timer.microseconds(small, |stream| card.run(stream, &plan))?.p50),
+            None => None,
+        };
+        let began = Instant::now();
+        let solution = card.solve(&stream, &plan)?;
+        let us = timed.unwrap_or_else(|| began.elapsed().as_secs_f64() * 1e6);
+        let error = tolerance::max_error(&solution.out, &exact.out);
         measured.push(Measured { kernel: plan.to_string(), error, us });
     }
     Ok(measured)

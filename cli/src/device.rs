@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use ferrotile::{Error, Gpu};
+use ferrotile::{Arch, Error, Gpu};
 
 /// What `--device` asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -12,6 +12,8 @@ pub(crate) enum DeviceChoice {
     Auto,
     /// The reference on the CPU.
     Cpu,
+    /// The kernels of this architecture in the emulator.
+    Emulator(Arch),
     /// The card of this number.
     Cuda(u32),
 }
@@ -21,13 +23,13 @@ pub(crate) enum DeviceChoice {
 pub(crate) enum Device {
     /// The reference on the CPU.
     Cpu,
-    /// The kernels on a card.
+    /// The kernels on a card or in the emulator.
     Gpu(Gpu),
 }
 
 /// The text is not a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("expected auto, cpu, cuda or cuda:N")]
+#[error("expected auto, cpu, cuda, cuda:N, emulator or emulator:ARCH")]
 pub(crate) struct ParseDeviceError;
 
 impl FromStr for DeviceChoice {
@@ -38,9 +40,11 @@ impl FromStr for DeviceChoice {
             "auto" => Ok(DeviceChoice::Auto),
             "cpu" => Ok(DeviceChoice::Cpu),
             "cuda" => Ok(DeviceChoice::Cuda(0)),
+            "emulator" => Ok(DeviceChoice::Emulator(Arch::Sm80)),
             _ => {
-                let ordinal = text.strip_prefix("cuda:").ok_or(ParseDeviceError)?;
-                ordinal.parse().map(DeviceChoice::Cuda).map_err(|_| ParseDeviceError)
+                let card = text.strip_prefix("cuda:").and_then(|ordinal| ordinal.parse().ok()).map(DeviceChoice::Cuda);
+                let arch = || text.strip_prefix("emulator:").and_then(|arch| arch.parse().ok());
+                card.or_else(|| arch().map(DeviceChoice::Emulator)).ok_or(ParseDeviceError)
             }
         }
     }
@@ -51,6 +55,7 @@ impl DeviceChoice {
     pub(crate) fn open(self) -> ferrotile::Result<Device> {
         match self {
             DeviceChoice::Cpu => Ok(Device::Cpu),
+            DeviceChoice::Emulator(arch) => Ok(Device::Gpu(Gpu::emulated(arch))),
             DeviceChoice::Cuda(ordinal) => Ok(Device::Gpu(Gpu::new(ordinal)?)),
             DeviceChoice::Auto => match Gpu::new(0) {
                 Ok(gpu) => Ok(Device::Gpu(gpu)),
@@ -78,11 +83,17 @@ mod tests {
 
     #[test]
     fn devices_are_understood_by_name() {
-        let cases = [("auto", DeviceChoice::Auto), ("cpu", DeviceChoice::Cpu), ("cuda:2", DeviceChoice::Cuda(2))];
+        let cases = [
+            ("auto", DeviceChoice::Auto),
+            ("cpu", DeviceChoice::Cpu),
+            ("cuda:2", DeviceChoice::Cuda(2)),
+            ("emulator", DeviceChoice::Emulator(Arch::Sm80)),
+            ("emulator:sm_89", DeviceChoice::Emulator(Arch::Sm89)),
+        ];
         for (text, choice) in cases {
             assert_eq!(text.parse(), Ok(choice));
         }
-        for text in ["", "gpu", "cuda:", "cuda:-1", "cuda0"] {
+        for text in ["", "gpu", "cuda:", "cuda:-1", "cuda0", "emulator:", "emulator:sm_70"] {
             assert_eq!(text.parse::<DeviceChoice>(), Err(ParseDeviceError), "{text}");
         }
     }

@@ -272,7 +272,10 @@ fn options_out_of_range_are_refused() {
     assert_refused(&attention(&inputs, &out, &["--lse", out.to_str().unwrap()]), "the same file");
     let roundabout = scratch.path(&format!("../{}/o.npy", scratch.folder.file_name().unwrap().to_str().unwrap()));
     assert_refused(&attention(&inputs, &out, &["--lse", roundabout.to_str().unwrap()]), "the same file");
-    assert_refused(&ferrotile(&["demo", "--device", "gpu"]), "expected auto, cpu, cuda or cuda:N");
+    assert_refused(
+        &ferrotile(&["demo", "--device", "gpu"]),
+        "expected auto, cpu, cuda, cuda:N, emulator or emulator:ARCH",
+    );
     assert_refused(&ferrotile(&["attention", "--q", "q.npy", "--out", "o.npy"]), "--k");
     assert_refused(&ferrotile(&["attention", "--out", "o.npy"]), "give --q, --k and --v, or --safetensors");
     assert_eq!(scratch.names(), ["k.npy", "q.npy", "v.npy"]);
@@ -389,6 +392,17 @@ fn the_demo_runs_on_the_cpu() {
     }
     let brain = ferrotile(&["demo", "--device", "cpu", "--dtype", "bf16"]);
     assert!(String::from_utf8_lossy(&brain.stdout).contains("CPU reference, bf16"));
+}
+
+#[test]
+fn the_demo_runs_every_kernel_in_the_emulator() {
+    let output = ferrotile(&["demo", "--device", "emulator:sm_89"]);
+    assert_succeeded(&output);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(stdout.starts_with("emulated sm_89, sm_89 PTX"), "{stdout}");
+    for row in layout::attention::ATTENTION.iter().filter(|row| row.serves(layout::Dtype::F16, 64)) {
+        assert!(stdout.contains(row.name), "{row} is not in: {stdout}");
+    }
 }
 
 #[test]
