@@ -8,7 +8,7 @@ use crate::memory::{GlobalView, OwnedMemory};
 use crate::program::Program;
 use crate::registers::Registers;
 use crate::report::Report;
-use crate::shadow::{CopyGroups, SharedShadow, Threads};
+use crate::shadow::{CopyGroups, CtaShadow, SharedShadow, Threads};
 
 /// The named barriers of a block.
 pub(crate) const BARRIERS: usize = 16;
@@ -18,7 +18,10 @@ pub(crate) struct Block<'a> {
     pub(crate) params: &'a OwnedMemory,
     pub(crate) global: GlobalView,
     pub(crate) shared: OwnedMemory,
+    /// Its accesses to shared memory.
     pub(crate) shadow: SharedShadow,
+    /// Its accesses to global memory, against those of the other blocks.
+    pub(crate) grid: CtaShadow<'a>,
     pub(crate) copies: CopyGroups,
     pub(crate) mbarriers: BTreeMap<u32, Mbarrier>,
     pub(crate) report: Report,
@@ -41,7 +44,7 @@ impl<'a> Block<'a> {
     pub(crate) fn new(
         program: &'a Program,
         params: &'a OwnedMemory,
-        global: GlobalView,
+        (global, grid): (GlobalView, CtaShadow<'a>),
         shared: OwnedMemory,
         threads: u32,
     ) -> Block<'a> {
@@ -49,6 +52,7 @@ impl<'a> Block<'a> {
             program,
             params,
             global,
+            grid,
             shadow: SharedShadow::new(shared.len(), threads),
             copies: CopyGroups::new(threads),
             shared,

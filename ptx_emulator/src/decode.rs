@@ -51,6 +51,7 @@ pub(crate) fn decode(slots: &mut Slots, opcode: &str, operands: &[Operand]) -> R
         "shfl" | "vote" | "redux" | "match" | "elect" | "activemask" => sync::warp(&mut form, &mut args),
         "mbarrier" => sync::mbarrier(&mut form, &mut args),
         "ldmatrix" => matrix::ldmatrix(&mut form, &mut args),
+        "stmatrix" => matrix::stmatrix(&mut form, &mut args),
         "wmma" => matrix::wmma(&mut form, &mut args),
         "mma" => matrix::mma(&mut form, &mut args),
         "ret" | "exit" => {

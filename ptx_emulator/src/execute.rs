@@ -78,6 +78,7 @@ fn arithmetic_inline(r: &mut Registers, op: &Op, mask: u32) -> bool {
         Op::MulWide16 { signed, d, a, b, c } => integer::multiply_wide_halves(r, signed, d, [a, b, c], mask),
         Op::Float32 { op, ftz, saturate, d, s } => float::singles(r, op, (ftz, saturate), d, s, mask),
         Op::Float64 { op, d, s } => float::doubles(r, op, d, s, mask),
+        Op::Narrow { op, bf16, pair, ftz, d, s } => float::narrow(r, op, (bf16, pair, ftz), d, s, mask),
         Op::Set { ty, cmp, ftz, d, q, a, b, with } => {
             let bits = compare(r, ty, cmp, ftz, a, b);
             let combine = |bits: u32| match with {

@@ -15,10 +15,13 @@ use crate::paths::{Paths, State};
 use crate::program::{Program, Special};
 use crate::registers::{LANES, Registers};
 use crate::report::Report;
+use crate::shadow::{CtaShadow, LaunchShadow};
 use crate::warp::{End, Warp};
 
 /// Threads of a block (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
 const MAX_THREADS: u64 = 1024;
+/// Blocks of a launch: many days of work.
+const MAX_BLOCKS: u64 = 1 << 26;
 /// Bytes of local memory of a thread.
 const MAX_LOCAL_BYTES: u32 = 512 << 10;
 /// Rounds through the warps of a block in which all of them only poll, after which nothing is expected to change.
@@ -255,15 +258,20 @@ impl<'a> Launch<'a> {
     }
 
     fn run(self) -> Result<Report> {
-        let blocks = self.config.grid.iter().fold(1, |product: u64, &dim| product * u64::from(dim));
+        let blocks = self.config.grid.iter().fold(1, |product: u64, &dim| product.saturating_mul(dim.into()));
         let Launch { program, config, threads, ref params, memory, shared_bytes, simd } = self;
+        if blocks > MAX_BLOCKS {
+            let problem = format!("{blocks} blocks, of which the emulator runs up to {MAX_BLOCKS}");
+            return Err(Error::Launch { kernel: program.name.clone(), problem });
+        }
+        let shadow = LaunchShadow::new(blocks as u32);
         let first_failure = AtomicU64::new(u64::MAX);
         let parts = BlockParts { program, config, threads, params, shared_bytes, simd };
         let one = |global: &mut GlobalView, index: u64| {
             if index > first_failure.load(Ordering::Relaxed) {
                 return (Report::default(), None);
             }
-            match parts.run_block(global.clone(), index) {
+            match parts.run_block((global.clone(), shadow.cta(index as u32)), index) {
                 Ok(report) => (report, None),
                 Err(error) => {
                     first_failure.fetch_min(index, Ordering::Relaxed);
@@ -310,7 +318,7 @@ fn unravel(index: u64, [x, y, _]: [u32; 3]) -> [u32; 3] {
 }
 
 impl BlockParts<'_> {
-    fn run_block(&self, global: GlobalView, index: u64) -> Result<Report> {
+    fn run_block<'b>(&'b self, global: (GlobalView, CtaShadow<'b>), index: u64) -> Result<Report> {
         let place = unravel(index, self.config.grid);
         let limit =
             |error: MemoryError| Error::Launch { kernel: self.program.name.clone(), problem: error.to_string() };

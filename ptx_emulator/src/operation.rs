@@ -222,10 +222,22 @@ pub(crate) struct Address {
     pub(crate) offset: i64,
 }
 
+/// How an access is ordered with those of other blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Not at all.
+    Weak,
+    /// It does not race with another such access.
+    Strong,
+    /// It is an acquire or a release too: what a fence beside it would do.
+    Fence,
+}
+
 /// Registers of a vector load or store; an absent one is the sink `_`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Access {
     pub(crate) space: Space,
+    pub(crate) order: Order,
     pub(crate) address: Address,
     /// Bytes of one element.
     pub(crate) bytes: u8,
@@ -250,6 +262,7 @@ pub(crate) enum AtomicOp {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Atomic {
     pub(crate) space: Space,
+    pub(crate) order: Order,
     pub(crate) op: AtomicOp,
     pub(crate) ty: Type,
     pub(crate) d: Option<Reg>,
@@ -311,9 +324,20 @@ pub(crate) struct Wmma {
     pub(crate) c: [W; 8],
 }
 
+/// The shape and the types of an `mma`; all of them have as many registers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MmaKind {
+    /// m16n8k16.
+    Half(Element),
+    /// m16n8k8.
+    Tf32,
+    /// m16n8k32; whether A and B are e4m3, else e5m2.
+    Quarter { a_e4m3: bool, b_e4m3: bool },
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mma {
-    pub(crate) element: Element,
+    pub(crate) kind: MmaKind,
     pub(crate) d: [W; 4],
     pub(crate) a: [W; 4],
     pub(crate) b: [W; 2],
@@ -370,6 +394,15 @@ pub(crate) enum Op {
         op: FloatOp,
         ftz: bool,
         saturate: bool,
+        d: W,
+        s: [W; 3],
+    },
+    /// On f16 or bf16, one or a pair of them in a register.
+    Narrow {
+        op: FloatOp,
+        bf16: bool,
+        pair: bool,
+        ftz: bool,
         d: W,
         s: [W; 3],
     },
@@ -514,12 +547,20 @@ pub(crate) enum Op {
         d: Vec<W>,
         address: Address,
     },
+    Stmatrix {
+        transposed: bool,
+        s: Vec<W>,
+        address: Address,
+    },
     FragmentLoad(Box<Fragment>),
     FragmentStore(Box<Fragment>),
     Wmma(Box<Wmma>),
     Mma(Box<Mma>),
 
-    Fence,
+    /// A fence between threads; `device`: of all blocks, not of one.
+    Fence {
+        device: bool,
+    },
     /// `target` is an index of an instruction.
     Branch {
         target: u32,
@@ -533,16 +574,16 @@ impl Op {
         match self {
             Op::Int32 { .. } | Op::Int16 { .. } | Op::Int64 { .. } | Op::Count64 { .. } => Class::Integer,
             Op::MulWide { .. } | Op::MadWide { .. } | Op::MulWide16 { .. } | Op::Cvta { .. } => Class::Integer,
-            Op::Float32 { .. } | Op::Float64 { .. } => Class::Float,
+            Op::Float32 { .. } | Op::Float64 { .. } | Op::Narrow { .. } => Class::Float,
             Op::Set { .. } | Op::Select32 { .. } | Op::Select64 { .. } | Op::Predicate { .. } => Class::Select,
             Op::Pack { .. } | Op::Unpack { .. } | Op::Cvt(_) | Op::Clock { .. } | Op::ActiveMask { .. } => {
                 Class::Convert
             }
             Op::Load(_) | Op::Ldmatrix { .. } | Op::FragmentLoad(_) => Class::Load,
-            Op::Store(_) | Op::FragmentStore(_) => Class::Store,
+            Op::Store(_) | Op::Stmatrix { .. } | Op::FragmentStore(_) => Class::Store,
             Op::Atomic(_) => Class::Atomic,
             Op::CopyAsync { .. } | Op::CopyCommit | Op::CopyWait { .. } => Class::AsyncCopy,
-            Op::Barrier { .. } | Op::WarpSync { .. } | Op::Fence => Class::Barrier,
+            Op::Barrier { .. } | Op::WarpSync { .. } | Op::Fence { .. } => Class::Barrier,
             Op::MbarrierInit { .. } | Op::MbarrierInvalidate { .. } | Op::MbarrierArrive { .. } => Class::Barrier,
             Op::MbarrierExpect { .. } | Op::MbarrierTest { .. } => Class::Barrier,
             Op::Shuffle { .. } | Op::Vote { .. } | Op::Redux { .. } | Op::Match { .. } | Op::Elect { .. } => {

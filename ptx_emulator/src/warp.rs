@@ -156,7 +156,11 @@ impl Warp {
                 named(mask)
             }
             Op::Match { mask, .. } | Op::Elect { mask, .. } => named(mask),
-            Op::Barrier { .. } | Op::Ldmatrix { .. } | Op::FragmentLoad(_) | Op::FragmentStore(_) => Ok(Some(u32::MAX)),
+            Op::Barrier { .. }
+            | Op::Ldmatrix { .. }
+            | Op::Stmatrix { .. }
+            | Op::FragmentLoad(_)
+            | Op::FragmentStore(_) => Ok(Some(u32::MAX)),
             Op::Wmma(_) | Op::Mma(_) => Ok(Some(u32::MAX)),
             _ => Ok(None),
         }
@@ -278,6 +282,7 @@ impl Warp {
             Op::MbarrierExpect { address, bytes } => execute::mbarrier::expect(t, address, bytes)?,
             Op::MbarrierTest { p, address, token, parity } => execute::mbarrier::test(t, p, address, token, parity)?,
             Op::Ldmatrix { transposed, ref d, address } => execute::matrix::ldmatrix(t, transposed, d, address)?,
+            Op::Stmatrix { transposed, ref s, address } => execute::matrix::stmatrix(t, transposed, s, address)?,
             Op::FragmentLoad(ref fragment) => execute::matrix::load(t, fragment)?,
             Op::FragmentStore(ref fragment) => execute::matrix::store(t, fragment)?,
             Op::Wmma(ref wmma) => execute::matrix::wmma(t, wmma)?,
@@ -287,7 +292,12 @@ impl Warp {
                 t.registers.set_wide(d, &[now; 32], mask);
             }
             Op::ActiveMask { d } => t.registers.set_word(d, &[mask; 32], mask),
-            Op::Fence => t.block.global.fence(),
+            Op::Fence { device } => {
+                t.block.global.fence();
+                if device {
+                    t.block.grid.fence();
+                }
+            }
             // `arithmetic` and `run_path` have done all others.
             ref other => return Err(Fault::warp(format!("{other:?} is not executed here"))),
         }

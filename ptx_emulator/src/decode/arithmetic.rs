@@ -9,6 +9,10 @@ pub(super) fn arithmetic(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op>
         Type::Int { bits, signed } => integer(form, args, bits, signed),
         Type::F32 => float(form, args, false),
         Type::F64 => float(form, args, true),
+        Type::F16 => narrow(form, args, false, false),
+        Type::Bf16 => narrow(form, args, true, false),
+        Type::F16x2 => narrow(form, args, false, true),
+        Type::Bf16x2 => narrow(form, args, true, true),
         _ => refuse("arithmetic of this type is not covered"),
     }
 }
@@ -135,6 +139,33 @@ fn float(form: &mut Form<'_>, args: &mut Args<'_>, double: bool) -> Result<Op> {
         return refuse("`.ftz`, `.sat` and `.NaN` are for f32");
     }
     floats(args, op, ftz, saturate, double, sources)
+}
+
+/// On f16, bf16 and pairs of them.
+fn narrow(form: &mut Form<'_>, args: &mut Args<'_>, bf16: bool, pair: bool) -> Result<Op> {
+    let rounded = form.flag("rn");
+    let ftz = !bf16 && form.flag("ftz");
+    let nan = matches!(form.name, "min" | "max") && form.flag("NaN");
+    let (op, sources) = match form.name {
+        "add" => (FloatOp::Add, 2),
+        "sub" => (FloatOp::Sub, 2),
+        "mul" => (FloatOp::Mul, 2),
+        "fma" if rounded => (FloatOp::Fma, 3),
+        "min" if !rounded => (FloatOp::Min { nan }, 2),
+        "max" if !rounded => (FloatOp::Max { nan }, 2),
+        "abs" if !rounded => (FloatOp::Abs, 1),
+        "neg" if !rounded => (FloatOp::Neg, 1),
+        _ => return refuse("not for 16-bit floats, or not in this rounding"),
+    };
+    args.exactly(sources + 1)?;
+    let mut s = [W(0); 3];
+    for (at, slot) in s.iter_mut().enumerate().take(sources) {
+        *slot = if pair { args.word(at + 1)? } else { args.half(at + 1)? };
+    }
+    let first = s[0];
+    s[sources..].fill(first);
+    let d = if pair { args.to_word(0)? } else { args.to_half(0)? };
+    Ok(Op::Narrow { op, bf16, pair, ftz, d, s })
 }
 
 fn floats(args: &mut Args<'_>, op: FloatOp, ftz: bool, saturate: bool, double: bool, sources: usize) -> Result<Op> {

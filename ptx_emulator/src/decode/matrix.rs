@@ -3,7 +3,7 @@
 use layout::fragment::WmmaShape;
 
 use super::{Args, Form, Result, refuse};
-use crate::program::{Element, Fragment, Mma, Op, Part, Space, W, Wmma};
+use crate::program::{Element, Fragment, Mma, MmaKind, Op, Part, Space, W, Wmma};
 
 pub(super) fn ldmatrix(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
     args.exactly(2)?;
@@ -14,6 +14,17 @@ pub(super) fn ldmatrix(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
         return refuse("the form is not covered");
     };
     Ok(Op::Ldmatrix { transposed, d: args.words(0, &[count])?, address: args.address(1, Space::Shared)? })
+}
+
+pub(super) fn stmatrix(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
+    args.exactly(2)?;
+    let known = form.flag("sync") && form.flag("aligned") && form.flag("m8n8") && form.flag("b16");
+    let count = form.one_of(&[("x1", 1), ("x2", 2), ("x4", 4)]);
+    let transposed = form.flag("trans");
+    let (true, Some(count)) = (known && (form.flag("shared") || form.flag("shared::cta")), count) else {
+        return refuse("the form is not covered");
+    };
+    Ok(Op::Stmatrix { transposed, s: args.words(1, &[count])?, address: args.address(0, Space::Shared)? })
 }
 
 pub(super) fn wmma(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
@@ -92,14 +103,23 @@ fn eight(registers: &[W]) -> [W; 8] {
 }
 
 pub(super) fn mma(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
-    let known = form.next_is("sync") && form.next_is("aligned") && form.next_is("m16n8k16");
-    if !(known && form.next_is("row") && form.next_is("col")) {
-        return refuse("the shape is not covered");
+    if !(form.next_is("sync") && form.next_is("aligned")) {
+        return refuse("the form is not covered");
     }
-    let element = match form.modifiers[..] {
-        ["f32", "f16", "f16", "f32"] => Element::F16,
-        ["f32", "bf16", "bf16", "f32"] => Element::Bf16,
-        _ => return refuse("the types are not covered"),
+    let e4m3 = |ty: &str| match ty {
+        "e4m3" => Some(true),
+        "e5m2" => Some(false),
+        _ => None,
+    };
+    let kind = match form.modifiers[..] {
+        ["m16n8k16", "row", "col", "f32", "f16", "f16", "f32"] => MmaKind::Half(Element::F16),
+        ["m16n8k16", "row", "col", "f32", "bf16", "bf16", "f32"] => MmaKind::Half(Element::Bf16),
+        ["m16n8k8", "row", "col", "f32", "tf32", "tf32", "f32"] => MmaKind::Tf32,
+        ["m16n8k32", "row", "col", "f32", a, b, "f32"] => match (e4m3(a), e4m3(b)) {
+            (Some(a_e4m3), Some(b_e4m3)) => MmaKind::Quarter { a_e4m3, b_e4m3 },
+            _ => return refuse("the types are not covered"),
+        },
+        _ => return refuse("the shape or the types are not covered"),
     };
     form.modifiers.clear();
     args.exactly(4)?;
@@ -107,5 +127,5 @@ pub(super) fn mma(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
     let d = four(args.words(0, &[4])?);
     let a = four(args.words(1, &[4])?);
     let b = args.words(2, &[2])?;
-    Ok(Op::Mma(Box::new(Mma { element, d, a, b: [b[0], b[1]], c: four(args.words(3, &[4])?) })))
+    Ok(Op::Mma(Box::new(Mma { kind, d, a, b: [b[0], b[1]], c: four(args.words(3, &[4])?) })))
 }

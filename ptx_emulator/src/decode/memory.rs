@@ -2,14 +2,20 @@
 
 use super::{Args, Form, Refusal, Result, refuse, type_of};
 use crate::front::operand::Operand;
-use crate::program::{Access, Atomic, AtomicOp, Op, Reg, Space, Type};
+use crate::program::{Access, Atomic, AtomicOp, Op, Order, Reg, Space, Type};
 
 /// Orders, scopes and hints. The machine does the accesses of a warp in the order of the program and all of them at once
-/// visible, which is at least as strong as any order asks for; hints change nothing.
-fn take_order(form: &mut Form<'_>) {
-    for order in ["weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "sc"] {
-        form.flag(order);
-    }
+/// visible, which is at least as strong as any order asks for: the order only says what is a race. Hints change nothing.
+fn take_order(form: &mut Form<'_>, default: Order) -> Order {
+    let orders = [
+        ("weak", Order::Weak),
+        ("relaxed", Order::Strong),
+        ("volatile", Order::Strong),
+        ("acquire", Order::Fence),
+        ("release", Order::Fence),
+        ("acq_rel", Order::Fence),
+    ];
+    let order = form.one_of(&orders).unwrap_or(default);
     for scope in ["cta", "cluster", "gpu", "sys"] {
         form.flag(scope);
     }
@@ -17,6 +23,7 @@ fn take_order(form: &mut Form<'_>) {
     for cache in ["ca", "cg", "cs", "lu", "cv", "wb", "wt"] {
         form.flag(cache);
     }
+    order
 }
 
 fn take_space(form: &mut Form<'_>) -> Space {
@@ -32,17 +39,17 @@ fn take_space(form: &mut Form<'_>) -> Space {
 }
 
 /// The space, element type and number of elements of `ld` and `st`.
-fn access(form: &mut Form<'_>) -> Result<(Space, u8, bool, usize)> {
+fn access(form: &mut Form<'_>) -> Result<(Space, Order, (u8, bool), usize)> {
     let Some((bits, signed)) = form.modifiers.pop().and_then(type_of).and_then(memory_type) else {
         return refuse("the type is not known");
     };
-    take_order(form);
+    let order = take_order(form, Order::Weak);
     let space = take_space(form);
     let count = form.one_of(&[("v2", 2), ("v4", 4), ("v8", 8)]).unwrap_or(1);
     if count * usize::from(bits) > 256 || count == 8 && space != Space::Global {
         return refuse("the vector is too long");
     }
-    Ok((space, bits / 8, signed, count))
+    Ok((space, order, (bits / 8, signed), count))
 }
 
 fn memory_type(ty: Type) -> Option<(u8, bool)> {
@@ -66,7 +73,7 @@ fn holds(register: Reg, bytes: u8) -> bool {
 
 pub(super) fn load(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
     args.exactly(2)?;
-    let (space, bytes, signed, count) = access(form)?;
+    let (space, order, (bytes, signed), count) = access(form)?;
     if space == Space::Global {
         form.flag("nc");
     }
@@ -79,12 +86,12 @@ pub(super) fn load(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
     if registers.len() != count {
         return refuse(format!("operand 1 has {} registers", registers.len()));
     }
-    Ok(Op::Load(Box::new(Access { space, address: args.address(1, space)?, bytes, signed, registers })))
+    Ok(Op::Load(Box::new(Access { space, order, address: args.address(1, space)?, bytes, signed, registers })))
 }
 
 pub(super) fn store(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
     args.exactly(2)?;
-    let (space, bytes, signed, count) = access(form)?;
+    let (space, order, (bytes, signed), count) = access(form)?;
     if space == Space::Param {
         return refuse("parameters are not written");
     }
@@ -104,13 +111,13 @@ pub(super) fn store(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
     if registers.len() != count {
         return refuse(format!("operand 2 has {} registers", registers.len()));
     }
-    Ok(Op::Store(Box::new(Access { space, address: args.address(0, space)?, bytes, signed, registers })))
+    Ok(Op::Store(Box::new(Access { space, order, address: args.address(0, space)?, bytes, signed, registers })))
 }
 
 /// `atom` returns the old value, `red` does not.
 pub(super) fn atomic(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
     let ty = form.ty()?;
-    take_order(form);
+    let order = take_order(form, Order::Strong);
     let space = take_space(form);
     let operations = [
         ("add", AtomicOp::Add),
@@ -144,7 +151,7 @@ pub(super) fn atomic(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
     };
     let b = args.source(first + 1, ty)?;
     let c = if op == AtomicOp::CompareAndSwap { args.source(first + 2, ty)? } else { b };
-    Ok(Op::Atomic(Box::new(Atomic { space, op, ty, d, address: args.address(first, space)?, b, c })))
+    Ok(Op::Atomic(Box::new(Atomic { space, order, op, ty, d, address: args.address(first, space)?, b, c })))
 }
 
 /// `cp.async` and its groups.

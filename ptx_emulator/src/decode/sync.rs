@@ -49,8 +49,9 @@ pub(super) fn fence(form: &mut Form<'_>) -> Result<Op> {
     if !known.contains(&form.modifiers.join(".").as_str()) {
         return refuse("");
     }
+    let device = !form.modifiers.iter().any(|modifier| modifier.contains("cta") || *modifier == "async");
     form.modifiers.clear();
-    Ok(Op::Fence)
+    Ok(Op::Fence { device })
 }
 
 /// `shfl`, `vote`, `redux`, `match`, `elect`, `activemask`.

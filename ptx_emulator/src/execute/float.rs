@@ -1,7 +1,7 @@
 //! Arithmetic on f32 and f64. Every NaN result has the bits that the device gives it.
 
 use crate::approximate;
-use crate::float::{flush, max_f32, min_f32, saturate};
+use crate::float::{BF16, Conversion, F16, flush, max_f32, min_f32, packed3, saturate};
 use crate::program::{D, FloatOp, W};
 use crate::registers::{LANES, Registers};
 
@@ -120,4 +120,34 @@ pub(super) fn doubles(r: &mut Registers, op: FloatOp, d: D, s: [D; 3], mask: u32
         }
     };
     r.set_double(d, &std::array::from_fn(lane), mask);
+}
+
+/// f16 and bf16, single or in pairs; `modes` are: bf16, a pair, `.ftz`.
+#[inline(always)]
+pub(super) fn narrow(r: &mut Registers, op: FloatOp, modes: (bool, bool, bool), d: W, s: [W; 3], mask: u32) {
+    let (bf16, pair, ftz) = modes;
+    let format = if bf16 { BF16 } else { F16 };
+    let flushed = |bits: u32| if ftz { format.flush(bits) } else { bits };
+    let one = |a: u32, b: u32, c: u32| {
+        let (a, b, c) = (flushed(a), flushed(b), flushed(c));
+        flushed(match op {
+            FloatOp::Add => format.add(a, b, Conversion::NEAREST),
+            FloatOp::Sub => format.sub(a, b, Conversion::NEAREST),
+            FloatOp::Mul => format.mul(a, b, Conversion::NEAREST),
+            FloatOp::Fma => format.fma(a, b, c, Conversion::NEAREST),
+            FloatOp::Min { nan: false } => format.min(a, b),
+            FloatOp::Max { nan: false } => format.max(a, b),
+            FloatOp::Min { nan: true } => format.min_nan(a, b),
+            FloatOp::Max { nan: true } => format.max_nan(a, b),
+            FloatOp::Abs => a & 0x7FFF,
+            // The front gives 16-bit floats no other operation.
+            _ => a ^ 0x8000,
+        })
+    };
+    let (a, b, c) = (*r.word(s[0]), *r.word(s[1]), *r.word(s[2]));
+    let lane = |lane: usize| {
+        let (a, b, c) = (a[lane], b[lane], c[lane]);
+        if pair { packed3(a, b, c, one) } else { one(a & 0xFFFF, b & 0xFFFF, c & 0xFFFF) }
+    };
+    r.set_word(d, &std::array::from_fn(lane), mask);
 }

@@ -1,12 +1,13 @@
 //! `ldmatrix`, `wmma` and `mma`: the operands of the functions of `tensor_core`.
 
 use super::Fault;
+use super::memory::Way;
 use crate::block::Turn;
 use crate::memory::{MemoryError, Space as Place};
-use crate::program::{Address, Element, Fragment, Mma, Part, Space, W, Wmma};
+use crate::program::{Address, Element, Fragment, Mma, MmaKind, Order, Part, Space, W, Wmma};
 use crate::registers::{LANES, Words};
 use crate::shadow::AccessKind;
-use crate::tensor_core::{self, Factor, Half, Major};
+use crate::tensor_core::{self, Factor, Half, Major, Quarter};
 
 type Result<T> = std::result::Result<T, Box<Fault>>;
 
@@ -41,6 +42,17 @@ pub(crate) fn ldmatrix(turn: &mut Turn<'_, '_>, transposed: bool, d: &[W], addre
     Ok(())
 }
 
+pub(crate) fn stmatrix(turn: &mut Turn<'_, '_>, transposed: bool, s: &[W], address: Address) -> Result<()> {
+    check_whole(turn)?;
+    let addresses = turn.registers.addresses(address);
+    let rows = addresses.map(|address| u32::try_from(address).unwrap_or(!15));
+    let registers: Vec<Words> = s.iter().map(|&slot| *turn.registers.word(slot)).collect();
+    tensor_core::stmatrix(transposed, &rows, &registers, |lane, address, row| {
+        turn.block.shared.store(address, &row).map_err(|error| Fault::lane(lane, error))?;
+        turn.note_together(AccessKind::Write, lane, address, 16)
+    })
+}
+
 /// Where a fragment is for each lane, and the distance of its rows in elements.
 fn locate(turn: &Turn<'_, '_>, fragment: &Fragment) -> Result<([u64; LANES], Major, u32)> {
     check_whole(turn)?;
@@ -70,11 +82,12 @@ fn locate(turn: &Turn<'_, '_>, fragment: &Fragment) -> Result<([u64; LANES], Maj
 
 pub(crate) fn load(turn: &mut Turn<'_, '_>, fragment: &Fragment) -> Result<()> {
     let (addresses, major, stride) = locate(turn, fragment)?;
+    let way = Way { space: fragment.space, order: Order::Weak, together: true };
     let values: [Words; 8] = match fragment.part {
         Part::C => {
             let read = |lane: usize, offset: u64| {
                 let mut bytes = [0; 4];
-                turn.read(fragment.space, lane, addresses[lane].wrapping_add(4 * offset), &mut bytes, true)?;
+                turn.read(way, lane, addresses[lane].wrapping_add(4 * offset), &mut bytes)?;
                 Ok::<_, Box<Fault>>(f32::from_le_bytes(bytes))
             };
             tensor_core::wmma_load_accumulator(fragment.shape, major, stride, read)?
@@ -84,7 +97,7 @@ pub(crate) fn load(turn: &mut Turn<'_, '_>, fragment: &Fragment) -> Result<()> {
             let factor = if part == Part::A { Factor::A } else { Factor::B };
             let read = |lane: usize, offset: u64| {
                 let mut bytes = [0; 2];
-                turn.read(fragment.space, lane, addresses[lane].wrapping_add(2 * offset), &mut bytes, true)?;
+                turn.read(way, lane, addresses[lane].wrapping_add(2 * offset), &mut bytes)?;
                 Ok::<_, Box<Fault>>(u16::from_le_bytes(bytes))
             };
             tensor_core::wmma_load_factor(factor, fragment.shape, major, stride, read)?
@@ -98,12 +111,13 @@ pub(crate) fn load(turn: &mut Turn<'_, '_>, fragment: &Fragment) -> Result<()> {
 
 pub(crate) fn store(turn: &mut Turn<'_, '_>, fragment: &Fragment) -> Result<()> {
     let (addresses, major, stride) = locate(turn, fragment)?;
+    let way = Way { space: fragment.space, order: Order::Weak, together: true };
     let mut values = [[0.0; LANES]; 8];
     for (values, &slot) in values.iter_mut().zip(&fragment.registers) {
         *values = turn.registers.word(slot).map(f32::from_bits);
     }
     tensor_core::wmma_store(fragment.shape, major, stride, &values, |lane, offset, value| {
-        turn.write(fragment.space, lane, addresses[lane].wrapping_add(4 * offset), &value.to_le_bytes(), true)
+        turn.write(way, lane, addresses[lane].wrapping_add(4 * offset), &value.to_le_bytes())
     })
 }
 
@@ -131,7 +145,14 @@ pub(crate) fn mma(turn: &mut Turn<'_, '_>, mma: &Mma) -> Result<()> {
     let registers = &mut *turn.registers;
     let (a, b) = (mma.a.map(|slot| *registers.word(slot)), mma.b.map(|slot| *registers.word(slot)));
     let c = mma.c.map(|slot| registers.word(slot).map(f32::from_bits));
-    let d = tensor_core::mma_m16n8k16(half(mma.element), &a, &b, &c);
+    let quarter = |e4m3: bool| if e4m3 { Quarter::E4m3 } else { Quarter::E5m2 };
+    let d = match mma.kind {
+        MmaKind::Half(element) => tensor_core::mma_m16n8k16(half(element), &a, &b, &c),
+        MmaKind::Tf32 => tensor_core::mma_m16n8k8_tf32(&a, &b, &c),
+        MmaKind::Quarter { a_e4m3, b_e4m3 } => {
+            tensor_core::mma_m16n8k32((quarter(a_e4m3), &a), (quarter(b_e4m3), &b), &c)
+        }
+    };
     for (slot, values) in mma.d.into_iter().zip(d) {
         *registers.word_mut(slot) = values.map(f32::to_bits);
     }

@@ -5,11 +5,24 @@ use std::collections::VecDeque;
 use super::Fault;
 use crate::block::Turn;
 use crate::memory::{MemoryError, Space as Place};
-use crate::program::{Access, Address, Atomic, AtomicOp, Reg, Space, Type, W};
+use crate::program::{Access, Address, Atomic, AtomicOp, Order, Reg, Space, Type, W};
 use crate::registers::{LANES, lanes, resolve};
 use crate::shadow::{self, AccessKind, Threads};
 
 type Result<T> = std::result::Result<T, Box<Fault>>;
+
+/// How an instruction goes to memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Way {
+    pub(crate) space: Space,
+    pub(crate) order: Order,
+    /// The warp does it as one, as `wmma.load` does.
+    pub(crate) together: bool,
+}
+
+fn kind(kind: AccessKind, order: Order) -> AccessKind {
+    if order == Order::Weak { kind } else { AccessKind::Atomic }
+}
 
 /// The longest vector access.
 const MAX_BYTES: usize = 32;
@@ -36,19 +49,26 @@ impl Turn<'_, '_> {
         self.block.shadow.access(&access, address, bytes as u32).map_err(|race| Fault::lane(lane, race))
     }
 
-    /// Reads memory for one lane. `together`: the warp reads as one, as `wmma.load` does.
-    pub(crate) fn read(
-        &mut self,
-        space: Space,
-        lane: usize,
-        address: u64,
-        into: &mut [u8],
-        together: bool,
-    ) -> Result<()> {
+    /// Notes an access of one lane to global memory.
+    fn note_global(&mut self, kind: AccessKind, lane: usize, address: u64, bytes: usize) -> Result<()> {
+        let noted = self.block.grid.access(kind, self.line, address, bytes as u32);
+        noted.map_err(|race| Fault::lane(lane, race))
+    }
+
+    /// Reads memory for one lane.
+    pub(crate) fn read(&mut self, way: Way, lane: usize, address: u64, into: &mut [u8]) -> Result<()> {
+        let Way { space, order, together } = way;
         let (space, address) = resolve(space, address);
         let fault = |error: MemoryError| Fault::lane(lane, error);
         match space {
-            Space::Global | Space::Generic => self.block.global.load(address, into).map_err(fault),
+            Space::Global | Space::Generic => {
+                self.block.global.load(address, into).map_err(fault)?;
+                self.note_global(kind(AccessKind::Read, order), lane, address, into.len())?;
+                if order == Order::Fence {
+                    self.block.grid.fence();
+                }
+                Ok(())
+            }
             Space::Shared => {
                 let address = narrow(Place::Shared, address, into.len(), lane)?;
                 self.block.shared.load(address, into).map_err(fault)?;
@@ -72,18 +92,18 @@ impl Turn<'_, '_> {
     }
 
     /// Writes memory for one lane.
-    pub(crate) fn write(
-        &mut self,
-        space: Space,
-        lane: usize,
-        address: u64,
-        bytes: &[u8],
-        together: bool,
-    ) -> Result<()> {
+    pub(crate) fn write(&mut self, way: Way, lane: usize, address: u64, bytes: &[u8]) -> Result<()> {
+        let Way { space, order, together } = way;
         let (space, address) = resolve(space, address);
         let fault = |error: MemoryError| Fault::lane(lane, error);
         match space {
-            Space::Global | Space::Generic => self.block.global.store(address, bytes).map_err(fault),
+            Space::Global | Space::Generic => {
+                if order == Order::Fence {
+                    self.block.grid.fence();
+                }
+                self.block.global.store(address, bytes).map_err(fault)?;
+                self.note_global(kind(AccessKind::Write, order), lane, address, bytes.len())
+            }
             Space::Shared => {
                 let address = narrow(Place::Shared, address, bytes.len(), lane)?;
                 self.block.shared.store(address, bytes).map_err(fault)?;
@@ -109,8 +129,9 @@ pub(crate) fn load(turn: &mut Turn<'_, '_>, access: &Access) -> Result<()> {
     let each = usize::from(access.bytes);
     let length = each * access.registers.len();
     let mut bytes = [0; MAX_BYTES];
+    let way = Way { space: access.space, order: access.order, together: false };
     for lane in lanes(turn.mask) {
-        turn.read(access.space, lane, addresses[lane], &mut bytes[..length], false)?;
+        turn.read(way, lane, addresses[lane], &mut bytes[..length])?;
         for (register, bytes) in access.registers.iter().zip(bytes[..length].chunks_exact(each)) {
             if let Some(register) = *register {
                 turn.registers.set_lane(register, lane, number(bytes, access.signed));
@@ -133,12 +154,13 @@ pub(crate) fn store(turn: &mut Turn<'_, '_>, access: &Access) -> Result<()> {
     let each = usize::from(access.bytes);
     let length = each * access.registers.len();
     let mut bytes = [0; MAX_BYTES];
+    let way = Way { space: access.space, order: access.order, together: false };
     for lane in lanes(turn.mask) {
         for (register, bytes) in access.registers.iter().zip(bytes[..length].chunks_exact_mut(each)) {
             let value = register.map_or(0, |register| turn.registers.lane(register, lane));
             bytes.copy_from_slice(&value.to_le_bytes()[..each]);
         }
-        turn.write(access.space, lane, addresses[lane], &bytes[..length], false)?;
+        turn.write(way, lane, addresses[lane], &bytes[..length])?;
     }
     Ok(())
 }
@@ -152,7 +174,17 @@ pub(crate) fn atomic(turn: &mut Turn<'_, '_>, atomic: &Atomic) -> Result<()> {
         let (space, address) = resolve(atomic.space, addresses[lane]);
         let new = |old| replaced(atomic.op, atomic.ty, old, b, c);
         let old = match space {
-            Space::Global => turn.block.global.atomic(address, bytes, new).map_err(|error| Fault::lane(lane, error))?,
+            Space::Global => {
+                if atomic.order == Order::Fence {
+                    turn.block.grid.fence();
+                }
+                let old = turn.block.global.atomic(address, bytes, new).map_err(|error| Fault::lane(lane, error))?;
+                turn.note_global(AccessKind::Atomic, lane, address, bytes)?;
+                if atomic.order == Order::Fence {
+                    turn.block.grid.fence();
+                }
+                old
+            }
             Space::Shared => {
                 let address = narrow(Place::Shared, address, bytes, lane)?;
                 let mut old = [0; 8];
@@ -276,6 +308,7 @@ pub(crate) fn copy_async(
             }
             let source = &mut data[..wanted as usize];
             turn.block.global.copy_out(from[lane], source).map_err(|error| Fault::lane(lane, error))?;
+            turn.note_global(AccessKind::Read, lane, from[lane], wanted as usize)?;
         }
         let address = narrow(Place::Shared, to[lane], length, lane)?;
         let space = Place::Shared;

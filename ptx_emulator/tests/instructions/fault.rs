@@ -83,3 +83,29 @@ fn launches_that_do_not_fit_run_nothing() {
     assert!(matches!(module.launch(&device, "k", fits, &[]), Err(Error::Launch { .. })));
     assert!(matches!(module.launch(&device, "none", fits, params), Err(Error::NoKernel { .. })));
 }
+
+#[test]
+fn blocks_that_touch_the_same_bytes_race() {
+    let run = |body: &str| {
+        let module = Module::parse(&kernel("", body)).unwrap();
+        let device = Device::new(Arch::Sm80);
+        let out = device.allocate(64).unwrap();
+        device.write(out, &[0; 64]).unwrap();
+        let config = LaunchConfig { grid: [8, 1, 1], ..LaunchConfig::default() };
+        module.launch(&device, "k", config, &[&out.to_le_bytes()]).map(|_| {
+            let mut word = [0; 4];
+            device.read(out, &mut word).unwrap();
+            u32::from_le_bytes(word)
+        })
+    };
+    let index = "mov.u32 %r1, %ctaid.x; mul.wide.u32 %rd1, %r1, 4; add.s64 %rd1, %rd1, %rd9;";
+    let own = run(&format!("{index} st.global.b32 [%rd1], 5; ld.global.b32 %r2, [%rd1];"));
+    assert_eq!(own.unwrap(), 5);
+    assert_eq!(run("atom.global.add.u32 %r2, [%rd9], 3;").unwrap(), 24);
+    assert!(run("ld.global.b32 %r2, [%rd9];").is_ok());
+    assert!(run("st.relaxed.gpu.global.b32 [%rd9], 7;").is_ok());
+    for body in ["st.global.b32 [%rd9], 7;", &format!("{index} st.global.b32 [%rd1], 7; ld.global.b32 %r2, [%rd9];")] {
+        let error = run(body).unwrap_err().to_string();
+        assert!(error.contains("race on global memory"), "{error}");
+    }
+}

@@ -61,3 +61,21 @@ fn doubles_are_rounded_once() {
         assert_eq!(run(body, a, b, c).to_bits(), expected.to_bits(), "{body} {a} {b} {c}");
     }
 }
+
+#[test]
+fn narrow_floats_are_rounded_once() {
+    for (body, a, b, c, expected) in [
+        ("add.rn.f16x2 %r0, %r1, %r2;", 0x3C00_4000, 0x3C00_C000, 0, 0x4000_0000),
+        ("sub.f16x2 %r0, %r1, %r2;", 0x3C00_4000, 0x3C00_3C00, 0, 0x0000_3C00),
+        ("mul.bf16x2 %r0, %r1, %r2;", 0x3F80_4000, 0x4000_4000, 0, 0x4000_4080),
+        ("fma.rn.f16x2 %r0, %r1, %r2, %r3;", 0x4000_3C00, 0x4200_3C00, 0x3C00_0000, 0x4700_3C00),
+        ("max.NaN.f16x2 %r0, %r1, %r2;", 0x7E00_3C00, 0x3C00_4000, 0, 0x7FFF_4000),
+        ("min.bf16x2 %r0, %r1, %r2;", 0x7FC0_3F80, 0x3F80_4000, 0, 0x3F80_3F80),
+        ("neg.f16x2 %r0, %r1;", 0x3C00_C000, 0, 0, 0xBC00_4000),
+        ("abs.bf16x2 %r0, %r1;", 0xBF80_3F80, 0, 0, 0x3F80_3F80),
+        ("mov.b32 {%h1, %h2}, %r1; add.f16 %h0, %h1, %h2; cvt.u32.u16 %r0, %h0;", 0x3C00_3C00, 0, 0, 0x4000),
+        ("mov.b32 {%h1, %h2}, %r1; add.ftz.f16 %h0, %h1, %h2; cvt.u32.u16 %r0, %h0;", 0x0001_0001, 0, 0, 0),
+    ] {
+        assert_eq!(words(body, a, b, c), expected, "{body} {a:#x} {b:#x} {c:#x}");
+    }
+}

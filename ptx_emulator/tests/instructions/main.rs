@@ -6,6 +6,7 @@ mod copy;
 mod fault;
 mod float;
 mod integer;
+mod matrix;
 mod memory;
 mod path;
 mod refusal;
