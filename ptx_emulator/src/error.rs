@@ -111,6 +111,18 @@ pub enum Error {
         /// What each warp waits for.
         waits: String,
     },
+    /// A block executed more instructions than the device allows.
+    #[error("`{kernel}`, block {block:?}: more than {limit} instructions; where its warps are: {at}")]
+    InstructionLimit {
+        /// The kernel.
+        kernel: String,
+        /// Index of the block in the grid.
+        block: [u32; 3],
+        /// The limit.
+        limit: u64,
+        /// Where each warp is.
+        at: String,
+    },
     /// The host read, wrote or freed device memory that is not there.
     #[error("device memory: {problem}")]
     Memory {

@@ -69,6 +69,7 @@ pub struct KernelFacts {
 #[derive(Debug)]
 pub struct Device {
     arch: Arch,
+    instruction_limit: u64,
     memory: GlobalMemory,
 }
 
@@ -76,7 +77,14 @@ impl Device {
     /// A card of this architecture with 80 GiB of memory, of which only what is written takes space on the host.
     #[must_use]
     pub fn new(arch: Arch) -> Device {
-        Device { arch, memory: GlobalMemory::new() }
+        Device { arch, instruction_limit: u64::MAX, memory: GlobalMemory::new() }
+    }
+
+    /// The same card, on which a launch fails when one of its blocks has executed this many instructions, counted once for
+    /// a warp: a loop without an end is then an error, checked at the end of each warp's turn.
+    #[must_use]
+    pub fn with_instruction_limit(self, instructions: u64) -> Device {
+        Device { instruction_limit: instructions, ..self }
     }
 
     /// Its architecture.
@@ -198,6 +206,7 @@ struct Launch<'a> {
     params: OwnedMemory,
     memory: &'a GlobalMemory,
     shared_bytes: u32,
+    instruction_limit: u64,
     simd: Simd,
 }
 
@@ -253,20 +262,21 @@ impl<'a> Launch<'a> {
             params: OwnedMemory::of(Space::Param, &bytes),
             memory: &device.memory,
             shared_bytes: shared_bytes as u32,
+            instruction_limit: device.instruction_limit,
             simd: Simd::detect(),
         })
     }
 
     fn run(self) -> Result<Report> {
         let blocks = self.config.grid.iter().fold(1, |product: u64, &dim| product.saturating_mul(dim.into()));
-        let Launch { program, config, threads, ref params, memory, shared_bytes, simd } = self;
+        let Launch { program, config, threads, ref params, memory, shared_bytes, instruction_limit, simd } = self;
         if blocks > MAX_BLOCKS {
             let problem = format!("{blocks} blocks, of which the emulator runs up to {MAX_BLOCKS}");
             return Err(Error::Launch { kernel: program.name.clone(), problem });
         }
         let shadow = LaunchShadow::new(blocks as u32);
         let first_failure = AtomicU64::new(u64::MAX);
-        let parts = BlockParts { program, config, threads, params, shared_bytes, simd };
+        let parts = BlockParts { program, config, threads, params, shared_bytes, instruction_limit, simd };
         let one = |global: &mut GlobalView, index: u64| {
             if index > first_failure.load(Ordering::Relaxed) {
                 return (Report::default(), None);
@@ -308,6 +318,7 @@ struct BlockParts<'a> {
     threads: u32,
     params: &'a OwnedMemory,
     shared_bytes: u32,
+    instruction_limit: u64,
     simd: Simd,
 }
 
@@ -365,6 +376,10 @@ impl BlockParts<'_> {
             if !live {
                 return Ok(block.report);
             }
+            if block.report.total() > self.instruction_limit {
+                let (kernel, limit) = (self.program.name.clone(), self.instruction_limit);
+                return Err(Error::InstructionLimit { kernel, block: place, limit, at: self.waits(&warps) });
+            }
             idle_rounds = if moved { 0 } else { idle_rounds + 1 };
             if !moved && (!polled || idle_rounds > MAX_IDLE_ROUNDS) {
                 let kernel = self.program.name.clone();
@@ -408,7 +423,7 @@ impl BlockParts<'_> {
             for path in &warp.paths.list {
                 let place = self.program.place(path.at);
                 let what = match path.state {
-                    State::Ready => "polls".to_owned(),
+                    State::Ready => "runs".to_owned(),
                     State::Converging => "waits for lanes of its warp".to_owned(),
                     State::Barrier { id, .. } => format!("waits at barrier {id}"),
                     State::Meeting { .. } | State::Free => continue,

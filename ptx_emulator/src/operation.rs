@@ -557,9 +557,10 @@ pub(crate) enum Op {
     Wmma(Box<Wmma>),
     Mma(Box<Mma>),
 
-    /// A fence between threads; `device`: of all blocks, not of one.
+    /// A fence between threads; `device`: of all blocks, not of one; `proxy`: before accesses of the asynchronous proxy.
     Fence {
         device: bool,
+        proxy: bool,
     },
     /// `target` is an index of an instruction.
     Branch {

@@ -292,7 +292,10 @@ impl Warp {
                 t.registers.set_wide(d, &[now; 32], mask);
             }
             Op::ActiveMask { d } => t.registers.set_word(d, &[mask; 32], mask),
-            Op::Fence { device } => {
+            Op::Fence { device, proxy } => {
+                if proxy {
+                    t.block.shadow.proxy_fence(Threads { warp: t.warp, lanes: mask });
+                }
                 t.block.global.fence();
                 if device {
                     t.block.grid.fence();

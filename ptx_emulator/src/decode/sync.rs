@@ -26,7 +26,7 @@ pub(super) fn barrier(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
     Ok(Op::Barrier { id: args.word(0)?, threads, wait })
 }
 
-/// Fences between generic accesses order nothing that the machine does not order already.
+/// Fences. The machine orders accesses without them: they only say what is no race.
 pub(super) fn fence(form: &mut Form<'_>) -> Result<Op> {
     let known = [
         "proxy.async.shared::cta",
@@ -49,9 +49,10 @@ pub(super) fn fence(form: &mut Form<'_>) -> Result<Op> {
     if !known.contains(&form.modifiers.join(".").as_str()) {
         return refuse("");
     }
+    let proxy = form.modifiers.first() == Some(&"proxy");
     let device = !form.modifiers.iter().any(|modifier| modifier.contains("cta") || *modifier == "async");
     form.modifiers.clear();
-    Ok(Op::Fence { device })
+    Ok(Op::Fence { device, proxy })
 }
 
 /// `shfl`, `vote`, `redux`, `match`, `elect`, `activemask`.

@@ -109,3 +109,13 @@ fn blocks_that_touch_the_same_bytes_race() {
         assert!(error.contains("race on global memory"), "{error}");
     }
 }
+
+#[test]
+fn a_loop_without_an_end_is_an_error_where_there_is_a_limit() {
+    let module = Module::parse(&kernel("", "FOREVER: add.u32 %r1, %r1, 1;\nbra FOREVER;")).unwrap();
+    let device = Device::new(Arch::Sm80).with_instruction_limit(1 << 20);
+    let error = module.launch(&device, "k", LaunchConfig::default(), &[&[0; 8]]).unwrap_err();
+    let Error::InstructionLimit { limit, at, .. } = &error else { panic!("{error}") };
+    assert_eq!(*limit, 1 << 20);
+    assert!(at.starts_with("warp 0 (lanes 0x00000001) runs, PTX line 1"), "{at}");
+}
