@@ -18,7 +18,7 @@
 //! # Order
 //!
 //! Every access belongs to an epoch of its warp, and every synchronisation of lanes of the warp ends the epoch. A thread
-//! knows of every other thread the epoch up to which that thread's accesses come before its own: its [`clock`]. A
+//! knows of every other thread the epoch up to which that thread's accesses come before its own: its clock. A
 //! barrier joins the clocks of its participants. Where some threads only arrive and others only wait (named barriers,
 //! `mbarrier`), the clocks go through a [`SyncPoint`]: [`release`](SharedShadow::release) puts the arriving threads' into
 //! it, [`acquire`](SharedShadow::acquire) gives it to the waiting ones. The same kernel gives the same reports whatever
