@@ -1,31 +1,27 @@
 //! Modules, devices and launches.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use layout::Arch;
 use rayon::prelude::*;
 
-use crate::block::Block;
-use crate::error::{Error, Result, Thread};
+use crate::error::{Error, Result};
 use crate::execute::Simd;
 use crate::front;
+use crate::grid::{Grid, MAX_LOCAL_BYTES, Running};
 use crate::memory::{GlobalMemory, GlobalView, MemoryError, OwnedMemory, Space};
-use crate::paths::{Paths, State};
-use crate::program::{Program, Special};
-use crate::registers::{LANES, Registers};
+use crate::program::Program;
 use crate::report::Report;
-use crate::shadow::{CtaShadow, LaunchShadow};
-use crate::warp::{End, Warp};
+use crate::shadow::LaunchShadow;
 
 /// Threads of a block (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
 const MAX_THREADS: u64 = 1024;
 /// Blocks of a launch: many days of work.
 const MAX_BLOCKS: u64 = 1 << 26;
-/// Bytes of local memory of a thread.
-const MAX_LOCAL_BYTES: u32 = 512 << 10;
-/// Rounds through the warps of a block in which all of them only poll, after which nothing is expected to change.
-const MAX_IDLE_ROUNDS: u32 = 10_000;
+/// Blocks that are under way at a time where they talk to each other: one on each multiprocessor of an H100.
+const RESIDENT_BLOCKS: usize = 132;
 
 /// The kernels of a PTX text. Clones are the same module.
 #[derive(Debug, Clone)]
@@ -186,8 +182,9 @@ impl Module {
 
     /// Runs a kernel to its end. `params` are the bytes of its parameters.
     ///
-    /// The blocks run on all cores of the CPU, unless the kernel has atomics on global memory, whose order would show:
-    /// then one block runs after another. The results do not depend on the number of cores.
+    /// The blocks run on all cores of the CPU, unless the kernel has atomics, volatile or ordered accesses to global
+    /// memory, whose order would show: then up to 132 blocks take turns on one. The results do not depend on the number
+    /// of cores.
     ///
     /// # Errors
     /// [`Error::NoKernel`]; [`Error::Launch`] before anything runs; [`Error::Fault`] and [`Error::Deadlock`] of the
@@ -276,12 +273,16 @@ impl<'a> Launch<'a> {
         }
         let shadow = LaunchShadow::new(blocks as u32);
         let first_failure = AtomicU64::new(u64::MAX);
-        let parts = BlockParts { program, config, threads, params, shared_bytes, instruction_limit, simd };
+        let grid = Grid { program, config, threads, params, shared_bytes, instruction_limit, simd };
+        let start = |global: &mut GlobalView, index: u64| grid.start((global.clone(), shadow.cta(index as u32)), index);
+        if program.ordered {
+            return interleaved(blocks, |index| start(&mut memory.view(), index));
+        }
         let one = |global: &mut GlobalView, index: u64| {
             if index > first_failure.load(Ordering::Relaxed) {
                 return (Report::default(), None);
             }
-            match parts.run_block((global.clone(), shadow.cta(index as u32)), index) {
+            match start(global, index).and_then(Running::finish) {
                 Ok(report) => (report, None),
                 Err(error) => {
                     first_failure.fetch_min(index, Ordering::Relaxed);
@@ -299,138 +300,24 @@ impl<'a> Launch<'a> {
             (report, first)
         };
         let empty = || (Report::default(), None);
-        let (report, error) = if program.ordered {
-            let mut view = memory.view();
-            (0..blocks).map(|index| one(&mut view, index)).fold(empty(), merge)
-        } else {
-            // A view is for one thread at a time.
-            (0..blocks).into_par_iter().map_init(|| memory.view(), one).reduce(empty, merge)
-        };
+        // A view is for one thread at a time.
+        let (report, error) = (0..blocks).into_par_iter().map_init(|| memory.view(), one).reduce(empty, merge);
         error.map_or(Ok(report), |(_, error)| Err(error))
     }
 }
 
-/// What the blocks of a launch share.
-#[derive(Clone, Copy)]
-struct BlockParts<'a> {
-    program: &'a Program,
-    config: LaunchConfig,
-    threads: u32,
-    params: &'a OwnedMemory,
-    shared_bytes: u32,
-    instruction_limit: u64,
-    simd: Simd,
-}
-
-/// The index in x, y, z of a linear one.
-fn unravel(index: u64, [x, y, _]: [u32; 3]) -> [u32; 3] {
-    let (x, y) = (u64::from(x), u64::from(y));
-    [(index % x) as u32, (index / x % y) as u32, (index / x / y) as u32]
-}
-
-impl BlockParts<'_> {
-    fn run_block<'b>(&'b self, global: (GlobalView, CtaShadow<'b>), index: u64) -> Result<Report> {
-        let place = unravel(index, self.config.grid);
-        let limit =
-            |error: MemoryError| Error::Launch { kernel: self.program.name.clone(), problem: error.to_string() };
-        let shared = OwnedMemory::new(Space::Shared, self.shared_bytes, self.shared_bytes).map_err(limit)?;
-        let mut block = Block::new(self.program, self.params, global, shared, self.threads);
-        let mut warps = Vec::new();
-        for warp in 0..self.threads.div_ceil(LANES as u32) {
-            let registers = Registers::new(self.program, |which, lane| self.special(which, place, warp, lane as u32));
-            let left = self.threads - warp * LANES as u32;
-            let lanes = if left >= LANES as u32 { u32::MAX } else { (1 << left) - 1 };
-            let mut local = Vec::new();
-            if self.program.local_bytes > 0 {
-                let bytes = self.program.local_bytes;
-                let one = OwnedMemory::new(Space::Local, bytes, MAX_LOCAL_BYTES).map_err(limit)?;
-                local = vec![one; LANES];
-            }
-            let copies = Default::default();
-            warps.push(Warp { index: warp, registers, local, copies, paths: Paths::new(lanes), done: false });
+/// Runs blocks that talk to each other: in turns, as many at a time as a card would, always in the same order.
+fn interleaved<'b>(blocks: u64, start: impl Fn(u64) -> Result<Running<'b>>) -> Result<Report> {
+    let (mut report, mut under_way, mut next) = (Report::default(), VecDeque::new(), 0);
+    loop {
+        while next < blocks && under_way.len() < RESIDENT_BLOCKS {
+            under_way.push_back(start(next)?);
+            next += 1;
         }
-        let mut idle_rounds = 0;
-        loop {
-            let (mut live, mut moved, mut polled) = (false, false, false);
-            for warp in warps.iter_mut().filter(|warp| !warp.done) {
-                live = true;
-                match warp.run(&mut block, self.simd) {
-                    Ok(End::Done) => {
-                        warp.done = true;
-                        moved = true;
-                        block.warp_is_done();
-                    }
-                    Ok(End::Waits { moved: some }) => moved |= some,
-                    Ok(End::Polled) => polled = true,
-                    Ok(End::Share) => moved = true,
-                    Err((at, fault)) => {
-                        return Err(Error::Fault {
-                            kernel: self.program.name.clone(),
-                            thread: Thread { block: place, warp: warp.index, lane: fault.lane },
-                            place: self.program.place(at),
-                            problem: fault.problem,
-                        });
-                    }
-                }
-            }
-            if !live {
-                return Ok(block.report);
-            }
-            if block.report.total() > self.instruction_limit {
-                let (kernel, limit) = (self.program.name.clone(), self.instruction_limit);
-                return Err(Error::InstructionLimit { kernel, block: place, limit, at: self.waits(&warps) });
-            }
-            idle_rounds = if moved { 0 } else { idle_rounds + 1 };
-            if !moved && (!polled || idle_rounds > MAX_IDLE_ROUNDS) {
-                let kernel = self.program.name.clone();
-                return Err(Error::Deadlock { kernel, block: place, waits: self.waits(&warps) });
-            }
+        let Some(mut running) = under_way.pop_front() else { return Ok(report) };
+        match running.round()? {
+            Some(counts) => report.merge(&counts),
+            None => under_way.push_back(running),
         }
-    }
-
-    fn special(&self, which: Special, place: [u32; 3], warp: u32, lane: u32) -> u32 {
-        let LaunchConfig { grid, block, cluster, shared_bytes } = self.config;
-        let axis = |axis: u8| axis as usize % 3;
-        let in_cluster = |at: usize| place[at] % cluster[at];
-        match which {
-            Special::Tid(at) => unravel((warp * LANES as u32 + lane).into(), block)[axis(at)],
-            Special::Ntid(at) => block[axis(at)],
-            Special::Ctaid(at) => place[axis(at)],
-            Special::Nctaid(at) => grid[axis(at)],
-            Special::LaneId => lane,
-            Special::WarpId => warp,
-            Special::NwarpId => self.threads.div_ceil(LANES as u32),
-            Special::LanemaskEq => 1 << lane,
-            Special::LanemaskLe => u32::MAX >> (31 - lane),
-            Special::LanemaskLt => !(u32::MAX << lane),
-            Special::LanemaskGe => u32::MAX << lane,
-            Special::LanemaskGt => !(u32::MAX >> (31 - lane)),
-            Special::ClusterCtaid(at) => in_cluster(axis(at)),
-            Special::ClusterNctaid(at) => cluster[axis(at)],
-            Special::ClusterId(at) => place[axis(at)] / cluster[axis(at)],
-            Special::NclusterId(at) => grid[axis(at)] / cluster[axis(at)],
-            Special::ClusterCtarank => in_cluster(0) + cluster[0] * (in_cluster(1) + cluster[1] * in_cluster(2)),
-            Special::ClusterNctarank => cluster.iter().product(),
-            Special::DynamicSharedBytes => shared_bytes,
-            Special::TotalSharedBytes => self.shared_bytes,
-        }
-    }
-
-    /// What each warp waits for.
-    fn waits(&self, warps: &[Warp]) -> String {
-        let mut waits = Vec::new();
-        for warp in warps.iter().filter(|warp| !warp.done) {
-            for path in &warp.paths.list {
-                let place = self.program.place(path.at);
-                let what = match path.state {
-                    State::Ready => "runs".to_owned(),
-                    State::Converging => "waits for lanes of its warp".to_owned(),
-                    State::Barrier { id, .. } => format!("waits at barrier {id}"),
-                    State::Meeting { .. } | State::Free => continue,
-                };
-                waits.push(format!("warp {} (lanes {:#010x}) {what}, {place}", warp.index, path.lanes));
-            }
-        }
-        waits.join("; ")
     }
 }

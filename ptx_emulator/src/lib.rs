@@ -42,6 +42,7 @@ mod decode;
 mod error;
 mod execute;
 mod front;
+mod grid;
 mod launch;
 mod operation;
 mod paths;

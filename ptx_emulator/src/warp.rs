@@ -11,7 +11,7 @@ use crate::shadow::Threads;
 
 /// Instructions of one turn: enough that turns cost nothing, few enough that a warp which spins on memory lets the
 /// others go on.
-const TURN: u32 = 1 << 16;
+const TURN: u32 = 1 << 10;
 
 pub(crate) struct Warp {
     pub(crate) index: u32,

@@ -8,7 +8,7 @@ use super::names::{Names, RegKind, Slots, place};
 use super::operand::{Operand, Symbol, SymbolSpace, number};
 use crate::control;
 use crate::error::{Error, Result};
-use crate::program::{Instruction, Op, Param, Program};
+use crate::program::{Instruction, Op, Order, Param, Program, Space};
 
 /// Scopes in scopes, and vectors in vectors, that the front follows.
 const MAX_DEPTH: usize = 64;
@@ -491,7 +491,8 @@ impl<'a> Parser<'a> {
         program.local_bytes = kernel.local_bytes;
         program.shared_bytes = kernel.shared_bytes;
         program.ordered = program.code.iter().any(|instruction| match &instruction.op {
-            Op::Atomic(atomic) => atomic.space != crate::program::Space::Shared,
+            Op::Atomic(atomic) => atomic.space != Space::Shared,
+            Op::Load(access) | Op::Store(access) => access.order != Order::Weak && access.space != Space::Shared,
             _ => false,
         });
         program.files = Arc::clone(&self.files);

@@ -131,3 +131,28 @@ fn blocks_of_a_grid_have_their_indices() {
     let words: Vec<u32> = bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
     assert_eq!(words, (0..24 * 40).collect::<Vec<u32>>());
 }
+
+/// Each block waits for the next one, so that none can end before the last has begun.
+#[test]
+fn blocks_that_talk_to_each_other_take_turns() {
+    let module = Module::parse(&kernel(
+        "",
+        "mov.u32 %r1, %ctaid.x; mul.wide.u32 %rd1, %r1, 4; add.s64 %rd1, %rd1, %rd9;
+        setp.eq.b32 %p1, %r1, 99; mov.b32 %r2, 1; @%p1 bra READY;
+        WAIT: ld.acquire.gpu.global.b32 %r2, [%rd1+4]; setp.eq.b32 %p2, %r2, 0; @%p2 bra WAIT; add.u32 %r2, %r2, 1;
+        READY: st.release.gpu.global.b32 [%rd1], %r2;",
+    ))
+    .unwrap();
+    let device = Device::new(Arch::Sm80).with_instruction_limit(1 << 30);
+    let out = device.allocate(400).unwrap();
+    device.write(out, &[0; 400]).unwrap();
+    let config = LaunchConfig { grid: [100, 1, 1], ..LaunchConfig::default() };
+    let report = module.launch(&device, "k", config, &[&out.to_le_bytes()]).unwrap();
+    let mut bytes = [0; 400];
+    device.read(out, &mut bytes).unwrap();
+    let words: Vec<u32> = bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
+    assert_eq!(words, (1..=100).rev().collect::<Vec<u32>>());
+    // Even the number of times that they looked is always the same.
+    device.write(out, &[0; 400]).unwrap();
+    assert_eq!(module.launch(&device, "k", config, &[&out.to_le_bytes()]).unwrap(), report);
+}
