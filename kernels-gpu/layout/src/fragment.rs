@@ -2,10 +2,11 @@
 //!
 //! A warp holds a matrix in pieces, its fragments: some registers in each of 32 lanes, a 32-bit register having two
 //! 16-bit halves. Every map below goes from (lane, register, half) to the (row, column) of the element. With `group =
-//! lane / 4` and `thread = lane % 4`, all of them are made of one 8x8 matrix whose row is `group` and whose columns are
-//! `2 * thread` and `2 * thread + 1`: also what `ldmatrix` delivers.
+//! lane / 4` and `thread = lane % 4`, those of 16-bit elements and of accumulators are made of one 8x8 matrix whose row is
+//! `group` and whose columns are `2 * thread` and `2 * thread + 1`: also what `ldmatrix` delivers. TF32 elements fill a
+//! register each; their 8x4 matrix has the row `group` and the column `thread`.
 //!
-//! The maps of `mma` and `ldmatrix` are those of the PTX ISA ("Matrix fragments for mma.m16n8k16"). Those of `wmma` are
+//! The maps of `mma` and `ldmatrix` are those of the PTX ISA ("Matrix fragments for mma.m16n8k16", ".. mma.m16n8k8"). Those of `wmma` are
 //! left open by the ISA; the ones here are measured on sm_90 for PTX of sm_80 and sm_90a, and the tests on the card
 //! compare every register with them.
 
@@ -44,6 +45,18 @@ pub const fn mma_m16n8k16_b(lane: u32, register: u32, half: u32) -> (u32, u32) {
 pub const fn mma_m16n8k16_c(lane: u32, register: u32) -> (u32, u32) {
     let (row, column) = ldmatrix(lane, register % 2);
     (row + register / 2 * 8, column)
+}
+
+/// The element of A, 16x8 of TF32, in `register` 0 to 3 of `mma.m16n8k8`, as (row, k).
+#[inline(always)]
+pub const fn mma_m16n8k8_tf32_a(lane: u32, register: u32) -> (u32, u32) {
+    (lane / 4 + register % 2 * 8, lane % 4 + register / 2 * 4)
+}
+
+/// The element of B, 8x8 of TF32, in `register` 0 or 1 of `mma.m16n8k8`, as (k, column).
+#[inline(always)]
+pub const fn mma_m16n8k8_tf32_b(lane: u32, register: u32) -> (u32, u32) {
+    (lane % 4 + register * 4, lane / 4)
 }
 
 /// A shape of `wmma`: D, m x n, is A, m x k, times B, k x n, plus C.
@@ -179,6 +192,8 @@ mod tests {
         assert_covers("mma a", 16, 16, halves(4).map(|(lane, register, half)| mma_m16n8k16_a(lane, register, half)));
         assert_covers("mma b", 16, 8, halves(2).map(|(lane, register, half)| mma_m16n8k16_b(lane, register, half)));
         assert_covers("mma c", 16, 8, words(4).map(|(lane, register)| mma_m16n8k16_c(lane, register)));
+        assert_covers("mma tf32 a", 16, 8, words(4).map(|(lane, register)| mma_m16n8k8_tf32_a(lane, register)));
+        assert_covers("mma tf32 b", 8, 8, words(2).map(|(lane, register)| mma_m16n8k8_tf32_b(lane, register)));
         for s in WmmaShape::ALL {
             let a = halves(s.a_registers()).map(|(lane, register, half)| s.a(lane, register, half));
             assert_covers("wmma a", s.m(), s.k(), a);
