@@ -97,9 +97,8 @@ fn mma<T: Half>(probe: &Probe<'_>) -> Result<(), Failed> {
 fn mma_tf32(probe: &Probe<'_>) -> Result<(), Failed> {
     for seed in 0..8 {
         let [a, b, c] = [3 * seed, 3 * seed + 1, 3 * seed + 2];
-        let matrix = |seed, rows: u32| -> Vec<f32> {
-            (0..rows * 8).map(|i| entry(seed, i / 8, i % 8) as f32).collect()
-        };
+        let matrix =
+            |seed, rows: u32| -> Vec<f32> { (0..rows * 8).map(|i| entry(seed, i / 8, i % 8) as f32).collect() };
         let (a_buffer, b_buffer) = (probe.upload(&matrix(a, 16))?, probe.upload(&matrix(b, 8))?);
         let c_buffer = probe.upload(&matrix(c, 16))?;
         let params: [&dyn KernelParam; 3] = [&a_buffer.as_raw(), &b_buffer.as_raw(), &c_buffer.as_raw()];
