@@ -61,7 +61,7 @@ fn tf32(probe: &Probe<'_>) -> Result<(), Failed> {
     const STEP: u32 = 1 << 13;
     // Every step of the smallest and of a few other binades, and one more.
     let exponents = [0, 1, 126, 127, 128, 253];
-    let exact = |exponent: u32| move |fraction| f32::from_bits(exponent << 23 | fraction * STEP);
+    let exact = |exponent: u32| move |fraction| f32::from_bits((exponent << 23) + fraction * STEP);
     let exact: Vec<f32> = exponents.iter().flat_map(|&exponent| (0..=1024).map(exact(exponent))).collect();
     let mut values = around_ties(&exact);
     values.retain(|value| value.is_finite() && value.abs() < f32::MAX);

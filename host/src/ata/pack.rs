@@ -249,16 +249,16 @@ pub(super) fn rounded(precision: Precision, element: f32, exponent: i32) -> f32 
 
 /// The TF32 number nearest to a finite one, ties away from zero; the largest finite one where that would be infinite.
 fn tf32(value: f32) -> f32 {
-    let nearest = cut(f32::from_bits(value.to_bits() + (TF32_DROPPED + 1) / 2));
+    let nearest = cut(f32::from_bits(value.to_bits() + TF32_STEP / 2));
     if nearest.is_finite() { nearest } else { cut(value) }
 }
 
-/// The bits of an f32 that a TF32 number does not have.
-const TF32_DROPPED: u32 = (1 << 13) - 1;
+/// The distance of two TF32 numbers, as a number of f32 in between: an f32 has 13 bits more.
+const TF32_STEP: u32 = 1 << 13;
 
 /// The TF32 number next to a number on the side of 0.
 fn cut(value: f32) -> f32 {
-    f32::from_bits(value.to_bits() & !TF32_DROPPED)
+    f32::from_bits(value.to_bits() & !(TF32_STEP - 1))
 }
 
 #[cfg(test)]
@@ -295,10 +295,11 @@ mod tests {
         };
         for (index, range) in packed.starts.windows(2).enumerate() {
             let (channel, pair_row) = (index / pair_rows(matrix), index % pair_rows(matrix));
-            for used in packed.uses.chunks_exact(2).take(range[1] as usize).skip(range[0] as usize) {
-                let (pair, block) = (used[0] as usize, (used[1] >> 2) as usize);
+            let (uses, _) = packed.uses.as_chunks::<2>();
+            for &[pair, code] in &uses[range[0] as usize..range[1] as usize] {
+                let (pair, block) = (pair as usize, (code >> 2) as usize);
                 for (row, column) in (0..PAIR_ROWS).flat_map(|row| (0..BLOCK).map(move |column| (row, column))) {
-                    let place = match used[1] & 3 {
+                    let place = match code & 3 {
                         0 => [channel, pair_row * PAIR_ROWS + row, block * BLOCK + column],
                         code => {
                             let second = (code >> 1) as usize;

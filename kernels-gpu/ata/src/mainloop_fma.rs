@@ -8,7 +8,7 @@ use cuda_std::convert::fma;
 use cuda_std::warp::quad_sum;
 use layout::ata::{ATA, AtaArgs, AtaUnit};
 
-use crate::pairs::{Kind, Use, load_pair, load_uses, lower_operand, upper_operand};
+use crate::pairs::{Use, load_pair, load_uses, lower_operand, upper_operand};
 use crate::sums::{WarpSums, store_result};
 use crate::vector::FrameRow;
 use crate::work::{Work, lane, warp};
@@ -38,30 +38,25 @@ pub(crate) unsafe fn product<const ROW: usize, const CHUNKS: usize, const FRAMES
         let uses: [Use; DEPTH] = unsafe { load_uses(args, at, warps, work.end) };
         let mut pairs = [[[0u32; 4]; CHUNKS]; DEPTH];
         for i in 0..DEPTH {
-            if uses[i].kind() != Kind::None {
+            if uses[i].is_some() {
                 // SAFETY: as above.
                 pairs[i] = unsafe { load_pair(args, precision, uses[i]) };
             }
         }
         for i in 0..DEPTH {
-            let kind = uses[i].kind();
             for frame in 0..FRAMES {
-                match kind {
-                    Kind::None => {}
-                    Kind::Upper => {
-                        // SAFETY: a stored pair starts before n.
-                        let x = unsafe { rows[frame].load(uses[i].block()) };
-                        upper[frame] = multiply_upper::<ROW, CHUNKS>(upper[frame], x, &pairs[i]);
+                if uses[i].is_lower() {
+                    // SAFETY: a stored pair starts before n; what is beyond reads as zero.
+                    let x = unsafe { [rows[frame].load(uses[i].block()), rows[frame].load(uses[i].block() + 1)] };
+                    if uses[i].is_second() {
+                        lower[frame][1] = multiply_lower::<ROW, CHUNKS>(lower[frame][1], x, &pairs[i]);
+                    } else {
+                        lower[frame][0] = multiply_lower::<ROW, CHUNKS>(lower[frame][0], x, &pairs[i]);
                     }
-                    Kind::LowerFirst | Kind::LowerSecond => {
-                        // SAFETY: as above; what is beyond n reads as zero.
-                        let x = unsafe { [rows[frame].load(uses[i].block()), rows[frame].load(uses[i].block() + 1)] };
-                        if kind == Kind::LowerFirst {
-                            lower[frame][0] = multiply_lower::<ROW, CHUNKS>(lower[frame][0], x, &pairs[i]);
-                        } else {
-                            lower[frame][1] = multiply_lower::<ROW, CHUNKS>(lower[frame][1], x, &pairs[i]);
-                        }
-                    }
+                } else if uses[i].is_some() {
+                    // SAFETY: as above.
+                    let x = unsafe { rows[frame].load(uses[i].block()) };
+                    upper[frame] = multiply_upper::<ROW, CHUNKS>(upper[frame], x, &pairs[i]);
                 }
             }
         }
@@ -74,12 +69,12 @@ pub(crate) unsafe fn product<const ROW: usize, const CHUNKS: usize, const FRAMES
         for frame in 0..FRAMES {
             upper[frame] = upper[frame].map(|part| quad_sum(part));
             lower[frame] = lower[frame].map(|block| block.map(|part| quad_sum(part)));
-            if lane() % 4 == 0 {
+            if lane().is_multiple_of(4) {
                 sums.store_upper(frame as u32, upper[frame]);
             }
         }
         sums.sync();
-        if lane() % 4 == 0 {
+        if lane().is_multiple_of(4) {
             for frame in 0..FRAMES {
                 for block in 0..2 {
                     sums.add_lower(frame as u32, block as u32, lower[frame][block]);

@@ -28,7 +28,7 @@ use cuda_std::convert::tf32_from_f32;
 use cuda_std::ptx::mma::m16n8k8_tf32;
 use layout::ata::{ATA, AtaArgs, AtaUnit, MMA_FRAMES, Precision};
 
-use crate::pairs::{Kind, Use, load_pair, load_uses, lower_operand, upper_operand};
+use crate::pairs::{Use, load_pair, load_uses, lower_operand, upper_operand};
 use crate::sums::{WarpSums, store_result};
 use crate::vector::FrameRow;
 use crate::work::{Work, lane, warp};
@@ -54,13 +54,13 @@ pub(crate) unsafe fn product<const ROW: usize, const CHUNKS: usize, const TILES:
     let mut upper = [[[0f32; 4]; 2]; TILES];
     let mut lower = [[[0f32; 4]; 2]; TILES];
     let mut at = work.begin + warp();
-    // SAFETY (of the loop): the uses are those of the pair row, and all lanes of the warp take the same ones together.
+    // SAFETY: the uses are those of the pair row, and all lanes of the warp take the same ones together; so too in the loop.
     let mut uses: [Use; DEPTH] = unsafe { load_uses(args, at, warps, work.end) };
     while at < work.end {
         let mut pairs = [[[0u32; 4]; CHUNKS]; DEPTH];
         let mut x = [[[[0f32; 4]; 2]; TILES]; DEPTH];
         for i in 0..DEPTH {
-            if uses[i].kind() != Kind::None {
+            if uses[i].is_some() {
                 // SAFETY: see above.
                 pairs[i] = unsafe { load_pair(args, precision, uses[i]) };
                 for tile in 0..TILES {
@@ -79,28 +79,21 @@ pub(crate) unsafe fn product<const ROW: usize, const CHUNKS: usize, const TILES:
         // SAFETY: see above.
         let next = unsafe { load_uses(args, at, warps, work.end) };
         for i in 0..DEPTH {
-            let kind = uses[i].kind();
+            // Tests of bits: LLVM makes a table in memory of a `match`.
             for tile in 0..TILES {
                 // SAFETY: see above.
                 unsafe {
-                    match kind {
-                        Kind::None => {}
-                        Kind::Upper => {
-                            let b = operand::<ROW>(x[i][tile][0]);
-                            for part in 0..2 {
-                                upper[tile][part] = multiply(
-                                    upper[tile][part],
-                                    b,
-                                    |term, step| upper_operand(&pairs[i], precision, term, part, step),
-                                    precision,
-                                );
-                            }
-                        }
-                        Kind::LowerFirst => {
+                    if uses[i].is_lower() {
+                        if uses[i].is_second() {
+                            lower[tile][1] = multiply_lower::<ROW, CHUNKS>(lower[tile][1], x[i][tile], &pairs[i]);
+                        } else {
                             lower[tile][0] = multiply_lower::<ROW, CHUNKS>(lower[tile][0], x[i][tile], &pairs[i]);
                         }
-                        Kind::LowerSecond => {
-                            lower[tile][1] = multiply_lower::<ROW, CHUNKS>(lower[tile][1], x[i][tile], &pairs[i]);
+                    } else if uses[i].is_some() {
+                        let b = operand::<ROW>(x[i][tile][0]);
+                        for part in 0..2 {
+                            let a = |term, step| upper_operand(&pairs[i], precision, term, part, step);
+                            upper[tile][part] = multiply(upper[tile][part], b, a, precision);
                         }
                     }
                 }

@@ -10,19 +10,6 @@ use layout::ata::{
 
 use crate::work::lane;
 
-/// What is to be done with a pair.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Nothing: there is no use of this number.
-    None,
-    /// The pair times X.
-    Upper,
-    /// The transposed pair times X, for the first block of the rows.
-    LowerFirst,
-    /// The transposed pair times X, for the second block of the rows.
-    LowerSecond,
-}
-
 /// One use of a pair: the pair's number and the code of [`layout::ata::PairUse`].
 #[derive(Clone, Copy)]
 pub(crate) struct Use {
@@ -34,19 +21,22 @@ impl Use {
     /// No use. No encoded one has bit 1 without bit 0.
     pub(crate) const NONE: Use = Use { pair: 0, code: 2 };
 
+    /// Whether there is a use.
     #[inline(always)]
-    pub(crate) fn kind(self) -> Kind {
-        match self.code & 3 {
-            0 => Kind::Upper,
-            1 => Kind::LowerFirst,
-            2 => Kind::None,
-            _ => Kind::LowerSecond,
-        }
+    pub(crate) fn is_some(self) -> bool {
+        self.code & 3 != Use::NONE.code
     }
 
+    /// Whether the pair is transposed; not where there is no use.
     #[inline(always)]
     pub(crate) fn is_lower(self) -> bool {
         self.code & 1 != 0
+    }
+
+    /// Whether a transposed pair is for the second block of the rows.
+    #[inline(always)]
+    pub(crate) fn is_second(self) -> bool {
+        self.code & 2 != 0
     }
 
     /// The block of X that is read; for a lower use the first of two.
