@@ -145,29 +145,33 @@ fn operand<const ROW: usize>(x: [f32; 4]) -> Operand {
     Operand { nearest, rest }
 }
 
-/// Adds the product of 16 elements of k, in two steps. With two terms the small products come first.
+/// Adds the product of 16 elements of k, in two steps.
+///
+/// With two terms the products are summed from zero, the small ones first, and added to the sum by f32 additions: tensor cores cut
+/// off what f32 arithmetic rounds, which adds up along a chain and would be the largest error of this precision.
 ///
 /// # Safety
 /// All lanes of the warp execute this call together.
 #[inline(always)]
-unsafe fn multiply(
-    mut sum: [f32; 4],
-    b: Operand,
-    a: impl Fn(usize, usize) -> [u32; 4],
-    precision: Precision,
-) -> [f32; 4] {
+unsafe fn multiply(sum: [f32; 4], b: Operand, a: impl Fn(usize, usize) -> [u32; 4], precision: Precision) -> [f32; 4] {
+    let mut products = if precision.terms() > 1 { [0.0; 4] } else { sum };
     for step in 0..2 {
         let pair = |words: [u32; 4]| [words[2 * step], words[2 * step + 1]];
         // SAFETY: as required of the caller.
         unsafe {
             if precision.terms() > 1 {
-                sum = m16n8k8_tf32(a(1, step), pair(b.nearest), sum);
-                sum = m16n8k8_tf32(a(0, step), pair(b.rest), sum);
+                products = m16n8k8_tf32(a(1, step), pair(b.nearest), products);
+                products = m16n8k8_tf32(a(0, step), pair(b.rest), products);
             }
-            sum = m16n8k8_tf32(a(0, step), pair(b.nearest), sum);
+            products = m16n8k8_tf32(a(0, step), pair(b.nearest), products);
         }
     }
-    sum
+    if precision.terms() > 1 {
+        for i in 0..4 {
+            products[i] += sum[i];
+        }
+    }
+    products
 }
 
 /// Adds the product of a transposed pair and two blocks of X.
