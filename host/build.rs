@@ -3,7 +3,7 @@
 use cuda_builder::Arch;
 
 /// The device crates, each of which is one kernel family.
-const FAMILIES: &[&str] = &["kernels-gpu/attention"];
+const FAMILIES: &[&str] = &["kernels-gpu/ata", "kernels-gpu/attention"];
 
 fn main() {
     let enabled = |arch: &Arch| {

@@ -6,10 +6,15 @@ use std::collections::BTreeMap;
 use cuda_builder::ptx::{Entry, Module};
 use ferrotile::embedded_ptx;
 use layout::Arch;
+use layout::ata::{ATA, AtaUnit};
 use layout::attention::{ATTENTION, AttentionKernel, AttentionVariant, PvUnit, TileCopy};
 
 fn attention(arch: Arch) -> Module {
-    Module::parse(embedded_ptx("attention", arch).expect("every architecture is embedded by default")).unwrap()
+    module("attention", arch)
+}
+
+fn module(family: &str, arch: Arch) -> Module {
+    Module::parse(embedded_ptx(family, arch).expect("every architecture is embedded by default")).unwrap()
 }
 
 /// Calls `check` with every row and its entry, on every architecture.
@@ -82,4 +87,32 @@ fn instructions_are_those_of_the_algorithm() {
         // A 16-byte load moves a chunk through registers; no other row has one.
         assert_eq!(entry.count("ld.global.v4") > 0, tile.copy == TileCopy::ThroughRegisters, "{row}");
     });
+}
+
+#[test]
+fn ata_entries_are_the_rows_with_their_bounds_and_instructions() {
+    for arch in Arch::ALL {
+        let module = module("ata", arch);
+        assert_eq!((module.version, module.target.as_str()), (arch.ptx_version(), arch.target_cpu()));
+        assert!(module.functions.is_empty() && module.extern_functions.is_empty(), "{arch}: everything is inlined");
+        assert_eq!(module.entries.len(), ATA.len(), "{arch}");
+        for row in ATA {
+            let entry = module.entry(row.name).unwrap_or_else(|| panic!("{arch}: no entry for the row {row}"));
+            assert_eq!((entry.max_threads, entry.min_blocks), (Some(row.threads()), Some(row.min_blocks)), "{row}");
+            assert!(!entry.uses_local, "{row} uses local memory");
+            assert_eq!(entry.generic_accesses(), 0, "{row} has generic accesses");
+            assert_eq!(entry.count("bar.sync"), 1, "{row}: the sums of the warps meet once");
+            assert_eq!((entry.count("atom"), entry.count("red")), (0, 0), "{row} has atomics");
+            // 32x16 by 16x8 takes four products of m16n8k8, three times as many with two terms; as it is, and transposed for
+            // either block.
+            let products = if row.precision.terms() > 1 { 3 } else { 1 };
+            let expected = match row.unit {
+                AtaUnit::Mma => 3 * 4 * products * row.frame_tiles() * row.depth,
+                AtaUnit::Fma => 0,
+            };
+            assert_eq!(entry.count("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"), expected, "{row}");
+            // Pairs come in 16-byte loads.
+            assert!(entry.count("ld.global.nc.v4") >= row.depth * row.precision.chunks(), "{row}");
+        }
+    }
 }

@@ -51,6 +51,7 @@ const SM_80: &[Instructions] = &[
         "convert_narrow",
         &[("cvt.rn.f16.f32", 1), ("cvt.rn.bf16.f32", 1), ("cvt.rn.f16x2.f32", 1), ("cvt.rn.bf16x2.f32", 1)],
     ),
+    ("convert_tf32", &[("cvt.rna.tf32.f32", 1)]),
     // The value alone and the lower one of the pair are the same: pure conversions are done once.
     ("convert_widen", &[("cvt.f32.f16", 2)]),
     (
@@ -80,6 +81,7 @@ const SM_80: &[Instructions] = &[
     ("ldmatrix_x4_trans", &[("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16", 1)]),
     ("mma_m16n8k16_f16", &[("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", 1), ("mma", 1)]),
     ("mma_m16n8k16_bf16", &[("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", 1), ("mma", 1)]),
+    ("mma_m16n8k8_tf32", &[("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", 1), ("mma", 1)]),
     ("wmma_from_ldmatrix_f16", &[("ldmatrix", 2), ("wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32", 1)]),
     ("wmma_from_ldmatrix_bf16", &[("ldmatrix", 2), ("wmma.mma.sync.aligned.row.col.m16n16k16.f32.bf16.bf16.f32", 1)]),
 ];

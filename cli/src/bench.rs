@@ -10,6 +10,7 @@ use half::{bf16, f16};
 use indicatif::{ProgressBar, ProgressStyle};
 use layout::attention::AttentionVariant;
 
+use crate::bench_ata::{self, AtaBenchArgs};
 use crate::case::Case;
 use crate::measure::{Repeats, Timer};
 use crate::on_card::CardProblem;
@@ -32,6 +33,8 @@ pub(crate) struct BenchArgs {
 enum Family {
     /// Measures attention.
     Attention(AttentionBenchArgs),
+    /// Measures products with symmetric block matrices.
+    Ata(AtaBenchArgs),
 }
 
 /// What to measure and how.
@@ -88,7 +91,13 @@ struct Job {
 
 /// Measures and prints.
 pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
-    let Family::Attention(args) = &args.family;
+    match &args.family {
+        Family::Attention(args) => run_attention(args),
+        Family::Ata(args) => bench_ata::run(args),
+    }
+}
+
+fn run_attention(args: &AttentionBenchArgs) -> anyhow::Result<()> {
     let cases = if args.cases.is_empty() { Case::defaults(args.all) } else { args.cases.clone() };
     let jobs = jobs(&cases, &args.variants)?;
     if let Some(path) = &args.json {

@@ -13,7 +13,7 @@ use crate::table::table;
 /// Compares two files of benchmark results: how many times faster the best of OURS is than each entry of BASELINE.
 #[derive(Debug, Args)]
 pub(crate) struct CompareArgs {
-    /// Results of `ferrotile bench attention --json`.
+    /// Results of `ferrotile bench .. --json`.
     ours: PathBuf,
     /// Results to compare with, of the same form, from the same machine.
     baseline: PathBuf,

@@ -5,6 +5,7 @@
 
 mod attention;
 mod bench;
+mod bench_ata;
 mod case;
 mod compare;
 mod demo;

@@ -200,6 +200,27 @@ pub enum Error {
         /// What is allowed, and what to do.
         expected: String,
     },
+    /// A matrix that must be symmetric is not.
+    #[error(
+        "{op}: elements ({row}, {column}) and ({column}, {row}) of channel {channel} are {got} and {mirrored}, which differ by \
+         more than {tolerance}"
+    )]
+    Asymmetric {
+        /// The operation.
+        op: &'static str,
+        /// The channel.
+        channel: usize,
+        /// The row of the first element.
+        row: usize,
+        /// The column of the first element.
+        column: usize,
+        /// The first element.
+        got: f32,
+        /// The element on the other side of the diagonal.
+        mirrored: f32,
+        /// The largest difference allowed.
+        tolerance: f32,
+    },
     /// An operation is not compiled for an element type.
     #[error("{op}: no compiled variant for {dtype}; convert to {}", join(compiled))]
     NoVariant {

@@ -28,6 +28,7 @@
 //! CUDA_LIBRARY_PATH = "/path/to/ferrotile/host/stub"
 //! ```
 
+mod ata;
 mod attention;
 mod backend;
 mod buffer;
@@ -44,12 +45,14 @@ mod tensor;
 mod tensor_map;
 pub mod tolerance;
 
+pub use ata::{AtaOptions, AtaPlan, DeviceBlockMatrix, PairClasses, SymmetricBlockMatrix, ata_variants};
 pub use attention::{AttentionOptions, AttentionPlan, AttentionProblem, Layout, attention, attention_variants};
 pub use buffer::{Buffer, PinnedBuffer};
 pub use element::{Element, Float};
 pub use error::{DriverError, Error, Result};
 pub use gpu::Gpu;
 pub use launch::{Kernel, KernelAttributes, KernelParam, LaunchConfig, Module};
+pub use layout::ata::Precision;
 pub use layout::attention::Mask;
 pub use layout::swizzle::Swizzle;
 pub use layout::{Arch, Dtype};

@@ -1,10 +1,10 @@
-//! Attention on the CPU: what the kernels are measured against.
+//! The operations on the CPU: what the kernels are measured against.
 
 use std::slice::ChunksExact;
 
 use layout::Dtype;
 use layout::attention::Mask;
-use ndarray::{Array3, Array4, ArrayView4, LinalgScalar};
+use ndarray::{Array3, Array4, ArrayView3, ArrayView4, LinalgScalar};
 use rayon::prelude::*;
 
 use crate::element::round;
@@ -79,6 +79,24 @@ pub fn attention_rounded(
         max + sum.ln()
     });
     (out.mapv(f64::from), lse.mapv(f64::from))
+}
+
+/// Computes `Y = A X` in f64: A is `[channels, n, n]`, X and Y are `[frames, channels, n]`.
+///
+/// # Panics
+/// Where the shapes do not fit together.
+#[must_use]
+pub fn ata(a: ArrayView3<'_, f64>, x: ArrayView3<'_, f64>) -> Array3<f64> {
+    let (frames, channels, n) = x.dim();
+    assert_eq!(a.dim(), (channels, n, n), "A does not fit X");
+    let (a, x) = (a.as_standard_layout(), x.as_standard_layout());
+    let [a, x] = [&a, &x].map(|array| array.as_slice().expect("standard layout is contiguous"));
+    let element = |index: usize| {
+        let (vector, row) = (index / n, index % n);
+        dot(&a[(vector % channels * n + row) * n..][..n], &x[vector * n..][..n])
+    };
+    let y = (0..frames * channels * n).into_par_iter().map(element).collect();
+    Array3::from_shape_vec((frames, channels, n), y).expect("one number an index")
 }
 
 /// Computes each query row by `row(query, keys, values, out)`, which is given the keys and values that the row sees, at least
@@ -201,6 +219,14 @@ mod tests {
         let (out, lse) = attention(q.view(), k.view(), v.view(), Mask::Full, 1.0);
         assert!((out[[0, 0, 0, 0]] - 2.0).abs() < 1e-15 && (out[[0, 0, 0, 1]] - 6.0).abs() < 1e-15);
         assert!((lse[[0, 0, 0]] - 4f64.ln()).abs() < 1e-15);
+    }
+
+    #[test]
+    fn a_product_of_two_channels_by_hand() {
+        let a = array![[[1.0, 2.0], [2.0, -1.0]], [[0.0, 3.0], [3.0, 5.0]]];
+        let x = array![[[1.0, 1.0], [2.0, 0.0]], [[0.0, 4.0], [1.0, 1.0]], [[0.0, 0.0], [0.0, 1.0]]];
+        let y = array![[[3.0, 1.0], [0.0, 6.0]], [[8.0, -4.0], [3.0, 8.0]], [[0.0, 0.0], [3.0, 5.0]]];
+        assert_eq!(ata(a.view(), x.view()), y);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! happens to be exact: `max|out - ref| <= 2 * max|obvious - ref| + atol(dtype)`.
 
 use layout::Dtype;
+use layout::ata::Precision;
 
 /// The error that is always allowed: the distance from 1 to the next value of `dtype`, so that a result of about 1 may be
 /// rounded to either of its neighbours.
@@ -30,6 +31,23 @@ pub fn limit(dtype: Dtype, reference_error: f64) -> f64 {
 #[must_use]
 pub fn lse_limit(largest: f64, reference_error: f64) -> f64 {
     2.0 * reference_error + largest * (-22f64).exp2() + (-16f64).exp2()
+}
+
+/// The largest error of an element of `Y = A X` where `magnitude` is the same element of `|A| |X|`, `terms` the elements of its
+/// row of A, and A is exactly what the kernel stores ([`crate::SymmetricBlockMatrix::rounded`]).
+///
+/// X is rounded to 11 bits (2^-11 of each product), or to 22 (2^-22, and as much for the product of the two small terms that is
+/// left out). A lane adds every 32nd product at most, then lanes and warps are added; each addition drops at most 2^-23 of the
+/// magnitude, as tensor cores cut off where f32 arithmetic rounds. What is below the normal numbers may be lost.
+#[must_use]
+pub fn ata_limit(precision: Precision, magnitude: f64, terms: usize) -> f64 {
+    let of_x = match precision {
+        Precision::F32 => 0.0,
+        Precision::Tf32 | Precision::F16 | Precision::Bf16 => (-11f64).exp2(),
+        Precision::Tf32x3 => (-21f64).exp2(),
+    };
+    let of_sums = (terms as f64 / 32.0 + 16.0) * (-23f64).exp2();
+    magnitude * (of_x + of_sums) + terms as f64 * f64::from(f32::MIN_POSITIVE)
 }
 
 /// The largest absolute error of an element.

@@ -9,6 +9,7 @@ use crate::{Probe, Test, expect_equal, row_of};
 
 pub(crate) const TESTS: &[Test] = &[
     Test::new("convert_narrow", narrow),
+    Test::new("convert_tf32", tf32),
     Test::new("convert_widen", widen),
     Test::new("convert_fp8_narrow", fp8_narrow).since(Arch::Sm89),
     Test::new("convert_fp8_widen", fp8_widen).since(Arch::Sm89),
@@ -53,6 +54,24 @@ fn canonical(bits: u32, infinity: u32) -> u32 {
 
 fn canonical_pair(pair: u32, infinity: u32) -> u32 {
     canonical(pair & 0xffff, infinity) | canonical(pair >> 16, infinity) << 16
+}
+
+/// The lower 13 bits of a result count for nothing, so they are not compared.
+fn tf32(probe: &Probe<'_>) -> Result<(), Failed> {
+    const STEP: u32 = 1 << 13;
+    // Every step of the smallest and of a few other binades, and one more.
+    let exponents = [0, 1, 126, 127, 128, 253];
+    let exact = |exponent: u32| move |fraction| f32::from_bits((exponent << 23) + fraction * STEP);
+    let exact: Vec<f32> = exponents.iter().flat_map(|&exponent| (0..=1024).map(exact(exponent))).collect();
+    let mut values = around_ties(&exact);
+    values.retain(|value| value.is_finite() && value.abs() < f32::MAX);
+    let input = probe.upload(&values)?;
+    let len = values.len() as u32;
+    let got = probe.run(&one_thread_each(values.len()), values.len(), &[&input.as_raw(), &len])?;
+    let got: Vec<u32> = got.into_iter().map(|bits| bits / STEP).collect();
+    // The sign is apart from the magnitude, so adding half a step rounds ties away from zero.
+    let expected: Vec<u32> = values.iter().map(|value| (value.to_bits() + STEP / 2) / STEP).collect();
+    expect_equal(&got, &expected, |at| format!("{:e}", values[at]))
 }
 
 fn narrow(probe: &Probe<'_>) -> Result<(), Failed> {

@@ -17,6 +17,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("ldmatrix_x4_trans", |probe| ldmatrix(probe, 4, true)),
     Test::new("mma_m16n8k16_f16", mma::<f16>),
     Test::new("mma_m16n8k16_bf16", mma::<bf16>),
+    Test::new("mma_m16n8k8_tf32", mma_tf32),
     Test::new("wmma_from_ldmatrix_f16", wmma_from_ldmatrix::<f16>),
     Test::new("wmma_from_ldmatrix_bf16", wmma_from_ldmatrix::<bf16>),
 ];
@@ -86,6 +87,25 @@ fn mma<T: Half>(probe: &Probe<'_>) -> Result<(), Failed> {
         let expected: Vec<u32> = (0..16 * 8)
             .map(|i| (i / 8, i % 8))
             .map(|(row, column)| product(16, |k| entry(a, row, k), |k| entry(b, k, column), entry(c, row, column)))
+            .map(f32::to_bits)
+            .collect();
+        expect_equal(&got, &expected, |at| format!("row {}, column {}", at / 8, at % 8))?;
+    }
+    Ok(())
+}
+
+fn mma_tf32(probe: &Probe<'_>) -> Result<(), Failed> {
+    for seed in 0..8 {
+        let [a, b, c] = [3 * seed, 3 * seed + 1, 3 * seed + 2];
+        let matrix =
+            |seed, rows: u32| -> Vec<f32> { (0..rows * 8).map(|i| entry(seed, i / 8, i % 8) as f32).collect() };
+        let (a_buffer, b_buffer) = (probe.upload(&matrix(a, 16))?, probe.upload(&matrix(b, 8))?);
+        let c_buffer = probe.upload(&matrix(c, 16))?;
+        let params: [&dyn KernelParam; 3] = [&a_buffer.as_raw(), &b_buffer.as_raw(), &c_buffer.as_raw()];
+        let got = probe.run(&WARP, 16 * 8, &params)?;
+        let expected: Vec<u32> = (0..16 * 8)
+            .map(|i| (i / 8, i % 8))
+            .map(|(row, column)| product(8, |k| entry(a, row, k), |k| entry(b, k, column), entry(c, row, column)))
             .map(f32::to_bits)
             .collect();
         expect_equal(&got, &expected, |at| format!("row {}, column {}", at / 8, at % 8))?;

@@ -2,6 +2,7 @@
 
 use cuda_builder::Arch;
 use cuda_builder::ptxas::EntryReport;
+use layout::ata::ATA;
 use layout::attention::{ATTENTION, MAX_REGISTERS};
 
 /// What the row of a variant table grants an entry.
@@ -17,8 +18,17 @@ pub(crate) struct Budget {
 
 /// The budget of an entry; `None` for one without a row, such as a probe.
 pub(crate) fn budget(entry: &str) -> Option<Budget> {
-    let row = ATTENTION.iter().find(|row| row.name == entry)?;
-    Some(Budget { registers: MAX_REGISTERS, threads: row.threads(), dynamic_shared_bytes: row.smem().total_bytes() })
+    let attention = ATTENTION.iter().find(|row| row.name == entry).map(|row| Budget {
+        registers: MAX_REGISTERS,
+        threads: row.threads(),
+        dynamic_shared_bytes: row.smem().total_bytes(),
+    });
+    let ata = ATA.iter().find(|row| row.name == entry).map(|row| Budget {
+        registers: row.max_registers(),
+        threads: row.threads(),
+        dynamic_shared_bytes: row.smem().total_bytes(),
+    });
+    attention.or(ata)
 }
 
 /// How many blocks of the entry fit on one multiprocessor. Registers are allotted to a warp in units of 256 within one of four

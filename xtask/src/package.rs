@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
 const MEMBERS: [&str; 4] = ["kernels-gpu/layout", "cuda_builder", "host", "cli"];
 
 /// The kernel families whose PTX the library embeds.
-const FAMILIES: [&str; 1] = ["kernels-gpu/attention"];
+const FAMILIES: [&str; 2] = ["kernels-gpu/ata", "kernels-gpu/attention"];
 
 /// What else belongs to it.
 const FILES: [&str; 6] =

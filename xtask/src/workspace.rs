@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 /// The device crates: the kernel families, and the probes of the PTX wrappers.
-pub(crate) const DEVICE_CRATES: [&str; 2] = ["attention", "probes"];
+pub(crate) const DEVICE_CRATES: [&str; 3] = ["ata", "attention", "probes"];
 
 /// The root of the workspace.
 pub(crate) fn root() -> &'static Path {

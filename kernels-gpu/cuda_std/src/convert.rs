@@ -10,7 +10,7 @@
 //! }
 //! ```
 //!
-//! All conversions to a narrower type round to nearest, ties to even. f16 and bf16 overflow to infinity; the 8-bit
+//! Conversions to a narrower type round to nearest, ties to even (TF32: ties away from zero). f16 and bf16 overflow to infinity; the 8-bit
 //! formats saturate at their largest finite value.
 
 use core::arch::asm;
@@ -179,6 +179,20 @@ pub fn bf16_from_f32(value: f32) -> u16 {
 #[inline(always)]
 pub fn bf16_to_f32(bits: u16) -> f32 {
     f32::from_bits((bits as u32) << 16)
+}
+
+/// Rounds an f32 value to TF32 (10 fraction bits), ties away from zero, giving the bits of an f32.
+///
+/// PTX: `cvt.rna.tf32.f32` (PTX 7.0, sm_80).
+#[inline(always)]
+pub fn tf32_from_f32(value: f32) -> u32 {
+    let bits: u32;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!("cvt.rna.tf32.f32 {0}, {1};", lateout(reg32) bits, in(reg32) value,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    bits
 }
 
 /// Rounds two f32 values to e4m3, saturating at 448, in one 16-bit register: `lo` is bits 0 to 7.

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arch;
+pub mod ata;
 pub mod attention;
 pub mod dtype;
 pub mod fragment;

@@ -19,6 +19,19 @@ pub unsafe fn convert_narrow(out: *mut [u32; 4], input: *const f32, len: u32) {
     }
 }
 
+/// Rounds `x` to TF32.
+///
+/// # Safety
+/// `input` has `len` values and `out` a word for each.
+#[kernel]
+pub unsafe fn convert_tf32(out: *mut u32, input: *const f32, len: u32) {
+    let index = thread::index_1d() as usize;
+    if index < len as usize {
+        // SAFETY: the index is in range.
+        unsafe { *out.add(index) = convert::tf32_from_f32(*input.add(index)) };
+    }
+}
+
 /// Widens the thread's number as the bits of an f16 and a bf16, alone and as a pair with the sign of the second
 /// flipped.
 ///

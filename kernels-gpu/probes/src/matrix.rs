@@ -118,6 +118,27 @@ pub unsafe fn mma_m16n8k16_bf16(d: *mut f32, a: *const u16, b: *const u16, c: *c
     unsafe { mma_m16n8k16::<Bf16>(d, a, b, c) }
 }
 
+/// The product of `mma_m16n8k8_tf32`, with fragments by the maps of `layout`.
+///
+/// # Safety
+/// The matrices are row-major, TF32 in the bits of f32: A 16x8, B 8x8; C and D 16x8 of f32.
+#[kernel(max_threads = 32)]
+pub unsafe fn mma_m16n8k8_tf32(d: *mut f32, a: *const u32, b: *const u32, c: *const f32) {
+    let lane = warp::lane_id();
+    let at = |(row, column): (u32, u32)| (row * 8 + column) as usize;
+    let c_at = |register| at(fragment::mma_m16n8k16_c(lane, register));
+    // SAFETY: the maps stay in the matrices, and the whole warp is here.
+    unsafe {
+        let a = [0, 1, 2, 3].map(|register| *a.add(at(fragment::mma_m16n8k8_a(lane, register))));
+        let b = [0, 1].map(|register| *b.add(at(fragment::mma_m16n8k8_b(lane, register))));
+        let result = mma::m16n8k8_tf32(a, b, [0, 1, 2, 3].map(|register| *c.add(c_at(register))));
+        *d.add(c_at(0)) = result[0];
+        *d.add(c_at(1)) = result[1];
+        *d.add(c_at(2)) = result[2];
+        *d.add(c_at(3)) = result[3];
+    }
+}
+
 /// The matrices of a `wmma` probe, by value as one argument.
 #[repr(C)]
 #[derive(Clone, Copy)]

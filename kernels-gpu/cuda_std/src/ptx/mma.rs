@@ -39,3 +39,29 @@ pub unsafe fn m16n8k16<E: Element16>(a: [u32; 4], b: [u32; 2], mut c: [f32; 4]) 
     }
     c
 }
+
+/// Multiplies one 16x8 by one 8x8 tile of TF32 elements and adds an f32 accumulator, across the warp: `A B + C`.
+///
+/// A TF32 element is an f32 whose lower 13 bits count for nothing: see [`crate::convert::tf32_from_f32`].
+///
+/// PTX: `mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32` (PTX 7.0, sm_80).
+/// Fragments: [`layout::fragment::mma_m16n8k8_a`], [`layout::fragment::mma_m16n8k8_b`],
+/// [`layout::fragment::mma_m16n8k16_c`].
+/// Not a memory fence.
+///
+/// # Safety
+/// - All 32 lanes of the warp execute this call together; none has exited.
+#[inline(always)]
+pub unsafe fn m16n8k8_tf32(a: [u32; 4], b: [u32; 2], mut c: [f32; 4]) -> [f32; 4] {
+    // SAFETY: as required of the caller.
+    unsafe {
+        asm!(
+            "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {{{0}, {1}, {2}, {3}}}, {{{4}, {5}, {6}, {7}}}, \
+             {{{8}, {9}}}, {{{0}, {1}, {2}, {3}}};",
+            inout(reg32) c[0], inout(reg32) c[1], inout(reg32) c[2], inout(reg32) c[3],
+            in(reg32) a[0], in(reg32) a[1], in(reg32) a[2], in(reg32) a[3], in(reg32) b[0], in(reg32) b[1],
+            options(nomem, nostack, preserves_flags)
+        );
+    }
+    c
+}

@@ -1,0 +1,285 @@
+//! ATA: `Y = A X` with a symmetric matrix of 16x16 blocks for each channel, many frames at once.
+//!
+//! ```no_run
+//! use ferrotile::{Buffer, Gpu, Precision, SymmetricBlockMatrix, TensorMut, TensorRef};
+//! use ndarray::Array3;
+//!
+//! # fn main() -> ferrotile::Result<()> {
+//! let (frames, channels, n) = (8, 3, 2624);
+//! // 2 on the diagonal and -1 beside it, as SciPy's `dia_array` holds the upper half.
+//! let data = Array3::from_shape_fn((channels, 2, n), |(_, diagonal, _)| if diagonal == 0 { 2.0 } else { -1.0 });
+//! let matrix = SymmetricBlockMatrix::from_diagonals(n, &[0, 1], data.view())?;
+//!
+//! let gpu = Gpu::new(0)?;
+//! let stream = gpu.new_stream()?;
+//! let matrix = matrix.upload_blocking(stream.as_ref(), Precision::Tf32)?;
+//! let x = Buffer::upload_blocking(&stream, &vec![1.0; frames * channels * n])?;
+//! let mut y = Buffer::zeroed(&gpu, x.len())?;
+//! let shape = [frames, channels, n];
+//! matrix.multiply(stream.as_ref(), TensorRef::contiguous(&x, shape)?, TensorMut::contiguous(&mut y, shape)?)?;
+//! let result: Vec<f32> = y.download_blocking(&stream)?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod matrix;
+mod pack;
+
+use std::fmt;
+
+use layout::ata::{ATA, AtaArgs, AtaStrides, AtaVariant, PAIR_ROWS, Precision, preferred};
+
+pub use matrix::SymmetricBlockMatrix;
+pub use pack::PairClasses;
+
+use crate::buffer::Buffer;
+use crate::error::{Error, Result};
+use crate::gpu::Gpu;
+use crate::launch::{Kernel, KernelParam, LaunchConfig};
+use crate::stream::StreamRef;
+use crate::tensor::{TensorMut, TensorRef};
+use pack::Packed;
+
+const OP: &str = "ata";
+
+/// How to compute a product.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AtaOptions {
+    /// The compiled variant to run, by name; `None` picks one by the number of frames.
+    pub variant: Option<String>,
+}
+
+/// The compiled variants that multiply matrices of this precision.
+pub fn ata_variants(precision: Precision) -> impl Iterator<Item = &'static AtaVariant> {
+    ATA.iter().filter(move |row| row.precision == precision)
+}
+
+/// A symmetric block matrix on a card, in one precision. Made by [`SymmetricBlockMatrix::upload_blocking`].
+#[derive(Debug)]
+pub struct DeviceBlockMatrix {
+    precision: Precision,
+    channels: usize,
+    n: usize,
+    pairs: Buffer<u8>,
+    uses: Buffer<u32>,
+    starts: Buffer<u32>,
+    scales: Buffer<f32>,
+}
+
+impl DeviceBlockMatrix {
+    fn upload_blocking(stream: StreamRef<'_>, matrix: &SymmetricBlockMatrix, precision: Precision) -> Result<Self> {
+        let packed = Packed::new(matrix, precision)?;
+        Ok(Self {
+            precision,
+            channels: matrix.channels(),
+            n: matrix.n(),
+            pairs: Buffer::upload_blocking(stream, &packed.pairs)?,
+            uses: Buffer::upload_blocking(stream, &packed.uses)?,
+            starts: Buffer::upload_blocking(stream, &packed.starts)?,
+            scales: Buffer::upload_blocking(stream, &packed.scales)?,
+        })
+    }
+
+    /// What products with it are computed in.
+    #[must_use]
+    pub const fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// The number of matrices.
+    #[must_use]
+    pub const fn channels(&self) -> usize {
+        self.channels
+    }
+
+    /// Rows of each matrix.
+    #[must_use]
+    pub const fn n(&self) -> usize {
+        self.n
+    }
+
+    /// The card that holds it.
+    #[must_use]
+    pub fn gpu(&self) -> &Gpu {
+        self.pairs.gpu()
+    }
+
+    /// Device memory that it takes.
+    #[must_use]
+    pub fn footprint_bytes(&self) -> usize {
+        self.pairs.len() + (self.uses.len() + self.starts.len() + self.scales.len()) * size_of::<u32>()
+    }
+
+    /// Bytes of the matrix that one product reads, each stored pair of blocks as often as it is used.
+    #[must_use]
+    pub fn bytes_read(&self) -> usize {
+        self.uses.len() / 2 * self.precision.pair_bytes()
+    }
+
+    /// Computes `Y = A X` on `stream` and returns before it is done. X and Y are `[frames, channels, n]`; Y is overwritten.
+    ///
+    /// The result is the same, bit by bit, in every run of one variant. A is zero where nothing is stored, except that a stored
+    /// pair of blocks is multiplied as a whole: an infinity or NaN in X makes NaN wherever a pair that reads it is used, which
+    /// is at most 31 rows from an element of its column that is not 0.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for tensors that do not fit, [`Error::WrongDevice`], before anything is enqueued; those of loading the
+    /// kernel; [`Error::Driver`] where the driver refuses the launch.
+    pub fn multiply(&self, stream: StreamRef<'_>, x: TensorRef<'_, f32, 3>, y: TensorMut<'_, f32, 3>) -> Result<()> {
+        AtaPlan::new(self, x.shape()[0], &AtaOptions::default())?.run(stream, x, y)
+    }
+}
+
+/// A chosen and loaded variant for repeated products of one matrix with one number of frames. Displays as the variant's name.
+#[derive(Clone)]
+#[must_use = "a plan computes nothing until it is run"]
+pub struct AtaPlan<'a> {
+    matrix: &'a DeviceBlockMatrix,
+    frames: usize,
+    variant: &'static AtaVariant,
+    blocks: u32,
+    kernel: Kernel,
+}
+
+impl<'a> AtaPlan<'a> {
+    /// Chooses a variant and loads it.
+    ///
+    /// # Errors
+    /// [`Error::UnknownVariant`] where the named one does not multiply matrices of this precision, [`Error::Argument`] for more
+    /// frames than a grid has blocks, and those of loading a module.
+    pub fn new(matrix: &'a DeviceBlockMatrix, frames: usize, options: &AtaOptions) -> Result<Self> {
+        let variant = match &options.variant {
+            Some(name) => named(name, matrix.precision)?,
+            None => preferred(matrix.precision, frames),
+        };
+        // Frames are counted in 32 bits, with room for a tile more.
+        let blocks = variant.blocks(frames, matrix.channels, matrix.n).filter(|_| i32::try_from(frames).is_ok());
+        let blocks = blocks.ok_or_else(|| Error::Argument {
+            op: OP,
+            argument: "frames * channels * n",
+            got: format!("{frames} * {} * {}", matrix.channels, matrix.n),
+            expected: format!(
+                "at most 2^31 - 1 blocks of {} frames and {PAIR_ROWS} rows: split the frames",
+                variant.frames
+            ),
+        })?;
+        Ok(Self { matrix, frames, variant, blocks, kernel: matrix.gpu().kernel("ata", variant.name)? })
+    }
+
+    /// The chosen variant.
+    #[must_use]
+    pub const fn variant(&self) -> &'static AtaVariant {
+        self.variant
+    }
+
+    /// The loaded kernel, for its registers and occupancy.
+    #[must_use]
+    pub const fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    /// Computes `Y = A X` as [`DeviceBlockMatrix::multiply`] does.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for tensors that are not of the plan's sizes, [`Error::WrongDevice`], and [`Error::Driver`] where the
+    /// driver refuses the launch.
+    pub fn run(&self, stream: StreamRef<'_>, x: TensorRef<'_, f32, 3>, y: TensorMut<'_, f32, 3>) -> Result<()> {
+        let matrix = self.matrix;
+        let expected = [self.frames, matrix.channels, matrix.n];
+        for (tensor, got) in [("X", x.shape()), ("Y", y.shape())] {
+            if *got != expected {
+                return Err(Error::Shape { op: OP, tensor, got: got.to_vec(), expected: expected.to_vec() });
+            }
+        }
+        let ordinals = [("A", matrix.gpu().ordinal()), ("X", x.ordinal()), ("Y", y.ordinal())];
+        for (what, got) in ordinals {
+            if got != stream.ordinal() {
+                return Err(Error::WrongDevice { what, got, expected: stream.ordinal() });
+            }
+        }
+        if self.blocks == 0 {
+            return Ok(());
+        }
+        let strides = |&[frame, channel, _]: &[i64; 3]| AtaStrides { frame, channel };
+        let args = AtaArgs {
+            x: x.as_raw(),
+            y: y.as_raw(),
+            pairs: matrix.pairs.as_raw(),
+            uses: matrix.uses.as_raw(),
+            starts: matrix.starts.as_raw(),
+            scales: matrix.scales.as_raw(),
+            x_strides: strides(x.strides()),
+            y_strides: strides(y.strides()),
+            frames: self.frames as u32,
+            n: matrix.n as u32,
+            pair_rows: matrix.n.div_ceil(PAIR_ROWS) as u32,
+            x_aligned: u32::from(rows_aligned(x.as_raw(), x.shape(), x.strides())),
+        };
+        let config = LaunchConfig {
+            grid: [self.blocks, 1, 1],
+            block: [self.variant.threads(), 1, 1],
+            shared_bytes: self.variant.smem().total_bytes(),
+            ..LaunchConfig::default()
+        };
+        // SAFETY: grid, block and shared memory are the variant's, the matrix is of its precision, and the views are tensors of
+        // the plan's sizes; the memory of all of them is kept by its owners until the stream has done the work.
+        unsafe { self.kernel.launch(stream, &config, &[&args]) }
+    }
+}
+
+impl fmt::Display for AtaPlan<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.variant.name)
+    }
+}
+
+impl fmt::Debug for AtaPlan<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AtaPlan")
+            .field("variant", &self.variant.name)
+            .field("frames", &self.frames)
+            .finish_non_exhaustive()
+    }
+}
+
+// SAFETY: plain `repr(C)` data without padding between what the kernels read.
+unsafe impl KernelParam for AtaArgs {}
+
+/// Whether every row of a tensor of f32 starts on a 16-byte boundary.
+fn rows_aligned(address: u64, shape: &[usize; 3], strides: &[i64; 3]) -> bool {
+    let steps_aligned = shape.iter().zip(strides).take(2).all(|(&len, stride)| len <= 1 || stride % 4 == 0);
+    address.is_multiple_of(16) && steps_aligned
+}
+
+fn named(name: &str, precision: Precision) -> Result<&'static AtaVariant> {
+    ata_variants(precision).find(|variant| variant.name == name).ok_or_else(|| Error::UnknownVariant {
+        op: OP,
+        name: name.to_owned(),
+        known: ata_variants(precision).map(|variant| variant.name).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variant_is_found_by_name_only_for_its_precision() {
+        for precision in Precision::ALL {
+            let name = preferred(precision, 8).name;
+            assert_eq!(named(name, precision).map(|variant| variant.name), Ok(name));
+            let others = Precision::ALL.into_iter().filter(|other| *other != precision);
+            for other in others {
+                assert!(matches!(named(name, other), Err(Error::UnknownVariant { .. })));
+            }
+        }
+    }
+
+    #[test]
+    fn rows_are_aligned_where_address_and_the_strides_in_use_are() {
+        assert!(rows_aligned(256, &[2, 3, 17], &[60, 20, 1]));
+        assert!(!rows_aligned(264, &[2, 3, 17], &[60, 20, 1]));
+        assert!(!rows_aligned(256, &[2, 3, 17], &[51, 17, 1]));
+        assert!(rows_aligned(256, &[1, 1, 17], &[51, 17, 1]), "a dimension of one is never stepped along");
+    }
+}

@@ -1,0 +1,402 @@
+//! The matrix as kernels read it: pairs of blocks in the order of [`layout::ata`], their uses by pair row, and how elements are
+//! rounded.
+
+use half::{bf16, f16};
+use layout::ata::{BLOCK, PAIR_ROWS, PairUse, Precision, element_offset};
+use ndarray::ArrayView2;
+
+use super::OP;
+use super::matrix::SymmetricBlockMatrix;
+use crate::element::Float;
+use crate::error::{Error, Result};
+
+/// How many vertical pairs of blocks of the band are of each class, over all channels. A block is missing where it is outside the
+/// band or the matrix, or all zeros.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct PairClasses {
+    /// Both blocks are there.
+    pub both: usize,
+    /// The upper block alone; the other is stored as zeros.
+    pub top_only: usize,
+    /// The lower block alone; the other is stored as zeros.
+    pub bottom_only: usize,
+    /// Neither: nothing is stored or computed.
+    pub none: usize,
+}
+
+impl PairClasses {
+    /// Pairs that are stored.
+    #[must_use]
+    pub const fn stored(&self) -> usize {
+        self.both + self.top_only + self.bottom_only
+    }
+
+    const fn count(&mut self, pair: &Pair<'_>) {
+        match (&pair.top, &pair.bottom) {
+            (Some(_), Some(_)) => self.both += 1,
+            (Some(_), None) => self.top_only += 1,
+            (None, Some(_)) => self.bottom_only += 1,
+            (None, None) => self.none += 1,
+        }
+    }
+}
+
+/// Two blocks under each other.
+struct Pair<'a> {
+    top: Option<ArrayView2<'a, f32>>,
+    bottom: Option<ArrayView2<'a, f32>>,
+}
+
+impl<'a> Pair<'a> {
+    /// The pair of pair row `pair_row` and block column `column`, which is not left of the diagonal. The one block of it that is
+    /// below the diagonal is the transpose of its mirror image.
+    fn of(matrix: &'a SymmetricBlockMatrix, channel: usize, pair_row: usize, column: usize) -> Self {
+        let (top, bottom) = (2 * pair_row, 2 * pair_row + 1);
+        Self {
+            top: matrix.block(channel, top, column),
+            bottom: if column < bottom {
+                matrix.block(channel, column, bottom).map(ArrayView2::reversed_axes)
+            } else {
+                matrix.block(channel, bottom, column)
+            },
+        }
+    }
+
+    fn is_stored(&self) -> bool {
+        self.top.is_some() || self.bottom.is_some()
+    }
+}
+
+/// Pair rows of a channel.
+fn pair_rows(matrix: &SymmetricBlockMatrix) -> usize {
+    matrix.n().div_ceil(PAIR_ROWS)
+}
+
+/// The block columns of the pairs of a pair row.
+fn columns(matrix: &SymmetricBlockMatrix, pair_row: usize) -> std::ops::Range<usize> {
+    // The lower block of the last one is on the last block diagonal.
+    let first = 2 * pair_row;
+    first..(first + 1 + matrix.block_diagonals()).min(matrix.block_rows())
+}
+
+/// The classes of all pairs.
+pub(super) fn classes(matrix: &SymmetricBlockMatrix) -> PairClasses {
+    let mut classes = PairClasses::default();
+    for channel in 0..matrix.channels() {
+        for pair_row in 0..pair_rows(matrix) {
+            for column in columns(matrix, pair_row) {
+                classes.count(&Pair::of(matrix, channel, pair_row, column));
+            }
+        }
+    }
+    classes
+}
+
+/// Which pairs are stored, and their uses.
+struct Plan {
+    /// Channel, pair row and block column of each stored pair.
+    stored: Vec<[usize; 3]>,
+    uses: Vec<u32>,
+    starts: Vec<u32>,
+}
+
+impl Plan {
+    fn new(matrix: &SymmetricBlockMatrix) -> Result<Self> {
+        let (pair_rows, width) = (pair_rows(matrix), matrix.block_diagonals() + 1);
+        let mut plan = Self { stored: Vec::new(), uses: Vec::new(), starts: vec![0] };
+        for channel in 0..matrix.channels() {
+            // The numbers of the pairs of this channel, by pair row and distance from the diagonal.
+            let mut numbers = vec![None; pair_rows * width];
+            for pair_row in 0..pair_rows {
+                for column in columns(matrix, pair_row) {
+                    if Pair::of(matrix, channel, pair_row, column).is_stored() {
+                        numbers[pair_row * width + column - 2 * pair_row] = Some(count(plan.stored.len())?);
+                        plan.stored.push([channel, pair_row, column]);
+                    }
+                }
+            }
+            let number = |pair_row: usize, column: usize| numbers[pair_row * width + column - 2 * pair_row];
+            for pair_row in 0..pair_rows {
+                for column in columns(matrix, pair_row) {
+                    plan.add(number(pair_row, column), PairUse::Upper { column: column as u32 });
+                }
+                for second in [false, true] {
+                    let column = 2 * pair_row + usize::from(second);
+                    if column >= matrix.block_rows() {
+                        continue;
+                    }
+                    let first = (column + 1).saturating_sub(width).div_ceil(2);
+                    for above in first..pair_row {
+                        plan.add(number(above, column), PairUse::Lower { pair_row: above as u32, second });
+                    }
+                }
+                plan.starts.push(count(plan.uses.len() / 2)?);
+            }
+        }
+        Ok(plan)
+    }
+
+    fn add(&mut self, number: Option<u32>, what: PairUse) {
+        if let Some(number) = number {
+            self.uses.extend([number, what.encode()]);
+        }
+    }
+}
+
+/// A number that kernels hold in 32 bits.
+fn count(number: usize) -> Result<u32> {
+    i32::try_from(number).map(|number| number as u32).map_err(|_| Error::Argument {
+        op: OP,
+        argument: "pairs of blocks",
+        got: format!("{number} or more"),
+        expected: format!("at most {}: split the channels", i32::MAX),
+    })
+}
+
+/// The bytes that [`Packed`] takes.
+pub(super) fn footprint_bytes(matrix: &SymmetricBlockMatrix, precision: Precision) -> Result<usize> {
+    let plan = Plan::new(matrix)?;
+    let words = plan.uses.len() + plan.starts.len() + matrix.channels();
+    Ok(plan.stored.len() * precision.pair_bytes() + words * size_of::<u32>())
+}
+
+/// Everything that kernels read of a matrix.
+pub(super) struct Packed {
+    /// The stored pairs.
+    pub(super) pairs: Vec<u8>,
+    /// The number of a pair and the code of its use, for each use.
+    pub(super) uses: Vec<u32>,
+    /// The first use of each pair row of each channel, and the end.
+    pub(super) starts: Vec<u32>,
+    /// What sums of each channel are multiplied by.
+    pub(super) scales: Vec<f32>,
+}
+
+impl Packed {
+    pub(super) fn new(matrix: &SymmetricBlockMatrix, precision: Precision) -> Result<Self> {
+        let Plan { stored, uses, starts } = Plan::new(matrix)?;
+        let blocks = matrix.blocks();
+        let exponents: Vec<i32> = blocks.outer_iter().map(|channel| exponent(precision, channel.iter())).collect();
+        let mut pairs = vec![0; stored.len() * precision.pair_bytes()];
+        for (bytes, &[channel, pair_row, column]) in pairs.chunks_exact_mut(precision.pair_bytes()).zip(&stored) {
+            let pair = Pair::of(matrix, channel, pair_row, column);
+            for (block, first_row) in [(pair.top, 0), (pair.bottom, BLOCK)] {
+                for ((row, column), &element) in block.into_iter().flat_map(ArrayView2::into_indexed_iter) {
+                    let numbers = terms(precision, element, exponents[channel]);
+                    for (term, &number) in numbers.iter().enumerate().take(precision.terms()) {
+                        let offset = element_offset(precision, term, first_row + row, column);
+                        write(precision, &mut bytes[offset..], number);
+                    }
+                }
+            }
+        }
+        let scales = exponents.into_iter().map(|exponent| f64::from(exponent).exp2() as f32).collect();
+        Ok(Self { pairs, uses, starts, scales })
+    }
+}
+
+/// Writes a number as it is stored; it is one of the precision's.
+fn write(precision: Precision, bytes: &mut [u8], number: f32) {
+    match precision {
+        Precision::F16 => bytes[..2].copy_from_slice(&f16::from_f32(number).to_le_bytes()),
+        Precision::Bf16 => bytes[..2].copy_from_slice(&bf16::from_f32(number).to_le_bytes()),
+        Precision::F32 | Precision::Tf32 | Precision::Tf32x3 => bytes[..4].copy_from_slice(&number.to_le_bytes()),
+    }
+}
+
+/// The power of two that elements of a channel are divided by: for f16 what brings the largest to at least 2^14 and below 2^15, as
+/// far as it is a normal f32; else 0.
+pub(super) fn exponent<'a>(precision: Precision, elements: impl Iterator<Item = &'a f32>) -> i32 {
+    let largest = elements.fold(0f32, |largest, element| largest.max(element.abs()));
+    if precision != Precision::F16 || largest == 0.0 {
+        return 0;
+    }
+    // The exponent of an f32 as f64, where it is a normal number.
+    let of_largest = (f64::from(largest).to_bits() >> 52) as i32 - 1023;
+    (of_largest - 14).max(-126)
+}
+
+/// The numbers that are stored for an element, larger first; what they stand for is their sum times `2^exponent`.
+fn terms(precision: Precision, element: f32, exponent: i32) -> [f32; 2] {
+    match precision {
+        Precision::F32 => [element, 0.0],
+        Precision::Tf32 => [tf32(element), 0.0],
+        Precision::Tf32x3 => {
+            let nearest = tf32(element);
+            let rest = tf32(element - nearest);
+            // At the end of the range the sum of the two must not be infinite.
+            [nearest, if (nearest + rest).is_finite() { rest } else { cut(element - nearest) }]
+        }
+        Precision::F16 => {
+            let nearest = <f16 as Float>::from_f64(f64::from(element) * f64::from(-exponent).exp2());
+            let is_finite = (nearest.to_f64() * f64::from(exponent).exp2()).abs() <= f64::from(f32::MAX);
+            // At the end of the range the one below, whose bits are one less.
+            [if is_finite { nearest } else { f16::from_bits(nearest.to_bits() - 1) }.to_f32(), 0.0]
+        }
+        Precision::Bf16 => {
+            // The largest bf16 where the nearest one would be infinite.
+            let nearest = <bf16 as Float>::from_f64(element.into()).to_f32();
+            [nearest.clamp(bf16::MIN.to_f32(), bf16::MAX.to_f32()), 0.0]
+        }
+    }
+}
+
+/// What the stored numbers of an element stand for.
+pub(super) fn rounded(precision: Precision, element: f32, exponent: i32) -> f32 {
+    let [first, second] = terms(precision, element, exponent);
+    ((f64::from(first) + f64::from(second)) * f64::from(exponent).exp2()) as f32
+}
+
+/// The TF32 number nearest to a finite one, ties away from zero; the largest finite one where that would be infinite.
+fn tf32(value: f32) -> f32 {
+    let nearest = cut(f32::from_bits(value.to_bits() + TF32_STEP / 2));
+    if nearest.is_finite() { nearest } else { cut(value) }
+}
+
+/// The distance of two TF32 numbers, as a number of f32 in between: an f32 has 13 bits more.
+const TF32_STEP: u32 = 1 << 13;
+
+/// The TF32 number next to a number on the side of 0.
+fn cut(value: f32) -> f32 {
+    f32::from_bits(value.to_bits() & !(TF32_STEP - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ndarray::{Array3, Array5};
+
+    /// A matrix whose elements tell where they are.
+    fn numbered(channels: usize, diagonals: usize, n: usize) -> SymmetricBlockMatrix {
+        let dense = Array3::from_shape_fn((channels, n, n), |(channel, i, j)| {
+            let (row, column) = (i.min(j), i.max(j));
+            let inside = column / BLOCK - row / BLOCK < diagonals;
+            if inside { (1 + channel + row * 3 + column * 7) as f32 } else { 0.0 }
+        });
+        SymmetricBlockMatrix::from_dense(dense.view(), 0.0).unwrap()
+    }
+
+    /// The dense matrix that the uses of the pairs make up, each element added once for each use.
+    fn unpacked(matrix: &SymmetricBlockMatrix, precision: Precision) -> Array3<f32> {
+        let packed = Packed::new(matrix, precision).unwrap();
+        let padded = pair_rows(matrix) * PAIR_ROWS;
+        let mut dense = Array3::zeros((matrix.channels(), padded, padded));
+        let element = |pair: usize, row: usize, column: usize| {
+            let number = |term| {
+                let at = pair * precision.pair_bytes() + element_offset(precision, term, row, column);
+                let bytes = &packed.pairs[at..];
+                match precision.stored().size_bytes() {
+                    4 => f32::from_le_bytes(bytes[..4].try_into().unwrap()),
+                    _ if precision == Precision::F16 => f16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
+                    _ => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
+                }
+            };
+            (0..precision.terms()).map(number).sum::<f32>()
+        };
+        for (index, range) in packed.starts.windows(2).enumerate() {
+            let (channel, pair_row) = (index / pair_rows(matrix), index % pair_rows(matrix));
+            let (uses, _) = packed.uses.as_chunks::<2>();
+            for &[pair, code] in &uses[range[0] as usize..range[1] as usize] {
+                let (pair, block) = (pair as usize, (code >> 2) as usize);
+                for (row, column) in (0..PAIR_ROWS).flat_map(|row| (0..BLOCK).map(move |column| (row, column))) {
+                    let place = match code & 3 {
+                        0 => [channel, pair_row * PAIR_ROWS + row, block * BLOCK + column],
+                        code => {
+                            let second = (code >> 1) as usize;
+                            [channel, pair_row * PAIR_ROWS + second * BLOCK + column, block * BLOCK + row]
+                        }
+                    };
+                    dense[place] += element(pair, row, column) * packed.scales[channel];
+                }
+            }
+        }
+        dense
+    }
+
+    #[test]
+    fn uses_of_pairs_make_up_the_matrix_once() {
+        for (channels, diagonals, n) in [
+            (1, 1, 1),
+            (2, 1, 16),
+            (1, 1, 17),
+            (1, 2, 32),
+            (2, 2, 48),
+            (1, 3, 80),
+            (3, 2, 100),
+            (1, 7, 112),
+            (1, 4, 150),
+        ] {
+            let matrix = numbered(channels, diagonals, n);
+            for precision in Precision::ALL {
+                let got = unpacked(&matrix, precision);
+                let expected = matrix.rounded(precision).to_dense();
+                for ((channel, row, column), &got) in got.indexed_iter() {
+                    let inside = row.max(column) < n;
+                    let expected = if inside { expected[[channel, row, column]] } else { 0.0 };
+                    assert_eq!(got, expected, "{precision} n {n}, {diagonals} diagonals: {channel} {row} {column}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn classes_count_what_is_there() {
+        // Two pair rows: columns 0, 1, 2 of the first (the main and the first block diagonal), columns 2, 3 of the second.
+        let mut blocks = Array5::zeros((1, 2, 4, BLOCK, BLOCK));
+        let classes =
+            |blocks: &Array5<f32>| SymmetricBlockMatrix::from_blocks(64, blocks.view()).unwrap().pair_classes();
+        assert_eq!(classes(&blocks), PairClasses { none: 5, ..PairClasses::default() });
+        blocks[[0, 0, 0, 3, 3]] = 1.0;
+        assert_eq!(classes(&blocks), PairClasses { top_only: 1, none: 4, ..PairClasses::default() });
+        // Block (0, 1) is the lower one of column 0, mirrored, and the upper one of column 1.
+        blocks[[0, 1, 0, 0, 9]] = 1.0;
+        assert_eq!(classes(&blocks), PairClasses { both: 1, top_only: 1, none: 3, ..PairClasses::default() });
+        blocks[[0, 1, 1, 0, 9]] = 1.0;
+        let expected = PairClasses { both: 1, top_only: 1, bottom_only: 1, none: 2 };
+        assert_eq!((classes(&blocks), classes(&blocks).stored()), (expected, 3));
+    }
+
+    #[test]
+    fn nothing_is_stored_of_an_empty_matrix() {
+        let empty = SymmetricBlockMatrix::from_diagonals(100, &[0, 40], Array3::zeros((2, 2, 100)).view()).unwrap();
+        let packed = Packed::new(&empty, Precision::F16).unwrap();
+        assert!(packed.pairs.is_empty() && packed.uses.is_empty());
+        assert_eq!((packed.starts, packed.scales), (vec![0; 9], vec![1.0; 2]));
+        assert_eq!(empty.footprint_bytes(Precision::F16), Ok(11 * 4));
+    }
+
+    #[test]
+    fn the_footprint_is_what_is_stored() {
+        let matrix = numbered(2, 3, 150);
+        for precision in Precision::ALL {
+            let Packed { pairs, uses, starts, scales } = Packed::new(&matrix, precision).unwrap();
+            let bytes = pairs.len() + 4 * (uses.len() + starts.len() + scales.len());
+            assert_eq!(matrix.footprint_bytes(precision), Ok(bytes));
+            assert_eq!(pairs.len(), matrix.pair_classes().stored() * precision.pair_bytes());
+        }
+    }
+
+    #[test]
+    fn elements_are_rounded_as_each_precision_says() {
+        let values = [2.7e8f32, 1e-6, -0.123_456_79, 1.0, f32::MAX, 3e38, -1.5e-40, 0.0];
+        for value in values {
+            let exact = f64::from(value);
+            let relative = |precision| {
+                let rounded = rounded(precision, value, exponent(precision, [value].iter()));
+                assert!(rounded.is_finite(), "{precision} {value:e}");
+                if value == 0.0 { 0.0 } else { ((f64::from(rounded) - exact) / exact).abs() }
+            };
+            assert_eq!(relative(Precision::F32), 0.0);
+            // What is subnormal has fewer bits; f16 is scaled first, so that it has all of them there too.
+            if value.abs() >= f32::MIN_POSITIVE || value == 0.0 {
+                assert!(relative(Precision::Tf32) <= (-11f64).exp2() + (-12f64).exp2(), "{value:e}");
+                assert!(relative(Precision::Tf32x3) <= (-22f64).exp2(), "{value:e}");
+                assert!(relative(Precision::Bf16) <= (-8f64).exp2(), "{value:e}");
+                assert!(relative(Precision::F16) <= (-11f64).exp2(), "{value:e}");
+            }
+        }
+        let scaled = |elements: &[f32]| exponent(Precision::F16, elements.iter());
+        assert_eq!([scaled(&[0.0]), scaled(&[1.0, -0.5]), scaled(&[-2.7e8])], [0, -14, 14]);
+        assert_eq!([scaled(&[f32::MAX]), scaled(&[f32::from_bits(1)])], [113, -126]);
+    }
+}

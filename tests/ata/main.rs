@@ -1,0 +1,41 @@
+//! Every ATA kernel on the device under test.
+//!
+//! A trial covers one property for one precision; within it, every row of the table that multiplies matrices of the precision runs,
+//! on the same inputs and against the same reference.
+
+mod bits;
+mod case;
+mod exact;
+mod numbers;
+mod refusals;
+
+use std::process::ExitCode;
+
+use ferrotile::{Gpu, Precision};
+use libtest_mimic::Trial;
+
+use case::Outcome;
+
+fn main() -> ExitCode {
+    let mut trials = Trials::default();
+    exact::list(&mut trials);
+    numbers::list(&mut trials);
+    bits::list(&mut trials);
+    refusals::list(&mut trials);
+    tests::run_trials(trials.list)
+}
+
+/// The trials so far.
+#[derive(Default)]
+struct Trials {
+    list: Vec<Trial>,
+}
+
+impl Trials {
+    /// Adds a trial for each precision.
+    fn each(&mut self, name: &str, body: fn(&Gpu, Precision) -> Outcome) {
+        for precision in Precision::ALL {
+            self.list.push(tests::device_trial(format!("{name}/{precision}"), move |gpu| body(gpu, precision)));
+        }
+    }
+}

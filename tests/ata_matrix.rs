@@ -1,0 +1,188 @@
+//! The constructors of symmetric block matrices: what they hold, and what they refuse.
+
+use ferrotile::{Error, Precision, SymmetricBlockMatrix};
+use layout::ata::BLOCK;
+use ndarray::{Array3, Array4, Array5, s};
+use rand::RngExt;
+use tests::inputs::random;
+
+/// A dense symmetric matrix for each channel whose elements are within `bandwidth` of the diagonal.
+fn dense(channels: usize, n: usize, bandwidth: usize) -> Array3<f32> {
+    let mut random = random(1);
+    let mut dense = Array3::zeros((channels, n, n));
+    for channel in 0..channels {
+        for (row, column) in (0..n).flat_map(|row| (row..n.min(row + bandwidth + 1)).map(move |column| (row, column))) {
+            let element = random.random_range(-9.0..9.0);
+            dense[[channel, row, column]] = element;
+            dense[[channel, column, row]] = element;
+        }
+    }
+    dense
+}
+
+const SIZES: [usize; 9] = [1, 2, 15, 16, 17, 33, 48, 64, 101];
+
+const OFFSETS: [usize; 10] = [0, 1, 15, 16, 17, 31, 32, 33, 63, 100];
+
+#[test]
+fn dense_matrices_come_back() {
+    for n in SIZES {
+        for bandwidth in OFFSETS {
+            let dense = dense(2, n, bandwidth);
+            let matrix = SymmetricBlockMatrix::from_dense(dense.view(), 0.0).unwrap();
+            assert_eq!(matrix.to_dense(), dense, "n {n}, bandwidth {bandwidth}");
+            assert_eq!((matrix.channels(), matrix.n(), matrix.block_rows()), (2, n, n.div_ceil(BLOCK)));
+            assert_eq!(matrix.occupancy(), 1.0, "the block diagonals reach as far as the elements");
+            let again = SymmetricBlockMatrix::from_blocks(n, matrix.blocks()).unwrap();
+            assert_eq!(again, matrix);
+        }
+    }
+}
+
+#[test]
+fn scalar_diagonals_keep_every_element() {
+    for n in SIZES {
+        let offsets: Vec<usize> = OFFSETS.into_iter().filter(|&offset| offset < n).collect();
+        for largest in 1..=offsets.len() {
+            let offsets = &offsets[..largest];
+            // What lies above the matrix may be anything.
+            let data = Array3::from_shape_fn((2, largest, n), |(channel, k, j)| {
+                if j < offsets[k] { f32::NAN } else { (1 + channel + 10 * j + 1000 * k) as f32 }
+            });
+            let numbers: Vec<i64> = offsets.iter().map(|&offset| offset as i64).collect();
+            let matrix = SymmetricBlockMatrix::from_diagonals(n, &numbers, data.view()).unwrap();
+            let expected = Array3::from_shape_fn((2, n, n), |(channel, row, column)| {
+                let (offset, j) = (row.abs_diff(column), row.max(column));
+                offsets.iter().position(|&other| other == offset).map_or(0.0, |k| data[[channel, k, j]])
+            });
+            assert_eq!(matrix.to_dense(), expected, "n {n}, offsets {offsets:?}");
+        }
+    }
+}
+
+#[test]
+fn a_toeplitz_matrix_repeats_its_blocks() {
+    let mut blocks =
+        Array4::from_shape_fn((2, 2, BLOCK, BLOCK), |(c, k, i, j)| (1 + c + 3 * k + 50 * i + 7 * j) as f32);
+    for channel in 0..2 {
+        let upper = blocks.slice(s![channel, 0, .., ..]).to_owned();
+        blocks.slice_mut(s![channel, 0, .., ..]).assign(&(&upper + &upper.t()));
+    }
+    for n in [33, 48, 70] {
+        let matrix = SymmetricBlockMatrix::from_toeplitz(n, &[0, 2], blocks.view()).unwrap();
+        let expected = Array3::from_shape_fn((2, n, n), |(channel, row, column)| {
+            let (row, column) = (row.min(column), row.max(column));
+            let k = [0, 2].iter().position(|&offset| offset == column / BLOCK - row / BLOCK);
+            k.map_or(0.0, |k| blocks[[channel, k, row % BLOCK, column % BLOCK]])
+        });
+        assert_eq!(matrix.to_dense(), expected, "n {n}");
+        assert!(matrix.occupancy() < 1.0 && matrix.occupancy() > 0.0);
+    }
+}
+
+#[test]
+fn rounding_is_within_the_precision_and_done_once() {
+    let dense = dense(2, 40, 40);
+    let matrix = SymmetricBlockMatrix::from_dense(dense.view(), 0.0).unwrap();
+    for (precision, bits) in [
+        (Precision::F32, 60),
+        (Precision::Tf32, 11),
+        (Precision::Tf32x3, 22),
+        (Precision::F16, 11),
+        (Precision::Bf16, 8),
+    ] {
+        let rounded = matrix.rounded(precision);
+        assert_eq!(rounded.rounded(precision), rounded, "{precision}");
+        for (&got, &exact) in rounded.to_dense().iter().zip(&dense) {
+            assert!((got - exact).abs() <= exact.abs() * 2f32.powi(-bits), "{precision}: {got} {exact}");
+        }
+    }
+}
+
+#[test]
+fn memory_is_that_of_the_pairs() {
+    let matrix = SymmetricBlockMatrix::from_dense(dense(1, 64, 0).view(), 0.0).unwrap();
+    let bytes = |precision| matrix.footprint_bytes(precision).unwrap();
+    // Four pairs of a diagonal block each, a use of two words each, three starts, one scale.
+    assert_eq!(matrix.pair_classes().stored(), 4);
+    assert_eq!(bytes(Precision::Tf32), 4 * 2048 + 4 * (8 + 3 + 1));
+    assert_eq!(bytes(Precision::F16), 4 * 1024 + 4 * (8 + 3 + 1));
+    assert_eq!(bytes(Precision::Tf32x3), 4 * 4096 + 4 * (8 + 3 + 1));
+}
+
+fn argument_of<T: std::fmt::Debug>(result: ferrotile::Result<T>) -> &'static str {
+    match result {
+        Err(Error::Argument { argument, .. }) => argument,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn asymmetry_is_found_where_it_is() {
+    let mut matrix = dense(2, 40, 40);
+    matrix[[1, 33, 4]] += 0.5;
+    match SymmetricBlockMatrix::from_dense(matrix.view(), 0.0) {
+        Err(Error::Asymmetric { channel: 1, row: 4, column: 33, got, mirrored, .. }) => {
+            assert_eq!((got, mirrored), (matrix[[1, 4, 33]], matrix[[1, 33, 4]]));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(SymmetricBlockMatrix::from_dense(matrix.view(), 0.1).is_ok(), "elements are as large as 9");
+
+    let mut blocks = Array5::zeros((2, 2, 3, BLOCK, BLOCK));
+    blocks[[0, 1, 0, 2, 5]] = 1.0;
+    assert!(SymmetricBlockMatrix::from_blocks(48, blocks.view()).is_ok(), "other blocks need not be symmetric");
+    blocks[[1, 0, 2, 5, 3]] = 1.0;
+    let result = SymmetricBlockMatrix::from_blocks(48, blocks.view());
+    assert!(matches!(result, Err(Error::Asymmetric { channel: 1, row: 35, column: 37, .. })), "{result:?}");
+
+    let mut block = Array4::zeros((1, 1, BLOCK, BLOCK));
+    block[[0, 0, 1, 0]] = 1.0;
+    let result = SymmetricBlockMatrix::from_toeplitz(48, &[0], block.view());
+    assert!(matches!(result, Err(Error::Asymmetric { row: 0, column: 1, .. })), "{result:?}");
+    assert!(SymmetricBlockMatrix::from_toeplitz(48, &[1], block.view()).is_ok());
+}
+
+#[test]
+fn shapes_that_do_not_fit_are_refused() {
+    let is_shape = |result: ferrotile::Result<SymmetricBlockMatrix>| matches!(result, Err(Error::Shape { .. }));
+    assert!(is_shape(SymmetricBlockMatrix::from_dense(Array3::zeros((1, 4, 5)).view(), 0.0)));
+    for shape in [(1, 0, 3, 16, 16), (1, 4, 3, 16, 16), (1, 1, 2, 16, 16), (1, 1, 3, 8, 16), (1, 1, 3, 16, 17)] {
+        assert!(is_shape(SymmetricBlockMatrix::from_blocks(40, Array5::zeros(shape).view())), "{shape:?}");
+    }
+    assert!(is_shape(SymmetricBlockMatrix::from_diagonals(40, &[0, 1], Array3::zeros((1, 2, 41)).view())));
+    assert!(is_shape(SymmetricBlockMatrix::from_diagonals(40, &[0, 1], Array3::zeros((1, 1, 40)).view())));
+    assert!(is_shape(SymmetricBlockMatrix::from_toeplitz(40, &[0, 1], Array4::zeros((1, 1, 16, 16)).view())));
+    assert!(is_shape(SymmetricBlockMatrix::from_toeplitz(40, &[0], Array4::zeros((1, 1, 15, 16)).view())));
+}
+
+#[test]
+fn numbers_that_do_not_fit_are_refused() {
+    let diagonals = |n, offsets: &[i64]| {
+        SymmetricBlockMatrix::from_diagonals(n, offsets, Array3::zeros((1, offsets.len(), n)).view())
+    };
+    assert_eq!(argument_of(diagonals(0, &[])), "n");
+    for offsets in [[0, -1], [0, 40], [3, 3], [0, i64::MAX]] {
+        assert_eq!(argument_of(diagonals(40, &offsets)), "offset of a diagonal");
+    }
+    assert!(diagonals(40, &[39, 0]).is_ok() && diagonals(40, &[]).is_ok());
+    for offsets in [[0, 3], [1, 1]] {
+        let result = SymmetricBlockMatrix::from_toeplitz(40, &offsets, Array4::zeros((1, 2, 16, 16)).view());
+        assert_eq!(argument_of(result), "offset of a block diagonal");
+    }
+    let mut matrix = dense(1, 20, 3);
+    for tolerance in [-1.0, f32::NAN] {
+        assert_eq!(argument_of(SymmetricBlockMatrix::from_dense(matrix.view(), tolerance)), "tolerance");
+    }
+    matrix[[0, 7, 7]] = f32::INFINITY;
+    assert_eq!(argument_of(SymmetricBlockMatrix::from_dense(matrix.view(), 0.0)), "element of the dense matrix");
+
+    // n is 40: the last block row has 8 rows, and the last block diagonal one block.
+    for index in [[0, 0, 2, 8, 8], [0, 1, 1, 0, 8], [0, 1, 2, 0, 0]] {
+        let mut blocks = Array5::zeros((1, 2, 3, BLOCK, BLOCK));
+        blocks[index] = 1.0;
+        assert_eq!(argument_of(SymmetricBlockMatrix::from_blocks(40, blocks.view())), "blocks", "{index:?}");
+        blocks[index] = f32::NAN;
+        assert_eq!(argument_of(SymmetricBlockMatrix::from_blocks(40, blocks.view())), "element of a block");
+    }
+}
