@@ -34,6 +34,22 @@
 //! of blocks and warps, `mbarrier` phases, `cp.async` groups whose bytes arrive when they are waited for; tensor-core
 //! products in the precision that [`tensor_core`] describes. Timing, caches and weak memory orders are not.
 //!
+//! # What is covered
+//!
+//! Integer, bit, f16, bf16, f32 and f64 arithmetic rounded to nearest; approximate functions; comparisons and selections;
+//! conversions, FP8 among them; loads and stores of all memories, vectors and generic addresses; atomics on words;
+//! `cp.async`; `bar`, `bar.warp`, `mbarrier` of the own block; shuffles, votes, `redux`, `match`, `elect`; `ldmatrix`,
+//! `stmatrix`, `wmma` in f16 and bf16, `mma` in f16, bf16, tf32 and FP8; fences. Not yet: calls, variables of the module
+//! in global or constant memory, other roundings of f32 sums, clusters beyond their special registers, bulk copies,
+//! `wgmma`. Whatever is not covered is an error of [`Module::parse`].
+//!
+//! # What is checked
+//!
+//! Bounds, alignment, reads of what nothing wrote; races on shared memory between the threads of a block, by
+//! [`shadow`]'s clocks, unfinished copies among them; races on global memory between blocks; barriers that a part of a
+//! warp reaches, or that others use with another count; too many arrivals at an `mbarrier`; deadlocks. What a kernel does
+//! wrong without any of these, such as a loop without an end, shows where [`Device::with_instruction_limit`] sets a limit.
+//!
 //! An error says which kernel, block, warp and lane, which line of the PTX and of the Rust code it comes from.
 
 mod block;

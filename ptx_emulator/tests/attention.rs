@@ -1,14 +1,16 @@
 //! The shipped attention kernels on the emulator, against the f64 reference.
 
-use ferrotile::{Arch, Dtype, Mask, embedded_ptx, reference, tolerance};
-use layout::attention::{ATTENTION, AttentionArgs, AttentionStrides, AttentionVariant, row_index};
+use std::time::{Duration, Instant};
+
+use ferrotile::{Arch, Dtype, Mask, attention_variants, embedded_ptx, reference, tolerance};
+use layout::attention::{ATTENTION, AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant};
 use ndarray::Array4;
 use ptx_emulator::{Device, LaunchConfig, Module};
 
 /// Sizes of one call.
 #[derive(Debug, Clone, Copy)]
 struct Case {
-    variant: &'static str,
+    variant: &'static AttentionVariant,
     batch: usize,
     q_heads: usize,
     kv_heads: usize,
@@ -20,7 +22,7 @@ struct Case {
     padding: usize,
 }
 
-const fn case(variant: &'static str, q_len: usize, k_len: usize, head_dim: usize, mask: Mask) -> Case {
+const fn case(variant: &'static AttentionVariant, q_len: usize, k_len: usize, head_dim: usize, mask: Mask) -> Case {
     Case { variant, batch: 1, q_heads: 1, kv_heads: 1, q_len, k_len, head_dim, mask, padding: 0 }
 }
 
@@ -118,13 +120,19 @@ fn parameter(args: &AttentionArgs) -> Vec<u8> {
     bytes
 }
 
-fn row(name: &str) -> &'static AttentionVariant {
-    &ATTENTION[row_index(name)]
+/// The variant that is taken where none is named.
+fn preferred(dtype: Dtype, head_dim: usize) -> &'static AttentionVariant {
+    attention_variants(dtype, head_dim).next().expect("every type and width has one")
 }
 
-/// Runs the case and holds its output and log-sum-exp against the reference.
-fn check(module: &Module, arch: Arch, case: Case) {
-    let variant = row(case.variant);
+fn scalar(dtype: Dtype) -> &'static AttentionVariant {
+    let mut rows = attention_variants(dtype, 64);
+    rows.find(|row| row.kernel == AttentionKernel::Scalar).expect("every type has one")
+}
+
+/// Runs the case, holds its output and log-sum-exp against the reference, and returns how long the kernel took.
+fn check(module: &Module, arch: Arch, case: Case) -> Duration {
+    let variant = case.variant;
     let dtype = variant.dtype;
     let device = Device::new(arch);
     let Case { batch, q_heads, kv_heads, q_len, k_len, head_dim, mask, padding, .. } = case;
@@ -166,8 +174,10 @@ fn check(module: &Module, arch: Arch, case: Case) {
         shared_bytes: variant.smem().total_bytes(),
         ..LaunchConfig::default()
     };
-    let report = module.launch(&device, case.variant, config, &[&parameter(&args)]);
+    let start = Instant::now();
+    let report = module.launch(&device, variant.name, config, &[&parameter(&args)]);
     let report = report.unwrap_or_else(|error| panic!("{case:?}: {error}"));
+    let elapsed = start.elapsed();
     assert!(report.total() > 0);
 
     let out = o.read(&device, dtype);
@@ -187,6 +197,7 @@ fn check(module: &Module, arch: Arch, case: Case) {
     let limit = tolerance::lse_limit(scale * head_dim as f64, tolerance::max_error(&obvious, &expected));
     let error = tolerance::max_error(&got, &expected);
     assert!(error <= limit, "{case:?}: LSE error {error:e}, limit {limit:e}");
+    elapsed
 }
 
 fn module(arch: Arch) -> Module {
@@ -200,7 +211,7 @@ fn every_variant_of_every_architecture_gives_the_reference() {
         let module = module(arch);
         for variant in ATTENTION {
             let head_dim = variant.head_dim.min(128);
-            check(&module, arch, case(variant.name, 33, 47, head_dim, Mask::Causal));
+            check(&module, arch, case(variant, 33, 47, head_dim, Mask::Causal));
         }
     }
 }
@@ -208,7 +219,7 @@ fn every_variant_of_every_architecture_gives_the_reference() {
 #[test]
 fn masks_and_sizes_at_the_edges_of_tiles() {
     let module = module(Arch::Sm80);
-    for variant in ["attention_f16_d64_wmma_64x64_s2", "attention_bf16_d64_wmma_64x64_s2", "attention_f16_scalar"] {
+    for variant in [preferred(Dtype::F16, 64), preferred(Dtype::Bf16, 64), scalar(Dtype::F16)] {
         for (q_len, k_len) in [(1, 1), (64, 64), (63, 65), (65, 129), (17, 0), (70, 5)] {
             for mask in [Mask::Full, Mask::Causal, Mask::Window { left: 9, right: 3 }] {
                 check(&module, Arch::Sm80, case(variant, q_len, k_len, 64, mask));
@@ -223,7 +234,7 @@ fn masks_and_sizes_at_the_edges_of_tiles() {
 #[test]
 fn heads_share_keys_and_rows_may_be_unaligned() {
     let module = module(Arch::Sm80);
-    for variant in ["attention_f16_d64_wmma_64x64_s2", "attention_bf16_d128_wmma_64x32_s2", "attention_f16_scalar"] {
+    for variant in [preferred(Dtype::F16, 64), preferred(Dtype::Bf16, 128), scalar(Dtype::Bf16)] {
         for padding in [3, 8] {
             let shape = case(variant, 37, 41, 64, Mask::Causal);
             check(&module, Arch::Sm80, Case { batch: 2, q_heads: 4, kv_heads: 2, padding, ..shape });
@@ -236,8 +247,7 @@ fn heads_share_keys_and_rows_may_be_unaligned() {
 #[ignore = "a measurement"]
 fn speed_of_eight_heads_of_512_rows() {
     let module = module(Arch::Sm80);
-    let shape = case("attention_f16_d64_wmma_64x64_s2", 512, 512, 64, Mask::Full);
-    let start = std::time::Instant::now();
-    check(&module, Arch::Sm80, Case { q_heads: 8, kv_heads: 8, ..shape });
-    println!("1x8x512x64 full, with the references: {:.2} s", start.elapsed().as_secs_f64());
+    let shape = case(preferred(Dtype::F16, 64), 512, 512, 64, Mask::Full);
+    let elapsed = check(&module, Arch::Sm80, Case { q_heads: 8, kv_heads: 8, ..shape });
+    println!("{}, 1x8x512x64 full: {:.2} s", shape.variant.name, elapsed.as_secs_f64());
 }
