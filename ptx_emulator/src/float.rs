@@ -60,15 +60,18 @@ pub fn f16x2_from_pair(format: Format, pair: u16) -> u32 {
 pub const NAN: f32 = f32::from_bits(0x7fff_ffff);
 
 /// Replaces any NaN by the one that the device gives.
+///
+/// The test is on the bits: LLVM drops `if x.is_nan() { NAN } else { x }`, since to it a NaN is as good as another.
 #[inline]
 pub fn canonical(value: f32) -> f32 {
-    if value.is_nan() { NAN } else { value }
+    if value.to_bits() & 0x7fff_ffff > 0x7f80_0000 { NAN } else { value }
 }
 
 /// Replaces any NaN by the one that the device gives, of f64.
 #[inline]
 pub fn canonical_f64(value: f64) -> f64 {
-    if value.is_nan() { f64::from_bits(0x7fff_ffff_ffff_ffff) } else { value }
+    let magnitude = value.to_bits() & !(1 << 63);
+    if magnitude > 0x7ff0_0000_0000_0000 { f64::from_bits(0x7fff_ffff_ffff_ffff) } else { value }
 }
 
 /// `.ftz`: a subnormal number becomes zero of the same sign.
