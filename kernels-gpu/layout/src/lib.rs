@@ -5,6 +5,7 @@
 
 pub mod arch;
 pub mod attention;
+pub mod descriptor;
 pub mod dtype;
 pub mod fragment;
 pub mod probe;
