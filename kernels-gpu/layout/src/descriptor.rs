@@ -88,6 +88,12 @@ impl Operand {
         self.swizzle
     }
 
+    /// Whether it is in registers.
+    #[must_use]
+    pub const fn is_in_registers(self) -> bool {
+        self.rows == 0
+    }
+
     /// The elements along K that one `wgmma` takes.
     #[must_use]
     pub const fn k_step_elems(self) -> u32 {
@@ -140,7 +146,7 @@ impl Operand {
     /// it stops the build.
     #[must_use]
     pub const fn descriptor(self, offset_bytes: u32) -> Descriptor {
-        assert!(self.rows > 0, "an operand in registers has no descriptor");
+        assert!(!self.is_in_registers(), "an operand in registers has no descriptor");
         assert!(
             offset_bytes.is_multiple_of(self.swizzle.period_bytes()),
             "a wgmma operand starts on a multiple of the period of its swizzle"
