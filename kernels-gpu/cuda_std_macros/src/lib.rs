@@ -56,24 +56,24 @@ pub fn kernel(arguments: TokenStream, item: TokenStream) -> TokenStream {
 /// impl Accumulator for [f32; 4] {
 ///     unsafe fn group<P: Product, const STEPS: usize>(d: &mut MaybeUninit<Self>, a: u64, b: u64, scale_d: u32) {
 ///         let d = &mut *d.as_mut_ptr().cast::<[MaybeUninit<f32>; 4]>();
-///         match Types::of::<P>() {
-///             Types::F16 => match STEPS {
-///                 2 => asm!(
-///                     "{{ .reg .pred p, q; .reg .b64 at, bt; setp.ne.u32 p, {scale_d}, 0; setp.eq.u32 q, 0, 0;",
-///                     "wgmma.fence.sync.aligned;",
-///                     "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {{{0}, {1}, {2}, {3}}}, {a}, {b}, p,",
-///                     "{sign_a}, {sign_b}, {order_a}, {order_b};",
-///                     "add.s64 bt, {b}, {b1}; add.s64 at, {a}, {a1};",
-///                     "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {{{0}, {1}, {2}, {3}}}, at, bt, q,",
-///                     "{sign_a}, {sign_b}, {order_a}, {order_b};",
-///                     "wgmma.commit_group.sync.aligned; }}",
-///                     inout(reg32) d[0], inout(reg32) d[1], inout(reg32) d[2], inout(reg32) d[3],
-///                     a = in(reg64) a, a1 = const k_step(P::A, 1), b = in(reg64) b, b1 = const k_step(P::B, 1),
-///                     scale_d = in(reg32) scale_d,
-///                     sign_a = const sign(P::NEGATE_A), sign_b = const sign(P::NEGATE_B),
-///                     order_a = const order(P::A), order_b = const order(P::B), options(nostack)
-///                 ),
-///                 // ..
+///         match const { case::<P>(STEPS) } {
+///             // f16 times f16 is pair 0, in two steps.
+///             2 => asm!(
+///                 "{{ .reg .pred p, q; .reg .b64 at, bt; setp.ne.u32 p, {scale_d}, 0; setp.eq.u32 q, 0, 0;",
+///                 "wgmma.fence.sync.aligned;",
+///                 "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {{{0}, {1}, {2}, {3}}}, {a}, {b}, p,",
+///                 "{sign_a}, {sign_b}, {order_a}, {order_b};",
+///                 "add.s64 bt, {b}, {b1}; add.s64 at, {a}, {a1};",
+///                 "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {{{0}, {1}, {2}, {3}}}, at, bt, q,",
+///                 "{sign_a}, {sign_b}, {order_a}, {order_b};",
+///                 "wgmma.commit_group.sync.aligned; }}",
+///                 inout(reg32) d[0], inout(reg32) d[1], inout(reg32) d[2], inout(reg32) d[3],
+///                 a = in(reg64) a, a1 = const k_step(P::A, 1), b = in(reg64) b, b1 = const k_step(P::B, 1),
+///                 scale_d = in(reg32) scale_d,
+///                 sign_a = const sign(P::NEGATE_A), sign_b = const sign(P::NEGATE_B),
+///                 order_a = const order(P::A), order_b = const order(P::B), options(nostack)
+///             ),
+///             // ..
 /// ```
 #[proc_macro]
 pub fn wgmma_accumulators(arguments: TokenStream) -> TokenStream {

@@ -7,27 +7,24 @@ use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::{Error, Ident, LitInt, Result, Token};
 
-/// The types of an instruction: the variant of `Types`, the suffix, K, and whether the operands have a choice of order.
+/// The types of an instruction: the number that `cuda_std::ptx::wgmma` gives the pair, the suffix, K, and whether the operands
+/// have a choice of order.
 struct Types {
-    variant: &'static str,
+    number: u32,
     suffix: &'static str,
     k: u32,
     transposable: bool,
 }
 
-const fn types(variant: &'static str, suffix: &'static str, k: u32) -> Types {
-    Types { variant, suffix, k, transposable: k == 16 }
+const fn types(number: u32, suffix: &'static str, k: u32) -> Types {
+    Types { number, suffix, k, transposable: k == 16 }
 }
 
-const F16: Types = types("F16", "f16.f16", 16);
-const BF16: Types = types("Bf16", "bf16.bf16", 16);
-const TF32: Types = types("Tf32", "tf32.tf32", 8);
-const FP8: [Types; 4] = [
-    types("E4M3E4M3", "e4m3.e4m3", 32),
-    types("E4M3E5M2", "e4m3.e5m2", 32),
-    types("E5M2E4M3", "e5m2.e4m3", 32),
-    types("E5M2E5M2", "e5m2.e5m2", 32),
-];
+const F16: Types = types(0, "f16.f16", 16);
+const BF16: Types = types(1, "bf16.bf16", 16);
+const TF32: Types = types(2, "tf32.tf32", 8);
+const FP8: [Types; 4] =
+    [types(3, "e4m3.e4m3", 32), types(4, "e4m3.e5m2", 32), types(5, "e5m2.e4m3", 32), types(6, "e5m2.e5m2", 32)];
 
 /// An accumulator type: its PTX name, what a register is in Rust, the elements in it, and what it can accumulate.
 struct Accumulator {
@@ -114,13 +111,13 @@ impl Accumulator {
                 unsafe fn group<P: Product, const STEPS: usize>(
                     d: &mut MaybeUninit<Self>, a: u64, b: u64, scale_d: u32,
                 ) {{
-                    unsafe {{ {d} match Types::of::<P>() {{ {shared} {unused} }} }}
+                    unsafe {{ {d} match const {{ case::<P>(STEPS) }} {{ {shared} {unused} }} }}
                 }}
                 #[inline(always)]
                 unsafe fn group_registers<P: Product, const STEPS: usize>(
                     d: &mut MaybeUninit<Self>, a: &[[u32; 4]; STEPS], b: u64, scale_d: u32,
                 ) {{
-                    unsafe {{ {d} match Types::of::<P>() {{ {from_registers} {unused} }} }}
+                    unsafe {{ {d} match const {{ case::<P>(STEPS) }} {{ {from_registers} {unused} }} }}
                 }}
                 #[inline(always)]
                 unsafe fn wait_group<const PENDING: u32>(&mut self) {{
@@ -137,13 +134,15 @@ impl Accumulator {
         );
     }
 
-    /// The arms that choose the group of the types and the number of k-steps.
+    /// The arms that choose the group by types and number of k-steps, the number of the types in bits 8 and up of their
+    /// pattern.
     fn arms(&self, n: usize, steps: &[u32], source: Source) -> String {
         let mut arms = String::new();
         for types in &self.types {
-            let groups: String =
-                steps.iter().map(|&steps| format!("{steps} => {},", self.group(n, types, steps, source))).collect();
-            let _ = write!(arms, "Types::{} => match STEPS {{ {groups} _ => {{}} }},", types.variant);
+            for &steps in steps {
+                let group = self.group(n, types, steps, source);
+                let _ = write!(arms, "{} => {group},", types.number << 8 | steps);
+            }
         }
         arms
     }

@@ -1,12 +1,14 @@
 //! Probes of `ptx::wgmma` and `ptx::setmaxnreg`. All but the last are launched with one warpgroup.
 
+use core::mem::MaybeUninit;
+
 use cuda_std::ptx::wgmma::{self, Accumulator, Product};
 use cuda_std::ptx::{fence, setmaxnreg};
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::{global, kernel, thread};
 use layout::SmemRegion;
 use layout::descriptor::{Descriptor, Operand};
-use layout::probe::wgmma::{GROUPS, MAP, THREADS, WGMMA, row_of};
+use layout::probe::wgmma::{GROUPS, MAP, THREADS, WGMMA, WgmmaProbe, row_of};
 use layout::probe::{SETMAXNREG, SETMAXNREG_THREADS};
 
 /// The product of a row of the table.
@@ -63,16 +65,17 @@ unsafe fn tiles<const ROW: usize>(a: *const u32, b: *const u32) -> (Descriptor, 
         fence::proxy_async_shared();
         thread::sync_threads();
     }
-    let b = const { WGMMA[ROW].b.descriptor(B_TILE.offset_bytes) };
-    let a = const {
-        if WGMMA[ROW].a.is_in_registers() { b_of::<ROW>() } else { WGMMA[ROW].a.descriptor(A_TILE.offset_bytes) }
+    let (a, b) = const {
+        let WgmmaProbe { a, b, .. } = WGMMA[ROW];
+        let b = b.descriptor(B_TILE.offset_bytes);
+        (if a.is_in_registers() { b } else { a.descriptor(A_TILE.offset_bytes) }, b)
     };
     (a.offset(base.as_raw()), b.offset(base.as_raw()))
 }
 
-/// Stands for the descriptor of A where there is none.
-const fn b_of<const ROW: usize>() -> Descriptor {
-    WGMMA[ROW].b.descriptor(B_TILE.offset_bytes)
+/// The 32-bit registers of an accumulator.
+const fn registers<D: Accumulator>() -> usize {
+    size_of::<D>() / 4
 }
 
 /// The accumulators of this thread.
@@ -81,8 +84,15 @@ const fn b_of<const ROW: usize>() -> Descriptor {
 /// `initial` has the registers of every thread.
 #[inline(always)]
 unsafe fn load<D: Accumulator>(initial: *const u32) -> D {
-    // SAFETY: as required of the caller; the registers of an accumulator are plain numbers.
-    unsafe { *initial.cast::<D>().add(thread::thread_idx_x() as usize) }
+    let mut d = MaybeUninit::<D>::uninit();
+    // SAFETY: as required of the caller; an accumulator is an array of 32-bit numbers, each of which is set.
+    unsafe {
+        let from = initial.add(thread::thread_idx_x() as usize * registers::<D>());
+        for i in 0..registers::<D>() {
+            d.as_mut_ptr().cast::<u32>().add(i).write(global::load(from.add(i)));
+        }
+        d.assume_init()
+    }
 }
 
 /// Writes the registers of this thread behind those of the threads before it.
@@ -91,8 +101,27 @@ unsafe fn load<D: Accumulator>(initial: *const u32) -> D {
 /// `out` has the registers of every thread.
 #[inline(always)]
 unsafe fn write<D: Accumulator>(out: *mut u32, d: D) {
-    // SAFETY: as required of the caller.
-    unsafe { *out.cast::<D>().add(thread::thread_idx_x() as usize) = d }
+    // SAFETY: as required of the caller; an accumulator is an array of 32-bit numbers.
+    unsafe {
+        let to = out.add(thread::thread_idx_x() as usize * registers::<D>());
+        for i in 0..registers::<D>() {
+            global::store(to.add(i), core::ptr::from_ref(&d).cast::<u32>().add(i).read());
+        }
+    }
+}
+
+/// The fragments of A of this thread.
+///
+/// # Safety
+/// `a` has those of every thread.
+#[inline(always)]
+unsafe fn fragments<const STEPS: usize>(a: *const u32) -> [[u32; 4]; STEPS] {
+    let mut fragments = [[0; 4]; STEPS];
+    for (step, registers) in fragments.iter_mut().enumerate() {
+        // SAFETY: as required of the caller.
+        *registers = unsafe { global::load(a.cast::<[u32; 4]>().add(thread::thread_idx_x() as usize * STEPS + step)) };
+    }
+    fragments
 }
 
 /// # Safety
@@ -121,7 +150,7 @@ unsafe fn multiply_registers<const ROW: usize, D: Accumulator, const STEPS: usiz
     // SAFETY: the whole warpgroup is here, and the tile is filled.
     unsafe {
         let (_, b) = tiles::<ROW>(operands.a, operands.b);
-        let a = *operands.a.cast::<[[u32; 4]; STEPS]>().add(thread::thread_idx_x() as usize);
+        let a = fragments::<STEPS>(operands.a);
         let mut d: D = load(operands.initial);
         wgmma::mma_async_registers::<Row<ROW>, D, STEPS>(&mut d, &a, b, operands.scale_d != 0);
         wgmma::wait_group::<0, D>(&mut d);
@@ -231,7 +260,7 @@ pub unsafe fn wgmma_product_registers(out: *mut u32, operands: WgmmaOperands) {
     // SAFETY: the whole warpgroup is here, and the tile is filled.
     unsafe {
         let (_, b) = tiles::<PRODUCT_REGISTERS_ROW>(operands.a, operands.b);
-        let a = *operands.a.cast::<[[u32; 4]; 4]>().add(thread::thread_idx_x() as usize);
+        let a = fragments::<4>(operands.a);
         let mut d = wgmma::product_registers::<Row<PRODUCT_REGISTERS_ROW>, [f32; 32], 4>(&a, b);
         wgmma::wait_group::<0, _>(&mut d);
         write(out, d);

@@ -43,21 +43,20 @@ pub trait Product {
     const NEGATE_B: bool = false;
 }
 
-/// The pairs of types that `wgmma` multiplies.
+/// The pairs of types that `wgmma` multiplies, with the numbers that `wgmma_accumulators!` knows them by.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Types {
-    F16,
-    Bf16,
-    Tf32,
-    E4M3E4M3,
-    E4M3E5M2,
-    E5M2E4M3,
-    E5M2E5M2,
+    F16 = 0,
+    Bf16 = 1,
+    Tf32 = 2,
+    E4M3E4M3 = 3,
+    E4M3E5M2 = 4,
+    E5M2E4M3 = 5,
+    E5M2E5M2 = 6,
 }
 
 impl Types {
     /// The pair of a product.
-    #[inline(always)]
     const fn of<P: Product>() -> Types {
         const {
             match (P::A.dtype(), P::B.dtype()) {
@@ -103,6 +102,11 @@ pub trait Accumulator: sealed::Sealed + Copy {
 }
 
 cuda_std_macros::wgmma_accumulators!(steps: 1, 2, 4, 8);
+
+/// What the arms of [`Accumulator`] are chosen by. A constant, so that rustc leaves out the arms that are not chosen.
+const fn case<P: Product>(steps: usize) -> u32 {
+    (Types::of::<P>() as u32) << 8 | steps as u32
+}
 
 /// Refuses at compile time what the arms of [`Accumulator`] have no instruction for.
 const fn check<P: Product, D: Accumulator>(steps: usize, a_in_registers: bool) {
