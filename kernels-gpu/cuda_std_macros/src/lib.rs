@@ -50,7 +50,7 @@ pub fn kernel(arguments: TokenStream, item: TokenStream) -> TokenStream {
 /// ```
 ///
 /// An `asm!` needs one operand for each register, and a group must be one `asm!`; so there is one for each shape, pair of
-/// types, number of steps and place of A. One of the arms for `[f32; 4]`, which is m64n8:
+/// types, number of steps and place of A. One of the arms for `[f32; 4]`, which is m64n8, with the template in lines:
 ///
 /// ```ignore
 /// impl Accumulator for [f32; 4] {
@@ -74,6 +74,10 @@ pub fn kernel(arguments: TokenStream, item: TokenStream) -> TokenStream {
 ///                 order_a = const order(P::A), order_b = const order(P::B), options(nostack)
 ///             ),
 ///             // ..
+///         }
+///     }
+///     // ..
+/// }
 /// ```
 #[proc_macro]
 pub fn wgmma_accumulators(arguments: TokenStream) -> TokenStream {
