@@ -110,8 +110,8 @@ impl<const RANK: usize> Case<RANK> {
             rest /= self.box_shape[dim];
         }
         let inside = place.iter().zip(&self.shape).all(|(at, size)| (0..*size as i64).contains(at));
-        let in_tensor = place.iter().zip(&self.shape).fold(0, |word, (at, size)| word * size + *at as usize);
-        (inside.then_some(in_tensor), self.swizzle.apply(index * 4) as usize / 4)
+        let in_tensor = || place.iter().zip(&self.shape).fold(0, |word, (at, size)| word * size + *at as usize);
+        (inside.then(in_tensor), self.swizzle.apply(index * 4) as usize / 4)
     }
 
     fn map<T: Element>(&self, probe: &Probe<'_>, tensor: &Buffer<T>) -> Result<TensorMap, Failed> {

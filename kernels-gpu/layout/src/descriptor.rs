@@ -141,6 +141,13 @@ impl Operand {
     /// The descriptor of the tile that starts `offset_bytes` bytes from the base of the dynamic shared memory, or at
     /// this address.
     ///
+    /// ```compile_fail
+    /// # use layout::descriptor::{Descriptor, Major, Operand};
+    /// # use layout::{Dtype, Swizzle};
+    /// const A: Operand = Operand::new(Dtype::F16, Major::K, Swizzle::B128, 128);
+    /// const MISALIGNED: Descriptor = A.descriptor(512);
+    /// ```
+    ///
     /// # Panics
     /// If the offset is not a multiple of [`Swizzle::period_bytes`], or the operand is in registers. Used in a constant,
     /// it stops the build.

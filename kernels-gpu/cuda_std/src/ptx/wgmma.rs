@@ -22,6 +22,9 @@
 //! One call is a group: `wgmma.fence`, the instructions of all its k-steps, `wgmma.commit_group`, in one `asm!`, so
 //! that the compiler cannot put a move of an accumulator between two of them, which would serialise them. From the
 //! call to the wait that covers its group, nothing else may touch the accumulators, the registers of A, or the tiles.
+//! Other numbers of k-steps are several groups, of which the later ones start at
+//! `b.offset(P::B.k_step_offset_bytes(first_step))`.
+//!
 //! Dtype F32 stands for tf32, which reads the upper 19 bits of an f32.
 #![cfg(target_feature = "sm_90a")]
 
