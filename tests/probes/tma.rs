@@ -53,16 +53,23 @@ struct Case<const RANK: usize> {
 /// The inner dimensions of one tensor and its box make those of every rank.
 const SHAPE: [usize; 5] = [3, 4, 5, 6, 16];
 const BOX_SHAPE: [u32; 5] = [2, 2, 3, 2, 8];
+/// Words in 16 bytes.
+const INNER_STEP: i32 = 4;
 
 impl<const RANK: usize> Case<RANK> {
-    /// Boxes inside the tensor, across each of its edges, and outside; for matrices also in every swizzle.
+    /// Boxes inside the tensor, across each of its edges, and outside; for matrices also in every swizzle. The unit takes innermost
+    /// coordinates that are multiples of 16 bytes, so those count in steps of four words.
     fn all() -> Vec<Case<RANK>> {
         let shape: [usize; RANK] = std::array::from_fn(|dim| SHAPE[5 - RANK + dim]);
         let box_shape: [u32; RANK] = std::array::from_fn(|dim| BOX_SHAPE[5 - RANK + dim]);
-        let case = |at| Case { shape, box_shape, at, swizzle: Swizzle::None };
+        let case = |mut at: [i32; RANK]| {
+            at[RANK - 1] *= INNER_STEP;
+            Case { shape, box_shape, at, swizzle: Swizzle::None }
+        };
         let mut cases = vec![case([0; RANK]), case([1; RANK]), case([-1; RANK])];
         for dim in 0..RANK {
-            for at in [-1, shape[dim] as i32 - 1, shape[dim] as i32, 1000, -1000] {
+            let size = shape[dim] as i32 / if dim == RANK - 1 { INNER_STEP } else { 1 };
+            for at in [-1, size - 1, size, 1000, -1000] {
                 let mut place = [0; RANK];
                 place[dim] = at;
                 cases.push(case(place));
@@ -72,7 +79,7 @@ impl<const RANK: usize> Case<RANK> {
             for swizzle in Swizzle::ALL {
                 // Rows of the length that the swizzle is made for, and two periods of them.
                 let columns = swizzle.row_bytes() / 4;
-                for at in [[0, 0], [3, 8], [-5, 33]] {
+                for at in [[0, 0], [3, 8], [-5, 36]] {
                     cases.push(Case {
                         shape: std::array::from_fn(|dim| [40, 64][dim]),
                         box_shape: std::array::from_fn(|dim| [16, columns][dim]),

@@ -76,6 +76,7 @@ fn five<const RANK: usize>(coordinates: [i32; RANK]) -> [i32; 5] {
 /// # Safety
 /// - `map` is the address of a kernel parameter that describes a tensor of `RANK` dimensions, which is valid until the
 ///   copy has finished.
+/// - The innermost coordinate is a multiple of 16 bytes; the unit takes any other for an illegal instruction.
 /// - `dst` is in the shared memory of the block, has room for the box, and is aligned to 128 bytes and to the period of
 ///   the map's swizzle; nothing accesses it until the phase has completed.
 /// - `barrier` is an initialised mbarrier of the block, visible to asynchronous copies; its current phase expects the
@@ -147,6 +148,7 @@ pub unsafe fn load_multicast<const RANK: usize>(
 ///
 /// # Safety
 /// - `map` is the address of a kernel parameter that describes a tensor of `RANK` dimensions, valid for writes.
+/// - The innermost coordinate is as for [`load`].
 /// - `src` is in the shared memory of the block, is aligned as for [`load`], and holds the box: written before a
 ///   [`fence::proxy_async_shared`](crate::ptx::fence::proxy_async_shared) of the writing threads and a barrier.
 /// - The box is not written until [`wait_group_read`] or [`wait_group`] has covered the group, and this thread does not
