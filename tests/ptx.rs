@@ -2,7 +2,8 @@
 //! names, as often as it is called, and nothing goes through local memory or generic addresses.
 
 use cuda_builder::ptx::Module;
-use layout::Arch;
+use layout::probe::wgmma::WGMMA;
+use layout::{Arch, Dtype};
 use tests::probe_ptx::probe_ptx;
 
 /// The instructions of one probe: how often each opcode stands in it, with any further modifiers.
@@ -10,6 +11,7 @@ type Instructions = (&'static str, &'static [(&'static str, usize)]);
 
 const SM_80: &[Instructions] = &[
     ("thread_sync", &[("bar.sync", 1), ("st.shared", 2), ("ld.shared", 2)]),
+    ("barrier_warps", &[("bar.sync", 1), ("bar.arrive", 1)]),
     ("thread_block_fence", &[("fence.acq_rel.cta", 2)]),
     ("thread_device_fence", &[("fence.acq_rel.gpu", 2)]),
     (
@@ -104,6 +106,44 @@ const SM_90A: &[Instructions] = &[
             ("fence.proxy.async.shared::cta", 1),
         ],
     ),
+    (
+        "mbarrier_cluster",
+        &[
+            ("mbarrier.arrive.shared::cta.b64", 1),
+            ("mapa.shared::cluster.u32", 1),
+            ("mbarrier.arrive.shared::cluster.b64", 1),
+            ("barrier.cluster", 6),
+        ],
+    ),
+    ("cluster_sync", &[("barrier.cluster.arrive.release.aligned", 2), ("barrier.cluster.wait.acquire.aligned", 2)]),
+    ("stmatrix_x1", &[("stmatrix.sync.aligned.m8n8.x1.shared.b16", 1)]),
+    ("stmatrix_x1_trans", &[("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16", 1)]),
+    ("stmatrix_x2", &[("stmatrix.sync.aligned.m8n8.x2.shared.b16", 1)]),
+    ("stmatrix_x2_trans", &[("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16", 1)]),
+    ("stmatrix_x4", &[("stmatrix.sync.aligned.m8n8.x4.shared.b16", 1)]),
+    ("stmatrix_x4_trans", &[("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16", 1)]),
+    ("setmaxnreg_exchange", &[("setmaxnreg.dec.sync.aligned.u32", 1), ("setmaxnreg.inc.sync.aligned.u32", 1)]),
+    (
+        "tma_groups",
+        &[
+            // Two rounds, and one wait behind them.
+            ("cp.async.bulk.commit_group", 2),
+            ("cp.async.bulk.wait_group.read", 2),
+            ("cp.async.bulk.wait_group", 2 + 1),
+            ("fence.proxy.async.global", 1),
+        ],
+    ),
+    (
+        "wgmma_groups",
+        &[
+            ("wgmma.fence.sync.aligned", 4),
+            ("wgmma.mma_async", 3 * 4),
+            ("wgmma.commit_group.sync.aligned", 4),
+            ("wgmma.wait_group.sync.aligned", 2),
+        ],
+    ),
+    ("wgmma_product", &[("wgmma.fence", 1), ("wgmma.mma_async", 4), ("wgmma.commit_group", 1)]),
+    ("wgmma_product_registers", &[("wgmma.fence", 1), ("wgmma.mma_async", 4), ("wgmma.commit_group", 1)]),
 ];
 
 fn module(arch: Arch) -> Module {
@@ -150,6 +190,50 @@ fn each_wmma_probe_has_the_instructions_of_its_shape_type_and_orders() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn each_wgmma_probe_is_one_group_of_its_row() {
+    let module = module(Arch::Sm90a);
+    for case in WGMMA {
+        let name = |dtype: Dtype| if dtype == Dtype::F32 { "tf32" } else { dtype.name() };
+        let (d, a, b) = (case.d.name(), name(case.a.dtype()), name(case.b.dtype()));
+        let (n, k) = (case.n, case.a.k_step_elems());
+        let instruction = format!("wgmma.mma_async.sync.aligned.m64n{n}k{k}.{d}.{a}.{b}");
+        let expected = [
+            ("wgmma.fence.sync.aligned", 1),
+            (&*instruction, case.steps as usize),
+            ("wgmma.commit_group.sync.aligned", 1),
+            ("wgmma.wait_group.sync.aligned", 1),
+            ("wgmma", case.steps as usize + 3),
+        ];
+        assert_instructions(&module, case.name, &expected);
+        assert!(case.name.starts_with(&format!("wgmma_{d}_{a}_{b}_n{n}_s{}_", case.steps)), "{}", case.name);
+    }
+}
+
+#[test]
+fn each_tma_probe_has_the_copy_of_its_rank_and_an_aligned_map() {
+    let module = module(Arch::Sm90a);
+    for rank in 1..=5 {
+        let tensor = |form: &str, modes: &str| format!("cp.{form}.bulk.tensor.{rank}d.{modes}");
+        let load = tensor("async", "shared::cluster.global.tile.mbarrier::complete_tx::bytes");
+        let probes = [
+            ("load", load.clone()),
+            ("load_multicast", format!("{load}.multicast::cluster")),
+            ("store", tensor("async", "global.shared::cta.tile.bulk_group")),
+            ("reduce_add", tensor("reduce.async", "global.shared::cta.add.tile.bulk_group")),
+        ];
+        for (probe, instruction) in probes {
+            let name = format!("tma_{probe}_{rank}d");
+            assert_instructions(&module, &name, &[(&*instruction, 1)]);
+            let map = &module.entry(&name).expect("it has just been found").parameters[2];
+            assert_eq!((map.size_bytes, map.align_bytes), (128, 64), "{name}");
+        }
+        let name = format!("tma_load_{rank}d");
+        let expected = [("prefetch.tensormap", 1), ("mbarrier.expect_tx.relaxed.cta.shared::cta.b64", 1)];
+        assert_instructions(&module, &name, &expected);
     }
 }
 

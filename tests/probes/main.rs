@@ -8,7 +8,9 @@ mod copy;
 mod matrix;
 mod memory;
 mod thread;
+mod tma;
 mod warp;
+mod wgmma;
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -42,6 +44,7 @@ impl Test {
 /// A probe that is loaded on the device under test.
 struct Probe<'a> {
     name: &'a str,
+    gpu: Gpu,
     module: Module,
     stream: Stream,
 }
@@ -59,7 +62,7 @@ impl Probe<'_> {
             [const { OnceLock::new() }; Arch::ALL.len()];
         let load = || gpu.load_ptx(probe_ptx(arch)).map_err(|error| error.to_string());
         let module = MODULES[arch as usize].get_or_init(load).clone()?;
-        Ok(Probe { name, module, stream: gpu.new_stream()? })
+        Ok(Probe { name, gpu: gpu.clone(), module, stream: gpu.new_stream()? })
     }
 
     fn upload<T: Element>(&self, values: &[T]) -> Result<Buffer<T>, Failed> {
@@ -134,7 +137,17 @@ fn expect_lanes(got: &[u32], words: usize, expected: impl Fn(u32) -> Vec<u32>) -
 }
 
 fn main() -> ExitCode {
-    let groups = [thread::TESTS, warp::TESTS, memory::TESTS, copy::TESTS, convert::TESTS, matrix::TESTS];
+    let groups = [
+        thread::TESTS,
+        warp::TESTS,
+        memory::TESTS,
+        copy::TESTS,
+        convert::TESTS,
+        matrix::TESTS,
+        tma::TESTS,
+        wgmma::TESTS,
+        &wgmma::PRODUCT_TESTS,
+    ];
     let wmma = matrix::wmma_tests();
     let tests: Vec<&'static Test> = groups.into_iter().flatten().chain(wmma).collect();
     let mut trials = Vec::new();

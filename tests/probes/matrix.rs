@@ -2,8 +2,9 @@
 
 use ferrotile::{Element, KernelParam};
 use half::{bf16, f16};
+use layout::Arch;
 use layout::fragment::{self, WmmaShape};
-use layout::probe::{LDMATRIX, LDMATRIX_COLUMNS, LDMATRIX_ROWS, Matrix, WMMA};
+use layout::probe::{LDMATRIX, LDMATRIX_COLUMNS, LDMATRIX_ROWS, Matrix, STMATRIX, WMMA};
 use libtest_mimic::Failed;
 
 use crate::{POISON, Probe, Test, WARP, expect_equal, expect_lanes, one_warp};
@@ -15,6 +16,12 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("ldmatrix_x2_trans", |probe| ldmatrix(probe, 2, true)),
     Test::new("ldmatrix_x4", |probe| ldmatrix(probe, 4, false)),
     Test::new("ldmatrix_x4_trans", |probe| ldmatrix(probe, 4, true)),
+    Test::new("stmatrix_x1", |probe| stmatrix(probe, 1, false)).since(Arch::Sm90a),
+    Test::new("stmatrix_x1_trans", |probe| stmatrix(probe, 1, true)).since(Arch::Sm90a),
+    Test::new("stmatrix_x2", |probe| stmatrix(probe, 2, false)).since(Arch::Sm90a),
+    Test::new("stmatrix_x2_trans", |probe| stmatrix(probe, 2, true)).since(Arch::Sm90a),
+    Test::new("stmatrix_x4", |probe| stmatrix(probe, 4, false)).since(Arch::Sm90a),
+    Test::new("stmatrix_x4_trans", |probe| stmatrix(probe, 4, true)).since(Arch::Sm90a),
     Test::new("mma_m16n8k16_f16", mma::<f16>),
     Test::new("mma_m16n8k16_bf16", mma::<bf16>),
     Test::new("mma_m16n8k8_tf32", mma_tf32),
@@ -43,7 +50,7 @@ impl Half for bf16 {
 }
 
 /// Integers from -8 to 8 without a pattern that a wrong map could keep; `seed` tells matrices apart.
-fn entry(seed: u32, row: u32, column: u32) -> i32 {
+pub(crate) fn entry(seed: u32, row: u32, column: u32) -> i32 {
     let hash = (seed * 1_000_003 + row * 8191 + column).wrapping_mul(2_654_435_761) >> 16;
     (hash % 17) as i32 - 8
 }
@@ -69,6 +76,25 @@ fn ldmatrix(probe: &Probe<'_>, registers: u32, transposed: bool) -> Result<(), F
         })?;
     }
     Ok(())
+}
+
+fn stmatrix(probe: &Probe<'_>, matrices: u32, transposed: bool) -> Result<(), Failed> {
+    let value = |matrix: u32, row: u32, column: u32| matrix * 1000 + row * 8 + column + 1;
+    let register = |lane: u32, matrix: u32| {
+        let bits = |half| {
+            let (row, column) = fragment::ldmatrix(lane, half);
+            if transposed { value(matrix, column, row) } else { value(matrix, row, column) }
+        };
+        bits(0) | bits(1) << 16
+    };
+    let input: Vec<u32> = (0..32).flat_map(|lane| (0..matrices).map(move |matrix| register(lane, matrix))).collect();
+    let buffer = probe.upload(&input)?;
+    let got = probe.run(&one_warp(&STMATRIX), 32 * matrices as usize, &[&buffer.as_raw()])?;
+    let expected: Vec<u32> = (0..32 * matrices)
+        .map(|word| (word / 32, word % 32 / 4, word % 4 * 2))
+        .map(|(matrix, row, column)| value(matrix, row, column) | value(matrix, row, column + 1) << 16)
+        .collect();
+    expect_equal(&got, &expected, |at| format!("matrix {}, row {}, word {}", at / 32, at % 32 / 4, at % 4))
 }
 
 fn mma<T: Half>(probe: &Probe<'_>) -> Result<(), Failed> {

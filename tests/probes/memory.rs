@@ -13,6 +13,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("mbarrier_phases", mbarrier_phases),
     Test::new("mbarrier_exchange", mbarrier_exchange),
     Test::new("mbarrier_parity", mbarrier_parity).since(Arch::Sm90a),
+    Test::new("mbarrier_cluster", mbarrier_cluster).since(Arch::Sm90a),
 ];
 
 fn shared_words(probe: &Probe<'_>) -> Result<(), Failed> {
@@ -66,4 +67,14 @@ fn mbarrier_parity(probe: &Probe<'_>) -> Result<(), Failed> {
     // Before the first phase completes, the one "before" it, of parity 1, counts as complete.
     let when = ["at the start", "after the first arrival", "after an arrival that announces bytes"];
     expect_equal(&got, &[0, 1, 1, 0, 1, 0], |at| format!("{}, parity {}", when[at / 2], at % 2))
+}
+
+fn mbarrier_cluster(probe: &Probe<'_>) -> Result<(), Failed> {
+    let config = LaunchConfig { shared_bytes: MBARRIER.total_bytes(), cluster: [2, 1, 1], ..row_of(2, 32) };
+    for _ in 0..20 {
+        let got = probe.run(&config, 2, &[])?;
+        let when = ["after the block's own arrival", "after the other block's"];
+        expect_equal(&got, &[0, 1], |at| when[at].into())?;
+    }
+    Ok(())
 }

@@ -1,16 +1,18 @@
-//! Indices, the block barrier with static shared arrays, and the fences.
+//! Indices, the barriers of block, warps and cluster, and the fences.
 
 use ferrotile::LaunchConfig;
 use layout::Arch;
-use layout::probe::BLOCK_THREADS;
+use layout::probe::{BLOCK_THREADS, WARPS};
 use libtest_mimic::Failed;
 
-use crate::{Probe, Test, expect_equal, row_of};
+use crate::{Probe, Test, expect_equal, expect_lanes, row_of};
 
 pub(crate) const TESTS: &[Test] = &[
     Test::new("thread_indices", indices),
     Test::new("thread_index_1d", index_1d),
     Test::new("thread_cluster_rank", cluster_rank).since(Arch::Sm90a),
+    Test::new("barrier_warps", barrier_warps),
+    Test::new("cluster_sync", cluster_sync).since(Arch::Sm90a),
     Test::new("thread_sync", sync),
     Test::new("thread_block_fence", |probe| fence(probe, row_of(1, 64))),
     Test::new("thread_device_fence", |probe| fence(probe, row_of(2, 1))),
@@ -43,6 +45,26 @@ fn cluster_rank(probe: &Probe<'_>) -> Result<(), Failed> {
         let rank = |block: u32| block % width % cluster[0] + block / width % cluster[1] * cluster[0];
         let expected: Vec<u32> = (0..width * height).map(rank).collect();
         expect_equal(&got, &expected, |at| format!("clusters of {cluster:?}, block {at}"))?;
+    }
+    Ok(())
+}
+
+fn barrier_warps(probe: &Probe<'_>) -> Result<(), Failed> {
+    let config = LaunchConfig { shared_bytes: WARPS.total_bytes(), ..row_of(1, 96) };
+    for _ in 0..20 {
+        let got = probe.run(&config, 32, &[])?;
+        expect_lanes(&got, 1, |lane| vec![100 + 31 - lane])?;
+    }
+    Ok(())
+}
+
+fn cluster_sync(probe: &Probe<'_>) -> Result<(), Failed> {
+    let config = LaunchConfig { cluster: [2, 1, 1], ..row_of(2, 32) };
+    for _ in 0..20 {
+        let got = probe.run(&config, 4 * 32, &[])?;
+        let block = |rank: u32| (0..32).map(move |lane| 1 + rank * 1000 + lane);
+        let expected: Vec<u32> = [0, 1, 1, 0].into_iter().flat_map(block).collect();
+        expect_equal(&got, &expected, |at| format!("part {}, lane {}", at / 32, at % 32))?;
     }
     Ok(())
 }

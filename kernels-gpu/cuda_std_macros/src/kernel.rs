@@ -4,26 +4,28 @@ use proc_macro2::TokenStream;
 use quote::{format_ident, quote, quote_spanned};
 use syn::parse::{Parse, ParseStream};
 use syn::spanned::Spanned;
-use syn::{Error, Expr, FnArg, Ident, ItemFn, Result, ReturnType, Safety, Signature, Token, Type};
+use syn::{Error, Expr, FnArg, Ident, ItemFn, Pat, Result, ReturnType, Safety, Signature, Token, Type};
 
 /// Expands `#[kernel(arguments)] item`.
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let bounds: Bounds = syn::parse2(arguments)?;
-    let ItemFn { attrs, vis, sig, block, .. } = syn::parse2(item)?;
+    let ItemFn { attrs, vis, mut sig, block, .. } = syn::parse2(item)?;
     check_signature(&sig)?;
 
+    let tensor_maps = tensor_map_mask(sig.inputs.iter())?;
+    let addresses = bind_tensor_maps(&mut sig, tensor_maps)?;
     let Signature { ident, inputs, .. } = &sig;
     let record = format_ident!("__kernel_record_{}", ident);
     let max_threads = bounds.max_threads.value(1024);
     let min_blocks = bounds.min_blocks.value(32);
     let cluster = bounds.cluster.value(16);
-    let tensor_maps = tensor_map_mask(inputs.iter())?;
+    let body = if tensor_maps == 0 { quote!(#block) } else { quote!({ #addresses #block }) };
     Ok(quote! {
         #(#attrs)*
         // The argument structs are `#[repr(C)]`, so that both sides agree on their layout.
         #[allow(improper_gpu_kernel_arg)]
         #[unsafe(no_mangle)]
-        #vis unsafe extern "gpu-kernel" fn #ident(#inputs) #block
+        #vis unsafe extern "gpu-kernel" fn #ident(#inputs) #body
 
         const _: () = {
             #[unsafe(no_mangle)]
@@ -139,6 +141,35 @@ fn tensor_map_mask<'a>(inputs: impl Iterator<Item = &'a FnArg>) -> Result<u32> {
     Ok(mask)
 }
 
+/// Replaces the patterns of the tensor maps by `_`; gives the statements that bind their names to their addresses.
+///
+/// LLVM calls parameter `i` of a kernel `<kernel>_param_<i>`.
+fn bind_tensor_maps(sig: &mut Signature, tensor_maps: u32) -> Result<TokenStream> {
+    let mut statements = TokenStream::new();
+    for (index, input) in sig.inputs.iter_mut().enumerate() {
+        let FnArg::Typed(parameter) = input else { continue };
+        if index >= u32::BITS as usize || tensor_maps & 1 << index == 0 {
+            continue;
+        }
+        let Pat::Ident(name) = &*parameter.pat else {
+            return Err(Error::new(parameter.pat.span(), "a tensor map needs a name, which becomes its address"));
+        };
+        let (name, ty) = (name.ident.clone(), &parameter.ty);
+        let template =
+            format!("{{{{ .reg .b64 t; mov.b64 t, {}_param_{index}; cvta.param.u64 {{0}}, t; }}}}", sig.ident);
+        statements.extend(quote! {
+            let #name: *const #ty;
+            // Takes the address of a parameter of this kernel.
+            #[allow(clippy::undocumented_unsafe_blocks)]
+            unsafe {
+                ::core::arch::asm!(#template, out(reg64) #name, options(pure, nomem, nostack, preserves_flags));
+            }
+        });
+        *parameter.pat = syn::parse_quote!(_);
+    }
+    Ok(statements)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,6 +208,12 @@ mod tests {
         );
         let text = expand(quote!(), item).unwrap().to_string();
         assert!(text.contains("10u32"), "{text}");
+        assert!(
+            text.contains("fn f (a : u32 , _ : TensorMap , b : * const TensorMap , _ : layout :: TensorMap)"),
+            "{text}"
+        );
+        assert!(text.contains("let q : * const TensorMap") && text.contains("mov.b64 t, f_param_1;"), "{text}");
+        assert!(text.contains("let k : * const layout :: TensorMap") && text.contains("f_param_3;"), "{text}");
     }
 
     #[test]

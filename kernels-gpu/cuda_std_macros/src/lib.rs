@@ -1,8 +1,10 @@
-//! The `#[kernel]` attribute of `cuda_std`.
+//! The procedural macros of `cuda_std`: the `#[kernel]` attribute, and the operand lists of `wgmma`.
 //!
-//! A crate that uses it needs `#![feature(abi_gpu_kernel)]`.
+//! A crate that declares kernels needs `#![feature(abi_gpu_kernel)]`, and `asm_experimental_arch` if one of them takes a
+//! tensor map.
 
 mod kernel;
+mod wgmma;
 
 use proc_macro::TokenStream;
 
@@ -28,7 +30,9 @@ use proc_macro::TokenStream;
 ///
 /// The function must be `unsafe`, since its caller is a launch that the compiler does not see, and may be neither `async`,
 /// `const` nor generic; it returns nothing. Parameters are scalars, raw pointers and `#[repr(C)]` structs by value. A parameter
-/// whose type is called `TensorMap` is a tensor map by value and is placed on a 64-byte boundary, as the TMA unit demands.
+/// whose type is called `TensorMap` is a tensor map by value and is placed on a 64-byte boundary, as the TMA unit demands; in
+/// the body its name is the address of the parameter, a `*const TensorMap`. (`&` of a by-value parameter would be the address
+/// of a copy in local memory, which the TMA unit does not read.)
 ///
 /// The function becomes `#[unsafe(no_mangle)] pub unsafe extern "gpu-kernel" fn`. Beside it stands a static
 /// `__kernel_record_<name>` of four `u32`s (max_threads, min_blocks, cluster, bit mask of the tensor map parameters; 0 for what is
@@ -36,4 +40,46 @@ use proc_macro::TokenStream;
 #[proc_macro_attribute]
 pub fn kernel(arguments: TokenStream, item: TokenStream) -> TokenStream {
     kernel::expand(arguments.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
+}
+
+/// Implements `cuda_std::ptx::wgmma::Accumulator` for the accumulators of every shape, with groups of these numbers of
+/// k-steps.
+///
+/// ```ignore
+/// cuda_std_macros::wgmma_accumulators!(steps: 1, 2);
+/// ```
+///
+/// An `asm!` needs one operand for each register, and a group must be one `asm!`; so there is one for each shape, pair of
+/// types, number of steps and place of A. One of the arms for `[f32; 4]`, which is m64n8, with the template in lines:
+///
+/// ```ignore
+/// impl Accumulator for [f32; 4] {
+///     unsafe fn group<P: Product, const STEPS: usize>(d: &mut MaybeUninit<Self>, a: u64, b: u64, scale_d: u32) {
+///         let d = &mut *d.as_mut_ptr().cast::<[MaybeUninit<f32>; 4]>();
+///         match const { case::<P>(STEPS) } {
+///             // f16 times f16 is pair 0, in two steps.
+///             2 => asm!(
+///                 "{{ .reg .pred p, q; .reg .b64 at, bt; setp.ne.u32 p, {scale_d}, 0; setp.eq.u32 q, 0, 0;",
+///                 "wgmma.fence.sync.aligned;",
+///                 "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {{{0}, {1}, {2}, {3}}}, {a}, {b}, p,",
+///                 "{sign_a}, {sign_b}, {order_a}, {order_b};",
+///                 "add.s64 bt, {b}, {b1}; add.s64 at, {a}, {a1};",
+///                 "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {{{0}, {1}, {2}, {3}}}, at, bt, q,",
+///                 "{sign_a}, {sign_b}, {order_a}, {order_b};",
+///                 "wgmma.commit_group.sync.aligned; }}",
+///                 inout(reg32) d[0], inout(reg32) d[1], inout(reg32) d[2], inout(reg32) d[3],
+///                 a = in(reg64) a, a1 = const k_step(P::A, 1), b = in(reg64) b, b1 = const k_step(P::B, 1),
+///                 scale_d = in(reg32) scale_d,
+///                 sign_a = const sign(P::NEGATE_A), sign_b = const sign(P::NEGATE_B),
+///                 order_a = const order(P::A), order_b = const order(P::B), options(nostack)
+///             ),
+///             // ..
+///         }
+///     }
+///     // ..
+/// }
+/// ```
+#[proc_macro]
+pub fn wgmma_accumulators(arguments: TokenStream) -> TokenStream {
+    wgmma::expand(arguments.into()).unwrap_or_else(syn::Error::into_compile_error).into()
 }

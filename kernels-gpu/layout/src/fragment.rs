@@ -71,6 +71,33 @@ pub const fn mma_m16n8k32_b(lane: u32, register: u32, byte: u32) -> (u32, u32) {
     (lane % 4 * 4 + byte + register * 16, lane / 4)
 }
 
+/// The element of D, 64 rows of f32, in `register` of a thread of the warpgroup of `wgmma`, as (row, column).
+///
+/// Each warp has 16 rows, as four registers of [`mma_m16n8k16_c`] for every 8 columns.
+#[inline(always)]
+pub const fn wgmma_d(thread: u32, register: u32) -> (u32, u32) {
+    let (row, column) = mma_m16n8k16_c(thread % 32, register % 4);
+    (thread / 32 * 16 + row, register / 4 * 8 + column)
+}
+
+/// The element of D, 64 rows of f16, in `half` of `register` of a thread of the warpgroup of `wgmma`, as (row, column).
+#[inline(always)]
+pub const fn wgmma_d_f16(thread: u32, register: u32, half: u32) -> (u32, u32) {
+    wgmma_d(thread, register * 2 + half)
+}
+
+/// The element of A, 64 rows of 32 bytes of elements of `element_bytes` bytes, in `part` of `register` 0 to 3 of a
+/// thread of the warpgroup of `wgmma`, as (row, k). A register has 4 / `element_bytes` parts, lowest bits first.
+///
+/// For 16-bit types each warp has 16 rows as in [`mma_m16n8k16_a`]; for the others the same bytes hold fewer or more
+/// elements.
+#[inline(always)]
+pub const fn wgmma_a(thread: u32, register: u32, part: u32, element_bytes: u32) -> (u32, u32) {
+    let parts = 4 / element_bytes;
+    let row = thread / 32 * 16 + thread % 32 / 4 + register % 2 * 8;
+    (row, (thread % 4 + register / 2 * 4) * parts + part)
+}
+
 /// A shape of `wmma`: D, m x n, is A, m x k, times B, k x n, plus C.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WmmaShape {
@@ -223,6 +250,41 @@ mod tests {
             let c = words(WmmaShape::C_REGISTERS).map(|(lane, register)| s.c(lane, register));
             assert_covers("wmma c", s.m(), s.n(), c);
         }
+    }
+
+    #[test]
+    fn every_element_of_wgmma_is_held_by_exactly_one_register() {
+        // By warps of 16 rows and blocks of 32 columns, the most that the check takes.
+        for warp in 0..4 {
+            let threads = move || warp * 32..warp * 32 + 32;
+            let in_warp = move |(row, column): (u32, u32)| (row - warp * 16, column);
+            for block in 0..8 {
+                let in_block = move |(row, column): (u32, u32)| (row, column - block * 32);
+                let d = threads().flat_map(|thread| (block * 16..block * 16 + 16).map(move |r| wgmma_d(thread, r)));
+                assert_covers("wgmma d", 16, 32, d.map(in_warp).map(in_block));
+                let registers = || block * 8..block * 8 + 8;
+                let d = threads().flat_map(|thread| {
+                    registers().flat_map(move |r| (0..2).map(move |half| wgmma_d_f16(thread, r, half)))
+                });
+                assert_covers("wgmma d of f16", 16, 32, d.map(in_warp).map(in_block));
+            }
+            for element_bytes in [1, 2, 4] {
+                let a = threads().flat_map(|thread| {
+                    (0..4).flat_map(move |r| (0..4 / element_bytes).map(move |p| wgmma_a(thread, r, p, element_bytes)))
+                });
+                assert_covers("wgmma a", 16, 32 / element_bytes, a.map(in_warp));
+            }
+        }
+    }
+
+    #[test]
+    fn each_warp_of_wgmma_holds_a_as_mma_does() {
+        for (lane, register, half) in halves(4) {
+            assert_eq!(wgmma_a(lane, register, half, 2), mma_m16n8k16_a(lane, register, half));
+        }
+        // One place of each other width, from the figures of the ISA.
+        assert_eq!(wgmma_a(5, 3, 0, 4), (9, 5));
+        assert_eq!(wgmma_a(38, 2, 3, 1), (17, 27));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What the probe kernels and their tests agree on: shared-memory maps and the strides of their tiles.
 
+pub mod wgmma;
+
 use crate::fragment::WmmaShape;
 use crate::smem::SmemLayout;
 use crate::swizzle::Swizzle;
@@ -56,6 +58,25 @@ pub const MBARRIER_THREADS: u32 = 64;
 
 /// The phases of `mbarrier_exchange`.
 pub const MBARRIER_PHASES: u32 = 3;
+
+/// The map of the `stmatrix` probes: four matrices, one under the other.
+pub const STMATRIX: SmemLayout = SmemLayout::new().region("rows", 4 * 8 * 16, 16);
+
+/// The map of `barrier_warps`: a word a lane.
+pub const WARPS: SmemLayout = SmemLayout::new().region("words", 32 * 4, 4);
+
+/// The map of the TMA probes: the largest box, and the barrier of the copy.
+pub const TMA: SmemLayout = SmemLayout::new().region("tile", TMA_TILE_BYTES, 1024).region("barrier", 8, 8);
+
+/// The shared memory that a TMA probe fills and shows, of which the box is the start.
+pub const TMA_TILE_BYTES: u32 = 4096;
+
+/// The threads of the probe of `setmaxnreg`: four warpgroups, which start with 128 registers a thread.
+pub const SETMAXNREG_THREADS: u32 = 512;
+
+/// The registers a thread after a decrease and an increase in the probe of `setmaxnreg`: what one warpgroup gives up is
+/// what another takes.
+pub const SETMAXNREG: (u32, u32) = (24, 232);
 
 /// The map of the `wmma` probes: both factors, the accumulator and the result.
 pub const WMMA: SmemLayout =

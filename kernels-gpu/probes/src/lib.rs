@@ -7,10 +7,15 @@
 #![no_std]
 #![feature(abi_gpu_kernel, asm_experimental_arch)]
 
+pub mod cluster;
 pub mod convert;
 pub mod copy;
 pub mod matrix;
 pub mod mbarrier;
 pub mod memory;
 pub mod thread;
+#[cfg(target_feature = "sm_90")]
+pub mod tma;
 pub mod warp;
+#[cfg(target_feature = "sm_90a")]
+pub mod wgmma;

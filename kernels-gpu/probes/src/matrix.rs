@@ -74,6 +74,48 @@ ldmatrix_probe!(ldmatrix_x2_trans, 2, row => ldmatrix::x2_trans(row));
 ldmatrix_probe!(ldmatrix_x4, 4, row => ldmatrix::x4(row));
 ldmatrix_probe!(ldmatrix_x4_trans, 4, row => ldmatrix::x4_trans(row));
 
+/// Probes of `stmatrix`, in a module because they are those of sm_90.
+#[cfg(target_feature = "sm_90")]
+pub mod stores {
+    use cuda_std::ptx::stmatrix;
+    use cuda_std::{kernel, shared, thread, warp};
+    use layout::fragment;
+    use layout::probe::STMATRIX;
+
+    /// Declares a probe of one form of `stmatrix`: stores the registers of every lane, and writes the matrices.
+    macro_rules! stmatrix_probe {
+        ($name:ident, $registers:literal, $store:path) => {
+            /// Writes the matrices that one form of `stmatrix` stores, one under the other.
+            ///
+            /// # Safety
+            /// One warp; the dynamic shared memory is that of `STMATRIX`; `input` has the registers of every lane; `out` has 32
+            /// words a matrix.
+            #[kernel(max_threads = 32)]
+            pub unsafe fn $name(out: *mut u32, input: *const [u32; $registers]) {
+                let rows = shared::dynamic().offset(STMATRIX.get("rows").offset_bytes);
+                let lane = warp::lane_id();
+                let (matrix, row) = fragment::ldmatrix_source(lane);
+                // SAFETY: the whole warp is here, and the rows are in the region.
+                unsafe {
+                    $store(rows.offset((matrix * 8 + row) * 16), *input.add(lane as usize));
+                    thread::sync_threads();
+                    for word in 0..$registers {
+                        let index = word * 32 + lane;
+                        *out.add(index as usize) = rows.offset(index * 4).load();
+                    }
+                }
+            }
+        };
+    }
+
+    stmatrix_probe!(stmatrix_x1, 1, stmatrix::x1);
+    stmatrix_probe!(stmatrix_x1_trans, 1, stmatrix::x1_trans);
+    stmatrix_probe!(stmatrix_x2, 2, stmatrix::x2);
+    stmatrix_probe!(stmatrix_x2_trans, 2, stmatrix::x2_trans);
+    stmatrix_probe!(stmatrix_x4, 4, stmatrix::x4);
+    stmatrix_probe!(stmatrix_x4_trans, 4, stmatrix::x4_trans);
+}
+
 /// Multiplies row-major 16x16 by 16x8, adds 16x8, all in global memory, with fragments by the maps of `layout`.
 ///
 /// # Safety

@@ -23,3 +23,13 @@ pub fn mbarrier_init() {
     // SAFETY: a fence has no precondition. The absent `nomem` keeps the compiler from moving accesses across it.
     unsafe { asm!("fence.mbarrier_init.release.cluster;", options(nostack, preserves_flags)) }
 }
+
+/// Orders this thread's ordinary accesses to global memory before it ahead of the asynchronous ones after it, and the other
+/// way round.
+///
+/// PTX: `fence.proxy.async.global` (PTX 8.0, sm_90).
+#[inline(always)]
+pub fn proxy_async_global() {
+    // SAFETY: a fence has no precondition. The absent `nomem` keeps the compiler from moving accesses across it.
+    unsafe { asm!("fence.proxy.async.global;", options(nostack, preserves_flags)) }
+}

@@ -135,3 +135,64 @@ pub unsafe fn wait_parity(barrier: SharedAddr, parity: u32) {
     // SAFETY: as required of the caller.
     while unsafe { !try_wait_parity(barrier, parity) } {}
 }
+
+/// Announces `bytes` bytes of asynchronous copies, which the current phase then waits for too, without arriving.
+///
+/// PTX: `mbarrier.expect_tx.relaxed.cta.shared::cta.b64` (PTX 8.0, sm_90).
+/// Not a memory fence.
+///
+/// # Safety
+/// - `barrier` is an initialised mbarrier, whose current phase has an arrival left.
+/// - Copies of so many bytes complete on `barrier`; at most 2^20 - 1 are announced in one phase.
+#[cfg(target_feature = "sm_90")]
+#[inline(always)]
+pub unsafe fn expect_tx(barrier: SharedAddr, bytes: u32) {
+    // SAFETY: as required of the caller. The absent `nomem` keeps the compiler from moving accesses across it.
+    unsafe {
+        asm!("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [{0}], {1};", in(reg32) barrier.as_raw(),
+            in(reg32) bytes, options(nostack, preserves_flags));
+    }
+}
+
+/// Arrives once on the mbarrier at the same place in the block of rank `rank` of the cluster, if `arrives`.
+///
+/// One lane of a warp arrives for all without a branch. The scope of release is the block: what asynchronous copies read
+/// is thereby free for the next ones, and ordinary stores to the other block are not ordered. (A release in the cluster is a
+/// fence of the whole card in the machine code.)
+///
+/// PTX: `mapa.shared::cluster.u32` and `mbarrier.arrive.shared::cluster.b64` (PTX 8.0, sm_90), release semantics in the
+/// block.
+///
+/// # Safety
+/// - `barrier` is, in the other block, an initialised mbarrier, whose current phase has an arrival left.
+/// - The rank is less than the size of the cluster, and that block has started and not exited.
+#[cfg(target_feature = "sm_90")]
+#[inline(always)]
+pub unsafe fn arrive_cluster_if(barrier: SharedAddr, rank: u32, arrives: bool) {
+    // SAFETY: as required of the caller. The absent `nomem` keeps the compiler from moving accesses across it.
+    unsafe {
+        asm!(
+            "{{ .reg .pred p; .reg .b32 t; setp.ne.u32 p, {2}, 0; mapa.shared::cluster.u32 t, {0}, {1};",
+            "@p mbarrier.arrive.shared::cluster.b64 _, [t]; }}",
+            in(reg32) barrier.as_raw(), in(reg32) rank, in(reg32) arrives as u32, options(nostack)
+        );
+    }
+}
+
+/// Arrives once, if `arrives`: one lane of a warp for all, without a branch.
+///
+/// PTX: `mbarrier.arrive.shared::cta.b64` (PTX 7.8, sm_90), release semantics in the block.
+///
+/// # Safety
+/// - `barrier` is an initialised mbarrier, whose current phase has an arrival left.
+#[cfg(target_feature = "sm_90")]
+#[inline(always)]
+pub unsafe fn arrive_if(barrier: SharedAddr, arrives: bool) {
+    // SAFETY: as required of the caller. The absent `nomem` keeps the compiler from moving accesses across it.
+    unsafe {
+        asm!(
+            "{{ .reg .pred p; setp.ne.u32 p, {1}, 0; @p mbarrier.arrive.shared::cta.b64 _, [{0}]; }}",
+            in(reg32) barrier.as_raw(), in(reg32) arrives as u32, options(nostack)
+        );
+    }
+}

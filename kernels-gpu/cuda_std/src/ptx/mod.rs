@@ -5,9 +5,15 @@
 //! registers, whose maps are in [`layout::fragment`]. Shared operands are [`SharedAddr`](crate::shared::SharedAddr),
 //! global ones raw pointers. Every function has a kernel in `probes` and a test of its meaning.
 
+pub mod barrier;
+pub mod cluster;
 pub mod cp_async;
 pub mod fence;
 pub mod ldmatrix;
 pub mod mbarrier;
 pub mod mma;
+pub mod setmaxnreg;
+pub mod stmatrix;
+pub mod tma;
+pub mod wgmma;
 pub mod wmma;

@@ -1,0 +1,36 @@
+//! Barriers of some of the warps of a block. A block has 16 of them, of which number 0 is that of
+//! [`thread::sync_threads`](crate::thread::sync_threads).
+
+use core::arch::asm;
+
+/// Waits on barrier `ID` until `THREADS` threads have arrived there.
+///
+/// PTX: `bar.sync ID, THREADS` (PTX 2.0, sm_20), which orders the accesses of these threads before it ahead of those after it.
+///
+/// # Safety
+/// - All threads of the warp execute this call together; `THREADS / 32` warps of the block arrive in each round.
+#[inline(always)]
+pub unsafe fn sync<const ID: u32, const THREADS: u32>() {
+    const { check(ID, THREADS) };
+    // SAFETY: as required of the caller. The absent `nomem` keeps the compiler from moving accesses across it.
+    unsafe { asm!("bar.sync {0}, {1};", const ID, const THREADS, options(nostack, preserves_flags)) }
+}
+
+/// Arrives on barrier `ID`, of `THREADS` threads, without waiting.
+///
+/// PTX: `bar.arrive ID, THREADS` (PTX 2.0, sm_20), which orders the accesses of these threads before it ahead of those after a
+/// [`sync`] of the same round.
+///
+/// # Safety
+/// As for [`sync`].
+#[inline(always)]
+pub unsafe fn arrive<const ID: u32, const THREADS: u32>() {
+    const { check(ID, THREADS) };
+    // SAFETY: as required of the caller. The absent `nomem` keeps the compiler from moving accesses across it.
+    unsafe { asm!("bar.arrive {0}, {1};", const ID, const THREADS, options(nostack, preserves_flags)) }
+}
+
+const fn check(id: u32, threads: u32) {
+    assert!(id < 16, "a block has barriers 0 to 15");
+    assert!(threads > 0 && threads.is_multiple_of(32), "whole warps arrive at a barrier");
+}

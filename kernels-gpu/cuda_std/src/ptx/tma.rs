@@ -1,0 +1,244 @@
+//! Copies of tensor tiles by the tensor memory accelerator (TMA), asynchronous; sm_90.
+//!
+//! A [`TensorMap`], which the host encodes, describes a tensor of 1 to 5 dimensions and the box that one instruction
+//! copies. It is a parameter of the kernel by value; `#[kernel]` makes its name in the body the address. Coordinates
+//! are those of the first element of the box, of the innermost dimension first (the host's shapes have it last), and
+//! may lie outside the tensor: such elements arrive as zeros, and are not written.
+//!
+//! ```ignore
+//! #[kernel(max_threads = 128)]
+//! pub unsafe fn copy(map: TensorMap) {
+//!     if thread == 0 {
+//!         tma::prefetch_tensormap(map);
+//!         mbarrier::arrive_expect_tx(full, BOX_BYTES);        // the whole box, however much of it is outside
+//!         tma::load(tile, map, [column, row], full);
+//!     }
+//!     mbarrier::wait_parity(full, 0);
+//!     // .. change the tile ..
+//!     fence::proxy_async_shared();
+//!     thread::sync_threads();
+//!     if thread == 0 {
+//!         tma::store(map, [column, row], tile);
+//!         tma::commit_group();
+//!         tma::wait_group_read::<0>();                        // before the tile is written again
+//!     }
+//! }
+//! ```
+//!
+//! One thread issues a copy for the whole block.
+#![cfg(target_feature = "sm_90")]
+
+use core::arch::asm;
+
+use crate::shared::SharedAddr;
+
+/// A tensor map as the host encodes it, a kernel parameter by value.
+///
+/// The device sees only its address: in a function marked `#[kernel]`, the name of the parameter is a `*const
+/// TensorMap`.
+#[derive(Debug, Clone, Copy)]
+// `cuda_builder` gives the parameter the 64 bytes of alignment that the unit demands; rustc cannot.
+#[repr(C, align(16))]
+pub struct TensorMap([u64; 16]);
+
+/// Runs one form of a copy for the rank of its coordinates: `by_rank!(RANK, form, coordinates, operands)`, where the form
+/// takes the name of the rank and the list of the coordinates.
+macro_rules! by_rank {
+    ($form:ident, $c:ident) => {
+        match RANK {
+            1 => $form!("1d", "{{{c0}}}", c0 0),
+            2 => $form!("2d", "{{{c0}, {c1}}}", c0 0, c1 1),
+            3 => $form!("3d", "{{{c0}, {c1}, {c2}}}", c0 0, c1 1, c2 2),
+            4 => $form!("4d", "{{{c0}, {c1}, {c2}, {c3}}}", c0 0, c1 1, c2 2, c3 3),
+            _ => $form!("5d", "{{{c0}, {c1}, {c2}, {c3}, {c4}}}", c0 0, c1 1, c2 2, c3 3, c4 4),
+        }
+    };
+}
+
+/// The coordinates of a box of any rank, with zeros where there is no dimension.
+#[inline(always)]
+fn five<const RANK: usize>(coordinates: [i32; RANK]) -> [i32; 5] {
+    const { assert!(RANK >= 1 && RANK <= 5, "TMA copies tiles of 1 to 5 dimensions") };
+    let mut five = [0; 5];
+    let mut dim = 0;
+    while dim < RANK {
+        five[dim] = coordinates[dim];
+        dim += 1;
+    }
+    five
+}
+
+/// Starts the copy of a box from global memory to `dst`; its bytes count on the mbarrier.
+///
+/// PTX: `cp.async.bulk.tensor.{1..5}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes` (PTX 8.0, sm_90).
+/// Not a memory fence: waiting for the phase of the mbarrier makes the box visible.
+///
+/// # Safety
+/// - `map` is the address of a kernel parameter that describes a tensor of `RANK` dimensions, which is valid until the
+///   copy has finished.
+/// - The innermost coordinate is a multiple of 16 bytes; the unit takes any other for an illegal instruction.
+/// - `dst` is in the shared memory of the block, has room for the box, and is aligned to 128 bytes and to the period of
+///   the map's swizzle; nothing accesses it until the phase has completed.
+/// - `barrier` is an initialised mbarrier of the block, visible to asynchronous copies; its current phase expects the
+///   bytes of the box.
+#[inline(always)]
+pub unsafe fn load<const RANK: usize>(
+    dst: SharedAddr,
+    map: *const TensorMap,
+    coordinates: [i32; RANK],
+    barrier: SharedAddr,
+) {
+    let c = five(coordinates);
+    macro_rules! form {
+        ($rank:literal, $list:literal, $($name:ident $i:literal),+) => {
+            asm!(
+                concat!(
+                    "cp.async.bulk.tensor.", $rank, ".shared::cluster.global.tile.mbarrier::complete_tx::bytes",
+                    " [{dst}], [{map}, ", $list, "], [{barrier}];"
+                ),
+                dst = in(reg32) dst.as_raw(), map = in(reg64) map, barrier = in(reg32) barrier.as_raw(),
+                $($name = in(reg32) c[$i],)+ options(nostack, preserves_flags)
+            )
+        };
+    }
+    // SAFETY: as required of the caller.
+    unsafe { by_rank!(form, c) }
+}
+
+/// Starts the copy of a box from global memory to the same place in the shared memory of every block of the cluster
+/// whose bit is set in `blocks`; in each of them its bytes count on the mbarrier at the place of `barrier`.
+///
+/// PTX: `cp.async.bulk.tensor.{1..5}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster` (PTX
+/// 8.0, sm_90).
+/// Not a memory fence: waiting for the phase of the mbarrier makes the box visible in its block.
+///
+/// # Safety
+/// - As for [`load`], in each of the blocks: their mbarriers are initialised, which takes a barrier of the cluster, and
+///   none of them exits before its copy has finished.
+/// - Bit `i` of `blocks` is the block of rank `i`, which is in the cluster.
+#[inline(always)]
+pub unsafe fn load_multicast<const RANK: usize>(
+    dst: SharedAddr,
+    map: *const TensorMap,
+    coordinates: [i32; RANK],
+    barrier: SharedAddr,
+    blocks: u16,
+) {
+    let c = five(coordinates);
+    macro_rules! form {
+        ($rank:literal, $list:literal, $($name:ident $i:literal),+) => {
+            asm!(
+                concat!(
+                    "cp.async.bulk.tensor.", $rank, ".shared::cluster.global.tile.mbarrier::complete_tx::bytes",
+                    ".multicast::cluster [{dst}], [{map}, ", $list, "], [{barrier}], {blocks};"
+                ),
+                dst = in(reg32) dst.as_raw(), map = in(reg64) map, barrier = in(reg32) barrier.as_raw(),
+                blocks = in(reg16) blocks, $($name = in(reg32) c[$i],)+ options(nostack, preserves_flags)
+            )
+        };
+    }
+    // SAFETY: as required of the caller.
+    unsafe { by_rank!(form, c) }
+}
+
+/// Starts the copy of a box from `src` to global memory, in this thread's current group.
+///
+/// PTX: `cp.async.bulk.tensor.{1..5}d.global.shared::cta.tile.bulk_group` (PTX 8.0, sm_90).
+/// Not a memory fence.
+///
+/// # Safety
+/// - `map` is the address of a kernel parameter that describes a tensor of `RANK` dimensions, valid for writes.
+/// - The innermost coordinate is as for [`load`].
+/// - `src` is in the shared memory of the block, is aligned as for [`load`], and holds the box: written before a
+///   [`fence::proxy_async_shared`](crate::ptx::fence::proxy_async_shared) of the writing threads and a barrier.
+/// - The box is not written until [`wait_group_read`] or [`wait_group`] has covered the group, and this thread does not
+///   exit before.
+#[inline(always)]
+pub unsafe fn store<const RANK: usize>(map: *const TensorMap, coordinates: [i32; RANK], src: SharedAddr) {
+    let c = five(coordinates);
+    macro_rules! form {
+        ($rank:literal, $list:literal, $($name:ident $i:literal),+) => {
+            asm!(
+                concat!(
+                    "cp.async.bulk.tensor.", $rank, ".global.shared::cta.tile.bulk_group [{map}, ", $list, "], [{src}];"
+                ),
+                src = in(reg32) src.as_raw(), map = in(reg64) map, $($name = in(reg32) c[$i],)+
+                options(nostack, preserves_flags)
+            )
+        };
+    }
+    // SAFETY: as required of the caller.
+    unsafe { by_rank!(form, c) }
+}
+
+/// Starts the addition of a box at `src` to the tensor in global memory, in this thread's current group. Each element
+/// is added atomically, in the type of the map.
+///
+/// PTX: `cp.reduce.async.bulk.tensor.{1..5}d.global.shared::cta.add.tile.bulk_group` (PTX 8.0, sm_90).
+/// Not a memory fence.
+///
+/// # Safety
+/// As for [`store`].
+#[inline(always)]
+pub unsafe fn reduce_add<const RANK: usize>(map: *const TensorMap, coordinates: [i32; RANK], src: SharedAddr) {
+    let c = five(coordinates);
+    macro_rules! form {
+        ($rank:literal, $list:literal, $($name:ident $i:literal),+) => {
+            asm!(
+                concat!(
+                    "cp.reduce.async.bulk.tensor.", $rank, ".global.shared::cta.add.tile.bulk_group [{map}, ", $list,
+                    "], [{src}];"
+                ),
+                src = in(reg32) src.as_raw(), map = in(reg64) map, $($name = in(reg32) c[$i],)+
+                options(nostack, preserves_flags)
+            )
+        };
+    }
+    // SAFETY: as required of the caller.
+    unsafe { by_rank!(form, c) }
+}
+
+/// Closes the stores and additions that this thread has started since its last group into a new group, which may be
+/// empty.
+///
+/// PTX: `cp.async.bulk.commit_group` (PTX 8.0, sm_90).
+/// Not a memory fence.
+#[inline(always)]
+pub fn commit_group() {
+    // SAFETY: has no precondition.
+    unsafe { asm!("cp.async.bulk.commit_group;", options(nostack, preserves_flags)) }
+}
+
+/// Waits until at most `PENDING` of this thread's newest groups are in flight. What the older ones wrote is then visible
+/// to this thread.
+///
+/// PTX: `cp.async.bulk.wait_group PENDING` (PTX 8.0, sm_90).
+/// Not a memory fence.
+#[inline(always)]
+pub fn wait_group<const PENDING: u32>() {
+    // SAFETY: has no precondition. The absent `nomem` keeps the compiler from moving accesses across it.
+    unsafe { asm!("cp.async.bulk.wait_group {0};", const PENDING, options(nostack, preserves_flags)) }
+}
+
+/// Waits until at most `PENDING` of this thread's newest groups still read shared memory: the boxes of the older ones
+/// can be written again.
+///
+/// PTX: `cp.async.bulk.wait_group.read PENDING` (PTX 8.0, sm_90).
+/// Not a memory fence.
+#[inline(always)]
+pub fn wait_group_read<const PENDING: u32>() {
+    // SAFETY: has no precondition. The absent `nomem` keeps the compiler from moving accesses across it.
+    unsafe { asm!("cp.async.bulk.wait_group.read {0};", const PENDING, options(nostack, preserves_flags)) }
+}
+
+/// Brings a tensor map near, so that the first copy does not wait for it.
+///
+/// PTX: `prefetch.tensormap` (PTX 8.0, sm_90).
+///
+/// # Safety
+/// `map` is the address of a kernel parameter.
+#[inline(always)]
+pub unsafe fn prefetch_tensormap(map: *const TensorMap) {
+    // SAFETY: as required of the caller.
+    unsafe { asm!("prefetch.tensormap [{0}];", in(reg64) map, options(nostack, preserves_flags)) }
+}

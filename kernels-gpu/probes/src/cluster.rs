@@ -1,0 +1,91 @@
+//! Probes of `ptx::cluster`, `ptx::barrier` and, between blocks, `ptx::mbarrier`.
+
+use cuda_std::ptx::barrier;
+use cuda_std::shared::SharedArray;
+use cuda_std::{kernel, thread, warp};
+use layout::probe::WARPS;
+
+/// The first warp stores a word a lane and arrives, the second waits for it and writes the words in reverse; the third has
+/// nothing to do with it.
+///
+/// # Safety
+/// Three warps; the dynamic shared memory is that of `WARPS`; `out` has 32 words.
+#[kernel(max_threads = 96)]
+pub unsafe fn barrier_warps(out: *mut u32) {
+    let words = SharedArray::<u32>::of_region(WARPS.get("words"));
+    let lane = warp::lane_id();
+    // SAFETY: two warps meet at the barrier.
+    unsafe {
+        match thread::thread_idx_x() / 32 {
+            0 => {
+                words.store(lane, 100 + lane);
+                barrier::arrive::<1, 64>();
+            }
+            1 => {
+                barrier::sync::<1, 64>();
+                *out.add(lane as usize) = words.load(31 - lane);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Probes of several blocks, in a module because they are those of sm_90.
+#[cfg(target_feature = "sm_90")]
+pub mod blocks {
+    use cuda_std::ptx::{cluster, fence, mbarrier};
+    use cuda_std::{global, kernel, shared, thread, warp};
+    use layout::probe::MBARRIER;
+
+    /// Each of two blocks stores a word a lane, and after the barrier of the cluster writes those of the other behind
+    /// them.
+    ///
+    /// # Safety
+    /// A cluster of two warps; `out` has 4 words for each lane.
+    #[kernel(max_threads = 32, cluster = 2)]
+    pub unsafe fn cluster_sync(out: *mut u32) {
+        let (rank, lane) = (thread::cluster_rank(), warp::lane_id());
+        // SAFETY: every thread of the cluster meets at the barrier.
+        unsafe {
+            global::store(out.add((rank * 32 + lane) as usize), 1 + rank * 1000 + lane);
+            cluster::arrive();
+            cluster::wait();
+            let other = global::load(out.add(((1 - rank) * 32 + lane) as usize));
+            global::store(out.add((64 + rank * 32 + lane) as usize), other);
+            cluster::sync();
+        }
+    }
+
+    /// The mbarrier of the first block takes one arrival from either block; writes whether its phase is complete after its own
+    /// and after that of the other block.
+    ///
+    /// # Safety
+    /// A cluster of two warps; the dynamic shared memory is that of `MBARRIER`; `out` has 2 words.
+    #[kernel(max_threads = 32, cluster = 2)]
+    pub unsafe fn mbarrier_cluster(out: *mut u32) {
+        let barrier = shared::dynamic().offset(MBARRIER.get("barrier").offset_bytes);
+        let (first, lead) = (thread::cluster_rank() == 0, warp::lane_id() == 0);
+        // SAFETY: the barrier is initialised before anyone arrives, and outlives the arrivals.
+        unsafe {
+            if first && lead {
+                mbarrier::init(barrier, 2);
+                fence::mbarrier_init();
+            }
+            cluster::sync();
+            mbarrier::arrive_if(barrier, first && lead);
+            let after_own = first && mbarrier::try_wait_parity(barrier, 0);
+            if first && lead {
+                global::store(out, after_own as u32);
+            }
+            cluster::sync();
+            mbarrier::arrive_cluster_if(barrier, 0, !first && lead);
+            if first {
+                mbarrier::wait_parity(barrier, 0);
+                if lead {
+                    global::store(out.add(1), mbarrier::try_wait_parity(barrier, 0) as u32);
+                }
+            }
+            cluster::sync();
+        }
+    }
+}
