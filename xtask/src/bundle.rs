@@ -22,11 +22,12 @@ pub(crate) struct Arguments {
 /// The most that a bundle may take, so that it travels easily.
 const MOST_BYTES: u64 = 60 << 20;
 
-/// Packages whose tests need a toolchain or the sources, which a machine that runs a bundle need not have.
-const SOURCE_PACKAGES: [&str; 3] = ["cuda_builder", "cuda_std_macros", "xtask"];
+/// Packages whose tests stay behind: they need a toolchain or the sources, which a machine that runs a bundle need not have, or
+/// tell nothing of a card.
+const LEFT_OUT_PACKAGES: [&str; 6] = ["cuda_builder", "cuda_std", "cuda_std_macros", "layout", "ptx_emulator", "xtask"];
 
-/// Test programs of other packages that do.
-const SOURCE_TESTS: [&str; 1] = ["tidy"];
+/// Test programs of other packages that stay behind for the same reasons.
+const LEFT_OUT_TESTS: [&str; 4] = ["ata_matrix", "family_ptx", "ptx", "tidy"];
 
 const RUN_SCRIPT: &str = r#"#!/bin/sh
 # Runs every test program of this folder, then the demo, on the card. FERROTILE_DEVICE chooses another device; arguments go to the
@@ -121,7 +122,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         add(&program.path, &program.name)?;
     }
     let needs_sources =
-        |test: &Executable| SOURCE_PACKAGES.contains(&&*test.folder) || SOURCE_TESTS.contains(&&*test.name);
+        |test: &Executable| LEFT_OUT_PACKAGES.contains(&&*test.folder) || LEFT_OUT_TESTS.contains(&&*test.name);
     for test in tests.iter().filter(|test| !needs_sources(test)) {
         add(&test.path, &format!("tests/{}-{}", test.folder, test.name))?;
     }
