@@ -148,7 +148,8 @@ pub unsafe fn load_multicast<const RANK: usize>(
 ///
 /// # Safety
 /// - `map` is the address of a kernel parameter that describes a tensor of `RANK` dimensions, valid for writes.
-/// - The innermost coordinate is as for [`load`].
+/// - The innermost coordinate is as for [`load`], and none is negative, which the unit takes for an illegal instruction too; the
+///   box may reach beyond the other edges of the tensor.
 /// - `src` is in the shared memory of the block, is aligned as for [`load`], and holds the box: written before a
 ///   [`fence::proxy_async_shared`](crate::ptx::fence::proxy_async_shared) of the writing threads and a barrier.
 /// - The box is not written until [`wait_group_read`] or [`wait_group`] has covered the group, and this thread does not
