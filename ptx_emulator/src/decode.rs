@@ -121,6 +121,7 @@ fn type_of(name: &str) -> Option<Type> {
         "bf16" => Some(Type::Bf16),
         "f32" => Some(Type::F32),
         "f64" => Some(Type::F64),
+        "tf32" => Some(Type::Tf32),
         "f16x2" => Some(Type::F16x2),
         "bf16x2" => Some(Type::Bf16x2),
         "e4m3x2" => Some(Type::E4m3x2),

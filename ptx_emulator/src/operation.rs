@@ -149,10 +149,15 @@ pub(crate) enum BoolOp {
 /// A type of values, as in the suffixes of PTX.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Type {
-    Int { bits: u8, signed: bool },
+    Int {
+        bits: u8,
+        signed: bool,
+    },
     F16,
     Bf16,
     F32,
+    /// In the upper 19 bits of a 32-bit register.
+    Tf32,
     F64,
     F16x2,
     Bf16x2,
@@ -165,7 +170,7 @@ impl Type {
         match self {
             Type::Int { bits, .. } => bits as u32,
             Type::F16 | Type::Bf16 | Type::E4m3x2 | Type::E5m2x2 => 16,
-            Type::F32 | Type::F16x2 | Type::Bf16x2 => 32,
+            Type::F32 | Type::Tf32 | Type::F16x2 | Type::Bf16x2 => 32,
             Type::F64 => 64,
         }
     }
@@ -176,6 +181,8 @@ pub(crate) enum Round {
     /// None written: the conversion is exact, or of integers.
     Exact,
     Nearest,
+    /// To the nearest, a tie away from zero.
+    NearestAway,
     Zero,
     Down,
     Up,

@@ -83,6 +83,7 @@ pub(super) fn cvt(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
     let to = form.ty()?;
     let round = form.one_of(&[
         ("rn", Round::Nearest),
+        ("rna", Round::NearestAway),
         ("rz", Round::Zero),
         ("rm", Round::Down),
         ("rp", Round::Up),

@@ -17,6 +17,7 @@ pub(crate) fn is_covered(cvt: &Cvt) -> bool {
         (Type::Int { .. }, Type::F16 | Type::Bf16 | Type::F32 | Type::F64) => to_integral && !cvt.relu,
         (Type::F32 | Type::F64 | Type::F16 | Type::Bf16, Type::Int { .. }) => rounds && plain && !cvt.ftz,
         (Type::F16 | Type::Bf16 | Type::F16x2 | Type::Bf16x2, Type::F32) => near && !cvt.saturate && !cvt.ftz,
+        (Type::Tf32, Type::F32) => (near || cvt.round == Round::NearestAway) && !cvt.saturate && !cvt.ftz,
         (Type::E4m3x2 | Type::E5m2x2, Type::F32) => cvt.round == Round::Nearest && cvt.saturate && !cvt.ftz,
         (Type::F16x2, Type::E4m3x2 | Type::E5m2x2) => cvt.round == Round::Nearest && !cvt.saturate && !cvt.ftz,
         (Type::F32, Type::F16 | Type::Bf16) => exact && plain,
@@ -30,6 +31,7 @@ pub(crate) fn is_covered(cvt: &Cvt) -> bool {
 fn rounding(round: Round) -> Rounding {
     match round {
         Round::Exact | Round::Nearest | Round::NearestInt => Rounding::NearestEven,
+        Round::NearestAway => Rounding::NearestAway,
         Round::Zero | Round::ZeroInt => Rounding::Zero,
         Round::Down | Round::DownInt => Rounding::Down,
         Round::Up | Round::UpInt => Rounding::Up,
@@ -40,6 +42,7 @@ fn format(ty: Type) -> Format {
     match ty {
         Type::F16 | Type::F16x2 => float::F16,
         Type::Bf16 | Type::Bf16x2 => float::BF16,
+        Type::Tf32 => float::TF32,
         Type::E4m3x2 => float::E4M3,
         Type::E5m2x2 => float::E5M2,
         _ => float::F32,
@@ -92,7 +95,9 @@ fn value(cvt: &Cvt, a: u64, b: u64) -> u64 {
             let (high, low) = (f32::from_bits(a as u32), f32::from_bits(b as u32));
             float::pair_from_f32(format(cvt.to), high, low, conversion).into()
         }
-        (Type::F16 | Type::Bf16, _) => float::from_f32(format(cvt.to), f32::from_bits(a as u32), conversion).into(),
+        (Type::F16 | Type::Bf16 | Type::Tf32, _) => {
+            float::from_f32(format(cvt.to), f32::from_bits(a as u32), conversion).into()
+        }
         (Type::F64, Type::F64) => {
             let number = f64::from_bits(a);
             let number = if cvt.round == Round::Exact { number } else { float::round_to_integral(number, rounding) };
