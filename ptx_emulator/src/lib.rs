@@ -54,6 +54,7 @@
 
 mod block;
 mod control;
+mod conversion;
 mod decode;
 mod error;
 mod execute;
