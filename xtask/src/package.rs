@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
 }
 
 /// The crates of the package.
-const MEMBERS: [&str; 4] = ["kernels-gpu/layout", "cuda_builder", "host", "cli"];
+const MEMBERS: [&str; 5] = ["kernels-gpu/layout", "cuda_builder", "ptx_emulator", "host", "cli"];
 
 /// The kernel families whose PTX the library embeds.
 const FAMILIES: [&str; 2] = ["kernels-gpu/ata", "kernels-gpu/attention"];
