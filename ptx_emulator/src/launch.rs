@@ -98,11 +98,7 @@ impl Device {
     /// The most shared memory of a block, static and dynamic.
     #[must_use]
     pub fn shared_bytes_per_block(&self) -> u32 {
-        match self.arch {
-            Arch::Sm80 => 163 << 10,
-            Arch::Sm89 => 99 << 10,
-            Arch::Sm90a => 227 << 10,
-        }
+        self.arch.limits().shared_bytes_per_block
     }
 
     /// Allocates memory that nothing wrote yet.
