@@ -1,9 +1,7 @@
 //! Builds the kernel families for the architectures whose features are on; `src/ptx.rs` embeds them.
 
 use cuda_builder::Arch;
-
-/// The device crates, each of which is one kernel family.
-const FAMILIES: &[&str] = &["kernels-gpu/ata", "kernels-gpu/attention"];
+use layout::FAMILIES;
 
 fn main() {
     let enabled = |arch: &Arch| {
@@ -15,7 +13,8 @@ fn main() {
         std::env::var_os(feature).is_some()
     };
     let archs: Vec<Arch> = Arch::ALL.into_iter().filter(enabled).collect();
-    if let Err(error) = cuda_builder::embed(FAMILIES, &archs) {
+    let crates = FAMILIES.map(|family| format!("kernels-gpu/{family}"));
+    if let Err(error) = cuda_builder::embed(&crates.each_ref().map(String::as_str), &archs) {
         eprintln!("{error}");
         std::process::exit(1);
     }

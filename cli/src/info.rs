@@ -3,13 +3,14 @@
 use std::io::{self, Write};
 
 use ferrotile::{Arch, Gpu, embedded_ptx};
+use layout::FAMILIES;
 use layout::ata::ATA;
 use layout::attention::ATTENTION;
 
 use crate::table::table;
 
 /// The kernel families and the names of their entries.
-fn families() -> [(&'static str, Vec<&'static str>); 2] {
+fn families() -> [(&'static str, Vec<&'static str>); FAMILIES.len()] {
     [("ata", ATA.iter().map(|row| row.name).collect()), ("attention", ATTENTION.iter().map(|row| row.name).collect())]
 }
 

@@ -10,7 +10,7 @@ use cuda_builder::ptxas::{Ptxas, Report};
 use cuda_builder::{Arch, Build, CudaBuilder, embed};
 
 use crate::gates::{blocks_per_multiprocessor, budget, violations};
-use crate::workspace::{DEVICE_CRATES, root, target};
+use crate::workspace::{device_crates, root, target};
 
 /// Arguments of `cargo xtask build`.
 #[derive(clap::Args)]
@@ -50,10 +50,10 @@ impl FromStr for Archs {
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let families = match &arguments.kernel {
-        None => DEVICE_CRATES.to_vec(),
-        Some(name) => match DEVICE_CRATES.into_iter().find(|family| family == name) {
+        None => device_crates().collect(),
+        Some(name) => match device_crates().find(|family| family == name) {
             Some(family) => vec![family],
-            None => bail!("no kernel family {name}: there are {}", DEVICE_CRATES.join(", ")),
+            None => bail!("no kernel family {name}: there are {}", device_crates().collect::<Vec<_>>().join(", ")),
         },
     };
     let ptxas = match arguments.ptxas || arguments.cubin {

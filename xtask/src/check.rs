@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::Result;
 use cuda_builder::Arch;
 
-use crate::workspace::{self, DEVICE_CRATES, cargo, target};
+use crate::workspace::{self, cargo, device_crates, target};
 
 /// Checks format, lints and documentation, with warnings as errors.
 pub(crate) fn run() -> Result<()> {
@@ -44,5 +44,5 @@ fn device_cargo(arch: Arch, command: &str) -> Command {
 
 /// The packages that are GPU code.
 fn device_packages() -> impl Iterator<Item = &'static str> {
-    DEVICE_CRATES.into_iter().chain(["cuda_std"])
+    device_crates().chain(["cuda_std"])
 }

@@ -10,6 +10,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use cuda_builder::toolchain::clean_environment;
 use cuda_builder::{Arch, CudaBuilder, embed};
+use layout::FAMILIES;
 
 use crate::workspace::{self, root, target};
 
@@ -23,9 +24,6 @@ pub(crate) struct Arguments {
 
 /// The crates of the package.
 const MEMBERS: [&str; 5] = ["kernels-gpu/layout", "cuda_builder", "ptx_emulator", "host", "cli"];
-
-/// The kernel families whose PTX the library embeds.
-const FAMILIES: [&str; 2] = ["kernels-gpu/ata", "kernels-gpu/attention"];
 
 /// What else belongs to it.
 const FILES: [&str; 6] =
@@ -50,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     for family in FAMILIES {
         for arch in Arch::ALL {
             let ptx = folder.join("host/ptx").join(embed::file_name(family, arch));
-            CudaBuilder::new(root().join(family)).arch(arch).copy_to(ptx).build()?;
+            CudaBuilder::new(root().join("kernels-gpu").join(family)).arch(arch).copy_to(ptx).build()?;
         }
     }
     let archive = parent.join(format!("{name}.tar.gz"));

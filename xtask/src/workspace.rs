@@ -4,9 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use layout::FAMILIES;
 
 /// The device crates: the kernel families, and the probes of the PTX wrappers.
-pub(crate) const DEVICE_CRATES: [&str; 3] = ["ata", "attention", "probes"];
+pub(crate) fn device_crates() -> impl Iterator<Item = &'static str> {
+    FAMILIES.into_iter().chain(["probes"])
+}
 
 /// The root of the workspace.
 pub(crate) fn root() -> &'static Path {

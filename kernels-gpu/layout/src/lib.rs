@@ -14,6 +14,9 @@ pub mod smem;
 pub mod swizzle;
 mod text;
 
+/// The kernel families that the library embeds. A family is the device crate `kernels-gpu/<name>`.
+pub const FAMILIES: [&str; 2] = ["ata", "attention"];
+
 pub use arch::{Arch, SmLimits};
 pub use dtype::Dtype;
 pub use smem::{SmemLayout, SmemRegion};
