@@ -13,8 +13,10 @@ fn main() {
         std::env::var_os(feature).is_some()
     };
     let archs: Vec<Arch> = Arch::ALL.into_iter().filter(enabled).collect();
-    let crates = FAMILIES.map(|family| format!("kernels-gpu/{family}"));
-    if let Err(error) = cuda_builder::embed(&crates.each_ref().map(String::as_str), &archs) {
+    let ladder = std::env::var_os("CARGO_FEATURE_LADDER").map(|_| "ladder");
+    let crates: Vec<String> =
+        FAMILIES.into_iter().chain(ladder).map(|family| format!("kernels-gpu/{family}")).collect();
+    if let Err(error) = cuda_builder::embed(&crates.iter().map(String::as_str).collect::<Vec<_>>(), &archs) {
         eprintln!("{error}");
         std::process::exit(1);
     }

@@ -8,6 +8,7 @@ use ferrotile::embedded_ptx;
 use layout::Arch;
 use layout::ata::{ATA, AtaUnit};
 use layout::attention::{ATTENTION, AttentionKernel, AttentionVariant, PvUnit, TileCopy};
+use layout::ladder::{LADDER, Pipeline, STORE_COLUMNS};
 
 fn attention(arch: Arch) -> Module {
     module("attention", arch)
@@ -114,5 +115,31 @@ fn ata_entries_are_the_rows_with_their_bounds_and_instructions() {
             // Pairs come in 16-byte loads.
             assert!(entry.count("ld.global.nc.v4") >= row.depth * row.precision.chunks(), "{row}");
         }
+    }
+}
+
+#[test]
+fn ladder_entries_are_the_steps_with_their_bounds_and_instructions() {
+    let module = module("ladder", Arch::Sm90a);
+    assert!(module.functions.is_empty() && module.extern_functions.is_empty(), "everything is inlined");
+    assert_eq!(module.entries.len(), LADDER.len());
+    for step in LADDER {
+        let entry = module.entry(step.name).unwrap_or_else(|| panic!("no entry for {step}"));
+        assert_eq!((entry.max_threads, entry.min_blocks), (Some(step.threads()), Some(1)), "{step}");
+        assert!(!entry.uses_local, "{step} uses local memory");
+        assert_eq!(entry.generic_accesses(), 0, "{step} has generic accesses");
+        let product = format!("wgmma.mma_async.sync.aligned.m64n{}k16.f32.f16.f16", step.n);
+        assert_eq!(entry.count(&product), step.k_steps() as usize, "{step}");
+        let loads = entry.count("cp.async.bulk.tensor.2d.shared::cluster.global");
+        let (copies, stores, moves) = match step.pipeline {
+            Pipeline::Threads => (0, 0, 0),
+            // A and B ahead of the loop, for each stage, and in it.
+            Pipeline::Tma => (2 * (1 + step.stages as usize), 0, 0),
+            Pipeline::Specialised => (2, 0, 2),
+            Pipeline::Persistent => (2, (step.n / STORE_COLUMNS) as usize, 2),
+        };
+        assert_eq!(loads, copies, "{step}");
+        assert_eq!(entry.count("cp.async.bulk.tensor.2d.global"), stores, "{step}");
+        assert_eq!(entry.count("setmaxnreg"), moves, "{step}");
     }
 }

@@ -6,6 +6,7 @@
 mod attention;
 mod bench;
 mod bench_ata;
+mod bench_ladder;
 mod case;
 mod compare;
 mod demo;

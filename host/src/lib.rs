@@ -37,6 +37,8 @@ mod element;
 mod emulated;
 mod error;
 mod gpu;
+#[cfg(feature = "ladder")]
+mod ladder;
 mod launch;
 mod ptx;
 pub mod reference;
@@ -51,6 +53,8 @@ pub use buffer::{Buffer, PinnedBuffer};
 pub use element::{Element, Float};
 pub use error::{DriverError, Error, Result};
 pub use gpu::Gpu;
+#[cfg(feature = "ladder")]
+pub use ladder::LadderPlan;
 pub use launch::{Kernel, KernelAttributes, KernelParam, LaunchConfig, Module};
 pub use layout::ata::Precision;
 pub use layout::attention::Mask;

@@ -34,7 +34,8 @@ mod tests {
     fn every_entry_stands_alone() {
         for (family, arch, ptx) in TABLE {
             let names: Vec<&str> = ptx.split(ENTRY).skip(1).filter_map(|text| text.split('(').next()).collect();
-            assert!(!names.is_empty(), "{family} {arch}");
+            // The ladder is for Hopper alone.
+            assert!(!names.is_empty() || (*family == "ladder" && *arch != Arch::Sm90a), "{family} {arch}");
             for name in &names {
                 let alone = with_one_entry(ptx, name).unwrap();
                 assert_eq!(alone.matches(ENTRY).count(), 1, "{name}");

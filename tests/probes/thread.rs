@@ -2,7 +2,7 @@
 
 use ferrotile::LaunchConfig;
 use layout::Arch;
-use layout::probe::{BLOCK_THREADS, WARPS};
+use layout::probe::{BLOCK_THREADS, PAIRS, WARPS};
 use libtest_mimic::Failed;
 
 use crate::{Probe, Test, expect_equal, expect_lanes, row_of};
@@ -12,6 +12,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("thread_index_1d", index_1d),
     Test::new("thread_cluster_rank", cluster_rank).since(Arch::Sm90a),
     Test::new("barrier_warps", barrier_warps),
+    Test::new("barrier_numbered", barrier_numbered),
     Test::new("cluster_sync", cluster_sync).since(Arch::Sm90a),
     Test::new("thread_sync", sync),
     Test::new("thread_block_fence", |probe| fence(probe, row_of(1, 64))),
@@ -54,6 +55,16 @@ fn barrier_warps(probe: &Probe<'_>) -> Result<(), Failed> {
     for _ in 0..20 {
         let got = probe.run(&config, 32, &[])?;
         expect_lanes(&got, 1, |lane| vec![100 + 31 - lane])?;
+    }
+    Ok(())
+}
+
+fn barrier_numbered(probe: &Probe<'_>) -> Result<(), Failed> {
+    let config = LaunchConfig { shared_bytes: PAIRS.total_bytes(), ..row_of(1, 128) };
+    for _ in 0..20 {
+        let got = probe.run(&config, 64, &[])?;
+        let expected: Vec<u32> = (0..64).map(|i| 100 + i / 32 * 32 + 31 - i % 32).collect();
+        expect_equal(&got, &expected, |at| format!("pair {}, lane {}", at / 32, at % 32))?;
     }
     Ok(())
 }

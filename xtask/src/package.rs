@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let manifest = fs::read_to_string(root().join("Cargo.toml"))?;
     fs::write(folder.join("Cargo.toml"), package_manifest(&manifest).context("Cargo.toml has no list of members")?)?;
-    for family in FAMILIES {
+    for family in FAMILIES.into_iter().chain(["ladder"]) {
         for arch in Arch::ALL {
             let ptx = folder.join("host/ptx").join(embed::file_name(family, arch));
             CudaBuilder::new(root().join("kernels-gpu").join(family)).arch(arch).copy_to(ptx).build()?;

@@ -130,7 +130,9 @@ fn tensor_map_mask<'a>(inputs: impl Iterator<Item = &'a FnArg>) -> Result<u32> {
     let mut mask = 0;
     for (index, input) in inputs.enumerate() {
         let FnArg::Typed(parameter) = input else { continue };
-        let Type::Path(path) = &*parameter.ty else { continue };
+        // A type that a `macro_rules!` macro was given arrives in a group of its own.
+        let ty = if let Type::Group(group) = &*parameter.ty { &*group.elem } else { &*parameter.ty };
+        let Type::Path(path) = ty else { continue };
         if path.path.segments.last().is_some_and(|segment| segment.ident == "TensorMap") {
             if index >= u32::BITS as usize {
                 return Err(Error::new(parameter.span(), "a tensor map must be among the first 32 parameters"));

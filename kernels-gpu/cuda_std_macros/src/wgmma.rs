@@ -156,13 +156,17 @@ impl Accumulator {
         let mut operands: String = (0..registers).map(|i| format!("inout(reg32) d[{i}],")).collect();
         operands.extend((0..a_registers).map(|i| format!("in(reg32) a[{i}],")));
         if steps > 1 {
-            template += " setp.eq.u32 q, 0, 0;";
+            // A later step's descriptor differs in its lower half alone, which holds the address.
+            template += " setp.eq.u32 q, 0, 0; .reg .b32 low, b_low, b_high; mov.b64 {{b_low, b_high}}, {b};";
+            if source == Source::Shared {
+                template += " .reg .b32 a_low, a_high; mov.b64 {{a_low, a_high}}, {a};";
+            }
         }
         template += " wgmma.fence.sync.aligned;";
         for step in 0..steps {
             let (at, bt, scale_d) = if step == 0 { ("{a}", "{b}", "p") } else { ("at", "bt", "q") };
             if step > 0 {
-                let _ = write!(template, " add.s64 bt, {{b}}, {{b{step}}};");
+                let _ = write!(template, " add.u32 low, b_low, {{b{step}}}; mov.b64 bt, {{{{low, b_high}}}};");
                 let _ = write!(operands, "b{step} = const k_step(P::B, {step}),");
             }
             let a = match source {
@@ -172,7 +176,7 @@ impl Accumulator {
                 }
                 Source::Shared => {
                     if step > 0 {
-                        let _ = write!(template, " add.s64 at, {{a}}, {{a{step}}};");
+                        let _ = write!(template, " add.u32 low, a_low, {{a{step}}}; mov.b64 at, {{{{low, a_high}}}};");
                         let _ = write!(operands, "a{step} = const k_step(P::A, {step}),");
                     }
                     at.to_owned()
@@ -239,7 +243,7 @@ mod tests {
     fn later_steps_add_and_move_along_k() {
         let two = group(2, Source::Registers);
         assert!(two.contains("{{{0}, {1}}}, {{{2}, {3}, {4}, {5}}}, {b}, p, {sign_a}, {sign_b}, {order_b};"), "{two}");
-        assert!(two.contains("add.s64 bt, {b}, {b1};"), "{two}");
+        assert!(two.contains("add.u32 low, b_low, {b1}; mov.b64 bt, {{low, b_high}};"), "{two}");
         assert!(two.contains("{{{0}, {1}}}, {{{6}, {7}, {8}, {9}}}, bt, q, {sign_a}, {sign_b}, {order_b};"), "{two}");
         assert!(two.contains("in(reg32) a[7]") && !two.contains("a[8]"), "{two}");
     }

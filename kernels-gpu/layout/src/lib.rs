@@ -9,6 +9,7 @@ pub mod attention;
 pub mod descriptor;
 pub mod dtype;
 pub mod fragment;
+pub mod ladder;
 pub mod probe;
 pub mod smem;
 pub mod swizzle;

@@ -65,6 +65,9 @@ pub const STMATRIX: SmemLayout = SmemLayout::new().region("rows", 4 * 8 * 16, 16
 /// The map of `barrier_warps`: a word a lane.
 pub const WARPS: SmemLayout = SmemLayout::new().region("words", 32 * 4, 4);
 
+/// The map of `barrier_numbered`: a word for each lane of two warps.
+pub const PAIRS: SmemLayout = SmemLayout::new().region("words", 2 * 32 * 4, 4);
+
 /// The map of the TMA probes: the largest box, and the barrier of the copy.
 pub const TMA: SmemLayout = SmemLayout::new().region("tile", TMA_TILE_BYTES, 1024).region("barrier", 8, 8);
 

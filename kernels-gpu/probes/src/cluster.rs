@@ -3,7 +3,7 @@
 use cuda_std::ptx::barrier;
 use cuda_std::shared::SharedArray;
 use cuda_std::{kernel, thread, warp};
-use layout::probe::WARPS;
+use layout::probe::{PAIRS, WARPS};
 
 /// The first warp stores a word a lane and arrives, the second waits for it and writes the words in reverse; the third has
 /// nothing to do with it.
@@ -26,6 +26,28 @@ pub unsafe fn barrier_warps(out: *mut u32) {
                 *out.add(lane as usize) = words.load(31 - lane);
             }
             _ => {}
+        }
+    }
+}
+
+/// Each of two pairs of warps meets at a barrier whose number is that of the pair: the first warp of a pair stores a word a lane,
+/// the second writes them in reverse.
+///
+/// # Safety
+/// Four warps; the dynamic shared memory is that of `PAIRS`; `out` has 64 words.
+#[kernel(max_threads = 128)]
+pub unsafe fn barrier_numbered(out: *mut u32) {
+    let words = SharedArray::<u32>::of_region(PAIRS.get("words"));
+    let (warp, lane) = (thread::thread_idx_x() / 32, warp::lane_id());
+    let (pair, second) = (warp / 2, warp % 2 == 1);
+    // SAFETY: the two warps of a pair meet at their barrier.
+    unsafe {
+        if !second {
+            words.store(pair * 32 + lane, 100 + pair * 32 + lane);
+        }
+        barrier::sync_numbered::<64>(1 + pair);
+        if second {
+            *out.add((pair * 32 + lane) as usize) = words.load(pair * 32 + 31 - lane);
         }
     }
 }

@@ -16,6 +16,19 @@ pub unsafe fn sync<const ID: u32, const THREADS: u32>() {
     unsafe { asm!("bar.sync {0}, {1};", const ID, const THREADS, options(nostack, preserves_flags)) }
 }
 
+/// Waits on barrier `id`, which is found out at run time, until `THREADS` threads have arrived there.
+///
+/// PTX: `bar.sync id, THREADS` (PTX 2.0, sm_20), as [`sync`].
+///
+/// # Safety
+/// As for [`sync`]; `id` is at most 15 and the same in all threads of the warp.
+#[inline(always)]
+pub unsafe fn sync_numbered<const THREADS: u32>(id: u32) {
+    const { check(0, THREADS) };
+    // SAFETY: as required of the caller. The absent `nomem` keeps the compiler from moving accesses across it.
+    unsafe { asm!("bar.sync {0}, {1};", in(reg32) id, const THREADS, options(nostack, preserves_flags)) }
+}
+
 /// Arrives on barrier `ID`, of `THREADS` threads, without waiting.
 ///
 /// PTX: `bar.arrive ID, THREADS` (PTX 2.0, sm_20), which orders the accesses of these threads before it ahead of those after a
