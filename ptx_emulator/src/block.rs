@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::cluster::{ClusterBarrier, RegisterPool, Shape};
+use crate::counters::Tally;
 use crate::execute::Fault;
 use crate::execute::bulk::BulkCopies;
 use crate::execute::mbarrier::Mbarrier;
@@ -36,6 +37,8 @@ pub(crate) struct Block<'a> {
     pub(crate) cluster: ClusterBarrier,
     pub(crate) registers: RegisterPool,
     pub(crate) report: Report,
+    /// The counts of each instruction, where they are asked for.
+    pub(crate) tally: Option<Box<Tally>>,
     /// Of each block.
     barriers: Vec<[Barrier; BARRIERS]>,
     /// Warps of each block that have threads which did not exit.
@@ -77,6 +80,7 @@ impl<'a> Block<'a> {
             shared,
             mbarriers: BTreeMap::new(),
             report: Report::default(),
+            tally: None,
             barriers: (0..shape.blocks).map(|_| Default::default()).collect(),
             live_warps: vec![shape.warps; shape.blocks as usize],
         }
@@ -174,9 +178,8 @@ pub(crate) struct Turn<'t, 'a> {
     pub(crate) warp: u32,
     /// The lanes that execute it.
     pub(crate) mask: u32,
-    /// The instruction.
+    /// The index of the instruction in the program, and its line in the PTX.
     pub(crate) at: u32,
-    /// The line of the PTX.
     pub(crate) line: u32,
     pub(crate) then: Then,
 }

@@ -3,6 +3,7 @@
 pub(crate) mod bulk;
 pub(crate) mod cluster;
 pub(crate) mod convert;
+mod count;
 pub(crate) mod float;
 pub(crate) mod integer;
 pub(crate) mod matrix;

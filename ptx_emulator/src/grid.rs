@@ -1,7 +1,10 @@
 //! The blocks of a launch: how each begins, and how its warps take turns.
 
+use std::sync::{Mutex, PoisonError};
+
 use crate::block::{Block, CLUSTER_BARRIER};
 use crate::cluster::Shape;
+use crate::counters::Tally;
 use crate::error::{Error, Result, Thread};
 use crate::execute::Simd;
 use crate::launch::LaunchConfig;
@@ -28,6 +31,8 @@ pub(crate) struct Grid<'a> {
     pub(crate) shared_bytes: u32,
     pub(crate) instruction_limit: u64,
     pub(crate) simd: Simd,
+    /// Where the counts of each instruction go, if they are asked for.
+    pub(crate) tally: Option<&'a Mutex<Tally>>,
 }
 
 /// The index in x, y, z of a linear one.
@@ -59,7 +64,8 @@ impl Grid<'_> {
             |error: MemoryError| Error::Launch { kernel: self.program.name.clone(), problem: error.to_string() };
         let shape = self.shape();
         let shared = OwnedMemory::new(Space::Shared, shape.total_bytes(), shape.total_bytes()).map_err(limit)?;
-        let block = Block::new(self.program, self.params, global, shared, shape);
+        let mut block = Block::new(self.program, self.params, global, shared, shape);
+        block.tally = self.tally.map(|_| Box::new(Tally::new(self.program)));
         let mut warps = Vec::new();
         for number in 0..shape.blocks * shape.warps {
             let (place, warp) = (self.place(index, shape.rank_of(number)), number % shape.warps);
@@ -159,6 +165,10 @@ impl Running<'_> {
             }
         }
         if !live {
+            if let (Some(tally), Some(all)) = (self.block.tally.take(), self.grid.tally) {
+                // A sum of whole numbers: the order of the blocks does not show.
+                all.lock().unwrap_or_else(PoisonError::into_inner).add(&tally);
+            }
             return Ok(Some(self.block.report));
         }
         let (kernel, block) = (|| program.name.clone(), self.grid.place(self.index, 0));

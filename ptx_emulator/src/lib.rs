@@ -58,12 +58,18 @@
 //! blocks that exit before; registers of a `wgmma` that are used before its wait or not fenced before its start; products
 //! that the warps of a warpgroup do not execute alike; tensor maps, boxes and coordinates that the hardware does not take.
 //!
+//! # What is counted
+//!
+//! [`Module::count`] gives [`counters`] of every instruction: executions, lanes, sectors of global memory, wavefronts and bank
+//! conflicts of shared memory, operations of tensor cores.
+//!
 //! An error says which kernel, block, warp and lane, which line of the PTX and of the Rust code it comes from.
 
 mod block;
 mod cluster;
 mod control;
 mod conversion;
+pub mod counters;
 mod decode;
 mod error;
 mod execute;
@@ -87,6 +93,7 @@ pub mod shadow;
 pub mod tensor_core;
 pub mod tensor_map;
 
+pub use counters::Counters;
 pub use error::{Error, Place, Result, RustPlace, Thread};
 pub use launch::{Device, KernelFacts, LaunchConfig, Module};
 pub use report::{Class, Report};

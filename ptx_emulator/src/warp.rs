@@ -101,6 +101,9 @@ impl Warp {
             if !self.in_flight.is_idle() && mask != 0 {
                 self.in_flight.check(&instruction.op).map_err(|fault| (at, fault))?;
             }
+            if let Some(tally) = &mut block.tally {
+                tally.executed(at, mask);
+            }
             if execute::arithmetic(simd, &mut self.registers, &instruction.op, mask) {
                 at += 1;
                 continue;

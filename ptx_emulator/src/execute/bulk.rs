@@ -97,6 +97,7 @@ pub(crate) fn start(turn: &mut Turn<'_, '_>, copy: &Bulk) -> Result<()> {
         let loads = matches!(copy.direction, Direction::Load { .. });
         let side = global_side(turn, lane, &copy.global, loads)?;
         let address = addresses[lane];
+        turn.count_pieces(side.pieces.iter().map(|piece| (piece.address, piece.bytes as u32)));
         if !address.is_multiple_of(side.align.into()) {
             return Err(Fault::lane(
                 lane,

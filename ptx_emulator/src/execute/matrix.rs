@@ -22,6 +22,7 @@ pub(crate) fn check_whole(turn: &Turn<'_, '_>) -> Result<()> {
 pub(crate) fn ldmatrix(turn: &mut Turn<'_, '_>, transposed: bool, d: &[W], address: Address) -> Result<()> {
     check_whole(turn)?;
     let addresses = turn.registers.addresses(address);
+    turn.count_matrices(&addresses.map(|address| address as u32), d.len());
     let read = |lane: usize, address: u64| {
         let mut row = [0; 16];
         let address = turn.shared_at(Space::Shared, lane, address, 16)?;
@@ -44,6 +45,7 @@ pub(crate) fn ldmatrix(turn: &mut Turn<'_, '_>, transposed: bool, d: &[W], addre
 pub(crate) fn stmatrix(turn: &mut Turn<'_, '_>, transposed: bool, s: &[W], address: Address) -> Result<()> {
     check_whole(turn)?;
     let addresses = turn.registers.addresses(address);
+    turn.count_matrices(&addresses.map(|address| address as u32), s.len());
     let registers: Vec<Words> = s.iter().map(|&slot| *turn.registers.word(slot)).collect();
     tensor_core::stmatrix(transposed, &addresses, &registers, |lane, address, row| {
         let address = turn.shared_at(Space::Shared, lane, address, 16)?;
@@ -81,6 +83,7 @@ fn locate(turn: &Turn<'_, '_>, fragment: &Fragment) -> Result<([u64; LANES], Maj
 
 pub(crate) fn load(turn: &mut Turn<'_, '_>, fragment: &Fragment) -> Result<()> {
     let (addresses, major, stride) = locate(turn, fragment)?;
+    turn.count_fragment(fragment, addresses[0], major == Major::Row, stride);
     let way = Way { space: fragment.space, order: Order::Weak, together: true };
     let values: [Words; 8] = match fragment.part {
         Part::C => {
@@ -110,6 +113,7 @@ pub(crate) fn load(turn: &mut Turn<'_, '_>, fragment: &Fragment) -> Result<()> {
 
 pub(crate) fn store(turn: &mut Turn<'_, '_>, fragment: &Fragment) -> Result<()> {
     let (addresses, major, stride) = locate(turn, fragment)?;
+    turn.count_fragment(fragment, addresses[0], major == Major::Row, stride);
     let way = Way { space: fragment.space, order: Order::Weak, together: true };
     let mut values = [[0.0; LANES]; 8];
     for (values, &slot) in values.iter_mut().zip(&fragment.registers) {
@@ -129,6 +133,7 @@ fn half(element: Element) -> Half {
 
 pub(crate) fn wmma(turn: &mut Turn<'_, '_>, wmma: &Wmma) -> Result<()> {
     check_whole(turn)?;
+    turn.count_product(wmma.shape.m(), wmma.shape.n(), wmma.shape.k());
     let registers = &mut *turn.registers;
     let (a, b) = (wmma.a.map(|slot| *registers.word(slot)), wmma.b.map(|slot| *registers.word(slot)));
     let c = wmma.c.map(|slot| registers.word(slot).map(f32::from_bits));
@@ -141,6 +146,7 @@ pub(crate) fn wmma(turn: &mut Turn<'_, '_>, wmma: &Wmma) -> Result<()> {
 
 pub(crate) fn mma(turn: &mut Turn<'_, '_>, mma: &Mma) -> Result<()> {
     check_whole(turn)?;
+    turn.count_product(16, 8, mma.kind.k());
     let registers = &mut *turn.registers;
     let (a, b) = (mma.a.map(|slot| *registers.word(slot)), mma.b.map(|slot| *registers.word(slot)));
     let c = mma.c.map(|slot| registers.word(slot).map(f32::from_bits));

@@ -140,6 +140,7 @@ pub(crate) fn run(turn: &mut Turn<'_, '_>, wgmma: &Wgmma) -> Result<()> {
     if added != 0 && added != u32::MAX {
         return Err(Fault::warp("scale-d is not the same in all lanes of the warp"));
     }
+    turn.count_product(ROWS as u32, wgmma.n, wgmma.kind.k());
     let line = turn.line;
     turn.in_flight.start(wgmma, line)?;
     let operation = turn.in_flight.operation(&mut turn.block.shadow);

@@ -5,6 +5,7 @@ mod bulk;
 mod cluster;
 mod convert;
 mod copy;
+mod counters;
 mod fault;
 mod float;
 mod integer;
