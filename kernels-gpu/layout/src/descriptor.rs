@@ -245,11 +245,12 @@ impl Descriptor {
     ///
     /// Also how a descriptor of an offset becomes one of an address: by adding the base of the dynamic shared memory.
     /// Only distances that leave the swizzle's pattern in place make sense: multiples of its period, and those
-    /// that [`Operand`] gives. Shared addresses are below 2^18, so nothing is carried into the next field.
+    /// that [`Operand`] gives. Of an address the bits below 2^18 count, which are all of it that lies in the block: in a cluster
+    /// the upper bits are the rank of the block, and would change the fields behind the address.
     #[inline(always)]
     #[must_use]
     pub const fn offset(self, bytes: u32) -> Descriptor {
-        Descriptor(self.0.wrapping_add((bytes / UNIT_BYTES) as u64))
+        Descriptor(self.0.wrapping_add((bytes % (UNIT_BYTES << FIELD_BITS) / UNIT_BYTES) as u64))
     }
 
     /// Where the operand starts.
@@ -372,6 +373,8 @@ mod tests {
             assert_eq!(Operand::new(Dtype::F16, Major::K, swizzle, 64).descriptor(0).swizzle(), swizzle);
         }
         assert_eq!(descriptor.offset(0x2cbc0).start_bytes(), 0x3ef00);
+        let of_rank_3 = 3 << 24;
+        assert_eq!(descriptor.offset(of_rank_3 + 0x2cbc0), descriptor.offset(0x2cbc0));
         assert_eq!(Descriptor::from_raw(descriptor.as_raw()), descriptor);
     }
 
