@@ -8,6 +8,7 @@ mod case;
 mod exact;
 mod numbers;
 mod refusals;
+mod solver;
 
 use std::process::ExitCode;
 
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
     numbers::list(&mut trials);
     bits::list(&mut trials);
     refusals::list(&mut trials);
+    solver::list(&mut trials);
     tests::run_trials(trials.list)
 }
 
