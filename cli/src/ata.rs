@@ -30,7 +30,7 @@ pub(crate) struct AtaArgs {
     #[arg(long, default_value_t)]
     precision: Precision,
     /// How far mirrored elements of A may differ, as a share of the largest of the channel.
-    #[arg(long, default_value_t = 1e-6, value_parser = share)]
+    #[arg(long, default_value_t = 1e-6, allow_hyphen_values = true, value_parser = share)]
     symmetry_tolerance: f32,
     /// The kernel to run, by name; `ferrotile info` lists them.
     #[arg(long)]
