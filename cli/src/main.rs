@@ -11,6 +11,7 @@ mod case;
 mod compare;
 mod demo;
 mod device;
+mod emulate_report;
 mod info;
 mod matrix_file;
 mod measure;
@@ -51,6 +52,8 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Runs every attention kernel on a generated input and shows its error and time.
     Demo(demo::DemoArgs),
+    /// Counts what a kernel does in the emulator: instructions, memory traffic, bank conflicts.
+    EmulateReport(emulate_report::ReportArgs),
     /// Compares two files of benchmark results.
     Compare(compare::CompareArgs),
 }
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Command::Ata(args) => ata::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::EmulateReport(args) => emulate_report::run(args),
         Command::Compare(args) => compare::run(args),
     };
     match result {

@@ -1,6 +1,9 @@
 //! The blocks of a launch: how each begins, and how its warps take turns.
 
+use std::sync::{Mutex, PoisonError};
+
 use crate::block::Block;
+use crate::counters::Tally;
 use crate::error::{Error, Result, Thread};
 use crate::execute::Simd;
 use crate::launch::LaunchConfig;
@@ -27,6 +30,8 @@ pub(crate) struct Grid<'a> {
     pub(crate) shared_bytes: u32,
     pub(crate) instruction_limit: u64,
     pub(crate) simd: Simd,
+    /// Where the counts of each instruction go, if they are asked for.
+    pub(crate) tally: Option<&'a Mutex<Tally>>,
 }
 
 /// The index in x, y, z of a linear one.
@@ -42,7 +47,8 @@ impl Grid<'_> {
         let limit =
             |error: MemoryError| Error::Launch { kernel: self.program.name.clone(), problem: error.to_string() };
         let shared = OwnedMemory::new(Space::Shared, self.shared_bytes, self.shared_bytes).map_err(limit)?;
-        let block = Block::new(self.program, self.params, global, shared, self.threads);
+        let mut block = Block::new(self.program, self.params, global, shared, self.threads);
+        block.tally = self.tally.map(|_| Box::new(Tally::new(self.program)));
         let mut warps = Vec::new();
         for warp in 0..self.threads.div_ceil(LANES as u32) {
             let registers = Registers::new(self.program, |which, lane| self.special(which, place, warp, lane as u32));
@@ -135,6 +141,10 @@ impl Running<'_> {
             }
         }
         if !live {
+            if let (Some(tally), Some(all)) = (self.block.tally.take(), self.grid.tally) {
+                // A sum of whole numbers: the order of the blocks does not show.
+                all.lock().unwrap_or_else(PoisonError::into_inner).add(&tally);
+            }
             return Ok(Some(self.block.report));
         }
         let (kernel, block) = (|| program.name.clone(), self.place);

@@ -24,6 +24,7 @@ pub(crate) fn ldmatrix(turn: &mut Turn<'_, '_>, transposed: bool, d: &[W], addre
     let addresses = turn.registers.addresses(address);
     // An address beyond the window is one beyond the memory too.
     let rows = addresses.map(|address| u32::try_from(address).unwrap_or(!15));
+    turn.count_matrices(&rows, d.len());
     let read = |lane: usize, address: u32| {
         let mut row = [0; 16];
         turn.block.shared.load(address, &mut row).map_err(|error| Fault::lane(lane, error))?;
@@ -46,6 +47,7 @@ pub(crate) fn stmatrix(turn: &mut Turn<'_, '_>, transposed: bool, s: &[W], addre
     check_whole(turn)?;
     let addresses = turn.registers.addresses(address);
     let rows = addresses.map(|address| u32::try_from(address).unwrap_or(!15));
+    turn.count_matrices(&rows, s.len());
     let registers: Vec<Words> = s.iter().map(|&slot| *turn.registers.word(slot)).collect();
     tensor_core::stmatrix(transposed, &rows, &registers, |lane, address, row| {
         turn.block.shared.store(address, &row).map_err(|error| Fault::lane(lane, error))?;
@@ -82,6 +84,7 @@ fn locate(turn: &Turn<'_, '_>, fragment: &Fragment) -> Result<([u64; LANES], Maj
 
 pub(crate) fn load(turn: &mut Turn<'_, '_>, fragment: &Fragment) -> Result<()> {
     let (addresses, major, stride) = locate(turn, fragment)?;
+    turn.count_fragment(fragment, addresses[0], major == Major::Row, stride);
     let way = Way { space: fragment.space, order: Order::Weak, together: true };
     let values: [Words; 8] = match fragment.part {
         Part::C => {
@@ -111,6 +114,7 @@ pub(crate) fn load(turn: &mut Turn<'_, '_>, fragment: &Fragment) -> Result<()> {
 
 pub(crate) fn store(turn: &mut Turn<'_, '_>, fragment: &Fragment) -> Result<()> {
     let (addresses, major, stride) = locate(turn, fragment)?;
+    turn.count_fragment(fragment, addresses[0], major == Major::Row, stride);
     let way = Way { space: fragment.space, order: Order::Weak, together: true };
     let mut values = [[0.0; LANES]; 8];
     for (values, &slot) in values.iter_mut().zip(&fragment.registers) {
@@ -130,6 +134,7 @@ fn half(element: Element) -> Half {
 
 pub(crate) fn wmma(turn: &mut Turn<'_, '_>, wmma: &Wmma) -> Result<()> {
     check_whole(turn)?;
+    turn.count_product(wmma.shape.m(), wmma.shape.n(), wmma.shape.k());
     let registers = &mut *turn.registers;
     let (a, b) = (wmma.a.map(|slot| *registers.word(slot)), wmma.b.map(|slot| *registers.word(slot)));
     let c = wmma.c.map(|slot| registers.word(slot).map(f32::from_bits));
@@ -142,6 +147,7 @@ pub(crate) fn wmma(turn: &mut Turn<'_, '_>, wmma: &Wmma) -> Result<()> {
 
 pub(crate) fn mma(turn: &mut Turn<'_, '_>, mma: &Mma) -> Result<()> {
     check_whole(turn)?;
+    turn.count_product(16, 8, mma.kind.k());
     let registers = &mut *turn.registers;
     let (a, b) = (mma.a.map(|slot| *registers.word(slot)), mma.b.map(|slot| *registers.word(slot)));
     let c = mma.c.map(|slot| registers.word(slot).map(f32::from_bits));
