@@ -7,6 +7,7 @@ mod bits;
 mod case;
 mod exact;
 mod numbers;
+mod property;
 mod refusals;
 mod solver;
 
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
     exact::list(&mut trials);
     numbers::list(&mut trials);
     bits::list(&mut trials);
+    property::list(&mut trials);
     refusals::list(&mut trials);
     solver::list(&mut trials);
     tests::run_trials(trials.list)
