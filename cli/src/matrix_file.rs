@@ -115,7 +115,7 @@ fn archive(path: &Path, mut npz: Npz, tolerance: f32) -> Result<SymmetricBlockMa
         return Err(MatrixError::Format { path: path.to_owned(), format });
     }
     let shape = npz.integers("shape").map_err(damaged)?;
-    let n = shape.map(|(_, sizes)| square(path, &sizes)).transpose()?;
+    let n = shape.map(|sizes| square(path, &sizes)).transpose()?;
     if let Some(blocks) = npz.floats("blocks").map_err(damaged)? {
         let expected = "[channels, block diagonals, block rows, 16, 16]";
         let blocks: ndarray::Array5<f32> = array(path, "blocks", blocks, expected)?;
@@ -123,7 +123,7 @@ fn archive(path: &Path, mut npz: Npz, tolerance: f32) -> Result<SymmetricBlockMa
         return SymmetricBlockMatrix::from_blocks(n, blocks.view()).map_err(wrong);
     }
     let (data, offsets) = (npz.floats("data").map_err(damaged)?, npz.integers("offsets").map_err(damaged)?);
-    let (Some(mut data), Some((_, offsets)), Some(n)) = (data, offsets, n) else {
+    let (Some(mut data), Some(offsets), Some(n)) = (data, offsets, n) else {
         let present = npz.names().join(", ");
         return Err(MatrixError::NoMatrix { path: path.to_owned(), present });
     };

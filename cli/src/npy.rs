@@ -62,16 +62,15 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Tensor, NpyError> {
     Ok(Tensor { shape: header.shape, elements })
 }
 
-/// Reads the bytes of an NPY file of integers: the shape, and the elements in C order.
-pub(crate) fn decode_integers(bytes: &[u8]) -> Result<(Vec<usize>, Vec<i64>), NpyError> {
+/// Reads the elements of an NPY file of integers, in C order.
+pub(crate) fn decode_integers(bytes: &[u8]) -> Result<Vec<i64>, NpyError> {
     let (header, data) = open(bytes)?;
-    let elements = match header.kind("i4 or i8 (int32 or int64)", &["i4", "i8"])? {
+    match header.kind("i4 or i8 (int32 or int64)", &["i4", "i8"])? {
         ("i4", big_endian) => {
-            numbers(data, &header, big_endian, i32::from_le_bytes)?.into_iter().map(i64::from).collect()
+            Ok(numbers(data, &header, big_endian, i32::from_le_bytes)?.into_iter().map(i64::from).collect())
         }
-        (_, big_endian) => numbers(data, &header, big_endian, i64::from_le_bytes)?,
-    };
-    Ok((header.shape, elements))
+        (_, big_endian) => numbers(data, &header, big_endian, i64::from_le_bytes),
+    }
 }
 
 /// Reads the bytes of an NPY file of one text: of bytes (`|S3`), as SciPy writes it, or of Unicode (`<U3`).
@@ -299,9 +298,9 @@ mod tests {
     fn integers_and_texts_are_read() {
         let header = "{'descr': '<i4', 'fortran_order': False, 'shape': (2,)}";
         let data = [(-7i32).to_le_bytes(), 9i32.to_le_bytes()].concat();
-        assert_eq!(decode_integers(&file(header, &data)), Ok((vec![2], vec![-7, 9])));
+        assert_eq!(decode_integers(&file(header, &data)), Ok(vec![-7, 9]));
         let header = "{'descr': '>i8', 'fortran_order': False, 'shape': ()}";
-        assert_eq!(decode_integers(&file(header, &(-2i64).to_be_bytes())), Ok((vec![], vec![-2])));
+        assert_eq!(decode_integers(&file(header, &(-2i64).to_be_bytes())), Ok(vec![-2]));
         let refused = decode_integers(&file("{'descr': '<f4', 'fortran_order': False, 'shape': ()}", &[0; 4]));
         assert!(matches!(refused, Err(NpyError::Dtype { got, .. }) if got == "<f4"));
         let header = "{'descr': '|S4', 'fortran_order': False, 'shape': ()}";

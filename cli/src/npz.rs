@@ -55,8 +55,8 @@ impl Npz {
         self.read(name, npy::decode)
     }
 
-    /// The shape and elements of the array of integers of this name; `None` where there is none.
-    pub(crate) fn integers(&mut self, name: &str) -> Result<Option<(Vec<usize>, Vec<i64>)>, NpzError> {
+    /// The integers of the array of this name, in C order; `None` where there is none.
+    pub(crate) fn integers(&mut self, name: &str) -> Result<Option<Vec<i64>>, NpzError> {
         self.read(name, npy::decode_integers)
     }
 

@@ -32,7 +32,7 @@ const REACH: usize = 6;
 const RADIUS: f64 = (REACH * PITCH) as f64 / 2.0 + 0.75;
 
 /// Width of the bright middle of a patch in red, green and blue, in pixels: the diffuser scatters colours differently.
-const WIDTHS: [f64; 3] = [1.7, 1.9, 2.1];
+const WIDTHS: [f64; 3] = [1.9, 2.1, 2.3];
 
 /// What an LED of value 1 gives in the middle of its patch, in grey levels of an 8-bit image.
 const PEAK: f64 = 255.0;
@@ -41,7 +41,7 @@ const PEAK: f64 = 255.0;
 const FRAMES: usize = 8;
 
 /// The residual that is asked for, as a share of the norm of `A^T b`: less than an 8-bit image can tell.
-const TOLERANCE: f64 = 1e-3;
+const TOLERANCE: f64 = 1e-4;
 
 /// The share of the largest diagonal element that is added to the diagonal: it holds values down that pixels hardly tell.
 const REGULARISATION: f64 = 1e-3;
