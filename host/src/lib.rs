@@ -47,11 +47,14 @@ mod tensor;
 mod tensor_map;
 pub mod tolerance;
 
-pub use ata::{AtaOptions, AtaPlan, DeviceBlockMatrix, PairClasses, SymmetricBlockMatrix, ata_variants};
+pub use ata::{
+    AtaOptions, AtaPlan, CgOptions, CgPlan, CgReport, CgSystem, DeviceBlockMatrix, PairClasses, SymmetricBlockMatrix,
+    ata_variants,
+};
 pub use attention::{AttentionOptions, AttentionPlan, AttentionProblem, Layout, attention, attention_variants};
 pub use buffer::{Buffer, PinnedBuffer};
 pub use element::{Element, Float};
-pub use error::{DriverError, Error, Result};
+pub use error::{Breakdown, BreakdownCause, DriverError, Error, Result};
 pub use gpu::Gpu;
 #[cfg(feature = "ladder")]
 pub use ladder::LadderPlan;
