@@ -6,10 +6,12 @@
 mod attention;
 mod bench;
 mod bench_ata;
+mod bench_gemm;
 mod case;
 mod compare;
 mod demo;
 mod device;
+mod gemm;
 mod info;
 mod measure;
 mod npy;
@@ -42,6 +44,8 @@ enum Command {
     Info,
     /// Computes attention on tensors from files.
     Attention(attention::AttentionArgs),
+    /// Multiplies matrices from files.
+    Gemm(gemm::GemmArgs),
     /// Measures kernels on a card.
     Bench(bench::BenchArgs),
     /// Runs every attention kernel on a generated input and shows its error and time.
@@ -58,6 +62,7 @@ fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Info => info::run(),
         Command::Attention(args) => attention::run(args),
+        Command::Gemm(args) => gemm::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Compare(args) => compare::run(args),
@@ -121,6 +126,7 @@ fn is_bad_request(error: &anyhow::Error) -> bool {
     }
     error.is::<problem::ProblemError>()
         || error.is::<attention::NoInput>()
+        || error.is::<gemm::GemmError>()
         || error.is::<report::ReportError>()
         || error.is::<compare::NothingInCommon>()
         || error.is::<bench::BenchError>()

@@ -49,7 +49,7 @@ pub mod tolerance;
 pub use ata::{AtaOptions, AtaPlan, DeviceBlockMatrix, PairClasses, SymmetricBlockMatrix, ata_variants};
 pub use attention::{AttentionOptions, AttentionPlan, AttentionProblem, Layout, attention, attention_variants};
 pub use buffer::{Buffer, PinnedBuffer};
-pub use element::{Element, Float};
+pub use element::{Element, F8E4M3, F8E5M2, Float};
 pub use error::{DriverError, Error, Result};
 pub use gemm::{GemmOptions, GemmPlan, GemmProblem, GemmTensors, Scale, gemm, gemm_variants};
 pub use gpu::Gpu;

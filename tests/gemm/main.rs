@@ -6,6 +6,7 @@
 mod bits;
 mod case;
 mod exact;
+mod fp8;
 mod numbers;
 mod refusals;
 mod special;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
     numbers::list(&mut trials);
     special::list(&mut trials);
     bits::list(&mut trials);
+    fp8::list(&mut trials);
     refusals::list(&mut trials);
     streams::list(&mut trials);
     tests::run_trials(trials.list)

@@ -8,6 +8,7 @@
 //! | `fragments` | operands from shared memory to registers |
 //! | `epilogue` | sums of fragments to rows of D |
 //! | `output` | scale, C, bias, activation, rounding |
+//! | `pack` | copies of operands that no main kernel takes as they are |
 //! | `sum` | the second stage of sums over k in parts |
 //! | `work` | which tile a block computes |
 #![cfg(target_arch = "nvptx64")]
@@ -25,12 +26,17 @@ mod fragments;
 mod mainloop_sm80;
 mod multiply;
 mod output;
+mod pack;
 mod sum;
 mod work;
 
 use cuda_std::convert::{Bf16, F16};
+#[cfg(target_feature = "sm_89")]
+use cuda_std::convert::{E4m3, E5m2};
 use cuda_std::kernel;
-use layout::gemm::{GEMM, GemmArgs, SUM, row_index};
+use layout::gemm::{GEMM, GemmArgs, PACK_8BIT, PACK_16BIT, PackArgs, SUM, row_index};
+#[cfg(target_feature = "sm_89")]
+use multiply::ByE4m3;
 
 /// Declares the entry of one row. `entry!(NAME: mma F16);` becomes
 ///
@@ -107,6 +113,18 @@ entry!(gemm_bf16_mma_nt_16x128x64_s4: mma Bf16);
 entry!(gemm_bf16_mma_tn_16x128x64_s4: mma Bf16);
 entry!(gemm_bf16_mma_tt_16x128x64_s4: mma Bf16);
 entry!(gemm_bf16_mma_any_64x64x32_s2: any Bf16);
+#[cfg(target_feature = "sm_89")]
+entry!(gemm_e4m3_mma_nt_128x128x128_s3: mma ByE4m3<E4m3>);
+#[cfg(target_feature = "sm_89")]
+entry!(gemm_e4m3_mma_nt_128x128x128_s3_two_level: mma ByE4m3<E4m3>);
+#[cfg(target_feature = "sm_89")]
+entry!(gemm_e4m3_mma_nt_64x64x128_s3_two_level: mma ByE4m3<E4m3>);
+#[cfg(target_feature = "sm_89")]
+entry!(gemm_e4m3_e5m2_mma_nt_128x128x128_s3: mma ByE4m3<E5m2>);
+#[cfg(target_feature = "sm_89")]
+entry!(gemm_e4m3_e5m2_mma_nt_128x128x128_s3_two_level: mma ByE4m3<E5m2>);
+#[cfg(target_feature = "sm_89")]
+entry!(gemm_e4m3_e5m2_mma_nt_64x64x128_s3_two_level: mma ByE4m3<E5m2>);
 
 /// Adds up the parts of sums over k and finishes the elements.
 ///
@@ -116,4 +134,24 @@ entry!(gemm_bf16_mma_any_64x64x32_s2: any Bf16);
 pub unsafe fn gemm_sum(args: GemmArgs) {
     // SAFETY: the caller's contract is the body's.
     unsafe { sum::sum(&args) }
+}
+
+/// Copies an operand of 8-bit elements.
+///
+/// # Safety
+/// The grid, block and dynamic shared memory are those of [`PACK_8BIT`]; `args` describes an operand and room for its copy.
+#[kernel(max_threads = PACK_8BIT.threads)]
+pub unsafe fn gemm_pack_8bit(args: PackArgs) {
+    // SAFETY: the caller's contract is the body's.
+    unsafe { pack::pack(&args, 0u8, PACK_8BIT) }
+}
+
+/// Copies an operand of 16-bit elements.
+///
+/// # Safety
+/// The grid, block and dynamic shared memory are those of [`PACK_16BIT`]; `args` describes an operand and room for its copy.
+#[kernel(max_threads = PACK_16BIT.threads)]
+pub unsafe fn gemm_pack_16bit(args: PackArgs) {
+    // SAFETY: the caller's contract is the body's.
+    unsafe { pack::pack(&args, 0u16, PACK_16BIT) }
 }

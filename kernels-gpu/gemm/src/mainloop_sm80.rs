@@ -123,10 +123,14 @@ unsafe fn multiply<E: Multiply, const A: usize, const B: usize>(sums: &mut Sums<
 /// Adds the sums of a stage to those of the stages before, and clears them.
 #[inline(always)]
 fn promote<const A: usize, const B: usize>(totals: &mut Sums<A, B>, sums: &mut Sums<A, B>) {
-    for (row, column) in (0..A).flat_map(|row| (0..B).map(move |column| (row, column))) {
-        for (half, register) in (0..2).flat_map(|half| (0..4).map(move |register| (half, register))) {
-            totals[row][column][half][register] += sums[row][column][half][register];
-            sums[row][column][half][register] = 0.0;
+    for row in 0..A {
+        for column in 0..B {
+            for half in 0..2 {
+                for register in 0..4 {
+                    totals[row][column][half][register] += sums[row][column][half][register];
+                    sums[row][column][half][register] = 0.0;
+                }
+            }
         }
     }
 }

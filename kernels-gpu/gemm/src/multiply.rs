@@ -1,6 +1,8 @@
 //! The products of fragments that a row multiplies with.
 
 use cuda_std::convert::{Bf16, F16};
+#[cfg(target_feature = "sm_89")]
+use cuda_std::convert::{E4m3, Element8};
 use cuda_std::ptx::mma;
 use layout::Dtype;
 
@@ -37,5 +39,21 @@ impl Multiply for Bf16 {
     unsafe fn multiply(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
         // SAFETY: the caller's contract.
         unsafe { mma::m16n8k16::<Bf16>(a, b, c) }
+    }
+}
+
+/// E4M3 by an 8-bit type.
+#[cfg(target_feature = "sm_89")]
+pub(crate) struct ByE4m3<B>(core::marker::PhantomData<B>);
+
+#[cfg(target_feature = "sm_89")]
+impl<B: Element8> Multiply for ByE4m3<B> {
+    const A: Dtype = Dtype::E4M3;
+    const B: Dtype = B::DTYPE;
+
+    #[inline(always)]
+    unsafe fn multiply(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
+        // SAFETY: the caller's contract.
+        unsafe { mma::m16n8k32::<E4m3, B>(a, b, c) }
     }
 }

@@ -207,10 +207,35 @@ unsafe fn load(address: u64, dtype: u32, columns: u32, aligned: bool) -> [f32; G
             }
         } else if dtype == Dtype::Bf16 as u32 {
             load_16bit::<Bf16>(address as *const u16, columns, whole)
+        } else if dtype == Dtype::E4M3 as u32 {
+            load_e4m3(address as *const u8, columns, whole)
         } else {
             load_16bit::<F16>(address as *const u16, columns, whole)
         }
     }
+}
+
+/// # Safety
+/// As [`load`].
+#[inline(always)]
+unsafe fn load_e4m3(address: *const u8, columns: u32, whole: bool) -> [f32; GROUP] {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if whole {
+            let words: [u32; 2] = global::load(address.cast());
+            return core::array::from_fn(|i| widen_e4m3((words[i / 4] >> (i % 4 * 8)) as u8));
+        }
+        load_rest(columns, |i| widen_e4m3(global::load(address.wrapping_add(i))))
+    }
+}
+
+/// Widens an e4m3 value. E4M3 has no infinities: the bits are those of an f16 whose exponent is too small by 8, but for NaN.
+#[inline(always)]
+fn widen_e4m3(bits: u8) -> f32 {
+    const NAN: u8 = 0x7f;
+    const EXPONENT_GAP: f32 = 256.0;
+    let f16 = u16::from(bits & 0x80) << 8 | u16::from(bits & NAN) << 7;
+    if bits & NAN == NAN { f32::NAN } else { F16::to_f32(f16) * EXPONENT_GAP }
 }
 
 /// # Safety
@@ -261,11 +286,40 @@ unsafe fn store(address: u64, dtype: u32, columns: u32, aligned: bool, values: [
             }
         } else if dtype == Dtype::Bf16 as u32 {
             store_16bit::<Bf16>(address as *mut u16, columns, whole, values);
+        } else if dtype == Dtype::E4M3 as u32 {
+            store_e4m3(address as *mut u8, columns, whole, values);
         } else {
             store_16bit::<F16>(address as *mut u16, columns, whole, values);
         }
     }
 }
+
+/// # Safety
+/// As [`store`].
+#[cfg(target_feature = "sm_89")]
+#[inline(always)]
+unsafe fn store_e4m3(address: *mut u8, columns: u32, whole: bool, values: [f32; GROUP]) {
+    use cuda_std::convert::pack_e4m3x2;
+    // SAFETY: the caller's contract.
+    unsafe {
+        if whole {
+            let pair = |i: usize| u32::from(pack_e4m3x2(values[i], values[i + 1]));
+            global::store(address.cast(), [pair(0) | pair(2) << 16, pair(4) | pair(6) << 16]);
+        } else {
+            store_rest(columns, values, |i, value| {
+                global::store(address.wrapping_add(i), pack_e4m3x2(value, 0.0) as u8);
+            });
+        }
+    }
+}
+
+/// Products whose D is e4m3 have operands that no row of this architecture multiplies.
+///
+/// # Safety
+/// It is never called.
+#[cfg(not(target_feature = "sm_89"))]
+#[inline(always)]
+unsafe fn store_e4m3(_: *mut u8, _: u32, _: bool, _: [f32; GROUP]) {}
 
 /// # Safety
 /// As [`store`].

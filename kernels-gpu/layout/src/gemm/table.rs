@@ -337,9 +337,7 @@ const SMALL: Shape = shape([64, 64, 64], 3, [2, 2], 2, 600);
 const FLAT: Shape = shape([16, 128, 64], 4, [1, 4], 2, 150);
 /// Operands of any alignment.
 const ANY: Shape = shape([64, 64, 32], 2, [2, 2], 2, 100);
-/// FP8, large problems: the bytes of [`LARGE`].
-const LARGE_8BIT: Shape = shape([128, 256, 64], 4, [2, 4], 1, 900);
-/// FP8 with sums at two levels, which take twice the registers.
+/// FP8, large problems; with sums at two levels too, which take twice the registers.
 const MEDIUM_8BIT: Shape = shape([128, 128, 128], 3, [2, 4], 1, 700);
 /// FP8, small problems.
 const SMALL_8BIT: Shape = shape([64, 64, 128], 3, [2, 2], 2, 500);
@@ -412,10 +410,10 @@ pub const GEMM: &[GemmVariant] = {
         mma("gemm_bf16_mma_tt_16x128x64_s4", Bf16, Tt, FLAT),
         any("gemm_bf16_mma_any_64x64x32_s2", Bf16),
         // FP8 operands that are not stored with contiguous k are copied first.
-        fp8("gemm_e4m3_mma_nt_128x256x64_s4", E4M3, Direct, LARGE_8BIT),
+        fp8("gemm_e4m3_mma_nt_128x128x128_s3", E4M3, Direct, MEDIUM_8BIT),
         fp8("gemm_e4m3_mma_nt_128x128x128_s3_two_level", E4M3, TwoLevel, MEDIUM_8BIT),
         fp8("gemm_e4m3_mma_nt_64x64x128_s3_two_level", E4M3, TwoLevel, SMALL_8BIT),
-        fp8("gemm_e4m3_e5m2_mma_nt_128x256x64_s4", E5M2, Direct, LARGE_8BIT),
+        fp8("gemm_e4m3_e5m2_mma_nt_128x128x128_s3", E5M2, Direct, MEDIUM_8BIT),
         fp8("gemm_e4m3_e5m2_mma_nt_128x128x128_s3_two_level", E5M2, TwoLevel, MEDIUM_8BIT),
         fp8("gemm_e4m3_e5m2_mma_nt_64x64x128_s3_two_level", E5M2, TwoLevel, SMALL_8BIT),
     ]
