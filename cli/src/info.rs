@@ -6,15 +6,17 @@ use ferrotile::{Arch, Gpu, embedded_ptx};
 use layout::FAMILIES;
 use layout::ata::ATA;
 use layout::attention::ATTENTION;
+use layout::cg::CG;
 use layout::gemm::{GEMM, PACK_8BIT, PACK_16BIT, SUM};
 
 use crate::table::table;
 
 /// The kernel families and the names of their entries.
 fn families() -> [(&'static str, Vec<&'static str>); FAMILIES.len()] {
+    let ata = ATA.iter().map(|row| row.name).chain(CG.iter().map(|row| row.name));
     let beside_gemm = [SUM.name, PACK_8BIT.name, PACK_16BIT.name];
     [
-        ("ata", ATA.iter().map(|row| row.name).collect()),
+        ("ata", ata.collect()),
         ("attention", ATTENTION.iter().map(|row| row.name).collect()),
         ("gemm", GEMM.iter().map(|row| row.name).chain(beside_gemm).collect()),
     ]
