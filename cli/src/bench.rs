@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use layout::attention::AttentionVariant;
 
 use crate::bench_ata::{self, AtaBenchArgs};
+use crate::bench_gemm::{self, GemmBenchArgs};
 use crate::bench_ladder::{self, LadderBenchArgs};
 use crate::case::Case;
 use crate::measure::{Repeats, Timer};
@@ -38,6 +39,8 @@ enum Family {
     Ata(AtaBenchArgs),
     /// Checks and measures the steps from one wgmma to a matrix product (docs/wgmma.md).
     Ladder(LadderBenchArgs),
+    /// Measures matrix products.
+    Gemm(GemmBenchArgs),
 }
 
 /// What to measure and how.
@@ -98,6 +101,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
         Family::Attention(args) => run_attention(args),
         Family::Ata(args) => bench_ata::run(args),
         Family::Ladder(args) => bench_ladder::run(args),
+        Family::Gemm(args) => bench_gemm::run(args),
     }
 }
 

@@ -36,6 +36,7 @@ mod driver;
 mod element;
 mod emulated;
 mod error;
+mod gemm;
 mod gpu;
 #[cfg(feature = "ladder")]
 mod ladder;
@@ -53,14 +54,16 @@ pub use ata::{
 };
 pub use attention::{AttentionOptions, AttentionPlan, AttentionProblem, Layout, attention, attention_variants};
 pub use buffer::{Buffer, PinnedBuffer};
-pub use element::{Element, Float};
+pub use element::{Element, F8E4M3, F8E5M2, Float};
 pub use error::{Breakdown, BreakdownCause, DriverError, Error, Result};
+pub use gemm::{GemmOptions, GemmPlan, GemmProblem, GemmTensors, Scale, gemm, gemm_variants};
 pub use gpu::Gpu;
 #[cfg(feature = "ladder")]
 pub use ladder::LadderPlan;
 pub use launch::{Kernel, KernelAttributes, KernelParam, LaunchConfig, Module};
 pub use layout::ata::Precision;
 pub use layout::attention::Mask;
+pub use layout::gemm::{Accumulation, Activation, GemmLayout};
 pub use layout::swizzle::Swizzle;
 pub use layout::{Arch, Dtype};
 pub use ptx::embedded_ptx;

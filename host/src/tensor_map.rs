@@ -68,6 +68,34 @@ impl TensorMap {
     }
 }
 
+impl TensorMap {
+    /// A map of tiles of the rows of matrices, `shape` being their number, their rows and the elements of a row; `strides` are
+    /// from one matrix and one row to the next, in elements. A stride of 0 is that of a dimension of one.
+    pub(crate) fn matrices<T: Element>(
+        gpu: &Gpu,
+        address: u64,
+        shape: [u32; 3],
+        strides: [i64; 2],
+        box_shape: [u32; 2],
+        swizzle: Swizzle,
+    ) -> Result<TensorMap> {
+        let shape = shape.map(|len| len as usize);
+        let strides = strides.map(|stride| if stride == 0 { (ALIGN / size_of::<T>()) as i64 } else { stride });
+        check_tensor(&shape, &[strides[0], strides[1], 1], address, size_of::<T>())?;
+        let box_shape = [1, box_shape[0], box_shape[1]];
+        check_box(&box_shape, size_of::<T>(), swizzle)?;
+        let map = TiledMap {
+            data_type: T::TENSOR_MAP_TYPE,
+            address,
+            dims: &[shape[2] as u64, shape[1] as u64, shape[0] as u64],
+            strides_bytes: &[strides[1], strides[0]].map(|stride| stride as u64 * size_of::<T>() as u64),
+            box_dims: &[box_shape[2], box_shape[1], 1],
+            swizzle: swizzle_code(swizzle),
+        };
+        gpu.device().encode_tiled(&map).map(TensorMap)
+    }
+}
+
 /// `CUtensorMapSwizzle` of cuda.h.
 const fn swizzle_code(swizzle: Swizzle) -> u32 {
     match swizzle {

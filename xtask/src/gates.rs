@@ -5,6 +5,7 @@ use cuda_builder::ptxas::EntryReport;
 use layout::ata::ATA;
 use layout::attention::{ATTENTION, MAX_REGISTERS};
 use layout::cg::CG;
+use layout::gemm::GEMM;
 use layout::ladder::LADDER;
 
 /// What the row of a variant table grants an entry.
@@ -35,12 +36,17 @@ pub(crate) fn budget(entry: &str) -> Option<Budget> {
         threads: step.threads(),
         dynamic_shared_bytes: step.smem().total_bytes(),
     });
+    let gemm = GEMM.iter().find(|row| row.name == entry).map(|row| Budget {
+        registers: row.max_registers(),
+        threads: row.threads(),
+        dynamic_shared_bytes: row.smem().total_bytes(),
+    });
     let cg = CG.iter().find(|row| row.name == entry).map(|row| Budget {
         registers: row.max_registers(),
         threads: row.threads(),
         dynamic_shared_bytes: row.smem().total_bytes(),
     });
-    attention.or(ata).or(ladder).or(cg)
+    attention.or(ata).or(cg).or(gemm).or(ladder)
 }
 
 /// How many blocks of the entry fit on one multiprocessor. Registers are allotted to a warp in units of 256 within one of four

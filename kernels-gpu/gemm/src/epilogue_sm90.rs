@@ -1,0 +1,215 @@
+//! From the accumulators of a consumer warpgroup to D: finished, rounded, gathered in shared memory and stored by TMA.
+//!
+//! A consumer has buffers of 64 rows of 128 bytes, swizzled: while TMA stores one, the next columns go to another. What is more
+//! than a factor and rounding to 16 bits is done group by group as in the other kernels, from f32 in the same buffers.
+
+use cuda_std::convert::{Bf16, Element16, F16};
+use cuda_std::hint::opaque;
+use cuda_std::ptx::tma::{self, TensorMap};
+use cuda_std::ptx::{barrier, fence, stmatrix};
+use cuda_std::shared::SharedAddr;
+use cuda_std::thread;
+use layout::Dtype;
+use layout::fragment::wgmma_d;
+use layout::gemm::wgmma::{CONSUMER_ROWS, STORE_COLUMNS, SWIZZLE, WARPGROUP};
+use layout::gemm::{GEMM, GROUP, GemmArgs};
+
+use crate::mainloop_sm90::{Smem, Tile};
+use crate::output::{Output, Partial};
+
+/// The way of one tile of a consumer to D.
+pub(crate) struct Store<'a, const ROW: usize> {
+    args: &'a GemmArgs,
+    /// Whether D is of 16 bits and nothing but alpha is to be applied.
+    plain: bool,
+    alpha: f32,
+    smem: Smem<ROW>,
+    map: *const TensorMap,
+    consumer: u32,
+    first_row: u32,
+    first_column: u32,
+    batch: u32,
+    split: u32,
+}
+
+impl<'a, const ROW: usize> Store<'a, ROW> {
+    /// # Safety
+    /// As for the entry.
+    #[inline(always)]
+    pub(crate) unsafe fn new(
+        args: &'a GemmArgs,
+        smem: Smem<ROW>,
+        map: *const TensorMap,
+        consumer: u32,
+        tile: Tile,
+    ) -> Self {
+        let Tile { first_row, first_column, batch, split, .. } = tile;
+        let first_row = first_row + consumer * CONSUMER_ROWS;
+        // SAFETY: the caller's contract.
+        let output = unsafe { Output::new(args, batch) };
+        Self {
+            args,
+            plain: args.splits == 1 && args.aligned != 0 && output.is_plain(),
+            alpha: output.alpha,
+            smem,
+            map,
+            consumer,
+            first_row,
+            first_column,
+            batch,
+            split,
+        }
+    }
+
+    /// Stores the accumulators.
+    ///
+    /// # Safety
+    /// The consumer's warpgroup calls it; the products have been waited for.
+    #[inline(always)]
+    pub(crate) unsafe fn store<const R: usize>(&self, d: &[f32; R]) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if !self.plain {
+                self.store_finished(d);
+            } else if self.args.d_dtype == Dtype::F16 as u32 {
+                self.store_rounded::<F16, R>(d);
+            } else {
+                self.store_rounded::<Bf16, R>(d);
+            }
+        }
+    }
+
+    /// Rounds the accumulators, times alpha, to 16 bits, and stores them by TMA.
+    ///
+    /// # Safety
+    /// As for [`Self::store`].
+    #[inline(always)]
+    unsafe fn store_rounded<E: Element16, const R: usize>(&self, d: &[f32; R]) {
+        let columns = STORE_COLUMNS;
+        // The row whose address this lane gives, of four matrices: two under each other, two beside each other.
+        let lane = thread_of_consumer() % 32;
+        let row = thread_of_consumer() / 32 * 16 + lane % 16;
+        // SAFETY: the buffer is free and has room for the columns.
+        unsafe {
+            for part in 0..R as u32 * 2 / columns {
+                let buffer = self.begin(part);
+                // Opaque: LLVM would scale all accumulators ahead of the branch over types, and hold them twice.
+                let alpha = f32::from_bits(opaque(self.alpha.to_bits()));
+                for pair in 0..columns / 16 {
+                    let first = (part * columns / 2 + pair * 8) as usize;
+                    let registers = [0, 2, 4, 6].map(|i| E::pack(d[first + i] * alpha, d[first + i + 1] * alpha));
+                    let at = SWIZZLE.tile_offset(row, (pair * 16 + lane / 16 * 8) * 2, CONSUMER_ROWS);
+                    stmatrix::x4(buffer.offset(at), registers);
+                }
+                self.end(buffer, part * columns);
+            }
+        }
+    }
+
+    /// Gathers the accumulators in rows, and has groups of columns finished and stored, or stores them as parts of sums.
+    ///
+    /// The loop over the columns is kept a loop, whose rounds pick their accumulators by branches: the code that finishes
+    /// elements stands there once.
+    ///
+    /// # Safety
+    /// As for [`Self::store`].
+    #[inline(always)]
+    unsafe fn store_finished<const R: usize>(&self, d: &[f32; R]) {
+        let columns = const { SWIZZLE.row_bytes() / 4 };
+        let thread = thread_of_consumer();
+        let mut part = opaque(0);
+        // SAFETY: the barriers stand between the writing and the reading of the buffer.
+        unsafe {
+            let output = Output::new(self.args, self.batch);
+            while part < R as u32 * 2 / columns {
+                let buffer = self.begin(part);
+                let thread_of_part = thread_of_consumer();
+                for own in 0..R as u32 * 2 / columns {
+                    if part == own {
+                        for pair in 0..columns / 4 {
+                            let (row, column) = wgmma_d(thread_of_part, pair * 2);
+                            let at = SWIZZLE.tile_offset(row, column * 4, CONSUMER_ROWS);
+                            let i = (own * columns / 2 + pair * 2) as usize;
+                            buffer.offset(at).store([d[i].to_bits(), d[i + 1].to_bits()]);
+                        }
+                    }
+                }
+                // The columns are complete.
+                self.sync();
+                let mut group = opaque(thread);
+                while group < CONSUMER_ROWS * columns / GROUP as u32 {
+                    let (row, column) =
+                        (group / (columns / GROUP as u32), group % (columns / GROUP as u32) * GROUP as u32);
+                    let at = |column: u32| buffer.offset(SWIZZLE.tile_offset(row, column * 4, CONSUMER_ROWS));
+                    let [low, high]: [[u32; 4]; 2] = [at(column).load(), at(column + 4).load()];
+                    let sums = core::array::from_fn(|i| f32::from_bits(if i < 4 { low[i] } else { high[i - 4] }));
+                    let (row, column) = (self.first_row + row, self.first_column + part * columns + column);
+                    if row < self.args.m && column < self.args.n {
+                        if self.args.splits > 1 {
+                            Partial::new(self.args).store(self.split, self.batch, row, column, sums);
+                        } else {
+                            output.store(row, column, sums);
+                        }
+                    }
+                    group += WARPGROUP;
+                }
+                part += 1;
+            }
+        }
+    }
+
+    /// The barrier of the consumer's warpgroup; number 0 is that of the block.
+    ///
+    /// # Safety
+    /// The whole warpgroup calls it.
+    #[inline(always)]
+    unsafe fn sync(&self) {
+        // SAFETY: as required of the caller.
+        unsafe { barrier::sync_numbered::<WARPGROUP>(1 + self.consumer) }
+    }
+
+    /// Waits for the buffer of a part.
+    ///
+    /// # Safety
+    /// The whole warpgroup calls it.
+    #[inline(always)]
+    unsafe fn begin(&self, part: u32) -> SharedAddr {
+        if thread_of_consumer() == 0 {
+            match const { GEMM[ROW].buffers() } {
+                1 => tma::wait_group_read::<0>(),
+                2 => tma::wait_group_read::<1>(),
+                3 => tma::wait_group_read::<2>(),
+                _ => tma::wait_group_read::<3>(),
+            }
+        }
+        // The last store of the buffer has read it.
+        // SAFETY: as required of the caller.
+        unsafe { self.sync() };
+        self.smem.d(self.consumer * GEMM[ROW].buffers() + part % GEMM[ROW].buffers())
+    }
+
+    /// Starts the store of a buffer to the columns from `column` of the tile on.
+    ///
+    /// # Safety
+    /// The whole warpgroup calls it.
+    #[inline(always)]
+    unsafe fn end(&self, buffer: SharedAddr, column: u32) {
+        fence::proxy_async_shared();
+        // SAFETY: the buffer is complete after the barrier. A box that begins outside D is not stored.
+        unsafe {
+            self.sync();
+            if thread_of_consumer() == 0 {
+                let place = [self.first_column + column, self.first_row, self.batch].map(|i| i as i32);
+                tma::store(self.map, place, buffer);
+                tma::commit_group();
+            }
+        }
+    }
+}
+
+/// This thread in its consumer. Opaque at each call: what is derived from it is computed where it is used, and takes no registers
+/// through the loop over k.
+#[inline(always)]
+fn thread_of_consumer() -> u32 {
+    opaque(thread::thread_idx_x()) % WARPGROUP
+}

@@ -1,0 +1,336 @@
+//! The product on `wgmma`: a producer warpgroup copies tiles by TMA, one or two consumer warpgroups multiply them, and a block
+//! computes one tile of D after the other.
+//!
+//! ```text
+//! producer, one thread                          consumers, 64 rows of D each
+//! for each tile of the block                    for each tile of the block
+//!     for each stage of k                           for each stage of k
+//!         wait until the stage is empty                 wait until the stage is full
+//!         announce its bytes                            start d = A B or d += A B
+//!         copy A, and the block's part of B             wait for the product before it,
+//!           to all blocks of the cluster                  tell the cluster that its stage is empty
+//!                                                   finish d and store it by TMA
+//! ```
+//!
+//! - Tiles of a cluster lie under each other and need the same columns of B: each block copies a part of them to all.
+//! - A product is waited for when the next one has started, so that the tensor cores always have work.
+//! - While the consumers finish a tile, the producer fills the stages of the next one.
+//! - Two-level sums: the tensor cores sum FP8 products over one stage, 128 elements of k, with fewer bits than f32; the sums of
+//!   stages are added by the threads, while the other consumer multiplies.
+//! - What is outside A or B arrives as zeros, what is outside D is not stored: the loop knows no edges.
+//!
+//! Budget, 128x256: 3 stages of 48 KiB and 64 KiB of buffers for D; 128 accumulators of 240 registers.
+
+use cuda_std::ptx::tma::{self, TensorMap};
+use cuda_std::ptx::wgmma::{self, Accumulator, Product};
+use cuda_std::ptx::{cluster, fence, mbarrier, setmaxnreg};
+use cuda_std::ring::Place;
+use cuda_std::shared::{self, SharedAddr};
+use cuda_std::{thread, warp};
+use layout::SmemLayout;
+use layout::descriptor::{Descriptor, Major, Operand};
+use layout::gemm::wgmma::{CONSUMER_ROWS, PRODUCER_REGISTERS, Side, WARPGROUP};
+use layout::gemm::{Accumulation, BlockWork, GEMM, GemmArgs, GemmVariant, Schedule};
+
+use crate::epilogue_sm90::Store;
+
+/// What a consumer of row `ROW` multiplies.
+pub(crate) enum Tiles<const ROW: usize> {}
+
+impl<const ROW: usize> Product for Tiles<ROW> {
+    const A: Operand = GEMM[ROW].operand(Side::A);
+    const B: Operand = GEMM[ROW].operand(Side::B);
+}
+
+/// The shared memory of a block.
+#[derive(Clone, Copy)]
+pub(crate) struct Smem<const ROW: usize> {
+    base: SharedAddr,
+}
+
+impl<const ROW: usize> Smem<ROW> {
+    const MAP: SmemLayout = GEMM[ROW].smem();
+
+    #[inline(always)]
+    fn region(self, name: &str, stage: u32) -> SharedAddr {
+        self.base.offset(Self::MAP.get(name).stage_offset(stage))
+    }
+
+    /// A buffer for D.
+    #[inline(always)]
+    pub(crate) fn d(self, buffer: u32) -> SharedAddr {
+        self.region("d", buffer)
+    }
+
+    #[inline(always)]
+    fn full(self, stage: u32) -> SharedAddr {
+        self.region("full", stage)
+    }
+
+    #[inline(always)]
+    fn empty(self, stage: u32) -> SharedAddr {
+        self.region("empty", stage)
+    }
+
+    /// What a consumer multiplies in a stage.
+    #[inline(always)]
+    fn operands(self, stage: u32, consumer: u32) -> (Descriptor, Descriptor) {
+        let of_consumer = const { consumer_offset_bytes(&GEMM[ROW]) };
+        let a =
+            const { Tiles::<ROW>::A.descriptor(0) }.offset(self.region("a", stage).as_raw() + consumer * of_consumer);
+        let b = const { Tiles::<ROW>::B.descriptor(0) }.offset(self.region("b", stage).as_raw());
+        (a, b)
+    }
+}
+
+/// The distance between the rows of A of two consumers.
+const fn consumer_offset_bytes(row: &GemmVariant) -> u32 {
+    if row.consumers() == 1 { 0 } else { row.operand(Side::A).mn_offset_bytes(CONSUMER_ROWS) }
+}
+
+/// One tile of D and the part of k that is summed.
+#[derive(Clone, Copy)]
+pub(crate) struct Tile {
+    /// Batch entry.
+    pub(crate) batch: u32,
+    /// Part of k.
+    pub(crate) split: u32,
+    pub(crate) first_row: u32,
+    pub(crate) first_column: u32,
+    first_k: u32,
+    /// Stages.
+    rounds: u32,
+}
+
+/// The tiles of this block, every so many-eth of all.
+struct Tiling<'a, const ROW: usize> {
+    args: &'a GemmArgs,
+    schedule: Schedule,
+    rank: u32,
+    index: u32,
+    step: u32,
+    end: u32,
+}
+
+impl<'a, const ROW: usize> Tiling<'a, ROW> {
+    #[inline(always)]
+    fn of_block(args: &'a GemmArgs, rank: u32) -> Self {
+        let row = const { GEMM[ROW] };
+        let schedule = Schedule {
+            m_tiles: args.m.div_ceil(row.tile.m as u32 * row.cluster),
+            n_tiles: args.n.div_ceil(row.tile.n as u32),
+            splits: args.splits,
+        };
+        let (index, step) = (thread::block_idx_x() / row.cluster, thread::grid_dim_x() / row.cluster);
+        let end = schedule.blocks_per_batch() * args.batch;
+        Self { args, schedule, rank, index, step, end }
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Tile> {
+        let row = const { GEMM[ROW] };
+        if self.index >= self.end {
+            return None;
+        }
+        let BlockWork { batch, split, m_tile, n_tile } = self.schedule.work(self.index);
+        self.index += self.step;
+        let first_k = split * self.args.split_k;
+        let left = self.args.k.saturating_sub(first_k);
+        let k = if self.args.split_k < left { self.args.split_k } else { left };
+        Some(Tile {
+            batch,
+            split,
+            first_row: (m_tile * row.cluster + self.rank) * row.tile.m as u32,
+            first_column: n_tile * row.tile.n as u32,
+            first_k,
+            rounds: k.div_ceil(row.tile.k as u32),
+        })
+    }
+}
+
+/// The coordinates of a box of an operand, innermost first.
+#[inline(always)]
+fn coordinates(operand: Operand, mn: u32, k: u32, batch: u32) -> [i32; 3] {
+    match operand.major() {
+        Major::K => [k as i32, mn as i32, batch as i32],
+        Major::Mn => [mn as i32, k as i32, batch as i32],
+    }
+}
+
+/// Computes the tiles of a block.
+///
+/// # Safety
+/// As for the entry.
+#[inline(always)]
+pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: usize, const REGISTERS: u32>(
+    a: *const TensorMap,
+    b: *const TensorMap,
+    d: *const TensorMap,
+    args: &GemmArgs,
+) where
+    [f32; R]: Accumulator,
+{
+    let row: GemmVariant = const { GEMM[ROW] };
+    let smem = Smem::<ROW> { base: shared::dynamic() };
+    let rank = if row.cluster > 1 { thread::cluster_rank() } else { 0 };
+    // SAFETY: whole warpgroups take each branch; the mbarriers order copies and products as the header says, and no block leaves
+    // its cluster before the last one has finished.
+    unsafe {
+        if thread::thread_idx_x() == 0 {
+            tma::prefetch_tensormap(a);
+            tma::prefetch_tensormap(b);
+            for stage in 0..row.tile.stages as u32 {
+                mbarrier::init(smem.full(stage), 1);
+                mbarrier::init(smem.empty(stage), row.releases());
+            }
+            fence::mbarrier_init();
+            tma::prefetch_tensormap(d);
+        }
+        // The barriers of all blocks are initialised.
+        sync_cluster::<ROW>();
+        let tiles = Tiling::<ROW>::of_block(args, rank);
+        if thread::thread_idx_x() < WARPGROUP {
+            if row.moves_registers() {
+                setmaxnreg::decrease::<PRODUCER_REGISTERS>();
+            }
+            if thread::thread_idx_x() == 0 {
+                produce(smem, tiles, a, b);
+            }
+        } else {
+            if row.moves_registers() {
+                setmaxnreg::increase::<REGISTERS>();
+            }
+            consume::<ROW, R, K_STEPS>(smem, tiles, d);
+            // Shared memory outlives the stores that read it.
+            tma::wait_group_read::<0>();
+        }
+        if row.cluster > 1 {
+            cluster::sync();
+        }
+    }
+}
+
+/// # Safety
+/// All threads of the cluster call it.
+#[inline(always)]
+unsafe fn sync_cluster<const ROW: usize>() {
+    // SAFETY: as required of the caller.
+    unsafe { if const { GEMM[ROW].cluster > 1 } { cluster::sync() } else { thread::sync_threads() } }
+}
+
+/// Copies the stages of all tiles.
+///
+/// # Safety
+/// One thread of the block calls it, after the barriers of the cluster are initialised.
+#[inline(always)]
+unsafe fn produce<const ROW: usize>(
+    smem: Smem<ROW>,
+    mut tiles: Tiling<'_, ROW>,
+    a: *const TensorMap,
+    b: *const TensorMap,
+) {
+    let row = const { GEMM[ROW] };
+    let everyone = (1 << row.cluster) - 1;
+    let mut place = Place::FIRST;
+    while let Some(tile) = tiles.next() {
+        // An operand that all entries share has one.
+        let a_batch = if tiles.args.a.batch_stride == 0 { 0 } else { tile.batch };
+        let b_batch = if tiles.args.b.batch_stride == 0 { 0 } else { tile.batch };
+        let mut k = tile.first_k;
+        for _ in 0..tile.rounds {
+            let (stage, full) = (place.stage, smem.full(place.stage));
+            // SAFETY: the stage is empty in all blocks that the copies go to.
+            unsafe {
+                mbarrier::wait_parity(smem.empty(stage), place.parity ^ 1);
+                mbarrier::arrive_expect_tx(full, row.stage_bytes());
+                for i in 0..row.boxes(Side::A) {
+                    let to = smem.region("a", stage).offset(i * row.box_bytes(Side::A));
+                    let mn = tile.first_row + i * row.box_mn(Side::A);
+                    tma::load(to, a, coordinates(Tiles::<ROW>::A, mn, k, a_batch), full);
+                }
+                for i in 0..row.boxes(Side::B) {
+                    let i = tiles.rank * row.boxes(Side::B) + i;
+                    let to = smem.region("b", stage).offset(i * row.box_bytes(Side::B));
+                    let mn = tile.first_column + i * row.box_mn(Side::B);
+                    let at = coordinates(Tiles::<ROW>::B, mn, k, b_batch);
+                    if row.cluster > 1 {
+                        tma::load_multicast(to, b, at, full, everyone);
+                    } else {
+                        tma::load(to, b, at, full);
+                    }
+                }
+            }
+            k += row.tile.k as u32;
+            place.advance(row.tile.stages as u32);
+        }
+    }
+}
+
+/// Multiplies and stores the rows of one consumer of all tiles.
+///
+/// # Safety
+/// A consumer warpgroup calls it.
+#[inline(always)]
+unsafe fn consume<const ROW: usize, const R: usize, const K_STEPS: usize>(
+    smem: Smem<ROW>,
+    mut tiles: Tiling<'_, ROW>,
+    d_map: *const TensorMap,
+) where
+    [f32; R]: Accumulator,
+{
+    let row = const { GEMM[ROW] };
+    // The same in all lanes, as the compiler sees by the shuffle: what depends on it is computed once for the warp.
+    // SAFETY: whole warps call it.
+    let (warpgroup, _) = unsafe { warp::warp_shuffle_idx(warp::FULL_MASK, thread::thread_idx_x() / WARPGROUP, 0, 32) };
+    let consumer = warpgroup - 1;
+    let lane = warp::lane_id();
+    // Lane i of each warp arrives at block i.
+    // SAFETY: the stage has been filled, and this warp's arrival is the one that is missing.
+    let release = |stage, arrives| unsafe {
+        if row.cluster > 1 {
+            mbarrier::arrive_cluster_if(smem.empty(stage), lane % row.cluster, lane < row.cluster && arrives);
+        } else {
+            mbarrier::arrive_if(smem.empty(stage), lane == 0 && arrives);
+        }
+    };
+    let mut place = Place::FIRST;
+    // Outside of the loop: the first product of a tile overwrites it. Registers that anything else writes between two products
+    // make ptxas wait for each of them.
+    let mut d = [0.0; R];
+    while let Some(tile) = tiles.next() {
+        // SAFETY: the stages are full when they are multiplied and not released before.
+        unsafe {
+            if let Accumulation::TwoLevel = row.accumulation {
+                let mut part = [0.0; R];
+                d = [0.0; R];
+                for _ in 0..tile.rounds {
+                    mbarrier::wait_parity(smem.full(place.stage), place.parity);
+                    let (a, b) = smem.operands(place.stage, consumer);
+                    wgmma::mma_async::<Tiles<ROW>, _, K_STEPS>(&mut part, a, b, false);
+                    wgmma::wait_group::<0, _>(&mut part);
+                    release(place.stage, true);
+                    place.advance(row.tile.stages as u32);
+                    for i in 0..R {
+                        d[i] += part[i];
+                    }
+                }
+            } else {
+                let mut before = place;
+                for round in 0..tile.rounds {
+                    mbarrier::wait_parity(smem.full(place.stage), place.parity);
+                    // As above: descriptors are computed once for the warp, and power is what limits long sums.
+                    let (stage, _) = warp::warp_shuffle_idx(warp::FULL_MASK, place.stage, 0, 32);
+                    let (a, b) = smem.operands(stage, consumer);
+                    wgmma::mma_async::<Tiles<ROW>, _, K_STEPS>(&mut d, a, b, round > 0);
+                    wgmma::wait_group::<1, _>(&mut d);
+                    release(before.stage, round > 0);
+                    before = place;
+                    place.advance(row.tile.stages as u32);
+                }
+                wgmma::wait_group::<0, _>(&mut d);
+                release(before.stage, true);
+            }
+            Store::new(tiles.args, smem, d_map, consumer, tile).store(&d);
+        }
+    }
+}
