@@ -1,6 +1,7 @@
 //! What the warps of a block share: its memory, barriers and counters.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
 use crate::execute::Fault;
 use crate::execute::mbarrier::Mbarrier;
@@ -8,7 +9,7 @@ use crate::memory::{GlobalView, OwnedMemory};
 use crate::program::Program;
 use crate::registers::Registers;
 use crate::report::Report;
-use crate::shadow::{CopyGroups, CtaShadow, SharedShadow, Threads};
+use crate::shadow::{CopyGroups, CtaShadow, LaunchShadow, Threads};
 
 /// The named barriers of a block.
 pub(crate) const BARRIERS: usize = 16;
@@ -18,10 +19,12 @@ pub(crate) struct Block<'a> {
     pub(crate) params: &'a OwnedMemory,
     pub(crate) global: GlobalView,
     pub(crate) shared: OwnedMemory,
-    /// Its accesses to shared memory.
-    pub(crate) shadow: SharedShadow,
-    /// Its accesses to global memory, against those of the other blocks.
-    pub(crate) grid: CtaShadow<'a>,
+    /// Its accesses to shared and global memory.
+    pub(crate) shadow: CtaShadow,
+    /// Its index in the grid.
+    pub(crate) index: u64,
+    /// What the other blocks did to global memory, in a kernel whose blocks talk to each other.
+    others: Option<&'a Mutex<LaunchShadow>>,
     pub(crate) copies: CopyGroups,
     pub(crate) mbarriers: BTreeMap<u32, Mbarrier>,
     pub(crate) report: Report,
@@ -44,22 +47,49 @@ impl<'a> Block<'a> {
     pub(crate) fn new(
         program: &'a Program,
         params: &'a OwnedMemory,
-        (global, grid): (GlobalView, CtaShadow<'a>),
+        (global, others): (GlobalView, Option<&'a Mutex<LaunchShadow>>),
         shared: OwnedMemory,
         threads: u32,
     ) -> Block<'a> {
+        let shadow = CtaShadow::new(shared.len(), threads);
         Block {
             program,
             params,
             global,
-            grid,
-            shadow: SharedShadow::new(shared.len(), threads),
+            index: 0,
+            others,
+            shadow: if program.signals { shadow.with_fences() } else { shadow },
             copies: CopyGroups::new(threads),
             shared,
             mbarriers: BTreeMap::new(),
             report: Report::default(),
             barriers: Default::default(),
             live_warps: threads.div_ceil(32),
+        }
+    }
+
+    /// Makes it as it was when it was new, for another block of the launch with as many warps.
+    pub(crate) fn restart(&mut self, index: u64, warps: u32) {
+        self.index = index;
+        self.shared.clear();
+        self.shadow.restart();
+        self.copies.restart();
+        self.mbarriers.clear();
+        self.report = Report::default();
+        self.barriers = Default::default();
+        self.live_warps = warps;
+    }
+
+    /// A fence between the threads of all blocks, or of one.
+    pub(crate) fn fence(&mut self, threads: Threads, device: bool) -> Result<(), Box<Fault>> {
+        self.global.fence();
+        self.shadow.fence(threads);
+        match self.others {
+            Some(others) if device => {
+                let mut others = others.lock().unwrap_or_else(PoisonError::into_inner);
+                others.fence(self.index as u32, &self.shadow.publish()).map_err(|race| Fault::race(&race))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -8,9 +8,8 @@ use crate::program::{Instruction, Op};
 const NONE: u32 = u32::MAX;
 
 /// Sets `meet` of every branch that some lanes may not take.
-pub(crate) fn find_meeting_points(code: &mut [Instruction]) {
-    let starts = block_starts(code);
-    let graph = Graph::new(code, &starts);
+pub(crate) fn find_meeting_points(code: &mut [Instruction], starts: &[u32]) {
+    let graph = Graph::new(code, starts);
     let post_dominators = graph.post_dominators();
     for (block, &meeting) in post_dominators.iter().enumerate().take(starts.len()) {
         let end = starts.get(block + 1).map_or(code.len(), |&next| next as usize);
@@ -22,7 +21,7 @@ pub(crate) fn find_meeting_points(code: &mut [Instruction]) {
 }
 
 /// The first instructions of the basic blocks. A guarded exit ends no block: its lanes do not come back.
-fn block_starts(code: &[Instruction]) -> Vec<u32> {
+pub(crate) fn block_starts(code: &[Instruction]) -> Vec<u32> {
     let mut starts = vec![false; code.len()];
     if let Some(first) = starts.first_mut() {
         *first = true;
@@ -45,14 +44,14 @@ fn block_starts(code: &[Instruction]) -> Vec<u32> {
     (0..code.len() as u32).filter(|&at| starts[at as usize]).collect()
 }
 
-struct Graph {
+pub(crate) struct Graph {
     /// Blocks that follow, for each block; the virtual exit has the number of the blocks.
     successors: Vec<Vec<u32>>,
     predecessors: Vec<Vec<u32>>,
 }
 
 impl Graph {
-    fn new(code: &[Instruction], starts: &[u32]) -> Graph {
+    pub(crate) fn new(code: &[Instruction], starts: &[u32]) -> Graph {
         let exit = starts.len() as u32;
         let block_of = |at: u32| starts.partition_point(|&start| start <= at) as u32 - 1;
         let mut graph =
@@ -75,6 +74,11 @@ impl Graph {
         }
         graph.connect_endless_loops();
         graph
+    }
+
+    /// The blocks that may follow a block; that which is none is the exit.
+    pub(crate) fn successors(&self, block: usize) -> &[u32] {
+        &self.successors[block]
     }
 
     fn edge(&mut self, from: u32, to: u32) {

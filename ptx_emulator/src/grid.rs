@@ -1,15 +1,17 @@
 //! The blocks of a launch: how each begins, and how its warps take turns.
 
+use std::sync::Mutex;
+
 use crate::block::Block;
 use crate::error::{Error, Result, Thread};
-use crate::execute::Simd;
+use crate::execute::{Fault, Simd};
 use crate::launch::LaunchConfig;
 use crate::memory::{GlobalView, MemoryError, OwnedMemory, Space};
 use crate::paths::{Paths, State};
 use crate::program::{Program, Special};
 use crate::registers::{LANES, Registers};
 use crate::report::Report;
-use crate::shadow::CtaShadow;
+use crate::shadow::{LaunchRace, LaunchShadow, Mark};
 use crate::warp::{End, Warp};
 
 /// Bytes of local memory of a thread.
@@ -36,28 +38,52 @@ fn unravel(index: u64, [x, y, _]: [u32; 3]) -> [u32; 3] {
 }
 
 impl Grid<'_> {
-    /// A block that has executed nothing yet.
-    pub(crate) fn start<'b>(&'b self, global: (GlobalView, CtaShadow<'b>), index: u64) -> Result<Running<'b>> {
-        let place = unravel(index, self.config.grid);
+    /// The first block that one thread of the CPU runs: [`Running::restart`] makes any other one of it.
+    pub(crate) fn start<'b>(
+        &'b self,
+        global: GlobalView,
+        others: Option<&'b Mutex<LaunchShadow>>,
+        index: u64,
+    ) -> Result<Running<'b>> {
         let limit =
             |error: MemoryError| Error::Launch { kernel: self.program.name.clone(), problem: error.to_string() };
         let shared = OwnedMemory::new(Space::Shared, self.shared_bytes, self.shared_bytes).map_err(limit)?;
-        let block = Block::new(self.program, self.params, global, shared, self.threads);
+        let block = Block::new(self.program, self.params, (global, others), shared, self.threads);
         let mut warps = Vec::new();
         for warp in 0..self.threads.div_ceil(LANES as u32) {
-            let registers = Registers::new(self.program, |which, lane| self.special(which, place, warp, lane as u32));
-            let left = self.threads - warp * LANES as u32;
-            let lanes = if left >= LANES as u32 { u32::MAX } else { (1 << left) - 1 };
             let mut local = Vec::new();
             if self.program.local_bytes > 0 {
                 let bytes = self.program.local_bytes;
                 let one = OwnedMemory::new(Space::Local, bytes, MAX_LOCAL_BYTES).map_err(limit)?;
                 local = vec![one; LANES];
             }
-            let copies = Default::default();
-            warps.push(Warp { index: warp, registers, local, copies, paths: Paths::new(lanes), done: false });
+            warps.push(Warp {
+                index: warp,
+                registers: Registers::new(self.program),
+                local,
+                copies: Default::default(),
+                paths: Paths::new(0),
+                done: false,
+            });
         }
-        Ok(Running { grid: self, place, block, warps, idle_rounds: 0 })
+        let mut running = Running { grid: self, place: [0; 3], block, warps, idle_rounds: 0 };
+        running.restart(index);
+        Ok(running)
+    }
+
+    /// The error of a fault that a warp of a block met at an instruction.
+    fn fault(&self, block: [u32; 3], (warp, at): (u32, u32), fault: Fault) -> Error {
+        let Fault { lane, problem, elsewhere } = fault;
+        let (warp, place) = match elsewhere {
+            Some((warp, line)) => (warp, self.program.place_of_line(line)),
+            None => (warp, self.program.place(at)),
+        };
+        Error::Fault { kernel: self.program.name.clone(), thread: Thread { block, warp, lane }, place, problem }
+    }
+
+    /// The error of a race that a block has with one that came to its end before.
+    pub(crate) fn race(&self, index: u64, race: &LaunchRace) -> Error {
+        self.fault(unravel(index, self.config.grid), (0, 0), *Fault::race(race))
     }
 
     fn special(&self, which: Special, place: [u32; 3], warp: u32, lane: u32) -> u32 {
@@ -100,13 +126,40 @@ pub(crate) struct Running<'b> {
 }
 
 impl Running<'_> {
+    /// Makes it a block that has executed nothing yet.
+    pub(crate) fn restart(&mut self, index: u64) {
+        let grid = self.grid;
+        self.place = unravel(index, grid.config.grid);
+        self.idle_rounds = 0;
+        self.block.restart(index, self.warps.len() as u32);
+        for warp in &mut self.warps {
+            let (number, place) = (warp.index, self.place);
+            warp.registers.restart(grid.program, |which, lane| grid.special(which, place, number, lane as u32));
+            warp.local.iter_mut().for_each(OwnedMemory::clear);
+            warp.copies.restart();
+            let left = grid.threads - number * LANES as u32;
+            warp.paths = Paths::new(if left >= LANES as u32 { u32::MAX } else { (1 << left) - 1 });
+            warp.done = false;
+        }
+    }
+
     /// Runs it to its end.
-    pub(crate) fn finish(mut self) -> Result<Report> {
+    pub(crate) fn finish(&mut self) -> Result<Report> {
         loop {
             if let Some(report) = self.round()? {
                 return Ok(report);
             }
         }
+    }
+
+    /// Takes what it did to global memory since its last fence.
+    pub(crate) fn publish(&mut self) -> Vec<Mark> {
+        self.block.shadow.publish()
+    }
+
+    /// Its index in the grid.
+    pub(crate) fn index(&self) -> u64 {
+        self.block.index
     }
 
     /// Gives each warp a turn; the counts when all are done.
@@ -124,14 +177,7 @@ impl Running<'_> {
                 Ok(End::Waits { moved: some }) => moved |= some,
                 Ok(End::Polled) => polled = true,
                 Ok(End::Share) => moved = true,
-                Err((at, fault)) => {
-                    return Err(Error::Fault {
-                        kernel: program.name.clone(),
-                        thread: Thread { block: self.place, warp: warp.index, lane: fault.lane },
-                        place: program.place(at),
-                        problem: fault.problem,
-                    });
-                }
+                Err((at, fault)) => return Err(self.grid.fault(self.place, (warp.index, at), *fault)),
             }
         }
         if !live {

@@ -52,6 +52,7 @@
 //!
 //! An error says which kernel, block, warp and lane, which line of the PTX and of the Rust code it comes from.
 
+mod allocate;
 mod block;
 mod control;
 mod conversion;
@@ -61,6 +62,7 @@ mod execute;
 mod front;
 mod grid;
 mod launch;
+mod operands;
 mod operation;
 mod paths;
 mod program;

@@ -119,12 +119,15 @@ fn registers<const ROWS: usize, const COLUMNS: usize, const N: usize>(
     matrix: &[[f32; COLUMNS]; ROWS],
     place: impl Fn(u32, u32) -> (u32, u32),
 ) -> [Accumulator; N] {
-    std::array::from_fn(|register| {
-        std::array::from_fn(|lane| {
-            let (row, column) = place(lane as u32, register as u32);
-            matrix[row as usize][column as usize]
-        })
+    registers_by(|lane, register| {
+        let (row, column) = place(lane, register);
+        matrix[row as usize][column as usize]
     })
+}
+
+/// The accumulator of these values by lane and register.
+fn registers_by<const N: usize>(value: impl Fn(u32, u32) -> f32) -> [Accumulator; N] {
+    std::array::from_fn(|register| std::array::from_fn(|lane| value(lane as u32, register as u32)))
 }
 
 /// `mma.sync.aligned.m16n8k16.row.col.f32.{f16.f16, bf16.bf16}.f32`: `a` times `b` plus `c`.
@@ -233,13 +236,12 @@ pub enum Major {
 }
 
 impl Major {
-    /// The distance of an element from the first one, in elements.
-    fn offset(self, (row, column): (u32, u32), stride: u32) -> u64 {
-        let (line, place) = match self {
-            Major::Row => (row, column),
-            Major::Column => (column, row),
-        };
-        u64::from(line) * u64::from(stride) + u64::from(place)
+    /// The line of an element, and its place in it.
+    fn place(self, (row, column): (u32, u32)) -> (usize, usize) {
+        match self {
+            Major::Row => (row as usize, column as usize),
+            Major::Column => (column as usize, row as usize),
+        }
     }
 }
 
@@ -252,30 +254,36 @@ pub enum Factor {
     B,
 }
 
-/// `wmma.load.a` and `wmma.load.b`: `read` gets (lane, distance from the first element in elements) and returns the
-/// 16 bits there.
+/// The most elements of a row or column of a `wmma` matrix.
+pub const LINE: usize = 32;
+
+/// `wmma.load.a` and `wmma.load.b`: `read` gets the number of a row, or of a column where that is the major, and returns
+/// its elements, which are neighbours in memory.
 ///
 /// All eight registers are given; those above the ones that hold different elements repeat them.
 pub fn wmma_load_factor<E>(
     factor: Factor,
     shape: WmmaShape,
     major: Major,
-    stride: u32,
-    mut read: impl FnMut(usize, u64) -> Result<u16, E>,
+    mut read: impl FnMut(usize) -> Result<[u16; LINE], E>,
 ) -> Result<[Register; 8], E> {
-    let distinct = match factor {
-        Factor::A => shape.a_registers(),
-        Factor::B => shape.b_registers(),
+    let (size, distinct) = match factor {
+        Factor::A => ((shape.m(), shape.k()), shape.a_registers()),
+        Factor::B => ((shape.k(), shape.n()), shape.b_registers()),
     };
+    let mut lines = [[0; LINE]; LINE];
+    for (number, line) in lines.iter_mut().enumerate().take(major.place(size).0) {
+        *line = read(number)?;
+    }
     let mut registers = [[0; LANES]; 8];
     for (register, lanes) in (0..distinct).zip(&mut registers) {
         for (lane, word) in lanes.iter_mut().enumerate() {
             for side in 0..2 {
-                let place = match factor {
+                let (line, place) = major.place(match factor {
                     Factor::A => shape.a(lane as u32, register, side),
                     Factor::B => shape.b(lane as u32, register, side),
-                };
-                *word |= u32::from(read(lane, major.offset(place, stride))?) << (16 * side);
+                });
+                *word |= u32::from(lines[line][place]) << (16 * side);
             }
         }
     }
@@ -285,36 +293,38 @@ pub fn wmma_load_factor<E>(
     Ok(registers)
 }
 
-/// `wmma.load.c` in f32: `read` gets (lane, distance from the first element in elements).
+/// `wmma.load.c` in f32: `read` as in [`wmma_load_factor`].
 pub fn wmma_load_accumulator<E>(
     shape: WmmaShape,
     major: Major,
-    stride: u32,
-    mut read: impl FnMut(usize, u64) -> Result<f32, E>,
+    mut read: impl FnMut(usize) -> Result<[f32; LINE], E>,
 ) -> Result<[Accumulator; 8], E> {
-    let mut registers = [[0.0; LANES]; 8];
-    for (register, lanes) in registers.iter_mut().enumerate() {
-        for (lane, value) in lanes.iter_mut().enumerate() {
-            *value = read(lane, major.offset(shape.c(lane as u32, register as u32), stride))?;
-        }
+    let mut lines = [[0.0; LINE]; LINE];
+    for (number, line) in lines.iter_mut().enumerate().take(major.place((shape.m(), shape.n())).0) {
+        *line = read(number)?;
     }
-    Ok(registers)
+    Ok(registers_by(|lane, register| {
+        let (line, place) = major.place(shape.c(lane, register));
+        lines[line][place]
+    }))
 }
 
-/// `wmma.store.d` in f32: `write` gets (lane, distance from the first element in elements, value).
+/// `wmma.store.d` in f32: `write` gets the number of a row, or of a column where that is the major, and its elements.
 pub fn wmma_store<E>(
     shape: WmmaShape,
     major: Major,
-    stride: u32,
     d: &[Accumulator; 8],
-    mut write: impl FnMut(usize, u64, f32) -> Result<(), E>,
+    mut write: impl FnMut(usize, &[f32]) -> Result<(), E>,
 ) -> Result<(), E> {
+    let mut lines = [[0.0; LINE]; LINE];
     for (register, lanes) in d.iter().enumerate() {
         for (lane, &value) in lanes.iter().enumerate() {
-            write(lane, major.offset(shape.c(lane as u32, register as u32), stride), value)?;
+            let (line, place) = major.place(shape.c(lane as u32, register as u32));
+            lines[line][place] = value;
         }
     }
-    Ok(())
+    let (count, length) = major.place((shape.m(), shape.n()));
+    lines[..count].iter().enumerate().try_for_each(|(number, line)| write(number, &line[..length]))
 }
 
 /// `ldmatrix.sync.aligned.m8n8.x{1, 2, 4}{.trans}.shared.b16`: `rows` are the addresses that the lanes give; `read` gets
@@ -461,25 +471,30 @@ mod tests {
 
     fn assert_wmma<const M: usize, const N: usize>(shape: WmmaShape, major: Major, half: Half, format: Format) {
         let (a, b, c) = (matrix::<M, 16>(0), matrix::<16, N>(1), matrix::<M, N>(2));
-        let stride = 40;
-        let at = |offset: u64| {
-            let (line, place) = ((offset / 40) as usize, (offset % 40) as usize);
-            if major == Major::Row { (line, place) } else { (place, line) }
-        };
-        let bits = |value: f32| Ok::<u16, ()>(format.encode(value.into(), Conversion::NEAREST) as u16);
-        let read_a = |_: usize, offset: u64| bits(a[at(offset).0][at(offset).1]);
-        let read_b = |_: usize, offset: u64| bits(b[at(offset).0][at(offset).1]);
-        let a_registers = wmma_load_factor(Factor::A, shape, major, stride, read_a).unwrap();
-        let b_registers = wmma_load_factor(Factor::B, shape, major, stride, read_b).unwrap();
+        let at = |line: usize, place: usize| if major == Major::Row { (line, place) } else { (place, line) };
+        let bits = |value: f32| format.encode(value.into(), Conversion::NEAREST) as u16;
+        fn element<T: Copy, const R: usize, const C: usize>(matrix: &[[T; C]; R], at: (usize, usize)) -> Option<T> {
+            matrix.get(at.0).and_then(|row| row.get(at.1)).copied()
+        }
+        let read_a =
+            |line: usize| Ok::<_, ()>(std::array::from_fn(|place| element(&a, at(line, place)).map_or(0, bits)));
+        let read_b =
+            |line: usize| Ok::<_, ()>(std::array::from_fn(|place| element(&b, at(line, place)).map_or(0, bits)));
+        let a_registers = wmma_load_factor(Factor::A, shape, major, read_a).unwrap();
+        let b_registers = wmma_load_factor(Factor::B, shape, major, read_b).unwrap();
         let distinct = shape.a_registers() as usize;
         assert!((distinct..8).all(|register| a_registers[register] == a_registers[register - distinct]));
 
-        let read_c = |_: usize, offset: u64| Ok::<f32, ()>(c[at(offset).0][at(offset).1]);
-        let c_registers = wmma_load_accumulator(shape, major, stride, read_c).unwrap();
+        let read_c =
+            |line: usize| Ok::<_, ()>(std::array::from_fn(|place| element(&c, at(line, place)).unwrap_or(0.0)));
+        let c_registers = wmma_load_accumulator(shape, major, read_c).unwrap();
         let d_registers = wmma(shape, half, &a_registers, &b_registers, &c_registers);
         let mut d = [[f32::NAN; N]; M];
-        wmma_store(shape, major, stride, &d_registers, |_, offset, value| {
-            d[at(offset).0][at(offset).1] = value;
+        wmma_store(shape, major, &d_registers, |line, values| {
+            for (place, &value) in values.iter().enumerate() {
+                let (row, column) = at(line, place);
+                d[row][column] = value;
+            }
             Ok::<(), ()>(())
         })
         .unwrap();

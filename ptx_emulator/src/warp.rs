@@ -296,10 +296,7 @@ impl Warp {
                 if proxy {
                     t.block.shadow.proxy_fence(Threads { warp: t.warp, lanes: mask });
                 }
-                t.block.global.fence();
-                if device {
-                    t.block.grid.fence();
-                }
+                t.block.fence(Threads { warp: t.warp, lanes: mask }, device)?;
             }
             // `arithmetic` and `run_path` have done all others.
             ref other => return Err(Fault::warp(format!("{other:?} is not executed here"))),
