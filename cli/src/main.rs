@@ -10,6 +10,7 @@ mod case;
 mod compare;
 mod demo;
 mod device;
+mod emulate_report;
 mod info;
 mod measure;
 mod npy;
@@ -46,6 +47,8 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Runs every attention kernel on a generated input and shows its error and time.
     Demo(demo::DemoArgs),
+    /// Counts what a kernel does in the emulator: instructions, memory traffic, bank conflicts.
+    EmulateReport(emulate_report::ReportArgs),
     /// Compares two files of benchmark results.
     Compare(compare::CompareArgs),
 }
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Command::Attention(args) => attention::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::EmulateReport(args) => emulate_report::run(args),
         Command::Compare(args) => compare::run(args),
     };
     match result {

@@ -406,6 +406,34 @@ fn the_demo_runs_every_kernel_in_the_emulator() {
 }
 
 #[test]
+fn the_emulator_reports_what_a_kernel_does() {
+    let scratch = Scratch::new("report");
+    let json = scratch.path("o.json");
+    let to_json = ["--json", json.to_str().unwrap()];
+    let attention = ["emulate-report", "attention", "--case", "1x1x32x64/full/f16"];
+    let ata = ["emulate-report", "ata", "--case", "n64_c1_d2_f8", "--precision", "f16", "--lines", "3"];
+    for args in [&attention[..], &ata] {
+        let output = ferrotile(&[args, &to_json].concat());
+        assert_succeeded(&output);
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        for expected in ["(sm_80), grid", "instructions", "sectors of 32 bytes", "by bank conflicts"] {
+            assert!(stdout.contains(expected), "{expected} is not in: {stdout}");
+        }
+        let report: serde_json::Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+        let kernel = &report[0];
+        assert!(stdout.starts_with(kernel["kernel"].as_str().unwrap()), "{stdout}");
+        assert!(kernel["total"]["tensor_operations"].as_u64() > Some(0));
+        let sum = |list: &str| -> u64 {
+            kernel[list].as_array().unwrap().iter().map(|part| part["executed"].as_u64().unwrap()).sum()
+        };
+        assert_eq!(sum("instructions"), sum("classes"));
+        assert!(!kernel["rust_lines"].as_array().unwrap().is_empty());
+    }
+    assert_refused(&ferrotile(&["emulate-report", "attention", "--variant", "fastest"]), "fastest");
+    assert_refused(&ferrotile(&["emulate-report", "ata", "--json", "/no/such/folder/o.json"]), "folder does not exist");
+}
+
+#[test]
 fn a_reader_may_stop_early() {
     let mut child = Command::new(program()).arg("info").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());

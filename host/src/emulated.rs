@@ -3,6 +3,7 @@
 //! Work is done when it is enqueued, which is one of the orders that streams and events allow; a stream that captures records it
 //! instead. Handles are numbers of objects in a table, so that one that is not live is an error and nothing worse.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
 use std::ptr;
@@ -10,10 +11,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use layout::Arch;
-use ptx_emulator::{Device, LaunchConfig, Module};
+use ptx_emulator::{Counters, Device, LaunchConfig, Module};
 
 use crate::backend::{Backend, DeviceFacts, FunctionFacts, Handle, Launch, Memory, Modules, Streams, TiledMap};
 use crate::error::{Error, Result};
+
+thread_local! {
+    /// The counters of the launches of this thread, while they are asked for. A launch runs on the thread that enqueues it.
+    static COUNTED: RefCell<Option<Vec<Counters>>> = const { RefCell::new(None) };
+}
+
+/// The instructions of a block, counted once for a warp, after which a kernel is taken for one without an end: more than a
+/// block of any kernel here needs, and about a minute of work.
+const INSTRUCTION_LIMIT: u64 = 1 << 28;
 
 /// An emulated card.
 #[derive(Debug)]
@@ -72,7 +82,7 @@ fn dead(what: &str) -> Error {
 impl Emulated {
     /// A card of this architecture, with as many multiprocessors as the CPU has threads.
     pub(crate) fn new(arch: Arch, ordinal: u32) -> Emulated {
-        let device = Device::new(arch);
+        let device = Device::new(arch).with_instruction_limit(INSTRUCTION_LIMIT);
         let facts = DeviceFacts {
             ordinal,
             name: format!("emulated {arch}"),
@@ -165,8 +175,13 @@ impl Emulated {
             }
             Work::Launch { function, config, params } => {
                 let params: Vec<&[u8]> = params.iter().map(Vec::as_slice).collect();
-                let report = function.module.launch(&self.device, &function.name, *config, &params);
-                report.map(drop).map_err(emulator_error)
+                let (module, name) = (&function.module, &function.name);
+                if COUNTED.with_borrow(Option::is_none) {
+                    return module.launch(&self.device, name, *config, &params).map(drop).map_err(emulator_error);
+                }
+                let counters = module.count(&self.device, name, *config, &params).map_err(emulator_error)?;
+                COUNTED.with_borrow_mut(|counted| counted.get_or_insert_default().push(counters));
+                Ok(())
             }
             &Work::Record { event } => self.get("event", event, |object| match object {
                 Object::Event(recorded) => {
@@ -192,6 +207,17 @@ impl Backend for Emulated {
 
     unsafe fn owns_stream(&self, _stream: Handle) -> Result<bool> {
         Ok(false)
+    }
+
+    fn limit_instructions(&self, instructions: u64) -> Result<()> {
+        self.device.set_instruction_limit(instructions);
+        Ok(())
+    }
+
+    fn counted(&self, work: &mut dyn FnMut()) -> Result<Vec<Counters>> {
+        let outer = COUNTED.replace(Some(Vec::new()));
+        work();
+        Ok(COUNTED.replace(outer).unwrap_or_default())
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use layout::Arch;
+use ptx_emulator::Counters;
 
 use crate::backend::Backend;
 use crate::driver;
@@ -94,7 +95,7 @@ impl Gpu {
     /// An emulated card: the CPU runs the kernels of this architecture, with the same buffers, streams and results.
     ///
     /// It is hundreds of times slower than a card and finds faults that a card hides: [`Error::Emulator`] names the kernel, the
-    /// thread and the line.
+    /// thread and the line. A block without an end is one of them, see [`limit_instructions`](Self::limit_instructions).
     #[must_use]
     pub fn emulated(arch: Arch) -> Gpu {
         let ordinal = FIRST_EMULATED + arch as u32;
@@ -109,10 +110,42 @@ impl Gpu {
         gpu.clone()
     }
 
+    /// Makes launches on this emulated device fail when one of their blocks has executed this many instructions, counted
+    /// once for a warp. Until this is called they are 2^28, about a minute of work. All handles of the device share it.
+    ///
+    /// # Errors
+    /// [`Error::Emulator`] on a card.
+    pub fn limit_instructions(&self, instructions: u64) -> Result<()> {
+        self.device().limit_instructions(instructions)
+    }
+
     /// Whether the device is emulated.
     #[must_use]
     pub fn is_emulated(&self) -> bool {
         self.ordinal() >= FIRST_EMULATED
+    }
+
+    /// Does `work` on this emulated device and counts what its kernels do: instructions, sectors of global memory, bank
+    /// conflicts, each with its PTX and Rust line. The counters are those of the launches of this thread, in their order.
+    ///
+    /// ```
+    /// use ferrotile::{Arch, Error, Gpu};
+    ///
+    /// let gpu = Gpu::emulated(Arch::Sm80);
+    /// let ((), launches) = gpu.counted(|| Ok::<(), Error>(()))?;
+    /// assert!(launches.is_empty());
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// That of `work`; [`Error::Emulator`] on a card, where nothing is done.
+    pub fn counted<T, E: From<Error>>(&self, work: impl FnOnce() -> Result<T, E>) -> Result<(T, Vec<Counters>), E> {
+        let (mut work, mut done) = (Some(work), None);
+        let counters = self.device().counted(&mut || done = work.take().map(|work| work()))?;
+        match done {
+            Some(done) => done.map(|value| (value, counters)),
+            None => Err(Error::Emulator { problem: "the work was not done".to_owned() }.into()),
+        }
     }
 
     /// Opens every card that a compiled architecture runs on; none without a driver or a card.

@@ -60,3 +60,9 @@ pub use ptx::embedded_ptx;
 pub use stream::{Event, Graph, Stream, StreamRef};
 pub use tensor::{TensorMut, TensorRef};
 pub use tensor_map::TensorMap;
+
+/// What an emulated device counts: see [`Gpu::counted`].
+pub mod counters {
+    pub use ptx_emulator::counters::{Counters, Counts, GlobalTraffic, InstructionCounts, SharedTraffic};
+    pub use ptx_emulator::{Class, LaunchConfig, Place, RustPlace};
+}

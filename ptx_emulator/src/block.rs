@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
+use crate::counters::Tally;
 use crate::execute::Fault;
 use crate::execute::mbarrier::Mbarrier;
 use crate::memory::{GlobalView, OwnedMemory};
@@ -28,6 +29,8 @@ pub(crate) struct Block<'a> {
     pub(crate) copies: CopyGroups,
     pub(crate) mbarriers: BTreeMap<u32, Mbarrier>,
     pub(crate) report: Report,
+    /// The counts of each instruction, where they are asked for.
+    pub(crate) tally: Option<Box<Tally>>,
     barriers: [Barrier; BARRIERS],
     /// Warps that have threads which did not exit.
     live_warps: u32,
@@ -63,6 +66,7 @@ impl<'a> Block<'a> {
             shared,
             mbarriers: BTreeMap::new(),
             report: Report::default(),
+            tally: None,
             barriers: Default::default(),
             live_warps: threads.div_ceil(32),
         }
@@ -172,7 +176,8 @@ pub(crate) struct Turn<'t, 'a> {
     pub(crate) warp: u32,
     /// The lanes that execute it.
     pub(crate) mask: u32,
-    /// The line of the PTX.
+    /// The index of the instruction in the program, and its line in the PTX.
+    pub(crate) at: u32,
     pub(crate) line: u32,
     /// It tested a barrier in vain: another warp should go on.
     pub(crate) polled: bool,

@@ -1,6 +1,7 @@
 //! What each instruction does to registers and memory.
 
 pub(crate) mod convert;
+mod count;
 pub(crate) mod float;
 pub(crate) mod integer;
 pub(crate) mod matrix;

@@ -1,8 +1,9 @@
 //! The blocks of a launch: how each begins, and how its warps take turns.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use crate::block::Block;
+use crate::counters::Tally;
 use crate::error::{Error, Result, Thread};
 use crate::execute::{Fault, Simd};
 use crate::launch::LaunchConfig;
@@ -29,6 +30,8 @@ pub(crate) struct Grid<'a> {
     pub(crate) shared_bytes: u32,
     pub(crate) instruction_limit: u64,
     pub(crate) simd: Simd,
+    /// Where the counts of each instruction go, if they are asked for.
+    pub(crate) tally: Option<&'a Mutex<Tally>>,
 }
 
 /// The index in x, y, z of a linear one.
@@ -132,6 +135,7 @@ impl Running<'_> {
         self.place = unravel(index, grid.config.grid);
         self.idle_rounds = 0;
         self.block.restart(index, self.warps.len() as u32);
+        self.block.tally = grid.tally.map(|_| Box::new(Tally::new(grid.program)));
         for warp in &mut self.warps {
             let (number, place) = (warp.index, self.place);
             warp.registers.restart(grid.program, |which, lane| grid.special(which, place, number, lane as u32));
@@ -181,6 +185,10 @@ impl Running<'_> {
             }
         }
         if !live {
+            if let (Some(tally), Some(all)) = (self.block.tally.take(), self.grid.tally) {
+                // A sum of whole numbers: the order of the blocks does not show.
+                all.lock().unwrap_or_else(PoisonError::into_inner).add(&tally);
+            }
             return Ok(Some(self.block.report));
         }
         let (kernel, block) = (|| program.name.clone(), self.place);

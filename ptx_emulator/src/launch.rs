@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use layout::Arch;
 
+use crate::counters::{Counters, Tally};
 use crate::error::{Error, Result};
 use crate::execute::Simd;
 use crate::front;
@@ -64,7 +65,7 @@ pub struct KernelFacts {
 #[derive(Debug)]
 pub struct Device {
     arch: Arch,
-    instruction_limit: u64,
+    instruction_limit: AtomicU64,
     memory: GlobalMemory,
 }
 
@@ -72,14 +73,20 @@ impl Device {
     /// A card of this architecture with 80 GiB of memory, of which only what is written takes space on the host.
     #[must_use]
     pub fn new(arch: Arch) -> Device {
-        Device { arch, instruction_limit: u64::MAX, memory: GlobalMemory::new() }
+        Device { arch, instruction_limit: AtomicU64::new(u64::MAX), memory: GlobalMemory::new() }
     }
 
     /// The same card, on which a launch fails when one of its blocks has executed this many instructions, counted once for
     /// a warp: a loop without an end is then an error, checked at the end of each warp's turn.
     #[must_use]
     pub fn with_instruction_limit(self, instructions: u64) -> Device {
-        Device { instruction_limit: instructions, ..self }
+        self.set_instruction_limit(instructions);
+        self
+    }
+
+    /// [`with_instruction_limit`](Self::with_instruction_limit) for the launches from now on.
+    pub fn set_instruction_limit(&self, instructions: u64) {
+        self.instruction_limit.store(instructions, Ordering::Relaxed);
     }
 
     /// Its architecture.
@@ -186,8 +193,19 @@ impl Module {
     /// first block, in the order of the grid, that has one. What other blocks wrote is then in memory.
     pub fn launch(&self, device: &Device, kernel: &str, config: LaunchConfig, params: &[&[u8]]) -> Result<Report> {
         let program = self.program(kernel)?;
-        let launch = Launch::new(program, device, config, params)?;
-        launch.run()
+        Launch::new(program, device, config, params)?.run(None)
+    }
+
+    /// [`launch`](Self::launch), with counts of what each instruction did. It takes some tenths longer.
+    ///
+    /// # Errors
+    /// Those of [`launch`](Self::launch).
+    pub fn count(&self, device: &Device, kernel: &str, config: LaunchConfig, params: &[&[u8]]) -> Result<Counters> {
+        let program = self.program(kernel)?;
+        let tally = Mutex::new(Tally::new(program));
+        Launch::new(program, device, config, params)?.run(Some(&tally))?;
+        let tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(Counters::new(program, config, &tally))
     }
 }
 
@@ -254,19 +272,19 @@ impl<'a> Launch<'a> {
             params: OwnedMemory::of(Space::Param, &bytes),
             memory: &device.memory,
             shared_bytes: shared_bytes as u32,
-            instruction_limit: device.instruction_limit,
+            instruction_limit: device.instruction_limit.load(Ordering::Relaxed),
             simd: Simd::detect(),
         })
     }
 
-    fn run(self) -> Result<Report> {
+    fn run(self, tally: Option<&Mutex<Tally>>) -> Result<Report> {
         let blocks = self.config.grid.iter().fold(1, |product: u64, &dim| product.saturating_mul(dim.into()));
         let Launch { program, config, threads, ref params, memory, shared_bytes, instruction_limit, simd } = self;
         if blocks > MAX_BLOCKS {
             let problem = format!("{blocks} blocks, of which the emulator runs up to {MAX_BLOCKS}");
             return Err(Error::Launch { kernel: program.name.clone(), problem });
         }
-        let grid = Grid { program, config, threads, params, shared_bytes, instruction_limit, simd };
+        let grid = Grid { program, config, threads, params, shared_bytes, instruction_limit, simd, tally };
         if program.ordered { interleaved(&grid, memory, blocks) } else { parallel(&grid, memory, blocks) }
     }
 }

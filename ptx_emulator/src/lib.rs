@@ -50,12 +50,18 @@
 //! warp reaches, or that others use with another count; too many arrivals at an `mbarrier`; deadlocks. What a kernel does
 //! wrong without any of these, such as a loop without an end, shows where [`Device::with_instruction_limit`] sets a limit.
 //!
+//! # What is counted
+//!
+//! [`Module::count`] gives [`counters`] of every instruction: executions, lanes, sectors of global memory, wavefronts and bank
+//! conflicts of shared memory, operations of tensor cores.
+//!
 //! An error says which kernel, block, warp and lane, which line of the PTX and of the Rust code it comes from.
 
 mod allocate;
 mod block;
 mod control;
 mod conversion;
+pub mod counters;
 mod decode;
 mod error;
 mod execute;
@@ -77,6 +83,7 @@ pub mod memory;
 pub mod shadow;
 pub mod tensor_core;
 
+pub use counters::Counters;
 pub use error::{Error, Place, Result, RustPlace, Thread};
 pub use launch::{Device, KernelFacts, LaunchConfig, Module};
 pub use report::{Class, Report};

@@ -282,6 +282,17 @@ pub(crate) enum MmaKind {
     Quarter { a_e4m3: bool, b_e4m3: bool },
 }
 
+impl MmaKind {
+    /// The length of the sums; m is 16 and n is 8.
+    pub(crate) fn k(self) -> u32 {
+        match self {
+            MmaKind::Half(_) => 16,
+            MmaKind::Tf32 => 8,
+            MmaKind::Quarter { .. } => 32,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mma {
     pub(crate) kind: MmaKind,

@@ -58,6 +58,8 @@ pub(crate) struct Param {
 pub(crate) struct Program {
     pub(crate) name: String,
     pub(crate) code: Vec<Instruction>,
+    /// The opcode of each instruction, as the text has it.
+    pub(crate) opcodes: Vec<Arc<str>>,
     pub(crate) words: u32,
     pub(crate) doubles: u32,
     pub(crate) predicates: u32,

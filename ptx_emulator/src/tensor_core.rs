@@ -5,14 +5,15 @@
 //!
 //! # Precision
 //!
-//! Every product of two f16, bf16, tf32 or FP8 numbers is exact in f64. The accumulator and the k products of an
-//! instruction are added in f64, the accumulator first and then k upwards, and the sum is rounded once to f32, to nearest
-//! even. So a sum is exact wherever f64 holds it, and differs from a card's, which truncates inside of the sum, by at
-//! most the error of the card. A NaN result is 0x7fffffff.
+//! That of Hopper, bit by bit: [`sum`] says how an instruction adds its products and the accumulator. Hopper has no `mma`
+//! of FP8: its compiler makes two products of f16 of it, of the lower and the upper halves of the registers, whose sum is
+//! added to the accumulator to nearest. A NaN result is 0x7fffffff.
 
 use layout::fragment::{self, WmmaShape};
 
-use crate::float::{self, NAN};
+use crate::float;
+
+pub mod sum;
 
 /// The lanes of a warp.
 pub const LANES: usize = 32;
@@ -134,7 +135,8 @@ fn registers_by<const N: usize>(value: impl Fn(u32, u32) -> f32) -> [Accumulator
 pub fn mma_m16n8k16(half: Half, a: &[Register; 4], b: &[Register; 2], c: &[Accumulator; 4]) -> [Accumulator; 4] {
     let a: [[f32; 16]; 16] = halves(half, a, fragment::mma_m16n8k16_a);
     let b: [[f32; 8]; 16] = halves(half, b, fragment::mma_m16n8k16_b);
-    multiply(&a, &b, c)
+    let lowest = if half == Half::F16 { sum::LOWEST_OF_F16 } else { sum::LOWEST };
+    multiply(&a, &b, c, lowest)
 }
 
 /// `mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32`: `a` times `b` plus `c`.
@@ -146,7 +148,7 @@ pub fn mma_m16n8k8_tf32(a: &[Register; 4], b: &[Register; 2], c: &[Accumulator; 
     let b: [Accumulator; 2] = b.each_ref().map(|lanes| lanes.each_ref().map(numbers));
     let a: [[f32; 8]; 16] = accumulators(&a, fragment::mma_m16n8k8_a);
     let b: [[f32; 8]; 8] = accumulators(&b, fragment::mma_m16n8k8_b);
-    multiply(&a, &b, c)
+    multiply(&a, &b, c, sum::LOWEST)
 }
 
 /// `mma.sync.aligned.m16n8k32.row.col.f32.{e4m3, e5m2}.{e4m3, e5m2}.f32`: `a` times `b` plus `c`.
@@ -157,7 +159,19 @@ pub fn mma_m16n8k32(
 ) -> [Accumulator; 4] {
     let a: [[f32; 32]; 16] = quarters(a_type, a, fragment::mma_m16n8k32_a);
     let b: [[f32; 8]; 32] = quarters(b_type, b, fragment::mma_m16n8k32_b);
-    multiply(&a, &b, c)
+    let mut d = [[0.0; 8]; 16];
+    // The lower half of each register, then the upper one.
+    for half in [0, 2] {
+        let k = |k: usize| k / 2 * 4 + half + k % 2;
+        let a: [[f32; 16]; 16] = std::array::from_fn(|row| std::array::from_fn(|at| a[row][k(at)]));
+        let b: [[f32; 8]; 16] = std::array::from_fn(|at| b[k(at)]);
+        sum::multiply(&a, &b, &mut d, sum::LOWEST_OF_F16);
+    }
+    let c: [[f32; 8]; 16] = accumulators(c, fragment::mma_m16n8k16_c);
+    for (d, c) in d.as_flattened_mut().iter_mut().zip(c.as_flattened()) {
+        *d = float::canonical(*d + c);
+    }
+    registers(&d, fragment::mma_m16n8k16_c)
 }
 
 /// The matrix of a fragment whose registers hold four 8-bit numbers each.
@@ -179,20 +193,16 @@ fn quarters<const ROWS: usize, const COLUMNS: usize, const N: usize>(
     matrix
 }
 
-/// What every `mma` does once its factors are matrices, in the precision that the module describes.
-fn multiply<const K: usize>(a: &[[f32; K]; 16], b: &[[f32; 8]; K], c: &[Accumulator; 4]) -> [Accumulator; 4] {
-    let b = b.map(|b| b.map(f64::from));
-    let mut c: [[f32; 8]; 16] = accumulators(c, fragment::mma_m16n8k16_c);
-    for (a, c) in a.iter().zip(&mut c) {
-        let mut sums = c.map(f64::from);
-        for (&a, b) in a.iter().zip(&b) {
-            for (sum, &b) in sums.iter_mut().zip(b) {
-                *sum += f64::from(a) * b;
-            }
-        }
-        *c = sums.map(|sum| if sum.is_nan() { NAN } else { sum as f32 });
-    }
-    registers(&c, fragment::mma_m16n8k16_c)
+/// What every `mma` does once its factors are matrices.
+fn multiply<const K: usize>(
+    a: &[[f32; K]; 16],
+    b: &[[f32; 8]; K],
+    c: &[Accumulator; 4],
+    lowest: i32,
+) -> [Accumulator; 4] {
+    let mut d: [[f32; 8]; 16] = accumulators(c, fragment::mma_m16n8k16_c);
+    sum::multiply(a, b, &mut d, lowest);
+    registers(&d, fragment::mma_m16n8k16_c)
 }
 
 /// `wmma.mma.sync.aligned` with f32 accumulators: `a` times `b` plus `c`.
@@ -513,12 +523,22 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_rounded_once() {
-        // 2^24 and sixteen times 0.5: each addition alone would be lost in f32.
+    fn sums_keep_25_bits_below_the_largest_term_and_are_cut_off() {
         let a = [[0x3c00_3c00; LANES]; 4];
-        let b = [[0x3800_3800; LANES]; 2];
-        let c = [[16_777_216.0; LANES]; 4];
-        assert_eq!(mma_m16n8k16(Half::F16, &a, &b, &c), [[16_777_224.0; LANES]; 4]);
+        let sum = |b: u32, c: f32| mma_m16n8k16(Half::F16, &a, &[[b; LANES]; 2], &[[c; LANES]; 4])[0][0];
+        // 2^24 and sixteen times 0.5: each addition alone would be lost in f32.
+        assert_eq!(sum(0x3800_3800, 16_777_216.0), 16_777_224.0);
+        // Sixteen times 1 + 2^-10 beside 2^25, whose last bit kept is 2^0.
+        assert_eq!(sum(0x3c01_3c01, 33_554_432.0), 33_554_448.0);
+        assert_eq!(sum(0x3bff_3bff, 33_554_432.0), 33_554_432.0, "each is below 1");
+        // 2^24 + 1.5 has no f32; it is cut off, towards zero.
+        let one = [[0x3e00; LANES], [0; LANES]];
+        let b = [std::array::from_fn(|lane| if lane % 4 == 0 { one[0][lane] } else { 0 }), one[1]];
+        for sign in [1.0, -1.0] {
+            let a = [[if sign > 0.0 { 0x3c00 } else { 0xbc00 }; LANES]; 4];
+            let d = mma_m16n8k16(Half::F16, &a, &b, &[[sign * 16_777_218.0; LANES]; 4]);
+            assert_eq!(d[0][0], sign * 16_777_218.0);
+        }
     }
 
     #[test]

@@ -87,6 +87,9 @@ impl Warp {
             };
             let mask = instruction.guard.map_or(lanes, |guard| lanes & self.registers.test(guard));
             block.report.add(instruction.op.class());
+            if let Some(tally) = &mut block.tally {
+                tally.executed(at, mask);
+            }
             if execute::arithmetic(simd, &mut self.registers, &instruction.op, mask) {
                 at += 1;
                 continue;
@@ -131,7 +134,7 @@ impl Warp {
                         at += 1;
                         continue;
                     }
-                    let polled = self.execute(block, instruction, mask).map_err(|fault| (at, fault))?;
+                    let polled = self.execute(block, at, mask).map_err(|fault| (at, fault))?;
                     at += 1;
                     if polled {
                         self.paths.list[path].at = at;
@@ -203,7 +206,7 @@ impl Warp {
             }
             return Ok(true);
         }
-        self.execute(block, instruction, together).map_err(|fault| (at, fault))?;
+        self.execute(block, at, together).map_err(|fault| (at, fault))?;
         self.go_on(&group);
         Ok(true)
     }
@@ -247,7 +250,8 @@ impl Warp {
     }
 
     /// Executes an instruction that is neither arithmetic nor a matter of control; whether it polled in vain.
-    fn execute(&mut self, block: &mut Block<'_>, instruction: &Instruction, mask: u32) -> Result<bool, Box<Fault>> {
+    fn execute(&mut self, block: &mut Block<'_>, at: u32, mask: u32) -> Result<bool, Box<Fault>> {
+        let instruction: &Instruction = &block.program.code[at as usize];
         let mut turn = Turn {
             block,
             registers: &mut self.registers,
@@ -255,6 +259,7 @@ impl Warp {
             copies: &mut self.copies,
             warp: self.index,
             mask,
+            at,
             line: instruction.line,
             polled: false,
         };

@@ -24,6 +24,7 @@ pub(crate) fn ldmatrix(turn: &mut Turn<'_, '_>, transposed: bool, d: &[W], addre
     let addresses = turn.registers.addresses(address);
     // An address beyond the window is one beyond the memory too.
     let rows = addresses.map(|address| u32::try_from(address).unwrap_or(!15));
+    turn.count_matrices(&rows, d.len());
     let read = |lane: usize, address: u32| {
         let mut row = [0; 16];
         turn.block.shared.load(address, &mut row).map_err(|error| Fault::lane(lane, error))?;
@@ -46,6 +47,7 @@ pub(crate) fn stmatrix(turn: &mut Turn<'_, '_>, transposed: bool, s: &[W], addre
     check_whole(turn)?;
     let addresses = turn.registers.addresses(address);
     let rows = addresses.map(|address| u32::try_from(address).unwrap_or(!15));
+    turn.count_matrices(&rows, s.len());
     let registers: Vec<Words> = s.iter().map(|&slot| *turn.registers.word(slot)).collect();
     tensor_core::stmatrix(transposed, &rows, &registers, |lane, address, row| {
         turn.block.shared.store(address, &row).map_err(|error| Fault::lane(lane, error))?;
@@ -56,7 +58,8 @@ pub(crate) fn stmatrix(turn: &mut Turn<'_, '_>, transposed: bool, s: &[W], addre
 /// Where the lines of a fragment are in memory.
 struct Lines {
     address: u64,
-    /// From one to the next.
+    /// Elements from one to the next, and their bytes.
+    stride: u32,
     stride_bytes: u64,
     /// The length of one.
     bytes: usize,
@@ -91,7 +94,7 @@ impl Lines {
             return Err(Fault::warp(format!("a stride of {stride} elements is no multiple of 16 bytes")));
         }
         let stride_bytes = u64::from(stride) * u64::from(bytes);
-        Ok(Lines { address, stride_bytes, bytes: (length * bytes) as usize, major })
+        Ok(Lines { address, stride, stride_bytes, bytes: (length * bytes) as usize, major })
     }
 
     fn start(&self, line: usize) -> u64 {
@@ -111,6 +114,7 @@ impl Lines {
 
 pub(crate) fn load(turn: &mut Turn<'_, '_>, fragment: &Fragment) -> Result<()> {
     let lines = Lines::new(turn, fragment)?;
+    turn.count_fragment(fragment, lines.address, lines.major == Major::Row, lines.stride);
     let values: [Words; 8] = match fragment.part {
         Part::C => {
             let read = |line: usize| {
@@ -138,6 +142,7 @@ pub(crate) fn load(turn: &mut Turn<'_, '_>, fragment: &Fragment) -> Result<()> {
 
 pub(crate) fn store(turn: &mut Turn<'_, '_>, fragment: &Fragment) -> Result<()> {
     let lines = Lines::new(turn, fragment)?;
+    turn.count_fragment(fragment, lines.address, lines.major == Major::Row, lines.stride);
     let way = Way { space: fragment.space, order: Order::Weak, noted: Noted::Together };
     let mut values = [[0.0; LANES]; 8];
     for (values, &slot) in values.iter_mut().zip(&fragment.registers) {
@@ -164,6 +169,7 @@ fn half(element: Element) -> Half {
 
 pub(crate) fn wmma(turn: &mut Turn<'_, '_>, wmma: &Wmma) -> Result<()> {
     check_whole(turn)?;
+    turn.count_product(wmma.shape.m(), wmma.shape.n(), wmma.shape.k());
     let registers = &mut *turn.registers;
     let (a, b) = (wmma.a.map(|slot| *registers.word(slot)), wmma.b.map(|slot| *registers.word(slot)));
     let c = wmma.c.map(|slot| registers.word(slot).map(f32::from_bits));
@@ -176,6 +182,7 @@ pub(crate) fn wmma(turn: &mut Turn<'_, '_>, wmma: &Wmma) -> Result<()> {
 
 pub(crate) fn mma(turn: &mut Turn<'_, '_>, mma: &Mma) -> Result<()> {
     check_whole(turn)?;
+    turn.count_product(16, 8, mma.kind.k());
     let registers = &mut *turn.registers;
     let (a, b) = (mma.a.map(|slot| *registers.word(slot)), mma.b.map(|slot| *registers.word(slot)));
     let c = mma.c.map(|slot| registers.word(slot).map(f32::from_bits));

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use super::Fault;
 use crate::block::Turn;
+use crate::counters::SharedKind;
 use crate::memory::{MemoryError, Space as Place};
 use crate::program::{Access, Address, Atomic, AtomicOp, Order, Reg, Space, Type, W};
 use crate::registers::{Doubles, LANES, lanes, resolve};
@@ -209,6 +210,7 @@ pub(crate) fn load(turn: &mut Turn<'_, '_>, access: &Access) -> Result<()> {
     let one = turn.one_memory(access, &addresses);
     let noted = if one.is_some() { Noted::Later } else { Noted::Alone };
     let way = Way { space: access.space, order: access.order, noted };
+    turn.count_access(access.space, &addresses, length, SharedKind::Plain);
     for lane in lanes(turn.mask) {
         turn.read(way, lane, addresses[lane], &mut bytes[..length])?;
         for (register, bytes) in access.registers.iter().zip(bytes[..length].chunks_exact(each)) {
@@ -236,6 +238,7 @@ pub(crate) fn store(turn: &mut Turn<'_, '_>, access: &Access) -> Result<()> {
     let one = turn.one_memory(access, &addresses);
     let noted = if one.is_some() { Noted::Later } else { Noted::Alone };
     let way = Way { space: access.space, order: access.order, noted };
+    turn.count_access(access.space, &addresses, length, SharedKind::Plain);
     for lane in lanes(turn.mask) {
         for (register, bytes) in access.registers.iter().zip(bytes[..length].chunks_exact_mut(each)) {
             let value = register.map_or(0, |register| turn.registers.lane(register, lane));
@@ -250,6 +253,7 @@ pub(crate) fn store(turn: &mut Turn<'_, '_>, access: &Access) -> Result<()> {
 pub(crate) fn atomic(turn: &mut Turn<'_, '_>, atomic: &Atomic) -> Result<()> {
     let addresses = turn.registers.addresses(atomic.address);
     let bytes = atomic.ty.bits() as usize / 8;
+    turn.count_access(atomic.space, &addresses, bytes, SharedKind::Atomic);
     for lane in lanes(turn.mask) {
         let (b, c) = (turn.registers.lane(atomic.b, lane), turn.registers.lane(atomic.c, lane));
         let (space, address) = resolve(atomic.space, addresses[lane]);
@@ -384,8 +388,10 @@ pub(crate) fn copy_async(
 ) -> Result<()> {
     let (to, from) = (turn.registers.addresses(to), turn.registers.addresses(from));
     let length = usize::from(bytes);
+    let sources = source.map_or([u32::from(bytes); LANES], |source| *turn.registers.word(source));
+    turn.count_copy(&to, &from, &sources, bytes.into());
     for lane in lanes(turn.mask) {
-        let wanted = source.map_or(u32::from(bytes), |source| turn.registers.word(source)[lane]);
+        let wanted = sources[lane];
         if wanted > u32::from(bytes) {
             return Err(Fault::lane(lane, format!("{wanted} bytes of the source are asked for, {bytes} are copied")));
         }

@@ -26,6 +26,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Arc<Program>>> {
         kernel: Kernel::default(),
         files,
         rust: (0, 0),
+        opcodes: HashMap::new(),
     };
     parser.module()
 }
@@ -54,6 +55,7 @@ struct Variable {
 pub(super) struct Kernel<'a> {
     pub(super) slots: Slots,
     pub(super) code: Vec<Instruction>,
+    opcodes: Vec<Arc<str>>,
     labels: HashMap<(u32, &'a str), u32>,
     /// Instruction, label, open scopes.
     pub(super) branches: Vec<(usize, String, Vec<u32>)>,
@@ -70,9 +72,18 @@ pub(super) struct Parser<'a> {
     pub(super) kernel: Kernel<'a>,
     files: Arc<Vec<(u32, Arc<str>)>>,
     pub(super) rust: (u32, u32),
+    /// One allocation for each opcode of the text.
+    opcodes: HashMap<&'a str, Arc<str>>,
 }
 
 impl<'a> Parser<'a> {
+    /// Adds an instruction to the kernel.
+    pub(super) fn push(&mut self, opcode: &'a str, instruction: Instruction) {
+        let opcode = self.opcodes.entry(opcode).or_insert_with(|| Arc::from(opcode));
+        self.kernel.opcodes.push(Arc::clone(opcode));
+        self.kernel.code.push(instruction);
+    }
+
     pub(super) fn place(&self, line: u32) -> crate::error::Place {
         crate::program::place(&self.files, line, self.rust)
     }
@@ -473,6 +484,7 @@ impl<'a> Parser<'a> {
     fn finish(&mut self, mut program: Program) -> Result<Program> {
         let kernel = std::mem::take(&mut self.kernel);
         program.code = kernel.code;
+        program.opcodes = kernel.opcodes;
         for (at, label, scopes) in kernel.branches {
             let target = scopes.iter().find_map(|&scope| kernel.labels.get(&(scope, label.as_str())));
             let Some(&target) = target else {

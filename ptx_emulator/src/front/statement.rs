@@ -44,7 +44,7 @@ impl<'a> Parser<'a> {
                 Err(Refusal(reason)) => return self.unsupported(line, opcode, reason),
             }
         };
-        self.kernel.code.push(Instruction { guard, op, meet: 0, line, rust: self.rust });
+        self.push(opcode, Instruction { guard, op, meet: 0, line, rust: self.rust });
         Ok(())
     }
 

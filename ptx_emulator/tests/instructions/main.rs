@@ -3,6 +3,7 @@
 mod barrier;
 mod convert;
 mod copy;
+mod counters;
 mod fault;
 mod float;
 mod integer;
