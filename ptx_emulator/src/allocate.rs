@@ -55,7 +55,7 @@ pub(crate) fn allocate(program: &mut Program, starts: &[u32]) {
     let renamed_word = |slot: W| W(slots[slot.0 as usize]);
     let renamed_double = |slot: D| D(slots[words + slot.0 as usize]);
     for instruction in &mut program.code {
-        visit(instruction, |_, operand| match operand {
+        visit(&mut instruction.op, |_, operand| match operand {
             Operand::W(slot) => *slot = renamed_word(*slot),
             Operand::D(slot) => *slot = renamed_double(*slot),
         });
@@ -65,13 +65,21 @@ pub(crate) fn allocate(program: &mut Program, starts: &[u32]) {
     program.wide_constants.iter_mut().for_each(|constant| constant.0 = renamed_double(constant.0));
     program.unwritten =
         live.first().map_or(Vec::new(), |live| members(live).map(|at| register(at, slots[at])).collect());
+    if program.code.iter().any(|instruction| instruction.op.wgmma().is_some()) {
+        let operands = program.code.iter_mut().map(|instruction| {
+            let mut operands = Vec::new();
+            visit(&mut instruction.op, |role, operand| operands.push((operand.register(), role.writes())));
+            operands.into_boxed_slice()
+        });
+        program.operands = operands.collect();
+    }
     let used = |slots: &[u32]| slots.iter().filter(|&&slot| slot != u32::MAX).max().map_or(0, |slot| slot + 1);
     (program.words, program.doubles) = (used(&slots[..words]), used(&slots[words..]));
 }
 
 /// Calls `visit` for the operands in the banks of words and doubles, by the number of the register.
 fn each(program: &mut Program, at: usize, words: usize, mut of: impl FnMut(Role, usize)) {
-    visit(&mut program.code[at], |role, operand| match operand {
+    visit(&mut program.code[at].op, |role, operand| match operand {
         Operand::W(slot) => of(role, slot.0 as usize),
         Operand::D(slot) => of(role, words + slot.0 as usize),
     });
@@ -94,13 +102,13 @@ fn live_at_starts(program: &mut Program, starts: &[u32], graph: &Graph, fixed: &
             let guarded = program.code[at].guard.is_some();
             let (reads, writes) = (&mut reads[block], &mut writes[block]);
             each(program, at, words, |role, register| {
-                if role == Role::Write && !guarded {
+                if !role.reads() && !guarded {
                     insert(writes, register);
                     reads[register / 64] &= !(1 << (register % 64));
                 }
             });
             each(program, at, words, |role, register| {
-                if role == Role::Read && !contains(fixed, register) {
+                if role.reads() && !contains(fixed, register) {
                     insert(reads, register);
                 }
             });
@@ -125,7 +133,7 @@ fn live_at_starts(program: &mut Program, starts: &[u32], graph: &Graph, fixed: &
 
 /// When an instruction reads, and when it writes: every one reads first.
 fn time(at: usize, role: Role) -> u32 {
-    2 * at as u32 + u32::from(role == Role::Write)
+    2 * at as u32 + u32::from(role.writes())
 }
 
 /// First and last time of each register; none of those that nothing touches.
@@ -152,7 +160,18 @@ fn intervals(
         for at in range {
             each(program, at, words, |role, register| {
                 if !contains(fixed, register) {
+                    if role.reads() {
+                        cover(register, time(at, Role::Read));
+                    }
                     cover(register, time(at, role));
+                }
+            });
+            // A `wgmma` uses its registers until it is waited for, wherever that is.
+            let held = program.code[at].op.wgmma().is_some();
+            each(program, at, words, |_, register| {
+                if held && !contains(fixed, register) {
+                    cover(register, 0);
+                    cover(register, u32::MAX);
                 }
             });
         }

@@ -44,6 +44,7 @@ pub(crate) fn block_starts(code: &[Instruction]) -> Vec<u32> {
     (0..code.len() as u32).filter(|&at| starts[at as usize]).collect()
 }
 
+/// The control-flow graph of a kernel.
 pub(crate) struct Graph {
     /// Blocks that follow, for each block; the virtual exit has the number of the blocks.
     successors: Vec<Vec<u32>>,
@@ -76,7 +77,7 @@ impl Graph {
         graph
     }
 
-    /// The blocks that may follow a block; that which is none is the exit.
+    /// The blocks that follow one; the number of all blocks is the exit.
     pub(crate) fn successors(&self, block: usize) -> &[u32] {
         &self.successors[block]
     }

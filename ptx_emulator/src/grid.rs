@@ -2,14 +2,15 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::block::Block;
+use crate::block::{Block, CLUSTER_BARRIER};
+use crate::cluster::Shape;
 use crate::counters::Tally;
-use crate::error::{Error, Result, Thread};
+use crate::error::{Error, Place, Result, Thread};
 use crate::execute::{Fault, Simd};
 use crate::launch::LaunchConfig;
 use crate::memory::{GlobalView, MemoryError, OwnedMemory, Space};
-use crate::paths::{Paths, State};
-use crate::program::{Program, Special};
+use crate::paths::State;
+use crate::program::{Hopper, Op, Program, Special};
 use crate::registers::{LANES, Registers};
 use crate::report::Report;
 use crate::shadow::{LaunchRace, LaunchShadow, Mark};
@@ -41,7 +42,23 @@ fn unravel(index: u64, [x, y, _]: [u32; 3]) -> [u32; 3] {
 }
 
 impl Grid<'_> {
-    /// The first block that one thread of the CPU runs: [`Running::restart`] makes any other one of it.
+    fn shape(&self) -> Shape {
+        Shape {
+            blocks: self.config.cluster.iter().product(),
+            warps: self.threads.div_ceil(LANES as u32),
+            shared_bytes: self.shared_bytes,
+        }
+    }
+
+    /// The block of a rank in the cluster of this index.
+    fn place(&self, cluster: u64, rank: u32) -> [u32; 3] {
+        let LaunchConfig { grid, cluster: dims, .. } = self.config;
+        let clusters = std::array::from_fn(|axis| grid[axis] / dims[axis]);
+        let (first, inside) = (unravel(cluster, clusters), unravel(rank.into(), dims));
+        std::array::from_fn(|axis| first[axis] * dims[axis] + inside[axis])
+    }
+
+    /// The first block, or blocks of a cluster, that one thread of the CPU runs: [`Running::restart`] makes any other of it.
     pub(crate) fn start<'b>(
         &'b self,
         global: GlobalView,
@@ -50,43 +67,36 @@ impl Grid<'_> {
     ) -> Result<Running<'b>> {
         let limit =
             |error: MemoryError| Error::Launch { kernel: self.program.name.clone(), problem: error.to_string() };
-        let shared = OwnedMemory::new(Space::Shared, self.shared_bytes, self.shared_bytes).map_err(limit)?;
-        let block = Block::new(self.program, self.params, (global, others), shared, self.threads);
+        let shape = self.shape();
+        let shared = OwnedMemory::new(Space::Shared, shape.total_bytes(), shape.total_bytes()).map_err(limit)?;
+        let block = Block::new(self.program, self.params, (global, others), shared, shape);
         let mut warps = Vec::new();
-        for warp in 0..self.threads.div_ceil(LANES as u32) {
+        for number in 0..shape.blocks * shape.warps {
             let mut local = Vec::new();
             if self.program.local_bytes > 0 {
                 let bytes = self.program.local_bytes;
                 let one = OwnedMemory::new(Space::Local, bytes, MAX_LOCAL_BYTES).map_err(limit)?;
                 local = vec![one; LANES];
             }
-            warps.push(Warp {
-                index: warp,
-                registers: Registers::new(self.program),
-                local,
-                copies: Default::default(),
-                paths: Paths::new(0),
-                done: false,
-            });
+            warps.push(Warp::new(number, Registers::new(self.program), local));
         }
-        let mut running = Running { grid: self, place: [0; 3], block, warps, idle_rounds: 0 };
+        let mut running = Running { grid: self, index, block, warps, idle_rounds: 0 };
         running.restart(index);
         Ok(running)
     }
 
-    /// The error of a fault that a warp of a block met at an instruction.
-    fn fault(&self, block: [u32; 3], (warp, at): (u32, u32), fault: Fault) -> Error {
-        let Fault { lane, problem, elsewhere } = fault;
-        let (warp, place) = match elsewhere {
-            Some((warp, line)) => (warp, self.program.place_of_line(line)),
-            None => (warp, self.program.place(at)),
-        };
-        Error::Fault { kernel: self.program.name.clone(), thread: Thread { block, warp, lane }, place, problem }
+    /// The error of what a thread, by its numbers in a cluster, did somewhere.
+    fn fault(&self, cluster: u64, place: Place, (warp, lane): (u32, Option<u32>), problem: String) -> Error {
+        let shape = self.shape();
+        let block = self.place(cluster, shape.rank_of(warp));
+        let thread = Thread { block, warp: warp % shape.warps, lane };
+        Error::Fault { kernel: self.program.name.clone(), thread, place, problem }
     }
 
     /// The error of a race that a block has with one that came to its end before.
-    pub(crate) fn race(&self, index: u64, race: &LaunchRace) -> Error {
-        self.fault(unravel(index, self.config.grid), (0, 0), *Fault::race(race))
+    pub(crate) fn race(&self, cluster: u64, race: &LaunchRace) -> Error {
+        let (warp, lane) = race.later.thread;
+        self.fault(cluster, self.program.place_of_line(race.later.line), (warp, Some(lane)), race.to_string())
     }
 
     fn special(&self, which: Special, place: [u32; 3], warp: u32, lane: u32) -> u32 {
@@ -118,10 +128,11 @@ impl Grid<'_> {
     }
 }
 
-/// A block under way.
+/// A block, or the blocks of a cluster, under way.
 pub(crate) struct Running<'b> {
     grid: &'b Grid<'b>,
-    place: [u32; 3],
+    /// Of the block or cluster.
+    index: u64,
     block: Block<'b>,
     warps: Vec<Warp>,
     /// Rounds since something other than a poll happened.
@@ -129,21 +140,18 @@ pub(crate) struct Running<'b> {
 }
 
 impl Running<'_> {
-    /// Makes it a block that has executed nothing yet.
+    /// Makes it a block or cluster that has executed nothing yet.
     pub(crate) fn restart(&mut self, index: u64) {
-        let grid = self.grid;
-        self.place = unravel(index, grid.config.grid);
+        let (grid, shape) = (self.grid, self.block.shape);
+        self.index = index;
         self.idle_rounds = 0;
-        self.block.restart(index, self.warps.len() as u32);
+        self.block.restart(index);
         self.block.tally = grid.tally.map(|_| Box::new(Tally::new(grid.program)));
         for warp in &mut self.warps {
-            let (number, place) = (warp.index, self.place);
+            let (place, number) = (grid.place(index, shape.rank_of(warp.index)), warp.index % shape.warps);
             warp.registers.restart(grid.program, |which, lane| grid.special(which, place, number, lane as u32));
-            warp.local.iter_mut().for_each(OwnedMemory::clear);
-            warp.copies.restart();
             let left = grid.threads - number * LANES as u32;
-            warp.paths = Paths::new(if left >= LANES as u32 { u32::MAX } else { (1 << left) - 1 });
-            warp.done = false;
+            warp.restart(if left >= LANES as u32 { u32::MAX } else { (1 << left) - 1 });
         }
     }
 
@@ -163,25 +171,42 @@ impl Running<'_> {
 
     /// Its index in the grid.
     pub(crate) fn index(&self) -> u64 {
-        self.block.index
+        self.index
     }
 
     /// Gives each warp a turn; the counts when all are done.
     pub(crate) fn round(&mut self) -> Result<Option<Report>> {
         let program = self.grid.program;
         let (mut live, mut moved, mut polled) = (false, false, false);
-        for warp in self.warps.iter_mut().filter(|warp| !warp.done) {
+        for index in 0..self.warps.len() {
+            let warp = &mut self.warps[index];
+            if warp.done {
+                continue;
+            }
             live = true;
             match warp.run(&mut self.block, self.grid.simd) {
                 Ok(End::Done) => {
                     warp.done = true;
                     moved = true;
-                    self.block.warp_is_done();
+                    self.block.warp_is_done(warp.index);
+                    let rank = self.block.shape.rank_of(warp.index);
+                    if !self.block.is_live(rank)
+                        && let Err((at, thread, problem)) = crate::execute::bulk::end_block(&mut self.block, rank)
+                    {
+                        return Err(self.fault(at, thread, problem));
+                    }
                 }
                 Ok(End::Waits { moved: some }) => moved |= some,
                 Ok(End::Polled) => polled = true,
                 Ok(End::Share) => moved = true,
-                Err((at, fault)) => return Err(self.grid.fault(self.place, (warp.index, at), *fault)),
+                Err((at, fault)) => {
+                    let Fault { lane, problem, elsewhere } = *fault;
+                    let own = warp.index;
+                    let Some((warp, line)) = elsewhere else {
+                        return Err(self.fault(at, (own, lane), problem));
+                    };
+                    return Err(self.grid.fault(self.index, program.place_of_line(line), (warp, lane), problem));
+                }
             }
         }
         if !live {
@@ -191,7 +216,7 @@ impl Running<'_> {
             }
             return Ok(Some(self.block.report));
         }
-        let (kernel, block) = (|| program.name.clone(), self.place);
+        let (kernel, block) = (|| program.name.clone(), self.grid.place(self.index, 0));
         if self.block.report.total() > self.grid.instruction_limit {
             let limit = self.grid.instruction_limit;
             return Err(Error::InstructionLimit { kernel: kernel(), block, limit, at: self.waits() });
@@ -203,19 +228,43 @@ impl Running<'_> {
         Ok(None)
     }
 
+    fn fault(&self, at: u32, thread: (u32, Option<u32>), problem: String) -> Error {
+        self.grid.fault(self.index, self.grid.program.place(at), thread, problem)
+    }
+
+    /// What a path that can run does: where it polls an mbarrier or cannot get registers, what it waits for.
+    fn occupation(&self, warp: &Warp, at: u32) -> String {
+        if let Some(barrier) = warp.polled.and_then(|address| self.block.mbarriers.get(&address).zip(Some(address))) {
+            return barrier.0.describe(barrier.1 % self.block.shape.stride_bytes());
+        }
+        if let Some(Op::Hopper(hopper)) = self.grid.program.code.get(at as usize).map(|instruction| &instruction.op)
+            && let Hopper::SetRegisters { increase: true, registers } = **hopper
+        {
+            return self.block.registers.describe(self.block.shape, warp.index, registers);
+        }
+        "runs".to_owned()
+    }
+
     /// What each warp waits for.
     fn waits(&self) -> String {
+        let shape = self.block.shape;
         let mut waits = Vec::new();
         for warp in self.warps.iter().filter(|warp| !warp.done) {
             for path in &warp.paths.list {
                 let place = self.grid.program.place(path.at);
                 let what = match path.state {
-                    State::Ready => "runs".to_owned(),
+                    State::Ready => self.occupation(warp, path.at),
                     State::Converging => "waits for lanes of its warp".to_owned(),
+                    State::Barrier { id: CLUSTER_BARRIER, .. } => "waits at the barrier of the cluster".to_owned(),
                     State::Barrier { id, .. } => format!("waits at barrier {id}"),
                     State::Meeting { .. } | State::Free => continue,
                 };
-                waits.push(format!("warp {} (lanes {:#010x}) {what}, {place}", warp.index, path.lanes));
+                let mut block = String::new();
+                if shape.blocks > 1 {
+                    block = format!("block {:?}, ", self.grid.place(self.index, shape.rank_of(warp.index)));
+                }
+                let warp = warp.index % shape.warps;
+                waits.push(format!("{block}warp {warp} (lanes {:#010x}) {what}, {place}", path.lanes));
             }
         }
         waits.join("; ")

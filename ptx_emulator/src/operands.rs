@@ -1,12 +1,24 @@
 //! The registers that each instruction reads and writes, but for predicates.
 
-use crate::program::{Address, Base, D, Instruction, Op, Reg, W};
+use crate::program::{Address, Base, D, Direction, GlobalSide, Hopper, Op, Reg, W, WgmmaA};
 
 /// What an instruction does with an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Read,
     Write,
+    /// It is read and written.
+    Update,
+}
+
+impl Role {
+    pub(crate) fn reads(self) -> bool {
+        self != Role::Write
+    }
+
+    pub(crate) fn writes(self) -> bool {
+        self != Role::Read
+    }
 }
 
 /// An operand, to look at or to replace.
@@ -14,6 +26,15 @@ pub(crate) enum Role {
 pub(crate) enum Operand<'a> {
     W(&'a mut W),
     D(&'a mut D),
+}
+
+impl Operand<'_> {
+    pub(crate) fn register(&self) -> Reg {
+        match self {
+            Operand::W(slot) => Reg::W(**slot),
+            Operand::D(slot) => Reg::D(**slot),
+        }
+    }
 }
 
 trait Visit: FnMut(Role, Operand<'_>) {
@@ -49,10 +70,10 @@ trait Visit: FnMut(Role, Operand<'_>) {
 impl<F: FnMut(Role, Operand<'_>)> Visit for F {}
 
 /// Calls `visit` once for every operand.
-pub(crate) fn visit(instruction: &mut Instruction, mut visit: impl FnMut(Role, Operand<'_>)) {
+pub(crate) fn visit(op: &mut Op, mut visit: impl FnMut(Role, Operand<'_>)) {
     use Role::{Read, Write};
     let v = &mut visit;
-    match &mut instruction.op {
+    match op {
         Op::Int32 { d, s, .. } | Op::Int16 { d, s, .. } => {
             v.words(Read, s);
             v.word(Write, d);
@@ -178,7 +199,7 @@ pub(crate) fn visit(instruction: &mut Instruction, mut visit: impl FnMut(Role, O
             count.iter_mut().chain(expect_bytes).for_each(|slot| v.word(Read, slot));
             d.iter_mut().for_each(|slot| v.double(Write, slot));
         }
-        Op::MbarrierExpect { address, bytes } => {
+        Op::MbarrierExpect { address, bytes, .. } => {
             v.address(address);
             v.word(Read, bytes);
         }
@@ -214,6 +235,7 @@ pub(crate) fn visit(instruction: &mut Instruction, mut visit: impl FnMut(Role, O
             v.words(Read, &mut mma.c);
             v.words(Write, &mut mma.d);
         }
+        Op::Hopper(op) => hopper(op, v),
         Op::Predicate { .. }
         | Op::CopyCommit
         | Op::CopyWait { .. }
@@ -221,5 +243,49 @@ pub(crate) fn visit(instruction: &mut Instruction, mut visit: impl FnMut(Role, O
         | Op::Branch { .. }
         | Op::Exit
         | Op::Trap => {}
+    }
+}
+
+fn hopper(op: &mut Hopper, v: &mut impl FnMut(Role, Operand<'_>)) {
+    use Role::{Read, Update, Write};
+    match op {
+        Hopper::Wgmma(wgmma) => {
+            match &mut wgmma.a {
+                WgmmaA::Registers(a) => v.words(Read, a),
+                WgmmaA::Shared(a, _) => v.double(Read, a),
+            }
+            v.double(Read, &mut wgmma.b.0);
+            v.words(Update, &mut wgmma.d);
+        }
+        Hopper::Bulk(bulk) => {
+            v.address(&mut bulk.shared);
+            match &mut bulk.global {
+                GlobalSide::Line { address, bytes } => {
+                    v.address(address);
+                    v.word(Read, bytes);
+                }
+                GlobalSide::Tensor { map, coordinates } => {
+                    v.address(map);
+                    v.words(Read, coordinates);
+                }
+            }
+            if let Direction::Load { barrier, blocks } = &mut bulk.direction {
+                v.address(barrier);
+                blocks.iter_mut().for_each(|slot| v.word(Read, slot));
+            }
+        }
+        Hopper::PrefetchMap { map } => v.address(map),
+        Hopper::MapAddress { d, a, rank, .. } => {
+            v.register(Read, a);
+            v.word(Read, rank);
+            v.register(Write, d);
+        }
+        Hopper::RankOfAddress { d, a, .. } => {
+            v.register(Read, a);
+            v.word(Write, d);
+        }
+        Hopper::WgmmaFence | Hopper::WgmmaCommit | Hopper::WgmmaWait { .. } | Hopper::BulkCommit => {}
+        Hopper::BulkWait { .. } | Hopper::ClusterArrive | Hopper::ClusterWait | Hopper::SetRegisters { .. } => {}
+        Hopper::MbarrierInitFence | Hopper::Hint => {}
     }
 }

@@ -51,6 +51,7 @@ pub(crate) enum Special {
 pub(crate) struct Param {
     pub(crate) offset: u32,
     pub(crate) bytes: u32,
+    pub(crate) align: u32,
 }
 
 /// A kernel.
@@ -66,6 +67,8 @@ pub(crate) struct Program {
     pub(crate) constants: Vec<(W, u32)>,
     pub(crate) wide_constants: Vec<(D, u64)>,
     pub(crate) specials: Vec<(W, Special)>,
+    /// The registers of each instruction, and whether it writes them, where `wgmma` is among the instructions.
+    pub(crate) operands: Vec<Box<[(Reg, bool)]>>,
     /// The registers that may be read before they are written.
     pub(crate) unwritten: Vec<Reg>,
     pub(crate) params: Vec<Param>,
@@ -74,6 +77,8 @@ pub(crate) struct Program {
     pub(crate) shared_bytes: u32,
     pub(crate) local_bytes: u32,
     pub(crate) max_threads: Option<u32>,
+    pub(crate) min_blocks: Option<u32>,
+    pub(crate) max_registers: Option<u32>,
     pub(crate) required_threads: Option<[u32; 3]>,
     pub(crate) cluster: Option<[u32; 3]>,
     /// Whether its blocks talk through global memory, so that their order shows in the results.

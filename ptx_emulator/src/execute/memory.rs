@@ -5,10 +5,11 @@ use std::collections::VecDeque;
 use super::Fault;
 use crate::block::Turn;
 use crate::counters::SharedKind;
-use crate::memory::{MemoryError, Space as Place};
+use crate::memory::{MemoryError, Nearest, Space as Place};
 use crate::program::{Access, Address, Atomic, AtomicOp, Order, Reg, Space, Type, W};
 use crate::registers::{Doubles, LANES, lanes, resolve};
 use crate::shadow::{self, AccessKind, Threads};
+use crate::windows;
 
 type Result<T> = std::result::Result<T, Box<Fault>>;
 
@@ -51,17 +52,56 @@ impl Turn<'_, '_> {
     /// Notes an access of one lane to shared memory.
     pub(crate) fn note(&mut self, kind: AccessKind, lane: usize, address: u32, bytes: usize) -> Result<()> {
         let access = shadow::Access::new(Threads::lane(self.warp, lane as u32), kind, self.line);
-        self.block.shadow.access(&access, address, bytes as u32).map_err(|race| Fault::lane(lane, race))
+        let noted = self.block.shadow.access(&access, address, bytes as u32);
+        noted.map_err(|race| self.shared_fault(lane, race))
     }
 
     /// Notes an access of the lanes as one to shared memory.
     pub(crate) fn note_together(&mut self, kind: AccessKind, lane: usize, address: u32, bytes: usize) -> Result<()> {
         let access = shadow::Access::collective(self.threads(), kind, self.line);
-        self.block.shadow.access(&access, address, bytes as u32).map_err(|race| Fault::lane(lane, race))
+        let noted = self.block.shadow.access(&access, address, bytes as u32);
+        noted.map_err(|race| self.shared_fault(lane, race))
+    }
+
+    /// An error that has addresses in shared memory and numbers of warps.
+    pub(crate) fn shared_fault(&self, lane: usize, error: impl std::fmt::Display) -> Box<Fault> {
+        Fault::lane(lane, format!("{error}{}", self.block.shape.note()))
+    }
+
+    /// The block that an address of `.shared` or `.shared::cluster` is in, and where in its shared memory.
+    pub(crate) fn split(&self, space: Space, address: u64) -> Option<(u32, u32)> {
+        let offset = u32::try_from(address).ok()?;
+        if space != Space::Cluster || offset >> windows::RANK_SHIFT == 0 {
+            return Some((self.rank(), offset));
+        }
+        let rank = (offset >> windows::RANK_SHIFT) - 1;
+        (rank < self.block.shape.blocks).then_some((rank, offset & ((1 << windows::RANK_SHIFT) - 1)))
+    }
+
+    /// Where bytes at an address of `.shared` or `.shared::cluster` are in the memory of the cluster.
+    pub(crate) fn shared_at(&self, space: Space, lane: usize, address: u64, bytes: usize) -> Result<u32> {
+        let shape = self.block.shape;
+        match self.split(space, address) {
+            Some((rank, offset)) if u64::from(offset) + bytes as u64 <= shape.shared_bytes.into() => {
+                if rank != self.rank() && !self.block.is_live(rank) {
+                    return Err(Fault::lane(
+                        lane,
+                        format!("the block of rank {rank}, whose shared memory it is, has exited"),
+                    ));
+                }
+                Ok(rank * shape.stride_bytes() + offset)
+            }
+            _ => {
+                let offset = address as i64;
+                let nearest = Nearest { base: 0, bytes: shape.shared_bytes.into(), offset, freed: false };
+                let (space, bytes) = (Place::Shared, bytes as u64);
+                Err(Fault::lane(lane, MemoryError::OutOfBounds { space, address, bytes, nearest: Some(nearest) }))
+            }
+        }
     }
 
     /// Notes an access of one lane to global memory.
-    fn note_global(&mut self, kind: AccessKind, lane: usize, address: u64, bytes: usize) -> Result<()> {
+    pub(crate) fn note_global(&mut self, kind: AccessKind, lane: usize, address: u64, bytes: usize) -> Result<()> {
         let access = shadow::Access::new(Threads::lane(self.warp, lane as u32), kind, self.line);
         self.block.shadow.access_global(&access, address, bytes as u32).map_err(|race| Fault::lane(lane, race))
     }
@@ -101,7 +141,10 @@ impl Turn<'_, '_> {
                 (_, true) => shadow.access_global_each(&access, start, bytes as u8),
                 (_, false) => shadow.access_global(&access, start, bytes as u32),
             };
-            noted.map_err(|race| Fault::lane(race.later.thread.map_or(first, |thread| thread.1 as usize), race))?;
+            noted.map_err(|race| {
+                let lane = race.later.thread.map_or(first, |thread| thread.1 as usize);
+                if space == Space::Shared { self.shared_fault(lane, race) } else { Fault::lane(lane, race) }
+            })?;
         }
         Ok(())
     }
@@ -111,11 +154,17 @@ impl Turn<'_, '_> {
         let (mut one, mut resolved) = (None, *addresses);
         for lane in lanes(self.mask) {
             let (space, address) = resolve(access.space, addresses[lane]);
-            let is_far = space == Space::Shared && address > u32::MAX.into();
-            if access.order != Order::Weak || is_far || one.is_some_and(|one| one != space) {
+            if access.order != Order::Weak || one.is_some_and(|one| one != space) {
                 return None;
             }
-            (one, resolved[lane]) = (Some(space), address);
+            one = Some(space);
+            resolved[lane] = match space {
+                Space::Shared => {
+                    let (rank, offset) = self.split(space, address)?;
+                    (rank * self.block.shape.stride_bytes() + offset).into()
+                }
+                _ => address,
+            };
         }
         one.filter(|space| matches!(space, Space::Shared | Space::Global)).map(|space| (space, resolved))
     }
@@ -142,9 +191,9 @@ impl Turn<'_, '_> {
                 self.note_global(kind(AccessKind::Read, order), lane, address, into.len())?;
                 self.fence(lane, order)
             }
-            Space::Shared => {
-                let address = narrow(Place::Shared, address, into.len(), lane)?;
-                self.block.shared.load(address, into).map_err(fault)?;
+            Space::Shared | Space::Cluster => {
+                let address = self.shared_at(space, lane, address, into.len())?;
+                self.block.shared.load(address, into).map_err(|error| self.shared_fault(lane, error))?;
                 match noted {
                     Noted::Alone => self.note(kind(AccessKind::Read, order), lane, address, into.len())?,
                     Noted::Together => self.note_together(AccessKind::Read, lane, address, into.len())?,
@@ -180,10 +229,11 @@ impl Turn<'_, '_> {
                 }
                 self.note_global(kind(AccessKind::Write, order), lane, address, bytes.len())
             }
-            Space::Shared => {
-                let address = narrow(Place::Shared, address, bytes.len(), lane)?;
+            Space::Shared | Space::Cluster => {
+                let address = self.shared_at(space, lane, address, bytes.len())?;
                 self.fence(lane, order)?;
-                self.block.shared.store(address, bytes).map_err(fault)?;
+                let stored = self.block.shared.store(address, bytes);
+                stored.map_err(|error| self.shared_fault(lane, error))?;
                 match noted {
                     Noted::Alone => self.note(kind(AccessKind::Write, order), lane, address, bytes.len()),
                     Noted::Together => self.note_together(AccessKind::Write, lane, address, bytes.len()),
@@ -266,8 +316,8 @@ pub(crate) fn atomic(turn: &mut Turn<'_, '_>, atomic: &Atomic) -> Result<()> {
                 turn.fence(lane, atomic.order)?;
                 old
             }
-            Space::Shared => {
-                let address = narrow(Place::Shared, address, bytes, lane)?;
+            Space::Shared | Space::Cluster => {
+                let address = turn.shared_at(space, lane, address, bytes)?;
                 turn.fence(lane, atomic.order)?;
                 let mut old = [0; 8];
                 let shared = &mut turn.block.shared;
@@ -287,7 +337,7 @@ pub(crate) fn atomic(turn: &mut Turn<'_, '_>, atomic: &Atomic) -> Result<()> {
     Ok(())
 }
 
-fn replaced(op: AtomicOp, ty: Type, old: u64, b: u64, c: u64) -> u64 {
+pub(crate) fn replaced(op: AtomicOp, ty: Type, old: u64, b: u64, c: u64) -> u64 {
     let signed = matches!(ty, Type::Int { signed: true, .. });
     let wide = ty.bits() == 64;
     let order = |value: u64| match (signed, wide) {
@@ -405,19 +455,15 @@ pub(crate) fn copy_async(
             turn.block.global.copy_out(from[lane], source).map_err(|error| Fault::lane(lane, error))?;
             turn.note_global(AccessKind::Read, lane, from[lane], wanted as usize)?;
         }
-        let address = narrow(Place::Shared, to[lane], length, lane)?;
-        let space = Place::Shared;
-        if address % u32::from(bytes) != 0 {
-            let misaligned = MemoryError::Misaligned { space, address: address.into(), bytes: bytes.into() };
+        if to[lane] % u64::from(bytes) != 0 {
+            let misaligned = MemoryError::Misaligned { space: Place::Shared, address: to[lane], bytes: bytes.into() };
             return Err(Fault::lane(lane, misaligned));
         }
-        if u64::from(address) + u64::from(bytes) > u64::from(turn.block.shared.len()) {
-            return Err(Fault::lane(lane, outside(space, address.into(), length)));
-        }
+        let address = turn.shared_at(Space::Shared, lane, to[lane], length)?;
         let thread = (turn.warp, lane as u32);
         let block = &mut *turn.block;
         let noted = block.copies.copy(&mut block.shadow, thread, turn.line, (address, bytes.into()));
-        noted.map_err(|race| Fault::lane(lane, race))?;
+        noted.map_err(|race| turn.shared_fault(lane, race))?;
         let lane = &mut turn.copies.lanes[lane];
         lane.copies.push_back((lane.committed, Copy { to: address, bytes, data }));
     }

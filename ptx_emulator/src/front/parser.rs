@@ -7,6 +7,7 @@ use super::lexer::{Lexer, Token};
 use super::names::{Names, RegKind, Slots, place};
 use super::operand::{Operand, Symbol, SymbolSpace, number};
 use crate::error::{Error, Result};
+use crate::fences;
 use crate::program::{Instruction, Op, Order, Param, Program, Space};
 use crate::{allocate, control};
 
@@ -273,7 +274,7 @@ impl<'a> Parser<'a> {
             if !self.names.declare_symbol(name, symbol) {
                 return self.syntax(line, format!("`{name}` is declared twice"));
             }
-            params.push(Param { offset: symbol.address, bytes });
+            params.push(Param { offset: symbol.address, bytes, align });
             if !self.has(',') {
                 self.mark(')')?;
                 return Ok((params, used));
@@ -305,7 +306,9 @@ impl<'a> Parser<'a> {
                 }
                 ".reqntid" => program.required_threads = Some(self.triple()?),
                 ".reqnctapercluster" => program.cluster = Some(self.triple()?),
-                ".minnctapersm" | ".maxnctapersm" | ".maxnreg" | ".maxclusterrank" => {
+                ".minnctapersm" => program.min_blocks = Some(self.count()?),
+                ".maxnreg" => program.max_registers = Some(self.count()?),
+                ".maxnctapersm" | ".maxclusterrank" => {
                     self.count()?;
                 }
                 ".explicitcluster" | ".noreturn" => {}
@@ -495,6 +498,7 @@ impl<'a> Parser<'a> {
         }
         let starts = control::block_starts(&program.code);
         control::find_meeting_points(&mut program.code, &starts);
+        fences::find_unfenced(&mut program.code, &starts, kernel.slots.words);
         program.words = kernel.slots.words;
         program.doubles = kernel.slots.doubles;
         program.predicates = kernel.slots.predicates;
@@ -506,6 +510,7 @@ impl<'a> Parser<'a> {
         // The memory of accesses that other threads can wait for.
         let mut signals = program.code.iter().filter_map(|instruction| match &instruction.op {
             Op::Atomic(atomic) => Some(atomic.space),
+            Op::Hopper(hopper) if hopper.is_ordered() => Some(Space::Global),
             Op::Load(access) | Op::Store(access) if access.order != Order::Weak => Some(access.space),
             _ => None,
         });
