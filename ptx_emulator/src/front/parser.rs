@@ -1,6 +1,6 @@
 //! Directives, scopes, bodies: the text of a module to its programs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::lexer::{Lexer, Token};
@@ -23,6 +23,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Arc<Program>>> {
         lexer: Lexer::new(text),
         names: Names::new(),
         variables: HashMap::new(),
+        unusable: HashSet::new(),
         kernel: Kernel::default(),
         files,
         rust: (0, 0),
@@ -69,6 +70,8 @@ pub(super) struct Parser<'a> {
     pub(super) lexer: Lexer<'a>,
     pub(super) names: Names<'a>,
     variables: HashMap<&'a str, Variable>,
+    /// Variables of the module in global and constant memory, which no kernel may name.
+    pub(super) unusable: HashSet<&'a str>,
     pub(super) kernel: Kernel<'a>,
     files: Arc<Vec<(u32, Arc<str>)>>,
     pub(super) rust: (u32, u32),
@@ -154,6 +157,7 @@ impl<'a> Parser<'a> {
                     }
                 }
                 Token::Word(".shared") => self.shared_variable()?,
+                Token::Word(".global" | ".const") => self.unusable_variable()?,
                 Token::Word(".file") => self.file()?,
                 Token::Word(".entry") => programs.push(Arc::new(self.entry()?)),
                 Token::Word(".section") => self.section()?,
@@ -229,6 +233,16 @@ impl<'a> Parser<'a> {
                 return Ok((word, bytes, align.max(element)));
             }
         }
+    }
+
+    /// A variable in global or constant memory, with its initial value. Compilers leave some that no kernel names.
+    fn unusable_variable(&mut self) -> Result<()> {
+        let (name, ..) = self.variable()?;
+        self.unusable.insert(name);
+        while self.lexer.peek() != Token::End && !self.has(';') {
+            self.lexer.take();
+        }
+        Ok(())
     }
 
     fn shared_variable(&mut self) -> Result<()> {
