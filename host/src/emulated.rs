@@ -10,7 +10,8 @@ use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use layout::Arch;
+use layout::{Arch, Swizzle};
+use ptx_emulator::tensor_map::{ElementType, TensorMap};
 use ptx_emulator::{Counters, Device, LaunchConfig, Module};
 
 use crate::backend::{Backend, DeviceFacts, FunctionFacts, Handle, Launch, Memory, Modules, Streams, TiledMap};
@@ -403,7 +404,21 @@ impl Modules for Emulated {
         unsafe { self.enqueue(stream, work) }
     }
 
-    fn encode_tiled(&self, _map: &TiledMap<'_>) -> Result<[u64; 16]> {
-        Err(Error::Emulator { problem: "tensor maps are not modelled".to_owned() })
+    fn encode_tiled(&self, map: &TiledMap<'_>) -> Result<[u64; 16]> {
+        let invalid = |problem: String| Error::Emulator { problem };
+        let element = ElementType::from_code(map.data_type);
+        let swizzle = Swizzle::ALL.get(map.swizzle as usize);
+        let (Some(element), Some(&swizzle)) = (element, swizzle) else {
+            return Err(invalid(format!("no tensor map has type {} and swizzle {}", map.data_type, map.swizzle)));
+        };
+        let map = TensorMap {
+            element,
+            address: map.address,
+            dims: map.dims.to_vec(),
+            strides_bytes: map.strides_bytes.to_vec(),
+            box_dims: map.box_dims.to_vec(),
+            swizzle,
+        };
+        map.encode().map_err(|error| invalid(error.to_string()))
     }
 }

@@ -19,6 +19,8 @@ use crate::shadow::LaunchShadow;
 
 /// Threads of a block (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
 const MAX_THREADS: u64 = 1024;
+/// Blocks of a cluster, where the kernel asks for more than the 8 that every card has.
+const MAX_CLUSTER: u64 = 16;
 /// Blocks of a launch: many days of work.
 const MAX_BLOCKS: u64 = 1 << 26;
 /// Blocks that are under way at a time where they talk to each other: one on each multiprocessor of an H100.
@@ -234,6 +236,11 @@ impl<'a> Launch<'a> {
         {
             return refuse(format!("a cluster of {:?} blocks, where the kernel requires {required:?}", config.cluster));
         }
+        if product(config.cluster) > MAX_CLUSTER {
+            let problem =
+                format!("a cluster of {:?} blocks, of which there may be up to {MAX_CLUSTER}", config.cluster);
+            return refuse(problem);
+        }
         let divides = |(grid, cluster): (u32, u32)| cluster != 0 && grid % cluster == 0;
         if product(config.grid) == 0 || !config.grid.into_iter().zip(config.cluster).all(divides) {
             return refuse(format!("a grid of {:?} blocks in clusters of {:?}", config.grid, config.cluster));
@@ -273,12 +280,15 @@ impl<'a> Launch<'a> {
     }
 
     fn run(self, tally: Option<&Mutex<Tally>>) -> Result<Report> {
-        let blocks = self.config.grid.iter().fold(1, |product: u64, &dim| product.saturating_mul(dim.into()));
+        let product = |dims: [u32; 3]| dims.iter().fold(1, |product: u64, &dim| product.saturating_mul(dim.into()));
+        let blocks = product(self.config.grid);
         let Launch { program, config, threads, ref params, memory, shared_bytes, instruction_limit, simd } = self;
         if blocks > MAX_BLOCKS {
             let problem = format!("{blocks} blocks, of which the emulator runs up to {MAX_BLOCKS}");
             return Err(Error::Launch { kernel: program.name.clone(), problem });
         }
+        // The blocks of a cluster run as one.
+        let blocks = blocks / product(config.cluster);
         let shadow = LaunchShadow::new(blocks as u32);
         let first_failure = AtomicU64::new(u64::MAX);
         let grid = Grid { program, config, threads, params, shared_bytes, instruction_limit, simd, tally };

@@ -1,6 +1,10 @@
 //! The typed instructions and their operands.
 
+mod hopper;
+mod registers;
+
 pub(crate) use crate::conversion::{Cvt, Round, Type};
+pub(crate) use hopper::{Bulk, Direction, GlobalSide, Hopper, Wgmma, WgmmaA};
 use layout::fragment::WmmaShape;
 
 use crate::report::Class;
@@ -159,6 +163,8 @@ pub(crate) enum BoolOp {
 pub(crate) enum Space {
     Global,
     Shared,
+    /// Shared memory of any block of the cluster.
+    Cluster,
     Local,
     Param,
     Generic,
@@ -497,9 +503,11 @@ pub(crate) enum Op {
         count: Option<W>,
         expect_bytes: Option<W>,
     },
+    /// `completes`: bytes are counted as arrived, not as expected.
     MbarrierExpect {
         address: Address,
         bytes: W,
+        completes: bool,
     },
     MbarrierTest {
         p: P,
@@ -522,6 +530,7 @@ pub(crate) enum Op {
     FragmentStore(Box<Fragment>),
     Wmma(Box<Wmma>),
     Mma(Box<Mma>),
+    Hopper(Box<Hopper>),
 
     /// A fence between threads; `device`: of all blocks, not of one; `proxy`: before accesses of the asynchronous proxy.
     Fence {
@@ -557,6 +566,7 @@ impl Op {
                 Class::Warp
             }
             Op::Wmma(_) | Op::Mma(_) => Class::TensorCore,
+            Op::Hopper(hopper) => hopper.class(),
             Op::Branch { .. } | Op::Exit | Op::Trap => Class::Branch,
         }
     }

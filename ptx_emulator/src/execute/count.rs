@@ -94,6 +94,13 @@ impl Turn<'_, '_> {
         }
     }
 
+    /// A bulk copy, by its pieces in global memory.
+    pub(crate) fn count_pieces(&mut self, pieces: impl Iterator<Item = (u64, u32)>) {
+        if let Some(tally) = &mut self.block.tally {
+            tally.global(self.at, pieces);
+        }
+    }
+
     /// A product of tensor cores, of m x n x k.
     pub(crate) fn count_product(&mut self, m: u32, n: u32, k: u32) {
         if let Some(tally) = &mut self.block.tally {

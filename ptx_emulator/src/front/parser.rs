@@ -8,6 +8,7 @@ use super::names::{Names, RegKind, Slots, place};
 use super::operand::{Operand, Symbol, SymbolSpace, number};
 use crate::control;
 use crate::error::{Error, Result};
+use crate::fences;
 use crate::program::{Instruction, Op, Order, Param, Program, Space};
 
 /// Scopes in scopes, and vectors in vectors, that the front follows.
@@ -287,7 +288,7 @@ impl<'a> Parser<'a> {
             if !self.names.declare_symbol(name, symbol) {
                 return self.syntax(line, format!("`{name}` is declared twice"));
             }
-            params.push(Param { offset: symbol.address, bytes });
+            params.push(Param { offset: symbol.address, bytes, align });
             if !self.has(',') {
                 self.mark(')')?;
                 return Ok((params, used));
@@ -319,7 +320,9 @@ impl<'a> Parser<'a> {
                 }
                 ".reqntid" => program.required_threads = Some(self.triple()?),
                 ".reqnctapercluster" => program.cluster = Some(self.triple()?),
-                ".minnctapersm" | ".maxnctapersm" | ".maxnreg" | ".maxclusterrank" => {
+                ".minnctapersm" => program.min_blocks = Some(self.count()?),
+                ".maxnreg" => program.max_registers = Some(self.count()?),
+                ".maxnctapersm" | ".maxclusterrank" => {
                     self.count()?;
                 }
                 ".explicitcluster" | ".noreturn" => {}
@@ -508,6 +511,7 @@ impl<'a> Parser<'a> {
             program.code[at].op = Op::Branch { target };
         }
         control::find_meeting_points(&mut program.code);
+        fences::find_unfenced(&mut program.code, kernel.slots.words);
         program.words = kernel.slots.words;
         program.doubles = kernel.slots.doubles;
         program.predicates = kernel.slots.predicates;
@@ -518,6 +522,7 @@ impl<'a> Parser<'a> {
         program.shared_bytes = kernel.shared_bytes;
         program.ordered = program.code.iter().any(|instruction| match &instruction.op {
             Op::Atomic(atomic) => atomic.space != Space::Shared,
+            Op::Hopper(hopper) => hopper.is_ordered(),
             Op::Load(access) | Op::Store(access) => access.order != Order::Weak && access.space != Space::Shared,
             _ => false,
         });

@@ -73,8 +73,17 @@ impl<'a> Parser<'a> {
                 if self.has('+') || self.lexer.peek() == Token::Mark('-') {
                     offset = self.signed()?;
                 }
+                let offset = offset.wrapping_add(base.1);
+                if self.has(',') {
+                    let coordinates = match self.operand(depth + 1)? {
+                        Operand::Vector(coordinates) => coordinates,
+                        single => vec![single],
+                    };
+                    self.mark(']')?;
+                    return Ok(Operand::Tensor(base.0, offset, coordinates));
+                }
                 self.mark(']')?;
-                Operand::Address(base.0, offset.wrapping_add(base.1))
+                Operand::Address(base.0, offset)
             }
             Token::Mark('-') => {
                 let word = self.word("a number")?;
