@@ -9,7 +9,9 @@ use std::fs;
 use std::path::Path;
 
 use layout::Arch;
-use layout::broken::{MAP, THREADS, TILES, WORDS};
+use layout::Swizzle;
+use layout::broken::{FACTOR_ROWS, HOPPER, MAP, TENSOR_ROWS, THREADS, TILES, WARPGROUP, WORDS};
+use ptx_emulator::tensor_map::{ElementType, TensorMap};
 use ptx_emulator::{Device, Error, LaunchConfig, Module, Result};
 
 /// A kernel with a fault.
@@ -21,10 +23,16 @@ struct Case {
     blocks: u32,
     /// Whether the output has values before the launch.
     output_is_written: bool,
+    /// Whether it is one of a warpgroup with a tensor map.
+    hopper: bool,
 }
 
 const fn case(name: &'static str, says: &'static str) -> Case {
-    Case { name, says, blocks: 1, output_is_written: true }
+    Case { name, says, blocks: 1, output_is_written: true, hopper: false }
+}
+
+const fn hopper(name: &'static str, says: &'static str) -> Case {
+    Case { hopper: true, ..case(name, says) }
 }
 
 const CASES: &[Case] = &[
@@ -58,6 +66,19 @@ const CASES: &[Case] = &[
     case("shuffle_source", "takes no part"),
     case("shuffle_lanes", "waits for lanes of its warp"),
     case("warp_barrier", "no synchronisation orders them"),
+    hopper("proxy_fence", "no proxy fence is between them"),
+    hopper("store_fence", "no proxy fence is between them"),
+    hopper("early_accumulator", "which no wgmma.wait_group waited for"),
+    hopper("product_wait", "the first is asynchronous and not waited for"),
+    hopper("product_warps", "other warps of the warpgroup have exited and did not execute it"),
+    hopper("bytes_many", "8192 of 8208 expected bytes"),
+    hopper("bytes_few", "the first is asynchronous and not waited for"),
+    hopper("box_wait", "the first is asynchronous and not waited for"),
+    hopper("box_parity", "the first is asynchronous and not waited for"),
+    hopper("box_reuse", "no synchronisation orders them"),
+    hopper("box_source", "the first is asynchronous and not waited for"),
+    hopper("box_align", "no multiple of 1024 bytes, the period of its swizzle"),
+    hopper("box_column", "8 bytes: no multiple of 16"),
 ];
 
 /// Runs a kernel on an input of `TILES` tiles.
@@ -69,13 +90,31 @@ fn launch(module: &Module, kernel: &str, case: &Case) -> Result<()> {
     if case.output_is_written {
         device.write(out, &vec![0; bytes])?;
     }
+    let (threads, map) = if case.hopper { (WARPGROUP, HOPPER) } else { (THREADS, MAP) };
     let config = LaunchConfig {
         grid: [case.blocks, 1, 1],
-        block: [THREADS, 1, 1],
-        shared_bytes: MAP.total_bytes(),
+        block: [threads, 1, 1],
+        shared_bytes: map.total_bytes(),
         ..LaunchConfig::default()
     };
-    module.launch(&device, kernel, config, &[&out.to_le_bytes(), &input.to_le_bytes()]).map(drop)
+    let second = if case.hopper { tensor_map(&device)? } else { input.to_le_bytes().to_vec() };
+    module.launch(&device, kernel, config, &[&out.to_le_bytes(), &second]).map(drop)
+}
+
+/// The map of a tensor of two factors.
+fn tensor_map(device: &Device) -> Result<Vec<u8>> {
+    let row_bytes = u64::from(2 * FACTOR_ROWS);
+    let tensor = device.allocate(u64::from(TENSOR_ROWS) * row_bytes)?;
+    device.write(tensor, &vec![0; (u64::from(TENSOR_ROWS) * row_bytes) as usize])?;
+    let map = TensorMap {
+        element: ElementType::F16,
+        address: tensor,
+        dims: vec![FACTOR_ROWS.into(), TENSOR_ROWS.into()],
+        strides_bytes: vec![row_bytes],
+        box_dims: vec![FACTOR_ROWS, FACTOR_ROWS],
+        swizzle: Swizzle::B128,
+    };
+    Ok(map.encode().expect("the map is valid").iter().flat_map(|word| word.to_le_bytes()).collect())
 }
 
 /// The places `file:line` with a comment that marks this fault: both sides of a race, where the order of warps decides which
@@ -85,8 +124,11 @@ fn marked(name: &str) -> Vec<String> {
     let mut places = Vec::new();
     for file in fs::read_dir(folder).expect("the sources are beside the tests").flatten() {
         let text = fs::read_to_string(file.path()).unwrap();
-        let mark = format!("// fault: {name}");
-        let lines = text.lines().enumerate().filter(|(_, line)| line.ends_with(&mark));
+        let is_marked = |line: &str| {
+            let names = line.split_once("// fault: ").map_or("", |parts| parts.1);
+            names.split(", ").any(|marked| marked == name)
+        };
+        let lines = text.lines().enumerate().filter(|(_, line)| is_marked(line));
         places.extend(lines.map(|(at, _)| format!("broken/src/{}:{}", file.file_name().display(), at + 1)));
     }
     places

@@ -42,3 +42,23 @@ fn faults_of_local_memory_votes_and_loops_are_found() {
         launch(correct).unwrap_or_else(|error| panic!("{correct}: {error}"));
     }
 }
+
+/// What a kernel does with its parameter, a tensor map that is aligned like this.
+fn launch_with_map(align: u32) -> Result<()> {
+    let module = Module::parse(&format!(
+        ".version 8.0\n.target sm_90a\n.address_size 64\n\
+        .visible .entry k(.param .b32 first, .param .align {align} .b8 map[128])\n{{\n.shared .align 128 .b8 tile[128];\n\
+        .reg .b64 %rd<2>;\n.reg .b32 %r<2>;\nmov.b64 %rd1, map;\nmov.b32 %r1, 0;\n.loc 1 7 1\n\
+        cp.async.bulk.tensor.1d.global.shared::cta.tile.bulk_group [%rd1, {{%r1}}], [tile];\nret;\n}}\n.file 1 \"text.rs\"\n"
+    ))?;
+    module.launch(&Device::new(Arch::Sm90a), "k", LaunchConfig::default(), &[&[0; 4], &[0; 128]]).map(drop)
+}
+
+#[test]
+fn a_tensor_map_off_its_alignment_is_found() {
+    let error = launch_with_map(16).unwrap_err().to_string();
+    assert!(error.contains("is not aligned to 64 bytes") && error.contains("(text.rs:7)"), "{error}");
+    // Aligned, it is looked at, and is no map.
+    let error = launch_with_map(64).unwrap_err().to_string();
+    assert!(error.contains("there is no tensor map"), "{error}");
+}

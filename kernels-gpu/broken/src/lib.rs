@@ -39,8 +39,39 @@ macro_rules! pair {
     };
 }
 
+/// The same for bodies that take a tensor map too, and run on sm_90.
+#[cfg(target_feature = "sm_90a")]
+macro_rules! hopper_pair {
+    ($($broken:ident, $correct:ident: $body:ident;)+) => {
+        $(
+            /// With the fault.
+            ///
+            /// # Safety
+            /// A block of `WARPGROUP` threads with the shared memory of `HOPPER`; `out` has a word for each thread; the map is of
+            /// `TENSOR_ROWS` rows of f16 numbers as long as those of a factor, in boxes of a factor.
+            #[cuda_std::kernel(max_threads = layout::broken::WARPGROUP)]
+            pub unsafe fn $broken(out: *mut u32, map: TensorMap) {
+                // SAFETY: nothing makes it right: the emulator stops it.
+                unsafe { $body::<true>(out, map) }
+            }
+
+            /// Without the fault.
+            ///
+            /// # Safety
+            /// As for the other one.
+            #[cuda_std::kernel(max_threads = layout::broken::WARPGROUP)]
+            pub unsafe fn $correct(out: *mut u32, map: TensorMap) {
+                // SAFETY: as required of the caller.
+                unsafe { $body::<false>(out, map) }
+            }
+        )+
+    };
+}
+
 pub mod barriers;
 pub mod copies;
+#[cfg(target_feature = "sm_90a")]
+pub mod hopper;
 pub mod mbarriers;
 pub mod memory;
 pub mod warps;

@@ -1,5 +1,7 @@
 //! What the deliberately broken kernels and their tests agree on.
 
+use crate::descriptor::{Major, Operand};
+use crate::dtype::Dtype;
 use crate::smem::SmemLayout;
 use crate::swizzle::Swizzle;
 
@@ -30,4 +32,25 @@ pub const ARRIVALS: u32 = THREADS;
 pub const MAP: SmemLayout = SmemLayout::new()
     .region("tile", TILE_ROWS * TILE_SWIZZLE.row_bytes(), TILE_SWIZZLE.period_bytes())
     .stages("words", STAGES, WORDS * 4, 16)
+    .region("barrier", 8, 8);
+
+/// Threads of the kernels of sm_90: a warpgroup.
+pub const WARPGROUP: u32 = 128;
+
+/// How the factors of `wgmma` are stored, each of 64 x 64 numbers.
+pub const FACTOR: Operand = Operand::new(Dtype::F16, Major::K, Swizzle::B128, FACTOR_ROWS);
+/// Rows of a factor, and numbers in each.
+pub const FACTOR_ROWS: u32 = 64;
+/// The size of a factor.
+pub const FACTOR_BYTES: u32 = FACTOR.tile_bytes(FACTOR_ROWS);
+/// Instructions along K.
+pub const FACTOR_STEPS: usize = (FACTOR_ROWS / FACTOR.k_step_elems()) as usize;
+
+/// Rows of the tensor of the tensor map: two factors, one under the other.
+pub const TENSOR_ROWS: u32 = 2 * FACTOR_ROWS;
+
+/// The map of the kernels of sm_90.
+pub const HOPPER: SmemLayout = SmemLayout::new()
+    .region("a", FACTOR_BYTES, Swizzle::B128.period_bytes())
+    .region("b", FACTOR_BYTES, Swizzle::B128.period_bytes())
     .region("barrier", 8, 8);
