@@ -72,7 +72,7 @@ const CASES: &[Case] = &[
     hopper("product_wait", "the first is asynchronous and not waited for"),
     hopper("product_warps", "other warps of the warpgroup have exited and did not execute it"),
     hopper("bytes_many", "8192 of 8208 expected bytes"),
-    hopper("bytes_few", "the first is asynchronous and not waited for"),
+    hopper("bytes_few", "no synchronisation orders them"),
     hopper("box_wait", "the first is asynchronous and not waited for"),
     hopper("box_parity", "the first is asynchronous and not waited for"),
     hopper("box_reuse", "no synchronisation orders them"),
