@@ -29,6 +29,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Arc<Program>>> {
         files,
         rust: (0, 0),
         opcodes: HashMap::new(),
+        panics: HashSet::new(),
     };
     parser.module()
 }
@@ -78,6 +79,8 @@ pub(super) struct Parser<'a> {
     pub(super) rust: (u32, u32),
     /// One allocation for each opcode of the text.
     opcodes: HashMap<&'a str, Arc<str>>,
+    /// The functions that never return.
+    pub(super) panics: HashSet<&'a str>,
 }
 
 impl<'a> Parser<'a> {
@@ -154,12 +157,14 @@ impl<'a> Parser<'a> {
                     let line = self.lexer.line();
                     match self.word("a declaration")? {
                         ".shared" => self.shared_variable()?,
+                        ".func" => self.function()?,
                         other => return self.unsupported(line, &format!(".extern {other}"), ""),
                     }
                 }
                 Token::Word(".shared") => self.shared_variable()?,
                 Token::Word(".global" | ".const") => self.unusable_variable()?,
                 Token::Word(".file") => self.file()?,
+                Token::Word(".func") => self.function()?,
                 Token::Word(".entry") => programs.push(Arc::new(self.entry()?)),
                 Token::Word(".section") => self.section()?,
                 Token::Word(other) => return self.unsupported(line, other, ""),
