@@ -6,9 +6,10 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use layout::FAMILIES;
 
-/// The device crates: the kernel families, the ladder of `docs/wgmma.md`, and the probes of the PTX wrappers.
+/// The device crates: the kernel families, the ladder of `docs/wgmma.md`, the probes of the PTX wrappers and the kernels with
+/// faults.
 pub(crate) fn device_crates() -> impl Iterator<Item = &'static str> {
-    FAMILIES.into_iter().chain(["ladder", "probes"])
+    FAMILIES.into_iter().chain(["ladder", "probes", "broken"])
 }
 
 /// The root of the workspace.
