@@ -360,12 +360,19 @@ pub(crate) fn check_every_way<A: Stored, B: Stored, D: Stored>(
     })
 }
 
-/// Whether contiguous operands of the case have rows on 16-byte boundaries.
+/// Whether contiguous operands of the case have rows on 16-byte boundaries, both of them.
 pub(crate) fn is_aligned<A: Float, B: Float>(case: &Case) -> bool {
+    aligned_operands::<A, B>(case) == [true, true]
+}
+
+/// Whether contiguous A and B of the case have rows on 16-byte boundaries.
+pub(crate) fn aligned_operands<A: Float, B: Float>(case: &Case) -> [bool; 2] {
     let problem = case.problem::<A, B, f32>();
     let aligned = |[batch, rows, columns]: [usize; 3], element_bytes: usize| {
         (batch * rows <= 1) || (columns * element_bytes).is_multiple_of(16)
     };
-    aligned(problem.a_shape(case.layout), A::DTYPE.size_bytes())
-        && aligned(problem.b_shape(case.layout), B::DTYPE.size_bytes())
+    [
+        aligned(problem.a_shape(case.layout), A::DTYPE.size_bytes()),
+        aligned(problem.b_shape(case.layout), B::DTYPE.size_bytes()),
+    ]
 }

@@ -8,7 +8,8 @@ use tests::guard::Guarded;
 
 use crate::Trials;
 use crate::case::{
-    Case, Expected, Inputs, OnDevice, Outcome, Placement, Stored, Way, check, for_each_way, is_aligned, run, tensor_mut,
+    Case, Expected, Inputs, OnDevice, Outcome, Placement, Stored, Way, aligned_operands, check, for_each_way, run,
+    tensor_mut,
 };
 
 /// Lists the trials.
@@ -116,8 +117,8 @@ fn chosen<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
         let inputs = Inputs::<T, T, T>::normal(&case, 16);
         let placement = Placement::contiguous::<T, T, T>(&case);
         for max_workspace_bytes in [0, 64 << 20] {
-            let aligned = is_aligned::<T, T>(&case);
-            let problem = GemmProblem { a_aligned: aligned, b_aligned: aligned, ..case.problem::<T, T, T>() };
+            let [a_aligned, b_aligned] = aligned_operands::<T, T>(&case);
+            let problem = GemmProblem { a_aligned, b_aligned, ..case.problem::<T, T, T>() };
             let options = GemmOptions { max_workspace_bytes, ..GemmOptions::new(layout) };
             let plan = GemmPlan::new(gpu, &problem, &options)?;
             if !plan.to_string().contains(plan.variant().name) || plan.workspace_bytes() > max_workspace_bytes {

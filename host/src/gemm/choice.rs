@@ -74,8 +74,9 @@ impl Choice {
 
     /// How long it takes, in cycles.
     ///
-    /// The blocks of one multiprocessor share its rate; each round of blocks pays for filling and emptying its pipeline. Copies
-    /// and the sums of parts run at the speed of the memory. The constants are rounded measurements on an H100.
+    /// The blocks of one multiprocessor share its rate, which fewer than fill it do not reach; each round of blocks pays for
+    /// filling and emptying its pipeline. Copies and the sums of parts run at the speed of the memory. The constants are rounded
+    /// measurements on an H100.
     fn cycles(&self, problem: &GemmProblem, multiprocessors: u32) -> f64 {
         const ROUND: f64 = 2000.0;
         const LAUNCH: f64 = 3000.0;
@@ -84,7 +85,7 @@ impl Choice {
         let tile = self.row.tile;
         let k_tiles = (self.split_k.min(k.max(1))).div_ceil(tile.k) as f64;
         let block = (tile.m * tile.n * tile.k) as f64 * k_tiles / f64::from(self.row.products_per_cycle);
-        let on_one = f64::from(self.blocks.div_ceil(multiprocessors));
+        let on_one = f64::from(self.blocks.div_ceil(multiprocessors).max(self.row.min_blocks));
         let rounds = f64::from(self.blocks.div_ceil(multiprocessors * self.row.min_blocks));
         let mut cycles = on_one * block + rounds * ROUND;
         for (pack, mn, dtype) in [(self.packs[0], m, problem.a), (self.packs[1], n, problem.b)] {
