@@ -16,7 +16,8 @@
 //! | `work` | which tile a block computes |
 #![cfg(target_arch = "nvptx64")]
 #![no_std]
-#![feature(abi_gpu_kernel, asm_experimental_arch)]
+#![feature(abi_gpu_kernel)]
+#![cfg_attr(target_feature = "sm_90a", feature(asm_experimental_arch))]
 #![allow(
     clippy::needless_range_loop,
     reason = "an index into a register array selects fragments, rows or columns too, and LLVM unrolls loops over numbers best"

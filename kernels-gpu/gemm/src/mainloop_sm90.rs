@@ -120,6 +120,7 @@ impl<'a, const ROW: usize> Tiling<'a, ROW> {
             m_tiles: args.m.div_ceil(row.tile.m as u32 * row.cluster),
             n_tiles: args.n.div_ceil(row.tile.n as u32),
             splits: args.splits,
+            cluster: row.cluster,
         };
         let (index, step) = (thread::block_idx_x() / row.cluster, thread::grid_dim_x() / row.cluster);
         let end = schedule.blocks_per_batch() * args.batch;

@@ -30,6 +30,7 @@ impl Work {
             m_tiles: opaque(args.m).div_ceil(tile_m),
             n_tiles: args.n.div_ceil(tile_n),
             splits: args.splits,
+            cluster: 1,
         };
         let BlockWork { batch, split, m_tile, n_tile } = schedule.work(opaque(thread::block_idx_x()));
         Self { batch, split, first_row: m_tile * tile_m, first_column: n_tile * tile_n }

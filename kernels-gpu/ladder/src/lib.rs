@@ -11,7 +11,7 @@
 //! | `tile` | what they share: operands, accumulators to memory |
 #![cfg(target_arch = "nvptx64")]
 #![no_std]
-#![feature(abi_gpu_kernel, asm_experimental_arch)]
+#![cfg_attr(target_feature = "sm_90a", feature(abi_gpu_kernel, asm_experimental_arch))]
 #![allow(improper_gpu_kernel_arg, reason = "the argument struct is repr(C) and plain data")]
 
 // The panic handler, which is all that other architectures have.

@@ -13,6 +13,8 @@ pub struct Schedule {
     pub n_tiles: u32,
     /// Parts that k is cut into.
     pub splits: u32,
+    /// Blocks that compute what counts as one tile here, each some of its rows.
+    pub cluster: u32,
 }
 
 /// What one block does.
@@ -39,10 +41,11 @@ impl Schedule {
     pub const fn work(self, index: u32) -> BlockWork {
         let (matrix, tile) = div_rem(index, self.m_tiles * self.n_tiles);
         let (batch, split) = div_rem(matrix, self.splits);
-        let (group, in_group) = div_rem(tile, GROUP_ROWS * self.n_tiles);
-        let first_row = group * GROUP_ROWS;
+        let group_rows = GROUP_ROWS / self.cluster;
+        let (group, in_group) = div_rem(tile, group_rows * self.n_tiles);
+        let first_row = group * group_rows;
         let rows_left = self.m_tiles - first_row;
-        let rows = if rows_left < GROUP_ROWS { rows_left } else { GROUP_ROWS };
+        let rows = if rows_left < group_rows { rows_left } else { group_rows };
         let (n_tile, row) = div_rem(in_group, rows);
         BlockWork { batch, split, m_tile: first_row + row, n_tile }
     }
@@ -69,7 +72,7 @@ mod tests {
         for (m_tiles, n_tiles, splits) in
             [(1, 1, 1), (3, 5, 2), (8, 4, 1), (9, 7, 3), (17, 2, 1), (33, 3, 2), (1, 30, 4)]
         {
-            let schedule = Schedule { m_tiles, n_tiles, splits };
+            let schedule = Schedule { m_tiles, n_tiles, splits, cluster: 1 + m_tiles % 2 };
             let blocks = 3 * schedule.blocks_per_batch();
             let works: HashSet<BlockWork> = (0..blocks).map(|index| schedule.work(index)).collect();
             assert_eq!(works.len(), blocks as usize);

@@ -232,7 +232,8 @@ impl GemmVariant {
         let clusters = batch.checked_mul(m_tiles)?.checked_mul(n_tiles)?.checked_mul(splits)?;
         let blocks = clusters.checked_mul(cluster)?;
         let blocks = i32::try_from(blocks).ok()? as u32;
-        Some((Schedule { m_tiles: m_tiles as u32, n_tiles: n_tiles as u32, splits: splits as u32 }, blocks))
+        let (m_tiles, n_tiles, splits) = (m_tiles as u32, n_tiles as u32, splits as u32);
+        Some((Schedule { m_tiles, n_tiles, splits, cluster: self.cluster }, blocks))
     }
 }
 
@@ -351,7 +352,8 @@ const SMALL: Shape = shape([64, 64, 64], 3, [2, 2], 2, 580);
 const FLAT: Shape = shape([16, 128, 64], 4, [1, 4], 2, 290);
 /// Operands of any alignment.
 const ANY: Shape = shape([64, 64, 32], 2, [2, 2], 2, 125);
-/// FP8, large problems (on Hopper `mma.sync` of FP8 runs at less than the rate of 16-bit types); with sums at two levels too, which take twice the registers.
+/// FP8, large problems (on Hopper `mma.sync` of FP8 runs at less than the rate of 16-bit types); with sums at two levels too,
+/// which take twice the registers.
 const MEDIUM_8BIT: Shape = shape([128, 128, 128], 3, [2, 4], 1, 620);
 /// FP8, small problems.
 const SMALL_8BIT: Shape = shape([64, 64, 128], 3, [2, 2], 2, 480);
