@@ -242,7 +242,7 @@ pub(crate) fn visit(op: &mut Op, mut visit: impl FnMut(Role, Operand<'_>)) {
         | Op::Fence { .. }
         | Op::Branch { .. }
         | Op::Exit
-        | Op::Trap => {}
+        | Op::Trap { .. } => {}
     }
 }
 
