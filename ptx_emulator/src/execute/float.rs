@@ -96,6 +96,15 @@ pub(super) fn singles(r: &mut Registers, op: FloatOp, (ftz, saturate): (bool, bo
         FloatOp::Sub => two(r, m, d, s, mask, |a, b| a - b),
         FloatOp::Mul => two(r, m, d, s, mask, |a, b| a * b),
         FloatOp::Fma => three(r, m, d, s, mask, f32::mul_add),
+        FloatOp::FmaDown => three(r, m, d, s, mask, crate::float::directed::fma_down),
+        FloatOp::Copysign => {
+            let (a, b) = (r.word(s[0]), r.word(s[1]));
+            let mut out = [0; LANES];
+            for lane in 0..LANES {
+                out[lane] = b[lane] & 0x7FFF_FFFF | a[lane] & 1 << 31;
+            }
+            r.set_word(d, &out, mask);
+        }
         FloatOp::Div => two(r, m, d, s, mask, |a, b| a / b),
         FloatOp::Min { nan: false } => two(r, m, d, s, mask, min_f32),
         FloatOp::Max { nan: false } => two(r, m, d, s, mask, max_f32),
@@ -141,6 +150,7 @@ pub(super) fn doubles(r: &mut Registers, op: FloatOp, d: D, s: [D; 3], mask: u32
             FloatOp::Div => bits_f64(a / b),
             FloatOp::Min { .. } => bits_f64(number(a, b, true)),
             FloatOp::Max { .. } => bits_f64(number(a, b, false)),
+            FloatOp::Copysign => b.copysign(a).to_bits(),
             FloatOp::Abs => a.abs().to_bits(),
             FloatOp::Neg => (-a).to_bits(),
             FloatOp::Sqrt => bits_f64(a.sqrt()),
