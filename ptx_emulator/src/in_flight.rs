@@ -27,6 +27,8 @@ struct Tag {
     /// The line of the PTX.
     line: u32,
     role: Role,
+    /// The register is not one of the instruction, but has the value of one.
+    moved: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +59,11 @@ impl InFlight {
         }
     }
 
+    fn clear(&mut self, slot: W) {
+        self.tags[slot.0 as usize] = None;
+        self.tagged.retain(|&tagged| tagged != slot);
+    }
+
     /// Refuses an instruction, other than a `wgmma`, that touches a register in use; `operands` are its registers, and
     /// whether they are written.
     pub(crate) fn check(&mut self, op: &Op, operands: &[(Reg, bool)]) -> Result<(), Box<Fault>> {
@@ -66,13 +73,23 @@ impl InFlight {
         if let Op::Int32 { op: IntOp::Mov, d, s } = *op
             && let Some(tag @ Tag { role: Role::Accumulator { .. }, .. }) = self.tag(s[0])
         {
-            self.set(d, tag);
+            // Back into the register itself changes nothing.
+            if self.tag(d).is_none_or(|there| there.moved) {
+                self.set(d, Tag { moved: true, ..tag });
+            }
             return Ok(());
         }
         let mut fault = None;
-        for &(register, writes) in operands {
+        // A register that is read and written is read first.
+        let reads = operands.iter().filter(|operand| !operand.1);
+        for &(register, writes) in reads.chain(operands.iter().filter(|operand| operand.1)) {
             let (Reg::W(slot) | Reg::H(slot)) = register else { continue };
             let Some(tag) = self.tag(slot) else { continue };
+            if tag.moved && writes {
+                // Another name of the value, which is not needed any more.
+                self.clear(slot);
+                continue;
+            }
             fault = fault.take().or(match tag.role {
                 Role::Factor if !writes => None,
                 Role::Factor => Some(format!("overwrites a register that the wgmma in PTX line {} reads", tag.line)),
@@ -98,7 +115,7 @@ impl InFlight {
                          waited for"
                     )));
                 }
-                _ => self.set(slot, Tag { group, line, role: accumulator }),
+                _ => self.set(slot, Tag { group, line, role: accumulator, moved: false }),
             }
         }
         let WgmmaA::Registers(a) = wgmma.a else { return Ok(()) };
@@ -109,7 +126,7 @@ impl InFlight {
                         "its factor is an accumulator of the wgmma in PTX line {line}, which no wgmma.wait_group waited for"
                     )));
                 }
-                _ => self.set(slot, Tag { group, line, role: Role::Factor }),
+                _ => self.set(slot, Tag { group, line, role: Role::Factor, moved: false }),
             }
         }
         Ok(())

@@ -19,6 +19,9 @@ fn bits_f64(value: f64) -> u64 {
     if bits & !(1 << 63) > 0x7FF0_0000_0000_0000 { 0x7FFF_FFFF_FFFF_FFFF } else { bits }
 }
 
+/// The sign of an f32.
+const SIGN: u32 = 1 << 31;
+
 /// What `.ftz` and `.sat` do to an instruction.
 #[derive(Clone, Copy)]
 struct Modes {
@@ -98,12 +101,9 @@ pub(super) fn singles(r: &mut Registers, op: FloatOp, (ftz, saturate): (bool, bo
         FloatOp::Fma => three(r, m, d, s, mask, f32::mul_add),
         FloatOp::FmaDown => three(r, m, d, s, mask, crate::float::directed::fma_down),
         FloatOp::Copysign => {
-            let (a, b) = (r.word(s[0]), r.word(s[1]));
-            let mut out = [0; LANES];
-            for lane in 0..LANES {
-                out[lane] = b[lane] & 0x7FFF_FFFF | a[lane] & 1 << 31;
-            }
-            r.set_word(d, &out, mask);
+            let (from, to) = (*r.word(s[0]), *r.word(s[1]));
+            let of = |lane: usize| to[lane] & !SIGN | from[lane] & SIGN;
+            r.set_word(d, &std::array::from_fn(of), mask);
         }
         FloatOp::Div => two(r, m, d, s, mask, |a, b| a / b),
         FloatOp::Min { nan: false } => two(r, m, d, s, mask, min_f32),
