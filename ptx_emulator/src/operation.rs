@@ -534,7 +534,10 @@ pub(crate) enum Op {
         target: u32,
     },
     Exit,
-    Trap,
+    /// `panics`: by a call of a function that never returns.
+    Trap {
+        panics: bool,
+    },
 }
 
 impl Op {
@@ -559,7 +562,7 @@ impl Op {
             }
             Op::Wmma(_) | Op::Mma(_) => Class::TensorCore,
             Op::Hopper(hopper) => hopper.class(),
-            Op::Branch { .. } | Op::Exit | Op::Trap => Class::Branch,
+            Op::Branch { .. } | Op::Exit | Op::Trap { .. } => Class::Branch,
         }
     }
 }

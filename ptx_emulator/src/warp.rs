@@ -121,7 +121,10 @@ impl Warp {
                     self.paths.exit(path, mask);
                     return Ok(None);
                 }
-                Op::Trap => return Err((at, Fault::warp(format!("the lanes {mask:#010x} trap")))),
+                Op::Trap { panics } => {
+                    let what = if panics { "panic" } else { "trap" };
+                    return Err((at, Fault::warp(format!("the lanes {mask:#010x} {what}"))));
+                }
                 ref op => {
                     if let Some(named) = self.required(op, mask).map_err(|fault| (at, fault))? {
                         let missing = named & self.paths.alive & !mask;

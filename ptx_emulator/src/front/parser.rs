@@ -1,6 +1,6 @@
 //! Directives, scopes, bodies: the text of a module to its programs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::lexer::{Lexer, Token};
@@ -28,6 +28,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Arc<Program>>> {
         files,
         rust: (0, 0),
         opcodes: HashMap::new(),
+        panics: HashSet::new(),
     };
     parser.module()
 }
@@ -75,6 +76,8 @@ pub(super) struct Parser<'a> {
     pub(super) rust: (u32, u32),
     /// One allocation for each opcode of the text.
     opcodes: HashMap<&'a str, Arc<str>>,
+    /// The functions that never return.
+    pub(super) panics: HashSet<&'a str>,
 }
 
 impl<'a> Parser<'a> {
@@ -151,11 +154,13 @@ impl<'a> Parser<'a> {
                     let line = self.lexer.line();
                     match self.word("a declaration")? {
                         ".shared" => self.shared_variable()?,
+                        ".func" => self.function()?,
                         other => return self.unsupported(line, &format!(".extern {other}"), ""),
                     }
                 }
                 Token::Word(".shared") => self.shared_variable()?,
                 Token::Word(".file") => self.file()?,
+                Token::Word(".func") => self.function()?,
                 Token::Word(".entry") => programs.push(Arc::new(self.entry()?)),
                 Token::Word(".section") => self.section()?,
                 Token::Word(other) => return self.unsupported(line, other, ""),

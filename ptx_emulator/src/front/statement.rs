@@ -21,6 +21,11 @@ impl<'a> Parser<'a> {
     }
 
     pub(super) fn statement(&mut self, guard: Option<Test>, opcode: &'a str, line: u32) -> Result<()> {
+        if matches!(opcode, "call" | "call.uni") {
+            let op = self.call(opcode, line)?;
+            self.push(opcode, Instruction { guard, op, meet: 0, line, rust: self.rust });
+            return Ok(());
+        }
         let mut operands = Vec::new();
         if !self.has(';') {
             loop {

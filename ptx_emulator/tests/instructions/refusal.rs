@@ -52,6 +52,9 @@ fn text_that_is_not_ptx_is_an_error_with_a_line() {
         (".entry k() {\nL:\nL:\n}", 3),
         (".entry k() { .reg .b32 %r<99999999999>; }", 1),
         (".entry k() { .reg .b32 a; mov.b32 a, 0f12; }", 1),
+        (".func f(.param .b32 x) { ret; }", 1),
+        (".func f() { ret; }", 1),
+        (".func f() .noreturn {", 1),
         (".shared .align 3 .b8 x[4];", 1),
         (".shared .align 4 .b8 x[4];\n.shared .align 4 .b8 x[4];", 2),
     ] {
