@@ -107,9 +107,17 @@ pub(crate) enum FloatOp {
     Sub,
     Mul,
     Fma,
+    /// Rounded towards minus infinity; f32 only.
+    FmaDown,
+    /// The sign of the first on the second.
+    Copysign,
     Div,
-    Min { nan: bool },
-    Max { nan: bool },
+    Min {
+        nan: bool,
+    },
+    Max {
+        nan: bool,
+    },
     Abs,
     Neg,
     Sqrt,

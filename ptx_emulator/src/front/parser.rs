@@ -24,6 +24,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Arc<Program>>> {
         lexer: Lexer::new(text),
         names: Names::new(),
         variables: HashMap::new(),
+        unusable: HashSet::new(),
         kernel: Kernel::default(),
         files,
         rust: (0, 0),
@@ -71,6 +72,8 @@ pub(super) struct Parser<'a> {
     pub(super) lexer: Lexer<'a>,
     pub(super) names: Names<'a>,
     variables: HashMap<&'a str, Variable>,
+    /// Variables of the module in global and constant memory, which no kernel may name.
+    pub(super) unusable: HashSet<&'a str>,
     pub(super) kernel: Kernel<'a>,
     files: Arc<Vec<(u32, Arc<str>)>>,
     pub(super) rust: (u32, u32),
@@ -159,6 +162,7 @@ impl<'a> Parser<'a> {
                     }
                 }
                 Token::Word(".shared") => self.shared_variable()?,
+                Token::Word(".global" | ".const") => self.unusable_variable()?,
                 Token::Word(".file") => self.file()?,
                 Token::Word(".func") => self.function()?,
                 Token::Word(".entry") => programs.push(Arc::new(self.entry()?)),
@@ -235,6 +239,16 @@ impl<'a> Parser<'a> {
                 return Ok((word, bytes, align.max(element)));
             }
         }
+    }
+
+    /// A variable in global or constant memory, with its initial value. Compilers leave some that no kernel names.
+    fn unusable_variable(&mut self) -> Result<()> {
+        let (name, ..) = self.variable()?;
+        self.unusable.insert(name);
+        while self.lexer.peek() != Token::End && !self.has(';') {
+            self.lexer.take();
+        }
+        Ok(())
     }
 
     fn shared_variable(&mut self) -> Result<()> {
