@@ -57,12 +57,14 @@ pub struct Rule {
     pub fraction_bits: i32,
     /// Bits of the result below its leading one, where those are fewer than f32 has.
     pub result_bits: Option<i32>,
+    /// The result is rounded again, to a shorter type: its last bit tells that something was cut off behind it.
+    pub is_rounded_again: bool,
 }
 
 /// Adds the product of A and B to C, each of its elements the sum of one instruction. The exponents of the factors' type
 /// begin at `lowest`.
 pub fn multiply<const K: usize, const N: usize>(a: &[[f32; K]], b: &[[f32; N]; K], c: &mut [[f32; N]], lowest: i32) {
-    multiply_by(Rule { lowest, fraction_bits: FRACTION_BITS, result_bits: None }, a, b, c);
+    multiply_by(Rule { lowest, fraction_bits: FRACTION_BITS, result_bits: None, is_rounded_again: false }, a, b, c);
 }
 
 /// [`multiply`] in any precision.
@@ -83,7 +85,7 @@ fn multiply_avx2<const K: usize, const N: usize>(rule: Rule, a: &[[f32; K]], b: 
 
 #[inline(always)]
 fn multiply_inline<const K: usize, const N: usize>(rule: Rule, a: &[[f32; K]], b: &[[f32; N]; K], c: &mut [[f32; N]]) {
-    let Rule { lowest, fraction_bits, result_bits } = rule;
+    let Rule { lowest, fraction_bits, result_bits, is_rounded_again } = rule;
     let mut exponents = [[0; N]; K];
     let mut wide = [[0.0; N]; K];
     for k in 0..K {
@@ -117,7 +119,9 @@ fn multiply_inline<const K: usize, const N: usize>(rule: Rule, a: &[[f32; K]], b
         for n in 0..N {
             // A power of two: exact.
             let sum = sums[n] / scales[n];
-            c[n] = if sum.is_nan() { NAN } else { truncate(result_bits.map_or(sum, |bits| cut(sum, bits))) };
+            let result = truncate(result_bits.map_or(sum, |bits| cut(sum, bits)));
+            let is_cut = is_rounded_again && f64::from(result) != sum;
+            c[n] = if sum.is_nan() { NAN } else { f32::from_bits(result.to_bits() | u32::from(is_cut)) };
         }
     }
 }
