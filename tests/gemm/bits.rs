@@ -30,7 +30,7 @@ const PLACEMENTS: [(&str, Place); 8] = [
     ("rows_far_apart", (|p| spread(p, 24), true)),
     ("odd_leading_dimensions_of_a_and_b", (|p| Placement { a: wider(p.a, 3), b: wider(p.b, 5), ..p }, false)),
     ("odd_leading_dimensions_of_c_and_d", (|p| Placement { c: wider(p.c, 7), d: wider(p.d, 1), ..p }, true)),
-    ("rows_in_reverse", (|p| Placement { a: reversed(p.a), b: reversed(p.b), d: reversed(p.d), ..p }, true)),
+    ("rows_in_reverse", (|p| Placement { a: reversed(p.a), b: reversed(p.b), d: reversed(p.d), ..p }, false)),
 ];
 
 /// Rows with `gap` elements of something else after each, and batch entries with twice that.

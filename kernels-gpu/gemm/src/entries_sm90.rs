@@ -21,14 +21,14 @@ macro_rules! entry {
         /// GEMM kernel of the row of this name.
         ///
         /// # Safety
-        /// Block, cluster and dynamic shared memory are the row's, the grid is whole clusters; `args` describes tensors that the
-        /// row takes, and `a` and `b` are maps of its operands with the row's boxes. So is `d` of D where its elements are 16-bit
-        /// numbers in aligned rows; else it is any map.
+        /// Block, cluster and dynamic shared memory are the row's, the grid is whole clusters; `args` describes tensors
+        /// that the row takes, and `a` and `b` are maps of its operands with the row's boxes. So is `d` of D where its
+        /// elements are 16-bit numbers in aligned rows; else it is any map.
         #[kernel(
-                                    max_threads = GEMM[row_index(stringify!($name))].threads(),
-                                    min_blocks = GEMM[row_index(stringify!($name))].min_blocks,
-                                    cluster = GEMM[row_index(stringify!($name))].cluster
-                                )]
+            max_threads = GEMM[row_index(stringify!($name))].threads(),
+            min_blocks = GEMM[row_index(stringify!($name))].min_blocks,
+            cluster = GEMM[row_index(stringify!($name))].cluster
+        )]
         pub unsafe fn $name(a: TensorMap, b: TensorMap, d: TensorMap, args: GemmArgs) {
             const ROW: usize = row_index(stringify!($name));
             const VARIANT: GemmVariant = GEMM[ROW];

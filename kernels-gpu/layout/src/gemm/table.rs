@@ -391,9 +391,9 @@ const MIDDLE: Shape = shape([128, 192, 64], 4, [8, 1], 1, 1600);
 /// The same, further.
 const SQUARE: Shape = shape([128, 128, 64], 6, [8, 1], 1, 1400);
 /// Small problems.
-const LOW: Shape = shape([64, 128, 64], 8, [4, 1], 1, 900);
+const LOW: Shape = shape([64, 128, 64], 8, [4, 1], 1, 1000);
 /// The smallest; as many bytes in flight as fit, which is what few blocks live on.
-const LEAST: Shape = shape([64, 64, 64], 12, [4, 1], 1, 550);
+const LEAST: Shape = shape([64, 64, 64], 12, [4, 1], 1, 850);
 /// FP8: the bytes of [`WIDE`].
 const WIDE_8BIT: Shape = shape([128, 256, 128], 3, [8, 1], 1, 3600);
 /// FP8 with sums at two levels, which take twice the registers.
