@@ -35,7 +35,7 @@ fn encode(value: f64, fraction_bits: u32, bias: i32) -> u8 {
     let exponent = ((value.to_bits() >> 52 & 0x7ff) as i32 - 1023).max(1 - bias);
     // At least 2^fraction_bits for a normal value, which carries into the exponent.
     let fraction = (value.abs() / f64::from(exponent - fraction_bits as i32).exp2()) as u8;
-    sign | (((exponent + bias - 1) as u8) << fraction_bits) + fraction
+    sign | ((((exponent + bias - 1) as u8) << fraction_bits) + fraction)
 }
 
 impl F8E4M3 {
