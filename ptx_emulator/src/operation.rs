@@ -1,7 +1,6 @@
 //! The typed instructions and their operands.
 
 mod hopper;
-mod registers;
 
 pub(crate) use crate::conversion::{Cvt, Round, Type};
 pub(crate) use hopper::{Bulk, Direction, GlobalSide, Hopper, Wgmma, WgmmaA};
@@ -107,9 +106,17 @@ pub(crate) enum FloatOp {
     Sub,
     Mul,
     Fma,
+    /// Rounded towards minus infinity; f32 only.
+    FmaDown,
+    /// The sign of the first on the second.
+    Copysign,
     Div,
-    Min { nan: bool },
-    Max { nan: bool },
+    Min {
+        nan: bool,
+    },
+    Max {
+        nan: bool,
+    },
     Abs,
     Neg,
     Sqrt,

@@ -9,7 +9,10 @@ impl<'a> Parser<'a> {
     /// `.func name() .noreturn`, declared or defined.
     pub(super) fn function(&mut self) -> Result<()> {
         let line = self.lexer.line();
-        let name = self.word("the name of a function")?;
+        let Token::Word(name) = self.lexer.take().0 else {
+            // A value that it returns stands before its name.
+            return self.unsupported(line, ".func", "of parameters, or that returns");
+        };
         let mut known = self.has('(') && self.has(')');
         let mut returns = true;
         loop {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::lexer::{Lexer, Token};
 use super::names::{Names, RegKind, Slots, place};
 use super::operand::{Operand, Symbol, SymbolSpace, number};
-use crate::control;
 use crate::error::{Error, Result};
 use crate::fences;
 use crate::program::{Instruction, Op, Order, Param, Program, Space};
+use crate::{allocate, control};
 
 /// Scopes in scopes, and vectors in vectors, that the front follows.
 const MAX_DEPTH: usize = 64;
@@ -24,6 +24,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Arc<Program>>> {
         lexer: Lexer::new(text),
         names: Names::new(),
         variables: HashMap::new(),
+        unusable: HashSet::new(),
         kernel: Kernel::default(),
         files,
         rust: (0, 0),
@@ -71,6 +72,8 @@ pub(super) struct Parser<'a> {
     pub(super) lexer: Lexer<'a>,
     pub(super) names: Names<'a>,
     variables: HashMap<&'a str, Variable>,
+    /// Variables of the module in global and constant memory, which no kernel may name.
+    pub(super) unusable: HashSet<&'a str>,
     pub(super) kernel: Kernel<'a>,
     files: Arc<Vec<(u32, Arc<str>)>>,
     pub(super) rust: (u32, u32),
@@ -159,6 +162,7 @@ impl<'a> Parser<'a> {
                     }
                 }
                 Token::Word(".shared") => self.shared_variable()?,
+                Token::Word(".global" | ".const") => self.unusable_variable()?,
                 Token::Word(".file") => self.file()?,
                 Token::Word(".func") => self.function()?,
                 Token::Word(".entry") => programs.push(Arc::new(self.entry()?)),
@@ -235,6 +239,16 @@ impl<'a> Parser<'a> {
                 return Ok((word, bytes, align.max(element)));
             }
         }
+    }
+
+    /// A variable in global or constant memory, with its initial value. Compilers leave some that no kernel names.
+    fn unusable_variable(&mut self) -> Result<()> {
+        let (name, ..) = self.variable()?;
+        self.unusable.insert(name);
+        while self.lexer.peek() != Token::End && !self.has(';') {
+            self.lexer.take();
+        }
+        Ok(())
     }
 
     fn shared_variable(&mut self) -> Result<()> {
@@ -501,8 +515,9 @@ impl<'a> Parser<'a> {
             };
             program.code[at].op = Op::Branch { target };
         }
-        control::find_meeting_points(&mut program.code);
-        fences::find_unfenced(&mut program.code, kernel.slots.words);
+        let starts = control::block_starts(&program.code);
+        control::find_meeting_points(&mut program.code, &starts);
+        fences::find_unfenced(&mut program.code, &starts, kernel.slots.words);
         program.words = kernel.slots.words;
         program.doubles = kernel.slots.doubles;
         program.predicates = kernel.slots.predicates;
@@ -511,13 +526,17 @@ impl<'a> Parser<'a> {
         program.specials = kernel.slots.specials();
         program.local_bytes = kernel.local_bytes;
         program.shared_bytes = kernel.shared_bytes;
-        program.ordered = program.code.iter().any(|instruction| match &instruction.op {
-            Op::Atomic(atomic) => atomic.space != Space::Shared,
-            Op::Hopper(hopper) => hopper.is_ordered(),
-            Op::Load(access) | Op::Store(access) => access.order != Order::Weak && access.space != Space::Shared,
-            _ => false,
+        // The memory of accesses that other threads can wait for.
+        let mut signals = program.code.iter().filter_map(|instruction| match &instruction.op {
+            Op::Atomic(atomic) => Some(atomic.space),
+            Op::Hopper(hopper) if hopper.is_ordered() => Some(Space::Global),
+            Op::Load(access) | Op::Store(access) if access.order != Order::Weak => Some(access.space),
+            _ => None,
         });
+        (program.signals, program.ordered) =
+            (signals.clone().next().is_some(), signals.any(|space| space != Space::Shared));
         program.files = Arc::clone(&self.files);
+        allocate::allocate(&mut program, &starts);
         Ok(program)
     }
 }

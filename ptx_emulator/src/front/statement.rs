@@ -146,6 +146,9 @@ impl<'a> Parser<'a> {
         if let Some(symbol) = self.names.symbol(word) {
             return Ok(Operand::Symbol(symbol));
         }
+        if self.unusable.contains(word) {
+            return self.unsupported(line, word, "a variable of the module in global or constant memory");
+        }
         if word.starts_with('%') {
             return self.unsupported(line, word, "no register of this name is declared, nor known as a special one");
         }
