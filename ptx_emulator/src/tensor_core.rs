@@ -533,9 +533,8 @@ mod tests {
         // Sixteen times 1 + 2^-10 beside 2^25, whose last bit kept is 2^0.
         assert_eq!(sum(0x3c01_3c01, 33_554_432.0), 33_554_448.0);
         assert_eq!(sum(0x3bff_3bff, 33_554_432.0), 33_554_432.0, "each is below 1");
-        // 2^24 + 1.5 has no f32; it is cut off, towards zero.
-        let one = [[0x3e00; LANES], [0; LANES]];
-        let b = [std::array::from_fn(|lane| if lane % 4 == 0 { one[0][lane] } else { 0 }), one[1]];
+        // 2^24 + 3.5 has no f32; it is cut off, towards zero.
+        let b = [std::array::from_fn(|lane| if lane % 4 == 0 { 0x3e00 } else { 0 }), [0; LANES]];
         for sign in [1.0, -1.0] {
             let a = [[if sign > 0.0 { 0x3c00 } else { 0xbc00 }; LANES]; 4];
             let d = mma_m16n8k16(Half::F16, &a, &b, &[[sign * 16_777_218.0; LANES]; 4]);

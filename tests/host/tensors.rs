@@ -12,14 +12,14 @@ pub(crate) const TESTS: Tests = &[
     test("views_that_overlap_themselves_are_read_only", overlap),
     test("views_of_an_empty_buffer", empty),
     test("tensor_maps_of_what_tma_cannot_copy_are_refused", refused_maps),
-    test("tensor_maps_of_every_type_and_swizzle/f16", maps::<f16>).on_a_card("the driver encodes tensor maps"),
-    test("tensor_maps_of_every_type_and_swizzle/bf16", maps::<bf16>).on_a_card("the driver encodes tensor maps"),
-    test("tensor_maps_of_every_type_and_swizzle/f32", maps::<f32>).on_a_card("the driver encodes tensor maps"),
-    test("tensor_maps_of_every_type_and_swizzle/u32", maps::<u32>).on_a_card("the driver encodes tensor maps"),
-    test("tensor_maps_of_every_type_and_swizzle/i32", maps::<i32>).on_a_card("the driver encodes tensor maps"),
-    test("tensor_maps_of_every_type_and_swizzle/u16", maps::<u16>).on_a_card("the driver encodes tensor maps"),
-    test("tensor_maps_of_every_type_and_swizzle/u8", maps::<u8>).on_a_card("the driver encodes tensor maps"),
-    test("tensor_maps_of_one_to_five_dimensions", map_ranks).on_a_card("the driver encodes tensor maps"),
+    test("tensor_maps_of_every_type_and_swizzle/f16", maps::<f16>),
+    test("tensor_maps_of_every_type_and_swizzle/bf16", maps::<bf16>),
+    test("tensor_maps_of_every_type_and_swizzle/f32", maps::<f32>),
+    test("tensor_maps_of_every_type_and_swizzle/u32", maps::<u32>),
+    test("tensor_maps_of_every_type_and_swizzle/i32", maps::<i32>),
+    test("tensor_maps_of_every_type_and_swizzle/u16", maps::<u16>),
+    test("tensor_maps_of_every_type_and_swizzle/u8", maps::<u8>),
+    test("tensor_maps_of_one_to_five_dimensions", map_ranks),
 ];
 
 /// Elements of the buffer that views are cut from.
