@@ -56,6 +56,10 @@ impl Poison for F8E4M3 {
     fn poison() -> F8E4M3 {
         F8E4M3::from_bits(u8::MAX)
     }
+
+    fn bits(self) -> u32 {
+        self.to_bits().into()
+    }
 }
 
 impl Poison for F8E5M2 {
@@ -65,6 +69,10 @@ impl Poison for F8E5M2 {
 
     fn poison() -> F8E5M2 {
         F8E5M2::from_bits(u8::MAX)
+    }
+
+    fn bits(self) -> u32 {
+        self.to_bits().into()
     }
 }
 

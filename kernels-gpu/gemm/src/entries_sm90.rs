@@ -16,6 +16,7 @@ use crate::mainloop_sm90;
 /// ```
 ///
 /// A name that no row has does not compile.
+#[rustfmt::skip]
 macro_rules! entry {
     ($name:ident) => {
         /// GEMM kernel of the row of this name.
