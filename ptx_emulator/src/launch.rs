@@ -198,7 +198,7 @@ impl Module {
         Launch::new(program, device, config, params)?.run(None)
     }
 
-    /// [`launch`](Self::launch), with counts of what each instruction did. It takes some tenths longer.
+    /// [`launch`](Self::launch), with counts of what each instruction did.
     ///
     /// # Errors
     /// Those of [`launch`](Self::launch).
