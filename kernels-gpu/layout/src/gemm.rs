@@ -3,6 +3,7 @@
 //! `D = activation(alpha * A B + beta * C + bias)`, for each entry of a batch: A is m x k, B is k x n, C and D are m x n with
 //! contiguous rows, the bias has n elements. Sums over k are f32.
 
+mod beside;
 mod schedule;
 mod table;
 pub mod wgmma;
@@ -10,11 +11,9 @@ pub mod wgmma;
 use core::fmt;
 use core::str::FromStr;
 
+pub use beside::{PACK_8BIT, PACK_16BIT, PACK_TILE, PackKernel, SUM, SumKernel};
 pub use schedule::{BlockWork, Schedule};
-pub use table::{
-    GEMM, GemmTile, GemmUnit, GemmVariant, Operands, PACK_8BIT, PACK_16BIT, PACK_TILE, PackKernel, SUM, SumKernel,
-    row_index,
-};
+pub use table::{GEMM, GemmTile, GemmUnit, GemmVariant, Operands, row_index};
 
 use crate::descriptor::Major;
 

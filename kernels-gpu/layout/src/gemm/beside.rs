@@ -1,0 +1,74 @@
+//! The kernels beside the main ones: those that add up parts of sums, and those that copy operands.
+
+use super::{CHUNK_BYTES, GROUP};
+use crate::Dtype;
+use crate::smem::SmemLayout;
+
+/// The kernel that adds up the parts of sums over k.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SumKernel {
+    /// Name of the PTX entry.
+    pub name: &'static str,
+    /// Threads of a block, each of which stores [`GROUP`] columns of a row.
+    pub threads: u32,
+}
+
+/// The kernel that adds up the parts of sums over k.
+pub const SUM: SumKernel = SumKernel { name: "gemm_sum", threads: 256 };
+
+impl SumKernel {
+    /// Blocks of the grid; `None` where it is too large.
+    pub fn blocks(&self, batch: usize, m: usize, n: usize) -> Option<u32> {
+        let groups = batch.checked_mul(m)?.checked_mul(n.div_ceil(GROUP))?;
+        i32::try_from(groups).ok().map(|groups| (groups as u32).div_ceil(self.threads))
+    }
+}
+
+/// A kernel that copies an operand so that its k are contiguous and its rows aligned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PackKernel {
+    /// Name of the PTX entry.
+    pub name: &'static str,
+    /// Bytes of an element.
+    pub element_bytes: usize,
+    /// Threads of a block.
+    pub threads: u32,
+}
+
+/// Rows and k that a block of a [`PackKernel`] copies.
+pub const PACK_TILE: usize = 64;
+
+/// Copies operands of 8-bit elements.
+pub const PACK_8BIT: PackKernel = PackKernel { name: "gemm_pack_8bit", element_bytes: 1, threads: 256 };
+
+/// Copies operands of 16-bit elements.
+pub const PACK_16BIT: PackKernel = PackKernel { name: "gemm_pack_16bit", element_bytes: 2, threads: 256 };
+
+impl PackKernel {
+    /// The kernel for elements of this type.
+    pub const fn of(dtype: Dtype) -> PackKernel {
+        if dtype.size_bytes() == 1 { PACK_8BIT } else { PACK_16BIT }
+    }
+
+    /// Elements from one row of the copy to the next.
+    pub const fn packed_k(&self, k: usize) -> usize {
+        k.next_multiple_of(CHUNK_BYTES / self.element_bytes)
+    }
+
+    /// Bytes from one row of a block's tile in shared memory to the next: a word more than it has, so that a column of it does not
+    /// lie in one bank.
+    pub const fn row_bytes(&self) -> u32 {
+        (PACK_TILE * self.element_bytes + 4) as u32
+    }
+
+    /// The map of dynamic shared memory: the tile.
+    pub const fn smem(&self) -> SmemLayout {
+        SmemLayout::new().region("tile", PACK_TILE as u32 * self.row_bytes(), 4)
+    }
+
+    /// Blocks of the grid; `None` where it is too large.
+    pub fn blocks(&self, batch: usize, mn: usize, k: usize) -> Option<u32> {
+        let blocks = batch.checked_mul(mn.div_ceil(PACK_TILE))?.checked_mul(k.div_ceil(PACK_TILE))?;
+        i32::try_from(blocks).ok().map(|blocks| blocks as u32)
+    }
+}
