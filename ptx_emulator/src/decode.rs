@@ -48,6 +48,7 @@ pub(crate) fn decode(slots: &mut Slots, opcode: &str, operands: &[Operand]) -> R
         "cp" => memory::copy_async(&mut form, &mut args),
         "bar" | "barrier" => sync::barrier(&mut form, &mut args),
         "fence" | "membar" => sync::fence(&mut form),
+        "griddepcontrol" => sync::grid_dependency(&mut form),
         "shfl" | "vote" | "redux" | "match" | "elect" | "activemask" => sync::warp(&mut form, &mut args),
         "mbarrier" => sync::mbarrier(&mut form, &mut args),
         "ldmatrix" => matrix::ldmatrix(&mut form, &mut args),

@@ -14,7 +14,8 @@ pub(crate) const TESTS: Tests = &[
     ("clusters_run_where_the_card_has_them", clusters),
 ];
 
-const ONE: LaunchConfig = LaunchConfig { grid: [1; 3], block: [1; 3], cluster: [1; 3], shared_bytes: 0 };
+const ONE: LaunchConfig =
+    LaunchConfig { grid: [1; 3], block: [1; 3], cluster: [1; 3], shared_bytes: 0, overlaps: false };
 
 /// Launches and what is wrong with each.
 const OUT_OF_RANGE: [(LaunchConfig, &str); 16] = [

@@ -55,6 +55,14 @@ pub(super) fn fence(form: &mut Form<'_>) -> Result<Op> {
     Ok(Op::Fence { device, proxy })
 }
 
+/// `griddepcontrol`. Launches run one after another, so that there is nothing to wait for.
+pub(super) fn grid_dependency(form: &mut Form<'_>) -> Result<Op> {
+    if !form.next_is("wait") && !form.next_is("launch_dependents") {
+        return refuse("");
+    }
+    Ok(Op::Fence { device: false, proxy: false })
+}
+
 /// `shfl`, `vote`, `redux`, `match`, `elect`, `activemask`.
 pub(super) fn warp(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
     if form.name == "activemask" {
