@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use ferrotile::{AttentionOptions, AttentionPlan, AttentionProblem, Dtype, Gpu, Layout, attention_variants};
+use ferrotile::{AttentionOptions, AttentionPlan, Dtype, Gpu, Layout, attention_variants};
 use half::{bf16, f16};
 use indicatif::{ProgressBar, ProgressStyle};
 use layout::attention::AttentionVariant;
@@ -230,14 +230,6 @@ impl Measured {
             mean_us: Some(self.us.mean),
             std_us: Some(self.us.std),
         }
-    }
-}
-
-impl Case {
-    /// The sizes of the case.
-    fn problem(&self) -> AttentionProblem {
-        let Case { batch, q_heads, kv_heads, len, head_dim, .. } = *self;
-        AttentionProblem { batch, q_heads, kv_heads, q_len: len, k_len: len, head_dim }
     }
 }
 

@@ -22,6 +22,8 @@
 //! # }
 //! ```
 
+mod arrays;
+mod cg;
 mod matrix;
 mod pack;
 
@@ -30,6 +32,7 @@ use std::fmt;
 use layout::Arch;
 use layout::ata::{ATA, AtaArgs, AtaStrides, AtaVariant, Divisor, Precision, STRIP_ROWS, preferred};
 
+pub use cg::{CgOptions, CgPlan, CgReport, CgSystem};
 pub use matrix::SymmetricBlockMatrix;
 pub use pack::PairClasses;
 
