@@ -31,7 +31,7 @@ impl<const ROW: usize> Unit<ROW> for Mma {
 
     #[inline(always)]
     fn operand(x: Four) -> Operand {
-        let nearest = x.map(|x| tf32_from_f32(x));
+        let nearest = x.map(tf32_from_f32);
         let mut rest = [0; 4];
         if const { ATA[ROW].precision.terms() > 1 } {
             for i in 0..4 {

@@ -38,7 +38,7 @@ impl<const ROW: usize> Unit<ROW> for Wmma {
     #[inline(always)]
     fn operand(x: Four) -> Operand {
         let pack = |x: [u16; CELL]| [x[0] as u32 | (x[1] as u32) << 16, x[2] as u32 | (x[3] as u32) << 16];
-        let nearest = x.map(|x| bf16_from_f32(x));
+        let nearest = x.map(bf16_from_f32);
         let mut rest = [0; CELL];
         for i in 0..CELL {
             rest[i] = bf16_from_f32(x[i] - bf16_to_f32(nearest[i]));

@@ -221,7 +221,7 @@ impl Divisor {
     /// Quotient and remainder. The product with the inverse is at most one below the quotient.
     #[inline(always)]
     pub const fn div_rem(self, dividend: u32) -> (u32, u32) {
-        let quotient = (dividend as u64 * self.inverse as u64 >> 32) as u32;
+        let quotient = ((dividend as u64 * self.inverse as u64) >> 32) as u32;
         let remainder = dividend.wrapping_sub(quotient.wrapping_mul(self.divisor));
         if remainder >= self.divisor { (quotient + 1, remainder - self.divisor) } else { (quotient, remainder) }
     }
@@ -286,8 +286,8 @@ mod tests {
             assert!(code_has_pairs(code, row));
             assert_eq!(code_is_transposed(code, row), used.transposed[row]);
             assert_eq!(code_is_transposed(code_from_row(code, row as u32), 0), used.transposed[row]);
-            for which in 0..2 {
-                assert_eq!(code_has_pair(code, row, which as u32), used.pairs[row][which].is_some());
+            for (which, pair) in used.pairs[row].iter().enumerate() {
+                assert_eq!(code_has_pair(code, row, which as u32), pair.is_some());
             }
         }
         assert_eq!(StripUse::default().code(), 0);

@@ -175,26 +175,29 @@ pub const ATA: &[AtaVariant] = {
     use AtaUnit::{Fma, Mma, Wmma};
     use Precision::{Bf16, F16, F32, Tf32, Tf32x3};
     &[
+        // Each loaded element is used once, so that the kernel runs at the speed of the memory.
         row("ata_f32_fma_1x32x16x1", F32, Fma, [1, 32, 16, 1], 2),
         row("ata_f32_fma_1x64x16x1", F32, Fma, [1, 64, 16, 1], 1),
+        // The oracle on the card: its sums and 8 rows of X take more than 128 registers.
         row("ata_f32_fma_8x32x8x1", F32, Fma, [8, 32, 8, 1], 1),
+        // As many warps as have registers for one use each: 24 on a multiprocessor. The rows below have more loads in flight a
+        // warp, and X once for 64 rows.
+        row("ata_tf32_mma_8x32x12x1", Tf32, Mma, [8, 32, 12, 1], 2),
         row("ata_tf32_mma_8x32x8x2", Tf32, Mma, [8, 32, 8, 2], 2),
         row("ata_tf32_mma_8x64x16x1", Tf32, Mma, [8, 64, 16, 1], 1),
-        row("ata_tf32_mma_8x32x12x1", Tf32, Mma, [8, 32, 12, 1], 2),
-        row("ata_tf32_mma_16x64x8x2", Tf32, Mma, [16, 64, 8, 2], 1),
-        row("ata_tf32_mma_16x32x8x2", Tf32, Mma, [16, 32, 8, 2], 2),
         row("ata_tf32_mma_16x32x10x1", Tf32, Mma, [16, 32, 10, 1], 2),
+        row("ata_tf32_mma_16x64x8x2", Tf32, Mma, [16, 64, 8, 2], 1),
         row("ata_tf32x3_mma_8x32x8x1", Tf32x3, Mma, [8, 32, 8, 1], 2),
         row("ata_tf32x3_mma_16x32x8x1", Tf32x3, Mma, [16, 32, 8, 1], 1),
+        // 32 warps on a multiprocessor.
         row("ata_f16_mma_8x32x16x1", F16, Mma, [8, 32, 16, 1], 2),
         row("ata_f16_mma_8x32x12x1", F16, Mma, [8, 32, 12, 1], 2),
         row("ata_f16_mma_8x32x8x2", F16, Mma, [8, 32, 8, 2], 2),
         row("ata_f16_mma_8x64x20x1", F16, Mma, [8, 64, 20, 1], 1),
-        row("ata_f16_mma_8x64x16x1", F16, Mma, [8, 64, 16, 1], 1),
-        row("ata_f16_mma_16x64x16x1", F16, Mma, [16, 64, 16, 1], 1),
         row("ata_f16_mma_16x32x10x1", F16, Mma, [16, 32, 10, 1], 2),
-        row("ata_f16_mma_16x32x8x2", F16, Mma, [16, 32, 8, 2], 2),
+        row("ata_f16_mma_16x64x16x1", F16, Mma, [16, 64, 16, 1], 1),
         row("ata_bf16_mma_8x32x16x1", Bf16, Mma, [8, 32, 16, 1], 2),
+        // What `wmma` costs against `mma`, in blocks of the same size.
         row("ata_bf16_mma_8x64x16x1", Bf16, Mma, [8, 64, 16, 1], 1),
         row("ata_bf16_wmma_8x64x16x1", Bf16, Wmma, [8, 64, 16, 1], 1),
         row("ata_bf16_mma_16x64x16x1", Bf16, Mma, [16, 64, 16, 1], 1),
