@@ -89,6 +89,7 @@ impl<'a> LadderPlan<'a> {
             block: [step.threads(), 1, 1],
             cluster: [step.cluster, 1, 1],
             shared_bytes: step.smem().total_bytes(),
+            ..LaunchConfig::default()
         };
         Ok(Self { step, kernel: gpu.kernel("ladder", step.name)?, config, sizes, a, b, c, maps })
     }

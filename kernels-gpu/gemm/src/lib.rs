@@ -124,13 +124,9 @@ entry!(gemm_bf16_mma_tn_16x128x64_s4: mma Bf16);
 entry!(gemm_bf16_mma_tt_16x128x64_s4: mma Bf16);
 entry!(gemm_bf16_mma_any_64x64x32_s2: any Bf16);
 #[cfg(target_feature = "sm_89")]
-entry!(gemm_e4m3_mma_nt_128x128x128_s3: mma ByE4m3<E4m3>);
-#[cfg(target_feature = "sm_89")]
 entry!(gemm_e4m3_mma_nt_128x128x128_s3_two_level: mma ByE4m3<E4m3>);
 #[cfg(target_feature = "sm_89")]
 entry!(gemm_e4m3_mma_nt_64x64x128_s3_two_level: mma ByE4m3<E4m3>);
-#[cfg(target_feature = "sm_89")]
-entry!(gemm_e4m3_e5m2_mma_nt_128x128x128_s3: mma ByE4m3<E5m2>);
 #[cfg(target_feature = "sm_89")]
 entry!(gemm_e4m3_e5m2_mma_nt_128x128x128_s3_two_level: mma ByE4m3<E5m2>);
 #[cfg(target_feature = "sm_89")]
