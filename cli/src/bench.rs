@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use ferrotile::{AttentionOptions, AttentionPlan, AttentionProblem, Dtype, Gpu, Layout, attention_variants};
+use ferrotile::{Arch, AttentionOptions, AttentionPlan, AttentionProblem, Dtype, Gpu, Layout, attention_variants};
 use half::{bf16, f16};
 use indicatif::{ProgressBar, ProgressStyle};
 use layout::attention::AttentionVariant;
@@ -99,11 +99,11 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
 
 fn run_attention(args: &AttentionBenchArgs) -> anyhow::Result<()> {
     let cases = if args.cases.is_empty() { Case::defaults(args.all) } else { args.cases.clone() };
-    let jobs = jobs(&cases, &args.variants)?;
     if let Some(path) = &args.json {
         tensor::check_place(path)?;
     }
     let gpu = Gpu::new(args.device)?;
+    let jobs = jobs(gpu.arch(), &cases, &args.variants)?;
     writeln!(io::stdout(), "{}, {} multiprocessors, {} PTX", gpu.name(), gpu.multiprocessors(), gpu.arch())?;
     let mut timer = Timer::new(&gpu, Repeats { warmup: args.warmup, iterations: args.iterations })?;
     // indicatif draws nothing where stderr is not a terminal.
@@ -143,7 +143,7 @@ fn run_attention(args: &AttentionBenchArgs) -> anyhow::Result<()> {
 }
 
 /// Pairs each case with the kernels that are to run it.
-fn jobs(cases: &[Case], variants: &[String]) -> Result<Vec<Job>, BenchError> {
+fn jobs(arch: Arch, cases: &[Case], variants: &[String]) -> Result<Vec<Job>, BenchError> {
     let known = |name: &String| name == "all" || layout::attention::ATTENTION.iter().any(|row| row.name == name);
     if let Some(name) = variants.iter().find(|name| !known(name)) {
         return Err(BenchError::UnknownVariant(name.clone()));
@@ -157,7 +157,9 @@ fn jobs(cases: &[Case], variants: &[String]) -> Result<Vec<Job>, BenchError> {
         }
         let wanted = |row: &&AttentionVariant| variants.iter().any(|name| name == "all" || name == row.name);
         let before = jobs.len();
-        let rows = attention_variants(case.dtype, case.head_dim).filter(wanted);
+        let rows = attention_variants(arch, case.dtype, case.head_dim)
+            .filter(|row| row.takes(case.mask, case.len, case.len))
+            .filter(wanted);
         jobs.extend(rows.map(|row| Job { case, variant: Some(row) }));
         if jobs.len() == before {
             return Err(BenchError::NothingServes(case.to_string()));

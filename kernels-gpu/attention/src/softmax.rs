@@ -22,6 +22,7 @@ pub(crate) struct RowState {
 }
 
 /// What the epilogue needs of a finished row.
+#[derive(Clone, Copy)]
 pub(crate) struct RowResult {
     /// `1 / l`, or 0 where the row saw no score above minus infinity.
     pub(crate) normaliser: f32,
@@ -36,22 +37,23 @@ impl RowState {
     /// throughout the warp.
     ///
     /// The maximum that probabilities are relative to is lazy: it stays until a row of the warp exceeds it by a factor of
-    /// 2^[`SLACK_LOG2`], which few steps do. Most steps thus need no shuffles, and no pass over O.
+    /// 2^[`SLACK_LOG2`], which few steps do. Most steps thus need no shuffles, and no pass over O. `CHAINS` maxima and sums of
+    /// a row are found side by side, where few warps hide each other's latency.
     ///
     /// # Safety
     /// All lanes of the warp call it together.
     #[inline(always)]
-    pub(crate) unsafe fn step<const KEY_TILES: usize>(
-        &mut self,
-        scores: &mut [[f32; 8]; KEY_TILES],
-        scale_log2: f32,
-    ) -> Option<[f32; 2]> {
-        let mut seen = self.max;
-        for tile in 0..KEY_TILES {
-            for register in 0..8 {
-                let half = register / 2 % 2;
-                seen[half] = max(seen[half], scores[tile][register]);
-            }
+    pub(crate) unsafe fn step<const CHAINS: usize>(&mut self, scores: &mut [f32], scale_log2: f32) -> Option<[f32; 2]> {
+        let row = |index: usize| index / 2 % 2;
+        let mut maxima = [[f32::NEG_INFINITY; 2]; CHAINS];
+        maxima[0] = self.max;
+        for index in 0..scores.len() {
+            let seen = &mut maxima[index % CHAINS][row(index)];
+            *seen = max(*seen, scores[index]);
+        }
+        let mut seen = maxima[0];
+        for chain in 1..CHAINS {
+            seen = [0, 1].map(|half| max(seen[half], maxima[chain][half]));
         }
         let exceeds = |half: usize| (seen[half] - self.max[half]) * scale_log2 > SLACK_LOG2;
         // SAFETY: all lanes of the warp are here.
@@ -68,15 +70,23 @@ impl RowState {
             }
         }
         let shifts = self.max.map(|row_max| shift(row_max, scale_log2));
-        for tile in 0..KEY_TILES {
-            for register in 0..8 {
-                let half = register / 2 % 2;
-                let score = &mut scores[tile][register];
-                *score = ex2(fma(*score, scale_log2, shifts[half]));
-                self.sum[half] += *score;
-            }
+        let mut sums = [[0.0; 2]; CHAINS];
+        sums[0] = self.sum;
+        for index in 0..scores.len() {
+            scores[index] = ex2(fma(scores[index], scale_log2, shifts[row(index)]));
+            sums[index % CHAINS][row(index)] += scores[index];
+        }
+        self.sum = sums[0];
+        for chain in 1..CHAINS {
+            self.sum = [0, 1].map(|half| self.sum[half] + sums[chain][half]);
         }
         rescale.then_some(factors)
+    }
+
+    /// 0, found from the sums: their sign. Whatever uses it is executed after the last step.
+    #[inline(always)]
+    pub(crate) fn zero(&self) -> u32 {
+        (self.sum[0].to_bits() | self.sum[1].to_bits()) >> 31
     }
 
     /// The result of this lane's two rows.
