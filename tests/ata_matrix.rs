@@ -4,7 +4,7 @@ use ferrotile::{Error, Precision, SymmetricBlockMatrix};
 use layout::ata::BLOCK;
 use ndarray::{Array3, Array4, Array5, s};
 use rand::RngExt;
-use tests::inputs::random;
+use tests::inputs::{self, Random, random};
 
 /// A dense symmetric matrix for each channel whose elements are within `bandwidth` of the diagonal.
 fn dense(channels: usize, n: usize, bandwidth: usize) -> Array3<f32> {
@@ -185,4 +185,156 @@ fn numbers_that_do_not_fit_are_refused() {
         blocks[index] = f32::NAN;
         assert_eq!(argument_of(SymmetricBlockMatrix::from_blocks(40, blocks.view())), "element of a block");
     }
+}
+
+/// Calls `body` with a generator for each of many cases, and names the seed of one that panics.
+fn for_each_case(body: impl Fn(&mut Random) + std::panic::RefUnwindSafe) {
+    let seed = inputs::property_seed();
+    for index in 0..60 {
+        let case = || body(&mut inputs::random(seed.wrapping_add(index)));
+        if let Err(panic) = std::panic::catch_unwind(case) {
+            eprintln!("{}={seed}, case {index}", inputs::VARIABLE);
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+/// A dense matrix with random bandwidth and share of elements other than 0, of numbers from 1 to 9.
+fn draw_dense(random: &mut Random) -> Array3<f32> {
+    let (channels, n) = (random.random_range(1..=4), random.random_range(1..=130));
+    let (bandwidth, occupancy) = (random.random_range(0..n), random.random_range(0.0..1.0));
+    let mut dense = Array3::zeros((channels, n, n));
+    for channel in 0..channels {
+        for (row, column) in (0..n).flat_map(|row| (row..n.min(row + bandwidth + 1)).map(move |column| (row, column))) {
+            if random.random_bool(occupancy) {
+                let element = f32::from(random.random_range(1..=9u8));
+                dense[[channel, row, column]] = element;
+                dense[[channel, column, row]] = element;
+            }
+        }
+    }
+    dense
+}
+
+/// The diagonals of the upper half that have an element other than 0, in random order, and what they hold.
+fn diagonals_of(dense: &Array3<f32>, random: &mut Random) -> (Vec<i64>, Array3<f32>) {
+    use rand::seq::SliceRandom;
+
+    let (channels, n, _) = dense.dim();
+    let element =
+        |channel: usize, offset: usize, j: usize| if j < offset { f32::NAN } else { dense[[channel, j - offset, j]] };
+    let mut offsets: Vec<usize> = (0..n)
+        .filter(|&offset| (0..channels).any(|channel| (offset..n).any(|j| element(channel, offset, j) != 0.0)))
+        .collect();
+    offsets.shuffle(random);
+    let data = Array3::from_shape_fn((channels, offsets.len(), n), |(channel, k, j)| element(channel, offsets[k], j));
+    (offsets.into_iter().map(|offset| offset as i64).collect(), data)
+}
+
+#[test]
+fn all_constructors_agree_on_random_matrices() {
+    for_each_case(|random| {
+        let dense = draw_dense(random);
+        let n = dense.dim().1;
+        let matrix = SymmetricBlockMatrix::from_dense(dense.view(), 0.0).unwrap();
+        assert_eq!(matrix.to_dense(), dense);
+        let (offsets, data) = diagonals_of(&dense, random);
+        assert_eq!(SymmetricBlockMatrix::from_diagonals(n, &offsets, data.view()).unwrap().to_dense(), dense);
+        assert_eq!(SymmetricBlockMatrix::from_blocks(n, matrix.blocks()).unwrap(), matrix);
+        // Small integers are stored exactly in every precision.
+        assert!(Precision::ALL.into_iter().all(|precision| matrix.rounded(precision) == matrix));
+
+        let (rows, diagonals) = (matrix.block_rows(), matrix.block_diagonals());
+        let has_element = |channel: usize, r: usize, c: usize| {
+            let block = s![channel, 16 * r..n.min(16 * r + 16), 16 * c..n.min(16 * c + 16)];
+            dense.slice(block).iter().any(|&element| element != 0.0)
+        };
+        let places: Vec<_> = (0..matrix.channels())
+            .flat_map(|channel| (0..diagonals).flat_map(move |d| (0..rows - d).map(move |r| (channel, r, r + d))))
+            .collect();
+        let present = places.iter().filter(|&&(channel, r, c)| has_element(channel, r, c)).count();
+        assert_eq!(matrix.occupancy(), present as f64 / places.len() as f64);
+        assert!((diagonals..rows).all(|d| (0..rows - d).all(|r| (0..matrix.channels()).all(|c| !has_element(
+            c,
+            r,
+            r + d
+        )))));
+        let stored = matrix.pair_classes().stored();
+        for precision in Precision::ALL {
+            let bytes = matrix.footprint_bytes(precision).unwrap();
+            assert!(bytes >= stored * precision.pair_bytes() && (stored == 0) == (present == 0), "{precision}");
+        }
+    });
+}
+
+#[test]
+fn random_toeplitz_blocks_agree_with_their_dense_matrix() {
+    for_each_case(|random| {
+        let n: usize = random.random_range(1..=130);
+        let (channels, rows) = (random.random_range(1..=3), n.div_ceil(BLOCK));
+        let offsets: Vec<usize> = (0..rows).filter(|_| random.random()).collect();
+        let mut blocks = Array4::from_shape_simple_fn((channels, offsets.len(), BLOCK, BLOCK), || {
+            f32::from(random.random_range(1..=9u8))
+        });
+        if offsets.first() == Some(&0) {
+            for (channel, row, column) in (0..channels).flat_map(|c| (0..256).map(move |i| (c, i / 16, i % 16))) {
+                blocks[[channel, 0, row, column]] = blocks[[channel, 0, column, row]];
+            }
+        }
+        let expected = Array3::from_shape_fn((channels, n, n), |(channel, row, column)| {
+            let (row, column) = (row.min(column), row.max(column));
+            let k = offsets.iter().position(|&offset| offset == column / BLOCK - row / BLOCK);
+            k.map_or(0.0, |k| blocks[[channel, k, row % BLOCK, column % BLOCK]])
+        });
+        let matrix = SymmetricBlockMatrix::from_toeplitz(n, &offsets, blocks.view()).unwrap();
+        assert_eq!(matrix.to_dense(), expected);
+        assert_eq!(SymmetricBlockMatrix::from_dense(expected.view(), 0.0).unwrap().to_dense(), expected);
+    });
+}
+
+#[test]
+fn random_mistakes_are_typed_errors() {
+    for_each_case(|random| {
+        let dense = draw_dense(random);
+        let (channels, n, _) = dense.dim();
+        let channel = random.random_range(0..channels);
+        let (row, column) = (random.random_range(0..n), random.random_range(0..n));
+        let mut wrong = dense.clone();
+        wrong[[channel, row, column]] = f32::NAN;
+        let result = SymmetricBlockMatrix::from_dense(wrong.view(), 0.0);
+        assert_eq!(argument_of(result), "element of the dense matrix");
+        if row != column {
+            wrong[[channel, row, column]] = dense[[channel, row, column]] + 1.0;
+            let at = (row.min(column), row.max(column));
+            match SymmetricBlockMatrix::from_dense(wrong.view(), 0.0) {
+                Err(Error::Asymmetric { channel: found, row, column, .. }) => {
+                    assert_eq!((found, row, column), (channel, at.0, at.1))
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let ragged = dense.slice(s![.., .., ..n - 1]);
+        assert!(matches!(SymmetricBlockMatrix::from_dense(ragged, 0.0), Err(Error::Shape { .. })));
+
+        let (mut offsets, data) = diagonals_of(&dense, random);
+        let short = data.slice(s![.., .., ..n - 1]);
+        assert!(matches!(SymmetricBlockMatrix::from_diagonals(n, &offsets, short), Err(Error::Shape { .. })));
+        let longer = [&offsets[..], &[0]].concat();
+        assert!(matches!(SymmetricBlockMatrix::from_diagonals(n, &longer, data.view()), Err(Error::Shape { .. })));
+        if !offsets.is_empty() {
+            let index = random.random_range(0..offsets.len());
+            offsets[index] =
+                if random.random() { -random.random_range(1..=200) } else { n as i64 + random.random_range(0..=200) };
+            let result = SymmetricBlockMatrix::from_diagonals(n, &offsets, data.view());
+            assert_eq!(argument_of(result), "offset of a diagonal");
+        }
+
+        let mut blocks = SymmetricBlockMatrix::from_dense(dense.view(), 0.0).unwrap().blocks().to_owned();
+        assert!(matches!(SymmetricBlockMatrix::from_blocks(n + 16, blocks.view()), Err(Error::Shape { .. })));
+        if row / BLOCK == column / BLOCK && row != column {
+            blocks[[channel, 0, row / BLOCK, row % BLOCK, column % BLOCK]] += 1.0;
+            let result = SymmetricBlockMatrix::from_blocks(n, blocks.view());
+            assert!(matches!(result, Err(Error::Asymmetric { .. })), "{result:?}");
+        }
+    });
 }

@@ -8,6 +8,7 @@ use ferrotile::embedded_ptx;
 use layout::Arch;
 use layout::ata::{ATA, AtaUnit};
 use layout::attention::{ATTENTION, AttentionKernel, AttentionVariant, PvUnit, QuerySource, TileCopy, WgmmaTile};
+use layout::cg::{CG, CgStage};
 
 fn attention(arch: Arch) -> Module {
     module("attention", arch)
@@ -115,7 +116,7 @@ fn ata_entries_are_the_rows_with_their_bounds_and_instructions() {
         let module = module("ata", arch);
         assert_eq!((module.version, module.target.as_str()), (arch.ptx_version(), arch.target_cpu()));
         assert!(module.functions.is_empty() && module.extern_functions.is_empty(), "{arch}: everything is inlined");
-        assert_eq!(module.entries.len(), ATA.len(), "{arch}");
+        assert_eq!(module.entries.len(), ATA.len() + CG.len(), "{arch}");
         for row in ATA {
             let entry = module.entry(row.name).unwrap_or_else(|| panic!("{arch}: no entry for the row {row}"));
             assert_eq!((entry.max_threads, entry.min_blocks), (Some(row.threads()), Some(row.min_blocks)), "{row}");
@@ -133,6 +134,23 @@ fn ata_entries_are_the_rows_with_their_bounds_and_instructions() {
             assert_eq!(entry.count("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"), expected, "{row}");
             // Pairs come in 16-byte loads.
             assert!(entry.count("ld.global.nc.v4") >= row.depth * row.precision.chunks(), "{row}");
+        }
+    }
+}
+
+#[test]
+fn solver_entries_are_the_rows_with_their_bounds_and_barriers() {
+    for arch in Arch::ALL {
+        let module = module("ata", arch);
+        for row in CG {
+            let entry = module.entry(row.name).unwrap_or_else(|| panic!("{arch}: no entry for the row {row}"));
+            assert_eq!((entry.max_threads, entry.min_blocks), (Some(row.threads()), Some(1)), "{row}");
+            assert!(!entry.uses_local, "{row} uses local memory");
+            assert_eq!(entry.generic_accesses(), 0, "{row} has generic accesses");
+            assert_eq!((entry.count("atom"), entry.count("red")), (0, 0), "{row} has atomics");
+            // A barrier for each sum over the block.
+            let sums = if row.stage == CgStage::Finish { 1 } else { 2 };
+            assert_eq!(entry.count("bar.sync"), sums, "{row}");
         }
     }
 }

@@ -141,7 +141,8 @@ fn entry_names_are_written_in_the_layout_alone() {
     let Some(root) = root() else { return };
     let attention = layout::attention::ATTENTION.iter().map(|row| row.name);
     let ata = layout::ata::ATA.iter().map(|row| row.name);
-    let names: Vec<String> = attention.chain(ata).map(|name| format!("\"{name}\"")).collect();
+    let cg = layout::cg::CG.iter().map(|row| row.name);
+    let names: Vec<String> = attention.chain(ata).chain(cg).map(|name| format!("\"{name}\"")).collect();
     let outside = sources(&root).into_iter().filter(|(path, _)| !path.starts_with("kernels-gpu/layout"));
     let offenders = outside.flat_map(|(path, text)| {
         lines_with(&path, &text, |line| {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use ferrotile::{Arch, AttentionOptions, AttentionPlan, AttentionProblem, Dtype, Gpu, Layout, attention_variants};
+use ferrotile::{Arch, AttentionOptions, AttentionPlan, Dtype, Gpu, Layout, attention_variants};
 use half::{bf16, f16};
 use indicatif::{ProgressBar, ProgressStyle};
 use layout::attention::AttentionVariant;
@@ -235,14 +235,6 @@ impl Measured {
     }
 }
 
-impl Case {
-    /// The sizes of the case.
-    fn problem(&self) -> AttentionProblem {
-        let Case { batch, q_heads, kv_heads, len, head_dim, .. } = *self;
-        AttentionProblem { batch, q_heads, kv_heads, q_len: len, k_len: len, head_dim }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,25 +245,25 @@ mod tests {
 
     #[test]
     fn every_kernel_that_serves_a_case_can_be_measured() {
-        let jobs = jobs(&cases(), &["all".to_owned()]).unwrap();
+        let jobs = jobs(Arch::Sm90a, &cases(), &["all".to_owned()]).unwrap();
         for case in cases() {
             let named: Vec<_> = jobs.iter().filter(|job| job.case == case).map(|job| job.variant.unwrap()).collect();
-            assert!(!named.is_empty() && named.iter().all(|row| row.serves(case.dtype, case.head_dim)));
+            assert!(!named.is_empty() && named.iter().all(|row| row.serves(Arch::Sm90a, case.dtype, case.head_dim)));
         }
     }
 
     #[test]
     fn names_of_no_kernel_are_refused() {
-        let error = jobs(&cases(), &["fast".to_owned()]).unwrap_err();
+        let error = jobs(Arch::Sm90a, &cases(), &["fast".to_owned()]).unwrap_err();
         assert!(error.to_string().contains("'fast'"));
         let narrow = layout::attention::ATTENTION.iter().find(|row| row.head_dim < 256).unwrap();
-        assert!(matches!(jobs(&cases(), &[narrow.name.to_owned()]), Err(BenchError::NothingServes(_))));
+        assert!(matches!(jobs(Arch::Sm90a, &cases(), &[narrow.name.to_owned()]), Err(BenchError::NothingServes(_))));
     }
 
     #[test]
     fn the_library_chooses_where_no_kernel_is_named() {
-        assert_eq!(jobs(&cases(), &[]).unwrap().len(), 2);
+        assert_eq!(jobs(Arch::Sm90a, &cases(), &[]).unwrap().len(), 2);
         let odd = "1x3:2x64x64/full/f16".parse().unwrap();
-        assert!(matches!(jobs(&[odd], &[]), Err(BenchError::Case { .. })));
+        assert!(matches!(jobs(Arch::Sm90a, &[odd], &[]), Err(BenchError::Case { .. })));
     }
 }

@@ -50,11 +50,11 @@ pub(crate) struct AtaBenchArgs {
 
 /// The sizes of one product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct AtaCase {
+pub(crate) struct AtaCase {
     n: usize,
     channels: usize,
     diagonals: usize,
-    frames: usize,
+    pub(crate) frames: usize,
 }
 
 /// The sizes (n, block diagonals) of the benchmark against vendor libraries, each in 3 channels.
@@ -77,7 +77,7 @@ impl AtaCase {
     }
 
     /// A matrix of normally distributed elements; the same in every run.
-    fn matrix(&self) -> ferrotile::Result<SymmetricBlockMatrix> {
+    pub(crate) fn matrix(&self) -> ferrotile::Result<SymmetricBlockMatrix> {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(0);
         let AtaCase { n, channels, diagonals, .. } = *self;
         let mut blocks = Array5::zeros((channels, diagonals, n.div_ceil(BLOCK), BLOCK, BLOCK));
@@ -98,6 +98,13 @@ impl AtaCase {
         }
         SymmetricBlockMatrix::from_blocks(n, blocks.view())
     }
+
+    /// The shape `[frames, channels, n]` and normally distributed elements; the same in every run.
+    pub(crate) fn frames(&self) -> ([usize; 3], Vec<f32>) {
+        let shape = [self.frames, self.channels, self.n];
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
+        (shape, (0..shape.iter().product::<usize>()).map(|_| random.sample(StandardNormal)).collect())
+    }
 }
 
 impl fmt::Display for AtaCase {
@@ -112,7 +119,7 @@ impl fmt::Display for AtaCase {
 #[error(
     "expected nN_cC_dD_fF with numbers above 0 and at most n / 16 block diagonals, rounded up, such as n2624_c3_d27_f8"
 )]
-struct ParseAtaCaseError;
+pub(crate) struct ParseAtaCaseError;
 
 impl FromStr for AtaCase {
     type Err = ParseAtaCaseError;
@@ -202,9 +209,7 @@ fn measure(
     matrix: &DeviceBlockMatrix,
     options: &AtaOptions,
 ) -> ferrotile::Result<(Vec<String>, Row)> {
-    let shape = [case.frames, case.channels, case.n];
-    let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
-    let values: Vec<f32> = (0..shape.iter().product::<usize>()).map(|_| random.sample(StandardNormal)).collect();
+    let (shape, values) = case.frames();
     let x = Buffer::upload_blocking(timer.stream(), &values)?;
     let mut y = Buffer::zeroed(gpu, values.len())?;
     let plan = AtaPlan::new(matrix, case.frames, options)?;

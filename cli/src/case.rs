@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ferrotile::{Dtype, Mask};
+use ferrotile::{AttentionProblem, Dtype, Mask};
 
 /// One shape, mask and element type to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +68,12 @@ impl Case {
     /// Whether the case is so small that launching it would be measured instead of running it.
     pub(crate) fn is_small(&self) -> bool {
         self.batch * self.q_heads * self.len <= SMALL_ROWS
+    }
+
+    /// The sizes of the case.
+    pub(crate) fn problem(&self) -> AttentionProblem {
+        let Case { batch, q_heads, kv_heads, len, head_dim, .. } = *self;
+        AttentionProblem { batch, q_heads, kv_heads, q_len: len, k_len: len, head_dim }
     }
 
     /// Floating-point operations by the convention of attention benchmarks: two products of the full size, half of that for

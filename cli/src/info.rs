@@ -6,12 +6,14 @@ use ferrotile::{Arch, Gpu, embedded_ptx};
 use layout::FAMILIES;
 use layout::ata::ATA;
 use layout::attention::ATTENTION;
+use layout::cg::CG;
 
 use crate::table::table;
 
 /// The kernel families and the names of their entries.
 fn families() -> [(&'static str, Vec<&'static str>); FAMILIES.len()] {
-    [("ata", ATA.iter().map(|row| row.name).collect()), ("attention", ATTENTION.iter().map(|row| row.name).collect())]
+    let ata = ATA.iter().map(|row| row.name).chain(CG.iter().map(|row| row.name));
+    [("ata", ata.collect()), ("attention", ATTENTION.iter().map(|row| row.name).collect())]
 }
 
 /// Prints what this machine and this build have.

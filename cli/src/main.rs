@@ -3,6 +3,7 @@
 //! Exit codes: 0; 1 where the work failed (no such card, a driver error, a check that failed, an output that could not be
 //! written); 2 where the request is at fault (options, files, shapes, types), with one line on stderr and nothing written.
 
+mod ata;
 mod attention;
 mod bench;
 mod bench_ata;
@@ -10,9 +11,12 @@ mod case;
 mod compare;
 mod demo;
 mod device;
+mod emulate_report;
 mod info;
+mod matrix_file;
 mod measure;
 mod npy;
+mod npz;
 mod on_card;
 mod problem;
 mod random;
@@ -42,10 +46,14 @@ enum Command {
     Info,
     /// Computes attention on tensors from files.
     Attention(attention::AttentionArgs),
+    /// Multiplies vectors by a symmetric matrix from files.
+    Ata(ata::AtaArgs),
     /// Measures kernels on a card.
     Bench(bench::BenchArgs),
     /// Runs every attention kernel on a generated input and shows its error and time.
     Demo(demo::DemoArgs),
+    /// Counts what a kernel does in the emulator: instructions, memory traffic, bank conflicts.
+    EmulateReport(emulate_report::ReportArgs),
     /// Compares two files of benchmark results.
     Compare(compare::CompareArgs),
 }
@@ -58,8 +66,10 @@ fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Info => info::run(),
         Command::Attention(args) => attention::run(args),
+        Command::Ata(args) => ata::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::EmulateReport(args) => emulate_report::run(args),
         Command::Compare(args) => compare::run(args),
     };
     match result {
@@ -103,15 +113,19 @@ fn one_line(text: &str) -> String {
 
 /// Whether the request is at fault rather than the machine or the program.
 fn is_bad_request(error: &anyhow::Error) -> bool {
-    use ferrotile::Error::{Alignment, Argument, LastStride, NoVariant, Shape, TooLarge, UnknownVariant};
+    use ferrotile::Error::{Alignment, Argument, Asymmetric, LastStride, NoVariant, Shape, TooLarge, UnknownVariant};
     if let Some(error) = error.downcast_ref::<tensor::FileError>() {
         return !matches!(error, tensor::FileError::Write { .. });
+    }
+    if let Some(error) = error.downcast_ref::<matrix_file::MatrixError>() {
+        return !matches!(error, matrix_file::MatrixError::File(tensor::FileError::Write { .. }));
     }
     if let Some(error) = error.downcast_ref::<ferrotile::Error>() {
         return matches!(
             error,
             Alignment { .. }
                 | Argument { .. }
+                | Asymmetric { .. }
                 | LastStride { .. }
                 | NoVariant { .. }
                 | Shape { .. }
@@ -120,6 +134,7 @@ fn is_bad_request(error: &anyhow::Error) -> bool {
         );
     }
     error.is::<problem::ProblemError>()
+        || error.is::<ata::WrongVectors>()
         || error.is::<attention::NoInput>()
         || error.is::<report::ReportError>()
         || error.is::<compare::NothingInCommon>()

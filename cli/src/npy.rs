@@ -1,4 +1,5 @@
-//! Reading and writing NPY files (NumPy's format, versions 1 to 3) of 16-, 32- and 64-bit floats.
+//! Reading and writing NPY files (NumPy's format, versions 1 to 3) of 16-, 32- and 64-bit floats; reading of integers and texts,
+//! which NPZ files have among their members.
 //!
 //! Every length in the file is checked before it is believed: a damaged file gives an [`NpyError`], never a panic or a huge
 //! allocation. The header is a Python literal; the parser takes the dictionaries that NumPy writes, with their three keys in
@@ -23,9 +24,14 @@ pub(crate) enum NpyError {
     /// The header is cut off or is not the expected dictionary.
     #[error("the NPY header is damaged: {0}")]
     Header(&'static str),
-    /// Elements that are not floats of 16, 32 or 64 bits.
-    #[error("elements of type '{0}' are not supported; expected f2 (float16), or f4 or f8 with --dtype")]
-    Dtype(String),
+    /// Elements of a type that is not expected.
+    #[error("elements of type '{got}' are not supported; expected {expected}")]
+    Dtype {
+        /// The type, as NumPy writes it.
+        got: String,
+        /// The types that are read.
+        expected: &'static str,
+    },
     /// The header promises another number of bytes than there are.
     #[error("shape {shape:?} needs {expected} bytes of data, the file has {got}")]
     Length {
@@ -45,23 +51,57 @@ struct Header {
     shape: Vec<usize>,
 }
 
-/// Reads the bytes of an NPY file into a tensor in C order.
+/// Reads the bytes of an NPY file of floats into a tensor in C order.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Tensor, NpyError> {
-    let (text, data) = split(bytes)?;
-    let header = HeaderParser { rest: text }.dictionary()?;
-    let (order, kind) = header.descr.split_at_checked(1).ok_or_else(|| NpyError::Dtype(header.descr.clone()))?;
-    let big_endian = match order {
-        "<" => false,
-        ">" => true,
-        _ => return Err(NpyError::Dtype(header.descr)),
-    };
-    let elements = match kind {
-        "f2" => Elements::F16(numbers(data, &header, big_endian, f16::from_le_bytes)?),
-        "f4" => Elements::F32(numbers(data, &header, big_endian, f32::from_le_bytes)?),
-        "f8" => Elements::F64(numbers(data, &header, big_endian, f64::from_le_bytes)?),
-        _ => return Err(NpyError::Dtype(header.descr)),
+    let (header, data) = open(bytes)?;
+    let elements = match header.kind("f2, f4 or f8 (float16, float32 or float64)", &["f2", "f4", "f8"])? {
+        ("f2", big_endian) => Elements::F16(numbers(data, &header, big_endian, f16::from_le_bytes)?),
+        ("f4", big_endian) => Elements::F32(numbers(data, &header, big_endian, f32::from_le_bytes)?),
+        (_, big_endian) => Elements::F64(numbers(data, &header, big_endian, f64::from_le_bytes)?),
     };
     Ok(Tensor { shape: header.shape, elements })
+}
+
+/// Reads the elements of an NPY file of integers, in C order.
+pub(crate) fn decode_integers(bytes: &[u8]) -> Result<Vec<i64>, NpyError> {
+    let (header, data) = open(bytes)?;
+    match header.kind("i4 or i8 (int32 or int64)", &["i4", "i8"])? {
+        ("i4", big_endian) => {
+            Ok(numbers(data, &header, big_endian, i32::from_le_bytes)?.into_iter().map(i64::from).collect())
+        }
+        (_, big_endian) => numbers(data, &header, big_endian, i64::from_le_bytes),
+    }
+}
+
+/// Reads the bytes of an NPY file of one text: of bytes (`|S3`), as SciPy writes it, or of Unicode (`<U3`).
+pub(crate) fn decode_text(bytes: &[u8]) -> Result<String, NpyError> {
+    let (header, data) = open(bytes)?;
+    let text: String = if header.descr.starts_with("|S") {
+        String::from_utf8_lossy(data).into_owned()
+    } else if header.descr.starts_with("<U") {
+        let characters = data.as_chunks().0.iter().map(|&bytes| char::from_u32(u32::from_le_bytes(bytes)));
+        characters.map(|character| character.unwrap_or(char::REPLACEMENT_CHARACTER)).collect()
+    } else {
+        return Err(NpyError::Dtype { got: header.descr, expected: "a text" });
+    };
+    Ok(text.trim_end_matches('\0').to_owned())
+}
+
+/// The header of a file, and the data behind it.
+fn open(bytes: &[u8]) -> Result<(Header, &[u8]), NpyError> {
+    let (text, data) = split(bytes)?;
+    Ok((HeaderParser { rest: text }.dictionary()?, data))
+}
+
+impl Header {
+    /// The type without its order of bytes, one of `known`, and whether the order is big-endian.
+    fn kind(&self, expected: &'static str, known: &[&'static str]) -> Result<(&'static str, bool), NpyError> {
+        let parts = self.descr.split_at_checked(1).and_then(|(order, kind)| {
+            let kind = known.iter().find(|known| **known == kind)?;
+            matches!(order, "<" | ">").then_some((*kind, order == ">"))
+        });
+        parts.ok_or_else(|| NpyError::Dtype { got: self.descr.clone(), expected })
+    }
 }
 
 /// The bytes of an NPY file (version 1.0, little-endian, C order) that holds `data` of type `descr`.
@@ -252,6 +292,21 @@ mod tests {
         let mut bytes = [MAGIC, &[3, 0], &(header.len() as u32).to_le_bytes(), header.as_bytes()].concat();
         bytes.extend(0.1f64.to_le_bytes());
         assert_eq!(decode(&bytes).unwrap().elements, Elements::F64(vec![0.1]));
+    }
+
+    #[test]
+    fn integers_and_texts_are_read() {
+        let header = "{'descr': '<i4', 'fortran_order': False, 'shape': (2,)}";
+        let data = [(-7i32).to_le_bytes(), 9i32.to_le_bytes()].concat();
+        assert_eq!(decode_integers(&file(header, &data)), Ok(vec![-7, 9]));
+        let header = "{'descr': '>i8', 'fortran_order': False, 'shape': ()}";
+        assert_eq!(decode_integers(&file(header, &(-2i64).to_be_bytes())), Ok(vec![-2]));
+        let refused = decode_integers(&file("{'descr': '<f4', 'fortran_order': False, 'shape': ()}", &[0; 4]));
+        assert!(matches!(refused, Err(NpyError::Dtype { got, .. }) if got == "<f4"));
+        let header = "{'descr': '|S4', 'fortran_order': False, 'shape': ()}";
+        assert_eq!(decode_text(&file(header, b"dia\0")).as_deref(), Ok("dia"));
+        let header = "{'descr': '<U2', 'fortran_order': False, 'shape': ()}";
+        assert_eq!(decode_text(&file(header, b"\xe9\0\0\0x\0\0\0")).as_deref(), Ok("\u{e9}x"));
     }
 
     #[test]

@@ -115,6 +115,16 @@ impl Elements {
         }
     }
 
+    /// The elements as the nearest f32; those beyond its range are infinite.
+    pub(crate) fn into_f32(self) -> Vec<f32> {
+        match self {
+            Elements::F16(values) => values.into_iter().map(f32::from).collect(),
+            Elements::Bf16(values) => values.into_iter().map(f32::from).collect(),
+            Elements::F32(values) => values,
+            Elements::F64(values) => values.into_iter().map(|value| value as f32).collect(),
+        }
+    }
+
     fn stored(&self) -> (StoredDtype, Vec<u8>) {
         match self {
             Elements::F16(values) => (StoredDtype::F16, values.iter().flat_map(|x| x.to_le_bytes()).collect()),

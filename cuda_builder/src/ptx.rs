@@ -15,7 +15,7 @@ pub struct Module {
     pub entries: Vec<Entry>,
     /// The `.func` that are defined here.
     pub functions: Vec<String>,
-    /// The `.extern .func` that are called but not defined here.
+    /// The `.func` that are declared but not defined here.
     pub extern_functions: Vec<String>,
 }
 
@@ -72,14 +72,12 @@ impl Module {
         };
         let mut rest = &text[..];
         while let Some((at, is_entry)) = next_function(rest) {
-            let is_extern = rest[..at].trim_end().ends_with(".extern");
             let header = &rest[at..];
             let name = function_name(header, is_entry).ok_or_else(|| Error::Ptx("a function without a name".into()))?;
             let end = header.find(['{', ';']).ok_or_else(|| Error::Ptx(format!("{name} has no end")))?;
             if header.as_bytes()[end] == b';' {
-                if is_extern {
-                    module.extern_functions.push(name.to_owned());
-                }
+                // LLVM declares what never returns, a panic for one, without `.extern`.
+                module.extern_functions.push(name.to_owned());
                 rest = &header[end..];
                 continue;
             }
@@ -91,6 +89,8 @@ impl Module {
             }
             rest = &header[close..];
         }
+        let Module { functions, extern_functions, .. } = &mut module;
+        extern_functions.retain(|name| !functions.contains(name));
         Ok(module)
     }
 
@@ -264,6 +264,10 @@ mod tests {
 (
 	.param .b64 vprintf_param_0
 );
+.func panic
+()
+.noreturn;
+.func helper(.param .b32 a);
 .extern .shared .align 16 .b8 smem[];
 .visible .entry scale(
 	.param .u64 .ptr .align 1 scale_param_0,
@@ -303,7 +307,7 @@ $L__BB0_1:
         let module = Module::parse(SAMPLE).unwrap();
         assert_eq!((module.version, module.target.as_str()), ((8, 0), "sm_90a"));
         assert_eq!(module.functions, ["helper"]);
-        assert_eq!(module.extern_functions, ["vprintf"]);
+        assert_eq!(module.extern_functions, ["vprintf", "panic"]);
         let names: Vec<_> = module.entries.iter().map(|entry| entry.name.as_str()).collect();
         assert_eq!(names, ["scale", "empty"]);
         assert_eq!(module.entry("other"), None);

@@ -22,6 +22,8 @@
 //! # }
 //! ```
 
+mod arrays;
+mod cg;
 mod matrix;
 mod pack;
 
@@ -29,6 +31,7 @@ use std::fmt;
 
 use layout::ata::{ATA, AtaArgs, AtaStrides, AtaVariant, PAIR_ROWS, Precision, preferred};
 
+pub use cg::{CgOptions, CgPlan, CgReport, CgSystem};
 pub use matrix::SymmetricBlockMatrix;
 pub use pack::PairClasses;
 

@@ -6,7 +6,9 @@
 use std::ffi::{CStr, c_void};
 use std::fmt::Debug;
 
-use crate::error::Result;
+use ptx_emulator::Counters;
+
+use crate::error::{Error, Result};
 
 /// An object of a backend: a stream, event, module, function or graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +76,14 @@ pub(crate) trait Backend: Memory + Streams + Modules + Debug + Send + Sync {
     /// # Safety
     /// The stream is live.
     unsafe fn owns_stream(&self, stream: Handle) -> Result<bool>;
+
+    /// Does `work` and returns the counters of the launches that it makes on this thread; [`Error::Emulator`] where the device
+    /// has none.
+    fn counted(&self, work: &mut dyn FnMut()) -> Result<Vec<Counters>> {
+        let _ = work;
+        let name = &self.facts().name;
+        Err(Error::Emulator { problem: format!("{name} has no counters: an emulated device has") })
+    }
 }
 
 /// Device memory and page-locked host memory.

@@ -3,17 +3,24 @@
 //! Work is done when it is enqueued, which is one of the orders that streams and events allow; a stream that captures records it
 //! instead. Handles are numbers of objects in a table, so that one that is not live is an error and nothing worse.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use layout::Arch;
-use ptx_emulator::{Device, LaunchConfig, Module};
+use layout::{Arch, Swizzle};
+use ptx_emulator::tensor_map::{ElementType, TensorMap};
+use ptx_emulator::{Counters, Device, LaunchConfig, Module};
 
 use crate::backend::{Backend, DeviceFacts, FunctionFacts, Handle, Launch, Memory, Modules, Streams, TiledMap};
 use crate::error::{Error, Result};
+
+thread_local! {
+    /// The counters of the launches of this thread, while they are asked for. A launch runs on the thread that enqueues it.
+    static COUNTED: RefCell<Option<Vec<Counters>>> = const { RefCell::new(None) };
+}
 
 /// An emulated card.
 #[derive(Debug)]
@@ -165,8 +172,13 @@ impl Emulated {
             }
             Work::Launch { function, config, params } => {
                 let params: Vec<&[u8]> = params.iter().map(Vec::as_slice).collect();
-                let report = function.module.launch(&self.device, &function.name, *config, &params);
-                report.map(drop).map_err(emulator_error)
+                let (module, name) = (&function.module, &function.name);
+                if COUNTED.with_borrow(Option::is_none) {
+                    return module.launch(&self.device, name, *config, &params).map(drop).map_err(emulator_error);
+                }
+                let counters = module.count(&self.device, name, *config, &params).map_err(emulator_error)?;
+                COUNTED.with_borrow_mut(|counted| counted.get_or_insert_default().push(counters));
+                Ok(())
             }
             &Work::Record { event } => self.get("event", event, |object| match object {
                 Object::Event(recorded) => {
@@ -192,6 +204,12 @@ impl Backend for Emulated {
 
     unsafe fn owns_stream(&self, _stream: Handle) -> Result<bool> {
         Ok(false)
+    }
+
+    fn counted(&self, work: &mut dyn FnMut()) -> Result<Vec<Counters>> {
+        let outer = COUNTED.replace(Some(Vec::new()));
+        work();
+        Ok(COUNTED.replace(outer).unwrap_or_default())
     }
 }
 
@@ -386,7 +404,21 @@ impl Modules for Emulated {
         unsafe { self.enqueue(stream, work) }
     }
 
-    fn encode_tiled(&self, _map: &TiledMap<'_>) -> Result<[u64; 16]> {
-        Err(Error::Emulator { problem: "tensor maps are not modelled".to_owned() })
+    fn encode_tiled(&self, map: &TiledMap<'_>) -> Result<[u64; 16]> {
+        let invalid = |problem: String| Error::Emulator { problem };
+        let element = ElementType::from_code(map.data_type);
+        let swizzle = Swizzle::ALL.get(map.swizzle as usize);
+        let (Some(element), Some(&swizzle)) = (element, swizzle) else {
+            return Err(invalid(format!("no tensor map has type {} and swizzle {}", map.data_type, map.swizzle)));
+        };
+        let map = TensorMap {
+            element,
+            address: map.address,
+            dims: map.dims.to_vec(),
+            strides_bytes: map.strides_bytes.to_vec(),
+            box_dims: map.box_dims.to_vec(),
+            swizzle,
+        };
+        map.encode().map_err(|error| invalid(error.to_string()))
     }
 }

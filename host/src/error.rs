@@ -221,6 +221,14 @@ pub enum Error {
         /// The largest difference allowed.
         tolerance: f32,
     },
+    /// An iteration cannot go on for some systems.
+    #[error("{op}: {}", breakdowns(systems))]
+    Breakdown {
+        /// The operation.
+        op: &'static str,
+        /// The systems, at least one.
+        systems: Vec<Breakdown>,
+    },
     /// An operation is not compiled for an element type.
     #[error("{op}: no compiled variant for {dtype}; convert to {}", join(compiled))]
     NoVariant {
@@ -248,6 +256,50 @@ fn join<T: ToString>(items: &[T]) -> String {
         return "nothing".to_owned();
     }
     items.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// A system that an iteration cannot solve.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Breakdown {
+    /// The frame.
+    pub frame: usize,
+    /// The channel.
+    pub channel: usize,
+    /// Iterations that were done before.
+    pub iteration: u32,
+    /// Why it cannot go on.
+    pub cause: BreakdownCause,
+}
+
+/// Why an iteration cannot go on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum BreakdownCause {
+    /// A direction p with `p^T A p` of 0 or less: the matrix, as its precision stores it, is not positive definite.
+    NotPositiveDefinite {
+        /// `p^T A p`.
+        curvature: f64,
+    },
+    /// A norm or a product is NaN or infinite: b or the guess has such an element, or numbers left the range of f32.
+    NotFinite,
+}
+
+impl fmt::Display for BreakdownCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BreakdownCause::NotPositiveDefinite { curvature } => {
+                write!(f, "p^T A p is {curvature:e}, so A is not positive definite: add to its diagonal")
+            }
+            BreakdownCause::NotFinite => f.write_str("a number is NaN or infinite: see b and the guess"),
+        }
+    }
+}
+
+/// The first system, and how many there are besides.
+fn breakdowns(systems: &[Breakdown]) -> String {
+    let Some(Breakdown { frame, channel, iteration, cause }) = systems.first() else { return "nothing".to_owned() };
+    let first = format!("frame {frame}, channel {channel} after {iteration} iterations: {cause}");
+    if systems.len() == 1 { first } else { format!("{first} (and {} systems more)", systems.len() - 1) }
 }
 
 /// A code that a driver function returned (`CUresult` of cuda.h).
@@ -306,6 +358,19 @@ mod tests {
         assert_eq!(error.to_string(), text);
         let error = Error::UnknownVariant { op: "attention", name: "x".to_owned(), known: vec!["a", "b"] };
         assert_eq!(error.to_string(), "attention: no variant x for this problem; there is a, b");
+    }
+
+    #[test]
+    fn a_breakdown_names_the_first_system_and_counts_the_others() {
+        let of = |channel, cause| Breakdown { frame: 3, channel, iteration: 2, cause };
+        let indefinite = of(1, BreakdownCause::NotPositiveDefinite { curvature: -4.0 });
+        let text = Error::Breakdown { op: "cg", systems: vec![indefinite] }.to_string();
+        let expected = "cg: frame 3, channel 1 after 2 iterations: p^T A p is -4e0, so A is not positive definite: add to \
+                        its diagonal";
+        assert_eq!(text, expected);
+        let systems = vec![of(0, BreakdownCause::NotFinite), indefinite, indefinite];
+        let text = Error::Breakdown { op: "cg", systems }.to_string();
+        assert!(text.starts_with("cg: frame 3, channel 0") && text.ends_with("(and 2 systems more)"), "{text}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use layout::Arch;
+use ptx_emulator::Counters;
 
 use crate::backend::Backend;
 use crate::driver;
@@ -113,6 +114,29 @@ impl Gpu {
     #[must_use]
     pub fn is_emulated(&self) -> bool {
         self.ordinal() >= FIRST_EMULATED
+    }
+
+    /// Does `work` on this emulated device and counts what its kernels do: instructions, sectors of global memory, bank
+    /// conflicts, each with its PTX and Rust line. The counters are those of the launches of this thread, in their order.
+    ///
+    /// ```
+    /// use ferrotile::{Arch, Error, Gpu};
+    ///
+    /// let gpu = Gpu::emulated(Arch::Sm80);
+    /// let ((), launches) = gpu.counted(|| Ok::<(), Error>(()))?;
+    /// assert!(launches.is_empty());
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// That of `work`; [`Error::Emulator`] on a card, where nothing is done.
+    pub fn counted<T, E: From<Error>>(&self, work: impl FnOnce() -> Result<T, E>) -> Result<(T, Vec<Counters>), E> {
+        let (mut work, mut done) = (Some(work), None);
+        let counters = self.device().counted(&mut || done = work.take().map(|work| work()))?;
+        match done {
+            Some(done) => done.map(|value| (value, counters)),
+            None => Err(Error::Emulator { problem: "the work was not done".to_owned() }.into()),
+        }
     }
 
     /// Opens every card that a compiled architecture runs on; none without a driver or a card.

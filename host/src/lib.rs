@@ -45,11 +45,14 @@ mod tensor;
 mod tensor_map;
 pub mod tolerance;
 
-pub use ata::{AtaOptions, AtaPlan, DeviceBlockMatrix, PairClasses, SymmetricBlockMatrix, ata_variants};
+pub use ata::{
+    AtaOptions, AtaPlan, CgOptions, CgPlan, CgReport, CgSystem, DeviceBlockMatrix, PairClasses, SymmetricBlockMatrix,
+    ata_variants,
+};
 pub use attention::{AttentionOptions, AttentionPlan, AttentionProblem, Layout, attention, attention_variants};
 pub use buffer::{Buffer, PinnedBuffer};
 pub use element::{Element, Float};
-pub use error::{DriverError, Error, Result};
+pub use error::{Breakdown, BreakdownCause, DriverError, Error, Result};
 pub use gpu::Gpu;
 pub use launch::{Kernel, KernelAttributes, KernelParam, LaunchConfig, Module};
 pub use layout::ata::Precision;
@@ -60,3 +63,9 @@ pub use ptx::embedded_ptx;
 pub use stream::{Event, Graph, Stream, StreamRef};
 pub use tensor::{TensorMut, TensorRef};
 pub use tensor_map::TensorMap;
+
+/// What an emulated device counts: see [`Gpu::counted`].
+pub mod counters {
+    pub use ptx_emulator::counters::{Counters, Counts, GlobalTraffic, InstructionCounts, SharedTraffic};
+    pub use ptx_emulator::{Class, LaunchConfig, Place, RustPlace};
+}

@@ -3,8 +3,9 @@
 use std::slice::ChunksExact;
 
 use layout::Dtype;
+use layout::ata::BLOCK;
 use layout::attention::Mask;
-use ndarray::{Array3, Array4, ArrayView3, ArrayView4, LinalgScalar};
+use ndarray::{Array2, Array3, Array4, ArrayView3, ArrayView4, ArrayView5, Axis, LinalgScalar, s};
 use rayon::prelude::*;
 
 use crate::element::round;
@@ -97,6 +98,77 @@ pub fn ata(a: ArrayView3<'_, f64>, x: ArrayView3<'_, f64>) -> Array3<f64> {
     };
     let y = (0..frames * channels * n).into_par_iter().map(element).collect();
     Array3::from_shape_vec((frames, channels, n), y).expect("one number an index")
+}
+
+/// Computes `Y = A X` in f64 with a symmetric matrix of 16x16 blocks, `[channels][d][block_row][16][16]` as
+/// [`crate::SymmetricBlockMatrix::blocks`] has them; X and Y are `[frames, channels, n]`. For large n, of which a dense matrix would
+/// fill the memory.
+///
+/// # Panics
+/// Where the shapes do not fit together.
+#[must_use]
+pub fn ata_blocks(blocks: ArrayView5<'_, f64>, x: ArrayView3<'_, f64>) -> Array3<f64> {
+    let (frames, channels, n) = x.dim();
+    let (of_blocks, diagonals, rows, ..) = blocks.dim();
+    assert_eq!((of_blocks, rows), (channels, n.div_ceil(BLOCK)), "A does not fit X");
+    let mut y = Array3::zeros((frames, channels, n));
+    let vectors: Vec<_> = y.outer_iter_mut().zip(x.outer_iter()).collect();
+    vectors.into_par_iter().for_each(|(mut y, x)| {
+        for (channel, d, r) in (0..channels)
+            .flat_map(|channel| (0..diagonals.min(rows)).map(move |d| (channel, d)))
+            .flat_map(|(channel, d)| (0..rows - d).map(move |r| (channel, d, r)))
+        {
+            for ((row, column), &element) in blocks.slice(s![channel, d, r, .., ..]).indexed_iter() {
+                let (row, column) = (r * BLOCK + row, (r + d) * BLOCK + column);
+                if element != 0.0 && row < n && column < n {
+                    y[[channel, row]] += element * x[[channel, column]];
+                    if d > 0 {
+                        y[[channel, column]] += element * x[[channel, row]];
+                    }
+                }
+            }
+        }
+    });
+    y
+}
+
+/// Solves `A x = b` in f64 by conjugate gradient from x = 0, each system until the norm of its residual is at most `tolerance` times
+/// that of b, or for `max_iterations`: A is `[channels, n, n]`, b and x are `[frames, channels, n]`. Returns x, and the iterations by
+/// frame and channel.
+///
+/// # Panics
+/// Where the shapes do not fit together.
+#[must_use]
+pub fn cg(
+    a: ArrayView3<'_, f64>,
+    b: ArrayView3<'_, f64>,
+    tolerance: f64,
+    max_iterations: u32,
+) -> (Array3<f64>, Array2<u32>) {
+    let (frames, channels, n) = b.dim();
+    assert_eq!(a.dim(), (channels, n, n), "A does not fit b");
+    let mut x = Array3::zeros(b.dim());
+    let mut iterations = Array2::zeros((frames, channels));
+    for (frame, channel) in (0..frames).flat_map(|frame| (0..channels).map(move |channel| (frame, channel))) {
+        let a = a.index_axis(Axis(0), channel);
+        let mut x = x.slice_mut(s![frame, channel, ..]);
+        let mut r = b.slice(s![frame, channel, ..]).to_owned();
+        let mut p = r.clone();
+        let mut squares = r.dot(&r);
+        let target = tolerance * tolerance * squares;
+        while squares > target && iterations[[frame, channel]] < max_iterations {
+            let q = a.dot(&p);
+            let step = squares / p.dot(&q);
+            x.scaled_add(step, &p);
+            r.scaled_add(-step, &q);
+            let before = squares;
+            squares = r.dot(&r);
+            p *= squares / before;
+            p += &r;
+            iterations[[frame, channel]] += 1;
+        }
+    }
+    (x, iterations)
 }
 
 /// Computes each query row by `row(query, keys, values, out)`, which is given the keys and values that the row sees, at least
@@ -227,6 +299,31 @@ mod tests {
         let x = array![[[1.0, 1.0], [2.0, 0.0]], [[0.0, 4.0], [1.0, 1.0]], [[0.0, 0.0], [0.0, 1.0]]];
         let y = array![[[3.0, 1.0], [0.0, 6.0]], [[8.0, -4.0], [3.0, 8.0]], [[0.0, 0.0], [3.0, 5.0]]];
         assert_eq!(ata(a.view(), x.view()), y);
+    }
+
+    #[test]
+    fn a_product_of_blocks_is_that_of_the_dense_matrix() {
+        for (n, diagonals) in [(1, 1), (16, 1), (40, 2), (70, 5)] {
+            let dense = Array3::from_shape_fn((2, n, n), |(channel, row, column)| {
+                let near = row.abs_diff(column) < 16 * diagonals - 15;
+                if near { (1 + channel + row * column % 7 + row.abs_diff(column) % 3) as f32 } else { 0.0 }
+            });
+            let matrix = crate::SymmetricBlockMatrix::from_dense(dense.view(), 0.0).unwrap();
+            let x = Array3::from_shape_fn((3, 2, n), |(frame, channel, i)| (frame + channel + i % 5) as f64);
+            let y = ata_blocks(matrix.blocks().mapv(f64::from).view(), x.view());
+            assert_eq!(y, ata(dense.mapv(f64::from).view(), x.view()), "n {n}");
+        }
+    }
+
+    #[test]
+    fn systems_are_solved_in_as_many_iterations_as_a_has_eigenvalues() {
+        let a = array![[[2.0, 1.0], [1.0, 2.0]], [[5.0, 0.0], [0.0, 5.0]]];
+        let b = array![[[3.0, 3.0], [1.0, -2.0]], [[4.0, 5.0], [0.0, 0.0]]];
+        let (x, iterations) = cg(a.view(), b.view(), 1e-12, 100);
+        let expected = array![[[1.0, 1.0], [0.2, -0.4]], [[1.0, 2.0], [0.0, 0.0]]];
+        assert!(x.iter().zip(&expected).all(|(x, expected)| (x - expected).abs() < 1e-12), "{x}");
+        assert_eq!(iterations, array![[1, 1], [2, 0]]);
+        assert_eq!(cg(a.view(), b.view(), 1e-12, 1).1, array![[1, 1], [1, 0]]);
     }
 
     #[test]

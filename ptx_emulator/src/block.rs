@@ -1,9 +1,14 @@
-//! What the warps of a block share: its memory, barriers and counters.
+//! What the warps of a block, or of the blocks of a cluster, share: memory, barriers and counters.
 
 use std::collections::BTreeMap;
 
+use crate::cluster::{ClusterBarrier, RegisterPool, Shape};
+use crate::counters::Tally;
 use crate::execute::Fault;
+use crate::execute::bulk::BulkCopies;
 use crate::execute::mbarrier::Mbarrier;
+use crate::execute::wgmma::Warpgroups;
+use crate::in_flight::InFlight;
 use crate::memory::{GlobalView, OwnedMemory};
 use crate::program::Program;
 use crate::registers::Registers;
@@ -12,9 +17,12 @@ use crate::shadow::{CopyGroups, CtaShadow, SharedShadow, Threads};
 
 /// The named barriers of a block.
 pub(crate) const BARRIERS: usize = 16;
+/// The number that stands for the barrier of the cluster.
+pub(crate) const CLUSTER_BARRIER: u32 = BARRIERS as u32;
 
 pub(crate) struct Block<'a> {
     pub(crate) program: &'a Program,
+    pub(crate) shape: Shape,
     pub(crate) params: &'a OwnedMemory,
     pub(crate) global: GlobalView,
     pub(crate) shared: OwnedMemory,
@@ -24,10 +32,17 @@ pub(crate) struct Block<'a> {
     pub(crate) grid: CtaShadow<'a>,
     pub(crate) copies: CopyGroups,
     pub(crate) mbarriers: BTreeMap<u32, Mbarrier>,
+    pub(crate) bulk: BulkCopies,
+    pub(crate) warpgroups: Warpgroups,
+    pub(crate) cluster: ClusterBarrier,
+    pub(crate) registers: RegisterPool,
     pub(crate) report: Report,
-    barriers: [Barrier; BARRIERS],
-    /// Warps that have threads which did not exit.
-    live_warps: u32,
+    /// The counts of each instruction, where they are asked for.
+    pub(crate) tally: Option<Box<Tally>>,
+    /// Of each block.
+    barriers: Vec<[Barrier; BARRIERS]>,
+    /// Warps of each block that have threads which did not exit.
+    live_warps: Vec<u32>,
 }
 
 /// One named barrier, between two completions.
@@ -46,26 +61,42 @@ impl<'a> Block<'a> {
         params: &'a OwnedMemory,
         (global, grid): (GlobalView, CtaShadow<'a>),
         shared: OwnedMemory,
-        threads: u32,
+        shape: Shape,
     ) -> Block<'a> {
+        let threads = shape.blocks * shape.warps * 32;
+        let shadow = SharedShadow::new(shared.len(), threads);
         Block {
             program,
+            shape,
             params,
             global,
             grid,
-            shadow: SharedShadow::new(shared.len(), threads),
             copies: CopyGroups::new(threads),
+            bulk: BulkCopies::default(),
+            warpgroups: Warpgroups::new(shape),
+            cluster: ClusterBarrier::new(shape, &shadow),
+            registers: RegisterPool::new(program, shape),
+            shadow,
             shared,
             mbarriers: BTreeMap::new(),
             report: Report::default(),
-            barriers: Default::default(),
-            live_warps: threads.div_ceil(32),
+            tally: None,
+            barriers: (0..shape.blocks).map(|_| Default::default()).collect(),
+            live_warps: vec![shape.warps; shape.blocks as usize],
         }
     }
 
-    /// How often barrier `id` was completed.
-    pub(crate) fn completions(&self, id: u32) -> u32 {
-        self.barriers[id as usize % BARRIERS].completions
+    /// How often barrier `id` of the block of a warp was completed.
+    pub(crate) fn completions(&self, warp: u32, id: u32) -> u32 {
+        if id == CLUSTER_BARRIER {
+            return self.cluster.completions();
+        }
+        self.barriers[self.shape.rank_of(warp) as usize][id as usize % BARRIERS].completions
+    }
+
+    /// Whether the block of this rank has threads that did not exit.
+    pub(crate) fn is_live(&self, rank: u32) -> bool {
+        self.live_warps[rank as usize] > 0
     }
 
     /// A warp arrives at a barrier, to wait there or to go on.
@@ -76,7 +107,8 @@ impl<'a> Block<'a> {
         warp: Threads,
         waits: bool,
     ) -> Result<(), Box<Fault>> {
-        let Some(barrier) = self.barriers.get_mut(id as usize) else {
+        let rank = self.shape.rank_of(warp.warp) as usize;
+        let Some(barrier) = self.barriers[rank].get_mut(id as usize) else {
             return Err(Fault::warp(format!("there is no barrier {id}: a block has {BARRIERS}")));
         };
         if let Some(threads) = threads
@@ -96,14 +128,14 @@ impl<'a> Block<'a> {
         }
         barrier.threads = threads;
         if waits { &mut barrier.waiting } else { &mut barrier.arrived }.push(warp);
-        self.complete(id as usize);
+        self.complete(rank, id as usize);
         Ok(())
     }
 
-    fn complete(&mut self, id: usize) {
-        let barrier = &mut self.barriers[id];
+    fn complete(&mut self, rank: usize, id: usize) {
+        let barrier = &mut self.barriers[rank][id];
         let there = (barrier.waiting.len() + barrier.arrived.len()) as u32;
-        let expected = barrier.threads.map_or(self.live_warps, |threads| threads / 32);
+        let expected = barrier.threads.map_or(self.live_warps[rank], |threads| threads / 32);
         if there == 0 || there < expected {
             return;
         }
@@ -123,13 +155,15 @@ impl<'a> Block<'a> {
     }
 
     /// All threads of a warp have exited: barriers of all threads no longer wait for it.
-    pub(crate) fn warp_is_done(&mut self) {
-        self.live_warps -= 1;
+    pub(crate) fn warp_is_done(&mut self, warp: u32) {
+        let rank = self.shape.rank_of(warp) as usize;
+        self.live_warps[rank] -= 1;
         for id in 0..BARRIERS {
-            if self.barriers[id].threads.is_none() {
-                self.complete(id);
+            if self.barriers[rank][id].threads.is_none() {
+                self.complete(rank, id);
             }
         }
+        self.cluster.exit(&mut self.shadow, warp);
     }
 }
 
@@ -139,16 +173,32 @@ pub(crate) struct Turn<'t, 'a> {
     pub(crate) registers: &'t mut Registers,
     pub(crate) local: &'t mut [OwnedMemory],
     pub(crate) copies: &'t mut crate::execute::memory::LaneCopies,
+    pub(crate) in_flight: &'t mut InFlight,
+    /// Its number in the cluster.
     pub(crate) warp: u32,
     /// The lanes that execute it.
     pub(crate) mask: u32,
-    /// The line of the PTX.
+    /// The index of the instruction in the program, and its line in the PTX.
+    pub(crate) at: u32,
     pub(crate) line: u32,
-    /// It tested a barrier in vain: another warp should go on.
-    pub(crate) polled: bool,
+    pub(crate) then: Then,
+}
+
+/// How a warp goes on after an instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Then {
+    Next,
+    /// It tested an mbarrier in vain, that at this place: another warp should go on.
+    Polled(u32),
+    /// It cannot be executed yet.
+    Again,
 }
 
 impl Turn<'_, '_> {
+    pub(crate) fn rank(&self) -> u32 {
+        self.block.shape.rank_of(self.warp)
+    }
+
     pub(crate) fn threads(&self) -> Threads {
         Threads { warp: self.warp, lanes: self.mask }
     }

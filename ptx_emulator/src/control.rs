@@ -22,7 +22,7 @@ pub(crate) fn find_meeting_points(code: &mut [Instruction]) {
 }
 
 /// The first instructions of the basic blocks. A guarded exit ends no block: its lanes do not come back.
-fn block_starts(code: &[Instruction]) -> Vec<u32> {
+pub(crate) fn block_starts(code: &[Instruction]) -> Vec<u32> {
     let mut starts = vec![false; code.len()];
     if let Some(first) = starts.first_mut() {
         *first = true;
@@ -45,14 +45,15 @@ fn block_starts(code: &[Instruction]) -> Vec<u32> {
     (0..code.len() as u32).filter(|&at| starts[at as usize]).collect()
 }
 
-struct Graph {
+/// The control-flow graph of a kernel.
+pub(crate) struct Graph {
     /// Blocks that follow, for each block; the virtual exit has the number of the blocks.
     successors: Vec<Vec<u32>>,
     predecessors: Vec<Vec<u32>>,
 }
 
 impl Graph {
-    fn new(code: &[Instruction], starts: &[u32]) -> Graph {
+    pub(crate) fn new(code: &[Instruction], starts: &[u32]) -> Graph {
         let exit = starts.len() as u32;
         let block_of = |at: u32| starts.partition_point(|&start| start <= at) as u32 - 1;
         let mut graph =
@@ -75,6 +76,11 @@ impl Graph {
         }
         graph.connect_endless_loops();
         graph
+    }
+
+    /// The blocks that follow one; the number of all blocks is the exit.
+    pub(crate) fn successors(&self, block: usize) -> &[u32] {
+        &self.successors[block]
     }
 
     fn edge(&mut self, from: u32, to: u32) {

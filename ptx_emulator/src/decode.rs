@@ -5,6 +5,7 @@
 
 mod arithmetic;
 mod convert;
+mod hopper;
 mod matrix;
 mod memory;
 mod select;
@@ -46,6 +47,9 @@ pub(crate) fn decode(slots: &mut Slots, opcode: &str, operands: &[Operand]) -> R
         "st" => memory::store(&mut form, &mut args),
         "atom" | "red" => memory::atomic(&mut form, &mut args),
         "cp" => memory::copy_async(&mut form, &mut args),
+        "wgmma" | "mapa" | "getctarank" | "setmaxnreg" | "griddepcontrol" | "nanosleep" | "prefetch" => {
+            hopper::other(&mut form, &mut args)
+        }
         "bar" | "barrier" => sync::barrier(&mut form, &mut args),
         "fence" | "membar" => sync::fence(&mut form),
         "shfl" | "vote" | "redux" | "match" | "elect" | "activemask" => sync::warp(&mut form, &mut args),
@@ -263,7 +267,13 @@ impl<'a> Args<'a> {
 
     /// `[register + offset]`, `[symbol + offset]`, in memory of this space.
     fn address(&self, at: usize, space: Space) -> Result<Address> {
-        let Operand::Address(base, offset) = *self.get(at)? else { return Self::wrong(at, "an address") };
+        match *self.get(at)? {
+            Operand::Address(base, offset) => Self::address_of(at, (base, offset), space),
+            _ => Self::wrong(at, "an address"),
+        }
+    }
+
+    fn address_of(at: usize, (base, offset): (operand::Base, i64), space: Space) -> Result<Address> {
         match base {
             operand::Base::Reg(Reg::W(slot)) => Ok(Address { base: Base::W(slot), offset }),
             operand::Base::Reg(Reg::D(slot)) => Ok(Address { base: Base::D(slot), offset }),
@@ -275,7 +285,7 @@ impl<'a> Args<'a> {
                     SymbolSpace::Local => Space::Local,
                     SymbolSpace::Param => Space::Param,
                 };
-                if space != expected {
+                if space != expected && (space, expected) != (Space::Cluster, Space::Shared) {
                     return Self::wrong(at, "in the memory that the instruction names");
                 }
                 Ok(Address { base: Base::None, offset: offset.wrapping_add(symbol.address.into()) })

@@ -1,12 +1,16 @@
 //! What each instruction does to registers and memory.
 
+pub(crate) mod bulk;
+pub(crate) mod cluster;
 pub(crate) mod convert;
+mod count;
 pub(crate) mod float;
 pub(crate) mod integer;
 pub(crate) mod matrix;
 pub(crate) mod mbarrier;
 pub(crate) mod memory;
 pub(crate) mod warp;
+pub(crate) mod wgmma;
 
 use crate::program::{BoolOp, Cmp, Op, Space, Type};
 use crate::registers::{LANES, Registers};
@@ -135,7 +139,7 @@ fn arithmetic_inline(r: &mut Registers, op: &Op, mask: u32) -> bool {
         Op::Cvt(ref cvt) => convert::convert(r, cvt, mask),
         Op::Cvta { space, to, d, a } => {
             let base = match space {
-                Space::Shared => windows::SHARED,
+                Space::Shared | Space::Cluster => windows::SHARED,
                 Space::Local => windows::LOCAL,
                 Space::Param => windows::PARAM,
                 Space::Global | Space::Generic => 0,

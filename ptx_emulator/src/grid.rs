@@ -1,12 +1,16 @@
 //! The blocks of a launch: how each begins, and how its warps take turns.
 
-use crate::block::Block;
+use std::sync::{Mutex, PoisonError};
+
+use crate::block::{Block, CLUSTER_BARRIER};
+use crate::cluster::Shape;
+use crate::counters::Tally;
 use crate::error::{Error, Result, Thread};
 use crate::execute::Simd;
 use crate::launch::LaunchConfig;
 use crate::memory::{GlobalView, MemoryError, OwnedMemory, Space};
 use crate::paths::{Paths, State};
-use crate::program::{Program, Special};
+use crate::program::{Hopper, Op, Program, Special};
 use crate::registers::{LANES, Registers};
 use crate::report::Report;
 use crate::shadow::CtaShadow;
@@ -27,6 +31,8 @@ pub(crate) struct Grid<'a> {
     pub(crate) shared_bytes: u32,
     pub(crate) instruction_limit: u64,
     pub(crate) simd: Simd,
+    /// Where the counts of each instruction go, if they are asked for.
+    pub(crate) tally: Option<&'a Mutex<Tally>>,
 }
 
 /// The index in x, y, z of a linear one.
@@ -36,15 +42,33 @@ fn unravel(index: u64, [x, y, _]: [u32; 3]) -> [u32; 3] {
 }
 
 impl Grid<'_> {
-    /// A block that has executed nothing yet.
+    fn shape(&self) -> Shape {
+        Shape {
+            blocks: self.config.cluster.iter().product(),
+            warps: self.threads.div_ceil(LANES as u32),
+            shared_bytes: self.shared_bytes,
+        }
+    }
+
+    /// The block of a rank in the cluster of this index.
+    fn place(&self, cluster: u64, rank: u32) -> [u32; 3] {
+        let LaunchConfig { grid, cluster: dims, .. } = self.config;
+        let clusters = std::array::from_fn(|axis| grid[axis] / dims[axis]);
+        let (first, inside) = (unravel(cluster, clusters), unravel(rank.into(), dims));
+        std::array::from_fn(|axis| first[axis] * dims[axis] + inside[axis])
+    }
+
+    /// A block, or the blocks of a cluster, that have executed nothing yet.
     pub(crate) fn start<'b>(&'b self, global: (GlobalView, CtaShadow<'b>), index: u64) -> Result<Running<'b>> {
-        let place = unravel(index, self.config.grid);
         let limit =
             |error: MemoryError| Error::Launch { kernel: self.program.name.clone(), problem: error.to_string() };
-        let shared = OwnedMemory::new(Space::Shared, self.shared_bytes, self.shared_bytes).map_err(limit)?;
-        let block = Block::new(self.program, self.params, global, shared, self.threads);
+        let shape = self.shape();
+        let shared = OwnedMemory::new(Space::Shared, shape.total_bytes(), shape.total_bytes()).map_err(limit)?;
+        let mut block = Block::new(self.program, self.params, global, shared, shape);
+        block.tally = self.tally.map(|_| Box::new(Tally::new(self.program)));
         let mut warps = Vec::new();
-        for warp in 0..self.threads.div_ceil(LANES as u32) {
+        for number in 0..shape.blocks * shape.warps {
+            let (place, warp) = (self.place(index, shape.rank_of(number)), number % shape.warps);
             let registers = Registers::new(self.program, |which, lane| self.special(which, place, warp, lane as u32));
             let left = self.threads - warp * LANES as u32;
             let lanes = if left >= LANES as u32 { u32::MAX } else { (1 << left) - 1 };
@@ -54,10 +78,9 @@ impl Grid<'_> {
                 let one = OwnedMemory::new(Space::Local, bytes, MAX_LOCAL_BYTES).map_err(limit)?;
                 local = vec![one; LANES];
             }
-            let copies = Default::default();
-            warps.push(Warp { index: warp, registers, local, copies, paths: Paths::new(lanes), done: false });
+            warps.push(Warp::new(number, registers, local, Paths::new(lanes)));
         }
-        Ok(Running { grid: self, place, block, warps, idle_rounds: 0 })
+        Ok(Running { grid: self, index, block, warps, idle_rounds: 0 })
     }
 
     fn special(&self, which: Special, place: [u32; 3], warp: u32, lane: u32) -> u32 {
@@ -89,10 +112,11 @@ impl Grid<'_> {
     }
 }
 
-/// A block under way.
+/// A block, or the blocks of a cluster, under way.
 pub(crate) struct Running<'b> {
     grid: &'b Grid<'b>,
-    place: [u32; 3],
+    /// Of the block or cluster.
+    index: u64,
     block: Block<'b>,
     warps: Vec<Warp>,
     /// Rounds since something other than a poll happened.
@@ -113,31 +137,41 @@ impl Running<'_> {
     pub(crate) fn round(&mut self) -> Result<Option<Report>> {
         let program = self.grid.program;
         let (mut live, mut moved, mut polled) = (false, false, false);
-        for warp in self.warps.iter_mut().filter(|warp| !warp.done) {
+        for index in 0..self.warps.len() {
+            let warp = &mut self.warps[index];
+            if warp.done {
+                continue;
+            }
             live = true;
             match warp.run(&mut self.block, self.grid.simd) {
                 Ok(End::Done) => {
                     warp.done = true;
                     moved = true;
-                    self.block.warp_is_done();
+                    self.block.warp_is_done(warp.index);
+                    let rank = self.block.shape.rank_of(warp.index);
+                    if !self.block.is_live(rank)
+                        && let Err((at, thread, problem)) = crate::execute::bulk::end_block(&mut self.block, rank)
+                    {
+                        return Err(self.fault(at, thread, problem));
+                    }
                 }
                 Ok(End::Waits { moved: some }) => moved |= some,
                 Ok(End::Polled) => polled = true,
                 Ok(End::Share) => moved = true,
                 Err((at, fault)) => {
-                    return Err(Error::Fault {
-                        kernel: program.name.clone(),
-                        thread: Thread { block: self.place, warp: warp.index, lane: fault.lane },
-                        place: program.place(at),
-                        problem: fault.problem,
-                    });
+                    let thread = (warp.index, fault.lane);
+                    return Err(self.fault(at, thread, fault.problem));
                 }
             }
         }
         if !live {
+            if let (Some(tally), Some(all)) = (self.block.tally.take(), self.grid.tally) {
+                // A sum of whole numbers: the order of the blocks does not show.
+                all.lock().unwrap_or_else(PoisonError::into_inner).add(&tally);
+            }
             return Ok(Some(self.block.report));
         }
-        let (kernel, block) = (|| program.name.clone(), self.place);
+        let (kernel, block) = (|| program.name.clone(), self.grid.place(self.index, 0));
         if self.block.report.total() > self.grid.instruction_limit {
             let limit = self.grid.instruction_limit;
             return Err(Error::InstructionLimit { kernel: kernel(), block, limit, at: self.waits() });
@@ -149,19 +183,46 @@ impl Running<'_> {
         Ok(None)
     }
 
+    fn fault(&self, at: u32, (warp, lane): (u32, Option<u32>), problem: String) -> Error {
+        let (program, shape) = (self.grid.program, self.block.shape);
+        let block = self.grid.place(self.index, shape.rank_of(warp));
+        let thread = Thread { block, warp: warp % shape.warps, lane };
+        Error::Fault { kernel: program.name.clone(), thread, place: program.place(at), problem }
+    }
+
+    /// What a path that can run does: where it polls an mbarrier or cannot get registers, what it waits for.
+    fn occupation(&self, warp: &Warp, at: u32) -> String {
+        if let Some(barrier) = warp.polled.and_then(|address| self.block.mbarriers.get(&address).zip(Some(address))) {
+            return barrier.0.describe(barrier.1 % self.block.shape.stride_bytes());
+        }
+        if let Some(Op::Hopper(hopper)) = self.grid.program.code.get(at as usize).map(|instruction| &instruction.op)
+            && let Hopper::SetRegisters { increase: true, registers } = **hopper
+        {
+            return self.block.registers.describe(self.block.shape, warp.index, registers);
+        }
+        "runs".to_owned()
+    }
+
     /// What each warp waits for.
     fn waits(&self) -> String {
+        let shape = self.block.shape;
         let mut waits = Vec::new();
         for warp in self.warps.iter().filter(|warp| !warp.done) {
             for path in &warp.paths.list {
                 let place = self.grid.program.place(path.at);
                 let what = match path.state {
-                    State::Ready => "runs".to_owned(),
+                    State::Ready => self.occupation(warp, path.at),
                     State::Converging => "waits for lanes of its warp".to_owned(),
+                    State::Barrier { id: CLUSTER_BARRIER, .. } => "waits at the barrier of the cluster".to_owned(),
                     State::Barrier { id, .. } => format!("waits at barrier {id}"),
                     State::Meeting { .. } | State::Free => continue,
                 };
-                waits.push(format!("warp {} (lanes {:#010x}) {what}, {place}", warp.index, path.lanes));
+                let mut block = String::new();
+                if shape.blocks > 1 {
+                    block = format!("block {:?}, ", self.grid.place(self.index, shape.rank_of(warp.index)));
+                }
+                let warp = warp.index % shape.warps;
+                waits.push(format!("{block}warp {warp} (lanes {:#010x}) {what}, {place}", path.lanes));
             }
         }
         waits.join("; ")

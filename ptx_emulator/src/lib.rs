@@ -29,37 +29,54 @@
 //!
 //! # What is modelled
 //!
-//! Warps of 32 lanes whose lanes part at branches and meet at the immediate post-dominator; blocks whose warps take
-//! turns; global, shared, local and parameter memory with bounds, alignment and a record of what was written; barriers
-//! of blocks and warps, `mbarrier` phases, `cp.async` groups whose bytes arrive when they are waited for; tensor-core
-//! products in the precision that [`tensor_core`] describes. Timing, caches and weak memory orders are not.
+//! Warps of 32 lanes whose lanes part at branches and meet at the immediate post-dominator; blocks, or the blocks of a
+//! cluster, whose warps take turns; global, shared, local and parameter memory with bounds, alignment and a record of what
+//! was written; barriers of clusters, blocks and warps, `mbarrier` phases with their bytes; `cp.async` groups and bulk copies
+//! whose bytes arrive when they are waited for; [tensor maps](tensor_map); tensor-core products in the precision that
+//! [`tensor_core`] describes; the registers that `setmaxnreg` moves. Timing, caches and weak memory orders are not.
 //!
 //! # What is covered
 //!
 //! Integer, bit, f16, bf16, f32 and f64 arithmetic rounded to nearest; approximate functions; comparisons and selections;
 //! conversions, FP8 among them; loads and stores of all memories, vectors and generic addresses; atomics on words;
-//! `cp.async`; `bar`, `bar.warp`, `mbarrier` of the own block; shuffles, votes, `redux`, `match`, `elect`; `ldmatrix`,
-//! `stmatrix`, `wmma` in f16 and bf16, `mma` in f16, bf16, tf32 and FP8; fences. Not yet: calls, variables of the module
-//! in global or constant memory, other roundings of f32 sums, clusters beyond their special registers, bulk copies,
-//! `wgmma`. Whatever is not covered is an error of [`Module::parse`].
+//! `cp.async`; `bar`, `bar.warp`, `barrier.cluster`, `mbarrier`, `mapa`; shuffles, votes, `redux`, `match`, `elect`;
+//! `ldmatrix`, `stmatrix`, `wmma` in f16 and bf16, `mma` in f16, bf16, tf32 and FP8, `wgmma` in all of these; bulk copies of
+//! lines and of tiles of tensors, multicast and reductions among them; `setmaxnreg`; fences. Not covered: calls, variables of
+//! the module in global or constant memory, other roundings of f32 sums, sparse products, `im2col`. Whatever is not covered
+//! is an error of [`Module::parse`].
 //!
 //! # What is checked
 //!
 //! Bounds, alignment, reads of what nothing wrote; races on shared memory between the threads of a block, by
 //! [`shadow`]'s clocks, unfinished copies among them; races on global memory between blocks; barriers that a part of a
-//! warp reaches, or that others use with another count; too many arrivals at an `mbarrier`; deadlocks. What a kernel does
-//! wrong without any of these, such as a loop without an end, shows where [`Device::with_instruction_limit`] sets a limit.
+//! warp reaches, or that others use with another count; too many arrivals or bytes at an `mbarrier`; deadlocks, with what each
+//! warp waits for. What a kernel does wrong without any of these, such as a loop without an end, shows where
+//! [`Device::with_instruction_limit`] sets a limit.
+//!
+//! Of the asynchronous units: generic writes that a copy or a product reads without a proxy fence, an `mbarrier` that is
+//! not made visible to copies; bytes that are used before the copy was waited for, sources that are overwritten before,
+//! blocks that exit before; registers of a `wgmma` that are used before its wait or not fenced before its start; products
+//! that the warps of a warpgroup do not execute alike; tensor maps, boxes and coordinates that the hardware does not take.
+//!
+//! # What is counted
+//!
+//! [`Module::count`] gives [`counters`] of every instruction: executions, lanes, sectors of global memory, wavefronts and bank
+//! conflicts of shared memory, operations of tensor cores.
 //!
 //! An error says which kernel, block, warp and lane, which line of the PTX and of the Rust code it comes from.
 
 mod block;
+mod cluster;
 mod control;
 mod conversion;
+pub mod counters;
 mod decode;
 mod error;
 mod execute;
+mod fences;
 mod front;
 mod grid;
+mod in_flight;
 mod launch;
 mod operation;
 mod paths;
@@ -74,7 +91,9 @@ pub mod float;
 pub mod memory;
 pub mod shadow;
 pub mod tensor_core;
+pub mod tensor_map;
 
+pub use counters::Counters;
 pub use error::{Error, Place, Result, RustPlace, Thread};
 pub use launch::{Device, KernelFacts, LaunchConfig, Module};
 pub use report::{Class, Report};

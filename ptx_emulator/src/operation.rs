@@ -1,6 +1,10 @@
 //! The typed instructions and their operands.
 
+mod hopper;
+mod registers;
+
 pub(crate) use crate::conversion::{Cvt, Round, Type};
+pub(crate) use hopper::{Bulk, Direction, GlobalSide, Hopper, Wgmma, WgmmaA};
 use layout::fragment::WmmaShape;
 
 use crate::report::Class;
@@ -151,6 +155,8 @@ pub(crate) enum BoolOp {
 pub(crate) enum Space {
     Global,
     Shared,
+    /// Shared memory of any block of the cluster.
+    Cluster,
     Local,
     Param,
     Generic,
@@ -280,6 +286,17 @@ pub(crate) enum MmaKind {
     Tf32,
     /// m16n8k32; whether A and B are e4m3, else e5m2.
     Quarter { a_e4m3: bool, b_e4m3: bool },
+}
+
+impl MmaKind {
+    /// The length of the sums; m is 16 and n is 8.
+    pub(crate) fn k(self) -> u32 {
+        match self {
+            MmaKind::Half(_) => 16,
+            MmaKind::Tf32 => 8,
+            MmaKind::Quarter { .. } => 32,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -478,9 +495,11 @@ pub(crate) enum Op {
         count: Option<W>,
         expect_bytes: Option<W>,
     },
+    /// `completes`: bytes are counted as arrived, not as expected.
     MbarrierExpect {
         address: Address,
         bytes: W,
+        completes: bool,
     },
     MbarrierTest {
         p: P,
@@ -503,6 +522,7 @@ pub(crate) enum Op {
     FragmentStore(Box<Fragment>),
     Wmma(Box<Wmma>),
     Mma(Box<Mma>),
+    Hopper(Box<Hopper>),
 
     /// A fence between threads; `device`: of all blocks, not of one; `proxy`: before accesses of the asynchronous proxy.
     Fence {
@@ -538,6 +558,7 @@ impl Op {
                 Class::Warp
             }
             Op::Wmma(_) | Op::Mma(_) => Class::TensorCore,
+            Op::Hopper(hopper) => hopper.class(),
             Op::Branch { .. } | Op::Exit | Op::Trap => Class::Branch,
         }
     }

@@ -51,6 +51,7 @@ pub(crate) enum Special {
 pub(crate) struct Param {
     pub(crate) offset: u32,
     pub(crate) bytes: u32,
+    pub(crate) align: u32,
 }
 
 /// A kernel.
@@ -58,6 +59,8 @@ pub(crate) struct Param {
 pub(crate) struct Program {
     pub(crate) name: String,
     pub(crate) code: Vec<Instruction>,
+    /// The opcode of each instruction, as the text has it.
+    pub(crate) opcodes: Vec<Arc<str>>,
     pub(crate) words: u32,
     pub(crate) doubles: u32,
     pub(crate) predicates: u32,
@@ -70,6 +73,8 @@ pub(crate) struct Program {
     pub(crate) shared_bytes: u32,
     pub(crate) local_bytes: u32,
     pub(crate) max_threads: Option<u32>,
+    pub(crate) min_blocks: Option<u32>,
+    pub(crate) max_registers: Option<u32>,
     pub(crate) required_threads: Option<[u32; 3]>,
     pub(crate) cluster: Option<[u32; 3]>,
     /// Whether its blocks talk through global memory, so that their order shows in the results.

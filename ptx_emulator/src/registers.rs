@@ -166,7 +166,8 @@ pub(crate) fn resolve(space: Space, address: u64) -> (Space, u64) {
         if let Some(offset) = address.checked_sub(base)
             && offset < windows::BYTES
         {
-            return (space, offset);
+            let is_remote = space == Space::Shared && offset >> windows::RANK_SHIFT != 0;
+            return (if is_remote { Space::Cluster } else { space }, offset);
         }
     }
     (Space::Global, address)

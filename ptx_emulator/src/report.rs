@@ -48,6 +48,27 @@ impl Class {
     ];
 }
 
+impl Class {
+    /// What it is called in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::Integer => "integer",
+            Class::Float => "float",
+            Class::Select => "select",
+            Class::Convert => "convert",
+            Class::Load => "load",
+            Class::Store => "store",
+            Class::Atomic => "atomic",
+            Class::AsyncCopy => "async copy",
+            Class::TensorCore => "tensor core",
+            Class::Warp => "warp",
+            Class::Barrier => "barrier",
+            Class::Branch => "branch",
+        }
+    }
+}
+
 /// Instructions that the warps of a launch executed, each counted once for a warp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Report {

@@ -14,6 +14,8 @@ use layout::fragment::{self, WmmaShape};
 
 use crate::float::{self, NAN};
 
+pub mod wgmma;
+
 /// The lanes of a warp.
 pub const LANES: usize = 32;
 
@@ -323,8 +325,8 @@ pub fn wmma_store<E>(
 /// The result has one register for each of the `COUNT` matrices.
 pub fn ldmatrix<const COUNT: usize, E>(
     transpose: bool,
-    rows: &Register,
-    mut read: impl FnMut(usize, u32) -> Result<[u8; 16], E>,
+    rows: &[u64; LANES],
+    mut read: impl FnMut(usize, u64) -> Result<[u8; 16], E>,
 ) -> Result<[Register; COUNT], E> {
     let mut registers = [[0; LANES]; COUNT];
     for (matrix, register) in registers.iter_mut().enumerate() {
@@ -350,9 +352,9 @@ pub fn ldmatrix<const COUNT: usize, E>(
 /// address, the 16 bytes).
 pub fn stmatrix<E>(
     transpose: bool,
-    rows: &Register,
+    rows: &[u64; LANES],
     registers: &[Register],
-    mut write: impl FnMut(usize, u32, [u8; 16]) -> Result<(), E>,
+    mut write: impl FnMut(usize, u64, [u8; 16]) -> Result<(), E>,
 ) -> Result<(), E> {
     for (matrix, register) in registers.iter().enumerate() {
         let mut bytes = [[0; 16]; 8];
@@ -519,9 +521,9 @@ mod tests {
     #[test]
     fn ldmatrix_and_stmatrix_are_inverse() {
         // Row r of matrix m has the elements 64 m + 8 r + column.
-        let rows: Register = std::array::from_fn(|lane| lane as u32 * 48 + 16);
-        let memory = |address: u32, byte: usize| {
-            let element = (address - 16) / 48 * 8 + byte as u32 / 2;
+        let rows: [u64; LANES] = std::array::from_fn(|lane| lane as u64 * 48 + 16);
+        let memory = |address: u64, byte: usize| {
+            let element = (address - 16) / 48 * 8 + byte as u64 / 2;
             (element as u16).to_le_bytes()[byte % 2]
         };
         for transpose in [false, true] {

@@ -1,11 +1,12 @@
 //! One warp: it runs until it is done, waits, or had its turn.
 
-use crate::block::{Block, Turn};
+use crate::block::{Block, CLUSTER_BARRIER, Then, Turn};
 use crate::execute::memory::LaneCopies;
 use crate::execute::{self, Fault, Simd};
+use crate::in_flight::InFlight;
 use crate::memory::OwnedMemory;
 use crate::paths::{Paths, State};
-use crate::program::{Instruction, Op, W};
+use crate::program::{Hopper, Instruction, Op, W};
 use crate::registers::{Registers, lanes};
 use crate::shadow::Threads;
 
@@ -14,13 +15,17 @@ use crate::shadow::Threads;
 const TURN: u32 = 1 << 10;
 
 pub(crate) struct Warp {
+    /// Its number in the cluster.
     pub(crate) index: u32,
     pub(crate) registers: Registers,
     /// Local memory of each lane; empty where the kernel has none.
     pub(crate) local: Vec<OwnedMemory>,
     pub(crate) copies: LaneCopies,
+    pub(crate) in_flight: InFlight,
     pub(crate) paths: Paths,
     pub(crate) done: bool,
+    /// The mbarrier that it tested in vain last, if it tested none with success since.
+    pub(crate) polled: Option<u32>,
 }
 
 /// Why a turn ended.
@@ -40,10 +45,16 @@ pub(crate) enum End {
 pub(crate) type Failure = (u32, Box<Fault>);
 
 impl Warp {
+    pub(crate) fn new(index: u32, registers: Registers, local: Vec<OwnedMemory>, paths: Paths) -> Warp {
+        let (copies, in_flight) = (LaneCopies::default(), InFlight::default());
+        Warp { index, registers, local, copies, in_flight, paths, done: false, polled: None }
+    }
+
     pub(crate) fn run(&mut self, block: &mut Block<'_>, simd: Simd) -> Result<End, Failure> {
         let mut left = TURN;
         loop {
-            let Some(path) = self.paths.ready(|id| block.completions(id)) else {
+            let index = self.index;
+            let Some(path) = self.paths.ready(|id| block.completions(index, id)) else {
                 if self.paths.alive == 0 {
                     return Ok(End::Done);
                 }
@@ -87,6 +98,12 @@ impl Warp {
             };
             let mask = instruction.guard.map_or(lanes, |guard| lanes & self.registers.test(guard));
             block.report.add(instruction.op.class());
+            if !self.in_flight.is_idle() && mask != 0 {
+                self.in_flight.check(&instruction.op).map_err(|fault| (at, fault))?;
+            }
+            if let Some(tally) = &mut block.tally {
+                tally.executed(at, mask);
+            }
             if execute::arithmetic(simd, &mut self.registers, &instruction.op, mask) {
                 at += 1;
                 continue;
@@ -131,11 +148,25 @@ impl Warp {
                         at += 1;
                         continue;
                     }
-                    let polled = self.execute(block, instruction, mask).map_err(|fault| (at, fault))?;
-                    at += 1;
-                    if polled {
+                    if waits_for_cluster(op) {
                         self.paths.list[path].at = at;
-                        return Ok(Some(End::Polled));
+                        if self.cluster_wait(block, &[path]).map_err(|fault| (at, fault))? {
+                            at += 1;
+                            continue;
+                        }
+                        return Ok(None);
+                    }
+                    match self.execute(block, at, mask).map_err(|fault| (at, fault))? {
+                        Then::Next => at += 1,
+                        Then::Polled(_) => {
+                            self.paths.list[path].at = at + 1;
+                            return Ok(Some(End::Polled));
+                        }
+                        Then::Again => {
+                            let moved = self.paths.list[path].at != at;
+                            self.paths.list[path].at = at;
+                            return Ok(Some(End::Waits { moved }));
+                        }
                     }
                 }
             }
@@ -162,6 +193,7 @@ impl Warp {
             | Op::FragmentLoad(_)
             | Op::FragmentStore(_) => Ok(Some(u32::MAX)),
             Op::Wmma(_) | Op::Mma(_) => Ok(Some(u32::MAX)),
+            Op::Hopper(ref hopper) if hopper.is_aligned() => Ok(Some(u32::MAX)),
             _ => Ok(None),
         }
     }
@@ -192,7 +224,7 @@ impl Warp {
         }
         if let Op::Barrier { id, threads, wait } = instruction.op {
             // All lanes of the warp are here: the first path stands for them, and the others wait as it does.
-            let before = block.completions(self.registers.word(id)[together.trailing_zeros() as usize]);
+            let before = block.completions(self.index, self.registers.word(id)[together.trailing_zeros() as usize]);
             self.barrier(block, group[0], (id, threads, wait)).map_err(|fault| (at, fault))?;
             for &path in &group[1..] {
                 let id = self.registers.word(id)[together.trailing_zeros() as usize];
@@ -203,7 +235,19 @@ impl Warp {
             }
             return Ok(true);
         }
-        self.execute(block, instruction, together).map_err(|fault| (at, fault))?;
+        if waits_for_cluster(&instruction.op) {
+            if self.cluster_wait(block, &group).map_err(|fault| (at, fault))? {
+                self.go_on(&group);
+            }
+            return Ok(true);
+        }
+        if !self.in_flight.is_idle() {
+            self.in_flight.check(&instruction.op).map_err(|fault| (at, fault))?;
+        }
+        let then = self.execute(block, at, together).map_err(|fault| (at, fault))?;
+        if then == Then::Again {
+            return Ok(false);
+        }
         self.go_on(&group);
         Ok(true)
     }
@@ -238,7 +282,7 @@ impl Warp {
         };
         let id = value(id)?;
         let threads = threads.map(value).transpose()?;
-        let completions = block.completions(id);
+        let completions = block.completions(self.index, id);
         let whole = Threads { warp: self.index, lanes: self.paths.alive };
         if wait {
             self.paths.list[path].state = State::Barrier { id, completions };
@@ -246,17 +290,33 @@ impl Warp {
         block.arrive(id, threads, whole, wait)
     }
 
-    /// Executes an instruction that is neither arithmetic nor a matter of control; whether it polled in vain.
-    fn execute(&mut self, block: &mut Block<'_>, instruction: &Instruction, mask: u32) -> Result<bool, Box<Fault>> {
+    /// The paths, all lanes of the warp, wait at the barrier of the cluster; whether it is complete.
+    fn cluster_wait(&mut self, block: &mut Block<'_>, group: &[usize]) -> Result<bool, Box<Fault>> {
+        let completions = block.cluster.completions();
+        let whole = Threads { warp: self.index, lanes: self.paths.alive };
+        let complete = block.cluster.wait(&mut block.shadow, whole)?;
+        if !complete {
+            for &path in group {
+                self.paths.list[path].state = State::Barrier { id: CLUSTER_BARRIER, completions };
+            }
+        }
+        Ok(complete)
+    }
+
+    /// Executes an instruction that is neither arithmetic nor a matter of control.
+    fn execute(&mut self, block: &mut Block<'_>, at: u32, mask: u32) -> Result<Then, Box<Fault>> {
+        let instruction: &Instruction = &block.program.code[at as usize];
         let mut turn = Turn {
             block,
             registers: &mut self.registers,
             local: &mut self.local,
             copies: &mut self.copies,
+            in_flight: &mut self.in_flight,
             warp: self.index,
             mask,
+            at,
             line: instruction.line,
-            polled: false,
+            then: Then::Next,
         };
         let t = &mut turn;
         match instruction.op {
@@ -279,7 +339,7 @@ impl Warp {
             Op::MbarrierArrive { d, address, count, expect_bytes } => {
                 execute::mbarrier::arrive(t, d, address, count, expect_bytes)?;
             }
-            Op::MbarrierExpect { address, bytes } => execute::mbarrier::expect(t, address, bytes)?,
+            Op::MbarrierExpect { address, bytes, completes } => execute::mbarrier::count(t, address, bytes, completes)?,
             Op::MbarrierTest { p, address, token, parity } => execute::mbarrier::test(t, p, address, token, parity)?,
             Op::Ldmatrix { transposed, ref d, address } => execute::matrix::ldmatrix(t, transposed, d, address)?,
             Op::Stmatrix { transposed, ref s, address } => execute::matrix::stmatrix(t, transposed, s, address)?,
@@ -287,6 +347,7 @@ impl Warp {
             Op::FragmentStore(ref fragment) => execute::matrix::store(t, fragment)?,
             Op::Wmma(ref wmma) => execute::matrix::wmma(t, wmma)?,
             Op::Mma(ref mma) => execute::matrix::mma(t, mma)?,
+            Op::Hopper(ref hopper) => execute::cluster::hopper(t, hopper)?,
             Op::Clock { d } => {
                 let now = t.block.report.total();
                 t.registers.set_wide(d, &[now; 32], mask);
@@ -295,6 +356,7 @@ impl Warp {
             Op::Fence { device, proxy } => {
                 if proxy {
                     t.block.shadow.proxy_fence(Threads { warp: t.warp, lanes: mask });
+                    execute::mbarrier::publish(t);
                 }
                 t.block.global.fence();
                 if device {
@@ -304,6 +366,16 @@ impl Warp {
             // `arithmetic` and `run_path` have done all others.
             ref other => return Err(Fault::warp(format!("{other:?} is not executed here"))),
         }
-        Ok(turn.polled)
+        let then = turn.then;
+        match (&instruction.op, then) {
+            (_, Then::Polled(address)) => self.polled = Some(address),
+            (Op::MbarrierTest { .. }, _) => self.polled = None,
+            _ => {}
+        }
+        Ok(then)
     }
+}
+
+fn waits_for_cluster(op: &Op) -> bool {
+    matches!(op, Op::Hopper(hopper) if **hopper == Hopper::ClusterWait)
 }

@@ -7,7 +7,9 @@ mod bits;
 mod case;
 mod exact;
 mod numbers;
+mod property;
 mod refusals;
+mod solver;
 
 use std::process::ExitCode;
 
@@ -21,7 +23,9 @@ fn main() -> ExitCode {
     exact::list(&mut trials);
     numbers::list(&mut trials);
     bits::list(&mut trials);
+    property::list(&mut trials);
     refusals::list(&mut trials);
+    solver::list(&mut trials);
     tests::run_trials(trials.list)
 }
 

@@ -194,7 +194,7 @@ fn groups(probe: &Probe<'_>) -> Result<(), Failed> {
 }
 
 fn setmaxnreg(probe: &Probe<'_>) -> Result<(), Failed> {
-    let got = probe.run(&row_of(4, SETMAXNREG_THREADS), SETMAXNREG_THREADS as usize, &[])?;
+    let got = probe.run(&row_of(1, SETMAXNREG_THREADS), SETMAXNREG_THREADS as usize, &[])?;
     let expected: Vec<u32> = (0..SETMAXNREG_THREADS).collect();
     expect_equal(&got, &expected, |at| format!("thread {at}"))
 }

@@ -4,6 +4,7 @@ use cuda_builder::Arch;
 use cuda_builder::ptxas::EntryReport;
 use layout::ata::ATA;
 use layout::attention::ATTENTION;
+use layout::cg::CG;
 
 /// What the row of a variant table grants an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +29,12 @@ pub(crate) fn budget(entry: &str) -> Option<Budget> {
         threads: row.threads(),
         dynamic_shared_bytes: row.smem().total_bytes(),
     });
-    attention.or(ata)
+    let cg = CG.iter().find(|row| row.name == entry).map(|row| Budget {
+        registers: row.max_registers(),
+        threads: row.threads(),
+        dynamic_shared_bytes: row.smem().total_bytes(),
+    });
+    attention.or(ata).or(cg)
 }
 
 /// How many blocks of the entry fit on one multiprocessor. Registers are allotted to a warp in units of 256 within one of four

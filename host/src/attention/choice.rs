@@ -16,6 +16,13 @@ pub fn attention_variants(
     ATTENTION.iter().filter(move |variant| variant.serves(arch, dtype, head_dim))
 }
 
+/// What a row takes a block of one consumer warpgroup, which has nothing to do while it waits (4x32x4096x64 and 4x16x4096x128 on
+/// an H100, BENCHMARKS.md).
+const LONE_PERCENT: usize = 160;
+
+/// What a row takes where warpgroups share it: their sums meet in shared memory.
+const SPLIT_PERCENT: usize = 125;
+
 /// What a variant is chosen for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request<'a> {
@@ -49,7 +56,7 @@ impl Request<'_> {
         let Some(first) = variants.next() else { return self.for_any_strides() };
         let same_width = variants.filter(|variant| variant.head_dim == first.head_dim);
         Ok(same_width
-            .fold(first, |best, variant| if self.rounds(variant) < self.rounds(best) { variant } else { best }))
+            .fold(first, |best, variant| if self.cost(variant) < self.cost(best) { variant } else { best }))
     }
 
     /// The variant that takes tensors which TMA cannot copy.
@@ -65,10 +72,16 @@ impl Request<'_> {
         })
     }
 
-    /// The query rows that the busiest multiprocessor computes, each over all keys: what the time of a launch follows.
-    fn rounds(self, variant: &AttentionVariant) -> usize {
+    /// What the time of a launch follows: the query rows that the busiest multiprocessor computes, each over all keys, times
+    /// what a row takes there, in percent of what it takes a block of several row groups.
+    fn cost(self, variant: &AttentionVariant) -> usize {
+        let percent = match variant.kernel {
+            AttentionKernel::Wgmma(tile) if tile.key_groups > 1 => SPLIT_PERCENT,
+            AttentionKernel::Wgmma(tile) if tile.row_groups == 1 => LONE_PERCENT,
+            _ => 100,
+        };
         let tiles = self.problem.batch * self.problem.q_heads * self.problem.q_len.div_ceil(variant.rows());
-        tiles.div_ceil(self.multiprocessors.max(1) as usize) * variant.rows()
+        tiles.div_ceil(self.multiprocessors.max(1) as usize) * variant.rows() * percent
     }
 }
 

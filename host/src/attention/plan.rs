@@ -154,9 +154,9 @@ impl AttentionPlan {
             // memory their owners keep until the stream has done the work.
             return unsafe { launcher.kernel.launch(stream, &config, &[&args]) };
         };
-        let order = tma::order(&self.problem, launcher.tiles, tile.mask);
-        let blocks = variant.min_blocks() * stream.gpu().multiprocessors();
-        config.grid[0] = launcher.tiles.min(blocks.max(1));
+        let blocks = launcher.tiles.min((variant.min_blocks() * stream.gpu().multiprocessors()).max(1));
+        let order = tma::order(&self.problem, launcher.tiles, blocks, tile.mask);
+        config.grid[0] = blocks;
         let panel = |rows: usize, tensor| tma::map(stream.gpu(), self.layout, tensor, rows);
         let (q, k, v) = (panel(tile.m(), &q)?, panel(tile.n, &k)?, panel(tile.n, &v)?);
         // SAFETY: as above, and the maps are of the same tensors with the boxes of the variant.

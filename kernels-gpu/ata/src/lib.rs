@@ -1,4 +1,5 @@
-//! Kernels of `Y = A X` with a symmetric block matrix: one entry for each row of [`layout::ata::ATA`].
+//! Kernels of `Y = A X` with a symmetric block matrix: one entry for each row of [`layout::ata::ATA`]; and of the solver on top of
+//! it: one for each row of [`layout::cg::CG`].
 //!
 //! | file | what it holds |
 //! | --- | --- |
@@ -7,6 +8,7 @@
 //! | `pairs` | stored pairs from global memory, and the operands that they hold |
 //! | `vector` | what a lane needs of X |
 //! | `sums` | the sums of the warps through shared memory to Y |
+//! | `cg` | conjugate gradient, between two products |
 //! | `work` | which rows, channel and frames a block computes |
 #![cfg(target_arch = "nvptx64")]
 #![no_std]
@@ -17,6 +19,7 @@
 )]
 #![allow(improper_gpu_kernel_arg, reason = "the argument struct is repr(C) and plain data")]
 
+mod cg;
 mod mainloop_fma;
 mod mainloop_mma;
 mod pairs;

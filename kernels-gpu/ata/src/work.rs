@@ -68,9 +68,9 @@ pub(crate) fn lane() -> u32 {
     thread::thread_idx_x() % LANES
 }
 
-/// Quotient and remainder for a divisor that is not 0; without the panic call that a plain `/` links.
+/// Quotient and remainder for a divisor that is not 0, such as what a launched grid has; without the panic call that a plain `/` links.
 #[inline(always)]
-fn div_rem(dividend: u32, divisor: u32) -> (u32, u32) {
+pub(crate) fn div_rem(dividend: u32, divisor: u32) -> (u32, u32) {
     // SAFETY: the divisors are frame tiles and pair rows of a launched grid: not 0.
     let quotient = unsafe { dividend.checked_div(divisor).unwrap_unchecked() };
     (quotient, dividend - quotient * divisor)

@@ -6,6 +6,7 @@
 //! | `mainloop_sm80` | FlashAttention tiling on `wmma`, tiles by `cp.async` |
 //! | `mainloop_sm90` | FlashAttention tiling on `wgmma`: the roles of a block, and what its consumers do |
 //! | `producer` | the thread of that block which copies tiles by TMA |
+//! | `key_split` | results of warpgroups that took different keys of the same rows |
 //! | `schedule` | which tiles of query rows a persistent block computes |
 //! | `row` | one row of the table as constants of that main loop |
 //! | `ring` | buffers that are filled and emptied in turns |
@@ -15,11 +16,12 @@
 //! | `softmax` | running maximum and sum of the rows of a warp |
 //! | `mask` | which keys a row and a block see |
 //! | `value_product` | P V on tensor cores or by multiply-adds |
-//! | `epilogue` | O and LSE to global memory |
+//! | `epilogue`, `epilogue_sm90` | O and LSE to global memory |
 //! | `work` | which rows of which head a block computes |
 #![cfg(target_arch = "nvptx64")]
 #![no_std]
-#![feature(abi_gpu_kernel, asm_experimental_arch)]
+#![feature(abi_gpu_kernel)]
+#![cfg_attr(target_feature = "sm_90a", feature(asm_experimental_arch))]
 #![allow(
     clippy::needless_range_loop,
     reason = "an index into a register array selects fragments, rows or columns too, and LLVM unrolls loops over numbers best"
@@ -27,6 +29,10 @@
 #![allow(improper_gpu_kernel_arg, reason = "the argument struct is repr(C) and plain data")]
 
 mod epilogue;
+#[cfg(target_feature = "sm_90a")]
+mod epilogue_sm90;
+#[cfg(target_feature = "sm_90a")]
+mod key_split;
 mod mainloop_sm80;
 #[cfg(target_feature = "sm_90a")]
 mod mainloop_sm90;
@@ -138,14 +144,17 @@ pub mod sm90 {
 
     entry!(attention_f16_d64_wgmma_full_192x128_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_full_256x64_s4: wgmma F16 QueryTile);
+    entry!(attention_f16_d64_wgmma_full_64x64k4_s8: wgmma F16 QueryTile);
+    entry!(attention_f16_d64_wgmma_full_64x128k2_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_full_64x128_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_band_256x64_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_band_192x128_s4: wgmma F16 QueryTile);
+    entry!(attention_f16_d64_wgmma_band_64x64k4_s8: wgmma F16 QueryTile);
+    entry!(attention_f16_d64_wgmma_band_64x128k2_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_band_64x128_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d96_wgmma_full_128x128_s3_q: wgmma F16 QueryRegisters);
     entry!(attention_f16_d96_wgmma_band_128x128_s3_q: wgmma F16 QueryRegisters);
     entry!(attention_f16_d128_wgmma_full_128x128_s3_q: wgmma F16 QueryRegisters);
-    entry!(attention_f16_d128_wgmma_full_128x128_s2_q: wgmma F16 QueryRegisters);
     entry!(attention_f16_d128_wgmma_full_64x128_s2: wgmma F16 QueryTile);
     entry!(attention_f16_d128_wgmma_band_128x128_s3_q: wgmma F16 QueryRegisters);
     entry!(attention_f16_d128_wgmma_band_64x128_s2: wgmma F16 QueryTile);
@@ -155,9 +164,13 @@ pub mod sm90 {
     entry!(attention_f16_d256_wgmma_band_128x80_s2: wgmma F16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_192x128_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_256x64_s4: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d64_wgmma_full_64x64k4_s8: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d64_wgmma_full_64x128k2_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_64x128_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_band_256x64_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_band_192x128_s4: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d64_wgmma_band_64x64k4_s8: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d64_wgmma_band_64x128k2_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_band_64x128_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d96_wgmma_full_128x128_s3_q: wgmma Bf16 QueryRegisters);
     entry!(attention_bf16_d96_wgmma_band_128x128_s3_q: wgmma Bf16 QueryRegisters);

@@ -16,7 +16,8 @@
 //!    first, and the steps after them are free of masks.
 //! 3. S of one step is on the tensor cores while the softmax of the step before runs in other warpgroups, and P V of that step
 //!    behind it: the tensor cores have work while this warpgroup does the softmax.
-//! 4. A warpgroup skips the steps that only rows of the others see.
+//! 4. A warpgroup skips the steps that only rows of the others see. Where tiles are few, the warpgroups share the rows instead and
+//!    take the steps in turns (`key_split.rs`).
 //! 5. `ptxas` moves a `wgmma.wait_group` up over arithmetic, in front of the exponentials that it is meant to overlap, but not out
 //!    of its basic block. The wait for O therefore stands behind that for V, a loop, whose operand depends on the last
 //!    exponential ([`RowState::zero`]); and the release of K in front of the wait for the next.
@@ -39,7 +40,9 @@ use layout::attention::{
 };
 use layout::descriptor::Descriptor;
 
-use crate::epilogue;
+use crate::epilogue::store_lse;
+use crate::epilogue_sm90;
+use crate::key_split;
 use crate::mask::KeyRange;
 use crate::producer::{Maps, produce};
 use crate::query::Query;
@@ -113,13 +116,14 @@ pub(crate) unsafe fn forward<
     }
 }
 
-/// A buffer is full after one arrival and its bytes, and empty after one arrival of each consumer warp.
+/// A buffer is full after one arrival and its bytes, and empty after one arrival of each consumer warp that reads it.
 ///
 /// # Safety
 /// One thread calls it, before anything uses the barriers.
 #[inline(always)]
 unsafe fn initialise_barriers<const ROW: usize>(base: SharedAddr) {
     let consumer_warps = const { Row::<ROW>::TILE.consumers() as u32 * (WARPGROUP_THREADS / LANES) };
+    let step_warps = const { Row::<ROW>::TILE.row_groups as u32 * (WARPGROUP_THREADS / LANES) };
     let initialise = |region: SmemRegion, arrivals: u32| {
         for stage in 0..region.stages {
             // SAFETY: the caller's contract.
@@ -129,8 +133,8 @@ unsafe fn initialise_barriers<const ROW: usize>(base: SharedAddr) {
     initialise(Row::<ROW>::K_FULL, 1);
     initialise(Row::<ROW>::V_FULL, 1);
     initialise(Row::<ROW>::Q_FULL, 1);
-    initialise(Row::<ROW>::K_EMPTY, consumer_warps);
-    initialise(Row::<ROW>::V_EMPTY, consumer_warps);
+    initialise(Row::<ROW>::K_EMPTY, step_warps);
+    initialise(Row::<ROW>::V_EMPTY, step_warps);
     initialise(Row::<ROW>::Q_EMPTY, consumer_warps);
     fence::mbarrier_init();
 }
@@ -170,8 +174,11 @@ unsafe fn consume<
         let first = const { Values::<E, ROW>::B.descriptor(Row::<ROW>::V.offset_bytes) };
         stage_descriptor(first, Row::<ROW>::V, base, stage)
     };
+    // Warpgroups have rows of their own, or share those of the tile and take its steps in turns.
+    let stride = const { Row::<ROW>::KEY_GROUPS };
+    let (row_group, key_group) = if stride == 1 { (group, 0) } else { (0, group) };
     // The warp's first row in a tile.
-    let warp_row = || group * WARPGROUP_ROWS as u32 + warp() % 4 * WARP_ROWS as u32;
+    let warp_row = || row_group * WARPGROUP_ROWS as u32 + warp() % 4 * WARP_ROWS as u32;
 
     // Where K and V of a step are: in the same stage of their rings.
     let mut ring = Ring::<STAGES>::CONSUMER;
@@ -186,13 +193,15 @@ unsafe fn consume<
             unsafe {
                 mbarrier::wait_parity(at(Row::<ROW>::Q_FULL, 0), walk.parity());
                 mbarrier::arrive_if(at(Row::<ROW>::Q_EMPTY, 0), lane() == 0);
-                epilogue::store_unseen::<OUTPUTS>(args, &work(), warp_row());
+                if key_group == 0 {
+                    epilogue_sm90::store_unseen::<OUTPUTS>(args, &work(), warp_row());
+                }
             }
             continue;
         }
         // The steps that this warpgroup computes, and those of them that are free of masks.
         let (own, unmasked) = if Row::<ROW>::BAND {
-            let own_row = (first_row + group * WARPGROUP_ROWS as u32) as i32;
+            let own_row = (first_row + row_group * WARPGROUP_ROWS as u32) as i32;
             let own_last_row = last_row(own_row as u32, WARPGROUP_ROWS as u32);
             let (first, end) = keys.steps(own_row, own_last_row, step_keys);
             // One step at least, all of it masked if the rows see nothing: O is then on one path.
@@ -214,6 +223,7 @@ unsafe fn consume<
             }
         };
 
+        let mut tile_end = ring;
         let mut out = [0f32; OUTPUTS];
         let mut state = RowState::EMPTY;
         // SAFETY: the warpgroup is together wherever the branches depend on the tile and its own number alone. A buffer is read
@@ -229,7 +239,7 @@ unsafe fn consume<
                 ring.next()
             };
             let mut step = end_step;
-            if Row::<ROW>::BAND {
+            if Row::<ROW>::BAND && stride == 1 {
                 while step > own.1 {
                     ring = skip(ring);
                     step -= 1;
@@ -237,11 +247,25 @@ unsafe fn consume<
             }
             wait(Row::<ROW>::Q_FULL, 0, walk.parity());
             if args.q_sign != 0 {
-                negate_rows::<ROW>(base, group);
+                negate_rows::<ROW>(base, row_group, key_group == 0);
             }
-            let q = Q::load(base, group);
+            let q = Q::load(base, row_group);
             if let QuerySource::Registers = Q::SOURCE {
                 release(Row::<ROW>::Q_EMPTY, 0);
+            }
+            if stride > 1 {
+                let tile_ring = ring;
+                ring = ring.after(end_step - first_step);
+                if key_group >= end_step - first_step {
+                    // Fewer steps than groups: nothing for this one.
+                    release(Row::<ROW>::Q_EMPTY, 0);
+                    key_split::share::<ROW, OUTPUTS>(base, key_group, &[0.0; OUTPUTS], &RowState::EMPTY);
+                    sync_consumers::<ROW>();
+                    sync_consumers::<ROW>();
+                    continue;
+                }
+                (tile_end, ring) = (ring, tile_ring.after(key_group));
+                step -= key_group;
             }
 
             step -= 1;
@@ -254,22 +278,22 @@ unsafe fn consume<
             mask(&mut scores, step);
             state.step::<CHAINS>(&mut scores, scale);
             let mut p = pack::<E, SCORES, KEY_STEPS>(&scores);
-            if step > own.0 {
-                let next = ring.next();
+            if step >= own.0 + stride {
+                let next = ring.after(stride);
                 wait(Row::<ROW>::K_FULL, next.stage(), next.parity());
             }
             wait(Row::<ROW>::V_FULL, ring.stage(), ring.parity());
-            while step > own.0 {
+            while step >= own.0 + stride {
                 // V of this step and K of the one before are there.
-                let next = ring.next();
+                let next = ring.after(stride);
                 let mut scores: [f32; SCORES] = q.scores(k_tile(next.stage()));
                 accumulate::<Values<E, ROW>, _, KEY_STEPS>(&mut out, &p, v_tile(ring.stage()));
                 wait_before::<_, KEY_STEPS>(&mut scores);
                 wgmma::settle(&mut scores);
                 release(Row::<ROW>::K_EMPTY, next.stage());
-                step -= 1;
-                if step > own.0 {
-                    let second = next.next();
+                step -= stride;
+                if step >= own.0 + stride {
+                    let second = next.after(stride);
                     wait(Row::<ROW>::K_FULL, second.stage(), second.parity());
                 }
                 if Row::<ROW>::BAND {
@@ -289,14 +313,35 @@ unsafe fn consume<
                 }
             }
             accumulate::<Values<E, ROW>, _, KEY_STEPS>(&mut out, &p, v_tile(ring.stage()));
-            let results = state.finish(scale);
-            wgmma::wait_group::<0, _>(&mut out);
-            release(Row::<ROW>::V_EMPTY, ring.stage());
-            ring = ring.next();
-            if let QuerySource::Shared = Q::SOURCE {
+            if stride > 1 {
+                wgmma::wait_group::<0, _>(&mut out);
+                release(Row::<ROW>::V_EMPTY, ring.stage());
                 release(Row::<ROW>::Q_EMPTY, 0);
+                ring = tile_end;
+                if key_group > 0 {
+                    key_split::share::<ROW, OUTPUTS>(base, key_group, &out, &state);
+                }
+                // The parts of the other groups are there.
+                sync_consumers::<ROW>();
+                if key_group == 0 {
+                    key_split::gather::<ROW, OUTPUTS>(base, &mut out, &mut state, scale);
+                }
+                // They have been read, and may be written for the next tile.
+                sync_consumers::<ROW>();
+                if key_group > 0 {
+                    continue;
+                }
             }
-            if Row::<ROW>::BAND {
+            let results = state.finish(scale);
+            if stride == 1 {
+                wgmma::wait_group::<0, _>(&mut out);
+                release(Row::<ROW>::V_EMPTY, ring.stage());
+                ring = ring.next();
+                if let QuerySource::Shared = Q::SOURCE {
+                    release(Row::<ROW>::Q_EMPTY, 0);
+                }
+            }
+            if Row::<ROW>::BAND && stride == 1 {
                 let first_row = opaque(first_row);
                 let (first_step, _) = keys.steps(first_row as i32, first_row as i32, step_keys);
                 while step > first_step {
@@ -305,8 +350,8 @@ unsafe fn consume<
                 }
             }
             let work = work();
-            epilogue::store_lse(args, &work, &results, warp_row());
-            epilogue::store_accumulators::<E, OUTPUTS>(
+            store_lse(args, &work, &results, warp_row());
+            epilogue_sm90::store_accumulators::<E, OUTPUTS>(
                 args,
                 &work,
                 &out,
@@ -336,20 +381,21 @@ fn pack<E: Element16, const SCORES: usize, const KEY_STEPS: usize>(scores: &[f32
     fragments
 }
 
-/// Changes the sign of the warpgroup's rows of Q in shared memory, for a negative scale.
+/// Changes the sign of the rows of a row group of Q in shared memory, for a negative scale; one warpgroup of those that share
+/// the rows writes.
 ///
 /// # Safety
 /// All consumers call it together, once a tile, before they use Q.
 #[inline(always)]
-unsafe fn negate_rows<const ROW: usize>(base: SharedAddr, group: u32) {
+unsafe fn negate_rows<const ROW: usize>(base: SharedAddr, row_group: u32, writes: bool) {
     const SIGNS: u32 = 0x8000_8000;
     let group_bytes = const { WARPGROUP_ROWS as u32 * TILE_SWIZZLE.row_bytes() };
     let thread = thread::thread_idx_x() % WARPGROUP_THREADS;
     // SAFETY: the rows of a warpgroup are adjacent in each panel, and no other warpgroup uses them; the fence and the barrier
     // order the stores before the products.
     unsafe {
-        for panel in 0..Row::<ROW>::PANELS {
-            let rows = panel * (Row::<ROW>::M * TILE_SWIZZLE.row_bytes()) + group * group_bytes;
+        for panel in 0..if writes { Row::<ROW>::PANELS } else { 0 } {
+            let rows = panel * (Row::<ROW>::M * TILE_SWIZZLE.row_bytes()) + row_group * group_bytes;
             let mut offset = 16 * thread;
             while offset < group_bytes {
                 let place = base.offset(Row::<ROW>::Q.offset_bytes + rows + offset);

@@ -52,22 +52,26 @@ impl KeyRange {
             // Bounds relative to this lane's first column.
             let start = self.start(row) - key - 2 * pair;
             let end = self.end(row) - key - 2 * pair;
-            for index in 0..scores.len() {
-                let column = (8 * (index / 4) + index % 2) as i32;
-                if index / 2 % 2 == half && (column < start || column >= end) {
-                    scores[index] = f32::NEG_INFINITY;
+            for four in 0..scores.len() / 4 {
+                for offset in 0..2 {
+                    let column = (8 * four + offset) as i32;
+                    if column < start || column >= end {
+                        scores[4 * four + 2 * half + offset] = f32::NEG_INFINITY;
+                    }
                 }
             }
         }
     }
 
     /// The steps of `step_keys` keys that every row of `first_row ..= last_row` sees whole, as [`Self::steps`].
+    #[cfg(target_feature = "sm_90a")]
     #[inline(always)]
     pub(crate) fn full_steps(self, first_row: i32, last_row: i32, step_keys: u32) -> (u32, u32) {
         ((self.start(last_row) as u32).div_ceil(step_keys), self.end(first_row).max(0) as u32 / step_keys)
     }
 
     /// [`Self::apply`] for keys after the last visible one alone.
+    #[cfg(target_feature = "sm_90a")]
     #[inline(always)]
     pub(crate) fn hide_after(self, scores: &mut [f32], row: i32, pair: i32, key: i32) {
         for half in 0..2 {
@@ -81,6 +85,7 @@ impl KeyRange {
     }
 
     /// [`Self::apply`] for keys before the first visible one alone.
+    #[cfg(target_feature = "sm_90a")]
     #[inline(always)]
     pub(crate) fn hide_before(self, scores: &mut [f32], row: i32, pair: i32, key: i32) {
         for half in 0..2 {

@@ -28,6 +28,12 @@ impl<const STAGES: u32> Ring<STAGES> {
         if STAGES.is_power_of_two() { self.0 / STAGES % 2 } else { self.0 / PARITY }
     }
 
+    /// `count` buffers further on: 1 where the number of buffers is not a power of two.
+    #[inline(always)]
+    pub(crate) fn after(self, count: u32) -> Self {
+        if STAGES.is_power_of_two() { Self(self.0.wrapping_add(count)) } else { self.next() }
+    }
+
     /// The next buffer.
     #[inline(always)]
     pub(crate) fn next(self) -> Self {

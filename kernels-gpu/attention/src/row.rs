@@ -16,6 +16,8 @@ impl<const ROW: usize> Row<ROW> {
     };
     /// Query rows of a tile.
     pub(crate) const M: u32 = Self::TILE.m() as u32;
+    /// Warpgroups that share the rows of a tile.
+    pub(crate) const KEY_GROUPS: u32 = Self::TILE.key_groups as u32;
     /// Keys of a step.
     pub(crate) const N: u32 = Self::TILE.n as u32;
     /// Panels of a tile.
@@ -31,6 +33,7 @@ impl<const ROW: usize> Row<ROW> {
     pub(crate) const V_FULL: SmemRegion = Self::SMEM.get("v_full");
     pub(crate) const V_EMPTY: SmemRegion = Self::SMEM.get("v_empty");
     pub(crate) const Q_FULL: SmemRegion = Self::SMEM.get("q_full");
+    pub(crate) const PARTIAL: SmemRegion = Self::SMEM.get("partial");
     pub(crate) const Q_EMPTY: SmemRegion = Self::SMEM.get("q_empty");
 }
 

@@ -47,12 +47,9 @@ impl Walk {
         let (group, in_group) = div_rem(index, order.group_heads * order.row_tiles);
         let first_head = group * order.group_heads;
         let (row_tile, group_head) = div_rem(in_group, order.group_heads.min(order.heads - first_head));
-        let last_group = div_rem(order.heads - 1, order.group_heads).0;
-        let descends = (last_group - group).is_multiple_of(2);
-        let row_tile = if descends { order.row_tiles - 1 - row_tile } else { row_tile };
         let batch_head = first_head + group_head;
         let (batch, head) = div_rem(batch_head, args.q_heads);
         let (kv_head, _) = div_rem(head, args.heads_per_kv);
-        Some(Tile { batch, head, kv_head, batch_head, first_row: row_tile * rows })
+        Some(Tile { batch, head, kv_head, batch_head, first_row: (order.row_tiles - 1 - row_tile) * rows })
     }
 }

@@ -17,8 +17,10 @@ const SLACK_LOG2: f32 = 8.0;
 
 /// Running maximum and sum of this lane's two rows.
 pub(crate) struct RowState {
-    max: [f32; 2],
-    sum: [f32; 2],
+    /// Largest raw score.
+    pub(crate) max: [f32; 2],
+    /// Sum of the probabilities, this lane's part.
+    pub(crate) sum: [f32; 2],
 }
 
 /// What the epilogue needs of a finished row.
@@ -71,12 +73,12 @@ impl RowState {
         }
         let shifts = self.max.map(|row_max| shift(row_max, scale_log2));
         let mut sums = [[0.0; 2]; CHAINS];
-        sums[0] = self.sum;
         for index in 0..scores.len() {
-            scores[index] = ex2(fma(scores[index], scale_log2, shifts[row(index)]));
-            sums[index % CHAINS][row(index)] += scores[index];
+            let score = &mut scores[index];
+            *score = ex2(fma(*score, scale_log2, shifts[row(index)]));
+            let sum = if index % CHAINS == 0 { &mut self.sum } else { &mut sums[index % CHAINS] };
+            sum[row(index)] += *score;
         }
-        self.sum = sums[0];
         for chain in 1..CHAINS {
             self.sum = [0, 1].map(|half| self.sum[half] + sums[chain][half]);
         }
@@ -84,9 +86,25 @@ impl RowState {
     }
 
     /// 0, found from the sums: their sign. Whatever uses it is executed after the last step.
+    #[cfg(target_feature = "sm_90a")]
     #[inline(always)]
     pub(crate) fn zero(&self) -> u32 {
         (self.sum[0].to_bits() | self.sum[1].to_bits()) >> 31
+    }
+
+    /// Adds the keys of another state of the same rows, and returns what O of this one and of the other are scaled by.
+    #[cfg(target_feature = "sm_90a")]
+    #[inline(always)]
+    pub(crate) fn merge(&mut self, other: &RowState, scale_log2: f32) -> ([f32; 2], [f32; 2]) {
+        let (mut own, mut others) = ([0.0; 2], [0.0; 2]);
+        for half in 0..2 {
+            let largest = max(self.max[half], other.max[half]);
+            let factor = |row_max: f32| ex2(fma(row_max, scale_log2, shift(largest, scale_log2)));
+            (own[half], others[half]) = (factor(self.max[half]), factor(other.max[half]));
+            self.sum[half] = self.sum[half] * own[half] + other.sum[half] * others[half];
+            self.max[half] = largest;
+        }
+        (own, others)
     }
 
     /// The result of this lane's two rows.

@@ -83,10 +83,9 @@ pub struct AttentionArgs {
 /// In which order the blocks of a persistent launch compute the tiles of query rows: the second parameter of the WGMMA kernels.
 ///
 /// A tile is a range of query rows of one head. Heads form groups, whose keys and values fit the L2 cache together. Within a
-/// group, the tiles of the same rows of each head follow each other. Groups take the rows from the last to the first or, every
-/// other group, from the first to the last, so that the last group ends with the first rows: under a causal mask the work of
-/// successive tiles then changes little by little, and ends with the smallest ones. Blocks take the tiles in turns, in every
-/// other round in reverse, which gives each about the same work.
+/// group, the tiles of the same rows of each head follow each other, from the last rows to the first: under a causal mask the
+/// work of successive tiles then shrinks little by little. Blocks take the tiles in turns, in every other round in reverse,
+/// which gives each about the same work.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TileOrder {
@@ -102,3 +101,6 @@ pub struct TileOrder {
 
 /// Bytes of keys and values that a group of heads may have: half of the L2 cache of an H100.
 pub const GROUP_BYTES: usize = 24 << 20;
+
+/// Tiles that a group of heads has for each block of the launch, if they fit: a round and one in reverse.
+pub const GROUP_ROUNDS: usize = 2;

@@ -211,6 +211,36 @@ impl Descriptor {
         self.0
     }
 
+    /// The descriptor that an instruction is given, whoever made it.
+    #[must_use]
+    pub const fn from_raw(raw: u64) -> Descriptor {
+        Descriptor(raw)
+    }
+
+    /// Where the hardware finds element `mn`, `k` of the K step that this describes, from nothing but the fields: the
+    /// canonical layouts of the PTX ISA.
+    ///
+    /// The swizzle acts on bits of the address, less the base offset, which says where its pattern starts.
+    #[must_use]
+    pub const fn element_address(self, major: Major, element_bytes: u32, mn: u32, k: u32) -> u32 {
+        let (leading, stride) = (self.leading_bytes(), self.stride_bytes());
+        // Elements of 16 bytes, the unit in which the ISA gives the layouts.
+        let unit = UNIT_BYTES / element_bytes;
+        let (mn_bytes, k_bytes) = (mn * element_bytes, k * element_bytes);
+        let row_bytes = self.swizzle().row_bytes();
+        let plain = match (major, self.swizzle()) {
+            (Major::K, Swizzle::None) => mn / 8 * stride + mn % 8 * 16 + k / unit * leading + k_bytes % 16,
+            (Major::K, _) => mn / 8 * stride + mn % 8 * row_bytes + k_bytes,
+            (Major::Mn, Swizzle::None) => mn / unit * stride + k / 8 * leading + k % 8 * 16 + mn_bytes % 16,
+            (Major::Mn, _) => {
+                mn_bytes / row_bytes * leading + k / 8 * stride + k % 8 * row_bytes + mn_bytes % row_bytes
+            }
+        };
+        let address = self.start_bytes() + plain;
+        let pattern_row = (address >> 7).wrapping_sub(self.base_offset());
+        address ^ (pattern_row & (row_bytes / UNIT_BYTES - 1)) << 4
+    }
+
     /// The descriptor of the same tile `bytes` bytes further on; `bytes` is a multiple of 16.
     ///
     /// Also how a descriptor of an offset becomes one of an address: by adding the base of the dynamic shared memory.
@@ -286,35 +316,6 @@ mod tests {
         })
     }
 
-    /// Where the hardware finds element `mn`, `k` of the K step that a descriptor describes: the canonical layouts of
-    /// the PTX ISA, from nothing but the fields.
-    fn walk(descriptor: Descriptor, major: Major, element_bytes: u32, mn: u32, k: u32) -> u32 {
-        let (leading, stride) = (descriptor.leading_bytes(), descriptor.stride_bytes());
-        // Elements of 16 bytes, the unit in which the ISA gives the layouts.
-        let unit = 16 / element_bytes;
-        let k_bytes = k * element_bytes;
-        let mn_bytes = mn * element_bytes;
-        let plain = match (major, descriptor.swizzle()) {
-            (Major::K, Swizzle::None) => mn / 8 * stride + mn % 8 * 16 + k / unit * leading + k_bytes % 16,
-            (Major::K, swizzle) => mn / 8 * stride + mn % 8 * swizzle.row_bytes() + k_bytes,
-            (Major::Mn, Swizzle::None) => mn / unit * stride + k / 8 * leading + k % 8 * 16 + mn_bytes % 16,
-            (Major::Mn, swizzle) => {
-                let atom = swizzle.row_bytes();
-                mn_bytes / atom * leading + k / 8 * stride + k % 8 * atom + mn_bytes % atom
-            }
-        };
-        let address = descriptor.start_bytes() + plain;
-        // The swizzle acts on address bits: it exchanges nothing else as long as patterns start at their period.
-        assert_eq!(descriptor.base_offset(), 0);
-        let bits = match descriptor.swizzle() {
-            Swizzle::None => 0,
-            Swizzle::B32 => 1,
-            Swizzle::B64 => 3,
-            Swizzle::B128 => 7,
-        };
-        address ^ (address >> 7 & bits) << 4
-    }
-
     #[test]
     fn the_hardware_finds_every_element_where_the_tile_has_it() {
         for operand in operands(&[8, 24, 64, 128, 256]) {
@@ -330,7 +331,7 @@ mod tests {
             for k in 0..k_extent / step * step {
                 let descriptor = tile.offset(operand.k_step_offset_bytes(k / step));
                 for mn in 0..mn_extent {
-                    let found = walk(descriptor, operand.major(), operand.element_bytes(), mn, k % step);
+                    let found = descriptor.element_address(operand.major(), operand.element_bytes(), mn, k % step);
                     assert_eq!(found, start + operand.offset_bytes(mn, k), "{operand:?} mn {mn} k {k}");
                 }
             }
@@ -344,10 +345,19 @@ mod tests {
             for k in 0..operand.k_step_elems() {
                 for mn in 0..64 {
                     let descriptor = tile.offset(operand.mn_offset_bytes(first));
-                    let found = walk(descriptor, operand.major(), operand.element_bytes(), mn, k);
+                    let found = descriptor.element_address(operand.major(), operand.element_bytes(), mn, k);
                     assert_eq!(found, operand.offset_bytes(first + mn, k), "{operand:?} mn {mn} k {k}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn the_base_offset_moves_the_pattern() {
+        // A tile one row of 128 bytes behind a period, whose pattern starts with it.
+        let at = |mn| Descriptor::new(128, 16, 1024, 1, Swizzle::B128).element_address(Major::K, 2, mn, 0);
+        for mn in 0..8 {
+            assert_eq!(at(mn), 128 + (mn * 128 | mn * 16));
         }
     }
 
@@ -362,6 +372,7 @@ mod tests {
             assert_eq!(Operand::new(Dtype::F16, Major::K, swizzle, 64).descriptor(0).swizzle(), swizzle);
         }
         assert_eq!(descriptor.offset(0x2cbc0).start_bytes(), 0x3ef00);
+        assert_eq!(Descriptor::from_raw(descriptor.as_raw()), descriptor);
     }
 
     #[test]

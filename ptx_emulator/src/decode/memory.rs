@@ -31,6 +31,7 @@ fn take_space(form: &mut Form<'_>) -> Space {
         ("global", Space::Global),
         ("shared", Space::Shared),
         ("shared::cta", Space::Shared),
+        ("shared::cluster", Space::Cluster),
         ("local", Space::Local),
         ("param", Space::Param),
         ("param::entry", Space::Param),
@@ -138,7 +139,7 @@ pub(super) fn atomic(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
         Type::F32 | Type::F64 => op == AtomicOp::Add,
         _ => false,
     };
-    if !covered || !matches!(space, Space::Global | Space::Shared | Space::Generic) {
+    if !covered || !matches!(space, Space::Global | Space::Shared | Space::Cluster | Space::Generic) {
         return refuse("of this type, or there, it is not covered");
     }
     let returns = form.name == "atom";
@@ -154,9 +155,16 @@ pub(super) fn atomic(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
     Ok(Op::Atomic(Box::new(Atomic { space, order, op, ty, d, address: args.address(first, space)?, b, c })))
 }
 
-/// `cp.async` and its groups.
+/// `cp.async` and its groups, bulk copies among them.
 pub(super) fn copy_async(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
+    let reduces = form.next_is("reduce");
     if !form.next_is("async") {
+        return refuse("");
+    }
+    if form.next_is("bulk") {
+        return super::hopper::bulk(form, args, reduces);
+    }
+    if reduces {
         return refuse("");
     }
     if form.next_is("commit_group") {

@@ -2,7 +2,7 @@
 
 use super::{Args, Form, Result, refuse};
 use crate::front::operand::Operand;
-use crate::program::{Address, IntOp, Op, P, Reg, Shuffle, Space, Type, Vote, W};
+use crate::program::{Address, Hopper, IntOp, Op, P, Reg, Shuffle, Space, Type, Vote, W};
 
 /// `bar.sync`, `bar.arrive`, `bar.warp.sync`, and the same as `barrier`.
 pub(super) fn barrier(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
@@ -12,6 +12,9 @@ pub(super) fn barrier(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
         }
         args.exactly(1)?;
         return Ok(Op::WarpSync { mask: args.word(0)? });
+    }
+    if form.next_is("cluster") {
+        return super::hopper::cluster_barrier(form, args);
     }
     form.next_is("cta");
     let wait = match form.one_of(&[("sync", true), ("arrive", false)]) {
@@ -46,8 +49,13 @@ pub(super) fn fence(form: &mut Form<'_>) -> Result<Op> {
         "sc.gpu",
         "sc.sys",
     ];
-    if !known.contains(&form.modifiers.join(".").as_str()) {
+    let modifiers = form.modifiers.join(".");
+    if !known.contains(&modifiers.as_str()) {
         return refuse("");
+    }
+    if modifiers.starts_with("mbarrier_init") {
+        form.modifiers.clear();
+        return Ok(Op::Hopper(Box::new(Hopper::MbarrierInitFence)));
     }
     let proxy = form.modifiers.first() == Some(&"proxy");
     let device = !form.modifiers.iter().any(|modifier| modifier.contains("cta") || *modifier == "async");
@@ -140,22 +148,27 @@ fn value_and_predicate(args: &Args<'_>) -> Result<(Option<W>, Option<P>)> {
     }
 }
 
-/// `mbarrier` in shared memory of the own block.
+/// `mbarrier` in shared memory of the own block; arrivals and bytes in that of any block of the cluster.
 pub(super) fn mbarrier(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
-    let operations = ["init", "inval", "arrive", "expect_tx", "test_wait", "try_wait"];
+    let operations = ["init", "inval", "arrive", "expect_tx", "complete_tx", "test_wait", "try_wait"];
     let Some(operation) = operations.into_iter().find(|operation| form.next_is(operation)) else { return refuse("") };
     let expects = operation == "arrive" && form.next_is("expect_tx");
     let parity = operation.ends_with("_wait") && form.flag("parity");
     for order in ["release", "acquire", "relaxed", "cta", "cluster"] {
         form.flag(order);
     }
-    if !(form.flag("shared") || form.flag("shared::cta")) {
+    let remote = form.flag("shared::cluster");
+    if !(remote || form.flag("shared") || form.flag("shared::cta")) {
+        return refuse("it is covered in `.shared` memory");
+    }
+    if remote && !matches!(operation, "arrive" | "expect_tx" | "complete_tx") {
         return refuse("it is covered in `.shared` memory of the own block");
     }
-    if !(form.flag("b64") || operation == "expect_tx") {
+    if !(form.flag("b64") || operation.ends_with("_tx")) {
         return refuse("it has no type");
     }
-    let address = |at: usize, args: &Args<'_>| -> Result<Address> { args.address(at, Space::Shared) };
+    let space = if remote { Space::Cluster } else { Space::Shared };
+    let address = |at: usize, args: &Args<'_>| -> Result<Address> { args.address(at, space) };
     match operation {
         "init" => {
             args.exactly(2)?;
@@ -165,9 +178,10 @@ pub(super) fn mbarrier(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
             args.exactly(1)?;
             Ok(Op::MbarrierInvalidate { address: address(0, args)? })
         }
-        "expect_tx" => {
+        "expect_tx" | "complete_tx" => {
             args.exactly(2)?;
-            Ok(Op::MbarrierExpect { address: address(0, args)?, bytes: args.word(1)? })
+            let completes = operation == "complete_tx";
+            Ok(Op::MbarrierExpect { address: address(0, args)?, bytes: args.word(1)?, completes })
         }
         "arrive" => {
             args.between(if expects { 3 } else { 2 }, 3)?;

@@ -12,7 +12,7 @@ use crate::tensor_core::{self, Factor, Half, Major, Quarter};
 type Result<T> = std::result::Result<T, Box<Fault>>;
 
 /// A tensor core works for whole warps.
-fn check_whole(turn: &Turn<'_, '_>) -> Result<()> {
+pub(crate) fn check_whole(turn: &Turn<'_, '_>) -> Result<()> {
     match turn.mask {
         u32::MAX => Ok(()),
         mask => Err(Fault::warp(format!("only the lanes {mask:#010x} of the warp execute it"))),
@@ -22,19 +22,19 @@ fn check_whole(turn: &Turn<'_, '_>) -> Result<()> {
 pub(crate) fn ldmatrix(turn: &mut Turn<'_, '_>, transposed: bool, d: &[W], address: Address) -> Result<()> {
     check_whole(turn)?;
     let addresses = turn.registers.addresses(address);
-    // An address beyond the window is one beyond the memory too.
-    let rows = addresses.map(|address| u32::try_from(address).unwrap_or(!15));
-    let read = |lane: usize, address: u32| {
+    turn.count_matrices(&addresses.map(|address| address as u32), d.len());
+    let read = |lane: usize, address: u64| {
         let mut row = [0; 16];
-        turn.block.shared.load(address, &mut row).map_err(|error| Fault::lane(lane, error))?;
+        let address = turn.shared_at(Space::Shared, lane, address, 16)?;
+        turn.block.shared.load(address, &mut row).map_err(|error| turn.shared_fault(lane, error))?;
         turn.note_together(AccessKind::Read, lane, address, 16)?;
         Ok::<_, Box<Fault>>(row)
     };
     let mut values = [[0; LANES]; 4];
     match d.len() {
-        1 => values[..1].copy_from_slice(&tensor_core::ldmatrix::<1, _>(transposed, &rows, read)?),
-        2 => values[..2].copy_from_slice(&tensor_core::ldmatrix::<2, _>(transposed, &rows, read)?),
-        _ => values = tensor_core::ldmatrix::<4, _>(transposed, &rows, read)?,
+        1 => values[..1].copy_from_slice(&tensor_core::ldmatrix::<1, _>(transposed, &addresses, read)?),
+        2 => values[..2].copy_from_slice(&tensor_core::ldmatrix::<2, _>(transposed, &addresses, read)?),
+        _ => values = tensor_core::ldmatrix::<4, _>(transposed, &addresses, read)?,
     }
     for (&slot, values) in d.iter().zip(&values) {
         *turn.registers.word_mut(slot) = *values;
@@ -45,10 +45,11 @@ pub(crate) fn ldmatrix(turn: &mut Turn<'_, '_>, transposed: bool, d: &[W], addre
 pub(crate) fn stmatrix(turn: &mut Turn<'_, '_>, transposed: bool, s: &[W], address: Address) -> Result<()> {
     check_whole(turn)?;
     let addresses = turn.registers.addresses(address);
-    let rows = addresses.map(|address| u32::try_from(address).unwrap_or(!15));
+    turn.count_matrices(&addresses.map(|address| address as u32), s.len());
     let registers: Vec<Words> = s.iter().map(|&slot| *turn.registers.word(slot)).collect();
-    tensor_core::stmatrix(transposed, &rows, &registers, |lane, address, row| {
-        turn.block.shared.store(address, &row).map_err(|error| Fault::lane(lane, error))?;
+    tensor_core::stmatrix(transposed, &addresses, &registers, |lane, address, row| {
+        let address = turn.shared_at(Space::Shared, lane, address, 16)?;
+        turn.block.shared.store(address, &row).map_err(|error| turn.shared_fault(lane, error))?;
         turn.note_together(AccessKind::Write, lane, address, 16)
     })
 }
@@ -82,6 +83,7 @@ fn locate(turn: &Turn<'_, '_>, fragment: &Fragment) -> Result<([u64; LANES], Maj
 
 pub(crate) fn load(turn: &mut Turn<'_, '_>, fragment: &Fragment) -> Result<()> {
     let (addresses, major, stride) = locate(turn, fragment)?;
+    turn.count_fragment(fragment, addresses[0], major == Major::Row, stride);
     let way = Way { space: fragment.space, order: Order::Weak, together: true };
     let values: [Words; 8] = match fragment.part {
         Part::C => {
@@ -111,6 +113,7 @@ pub(crate) fn load(turn: &mut Turn<'_, '_>, fragment: &Fragment) -> Result<()> {
 
 pub(crate) fn store(turn: &mut Turn<'_, '_>, fragment: &Fragment) -> Result<()> {
     let (addresses, major, stride) = locate(turn, fragment)?;
+    turn.count_fragment(fragment, addresses[0], major == Major::Row, stride);
     let way = Way { space: fragment.space, order: Order::Weak, together: true };
     let mut values = [[0.0; LANES]; 8];
     for (values, &slot) in values.iter_mut().zip(&fragment.registers) {
@@ -130,6 +133,7 @@ fn half(element: Element) -> Half {
 
 pub(crate) fn wmma(turn: &mut Turn<'_, '_>, wmma: &Wmma) -> Result<()> {
     check_whole(turn)?;
+    turn.count_product(wmma.shape.m(), wmma.shape.n(), wmma.shape.k());
     let registers = &mut *turn.registers;
     let (a, b) = (wmma.a.map(|slot| *registers.word(slot)), wmma.b.map(|slot| *registers.word(slot)));
     let c = wmma.c.map(|slot| registers.word(slot).map(f32::from_bits));
@@ -142,6 +146,7 @@ pub(crate) fn wmma(turn: &mut Turn<'_, '_>, wmma: &Wmma) -> Result<()> {
 
 pub(crate) fn mma(turn: &mut Turn<'_, '_>, mma: &Mma) -> Result<()> {
     check_whole(turn)?;
+    turn.count_product(16, 8, mma.kind.k());
     let registers = &mut *turn.registers;
     let (a, b) = (mma.a.map(|slot| *registers.word(slot)), mma.b.map(|slot| *registers.word(slot)));
     let c = mma.c.map(|slot| registers.word(slot).map(f32::from_bits));

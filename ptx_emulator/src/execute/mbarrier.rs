@@ -1,9 +1,9 @@
-//! `mbarrier` objects of a block.
+//! `mbarrier` objects of a cluster.
 
-use super::Fault;
 use super::memory::lane_word;
-use crate::block::Turn;
-use crate::program::{Address, D, P, Reg, W};
+use super::{Fault, bulk};
+use crate::block::{Then, Turn};
+use crate::program::{Address, D, P, Reg, Space, W};
 use crate::registers::lanes;
 use crate::shadow::{AccessKind, SyncPoint, Threads};
 
@@ -11,6 +11,8 @@ type Result<T> = std::result::Result<T, Box<Fault>>;
 
 /// The largest count of arrivals (PTX ISA, "mbarrier.init").
 const MAX_COUNT: u32 = (1 << 20) - 1;
+/// The largest number of bytes that are missing, or arrived too early (PTX ISA, "tx-count").
+const MAX_BYTES: i64 = (1 << 20) - 1;
 
 /// One object. Its state is kept here and not in the bytes of its shared memory, which a program must not look at.
 #[derive(Debug)]
@@ -19,33 +21,82 @@ pub(crate) struct Mbarrier {
     count: u32,
     /// Arrivals that the current phase still waits for.
     missing: u32,
-    /// Bytes that the current phase still waits for.
-    bytes: i64,
+    /// Bytes of copies that the current phase was told to wait for, and those that arrived.
+    expected_bytes: i64,
+    arrived_bytes: i64,
     /// The phases that are complete.
     phase: u64,
+    /// The thread that initialised it, until a fence of its made the object visible to copies.
+    hidden_by: Option<Threads>,
     /// What comes before the end of the current phase, and of the last complete one.
-    arriving: SyncPoint,
+    pub(crate) arriving: SyncPoint,
     completed: SyncPoint,
 }
 
 impl Mbarrier {
     fn settle(&mut self, empty: SyncPoint) {
-        if self.missing == 0 && self.bytes == 0 {
+        if self.missing == 0 && self.expected_bytes == self.arrived_bytes {
             self.phase += 1;
             self.missing = self.count;
+            (self.expected_bytes, self.arrived_bytes) = (0, 0);
             self.completed = std::mem::replace(&mut self.arriving, empty);
         }
     }
+
+    /// Counts bytes, as expected or as arrived. The phase may be complete after it.
+    pub(crate) fn count_bytes(
+        &mut self,
+        expected: u32,
+        arrived: u32,
+        empty: SyncPoint,
+    ) -> std::result::Result<(), String> {
+        self.expected_bytes += i64::from(expected);
+        self.arrived_bytes += i64::from(arrived);
+        let (expected, arrived) = (self.expected_bytes, self.arrived_bytes);
+        if (expected - arrived).abs() > MAX_BYTES {
+            return Err(format!(
+                "the mbarrier expects {expected} bytes in this phase and {arrived} arrived: it counts no difference above \
+                 {MAX_BYTES}"
+            ));
+        }
+        self.settle(empty);
+        Ok(())
+    }
+
+    /// Whether a copy can find it.
+    pub(crate) fn is_visible(&self) -> bool {
+        self.hidden_by.is_none()
+    }
+
+    /// What it waits for, where it is at an address of its block.
+    pub(crate) fn describe(&self, address: u32) -> String {
+        let Mbarrier { count, missing, expected_bytes, arrived_bytes, phase, .. } = self;
+        format!(
+            "waits for the mbarrier at shared address {address:#x}, in phase {phase}: {} of {count} arrivals came, \
+             {arrived_bytes} of {expected_bytes} expected bytes",
+            count - missing
+        )
+    }
 }
 
-/// The address of the object for a lane, aligned and in bounds.
-fn locate(turn: &mut Turn<'_, '_>, lane: usize, address: u64, kind: AccessKind) -> Result<u32> {
-    let shared = u64::from(turn.block.shared.len());
-    if !address.is_multiple_of(8) || address > shared.saturating_sub(8) || shared < 8 {
-        return Err(Fault::lane(lane, format!("no mbarrier can be at shared address {address:#x} of {shared} bytes")));
+/// A fence of the threads makes the objects that they initialised visible to copies.
+pub(crate) fn publish(turn: &mut Turn<'_, '_>) {
+    let fencing = turn.threads();
+    for barrier in turn.block.mbarriers.values_mut() {
+        let hidden = barrier.hidden_by.filter(|by| by.warp != fencing.warp || by.lanes & fencing.lanes == 0);
+        barrier.hidden_by = hidden;
     }
-    turn.note(kind, lane, address as u32, 8)?;
-    Ok(address as u32)
+}
+
+/// The address of the object for a lane, aligned and in bounds, in the memory of the cluster.
+fn locate(turn: &mut Turn<'_, '_>, lane: usize, address: u64, kind: AccessKind) -> Result<u32> {
+    let at = turn.shared_at(Space::Cluster, lane, address, 8).ok().filter(|at| at.is_multiple_of(8));
+    let Some(at) = at else {
+        let shared = turn.block.shape.shared_bytes;
+        return Err(Fault::lane(lane, format!("no mbarrier can be at shared address {address:#x} of {shared} bytes")));
+    };
+    turn.note(kind, lane, at, 8)?;
+    Ok(at)
 }
 
 pub(crate) fn init(turn: &mut Turn<'_, '_>, address: Address, count: W) -> Result<()> {
@@ -58,8 +109,17 @@ pub(crate) fn init(turn: &mut Turn<'_, '_>, address: Address, count: W) -> Resul
         }
         turn.block.shared.store(at, &[0; 8]).map_err(|error| Fault::lane(lane, error))?;
         let point = turn.block.shadow.sync_point();
-        let (arriving, completed) = (point.clone(), point);
-        turn.block.mbarriers.insert(at, Mbarrier { count, missing: count, bytes: 0, phase: 0, arriving, completed });
+        let barrier = Mbarrier {
+            count,
+            missing: count,
+            expected_bytes: 0,
+            arrived_bytes: 0,
+            phase: 0,
+            hidden_by: Some(Threads::lane(turn.warp, lane as u32)),
+            arriving: point.clone(),
+            completed: point,
+        };
+        turn.block.mbarriers.insert(at, barrier);
     }
     Ok(())
 }
@@ -75,7 +135,7 @@ pub(crate) fn invalidate(turn: &mut Turn<'_, '_>, address: Address) -> Result<()
     Ok(())
 }
 
-fn uninitialised(lane: usize, at: u32) -> Box<Fault> {
+pub(crate) fn uninitialised(lane: usize, at: u32) -> Box<Fault> {
     Fault::lane(lane, format!("the mbarrier at shared address {at:#x} was not initialised"))
 }
 
@@ -101,9 +161,8 @@ pub(crate) fn arrive(
         }
         let phase = barrier.phase;
         block.shadow.release(Threads::lane(turn.warp, lane as u32), &mut barrier.arriving);
-        barrier.bytes += i64::from(bytes);
         barrier.missing -= count;
-        barrier.settle(empty);
+        barrier.count_bytes(bytes, 0, empty).map_err(|problem| Fault::lane(lane, problem))?;
         if let Some(d) = d {
             turn.registers.set_lane(Reg::D(d), lane, phase);
         }
@@ -111,43 +170,56 @@ pub(crate) fn arrive(
     Ok(())
 }
 
-pub(crate) fn expect(turn: &mut Turn<'_, '_>, address: Address, bytes: W) -> Result<()> {
+/// Counts bytes as expected, or as arrived.
+pub(crate) fn count(turn: &mut Turn<'_, '_>, address: Address, bytes: W, completes: bool) -> Result<()> {
     let addresses = turn.registers.addresses(address);
     for lane in lanes(turn.mask) {
         let at = locate(turn, lane, addresses[lane], AccessKind::Atomic)?;
         let bytes = lane_word(turn, bytes, lane);
-        let Some(barrier) = turn.block.mbarriers.get_mut(&at) else { return Err(uninitialised(lane, at)) };
-        barrier.bytes += i64::from(bytes);
+        let (expected, arrived) = if completes { (0, bytes) } else { (bytes, 0) };
+        let block = &mut *turn.block;
+        let empty = block.shadow.sync_point();
+        let Some(barrier) = block.mbarriers.get_mut(&at) else { return Err(uninitialised(lane, at)) };
+        barrier.count_bytes(expected, arrived, empty).map_err(|problem| Fault::lane(lane, problem))?;
     }
     Ok(())
 }
 
 /// Whether the phase of the token, or the last one of this parity, is complete. A phase further back than the last one
 /// cannot be asked for.
+///
+/// Copies arrive when somebody looks for them in vain.
 pub(crate) fn test(turn: &mut Turn<'_, '_>, p: P, address: Address, token: Reg, parity: bool) -> Result<()> {
     let addresses = turn.registers.addresses(address);
     let mut done = 0;
     for lane in lanes(turn.mask) {
         let at = locate(turn, lane, addresses[lane], AccessKind::Atomic)?;
         let token = turn.registers.lane(token, lane);
-        let block = &mut *turn.block;
-        let Some(barrier) = block.mbarriers.get(&at) else { return Err(uninitialised(lane, at)) };
-        let complete = match parity {
-            true => barrier.phase % 2 != token % 2,
-            false => {
-                if token > barrier.phase || barrier.phase - token > 1 {
-                    let phase = barrier.phase;
-                    return Err(Fault::lane(lane, format!("a wait for phase {token} of an mbarrier in phase {phase}")));
-                }
-                token < barrier.phase
-            }
-        };
+        let mut complete = is_complete(turn, lane, at, token, parity)?;
+        if !complete && bulk::deliver(turn.block, at).map_err(|problem| Fault::lane(lane, problem))? {
+            complete = is_complete(turn, lane, at, token, parity)?;
+        }
         if complete {
             done |= 1 << lane;
+            let block = &mut *turn.block;
+            let Some(barrier) = block.mbarriers.get(&at) else { return Err(uninitialised(lane, at)) };
             block.shadow.acquire(Threads::lane(turn.warp, lane as u32), &barrier.completed);
+        } else {
+            turn.then = Then::Polled(at);
         }
     }
     turn.registers.set_predicate(p, done, turn.mask);
-    turn.polled = done != turn.mask;
     Ok(())
+}
+
+fn is_complete(turn: &Turn<'_, '_>, lane: usize, at: u32, token: u64, parity: bool) -> Result<bool> {
+    let Some(barrier) = turn.block.mbarriers.get(&at) else { return Err(uninitialised(lane, at)) };
+    let phase = barrier.phase;
+    if parity {
+        return Ok(phase % 2 != token % 2);
+    }
+    if token > phase || phase - token > 1 {
+        return Err(Fault::lane(lane, format!("a wait for phase {token} of an mbarrier in phase {phase}")));
+    }
+    Ok(token < phase)
 }

@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 
 use super::Fault;
 use crate::block::Turn;
-use crate::memory::{MemoryError, Space as Place};
+use crate::counters::SharedKind;
+use crate::memory::{MemoryError, Nearest, Space as Place};
 use crate::program::{Access, Address, Atomic, AtomicOp, Order, Reg, Space, Type, W};
 use crate::registers::{LANES, lanes, resolve};
 use crate::shadow::{self, AccessKind, Threads};
+use crate::windows;
 
 type Result<T> = std::result::Result<T, Box<Fault>>;
 
@@ -40,17 +42,56 @@ impl Turn<'_, '_> {
     /// Notes an access of one lane to shared memory.
     pub(crate) fn note(&mut self, kind: AccessKind, lane: usize, address: u32, bytes: usize) -> Result<()> {
         let access = shadow::Access::new(Threads::lane(self.warp, lane as u32), kind, self.line);
-        self.block.shadow.access(&access, address, bytes as u32).map_err(|race| Fault::lane(lane, race))
+        let noted = self.block.shadow.access(&access, address, bytes as u32);
+        noted.map_err(|race| self.shared_fault(lane, race))
     }
 
     /// Notes an access of the lanes as one to shared memory.
     pub(crate) fn note_together(&mut self, kind: AccessKind, lane: usize, address: u32, bytes: usize) -> Result<()> {
         let access = shadow::Access::collective(self.threads(), kind, self.line);
-        self.block.shadow.access(&access, address, bytes as u32).map_err(|race| Fault::lane(lane, race))
+        let noted = self.block.shadow.access(&access, address, bytes as u32);
+        noted.map_err(|race| self.shared_fault(lane, race))
+    }
+
+    /// An error that has addresses in shared memory and numbers of warps.
+    pub(crate) fn shared_fault(&self, lane: usize, error: impl std::fmt::Display) -> Box<Fault> {
+        Fault::lane(lane, format!("{error}{}", self.block.shape.note()))
+    }
+
+    /// The block that an address of `.shared` or `.shared::cluster` is in, and where in its shared memory.
+    pub(crate) fn split(&self, space: Space, address: u64) -> Option<(u32, u32)> {
+        let offset = u32::try_from(address).ok()?;
+        if space != Space::Cluster || offset >> windows::RANK_SHIFT == 0 {
+            return Some((self.rank(), offset));
+        }
+        let rank = (offset >> windows::RANK_SHIFT) - 1;
+        (rank < self.block.shape.blocks).then_some((rank, offset & ((1 << windows::RANK_SHIFT) - 1)))
+    }
+
+    /// Where bytes at an address of `.shared` or `.shared::cluster` are in the memory of the cluster.
+    pub(crate) fn shared_at(&self, space: Space, lane: usize, address: u64, bytes: usize) -> Result<u32> {
+        let shape = self.block.shape;
+        match self.split(space, address) {
+            Some((rank, offset)) if u64::from(offset) + bytes as u64 <= shape.shared_bytes.into() => {
+                if rank != self.rank() && !self.block.is_live(rank) {
+                    return Err(Fault::lane(
+                        lane,
+                        format!("the block of rank {rank}, whose shared memory it is, has exited"),
+                    ));
+                }
+                Ok(rank * shape.stride_bytes() + offset)
+            }
+            _ => {
+                let offset = address as i64;
+                let nearest = Nearest { base: 0, bytes: shape.shared_bytes.into(), offset, freed: false };
+                let (space, bytes) = (Place::Shared, bytes as u64);
+                Err(Fault::lane(lane, MemoryError::OutOfBounds { space, address, bytes, nearest: Some(nearest) }))
+            }
+        }
     }
 
     /// Notes an access of one lane to global memory.
-    fn note_global(&mut self, kind: AccessKind, lane: usize, address: u64, bytes: usize) -> Result<()> {
+    pub(crate) fn note_global(&mut self, kind: AccessKind, lane: usize, address: u64, bytes: usize) -> Result<()> {
         let noted = self.block.grid.access(kind, self.line, address, bytes as u32);
         noted.map_err(|race| Fault::lane(lane, race))
     }
@@ -69,9 +110,9 @@ impl Turn<'_, '_> {
                 }
                 Ok(())
             }
-            Space::Shared => {
-                let address = narrow(Place::Shared, address, into.len(), lane)?;
-                self.block.shared.load(address, into).map_err(fault)?;
+            Space::Shared | Space::Cluster => {
+                let address = self.shared_at(space, lane, address, into.len())?;
+                self.block.shared.load(address, into).map_err(|error| self.shared_fault(lane, error))?;
                 if together {
                     return self.note_together(AccessKind::Read, lane, address, into.len());
                 }
@@ -104,9 +145,10 @@ impl Turn<'_, '_> {
                 self.block.global.store(address, bytes).map_err(fault)?;
                 self.note_global(kind(AccessKind::Write, order), lane, address, bytes.len())
             }
-            Space::Shared => {
-                let address = narrow(Place::Shared, address, bytes.len(), lane)?;
-                self.block.shared.store(address, bytes).map_err(fault)?;
+            Space::Shared | Space::Cluster => {
+                let address = self.shared_at(space, lane, address, bytes.len())?;
+                let stored = self.block.shared.store(address, bytes);
+                stored.map_err(|error| self.shared_fault(lane, error))?;
                 if together {
                     return self.note_together(AccessKind::Write, lane, address, bytes.len());
                 }
@@ -130,6 +172,7 @@ pub(crate) fn load(turn: &mut Turn<'_, '_>, access: &Access) -> Result<()> {
     let length = each * access.registers.len();
     let mut bytes = [0; MAX_BYTES];
     let way = Way { space: access.space, order: access.order, together: false };
+    turn.count_access(access.space, &addresses, length, SharedKind::Plain);
     for lane in lanes(turn.mask) {
         turn.read(way, lane, addresses[lane], &mut bytes[..length])?;
         for (register, bytes) in access.registers.iter().zip(bytes[..length].chunks_exact(each)) {
@@ -155,6 +198,7 @@ pub(crate) fn store(turn: &mut Turn<'_, '_>, access: &Access) -> Result<()> {
     let length = each * access.registers.len();
     let mut bytes = [0; MAX_BYTES];
     let way = Way { space: access.space, order: access.order, together: false };
+    turn.count_access(access.space, &addresses, length, SharedKind::Plain);
     for lane in lanes(turn.mask) {
         for (register, bytes) in access.registers.iter().zip(bytes[..length].chunks_exact_mut(each)) {
             let value = register.map_or(0, |register| turn.registers.lane(register, lane));
@@ -169,6 +213,7 @@ pub(crate) fn store(turn: &mut Turn<'_, '_>, access: &Access) -> Result<()> {
 pub(crate) fn atomic(turn: &mut Turn<'_, '_>, atomic: &Atomic) -> Result<()> {
     let addresses = turn.registers.addresses(atomic.address);
     let bytes = atomic.ty.bits() as usize / 8;
+    turn.count_access(atomic.space, &addresses, bytes, SharedKind::Atomic);
     for lane in lanes(turn.mask) {
         let (b, c) = (turn.registers.lane(atomic.b, lane), turn.registers.lane(atomic.c, lane));
         let (space, address) = resolve(atomic.space, addresses[lane]);
@@ -185,8 +230,8 @@ pub(crate) fn atomic(turn: &mut Turn<'_, '_>, atomic: &Atomic) -> Result<()> {
                 }
                 old
             }
-            Space::Shared => {
-                let address = narrow(Place::Shared, address, bytes, lane)?;
+            Space::Shared | Space::Cluster => {
+                let address = turn.shared_at(space, lane, address, bytes)?;
                 let mut old = [0; 8];
                 let shared = &mut turn.block.shared;
                 shared.load(address, &mut old[..bytes]).map_err(|error| Fault::lane(lane, error))?;
@@ -204,7 +249,7 @@ pub(crate) fn atomic(turn: &mut Turn<'_, '_>, atomic: &Atomic) -> Result<()> {
     Ok(())
 }
 
-fn replaced(op: AtomicOp, ty: Type, old: u64, b: u64, c: u64) -> u64 {
+pub(crate) fn replaced(op: AtomicOp, ty: Type, old: u64, b: u64, c: u64) -> u64 {
     let signed = matches!(ty, Type::Int { signed: true, .. });
     let wide = ty.bits() == 64;
     let order = |value: u64| match (signed, wide) {
@@ -295,8 +340,10 @@ pub(crate) fn copy_async(
 ) -> Result<()> {
     let (to, from) = (turn.registers.addresses(to), turn.registers.addresses(from));
     let length = usize::from(bytes);
+    let sources = source.map_or([u32::from(bytes); LANES], |source| *turn.registers.word(source));
+    turn.count_copy(&to, &from, &sources, bytes.into());
     for lane in lanes(turn.mask) {
-        let wanted = source.map_or(u32::from(bytes), |source| turn.registers.word(source)[lane]);
+        let wanted = sources[lane];
         if wanted > u32::from(bytes) {
             return Err(Fault::lane(lane, format!("{wanted} bytes of the source are asked for, {bytes} are copied")));
         }
@@ -310,19 +357,15 @@ pub(crate) fn copy_async(
             turn.block.global.copy_out(from[lane], source).map_err(|error| Fault::lane(lane, error))?;
             turn.note_global(AccessKind::Read, lane, from[lane], wanted as usize)?;
         }
-        let address = narrow(Place::Shared, to[lane], length, lane)?;
-        let space = Place::Shared;
-        if address % u32::from(bytes) != 0 {
-            let misaligned = MemoryError::Misaligned { space, address: address.into(), bytes: bytes.into() };
+        if to[lane] % u64::from(bytes) != 0 {
+            let misaligned = MemoryError::Misaligned { space: Place::Shared, address: to[lane], bytes: bytes.into() };
             return Err(Fault::lane(lane, misaligned));
         }
-        if u64::from(address) + u64::from(bytes) > u64::from(turn.block.shared.len()) {
-            return Err(Fault::lane(lane, outside(space, address.into(), length)));
-        }
+        let address = turn.shared_at(Space::Shared, lane, to[lane], length)?;
         let thread = (turn.warp, lane as u32);
         let block = &mut *turn.block;
         let noted = block.copies.copy(&mut block.shadow, thread, turn.line, (address, bytes.into()));
-        noted.map_err(|race| Fault::lane(lane, race))?;
+        noted.map_err(|race| turn.shared_fault(lane, race))?;
         let lane = &mut turn.copies.lanes[lane];
         lane.copies.push_back((lane.committed, Copy { to: address, bytes, data }));
     }

@@ -18,6 +18,8 @@ pub(crate) enum Operand {
     /// A name that is none of these: a label.
     Name(String),
     Address(Base, i64),
+    /// An address and coordinates: `[map, {x, y}]`.
+    Tensor(Base, i64, Vec<Operand>),
     Vector(Vec<Operand>),
     /// `a|b`.
     Pair(Box<Operand>, Box<Operand>),

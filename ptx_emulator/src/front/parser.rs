@@ -8,6 +8,7 @@ use super::names::{Names, RegKind, Slots, place};
 use super::operand::{Operand, Symbol, SymbolSpace, number};
 use crate::control;
 use crate::error::{Error, Result};
+use crate::fences;
 use crate::program::{Instruction, Op, Order, Param, Program, Space};
 
 /// Scopes in scopes, and vectors in vectors, that the front follows.
@@ -26,6 +27,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Arc<Program>>> {
         kernel: Kernel::default(),
         files,
         rust: (0, 0),
+        opcodes: HashMap::new(),
     };
     parser.module()
 }
@@ -54,6 +56,7 @@ struct Variable {
 pub(super) struct Kernel<'a> {
     pub(super) slots: Slots,
     pub(super) code: Vec<Instruction>,
+    opcodes: Vec<Arc<str>>,
     labels: HashMap<(u32, &'a str), u32>,
     /// Instruction, label, open scopes.
     pub(super) branches: Vec<(usize, String, Vec<u32>)>,
@@ -70,9 +73,18 @@ pub(super) struct Parser<'a> {
     pub(super) kernel: Kernel<'a>,
     files: Arc<Vec<(u32, Arc<str>)>>,
     pub(super) rust: (u32, u32),
+    /// One allocation for each opcode of the text.
+    opcodes: HashMap<&'a str, Arc<str>>,
 }
 
 impl<'a> Parser<'a> {
+    /// Adds an instruction to the kernel.
+    pub(super) fn push(&mut self, opcode: &'a str, instruction: Instruction) {
+        let opcode = self.opcodes.entry(opcode).or_insert_with(|| Arc::from(opcode));
+        self.kernel.opcodes.push(Arc::clone(opcode));
+        self.kernel.code.push(instruction);
+    }
+
     pub(super) fn place(&self, line: u32) -> crate::error::Place {
         crate::program::place(&self.files, line, self.rust)
     }
@@ -262,7 +274,7 @@ impl<'a> Parser<'a> {
             if !self.names.declare_symbol(name, symbol) {
                 return self.syntax(line, format!("`{name}` is declared twice"));
             }
-            params.push(Param { offset: symbol.address, bytes });
+            params.push(Param { offset: symbol.address, bytes, align });
             if !self.has(',') {
                 self.mark(')')?;
                 return Ok((params, used));
@@ -294,7 +306,9 @@ impl<'a> Parser<'a> {
                 }
                 ".reqntid" => program.required_threads = Some(self.triple()?),
                 ".reqnctapercluster" => program.cluster = Some(self.triple()?),
-                ".minnctapersm" | ".maxnctapersm" | ".maxnreg" | ".maxclusterrank" => {
+                ".minnctapersm" => program.min_blocks = Some(self.count()?),
+                ".maxnreg" => program.max_registers = Some(self.count()?),
+                ".maxnctapersm" | ".maxclusterrank" => {
                     self.count()?;
                 }
                 ".explicitcluster" | ".noreturn" => {}
@@ -473,6 +487,7 @@ impl<'a> Parser<'a> {
     fn finish(&mut self, mut program: Program) -> Result<Program> {
         let kernel = std::mem::take(&mut self.kernel);
         program.code = kernel.code;
+        program.opcodes = kernel.opcodes;
         for (at, label, scopes) in kernel.branches {
             let target = scopes.iter().find_map(|&scope| kernel.labels.get(&(scope, label.as_str())));
             let Some(&target) = target else {
@@ -482,6 +497,7 @@ impl<'a> Parser<'a> {
             program.code[at].op = Op::Branch { target };
         }
         control::find_meeting_points(&mut program.code);
+        fences::find_unfenced(&mut program.code, kernel.slots.words);
         program.words = kernel.slots.words;
         program.doubles = kernel.slots.doubles;
         program.predicates = kernel.slots.predicates;
@@ -492,6 +508,7 @@ impl<'a> Parser<'a> {
         program.shared_bytes = kernel.shared_bytes;
         program.ordered = program.code.iter().any(|instruction| match &instruction.op {
             Op::Atomic(atomic) => atomic.space != Space::Shared,
+            Op::Hopper(hopper) => hopper.is_ordered(),
             Op::Load(access) | Op::Store(access) => access.order != Order::Weak && access.space != Space::Shared,
             _ => false,
         });

@@ -44,7 +44,7 @@ impl<'a> Parser<'a> {
                 Err(Refusal(reason)) => return self.unsupported(line, opcode, reason),
             }
         };
-        self.kernel.code.push(Instruction { guard, op, meet: 0, line, rust: self.rust });
+        self.push(opcode, Instruction { guard, op, meet: 0, line, rust: self.rust });
         Ok(())
     }
 
@@ -73,8 +73,17 @@ impl<'a> Parser<'a> {
                 if self.has('+') || self.lexer.peek() == Token::Mark('-') {
                     offset = self.signed()?;
                 }
+                let offset = offset.wrapping_add(base.1);
+                if self.has(',') {
+                    let coordinates = match self.operand(depth + 1)? {
+                        Operand::Vector(coordinates) => coordinates,
+                        single => vec![single],
+                    };
+                    self.mark(']')?;
+                    return Ok(Operand::Tensor(base.0, offset, coordinates));
+                }
                 self.mark(']')?;
-                Operand::Address(base.0, offset.wrapping_add(base.1))
+                Operand::Address(base.0, offset)
             }
             Token::Mark('-') => {
                 let word = self.word("a number")?;

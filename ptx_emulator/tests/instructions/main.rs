@@ -1,8 +1,11 @@
 //! What each class of instructions computes, in PTX written by hand.
 
 mod barrier;
+mod bulk;
+mod cluster;
 mod convert;
 mod copy;
+mod counters;
 mod fault;
 mod float;
 mod integer;
@@ -11,6 +14,7 @@ mod memory;
 mod path;
 mod refusal;
 mod warp;
+mod wgmma;
 
 use layout::Arch;
 use ptx_emulator::{Device, Error, LaunchConfig, Module, Result};

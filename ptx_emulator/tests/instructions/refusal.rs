@@ -7,7 +7,13 @@ use crate::kernel;
 #[test]
 fn an_instruction_that_is_not_covered_is_named_with_its_line() {
     for instruction in [
-        "wgmma.fence.sync.aligned;",
+        "wgmma.mma_async.sync.aligned.m64n12k16.f32.f16.f16 {%r1, %r2, %r3, %r4, %r5, %r6}, %rd1, %rd2, %p1, 1, 1, 0, 0;",
+        "wgmma.mma_async.sync.aligned.m64n8k16.f16.bf16.bf16 {%r1, %r2}, %rd1, %rd2, %p1, 1, 1, 0, 0;",
+        "wgmma.mma_async.sync.aligned.m64n8k32.f16.e4m3.e4m3 {%r1, %r2}, %rd1, %rd2, %p1, 1, 1, 0, 0;",
+        "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%r1], [%rd1, {%r2, %r3, %r4}], [%r5];",
+        "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%rd1, {%r2}], [%r1];",
+        "setmaxnreg.inc.sync.aligned.u32 20;",
+        "mbarrier.try_wait.parity.shared::cluster.b64 %p1, [%r1], 0;",
         "add.cc.u32 %r0, %r1, %r2;",
         "add.rz.f32 %r0, %r1, %r2;",
         "add.s32 %r0, %r1, %rd1;",

@@ -41,6 +41,11 @@ const fn band(m: usize, n: usize, stages: usize) -> WgmmaTile {
     WgmmaTile { mask: MaskKind::Band, ..full(m, n, stages) }
 }
 
+/// `groups` warpgroups that share 64 query rows and take steps of `n` keys in turns.
+const fn split(tile: WgmmaTile, groups: usize) -> WgmmaTile {
+    WgmmaTile { key_groups: groups, ..tile }
+}
+
 const fn q_registers(tile: WgmmaTile) -> WgmmaTile {
     WgmmaTile { query: QuerySource::Registers, ..tile }
 }
@@ -49,36 +54,52 @@ const fn q_registers(tile: WgmmaTile) -> WgmmaTile {
 /// the one to run (BENCHMARKS.md has the measurements).
 ///
 /// Name: `attention_<type>_scalar`, or `attention_<type>_d<head dim>_wmma_<m>x<n>_s<stages>`, then `_ldg` where tiles go through
-/// registers and `_fma` where P V is scalar; or `attention_<type>_d<head dim>_wgmma_<full or band>_<m>x<n>_s<stages>`, then `_q`
+/// registers and `_fma` where P V is scalar; or `attention_<type>_d<head dim>_wgmma_<full or band>_<m>x<n>[k<key groups>]_s<stages>`, then `_q`
 /// where Q is in registers.
 pub const ATTENTION: &[AttentionVariant] = {
     use AttentionVariant as Row;
     use Dtype::{Bf16, F16};
     &[
-        // F16
+        // WGMMA rows. Head dimension 64 has little for the tensor cores to do between exponentials: three or four warpgroups of
+        // rows take turns with them. 192 rows by 128 keys, 490 TFLOP/s at 4x32x4096 on an H100; the longest sequences.
         Row::wgmma("attention_f16_d64_wgmma_full_192x128_s4", F16, 64, full(192, 128, 4)),
+        // 498 TFLOP/s there, and 15 % ahead at 512 rows, which 192 do not divide.
         Row::wgmma("attention_f16_d64_wgmma_full_256x64_s4", F16, 64, full(256, 64, 4)),
+        // Few tiles: four warpgroups, or two, share 64 rows and take the keys in turns.
+        Row::wgmma("attention_f16_d64_wgmma_full_64x64k4_s8", F16, 64, split(full(64, 64, 8), 4)),
+        Row::wgmma("attention_f16_d64_wgmma_full_64x128k2_s4", F16, 64, split(full(64, 128, 4), 2)),
+        // One warpgroup of rows: the most blocks without a sum over warpgroups.
         Row::wgmma("attention_f16_d64_wgmma_full_64x128_s4", F16, 64, full(64, 128, 4)),
+        // The same with masks.
         Row::wgmma("attention_f16_d64_wgmma_band_256x64_s4", F16, 64, band(256, 64, 4)),
         Row::wgmma("attention_f16_d64_wgmma_band_192x128_s4", F16, 64, band(192, 128, 4)),
+        Row::wgmma("attention_f16_d64_wgmma_band_64x64k4_s8", F16, 64, split(band(64, 64, 8), 4)),
+        Row::wgmma("attention_f16_d64_wgmma_band_64x128k2_s4", F16, 64, split(band(64, 128, 4), 2)),
         Row::wgmma("attention_f16_d64_wgmma_band_64x128_s4", F16, 64, band(64, 128, 4)),
+        // Two panels as head dimension 128 has, a quarter less arithmetic.
         Row::wgmma("attention_f16_d96_wgmma_full_128x128_s3_q", F16, 96, q_registers(full(128, 128, 3))),
         Row::wgmma("attention_f16_d96_wgmma_band_128x128_s3_q", F16, 96, q_registers(band(128, 128, 3))),
+        // Two warpgroups, which leave 240 registers for S, P, O and Q. Three stages: 1 to 5 % ahead of two.
         Row::wgmma("attention_f16_d128_wgmma_full_128x128_s3_q", F16, 128, q_registers(full(128, 128, 3))),
-        Row::wgmma("attention_f16_d128_wgmma_full_128x128_s2_q", F16, 128, q_registers(full(128, 128, 2))),
         Row::wgmma("attention_f16_d128_wgmma_full_64x128_s2", F16, 128, full(64, 128, 2)),
         Row::wgmma("attention_f16_d128_wgmma_band_128x128_s3_q", F16, 128, q_registers(band(128, 128, 3))),
         Row::wgmma("attention_f16_d128_wgmma_band_64x128_s2", F16, 128, band(64, 128, 2)),
+        // Two stages of 96 keys, all that shared memory holds.
         Row::wgmma("attention_f16_d192_wgmma_full_128x96_s2", F16, 192, full(128, 96, 2)),
         Row::wgmma("attention_f16_d192_wgmma_band_128x96_s2", F16, 192, band(128, 96, 2)),
+        // Two stages of 80 keys: 748 TFLOP/s at 4x8x4096, 1.05 of cuDNN.
         Row::wgmma("attention_f16_d256_wgmma_full_128x80_s2", F16, 256, full(128, 80, 2)),
         Row::wgmma("attention_f16_d256_wgmma_band_128x80_s2", F16, 256, band(128, 80, 2)),
-        // Bf16
+        // bf16 as f16, row by row.
         Row::wgmma("attention_bf16_d64_wgmma_full_192x128_s4", Bf16, 64, full(192, 128, 4)),
         Row::wgmma("attention_bf16_d64_wgmma_full_256x64_s4", Bf16, 64, full(256, 64, 4)),
+        Row::wgmma("attention_bf16_d64_wgmma_full_64x64k4_s8", Bf16, 64, split(full(64, 64, 8), 4)),
+        Row::wgmma("attention_bf16_d64_wgmma_full_64x128k2_s4", Bf16, 64, split(full(64, 128, 4), 2)),
         Row::wgmma("attention_bf16_d64_wgmma_full_64x128_s4", Bf16, 64, full(64, 128, 4)),
         Row::wgmma("attention_bf16_d64_wgmma_band_256x64_s4", Bf16, 64, band(256, 64, 4)),
         Row::wgmma("attention_bf16_d64_wgmma_band_192x128_s4", Bf16, 64, band(192, 128, 4)),
+        Row::wgmma("attention_bf16_d64_wgmma_band_64x64k4_s8", Bf16, 64, split(band(64, 64, 8), 4)),
+        Row::wgmma("attention_bf16_d64_wgmma_band_64x128k2_s4", Bf16, 64, split(band(64, 128, 4), 2)),
         Row::wgmma("attention_bf16_d64_wgmma_band_64x128_s4", Bf16, 64, band(64, 128, 4)),
         Row::wgmma("attention_bf16_d96_wgmma_full_128x128_s3_q", Bf16, 96, q_registers(full(128, 128, 3))),
         Row::wgmma("attention_bf16_d96_wgmma_band_128x128_s3_q", Bf16, 96, q_registers(band(128, 128, 3))),
@@ -142,7 +163,11 @@ const _: () = {
                 "whole steps along K of both products"
             );
             assert!(tile.n <= 256 && tile.m() <= 256 && tile.consumers() < CONSUMER_REGISTERS.len());
-            assert!(tile.stages >= 2 && tile.stages.is_multiple_of(tile.key_groups), "a group keeps to its buffers");
+            assert!(tile.stages > tile.key_groups, "a group waits for its next step with one in its hands");
+            assert!(
+                tile.key_groups == 1 || tile.row_groups == 1 && tile.stages.is_power_of_two(),
+                "key groups share one group of rows"
+            );
         }
         if let AttentionKernel::Wmma(tile) = row.kernel {
             assert!(tile.m.is_multiple_of(WARP_ROWS) && tile.n.is_multiple_of(16), "tiles are made of 16x16 products");
@@ -172,12 +197,13 @@ mod tests {
         match row.kernel {
             AttentionKernel::Scalar => format!("attention_{}_scalar", row.dtype),
             AttentionKernel::Wgmma(tile) => format!(
-                "attention_{}_d{}_wgmma_{}_{}x{}_s{}{}",
+                "attention_{}_d{}_wgmma_{}_{}x{}{}_s{}{}",
                 row.dtype,
                 row.head_dim,
                 if tile.mask == MaskKind::Full { "full" } else { "band" },
                 tile.m(),
                 tile.n,
+                if tile.key_groups > 1 { format!("k{}", tile.key_groups) } else { String::new() },
                 tile.stages,
                 if tile.query == QuerySource::Registers { "_q" } else { "" },
             ),

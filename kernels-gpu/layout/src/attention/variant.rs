@@ -216,6 +216,7 @@ impl AttentionVariant {
     ///
     /// WGMMA:
     /// - `q`: the Q tile; `k`, `v`: the stages of the K and V tiles; all of whole panels.
+    /// - `partial`: with several key groups, for each but the first: O, maxima and sums of its threads in f32, word by word.
     /// - `.._full`, `.._empty`: the mbarriers of those tiles.
     pub const fn smem(&self) -> SmemLayout {
         match self.kernel {
@@ -240,6 +241,7 @@ impl AttentionVariant {
                     .region("q", tile.m() as u32 * row_bytes, BASE_ALIGN_BYTES)
                     .stages("k", stages, stage_bytes, BASE_ALIGN_BYTES)
                     .stages("v", stages, stage_bytes, BASE_ALIGN_BYTES)
+                    .stages("partial", tile.key_groups as u32 - 1, self.partial_bytes(), 16)
                     .stages("k_full", stages, 8, 8)
                     .stages("k_empty", stages, 8, 8)
                     .stages("v_full", stages, 8, 8)
@@ -248,6 +250,12 @@ impl AttentionVariant {
                     .region("q_empty", 8, 8)
             }
         }
+    }
+
+    /// The accumulators of O of a warpgroup, and the maximum and sum of two rows, of each of its threads.
+    const fn partial_bytes(&self) -> u32 {
+        let words = self.head_dim * WARPGROUP_ROWS / WARPGROUP_THREADS as usize + 4;
+        words as u32 * WARPGROUP_THREADS * size_of::<f32>() as u32
     }
 
     /// Panels of [`TILE_SWIZZLE`]'s width that a row of a tile takes.

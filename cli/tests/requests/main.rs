@@ -1,43 +1,18 @@
 //! The program as a whole: good requests give files, bad ones one line, exit code 2 and nothing written.
 
+mod ata;
+mod program;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// A folder for one test, removed when the test passes.
-struct Scratch {
-    folder: PathBuf,
-}
+use program::{Scratch, assert_refused, assert_succeeded, ferrotile, program};
+
+/// 1.0 in f16, little-endian.
+const ONE: [u8; 2] = [0x00, 0x3C];
 
 impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let folder = std::env::temp_dir().join(format!("ferrotile-cli-{}-{name}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        Scratch { folder }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
-    }
-
-    /// Writes an NPY file of this element type with each element the bytes of `element`.
-    fn npy(&self, name: &str, descr: &str, shape: &[usize], element: &[u8]) -> PathBuf {
-        let sizes: String = shape.iter().map(|size| format!("{size}, ")).collect();
-        let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({sizes}), }}\n");
-        let header = header.replace(", )", ",)");
-        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
-        bytes.extend((header.len() as u16).to_le_bytes());
-        bytes.extend(header.as_bytes());
-        bytes.extend(element.repeat(shape.iter().product()));
-        self.write(name, &bytes)
-    }
-
-    fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
-        let path = self.path(name);
-        fs::write(&path, bytes).unwrap();
-        path
-    }
-
     /// Q, K and V of f16 ones.
     fn ones(&self, q: &[usize], kv: &[usize]) -> [PathBuf; 3] {
         [self.npy("q.npy", "<f2", q, &ONE), self.npy("k.npy", "<f2", kv, &ONE), self.npy("v.npy", "<f2", kv, &ONE)]
@@ -57,36 +32,6 @@ impl Scratch {
             self.write(&format!("{name}.npy"), &bytes)
         })
     }
-
-    /// The names of the files in the folder.
-    fn names(&self) -> Vec<String> {
-        let mut names: Vec<_> = fs::read_dir(&self.folder)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            fs::remove_dir_all(&self.folder).unwrap();
-        }
-    }
-}
-
-/// 1.0 in f16, little-endian.
-const ONE: [u8; 2] = [0x00, 0x3C];
-
-/// The program: the one that the environment names, as a bundle's script does, or the one that cargo built.
-fn program() -> PathBuf {
-    std::env::var_os("CARGO_BIN_EXE_ferrotile").unwrap_or_else(|| env!("CARGO_BIN_EXE_ferrotile").into()).into()
-}
-
-fn ferrotile(args: &[&str]) -> Output {
-    Command::new(program()).args(args).output().unwrap()
 }
 
 fn attention(inputs: &[PathBuf; 3], out: &Path, more: &[&str]) -> Output {
@@ -97,19 +42,6 @@ fn on(device: &str, inputs: &[PathBuf; 3], out: &Path, more: &[&str]) -> Output 
     let [q, k, v] = inputs.each_ref().map(|path| path.to_str().unwrap());
     let fixed = ["attention", "--device", device, "--q", q, "--k", k, "--v", v, "--out", out.to_str().unwrap()];
     ferrotile(&[&fixed, more].concat())
-}
-
-/// The one line on stderr of a request that is refused, which must name `reason`.
-fn assert_refused(output: &Output, reason: &str) {
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{stderr}");
-    assert_eq!(stderr.lines().count(), 1, "{stderr}");
-    assert!(stderr.starts_with("error: ") && stderr.contains(reason), "'{reason}' is not in: {stderr}");
-    assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
-}
-
-fn assert_succeeded(output: &Output) {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
@@ -403,6 +335,34 @@ fn the_demo_runs_every_kernel_in_the_emulator() {
     for row in layout::attention::ATTENTION.iter().filter(|row| row.serves(layout::Arch::Sm80, layout::Dtype::F16, 64)) {
         assert!(stdout.contains(row.name), "{row} is not in: {stdout}");
     }
+}
+
+#[test]
+fn the_emulator_reports_what_a_kernel_does() {
+    let scratch = Scratch::new("report");
+    let json = scratch.path("o.json");
+    let to_json = ["--json", json.to_str().unwrap()];
+    let attention = ["emulate-report", "attention", "--case", "1x1x32x64/full/f16"];
+    let ata = ["emulate-report", "ata", "--case", "n64_c1_d2_f8", "--precision", "f16", "--lines", "3"];
+    for args in [&attention[..], &ata] {
+        let output = ferrotile(&[args, &to_json].concat());
+        assert_succeeded(&output);
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        for expected in ["(sm_80), grid", "instructions", "sectors of 32 bytes", "by bank conflicts"] {
+            assert!(stdout.contains(expected), "{expected} is not in: {stdout}");
+        }
+        let report: serde_json::Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+        let kernel = &report[0];
+        assert!(stdout.starts_with(kernel["kernel"].as_str().unwrap()), "{stdout}");
+        assert!(kernel["total"]["tensor_operations"].as_u64() > Some(0));
+        let sum = |list: &str| -> u64 {
+            kernel[list].as_array().unwrap().iter().map(|part| part["executed"].as_u64().unwrap()).sum()
+        };
+        assert_eq!(sum("instructions"), sum("classes"));
+        assert!(!kernel["rust_lines"].as_array().unwrap().is_empty());
+    }
+    assert_refused(&ferrotile(&["emulate-report", "attention", "--variant", "fastest"]), "fastest");
+    assert_refused(&ferrotile(&["emulate-report", "ata", "--json", "/no/such/folder/o.json"]), "folder does not exist");
 }
 
 #[test]

@@ -1,0 +1,290 @@
+//! `ferrotile emulate-report`: what kernels do, counted by the emulator, and which lines of Rust waste memory traffic.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use ferrotile::counters::{Class, Counters, Counts, Place, RustPlace};
+use ferrotile::{
+    Arch, AtaOptions, AtaPlan, AttentionOptions, AttentionPlan, Buffer, Dtype, Gpu, Layout, Precision, TensorMut,
+    TensorRef,
+};
+use half::{bf16, f16};
+use serde::Serialize;
+
+use crate::bench_ata::AtaCase;
+use crate::case::Case;
+use crate::on_card::CardProblem;
+use crate::problem::Half;
+use crate::random;
+use crate::table::table;
+use crate::tensor::{self, FileError};
+
+/// Runs a kernel in the emulator and shows its instructions, sectors of global memory and bank conflicts.
+#[derive(Debug, Args)]
+pub(crate) struct ReportArgs {
+    #[command(subcommand)]
+    family: Family,
+}
+
+/// A kernel family.
+#[derive(Debug, Subcommand)]
+enum Family {
+    /// Counts what attention does.
+    Attention(AttentionArgs),
+    /// Counts what a product with a symmetric block matrix does.
+    Ata(AtaArgs),
+}
+
+/// An attention kernel.
+#[derive(Debug, Args)]
+struct AttentionArgs {
+    /// The case BxHxSxD/mask/dtype (BxHq:HkvxSxD for grouped heads).
+    #[arg(long, default_value = "1x1x128x64/full/f16")]
+    case: Case,
+    #[command(flatten)]
+    how: HowArgs,
+}
+
+/// An ata kernel.
+#[derive(Debug, Args)]
+struct AtaArgs {
+    /// The case nN_cC_dD_fF: rows, channels, block diagonals, frames.
+    #[arg(long, default_value = "n320_c1_d10_f8")]
+    case: AtaCase,
+    /// The precision: f32, tf32, tf32x3, f16 or bf16.
+    #[arg(long, default_value = "tf32")]
+    precision: Precision,
+    #[command(flatten)]
+    how: HowArgs,
+}
+
+/// Which kernel, and how much is shown.
+#[derive(Debug, Args)]
+struct HowArgs {
+    /// The kernel by name [default: the library's choice].
+    #[arg(long)]
+    variant: Option<String>,
+    /// The emulated architecture.
+    #[arg(long, default_value = "sm_80")]
+    arch: Arch,
+    /// Lines of Rust to show, those with the most bank conflicts first.
+    #[arg(long, default_value_t = 10)]
+    lines: usize,
+    /// Where all counts, by kernel, line and instruction, are written as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+/// Runs, counts and prints.
+pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
+    let how = match &args.family {
+        Family::Attention(args) => &args.how,
+        Family::Ata(args) => &args.how,
+    };
+    if let Some(path) = &how.json {
+        tensor::check_place(path)?;
+    }
+    let gpu = Gpu::emulated(how.arch);
+    let launches = match &args.family {
+        Family::Attention(args) => match args.case.dtype {
+            Dtype::Bf16 => attention::<bf16>(&gpu, args)?,
+            _ => attention::<f16>(&gpu, args)?,
+        },
+        Family::Ata(args) => ata(&gpu, args)?,
+    };
+    if let Some(path) = &how.json {
+        let kernels: Vec<Kernel<'_>> = launches.iter().map(|launch| Kernel::new(how.arch, launch)).collect();
+        fs::write(path, serde_json::to_string_pretty(&kernels)? + "\n")
+            .map_err(|source| FileError::Write { path: path.clone(), source })?;
+    }
+    for launch in &launches {
+        write!(io::stdout(), "{}", text(how.arch, launch, how.lines))?;
+    }
+    Ok(())
+}
+
+fn attention<T: Half>(gpu: &Gpu, args: &AttentionArgs) -> ferrotile::Result<Vec<Counters>> {
+    let options = AttentionOptions {
+        mask: args.case.mask,
+        variant: args.how.variant.clone(),
+        ..AttentionOptions::new(Layout::Bhsd)
+    };
+    let problem = random::problem::<T>(args.case.problem(), 0);
+    let plan = AttentionPlan::new(gpu, T::DTYPE, &problem.sizes, &options)?;
+    let stream = gpu.new_stream()?;
+    let mut on_card = CardProblem::upload(gpu, &stream, &problem)?;
+    gpu.counted(|| on_card.run(stream.as_ref(), &plan)).map(|counted| counted.1)
+}
+
+fn ata(gpu: &Gpu, args: &AtaArgs) -> ferrotile::Result<Vec<Counters>> {
+    let stream = gpu.new_stream()?;
+    let matrix = args.case.matrix()?.upload_blocking(stream.as_ref(), args.precision)?;
+    let (shape, values) = args.case.frames();
+    let x = Buffer::upload_blocking(&stream, &values)?;
+    let mut y = Buffer::zeroed(gpu, values.len())?;
+    let plan = AtaPlan::new(&matrix, args.case.frames, &AtaOptions { variant: args.how.variant.clone() })?;
+    let (x, y) = (TensorRef::contiguous(&x, shape)?, TensorMut::contiguous(&mut y, shape)?);
+    gpu.counted(|| plan.run(stream.as_ref(), x, y)).map(|counted| counted.1)
+}
+
+/// The report of one launch.
+fn text(arch: Arch, launch: &Counters, most_lines: usize) -> String {
+    let total = launch.total();
+    let [x, y, z] = launch.config.grid;
+    let threads: u32 = launch.config.block.iter().product();
+    let percent = |part: u64, all: u64| if all == 0 { 100.0 } else { 100.0 * part as f64 / all as f64 };
+    let mut text = format!("{} ({arch}), grid {x}x{y}x{z}, {threads} threads a block\n", launch.kernel);
+    text += &format!("instructions       {}\n", total.executed);
+    for class in Class::ALL {
+        let executed = launch.of_class(class).executed;
+        if executed > 0 {
+            text += &format!("  {:<16} {executed} ({:.1} %)\n", class.name(), percent(executed, total.executed));
+        }
+    }
+    let (global, shared) = (total.global, total.shared);
+    text += &format!("tensor operations  {}\n", total.tensor_operations);
+    text += &format!(
+        "global memory      {} bytes asked for, {} sectors of 32 bytes, of which {} ({:.1} %) are needed\n",
+        global.bytes,
+        global.sectors,
+        global.least_sectors,
+        percent(global.least_sectors, global.sectors)
+    );
+    text += &format!(
+        "shared memory      {} bytes asked for, {} wavefronts, of which {} ({:.1} %) by bank conflicts\n",
+        shared.bytes,
+        shared.wavefronts,
+        shared.conflicts,
+        if shared.wavefronts == 0 { 0.0 } else { percent(shared.conflicts, shared.wavefronts) }
+    );
+    let mut lines = launch.by_rust_line();
+    lines.retain(|(_, counts)| counts.shared.conflicts > 0 || spare_sectors(counts) > 0);
+    lines.sort_by_key(|(_, counts)| std::cmp::Reverse((counts.shared.conflicts, spare_sectors(counts))));
+    if lines.is_empty() || most_lines == 0 {
+        return text;
+    }
+    let rows: Vec<Vec<String>> = lines.iter().take(most_lines).map(row).collect();
+    let heading = ["line", "executed", "wavefronts", "conflicts", "sectors", "needed"];
+    text + "\n" + &table(&heading, &rows)
+}
+
+/// Sectors that another order of the same bytes would not move.
+fn spare_sectors(counts: &Counts) -> u64 {
+    counts.global.sectors - counts.global.least_sectors
+}
+
+fn row((place, counts): &(RustPlace, Counts)) -> Vec<String> {
+    let numbers = [
+        counts.executed,
+        counts.shared.wavefronts,
+        counts.shared.conflicts,
+        counts.global.sectors,
+        counts.global.least_sectors,
+    ];
+    [format!("{}:{}", place.file, place.line)].into_iter().chain(numbers.map(|number| number.to_string())).collect()
+}
+
+/// One launch in JSON.
+#[derive(Serialize)]
+struct Kernel<'a> {
+    kernel: &'a str,
+    arch: String,
+    grid: [u32; 3],
+    block: [u32; 3],
+    cluster: [u32; 3],
+    shared_bytes: u32,
+    total: Numbers,
+    classes: Vec<ClassNumbers>,
+    rust_lines: Vec<Line>,
+    instructions: Vec<Instruction<'a>>,
+}
+
+#[derive(Serialize)]
+struct ClassNumbers {
+    class: &'static str,
+    #[serde(flatten)]
+    numbers: Numbers,
+}
+
+#[derive(Serialize)]
+struct Line {
+    rust: String,
+    #[serde(flatten)]
+    numbers: Numbers,
+}
+
+#[derive(Serialize)]
+struct Instruction<'a> {
+    opcode: &'a str,
+    ptx_line: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rust: Option<String>,
+    #[serde(flatten)]
+    numbers: Numbers,
+}
+
+#[derive(Serialize)]
+struct Numbers {
+    executed: u64,
+    lanes: u64,
+    tensor_operations: u64,
+    global_bytes: u64,
+    sectors: u64,
+    least_sectors: u64,
+    shared_bytes: u64,
+    wavefronts: u64,
+    bank_conflicts: u64,
+}
+
+impl From<Counts> for Numbers {
+    fn from(counts: Counts) -> Numbers {
+        Numbers {
+            executed: counts.executed,
+            lanes: counts.lanes,
+            tensor_operations: counts.tensor_operations,
+            global_bytes: counts.global.bytes,
+            sectors: counts.global.sectors,
+            least_sectors: counts.global.least_sectors,
+            shared_bytes: counts.shared.bytes,
+            wavefronts: counts.shared.wavefronts,
+            bank_conflicts: counts.shared.conflicts,
+        }
+    }
+}
+
+impl<'a> Kernel<'a> {
+    fn new(arch: Arch, launch: &'a Counters) -> Kernel<'a> {
+        let rust = |place: &RustPlace| format!("{}:{}", place.file, place.line);
+        let lines = launch.by_rust_line();
+        let classes = Class::ALL.into_iter().map(|class| (class, launch.of_class(class)));
+        Kernel {
+            kernel: &launch.kernel,
+            arch: arch.to_string(),
+            grid: launch.config.grid,
+            block: launch.config.block,
+            cluster: launch.config.cluster,
+            shared_bytes: launch.config.shared_bytes,
+            total: launch.total().into(),
+            classes: classes
+                .filter(|(_, counts)| counts.executed > 0)
+                .map(|(class, counts)| ClassNumbers { class: class.name(), numbers: counts.into() })
+                .collect(),
+            rust_lines: lines.iter().map(|(at, counts)| Line { rust: rust(at), numbers: (*counts).into() }).collect(),
+            instructions: launch
+                .instructions
+                .iter()
+                .map(|instruction| {
+                    let Place { line, rust: at } = &instruction.place;
+                    Instruction {
+                        opcode: &instruction.opcode,
+                        ptx_line: *line,
+                        rust: at.as_ref().map(rust),
+                        numbers: instruction.counts.into(),
+                    }
+                })
+                .collect(),
+        }
+    }
+}

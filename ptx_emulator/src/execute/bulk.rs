@@ -1,0 +1,462 @@
+//! Bulk copies between global and shared memory.
+//!
+//! A copy reads its source when it starts. What it writes arrives when somebody waits for it: a load, at a test of its
+//! mbarrier in vain; a store, at the wait for its group, or at the end of its block. Until then nobody may touch the
+//! destination or write the source, which the shadow checks.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use layout::Swizzle;
+
+use super::memory::replaced;
+use super::{Fault, mbarrier};
+use crate::block::{Block, Turn};
+use crate::float::{BF16, Conversion, F16};
+use crate::memory::{MemoryError, Space as Place};
+use crate::program::{AtomicOp, Bulk, Direction, GlobalSide, Space, Type, W};
+use crate::registers::{lanes, resolve};
+use crate::shadow::{Access, AccessKind, Operation, Proxy, SharedShadow, Threads};
+use crate::tensor_map::{ElementType, Piece, TensorMap};
+use crate::windows;
+
+type Result<T> = std::result::Result<T, Box<Fault>>;
+
+/// What the unit moves at a time, and lines and coordinates are multiples of.
+const UNIT_BYTES: usize = 16;
+/// What boxes in shared memory are aligned to, if their swizzle asks for no more.
+const BOX_ALIGN: u32 = 128;
+/// What tensor maps are aligned to.
+const MAP_ALIGN: u32 = 64;
+/// Where the parameters of a kernel begin on sm_90, modulo the alignment of a map.
+const PARAM_BASE: u32 = 0x210;
+
+/// The copies that are under way in a cluster.
+#[derive(Default)]
+pub(crate) struct BulkCopies {
+    loads: Vec<Load>,
+    /// By the number of the thread in the cluster.
+    groups: BTreeMap<u32, Groups>,
+}
+
+/// Who started a copy, and by which instruction.
+#[derive(Clone, Copy)]
+struct Issue {
+    warp: u32,
+    lane: u32,
+    at: u32,
+    line: u32,
+}
+
+/// A copy to shared memory.
+struct Load {
+    to: u32,
+    barrier: u32,
+    swizzle: Swizzle,
+    data: Arc<[u8]>,
+    operation: Operation,
+    issue: Issue,
+}
+
+/// The stores of a thread: those since its last commit, and its groups, oldest first.
+#[derive(Default)]
+struct Groups {
+    open: Vec<Store>,
+    committed: VecDeque<Vec<Store>>,
+}
+
+/// A copy to global memory.
+struct Store {
+    data: Vec<u8>,
+    pieces: Vec<Piece>,
+    reduction: Option<(AtomicOp, Type)>,
+    /// While the source is in use.
+    operation: Option<Operation>,
+    issue: Issue,
+}
+
+/// The global side of one copy.
+struct Side {
+    pieces: Vec<Piece>,
+    bytes: usize,
+    swizzle: Swizzle,
+    /// Of the shared side.
+    align: u32,
+    element: Option<ElementType>,
+}
+
+/// Where the unit at `offset` of a box is, from its start.
+fn place(swizzle: Swizzle, offset: usize) -> u32 {
+    swizzle.apply(offset as u32)
+}
+
+/// Starts the copies of the lanes.
+pub(crate) fn start(turn: &mut Turn<'_, '_>, copy: &Bulk) -> Result<()> {
+    let addresses = turn.registers.addresses(copy.shared);
+    for lane in lanes(turn.mask) {
+        let loads = matches!(copy.direction, Direction::Load { .. });
+        let side = global_side(turn, lane, &copy.global, loads)?;
+        let address = addresses[lane];
+        turn.count_pieces(side.pieces.iter().map(|piece| (piece.address, piece.bytes as u32)));
+        if !address.is_multiple_of(side.align.into()) {
+            return Err(Fault::lane(
+                lane,
+                format!(
+                    "the shared address {address:#x} of the copy is no multiple of {} bytes{}",
+                    side.align,
+                    match side.swizzle {
+                        Swizzle::None => String::new(),
+                        swizzle => format!(", the period of its swizzle of {}", swizzle.row_bytes()),
+                    }
+                ),
+            ));
+        }
+        match copy.direction {
+            Direction::Load { barrier, blocks } => {
+                let barrier = turn.registers.addresses(barrier)[lane];
+                load(turn, lane, side, address, (barrier, blocks))?;
+            }
+            Direction::Store => store(turn, lane, side, address, None)?,
+            Direction::Reduce(op, ty) => {
+                let Some(ty) = ty.or_else(|| side.element.and_then(reduced_type)) else {
+                    return Err(Fault::lane(lane, "a reduction of elements of this type"));
+                };
+                check_reduction(op, ty).map_err(|problem| Fault::lane(lane, problem))?;
+                store(turn, lane, side, address, Some((op, ty)))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn reduced_type(element: ElementType) -> Option<Type> {
+    match element {
+        ElementType::U8 | ElementType::U16 => None,
+        ElementType::U32 => Some(Type::Int { bits: 32, signed: false }),
+        ElementType::I32 => Some(Type::Int { bits: 32, signed: true }),
+        ElementType::U64 => Some(Type::Int { bits: 64, signed: false }),
+        ElementType::I64 => Some(Type::Int { bits: 64, signed: true }),
+        ElementType::F16 => Some(Type::F16),
+        ElementType::Bf16 => Some(Type::Bf16),
+        ElementType::F64 => Some(Type::F64),
+        ElementType::F32 | ElementType::F32Ftz | ElementType::Tf32 | ElementType::Tf32Ftz => Some(Type::F32),
+    }
+}
+
+/// Floats are added; f16 and bf16 are compared too.
+fn check_reduction(op: AtomicOp, ty: Type) -> std::result::Result<(), &'static str> {
+    match ty {
+        Type::Int { .. } => Ok(()),
+        Type::F16 | Type::Bf16 if matches!(op, AtomicOp::Add | AtomicOp::Min | AtomicOp::Max) => Ok(()),
+        _ if op == AtomicOp::Add => Ok(()),
+        _ => Err("a reduction other than a sum of elements of this type"),
+    }
+}
+
+fn global_side(turn: &mut Turn<'_, '_>, lane: usize, global: &GlobalSide, loads: bool) -> Result<Side> {
+    match global {
+        GlobalSide::Line { address, bytes } => {
+            let address = turn.registers.addresses(*address)[lane];
+            let bytes = turn.registers.word(*bytes)[lane] as usize;
+            if !address.is_multiple_of(UNIT_BYTES as u64) || !bytes.is_multiple_of(UNIT_BYTES) {
+                return Err(Fault::lane(
+                    lane,
+                    format!("a copy of {bytes} bytes at {address:#x}: neither may be off 16"),
+                ));
+            }
+            let pieces = vec![Piece { offset: 0, address, bytes }];
+            Ok(Side { pieces, bytes, swizzle: Swizzle::None, align: UNIT_BYTES as u32, element: None })
+        }
+        GlobalSide::Tensor { map, coordinates } => {
+            let address = turn.registers.addresses(*map)[lane];
+            let map = read_map(turn, lane, address)?;
+            if map.dims.len() != coordinates.len() {
+                let (given, has) = (coordinates.len(), map.dims.len());
+                return Err(Fault::lane(lane, format!("{given} coordinates in a tensor of {has} dimensions")));
+            }
+            let at: Vec<i32> = coordinates.iter().map(|&slot: &W| turn.registers.word(slot)[lane] as i32).collect();
+            if !loads && let Some(negative) = at.iter().find(|&&at| at < 0) {
+                return Err(Fault::lane(
+                    lane,
+                    format!("a box that is written starts at the negative coordinate {negative}, which is illegal"),
+                ));
+            }
+            let first = i64::from(at[0]) * i64::from(map.element.bytes());
+            if first % UNIT_BYTES as i64 != 0 {
+                return Err(Fault::lane(
+                    lane,
+                    format!(
+                        "the box starts at element {} of a row, {first} bytes: no multiple of 16, which is illegal",
+                        at[0]
+                    ),
+                ));
+            }
+            Ok(Side {
+                pieces: map.pieces(&at),
+                bytes: map.box_bytes() as usize,
+                swizzle: map.swizzle,
+                align: BOX_ALIGN.max(map.swizzle.period_bytes()),
+                element: Some(map.element),
+            })
+        }
+    }
+}
+
+/// The tensor map at a generic address.
+pub(crate) fn read_map(turn: &mut Turn<'_, '_>, lane: usize, address: u64) -> Result<TensorMap> {
+    let mut bytes = [0; 128];
+    let (space, offset) = resolve(Space::Generic, address);
+    let (read, misaligned) = match space {
+        Space::Param => {
+            let offset = offset as u32;
+            let params = &turn.block.program.params;
+            let param = params.iter().rfind(|param| param.offset <= offset);
+            // A parameter without an alignment of its own lies where those before it leave it.
+            let base = if param.is_some_and(|param| param.align >= MAP_ALIGN) { 0 } else { PARAM_BASE };
+            (turn.block.params.copy_out(offset, &mut bytes), !(base + offset).is_multiple_of(MAP_ALIGN))
+        }
+        Space::Global => (turn.block.global.copy_out(offset, &mut bytes), !offset.is_multiple_of(MAP_ALIGN.into())),
+        _ => return Err(Fault::lane(lane, "a tensor map that is neither a parameter nor in global memory")),
+    };
+    read.map_err(|error| Fault::lane(lane, error))?;
+    if misaligned {
+        return Err(Fault::lane(lane, format!("the tensor map at {address:#x} is not aligned to {MAP_ALIGN} bytes")));
+    }
+    let words = bytes.as_chunks().0;
+    let map = TensorMap::decode(std::array::from_fn(|at| u64::from_le_bytes(words[at])));
+    map.ok_or_else(|| Fault::lane(lane, format!("there is no tensor map at {address:#x}")))
+}
+
+/// The bytes in shared memory that a copy touches, as ranges from its start.
+fn shared_ranges(swizzle: Swizzle, bytes: usize) -> Vec<(u32, u32)> {
+    if (bytes as u32).is_multiple_of(swizzle.row_bytes()) {
+        // The swizzle stays inside of its rows.
+        return vec![(0, bytes as u32)];
+    }
+    (0..bytes).step_by(UNIT_BYTES).map(|offset| (place(swizzle, offset), UNIT_BYTES as u32)).collect()
+}
+
+impl Turn<'_, '_> {
+    fn issue(&self, lane: usize) -> Issue {
+        Issue { warp: self.warp, lane: lane as u32, at: self.at, line: self.line }
+    }
+
+    /// Notes what a copy does to shared memory from now until it is waited for.
+    fn note_copy(
+        &mut self,
+        kind: AccessKind,
+        lane: usize,
+        at: u32,
+        swizzle: Swizzle,
+        bytes: usize,
+    ) -> Result<Operation> {
+        let threads = Threads::lane(self.warp, lane as u32);
+        let access = Access { proxy: Proxy::Async, ..Access::new(threads, kind, self.line) };
+        let operation = self.block.shadow.start();
+        for (offset, bytes) in shared_ranges(swizzle, bytes) {
+            let noted = self.block.shadow.access_pending(operation, &access, at + offset, bytes);
+            noted.map_err(|race| self.shared_fault(lane, race))?;
+        }
+        Ok(operation)
+    }
+}
+
+fn load(
+    turn: &mut Turn<'_, '_>,
+    lane: usize,
+    side: Side,
+    address: u64,
+    (barrier, blocks): (u64, Option<W>),
+) -> Result<()> {
+    let mut data = vec![0; side.bytes];
+    for piece in &side.pieces {
+        let into = &mut data[piece.offset..][..piece.bytes];
+        turn.block.global.copy_out(piece.address, into).map_err(|error| Fault::lane(lane, error))?;
+        turn.note_global(AccessKind::Read, lane, piece.address, piece.bytes)?;
+    }
+    let data: Arc<[u8]> = data.into();
+    let outside =
+        |address| MemoryError::OutOfBounds { space: Place::Shared, address, bytes: side.bytes as u64, nearest: None };
+    let destination = turn.split(Space::Cluster, address).zip(turn.split(Space::Cluster, barrier));
+    let Some(((rank, offset), (barrier_rank, barrier_offset))) = destination else {
+        return Err(Fault::lane(lane, outside(address)));
+    };
+    let ranks = match blocks {
+        None if rank != barrier_rank => {
+            return Err(Fault::lane(lane, "the mbarrier of the copy is not in the block that it copies to"));
+        }
+        None => 1 << rank,
+        Some(slot) => turn.registers.word(slot)[lane],
+    };
+    let count = turn.block.shape.blocks;
+    if ranks == 0 || u64::from(ranks) >> count != 0 {
+        return Err(Fault::lane(lane, format!("a copy to the blocks {ranks:#b} of a cluster of {count}")));
+    }
+    for rank in lanes(ranks) {
+        let window = |offset: u32| u64::from((rank as u32 + 1) << windows::RANK_SHIFT | offset);
+        let to = turn.shared_at(Space::Cluster, lane, window(offset), side.bytes)?;
+        let barrier = turn.shared_at(Space::Cluster, lane, window(barrier_offset), 8)?;
+        match turn.block.mbarriers.get(&barrier) {
+            None => return Err(mbarrier::uninitialised(lane, barrier)),
+            Some(barrier) if !barrier.is_visible() => {
+                let problem =
+                    "its thread made the mbarrier of the copy not visible to copies: fence.mbarrier_init is missing";
+                return Err(Fault::lane(lane, problem));
+            }
+            Some(_) => {}
+        }
+        let operation = turn.note_copy(AccessKind::Write, lane, to, side.swizzle, side.bytes)?;
+        let (swizzle, data, issue) = (side.swizzle, Arc::clone(&data), turn.issue(lane));
+        turn.block.bulk.loads.push(Load { to, barrier, swizzle, data, operation, issue });
+    }
+    Ok(())
+}
+
+/// Lets the copies that count on a barrier arrive; whether there were any.
+pub(crate) fn deliver(block: &mut Block<'_>, barrier: u32) -> std::result::Result<bool, String> {
+    let mut arrived = false;
+    while let Some(index) = block.bulk.loads.iter().position(|load| load.barrier == barrier) {
+        arrived = true;
+        let load = block.bulk.loads.remove(index);
+        for (unit, bytes) in load.data.chunks(UNIT_BYTES).enumerate() {
+            let at = load.to + place(load.swizzle, unit * UNIT_BYTES);
+            block.shared.copy_in(at, bytes).map_err(|error| error.to_string())?;
+        }
+        let empty = block.shadow.sync_point();
+        let Some(object) = block.mbarriers.get_mut(&barrier) else {
+            return Err(format!("the mbarrier of the copy in PTX line {} is no more", load.issue.line));
+        };
+        block.shadow.finish_into(load.operation, barrier / 8, &mut object.arriving);
+        object.count_bytes(0, load.data.len() as u32, empty)?;
+    }
+    Ok(arrived)
+}
+
+fn store(
+    turn: &mut Turn<'_, '_>,
+    lane: usize,
+    side: Side,
+    address: u64,
+    reduction: Option<(AtomicOp, Type)>,
+) -> Result<()> {
+    let from = turn.shared_at(Space::Shared, lane, address, side.bytes)?;
+    let operation = turn.note_copy(AccessKind::Read, lane, from, side.swizzle, side.bytes)?;
+    let mut data = vec![0; side.bytes];
+    for (unit, into) in data.chunks_mut(UNIT_BYTES).enumerate() {
+        let at = from + place(side.swizzle, unit * UNIT_BYTES);
+        turn.block.shared.copy_out(at, into).map_err(|error| turn.shared_fault(lane, error))?;
+    }
+    let store = Store { data, pieces: side.pieces, reduction, operation: Some(operation), issue: turn.issue(lane) };
+    let thread = turn.warp * 32 + lane as u32;
+    turn.block.bulk.groups.entry(thread).or_default().open.push(store);
+    Ok(())
+}
+
+pub(crate) fn commit(turn: &mut Turn<'_, '_>) {
+    for lane in lanes(turn.mask) {
+        let groups = turn.block.bulk.groups.entry(turn.warp * 32 + lane as u32).or_default();
+        let group = std::mem::take(&mut groups.open);
+        groups.committed.push_back(group);
+    }
+}
+
+/// Waits until at most `pending` groups of each lane are under way, or have not read their sources.
+pub(crate) fn wait(turn: &mut Turn<'_, '_>, pending: u32, read: bool) -> Result<()> {
+    for lane in lanes(turn.mask) {
+        let threads = Threads::lane(turn.warp, lane as u32);
+        let block = &mut *turn.block;
+        let Some(groups) = block.bulk.groups.get_mut(&(turn.warp * 32 + lane as u32)) else { continue };
+        let done = groups.committed.len().saturating_sub(pending as usize);
+        for store in groups.committed.iter_mut().take(done).flatten() {
+            finish_reading(store, &mut block.shadow, threads);
+        }
+        if read {
+            continue;
+        }
+        let finished: Vec<Store> = groups.committed.drain(..done).flatten().collect();
+        for store in &finished {
+            write(block, store).map_err(|problem| Fault::lane(lane, problem))?;
+        }
+    }
+    Ok(())
+}
+
+fn finish_reading(store: &mut Store, shadow: &mut SharedShadow, threads: Threads) {
+    if let Some(operation) = store.operation.take() {
+        shadow.finish(operation, threads);
+    }
+}
+
+/// Writes what a store has read.
+fn write(block: &mut Block<'_>, store: &Store) -> std::result::Result<(), String> {
+    let kind = if store.reduction.is_some() { AccessKind::Atomic } else { AccessKind::Write };
+    for piece in &store.pieces {
+        let data = &store.data[piece.offset..][..piece.bytes];
+        let written = match store.reduction {
+            None => block.global.copy_in(piece.address, data),
+            Some((op, ty)) => reduce(block, piece.address, data, (op, ty)),
+        };
+        written.map_err(|error| error.to_string())?;
+        let noted = block.grid.access(kind, store.issue.line, piece.address, piece.bytes as u32);
+        noted.map_err(|race| race.to_string())?;
+    }
+    Ok(())
+}
+
+fn reduce(
+    block: &mut Block<'_>,
+    address: u64,
+    data: &[u8],
+    (op, ty): (AtomicOp, Type),
+) -> std::result::Result<(), MemoryError> {
+    let each = ty.bits() as usize / 8;
+    for (element, bytes) in data.chunks_exact(each).enumerate() {
+        let mut wide = [0; 8];
+        wide[..each].copy_from_slice(bytes);
+        let b = u64::from_le_bytes(wide);
+        let new = |old: u64| match ty {
+            Type::F16 | Type::Bf16 => {
+                let format = if ty == Type::F16 { F16 } else { BF16 };
+                let (old, b) = (old as u32, b as u32);
+                u64::from(match op {
+                    AtomicOp::Min => format.min(old, b),
+                    AtomicOp::Max => format.max(old, b),
+                    _ => format.add(old, b, Conversion::NEAREST),
+                })
+            }
+            _ => replaced(op, ty, old, b, b),
+        };
+        block.global.atomic(address + (element * each) as u64, each, new)?;
+    }
+    Ok(())
+}
+
+/// What goes wrong at the end of a block: by which instruction of which warp and lane.
+pub(crate) type EndFault = (u32, (u32, Option<u32>), String);
+
+/// All threads of a block have exited: copies that still use its shared memory are an error, and stores arrive.
+pub(crate) fn end_block(block: &mut Block<'_>, rank: u32) -> std::result::Result<(), EndFault> {
+    let fault = |issue: Issue, problem: &str| (issue.at, (issue.warp, Some(issue.lane)), problem.to_owned());
+    let stride = block.shape.stride_bytes();
+    if let Some(load) = block.bulk.loads.iter().find(|load| load.to / stride.max(1) == rank) {
+        return Err(fault(
+            load.issue,
+            "the block that it copies to exits while the copy is under way: nobody waited for it",
+        ));
+    }
+    let threads = block.shape.warps * 32;
+    let mut stores = Vec::new();
+    for (_, groups) in block.bulk.groups.range_mut(rank * threads..(rank + 1) * threads) {
+        stores.extend(std::mem::take(&mut groups.committed).into_iter().flatten());
+        stores.append(&mut groups.open);
+    }
+    for store in stores {
+        if store.operation.is_some() {
+            let problem =
+                "the block exits while the copy may still read its shared memory: cp.async.bulk.wait_group is missing";
+            return Err(fault(store.issue, problem));
+        }
+        write(block, &store).map_err(|problem| fault(store.issue, &problem))?;
+    }
+    block.warpgroups.end(block.shape, rank)
+}

@@ -1,0 +1,107 @@
+//! What the shipped kernels do to memory, counted by the emulator on any machine.
+
+use ferrotile::counters::Counters;
+use ferrotile::{
+    Arch, AtaOptions, AtaPlan, AttentionOptions, AttentionPlan, AttentionProblem, Buffer, Dtype, Float, Gpu, Layout,
+    Precision, SymmetricBlockMatrix, TensorMut, TensorRef, ata_variants, attention_variants, embedded_ptx,
+};
+use half::{bf16, f16};
+use layout::ata::ATA;
+use ndarray::Array5;
+
+/// Queries and keys.
+const ROWS: usize = 64;
+
+/// What attention of one head does, with every element 1.
+fn attention<T: Float>(gpu: &Gpu, head_dim: usize, variant: &str) -> Vec<Counters> {
+    let sizes = AttentionProblem { batch: 1, q_heads: 1, kv_heads: 1, q_len: ROWS, k_len: ROWS, head_dim };
+    let shape = sizes.q_shape(Layout::Bhsd);
+    let options = AttentionOptions { variant: Some(variant.to_owned()), ..AttentionOptions::new(Layout::Bhsd) };
+    let plan = AttentionPlan::new(gpu, T::DTYPE, &sizes, &options).unwrap();
+    let stream = gpu.new_stream().unwrap();
+    let ones = Buffer::upload_blocking(&stream, &vec![T::from_f64(1.0); ROWS * head_dim]).unwrap();
+    let mut out = Buffer::<T>::zeroed(gpu, ROWS * head_dim).unwrap();
+    let (q, out) = (TensorRef::contiguous(&ones, shape).unwrap(), TensorMut::contiguous(&mut out, shape).unwrap());
+    gpu.counted(|| plan.run(stream.as_ref(), q, q, q, out, None)).unwrap().1
+}
+
+fn ata(gpu: &Gpu, precision: Precision, frames: usize, variant: &str) -> Vec<Counters> {
+    // Block diagonal d has a block in each row of blocks but the last d.
+    let element = |(_, d, row, _, _): (usize, usize, usize, usize, usize)| if row + d < 5 { 1.0 } else { 0.0 };
+    let blocks = Array5::from_shape_fn((1, 3, 5, 16, 16), element);
+    let matrix = SymmetricBlockMatrix::from_blocks(80, blocks.view()).unwrap();
+    let stream = gpu.new_stream().unwrap();
+    let matrix = matrix.upload_blocking(stream.as_ref(), precision).unwrap();
+    let plan = AtaPlan::new(&matrix, frames, &AtaOptions { variant: Some(variant.to_owned()) }).unwrap();
+    let (shape, count) = ([frames, 1, 80], frames * 80);
+    let x = Buffer::upload_blocking(&stream, &vec![1.0f32; count]).unwrap();
+    let mut y = Buffer::<f32>::zeroed(gpu, count).unwrap();
+    let (x, y) = (TensorRef::contiguous(&x, shape).unwrap(), TensorMut::contiguous(&mut y, shape).unwrap());
+    gpu.counted(|| plan.run(stream.as_ref(), x, y)).unwrap().1
+}
+
+/// The architectures that this build has a family for.
+fn archs(family: &str) -> Vec<Arch> {
+    let archs: Vec<Arch> = Arch::ALL.into_iter().filter(|&arch| embedded_ptx(family, arch).is_some()).collect();
+    assert!(!archs.is_empty(), "{family} is built for some architecture");
+    archs
+}
+
+/// No `ldmatrix` of the kernel waits for a bank.
+fn assert_no_conflicts(launches: &[Counters]) {
+    assert_eq!(launches.len(), 1);
+    for instruction in &launches[0].instructions {
+        let conflicts = instruction.counts.shared.conflicts;
+        if instruction.opcode.starts_with("ldmatrix") {
+            assert_eq!(conflicts, 0, "{}: {} at {}", launches[0].kernel, instruction.opcode, instruction.place);
+        }
+    }
+}
+
+#[test]
+fn matrices_of_the_attention_kernels_lie_without_bank_conflicts() {
+    for arch in archs("attention") {
+        let gpu = Gpu::emulated(arch);
+        for head_dim in [64, 128] {
+            for row in attention_variants(Dtype::F16, head_dim) {
+                assert_no_conflicts(&attention::<f16>(&gpu, head_dim, row.name));
+            }
+        }
+        for row in attention_variants(Dtype::Bf16, 64) {
+            assert_no_conflicts(&attention::<bf16>(&gpu, 64, row.name));
+        }
+    }
+}
+
+#[test]
+fn matrices_of_the_ata_kernels_lie_without_bank_conflicts() {
+    for arch in archs("ata") {
+        let gpu = Gpu::emulated(arch);
+        for precision in Precision::ALL {
+            for row in ata_variants(precision) {
+                assert_no_conflicts(&ata(&gpu, precision, row.frames, row.name));
+            }
+        }
+    }
+}
+
+/// Tensor cores do the products of the pairs of blocks, and each lane of the warp has its part of the loads.
+#[test]
+fn products_on_tensor_cores_are_those_of_the_problem() {
+    let gpu = Gpu::emulated(archs("ata")[0]);
+    for row in ATA.iter().filter(|row| row.name.contains("mma")) {
+        let counters = &ata(&gpu, row.precision, row.frames, row.name)[0];
+        // 5 + 2 (4 + 3) blocks of 16 x 16 elements, which come in pairs: at most twice as many products.
+        let least = 2 * 19 * 16 * 16 * row.frames as u64;
+        let operations = counters.total().tensor_operations;
+        assert!((least..=6 * least).contains(&operations), "{}: {operations}, at least {least}", row.name);
+    }
+}
+
+#[test]
+fn a_repeated_launch_counts_the_same() {
+    let gpu = Gpu::emulated(archs("ata")[0]);
+    let row = &ATA[0];
+    let run = || ata(&gpu, row.precision, row.frames, row.name);
+    assert_eq!(run(), run());
+}
