@@ -20,6 +20,7 @@ use layout::Arch;
 
 use crate::compact::compact;
 use crate::error::Error;
+use crate::lines::at_calls;
 use crate::marks::mark;
 use crate::ptx::Module;
 use crate::toolchain::Toolchain;
@@ -58,8 +59,8 @@ impl CudaBuilder {
         self
     }
 
-    /// Sets whether the PTX says which source line each instruction comes from (`.file` and `.loc`); the default is yes, and it
-    /// changes no instruction.
+    /// Sets whether the PTX says which source line each instruction comes from (`.file` and `.loc`), that of the call for what
+    /// `core` and `cuda_std` do; the default is yes, and it changes no instruction.
     pub fn line_tables(mut self, line_tables: bool) -> CudaBuilder {
         self.line_tables = line_tables;
         self
@@ -176,7 +177,7 @@ impl CudaBuilder {
     fn lower(&self, toolchain: &Toolchain, raw_module: &Path, ptx_path: &Path) -> Result<(), Error> {
         let text = fs::read_to_string(raw_module).map_err(Error::io(raw_module))?;
         let marked = raw_module.with_extension("marked.ll");
-        fs::write(&marked, mark(&text, self.arch)?).map_err(Error::io(&marked))?;
+        fs::write(&marked, at_calls(&mark(&text, self.arch)?)).map_err(Error::io(&marked))?;
 
         let optimised = raw_module.with_extension("opt.bc");
         // Twice, as rustc does it (for the crate, then for the merged module), and with loops unrolled whatever the size of their

@@ -1,23 +1,31 @@
 //! The last step: PTX without what only takes room. Every program that embeds the text carries it, and the driver reads it at
 //! run time.
 
-/// Drops comments, blank lines, labels that nothing jumps to, a `.loc` that another one overrides at once, and the empty section
-/// that LLVM writes even where line directives are all that is asked for. Instructions stay as they are.
+/// Drops comments, blank lines, labels that nothing jumps to, a `.loc` that another one overrides at once, the empty section
+/// that LLVM writes even where line directives are all that is asked for, and the `.loc` lines inside of inline assembly, in
+/// which LLVM counts the lines of the assembly on from the call's. Instructions stay as they are.
 pub(crate) fn compact(ptx: &str) -> String {
     let mut compact = String::with_capacity(ptx.len());
-    let mut pending_loc = None;
+    let (mut pending_loc, mut in_assembly) = (None, false);
     for line in ptx.lines() {
         // The path of a `.file` may contain slashes.
         let code =
             if line.trim_start().starts_with(".file") { line } else { line.split("//").next().unwrap_or_default() };
         let code = code.trim_end();
+        match line.trim() {
+            "// begin inline asm" => in_assembly = true,
+            "// end inline asm" => in_assembly = false,
+            _ => {}
+        }
         let word = code.split_whitespace().next().unwrap_or_default();
         let is_label_of_debug_info = word.starts_with("$L__tmp") || word.starts_with("$L__func_");
         if word.is_empty() || is_label_of_debug_info || code.trim_start().starts_with(".section\t.debug_macinfo") {
             continue;
         }
         if word == ".loc" {
-            pending_loc = Some(code);
+            if !in_assembly {
+                pending_loc = Some(code);
+            }
             continue;
         }
         for code in pending_loc.take().into_iter().chain([code]) {
@@ -46,12 +54,17 @@ $L__func_begin0:
 \t.loc\t1 32 0                          // src/lib.rs:32:0
 $L__BB0_2:                              // %bb2
 \tbar.sync \t0;
+\t// begin inline asm
+\t.loc\t1 34 0
+\tbar.sync 1;
+\t// end inline asm
 $L__tmp3:
 }
 \t.section\t.debug_macinfo\t{\t}
 \t.file\t1 \"//a/b.rs\"
 ";
-        let expected = ".version 8.0\n{\n\t.loc\t1 32 0\n$L__BB0_2:\n\tbar.sync \t0;\n}\n\t.file\t1 \"//a/b.rs\"\n";
+        let expected =
+            ".version 8.0\n{\n\t.loc\t1 32 0\n$L__BB0_2:\n\tbar.sync \t0;\n\tbar.sync 1;\n}\n\t.file\t1 \"//a/b.rs\"\n";
         assert_eq!(compact(ptx), expected);
     }
 }

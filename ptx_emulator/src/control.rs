@@ -35,7 +35,7 @@ pub(crate) fn block_starts(code: &[Instruction]) -> Vec<u32> {
                 }
                 true
             }
-            Op::Exit | Op::Trap => instruction.guard.is_none(),
+            Op::Exit | Op::Trap { .. } => instruction.guard.is_none(),
             _ => false,
         };
         if ends && let Some(next) = starts.get_mut(at + 1) {
@@ -70,7 +70,7 @@ impl Graph {
                         graph.edge(block as u32, next);
                     }
                 }
-                Op::Exit | Op::Trap if last.guard.is_none() => graph.edge(block as u32, exit),
+                Op::Exit | Op::Trap { .. } if last.guard.is_none() => graph.edge(block as u32, exit),
                 _ => graph.edge(block as u32, next),
             }
         }

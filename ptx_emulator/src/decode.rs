@@ -30,7 +30,7 @@ pub(crate) fn decode(slots: &mut Slots, opcode: &str, operands: &[Operand]) -> R
     let mut form = Form::new(opcode);
     let mut args = Args { slots, list: operands };
     let op = match form.name {
-        "add" | "sub" | "mul" | "mad" | "fma" | "div" | "rem" | "min" | "max" | "abs" | "neg" | "sad" => {
+        "add" | "sub" | "mul" | "mad" | "fma" | "div" | "rem" | "min" | "max" | "abs" | "neg" | "sad" | "copysign" => {
             arithmetic::arithmetic(&mut form, &mut args)
         }
         "sqrt" | "rcp" | "rsqrt" | "ex2" | "lg2" | "sin" | "cos" | "tanh" => arithmetic::function(&mut form, &mut args),
@@ -62,7 +62,7 @@ pub(crate) fn decode(slots: &mut Slots, opcode: &str, operands: &[Operand]) -> R
             form.flag("uni");
             Ok(Op::Exit)
         }
-        "trap" => Ok(Op::Trap),
+        "trap" => Ok(Op::Trap { panics: false }),
         _ => return refuse(""),
     }?;
     match form.modifiers.first() {

@@ -4,7 +4,8 @@
 //! scopes that are open, and `crate::decode` makes typed instructions of opcodes and operands. A program is complete when
 //! the text is read: an instruction that the machine does not know is an error here, wherever it stands.
 
-pub(crate) mod lexer;
+mod function;
+mod lexer;
 pub(crate) mod names;
 pub(crate) mod operand;
 mod parser;

@@ -107,9 +107,17 @@ pub(crate) enum FloatOp {
     Sub,
     Mul,
     Fma,
+    /// Rounded towards minus infinity; f32 only.
+    FmaDown,
+    /// The sign of the first on the second.
+    Copysign,
     Div,
-    Min { nan: bool },
-    Max { nan: bool },
+    Min {
+        nan: bool,
+    },
+    Max {
+        nan: bool,
+    },
     Abs,
     Neg,
     Sqrt,
@@ -534,7 +542,10 @@ pub(crate) enum Op {
         target: u32,
     },
     Exit,
-    Trap,
+    /// `panics`: by a call of a function that never returns.
+    Trap {
+        panics: bool,
+    },
 }
 
 impl Op {
@@ -559,7 +570,7 @@ impl Op {
             }
             Op::Wmma(_) | Op::Mma(_) => Class::TensorCore,
             Op::Hopper(hopper) => hopper.class(),
-            Op::Branch { .. } | Op::Exit | Op::Trap => Class::Branch,
+            Op::Branch { .. } | Op::Exit | Op::Trap { .. } => Class::Branch,
         }
     }
 }

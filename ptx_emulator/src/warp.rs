@@ -121,7 +121,10 @@ impl Warp {
                     self.paths.exit(path, mask);
                     return Ok(None);
                 }
-                Op::Trap => return Err((at, Fault::warp(format!("the lanes {mask:#010x} trap")))),
+                Op::Trap { panics } => {
+                    let what = if panics { "panic" } else { "trap" };
+                    return Err((at, Fault::warp(format!("the lanes {mask:#010x} {what}"))));
+                }
                 ref op => {
                     if let Some(named) = self.required(op, mask).map_err(|fault| (at, fault))? {
                         let missing = named & self.paths.alive & !mask;
@@ -329,7 +332,7 @@ impl Warp {
             Op::CopyCommit => execute::memory::copy_commit(t),
             Op::CopyWait { pending } => execute::memory::copy_wait(t, pending)?,
             Op::WarpSync { .. } => t.block.shadow.barrier(&[Threads { warp: t.warp, lanes: mask }]),
-            Op::Shuffle { kind, d, p, a, b, c, mask } => execute::warp::shuffle(t, kind, (d, p), [a, b, c, mask]),
+            Op::Shuffle { kind, d, p, a, b, c, mask } => execute::warp::shuffle(t, kind, (d, p), [a, b, c, mask])?,
             Op::Vote { kind, d, a, mask } => execute::warp::vote(t, kind, d, a, mask),
             Op::Redux { op, d, a, mask } => execute::warp::redux(t, op, d, a, mask),
             Op::Match { all, d, p, a, mask } => execute::warp::matching(t, all, d, p, a, mask),

@@ -357,7 +357,7 @@ mod tests {
         // A tile one row of 128 bytes behind a period, whose pattern starts with it.
         let at = |mn| Descriptor::new(128, 16, 1024, 1, Swizzle::B128).element_address(Major::K, 2, mn, 0);
         for mn in 0..8 {
-            assert_eq!(at(mn), 128 + (mn * 128 | mn * 16));
+            assert_eq!(at(mn), 128 + ((mn * 128) | (mn * 16)));
         }
     }
 

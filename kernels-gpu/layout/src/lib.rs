@@ -6,6 +6,7 @@
 pub mod arch;
 pub mod ata;
 pub mod attention;
+pub mod broken;
 pub mod cg;
 pub mod descriptor;
 pub mod dtype;

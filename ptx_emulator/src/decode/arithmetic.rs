@@ -111,7 +111,7 @@ fn widening(form: &Form<'_>, args: &mut Args<'_>, bits: u8, signed: bool) -> Res
 }
 
 fn float(form: &mut Form<'_>, args: &mut Args<'_>, double: bool) -> Result<Op> {
-    let rounded = form.flag("rn");
+    let (rounded, down) = (form.flag("rn"), form.flag("rm"));
     let (approximate, full) = (form.flag("approx"), form.flag("full"));
     let (ftz, saturate, nan) = (form.flag("ftz"), form.flag("sat"), form.flag("NaN"));
     let (op, sources) = match form.name {
@@ -122,15 +122,23 @@ fn float(form: &mut Form<'_>, args: &mut Args<'_>, double: bool) -> Result<Op> {
         "div" if rounded || approximate || full => (FloatOp::Div, 2),
         "min" => (FloatOp::Min { nan }, 2),
         "max" => (FloatOp::Max { nan }, 2),
+        "fma" if down && !double => (FloatOp::FmaDown, 3),
+        "copysign" => (FloatOp::Copysign, 2),
         "abs" => (FloatOp::Abs, 1),
         "neg" => (FloatOp::Neg, 1),
         _ => return refuse("not for floats, or not in this rounding"),
     };
+    if down && op != FloatOp::FmaDown {
+        return refuse("`.rm` is not for it");
+    }
     if rounded && !matches!(op, FloatOp::Add | FloatOp::Sub | FloatOp::Mul | FloatOp::Fma | FloatOp::Div) {
         return refuse("it does not round");
     }
     if (approximate || full) && (op != FloatOp::Div || double) || nan && !matches!(form.name, "min" | "max") {
         return refuse("`.approx`, `.full` or `.NaN` is not for it");
+    }
+    if op == FloatOp::Copysign && (ftz || saturate) {
+        return refuse("`.ftz` and `.sat` are not for it");
     }
     if saturate && !matches!(op, FloatOp::Add | FloatOp::Sub | FloatOp::Mul | FloatOp::Fma) {
         return refuse("`.sat` is not for it");

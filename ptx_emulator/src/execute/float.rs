@@ -45,6 +45,8 @@ pub(super) fn singles(r: &mut Registers, op: FloatOp, modes: (bool, bool), d: W,
         FloatOp::Sub => compute(&s, ftz, |a, b, _| a - b),
         FloatOp::Mul => compute(&s, ftz, |a, b, _| a * b),
         FloatOp::Fma => compute(&s, ftz, f32::mul_add),
+        FloatOp::FmaDown => compute(&s, ftz, crate::float::directed::fma_down),
+        FloatOp::Copysign => std::array::from_fn(|lane| s[1][lane].copysign(s[0][lane])),
         FloatOp::Div => compute(&s, ftz, |a, b, _| a / b),
         FloatOp::Min { nan: false } => compute(&s, ftz, |a, b, _| min_f32(a, b)),
         FloatOp::Max { nan: false } => compute(&s, ftz, |a, b, _| max_f32(a, b)),
@@ -82,7 +84,7 @@ pub(super) fn singles(r: &mut Registers, op: FloatOp, modes: (bool, bool), d: W,
     if saturates {
         out = out.map(saturate);
     }
-    let keeps_payload = matches!(op, FloatOp::Abs | FloatOp::Neg);
+    let keeps_payload = matches!(op, FloatOp::Abs | FloatOp::Neg | FloatOp::Copysign);
     r.set_word(d, &out.map(|value| if keeps_payload { value.to_bits() } else { bits(value) }), mask);
 }
 
@@ -112,6 +114,7 @@ pub(super) fn doubles(r: &mut Registers, op: FloatOp, d: D, s: [D; 3], mask: u32
             FloatOp::Div => bits_f64(a / b),
             FloatOp::Min { .. } => bits_f64(number(a, b, true)),
             FloatOp::Max { .. } => bits_f64(number(a, b, false)),
+            FloatOp::Copysign => b.copysign(a).to_bits(),
             FloatOp::Abs => a.abs().to_bits(),
             FloatOp::Neg => (-a).to_bits(),
             FloatOp::Sqrt => bits_f64(a.sqrt()),

@@ -1,5 +1,6 @@
 //! What lanes of a warp do together: shuffles, votes, reductions, elections.
 
+use super::Fault;
 use crate::block::Turn;
 use crate::program::{IntOp, P, Reg, Shuffle, Test, Vote, W};
 use crate::registers::{LANES, Words, lanes};
@@ -11,7 +12,12 @@ impl Turn<'_, '_> {
     }
 }
 
-pub(crate) fn shuffle(turn: &mut Turn<'_, '_>, kind: Shuffle, (d, p): (W, Option<P>), [a, b, c, mask]: [W; 4]) {
+pub(crate) fn shuffle(
+    turn: &mut Turn<'_, '_>,
+    kind: Shuffle,
+    (d, p): (W, Option<P>),
+    [a, b, c, mask]: [W; 4],
+) -> Result<(), Box<Fault>> {
     let groups = turn.groups(mask);
     let (a, b, c) = (*turn.registers.word(a), *turn.registers.word(b), *turn.registers.word(c));
     let (mut out, mut valid) = (a, 0);
@@ -29,16 +35,17 @@ pub(crate) fn shuffle(turn: &mut Turn<'_, '_>, kind: Shuffle, (d, p): (W, Option
             }
         };
         let source = if inside { source as usize } else { lane };
-        // A lane that takes no part has no value to give: the result is undefined, here the lane's own.
-        if groups[lane] >> source & 1 != 0 {
-            out[lane] = a[source];
+        if groups[lane] >> source & 1 == 0 {
+            return Err(Fault::lane(lane, format!("it asks for the value of lane {source}, which takes no part")));
         }
+        out[lane] = a[source];
         valid |= u32::from(inside) << lane;
     }
     turn.registers.set_word(d, &out, turn.mask);
     if let Some(p) = p {
         turn.registers.set_predicate(p, valid, turn.mask);
     }
+    Ok(())
 }
 
 pub(crate) fn vote(turn: &mut Turn<'_, '_>, kind: Vote, d: Reg, a: Test, mask: W) {

@@ -1,6 +1,6 @@
 //! Directives, scopes, bodies: the text of a module to its programs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::lexer::{Lexer, Token};
@@ -24,10 +24,12 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Arc<Program>>> {
         lexer: Lexer::new(text),
         names: Names::new(),
         variables: HashMap::new(),
+        unusable: HashSet::new(),
         kernel: Kernel::default(),
         files,
         rust: (0, 0),
         opcodes: HashMap::new(),
+        panics: HashSet::new(),
     };
     parser.module()
 }
@@ -70,11 +72,15 @@ pub(super) struct Parser<'a> {
     pub(super) lexer: Lexer<'a>,
     pub(super) names: Names<'a>,
     variables: HashMap<&'a str, Variable>,
+    /// Variables of the module in global and constant memory, which no kernel may name.
+    pub(super) unusable: HashSet<&'a str>,
     pub(super) kernel: Kernel<'a>,
     files: Arc<Vec<(u32, Arc<str>)>>,
     pub(super) rust: (u32, u32),
     /// One allocation for each opcode of the text.
     opcodes: HashMap<&'a str, Arc<str>>,
+    /// The functions that never return.
+    pub(super) panics: HashSet<&'a str>,
 }
 
 impl<'a> Parser<'a> {
@@ -151,11 +157,14 @@ impl<'a> Parser<'a> {
                     let line = self.lexer.line();
                     match self.word("a declaration")? {
                         ".shared" => self.shared_variable()?,
+                        ".func" => self.function()?,
                         other => return self.unsupported(line, &format!(".extern {other}"), ""),
                     }
                 }
                 Token::Word(".shared") => self.shared_variable()?,
+                Token::Word(".global" | ".const") => self.unusable_variable()?,
                 Token::Word(".file") => self.file()?,
+                Token::Word(".func") => self.function()?,
                 Token::Word(".entry") => programs.push(Arc::new(self.entry()?)),
                 Token::Word(".section") => self.section()?,
                 Token::Word(other) => return self.unsupported(line, other, ""),
@@ -230,6 +239,16 @@ impl<'a> Parser<'a> {
                 return Ok((word, bytes, align.max(element)));
             }
         }
+    }
+
+    /// A variable in global or constant memory, with its initial value. Compilers leave some that no kernel names.
+    fn unusable_variable(&mut self) -> Result<()> {
+        let (name, ..) = self.variable()?;
+        self.unusable.insert(name);
+        while self.lexer.peek() != Token::End && !self.has(';') {
+            self.lexer.take();
+        }
+        Ok(())
     }
 
     fn shared_variable(&mut self) -> Result<()> {

@@ -21,6 +21,11 @@ impl<'a> Parser<'a> {
     }
 
     pub(super) fn statement(&mut self, guard: Option<Test>, opcode: &'a str, line: u32) -> Result<()> {
+        if matches!(opcode, "call" | "call.uni") {
+            let op = self.call(opcode, line)?;
+            self.push(opcode, Instruction { guard, op, meet: 0, line, rust: self.rust });
+            return Ok(());
+        }
         let mut operands = Vec::new();
         if !self.has(';') {
             loop {
@@ -140,6 +145,9 @@ impl<'a> Parser<'a> {
         }
         if let Some(symbol) = self.names.symbol(word) {
             return Ok(Operand::Symbol(symbol));
+        }
+        if self.unusable.contains(word) {
+            return self.unsupported(line, word, "a variable of the module in global or constant memory");
         }
         if word.starts_with('%') {
             return self.unsupported(line, word, "no register of this name is declared, nor known as a special one");

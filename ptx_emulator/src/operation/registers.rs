@@ -106,7 +106,7 @@ impl Op {
             }
             Op::Hopper(hopper) => hopper.registers(visit),
             Op::Predicate { .. } | Op::CopyCommit | Op::CopyWait { .. } | Op::Fence { .. } => {}
-            Op::Branch { .. } | Op::Exit | Op::Trap => {}
+            Op::Branch { .. } | Op::Exit | Op::Trap { .. } => {}
         }
     }
 }

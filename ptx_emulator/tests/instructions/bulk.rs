@@ -64,14 +64,20 @@ impl Run {
     }
 }
 
-/// Loads the box at (0, 2) and stores a word for each thread.
-const LOAD: &str = "@%p1 bra READY; mbarrier.init.shared.b64 [dynamic+4096], 1; fence.mbarrier_init.release.cluster;
+/// The first thread loads the box at (0, 2).
+const COPY: &str = "@%p1 bra READY; mbarrier.init.shared.b64 [dynamic+4096], 1; fence.mbarrier_init.release.cluster;
     mbarrier.arrive.expect_tx.shared::cta.b64 _, [dynamic+4096], 128;
     mov.b32 %r1, dynamic; mov.b32 %r2, 0; mov.b32 %r3, 2; mov.b32 %r4, dynamic; add.u32 %r4, %r4, 4096;
     cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r1], [%rd7, {%r2, %r3}], [%r4];
-    READY: bar.sync 0;
-    W: mbarrier.try_wait.parity.shared::cta.b64 %p2, [dynamic+4096], 0; @!%p2 bra W;
-    ld.shared.b32 %r5, [%r7]; st.global.b32 [%rd8], %r5;";
+    READY: bar.sync 0;";
+/// All threads wait for it.
+const WAIT: &str = "W: mbarrier.try_wait.parity.shared::cta.b64 %p2, [dynamic+4096], 0; @!%p2 bra W;";
+/// Each thread stores a word of it.
+const SHOW: &str = "ld.shared.b32 %r5, [%r7]; st.global.b32 [%rd8], %r5;";
+
+fn load() -> String {
+    [COPY, WAIT, SHOW].concat()
+}
 
 /// Stores the box at (0, 2) from words that count up from 100.
 const STORE: &str = "add.u32 %r1, %r9, 100; st.shared.b32 [%r7], %r1; fence.proxy.async.shared::cta; bar.sync 0;
@@ -82,28 +88,27 @@ const STORE: &str = "add.u32 %r1, %r9, 100; st.shared.b32 [%r7], %r1; fence.prox
 #[test]
 fn a_box_is_loaded_with_its_swizzle() {
     let expected: Vec<u32> = (16..48).collect();
-    assert_eq!(RUN.words(LOAD).unwrap().0, expected);
+    assert_eq!(RUN.words(&load()).unwrap().0, expected);
     let swizzled: Vec<u32> = (0..32).map(|word| expected[Swizzle::B32.apply(4 * word) as usize / 4]).collect();
-    assert_eq!(Run { swizzle: Swizzle::B32, ..RUN }.words(LOAD).unwrap().0, swizzled);
+    assert_eq!(Run { swizzle: Swizzle::B32, ..RUN }.words(&load()).unwrap().0, swizzled);
     // Rows behind the tensor are zeros.
-    let edge = RUN.words(&LOAD.replace("%r3, 2;", "%r3, 6;")).unwrap().0;
+    let edge = RUN.words(&load().replace("%r3, 2;", "%r3, 6;")).unwrap().0;
     assert_eq!(edge, (48..64).chain([0; 16]).collect::<Vec<_>>());
 }
 
 #[test]
 fn lines_of_bytes_are_copied_too() {
-    let line = LOAD
-        .replace("128;\n", "64;\n")
-        .replace("cp.async.bulk.tensor.2d", "ld.global.b64 %rd1, [%rd7+8]; cp.async.bulk")
-        .replace(".tile.mbarrier", ".mbarrier")
-        .replace("[%rd7, {%r2, %r3}], [%r4]", "[%rd9], 64, [%r4]")
-        .replace("ld.global.b64 %rd1, [%rd7+8];", "")
-        .replace(
-            "ld.shared.b32 %r5, [%r7];",
-            "setp.ge.u32 %p3, %r9, 16; @%p3 ret; ld.shared.b32 %r5, [%r7]; add.u32 %r5, %r5, 7;",
-        );
-    let (out, _) = RUN.words(&line).unwrap();
+    let copy = COPY
+        .replace("[dynamic+4096], 128;", "[dynamic+4096], 64;")
+        .replace("bulk.tensor.2d", "bulk")
+        .replace(".tile", "")
+        .replace("[%rd7, {%r2, %r3}], [%r4]", "[%rd9], 64, [%r4]");
+    let show =
+        "setp.ge.u32 %p3, %r9, 16; @%p3 ret; ld.shared.b32 %r5, [%r7]; add.u32 %r5, %r5, 7; st.global.b32 [%rd8], %r5;";
+    let (out, _) = RUN.words(&[&copy, WAIT, show].concat()).unwrap();
+    // The bytes before are all ones.
     assert_eq!(out, [6; 16].into_iter().chain([u32::MAX; 16]).collect::<Vec<_>>());
+    assert!(RUN.error(&copy.replace("[%rd9], 64", "[%rd9], 60")).contains("neither may be off 16"));
 }
 
 #[test]
@@ -135,67 +140,56 @@ fn a_box_is_stored_or_added() {
 
 #[test]
 fn a_box_goes_to_every_block_of_its_mask() {
-    let sync = "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;";
     let body = |mask: u32| {
-        LOAD.replace("mov.b32 %r1, dynamic;", &format!("READY2: mov.b16 %h1, {mask}; mov.b32 %r1, dynamic;"))
-            .replace("@%p1 bra READY;", "@%p1 bra SYNC;")
-            .replace(
-                "READY2:",
-                &format!("SYNC: {sync} setp.ne.u32 %p4, %r8, 0; or.pred %p4, %p4, %p1; @%p4 bra READY;"),
-            )
-            .replace("complete_tx::bytes [", "complete_tx::bytes.multicast::cluster [")
-            .replace("[%r4];", "[%r4], %h1;")
-            + &format!("{sync} ")
+        let sync = "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;";
+        format!(
+            "@%p1 bra SYNC; mbarrier.init.shared.b64 [dynamic+4096], 1; fence.mbarrier_init.release.cluster;
+            mbarrier.arrive.expect_tx.shared::cta.b64 _, [dynamic+4096], 128;
+            SYNC: {sync} setp.ne.u32 %p4, %r8, 0; or.pred %p4, %p4, %p1; @%p4 bra READY; mov.b16 %h1, {mask};
+            mov.b32 %r1, dynamic; mov.b32 %r2, 0; mov.b32 %r3, 2; add.u32 %r4, %r1, 4096;
+            cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster
+                [%r1], [%rd7, {{%r2, %r3}}], [%r4], %h1;
+            READY: {WAIT} mul.wide.u32 %rd1, %r8, 128; add.s64 %rd8, %rd8, %rd1; {SHOW} {sync}"
+        )
     };
     let two = Run { cluster: 2, ..RUN };
-    let body_of = |mask| {
-        body(mask)
-            .replace("[%rd8], %r5", "[%rd8], %r5")
-            .replace("ld.shared.b32 %r5", "mul.wide.u32 %rd1, %r8, 128; add.s64 %rd8, %rd8, %rd1; ld.shared.b32 %r5")
-    };
-    let expected: Vec<u32> = (16..48).chain(16..48).collect();
-    assert_eq!(two.words(&body_of(3)).unwrap().0, expected);
-    let error = two.error(&body_of(1));
+    assert_eq!(two.words(&body(3)).unwrap().0, (16..48).chain(16..48).collect::<Vec<_>>());
+    let error = two.error(&body(1));
     assert!(error.contains("0 of 128 expected bytes"), "{error}");
-    assert!(two.error(&body_of(7)).contains("blocks 0b111 of a cluster of 2"));
+    assert!(two.error(&body(7)).contains("blocks 0b111 of a cluster of 2"));
 }
 
 #[test]
 fn a_box_is_waited_for_before_it_is_read() {
-    let unwaited = LOAD.replace("@!%p2 bra W;", "");
-    let error = RUN.error(&unwaited.replace("W: mbarrier.try_wait.parity.shared::cta.b64 %p2, [dynamic+4096], 0;", ""));
-    assert!(error.contains("nothing wrote") || error.contains("asynchronous and not waited for"), "{error}");
-    let filled = LOAD.replace("READY:", "READY:").replace(
-        "@%p1 bra READY;",
-        "st.shared.b32 [%r7], 1; fence.proxy.async.shared::cta; bar.warp.sync -1; @%p1 bra READY;",
-    );
+    let error = RUN.error(&[COPY, SHOW].concat());
+    assert!(error.contains("nothing wrote"), "{error}");
+    let fill = "st.shared.b32 [%r7], 1; fence.proxy.async.shared::cta; bar.warp.sync -1;";
+    let filled = format!("{fill} {}", load());
     assert!(RUN.words(&filled).is_ok());
-    let early = filled.replace("READY: bar.sync 0;", "READY: bar.sync 0; ld.shared.b32 %r6, [%r7];");
-    assert!(RUN.error(&early).contains("asynchronous write"), "{}", RUN.error(&early));
-    // What is in the place of the box is read or written before the copy begins.
-    let overwritten = filled.replace("fence.proxy.async.shared::cta; bar.warp.sync -1;", "bar.warp.sync -1;");
-    assert!(RUN.error(&overwritten).contains("no proxy fence"), "{}", RUN.error(&overwritten));
-    let late = filled.replace("bar.warp.sync -1;", "");
-    assert!(RUN.error(&late).contains("no synchronisation orders them"), "{}", RUN.error(&late));
-    let exits = "W: mbarrier.try_wait.parity.shared::cta.b64 %p2, [dynamic+4096], 0; @!%p2 bra W;
-    ld.shared.b32 %r5, [%r7]; st.global.b32 [%rd8], %r5;";
-    let error = RUN.error(&LOAD.replace(exits, ""));
+    let error = RUN.error(&filled.replace("READY:", "READY: ld.shared.b32 %r6, [%r7];"));
+    assert!(error.contains("asynchronous write"), "{error}");
+    // What is in the place of the box is written before the copy begins.
+    let error = RUN.error(&filled.replace("fence.proxy.async.shared::cta;", ""));
+    assert!(error.contains("no proxy fence"), "{error}");
+    let error = RUN.error(&filled.replace("bar.warp.sync -1;", ""));
+    assert!(error.contains("no synchronisation orders them"), "{error}");
+    let error = RUN.error(COPY);
     assert!(error.contains("exits while the copy is under way") && error.contains("warp 0, lane 0"), "{error}");
 }
 
 #[test]
 fn the_bytes_of_a_phase_are_those_that_arrive() {
-    let expecting = |bytes: u32| LOAD.replace("[dynamic+4096], 128;", &format!("[dynamic+4096], {bytes};"));
+    let expecting = |bytes: u32| load().replace("[dynamic+4096], 128;", &format!("[dynamic+4096], {bytes};"));
     for bytes in [127, 129] {
         let error = RUN.error(&expecting(bytes));
         let expected = format!("in phase 0: 1 of 1 arrivals came, 128 of {bytes} expected bytes");
         assert!(error.contains("deadlock") && error.contains(&expected), "{error}");
     }
     assert!(RUN.error(&expecting(1 << 20)).contains("it counts no difference above 1048575"));
-    let error = RUN.error(&LOAD.replace("fence.mbarrier_init.release.cluster;", ""));
+    let error = RUN.error(&load().replace("fence.mbarrier_init.release.cluster;", ""));
     assert!(error.contains("fence.mbarrier_init is missing"), "{error}");
     let error = RUN.error(
-        &LOAD
+        &load()
             .replace("mbarrier.init.shared.b64 [dynamic+4096], 1;", "")
             .replace("mbarrier.arrive.expect_tx.shared::cta.b64 _, [dynamic+4096], 128;", ""),
     );
@@ -223,25 +217,25 @@ fn a_box_is_not_written_before_it_is_stored() {
 
 #[test]
 fn maps_boxes_and_coordinates_are_aligned() {
-    let error = Run { map_align: 8, ..RUN }.error(LOAD);
+    let error = Run { map_align: 8, ..RUN }.error(&load());
     assert!(error.contains("the tensor map at 0x300000008 is not aligned to 64 bytes"), "{error}");
     assert!(
-        RUN.error(&LOAD.replace("%r1, dynamic;", "%r1, dynamic; add.u32 %r1, %r1, 64;"))
+        RUN.error(&load().replace("%r1, dynamic;", "%r1, dynamic; add.u32 %r1, %r1, 64;"))
             .contains("no multiple of 128 bytes")
     );
     let swizzled = Run { swizzle: Swizzle::B128, ..RUN };
-    let error = swizzled.error(&LOAD.replace("%r1, dynamic;", "%r1, dynamic; add.u32 %r1, %r1, 128;"));
+    let error = swizzled.error(&load().replace("%r1, dynamic;", "%r1, dynamic; add.u32 %r1, %r1, 128;"));
     assert!(error.contains("no multiple of 1024 bytes, the period of its swizzle of 128"), "{error}");
-    let error = RUN.error(&LOAD.replace("%r2, 0;", "%r2, 2;"));
+    let error = RUN.error(&load().replace("%r2, 0;", "%r2, 2;"));
     assert!(error.contains("the box starts at element 2 of a row, 8 bytes"), "{error}");
     assert!(
-        RUN.error(&LOAD.replace("bulk.tensor.2d", "bulk.tensor.1d").replace("{%r2, %r3}", "{%r2}"))
+        RUN.error(&load().replace("bulk.tensor.2d", "bulk.tensor.1d").replace("{%r2, %r3}", "{%r2}"))
             .contains("1 coordinates in a tensor of 2")
     );
     let error = RUN.error(&STORE.replace("%r3, 2;", "%r3, -1;"));
     assert!(error.contains("negative"), "{error}");
-    assert!(RUN.words(&LOAD.replace("%r3, 2;", "%r3, -1;")).is_ok());
-    let error = RUN.error(&LOAD.replace("%r1, dynamic;", "%r1, dynamic; add.u32 %r1, %r1, 8192;"));
+    assert!(RUN.words(&load().replace("%r3, 2;", "%r3, -1;")).is_ok());
+    let error = RUN.error(&load().replace("%r1, dynamic;", "%r1, dynamic; add.u32 %r1, %r1, 8192;"));
     assert!(error.contains("out of bounds"), "{error}");
     assert!(RUN.words("prefetch.tensormap [%rd7];").is_ok());
     assert!(RUN.error("prefetch.tensormap [%rd9];").contains("no tensor map"));
@@ -249,7 +243,7 @@ fn maps_boxes_and_coordinates_are_aligned() {
 
 #[test]
 fn an_error_of_a_copy_says_where() {
-    let error = RUN.words(&LOAD.replace("%r2, 0;", "%r2, 2;")).unwrap_err();
+    let error = RUN.words(&load().replace("%r2, 0;", "%r2, 2;")).unwrap_err();
     let Error::Fault { thread, place, .. } = &error else { panic!("{error}") };
     assert_eq!((thread.warp, thread.lane, place.line), (0, Some(0), 22));
 }

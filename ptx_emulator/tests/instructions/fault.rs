@@ -42,6 +42,14 @@ fn accesses_out_of_bounds_misaligned_or_of_nothing_written() {
 }
 
 #[test]
+fn a_call_that_never_returns_is_a_panic() {
+    let functions = ".func gives_up\n()\n.noreturn;\n.func gives_up() .noreturn\n{ trap; { exit; } }";
+    let ptx = kernel(functions, "setp.eq.u32 %p1, %r9, 3; @%p1 call.uni gives_up, ();");
+    let error = launch(&ptx, 32, 0, 32).unwrap_err().to_string();
+    assert!(error.contains("the lanes 0x00000008 panic"), "{error}");
+}
+
+#[test]
 fn an_error_says_who_and_where() {
     let body = ".loc 3 17 5\nsetp.eq.u32 %p1, %r9, 37;\n@%p1 st.global.b32 [%rd9+4096], 1;";
     let ptx = kernel("", body) + ".file 3 \"src/kernel.rs\"\n";

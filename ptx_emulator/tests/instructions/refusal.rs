@@ -32,8 +32,15 @@ fn an_instruction_that_is_not_covered_is_named_with_its_line() {
         "bra.fancy L;",
         "mov.u32 %r0, %nothing;",
         "ld.global.b32.sideways %r0, [%rd1];",
+        "ld.global.b32 %r0, [table];",
+        "mov.b64 %rd0, table;",
+        "fma.rp.f32 %r0, %r1, %r2, %r3;",
+        "fma.rm.f64 %rd0, %rd1, %rd2, %rd3;",
+        "add.rm.f32 %r0, %r1, %r2;",
+        "copysign.ftz.f32 %r0, %r1, %r2;",
     ] {
-        let ptx = kernel("", &format!(".loc 1 7 1\n{instruction}")) + ".file 1 \"a.rs\"";
+        let table = ".global .align 4 .b8 table[4] = {1, 2, 3, 4};";
+        let ptx = kernel(table, &format!(".loc 1 7 1\n{instruction}")) + ".file 1 \"a.rs\"";
         let error = Module::parse(&ptx).expect_err(instruction);
         let Error::Unsupported { place, .. } = &error else { panic!("{instruction}: {error}") };
         assert_eq!(place.line, 16, "{instruction}");
@@ -52,6 +59,9 @@ fn text_that_is_not_ptx_is_an_error_with_a_line() {
         (".entry k() {\nL:\nL:\n}", 3),
         (".entry k() { .reg .b32 %r<99999999999>; }", 1),
         (".entry k() { .reg .b32 a; mov.b32 a, 0f12; }", 1),
+        (".func f(.param .b32 x) { ret; }", 1),
+        (".func f() { ret; }", 1),
+        (".func f() .noreturn {", 1),
         (".shared .align 3 .b8 x[4];", 1),
         (".shared .align 4 .b8 x[4];\n.shared .align 4 .b8 x[4];", 2),
     ] {
