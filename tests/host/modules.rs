@@ -56,7 +56,7 @@ fn run(gpu: &Gpu, arch: Arch, row: &AttentionVariant) -> Result<Vec<f16>, Failed
         inputs_aligned: 1,
         output_aligned: 1,
     };
-    let blocks = row.blocks(batch * heads, rows).ok_or("the blocks fit a grid")?;
+    let blocks = row.tiles(batch * heads, rows).ok_or("the blocks fit a grid")?;
     let config = LaunchConfig {
         grid: [blocks, 1, 1],
         block: [row.threads(), 1, 1],
