@@ -40,7 +40,11 @@ fn entries_are_exactly_the_rows() {
         };
         let module = attention(arch);
         let entries = count(module.entries.iter().map(|entry| entry.name.as_str()).collect());
-        assert_eq!(entries, count(ATTENTION.iter().filter(|row| row.compiled_for(arch)).map(|row| row.name).collect()), "{arch}");
+        assert_eq!(
+            entries,
+            count(ATTENTION.iter().filter(|row| row.compiled_for(arch)).map(|row| row.name).collect()),
+            "{arch}"
+        );
     }
 }
 
@@ -97,7 +101,11 @@ fn instructions_are_those_of_the_algorithm() {
 /// Q K^T and P V stand in the loop and once outside it. Q comes to registers by ldmatrix, 16 columns at a time.
 fn check_wgmma(row: &AttentionVariant, tile: WgmmaTile, entry: &Entry) {
     let (k_steps, n_steps) = (row.head_dim / 16, tile.n / 16);
-    assert_eq!(entry.count(&format!("wgmma.mma_async.sync.aligned.m64n{}k16", tile.n)) , wgmmas(tile.n, row.head_dim, 2 * k_steps, 2 * n_steps), "{row}");
+    assert_eq!(
+        entry.count(&format!("wgmma.mma_async.sync.aligned.m64n{}k16", tile.n)),
+        wgmmas(tile.n, row.head_dim, 2 * k_steps, 2 * n_steps),
+        "{row}"
+    );
     let in_registers = tile.query == QuerySource::Registers;
     assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4"), if in_registers { k_steps } else { 0 }, "{row}");
     // A box a panel: of K of the last step, of Q, of K and V in the loop.

@@ -52,11 +52,9 @@ fn placed<T: Half>(gpu: &Gpu, place: &Place) -> Outcome {
         for case in &cases {
             let inputs = Inputs::<T>::normal(case, 5);
             let placement = place(case);
-            for_each_row::<T>(gpu, case, |row| {
-                match run_or_refuse(gpu, case, &inputs, &placement, row)? {
-                    Some(output) => output.check_same(case, &run_contiguous(gpu, case, &inputs, row)?),
-                    None => Ok(()),
-                }
+            for_each_row::<T>(gpu, case, |row| match run_or_refuse(gpu, case, &inputs, &placement, row)? {
+                Some(output) => output.check_same(case, &run_contiguous(gpu, case, &inputs, row)?),
+                None => Ok(()),
             })?;
         }
     }

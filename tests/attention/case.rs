@@ -256,7 +256,9 @@ pub(crate) fn run_or_refuse<T: Half>(
     if matches!(row.kernel, AttentionKernel::Wgmma(_)) && !placement.is_regular() {
         return match run(gpu, case, inputs, placement, row) {
             Ok(_) => Err("a placement that TMA cannot express was not refused".into()),
-            Err(failed) if failed.message().is_some_and(|text| text.contains("boundary") || text.contains("strides")) => {
+            Err(failed)
+                if failed.message().is_some_and(|text| text.contains("boundary") || text.contains("strides")) =>
+            {
                 Ok(None)
             }
             Err(failed) => Err(failed),

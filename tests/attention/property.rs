@@ -29,12 +29,13 @@ fn random_cases<T: Half>(gpu: &Gpu, &seed: &u64) -> Outcome {
         let placement = draw_placement(&mut random, &case);
         let inputs = Inputs::<T>::normal(&case, seed.wrapping_add(index));
         let expected = inputs.expected(&case);
-        for_each_row::<T>(gpu, &case, |row| run_or_refuse(gpu, &case, &inputs, &placement, row)?.map_or(Ok(()), |output| output.check(&case, &expected))).map_err(
-            |failure| {
-                let message = failure.message().unwrap_or("failed").to_owned();
-                format!("{}={seed}, case {index}, {placement:?}: {message}", inputs::VARIABLE)
-            },
-        )?;
+        for_each_row::<T>(gpu, &case, |row| {
+            run_or_refuse(gpu, &case, &inputs, &placement, row)?.map_or(Ok(()), |output| output.check(&case, &expected))
+        })
+        .map_err(|failure| {
+            let message = failure.message().unwrap_or("failed").to_owned();
+            format!("{}={seed}, case {index}, {placement:?}: {message}", inputs::VARIABLE)
+        })?;
     }
     Ok(())
 }

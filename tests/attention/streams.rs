@@ -132,7 +132,8 @@ fn chosen<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     for head_dim in [8, 64, 72, 128, 136, 256] {
         for (q_len, k_len) in [(1, 1), (1, 300), (300, 20), (512, 512)] {
             let case = Case::new(1, 2, q_len, k_len, head_dim, Mask::Full);
-            let mut options = case.options(Layout::Bhsd, case.rows::<T>(gpu).next().ok_or("no kernel serves the case")?);
+            let mut options =
+                case.options(Layout::Bhsd, case.rows::<T>(gpu).next().ok_or("no kernel serves the case")?);
             options.variant = None;
             let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &options)?;
             let inputs = Inputs::<T>::normal(&case, 16);

@@ -76,7 +76,9 @@ fn rows() -> impl Iterator<Item = &'static AttentionVariant> {
 /// The handle of a kernel differs from load to load, and its debug text has it.
 fn threads(gpu: &Gpu) -> Outcome {
     // A row for wider heads serves the call too, and no other trial loads one.
-    let row = attention_variants(Arch::Sm80, Dtype::F16, SHAPE[3]).find(|row| row.head_dim > SHAPE[3]).ok_or("there is a row")?;
+    let row = attention_variants(Arch::Sm80, Dtype::F16, SHAPE[3])
+        .find(|row| row.head_dim > SHAPE[3])
+        .ok_or("there is a row")?;
     let start = Barrier::new(THREADS);
     let results: Vec<Result<(String, Vec<u16>), Failed>> = std::thread::scope(|scope| {
         let load = || {

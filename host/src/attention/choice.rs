@@ -55,8 +55,7 @@ impl Request<'_> {
         let mut variants = self.eligible().filter(|variant| is_wgmma(variant));
         let Some(first) = variants.next() else { return self.for_any_strides() };
         let same_width = variants.filter(|variant| variant.head_dim == first.head_dim);
-        Ok(same_width
-            .fold(first, |best, variant| if self.cost(variant) < self.cost(best) { variant } else { best }))
+        Ok(same_width.fold(first, |best, variant| if self.cost(variant) < self.cost(best) { variant } else { best }))
     }
 
     /// The variant that takes tensors which TMA cannot copy.
