@@ -1,5 +1,7 @@
 //! What the shipped kernels do to memory, counted by the emulator on any machine.
 
+use std::time::Instant;
+
 use ferrotile::counters::Counters;
 use ferrotile::{
     Arch, AtaOptions, AtaPlan, AttentionOptions, AttentionPlan, AttentionProblem, Buffer, Dtype, Float, Gpu, Layout,
@@ -104,4 +106,28 @@ fn a_repeated_launch_counts_the_same() {
     let row = &ATA[0];
     let run = || ata(&gpu, row.precision, row.frames, row.name);
     assert_eq!(run(), run());
+}
+
+/// `cargo test -p tests --test counters -- --ignored --nocapture` prints what counting costs.
+#[test]
+#[ignore = "a measurement"]
+fn cost_of_counting() {
+    let gpu = Gpu::emulated(archs("attention")[0]);
+    let sizes = AttentionProblem { batch: 1, q_heads: 4, kv_heads: 4, q_len: 256, k_len: 256, head_dim: 64 };
+    let shape = sizes.q_shape(Layout::Bhsd);
+    let plan = AttentionPlan::new(&gpu, Dtype::F16, &sizes, &AttentionOptions::new(Layout::Bhsd)).unwrap();
+    let stream = gpu.new_stream().unwrap();
+    let count = shape.iter().product();
+    let ones = Buffer::upload_blocking(&stream, &vec![f16::ONE; count]).unwrap();
+    let mut out = Buffer::<f16>::zeroed(&gpu, count).unwrap();
+    let q = TensorRef::contiguous(&ones, shape).unwrap();
+    let mut run = || plan.run(stream.as_ref(), q, q, q, TensorMut::contiguous(&mut out, shape).unwrap(), None);
+    for _ in 0..3 {
+        let start = Instant::now();
+        run().unwrap();
+        let plain = start.elapsed();
+        let start = Instant::now();
+        gpu.counted(&mut run).unwrap();
+        println!("{plan}: {plain:.2?}, counted {:.2?}", start.elapsed());
+    }
 }

@@ -69,7 +69,7 @@ struct HowArgs {
     /// The emulated architecture.
     #[arg(long, default_value = "sm_80")]
     arch: Arch,
-    /// Lines of Rust to show, those with the most bank conflicts first.
+    /// Lines of Rust to show: those with the most bank conflicts, then those with the most traffic.
     #[arg(long, default_value_t = 10)]
     lines: usize,
     /// Where all counts, by kernel, line and instruction, are written as JSON.
@@ -160,14 +160,21 @@ fn text(arch: Arch, launch: &Counters, most_lines: usize) -> String {
         if shared.wavefronts == 0 { 0.0 } else { percent(shared.conflicts, shared.wavefronts) }
     );
     let mut lines = launch.by_rust_line();
-    lines.retain(|(_, counts)| counts.shared.conflicts > 0 || spare_sectors(counts) > 0);
-    lines.sort_by_key(|(_, counts)| std::cmp::Reverse((counts.shared.conflicts, spare_sectors(counts))));
+    lines.retain(|(_, counts)| traffic(counts) > 0);
+    lines.sort_by_key(|(_, counts)| {
+        std::cmp::Reverse((counts.shared.conflicts, spare_sectors(counts), traffic(counts)))
+    });
     if lines.is_empty() || most_lines == 0 {
         return text;
     }
     let rows: Vec<Vec<String>> = lines.iter().take(most_lines).map(row).collect();
     let heading = ["line", "executed", "wavefronts", "conflicts", "sectors", "needed"];
     text + "\n" + &table(&heading, &rows)
+}
+
+/// What the memories move.
+fn traffic(counts: &Counts) -> u64 {
+    counts.global.sectors + counts.shared.wavefronts
 }
 
 /// Sectors that another order of the same bytes would not move.

@@ -77,6 +77,11 @@ pub(crate) trait Backend: Memory + Streams + Modules + Debug + Send + Sync {
     /// The stream is live.
     unsafe fn owns_stream(&self, stream: Handle) -> Result<bool>;
 
+    /// Ends blocks that execute more instructions with an error; an error on a card.
+    fn limit_instructions(&self, _instructions: u64) -> Result<()> {
+        Err(Error::Emulator { problem: "the instructions of a card cannot be limited".to_owned() })
+    }
+
     /// Does `work` and returns the counters of the launches that it makes on this thread; [`Error::Emulator`] where the device
     /// has none.
     fn counted(&self, work: &mut dyn FnMut()) -> Result<Vec<Counters>> {

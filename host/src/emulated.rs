@@ -22,6 +22,10 @@ thread_local! {
     static COUNTED: RefCell<Option<Vec<Counters>>> = const { RefCell::new(None) };
 }
 
+/// The instructions of a block, counted once for a warp, after which a kernel is taken for one without an end: more than a
+/// block of any kernel here needs, and about a minute of work.
+const INSTRUCTION_LIMIT: u64 = 1 << 28;
+
 /// An emulated card.
 #[derive(Debug)]
 pub(crate) struct Emulated {
@@ -79,7 +83,7 @@ fn dead(what: &str) -> Error {
 impl Emulated {
     /// A card of this architecture, with as many multiprocessors as the CPU has threads.
     pub(crate) fn new(arch: Arch, ordinal: u32) -> Emulated {
-        let device = Device::new(arch);
+        let device = Device::new(arch).with_instruction_limit(INSTRUCTION_LIMIT);
         let facts = DeviceFacts {
             ordinal,
             name: format!("emulated {arch}"),
@@ -204,6 +208,11 @@ impl Backend for Emulated {
 
     unsafe fn owns_stream(&self, _stream: Handle) -> Result<bool> {
         Ok(false)
+    }
+
+    fn limit_instructions(&self, instructions: u64) -> Result<()> {
+        self.device.set_instruction_limit(instructions);
+        Ok(())
     }
 
     fn counted(&self, work: &mut dyn FnMut()) -> Result<Vec<Counters>> {

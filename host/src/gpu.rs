@@ -95,7 +95,7 @@ impl Gpu {
     /// An emulated card: the CPU runs the kernels of this architecture, with the same buffers, streams and results.
     ///
     /// It is hundreds of times slower than a card and finds faults that a card hides: [`Error::Emulator`] names the kernel, the
-    /// thread and the line.
+    /// thread and the line. A block without an end is one of them, see [`limit_instructions`](Self::limit_instructions).
     #[must_use]
     pub fn emulated(arch: Arch) -> Gpu {
         let ordinal = FIRST_EMULATED + arch as u32;
@@ -108,6 +108,15 @@ impl Gpu {
             Box::leak(Box::new(Gpu { inner: Arc::new(Inner { device, arch, kernels: Mutex::default() }) }));
         open.push(gpu);
         gpu.clone()
+    }
+
+    /// Makes launches on this emulated device fail when one of their blocks has executed this many instructions, counted
+    /// once for a warp. Until this is called they are 2^28, about a minute of work. All handles of the device share it.
+    ///
+    /// # Errors
+    /// [`Error::Emulator`] on a card.
+    pub fn limit_instructions(&self, instructions: u64) -> Result<()> {
+        self.device().limit_instructions(instructions)
     }
 
     /// Whether the device is emulated.

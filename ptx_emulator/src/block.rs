@@ -1,6 +1,7 @@
 //! What the warps of a block, or of the blocks of a cluster, share: memory, barriers and counters.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
 use crate::cluster::{ClusterBarrier, RegisterPool, Shape};
 use crate::counters::Tally;
@@ -13,7 +14,7 @@ use crate::memory::{GlobalView, OwnedMemory};
 use crate::program::Program;
 use crate::registers::Registers;
 use crate::report::Report;
-use crate::shadow::{CopyGroups, CtaShadow, SharedShadow, Threads};
+use crate::shadow::{CopyGroups, CtaShadow, LaunchShadow, Threads};
 
 /// The named barriers of a block.
 pub(crate) const BARRIERS: usize = 16;
@@ -26,10 +27,12 @@ pub(crate) struct Block<'a> {
     pub(crate) params: &'a OwnedMemory,
     pub(crate) global: GlobalView,
     pub(crate) shared: OwnedMemory,
-    /// Its accesses to shared memory.
-    pub(crate) shadow: SharedShadow,
-    /// Its accesses to global memory, against those of the other blocks.
-    pub(crate) grid: CtaShadow<'a>,
+    /// Its accesses to shared and global memory.
+    pub(crate) shadow: CtaShadow,
+    /// Its index in the grid.
+    pub(crate) index: u64,
+    /// What the other blocks did to global memory, in a kernel whose blocks talk to each other.
+    others: Option<&'a Mutex<LaunchShadow>>,
     pub(crate) copies: CopyGroups,
     pub(crate) mbarriers: BTreeMap<u32, Mbarrier>,
     pub(crate) bulk: BulkCopies,
@@ -59,18 +62,20 @@ impl<'a> Block<'a> {
     pub(crate) fn new(
         program: &'a Program,
         params: &'a OwnedMemory,
-        (global, grid): (GlobalView, CtaShadow<'a>),
+        (global, others): (GlobalView, Option<&'a Mutex<LaunchShadow>>),
         shared: OwnedMemory,
         shape: Shape,
     ) -> Block<'a> {
         let threads = shape.blocks * shape.warps * 32;
-        let shadow = SharedShadow::new(shared.len(), threads);
+        let shadow = CtaShadow::new(shared.len(), threads);
+        let shadow = if program.signals { shadow.with_fences() } else { shadow };
         Block {
             program,
             shape,
             params,
             global,
-            grid,
+            index: 0,
+            others,
             copies: CopyGroups::new(threads),
             bulk: BulkCopies::default(),
             warpgroups: Warpgroups::new(shape),
@@ -83,6 +88,36 @@ impl<'a> Block<'a> {
             tally: None,
             barriers: (0..shape.blocks).map(|_| Default::default()).collect(),
             live_warps: vec![shape.warps; shape.blocks as usize],
+        }
+    }
+
+    /// Makes it as it was when it was new, for another block or cluster of the launch.
+    pub(crate) fn restart(&mut self, index: u64) {
+        let shape = self.shape;
+        self.index = index;
+        self.shared.clear();
+        self.shadow.restart();
+        self.copies.restart();
+        self.mbarriers.clear();
+        self.bulk = BulkCopies::default();
+        self.warpgroups = Warpgroups::new(shape);
+        self.cluster = ClusterBarrier::new(shape, &self.shadow);
+        self.registers = RegisterPool::new(self.program, shape);
+        self.report = Report::default();
+        self.barriers.fill_with(Default::default);
+        self.live_warps.fill(shape.warps);
+    }
+
+    /// A fence between the threads of all blocks, or of one.
+    pub(crate) fn fence(&mut self, threads: Threads, device: bool) -> Result<(), Box<Fault>> {
+        self.global.fence();
+        self.shadow.fence(threads);
+        match self.others {
+            Some(others) if device => {
+                let mut others = others.lock().unwrap_or_else(PoisonError::into_inner);
+                others.fence(self.index as u32, &self.shadow.publish()).map_err(|race| Fault::race(&race))
+            }
+            _ => Ok(()),
         }
     }
 

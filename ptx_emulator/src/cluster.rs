@@ -2,7 +2,7 @@
 
 use crate::execute::Fault;
 use crate::program::Program;
-use crate::shadow::{SharedShadow, SyncPoint, Threads};
+use crate::shadow::{CtaShadow, SyncPoint, Threads};
 
 /// The blocks that run together, one where there are no clusters, and what each of them has.
 ///
@@ -62,7 +62,7 @@ struct Arrival {
 }
 
 impl ClusterBarrier {
-    pub(crate) fn new(shape: Shape, shadow: &SharedShadow) -> ClusterBarrier {
+    pub(crate) fn new(shape: Shape, shadow: &CtaShadow) -> ClusterBarrier {
         let warps = vec![Arrival::default(); (shape.blocks * shape.warps) as usize];
         let (arriving, completed) = (shadow.sync_point(), shadow.sync_point());
         ClusterBarrier { completions: 0, warps, waiting: Vec::new(), arriving, completed }
@@ -72,7 +72,7 @@ impl ClusterBarrier {
         self.completions
     }
 
-    pub(crate) fn arrive(&mut self, shadow: &mut SharedShadow, threads: Threads) -> Result<(), Box<Fault>> {
+    pub(crate) fn arrive(&mut self, shadow: &mut CtaShadow, threads: Threads) -> Result<(), Box<Fault>> {
         let warp = &mut self.warps[threads.warp as usize];
         if warp.due.is_some() {
             return Err(Fault::warp(
@@ -86,7 +86,7 @@ impl ClusterBarrier {
     }
 
     /// Waits for the phase that the warp arrived in: whether it is complete, or else it is when the completions change.
-    pub(crate) fn wait(&mut self, shadow: &mut SharedShadow, threads: Threads) -> Result<bool, Box<Fault>> {
+    pub(crate) fn wait(&mut self, shadow: &mut CtaShadow, threads: Threads) -> Result<bool, Box<Fault>> {
         let Some(due) = self.warps[threads.warp as usize].due.take() else {
             return Err(Fault::warp("the warp waits at the barrier of the cluster, where it did not arrive"));
         };
@@ -99,12 +99,12 @@ impl ClusterBarrier {
     }
 
     /// A warp that has exited is not waited for.
-    pub(crate) fn exit(&mut self, shadow: &mut SharedShadow, warp: u32) {
+    pub(crate) fn exit(&mut self, shadow: &mut CtaShadow, warp: u32) {
         self.warps[warp as usize].exited = true;
         self.complete(shadow);
     }
 
-    fn complete(&mut self, shadow: &mut SharedShadow) {
+    fn complete(&mut self, shadow: &mut CtaShadow) {
         let is_missing = |warp: &Arrival| !warp.arrived && !warp.exited;
         if self.warps.iter().any(is_missing) || !self.warps.iter().any(|warp| warp.arrived) {
             return;

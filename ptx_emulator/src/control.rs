@@ -8,9 +8,8 @@ use crate::program::{Instruction, Op};
 const NONE: u32 = u32::MAX;
 
 /// Sets `meet` of every branch that some lanes may not take.
-pub(crate) fn find_meeting_points(code: &mut [Instruction]) {
-    let starts = block_starts(code);
-    let graph = Graph::new(code, &starts);
+pub(crate) fn find_meeting_points(code: &mut [Instruction], starts: &[u32]) {
+    let graph = Graph::new(code, starts);
     let post_dominators = graph.post_dominators();
     for (block, &meeting) in post_dominators.iter().enumerate().take(starts.len()) {
         let end = starts.get(block + 1).map_or(code.len(), |&next| next as usize);

@@ -14,6 +14,7 @@ pub(crate) mod wgmma;
 
 use crate::program::{BoolOp, Cmp, Op, Space, Type};
 use crate::registers::{LANES, Registers};
+use crate::shadow::LaunchRace;
 use crate::windows;
 
 /// What an instruction did wrong.
@@ -22,15 +23,23 @@ pub(crate) struct Fault {
     /// Which lane; none where it is the warp.
     pub(crate) lane: Option<u32>,
     pub(crate) problem: String,
+    /// Warp and line of the PTX, where they are others than those of the instruction.
+    pub(crate) elsewhere: Option<(u32, u32)>,
 }
 
 impl Fault {
     pub(crate) fn warp(problem: impl Into<String>) -> Box<Fault> {
-        Box::new(Fault { lane: None, problem: problem.into() })
+        Box::new(Fault { lane: None, problem: problem.into(), elsewhere: None })
     }
 
     pub(crate) fn lane(lane: usize, problem: impl std::fmt::Display) -> Box<Fault> {
-        Box::new(Fault { lane: Some(lane as u32), problem: problem.to_string() })
+        Box::new(Fault { lane: Some(lane as u32), problem: problem.to_string(), elsewhere: None })
+    }
+
+    /// A race with another block, found when this block published what it did.
+    pub(crate) fn race(race: &LaunchRace) -> Box<Fault> {
+        let (warp, lane) = race.later.thread;
+        Box::new(Fault { lane: Some(lane), problem: race.to_string(), elsewhere: Some((warp, race.later.line)) })
     }
 }
 

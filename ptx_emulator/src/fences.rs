@@ -4,8 +4,9 @@
 //! fence. Before the first fence of a kernel those are all of them. Accumulators that one `wgmma` after another adds to need
 //! no fence.
 
-use crate::control::{Graph, block_starts};
-use crate::program::{Hopper, Instruction, Op, Reg, W, WgmmaA};
+use crate::control::Graph;
+use crate::operands::{Operand, visit};
+use crate::program::{Hopper, Instruction, Op, W, WgmmaA};
 
 /// The registers accessed since the last fence, of which those written, as bits.
 #[derive(Clone, PartialEq, Eq)]
@@ -40,16 +41,16 @@ impl Since {
     }
 
     /// Goes over an instruction.
-    fn pass(&mut self, op: &Op) {
+    fn pass(&mut self, op: &mut Op) {
         match op {
             Op::Hopper(hopper) if **hopper == Hopper::WgmmaFence => {
                 self.accessed.fill(0);
                 self.written.fill(0);
             }
             _ if op.wgmma().is_some() => {}
-            _ => op.registers(&mut |register, writes| {
-                if let Reg::W(slot) | Reg::H(slot) = register {
-                    self.note(slot, writes);
+            _ => visit(op, |role, operand| {
+                if let Operand::W(slot) = operand {
+                    self.note(*slot, role.writes());
                 }
             }),
         }
@@ -61,14 +62,14 @@ fn has(set: &[u64], slot: W) -> bool {
 }
 
 /// Sets `fenced` of every `wgmma`.
-pub(crate) fn find_unfenced(code: &mut [Instruction], words: u32) {
+pub(crate) fn find_unfenced(code: &mut [Instruction], starts: &[u32], words: u32) {
     if code.iter().all(|instruction| instruction.op.wgmma().is_none()) {
         return;
     }
-    let starts = block_starts(code);
-    let graph = Graph::new(code, &starts);
+    let graph = Graph::new(code, starts);
+    let length = code.len();
     let range = |block: usize| {
-        let end = starts.get(block + 1).map_or(code.len(), |&next| next as usize);
+        let end = starts.get(block + 1).map_or(length, |&next| next as usize);
         starts[block] as usize..end
     };
     let mut before: Vec<Option<Since>> = vec![None; starts.len()];
@@ -78,7 +79,7 @@ pub(crate) fn find_unfenced(code: &mut [Instruction], words: u32) {
     let mut work = vec![0];
     while let Some(block) = work.pop() {
         let Some(mut since) = before[block].clone() else { continue };
-        range(block).for_each(|at| since.pass(&code[at].op));
+        range(block).for_each(|at| since.pass(&mut code[at].op));
         for &next in graph.successors(block) {
             let Some(there) = before.get_mut(next as usize) else { continue };
             let changed = match there {
@@ -97,7 +98,7 @@ pub(crate) fn find_unfenced(code: &mut [Instruction], words: u32) {
     for (since, range) in before.into_iter().zip(ranges) {
         let Some(mut since) = since else { continue };
         for instruction in &mut code[range] {
-            since.pass(&instruction.op);
+            since.pass(&mut instruction.op);
             let Op::Hopper(hopper) = &mut instruction.op else { continue };
             let Hopper::Wgmma(wgmma) = &mut **hopper else { continue };
             let factors = match wgmma.a {

@@ -46,6 +46,27 @@ pub fn from_f32(format: Format, value: f32, conversion: Conversion) -> u32 {
     format.encode(value.into(), conversion)
 }
 
+/// [`from_f32`] to [`F16`], rounded to nearest: the conversion that kernels are full of.
+#[inline(always)]
+pub fn f16_from_f32(value: f32) -> u32 {
+    let (bits, magnitude) = (value.to_bits(), value.to_bits() & 0x7fff_ffff);
+    // Bits of f16 are those of f32 with another bias and without the last 13, which are rounded off, a tie to even.
+    let normal = (magnitude.wrapping_sub(112 << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
+    // In a sum with 1/2 the last bit is that of the subnormal numbers of f16.
+    let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
+    let finite = if magnitude < 113 << 23 { subnormal } else { normal };
+    let rounded = if magnitude >= 0x477f_f000 { 0x7c00 } else { finite };
+    if magnitude > 0x7f80_0000 { 0x7fff } else { rounded | bits >> 16 & 0x8000 }
+}
+
+/// [`from_f32`] to [`BF16`], rounded to nearest.
+#[inline(always)]
+pub fn bf16_from_f32(value: f32) -> u32 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    if bits & 0x7fff_ffff > 0x7f80_0000 { 0x7fff } else { rounded }
+}
+
 /// `cvt` of two f32 to a packed pair of 8-bit or 16-bit numbers: the first operand of PTX is the high one.
 pub fn pair_from_f32(format: Format, high: f32, low: f32, conversion: Conversion) -> u32 {
     from_f32(format, high, conversion) << format.width() | from_f32(format, low, conversion)
@@ -228,9 +249,25 @@ mod tests {
         let mut next = numbers(1);
         for _ in 0..200_000 {
             let value = f32::from_bits(next() as u32);
+            assert_eq!(f16_from_f32(value), from_f32(F16, value, Conversion::NEAREST), "{value:e}");
+            assert_eq!(bf16_from_f32(value), from_f32(BF16, value, Conversion::NEAREST), "{value:e}");
             if !value.is_nan() {
                 assert_eq!(from_f32(F16, value, Conversion::NEAREST), half::f16::from_f32(value).to_bits().into());
                 assert_eq!(from_f32(BF16, value, Conversion::NEAREST), half::bf16::from_f32(value).to_bits().into());
+            }
+        }
+    }
+
+    #[test]
+    fn f16_of_every_exponent_is_rounded_to_even() {
+        for exponent in 0..=255 {
+            for mantissa in
+                [0, 1, 0xfff, 0x1000, 0x1001, 0x1fff, 0x2000, 0x2fff, 0x3000, 0x3001, 0x7f_efff, 0x7f_f000, 0x7f_ffff]
+            {
+                for sign in [0, 1 << 31] {
+                    let value = f32::from_bits(sign | exponent << 23 | mantissa);
+                    assert_eq!(f16_from_f32(value), from_f32(F16, value, Conversion::NEAREST), "{value:e}");
+                }
             }
         }
     }

@@ -5,15 +5,15 @@ use std::sync::{Mutex, PoisonError};
 use crate::block::{Block, CLUSTER_BARRIER};
 use crate::cluster::Shape;
 use crate::counters::Tally;
-use crate::error::{Error, Result, Thread};
-use crate::execute::Simd;
+use crate::error::{Error, Place, Result, Thread};
+use crate::execute::{Fault, Simd};
 use crate::launch::LaunchConfig;
 use crate::memory::{GlobalView, MemoryError, OwnedMemory, Space};
-use crate::paths::{Paths, State};
+use crate::paths::State;
 use crate::program::{Hopper, Op, Program, Special};
 use crate::registers::{LANES, Registers};
 use crate::report::Report;
-use crate::shadow::CtaShadow;
+use crate::shadow::{LaunchRace, LaunchShadow, Mark};
 use crate::warp::{End, Warp};
 
 /// Bytes of local memory of a thread.
@@ -58,29 +58,45 @@ impl Grid<'_> {
         std::array::from_fn(|axis| first[axis] * dims[axis] + inside[axis])
     }
 
-    /// A block, or the blocks of a cluster, that have executed nothing yet.
-    pub(crate) fn start<'b>(&'b self, global: (GlobalView, CtaShadow<'b>), index: u64) -> Result<Running<'b>> {
+    /// The first block, or blocks of a cluster, that one thread of the CPU runs: [`Running::restart`] makes any other of it.
+    pub(crate) fn start<'b>(
+        &'b self,
+        global: GlobalView,
+        others: Option<&'b Mutex<LaunchShadow>>,
+        index: u64,
+    ) -> Result<Running<'b>> {
         let limit =
             |error: MemoryError| Error::Launch { kernel: self.program.name.clone(), problem: error.to_string() };
         let shape = self.shape();
         let shared = OwnedMemory::new(Space::Shared, shape.total_bytes(), shape.total_bytes()).map_err(limit)?;
-        let mut block = Block::new(self.program, self.params, global, shared, shape);
-        block.tally = self.tally.map(|_| Box::new(Tally::new(self.program)));
+        let block = Block::new(self.program, self.params, (global, others), shared, shape);
         let mut warps = Vec::new();
         for number in 0..shape.blocks * shape.warps {
-            let (place, warp) = (self.place(index, shape.rank_of(number)), number % shape.warps);
-            let registers = Registers::new(self.program, |which, lane| self.special(which, place, warp, lane as u32));
-            let left = self.threads - warp * LANES as u32;
-            let lanes = if left >= LANES as u32 { u32::MAX } else { (1 << left) - 1 };
             let mut local = Vec::new();
             if self.program.local_bytes > 0 {
                 let bytes = self.program.local_bytes;
                 let one = OwnedMemory::new(Space::Local, bytes, MAX_LOCAL_BYTES).map_err(limit)?;
                 local = vec![one; LANES];
             }
-            warps.push(Warp::new(number, registers, local, Paths::new(lanes)));
+            warps.push(Warp::new(number, Registers::new(self.program), local));
         }
-        Ok(Running { grid: self, index, block, warps, idle_rounds: 0 })
+        let mut running = Running { grid: self, index, block, warps, idle_rounds: 0 };
+        running.restart(index);
+        Ok(running)
+    }
+
+    /// The error of what a thread, by its numbers in a cluster, did somewhere.
+    fn fault(&self, cluster: u64, place: Place, (warp, lane): (u32, Option<u32>), problem: String) -> Error {
+        let shape = self.shape();
+        let block = self.place(cluster, shape.rank_of(warp));
+        let thread = Thread { block, warp: warp % shape.warps, lane };
+        Error::Fault { kernel: self.program.name.clone(), thread, place, problem }
+    }
+
+    /// The error of a race that a block has with one that came to its end before.
+    pub(crate) fn race(&self, cluster: u64, race: &LaunchRace) -> Error {
+        let (warp, lane) = race.later.thread;
+        self.fault(cluster, self.program.place_of_line(race.later.line), (warp, Some(lane)), race.to_string())
     }
 
     fn special(&self, which: Special, place: [u32; 3], warp: u32, lane: u32) -> u32 {
@@ -124,13 +140,38 @@ pub(crate) struct Running<'b> {
 }
 
 impl Running<'_> {
+    /// Makes it a block or cluster that has executed nothing yet.
+    pub(crate) fn restart(&mut self, index: u64) {
+        let (grid, shape) = (self.grid, self.block.shape);
+        self.index = index;
+        self.idle_rounds = 0;
+        self.block.restart(index);
+        self.block.tally = grid.tally.map(|_| Box::new(Tally::new(grid.program)));
+        for warp in &mut self.warps {
+            let (place, number) = (grid.place(index, shape.rank_of(warp.index)), warp.index % shape.warps);
+            warp.registers.restart(grid.program, |which, lane| grid.special(which, place, number, lane as u32));
+            let left = grid.threads - number * LANES as u32;
+            warp.restart(if left >= LANES as u32 { u32::MAX } else { (1 << left) - 1 });
+        }
+    }
+
     /// Runs it to its end.
-    pub(crate) fn finish(mut self) -> Result<Report> {
+    pub(crate) fn finish(&mut self) -> Result<Report> {
         loop {
             if let Some(report) = self.round()? {
                 return Ok(report);
             }
         }
+    }
+
+    /// Takes what it did to global memory since its last fence.
+    pub(crate) fn publish(&mut self) -> Vec<Mark> {
+        self.block.shadow.publish()
+    }
+
+    /// Its index in the grid.
+    pub(crate) fn index(&self) -> u64 {
+        self.index
     }
 
     /// Gives each warp a turn; the counts when all are done.
@@ -159,8 +200,12 @@ impl Running<'_> {
                 Ok(End::Polled) => polled = true,
                 Ok(End::Share) => moved = true,
                 Err((at, fault)) => {
-                    let thread = (warp.index, fault.lane);
-                    return Err(self.fault(at, thread, fault.problem));
+                    let Fault { lane, problem, elsewhere } = *fault;
+                    let own = warp.index;
+                    let Some((warp, line)) = elsewhere else {
+                        return Err(self.fault(at, (own, lane), problem));
+                    };
+                    return Err(self.grid.fault(self.index, program.place_of_line(line), (warp, lane), problem));
                 }
             }
         }
@@ -183,11 +228,8 @@ impl Running<'_> {
         Ok(None)
     }
 
-    fn fault(&self, at: u32, (warp, lane): (u32, Option<u32>), problem: String) -> Error {
-        let (program, shape) = (self.grid.program, self.block.shape);
-        let block = self.grid.place(self.index, shape.rank_of(warp));
-        let thread = Thread { block, warp: warp % shape.warps, lane };
-        Error::Fault { kernel: program.name.clone(), thread, place: program.place(at), problem }
+    fn fault(&self, at: u32, thread: (u32, Option<u32>), problem: String) -> Error {
+        self.grid.fault(self.index, self.grid.program.place(at), thread, problem)
     }
 
     /// What a path that can run does: where it polls an mbarrier or cannot get registers, what it waits for.

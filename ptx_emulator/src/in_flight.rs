@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use crate::execute::Fault;
 use crate::program::{IntOp, Op, Reg, W, Wgmma, WgmmaA};
-use crate::shadow::{Operation, SharedShadow, Threads};
+use crate::shadow::{CtaShadow, Operation, Threads};
 
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
@@ -27,6 +27,8 @@ struct Tag {
     /// The line of the PTX.
     line: u32,
     role: Role,
+    /// The register is not one of the instruction, but has the value of one.
+    moved: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,21 +59,37 @@ impl InFlight {
         }
     }
 
-    /// Refuses an instruction, other than a `wgmma`, that touches a register in use.
-    pub(crate) fn check(&mut self, op: &Op) -> Result<(), Box<Fault>> {
+    fn clear(&mut self, slot: W) {
+        self.tags[slot.0 as usize] = None;
+        self.tagged.retain(|&tagged| tagged != slot);
+    }
+
+    /// Refuses an instruction, other than a `wgmma`, that touches a register in use; `operands` are its registers, and
+    /// whether they are written.
+    pub(crate) fn check(&mut self, op: &Op, operands: &[(Reg, bool)]) -> Result<(), Box<Fault>> {
         if op.wgmma().is_some() {
             return Ok(());
         }
         if let Op::Int32 { op: IntOp::Mov, d, s } = *op
             && let Some(tag @ Tag { role: Role::Accumulator { .. }, .. }) = self.tag(s[0])
         {
-            self.set(d, tag);
+            // Back into the register itself changes nothing.
+            if self.tag(d).is_none_or(|there| there.moved) {
+                self.set(d, Tag { moved: true, ..tag });
+            }
             return Ok(());
         }
         let mut fault = None;
-        op.registers(&mut |register, writes| {
-            let (Reg::W(slot) | Reg::H(slot)) = register else { return };
-            let Some(tag) = self.tag(slot) else { return };
+        // A register that is read and written is read first.
+        let reads = operands.iter().filter(|operand| !operand.1);
+        for &(register, writes) in reads.chain(operands.iter().filter(|operand| operand.1)) {
+            let (Reg::W(slot) | Reg::H(slot)) = register else { continue };
+            let Some(tag) = self.tag(slot) else { continue };
+            if tag.moved && writes {
+                // Another name of the value, which is not needed any more.
+                self.clear(slot);
+                continue;
+            }
             fault = fault.take().or(match tag.role {
                 Role::Factor if !writes => None,
                 Role::Factor => Some(format!("overwrites a register that the wgmma in PTX line {} reads", tag.line)),
@@ -80,7 +98,7 @@ impl InFlight {
                     Some(format!("{what} an accumulator of the wgmma in PTX line {}", tag.line))
                 }
             });
-        });
+        }
         fault.map_or(Ok(()), |what| Err(Fault::warp(format!("it {what}, which no wgmma.wait_group waited for"))))
     }
 
@@ -97,7 +115,7 @@ impl InFlight {
                          waited for"
                     )));
                 }
-                _ => self.set(slot, Tag { group, line, role: accumulator }),
+                _ => self.set(slot, Tag { group, line, role: accumulator, moved: false }),
             }
         }
         let WgmmaA::Registers(a) = wgmma.a else { return Ok(()) };
@@ -108,14 +126,14 @@ impl InFlight {
                         "its factor is an accumulator of the wgmma in PTX line {line}, which no wgmma.wait_group waited for"
                     )));
                 }
-                _ => self.set(slot, Tag { group, line, role: Role::Factor }),
+                _ => self.set(slot, Tag { group, line, role: Role::Factor, moved: false }),
             }
         }
         Ok(())
     }
 
     /// The accesses of the open group to shared memory.
-    pub(crate) fn operation(&mut self, shadow: &mut SharedShadow) -> Operation {
+    pub(crate) fn operation(&mut self, shadow: &mut CtaShadow) -> Operation {
         match self.operations.back() {
             Some(&(group, operation)) if group == self.committed => operation,
             _ => {
@@ -131,7 +149,7 @@ impl InFlight {
     }
 
     /// Waits until at most `pending` groups are under way.
-    pub(crate) fn wait(&mut self, shadow: &mut SharedShadow, threads: Threads, pending: u32) {
+    pub(crate) fn wait(&mut self, shadow: &mut CtaShadow, threads: Threads, pending: u32) {
         let done = self.committed.saturating_sub(pending);
         while let Some(&(group, operation)) = self.operations.front()
             && group < done

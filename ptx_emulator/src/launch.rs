@@ -1,21 +1,20 @@
 //! Modules, devices and launches.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use layout::Arch;
-use rayon::prelude::*;
 
 use crate::counters::{Counters, Tally};
 use crate::error::{Error, Result};
 use crate::execute::Simd;
 use crate::front;
 use crate::grid::{Grid, MAX_LOCAL_BYTES, Running};
-use crate::memory::{GlobalMemory, GlobalView, MemoryError, OwnedMemory, Space};
+use crate::memory::{GlobalMemory, MemoryError, OwnedMemory, Space};
 use crate::program::Program;
 use crate::report::Report;
-use crate::shadow::LaunchShadow;
+use crate::shadow::{LaunchShadow, Mark};
 
 /// Threads of a block (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
 const MAX_THREADS: u64 = 1024;
@@ -68,7 +67,7 @@ pub struct KernelFacts {
 #[derive(Debug)]
 pub struct Device {
     arch: Arch,
-    instruction_limit: u64,
+    instruction_limit: AtomicU64,
     memory: GlobalMemory,
 }
 
@@ -76,14 +75,20 @@ impl Device {
     /// A card of this architecture with 80 GiB of memory, of which only what is written takes space on the host.
     #[must_use]
     pub fn new(arch: Arch) -> Device {
-        Device { arch, instruction_limit: u64::MAX, memory: GlobalMemory::new() }
+        Device { arch, instruction_limit: AtomicU64::new(u64::MAX), memory: GlobalMemory::new() }
     }
 
     /// The same card, on which a launch fails when one of its blocks has executed this many instructions, counted once for
     /// a warp: a loop without an end is then an error, checked at the end of each warp's turn.
     #[must_use]
     pub fn with_instruction_limit(self, instructions: u64) -> Device {
-        Device { instruction_limit: instructions, ..self }
+        self.set_instruction_limit(instructions);
+        self
+    }
+
+    /// [`with_instruction_limit`](Self::with_instruction_limit) for the launches from now on.
+    pub fn set_instruction_limit(&self, instructions: u64) {
+        self.instruction_limit.store(instructions, Ordering::Relaxed);
     }
 
     /// Its architecture.
@@ -193,7 +198,7 @@ impl Module {
         Launch::new(program, device, config, params)?.run(None)
     }
 
-    /// [`launch`](Self::launch), with counts of what each instruction did. It takes some tenths longer.
+    /// [`launch`](Self::launch), with counts of what each instruction did.
     ///
     /// # Errors
     /// Those of [`launch`](Self::launch).
@@ -274,7 +279,7 @@ impl<'a> Launch<'a> {
             params: OwnedMemory::of(Space::Param, &bytes),
             memory: &device.memory,
             shared_bytes: shared_bytes as u32,
-            instruction_limit: device.instruction_limit,
+            instruction_limit: device.instruction_limit.load(Ordering::Relaxed),
             simd: Simd::detect(),
         })
     }
@@ -289,52 +294,115 @@ impl<'a> Launch<'a> {
         }
         // The blocks of a cluster run as one.
         let blocks = blocks / product(config.cluster);
-        let shadow = LaunchShadow::new(blocks as u32);
-        let first_failure = AtomicU64::new(u64::MAX);
         let grid = Grid { program, config, threads, params, shared_bytes, instruction_limit, simd, tally };
-        let start = |global: &mut GlobalView, index: u64| grid.start((global.clone(), shadow.cta(index as u32)), index);
-        if program.ordered {
-            return interleaved(blocks, |index| start(&mut memory.view(), index));
-        }
-        let one = |global: &mut GlobalView, index: u64| {
-            if index > first_failure.load(Ordering::Relaxed) {
-                return (Report::default(), None);
+        if program.ordered { interleaved(&grid, memory, blocks) } else { parallel(&grid, memory, blocks) }
+    }
+}
+
+/// Runs blocks that do not talk to each other, each on one core of the CPU, and looks for races between them in the order
+/// of the grid.
+fn parallel(grid: &Grid<'_>, memory: &GlobalMemory, blocks: u64) -> Result<Report> {
+    let (next, ended) = (AtomicU64::new(0), Mutex::new(Ended::new()));
+    let work = || {
+        let mut running: Option<Running<'_>> = None;
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= blocks {
+                return;
             }
-            match start(global, index).and_then(Running::finish) {
-                Ok(report) => (report, None),
-                Err(error) => {
-                    first_failure.fetch_min(index, Ordering::Relaxed);
-                    (Report::default(), Some((index, error)))
+            let started = match &mut running {
+                Some(running) => {
+                    running.restart(index);
+                    Ok(running)
                 }
-            }
-        };
-        type Outcome = (Report, Option<(u64, Error)>);
-        let merge = |(mut report, error): Outcome, (more, other): Outcome| {
-            report.merge(&more);
-            let first = match (error, other) {
-                (Some(a), Some(b)) => Some(if a.0 <= b.0 { a } else { b }),
-                (a, b) => a.or(b),
+                // A view is for one thread at a time.
+                none => grid.start(memory.view(), None, index).map(|started| none.insert(started)),
             };
-            (report, first)
-        };
-        let empty = || (Report::default(), None);
-        // A view is for one thread at a time.
-        let (report, error) = (0..blocks).into_par_iter().map_init(|| memory.view(), one).reduce(empty, merge);
-        error.map_or(Ok(report), |(_, error)| Err(error))
+            let outcome = started.and_then(|running| {
+                let report = running.finish()?;
+                // A single block races with no other.
+                Ok((report, if blocks > 1 { running.publish() } else { Vec::new() }))
+            });
+            if outcome.is_err() {
+                // Blocks behind it need not begin.
+                next.fetch_max(blocks, Ordering::Relaxed);
+            }
+            ended.lock().unwrap_or_else(PoisonError::into_inner).add(grid, index, outcome);
+        }
+    };
+    let others = blocks.min(rayon::current_num_threads() as u64) - 1;
+    rayon::in_place_scope(|scope| {
+        for _ in 0..others {
+            scope.spawn(|_| work());
+        }
+        work();
+    });
+    let Ended { report, failure, .. } = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
+    failure.map_or(Ok(report), Err)
+}
+
+/// The blocks that came to their end.
+struct Ended {
+    /// The first block that did not, or whose predecessors did not.
+    next: u64,
+    /// Those behind it.
+    waiting: BTreeMap<u64, Outcome>,
+    shadow: LaunchShadow,
+    report: Report,
+    /// That of the first block of the grid that has one.
+    failure: Option<Error>,
+}
+
+/// The counts of a block, and what it did to global memory.
+type Outcome = Result<(Report, Vec<Mark>)>;
+
+impl Ended {
+    fn new() -> Ended {
+        let (shadow, report) = (LaunchShadow::new(), Report::default());
+        Ended { next: 0, waiting: BTreeMap::new(), shadow, report, failure: None }
+    }
+
+    fn add(&mut self, grid: &Grid<'_>, index: u64, outcome: Outcome) {
+        self.waiting.insert(index, outcome);
+        while self.failure.is_none()
+            && let Some(outcome) = self.waiting.remove(&self.next)
+        {
+            let index = self.next;
+            self.next += 1;
+            let merged = outcome.and_then(|(report, marks)| {
+                self.report.merge(&report);
+                self.shadow.end(index as u32, &marks).map_err(|race| grid.race(index, &race))
+            });
+            self.failure = merged.err();
+        }
     }
 }
 
 /// Runs blocks that talk to each other: in turns, as many at a time as a card would, always in the same order.
-fn interleaved<'b>(blocks: u64, start: impl Fn(u64) -> Result<Running<'b>>) -> Result<Report> {
+fn interleaved(grid: &Grid<'_>, memory: &GlobalMemory, blocks: u64) -> Result<Report> {
+    let shadow = Mutex::new(LaunchShadow::new());
     let (mut report, mut under_way, mut next) = (Report::default(), VecDeque::new(), 0);
+    let mut ended: Option<Running<'_>> = None;
     loop {
         while next < blocks && under_way.len() < RESIDENT_BLOCKS {
-            under_way.push_back(start(next)?);
+            under_way.push_back(match ended.take() {
+                Some(mut running) => {
+                    running.restart(next);
+                    running
+                }
+                None => grid.start(memory.view(), Some(&shadow), next)?,
+            });
             next += 1;
         }
         let Some(mut running) = under_way.pop_front() else { return Ok(report) };
         match running.round()? {
-            Some(counts) => report.merge(&counts),
+            Some(counts) => {
+                report.merge(&counts);
+                let (index, marks) = (running.index(), running.publish());
+                let mut shadow = shadow.lock().unwrap_or_else(PoisonError::into_inner);
+                shadow.end(index as u32, &marks).map_err(|race| grid.race(index, &race))?;
+                ended = Some(running);
+            }
             None => under_way.push_back(running),
         }
     }

@@ -65,6 +65,7 @@
 //!
 //! An error says which kernel, block, warp and lane, which line of the PTX and of the Rust code it comes from.
 
+mod allocate;
 mod block;
 mod cluster;
 mod control;
@@ -78,6 +79,7 @@ mod front;
 mod grid;
 mod in_flight;
 mod launch;
+mod operands;
 mod operation;
 mod paths;
 mod program;

@@ -1,7 +1,6 @@
 //! The typed instructions and their operands.
 
 mod hopper;
-mod registers;
 
 pub(crate) use crate::conversion::{Cvt, Round, Type};
 pub(crate) use hopper::{Bulk, Direction, GlobalSide, Hopper, Wgmma, WgmmaA};

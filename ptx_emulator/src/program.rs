@@ -67,6 +67,10 @@ pub(crate) struct Program {
     pub(crate) constants: Vec<(W, u32)>,
     pub(crate) wide_constants: Vec<(D, u64)>,
     pub(crate) specials: Vec<(W, Special)>,
+    /// The registers of each instruction, and whether it writes them, where `wgmma` is among the instructions.
+    pub(crate) operands: Vec<Box<[(Reg, bool)]>>,
+    /// The registers that may be read before they are written.
+    pub(crate) unwritten: Vec<Reg>,
     pub(crate) params: Vec<Param>,
     pub(crate) param_bytes: u32,
     /// Static shared memory, where the dynamic begins.
@@ -79,6 +83,8 @@ pub(crate) struct Program {
     pub(crate) cluster: Option<[u32; 3]>,
     /// Whether its blocks talk through global memory, so that their order shows in the results.
     pub(crate) ordered: bool,
+    /// Whether its threads can tell each other something through memory, so that fences order them.
+    pub(crate) signals: bool,
     pub(crate) files: Arc<Vec<(u32, Arc<str>)>>,
 }
 
@@ -87,6 +93,12 @@ impl Program {
     pub(crate) fn place(&self, at: u32) -> Place {
         let Some(instruction) = self.code.get(at as usize) else { return Place { line: 0, rust: None } };
         place(&self.files, instruction.line, instruction.rust)
+    }
+
+    /// Where the first instruction of a line stands.
+    pub(crate) fn place_of_line(&self, line: u32) -> Place {
+        let at = self.code.iter().position(|instruction| instruction.line == line);
+        at.map_or(Place { line, rust: None }, |at| self.place(at as u32))
     }
 }
 

@@ -30,8 +30,8 @@ pub(crate) struct Registers {
 }
 
 impl Registers {
-    /// All zero but for the constants, and the special registers, whose values `special` gives.
-    pub(crate) fn new(program: &Program, special: impl Fn(Special, usize) -> u32) -> Registers {
+    /// All zero but for the constants; [`restart`](Self::restart) gives the special registers their values.
+    pub(crate) fn new(program: &Program) -> Registers {
         let mut registers = Registers {
             words: vec![[0; LANES]; program.words as usize],
             doubles: vec![[0; LANES]; program.doubles as usize],
@@ -43,10 +43,18 @@ impl Registers {
         for &(slot, value) in &program.wide_constants {
             registers.doubles[slot.0 as usize] = [value; LANES];
         }
-        for &(slot, which) in &program.specials {
-            registers.words[slot.0 as usize] = std::array::from_fn(|lane| special(which, lane));
-        }
         registers
+    }
+
+    /// As a new warp finds them: zero where it may read what it did not write, and the special registers, whose values
+    /// `special` gives.
+    pub(crate) fn restart(&mut self, program: &Program, special: impl Fn(Special, usize) -> u32) {
+        for &slot in &program.unwritten {
+            self.set_wide(slot, &[0; LANES], u32::MAX);
+        }
+        for &(slot, which) in &program.specials {
+            self.words[slot.0 as usize] = std::array::from_fn(|lane| special(which, lane));
+        }
     }
 
     #[inline(always)]

@@ -5,14 +5,15 @@
 //!
 //! # Precision
 //!
-//! Every product of two f16, bf16, tf32 or FP8 numbers is exact in f64. The accumulator and the k products of an
-//! instruction are added in f64, the accumulator first and then k upwards, and the sum is rounded once to f32, to nearest
-//! even. So a sum is exact wherever f64 holds it, and differs from a card's, which truncates inside of the sum, by at
-//! most the error of the card. A NaN result is 0x7fffffff.
+//! That of Hopper, bit by bit: [`sum`] says how an instruction adds its products and the accumulator. Hopper has no `mma`
+//! of FP8: its compiler makes two products of f16 of it, of the lower and the upper halves of the registers, whose sum is
+//! added to the accumulator to nearest. A NaN result is 0x7fffffff.
 
 use layout::fragment::{self, WmmaShape};
 
-use crate::float::{self, NAN};
+use crate::float;
+
+pub mod sum;
 
 pub mod wgmma;
 
@@ -121,19 +122,23 @@ fn registers<const ROWS: usize, const COLUMNS: usize, const N: usize>(
     matrix: &[[f32; COLUMNS]; ROWS],
     place: impl Fn(u32, u32) -> (u32, u32),
 ) -> [Accumulator; N] {
-    std::array::from_fn(|register| {
-        std::array::from_fn(|lane| {
-            let (row, column) = place(lane as u32, register as u32);
-            matrix[row as usize][column as usize]
-        })
+    registers_by(|lane, register| {
+        let (row, column) = place(lane, register);
+        matrix[row as usize][column as usize]
     })
+}
+
+/// The accumulator of these values by lane and register.
+fn registers_by<const N: usize>(value: impl Fn(u32, u32) -> f32) -> [Accumulator; N] {
+    std::array::from_fn(|register| std::array::from_fn(|lane| value(lane as u32, register as u32)))
 }
 
 /// `mma.sync.aligned.m16n8k16.row.col.f32.{f16.f16, bf16.bf16}.f32`: `a` times `b` plus `c`.
 pub fn mma_m16n8k16(half: Half, a: &[Register; 4], b: &[Register; 2], c: &[Accumulator; 4]) -> [Accumulator; 4] {
     let a: [[f32; 16]; 16] = halves(half, a, fragment::mma_m16n8k16_a);
     let b: [[f32; 8]; 16] = halves(half, b, fragment::mma_m16n8k16_b);
-    multiply(&a, &b, c)
+    let lowest = if half == Half::F16 { sum::LOWEST_OF_F16 } else { sum::LOWEST };
+    multiply(&a, &b, c, lowest)
 }
 
 /// `mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32`: `a` times `b` plus `c`.
@@ -145,7 +150,7 @@ pub fn mma_m16n8k8_tf32(a: &[Register; 4], b: &[Register; 2], c: &[Accumulator; 
     let b: [Accumulator; 2] = b.each_ref().map(|lanes| lanes.each_ref().map(numbers));
     let a: [[f32; 8]; 16] = accumulators(&a, fragment::mma_m16n8k8_a);
     let b: [[f32; 8]; 8] = accumulators(&b, fragment::mma_m16n8k8_b);
-    multiply(&a, &b, c)
+    multiply(&a, &b, c, sum::LOWEST)
 }
 
 /// `mma.sync.aligned.m16n8k32.row.col.f32.{e4m3, e5m2}.{e4m3, e5m2}.f32`: `a` times `b` plus `c`.
@@ -156,7 +161,19 @@ pub fn mma_m16n8k32(
 ) -> [Accumulator; 4] {
     let a: [[f32; 32]; 16] = quarters(a_type, a, fragment::mma_m16n8k32_a);
     let b: [[f32; 8]; 32] = quarters(b_type, b, fragment::mma_m16n8k32_b);
-    multiply(&a, &b, c)
+    let mut d = [[0.0; 8]; 16];
+    // The lower half of each register, then the upper one.
+    for half in [0, 2] {
+        let k = |k: usize| k / 2 * 4 + half + k % 2;
+        let a: [[f32; 16]; 16] = std::array::from_fn(|row| std::array::from_fn(|at| a[row][k(at)]));
+        let b: [[f32; 8]; 16] = std::array::from_fn(|at| b[k(at)]);
+        sum::multiply(&a, &b, &mut d, sum::LOWEST_OF_F16);
+    }
+    let c: [[f32; 8]; 16] = accumulators(c, fragment::mma_m16n8k16_c);
+    for (d, c) in d.as_flattened_mut().iter_mut().zip(c.as_flattened()) {
+        *d = float::canonical(*d + c);
+    }
+    registers(&d, fragment::mma_m16n8k16_c)
 }
 
 /// The matrix of a fragment whose registers hold four 8-bit numbers each.
@@ -178,20 +195,16 @@ fn quarters<const ROWS: usize, const COLUMNS: usize, const N: usize>(
     matrix
 }
 
-/// What every `mma` does once its factors are matrices, in the precision that the module describes.
-fn multiply<const K: usize>(a: &[[f32; K]; 16], b: &[[f32; 8]; K], c: &[Accumulator; 4]) -> [Accumulator; 4] {
-    let b = b.map(|b| b.map(f64::from));
-    let mut c: [[f32; 8]; 16] = accumulators(c, fragment::mma_m16n8k16_c);
-    for (a, c) in a.iter().zip(&mut c) {
-        let mut sums = c.map(f64::from);
-        for (&a, b) in a.iter().zip(&b) {
-            for (sum, &b) in sums.iter_mut().zip(b) {
-                *sum += f64::from(a) * b;
-            }
-        }
-        *c = sums.map(|sum| if sum.is_nan() { NAN } else { sum as f32 });
-    }
-    registers(&c, fragment::mma_m16n8k16_c)
+/// What every `mma` does once its factors are matrices.
+fn multiply<const K: usize>(
+    a: &[[f32; K]; 16],
+    b: &[[f32; 8]; K],
+    c: &[Accumulator; 4],
+    lowest: i32,
+) -> [Accumulator; 4] {
+    let mut d: [[f32; 8]; 16] = accumulators(c, fragment::mma_m16n8k16_c);
+    sum::multiply(a, b, &mut d, lowest);
+    registers(&d, fragment::mma_m16n8k16_c)
 }
 
 /// `wmma.mma.sync.aligned` with f32 accumulators: `a` times `b` plus `c`.
@@ -235,13 +248,12 @@ pub enum Major {
 }
 
 impl Major {
-    /// The distance of an element from the first one, in elements.
-    fn offset(self, (row, column): (u32, u32), stride: u32) -> u64 {
-        let (line, place) = match self {
-            Major::Row => (row, column),
-            Major::Column => (column, row),
-        };
-        u64::from(line) * u64::from(stride) + u64::from(place)
+    /// The line of an element, and its place in it.
+    fn place(self, (row, column): (u32, u32)) -> (usize, usize) {
+        match self {
+            Major::Row => (row as usize, column as usize),
+            Major::Column => (column as usize, row as usize),
+        }
     }
 }
 
@@ -254,30 +266,36 @@ pub enum Factor {
     B,
 }
 
-/// `wmma.load.a` and `wmma.load.b`: `read` gets (lane, distance from the first element in elements) and returns the
-/// 16 bits there.
+/// The most elements of a row or column of a `wmma` matrix.
+pub const LINE: usize = 32;
+
+/// `wmma.load.a` and `wmma.load.b`: `read` gets the number of a row, or of a column where that is the major, and returns
+/// its elements, which are neighbours in memory.
 ///
 /// All eight registers are given; those above the ones that hold different elements repeat them.
 pub fn wmma_load_factor<E>(
     factor: Factor,
     shape: WmmaShape,
     major: Major,
-    stride: u32,
-    mut read: impl FnMut(usize, u64) -> Result<u16, E>,
+    mut read: impl FnMut(usize) -> Result<[u16; LINE], E>,
 ) -> Result<[Register; 8], E> {
-    let distinct = match factor {
-        Factor::A => shape.a_registers(),
-        Factor::B => shape.b_registers(),
+    let (size, distinct) = match factor {
+        Factor::A => ((shape.m(), shape.k()), shape.a_registers()),
+        Factor::B => ((shape.k(), shape.n()), shape.b_registers()),
     };
+    let mut lines = [[0; LINE]; LINE];
+    for (number, line) in lines.iter_mut().enumerate().take(major.place(size).0) {
+        *line = read(number)?;
+    }
     let mut registers = [[0; LANES]; 8];
     for (register, lanes) in (0..distinct).zip(&mut registers) {
         for (lane, word) in lanes.iter_mut().enumerate() {
             for side in 0..2 {
-                let place = match factor {
+                let (line, place) = major.place(match factor {
                     Factor::A => shape.a(lane as u32, register, side),
                     Factor::B => shape.b(lane as u32, register, side),
-                };
-                *word |= u32::from(read(lane, major.offset(place, stride))?) << (16 * side);
+                });
+                *word |= u32::from(lines[line][place]) << (16 * side);
             }
         }
     }
@@ -287,36 +305,38 @@ pub fn wmma_load_factor<E>(
     Ok(registers)
 }
 
-/// `wmma.load.c` in f32: `read` gets (lane, distance from the first element in elements).
+/// `wmma.load.c` in f32: `read` as in [`wmma_load_factor`].
 pub fn wmma_load_accumulator<E>(
     shape: WmmaShape,
     major: Major,
-    stride: u32,
-    mut read: impl FnMut(usize, u64) -> Result<f32, E>,
+    mut read: impl FnMut(usize) -> Result<[f32; LINE], E>,
 ) -> Result<[Accumulator; 8], E> {
-    let mut registers = [[0.0; LANES]; 8];
-    for (register, lanes) in registers.iter_mut().enumerate() {
-        for (lane, value) in lanes.iter_mut().enumerate() {
-            *value = read(lane, major.offset(shape.c(lane as u32, register as u32), stride))?;
-        }
+    let mut lines = [[0.0; LINE]; LINE];
+    for (number, line) in lines.iter_mut().enumerate().take(major.place((shape.m(), shape.n())).0) {
+        *line = read(number)?;
     }
-    Ok(registers)
+    Ok(registers_by(|lane, register| {
+        let (line, place) = major.place(shape.c(lane, register));
+        lines[line][place]
+    }))
 }
 
-/// `wmma.store.d` in f32: `write` gets (lane, distance from the first element in elements, value).
+/// `wmma.store.d` in f32: `write` gets the number of a row, or of a column where that is the major, and its elements.
 pub fn wmma_store<E>(
     shape: WmmaShape,
     major: Major,
-    stride: u32,
     d: &[Accumulator; 8],
-    mut write: impl FnMut(usize, u64, f32) -> Result<(), E>,
+    mut write: impl FnMut(usize, &[f32]) -> Result<(), E>,
 ) -> Result<(), E> {
+    let mut lines = [[0.0; LINE]; LINE];
     for (register, lanes) in d.iter().enumerate() {
         for (lane, &value) in lanes.iter().enumerate() {
-            write(lane, major.offset(shape.c(lane as u32, register as u32), stride), value)?;
+            let (line, place) = major.place(shape.c(lane as u32, register as u32));
+            lines[line][place] = value;
         }
     }
-    Ok(())
+    let (count, length) = major.place((shape.m(), shape.n()));
+    lines[..count].iter().enumerate().try_for_each(|(number, line)| write(number, &line[..length]))
 }
 
 /// `ldmatrix.sync.aligned.m8n8.x{1, 2, 4}{.trans}.shared.b16`: `rows` are the addresses that the lanes give; `read` gets
@@ -463,25 +483,30 @@ mod tests {
 
     fn assert_wmma<const M: usize, const N: usize>(shape: WmmaShape, major: Major, half: Half, format: Format) {
         let (a, b, c) = (matrix::<M, 16>(0), matrix::<16, N>(1), matrix::<M, N>(2));
-        let stride = 40;
-        let at = |offset: u64| {
-            let (line, place) = ((offset / 40) as usize, (offset % 40) as usize);
-            if major == Major::Row { (line, place) } else { (place, line) }
-        };
-        let bits = |value: f32| Ok::<u16, ()>(format.encode(value.into(), Conversion::NEAREST) as u16);
-        let read_a = |_: usize, offset: u64| bits(a[at(offset).0][at(offset).1]);
-        let read_b = |_: usize, offset: u64| bits(b[at(offset).0][at(offset).1]);
-        let a_registers = wmma_load_factor(Factor::A, shape, major, stride, read_a).unwrap();
-        let b_registers = wmma_load_factor(Factor::B, shape, major, stride, read_b).unwrap();
+        let at = |line: usize, place: usize| if major == Major::Row { (line, place) } else { (place, line) };
+        let bits = |value: f32| format.encode(value.into(), Conversion::NEAREST) as u16;
+        fn element<T: Copy, const R: usize, const C: usize>(matrix: &[[T; C]; R], at: (usize, usize)) -> Option<T> {
+            matrix.get(at.0).and_then(|row| row.get(at.1)).copied()
+        }
+        let read_a =
+            |line: usize| Ok::<_, ()>(std::array::from_fn(|place| element(&a, at(line, place)).map_or(0, bits)));
+        let read_b =
+            |line: usize| Ok::<_, ()>(std::array::from_fn(|place| element(&b, at(line, place)).map_or(0, bits)));
+        let a_registers = wmma_load_factor(Factor::A, shape, major, read_a).unwrap();
+        let b_registers = wmma_load_factor(Factor::B, shape, major, read_b).unwrap();
         let distinct = shape.a_registers() as usize;
         assert!((distinct..8).all(|register| a_registers[register] == a_registers[register - distinct]));
 
-        let read_c = |_: usize, offset: u64| Ok::<f32, ()>(c[at(offset).0][at(offset).1]);
-        let c_registers = wmma_load_accumulator(shape, major, stride, read_c).unwrap();
+        let read_c =
+            |line: usize| Ok::<_, ()>(std::array::from_fn(|place| element(&c, at(line, place)).unwrap_or(0.0)));
+        let c_registers = wmma_load_accumulator(shape, major, read_c).unwrap();
         let d_registers = wmma(shape, half, &a_registers, &b_registers, &c_registers);
         let mut d = [[f32::NAN; N]; M];
-        wmma_store(shape, major, stride, &d_registers, |_, offset, value| {
-            d[at(offset).0][at(offset).1] = value;
+        wmma_store(shape, major, &d_registers, |line, values| {
+            for (place, &value) in values.iter().enumerate() {
+                let (row, column) = at(line, place);
+                d[row][column] = value;
+            }
             Ok::<(), ()>(())
         })
         .unwrap();
@@ -500,12 +525,21 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_rounded_once() {
-        // 2^24 and sixteen times 0.5: each addition alone would be lost in f32.
+    fn sums_keep_25_bits_below_the_largest_term_and_are_cut_off() {
         let a = [[0x3c00_3c00; LANES]; 4];
-        let b = [[0x3800_3800; LANES]; 2];
-        let c = [[16_777_216.0; LANES]; 4];
-        assert_eq!(mma_m16n8k16(Half::F16, &a, &b, &c), [[16_777_224.0; LANES]; 4]);
+        let sum = |b: u32, c: f32| mma_m16n8k16(Half::F16, &a, &[[b; LANES]; 2], &[[c; LANES]; 4])[0][0];
+        // 2^24 and sixteen times 0.5: each addition alone would be lost in f32.
+        assert_eq!(sum(0x3800_3800, 16_777_216.0), 16_777_224.0);
+        // Sixteen times 1 + 2^-10 beside 2^25, whose last bit kept is 2^0.
+        assert_eq!(sum(0x3c01_3c01, 33_554_432.0), 33_554_448.0);
+        assert_eq!(sum(0x3bff_3bff, 33_554_432.0), 33_554_432.0, "each is below 1");
+        // 2^24 + 3.5 has no f32; it is cut off, towards zero.
+        let b = [std::array::from_fn(|lane| if lane % 4 == 0 { 0x3e00 } else { 0 }), [0; LANES]];
+        for sign in [1.0, -1.0] {
+            let a = [[if sign > 0.0 { 0x3c00 } else { 0xbc00 }; LANES]; 4];
+            let d = mma_m16n8k16(Half::F16, &a, &b, &[[sign * 16_777_218.0; LANES]; 4]);
+            assert_eq!(d[0][0], sign * 16_777_218.0);
+        }
     }
 
     #[test]

@@ -45,9 +45,19 @@ pub(crate) enum End {
 pub(crate) type Failure = (u32, Box<Fault>);
 
 impl Warp {
-    pub(crate) fn new(index: u32, registers: Registers, local: Vec<OwnedMemory>, paths: Paths) -> Warp {
+    pub(crate) fn new(index: u32, registers: Registers, local: Vec<OwnedMemory>) -> Warp {
         let (copies, in_flight) = (LaneCopies::default(), InFlight::default());
-        Warp { index, registers, local, copies, in_flight, paths, done: false, polled: None }
+        Warp { index, registers, local, copies, in_flight, paths: Paths::new(0), done: false, polled: None }
+    }
+
+    /// Makes it one that has executed nothing yet, but for its registers.
+    pub(crate) fn restart(&mut self, lanes: u32) {
+        self.local.iter_mut().for_each(OwnedMemory::clear);
+        self.copies.restart();
+        self.in_flight = InFlight::default();
+        self.paths = Paths::new(lanes);
+        self.done = false;
+        self.polled = None;
     }
 
     pub(crate) fn run(&mut self, block: &mut Block<'_>, simd: Simd) -> Result<End, Failure> {
@@ -99,7 +109,8 @@ impl Warp {
             let mask = instruction.guard.map_or(lanes, |guard| lanes & self.registers.test(guard));
             block.report.add(instruction.op.class());
             if !self.in_flight.is_idle() && mask != 0 {
-                self.in_flight.check(&instruction.op).map_err(|fault| (at, fault))?;
+                let operands = &block.program.operands[at as usize];
+                self.in_flight.check(&instruction.op, operands).map_err(|fault| (at, fault))?;
             }
             if let Some(tally) = &mut block.tally {
                 tally.executed(at, mask);
@@ -245,7 +256,7 @@ impl Warp {
             return Ok(true);
         }
         if !self.in_flight.is_idle() {
-            self.in_flight.check(&instruction.op).map_err(|fault| (at, fault))?;
+            self.in_flight.check(&instruction.op, &program.operands[at as usize]).map_err(|fault| (at, fault))?;
         }
         let then = self.execute(block, at, together).map_err(|fault| (at, fault))?;
         if then == Then::Again {
@@ -361,10 +372,7 @@ impl Warp {
                     t.block.shadow.proxy_fence(Threads { warp: t.warp, lanes: mask });
                     execute::mbarrier::publish(t);
                 }
-                t.block.global.fence();
-                if device {
-                    t.block.grid.fence();
-                }
+                t.block.fence(Threads { warp: t.warp, lanes: mask }, device)?;
             }
             // `arithmetic` and `run_path` have done all others.
             ref other => return Err(Fault::warp(format!("{other:?} is not executed here"))),

@@ -24,7 +24,7 @@ impl Random {
 }
 
 /// Kernels of one parameter with a bit of everything.
-const SNIPPETS: [&str; 4] = [
+const SNIPPETS: [&str; 5] = [
     ".version 8.0\n.target sm_90a\n.address_size 64\n.extern .shared .align 16 .b8 dynamic[];
 .visible .entry k(.param .u64 out)\n.maxntid 64\n{
 .reg .pred %p<4>;\n.reg .b16 %h<4>;\n.reg .b32 %r<16>;\n.reg .b64 %rd<8>;
@@ -56,10 +56,22 @@ ld.param.b64 %rd1, [out];\natom.global.cas.b32 %r7, [%rd1], %r6, %r5;\ncvt.u64.u
 .reg .pred %p1;\n.reg .b32 %r<4>;\n.loc 1 2 3, function_name $L__info, inlined_at 1 4 5\nmov.u32 %r1, all;\n.pragma \"nounroll\";
 elect.sync %r2|%p1, -1;\n@%p1 st.shared.v2.b16 [%r1+4], {1, 2};\nbar.warp.sync -1;\nredux.sync.add.s32 %r3, %r1, -1;
 match.any.sync.b32 %r2, %r3, -1;\nactivemask.b32 %r2;\nfence.acq_rel.gpu;\nbar.arrive 1, 64;\ntrap;\n}\n.section .debug { .b8 1 }\n",
+    ".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k(.param .u64 out)\n{
+.shared .align 1024 .b8 tile[2048];\n.shared .align 8 .b8 barrier[8];
+.reg .pred %p<4>;\n.reg .b32 %r<16>;\n.reg .b64 %rd<8>;
+ld.param.b64 %rd1, [out];\nmov.u32 %r1, %tid.x;\nmov.u32 %r2, tile;\nmov.u32 %r3, barrier;\nsetp.eq.u32 %p1, %r1, 0;
+@%p1 mbarrier.init.shared::cta.b64 [%r3], 1;\nfence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;\nbar.sync 0;
+@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 256;
+@%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd1], 256, [%r3];
+WAIT:\nmbarrier.try_wait.parity.shared::cta.b64 %p2, [%r3], 0;\n@!%p2 bra WAIT;
+mapa.shared::cluster.u32 %r4, %r2, 0;\nld.shared::cluster.b32 %r5, [%r4];\nbarrier.cluster.arrive.release.aligned;
+barrier.cluster.wait.acquire.aligned;\nfence.proxy.async.shared::cta;\nbar.sync 0;
+@%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r2], 128;\n@%p1 cp.async.bulk.commit_group;
+@%p1 cp.async.bulk.wait_group 0;\nmov.u32 %r6, %cluster_ctarank;\nret;\n}\n",
 ];
 
 /// What stands in numbers and names in place of others.
-const TOKENS: [&str; 40] = [
+const TOKENS: [&str; 42] = [
     "0",
     "1",
     "-1",
@@ -100,6 +112,8 @@ const TOKENS: [&str; 40] = [
     ";",
     "%tid.x",
     "%clock64",
+    "[%r3]",
+    "[%r2]",
 ];
 
 /// Where words begin and end.
@@ -180,7 +194,7 @@ fn damaged_snippets_are_modules_that_run_or_errors() {
     let mut ran = 0;
     for snippet in SNIPPETS {
         assert!(parse(snippet).is_some(), "{:?}\n{snippet}", Module::parse(snippet));
-        for _ in 0..3000 {
+        for _ in 0..2500 {
             let text = mutated(snippet, &mut random);
             let Some(module) = parse(&text) else { continue };
             let device = Device::new(Arch::Sm90a).with_instruction_limit(1 << 12);

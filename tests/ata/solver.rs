@@ -5,6 +5,7 @@ use ferrotile::{
     SymmetricBlockMatrix, TensorMut, TensorRef, reference,
 };
 use layout::ata::BLOCK;
+use layout::cg::{CgStage, GROUP, of_stage};
 use libtest_mimic::Failed;
 use ndarray::{Array3, Axis, s};
 use rand::RngExt;
@@ -17,6 +18,7 @@ use crate::case::{Outcome, Place, Sizes, limits, matrix, normal, vectors};
 /// Lists the trials.
 pub(crate) fn list(trials: &mut Trials) {
     trials.each("solver/agrees_with_the_method_in_f64", agrees);
+    trials.each("solver/more_elements_than_threads_hold", large);
     trials.each("solver/every_system_stops_by_itself", stopping);
     trials.each("solver/a_matrix_that_is_not_positive_definite_is_named", indefinite);
     trials.each("solver/nan_and_infinity_are_named", not_finite);
@@ -106,6 +108,30 @@ fn agrees(gpu: &Gpu, precision: Precision) -> Outcome {
             let near = f64::from(system.iterations.abs_diff(expected)) <= 1.0 + 0.05 * f64::from(expected);
             ensure(near, || format!("{}: {expected} iterations in f64", system_text()))?;
         }
+    }
+    Ok(())
+}
+
+/// Rows of several rounds of a block's threads, the last one in part, with ends of every kind.
+fn large(gpu: &Gpu, precision: Precision) -> Outcome {
+    let mut random = random(49);
+    let stream = gpu.new_stream()?;
+    let at_once = of_stage(CgStage::Step).threads() as usize * GROUP;
+    for n in [at_once + 1, 2 * at_once + 6] {
+        let data = Array3::from_shape_fn((1, 2, n), |(_, diagonal, j)| [3.0 + (j % 3) as f32, -1.0][diagonal]);
+        let host = SymmetricBlockMatrix::from_diagonals(n, &[0, 1], data.view())?;
+        let matrix = host.upload_blocking(stream.as_ref(), precision)?;
+        let b = Array3::from_shape_simple_fn((1, 1, n), || normal(&mut random));
+        let options = CgOptions { tolerance: 1e-2, ..CgOptions::default() };
+        let (x, report) = solve(gpu, &stream, &matrix, &b, None, &options)??;
+        let wide = b.mapv(f64::from);
+        let product = reference::ata_blocks(host.blocks().mapv(f64::from).view(), x.mapv(f64::from).view());
+        let (system, residual, of_b) = (report.systems[[0, 0]], norm(&(&wide - &product)), norm(&wide));
+        let holds = system.converged && (2..=20).contains(&system.iterations);
+        // Rounding of x to 8 bits, the fewest of a precision, is well below the tolerance.
+        ensure(holds && residual <= 1.2 * options.tolerance * of_b, || {
+            format!("n {n}: {system:?}, residual {:e}", residual / of_b)
+        })?;
     }
     Ok(())
 }

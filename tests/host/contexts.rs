@@ -12,17 +12,17 @@ use half::f16;
 
 use crate::call::{Call, LEN, SHAPE, bits, expected_bits, host_inputs, options, plan};
 use crate::words::{add_word, kernel, slow_store};
-use crate::{Outcome, Tests, expect_equal, expect_error};
+use crate::{Outcome, Tests, expect_equal, expect_error, test};
 
 pub(crate) const TESTS: Tests = &[
-    ("a_thread_without_a_context", without_context),
-    ("a_thread_with_another_context", with_another_context),
-    ("what_one_thread_made_another_may_drop", dropped_elsewhere),
-    ("a_stream_of_cust", cust_stream),
-    ("a_stream_of_cust_in_another_context_is_refused", foreign_stream),
-    ("a_raw_stream", raw_stream),
-    ("the_legacy_default_stream", default_stream),
-    ("memory_of_cust_is_memory_like_any_other", cust_memory),
+    test("a_thread_without_a_context", without_context),
+    test("a_thread_with_another_context", with_another_context).on_a_card("contexts are the driver's"),
+    test("what_one_thread_made_another_may_drop", dropped_elsewhere),
+    test("a_stream_of_cust", cust_stream).on_a_card("the stream is the driver's"),
+    test("a_stream_of_cust_in_another_context_is_refused", foreign_stream).on_a_card("the stream is the driver's"),
+    test("a_raw_stream", raw_stream).on_a_card("the stream is the driver's"),
+    test("the_legacy_default_stream", default_stream).on_a_card("the stream is the driver's"),
+    test("memory_of_cust_is_memory_like_any_other", cust_memory).on_a_card("the memory is the driver's"),
 ];
 
 /// The context that is current on this thread; null for none.

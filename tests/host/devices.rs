@@ -1,8 +1,8 @@
 //! Calls that mix two cards: a typed error that names what is elsewhere, before anything is enqueued.
 
-use ferrotile::{Buffer, Error, Event, Gpu, PinnedBuffer, TensorRef, attention};
+use ferrotile::{Arch, Buffer, Error, Event, Gpu, LaunchConfig, PinnedBuffer, TensorRef, attention};
 use libtest_mimic::Trial;
-use tests::{Device, device, device_trial};
+use tests::{Device, card_trial, device, device_trial};
 
 use crate::call::{Call, SHAPE, options, plan};
 use crate::words::{PTX, add_word};
@@ -16,8 +16,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     });
     vec![
         device_trial("devices/a_tensor_that_is_elsewhere_is_named", foreign_tensor),
-        device_trial("devices/a_card_that_is_opened_again_is_the_same", same_card),
-        // Without any card `device_trial` sets the flag.
+        card_trial("devices/a_card_that_is_opened_again_is_the_same", "the driver opens it", same_card),
+        Trial::test("devices/an_emulated_block_without_an_end_is_an_error", endless),
         if only_one { two_cards.with_ignored_flag(true) } else { two_cards },
     ]
 }
@@ -51,6 +51,22 @@ fn foreign_tensor(gpu: &Gpu) -> Outcome {
     }
     call.enqueue(&plan(gpu)?, stream.as_ref())?;
     crate::call::check(&call.out.download_blocking(&stream)?)
+}
+
+/// On the architecture that no other trial emulates, since the limit is the device's.
+fn endless() -> Outcome {
+    let gpu = Gpu::emulated(Arch::Sm89);
+    let text = ".version 7.0 .target sm_80 .address_size 64 .visible .entry endless() { AGAIN: bra AGAIN; }";
+    let kernel = gpu.load_ptx(text)?.kernel("endless")?;
+    gpu.limit_instructions(10_000)?;
+    let config = LaunchConfig { grid: [1; 3], block: [32, 1, 1], cluster: [1; 3], shared_bytes: 0 };
+    let stream = gpu.new_stream()?;
+    // SAFETY: the kernel has no parameters and touches no memory.
+    let launched = unsafe { kernel.launch(stream.as_ref(), &config, &[]) };
+    expect_error(
+        launched,
+        |error| matches!(error, Error::Emulator { problem } if problem.contains("10000 instructions")),
+    )
 }
 
 fn same_card(gpu: &Gpu) -> Outcome {

@@ -3,16 +3,17 @@
 use ferrotile::{Buffer, Error, Event, Gpu};
 
 use crate::words::{SLOW_MS, add_word, kernel, slow_store};
-use crate::{Outcome, Tests, expect_equal, expect_error};
+use crate::{Outcome, Tests, expect_equal, expect_error, test};
 
 pub(crate) const TESTS: Tests = &[
-    ("times_grow_by_what_lies_between", times),
-    ("times_of_events_that_were_not_reached_are_errors", unreached),
-    ("a_stream_waits_for_an_event_of_another", waits_across_streams),
-    ("an_event_that_was_never_recorded_is_not_waited_for", never_recorded),
-    ("an_event_may_be_dropped_while_a_stream_waits_for_it", dropped_in_use),
-    ("work_runs_in_order_and_after_its_stream_is_dropped", order),
-    ("the_card_waits_for_all_streams", synchronize),
+    test("times_grow_by_what_lies_between", times),
+    test("times_of_events_that_were_not_reached_are_errors", unreached)
+        .on_a_card("emulated work is done when it is enqueued: every event is reached"),
+    test("a_stream_waits_for_an_event_of_another", waits_across_streams),
+    test("an_event_that_was_never_recorded_is_not_waited_for", never_recorded),
+    test("an_event_may_be_dropped_while_a_stream_waits_for_it", dropped_in_use),
+    test("work_runs_in_order_and_after_its_stream_is_dropped", order),
+    test("the_card_waits_for_all_streams", synchronize),
 ];
 
 fn times(gpu: &Gpu) -> Outcome {

@@ -8,20 +8,21 @@ use layout::attention::ATTENTION;
 
 use crate::call::{Call, bits, expected_bits, plan};
 use crate::words::{PTX, add_word, kernel, slow_store};
-use crate::{Outcome, Tests, expect_equal, expect_error};
+use crate::{Outcome, Tests, expect_equal, expect_error, test};
 
 pub(crate) const TESTS: Tests = &[
-    ("replays_do_the_work_each_time", replays),
-    ("replays_of_attention_give_the_bits_of_the_call", attention),
-    ("replays_on_another_stream", another_stream),
-    ("a_graph_of_nothing", nothing),
-    ("a_graph_may_be_dropped_while_it_runs", dropped_in_use),
-    ("a_capture_that_fails_leaves_the_stream_usable", failing),
-    ("a_capture_that_panics_leaves_the_stream_usable", panicking),
-    ("a_capture_that_waits_fails_and_leaves_the_stream_usable", waiting),
-    ("a_capture_within_a_capture_fails", nested),
-    ("a_kernel_that_loads_in_a_capture_works_or_fails_cleanly", loading),
-    ("other_threads_work_during_a_capture", other_threads),
+    test("replays_do_the_work_each_time", replays),
+    test("replays_of_attention_give_the_bits_of_the_call", attention),
+    test("replays_on_another_stream", another_stream),
+    test("a_graph_of_nothing", nothing),
+    test("a_graph_may_be_dropped_while_it_runs", dropped_in_use),
+    test("a_capture_that_fails_leaves_the_stream_usable", failing),
+    test("a_capture_that_panics_leaves_the_stream_usable", panicking),
+    test("a_capture_that_waits_fails_and_leaves_the_stream_usable", waiting).on_a_card("the error is the driver's"),
+    test("a_capture_within_a_capture_fails", nested).on_a_card("the error is the driver's"),
+    test("a_kernel_that_loads_in_a_capture_works_or_fails_cleanly", loading),
+    test("other_threads_work_during_a_capture", other_threads)
+        .on_a_card("the driver refuses to wait for a card that captures"),
 ];
 
 /// Checks that a stream runs work, captures and replays.

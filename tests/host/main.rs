@@ -17,13 +17,33 @@ use std::process::ExitCode;
 
 use ferrotile::{Error, Gpu};
 use libtest_mimic::{Failed, Trial};
-use tests::{device_trial, run_trials};
+use tests::{card_trial, device_trial, run_trials};
 
 /// What a trial returns.
 type Outcome = Result<(), Failed>;
 
-/// The trials of one file: names and bodies.
-type Tests = &'static [(&'static str, fn(&Gpu) -> Outcome)];
+/// The trials of one file.
+type Tests = &'static [Test];
+
+/// One trial.
+struct Test {
+    name: &'static str,
+    body: fn(&Gpu) -> Outcome,
+    /// Why it needs a card and its driver, if it does.
+    card: Option<&'static str>,
+}
+
+/// A trial of every device.
+const fn test(name: &'static str, body: fn(&Gpu) -> Outcome) -> Test {
+    Test { name, body, card: None }
+}
+
+impl Test {
+    /// The same trial for cards alone, for this reason.
+    const fn on_a_card(self, reason: &'static str) -> Test {
+        Test { card: Some(reason), ..self }
+    }
+}
 
 fn main() -> ExitCode {
     let files: [(&str, Tests); 8] = [
@@ -38,7 +58,10 @@ fn main() -> ExitCode {
     ];
     let mut trials: Vec<Trial> = Vec::new();
     for (file, tests) in files {
-        trials.extend(tests.iter().map(|&(name, body)| device_trial(format!("{file}/{name}"), body)));
+        trials.extend(tests.iter().map(|&Test { name, body, card }| {
+            let name = format!("{file}/{name}");
+            card.map_or_else(|| device_trial(name.clone(), body), |reason| card_trial(name.clone(), reason, body))
+        }));
     }
     trials.extend(devices::trials());
     run_trials(trials)

@@ -9,16 +9,16 @@ use libtest_mimic::Failed;
 
 use crate::call::{Call, SHAPE, bits, check};
 use crate::words::{PTX, SLOW_MS, add_word, slow_store};
-use crate::{Outcome, Tests, expect_equal, expect_error};
+use crate::{Outcome, Tests, expect_equal, expect_error, test};
 
 pub(crate) const TESTS: Tests = &[
-    ("threads_that_ask_at_once_share_one_load", threads),
-    ("kernels_of_older_architectures_compute_the_same", older_architectures),
-    ("what_is_not_there_is_named", missing),
-    ("errors_of_the_compiler_name_the_line", syntax),
-    ("kernels_keep_their_module_loaded", kernels_keep_modules),
-    ("a_module_may_be_dropped_while_its_kernel_runs", dropped_in_use),
-    ("attributes_are_those_of_the_compiler", attributes),
+    test("threads_that_ask_at_once_share_one_load", threads),
+    test("kernels_of_older_architectures_compute_the_same", older_architectures),
+    test("what_is_not_there_is_named", missing),
+    test("errors_of_the_compiler_name_the_line", syntax).on_a_card("the log is that of the driver's compiler"),
+    test("kernels_keep_their_module_loaded", kernels_keep_modules),
+    test("a_module_may_be_dropped_while_its_kernel_runs", dropped_in_use),
+    test("attributes_are_those_of_the_compiler", attributes).on_a_card("the driver's compiler allocates registers"),
 ];
 
 /// The threads that load one kernel.

@@ -3,16 +3,18 @@
 use ferrotile::{Buffer, Error, Gpu, PinnedBuffer};
 
 use crate::words::slow_store;
-use crate::{Outcome, Tests, expect_equal, expect_error};
+use crate::{Outcome, Tests, expect_equal, expect_error, test};
 
 pub(crate) const TESTS: Tests = &[
-    ("copies_both_ways", both_ways),
-    ("copies_run_in_the_order_of_the_stream", stream_order),
-    ("writing_waits_for_copies_that_read", writing_waits),
-    ("copies_on_two_streams_are_one_after_the_other", two_streams),
-    ("may_be_dropped_while_it_is_copied", dropped_in_use),
-    ("copies_are_refused_in_a_capture/after_a_copy", |gpu| captured(gpu, true)),
-    ("copies_are_refused_in_a_capture/before_any_copy", |gpu| captured(gpu, false)),
+    test("copies_both_ways", both_ways),
+    test("copies_run_in_the_order_of_the_stream", stream_order),
+    test("writing_waits_for_copies_that_read", writing_waits),
+    test("copies_on_two_streams_are_one_after_the_other", two_streams),
+    test("may_be_dropped_while_it_is_copied", dropped_in_use),
+    test("copies_are_refused_in_a_capture/after_a_copy", |gpu| captured(gpu, true))
+        .on_a_card("the driver refuses copies of pinned memory in a capture"),
+    test("copies_are_refused_in_a_capture/before_any_copy", |gpu| captured(gpu, false))
+        .on_a_card("the driver refuses copies of pinned memory in a capture"),
 ];
 
 /// Elements of each buffer.

@@ -4,22 +4,22 @@ use ferrotile::{Buffer, Element, Error, Gpu, Swizzle, TensorMap, TensorMut, Tens
 use half::{bf16, f16};
 use libtest_mimic::Failed;
 
-use crate::{Outcome, Tests, expect_equal, expect_error};
+use crate::{Outcome, Tests, expect_equal, expect_error, test};
 
 pub(crate) const TESTS: Tests = &[
-    ("views_start_where_they_say", views),
-    ("views_outside_their_buffer_are_refused", out_of_bounds),
-    ("views_that_overlap_themselves_are_read_only", overlap),
-    ("views_of_an_empty_buffer", empty),
-    ("tensor_maps_of_what_tma_cannot_copy_are_refused", refused_maps),
-    ("tensor_maps_of_every_type_and_swizzle/f16", maps::<f16>),
-    ("tensor_maps_of_every_type_and_swizzle/bf16", maps::<bf16>),
-    ("tensor_maps_of_every_type_and_swizzle/f32", maps::<f32>),
-    ("tensor_maps_of_every_type_and_swizzle/u32", maps::<u32>),
-    ("tensor_maps_of_every_type_and_swizzle/i32", maps::<i32>),
-    ("tensor_maps_of_every_type_and_swizzle/u16", maps::<u16>),
-    ("tensor_maps_of_every_type_and_swizzle/u8", maps::<u8>),
-    ("tensor_maps_of_one_to_five_dimensions", map_ranks),
+    test("views_start_where_they_say", views),
+    test("views_outside_their_buffer_are_refused", out_of_bounds),
+    test("views_that_overlap_themselves_are_read_only", overlap),
+    test("views_of_an_empty_buffer", empty),
+    test("tensor_maps_of_what_tma_cannot_copy_are_refused", refused_maps),
+    test("tensor_maps_of_every_type_and_swizzle/f16", maps::<f16>),
+    test("tensor_maps_of_every_type_and_swizzle/bf16", maps::<bf16>),
+    test("tensor_maps_of_every_type_and_swizzle/f32", maps::<f32>),
+    test("tensor_maps_of_every_type_and_swizzle/u32", maps::<u32>),
+    test("tensor_maps_of_every_type_and_swizzle/i32", maps::<i32>),
+    test("tensor_maps_of_every_type_and_swizzle/u16", maps::<u16>),
+    test("tensor_maps_of_every_type_and_swizzle/u8", maps::<u8>),
+    test("tensor_maps_of_one_to_five_dimensions", map_ranks),
 ];
 
 /// Elements of the buffer that views are cut from.

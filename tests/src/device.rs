@@ -1,15 +1,16 @@
 //! The device under test.
 //!
-//! `FERROTILE_DEVICE` names it: `auto` (the default: the first card, if there is one), `cuda`, `cuda:N`, `emulator` (of sm_80) or
-//! `emulator:ARCH`.
-//! With `auto` and no card, trials that need a device are listed as ignored and the run says why. A device that is asked
-//! for by name and is not there fails every such trial, so that nothing passes without having run.
+//! `FERROTILE_DEVICE` names it: `auto` (the default: the first card, or the emulator where there is none), `cuda`, `cuda:N`,
+//! `emulator` (of sm_80) or `emulator:ARCH`. A card that is asked for by name and is not there fails every trial that
+//! needs a device, so that nothing passes without having run.
 
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
 use ferrotile::{Arch, Gpu};
 use libtest_mimic::{Arguments, Failed, Trial};
+
+use crate::record;
 
 /// The environment variable that names the device.
 pub const VARIABLE: &str = "FERROTILE_DEVICE";
@@ -19,8 +20,6 @@ pub const VARIABLE: &str = "FERROTILE_DEVICE";
 pub enum Device {
     /// Trials run here.
     Gpu(Gpu),
-    /// No card, and none was asked for: trials are ignored for this reason.
-    Absent(String),
     /// The device asked for cannot be used: trials fail for this reason.
     Unusable(String),
 }
@@ -52,10 +51,7 @@ impl Choice {
     fn open(self) -> Device {
         match self {
             Choice::Auto => match Gpu::all() {
-                Ok(gpus) => gpus.into_iter().next().map_or_else(
-                    || Device::Absent(format!("no CUDA device here ({VARIABLE}=cuda makes that a failure)")),
-                    Device::Gpu,
-                ),
+                Ok(gpus) => Device::Gpu(gpus.into_iter().next().unwrap_or_else(|| Gpu::emulated(Arch::Sm80))),
                 Err(error) => Device::Unusable(format!("{VARIABLE}=auto: {error}")),
             },
             Choice::Emulator(arch) => Device::Gpu(Gpu::emulated(arch)),
@@ -78,11 +74,26 @@ pub fn device() -> &'static Device {
 
 /// A trial that needs the device under test.
 pub fn device_trial(name: impl Into<String>, body: impl FnOnce(&Gpu) -> Result<(), Failed> + Send + 'static) -> Trial {
+    let name = name.into();
     match device() {
-        Device::Gpu(gpu) => Trial::test(name, move || body(gpu)),
-        // An ignored trial that is run all the same (`--include-ignored`) fails: it has nothing to run on.
-        Device::Absent(reason) => Trial::test(name, move || Err(reason.into())).with_ignored_flag(true),
+        Device::Gpu(gpu) => {
+            let trial = name.clone();
+            Trial::test(name, move || record::during(&trial, || body(gpu)))
+        }
         Device::Unusable(reason) => Trial::test(name, move || Err(reason.into())),
+    }
+}
+
+/// A trial of what only a card with its driver does: on the emulator it is listed as ignored, with the reason.
+pub fn card_trial(
+    name: impl Into<String>,
+    reason: &str,
+    body: impl FnOnce(&Gpu) -> Result<(), Failed> + Send + 'static,
+) -> Trial {
+    let trial = device_trial(name, body);
+    match device() {
+        Device::Gpu(gpu) if gpu.is_emulated() => trial.with_kind(reason).with_ignored_flag(true),
+        _ => trial,
     }
 }
 
@@ -95,11 +106,14 @@ pub fn run_trials(trials: Vec<Trial>) -> ExitCode {
                 let (major, minor) = gpu.compute_capability();
                 eprintln!("device under test: {} (capability {major}.{minor}, {} PTX)", gpu.name(), gpu.arch());
             }
-            Device::Absent(reason) => eprintln!("device trials are ignored: {reason}"),
             Device::Unusable(reason) => eprintln!("device trials fail: {reason}"),
         }
     }
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    if let Some(found) = record::summary() {
+        eprintln!("{found}");
+    }
+    conclusion.exit_code()
 }
 
 #[cfg(test)]

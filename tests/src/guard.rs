@@ -4,6 +4,8 @@ use ferrotile::{Buffer, Element, Gpu, Stream};
 use half::{bf16, f16};
 use libtest_mimic::Failed;
 
+use crate::record;
+
 /// Elements before and after the output that must stay untouched; a multiple of every vector width, so that the output keeps
 /// the alignment of its buffer.
 const BAND: usize = 256;
@@ -14,6 +16,8 @@ pub trait Poison: Element {
     fn is_poison(self) -> bool;
     /// That pattern.
     fn poison() -> Self;
+    /// The bits of an element, the lowest ones of the result.
+    fn bits(self) -> u32;
 }
 
 impl Poison for f16 {
@@ -23,6 +27,10 @@ impl Poison for f16 {
 
     fn poison() -> f16 {
         f16::from_bits(u16::MAX)
+    }
+
+    fn bits(self) -> u32 {
+        self.to_bits().into()
     }
 }
 
@@ -34,6 +42,10 @@ impl Poison for bf16 {
     fn poison() -> bf16 {
         bf16::from_bits(u16::MAX)
     }
+
+    fn bits(self) -> u32 {
+        self.to_bits().into()
+    }
 }
 
 impl Poison for f32 {
@@ -43,6 +55,10 @@ impl Poison for f32 {
 
     fn poison() -> f32 {
         f32::from_bits(u32::MAX)
+    }
+
+    fn bits(self) -> u32 {
+        self.to_bits()
     }
 }
 
@@ -75,7 +91,9 @@ impl<T: Poison> Guarded<T> {
     pub fn read(&self, stream: &Stream) -> Result<Vec<T>, Failed> {
         let all = self.buffer.download_blocking(stream)?;
         check_bands(&all, self.len)?;
-        Ok(all[BAND..BAND + self.len].to_vec())
+        let output = &all[BAND..BAND + self.len];
+        record::note(output);
+        Ok(output.to_vec())
     }
 
     /// Waits for the stream and checks that nothing at all was written.

@@ -5,7 +5,8 @@ pub mod device;
 pub mod guard;
 pub mod inputs;
 pub mod probe_ptx;
+pub mod record;
 pub mod shapes;
 pub mod view;
 
-pub use device::{Device, device, device_trial, run_trials};
+pub use device::{Device, card_trial, device, device_trial, run_trials};

@@ -1,7 +1,7 @@
 //! Barriers that are missing, that a part of a warp reaches, or whose threads do not agree.
 
 use cuda_std::ptx::barrier;
-use cuda_std::{global, thread, warp};
+use cuda_std::{global, thread};
 use layout::broken::{THREADS, WORDS};
 
 use crate::words;
@@ -122,14 +122,14 @@ unsafe fn block_race<const BROKEN: bool>(out: *mut u32, _: *const u32) {
 /// The first block tells the second one through a plain word of global memory.
 #[inline(always)]
 unsafe fn block_flag<const BROKEN: bool>(out: *mut u32, _: *const u32) {
-    let (block, lane) = (thread::block_idx_x(), warp::lane_id());
+    let (block, thread) = (thread::block_idx_x(), thread::thread_idx_x());
     // SAFETY: the output has a word for each thread of each block.
     unsafe {
         if block == 0 {
-            global::store(out.add(lane as usize), lane);
+            global::store(out.add(thread as usize), thread);
         } else if BROKEN {
-            let value = global::load(out.add(lane as usize)); // fault: block_flag
-            global::store(out.add((WORDS + lane) as usize), value);
+            let value = global::load(out.add(thread as usize)); // fault: block_flag
+            global::store(out.add((WORDS + thread) as usize), value);
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::float::{BF16, Conversion, F16};
 use crate::memory::{MemoryError, Space as Place};
 use crate::program::{AtomicOp, Bulk, Direction, GlobalSide, Space, Type, W};
 use crate::registers::{lanes, resolve};
-use crate::shadow::{Access, AccessKind, Operation, Proxy, SharedShadow, Threads};
+use crate::shadow::{Access, AccessKind, CtaShadow, Operation, Proxy, Threads};
 use crate::tensor_map::{ElementType, Piece, TensorMap};
 use crate::windows;
 
@@ -381,7 +381,7 @@ pub(crate) fn wait(turn: &mut Turn<'_, '_>, pending: u32, read: bool) -> Result<
     Ok(())
 }
 
-fn finish_reading(store: &mut Store, shadow: &mut SharedShadow, threads: Threads) {
+fn finish_reading(store: &mut Store, shadow: &mut CtaShadow, threads: Threads) {
     if let Some(operation) = store.operation.take() {
         shadow.finish(operation, threads);
     }
@@ -397,7 +397,8 @@ fn write(block: &mut Block<'_>, store: &Store) -> std::result::Result<(), String
             Some((op, ty)) => reduce(block, piece.address, data, (op, ty)),
         };
         written.map_err(|error| error.to_string())?;
-        let noted = block.grid.access(kind, store.issue.line, piece.address, piece.bytes as u32);
+        let access = Access::new(Threads::lane(store.issue.warp, store.issue.lane), kind, store.issue.line);
+        let noted = block.shadow.access_global(&access, piece.address, piece.bytes as u32);
         noted.map_err(|race| race.to_string())?;
     }
     Ok(())

@@ -2,7 +2,8 @@
 
 use crate::float::{self, Conversion, Format, Rounding};
 use crate::program::{Cvt, Reg, Round, Type};
-use crate::registers::Registers;
+use crate::registers::{LANES, Registers};
+use crate::tensor_core::Half;
 
 /// Whether the machine knows the conversion; asked when a module is loaded.
 pub(crate) fn is_covered(cvt: &Cvt) -> bool {
@@ -49,6 +50,7 @@ fn format(ty: Type) -> Format {
     }
 }
 
+#[inline(always)]
 pub(super) fn convert(r: &mut Registers, cvt: &Cvt, mask: u32) {
     match (cvt.to, cvt.from, cvt.a, cvt.d) {
         // The conversions that address arithmetic is full of.
@@ -58,6 +60,42 @@ pub(super) fn convert(r: &mut Registers, cvt: &Cvt, mask: u32) {
         (Type::Int { bits: 32, .. }, Type::Int { bits: 64, .. }, Reg::D(a), Reg::W(d)) if !cvt.saturate => {
             r.set_word(d, &r.double(a).map(|value| value as u32), mask);
         }
+        // Those of scores and weights.
+        (Type::F16x2 | Type::Bf16x2, Type::F32, Reg::W(a), Reg::W(d)) if is_plain(cvt, Round::Nearest) => {
+            let Reg::W(b) = cvt.b else { return };
+            let (a, b) = (r.word(a), r.word(b));
+            let mut out = [0; LANES];
+            for lane in 0..LANES {
+                let (high, low) = (f32::from_bits(a[lane]), f32::from_bits(b[lane]));
+                out[lane] = match cvt.to {
+                    Type::F16x2 => float::f16_from_f32(high) << 16 | float::f16_from_f32(low),
+                    _ => float::bf16_from_f32(high) << 16 | float::bf16_from_f32(low),
+                };
+            }
+            r.set_word(d, &out, mask);
+        }
+        (Type::F16 | Type::Bf16, Type::F32, Reg::W(a), Reg::H(d)) if is_plain(cvt, Round::Nearest) => {
+            let a = r.word(a);
+            let mut out = [0; LANES];
+            for lane in 0..LANES {
+                let value = f32::from_bits(a[lane]);
+                out[lane] = if cvt.to == Type::F16 { float::f16_from_f32(value) } else { float::bf16_from_f32(value) };
+            }
+            r.set_word(d, &out, mask);
+        }
+        (Type::F32, Type::F16 | Type::Bf16, Reg::H(a), Reg::W(d)) if is_plain(cvt, Round::Exact) => {
+            let half = if cvt.from == Type::F16 { Half::F16 } else { Half::Bf16 };
+            let a = r.word(a);
+            let mut out = [0; LANES];
+            for lane in 0..LANES {
+                out[lane] = float::canonical(half.decode(a[lane] as u16)).to_bits();
+            }
+            r.set_word(d, &out, mask);
+        }
+        (Type::Int { bits, signed }, Type::Int { bits: from_bits, signed: from_signed }, ..) if !cvt.saturate => {
+            let values = r.wide(cvt.a).map(|value| extend(extend(value, from_bits, from_signed), bits, signed));
+            r.set_wide(cvt.d, &values, mask);
+        }
         _ => {
             let (a, b) = (r.wide(cvt.a), r.wide(cvt.b));
             let values =
@@ -65,6 +103,10 @@ pub(super) fn convert(r: &mut Registers, cvt: &Cvt, mask: u32) {
             r.set_wide(cvt.d, &values, mask);
         }
     }
+}
+
+fn is_plain(cvt: &Cvt, round: Round) -> bool {
+    cvt.round == round && !cvt.saturate && !cvt.relu && !cvt.ftz
 }
 
 /// The result for one lane, in the low bits. An integer is extended to 64 bits by its own signedness.
@@ -148,6 +190,7 @@ fn clamp(value: i128, bits: u8, signed: bool) -> u64 {
     value.clamp(lowest, highest) as u64
 }
 
+#[inline(always)]
 fn extend(value: u64, bits: u8, signed: bool) -> u64 {
     let shift = 64 - u32::from(bits);
     if signed { ((value << shift) as i64 >> shift) as u64 } else { value << shift >> shift }

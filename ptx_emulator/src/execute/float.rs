@@ -5,8 +5,6 @@ use crate::float::{BF16, Conversion, F16, flush, max_f32, min_f32, packed3, satu
 use crate::program::{D, FloatOp, W};
 use crate::registers::{LANES, Registers};
 
-type Lanes = [f32; LANES];
-
 /// The bits of a result. The comparison is of integers: LLVM takes one NaN for as good as another, and drops a selection
 /// between `sqrt` of a negative number and a constant NaN.
 #[inline(always)]
@@ -21,71 +19,109 @@ fn bits_f64(value: f64) -> u64 {
     if bits & !(1 << 63) > 0x7FF0_0000_0000_0000 { 0x7FFF_FFFF_FFFF_FFFF } else { bits }
 }
 
-#[inline(always)]
-fn compute(s: &[Lanes; 3], ftz: bool, f: impl Fn(f32, f32, f32) -> f32) -> Lanes {
-    let mut out = [0.0; LANES];
-    if ftz {
-        for lane in 0..LANES {
-            out[lane] = flush(f(flush(s[0][lane]), flush(s[1][lane]), flush(s[2][lane])));
-        }
-    } else {
-        for lane in 0..LANES {
-            out[lane] = f(s[0][lane], s[1][lane], s[2][lane]);
-        }
+/// The sign of an f32.
+const SIGN: u32 = 1 << 31;
+
+/// What `.ftz` and `.sat` do to an instruction.
+#[derive(Clone, Copy)]
+struct Modes {
+    ftz: bool,
+    saturate: bool,
+}
+
+impl Modes {
+    #[inline(always)]
+    fn source(self, bits: u32) -> f32 {
+        let value = f32::from_bits(bits);
+        if self.ftz { flush(value) } else { value }
     }
-    out
+
+    #[inline(always)]
+    fn result(self, value: f32) -> u32 {
+        let value = if self.ftz { flush(value) } else { value };
+        bits(if self.saturate { saturate(value) } else { value })
+    }
 }
 
 #[inline(always)]
-pub(super) fn singles(r: &mut Registers, op: FloatOp, modes: (bool, bool), d: W, s: [W; 3], mask: u32) {
-    let (ftz, saturates) = modes;
-    let s = s.map(|slot| r.word(slot).map(f32::from_bits));
-    let mut out = match op {
-        FloatOp::Add => compute(&s, ftz, |a, b, _| a + b),
-        FloatOp::Sub => compute(&s, ftz, |a, b, _| a - b),
-        FloatOp::Mul => compute(&s, ftz, |a, b, _| a * b),
-        FloatOp::Fma => compute(&s, ftz, f32::mul_add),
-        FloatOp::FmaDown => compute(&s, ftz, crate::float::directed::fma_down),
-        FloatOp::Copysign => std::array::from_fn(|lane| s[1][lane].copysign(s[0][lane])),
-        FloatOp::Div => compute(&s, ftz, |a, b, _| a / b),
-        FloatOp::Min { nan: false } => compute(&s, ftz, |a, b, _| min_f32(a, b)),
-        FloatOp::Max { nan: false } => compute(&s, ftz, |a, b, _| max_f32(a, b)),
-        FloatOp::Min { nan: true } => compute(&s, ftz, |a, b, _| {
-            if a.is_nan() {
-                a
-            } else if b.is_nan() {
-                b
-            } else {
-                min_f32(a, b)
-            }
-        }),
-        FloatOp::Max { nan: true } => compute(&s, ftz, |a, b, _| {
-            if a.is_nan() {
-                a
-            } else if b.is_nan() {
-                b
-            } else {
-                max_f32(a, b)
-            }
-        }),
-        // A sign is changed in the bits: a NaN keeps its payload.
-        FloatOp::Abs => s[0].map(|a| if ftz { flush(a).abs() } else { a.abs() }),
-        FloatOp::Neg => s[0].map(|a| if ftz { -flush(a) } else { -a }),
-        FloatOp::Sqrt => compute(&s, ftz, |a, _, _| a.sqrt()),
-        FloatOp::Rcp => compute(&s, ftz, |a, _, _| a.recip()),
-        FloatOp::RcpApprox => s[0].map(|a| approximate::rcp(a, ftz)),
-        FloatOp::RsqrtApprox => s[0].map(|a| approximate::rsqrt(a, ftz)),
-        FloatOp::Ex2Approx => s[0].map(|a| approximate::ex2(a, ftz)),
-        FloatOp::Lg2Approx => s[0].map(|a| approximate::lg2(a, ftz)),
-        FloatOp::SinApprox => s[0].map(|a| approximate::sin(a, ftz)),
-        FloatOp::CosApprox => s[0].map(|a| approximate::cos(a, ftz)),
-        FloatOp::TanhApprox => s[0].map(approximate::tanh),
-    };
-    if saturates {
-        out = out.map(saturate);
+fn one(r: &mut Registers, modes: Modes, d: W, s: [W; 3], mask: u32, f: impl Fn(f32) -> f32) {
+    let a = r.word(s[0]);
+    let mut out = [0; LANES];
+    for lane in 0..LANES {
+        out[lane] = modes.result(f(modes.source(a[lane])));
     }
-    let keeps_payload = matches!(op, FloatOp::Abs | FloatOp::Neg | FloatOp::Copysign);
-    r.set_word(d, &out.map(|value| if keeps_payload { value.to_bits() } else { bits(value) }), mask);
+    r.set_word(d, &out, mask);
+}
+
+#[inline(always)]
+fn two(r: &mut Registers, modes: Modes, d: W, s: [W; 3], mask: u32, f: impl Fn(f32, f32) -> f32) {
+    let (a, b) = (r.word(s[0]), r.word(s[1]));
+    let mut out = [0; LANES];
+    for lane in 0..LANES {
+        out[lane] = modes.result(f(modes.source(a[lane]), modes.source(b[lane])));
+    }
+    r.set_word(d, &out, mask);
+}
+
+#[inline(always)]
+fn three(r: &mut Registers, modes: Modes, d: W, s: [W; 3], mask: u32, f: impl Fn(f32, f32, f32) -> f32) {
+    let (a, b, c) = (r.word(s[0]), r.word(s[1]), r.word(s[2]));
+    let mut out = [0; LANES];
+    for lane in 0..LANES {
+        out[lane] = modes.result(f(modes.source(a[lane]), modes.source(b[lane]), modes.source(c[lane])));
+    }
+    r.set_word(d, &out, mask);
+}
+
+/// Changes signs in the bits: a NaN keeps its payload.
+#[inline(always)]
+fn sign(r: &mut Registers, modes: Modes, d: W, s: [W; 3], mask: u32, f: impl Fn(f32) -> f32) {
+    let a = r.word(s[0]);
+    let mut out = [0; LANES];
+    for lane in 0..LANES {
+        let value = f(modes.source(a[lane]));
+        out[lane] = if modes.saturate { saturate(value) } else { value }.to_bits();
+    }
+    r.set_word(d, &out, mask);
+}
+
+/// Of a number and a NaN the NaN.
+#[inline(always)]
+fn or_nan(a: f32, b: f32, value: f32) -> f32 {
+    if a.is_nan() || b.is_nan() { f32::NAN } else { value }
+}
+
+#[inline(always)]
+pub(super) fn singles(r: &mut Registers, op: FloatOp, (ftz, saturate): (bool, bool), d: W, s: [W; 3], mask: u32) {
+    let m = Modes { ftz, saturate };
+    match op {
+        FloatOp::Add => two(r, m, d, s, mask, |a, b| a + b),
+        FloatOp::Sub => two(r, m, d, s, mask, |a, b| a - b),
+        FloatOp::Mul => two(r, m, d, s, mask, |a, b| a * b),
+        FloatOp::Fma => three(r, m, d, s, mask, f32::mul_add),
+        FloatOp::FmaDown => three(r, m, d, s, mask, crate::float::directed::fma_down),
+        FloatOp::Copysign => {
+            let (from, to) = (*r.word(s[0]), *r.word(s[1]));
+            let of = |lane: usize| to[lane] & !SIGN | from[lane] & SIGN;
+            r.set_word(d, &std::array::from_fn(of), mask);
+        }
+        FloatOp::Div => two(r, m, d, s, mask, |a, b| a / b),
+        FloatOp::Min { nan: false } => two(r, m, d, s, mask, min_f32),
+        FloatOp::Max { nan: false } => two(r, m, d, s, mask, max_f32),
+        FloatOp::Min { nan: true } => two(r, m, d, s, mask, |a, b| or_nan(a, b, min_f32(a, b))),
+        FloatOp::Max { nan: true } => two(r, m, d, s, mask, |a, b| or_nan(a, b, max_f32(a, b))),
+        FloatOp::Abs => sign(r, m, d, s, mask, f32::abs),
+        FloatOp::Neg => sign(r, m, d, s, mask, |a| -a),
+        FloatOp::Sqrt => one(r, m, d, s, mask, f32::sqrt),
+        FloatOp::Rcp => one(r, m, d, s, mask, f32::recip),
+        FloatOp::RcpApprox => one(r, m, d, s, mask, |a| approximate::rcp(a, ftz)),
+        FloatOp::RsqrtApprox => one(r, m, d, s, mask, |a| approximate::rsqrt(a, ftz)),
+        FloatOp::Ex2Approx => one(r, m, d, s, mask, |a| approximate::ex2(a, ftz)),
+        FloatOp::Lg2Approx => one(r, m, d, s, mask, |a| approximate::lg2(a, ftz)),
+        FloatOp::SinApprox => one(r, m, d, s, mask, |a| approximate::sin(a, ftz)),
+        FloatOp::CosApprox => one(r, m, d, s, mask, |a| approximate::cos(a, ftz)),
+        FloatOp::TanhApprox => one(r, m, d, s, mask, approximate::tanh),
+    }
 }
 
 #[inline(always)]

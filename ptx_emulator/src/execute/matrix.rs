@@ -1,13 +1,13 @@
 //! `ldmatrix`, `wmma` and `mma`: the operands of the functions of `tensor_core`.
 
 use super::Fault;
-use super::memory::Way;
+use super::memory::{Noted, Way};
 use crate::block::Turn;
 use crate::memory::{MemoryError, Space as Place};
 use crate::program::{Address, Element, Fragment, Mma, MmaKind, Order, Part, Space, W, Wmma};
 use crate::registers::{LANES, Words};
 use crate::shadow::AccessKind;
-use crate::tensor_core::{self, Factor, Half, Major, Quarter};
+use crate::tensor_core::{self, Factor, Half, LINE, Major, Quarter};
 
 type Result<T> = std::result::Result<T, Box<Fault>>;
 
@@ -54,55 +54,83 @@ pub(crate) fn stmatrix(turn: &mut Turn<'_, '_>, transposed: bool, s: &[W], addre
     })
 }
 
-/// Where a fragment is for each lane, and the distance of its rows in elements.
-fn locate(turn: &Turn<'_, '_>, fragment: &Fragment) -> Result<([u64; LANES], Major, u32)> {
-    check_whole(turn)?;
-    let bytes = if fragment.part == Part::C { 4 } else { 2 };
-    let addresses = turn.registers.addresses(fragment.address);
-    if let Some(lane) = addresses.iter().position(|address| *address != addresses[0]) {
-        return Err(Fault::lane(lane, "the lanes of the warp give different addresses of one matrix"));
-    }
-    if !addresses[0].is_multiple_of(32) {
-        let space = if fragment.space == Space::Shared { Place::Shared } else { Place::Global };
+/// Where the lines of a fragment are in memory.
+struct Lines {
+    address: u64,
+    /// Elements from one to the next, and their bytes.
+    stride: u32,
+    stride_bytes: u64,
+    /// The length of one.
+    bytes: usize,
+    major: Major,
+}
+
+/// The accesses to a line, each aligned by the rules for its address and stride.
+const PIECE: usize = 16;
+
+impl Lines {
+    fn new(turn: &Turn<'_, '_>, fragment: &Fragment) -> Result<Lines> {
+        check_whole(turn)?;
+        let bytes = if fragment.part == Part::C { 4 } else { 2 };
+        let addresses = turn.registers.addresses(fragment.address);
+        if let Some(lane) = addresses.iter().position(|address| *address != addresses[0]) {
+            return Err(Fault::lane(lane, "the lanes of the warp give different addresses of one matrix"));
+        }
         let address = addresses[0];
-        return Err(Fault::warp(MemoryError::Misaligned { space, address, bytes: 32 }.to_string()));
+        if !address.is_multiple_of(32) {
+            let space = if fragment.space == Space::Shared { Place::Shared } else { Place::Global };
+            return Err(Fault::warp(MemoryError::Misaligned { space, address, bytes: 32 }.to_string()));
+        }
+        let shape = fragment.shape;
+        let (rows, columns) = match fragment.part {
+            Part::A => (shape.m(), shape.k()),
+            Part::B => (shape.k(), shape.n()),
+            Part::C => (shape.m(), shape.n()),
+        };
+        let (major, length) = if fragment.row_major { (Major::Row, columns) } else { (Major::Column, rows) };
+        let stride = fragment.stride.map_or(length, |stride| turn.registers.word(stride)[0]);
+        if !stride.wrapping_mul(bytes).is_multiple_of(16) {
+            return Err(Fault::warp(format!("a stride of {stride} elements is no multiple of 16 bytes")));
+        }
+        let stride_bytes = u64::from(stride) * u64::from(bytes);
+        Ok(Lines { address, stride, stride_bytes, bytes: (length * bytes) as usize, major })
     }
-    let shape = fragment.shape;
-    let (rows, columns) = match fragment.part {
-        Part::A => (shape.m(), shape.k()),
-        Part::B => (shape.k(), shape.n()),
-        Part::C => (shape.m(), shape.n()),
-    };
-    let (major, dense) = if fragment.row_major { (Major::Row, columns) } else { (Major::Column, rows) };
-    let stride = fragment.stride.map_or(dense, |stride| turn.registers.word(stride)[0]);
-    if !stride.wrapping_mul(bytes).is_multiple_of(16) {
-        return Err(Fault::warp(format!("a stride of {stride} elements is no multiple of 16 bytes")));
+
+    fn start(&self, line: usize) -> u64 {
+        self.address.wrapping_add(self.stride_bytes * line as u64)
     }
-    Ok((addresses, major, stride))
+
+    /// The bytes of a line. The warp reads them as one, for which its first lane stands.
+    fn read(&self, turn: &mut Turn<'_, '_>, space: Space, line: usize) -> Result<[u8; 4 * LINE]> {
+        let way = Way { space, order: Order::Weak, noted: Noted::Together };
+        let mut bytes = [0; 4 * LINE];
+        for (piece, at) in bytes[..self.bytes].chunks_mut(PIECE).zip((self.start(line)..).step_by(PIECE)) {
+            turn.read(way, 0, at, piece)?;
+        }
+        Ok(bytes)
+    }
 }
 
 pub(crate) fn load(turn: &mut Turn<'_, '_>, fragment: &Fragment) -> Result<()> {
-    let (addresses, major, stride) = locate(turn, fragment)?;
-    turn.count_fragment(fragment, addresses[0], major == Major::Row, stride);
-    let way = Way { space: fragment.space, order: Order::Weak, together: true };
+    let lines = Lines::new(turn, fragment)?;
+    turn.count_fragment(fragment, lines.address, lines.major == Major::Row, lines.stride);
     let values: [Words; 8] = match fragment.part {
         Part::C => {
-            let read = |lane: usize, offset: u64| {
-                let mut bytes = [0; 4];
-                turn.read(way, lane, addresses[lane].wrapping_add(4 * offset), &mut bytes)?;
-                Ok::<_, Box<Fault>>(f32::from_le_bytes(bytes))
+            let read = |line: usize| {
+                let bytes = lines.read(turn, fragment.space, line)?;
+                let (words, _) = bytes.as_chunks();
+                Ok::<_, Box<Fault>>(std::array::from_fn(|place| f32::from_le_bytes(words[place])))
             };
-            tensor_core::wmma_load_accumulator(fragment.shape, major, stride, read)?
-                .map(|lanes| lanes.map(f32::to_bits))
+            tensor_core::wmma_load_accumulator(fragment.shape, lines.major, read)?.map(|lanes| lanes.map(f32::to_bits))
         }
         part => {
             let factor = if part == Part::A { Factor::A } else { Factor::B };
-            let read = |lane: usize, offset: u64| {
-                let mut bytes = [0; 2];
-                turn.read(way, lane, addresses[lane].wrapping_add(2 * offset), &mut bytes)?;
-                Ok::<_, Box<Fault>>(u16::from_le_bytes(bytes))
+            let read = |line: usize| {
+                let bytes = lines.read(turn, fragment.space, line)?;
+                let (halves, _) = bytes.as_chunks();
+                Ok::<_, Box<Fault>>(std::array::from_fn(|place| u16::from_le_bytes(halves[place])))
             };
-            tensor_core::wmma_load_factor(factor, fragment.shape, major, stride, read)?
+            tensor_core::wmma_load_factor(factor, fragment.shape, lines.major, read)?
         }
     };
     for (&slot, values) in fragment.registers.iter().zip(&values) {
@@ -112,15 +140,22 @@ pub(crate) fn load(turn: &mut Turn<'_, '_>, fragment: &Fragment) -> Result<()> {
 }
 
 pub(crate) fn store(turn: &mut Turn<'_, '_>, fragment: &Fragment) -> Result<()> {
-    let (addresses, major, stride) = locate(turn, fragment)?;
-    turn.count_fragment(fragment, addresses[0], major == Major::Row, stride);
-    let way = Way { space: fragment.space, order: Order::Weak, together: true };
+    let lines = Lines::new(turn, fragment)?;
+    turn.count_fragment(fragment, lines.address, lines.major == Major::Row, lines.stride);
+    let way = Way { space: fragment.space, order: Order::Weak, noted: Noted::Together };
     let mut values = [[0.0; LANES]; 8];
     for (values, &slot) in values.iter_mut().zip(&fragment.registers) {
         *values = turn.registers.word(slot).map(f32::from_bits);
     }
-    tensor_core::wmma_store(fragment.shape, major, stride, &values, |lane, offset, value| {
-        turn.write(way, lane, addresses[lane].wrapping_add(4 * offset), &value.to_le_bytes())
+    tensor_core::wmma_store(fragment.shape, lines.major, &values, |line, values| {
+        let pieces = values.chunks(PIECE / 4).zip((lines.start(line)..).step_by(PIECE));
+        pieces.into_iter().try_for_each(|(piece, at)| {
+            let mut bytes = [0; PIECE];
+            for (bytes, value) in bytes.as_chunks_mut().0.iter_mut().zip(piece) {
+                *bytes = value.to_le_bytes();
+            }
+            turn.write(way, 0, at, &bytes)
+        })
     })
 }
 

@@ -7,7 +7,7 @@ use crate::block::Turn;
 use crate::counters::SharedKind;
 use crate::memory::{MemoryError, Nearest, Space as Place};
 use crate::program::{Access, Address, Atomic, AtomicOp, Order, Reg, Space, Type, W};
-use crate::registers::{LANES, lanes, resolve};
+use crate::registers::{Doubles, LANES, lanes, resolve};
 use crate::shadow::{self, AccessKind, Threads};
 use crate::windows;
 
@@ -18,8 +18,18 @@ type Result<T> = std::result::Result<T, Box<Fault>>;
 pub(crate) struct Way {
     pub(crate) space: Space,
     pub(crate) order: Order,
-    /// The warp does it as one, as `wmma.load` does.
-    pub(crate) together: bool,
+    pub(crate) noted: Noted,
+}
+
+/// As what an access of a lane counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Noted {
+    /// As one of the lane.
+    Alone,
+    /// As one of the warp, as that of `wmma.load`.
+    Together,
+    /// The caller notes it.
+    Later,
 }
 
 fn kind(kind: AccessKind, order: Order) -> AccessKind {
@@ -92,31 +102,104 @@ impl Turn<'_, '_> {
 
     /// Notes an access of one lane to global memory.
     pub(crate) fn note_global(&mut self, kind: AccessKind, lane: usize, address: u64, bytes: usize) -> Result<()> {
-        let noted = self.block.grid.access(kind, self.line, address, bytes as u32);
-        noted.map_err(|race| Fault::lane(lane, race))
+        let access = shadow::Access::new(Threads::lane(self.warp, lane as u32), kind, self.line);
+        self.block.shadow.access_global(&access, address, bytes as u32).map_err(|race| Fault::lane(lane, race))
+    }
+
+    /// Notes weak accesses of the lanes to one memory, `bytes` each: neighbours, and lanes that read the same, at once.
+    fn note_lanes(&mut self, kind: AccessKind, space: Space, addresses: &Doubles, bytes: usize) -> Result<()> {
+        let each = bytes as u64;
+        let mut left = self.mask;
+        while left != 0 {
+            let first = left.trailing_zeros() as usize;
+            let start = addresses[first];
+            let granule = start / shadow::GRANULE_BYTES;
+            let is_next =
+                |address: u64, end: u64| address == end && (end + each - 1) / shadow::GRANULE_BYTES == granule;
+            let (mut group, mut end, mut same) = (1u32 << first, start + each, kind == AccessKind::Read);
+            left &= left - 1;
+            while left != 0 {
+                let address = addresses[left.trailing_zeros() as usize];
+                let is_alone = group.is_power_of_two();
+                if same && address == start {
+                    // A lane more that reads what the others read.
+                } else if (is_alone || !same) && is_next(address, end) {
+                    (end, same) = (address + each, false);
+                } else {
+                    break;
+                }
+                group |= 1 << left.trailing_zeros();
+                left &= left - 1;
+            }
+            let threads = Threads { warp: self.warp, lanes: group };
+            let access = shadow::Access::new(threads, kind, self.line);
+            let apart = !group.is_power_of_two() && !same;
+            let shadow = &mut self.block.shadow;
+            let noted = match (space, apart) {
+                (Space::Shared, true) => shadow.access_each(&access, start as u32, bytes as u8),
+                (Space::Shared, false) => shadow.access(&access, start as u32, bytes as u32),
+                (_, true) => shadow.access_global_each(&access, start, bytes as u8),
+                (_, false) => shadow.access_global(&access, start, bytes as u32),
+            };
+            noted.map_err(|race| {
+                let lane = race.later.thread.map_or(first, |thread| thread.1 as usize);
+                if space == Space::Shared { self.shared_fault(lane, race) } else { Fault::lane(lane, race) }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The memory that threads share and that all executing lanes access, and where; none if their order asks for more.
+    fn one_memory(&self, access: &Access, addresses: &Doubles) -> Option<(Space, Doubles)> {
+        let (mut one, mut resolved) = (None, *addresses);
+        for lane in lanes(self.mask) {
+            let (space, address) = resolve(access.space, addresses[lane]);
+            if access.order != Order::Weak || one.is_some_and(|one| one != space) {
+                return None;
+            }
+            one = Some(space);
+            resolved[lane] = match space {
+                Space::Shared => {
+                    let (rank, offset) = self.split(space, address)?;
+                    (rank * self.block.shape.stride_bytes() + offset).into()
+                }
+                _ => address,
+            };
+        }
+        one.filter(|space| matches!(space, Space::Shared | Space::Global)).map(|space| (space, resolved))
+    }
+
+    /// What an access of one lane with the order of a fence does beside it.
+    fn fence(&mut self, lane: usize, order: Order) -> Result<()> {
+        if order == Order::Fence {
+            self.block.fence(Threads::lane(self.warp, lane as u32), true)?;
+        }
+        Ok(())
     }
 
     /// Reads memory for one lane.
     pub(crate) fn read(&mut self, way: Way, lane: usize, address: u64, into: &mut [u8]) -> Result<()> {
-        let Way { space, order, together } = way;
+        let Way { space, order, noted } = way;
         let (space, address) = resolve(space, address);
         let fault = |error: MemoryError| Fault::lane(lane, error);
         match space {
             Space::Global | Space::Generic => {
                 self.block.global.load(address, into).map_err(fault)?;
-                self.note_global(kind(AccessKind::Read, order), lane, address, into.len())?;
-                if order == Order::Fence {
-                    self.block.grid.fence();
+                if noted == Noted::Later {
+                    return Ok(());
                 }
-                Ok(())
+                self.note_global(kind(AccessKind::Read, order), lane, address, into.len())?;
+                self.fence(lane, order)
             }
             Space::Shared | Space::Cluster => {
                 let address = self.shared_at(space, lane, address, into.len())?;
                 self.block.shared.load(address, into).map_err(|error| self.shared_fault(lane, error))?;
-                if together {
-                    return self.note_together(AccessKind::Read, lane, address, into.len());
+                match noted {
+                    Noted::Alone => self.note(kind(AccessKind::Read, order), lane, address, into.len())?,
+                    Noted::Together => self.note_together(AccessKind::Read, lane, address, into.len())?,
+                    Noted::Later => {}
                 }
-                self.note(AccessKind::Read, lane, address, into.len())
+                self.fence(lane, order)
             }
             Space::Param => {
                 let address = narrow(Place::Param, address, into.len(), lane)?;
@@ -134,25 +217,28 @@ impl Turn<'_, '_> {
 
     /// Writes memory for one lane.
     pub(crate) fn write(&mut self, way: Way, lane: usize, address: u64, bytes: &[u8]) -> Result<()> {
-        let Way { space, order, together } = way;
+        let Way { space, order, noted } = way;
         let (space, address) = resolve(space, address);
         let fault = |error: MemoryError| Fault::lane(lane, error);
         match space {
             Space::Global | Space::Generic => {
-                if order == Order::Fence {
-                    self.block.grid.fence();
-                }
+                self.fence(lane, order)?;
                 self.block.global.store(address, bytes).map_err(fault)?;
+                if noted == Noted::Later {
+                    return Ok(());
+                }
                 self.note_global(kind(AccessKind::Write, order), lane, address, bytes.len())
             }
             Space::Shared | Space::Cluster => {
                 let address = self.shared_at(space, lane, address, bytes.len())?;
+                self.fence(lane, order)?;
                 let stored = self.block.shared.store(address, bytes);
                 stored.map_err(|error| self.shared_fault(lane, error))?;
-                if together {
-                    return self.note_together(AccessKind::Write, lane, address, bytes.len());
+                match noted {
+                    Noted::Alone => self.note(kind(AccessKind::Write, order), lane, address, bytes.len()),
+                    Noted::Together => self.note_together(AccessKind::Write, lane, address, bytes.len()),
+                    Noted::Later => Ok(()),
                 }
-                self.note(AccessKind::Write, lane, address, bytes.len())
             }
             Space::Param => Err(Fault::lane(lane, "a store to a parameter")),
             Space::Local => {
@@ -171,7 +257,9 @@ pub(crate) fn load(turn: &mut Turn<'_, '_>, access: &Access) -> Result<()> {
     let each = usize::from(access.bytes);
     let length = each * access.registers.len();
     let mut bytes = [0; MAX_BYTES];
-    let way = Way { space: access.space, order: access.order, together: false };
+    let one = turn.one_memory(access, &addresses);
+    let noted = if one.is_some() { Noted::Later } else { Noted::Alone };
+    let way = Way { space: access.space, order: access.order, noted };
     turn.count_access(access.space, &addresses, length, SharedKind::Plain);
     for lane in lanes(turn.mask) {
         turn.read(way, lane, addresses[lane], &mut bytes[..length])?;
@@ -181,7 +269,7 @@ pub(crate) fn load(turn: &mut Turn<'_, '_>, access: &Access) -> Result<()> {
             }
         }
     }
-    Ok(())
+    one.map_or(Ok(()), |(space, addresses)| turn.note_lanes(AccessKind::Read, space, &addresses, length))
 }
 
 /// Up to 8 bytes as a number, sign- or zero-extended.
@@ -197,7 +285,9 @@ pub(crate) fn store(turn: &mut Turn<'_, '_>, access: &Access) -> Result<()> {
     let each = usize::from(access.bytes);
     let length = each * access.registers.len();
     let mut bytes = [0; MAX_BYTES];
-    let way = Way { space: access.space, order: access.order, together: false };
+    let one = turn.one_memory(access, &addresses);
+    let noted = if one.is_some() { Noted::Later } else { Noted::Alone };
+    let way = Way { space: access.space, order: access.order, noted };
     turn.count_access(access.space, &addresses, length, SharedKind::Plain);
     for lane in lanes(turn.mask) {
         for (register, bytes) in access.registers.iter().zip(bytes[..length].chunks_exact_mut(each)) {
@@ -206,7 +296,7 @@ pub(crate) fn store(turn: &mut Turn<'_, '_>, access: &Access) -> Result<()> {
         }
         turn.write(way, lane, addresses[lane], &bytes[..length])?;
     }
-    Ok(())
+    one.map_or(Ok(()), |(space, addresses)| turn.note_lanes(AccessKind::Write, space, &addresses, length))
 }
 
 /// The lanes do their atomics in their order.
@@ -220,24 +310,22 @@ pub(crate) fn atomic(turn: &mut Turn<'_, '_>, atomic: &Atomic) -> Result<()> {
         let new = |old| replaced(atomic.op, atomic.ty, old, b, c);
         let old = match space {
             Space::Global => {
-                if atomic.order == Order::Fence {
-                    turn.block.grid.fence();
-                }
+                turn.fence(lane, atomic.order)?;
                 let old = turn.block.global.atomic(address, bytes, new).map_err(|error| Fault::lane(lane, error))?;
                 turn.note_global(AccessKind::Atomic, lane, address, bytes)?;
-                if atomic.order == Order::Fence {
-                    turn.block.grid.fence();
-                }
+                turn.fence(lane, atomic.order)?;
                 old
             }
             Space::Shared | Space::Cluster => {
                 let address = turn.shared_at(space, lane, address, bytes)?;
+                turn.fence(lane, atomic.order)?;
                 let mut old = [0; 8];
                 let shared = &mut turn.block.shared;
                 shared.load(address, &mut old[..bytes]).map_err(|error| Fault::lane(lane, error))?;
                 let old = u64::from_le_bytes(old);
                 shared.store(address, &new(old).to_le_bytes()[..bytes]).map_err(|error| Fault::lane(lane, error))?;
                 turn.note(AccessKind::Atomic, lane, address, bytes)?;
+                turn.fence(lane, atomic.order)?;
                 old
             }
             _ => return Err(Fault::lane(lane, "an atomic that is neither in global nor in shared memory")),
@@ -314,6 +402,16 @@ pub(crate) fn replaced(op: AtomicOp, ty: Type, old: u64, b: u64, c: u64) -> u64 
 #[derive(Debug, Default)]
 pub(crate) struct LaneCopies {
     lanes: [Lane; LANES],
+}
+
+impl LaneCopies {
+    /// Forgets all copies.
+    pub(crate) fn restart(&mut self) {
+        for lane in &mut self.lanes {
+            lane.copies.clear();
+            lane.committed = 0;
+        }
+    }
 }
 
 #[derive(Debug, Default)]

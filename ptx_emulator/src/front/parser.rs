@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::lexer::{Lexer, Token};
 use super::names::{Names, RegKind, Slots, place};
 use super::operand::{Operand, Symbol, SymbolSpace, number};
-use crate::control;
 use crate::error::{Error, Result};
 use crate::fences;
 use crate::program::{Instruction, Op, Order, Param, Program, Space};
+use crate::{allocate, control};
 
 /// Scopes in scopes, and vectors in vectors, that the front follows.
 const MAX_DEPTH: usize = 64;
@@ -515,8 +515,9 @@ impl<'a> Parser<'a> {
             };
             program.code[at].op = Op::Branch { target };
         }
-        control::find_meeting_points(&mut program.code);
-        fences::find_unfenced(&mut program.code, kernel.slots.words);
+        let starts = control::block_starts(&program.code);
+        control::find_meeting_points(&mut program.code, &starts);
+        fences::find_unfenced(&mut program.code, &starts, kernel.slots.words);
         program.words = kernel.slots.words;
         program.doubles = kernel.slots.doubles;
         program.predicates = kernel.slots.predicates;
@@ -525,13 +526,17 @@ impl<'a> Parser<'a> {
         program.specials = kernel.slots.specials();
         program.local_bytes = kernel.local_bytes;
         program.shared_bytes = kernel.shared_bytes;
-        program.ordered = program.code.iter().any(|instruction| match &instruction.op {
-            Op::Atomic(atomic) => atomic.space != Space::Shared,
-            Op::Hopper(hopper) => hopper.is_ordered(),
-            Op::Load(access) | Op::Store(access) => access.order != Order::Weak && access.space != Space::Shared,
-            _ => false,
+        // The memory of accesses that other threads can wait for.
+        let mut signals = program.code.iter().filter_map(|instruction| match &instruction.op {
+            Op::Atomic(atomic) => Some(atomic.space),
+            Op::Hopper(hopper) if hopper.is_ordered() => Some(Space::Global),
+            Op::Load(access) | Op::Store(access) if access.order != Order::Weak => Some(access.space),
+            _ => None,
         });
+        (program.signals, program.ordered) =
+            (signals.clone().next().is_some(), signals.any(|space| space != Space::Shared));
         program.files = Arc::clone(&self.files);
+        allocate::allocate(&mut program, &starts);
         Ok(program)
     }
 }

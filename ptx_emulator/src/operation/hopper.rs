@@ -130,51 +130,6 @@ impl Hopper {
     pub(crate) fn is_ordered(&self) -> bool {
         matches!(self, Hopper::Bulk(Bulk { direction: Direction::Reduce(..), .. }))
     }
-
-    /// Calls `visit` with each register, and whether it is written.
-    pub(crate) fn registers(&self, visit: &mut dyn FnMut(Reg, bool)) {
-        let address = |address: &Address, visit: &mut dyn FnMut(Reg, bool)| address.registers(visit);
-        match self {
-            Hopper::Wgmma(wgmma) => {
-                wgmma.d.iter().for_each(|&d| visit(Reg::W(d), true));
-                match wgmma.a {
-                    WgmmaA::Registers(a) => a.into_iter().for_each(|a| visit(Reg::W(a), false)),
-                    WgmmaA::Shared(a, _) => visit(Reg::D(a), false),
-                }
-                visit(Reg::D(wgmma.b.0), false);
-            }
-            Hopper::Bulk(bulk) => {
-                address(&bulk.shared, visit);
-                match &bulk.global {
-                    GlobalSide::Line { address: line, bytes } => {
-                        address(line, visit);
-                        visit(Reg::W(*bytes), false);
-                    }
-                    GlobalSide::Tensor { map, coordinates } => {
-                        address(map, visit);
-                        coordinates.iter().for_each(|&at| visit(Reg::W(at), false));
-                    }
-                }
-                if let Direction::Load { barrier, blocks } = &bulk.direction {
-                    address(barrier, visit);
-                    blocks.iter().for_each(|&blocks| visit(Reg::W(blocks), false));
-                }
-            }
-            Hopper::PrefetchMap { map } => address(map, visit),
-            Hopper::MapAddress { d, a, rank, .. } => {
-                visit(*d, true);
-                visit(*a, false);
-                visit(Reg::W(*rank), false);
-            }
-            Hopper::RankOfAddress { d, a, .. } => {
-                visit(Reg::W(*d), true);
-                visit(*a, false);
-            }
-            Hopper::WgmmaFence | Hopper::WgmmaCommit | Hopper::WgmmaWait { .. } | Hopper::BulkCommit => {}
-            Hopper::BulkWait { .. } | Hopper::ClusterArrive | Hopper::ClusterWait | Hopper::SetRegisters { .. } => {}
-            Hopper::MbarrierInitFence | Hopper::Hint => {}
-        }
-    }
 }
 
 impl Op {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Access, AccessKind, Operation, Race, SharedShadow, Threads};
+use super::{Access, AccessKind, CtaShadow, Operation, Race, Threads};
 
 /// The groups of every thread of a CTA.
 #[derive(Debug, Clone)]
@@ -24,13 +24,21 @@ impl CopyGroups {
         CopyGroups { threads: vec![Groups::default(); threads.next_multiple_of(32) as usize] }
     }
 
+    /// Forgets all groups.
+    pub fn restart(&mut self) {
+        for groups in &mut self.threads {
+            groups.open = None;
+            groups.committed.clear();
+        }
+    }
+
     /// `cp.async` of one lane to `bytes` bytes at `address`, which are pending from now on.
     ///
     /// # Errors
     /// The race, if the bytes are still in use.
     pub fn copy(
         &mut self,
-        shadow: &mut SharedShadow,
+        shadow: &mut CtaShadow,
         (warp, lane): (u32, u32),
         line: u32,
         (address, bytes): (u32, u32),
@@ -51,7 +59,7 @@ impl CopyGroups {
 
     /// `cp.async.wait_group`: each of the threads waits until at most `pending` of its groups are pending. What they
     /// wrote is then as if the thread had written it now.
-    pub fn wait(&mut self, shadow: &mut SharedShadow, threads: Threads, pending: usize) {
+    pub fn wait(&mut self, shadow: &mut CtaShadow, threads: Threads, pending: usize) {
         for thread in threads.each() {
             let groups = &mut self.threads[thread];
             let done = groups.committed.len().saturating_sub(pending);
@@ -62,13 +70,13 @@ impl CopyGroups {
     }
 
     /// `cp.async.wait_all`: each of the threads waits for all of its copies, committed or not.
-    pub fn wait_all(&mut self, shadow: &mut SharedShadow, threads: Threads) {
+    pub fn wait_all(&mut self, shadow: &mut CtaShadow, threads: Threads) {
         self.commit(threads);
         self.wait(shadow, threads, 0);
     }
 
     /// `cp.async.mbarrier.arrive`: takes the copies of one thread that are not waited for, for
-    /// [`SharedShadow::finish_into`] the barrier's point.
+    /// [`CtaShadow::finish_into`] the barrier's point.
     pub fn take(&mut self, (warp, lane): (u32, u32)) -> Vec<Operation> {
         let groups = &mut self.threads[(warp * 32 + lane) as usize];
         groups.committed.drain(..).flatten().chain(groups.open.take()).collect()

@@ -2,22 +2,21 @@
 //!
 //! Two CTAs run in no order, so two accesses of theirs to one byte, one of them a write, race, unless a protocol of
 //! fences and atomics orders them. Such a protocol is not followed in detail: the accesses count as ordered if the first
-//! CTA executed a fence after its access, and the second one a fence after that moment. So no correct protocol is
-//! reported, and some wrong ones are not.
+//! CTA executed a fence after its access, and the second one a fence after that fence and before its own access. So no
+//! correct protocol is reported, and some wrong ones are not.
 //!
-//! For each word of 4 bytes the last write and the last atomic are kept, and the last read of two CTAs. Races inside of one CTA are not looked
-//! for here.
+//! A CTA publishes what it did ([`CtaShadow::publish`](super::CtaShadow::publish)) at its fences and at its end. Of each
+//! byte the last write and the last atomics are kept, and the reads of two CTAs: whoever writes it later races with one
+//! of them or with none.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use super::{AccessKind, words};
+use smallvec::SmallVec;
 
-/// The bytes of memory that one page of the shadow is about.
-const PAGE_BYTES: u64 = 1024;
+use super::AccessKind;
+use super::global::{Mark, PAGE_BYTES};
+use super::record::GRANULE;
 
 /// One side of a race between CTAs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,13 +25,16 @@ pub struct CtaParty {
     pub cta: u32,
     /// What it does.
     pub kind: AccessKind,
+    /// Warp and lane of the first thread that does it.
+    pub thread: (u32, u32),
     /// The line of the PTX.
     pub line: u32,
 }
 
 impl fmt::Display for CtaParty {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} by CTA {} in PTX line {}", self.kind, self.cta, self.line)
+        let (warp, lane) = self.thread;
+        write!(f, "{} by CTA {}, warp {warp}, lane {lane} in PTX line {}", self.kind, self.cta, self.line)
     }
 }
 
@@ -42,7 +44,7 @@ impl fmt::Display for CtaParty {
 pub struct LaunchRace {
     /// The first byte that both touch.
     pub address: u64,
-    /// The access that ran first here.
+    /// The access that was published first.
     pub earlier: CtaParty,
     /// The access that found it.
     pub later: CtaParty,
@@ -51,170 +53,135 @@ pub struct LaunchRace {
 /// What the CTAs of one launch did to global memory.
 #[derive(Debug)]
 pub struct LaunchShadow {
-    pages: RwLock<HashMap<u64, Arc<Page>>>,
+    pages: HashMap<u64, Page>,
     /// The fences of all CTAs so far.
-    fences: AtomicU32,
-    /// The fences of each CTA.
-    fences_of: Vec<AtomicU32>,
+    fences: u32,
+    /// That number at the last fence of each CTA that had one.
+    fenced: HashMap<u32, u32>,
 }
 
-type Page = Mutex<[Word; PAGE_BYTES as usize / 4]>;
+type Page = [Granule; (PAGE_BYTES / GRANULE as u64) as usize];
+type Granule = SmallVec<[Published; 2]>;
 
-#[derive(Debug, Clone, Copy, Default)]
-struct Word {
-    write: Option<Mark>,
-    atomic: Option<Mark>,
-    /// Of two different CTAs, the last one first.
-    reads: [Option<Mark>; 2],
-}
-
-/// An access to some bytes of a word.
+/// What a CTA did to some bytes of a granule.
 #[derive(Debug, Clone, Copy)]
-struct Mark {
+struct Published {
     party: CtaParty,
-    /// Bit `i` is byte `i` of the word.
-    bytes: u8,
-    /// The fences of all CTAs before it.
+    bytes: u16,
+    /// The number of the fence that published it; of what no fence follows the highest.
     time: u32,
-    /// The fences of its CTA before it.
-    own_fences: u32,
+}
+
+impl Default for LaunchShadow {
+    fn default() -> Self {
+        LaunchShadow::new()
+    }
 }
 
 impl LaunchShadow {
-    /// For a launch of `ctas` CTAs, none of which accessed anything.
-    pub fn new(ctas: u32) -> Self {
-        let fences_of = (0..ctas).map(|_| AtomicU32::new(0)).collect();
-        LaunchShadow { pages: RwLock::default(), fences: AtomicU32::new(0), fences_of }
+    /// That of a launch whose CTAs accessed nothing yet.
+    pub fn new() -> Self {
+        LaunchShadow { pages: HashMap::new(), fences: 0, fenced: HashMap::new() }
     }
 
-    /// The view of one CTA.
-    ///
-    /// # Panics
-    /// If there are not that many.
-    pub fn cta(&self, cta: u32) -> CtaShadow<'_> {
-        assert!((cta as usize) < self.fences_of.len(), "CTA {cta} is not one of {}", self.fences_of.len());
-        CtaShadow { launch: self, cta, fenced: 0, recent: None }
-    }
-
-    fn page(&self, number: u64) -> Arc<Page> {
-        if let Some(page) = self.pages.read().unwrap_or_else(PoisonError::into_inner).get(&number) {
-            return Arc::clone(page);
-        }
-        let mut pages = self.pages.write().unwrap_or_else(PoisonError::into_inner);
-        let page = pages.entry(number).or_insert_with(|| Arc::new(Mutex::new([Word::default(); _])));
-        Arc::clone(page)
-    }
-}
-
-/// The accesses of one CTA, which one thread of the CPU runs.
-#[derive(Debug)]
-pub struct CtaShadow<'a> {
-    launch: &'a LaunchShadow,
-    cta: u32,
-    /// The fences of all CTAs at the last fence of this one.
-    fenced: u32,
-    /// The page of the last access, by its number.
-    recent: Option<(u64, Arc<Page>)>,
-}
-
-impl CtaShadow<'_> {
-    /// A fence of any thread of the CTA that reaches other CTAs, or an access with the order of one: what the CTA did
-    /// before is published, and what others published is seen.
-    pub fn fence(&mut self) {
-        self.launch.fences_of[self.cta as usize].fetch_add(1, Relaxed);
-        self.fenced = self.launch.fences.fetch_add(1, Relaxed) + 1;
-    }
-
-    /// Records an access to `bytes` bytes at `address`. What is strong in the sense of PTX (atomics, volatile, relaxed,
-    /// acquire and release accesses) is [`AccessKind::Atomic`].
+    /// A fence of any thread of a CTA that reaches other CTAs, or an access with the order of one: what the CTA did
+    /// before, which are the marks, is published, and what others published is seen.
     ///
     /// # Errors
-    /// The race, if there is one. The access counts all the same.
-    pub fn access(&mut self, kind: AccessKind, line: u32, address: u64, bytes: u32) -> Result<(), Box<LaunchRace>> {
-        let mut result = Ok(());
-        let (mut at, end) = (address, address + u64::from(bytes));
-        while at < end {
-            let count = (PAGE_BYTES - at % PAGE_BYTES).min(end - at);
-            result = result.and(self.access_page(kind, line, at, count as u32));
-            at += count;
-        }
+    /// The first race of a mark, if there is one. All marks count all the same.
+    pub fn fence(&mut self, cta: u32, marks: &[Mark]) -> Result<(), Box<LaunchRace>> {
+        self.fences += 1;
+        let result = self.publish(cta, marks, self.fences);
+        self.fenced.insert(cta, self.fences);
         result
     }
 
-    fn access_page(&mut self, kind: AccessKind, line: u32, address: u64, bytes: u32) -> Result<(), Box<LaunchRace>> {
-        let number = address / PAGE_BYTES;
-        let page = match &self.recent {
-            Some((recent, page)) if *recent == number => Arc::clone(page),
-            _ => Arc::clone(&self.recent.insert((number, self.launch.page(number))).1),
-        };
-        let party = CtaParty { cta: self.cta, kind, line };
-        let time = self.launch.fences.load(Relaxed);
-        let own_fences = self.launch.fences_of[self.cta as usize].load(Relaxed);
+    /// The end of a CTA, which publishes nothing: the marks are ordered with no other CTA's.
+    ///
+    /// # Errors
+    /// As [`fence`](Self::fence).
+    pub fn end(&mut self, cta: u32, marks: &[Mark]) -> Result<(), Box<LaunchRace>> {
+        self.publish(cta, marks, u32::MAX)
+    }
+
+    fn publish(&mut self, cta: u32, marks: &[Mark], time: u32) -> Result<(), Box<LaunchRace>> {
+        let fenced = self.fenced.get(&cta).copied().unwrap_or(0);
         let mut race = None;
-        let mut page_words = page.lock().unwrap_or_else(PoisonError::into_inner);
-        for (word, bytes) in words((address % PAGE_BYTES) as u32, bytes) {
-            let new = Mark { party, bytes, time, own_fences };
-            let earlier = page_words[word].touch(new, |old| self.is_ordered(old));
-            race = race.or_else(|| {
-                let old = earlier?;
-                let byte = (old.bytes & bytes).trailing_zeros();
-                let address = number * PAGE_BYTES + word as u64 * 4 + u64::from(byte);
-                Some(Box::new(LaunchRace { address, earlier: old.party, later: party }))
-            });
+        for marks in marks.chunk_by(|a, b| a.address / PAGE_BYTES == b.address / PAGE_BYTES) {
+            let page = self.pages.entry(marks[0].address / PAGE_BYTES);
+            let page = page.or_insert_with(|| std::array::from_fn(|_| Granule::new()));
+            for mark in marks {
+                let granule = &mut page[(mark.address % PAGE_BYTES) as usize / GRANULE as usize];
+                let Mark { address, kind, bytes, thread, line } = *mark;
+                let new = Published { party: CtaParty { cta, kind, thread, line }, bytes, time };
+                let earlier = touch(granule, new, fenced);
+                race = race.or_else(|| {
+                    let old = earlier?;
+                    let address = address + u64::from((old.bytes & bytes).trailing_zeros());
+                    Some(Box::new(LaunchRace { address, earlier: old.party, later: new.party }))
+                });
+            }
         }
         race.map_or(Ok(()), Err)
     }
-
-    fn is_ordered(&self, old: &Mark) -> bool {
-        old.party.cta == self.cta
-            || (self.launch.fences_of[old.party.cta as usize].load(Relaxed) > old.own_fences && self.fenced > old.time)
-    }
 }
 
-impl Word {
-    /// Adds an access and returns the first one that it races with.
-    fn touch(&mut self, new: Mark, is_ordered: impl Fn(&Mark) -> bool) -> Option<Mark> {
-        let races =
-            |old: &&Mark| old.bytes & new.bytes != 0 && old.party.kind.conflicts(new.party.kind) && !is_ordered(old);
-        let race = self.write.iter().chain(&self.atomic).chain(self.reads.iter().flatten()).find(races).copied();
-        // The earlier bytes of this CTA stay; those of another one make room.
-        let same = |mark: Option<Mark>| mark.filter(|mark| mark.party.cta == new.party.cta);
-        let with = |mark| Some(Mark { bytes: new.bytes | same(mark).map_or(0, |mark: Mark| mark.bytes), ..new });
-        match new.party.kind {
-            AccessKind::Write => self.write = with(self.write),
-            AccessKind::Atomic => self.atomic = with(self.atomic),
-            AccessKind::Read => {
-                let [last, other] = self.reads;
-                self.reads = [with(last), if same(last).is_some() { other } else { last }];
+/// Adds what a CTA did whose last fence was the one with the number `fenced`, and returns the first that races with it.
+fn touch(granule: &mut Granule, new: Published, fenced: u32) -> Option<Published> {
+    let CtaParty { cta, kind, .. } = new.party;
+    let races = |old: &&Published| {
+        let ordered = old.party.cta == cta || fenced > old.time;
+        old.bytes & new.bytes != 0 && old.party.kind.conflicts(kind) && !ordered
+    };
+    let race = granule.iter().find(races).copied();
+    // The bytes that one other CTA reads as well, of those seen so far.
+    let mut shared = 0;
+    for old in granule.iter_mut().rev() {
+        match kind {
+            // What comes after the write need not be compared with what came before it.
+            AccessKind::Write => old.bytes &= !new.bytes,
+            _ if old.party.kind != kind => {}
+            _ if old.party.cta == cta => old.bytes &= !new.bytes,
+            _ => {
+                let both = old.bytes & new.bytes;
+                old.bytes &= !(both & shared);
+                shared |= both;
             }
         }
-        if new.party.kind == AccessKind::Write {
-            // What comes after the write need not be compared with what came before it.
-            self.reads.iter_mut().flatten().chain(&mut self.atomic).for_each(|old| old.bytes &= !new.bytes);
-        }
-        race
     }
+    granule.retain(|old| old.bytes != 0);
+    granule.push(new);
+    race
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Access, CtaShadow, Threads};
     use super::*;
 
     const ADDRESS: u64 = 0x1_0000_0010;
 
+    fn marks(kind: AccessKind, line: u32, address: u64, bytes: u32) -> Vec<Mark> {
+        let mut cta = CtaShadow::new(0, 64);
+        cta.access_global(&Access::new(Threads::lane(1, 3), kind, line), address, bytes).unwrap();
+        cta.publish()
+    }
+
+    fn party(cta: u32, kind: AccessKind, line: u32) -> CtaParty {
+        CtaParty { cta, kind, thread: (1, 3), line }
+    }
+
     #[test]
     fn two_ctas_may_read_or_do_atomics_but_not_write() {
-        let kinds = [AccessKind::Read, AccessKind::Write, AccessKind::Atomic];
-        for first in kinds {
-            for second in kinds {
-                let launch = LaunchShadow::new(2);
-                launch.cta(0).access(first, 5, ADDRESS, 4).unwrap();
-                let result = launch.cta(1).access(second, 7, ADDRESS, 4);
+        for first in AccessKind::ALL {
+            for second in AccessKind::ALL {
+                let mut launch = LaunchShadow::new();
+                launch.end(0, &marks(first, 5, ADDRESS, 4)).unwrap();
+                let result = launch.end(1, &marks(second, 7, ADDRESS, 4));
                 if first == second && first != AccessKind::Write {
                     assert_eq!(result, Ok(()));
                 } else {
-                    let (earlier, later) =
-                        (CtaParty { cta: 0, kind: first, line: 5 }, CtaParty { cta: 1, kind: second, line: 7 });
+                    let (earlier, later) = (party(0, first, 5), party(1, second, 7));
                     assert_eq!(*result.unwrap_err(), LaunchRace { address: ADDRESS, earlier, later });
                 }
             }
@@ -222,63 +189,70 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_one_word_may_have_different_writers() {
-        let launch = LaunchShadow::new(2);
-        launch.cta(0).access(AccessKind::Write, 1, ADDRESS, 2).unwrap();
-        launch.cta(1).access(AccessKind::Write, 1, ADDRESS + 2, 2).unwrap();
-        assert!(launch.cta(0).access(AccessKind::Write, 1, ADDRESS + 3, 1).is_err());
+    fn bytes_of_one_granule_may_have_different_writers() {
+        let mut launch = LaunchShadow::new();
+        for cta in 0..4 {
+            launch.end(cta, &marks(AccessKind::Write, 1, ADDRESS + 2 * u64::from(cta), 2)).unwrap();
+        }
+        for byte in 0..8u32 {
+            let read = marks(AccessKind::Read, 2, ADDRESS + u64::from(byte), 1);
+            let race = launch.end(9, &read).unwrap_err();
+            assert_eq!((race.address, race.earlier.cta), (ADDRESS + u64::from(byte), byte / 2));
+        }
     }
 
     #[test]
-    fn a_reader_between_others_is_not_forgotten() {
-        let launch = LaunchShadow::new(2);
-        for cta in [0, 1, 1] {
-            launch.cta(cta).access(AccessKind::Read, 1, ADDRESS, 4).unwrap();
+    fn one_of_many_readers_is_not_the_writer() {
+        for writer in 0..5 {
+            let mut launch = LaunchShadow::new();
+            for cta in [0, 1, 1, 2, 3, 1] {
+                launch.end(cta, &marks(AccessKind::Read, 1, ADDRESS, 4)).unwrap();
+            }
+            let race = launch.end(writer, &marks(AccessKind::Write, 2, ADDRESS, 4)).unwrap_err();
+            assert_ne!(race.earlier.cta, writer);
         }
-        let race = launch.cta(1).access(AccessKind::Write, 2, ADDRESS, 4).unwrap_err();
-        assert_eq!(race.earlier.cta, 0);
+        let mut launch = LaunchShadow::new();
+        launch.end(7, &marks(AccessKind::Read, 1, ADDRESS, 4)).unwrap();
+        launch.end(7, &marks(AccessKind::Write, 2, ADDRESS, 4)).unwrap();
     }
 
     #[test]
     fn fences_on_both_sides_order() {
         for (writer_fences, reader_fences) in [(false, false), (true, false), (false, true), (true, true)] {
-            let launch = LaunchShadow::new(2);
-            let (mut writer, mut reader) = (launch.cta(0), launch.cta(1));
-            writer.access(AccessKind::Write, 1, ADDRESS, 16).unwrap();
-            if writer_fences {
-                writer.fence();
-            }
+            let mut launch = LaunchShadow::new();
+            let write = marks(AccessKind::Write, 1, ADDRESS, 16);
+            if writer_fences { launch.fence(0, &write) } else { launch.end(0, &write) }.unwrap();
             if reader_fences {
-                reader.fence();
+                launch.fence(1, &[]).unwrap();
             }
-            let ordered = reader.access(AccessKind::Read, 2, ADDRESS, 16).is_ok();
+            let ordered = launch.end(1, &marks(AccessKind::Read, 2, ADDRESS, 16)).is_ok();
             assert_eq!(ordered, writer_fences && reader_fences, "writer {writer_fences}, reader {reader_fences}");
         }
-        let launch = LaunchShadow::new(2);
-        let (mut writer, mut reader) = (launch.cta(0), launch.cta(1));
-        reader.fence();
-        writer.access(AccessKind::Write, 1, ADDRESS, 16).unwrap();
-        writer.fence();
-        assert!(reader.access(AccessKind::Read, 2, ADDRESS, 16).is_err(), "the fence of the reader came too early");
+        let mut launch = LaunchShadow::new();
+        launch.fence(1, &[]).unwrap();
+        launch.fence(0, &marks(AccessKind::Write, 1, ADDRESS, 16)).unwrap();
+        let read = marks(AccessKind::Read, 2, ADDRESS, 16);
+        assert!(launch.end(1, &read).is_err(), "the fence of the reader came too early");
     }
 
     #[test]
     fn accesses_across_pages_are_seen_on_both() {
-        let launch = LaunchShadow::new(2);
+        let mut launch = LaunchShadow::new();
         let border = 5 * PAGE_BYTES;
-        launch.cta(0).access(AccessKind::Write, 1, border - 8, 16).unwrap();
+        launch.end(0, &marks(AccessKind::Write, 1, border - 8, 16)).unwrap();
         for (address, clean) in [(border - 12, true), (border - 8, false), (border + 4, false), (border + 8, true)] {
-            assert_eq!(launch.cta(1).access(AccessKind::Read, 2, address, 4).is_ok(), clean, "{address:#x}");
+            let read = marks(AccessKind::Read, 2, address, 4);
+            assert_eq!(launch.end(1, &read).is_ok(), clean, "{address:#x}");
         }
     }
 
     #[test]
     fn a_race_says_what_and_where() {
-        let launch = LaunchShadow::new(2);
-        launch.cta(0).access(AccessKind::Write, 3, ADDRESS, 4).unwrap();
-        let race = launch.cta(1).access(AccessKind::Atomic, 4, ADDRESS, 4).unwrap_err();
-        let text = "race on global memory at 0x100000010: write by CTA 0 in PTX line 3, atomic by CTA 1 in PTX line 4: \
-                    no fences order them";
+        let mut launch = LaunchShadow::new();
+        launch.end(0, &marks(AccessKind::Write, 3, ADDRESS, 4)).unwrap();
+        let race = launch.end(1, &marks(AccessKind::Atomic, 4, ADDRESS, 4)).unwrap_err();
+        let text = "race on global memory at 0x100000010: write by CTA 0, warp 1, lane 3 in PTX line 3, atomic by CTA 1, \
+                    warp 1, lane 3 in PTX line 4: no fences order them";
         assert_eq!(race.to_string(), text);
     }
 }

@@ -4,8 +4,8 @@ const WRITE: AccessKind = AccessKind::Write;
 const READ: AccessKind = AccessKind::Read;
 
 /// A CTA of two warps.
-fn shadow() -> SharedShadow {
-    SharedShadow::new(4096, 64)
+fn shadow() -> CtaShadow {
+    CtaShadow::new(4096, 64)
 }
 
 fn by(warp: u32, lane: u32, kind: AccessKind) -> Access {
@@ -43,7 +43,7 @@ fn a_race_names_both_sides_and_the_first_common_byte() {
     let race = shadow.access(&by(1, 3, READ), 0, 16).unwrap_err();
     let earlier = Party { thread: Some((0, 7)), kind: WRITE, proxy: Proxy::Generic, line: 7 };
     let later = Party { thread: Some((1, 3)), kind: READ, proxy: Proxy::Generic, line: 103 };
-    assert_eq!(*race, Race { address: 10, earlier, later, cause: RaceCause::Unordered });
+    assert_eq!(*race, Race { space: Space::Shared, address: 10, earlier, later, cause: RaceCause::Unordered });
     let text = "race on shared memory at 0xa: write by warp 0, lane 7 in PTX line 7, read by warp 1, lane 3 in PTX line \
                 103: no synchronisation orders them";
     assert_eq!(race.to_string(), text);
@@ -79,7 +79,7 @@ fn bytes_of_one_word_are_told_apart() {
 
 #[test]
 fn a_barrier_orders_its_participants_only() {
-    let mut shadow = SharedShadow::new(64, 96);
+    let mut shadow = CtaShadow::new(64, 96);
     shadow.access(&by(0, 0, WRITE), 0, 4).unwrap();
     shadow.barrier(&BOTH);
     shadow.access(&by(1, 9, READ), 0, 4).unwrap();
@@ -184,7 +184,8 @@ fn records_of_a_word_stay_few() {
             shadow.access(&Access::collective(Threads::warp(warp), READ, 2), 0, 4).unwrap();
         }
         shadow.barrier(&BOTH);
-        assert!(shadow.words[0].len() <= 8, "{} records after round {round}", shadow.words[0].len());
+        let records = shadow.shared[0].of(shadow.generation).len();
+        assert!(records <= 8, "{records} records after round {round}");
     }
 }
 
@@ -298,7 +299,7 @@ fn a_generic_write_needs_a_fence_for_the_asynchronous_proxy() {
 
 #[test]
 fn lanes_that_are_not_there_take_part_in_barriers() {
-    let mut shadow = SharedShadow::new(64, 48);
+    let mut shadow = CtaShadow::new(64, 48);
     shadow.access(&by(1, 15, WRITE), 0, 4).unwrap();
     shadow.barrier(&BOTH);
     shadow.access(&Access::collective(Threads::warp(0), READ, 1), 0, 4).unwrap();
@@ -364,8 +365,8 @@ fn the_first_race_of_random_programs_is_found() {
         ((seed >> 33) % u64::from(below)) as u32
     };
     let mut steps_to_race = Vec::new();
-    for _ in 0..3000 {
-        let mut shadow = SharedShadow::new(64, 96);
+    for _ in 0..6000 {
+        let mut shadow = CtaShadow::new(64, 96);
         let mut reference = ByDefinition { known: vec![vec![0; 96]; 96], counts: vec![0; 96], accesses: Vec::new() };
         let mut points = [(shadow.sync_point(), vec![0; 96]), (shadow.sync_point(), vec![0; 96])];
         for step in 0..200 {
@@ -374,7 +375,24 @@ fn the_first_race_of_random_programs_is_found() {
             let lanes = [1 << random(2), 0b11, u32::MAX][random(3) as usize];
             let threads = Threads { warp, lanes };
             let point = random(2) as usize;
-            match random(10) {
+            match random(11) {
+                10 => {
+                    // Lanes with bytes of their own, one behind another.
+                    let lanes = [0b11, 0b1111, 0b101][random(3) as usize];
+                    let access = Access::new(Threads { warp, lanes }, [READ, WRITE][random(2) as usize], step);
+                    let each = 1 << random(3);
+                    let address = random(16 / each + 1 - lanes.count_ones()) * each;
+                    let mut expected = false;
+                    for (at, lane) in bits(lanes).enumerate() {
+                        let own = Access { threads: Threads::lane(warp, lane as u32), ..access };
+                        expected |= reference.races(&own, address + each * at as u32, each);
+                    }
+                    assert_eq!(shadow.access_each(&access, address, each as u8).is_err(), expected, "step {step}");
+                    if expected {
+                        steps_to_race.push(step);
+                        break;
+                    }
+                }
                 0..4 => {
                     let kind = [READ, READ, READ, WRITE, AccessKind::Atomic][random(5) as usize];
                     let collective = random(2) == 0;

@@ -152,7 +152,7 @@ fn executions_lanes_and_products_are_counted() {
     let mma = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32";
     let body = format!(
         "mov.b32 %r5, 0;\nAGAIN: add.u32 %r5, %r5, 1;\n{mma} {registers}, {registers}, {{%r1, %r2}}, {registers};
-        setp.lt.u32 %p1, %r5, 10;\n@%p1 bra AGAIN;\nsetp.lt.u32 %p2, %r9, 5;\n@%p2 st.global.b32 [%rd9+64], 1;"
+        setp.lt.u32 %p1, %r5, 10;\n@%p1 bra AGAIN;\nsetp.lt.u32 %p2, %r9, 5;\n@%p2 st.global.b32 [%rd8+64], 1;"
     );
     let counters = count(&body, 1, 64);
     let product = of(&counters, mma);

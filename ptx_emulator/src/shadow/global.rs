@@ -1,0 +1,138 @@
+//! What one CTA did to global memory: per page, so that only what it touches takes space, and in the same granules as
+//! shared memory.
+
+use std::collections::HashMap;
+
+use super::record::{GRANULE, Granule, Record};
+use super::{Access, AccessKind};
+
+/// The bytes of memory that one page of the shadow is about.
+pub(super) const PAGE_BYTES: u64 = 1024;
+const PAGE_GRANULES: usize = (PAGE_BYTES / GRANULE as u64) as usize;
+/// The pages that are found without the table.
+const RECENT: usize = 64;
+
+/// What a CTA did to some bytes of a granule of global memory since it published that last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// The first address of the granule.
+    pub(super) address: u64,
+    pub(super) kind: AccessKind,
+    /// Bit `i` is byte `i` of the granule.
+    pub(super) bytes: u16,
+    /// Warp and lane of the first such access.
+    pub(super) thread: (u32, u32),
+    /// Its line of the PTX.
+    pub(super) line: u32,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Sum {
+    bytes: u16,
+    thread: u16,
+    line: u32,
+}
+
+/// The pages of one CTA.
+#[derive(Debug, Clone)]
+pub(super) struct GlobalPages {
+    /// The index of each page of this generation in `pages`.
+    table: HashMap<u64, u32>,
+    /// The first of them are of this generation, as many as the table has.
+    pages: Vec<Page>,
+    recent: [(u64, u32); RECENT],
+    /// The pages with something that is not published.
+    changed: Vec<u32>,
+}
+
+#[derive(Debug, Clone)]
+struct Page {
+    number: u64,
+    changed: bool,
+    granules: Vec<(Granule, [Sum; AccessKind::ALL.len()])>,
+}
+
+impl GlobalPages {
+    pub(super) fn new() -> GlobalPages {
+        GlobalPages { table: HashMap::new(), pages: Vec::new(), recent: [(u64::MAX, 0); RECENT], changed: Vec::new() }
+    }
+
+    /// Forgets everything; the next access is of another generation.
+    pub(super) fn clear(&mut self) {
+        // What was not published is of no granule that is looked at again without being cleared first.
+        for index in self.changed.drain(..) {
+            self.pages[index as usize].publish(|_| {});
+        }
+        self.table.clear();
+        self.recent = [(u64::MAX, 0); RECENT];
+    }
+
+    fn page(&mut self, number: u64) -> u32 {
+        let recent = &mut self.recent[number as usize % RECENT];
+        if recent.0 == number {
+            return recent.1;
+        }
+        let next = self.table.len();
+        let index = *self.table.entry(number).or_insert(next as u32);
+        *recent = (number, index);
+        if index as usize == next {
+            match self.pages.get_mut(next) {
+                Some(page) => page.number = number,
+                None => {
+                    self.pages.push(Page { number, changed: false, granules: vec![Default::default(); PAGE_GRANULES] })
+                }
+            }
+        }
+        index
+    }
+
+    /// The records of a granule by its address, after the access is noted for the other CTAs.
+    pub(super) fn note(
+        &mut self,
+        address: u64,
+        bytes: u16,
+        access: &Access,
+        generation: u32,
+    ) -> &mut smallvec::SmallVec<[Record; 2]> {
+        let index = self.page(address / PAGE_BYTES);
+        let page = &mut self.pages[index as usize];
+        if !page.changed {
+            page.changed = true;
+            self.changed.push(index);
+        }
+        let (granule, sums) = &mut page.granules[(address % PAGE_BYTES) as usize / GRANULE as usize];
+        let sum = &mut sums[access.kind as usize];
+        if sum.bytes == 0 {
+            let thread = access.threads.warp * 32 + access.threads.lanes.trailing_zeros();
+            (sum.thread, sum.line) = (thread as u16, access.line);
+        }
+        sum.bytes |= bytes;
+        granule.of(generation)
+    }
+
+    /// Takes what was done since the last time, in the order of the pages' first accesses.
+    pub(super) fn publish(&mut self) -> Vec<Mark> {
+        let mut marks = Vec::new();
+        self.changed.sort_unstable();
+        for index in self.changed.drain(..) {
+            self.pages[index as usize].publish(|mark| marks.push(mark));
+        }
+        marks
+    }
+}
+
+impl Page {
+    fn publish(&mut self, mut take: impl FnMut(Mark)) {
+        self.changed = false;
+        for (index, (_, sums)) in self.granules.iter_mut().enumerate() {
+            for (sum, kind) in sums.iter_mut().zip(AccessKind::ALL) {
+                let Sum { bytes, thread, line } = std::mem::take(sum);
+                if bytes != 0 {
+                    let address = self.number * PAGE_BYTES + index as u64 * u64::from(GRANULE);
+                    let thread = (u32::from(thread) / 32, u32::from(thread) % 32);
+                    take(Mark { address, kind, bytes, thread, line });
+                }
+            }
+        }
+    }
+}
