@@ -33,7 +33,11 @@
 //! cluster, whose warps take turns; global, shared, local and parameter memory with bounds, alignment and a record of what
 //! was written; barriers of clusters, blocks and warps, `mbarrier` phases with their bytes; `cp.async` groups and bulk copies
 //! whose bytes arrive when they are waited for; [tensor maps](tensor_map); tensor-core products in the precision that
-//! [`tensor_core`] describes; the registers that `setmaxnreg` moves. Timing, caches and weak memory orders are not.
+//! [`tensor_core`] describes, which for `mma` and `wmma` is that of Hopper bit by bit; the registers that `setmaxnreg` moves.
+//!
+//! Not modelled: time and caches; weak memory orders, beyond the checks (accesses take effect one after another, in an
+//! order that does not depend on the CPU); the last bits of approximate functions, which are nearer to the exact result than
+//! those of a card.
 //!
 //! # What is covered
 //!
@@ -48,7 +52,8 @@
 //! # What is checked
 //!
 //! Bounds, alignment, reads of what nothing wrote; races on shared memory between the threads of a block, by
-//! [`shadow`]'s clocks, unfinished copies among them; races on global memory between blocks; barriers that a part of a
+//! [`shadow`]'s clocks, unfinished copies among them; races on global memory, between the threads of a block and between
+//! blocks; barriers that a part of a
 //! warp reaches, or that others use with another count; too many arrivals or bytes at an `mbarrier`; deadlocks, with what each
 //! warp waits for. What a kernel does wrong without any of these, such as a loop without an end, shows where
 //! [`Device::with_instruction_limit`] sets a limit.

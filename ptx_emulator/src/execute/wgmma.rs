@@ -12,7 +12,7 @@ use crate::block::Turn;
 use crate::cluster::Shape;
 use crate::program::{D, Element as Narrow, MmaKind, Space, W, Wgmma, WgmmaA};
 use crate::shadow::{Access, AccessKind, Operation, Proxy};
-use crate::tensor_core::wgmma::{Accumulators, Element, Factor, ROWS, Sums, UNIT_BYTES};
+use crate::tensor_core::wgmma::{Accumulators, Element, Factor, ROWS, UNIT_BYTES};
 use crate::tensor_core::{Half, Quarter};
 
 type Result<T> = std::result::Result<T, Box<Fault>>;
@@ -164,7 +164,7 @@ pub(crate) fn run(turn: &mut Turn<'_, '_>, wgmma: &Wgmma) -> Result<()> {
     } else {
         Accumulators::from_registers(n, wgmma.f16, wgmma.d.iter().map(|&slot| turn.registers.word(slot)))
     };
-    d.add_product(&a, &b, wgmma.negated, Sums::Exact);
+    d.add_product(&a, &b, wgmma.negated, b_element.rule(wgmma.f16));
     for (register, &slot) in wgmma.d.iter().enumerate() {
         *turn.registers.word_mut(slot) = d.register(wgmma.f16, register);
     }

@@ -42,25 +42,50 @@ fn truncate(value: f64) -> f32 {
     if is_beyond { f32::from_bits(nearest.to_bits() - 1) } else { nearest }
 }
 
+/// Cuts off what is more than so many bits below the leading one of a normal number.
+#[inline(always)]
+fn cut(value: f64, bits: i32) -> f64 {
+    f64::from_bits(value.to_bits() & (u64::MAX << (52 - bits)))
+}
+
+/// The precision of a sum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Rule {
+    /// Where the exponents of the factors' type begin.
+    pub lowest: i32,
+    /// Bits of a term below the largest exponent.
+    pub fraction_bits: i32,
+    /// Bits of the result below its leading one, where those are fewer than f32 has.
+    pub result_bits: Option<i32>,
+    /// The result is rounded again, to a shorter type: its last bit tells that something was cut off behind it.
+    pub is_rounded_again: bool,
+}
+
 /// Adds the product of A and B to C, each of its elements the sum of one instruction. The exponents of the factors' type
 /// begin at `lowest`.
 pub fn multiply<const K: usize, const N: usize>(a: &[[f32; K]], b: &[[f32; N]; K], c: &mut [[f32; N]], lowest: i32) {
+    multiply_by(Rule { lowest, fraction_bits: FRACTION_BITS, result_bits: None, is_rounded_again: false }, a, b, c);
+}
+
+/// [`multiply`] in any precision.
+pub fn multiply_by<const K: usize, const N: usize>(rule: Rule, a: &[[f32; K]], b: &[[f32; N]; K], c: &mut [[f32; N]]) {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
         // SAFETY: the CPU has the feature.
-        return unsafe { multiply_avx2(a, b, c, lowest) };
+        return unsafe { multiply_avx2(rule, a, b, c) };
     }
-    multiply_inline(a, b, c, lowest);
+    multiply_inline(rule, a, b, c);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn multiply_avx2<const K: usize, const N: usize>(a: &[[f32; K]], b: &[[f32; N]; K], c: &mut [[f32; N]], lowest: i32) {
-    multiply_inline(a, b, c, lowest);
+fn multiply_avx2<const K: usize, const N: usize>(rule: Rule, a: &[[f32; K]], b: &[[f32; N]; K], c: &mut [[f32; N]]) {
+    multiply_inline(rule, a, b, c);
 }
 
 #[inline(always)]
-fn multiply_inline<const K: usize, const N: usize>(a: &[[f32; K]], b: &[[f32; N]; K], c: &mut [[f32; N]], lowest: i32) {
+fn multiply_inline<const K: usize, const N: usize>(rule: Rule, a: &[[f32; K]], b: &[[f32; N]; K], c: &mut [[f32; N]]) {
+    let Rule { lowest, fraction_bits, result_bits, is_rounded_again } = rule;
     let mut exponents = [[0; N]; K];
     let mut wide = [[0.0; N]; K];
     for k in 0..K {
@@ -82,7 +107,7 @@ fn multiply_inline<const K: usize, const N: usize>(a: &[[f32; K]], b: &[[f32; N]
             }
         }
         for n in 0..N {
-            scales[n] = power_of_two(FRACTION_BITS - largest[n]);
+            scales[n] = power_of_two(fraction_bits - largest[n]);
             sums[n] = (f64::from(c[n]) * scales[n]).trunc();
         }
         for k in 0..K {
@@ -94,7 +119,9 @@ fn multiply_inline<const K: usize, const N: usize>(a: &[[f32; K]], b: &[[f32; N]
         for n in 0..N {
             // A power of two: exact.
             let sum = sums[n] / scales[n];
-            c[n] = if sum.is_nan() { NAN } else { truncate(sum) };
+            let result = truncate(result_bits.map_or(sum, |bits| cut(sum, bits)));
+            let is_cut = is_rounded_again && f64::from(result) != sum;
+            c[n] = if sum.is_nan() { NAN } else { f32::from_bits(result.to_bits() | u32::from(is_cut)) };
         }
     }
 }
