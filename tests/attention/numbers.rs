@@ -134,7 +134,7 @@ fn many_heads<T: Half>(gpu: &Gpu, group: &Group) -> Outcome {
     for case in &group.cases {
         let inputs = Inputs::<T>::normal(case, 2);
         let expected = inputs.expected(case);
-        for_each_row::<T>(case, |row| {
+        for_each_row::<T>(gpu, case, |row| {
             let kind = std::mem::discriminant(&row.kernel);
             if gpu.is_emulated() && kinds.contains(&kind) {
                 return Ok(());
