@@ -74,7 +74,7 @@ pub enum MaskKind {
 pub struct WgmmaTile {
     /// Consumer warpgroups with query rows of their own.
     pub row_groups: usize,
-    /// Consumer warpgroups that share these rows, each taking every so-manieth step of the keys.
+    /// Consumer warpgroups that share these rows and take the steps of the keys in turns.
     pub key_groups: usize,
     /// Keys of one step.
     pub n: usize,
