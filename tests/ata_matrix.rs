@@ -103,11 +103,12 @@ fn rounding_is_within_the_precision_and_done_once() {
 fn memory_is_that_of_the_pairs() {
     let matrix = SymmetricBlockMatrix::from_dense(dense(1, 64, 0).view(), 0.0).unwrap();
     let bytes = |precision| matrix.footprint_bytes(precision).unwrap();
-    // Four pairs of a diagonal block each, a use of two words each, three starts, one scale.
+    // Four pairs of a diagonal block each; two uses of four words and a code each, two starts, one scale.
     assert_eq!(matrix.pair_classes().stored(), 4);
-    assert_eq!(bytes(Precision::Tf32), 4 * 2048 + 4 * (8 + 3 + 1));
-    assert_eq!(bytes(Precision::F16), 4 * 1024 + 4 * (8 + 3 + 1));
-    assert_eq!(bytes(Precision::Tf32x3), 4 * 4096 + 4 * (8 + 3 + 1));
+    assert_eq!(bytes(Precision::F32), 4 * 2048 + 4 * (10 + 2 + 1));
+    assert_eq!(bytes(Precision::Tf32), 4 * 1280 + 4 * (10 + 2 + 1));
+    assert_eq!(bytes(Precision::F16), 4 * 1024 + 4 * (10 + 2 + 1));
+    assert_eq!(bytes(Precision::Tf32x3), 4 * 2560 + 4 * (10 + 2 + 1));
 }
 
 fn argument_of<T: std::fmt::Debug>(result: ferrotile::Result<T>) -> &'static str {

@@ -34,7 +34,9 @@ fn ata(gpu: &Gpu, precision: Precision, frames: usize, variant: &str) -> Vec<Cou
     let matrix = SymmetricBlockMatrix::from_blocks(80, blocks.view()).unwrap();
     let stream = gpu.new_stream().unwrap();
     let matrix = matrix.upload_blocking(stream.as_ref(), precision).unwrap();
-    let plan = AtaPlan::new(&matrix, frames, &AtaOptions { variant: Some(variant.to_owned()) }).unwrap();
+    let plan =
+        AtaPlan::new(&matrix, frames, &AtaOptions { variant: Some(variant.to_owned()), ..AtaOptions::default() })
+            .unwrap();
     let (shape, count) = ([frames, 1, 80], frames * 80);
     let x = Buffer::upload_blocking(&stream, &vec![1.0f32; count]).unwrap();
     let mut y = Buffer::<f32>::zeroed(gpu, count).unwrap();

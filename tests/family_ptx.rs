@@ -132,16 +132,22 @@ fn ata_entries_are_the_rows_with_their_bounds_and_instructions() {
             assert_eq!(entry.generic_accesses(), 0, "{row} has generic accesses");
             assert_eq!(entry.count("bar.sync"), 1, "{row}: the sums of the warps meet once");
             assert_eq!((entry.count("atom"), entry.count("red")), (0, 0), "{row} has atomics");
-            // 32x16 by 16x8 takes four products of m16n8k8, three times as many with two terms; as it is, and transposed for
-            // either block.
+            // A square of 32x32 takes eight products of m16n8k8, three times as many with two terms, or four of m32n8k16 with
+            // the two of X; as it is and transposed, for each pair row and use in flight.
+            let squares = 2 * row.pair_rows * row.depth * row.vectors();
             let products = if row.precision.terms() > 1 { 3 } else { 1 };
-            let expected = match row.unit {
-                AtaUnit::Mma => 3 * 4 * products * row.frame_tiles() * row.depth,
-                AtaUnit::Fma => 0,
+            let (mma, wmma) = match row.unit {
+                AtaUnit::Mma => (8 * products * squares, 0),
+                AtaUnit::Wmma => (0, 4 * squares),
+                AtaUnit::Fma => (0, 0),
             };
-            assert_eq!(entry.count("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"), expected, "{row}");
+            assert_eq!(entry.count("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"), mma, "{row}");
+            assert_eq!(entry.count("wmma.mma.sync.aligned"), wmma, "{row}");
+            let overlaps = usize::from(arch >= Arch::Sm90a);
+            assert_eq!(entry.count("griddepcontrol.wait"), overlaps, "{row}");
             // Pairs come in 16-byte loads.
-            assert!(entry.count("ld.global.nc.v4") >= row.depth * row.precision.chunks(), "{row}");
+            let chunks = 2 * row.pair_rows * row.precision.terms() * row.precision.storage().chunks();
+            assert!(entry.count("ld.global.v4") >= row.depth * chunks, "{row}");
         }
     }
 }

@@ -54,6 +54,7 @@ const SM_80: &[Instructions] = &[
         &[("cvt.rn.f16.f32", 1), ("cvt.rn.bf16.f32", 1), ("cvt.rn.f16x2.f32", 1), ("cvt.rn.bf16x2.f32", 1)],
     ),
     ("convert_tf32", &[("cvt.rna.tf32.f32", 1)]),
+    ("convert_permute_bytes", &[("prmt.b32", 1)]),
     // The value alone and the lower one of the pair are the same: pure conversions are done once.
     ("convert_widen", &[("cvt.f32.f16", 2)]),
     (
@@ -96,6 +97,7 @@ const SM_89: &[Instructions] = &[
 const SM_90A: &[Instructions] = &[
     // The rank, and the three registers that number the block.
     ("thread_cluster_rank", &[("mov.u32", 4)]),
+    ("griddepcontrol_chain", &[("griddepcontrol.launch_dependents", 1), ("griddepcontrol.wait", 1)]),
     ("warp_elect", &[("elect.sync", 2)]),
     (
         "mbarrier_parity",

@@ -113,7 +113,7 @@ fn multiply(args: &AtaArgs, matrix: &SymmetricBlockMatrix, x: &Array3<f32>) -> a
 
 fn on_card(args: &AtaArgs, gpu: &Gpu, matrix: &SymmetricBlockMatrix, x: &Array3<f32>) -> anyhow::Result<Array3<f32>> {
     let stream = gpu.new_stream()?;
-    let options = AtaOptions { variant: args.variant.clone() };
+    let options = AtaOptions { variant: args.variant.clone(), ..AtaOptions::default() };
     let matrix = matrix.upload_blocking(stream.as_ref(), args.precision)?;
     let kernel = AtaPlan::new(&matrix, x.dim().0, &options)?.to_string();
     let y = matrix.multiply_array_blocking(stream.as_ref(), x.view(), &options)?;

@@ -11,6 +11,7 @@ use ferrotile::{
     AtaOptions, AtaPlan, Buffer, DeviceBlockMatrix, Gpu, Precision, SymmetricBlockMatrix, TensorMut, TensorRef,
     ata_variants,
 };
+use layout::Arch;
 use layout::ata::{ATA, BLOCK};
 use ndarray::Array5;
 use rand::rngs::Xoshiro256PlusPlus;
@@ -34,6 +35,12 @@ pub(crate) struct AtaBenchArgs {
     /// A kernel by name, or `all` for every one; may be repeated [default: the library's choice].
     #[arg(long = "variant", num_args = 1..)]
     variants: Vec<String>,
+    /// Start each product when the one before has ended, and not while it runs.
+    #[arg(long)]
+    isolated: bool,
+    /// The architecture whose kernels run: sm_80, sm_89 or sm_90a [default: the newest that the card runs].
+    #[arg(long)]
+    arch: Option<Arch>,
     /// Where the results are written as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -165,13 +172,14 @@ pub(crate) fn run(args: &AtaBenchArgs) -> anyhow::Result<()> {
         let matrix = case.matrix()?;
         for &precision in &precisions {
             let matrix = matrix.upload_blocking(timer.stream().as_ref(), precision)?;
+            let base = AtaOptions { isolated: args.isolated, arch: args.arch, ..AtaOptions::default() };
             let named = |name: &str| args.variants.iter().any(|wanted| wanted == "all" || wanted == name);
             let mut options: Vec<AtaOptions> = ata_variants(precision)
                 .filter(|row| named(row.name))
-                .map(|row| AtaOptions { variant: Some(row.name.to_owned()) })
+                .map(|row| AtaOptions { variant: Some(row.name.to_owned()), ..base.clone() })
                 .collect();
             if args.variants.is_empty() {
-                options.push(AtaOptions::default());
+                options.push(base);
             }
             for options in options {
                 let (line, row) = measure(&gpu, &mut timer, &case, &matrix, &options)?;

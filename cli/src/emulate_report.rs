@@ -124,7 +124,11 @@ fn ata(gpu: &Gpu, args: &AtaArgs) -> ferrotile::Result<Vec<Counters>> {
     let (shape, values) = args.case.frames();
     let x = Buffer::upload_blocking(&stream, &values)?;
     let mut y = Buffer::zeroed(gpu, values.len())?;
-    let plan = AtaPlan::new(&matrix, args.case.frames, &AtaOptions { variant: args.how.variant.clone() })?;
+    let plan = AtaPlan::new(
+        &matrix,
+        args.case.frames,
+        &AtaOptions { variant: args.how.variant.clone(), ..AtaOptions::default() },
+    )?;
     let (x, y) = (TensorRef::contiguous(&x, shape)?, TensorMut::contiguous(&mut y, shape)?);
     gpu.counted(|| plan.run(stream.as_ref(), x, y)).map(|counted| counted.1)
 }

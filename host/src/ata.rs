@@ -29,7 +29,8 @@ mod pack;
 
 use std::fmt;
 
-use layout::ata::{ATA, AtaArgs, AtaStrides, AtaVariant, PAIR_ROWS, Precision, preferred};
+use layout::Arch;
+use layout::ata::{ATA, AtaArgs, AtaStrides, AtaVariant, Divisor, Precision, STRIP_ROWS, preferred};
 
 pub use cg::{CgOptions, CgPlan, CgReport, CgSystem};
 pub use matrix::SymmetricBlockMatrix;
@@ -50,6 +51,11 @@ const OP: &str = "ata";
 pub struct AtaOptions {
     /// The compiled variant to run, by name; `None` picks one by the number of frames.
     pub variant: Option<String>,
+    /// Whether the product starts only when the work before it on the stream has ended. Else, on sm_90, it loads its first blocks
+    /// of A while the kernel before it still runs, and waits for that kernel's results only then.
+    pub isolated: bool,
+    /// The architecture whose kernel runs; `None` for the newest one. An older one serves to compare kernels.
+    pub arch: Option<Arch>,
 }
 
 /// The compiled variants that multiply matrices of this precision.
@@ -65,8 +71,10 @@ pub struct DeviceBlockMatrix {
     n: usize,
     pairs: Buffer<u8>,
     uses: Buffer<u32>,
+    codes: Buffer<u32>,
     starts: Buffer<u32>,
     scales: Buffer<f32>,
+    pairs_read: usize,
 }
 
 impl DeviceBlockMatrix {
@@ -78,8 +86,10 @@ impl DeviceBlockMatrix {
             n: matrix.n(),
             pairs: Buffer::upload_blocking(stream, &packed.pairs)?,
             uses: Buffer::upload_blocking(stream, &packed.uses)?,
+            codes: Buffer::upload_blocking(stream, &packed.codes)?,
             starts: Buffer::upload_blocking(stream, &packed.starts)?,
             scales: Buffer::upload_blocking(stream, &packed.scales)?,
+            pairs_read: packed.pairs_read,
         })
     }
 
@@ -110,20 +120,21 @@ impl DeviceBlockMatrix {
     /// Device memory that it takes.
     #[must_use]
     pub fn footprint_bytes(&self) -> usize {
-        self.pairs.len() + (self.uses.len() + self.starts.len() + self.scales.len()) * size_of::<u32>()
+        let words = self.uses.len() + self.codes.len() + self.starts.len() + self.scales.len();
+        self.pairs.len() + words * size_of::<u32>()
     }
 
     /// Bytes of the matrix that one product reads, each stored pair of blocks as often as it is used.
     #[must_use]
     pub fn bytes_read(&self) -> usize {
-        self.uses.len() / 2 * self.precision.pair_bytes()
+        self.pairs_read * self.precision.pair_bytes()
     }
 
     /// Computes `Y = A X` on `stream` and returns before it is done. X and Y are `[frames, channels, n]`; Y is overwritten.
     ///
-    /// The result is the same, bit by bit, in every run of one variant. A is zero where nothing is stored, except that a stored
-    /// pair of blocks is multiplied as a whole: an infinity or NaN in X makes NaN wherever a pair that reads it is used, which
-    /// is at most 31 rows from an element of its column that is not 0.
+    /// The result is the same, bit by bit, in every run of one variant. A is zero where nothing is stored, except that squares of
+    /// 32x32 elements with a stored pair of blocks are multiplied as a whole: an infinity or NaN in X makes NaN up to 31 rows
+    /// from an element of A that is not 0 and is at most 31 columns from it.
     ///
     /// # Errors
     /// [`Error::Shape`] for tensors that do not fit, [`Error::WrongDevice`], before anything is enqueued; those of loading the
@@ -141,6 +152,7 @@ pub struct AtaPlan<'a> {
     frames: usize,
     variant: &'static AtaVariant,
     blocks: u32,
+    overlaps: bool,
     kernel: Kernel,
 }
 
@@ -162,11 +174,16 @@ impl<'a> AtaPlan<'a> {
             argument: "frames * channels * n",
             got: format!("{frames} * {} * {}", matrix.channels, matrix.n),
             expected: format!(
-                "at most 2^31 - 1 blocks of {} frames and {PAIR_ROWS} rows: split the frames",
-                variant.frames
+                "at most 2^31 - 1 blocks of {} frames and {} rows: split the frames",
+                variant.frames,
+                variant.rows()
             ),
         })?;
-        Ok(Self { matrix, frames, variant, blocks, kernel: matrix.gpu().kernel("ata", variant.name)? })
+        // What the kernels of older architectures do not wait for must have ended.
+        let arch = options.arch.unwrap_or_else(|| matrix.gpu().arch());
+        let overlaps = !options.isolated && arch >= Arch::Sm90a;
+        let kernel = matrix.gpu().kernel_for("ata", arch, variant.name)?;
+        Ok(Self { matrix, frames, variant, blocks, overlaps, kernel })
     }
 
     /// The chosen variant.
@@ -209,19 +226,22 @@ impl<'a> AtaPlan<'a> {
             y: y.as_raw(),
             pairs: matrix.pairs.as_raw(),
             uses: matrix.uses.as_raw(),
+            codes: matrix.codes.as_raw(),
             starts: matrix.starts.as_raw(),
             scales: matrix.scales.as_raw(),
             x_strides: strides(x.strides()),
             y_strides: strides(y.strides()),
             frames: self.frames as u32,
             n: matrix.n as u32,
-            pair_rows: matrix.n.div_ceil(PAIR_ROWS) as u32,
-            x_aligned: u32::from(rows_aligned(x.as_raw(), x.shape(), x.strides())),
+            strips: Divisor::new(matrix.n.div_ceil(STRIP_ROWS) as u32),
+            frame_tiles: Divisor::new(self.variant.frame_tiles(self.frames) as u32),
+            x_aligned: u64::from(rows_aligned(x.as_raw(), x.shape(), x.strides())),
         };
         let config = LaunchConfig {
             grid: [self.blocks, 1, 1],
             block: [self.variant.threads(), 1, 1],
             shared_bytes: self.variant.smem().total_bytes(),
+            overlaps: self.overlaps,
             ..LaunchConfig::default()
         };
         // SAFETY: grid, block and shared memory are the variant's, the matrix is of its precision, and the views are tensors of

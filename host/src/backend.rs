@@ -39,6 +39,7 @@ pub(crate) struct Launch<'a> {
     /// All ones for a launch without clusters.
     pub(crate) cluster: [u32; 3],
     pub(crate) shared_bytes: u32,
+    pub(crate) overlaps: bool,
     /// The address and size of each parameter.
     pub(crate) params: &'a [(*const c_void, usize)],
 }

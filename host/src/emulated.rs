@@ -399,7 +399,8 @@ impl Modules for Emulated {
     }
 
     unsafe fn launch(&self, function: Handle, stream: Handle, launch: Launch<'_>) -> Result<()> {
-        let Launch { grid, block, cluster, shared_bytes, params } = launch;
+        // Launches of a stream run one after another here, so that none overlaps.
+        let Launch { grid, block, cluster, shared_bytes, overlaps: _, params } = launch;
         // SAFETY: each parameter is a live value of that size without padding.
         let bytes = |&(address, bytes): &(*const c_void, usize)| unsafe {
             std::slice::from_raw_parts(address.cast::<u8>(), bytes).to_vec()

@@ -105,12 +105,16 @@ pub struct LaunchConfig {
     pub cluster: [u32; 3],
     /// Dynamic shared memory of a block.
     pub shared_bytes: u32,
+    /// Whether the kernel may start before the one before it on the stream has ended (programmatic dependent launch, sm_90).
+    /// Only for a kernel that executes `griddepcontrol.wait` in every thread before it reads what an earlier kernel may write,
+    /// or writes anything.
+    pub overlaps: bool,
 }
 
 /// One block of one thread.
 impl Default for LaunchConfig {
     fn default() -> Self {
-        LaunchConfig { grid: [1; 3], block: [1; 3], cluster: [1; 3], shared_bytes: 0 }
+        LaunchConfig { grid: [1; 3], block: [1; 3], cluster: [1; 3], shared_bytes: 0, overlaps: false }
     }
 }
 
@@ -218,8 +222,8 @@ impl Kernel {
         config.check(&self.name, &self.attributes())?;
         same_device("kernel", self.device().facts().ordinal, stream.ordinal())?;
         let params: Vec<_> = params.iter().map(|param| param.as_param()).collect();
-        let &LaunchConfig { grid, block, cluster, shared_bytes } = config;
-        let launch = Launch { grid, block, cluster, shared_bytes, params: &params };
+        let &LaunchConfig { grid, block, cluster, shared_bytes, overlaps } = config;
+        let launch = Launch { grid, block, cluster, shared_bytes, overlaps, params: &params };
         // SAFETY: the caller's promise; the driver only reads the parameters, during the call.
         unsafe { self.device().launch(self.function, stream.handle(), launch) }
     }
@@ -250,8 +254,13 @@ mod tests {
 
     #[test]
     fn launches_within_the_limits_pass() {
-        let config =
-            LaunchConfig { grid: [1 << 20, 1, 1], block: [256, 1, 1], cluster: [1; 3], shared_bytes: 200 << 10 };
+        let config = LaunchConfig {
+            grid: [1 << 20, 1, 1],
+            block: [256, 1, 1],
+            cluster: [1; 3],
+            shared_bytes: 200 << 10,
+            overlaps: false,
+        };
         assert_eq!(config.check("k", &ATTRIBUTES), Ok(()));
         assert_eq!(LaunchConfig { cluster: [2, 1, 1], ..config }.check("k", &ATTRIBUTES), Ok(()));
     }

@@ -57,7 +57,7 @@ fn variants(gpu: &Gpu, precision: Precision) -> Outcome {
     let matrix = matrix.upload_blocking(stream.as_ref(), precision)?;
     let others = Precision::ALL.into_iter().filter(|&other| other != precision).flat_map(ata_variants);
     for name in others.map(|row| row.name).chain(["fastest"]) {
-        let options = AtaOptions { variant: Some(name.to_owned()) };
+        let options = AtaOptions { variant: Some(name.to_owned()), ..AtaOptions::default() };
         expect(
             AtaPlan::new(&matrix, 8, &options),
             |error| matches!(error, Error::UnknownVariant { name: got, known, .. } if got == name && !known.is_empty()),

@@ -59,7 +59,7 @@ fn endless() -> Outcome {
     let text = ".version 7.0 .target sm_80 .address_size 64 .visible .entry endless() { AGAIN: bra AGAIN; }";
     let kernel = gpu.load_ptx(text)?.kernel("endless")?;
     gpu.limit_instructions(10_000)?;
-    let config = LaunchConfig { grid: [1; 3], block: [32, 1, 1], cluster: [1; 3], shared_bytes: 0 };
+    let config = LaunchConfig { grid: [1; 3], block: [32, 1, 1], cluster: [1; 3], shared_bytes: 0, overlaps: false };
     let stream = gpu.new_stream()?;
     // SAFETY: the kernel has no parameters and touches no memory.
     let launched = unsafe { kernel.launch(stream.as_ref(), &config, &[]) };

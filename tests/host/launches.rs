@@ -16,7 +16,8 @@ pub(crate) const TESTS: Tests = &[
         .on_a_card("its blocks write one word, which the emulator reports as a race"),
 ];
 
-const ONE: LaunchConfig = LaunchConfig { grid: [1; 3], block: [1; 3], cluster: [1; 3], shared_bytes: 0 };
+const ONE: LaunchConfig =
+    LaunchConfig { grid: [1; 3], block: [1; 3], cluster: [1; 3], shared_bytes: 0, overlaps: false };
 
 /// Launches and what is wrong with each.
 const OUT_OF_RANGE: [(LaunchConfig, &str); 16] = [

@@ -13,6 +13,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("convert_widen", widen),
     Test::new("convert_fp8_narrow", fp8_narrow).since(Arch::Sm89),
     Test::new("convert_fp8_widen", fp8_widen).since(Arch::Sm89),
+    Test::new("convert_permute_bytes", permute_bytes),
     Test::new("convert_math", math),
 ];
 
@@ -72,6 +73,20 @@ fn tf32(probe: &Probe<'_>) -> Result<(), Failed> {
     // The sign is apart from the magnitude, so adding half a step rounds ties away from zero.
     let expected: Vec<u32> = values.iter().map(|value| (value.to_bits() + STEP / 2) / STEP).collect();
     expect_equal(&got, &expected, |at| format!("{:e}", values[at]))
+}
+
+/// Every selector; bit 3 of a digit asks for the sign of the byte, eight times.
+fn permute_bytes(probe: &Probe<'_>) -> Result<(), Failed> {
+    let (a, b) = (0x3382_7104_u32, 0x77E6_95F5_u32);
+    let got = probe.run(&row_of(256, 256), 65536, &[&a, &b])?;
+    let bytes = [a.to_le_bytes(), b.to_le_bytes()].concat();
+    let pick = |digit: u32| {
+        let byte = bytes[(digit & 7) as usize];
+        if digit & 8 == 0 { byte } else { ((byte as i8) >> 7) as u8 }
+    };
+    let expected = |selector: u32| u32::from_le_bytes([0, 4, 8, 12].map(|shift| pick(selector >> shift & 0xF)));
+    let expected: Vec<u32> = (0..65536).map(expected).collect();
+    expect_equal(&got, &expected, |at| format!("selector {at:04x}"))
 }
 
 fn narrow(probe: &Probe<'_>) -> Result<(), Failed> {

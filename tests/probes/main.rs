@@ -104,7 +104,7 @@ impl Probe<'_> {
 
 /// A row of blocks of a row of threads, without dynamic shared memory.
 const fn row_of(blocks: u32, threads: u32) -> LaunchConfig {
-    LaunchConfig { grid: [blocks, 1, 1], block: [threads, 1, 1], cluster: [1; 3], shared_bytes: 0 }
+    LaunchConfig { grid: [blocks, 1, 1], block: [threads, 1, 1], cluster: [1; 3], shared_bytes: 0, overlaps: false }
 }
 
 /// One warp with the shared memory of a map.

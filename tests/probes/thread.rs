@@ -5,12 +5,13 @@ use layout::Arch;
 use layout::probe::{BLOCK_THREADS, WARPS};
 use libtest_mimic::Failed;
 
-use crate::{Probe, Test, expect_equal, expect_lanes, row_of};
+use crate::{POISON, Probe, Test, expect_equal, expect_lanes, row_of};
 
 pub(crate) const TESTS: &[Test] = &[
     Test::new("thread_indices", indices),
     Test::new("thread_index_1d", index_1d),
     Test::new("thread_cluster_rank", cluster_rank).since(Arch::Sm90a),
+    Test::new("griddepcontrol_chain", chain).since(Arch::Sm90a),
     Test::new("barrier_warps", barrier_warps),
     Test::new("cluster_sync", cluster_sync).since(Arch::Sm90a),
     Test::new("thread_sync", sync),
@@ -47,6 +48,21 @@ fn cluster_rank(probe: &Probe<'_>) -> Result<(), Failed> {
         expect_equal(&got, &expected, |at| format!("clusters of {cluster:?}, block {at}"))?;
     }
     Ok(())
+}
+
+/// Launches that overlap, each of which reads what the one before wrote and overwrites what the one before that read.
+fn chain(probe: &Probe<'_>) -> Result<(), Failed> {
+    const LAUNCHES: u32 = 64;
+    let config = LaunchConfig { overlaps: true, ..row_of(64, 128) };
+    let kernel = probe.module.kernel(probe.name)?;
+    let buffers = [probe.output(64 * 128)?, probe.output(64 * 128)?];
+    let [first, second] = buffers.each_ref().map(|buffer| buffer.as_raw());
+    for launch in 0..LAUNCHES {
+        let (from, to) = if launch % 2 == 0 { (first, second) } else { (second, first) };
+        // SAFETY: the buffers have a word for each thread and outlive the wait of `read`; the launches take turns.
+        unsafe { kernel.launch(probe.stream.as_ref(), &config, &[&from, &to])? };
+    }
+    expect_equal(&probe.read(&buffers[0])?, &[POISON + LAUNCHES; 64 * 128], |at| format!("thread {at}"))
 }
 
 fn barrier_warps(probe: &Probe<'_>) -> Result<(), Failed> {

@@ -42,7 +42,7 @@ fn device_cargo(arch: Arch, command: &str) -> Command {
     cargo
 }
 
-/// The packages that are GPU code.
+/// The packages that are GPU code. The kernels with faults are among them, which no gate of a build would let pass.
 fn device_packages() -> impl Iterator<Item = &'static str> {
-    device_crates().chain(["cuda_std"])
+    device_crates().chain(["cuda_std", "broken"])
 }

@@ -1,8 +1,8 @@
-//! The matrix as kernels read it: pairs of blocks in the order of [`layout::ata`], their uses by pair row, and how elements are
+//! The matrix as kernels read it: pairs of blocks in the order of [`layout::ata`], their uses by strip, and how elements are
 //! rounded.
 
 use half::{bf16, f16};
-use layout::ata::{BLOCK, PAIR_ROWS, PairUse, Precision, element_offset};
+use layout::ata::{BLOCK, PAIR_ROWS, Place, Precision, STRIP_PAIR_ROWS, Storage, StripUse, element_place};
 use ndarray::ArrayView2;
 
 use super::OP;
@@ -96,7 +96,7 @@ pub(super) fn classes(matrix: &SymmetricBlockMatrix) -> PairClasses {
 struct Plan {
     /// Channel, pair row and block column of each stored pair.
     stored: Vec<[usize; 3]>,
-    uses: Vec<u32>,
+    uses: Vec<StripUse>,
     starts: Vec<u32>,
 }
 
@@ -115,31 +115,32 @@ impl Plan {
                     }
                 }
             }
-            let number = |pair_row: usize, column: usize| numbers[pair_row * width + column - 2 * pair_row];
-            for pair_row in 0..pair_rows {
-                for column in columns(matrix, pair_row) {
-                    plan.add(number(pair_row, column), PairUse::Upper { column: column as u32 });
-                }
-                for second in [false, true] {
-                    let column = 2 * pair_row + usize::from(second);
-                    if column >= matrix.block_rows() {
-                        continue;
+            // The two pairs of the square of a pair row and the block columns of another one, not left of the diagonal.
+            let square = |pair_row: usize, other: usize| {
+                [2 * other, 2 * other + 1].map(|column| {
+                    let distance = column - 2 * pair_row;
+                    if pair_row < pair_rows && distance < width { numbers[pair_row * width + distance] } else { None }
+                })
+            };
+            // As many pair rows on either side of a pair row reach into it.
+            let reach = width / 2;
+            for strip in 0..pair_rows.div_ceil(STRIP_PAIR_ROWS) {
+                let first = strip * STRIP_PAIR_ROWS;
+                for column in first.saturating_sub(reach)..(first + STRIP_PAIR_ROWS + reach).min(pair_rows) {
+                    let rows: [usize; STRIP_PAIR_ROWS] = std::array::from_fn(|row| first + row);
+                    let used = StripUse {
+                        column: column as u32,
+                        pairs: rows.map(|row| square(row.min(column), row.max(column))),
+                        transposed: rows.map(|row| column < row),
+                    };
+                    if used.pairs.iter().flatten().any(Option::is_some) {
+                        plan.uses.push(used);
                     }
-                    let first = (column + 1).saturating_sub(width).div_ceil(2);
-                    for above in first..pair_row {
-                        plan.add(number(above, column), PairUse::Lower { pair_row: above as u32, second });
-                    }
                 }
-                plan.starts.push(count(plan.uses.len() / 2)?);
+                plan.starts.push(count(plan.uses.len())?);
             }
         }
         Ok(plan)
-    }
-
-    fn add(&mut self, number: Option<u32>, what: PairUse) {
-        if let Some(number) = number {
-            self.uses.extend([number, what.encode()]);
-        }
     }
 }
 
@@ -156,20 +157,27 @@ fn count(number: usize) -> Result<u32> {
 /// The bytes that [`Packed`] takes.
 pub(super) fn footprint_bytes(matrix: &SymmetricBlockMatrix, precision: Precision) -> Result<usize> {
     let plan = Plan::new(matrix)?;
-    let words = plan.uses.len() + plan.starts.len() + matrix.channels();
+    let words = plan.uses.len() * (WORDS_OF_USE + 1) + plan.starts.len() + matrix.channels();
     Ok(plan.stored.len() * precision.pair_bytes() + words * size_of::<u32>())
 }
+
+/// The words of [`StripUse::words`].
+const WORDS_OF_USE: usize = 2 * STRIP_PAIR_ROWS;
 
 /// Everything that kernels read of a matrix.
 pub(super) struct Packed {
     /// The stored pairs.
     pub(super) pairs: Vec<u8>,
-    /// The number of a pair and the code of its use, for each use.
+    /// The numbers of the pairs of each use.
     pub(super) uses: Vec<u32>,
-    /// The first use of each pair row of each channel, and the end.
+    /// The code of each use.
+    pub(super) codes: Vec<u32>,
+    /// The first use of each strip of each channel, and the end.
     pub(super) starts: Vec<u32>,
     /// What sums of each channel are multiplied by.
     pub(super) scales: Vec<f32>,
+    /// Pairs that all uses name, each as often as it is named.
+    pub(super) pairs_read: usize,
 }
 
 impl Packed {
@@ -184,23 +192,35 @@ impl Packed {
                 for ((row, column), &element) in block.into_iter().flat_map(ArrayView2::into_indexed_iter) {
                     let numbers = terms(precision, element, exponents[channel]);
                     for (term, &number) in numbers.iter().enumerate().take(precision.terms()) {
-                        let offset = element_offset(precision, term, first_row + row, column);
-                        write(precision, &mut bytes[offset..], number);
+                        write(precision, bytes, element_place(precision, term, first_row + row, column), number);
                     }
                 }
             }
         }
         let scales = exponents.into_iter().map(|exponent| f64::from(exponent).exp2() as f32).collect();
-        Ok(Self { pairs, uses, starts, scales })
+        Ok(Self {
+            pairs,
+            pairs_read: uses.iter().flat_map(|used| used.pairs.iter().flatten()).flatten().count(),
+            codes: uses.iter().map(StripUse::code).collect(),
+            uses: uses.iter().flat_map(|used| used.words().into_iter().flatten()).collect(),
+            starts,
+            scales,
+        })
     }
 }
 
-/// Writes a number as it is stored; it is one of the precision's.
-fn write(precision: Precision, bytes: &mut [u8], number: f32) {
-    match precision {
-        Precision::F16 => bytes[..2].copy_from_slice(&f16::from_f32(number).to_le_bytes()),
-        Precision::Bf16 => bytes[..2].copy_from_slice(&bf16::from_f32(number).to_le_bytes()),
-        Precision::F32 | Precision::Tf32 | Precision::Tf32x3 => bytes[..4].copy_from_slice(&number.to_le_bytes()),
+/// Writes a number as it is stored, where there is 0; it is one of the precision's.
+fn write(precision: Precision, bytes: &mut [u8], place: Place, number: f32) {
+    let upper = &mut bytes[place.byte..];
+    match (precision.storage(), precision) {
+        (Storage::Word, _) => upper[..4].copy_from_slice(&number.to_le_bytes()),
+        (Storage::Half, Precision::F16) => upper[..2].copy_from_slice(&f16::from_f32(number).to_le_bytes()),
+        (Storage::Half, _) => upper[..2].copy_from_slice(&bf16::from_f32(number).to_le_bytes()),
+        (Storage::Split, _) => {
+            let bits = number.to_bits();
+            upper[..2].copy_from_slice(&((bits >> 16) as u16).to_le_bytes());
+            bytes[place.nibble_byte] |= ((bits >> 12 & 0xF) as u8) << place.nibble_shift;
+        }
     }
 }
 
@@ -264,6 +284,7 @@ fn cut(value: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use layout::ata::{STRIP_ROWS, code_column, code_has_pair, code_is_transposed};
     use ndarray::{Array3, Array5};
 
     /// A matrix whose elements tell where they are.
@@ -279,34 +300,46 @@ mod tests {
     /// The dense matrix that the uses of the pairs make up, each element added once for each use.
     fn unpacked(matrix: &SymmetricBlockMatrix, precision: Precision) -> Array3<f32> {
         let packed = Packed::new(matrix, precision).unwrap();
-        let padded = pair_rows(matrix) * PAIR_ROWS;
+        let padded = matrix.n().next_multiple_of(STRIP_ROWS);
         let mut dense = Array3::zeros((matrix.channels(), padded, padded));
-        let element = |pair: usize, row: usize, column: usize| {
-            let number = |term| {
-                let at = pair * precision.pair_bytes() + element_offset(precision, term, row, column);
-                let bytes = &packed.pairs[at..];
-                match precision.stored().size_bytes() {
-                    4 => f32::from_le_bytes(bytes[..4].try_into().unwrap()),
-                    _ if precision == Precision::F16 => f16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
-                    _ => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
+        let number = |pair: usize, term: usize, row: usize, column: usize| {
+            let bytes = &packed.pairs[pair * precision.pair_bytes()..][..precision.pair_bytes()];
+            let Place { byte, nibble_byte, nibble_shift } = element_place(precision, term, row, column);
+            let upper = u16::from_le_bytes([bytes[byte], bytes[byte + 1]]);
+            match (precision.storage(), precision) {
+                (Storage::Word, _) => f32::from_le_bytes(bytes[byte..][..4].try_into().unwrap()),
+                (Storage::Half, Precision::F16) => f16::from_bits(upper).to_f32(),
+                (Storage::Half, _) => bf16::from_bits(upper).to_f32(),
+                (Storage::Split, _) => {
+                    let nibble = bytes[nibble_byte] >> nibble_shift & 0xF;
+                    f32::from_bits(u32::from(upper) << 16 | u32::from(nibble) << 12)
                 }
-            };
-            (0..precision.terms()).map(number).sum::<f32>()
+            }
         };
+        let element =
+            |pair, row, column| (0..precision.terms()).map(|term| number(pair, term, row, column)).sum::<f32>();
+        let strips = matrix.n().div_ceil(STRIP_ROWS);
+        let (words, _) = packed.uses.as_chunks::<WORDS_OF_USE>();
         for (index, range) in packed.starts.windows(2).enumerate() {
-            let (channel, pair_row) = (index / pair_rows(matrix), index % pair_rows(matrix));
-            let (uses, _) = packed.uses.as_chunks::<2>();
-            for &[pair, code] in &uses[range[0] as usize..range[1] as usize] {
-                let (pair, block) = (pair as usize, (code >> 2) as usize);
-                for (row, column) in (0..PAIR_ROWS).flat_map(|row| (0..BLOCK).map(move |column| (row, column))) {
-                    let place = match code & 3 {
-                        0 => [channel, pair_row * PAIR_ROWS + row, block * BLOCK + column],
-                        code => {
-                            let second = (code >> 1) as usize;
-                            [channel, pair_row * PAIR_ROWS + second * BLOCK + column, block * BLOCK + row]
-                        }
-                    };
-                    dense[place] += element(pair, row, column) * packed.scales[channel];
+            let (channel, strip) = (index / strips, index % strips);
+            for at in range[0] as usize..range[1] as usize {
+                let (words, code) = (words[at], packed.codes[at]);
+                for (row_of_strip, which) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                    if !code_has_pair(code, row_of_strip, which) {
+                        continue;
+                    }
+                    let pair = words[2 * row_of_strip + which as usize] as usize;
+                    let first_row = strip * STRIP_ROWS + row_of_strip * PAIR_ROWS;
+                    let first_column = code_column(code) as usize * PAIR_ROWS;
+                    for (row, column) in (0..PAIR_ROWS).flat_map(|row| (0..BLOCK).map(move |column| (row, column))) {
+                        let of_square = which as usize * BLOCK + column;
+                        let place = if code_is_transposed(code, row_of_strip) {
+                            [channel, first_row + of_square, first_column + row]
+                        } else {
+                            [channel, first_row + row, first_column + of_square]
+                        };
+                        dense[place] += element(pair, row, column) * packed.scales[channel];
+                    }
                 }
             }
         }
@@ -361,16 +394,16 @@ mod tests {
         let empty = SymmetricBlockMatrix::from_diagonals(100, &[0, 40], Array3::zeros((2, 2, 100)).view()).unwrap();
         let packed = Packed::new(&empty, Precision::F16).unwrap();
         assert!(packed.pairs.is_empty() && packed.uses.is_empty());
-        assert_eq!((packed.starts, packed.scales), (vec![0; 9], vec![1.0; 2]));
-        assert_eq!(empty.footprint_bytes(Precision::F16), Ok(11 * 4));
+        assert_eq!((packed.starts, packed.scales), (vec![0; 5], vec![1.0; 2]));
+        assert_eq!(empty.footprint_bytes(Precision::F16), Ok(7 * 4));
     }
 
     #[test]
     fn the_footprint_is_what_is_stored() {
         let matrix = numbered(2, 3, 150);
         for precision in Precision::ALL {
-            let Packed { pairs, uses, starts, scales } = Packed::new(&matrix, precision).unwrap();
-            let bytes = pairs.len() + 4 * (uses.len() + starts.len() + scales.len());
+            let Packed { pairs, uses, codes, starts, scales, .. } = Packed::new(&matrix, precision).unwrap();
+            let bytes = pairs.len() + 4 * (uses.len() + codes.len() + starts.len() + scales.len());
             assert_eq!(matrix.footprint_bytes(precision), Ok(bytes));
             assert_eq!(pairs.len(), matrix.pair_classes().stored() * precision.pair_bytes());
         }

@@ -36,6 +36,13 @@ impl LaunchAttribute {
         value[..3].copy_from_slice(&[x, y, z]);
         LaunchAttribute { id: CLUSTER_DIMENSION, padding: 0, value }
     }
+
+    fn overlaps() -> Self {
+        const PROGRAMMATIC_STREAM_SERIALIZATION: c_uint = 6;
+        let mut value = [0; 16];
+        value[0] = 1;
+        LaunchAttribute { id: PROGRAMMATIC_STREAM_SERIALIZATION, padding: 0, value }
+    }
 }
 
 impl Modules for Device {
@@ -141,10 +148,10 @@ impl Modules for Device {
 
     unsafe fn launch(&self, function: Handle, stream: Handle, launch: Launch<'_>) -> Result<()> {
         let _entered = self.enter()?;
-        let Launch { grid, block, cluster, shared_bytes, params } = launch;
+        let Launch { grid, block, cluster, shared_bytes, overlaps, params } = launch;
         let mut params: Vec<*mut c_void> = params.iter().map(|(address, _)| address.cast_mut()).collect();
         let params = params.as_mut_ptr();
-        if cluster == [1; 3] {
+        if cluster == [1; 3] && !overlaps {
             // SAFETY: the caller's promise; both handles are live.
             let code = unsafe {
                 cuda::cuLaunchKernel(
@@ -163,16 +170,17 @@ impl Modules for Device {
             };
             return check("cuLaunchKernel", code);
         }
-        let attribute = LaunchAttribute::cluster(cluster);
+        let cluster = (cluster != [1; 3]).then(|| LaunchAttribute::cluster(cluster));
+        let attributes: Vec<_> = cluster.into_iter().chain(overlaps.then(LaunchAttribute::overlaps)).collect();
         let config = LaunchConfigEx {
             grid,
             block,
             shared_bytes,
             stream: stream.0.cast(),
-            attributes: &attribute,
-            attribute_count: 1,
+            attributes: attributes.as_ptr(),
+            attribute_count: attributes.len() as c_uint,
         };
-        // SAFETY: the caller's promise; both handles are live, `config` has one attribute.
+        // SAFETY: the caller's promise; both handles are live, `attributes` lives until the call returns.
         let code = unsafe { cuda::cuLaunchKernelEx(&config, function.0.cast(), params, ptr::null_mut()) };
         check_recent("cuLaunchKernelEx", (11, 8), code)
     }

@@ -3,9 +3,10 @@
 //!
 //! | file | what it holds |
 //! | --- | --- |
-//! | `mainloop_mma` | the product on tensor cores, TF32 `mma.sync` |
-//! | `mainloop_fma` | the product by f32 multiply-adds: oracle, and one frame at the speed of the memory |
-//! | `pairs` | stored pairs from global memory, and the operands that they hold |
+//! | `mainloop` | the product: which loads are when in flight |
+//! | `unit` | what multiplies a 32x32 square and 32 elements of X |
+//! | `mma`, `wmma`, `fma` | the three units: TF32 `mma.sync`, bf16 `wmma`, f32 multiply-adds |
+//! | `cells` | uses and stored pairs from global memory, and the elements that they hold |
 //! | `vector` | what a lane needs of X |
 //! | `sums` | the sums of the warps through shared memory to Y |
 //! | `cg` | conjugate gradient, between two products |
@@ -19,70 +20,72 @@
 )]
 #![allow(improper_gpu_kernel_arg, reason = "the argument struct is repr(C) and plain data")]
 
+mod cells;
 mod cg;
-mod mainloop_fma;
-mod mainloop_mma;
-mod pairs;
+mod fma;
+mod mainloop;
+mod mma;
 mod sums;
+mod unit;
 mod vector;
+mod wmma;
 mod work;
 
 use cuda_std::kernel;
 use layout::ata::{ATA, AtaArgs, row_index};
 
-/// Declares the entry of one row. `entry!(NAME: mma);` becomes
+/// Declares the entry of one row. `entry!(NAME: Mma);` becomes
 ///
 /// ```ignore
 /// #[kernel(max_threads = ROW.threads(), min_blocks = ROW.min_blocks)]
-/// pub unsafe fn NAME(args: AtaArgs) { mainloop_mma::product::<{ row_index("NAME") }, CHUNKS, TILES, DEPTH>(&args) }
+/// pub unsafe fn NAME(args: AtaArgs) { mainloop::product::<Mma, { row_index("NAME") }, WORDS, ROWS, VECTORS, DEPTH>(&args) }
 /// ```
 ///
 /// A name that no row has does not compile.
 macro_rules! entry {
-    (@ $name:ident, $body:expr) => {
+    ($name:ident: $unit:ident) => {
         /// ATA kernel of the row of this name.
         ///
         /// # Safety
         /// The grid, block and dynamic shared memory are the row's; the addresses, strides and uses of `args` describe
         /// tensors and stored pairs of its sizes and of the row's precision.
         #[kernel(
-            max_threads = ATA[row_index(stringify!($name))].threads(),
-            min_blocks = ATA[row_index(stringify!($name))].min_blocks
-        )]
+                                                            max_threads = ATA[row_index(stringify!($name))].threads(),
+                                                            min_blocks = ATA[row_index(stringify!($name))].min_blocks
+                                                        )]
         pub unsafe fn $name(args: AtaArgs) {
             // SAFETY: the caller's contract is the body's.
-            unsafe { $body(&args) }
+            unsafe {
+                mainloop::product::<
+                    unit::$unit,
+                    { row_index(stringify!($name)) },
+                    { ATA[row_index(stringify!($name))].precision.cell_words() },
+                    { ATA[row_index(stringify!($name))].pair_rows },
+                    { ATA[row_index(stringify!($name))].vectors() },
+                    { ATA[row_index(stringify!($name))].depth },
+                >(&args);
+            }
         }
-    };
-    ($name:ident: mma) => {
-        entry!(@ $name, mainloop_mma::product::<
-            { row_index(stringify!($name)) },
-            { ATA[row_index(stringify!($name))].precision.chunks() },
-            { ATA[row_index(stringify!($name))].frame_tiles() },
-            { ATA[row_index(stringify!($name))].depth },
-        >);
-    };
-    ($name:ident: fma) => {
-        entry!(@ $name, mainloop_fma::product::<
-            { row_index(stringify!($name)) },
-            { ATA[row_index(stringify!($name))].precision.chunks() },
-            { ATA[row_index(stringify!($name))].frames },
-            { ATA[row_index(stringify!($name))].depth },
-        >);
     };
 }
 
-entry!(ata_f32_fma_1x8x2: fma);
-entry!(ata_f32_fma_8x8x1: fma);
-entry!(ata_tf32_mma_8x8x2: mma);
-entry!(ata_tf32_mma_16x8x2: mma);
-entry!(ata_tf32_mma_8x8x3: mma);
-entry!(ata_tf32_mma_8x16x1: mma);
-entry!(ata_tf32x3_mma_8x8x1: mma);
-entry!(ata_tf32x3_mma_16x8x1: mma);
-entry!(ata_f16_mma_8x8x4: mma);
-entry!(ata_f16_mma_16x8x2: mma);
-entry!(ata_f16_mma_8x8x2: mma);
-entry!(ata_f16_mma_8x16x1: mma);
-entry!(ata_bf16_mma_8x8x4: mma);
-entry!(ata_bf16_mma_16x8x2: mma);
+entry!(ata_f32_fma_1x32x16x1: Fma);
+entry!(ata_f32_fma_1x64x16x1: Fma);
+entry!(ata_f32_fma_8x32x8x1: Fma);
+entry!(ata_tf32_mma_8x32x12x1: Mma);
+entry!(ata_tf32_mma_8x32x8x2: Mma);
+entry!(ata_tf32_mma_8x64x16x1: Mma);
+entry!(ata_tf32_mma_16x32x10x1: Mma);
+entry!(ata_tf32_mma_16x64x8x2: Mma);
+entry!(ata_tf32x3_mma_8x32x8x1: Mma);
+entry!(ata_tf32x3_mma_16x32x8x1: Mma);
+entry!(ata_f16_mma_8x32x16x1: Mma);
+entry!(ata_f16_mma_8x32x12x1: Mma);
+entry!(ata_f16_mma_8x32x8x2: Mma);
+entry!(ata_f16_mma_8x64x20x1: Mma);
+entry!(ata_f16_mma_16x32x10x1: Mma);
+entry!(ata_f16_mma_16x64x16x1: Mma);
+entry!(ata_bf16_mma_8x32x16x1: Mma);
+entry!(ata_bf16_mma_8x64x16x1: Mma);
+entry!(ata_bf16_wmma_8x64x16x1: Wmma);
+entry!(ata_bf16_mma_16x64x16x1: Mma);

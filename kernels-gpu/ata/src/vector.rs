@@ -1,9 +1,10 @@
 //! What a lane needs of X: four elements of a block of 16, those from `4 * (lane % 4)` on, of a frame.
 
 use cuda_std::global;
-use layout::ata::{AtaArgs, BLOCK};
+use layout::ata::{AtaArgs, BLOCK, CELL, PAIR_ROWS};
 
-use crate::work::{Work, lane};
+use crate::unit::Four;
+use crate::work::{Place, lane};
 
 /// Where the elements of one frame lie.
 #[derive(Clone, Copy)]
@@ -12,7 +13,7 @@ pub(crate) struct FrameRow {
     first: *const f32,
     /// Elements of the frame from the lane's first on.
     len: u32,
-    /// Whether 16-byte loads may be used for blocks that end before n.
+    /// Whether 16-byte loads may be used where four elements are left.
     aligned: bool,
 }
 
@@ -22,36 +23,36 @@ impl FrameRow {
 
     /// The row of a frame; the last frame's for one beyond it, whose sums are not stored.
     #[inline(always)]
-    pub(crate) fn new(args: &AtaArgs, work: &Work, frame: u32) -> Self {
+    pub(crate) fn new(args: &AtaArgs, place: &Place, frame: u32) -> Self {
         let frame = frame.min(args.frames - 1) as isize;
-        let skipped = lane() % 4 * 4;
+        let skipped = lane() % 4 * CELL as u32;
         Self {
-            first: work.x.wrapping_offset(frame * args.x_strides.frame as isize).wrapping_add(skipped as usize),
+            first: place.x(args).wrapping_offset(frame * args.x_strides.frame as isize).wrapping_add(skipped as usize),
             // Below 0 where n is small: the comparison below is signed.
             len: args.n.wrapping_sub(skipped),
             aligned: args.x_aligned != 0,
         }
     }
 
-    /// The lane's elements of block `block` of X; zeros beyond n.
+    /// The lane's elements of block `half` of pair row `pair_row` of X; zeros beyond n. A kernel before may have written them while
+    /// this one had started, so they are not read through the read-only cache.
     ///
     /// # Safety
-    /// The row is one of X, and the block starts before n.
+    /// The row is one of X, and the pair row starts before n.
     #[inline(always)]
-    pub(crate) unsafe fn load(self, block: u32) -> [f32; 4] {
-        let column = block * BLOCK as u32;
+    pub(crate) unsafe fn load(self, pair_row: u32, half: usize) -> Four {
+        let column = pair_row * PAIR_ROWS as u32 + (half * BLOCK) as u32;
         let elements = self.first.wrapping_add(column as usize);
         let left = self.len.wrapping_sub(column) as i32;
-        // 4 left for the lane of the last four elements: the whole block is inside for that lane, and the others see theirs.
-        if self.aligned && left >= 4 {
+        if self.aligned && left >= CELL as i32 {
             // SAFETY: four elements are left, on a 16-byte boundary.
-            return unsafe { global::load_nc(elements.cast::<[u32; 4]>()) }.map(f32::from_bits);
+            return unsafe { global::load(elements.cast::<[u32; 4]>()) }.map(f32::from_bits);
         }
-        let mut x = [0f32; 4];
-        for i in 0..4 {
+        let mut x = [0f32; CELL];
+        for i in 0..CELL {
             if (i as i32) < left {
                 // SAFETY: the element is left.
-                x[i] = unsafe { global::load_nc(elements.wrapping_add(i)) };
+                x[i] = unsafe { global::load(elements.wrapping_add(i)) };
             }
         }
         x

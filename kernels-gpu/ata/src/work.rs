@@ -1,59 +1,94 @@
-//! Which rows, channel and frames a block computes.
+//! Which rows, channel and frames a block computes, and when.
 
+#[cfg(target_feature = "sm_90")]
+use cuda_std::ptx::griddepcontrol;
 use cuda_std::{global, thread};
-use layout::ata::{AtaArgs, PAIR_ROWS};
+use layout::ata::{ATA, AtaArgs, PAIR_ROWS, STRIP_PAIR_ROWS, STRIP_ROWS};
 
 /// Lanes of a warp.
 pub(crate) const LANES: u32 = 32;
 
-/// The part of X and Y that is the block's, and the uses of stored pairs that give it.
+/// Where a block works.
 ///
-/// Blocks of one pair row for different frames follow each other, so that the pairs come from L2.
-pub(crate) struct Work {
-    /// X of the block's channel, frame 0.
-    pub(crate) x: *const f32,
-    /// Y of the block's channel, frame 0, at the first row of the block.
-    pub(crate) y: *mut f32,
-    /// Rows of the block that Y has.
-    pub(crate) rows: u32,
+/// Blocks of the same rows for different frames follow each other, so that the pairs come from L2.
+pub(crate) struct Place {
+    channel: u32,
+    /// The strip, over all channels.
+    strip_of_all: u32,
+    /// First pair row of the block in its strip.
+    pub(crate) first_pair_row: u32,
+    /// First row of the block.
+    pub(crate) first_row: u32,
     /// First frame of the block.
     pub(crate) first_frame: u32,
-    /// First use of the pair row.
-    pub(crate) begin: u32,
-    /// End of the uses of the pair row.
-    pub(crate) end: u32,
-    /// What sums are multiplied by.
-    pub(crate) scale: f32,
 }
 
-impl Work {
-    /// The work of this block when each block takes `frames` frames.
-    ///
-    /// # Safety
-    /// The grid has one block for each (channel, pair row, `frames` frames) of `args`, which describes the matrix.
+impl Place {
+    /// The place of a block of row `ROW`.
     #[inline(always)]
-    pub(crate) unsafe fn of_block(args: &AtaArgs, frames: u32) -> Self {
-        let (row_of_all, frame_tile) = div_rem(thread::block_idx_x(), args.frames.div_ceil(frames));
-        let (channel, pair_row) = div_rem(row_of_all, args.pair_rows);
-        let first_row = pair_row * PAIR_ROWS as u32;
-        let starts = (args.starts as *const u32).wrapping_add(row_of_all as usize);
-        let scale = (args.scales as *const f32).wrapping_add(channel as usize);
-        let channel = channel as isize;
-        // SAFETY: there is a start for each pair row of all and one more, and a scale for each channel.
-        let (begin, end, scale) =
-            unsafe { (global::load_nc(starts), global::load_nc(starts.wrapping_add(1)), global::load_nc(scale)) };
+    pub(crate) fn of_block<const ROW: usize>(args: &AtaArgs, block: u32) -> Self {
+        let of_strip = const { (STRIP_PAIR_ROWS / ATA[ROW].pair_rows) as u32 };
+        let (rows_of_all, frame_tile) = args.frame_tiles.div_rem(block);
+        let (strip_of_all, part) = (rows_of_all / of_strip, rows_of_all % of_strip);
+        let (channel, strip) = args.strips.div_rem(strip_of_all);
+        let first_pair_row = part * const { ATA[ROW].pair_rows as u32 };
         Self {
-            x: (args.x as *const f32).wrapping_offset(channel * args.x_strides.channel as isize),
-            y: (args.y as *mut f32)
-                .wrapping_offset(channel * args.y_strides.channel as isize)
-                .wrapping_add(first_row as usize),
-            rows: args.n - first_row,
-            first_frame: frame_tile * frames,
-            begin,
-            end,
-            scale,
+            channel,
+            strip_of_all,
+            first_pair_row,
+            first_row: strip * STRIP_ROWS as u32 + first_pair_row * PAIR_ROWS as u32,
+            first_frame: frame_tile * const { ATA[ROW].frames as u32 },
         }
     }
+
+    /// X of the block's channel, frame 0.
+    #[inline(always)]
+    pub(crate) fn x(&self, args: &AtaArgs) -> *const f32 {
+        (args.x as *const f32).wrapping_offset(self.channel as isize * args.x_strides.channel as isize)
+    }
+
+    /// Y of the block's channel, frame 0, at the first row of the block.
+    #[inline(always)]
+    pub(crate) fn y(&self, args: &AtaArgs) -> *mut f32 {
+        (args.y as *mut f32)
+            .wrapping_offset(self.channel as isize * args.y_strides.channel as isize)
+            .wrapping_add(self.first_row as usize)
+    }
+
+    /// What the sums of the channel are multiplied by.
+    ///
+    /// # Safety
+    /// `args` describes the matrix.
+    #[inline(always)]
+    pub(crate) unsafe fn scale(&self, args: &AtaArgs) -> f32 {
+        // SAFETY: there is a scale for each channel.
+        unsafe { global::load_nc((args.scales as *const f32).wrapping_add(self.channel as usize)) }
+    }
+
+    /// The first use of the strip, and the end of its uses.
+    ///
+    /// # Safety
+    /// `args` describes the matrix.
+    #[inline(always)]
+    pub(crate) unsafe fn uses(&self, args: &AtaArgs) -> [u32; 2] {
+        let starts = (args.starts as *const u32).wrapping_add(self.strip_of_all as usize);
+        // SAFETY: there is a start for each strip of all and one more.
+        unsafe { [global::load_nc(starts), global::load_nc(starts.wrapping_add(1))] }
+    }
+}
+
+/// Lets the next kernel of the stream start while this one runs, where the architecture has that.
+#[inline(always)]
+pub(crate) fn let_next_kernel_start() {
+    #[cfg(target_feature = "sm_90")]
+    griddepcontrol::launch_dependents();
+}
+
+/// Waits until what the kernel before wrote is there. Every thread calls it before it reads X or writes Y.
+#[inline(always)]
+pub(crate) fn wait_for_kernel_before() {
+    #[cfg(target_feature = "sm_90")]
+    griddepcontrol::wait();
 }
 
 /// This thread's warp in its block.

@@ -181,6 +181,21 @@ pub fn bf16_to_f32(bits: u16) -> f32 {
     f32::from_bits((bits as u32) << 16)
 }
 
+/// Puts together a number of four bytes of `a` (0 to 3) and `b` (4 to 7): byte i is the one that bits 4i to 4i + 2 of
+/// `selector` name, or its sign eight times where bit 4i + 3 is set.
+///
+/// PTX: `prmt.b32` (PTX 2.0, sm_20).
+#[inline(always)]
+pub fn permute_bytes(a: u32, b: u32, selector: u32) -> u32 {
+    let bytes: u32;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!("prmt.b32 {0}, {1}, {2}, {3};", lateout(reg32) bytes, in(reg32) a, in(reg32) b, in(reg32) selector,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    bytes
+}
+
 /// Rounds an f32 value to TF32 (10 fraction bits), ties away from zero, giving the bits of an f32.
 ///
 /// PTX: `cvt.rna.tf32.f32` (PTX 7.0, sm_80).

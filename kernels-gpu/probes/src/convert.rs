@@ -32,6 +32,17 @@ pub unsafe fn convert_tf32(out: *mut u32, input: *const f32, len: u32) {
     }
 }
 
+/// Permutes the bytes of two words by the thread's number as the selector.
+///
+/// # Safety
+/// The grid has 65536 threads; `out` has a word for each.
+#[kernel]
+pub unsafe fn convert_permute_bytes(out: *mut u32, a: u32, b: u32) {
+    let selector = thread::index_1d();
+    // SAFETY: the index is in range.
+    unsafe { *out.add(selector as usize) = convert::permute_bytes(a, b, selector) };
+}
+
 /// Widens the thread's number as the bits of an f16 and a bf16, alone and as a pair with the sign of the second
 /// flipped.
 ///

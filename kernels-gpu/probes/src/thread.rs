@@ -2,6 +2,8 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+#[cfg(target_feature = "sm_90")]
+use cuda_std::{global, ptx::griddepcontrol};
 use cuda_std::{kernel, shared_array, thread};
 use layout::probe::BLOCK_THREADS;
 
@@ -44,6 +46,21 @@ pub unsafe fn thread_cluster_rank(out: *mut u32) {
     let block = thread::block_idx_x() + thread::block_idx_y() * thread::grid_dim_x();
     // SAFETY: the number is less than the blocks of the grid.
     unsafe { *out.add(block as usize) = thread::cluster_rank() }
+}
+
+/// Adds one to the word of the thread that the kernel before gave another thread of another block, and passes it on: by as many
+/// launches as overlap, each word counts them.
+///
+/// # Safety
+/// `from` and `to` have a word for each thread of the grid; the launch before wrote `from`, and the one before it read `to`.
+#[cfg(target_feature = "sm_90")]
+#[kernel]
+pub unsafe fn griddepcontrol_chain(from: *const u32, to: *mut u32) {
+    griddepcontrol::launch_dependents();
+    let (index, threads) = (thread::index_1d(), thread::grid_dim_x() * thread::block_dim_x());
+    griddepcontrol::wait();
+    // SAFETY: the indices are less than the threads of the grid; what was written before is there after the wait.
+    unsafe { *to.add(index as usize) = global::load(from.add((threads - 1 - index) as usize)) + 1 }
 }
 
 /// Passes each thread's number to the thread that faces it, by two static arrays and a block barrier.

@@ -9,6 +9,7 @@ pub mod barrier;
 pub mod cluster;
 pub mod cp_async;
 pub mod fence;
+pub mod griddepcontrol;
 pub mod ldmatrix;
 pub mod mbarrier;
 pub mod mma;

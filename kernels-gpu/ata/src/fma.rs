@@ -1,0 +1,60 @@
+//! The unit of f32 multiply-adds, one frame a vector. The four lanes of a group hold parts of the same sums.
+//!
+//! With one frame each loaded element is used once and the kernel runs at the speed of the memory. With eight frames it is the
+//! oracle on the card: no number is rounded but by the f32 arithmetic itself.
+
+use cuda_std::convert::fma;
+use cuda_std::warp::quad_sum;
+use layout::ata::{ATA, CELL};
+
+use crate::cells::element;
+use crate::sums::WarpSums;
+use crate::unit::{Fma, Four, Unit};
+use crate::work::lane;
+
+impl<const ROW: usize> Unit<ROW> for Fma {
+    type Sums = [f32; CELL];
+    type Operand = Four;
+
+    const ZERO: Self::Sums = [0.0; CELL];
+
+    #[inline(always)]
+    fn frame(vector: usize) -> u32 {
+        vector as u32
+    }
+
+    #[inline(always)]
+    fn operand(x: Four) -> Four {
+        x
+    }
+
+    #[inline(always)]
+    unsafe fn multiply<const WORDS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
+        sums: &mut [Self::Sums; VECTORS],
+        cells: &[[u32; WORDS]; 2],
+        x: &[[Four; 2]; VECTORS],
+    ) {
+        for half in 0..2 {
+            for of_row in 0..CELL {
+                for of_k in 0..CELL {
+                    let (row, column) = if TRANSPOSED { (of_k, of_row) } else { (of_row, of_k) };
+                    let a = f32::from_bits(element(&cells[half], const { ATA[ROW].precision }, 0, row, column));
+                    for vector in 0..VECTORS {
+                        sums[vector][of_row] = fma(a, x[vector][half][of_k], sums[vector][of_row]);
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: &WarpSums<ROW>, pair_row: usize, vector: usize, sums: Self::Sums) {
+        // SAFETY: as required of the caller; one lane of each group stores its rows.
+        unsafe {
+            let sums = sums.map(|part| quad_sum(part));
+            if lane().is_multiple_of(4) {
+                to.store_rows(vector as u32, pair_row, sums);
+            }
+        }
+    }
+}

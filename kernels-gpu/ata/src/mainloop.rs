@@ -1,0 +1,162 @@
+//! The product. A thread block computes the rows of one strip (64), or of one of its pair rows (32), of one channel for some frames:
+//!
+//! ```text
+//! for each use of the strip that is this warp's, DEPTH at a time in flight:
+//!     load the cells of the use and the lane's elements of X
+//!     for each pair row: Y[32 rows] += square * X[32 x frames], or its transpose
+//! add the sums of the warps in shared memory, store Y
+//! ```
+//!
+//! Bytes and floor: n = 2624, 3 channels and 27 block diagonals are 6.5 MB of 16-bit pairs stored, 8.1 MB of TF32 and 13.0 MB of
+//! f32, all of which stays in L2. Each pair is read twice, which is 12.5, 15.6 and 25.0 MB, and X as far as the band reaches by
+//! each block, 6.8 MB for blocks of 32 rows and 8 frames, 3.6 MB for those of 64. A kernel that does nothing but read 12.5 MB from
+//! L2 takes 3.0 us on an H100 by graph replay, of 19.3 MB 3.9 us, one of 25 MB 4.5 us, and an empty one 0.9 us.
+//!
+//! 1. Pairs lie in memory as the lanes want them, for both uses, and every load is 16 bytes a lane and whole lines for a warp.
+//!    Nothing of A passes through shared memory. A use loads X once, for all its pairs.
+//! 2. All warps of a multiprocessor have loads in flight: 32 warps with one use each are faster than 16 with two or 8 with four,
+//!    since what a warp does with a use, some 160 instructions, is as long as the loads.
+//! 3. The warps of a block take every so-manyth use, so that a block ends within one use of all its warps; their sums meet in
+//!    shared memory in a fixed order. No atomics, and the same bits in every run.
+//! 4. The kernel starts before the one before it has ended (sm_90), and loads its first uses of A, which nothing writes, before it
+//!    waits for that one's results. A is loaded by plain loads: those through the read-only cache sink below the wait.
+//! 5. The number of a use comes from memory one use ahead of the loads that depend on it.
+//!
+//! Reading each pair once, for its row and for its column, does not pay. It would save 6.2 MB of 12.5, at most 0.8 us by the floors
+//! above (6.2 MB: 2.2 us). Sums for rows of other blocks would be written and read again, 4.2 MB with blocks of 64 rows and still
+//! 2.6 MB with square parts of A, and added by a second kernel, which costs 0.9 us when it does nothing.
+//!
+//! Registers: 8 sums for 8 frames and 32 rows, 16 to 40 for the cells of 32 rows, 8 for X. Shared memory: 1152 bytes a warp for 8
+//! frames and 32 rows.
+
+use cuda_std::thread;
+use layout::ata::{ATA, AtaArgs};
+
+use crate::cells::{Use, Uses};
+use crate::sums::{WarpSums, store_result};
+use crate::unit::{Four, Unit};
+use crate::vector::FrameRow;
+use crate::work::{Place, let_next_kernel_start, wait_for_kernel_before, warp};
+
+/// A use and what was loaded for it.
+#[derive(Clone, Copy)]
+struct Stage<const WORDS: usize, const ROWS: usize, const VECTORS: usize> {
+    used: Use<ROWS>,
+    cells: [[[u32; WORDS]; 2]; ROWS],
+    x: [[Four; 2]; VECTORS],
+}
+
+impl<const WORDS: usize, const ROWS: usize, const VECTORS: usize> Stage<WORDS, ROWS, VECTORS> {
+    const EMPTY: Self = Stage { used: Use::NONE, cells: [[[0; WORDS]; 2]; ROWS], x: [[[0.0; 4]; 2]; VECTORS] };
+
+    /// Starts the loads of A.
+    ///
+    /// # Safety
+    /// The use is one of `args`, or none.
+    #[inline(always)]
+    unsafe fn load_cells<const ROW: usize>(&mut self, args: &AtaArgs, used: Use<ROWS>) {
+        self.used = used;
+        for row in 0..ROWS {
+            // SAFETY: as required of the caller.
+            self.cells[row] = unsafe { used.load_cells::<ROW, WORDS>(args, row) };
+        }
+    }
+
+    /// Starts the loads of X.
+    ///
+    /// # Safety
+    /// The use is one of the matrix that X is multiplied by, or none.
+    #[inline(always)]
+    unsafe fn load_x(&mut self, frames: &[FrameRow; VECTORS]) {
+        if self.used.is_some() {
+            for vector in 0..VECTORS {
+                for half in 0..2 {
+                    // SAFETY: what is beyond n reads as zero.
+                    self.x[vector][half] = unsafe { frames[vector].load(self.used.column, half) };
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The launch is that of row `ROW`, and `args` describes its tensors and a matrix of its precision.
+#[inline(always)]
+pub(crate) unsafe fn product<
+    U: Unit<ROW>,
+    const ROW: usize,
+    const WORDS: usize,
+    const ROWS: usize,
+    const VECTORS: usize,
+    const DEPTH: usize,
+>(
+    args: &AtaArgs,
+) {
+    let warps = const { ATA[ROW].warps as u32 };
+    let_next_kernel_start();
+    let place = Place::of_block::<ROW>(args, thread::block_idx_x());
+    // SAFETY: `args` describes the matrix.
+    let [begin, end] = unsafe { place.uses(args) };
+    let list = Uses { first_pair_row: place.first_pair_row, end };
+    let mut at = begin + warp();
+    let mut stages = [Stage::<WORDS, ROWS, VECTORS>::EMPTY; DEPTH];
+    // SAFETY: the uses are those of the strip; the matrix was there before any kernel that uses it, so that it is loaded before the
+    // wait; X is loaded after it. All lanes of the warp take the same uses together.
+    let mut next = unsafe {
+        let mut first = [Use::<ROWS>::NONE; DEPTH];
+        for i in 0..DEPTH {
+            first[i] = Use::load(args, &list, at + i as u32 * warps);
+        }
+        for i in 0..DEPTH {
+            stages[i].load_cells::<ROW>(args, first[i]);
+        }
+        wait_for_kernel_before();
+        Use::load(args, &list, at + DEPTH as u32 * warps)
+    };
+    let mut frames = [FrameRow::EMPTY; VECTORS];
+    for vector in 0..VECTORS {
+        frames[vector] = FrameRow::new(args, &place, place.first_frame + U::frame(vector));
+    }
+    for i in 0..DEPTH {
+        // SAFETY: see above.
+        unsafe { stages[i].load_x(&frames) };
+    }
+
+    let mut sums = [[U::ZERO; VECTORS]; ROWS];
+    while at < end {
+        for i in 0..DEPTH {
+            let stage = &mut stages[i];
+            let x = stage.x.map(|x| x.map(|x| U::operand(x)));
+            for row in 0..ROWS {
+                // SAFETY: see above.
+                unsafe {
+                    if stage.used.has_pairs(row) {
+                        if stage.used.is_transposed(row) {
+                            U::multiply::<WORDS, VECTORS, true>(&mut sums[row], &stage.cells[row], &x);
+                        } else {
+                            U::multiply::<WORDS, VECTORS, false>(&mut sums[row], &stage.cells[row], &x);
+                        }
+                    }
+                }
+            }
+            // SAFETY: see above.
+            unsafe {
+                stage.load_cells::<ROW>(args, next);
+                stage.load_x(&frames);
+                next = Use::load(args, &list, at + (DEPTH + i + 1) as u32 * warps);
+            }
+        }
+        at += DEPTH as u32 * warps;
+    }
+
+    let to = WarpSums::<ROW>::of_warp();
+    // SAFETY: the warp is together again, and stores the sums of every pair row and vector.
+    unsafe {
+        for row in 0..ROWS {
+            for vector in 0..VECTORS {
+                U::store(&to, row, vector, sums[row][vector]);
+            }
+        }
+        store_result::<ROW>(args);
+    }
+}

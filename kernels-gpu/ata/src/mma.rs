@@ -1,0 +1,111 @@
+//! The unit of `mma.sync` m16n8k8: TF32 products, eight frames a vector. 16-bit numbers become TF32 in registers, exactly, and X is
+//! rounded to TF32 for them too: f16 products would need X within 65504.
+
+use cuda_std::convert::tf32_from_f32;
+use cuda_std::ptx::mma::m16n8k8_tf32;
+use layout::ata::{ATA, MMA_FRAMES};
+
+use crate::cells::element;
+use crate::sums::WarpSums;
+use crate::unit::{Four, Mma, Unit};
+use crate::work::lane;
+
+/// Four elements of X as the B operands of two steps: the TF32 nearest to each, and what that leaves, rounded too.
+#[derive(Clone, Copy)]
+pub(crate) struct Operand {
+    nearest: [u32; 4],
+    rest: [u32; 4],
+}
+
+impl<const ROW: usize> Unit<ROW> for Mma {
+    /// By half of the cell's rows: the accumulators of one `mma`.
+    type Sums = [[f32; 4]; 2];
+    type Operand = Operand;
+
+    const ZERO: Self::Sums = [[0.0; 4]; 2];
+
+    #[inline(always)]
+    fn frame(vector: usize) -> u32 {
+        (vector * MMA_FRAMES) as u32 + lane() / 4
+    }
+
+    #[inline(always)]
+    fn operand(x: Four) -> Operand {
+        let nearest = x.map(tf32_from_f32);
+        let mut rest = [0; 4];
+        if const { ATA[ROW].precision.terms() > 1 } {
+            for i in 0..4 {
+                rest[i] = tf32_from_f32(x[i] - f32::from_bits(nearest[i]));
+            }
+        }
+        Operand { nearest, rest }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply<const WORDS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
+        sums: &mut [Self::Sums; VECTORS],
+        cells: &[[u32; WORDS]; 2],
+        x: &[[Operand; 2]; VECTORS],
+    ) {
+        let precision = const { ATA[ROW].precision };
+        for half in 0..2 {
+            for part in 0..2 {
+                let a = |term: usize, step: usize| {
+                    let register = |register: usize| {
+                        let (of_row, of_k) = (2 * part + register % 2, 2 * step + register / 2);
+                        let (row, column) = if TRANSPOSED { (of_k, of_row) } else { (of_row, of_k) };
+                        element(&cells[half], precision, term, row, column)
+                    };
+                    [register(0), register(1), register(2), register(3)]
+                };
+                for vector in 0..VECTORS {
+                    // SAFETY: as required of the caller.
+                    sums[vector][part] = unsafe { multiply_half::<ROW>(sums[vector][part], &x[vector][half], a) };
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: &WarpSums<ROW>, pair_row: usize, vector: usize, sums: Self::Sums) {
+        let [first, second] = sums;
+        for odd in 0..2 {
+            let frame = (vector * MMA_FRAMES) as u32 + lane() % 4 * 2 + odd as u32;
+            let rows = [first[odd], first[2 + odd], second[odd], second[2 + odd]];
+            // SAFETY: as required of the caller; each lane has two frames of its group's rows.
+            unsafe { to.store_rows(frame, pair_row, rows) };
+        }
+    }
+}
+
+/// Adds a 16x16 by 16x8 product in two steps. With two terms a number, the small products are added up with the large one before
+/// the sum grows.
+///
+/// # Safety
+/// All lanes of the warp execute this call together.
+#[inline(always)]
+unsafe fn multiply_half<const ROW: usize>(
+    sum: [f32; 4],
+    x: &Operand,
+    a: impl Fn(usize, usize) -> [u32; 4],
+) -> [f32; 4] {
+    let terms = const { ATA[ROW].precision.terms() };
+    let mut products = if terms > 1 { [0.0; 4] } else { sum };
+    for step in 0..2 {
+        let pair = |words: [u32; 4]| [words[2 * step], words[2 * step + 1]];
+        // SAFETY: as required of the caller.
+        unsafe {
+            if terms > 1 {
+                products = m16n8k8_tf32(a(1, step), pair(x.nearest), products);
+                products = m16n8k8_tf32(a(0, step), pair(x.rest), products);
+            }
+            products = m16n8k8_tf32(a(0, step), pair(x.nearest), products);
+        }
+    }
+    if terms > 1 {
+        for i in 0..4 {
+            products[i] += sum[i];
+        }
+    }
+    products
+}

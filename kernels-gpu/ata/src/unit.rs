@@ -1,0 +1,51 @@
+//! What multiplies a 32x32 square of A and 32 elements of X for some frames.
+
+use layout::ata::CELL;
+
+use crate::sums::WarpSums;
+
+/// f32 multiply-adds.
+pub(crate) enum Fma {}
+
+/// `mma.sync` m16n8k8 on TF32.
+pub(crate) enum Mma {}
+
+/// `wmma` m32n8k16 on bf16.
+pub(crate) enum Wmma {}
+
+/// The elements of X that a lane has of one block of 16.
+pub(crate) type Four = [f32; CELL];
+
+/// The unit of the row `ROW`. A lane has cells of the square as [`layout::ata`] says, and parts of X, the *vectors*.
+pub(crate) trait Unit<const ROW: usize> {
+    /// A lane's sums of one pair row and one vector.
+    type Sums: Copy;
+
+    /// A lane's part of a vector as the unit takes it, of one block of 16 elements.
+    type Operand: Copy;
+
+    /// Sums of nothing.
+    const ZERO: Self::Sums;
+
+    /// The frame, of those of the block, whose elements are the lane's in a vector.
+    fn frame(vector: usize) -> u32;
+
+    /// Brings a part of X into the unit's form.
+    fn operand(x: Four) -> Self::Operand;
+
+    /// Adds the products of a square, or of the transposed one, to the sums of each vector.
+    ///
+    /// # Safety
+    /// All lanes of the warp execute this call together.
+    unsafe fn multiply<const WORDS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
+        sums: &mut [Self::Sums; VECTORS],
+        cells: &[[u32; WORDS]; 2],
+        x: &[[Self::Operand; 2]; VECTORS],
+    );
+
+    /// Stores the warp's sums of pair row `pair_row` of the block.
+    ///
+    /// # Safety
+    /// All lanes of the warp execute this call together, once for each pair row and vector.
+    unsafe fn store(to: &WarpSums<ROW>, pair_row: usize, vector: usize, sums: Self::Sums);
+}

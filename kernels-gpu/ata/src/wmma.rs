@@ -1,0 +1,115 @@
+//! The unit of `wmma` m32n8k16: the 32x16 pair of bf16 blocks times 16 elements of X for eight frames. The instruction reads its
+//! operands from shared memory, so each warp stages the square and the part of X there.
+//!
+//! X becomes the sum of two bf16 numbers, 16 bits or more, and takes two products: one alone would lose 3 bits against TF32. Of f16
+//! two numbers would not reach beyond 65504.
+
+use cuda_std::convert::{Bf16, bf16_from_f32, bf16_to_f32};
+use cuda_std::ptx::wmma::{self, Col, M32N8K16, Row};
+use cuda_std::shared::{self, SharedAddr};
+use cuda_std::warp::{FULL_MASK, sync_warp};
+use layout::ata::{ATA, BLOCK, CELL, PAIR_ROWS, SQUARE_STRIDE, VECTOR_STRIDE, straight_cell};
+
+use crate::sums::WarpSums;
+use crate::unit::{Four, Unit, Wmma};
+use crate::work::{lane, warp};
+
+/// Four elements of X in bf16: the nearest number to each, and what that leaves.
+#[derive(Clone, Copy)]
+pub(crate) struct Operand {
+    terms: [[u32; 2]; 2],
+}
+
+/// Bytes of a stored number.
+const BYTES: usize = size_of::<u16>();
+
+impl<const ROW: usize> Unit<ROW> for Wmma {
+    /// The accumulator fragment of 32 rows by eight frames.
+    type Sums = [f32; 8];
+    type Operand = Operand;
+
+    const ZERO: Self::Sums = [0.0; 8];
+
+    #[inline(always)]
+    fn frame(_vector: usize) -> u32 {
+        lane() / 4
+    }
+
+    #[inline(always)]
+    fn operand(x: Four) -> Operand {
+        let pack = |x: [u16; CELL]| [x[0] as u32 | (x[1] as u32) << 16, x[2] as u32 | (x[3] as u32) << 16];
+        let nearest = x.map(bf16_from_f32);
+        let mut rest = [0; CELL];
+        for i in 0..CELL {
+            rest[i] = bf16_from_f32(x[i] - bf16_to_f32(nearest[i]));
+        }
+        Operand { terms: [pack(nearest), pack(rest)] }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply<const WORDS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
+        sums: &mut [Self::Sums; VECTORS],
+        cells: &[[u32; WORDS]; 2],
+        x: &[[Operand; 2]; VECTORS],
+    ) {
+        let regions = const { [ATA[ROW].smem().get("squares"), ATA[ROW].smem().get("vectors")] };
+        let [square, vectors] = regions.map(|region| shared::dynamic().offset(region.stage_offset(warp())));
+        let at = |row: u32, column: u32| square.offset((row * SQUARE_STRIDE as u32 + column) * BYTES as u32);
+        let (group, thread) = (lane() / 4, lane() % 4);
+        // SAFETY: the stages are the warp's own and hold a square and two terms of 32 elements for eight frames; every lane stores
+        // its own cells. The syncs order loads of the use before, stores and loads.
+        unsafe {
+            sync_warp(FULL_MASK);
+            for half in 0..2 {
+                let (row, column) = if TRANSPOSED {
+                    ((BLOCK * half) as u32 + CELL as u32 * thread, CELL as u32 * group)
+                } else {
+                    let cell = straight_cell(lane());
+                    (cell / 4 * CELL as u32, (BLOCK * half) as u32 + cell % 4 * CELL as u32)
+                };
+                for i in 0..CELL {
+                    at(row + i as u32, column).store([cells[half][2 * i], cells[half][2 * i + 1]]);
+                }
+                for term in 0..2 {
+                    let element = group * VECTOR_STRIDE as u32 + (term * PAIR_ROWS + BLOCK * half) as u32;
+                    vectors.offset((element + CELL as u32 * thread) * BYTES as u32).store(x[0][half].terms[term]);
+                }
+            }
+            sync_warp(FULL_MASK);
+            for half in 0..2 {
+                for term in 0..2 {
+                    let element = (term * PAIR_ROWS + BLOCK * half) as u32;
+                    let b = wmma::load_b::<M32N8K16, Bf16, Col>(
+                        vectors.offset(element * BYTES as u32),
+                        VECTOR_STRIDE as u32,
+                    );
+                    sums[0] = if TRANSPOSED {
+                        product::<Col>(at((BLOCK * half) as u32, 0), b, sums[0])
+                    } else {
+                        product::<Row>(at(0, (BLOCK * half) as u32), b, sums[0])
+                    };
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: &WarpSums<ROW>, pair_row: usize, _vector: usize, sums: Self::Sums) {
+        let stride = const { ATA[ROW].sums_stride() as u32 };
+        // SAFETY: as required of the caller; the sums of the pair row start on a 32-byte boundary.
+        unsafe { wmma::store_d_shared::<M32N8K16, Col>(to.of_pair_row(pair_row), sums, stride) }
+    }
+}
+
+/// Adds the product of 32x16 elements of the square, in the order `L`, and a fragment of X.
+///
+/// # Safety
+/// All lanes of the warp execute this call together; the elements were stored, and a barrier has followed.
+#[inline(always)]
+unsafe fn product<L: wmma::Order>(a: SharedAddr, b: <M32N8K16 as wmma::Shape>::B, sum: [f32; 8]) -> [f32; 8] {
+    // SAFETY: as required of the caller; the stride is a multiple of 8, the first element on a 32-byte boundary.
+    unsafe {
+        let a = wmma::load_a::<M32N8K16, Bf16, L>(a, SQUARE_STRIDE as u32);
+        wmma::mma::<M32N8K16, Bf16, L, Col>(a, b, sum)
+    }
+}

@@ -1,0 +1,276 @@
+//! The table of compiled variants.
+
+use core::fmt;
+
+use super::{MMA_FRAMES, PAIR_ROWS, Precision, STRIP_PAIR_ROWS, STRIP_ROWS};
+use crate::Arch;
+use crate::smem::{SmemLayout, SmemRegion};
+use crate::text::same_text;
+
+/// Which algorithm a variant runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AtaUnit {
+    /// f32 multiply-adds: the oracle on the card, and the matrix-vector product.
+    Fma,
+    /// `mma.sync` m16n8k8 on TF32.
+    Mma,
+    /// `wmma` m32n8k16 on bf16, X as the sum of two numbers.
+    Wmma,
+}
+
+impl AtaUnit {
+    /// The name used in entry names.
+    pub const fn name(self) -> &'static str {
+        match self {
+            AtaUnit::Fma => "fma",
+            AtaUnit::Mma => "mma",
+            AtaUnit::Wmma => "wmma",
+        }
+    }
+}
+
+/// One compiled kernel. A thread block computes the rows of one strip or of one of its pair rows for `frames` frames; its warps
+/// share the uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AtaVariant {
+    /// Name of the PTX entry.
+    pub name: &'static str,
+    /// The precision of the matrices that it multiplies.
+    pub precision: Precision,
+    /// What it runs on.
+    pub unit: AtaUnit,
+    /// Frames of a thread block.
+    pub frames: usize,
+    /// Pair rows of a thread block: 1, or all of a strip.
+    pub pair_rows: usize,
+    /// Warps of a thread block.
+    pub warps: usize,
+    /// Uses whose loads a warp has in flight at once.
+    pub depth: usize,
+    /// Thread blocks on a multiprocessor that the registers must allow.
+    pub min_blocks: u32,
+}
+
+/// Registers of a multiprocessor that a variant may use.
+const REGISTERS_OF_ALL: u32 = Arch::Sm80.limits().registers;
+
+/// The most registers that a thread can have.
+const MOST_REGISTERS: u32 = 255;
+
+/// 16-bit elements from one row to the next of the square that a warp of [`AtaUnit::Wmma`] stages in shared memory.
+pub const SQUARE_STRIDE: usize = PAIR_ROWS + 8;
+
+/// 16-bit elements from one frame to the next of the part of X that a warp of [`AtaUnit::Wmma`] stages, two terms of 32 elements.
+pub const VECTOR_STRIDE: usize = 2 * PAIR_ROWS + 8;
+
+impl AtaVariant {
+    /// Threads of a block.
+    pub const fn threads(&self) -> u32 {
+        32 * self.warps as u32
+    }
+
+    /// Rows of Y of a block.
+    pub const fn rows(&self) -> usize {
+        self.pair_rows * PAIR_ROWS
+    }
+
+    /// The parts of X that a lane holds for a use, each of 32 elements of a frame: all frames for multiply-adds, one frame for
+    /// each eight columns on tensor cores.
+    pub const fn vectors(&self) -> usize {
+        match self.unit {
+            AtaUnit::Fma => self.frames,
+            AtaUnit::Mma | AtaUnit::Wmma => self.frames / MMA_FRAMES,
+        }
+    }
+
+    /// f32 elements from one frame to the next of a warp's sums in shared memory: 4 more than rows, so that the lanes of a
+    /// store reach all banks.
+    pub const fn sums_stride(&self) -> usize {
+        self.rows() + 4
+    }
+
+    /// Registers that a thread may use.
+    pub const fn max_registers(&self) -> u32 {
+        let share = REGISTERS_OF_ALL / (self.min_blocks * self.threads());
+        if share < MOST_REGISTERS { share } else { MOST_REGISTERS }
+    }
+
+    /// The map of dynamic shared memory, a stage a warp each: `sums`, `[frame][sums_stride]` f32; for [`AtaUnit::Wmma`] also
+    /// `squares`, `[32][SQUARE_STRIDE]`, and `vectors`, `[frame][VECTOR_STRIDE]`, of 16-bit numbers.
+    pub const fn smem(&self) -> SmemLayout {
+        let (warps, align) = (self.warps as u32, WMMA_ALIGN);
+        let sums = (self.frames * self.sums_stride() * size_of::<f32>()) as u32;
+        let map = SmemLayout::new().stages("sums", warps, sums, align);
+        match self.unit {
+            AtaUnit::Fma | AtaUnit::Mma => map,
+            AtaUnit::Wmma => map
+                .stages("squares", warps, (PAIR_ROWS * SQUARE_STRIDE * size_of::<u16>()) as u32, align)
+                .stages("vectors", warps, (self.frames * VECTOR_STRIDE * size_of::<u16>()) as u32, align),
+        }
+    }
+
+    /// The sums in shared memory.
+    pub const fn sums(&self) -> SmemRegion {
+        self.smem().get("sums")
+    }
+
+    /// Blocks that share a row of Y, each with frames of its own.
+    pub const fn frame_tiles(&self, frames: usize) -> usize {
+        frames.div_ceil(self.frames)
+    }
+
+    /// Blocks of the grid; `None` where it exceeds the 2^31 - 1 blocks of a grid.
+    pub fn blocks(&self, frames: usize, channels: usize, n: usize) -> Option<u32> {
+        let of_strip = STRIP_PAIR_ROWS / self.pair_rows;
+        let rows = channels.checked_mul(n.div_ceil(STRIP_ROWS) * of_strip)?;
+        i32::try_from(rows.checked_mul(self.frame_tiles(frames))?).ok().map(|blocks| blocks as u32)
+    }
+}
+
+/// The alignment that `wmma` asks of a matrix in shared memory.
+const WMMA_ALIGN: u32 = 32;
+
+impl fmt::Display for AtaVariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name)
+    }
+}
+
+/// Position of the row called `name` in [`ATA`]; does not compile (in a constant) where there is none.
+pub const fn row_index(name: &str) -> usize {
+    let mut index = 0;
+    while index < ATA.len() {
+        if same_text(ATA[index].name, name) {
+            return index;
+        }
+        index += 1;
+    }
+    panic!("no row of ATA has this name")
+}
+
+/// The variant to run: of those of the precision, the one with the fewest frames a block that holds all frames, else the one with
+/// the most; the first of equals.
+pub fn preferred(precision: Precision, frames: usize) -> &'static AtaVariant {
+    let rows = || ATA.iter().filter(|row| row.precision as u8 == precision as u8);
+    let all_at_once = rows().filter(|row| row.frames >= frames).min_by_key(|row| row.frames);
+    // Of equals `max_by_key` takes the last, hence the reversal.
+    let most = || rows().rev().max_by_key(|row| row.frames);
+    all_at_once.or_else(most).expect("every precision has a row")
+}
+
+const fn row(
+    name: &'static str,
+    precision: Precision,
+    unit: AtaUnit,
+    [frames, rows, warps, depth]: [usize; 4],
+    min_blocks: u32,
+) -> AtaVariant {
+    AtaVariant { name, precision, unit, frames, pair_rows: rows / PAIR_ROWS, warps, depth, min_blocks }
+}
+
+/// Every compiled ATA kernel, those of equal precision and frames in the order of preference ([`preferred`]).
+///
+/// Name: `ata_<precision>_<unit>_<frames>x<rows>x<warps>x<depth>`.
+pub const ATA: &[AtaVariant] = {
+    use AtaUnit::{Fma, Mma, Wmma};
+    use Precision::{Bf16, F16, F32, Tf32, Tf32x3};
+    &[
+        // Each loaded element is used once, so that the kernel runs at the speed of the memory.
+        row("ata_f32_fma_1x32x16x1", F32, Fma, [1, 32, 16, 1], 2),
+        row("ata_f32_fma_1x64x16x1", F32, Fma, [1, 64, 16, 1], 1),
+        // The oracle on the card: its sums and 8 rows of X take more than 128 registers.
+        row("ata_f32_fma_8x32x8x1", F32, Fma, [8, 32, 8, 1], 1),
+        // As many warps as have registers for one use each: 24 on a multiprocessor. The rows below have more loads in flight a
+        // warp, and X once for 64 rows.
+        row("ata_tf32_mma_8x32x12x1", Tf32, Mma, [8, 32, 12, 1], 2),
+        row("ata_tf32_mma_8x32x8x2", Tf32, Mma, [8, 32, 8, 2], 2),
+        row("ata_tf32_mma_8x64x16x1", Tf32, Mma, [8, 64, 16, 1], 1),
+        row("ata_tf32_mma_16x32x10x1", Tf32, Mma, [16, 32, 10, 1], 2),
+        row("ata_tf32_mma_16x64x8x2", Tf32, Mma, [16, 64, 8, 2], 1),
+        row("ata_tf32x3_mma_8x32x8x1", Tf32x3, Mma, [8, 32, 8, 1], 2),
+        row("ata_tf32x3_mma_16x32x8x1", Tf32x3, Mma, [16, 32, 8, 1], 1),
+        // 32 warps on a multiprocessor.
+        row("ata_f16_mma_8x32x16x1", F16, Mma, [8, 32, 16, 1], 2),
+        row("ata_f16_mma_8x32x12x1", F16, Mma, [8, 32, 12, 1], 2),
+        row("ata_f16_mma_8x32x8x2", F16, Mma, [8, 32, 8, 2], 2),
+        row("ata_f16_mma_8x64x20x1", F16, Mma, [8, 64, 20, 1], 1),
+        row("ata_f16_mma_16x32x10x1", F16, Mma, [16, 32, 10, 1], 2),
+        row("ata_f16_mma_16x64x16x1", F16, Mma, [16, 64, 16, 1], 1),
+        row("ata_bf16_mma_8x32x16x1", Bf16, Mma, [8, 32, 16, 1], 2),
+        // What `wmma` costs against `mma`, in blocks of the same size.
+        row("ata_bf16_mma_8x64x16x1", Bf16, Mma, [8, 64, 16, 1], 1),
+        row("ata_bf16_wmma_8x64x16x1", Bf16, Wmma, [8, 64, 16, 1], 1),
+        row("ata_bf16_mma_16x64x16x1", Bf16, Mma, [16, 64, 16, 1], 1),
+    ]
+};
+
+/// A row whose shared memory or threads cannot fit the smallest architecture does not compile.
+const _: () = {
+    let mut index = 0;
+    while index < ATA.len() {
+        let row = &ATA[index];
+        let _ = row.smem().assert_fits(Arch::Sm89);
+        assert!(row.threads() <= 1024 && row.min_blocks >= 1 && row.depth >= 1);
+        assert!(row.pair_rows == 1 || row.pair_rows == STRIP_PAIR_ROWS);
+        match row.unit {
+            AtaUnit::Mma => assert!(row.frames.is_multiple_of(MMA_FRAMES) && row.frames > 0),
+            AtaUnit::Wmma => assert!(row.frames == MMA_FRAMES && row.precision as u8 == Precision::Bf16 as u8),
+            AtaUnit::Fma => assert!(row.precision as u8 == Precision::F32 as u8 && row.frames > 0),
+        }
+        let in_flight = 2 * row.precision.cell_words() * row.pair_rows * row.depth;
+        assert!(in_flight <= 160, "the loads in flight fit the registers");
+        index += 1;
+    }
+};
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::collections::HashSet;
+    use std::format;
+
+    #[test]
+    fn names_follow_the_grammar_and_are_unique() {
+        let mut names = HashSet::new();
+        for (index, row) in ATA.iter().enumerate() {
+            let AtaVariant { precision, frames, warps, depth, .. } = row;
+            let rows = row.rows();
+            assert_eq!(row.name, format!("ata_{precision}_{}_{frames}x{rows}x{warps}x{depth}", row.unit.name()));
+            assert_eq!(row_index(row.name), index);
+            assert!(names.insert(row.name));
+        }
+    }
+
+    #[test]
+    fn the_preferred_row_wastes_the_fewest_frames() {
+        for (precision, frames, expected) in [
+            (Precision::F32, 1, 1),
+            (Precision::F32, 2, 8),
+            (Precision::F32, 33, 8),
+            (Precision::Tf32, 0, 8),
+            (Precision::Tf32, 8, 8),
+            (Precision::Tf32, 9, 16),
+            (Precision::F16, 33, 16),
+        ] {
+            let row = preferred(precision, frames);
+            assert_eq!((row.precision, row.frames), (precision, expected));
+            let first = ATA.iter().find(|other| (other.precision, other.frames) == (precision, expected));
+            assert_eq!(Some(row), first);
+        }
+    }
+
+    #[test]
+    fn stores_of_sums_reach_all_banks() {
+        // A quarter of a warp stores 16 bytes each.
+        for row in ATA {
+            for quarter in 0..4 {
+                let lanes = quarter * 8..quarter * 8 + 8;
+                let first = |lane: usize| lane % 4 * 2 * row.sums_stride() + lane / 4 * 4;
+                let banks: HashSet<usize> =
+                    lanes.flat_map(|lane| (0..4).map(move |word| (first(lane) + word) % 32)).collect();
+                assert_eq!(banks.len(), 32, "{row}");
+            }
+        }
+    }
+}
