@@ -9,6 +9,8 @@ use layout::Arch;
 use layout::ata::{ATA, AtaUnit};
 use layout::attention::{ATTENTION, AttentionKernel, AttentionVariant, PvUnit, QuerySource, TileCopy, WgmmaTile};
 use layout::cg::{CG, CgStage};
+use layout::descriptor::Major;
+use layout::gemm::{GEMM, GemmUnit, GemmVariant, Operands, PACK_8BIT, PACK_16BIT, SUM};
 
 fn attention(arch: Arch) -> Module {
     module("attention", arch)
@@ -167,4 +169,49 @@ fn solver_entries_are_the_rows_with_their_bounds_and_barriers() {
             assert_eq!(entry.count("bar.sync"), sums, "{row}");
         }
     }
+}
+
+#[test]
+fn gemm_entries_are_the_rows_with_their_bounds_and_instructions() {
+    let beside = [(SUM.name, SUM.threads), (PACK_8BIT.name, PACK_8BIT.threads), (PACK_16BIT.name, PACK_16BIT.threads)];
+    for arch in Arch::ALL {
+        let module = module("gemm", arch);
+        assert_eq!((module.version, module.target.as_str()), (arch.ptx_version(), arch.target_cpu()));
+        assert!(module.functions.is_empty() && module.extern_functions.is_empty(), "{arch}: everything is inlined");
+        let rows: Vec<_> = GEMM.iter().filter(|row| row.is_in(arch)).collect();
+        assert_eq!(module.entries.len(), rows.len() + beside.len(), "{arch}");
+        for (name, threads) in beside {
+            let entry = module.entry(name).unwrap_or_else(|| panic!("{arch}: no entry {name}"));
+            assert_eq!(entry.max_threads, Some(threads), "{name}");
+        }
+        for entry in &module.entries {
+            assert!(!entry.uses_local, "{arch} {} uses local memory", entry.name);
+            assert_eq!(entry.generic_accesses(), 0, "{arch} {} has generic accesses", entry.name);
+            assert_eq!((entry.count("atom"), entry.count("red")), (0, 0), "{arch} {} has atomics", entry.name);
+        }
+        for row in rows {
+            let entry = module.entry(row.name).unwrap_or_else(|| panic!("{arch}: no entry for the row {row}"));
+            assert_eq!((entry.max_threads, entry.min_blocks), (Some(row.threads()), Some(row.min_blocks)), "{row}");
+            if row.unit == GemmUnit::Mma {
+                check_mma(row, entry);
+            }
+        }
+    }
+}
+
+/// The loop over the stages is the only one that multiplies, and has each step once.
+fn check_mma(row: &GemmVariant, entry: &Entry) {
+    let (a, b, steps) = (row.a_fragments(), row.b_fragments(), row.k_steps());
+    assert_eq!(entry.count("mma.sync.aligned"), 2 * a * b * steps, "{row}");
+    let transposed = |major| if major == Major::Mn { 1 } else { 0 };
+    let (a_transposed, b_transposed) = (transposed(row.tile_layout().a()), transposed(row.tile_layout().b()));
+    // Of operands by `cp.async`, the fragments of the first step are loaded ahead of the loop.
+    let loads = steps + usize::from(row.operands != Operands::Any);
+    assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4"), (a + b) * loads, "{row}");
+    let of_transposed = (a * a_transposed + b * b_transposed) * loads;
+    assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4.trans"), of_transposed, "{row}");
+    let asynchronous = row.operands != Operands::Any;
+    assert_eq!(entry.count("cp.async.cg.shared.global") > 0, asynchronous, "{row}");
+    // One barrier a stage, one before the first, and one before the sums take the place of the stages.
+    assert_eq!(entry.count("bar.sync"), if asynchronous { 3 } else { 2 }, "{row}");
 }

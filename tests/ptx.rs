@@ -25,10 +25,12 @@ const SM_80: &[Instructions] = &[
     (
         "shared_words",
         &[
+            ("ld.shared.b8", 1),
             ("ld.shared.b16", 1),
             ("ld.shared.b32", 2),
             ("ld.shared.v2.b32", 1),
             ("ld.shared.v4.b32", 1),
+            ("st.shared.b8", 1),
             ("st.shared.b16", 1),
             ("st.shared.b32", 2),
             ("st.shared.v2.b32", 1),
@@ -38,10 +40,12 @@ const SM_80: &[Instructions] = &[
     (
         "global_words",
         &[
+            ("ld.global.nc.b8", 1),
             ("ld.global.nc.b16", 1),
             ("ld.global.nc.b32", 2),
             ("ld.global.nc.v2.b32", 1),
             ("ld.global.nc.v4.b32", 1),
+            ("ld.global.b8", 1),
             ("ld.global.b16", 1),
             ("ld.global.b32", 2),
             ("ld.global.v2.b32", 1),
@@ -92,6 +96,8 @@ const SM_80: &[Instructions] = &[
 const SM_89: &[Instructions] = &[
     ("convert_fp8_narrow", &[("cvt.rn.satfinite.e4m3x2.f32", 1), ("cvt.rn.satfinite.e5m2x2.f32", 1)]),
     ("convert_fp8_widen", &[("cvt.rn.f16x2.e4m3x2", 1), ("cvt.rn.f16x2.e5m2x2", 1)]),
+    ("mma_m16n8k32_e4m3_e4m3", &[("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32", 1), ("mma", 1)]),
+    ("mma_m16n8k32_e4m3_e5m2", &[("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e5m2.f32", 1), ("mma", 1)]),
 ];
 
 const SM_90A: &[Instructions] = &[

@@ -88,12 +88,12 @@ enum DtypeName {
 #[error("give --q, --k and --v, or --safetensors")]
 pub(crate) struct NoInput;
 
-/// The error of O exceeds its limit, or is infinite.
+/// The error of the result exceeds its limit, or is infinite.
 #[derive(Debug, thiserror::Error)]
 #[error("the largest error against f64 is {error:.3e}, the tolerance {limit:.3e}")]
 pub(crate) struct CheckFailed {
-    error: f64,
-    limit: f64,
+    pub(crate) error: f64,
+    pub(crate) limit: f64,
 }
 
 fn finite(text: &str) -> Result<f32, &'static str> {

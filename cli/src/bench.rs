@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use layout::attention::AttentionVariant;
 
 use crate::bench_ata::{self, AtaBenchArgs};
+use crate::bench_gemm::{self, GemmBenchArgs};
 use crate::case::Case;
 use crate::measure::{Repeats, Timer};
 use crate::on_card::CardProblem;
@@ -35,6 +36,8 @@ enum Family {
     Attention(AttentionBenchArgs),
     /// Measures products with symmetric block matrices.
     Ata(AtaBenchArgs),
+    /// Measures matrix products.
+    Gemm(GemmBenchArgs),
 }
 
 /// What to measure and how.
@@ -94,6 +97,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     match &args.family {
         Family::Attention(args) => run_attention(args),
         Family::Ata(args) => bench_ata::run(args),
+        Family::Gemm(args) => bench_gemm::run(args),
     }
 }
 

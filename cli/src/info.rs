@@ -7,13 +7,19 @@ use layout::FAMILIES;
 use layout::ata::ATA;
 use layout::attention::ATTENTION;
 use layout::cg::CG;
+use layout::gemm::{GEMM, PACK_8BIT, PACK_16BIT, SUM};
 
 use crate::table::table;
 
 /// The kernel families and the names of their entries.
 fn families() -> [(&'static str, Vec<&'static str>); FAMILIES.len()] {
     let ata = ATA.iter().map(|row| row.name).chain(CG.iter().map(|row| row.name));
-    [("ata", ata.collect()), ("attention", ATTENTION.iter().map(|row| row.name).collect())]
+    let beside_gemm = [SUM.name, PACK_8BIT.name, PACK_16BIT.name];
+    [
+        ("ata", ata.collect()),
+        ("attention", ATTENTION.iter().map(|row| row.name).collect()),
+        ("gemm", GEMM.iter().map(|row| row.name).chain(beside_gemm).collect()),
+    ]
 }
 
 /// Prints what this machine and this build have.

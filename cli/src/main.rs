@@ -7,11 +7,13 @@ mod ata;
 mod attention;
 mod bench;
 mod bench_ata;
+mod bench_gemm;
 mod case;
 mod compare;
 mod demo;
 mod device;
 mod emulate_report;
+mod gemm;
 mod info;
 mod matrix_file;
 mod measure;
@@ -48,6 +50,8 @@ enum Command {
     Attention(attention::AttentionArgs),
     /// Multiplies vectors by a symmetric matrix from files.
     Ata(ata::AtaArgs),
+    /// Multiplies matrices from files.
+    Gemm(gemm::GemmArgs),
     /// Measures kernels on a card.
     Bench(bench::BenchArgs),
     /// Runs every attention kernel on a generated input and shows its error and time.
@@ -67,6 +71,7 @@ fn main() -> ExitCode {
         Command::Info => info::run(),
         Command::Attention(args) => attention::run(args),
         Command::Ata(args) => ata::run(args),
+        Command::Gemm(args) => gemm::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Demo(args) => demo::run(args),
         Command::EmulateReport(args) => emulate_report::run(args),
@@ -136,6 +141,7 @@ fn is_bad_request(error: &anyhow::Error) -> bool {
     error.is::<problem::ProblemError>()
         || error.is::<ata::WrongVectors>()
         || error.is::<attention::NoInput>()
+        || error.is::<gemm::GemmError>()
         || error.is::<report::ReportError>()
         || error.is::<compare::NothingInCommon>()
         || error.is::<bench::BenchError>()

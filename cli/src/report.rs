@@ -17,9 +17,9 @@ pub(crate) struct Report {
 /// The time of one implementation on one case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
-    /// The kernel family: `attention` or `ata`.
+    /// The kernel family: `attention`, `ata` or `gemm`.
     pub(crate) family: String,
-    /// The case, such as `1x8x512x64/causal/f16` or `n2624_c3_d27_f8`.
+    /// The case, such as `1x8x512x64/causal/f16`, `n2624_c3_d27_f8` or `4096x4096x4096/f16`.
     pub(crate) case: String,
     /// The kernel or library.
     #[serde(rename = "impl")]

@@ -5,6 +5,10 @@ use std::fmt::Debug;
 use half::{bf16, f16};
 use layout::Dtype;
 
+mod fp8;
+
+pub use fp8::{F8E4M3, F8E5M2};
+
 mod sealed {
     pub trait Sealed {
         /// `CUtensorMapDataType` of cuda.h.
@@ -48,6 +52,13 @@ impl sealed::Sealed for u16 {
 impl sealed::Sealed for u8 {
     const TENSOR_MAP_TYPE: u32 = 0;
 }
+// cuda.h has no type for FP8; TMA moves bytes.
+impl sealed::Sealed for F8E4M3 {
+    const TENSOR_MAP_TYPE: u32 = 0;
+}
+impl sealed::Sealed for F8E5M2 {
+    const TENSOR_MAP_TYPE: u32 = 0;
+}
 
 impl Element for f16 {}
 impl Element for bf16 {}
@@ -56,6 +67,8 @@ impl Element for u32 {}
 impl Element for i32 {}
 impl Element for u16 {}
 impl Element for u8 {}
+impl Element for F8E4M3 {}
+impl Element for F8E5M2 {}
 
 // `half` looks at the upper 32 bits of an f64 alone, so both types round first.
 impl Float for f16 {

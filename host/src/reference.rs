@@ -1,5 +1,7 @@
 //! The operations on the CPU: what the kernels are measured against.
 
+mod gemm;
+
 use std::slice::ChunksExact;
 
 use layout::Dtype;
@@ -9,6 +11,7 @@ use ndarray::{Array2, Array3, Array4, ArrayView3, ArrayView4, ArrayView5, Axis, 
 use rayon::prelude::*;
 
 use crate::element::round;
+pub use gemm::{GemmTerms, gemm, gemm_magnitude, gemm_rounded};
 
 /// Computes `O = softmax(scale * Q K^T + mask) V` and `LSE_i = ln sum_j exp(s_ij)` in f64.
 ///

@@ -7,6 +7,9 @@
 
 use layout::Dtype;
 use layout::ata::Precision;
+use layout::gemm::Accumulation;
+
+use crate::gemm::GemmProblem;
 
 /// The error that is always allowed: the distance from 1 to the next value of `dtype`, so that a result of about 1 may be
 /// rounded to either of its neighbours.
@@ -48,6 +51,23 @@ pub fn ata_limit(precision: Precision, magnitude: f64, terms: usize) -> f64 {
     };
     let of_sums = (terms as f64 / 32.0 + 16.0) * (-23f64).exp2();
     magnitude * (of_x + of_sums) + terms as f64 * f64::from(f32::MIN_POSITIVE)
+}
+
+/// The largest error of an element of a product whose terms sum up to `magnitude` at most, without their signs, where the
+/// same-precision reference has error `reference_error`.
+///
+/// Besides [`limit`]: tensor cores cut off where f32 arithmetic rounds, so that each addition drops up to 2^-23 of what the terms
+/// can sum up to, once for every 16 terms. FP8 products are added with 14 bits, over all terms or over 128 at a time. The
+/// approximate `ex2` and `rcp` of activations err by 2^-20 of their result.
+#[must_use]
+pub fn gemm_limit(problem: &GemmProblem, accumulation: Accumulation, reference_error: f64, magnitude: f64) -> f64 {
+    let terms = problem.k as f64;
+    let of_sums = match (problem.a.size_bytes(), accumulation) {
+        (1, Accumulation::Direct) => (-13f64).exp2() + terms / 32.0 * (-14f64).exp2(),
+        (1, Accumulation::TwoLevel) => (-12f64).exp2(),
+        _ => (terms / 16.0 + 1.0) * (-23f64).exp2(),
+    };
+    limit(problem.d, reference_error) + magnitude * (of_sums + (-20f64).exp2())
 }
 
 /// The largest absolute error of an element.

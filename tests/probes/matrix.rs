@@ -1,6 +1,6 @@
 //! `ldmatrix`, `mma` and `wmma`: every register of every lane against the maps of `layout`, and exact products.
 
-use ferrotile::{Element, KernelParam};
+use ferrotile::{Element, F8E4M3, F8E5M2, Float, KernelParam};
 use half::{bf16, f16};
 use layout::Arch;
 use layout::fragment::{self, WmmaShape};
@@ -25,6 +25,8 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("mma_m16n8k16_f16", mma::<f16>),
     Test::new("mma_m16n8k16_bf16", mma::<bf16>),
     Test::new("mma_m16n8k8_tf32", mma_tf32),
+    Test::new("mma_m16n8k32_e4m3_e4m3", mma_fp8::<F8E4M3>).since(Arch::Sm89),
+    Test::new("mma_m16n8k32_e4m3_e5m2", mma_fp8::<F8E5M2>).since(Arch::Sm89),
     Test::new("wmma_from_ldmatrix_f16", wmma_from_ldmatrix::<f16>),
     Test::new("wmma_from_ldmatrix_bf16", wmma_from_ldmatrix::<bf16>),
 ];
@@ -113,6 +115,31 @@ fn mma<T: Half>(probe: &Probe<'_>) -> Result<(), Failed> {
         let expected: Vec<u32> = (0..16 * 8)
             .map(|i| (i / 8, i % 8))
             .map(|(row, column)| product(16, |k| entry(a, row, k), |k| entry(b, k, column), entry(c, row, column)))
+            .map(f32::to_bits)
+            .collect();
+        expect_equal(&got, &expected, |at| format!("row {}, column {}", at / 8, at % 8))?;
+    }
+    Ok(())
+}
+
+/// Integers up to 8 are values of both FP8 types, and their sums are exact.
+fn mma_fp8<B: Float>(probe: &Probe<'_>) -> Result<(), Failed> {
+    for seed in 0..8 {
+        let [a, b, c] = [3 * seed, 3 * seed + 1, 3 * seed + 2];
+        let values = |seed, rows: u32, columns: u32| {
+            (0..rows * columns).map(move |i| f64::from(entry(seed, i / columns, i % columns)))
+        };
+        // E5M2 has three bits: 5 and 7 become 4 or 6 and 8.
+        let stored = |value: f64| B::from_f64(value);
+        let a_buffer = probe.upload(&values(a, 16, 32).map(F8E4M3::from_f64).collect::<Vec<_>>())?;
+        let b_buffer = probe.upload(&values(b, 32, 8).map(stored).collect::<Vec<_>>())?;
+        let c_buffer = probe.upload(&values(c, 16, 8).map(|value| value as f32).collect::<Vec<_>>())?;
+        let params: [&dyn KernelParam; 3] = [&a_buffer.as_raw(), &b_buffer.as_raw(), &c_buffer.as_raw()];
+        let got = probe.run(&WARP, 16 * 8, &params)?;
+        let b_entry = |k: u32, column: u32| stored(f64::from(entry(b, k, column))).to_f64() as i32;
+        let expected: Vec<u32> = (0..16 * 8)
+            .map(|i| (i / 8, i % 8))
+            .map(|(row, column)| product(32, |k| entry(a, row, k), |k| b_entry(k, column), entry(c, row, column)))
             .map(f32::to_bits)
             .collect();
         expect_equal(&got, &expected, |at| format!("row {}, column {}", at / 8, at % 8))?;

@@ -21,7 +21,7 @@ fn shared_words(probe: &Probe<'_>) -> Result<(), Failed> {
     let got = probe.run(&one_warp(&WORDS), words * 32, &[])?;
     expect_lanes(&got, words, |lane| {
         let i = 31 - lane;
-        vec![i * 257, i + 1000, (i as f32 + 0.25).to_bits(), i, i + 100, i, i + 10, i + 20, i + 30, 0]
+        vec![i * 257, i + 1000, (i as f32 + 0.25).to_bits(), i, i + 100, i, i + 10, i + 20, i + 30, i * 7, 0]
     })
 }
 
@@ -29,10 +29,10 @@ fn global_words(probe: &Probe<'_>) -> Result<(), Failed> {
     let input: Vec<u8> = (0..512_u32).map(|i| (i * 89 + i / 256) as u8).collect();
     let buffer = probe.upload(&input)?;
     let area = GLOBAL_WORDS_BYTES as usize;
-    let got = probe.run(&WARP, 5 * area / 4, &[&buffer.as_raw()])?;
+    let got = probe.run(&WARP, 6 * area / 4, &[&buffer.as_raw()])?;
     let got: Vec<u8> = got.into_iter().flat_map(u32::to_le_bytes).collect();
-    let mut expected: Vec<u8> = POISON.to_le_bytes().repeat(5 * area / 4);
-    for (kind, word_bytes) in [2, 4, 4, 8, 16].into_iter().enumerate() {
+    let mut expected: Vec<u8> = POISON.to_le_bytes().repeat(6 * area / 4);
+    for (kind, word_bytes) in [2, 4, 4, 8, 16, 1].into_iter().enumerate() {
         // One copy by each kind of load.
         for copy in expected[kind * area..][..2 * 32 * word_bytes].chunks_mut(32 * word_bytes) {
             copy.copy_from_slice(&input[..32 * word_bytes]);

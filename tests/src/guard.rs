@@ -1,6 +1,6 @@
 //! Output buffers that show what a kernel wrote and what it did not.
 
-use ferrotile::{Buffer, Element, Gpu, Stream};
+use ferrotile::{Buffer, Element, F8E4M3, F8E5M2, Gpu, Stream};
 use half::{bf16, f16};
 use libtest_mimic::Failed;
 
@@ -41,6 +41,34 @@ impl Poison for bf16 {
 
     fn poison() -> bf16 {
         bf16::from_bits(u16::MAX)
+    }
+
+    fn bits(self) -> u32 {
+        self.to_bits().into()
+    }
+}
+
+impl Poison for F8E4M3 {
+    fn is_poison(self) -> bool {
+        self.to_bits() == u8::MAX
+    }
+
+    fn poison() -> F8E4M3 {
+        F8E4M3::from_bits(u8::MAX)
+    }
+
+    fn bits(self) -> u32 {
+        self.to_bits().into()
+    }
+}
+
+impl Poison for F8E5M2 {
+    fn is_poison(self) -> bool {
+        self.to_bits() == u8::MAX
+    }
+
+    fn poison() -> F8E5M2 {
+        F8E5M2::from_bits(u8::MAX)
     }
 
     fn bits(self) -> u32 {

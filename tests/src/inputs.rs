@@ -39,14 +39,24 @@ pub fn property_seed() -> u64 {
     }
 }
 
+/// A normally distributed number with mean 0 and deviation 1.
+pub fn normal_number(random: &mut Random) -> f64 {
+    random.sample(StandardNormal)
+}
+
+/// An integer in `-largest..=largest`.
+pub fn integer(random: &mut Random, largest: i32) -> f64 {
+    f64::from(random.random_range(-largest..=largest))
+}
+
 /// Normally distributed elements with mean 0 and the given standard deviation.
 pub fn normal<T: Half>(random: &mut Random, len: usize, deviation: f64) -> Vec<T> {
-    (0..len).map(|_| T::from_f64(deviation * random.sample::<f64, _>(StandardNormal))).collect()
+    (0..len).map(|_| T::from_f64(deviation * normal_number(random))).collect()
 }
 
 /// Integers in `-largest..=largest`: sums of their products are exact in f32, whatever the order.
 pub fn integers<T: Half>(random: &mut Random, len: usize, largest: i32) -> Vec<T> {
-    (0..len).map(|_| T::from_f64(f64::from(random.random_range(-largest..=largest)))).collect()
+    (0..len).map(|_| T::from_f64(integer(random, largest))).collect()
 }
 
 #[cfg(test)]

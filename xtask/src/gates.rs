@@ -5,6 +5,7 @@ use cuda_builder::ptxas::EntryReport;
 use layout::ata::ATA;
 use layout::attention::ATTENTION;
 use layout::cg::CG;
+use layout::gemm::GEMM;
 
 /// What the row of a variant table grants an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,12 +30,17 @@ pub(crate) fn budget(entry: &str) -> Option<Budget> {
         threads: row.threads(),
         dynamic_shared_bytes: row.smem().total_bytes(),
     });
+    let gemm = GEMM.iter().find(|row| row.name == entry).map(|row| Budget {
+        registers: row.max_registers(),
+        threads: row.threads(),
+        dynamic_shared_bytes: row.smem().total_bytes(),
+    });
     let cg = CG.iter().find(|row| row.name == entry).map(|row| Budget {
         registers: row.max_registers(),
         threads: row.threads(),
         dynamic_shared_bytes: row.smem().total_bytes(),
     });
-    attention.or(ata).or(cg)
+    attention.or(ata).or(cg).or(gemm)
 }
 
 /// How many blocks of the entry fit on one multiprocessor. Registers are allotted to a warp in units of 256 within one of four

@@ -49,6 +49,31 @@ pub enum Bf16 {}
 impl sealed::Sealed for F16 {}
 impl sealed::Sealed for Bf16 {}
 
+/// An 8-bit floating-point type: what tensor-core kernels read.
+pub trait Element8: sealed::Sealed + Copy + 'static {
+    /// The type.
+    const DTYPE: Dtype;
+}
+
+/// FP8 with 4 exponent bits.
+#[derive(Debug, Clone, Copy)]
+pub enum E4m3 {}
+
+/// FP8 with 5 exponent bits.
+#[derive(Debug, Clone, Copy)]
+pub enum E5m2 {}
+
+impl sealed::Sealed for E4m3 {}
+impl sealed::Sealed for E5m2 {}
+
+impl Element8 for E4m3 {
+    const DTYPE: Dtype = Dtype::E4M3;
+}
+
+impl Element8 for E5m2 {
+    const DTYPE: Dtype = Dtype::E5M2;
+}
+
 impl Element16 for F16 {
     const DTYPE: Dtype = Dtype::F16;
 

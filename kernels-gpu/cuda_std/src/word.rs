@@ -9,7 +9,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A value that one instruction loads or stores: 2, 4, 8 or 16 bytes, aligned to its size.
+/// A value that one instruction loads or stores: 1, 2, 4, 8 or 16 bytes, aligned to its size.
 ///
 /// The functions are the instructions themselves; [`SharedAddr`] and [`crate::global`] are their callers, and say what
 /// each requires.
@@ -93,3 +93,55 @@ word!(u32 = [u32; 1], reg32, ".b32", "{0}", 0);
 word!(f32 = [u32; 1], reg32, ".b32", "{0}", 0);
 word!([u32; 2] = [u32; 2], reg32, ".v2.b32", "{{{0}, {1}}}", 0 1);
 word!([u32; 4] = [u32; 4], reg32, ".v4.b32", "{{{0}, {1}, {2}, {3}}}", 0 1 2 3);
+
+impl sealed::Sealed for u8 {}
+
+/// A byte travels in a 16-bit register, of which it is the lower half.
+#[expect(clippy::undocumented_unsafe_blocks, reason = "as in `word!`: the caller answers for the address")]
+impl Word for u8 {
+    #[inline(always)]
+    unsafe fn load_shared(addr: SharedAddr) -> Self {
+        let r: u16;
+        unsafe {
+            asm!("ld.shared.b8 {0}, [{1}];", out(reg16) r, in(reg32) addr.as_raw(),
+                options(pure, readonly, nostack, preserves_flags));
+        }
+        r as u8
+    }
+
+    #[inline(always)]
+    unsafe fn store_shared(self, addr: SharedAddr) {
+        unsafe {
+            asm!("st.shared.b8 [{0}], {1};", in(reg32) addr.as_raw(), in(reg16) u16::from(self),
+                options(nostack, preserves_flags));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_global(ptr: *const Self) -> Self {
+        let r: u16;
+        unsafe {
+            asm!("ld.global.b8 {0}, [{1}];", out(reg16) r, in(reg64) ptr,
+                options(pure, readonly, nostack, preserves_flags));
+        }
+        r as u8
+    }
+
+    #[inline(always)]
+    unsafe fn load_global_nc(ptr: *const Self) -> Self {
+        let r: u16;
+        unsafe {
+            asm!("ld.global.nc.b8 {0}, [{1}];", out(reg16) r, in(reg64) ptr,
+                options(pure, readonly, nostack, preserves_flags));
+        }
+        r as u8
+    }
+
+    #[inline(always)]
+    unsafe fn store_global(self, ptr: *mut Self) {
+        unsafe {
+            asm!("st.global.b8 [{0}], {1};", in(reg64) ptr, in(reg16) u16::from(self),
+                options(nostack, preserves_flags));
+        }
+    }
+}

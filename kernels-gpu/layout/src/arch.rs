@@ -49,8 +49,8 @@ impl Arch {
     pub const fn ptx_version(self) -> (u32, u32) {
         match self {
             Arch::Sm80 => (7, 0),
-            Arch::Sm89 => (8, 1),
-            Arch::Sm90a => (8, 0),
+            // `mma.sync` of FP8, which fallback kernels of sm_90a use too.
+            Arch::Sm89 | Arch::Sm90a => (8, 4),
         }
     }
 

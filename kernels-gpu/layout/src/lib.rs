@@ -11,13 +11,14 @@ pub mod cg;
 pub mod descriptor;
 pub mod dtype;
 pub mod fragment;
+pub mod gemm;
 pub mod probe;
 pub mod smem;
 pub mod swizzle;
 mod text;
 
 /// The kernel families that the library embeds. A family is the device crate `kernels-gpu/<name>`.
-pub const FAMILIES: [&str; 2] = ["ata", "attention"];
+pub const FAMILIES: [&str; 3] = ["ata", "attention", "gemm"];
 
 pub use arch::{Arch, SmLimits};
 pub use dtype::Dtype;

@@ -1,6 +1,8 @@
 //! Probes of `ptx::ldmatrix`, `ptx::mma` and `ptx::wmma`. All of them are launched with one warp.
 
 use cuda_std::convert::{Bf16, Element16, F16};
+#[cfg(target_feature = "sm_89")]
+use cuda_std::convert::{E4m3, E5m2, Element8};
 use cuda_std::ptx::wmma::{self, Col, M8N32K16, M16N16K16, M32N8K16, Order, Row, Shape};
 use cuda_std::ptx::{ldmatrix, mma};
 use cuda_std::shared::{self, SharedAddr, Word};
@@ -179,6 +181,63 @@ pub unsafe fn mma_m16n8k8_tf32(d: *mut f32, a: *const u32, b: *const u32, c: *co
         *d.add(c_at(2)) = result[2];
         *d.add(c_at(3)) = result[3];
     }
+}
+
+/// The product of `mma_m16n8k32`, with fragments by the maps of `layout`.
+///
+/// # Safety
+/// As the probes.
+#[cfg(target_feature = "sm_89")]
+#[inline(always)]
+unsafe fn mma_m16n8k32<B: Element8>(d: *mut f32, a: *const u8, b: *const u8, c: *const f32) {
+    let lane = warp::lane_id();
+    let word = |bytes: [u8; 4]| u32::from_le_bytes(bytes);
+    let c_at = |register| {
+        let (row, column) = fragment::mma_m16n8k16_c(lane, register);
+        (row * 8 + column) as usize
+    };
+    // SAFETY: the maps stay in the matrices, and the whole warp is here.
+    unsafe {
+        let a = [0, 1, 2, 3].map(|register| {
+            word([0, 1, 2, 3].map(|byte| {
+                let (row, k) = fragment::mma_m16n8k32_a(lane, register, byte);
+                global::load(a.add((row * 32 + k) as usize))
+            }))
+        });
+        let b = [0, 1].map(|register| {
+            word([0, 1, 2, 3].map(|byte| {
+                let (k, column) = fragment::mma_m16n8k32_b(lane, register, byte);
+                global::load(b.add((k * 8 + column) as usize))
+            }))
+        });
+        let result = mma::m16n8k32::<E4m3, B>(a, b, [0, 1, 2, 3].map(|register| *c.add(c_at(register))));
+        *d.add(c_at(0)) = result[0];
+        *d.add(c_at(1)) = result[1];
+        *d.add(c_at(2)) = result[2];
+        *d.add(c_at(3)) = result[3];
+    }
+}
+
+/// The product of `mma_m16n8k32` of e4m3 by e4m3.
+///
+/// # Safety
+/// The matrices are row-major: A 16x32, B 32x8, C and D 16x8.
+#[cfg(target_feature = "sm_89")]
+#[kernel(max_threads = 32)]
+pub unsafe fn mma_m16n8k32_e4m3_e4m3(d: *mut f32, a: *const u8, b: *const u8, c: *const f32) {
+    // SAFETY: the matrices are as required.
+    unsafe { mma_m16n8k32::<E4m3>(d, a, b, c) }
+}
+
+/// The product of `mma_m16n8k32` of e4m3 by e5m2.
+///
+/// # Safety
+/// The matrices are row-major: A 16x32, B 32x8, C and D 16x8.
+#[cfg(target_feature = "sm_89")]
+#[kernel(max_threads = 32)]
+pub unsafe fn mma_m16n8k32_e4m3_e5m2(d: *mut f32, a: *const u8, b: *const u8, c: *const f32) {
+    // SAFETY: the matrices are as required.
+    unsafe { mma_m16n8k32::<E5m2>(d, a, b, c) }
 }
 
 /// The matrices of a `wmma` probe, by value as one argument.

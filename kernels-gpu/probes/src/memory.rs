@@ -20,6 +20,7 @@ pub unsafe fn shared_words(out: *mut [u32; SHARED_WORDS as usize]) {
     let float = SharedArray::<f32>::of_region(WORDS.get("f32"));
     let pair = SharedArray::<[u32; 2]>::of_region(WORDS.get("u32x2"));
     let four = SharedArray::<[u32; 4]>::of_region(WORDS.get("u32x4"));
+    let byte = SharedArray::<u8>::of_region(WORDS.get("u8"));
     // SAFETY: every region has an element for each lane, and the barrier separates the stores from the loads.
     unsafe {
         small.store(lane, lane as u16 * 257);
@@ -27,6 +28,7 @@ pub unsafe fn shared_words(out: *mut [u32; SHARED_WORDS as usize]) {
         float.store(lane, lane as f32 + 0.25);
         pair.store(lane, [lane, lane + 100]);
         four.store(lane, [lane, lane + 10, lane + 20, lane + 30]);
+        byte.store(lane, lane as u8 * 7);
         thread::sync_threads();
         let (pair, four) = (pair.load(facing), four.load(facing));
         *out.add(lane as usize) = [
@@ -39,6 +41,7 @@ pub unsafe fn shared_words(out: *mut [u32; SHARED_WORDS as usize]) {
             four[1],
             four[2],
             four[3],
+            u32::from(byte.load(facing)),
             shared::dynamic().as_raw() % BASE_ALIGN_BYTES,
         ];
     }
@@ -47,7 +50,7 @@ pub unsafe fn shared_words(out: *mut [u32; SHARED_WORDS as usize]) {
 /// Copies one word of each type a lane, first by `load`, then by `load_nc`.
 ///
 /// # Safety
-/// `input` has 512 bytes and `out` `GLOBAL_WORDS_BYTES` for each of the five types, both 16-byte aligned.
+/// `input` has 512 bytes and `out` `GLOBAL_WORDS_BYTES` for each of the six types, both 16-byte aligned.
 #[kernel(max_threads = 32)]
 pub unsafe fn global_words(out: *mut u8, input: *const u8) {
     // SAFETY: the areas do not overlap and have room for 2 x 32 words of 16 bytes.
@@ -57,6 +60,7 @@ pub unsafe fn global_words(out: *mut u8, input: *const u8) {
         copy_words::<f32>(out.add(2 * GLOBAL_WORDS_BYTES as usize), input);
         copy_words::<[u32; 2]>(out.add(3 * GLOBAL_WORDS_BYTES as usize), input);
         copy_words::<[u32; 4]>(out.add(4 * GLOBAL_WORDS_BYTES as usize), input);
+        copy_words::<u8>(out.add(5 * GLOBAL_WORDS_BYTES as usize), input);
     }
 }
 

@@ -1,0 +1,281 @@
+//! `ferrotile bench gemm`: times of matrix products.
+
+use std::fmt;
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+use ferrotile::{
+    Accumulation, Buffer, Dtype, F8E4M3, Float, GemmLayout, GemmOptions, GemmPlan, GemmProblem, GemmTensors, Gpu,
+    TensorMut, TensorRef, gemm_variants,
+};
+use half::{bf16, f16};
+use layout::gemm::GEMM;
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{RngExt, SeedableRng};
+use rand_distr::StandardNormal;
+
+use crate::measure::{Repeats, Timer};
+use crate::report::{Report, Row};
+use crate::table::table;
+use crate::tensor::{self, FileError};
+
+/// Workspace that plans may use.
+const WORKSPACE_BYTES: usize = 256 << 20;
+
+/// What to measure and how.
+#[derive(Debug, Args)]
+pub(crate) struct GemmBenchArgs {
+    /// A case MxNxK/dtype, such as 4096x4096x4096/f16 (or bf16, e4m3); may be repeated [default: those of the comparison with
+    /// vendor libraries].
+    #[arg(long = "case", num_args = 1..)]
+    cases: Vec<GemmCase>,
+    /// How A and B are stored: nn, nt, tn or tt; may be repeated.
+    #[arg(long = "layout", num_args = 1.., default_values_t = [GemmLayout::Nt])]
+    layouts: Vec<GemmLayout>,
+    /// A kernel by name, or `all` for every one that serves a case; may be repeated [default: the library's choice].
+    #[arg(long = "variant", num_args = 1..)]
+    variants: Vec<String>,
+    /// Parts that k is cut into [default: the library's choice].
+    #[arg(long)]
+    splits: Option<usize>,
+    /// Where the results are written as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Runs before the first measurement.
+    #[arg(long)]
+    warmup: Option<u32>,
+    /// Measurements [default: about 60 ms].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    iterations: Option<u32>,
+    /// The number of the card.
+    #[arg(long, default_value_t = 0)]
+    device: u32,
+}
+
+/// One product to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct GemmCase {
+    m: usize,
+    n: usize,
+    k: usize,
+    dtype: Dtype,
+}
+
+/// The shapes (m, n, k) of the comparison with vendor libraries.
+const SHAPES: [[usize; 3]; 10] = [
+    [64, 64, 64],
+    [512, 512, 512],
+    [1024, 1024, 1024],
+    [2048, 2048, 2048],
+    [4096, 4096, 4096],
+    [8192, 8192, 8192],
+    [128, 4096, 4096],
+    [4096, 14336, 4096],
+    [4096, 4096, 1001],
+    [1000, 3000, 2000],
+];
+
+/// Products up to this many terms are measured by replaying a graph, where a launch costs nothing.
+const SMALL_TERMS: usize = 2048 * 2048 * 2048;
+
+impl GemmCase {
+    /// The cases measured where none is named; FP8 where vendor libraries multiply it.
+    fn defaults() -> Vec<GemmCase> {
+        let types = [Dtype::F16, Dtype::Bf16, Dtype::E4M3];
+        let cases = SHAPES.into_iter().flat_map(|[m, n, k]| types.map(|dtype| GemmCase { m, n, k, dtype }));
+        let multiple = |size: usize| size.is_multiple_of(16);
+        cases.filter(|case| case.dtype != Dtype::E4M3 || (multiple(case.k) && multiple(case.n))).collect()
+    }
+
+    fn problem<T: Float, D: Float>(&self, layout: GemmLayout) -> GemmProblem {
+        let problem = GemmProblem::new([self.m, self.n, self.k], T::DTYPE, T::DTYPE, D::DTYPE);
+        let aligned =
+            |[_, rows, columns]: [usize; 3]| rows <= 1 || (columns * T::DTYPE.size_bytes()).is_multiple_of(16);
+        let (a_aligned, b_aligned) = (aligned(problem.a_shape(layout)), aligned(problem.b_shape(layout)));
+        GemmProblem { a_aligned, b_aligned, ..problem }
+    }
+}
+
+impl fmt::Display for GemmCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let GemmCase { m, n, k, dtype } = self;
+        f.pad(&format!("{m}x{n}x{k}/{dtype}"))
+    }
+}
+
+/// The text is not a case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected MxNxK/dtype with numbers above 0 and f16, bf16 or e4m3, such as 4096x4096x4096/f16")]
+struct ParseGemmCaseError;
+
+impl FromStr for GemmCase {
+    type Err = ParseGemmCaseError;
+
+    fn from_str(text: &str) -> Result<GemmCase, ParseGemmCaseError> {
+        let (shape, dtype) = text.split_once('/').ok_or(ParseGemmCaseError)?;
+        let parts: Vec<&str> = shape.split('x').collect();
+        let &[m, n, k] = parts.as_slice() else { return Err(ParseGemmCaseError) };
+        let size = |part: &str| part.parse().ok().filter(|&size| size > 0).ok_or(ParseGemmCaseError);
+        let dtype = [Dtype::F16, Dtype::Bf16, Dtype::E4M3].into_iter().find(|known| known.name() == dtype);
+        Ok(GemmCase { m: size(m)?, n: size(n)?, k: size(k)?, dtype: dtype.ok_or(ParseGemmCaseError)? })
+    }
+}
+
+/// No kernel of that name.
+#[derive(Debug, thiserror::Error)]
+#[error("no gemm kernel is called '{0}'; `ferrotile info` lists them")]
+struct UnknownKernel(String);
+
+/// Measures and prints.
+pub(crate) fn run(args: &GemmBenchArgs) -> anyhow::Result<()> {
+    let known = |name: &String| name == "all" || GEMM.iter().any(|row| row.name == name);
+    if let Some(name) = args.variants.iter().find(|name| !known(name)) {
+        return Err(UnknownKernel(name.clone()).into());
+    }
+    let cases = if args.cases.is_empty() { GemmCase::defaults() } else { args.cases.clone() };
+    if let Some(path) = &args.json {
+        tensor::check_place(path)?;
+    }
+    let gpu = Gpu::new(args.device)?;
+    writeln!(io::stdout(), "{}, {} multiprocessors, {} PTX", gpu.name(), gpu.multiprocessors(), gpu.arch())?;
+    let mut timer = Timer::new(&gpu, Repeats { warmup: args.warmup, iterations: args.iterations })?;
+    let (mut lines, mut rows) = (Vec::new(), Vec::new());
+    for (case, &layout) in cases.iter().flat_map(|case| args.layouts.iter().map(move |layout| (case, layout))) {
+        let measured = match case.dtype {
+            Dtype::Bf16 => measure::<bf16, bf16>(&gpu, &mut timer, case, layout, args)?,
+            // As the vendor's library is asked to.
+            Dtype::E4M3 => measure::<F8E4M3, f16>(&gpu, &mut timer, case, layout, args)?,
+            _ => measure::<f16, f16>(&gpu, &mut timer, case, layout, args)?,
+        };
+        for (line, row) in measured {
+            lines.push(line);
+            rows.push(row);
+        }
+    }
+    if let Some(path) = &args.json {
+        let report = Report { device: gpu.name().to_owned(), rows };
+        fs::write(path, serde_json::to_string_pretty(&report)? + "\n")
+            .map_err(|source| FileError::Write { path: path.clone(), source })?;
+    }
+    let heading = ["case", "layout", "kernels", "p50 us", "p90 us", "TFLOP/s", "registers", "workspace"];
+    write!(io::stdout(), "{}", table(&heading, &lines))?;
+    Ok(())
+}
+
+/// The plans to measure: those of the kernels named that serve the case, or the library's choice for each way to sum.
+fn plans<T: Float, D: Float>(
+    gpu: &Gpu,
+    case: &GemmCase,
+    layout: GemmLayout,
+    args: &GemmBenchArgs,
+) -> ferrotile::Result<Vec<GemmPlan>> {
+    let problem = case.problem::<T, D>(layout);
+    let ways: &[Accumulation] = if T::DTYPE.size_bytes() == 1 {
+        &[Accumulation::Direct, Accumulation::TwoLevel]
+    } else {
+        &[Accumulation::Direct]
+    };
+    let mut plans = Vec::new();
+    for &accumulation in ways {
+        let options = GemmOptions {
+            accumulation,
+            splits: args.splits,
+            max_workspace_bytes: WORKSPACE_BYTES,
+            ..GemmOptions::new(layout)
+        };
+        if args.variants.is_empty() {
+            plans.push(GemmPlan::new(gpu, &problem, &options)?);
+            continue;
+        }
+        let wanted = |name: &str| args.variants.iter().any(|variant| variant == "all" || variant == name);
+        for row in gemm_variants(T::DTYPE, T::DTYPE, accumulation)
+            .filter(|row| wanted(row.name) && row.is_in(gpu.arch()) && row.accumulation == accumulation)
+        {
+            let options = GemmOptions { variant: Some(row.name.to_owned()), ..options.clone() };
+            // A kernel that does not serve the case is passed over.
+            plans.extend(GemmPlan::new(gpu, &problem, &options).ok());
+        }
+    }
+    Ok(plans)
+}
+
+fn measure<T: Float, D: Float>(
+    gpu: &Gpu,
+    timer: &mut Timer,
+    case: &GemmCase,
+    layout: GemmLayout,
+    args: &GemmBenchArgs,
+) -> ferrotile::Result<Vec<(Vec<String>, Row)>> {
+    let problem = case.problem::<T, D>(layout);
+    let (a_shape, b_shape, d_shape) = (problem.a_shape(layout), problem.b_shape(layout), problem.d_shape());
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(0);
+    let mut normal = |shape: [usize; 3]| {
+        // A block of numbers, again and again: as good as new ones for a time, and made sooner.
+        let block: Vec<T> = (0..1 << 16).map(|_| T::from_f64(random.sample(StandardNormal))).collect();
+        let values: Vec<T> = block.iter().copied().cycle().take(shape.iter().product()).collect();
+        Buffer::upload_blocking(timer.stream(), &values)
+    };
+    let (a, b) = (normal(a_shape)?, normal(b_shape)?);
+    let mut d = Buffer::<D>::zeroed(gpu, d_shape.iter().product())?;
+    let mut measured = Vec::new();
+    for plan in plans::<T, D>(gpu, case, layout, args)? {
+        let bytes = plan.workspace_bytes();
+        let mut workspace = Buffer::<u8>::zeroed(gpu, bytes)?;
+        let us = timer.microseconds(case.m * case.n * case.k <= SMALL_TERMS, |stream| {
+            let tensors = GemmTensors::new(
+                TensorRef::contiguous(&a, a_shape)?,
+                TensorRef::contiguous(&b, b_shape)?,
+                TensorMut::contiguous(&mut d, d_shape)?,
+            );
+            plan.run(stream, tensors, Some(TensorMut::contiguous(&mut workspace, [bytes])?))
+        })?;
+        let tflops = problem.flops() / us.p50 / 1e6;
+        let line = vec![
+            case.to_string(),
+            layout.to_string(),
+            plan.to_string(),
+            format!("{:.2}", us.p50),
+            format!("{:.2}", us.p90),
+            format!("{tflops:.1}"),
+            plan.kernel().attributes().registers.to_string(),
+            bytes.to_string(),
+        ];
+        let row = Row {
+            family: "gemm".to_owned(),
+            case: case.to_string(),
+            implementation: plan.to_string(),
+            us: us.p50,
+            tflops,
+            p90_us: Some(us.p90),
+            mean_us: Some(us.mean),
+            std_us: Some(us.std),
+        };
+        measured.push((line, row));
+    }
+    Ok(measured)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_are_read_as_they_are_written() {
+        for case in GemmCase::defaults() {
+            assert_eq!(case.to_string().parse(), Ok(case));
+        }
+        for text in ["", "1x2x3", "1x2/f16", "1x2x0/f16", "1x2x3/f32", "1x2x3x4/f16", "1x2x-3/f16"] {
+            assert_eq!(text.parse::<GemmCase>(), Err(ParseGemmCaseError), "{text}");
+        }
+    }
+
+    #[test]
+    fn fp8_is_measured_where_vendor_libraries_multiply_it() {
+        let cases = GemmCase::defaults();
+        let of = |dtype| cases.iter().filter(|case| case.dtype == dtype).count();
+        assert_eq!((of(Dtype::F16), of(Dtype::Bf16), of(Dtype::E4M3)), (10, 10, 8));
+    }
+}

@@ -1,0 +1,122 @@
+//! `ferrotile gemm` as a whole, on the CPU and on the emulator.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A folder for one test, removed when the test passes.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let folder = std::env::temp_dir().join(format!("ferrotile-gemm-{}-{name}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        Scratch(folder)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Writes an NPY file of f32 numbers.
+    fn npy(&self, name: &str, shape: &[usize], element: impl Fn(usize) -> f32) -> PathBuf {
+        let sizes: String = shape.iter().map(|size| format!("{size}, ")).collect();
+        let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({sizes}), }}\n").replace(", )", ",)");
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend((header.len() as u16).to_le_bytes());
+        bytes.extend(header.as_bytes());
+        bytes.extend((0..shape.iter().product()).flat_map(|index| element(index).to_le_bytes()));
+        let path = self.path(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+}
+
+fn program() -> PathBuf {
+    std::env::var_os("CARGO_BIN_EXE_ferrotile").unwrap_or_else(|| env!("CARGO_BIN_EXE_ferrotile").into()).into()
+}
+
+fn gemm(device: &str, [a, b]: [&Path; 2], out: &Path, more: &[&str]) -> Output {
+    let [a, b, out] = [a, b, out].map(|path| path.to_str().unwrap());
+    let fixed = ["gemm", "--device", device, "--a", a, "--b", b, "--out", out];
+    Command::new(program()).args([&fixed, more].concat()).output().unwrap()
+}
+
+/// The f32 numbers at the end of an NPY file.
+fn numbers(path: &Path, count: usize) -> Vec<f32> {
+    let bytes = fs::read(path).unwrap();
+    let data = &bytes[bytes.len() - 4 * count..];
+    data.as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
+}
+
+fn assert_succeeded(output: &Output) {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn the_cpu_and_the_emulator_give_the_same_integers_in_every_layout() {
+    let scratch = Scratch::new("layouts");
+    let (m, n, k) = (5, 12, 9);
+    for (layout, a_shape, b_shape) in
+        [("nn", [m, k], [k, n]), ("nt", [m, k], [n, k]), ("tn", [k, m], [k, n]), ("tt", [k, m], [n, k])]
+    {
+        let a = scratch.npy("a.npy", &a_shape, |index| (index % 7) as f32 - 3.0);
+        let b = scratch.npy("b.npy", &b_shape, |index| (index % 5) as f32 - 2.0);
+        let c = scratch.npy("c.npy", &[m, n], |index| index as f32);
+        let results = ["cpu", "emulator"].map(|device| {
+            let out = scratch.path(&format!("{device}.npy"));
+            let c = c.to_str().unwrap();
+            let more =
+                ["--layout", layout, "--dtype", "f16", "--out-dtype", "f32", "--c", c, "--beta", "-2", "--check"];
+            let output = gemm(device, [&a, &b], &out, &more);
+            assert_succeeded(&output);
+            assert!(String::from_utf8_lossy(&output.stdout).contains("largest error against f64: 0.000e0"));
+            numbers(&out, m * n)
+        });
+        assert_eq!(results[0], results[1], "{layout}");
+        assert!(results[0].iter().any(|&x| x != 0.0));
+    }
+}
+
+#[test]
+fn a_batch_keeps_its_dimension_and_fp8_runs_on_sm_89() {
+    let scratch = Scratch::new("batch");
+    let a = scratch.npy("a.npy", &[2, 3, 16], |_| 1.0);
+    let b = scratch.npy("b.npy", &[2, 16, 4], |_| 0.5);
+    let out = scratch.path("d.npy");
+    let more = ["--dtype", "e4m3", "--out-dtype", "f32", "--activation", "relu", "--check"];
+    assert_succeeded(&gemm("emulator:sm_89", [&a, &b], &out, &more));
+    assert_eq!(numbers(&out, 24), [8.0; 24]);
+    let header = String::from_utf8_lossy(&fs::read(&out).unwrap()).into_owned();
+    assert!(header.contains("(2, 3, 4,"), "{header}");
+}
+
+#[test]
+fn requests_that_cannot_be_served_are_refused_in_one_line() {
+    let scratch = Scratch::new("refused");
+    let a = scratch.npy("a.npy", &[3, 8], |_| 1.0);
+    let b = scratch.npy("b.npy", &[9, 4], |_| 1.0);
+    let good = scratch.npy("good.npy", &[8, 4], |_| 1.0);
+    let out = scratch.path("d.npy");
+    let refused = |inputs: [&Path; 2], out: &Path, more: &[&str], reason: &str| {
+        let output = gemm("cpu", inputs, out, more);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.lines().count() == 1 && stderr.contains(reason), "'{reason}' is not in: {stderr}");
+        assert!(!scratch.path("d.npy").exists());
+    };
+    refused([&a, &b], &out, &["--dtype", "f16"], "B has shape [1, 9, 4], expected [1, 8, 4]");
+    refused([&a, &good], &out, &[], "give --dtype");
+    refused([&a, &good], &out, &["--dtype", "bf16"], "cannot hold bf16");
+    refused([&a, &good], &a, &["--dtype", "f16"], "an input cannot be an output too");
+    refused([&a, &good], &out, &["--dtype", "f16", "--variant", "fast"], "runs on the CPU");
+    refused([&a, &good], &out, &["--dtype", "f16", "--beta", "2"], "--c");
+}

@@ -1,0 +1,355 @@
+//! A chosen variant and its launches.
+
+use std::fmt;
+
+use layout::descriptor::Major;
+use layout::gemm::{
+    Activation, CHUNK_BYTES, GemmArgs, GemmLayout, GemmMatrix, GemmOperand, GemmVariant, PackArgs, PackKernel, SUM,
+};
+
+use super::choice::{Choice, candidates, compiled, least_workspace, preferred};
+use super::tensors::{GemmTensors, matrix, operand, rows_aligned};
+use super::{GemmOptions, GemmProblem, OP, no_variant};
+use crate::element::Float;
+use crate::error::{Error, Result};
+use crate::gpu::Gpu;
+use crate::launch::{Kernel, KernelParam, LaunchConfig};
+use crate::stream::StreamRef;
+use crate::tensor::TensorMut;
+
+/// A chosen and loaded variant for repeated products of one size.
+///
+/// Displays as the kernels that it runs, in their order: `gemm_pack_8bit(B), gemm_.. in 4 parts of k, gemm_sum`.
+#[derive(Clone)]
+#[must_use = "a plan computes nothing until it is run"]
+pub struct GemmPlan {
+    problem: GemmProblem,
+    layout: GemmLayout,
+    alpha: f32,
+    beta: f32,
+    activation: Activation,
+    choice: Choice,
+    packs: [Option<Kernel>; 2],
+    kernel: Kernel,
+    sum: Option<Kernel>,
+}
+
+impl GemmPlan {
+    /// Chooses a variant for the problem and loads it.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for sizes, types or factors that no variant takes and for too little workspace where the operands must
+    /// be copied, [`Error::NoVariant`] for types that are not multiplied on this card, [`Error::UnknownVariant`] where the named
+    /// variant does not serve the problem, and those of loading a module.
+    pub fn new(gpu: &Gpu, problem: &GemmProblem, options: &GemmOptions) -> Result<Self> {
+        problem.check()?;
+        for (argument, factor) in [("alpha", options.alpha), ("beta", options.beta)] {
+            if !factor.is_finite() {
+                let (got, expected) = (factor.to_string(), "a finite number".to_owned());
+                return Err(Error::Argument { op: OP, argument, got, expected });
+            }
+        }
+        let choice = choose(gpu, problem, options)?;
+        let kernel = |name: &str| gpu.kernel("gemm", name);
+        let pack = |needed: bool, dtype| needed.then(|| kernel(PackKernel::of(dtype).name)).transpose();
+        Ok(Self {
+            problem: *problem,
+            layout: options.layout,
+            alpha: options.alpha,
+            beta: options.beta,
+            activation: options.activation,
+            packs: [pack(choice.packs[0], problem.a)?, pack(choice.packs[1], problem.b)?],
+            kernel: kernel(choice.row.name)?,
+            sum: (choice.splits > 1).then(|| kernel(SUM.name)).transpose()?,
+            choice,
+        })
+    }
+
+    /// The chosen variant.
+    #[must_use]
+    pub const fn variant(&self) -> &'static GemmVariant {
+        self.choice.row
+    }
+
+    /// The loaded kernel of the variant, for its registers and occupancy.
+    #[must_use]
+    pub const fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    /// The parts that k is cut into; their sums are added in a fixed order.
+    #[must_use]
+    pub const fn splits(&self) -> usize {
+        self.choice.splits
+    }
+
+    /// The workspace that a run needs; runs that are under way at once need one each.
+    #[must_use]
+    pub const fn workspace_bytes(&self) -> usize {
+        self.choice.workspace_bytes()
+    }
+
+    /// Computes the product on `stream` and returns before it is done; see [`gemm`](super::gemm) for the tensors.
+    ///
+    /// `workspace` has at least [`Self::workspace_bytes`] bytes on a 16-byte boundary; what it holds does not matter, before and
+    /// after.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for tensors that are not of the plan's problem, [`Error::Alignment`] for operands that are less aligned
+    /// than the problem says, [`Error::Argument`] for other element types, scales that are not finite and too little workspace,
+    /// [`Error::WrongDevice`], and [`Error::Driver`] where the driver refuses a launch.
+    pub fn run<A: Float, B: Float, D: Float>(
+        &self,
+        stream: StreamRef<'_>,
+        tensors: GemmTensors<'_, A, B, D>,
+        workspace: Option<TensorMut<'_, u8, 1>>,
+    ) -> Result<()> {
+        self.check(&tensors)?;
+        tensors.check_devices(stream.ordinal())?;
+        let workspace = self.workspace_address(workspace.as_ref(), stream.ordinal())?;
+        if self.choice.blocks == 0 {
+            return Ok(());
+        }
+        let (args, operands) = self.arguments(&tensors, workspace);
+        for (index, (source, packed)) in operands.into_iter().enumerate() {
+            if let Some(kernel) = &self.packs[index] {
+                self.pack(stream, kernel, index, source, packed)?;
+            }
+        }
+        let Choice { row, blocks, .. } = self.choice;
+        let config = LaunchConfig {
+            grid: [blocks, 1, 1],
+            block: [row.threads(), 1, 1],
+            shared_bytes: row.smem().total_bytes(),
+            ..LaunchConfig::default()
+        };
+        // SAFETY: grid, block and shared memory are the variant's, and the views are tensors of the plan's sizes whose memory
+        // their owners keep until the stream has done the work; so is the workspace.
+        unsafe { self.kernel.launch(stream, &config, &[&args]) }?;
+        if let Some(kernel) = &self.sum {
+            let GemmProblem { batch, m, n, .. } = self.problem;
+            let blocks = SUM.blocks(batch, m, n).expect("the choice has counted them");
+            let config = LaunchConfig { grid: [blocks, 1, 1], block: [SUM.threads, 1, 1], ..LaunchConfig::default() };
+            // SAFETY: as above; the stream has the parts summed before.
+            unsafe { kernel.launch(stream, &config, &[&args]) }?;
+        }
+        Ok(())
+    }
+
+    /// Checks the tensors against the problem.
+    fn check<A: Float, B: Float, D: Float>(&self, tensors: &GemmTensors<'_, A, B, D>) -> Result<()> {
+        let problem = &self.problem;
+        for (argument, got, expected) in [
+            ("element type of A", A::DTYPE, problem.a),
+            ("element type of B", B::DTYPE, problem.b),
+            ("element type of D", D::DTYPE, problem.d),
+        ] {
+            if got != expected {
+                let (got, expected) = (got.to_string(), format!("{expected}, the plan's"));
+                return Err(Error::Argument { op: OP, argument, got, expected });
+            }
+        }
+        tensors.check_shapes(problem, self.layout)?;
+        let a_aligned = rows_aligned::<A>(tensors.a.as_raw(), tensors.a.shape(), tensors.a.strides());
+        let b_aligned = rows_aligned::<B>(tensors.b.as_raw(), tensors.b.shape(), tensors.b.strides());
+        for (tensor, got, expected) in [("A", a_aligned, problem.a_aligned), ("B", b_aligned, problem.b_aligned)] {
+            if expected && !got {
+                return Err(Error::Alignment { op: OP, tensor, align: CHUNK_BYTES });
+            }
+        }
+        for (argument, scale) in
+            [("a_scale", &tensors.a_scale), ("b_scale", &tensors.b_scale), ("d_scale", &tensors.d_scale)]
+        {
+            if !scale.value().is_finite() {
+                let (got, expected) = (scale.value().to_string(), "a finite number".to_owned());
+                return Err(Error::Argument { op: OP, argument, got, expected });
+            }
+        }
+        Ok(())
+    }
+
+    /// The address of the workspace, checked.
+    fn workspace_address(&self, workspace: Option<&TensorMut<'_, u8, 1>>, expected_ordinal: u32) -> Result<u64> {
+        let needed = self.workspace_bytes();
+        if needed == 0 {
+            return Ok(0);
+        }
+        let refused = |got: String| {
+            let expected = format!("at least {needed} bytes on a {}-byte boundary", CHUNK_BYTES);
+            Err(Error::Argument { op: OP, argument: "workspace", got, expected })
+        };
+        let Some(workspace) = workspace else { return refused("none".to_owned()) };
+        if workspace.ordinal() != expected_ordinal {
+            return Err(Error::WrongDevice { what: "workspace", got: workspace.ordinal(), expected: expected_ordinal });
+        }
+        let (address, bytes) = (workspace.as_raw(), workspace.shape()[0]);
+        if bytes < needed || !address.is_multiple_of(CHUNK_BYTES as u64) {
+            return refused(format!("{bytes} bytes at {address:#x}"));
+        }
+        Ok(address)
+    }
+
+    /// The argument of the main kernel, and A and B as they are and as they are multiplied.
+    fn arguments<A: Float, B: Float, D: Float>(
+        &self,
+        tensors: &GemmTensors<'_, A, B, D>,
+        workspace: u64,
+    ) -> (GemmArgs, [(GemmOperand, GemmOperand); 2]) {
+        let GemmProblem { batch, m, n, k, .. } = self.problem;
+        let GemmTensors { a, b, c, d, bias, a_scale, b_scale, d_scale } = tensors;
+        let stored = [
+            operand(a.as_raw(), a.shape(), a.strides(), self.layout.a()),
+            operand(b.as_raw(), b.shape(), b.strides(), self.layout.b()),
+        ];
+        let packed = |index: usize, mn: usize, dtype| {
+            if !self.choice.packs[index] {
+                return stored[index];
+            }
+            let row = PackKernel::of(dtype).packed_k(k);
+            let address = workspace + self.choice.offsets[index] as u64;
+            operand(address, &[batch, mn, k], &[(mn * row) as i64, row as i64, 1], Major::K)
+        };
+        let [a_packed, b_packed] = [packed(0, m, self.problem.a), packed(1, n, self.problem.b)];
+        let d_matrix = matrix(d.as_raw(), d.shape(), d.strides());
+        let d_aligned = rows_aligned::<D>(d.as_raw(), d.shape(), d.strides());
+        let (c_matrix, aligned) = match c {
+            _ if self.beta == 0.0 => (GemmMatrix::default(), d_aligned),
+            None => (d_matrix, d_aligned),
+            Some(c) => {
+                let c_aligned = rows_aligned::<D>(c.as_raw(), c.shape(), c.strides());
+                (matrix(c.as_raw(), c.shape(), c.strides()), c_aligned && d_aligned)
+            }
+        };
+        let args = GemmArgs {
+            a: a_packed,
+            b: b_packed,
+            c: c_matrix,
+            d: d_matrix,
+            bias: bias.as_ref().map_or(0, |bias| bias.as_raw()),
+            a_scale: a_scale.address(),
+            b_scale: b_scale.address(),
+            d_scale: d_scale.address(),
+            partial: workspace + self.choice.offsets[2] as u64,
+            m: m as u32,
+            n: n as u32,
+            k: k as u32,
+            batch: batch as u32,
+            splits: self.choice.splits as u32,
+            split_k: self.choice.split_k as u32,
+            alpha: self.alpha * a_scale.value() * b_scale.value(),
+            beta: self.beta,
+            d_factor: d_scale.value(),
+            activation: self.activation as u32,
+            d_dtype: self.problem.d as u32,
+            aligned: u32::from(aligned),
+        };
+        (args, [(stored[0], a_packed), (stored[1], b_packed)])
+    }
+
+    /// Copies an operand so that its k are contiguous and its rows aligned.
+    fn pack(
+        &self,
+        stream: StreamRef<'_>,
+        kernel: &Kernel,
+        index: usize,
+        source: GemmOperand,
+        packed: GemmOperand,
+    ) -> Result<()> {
+        let GemmProblem { batch, m, n, k, a, b, .. } = self.problem;
+        let (mn, dtype) = [(m, a), (n, b)][index];
+        let pack = PackKernel::of(dtype);
+        let blocks = pack.blocks(batch, mn, k).expect("the choice has counted them");
+        if blocks == 0 {
+            return Ok(());
+        }
+        let args = PackArgs {
+            source,
+            packed: packed.address,
+            mn: mn as u32,
+            k: k as u32,
+            packed_k: pack.packed_k(k) as u32,
+            batch: batch as u32,
+        };
+        let config = LaunchConfig {
+            grid: [blocks, 1, 1],
+            block: [pack.threads, 1, 1],
+            shared_bytes: pack.smem().total_bytes(),
+            ..LaunchConfig::default()
+        };
+        // SAFETY: grid, block and shared memory are the kernel's; the operand is one of the plan's sizes and the workspace has
+        // room for its copy, both kept by their owners until the stream has done the work.
+        unsafe { kernel.launch(stream, &config, &[&args]) }
+    }
+}
+
+fn choose(gpu: &Gpu, problem: &GemmProblem, options: &GemmOptions) -> Result<Choice> {
+    let arch = gpu.arch();
+    if !compiled(problem, options.accumulation, arch) {
+        return Err(no_variant(problem));
+    }
+    let named = |choice: &Choice| options.variant.as_ref().is_none_or(|name| choice.row.name == name);
+    let choices = candidates(problem, options, arch).filter(named);
+    if let Some(choice) = preferred(choices, problem, gpu.multiprocessors()) {
+        return Ok(choice);
+    }
+    if let Some(name) = &options.variant {
+        let unlimited = GemmOptions { max_workspace_bytes: usize::MAX, variant: None, ..options.clone() };
+        let mut known: Vec<&str> = candidates(problem, &unlimited, arch).map(|choice| choice.row.name).collect();
+        known.dedup();
+        if !known.contains(&name.as_str()) {
+            return Err(Error::UnknownVariant { op: OP, name: name.clone(), known });
+        }
+    }
+    if let Some(splits) = options.splits {
+        let (got, expected) = (splits.to_string(), "at most as many parts as k has tiles, each with one".to_owned());
+        return Err(Error::Argument { op: OP, argument: "splits", got, expected });
+    }
+    match least_workspace(problem, options, arch) {
+        Some(needed) if needed > options.max_workspace_bytes => Err(Error::Argument {
+            op: OP,
+            argument: "max_workspace_bytes",
+            got: options.max_workspace_bytes.to_string(),
+            expected: format!(
+                "at least {needed}: the operands are copied, with contiguous k and rows on 16-byte boundaries"
+            ),
+        }),
+        _ => Err(Error::Argument {
+            op: OP,
+            argument: "batch * m * n",
+            got: format!("{} * {} * {}", problem.batch, problem.m, problem.n),
+            expected: "at most 2^31 - 1 tiles: split the batch".to_owned(),
+        }),
+    }
+}
+
+impl fmt::Display for GemmPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut kernels = Vec::new();
+        for ((pack, operand), dtype) in
+            self.choice.packs.into_iter().zip(["A", "B"]).zip([self.problem.a, self.problem.b])
+        {
+            if pack {
+                kernels.push(format!("{}({operand})", PackKernel::of(dtype).name));
+            }
+        }
+        match self.choice.splits {
+            1 => kernels.push(self.choice.row.name.to_owned()),
+            splits => kernels.extend([format!("{} in {splits} parts of k", self.choice.row), SUM.name.to_owned()]),
+        }
+        f.pad(&kernels.join(", "))
+    }
+}
+
+impl fmt::Debug for GemmPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GemmPlan")
+            .field("kernels", &self.to_string())
+            .field("problem", &self.problem)
+            .finish_non_exhaustive()
+    }
+}
+
+// SAFETY: plain `repr(C)` data without padding between what the kernels read.
+unsafe impl KernelParam for GemmArgs {}
+// SAFETY: as above.
+unsafe impl KernelParam for PackArgs {}

@@ -1,0 +1,153 @@
+//! GEMM kernels: one entry for each row of [`layout::gemm::GEMM`], and those that prepare operands and finish sums.
+//!
+//! | file | what it holds |
+//! | --- | --- |
+//! | `mainloop_sm80` | the product of a tile on `mma.sync`, operands by `cp.async` or by single elements |
+//! | `multiply` | the pairs of element types that are multiplied |
+//! | `copy` | operands from global to shared memory |
+//! | `fragments` | operands from shared memory to registers |
+//! | `epilogue` | sums of fragments to rows of D |
+//! | `output` | scale, C, bias, activation, rounding |
+//! | `pack` | copies of operands that no main kernel takes as they are |
+//! | `sum` | the second stage of sums over k in parts |
+//! | `work` | which tile a block computes |
+#![cfg(target_arch = "nvptx64")]
+#![no_std]
+#![feature(abi_gpu_kernel)]
+#![allow(
+    clippy::needless_range_loop,
+    reason = "an index into a register array selects fragments, rows or columns too, and LLVM unrolls loops over numbers best"
+)]
+#![allow(improper_gpu_kernel_arg, reason = "the argument struct is repr(C) and plain data")]
+
+mod copy;
+mod epilogue;
+mod fragments;
+mod mainloop_sm80;
+mod multiply;
+mod output;
+mod pack;
+mod sum;
+mod work;
+
+use cuda_std::convert::{Bf16, F16};
+#[cfg(target_feature = "sm_89")]
+use cuda_std::convert::{E4m3, E5m2};
+use cuda_std::kernel;
+use layout::gemm::{GEMM, GemmArgs, PACK_8BIT, PACK_16BIT, PackArgs, SUM, row_index};
+#[cfg(target_feature = "sm_89")]
+use multiply::ByE4m3;
+
+/// Declares the entry of one row. `entry!(NAME: mma F16);` becomes
+///
+/// ```ignore
+/// #[kernel(max_threads = ROW.threads(), min_blocks = ROW.min_blocks)]
+/// pub unsafe fn NAME(args: GemmArgs) { mainloop_sm80::product::<F16, { row_index("NAME") }, ..>(&args) }
+/// ```
+///
+/// A name that no row has does not compile, nor do element types other than the row's.
+macro_rules! entry {
+    ($name:ident: mma $types:ty) => {
+        entry!(@ $name, product, chunks, $types);
+    };
+    ($name:ident: any $types:ty) => {
+        entry!(@ $name, any, elements, $types);
+    };
+    (@ $name:ident, $body:ident, $copies:ident, $types:ty) => {
+        /// GEMM kernel of the row of this name.
+        ///
+        /// # Safety
+        /// The grid, block and dynamic shared memory are the row's; `args` describes tensors that the row takes.
+        #[kernel(
+            max_threads = GEMM[row_index(stringify!($name))].threads(),
+            min_blocks = GEMM[row_index(stringify!($name))].min_blocks
+        )]
+        pub unsafe fn $name(args: GemmArgs) {
+            const ROW: usize = row_index(stringify!($name));
+            // SAFETY: the caller's contract is the body's.
+            unsafe {
+                mainloop_sm80::$body::<
+                    $types,
+                    ROW,
+                    { GEMM[ROW].a_fragments() },
+                    { GEMM[ROW].b_fragments() },
+                    { mainloop_sm80::$copies(ROW)[0] },
+                    { mainloop_sm80::$copies(ROW)[1] },
+                >(&args)
+            }
+        }
+    };
+}
+
+entry!(gemm_f16_mma_nn_128x256x32_s4: mma F16);
+entry!(gemm_f16_mma_nt_128x256x32_s4: mma F16);
+entry!(gemm_f16_mma_tn_128x256x32_s4: mma F16);
+entry!(gemm_f16_mma_tt_128x256x32_s4: mma F16);
+entry!(gemm_f16_mma_nn_128x128x32_s4: mma F16);
+entry!(gemm_f16_mma_nt_128x128x32_s4: mma F16);
+entry!(gemm_f16_mma_tn_128x128x32_s4: mma F16);
+entry!(gemm_f16_mma_tt_128x128x32_s4: mma F16);
+entry!(gemm_f16_mma_nn_64x64x64_s3: mma F16);
+entry!(gemm_f16_mma_nt_64x64x64_s3: mma F16);
+entry!(gemm_f16_mma_tn_64x64x64_s3: mma F16);
+entry!(gemm_f16_mma_tt_64x64x64_s3: mma F16);
+entry!(gemm_f16_mma_nn_16x128x64_s4: mma F16);
+entry!(gemm_f16_mma_nt_16x128x64_s4: mma F16);
+entry!(gemm_f16_mma_tn_16x128x64_s4: mma F16);
+entry!(gemm_f16_mma_tt_16x128x64_s4: mma F16);
+entry!(gemm_f16_mma_any_64x64x32_s2: any F16);
+entry!(gemm_bf16_mma_nn_128x256x32_s4: mma Bf16);
+entry!(gemm_bf16_mma_nt_128x256x32_s4: mma Bf16);
+entry!(gemm_bf16_mma_tn_128x256x32_s4: mma Bf16);
+entry!(gemm_bf16_mma_tt_128x256x32_s4: mma Bf16);
+entry!(gemm_bf16_mma_nn_128x128x32_s4: mma Bf16);
+entry!(gemm_bf16_mma_nt_128x128x32_s4: mma Bf16);
+entry!(gemm_bf16_mma_tn_128x128x32_s4: mma Bf16);
+entry!(gemm_bf16_mma_tt_128x128x32_s4: mma Bf16);
+entry!(gemm_bf16_mma_nn_64x64x64_s3: mma Bf16);
+entry!(gemm_bf16_mma_nt_64x64x64_s3: mma Bf16);
+entry!(gemm_bf16_mma_tn_64x64x64_s3: mma Bf16);
+entry!(gemm_bf16_mma_tt_64x64x64_s3: mma Bf16);
+entry!(gemm_bf16_mma_nn_16x128x64_s4: mma Bf16);
+entry!(gemm_bf16_mma_nt_16x128x64_s4: mma Bf16);
+entry!(gemm_bf16_mma_tn_16x128x64_s4: mma Bf16);
+entry!(gemm_bf16_mma_tt_16x128x64_s4: mma Bf16);
+entry!(gemm_bf16_mma_any_64x64x32_s2: any Bf16);
+#[cfg(target_feature = "sm_89")]
+entry!(gemm_e4m3_mma_nt_128x128x128_s3_two_level: mma ByE4m3<E4m3>);
+#[cfg(target_feature = "sm_89")]
+entry!(gemm_e4m3_mma_nt_64x64x128_s3_two_level: mma ByE4m3<E4m3>);
+#[cfg(target_feature = "sm_89")]
+entry!(gemm_e4m3_e5m2_mma_nt_128x128x128_s3_two_level: mma ByE4m3<E5m2>);
+#[cfg(target_feature = "sm_89")]
+entry!(gemm_e4m3_e5m2_mma_nt_64x64x128_s3_two_level: mma ByE4m3<E5m2>);
+
+/// Adds up the parts of sums over k and finishes the elements.
+///
+/// # Safety
+/// The grid and block are those of [`SUM`]; `args` is that of the main kernel, which has run.
+#[kernel(max_threads = SUM.threads)]
+pub unsafe fn gemm_sum(args: GemmArgs) {
+    // SAFETY: the caller's contract is the body's.
+    unsafe { sum::sum(&args) }
+}
+
+/// Copies an operand of 8-bit elements.
+///
+/// # Safety
+/// The grid, block and dynamic shared memory are those of [`PACK_8BIT`]; `args` describes an operand and room for its copy.
+#[kernel(max_threads = PACK_8BIT.threads)]
+pub unsafe fn gemm_pack_8bit(args: PackArgs) {
+    // SAFETY: the caller's contract is the body's.
+    unsafe { pack::pack(&args, 0u8, PACK_8BIT) }
+}
+
+/// Copies an operand of 16-bit elements.
+///
+/// # Safety
+/// The grid, block and dynamic shared memory are those of [`PACK_16BIT`]; `args` describes an operand and room for its copy.
+#[kernel(max_threads = PACK_16BIT.threads)]
+pub unsafe fn gemm_pack_16bit(args: PackArgs) {
+    // SAFETY: the caller's contract is the body's.
+    unsafe { pack::pack(&args, 0u16, PACK_16BIT) }
+}

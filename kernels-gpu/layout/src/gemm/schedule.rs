@@ -1,0 +1,81 @@
+//! Which tile of which batch entry a block computes, and which part of k it sums.
+
+/// Rows of tiles whose blocks follow each other. The tiles of A and B that blocks running at once read are fewest where these
+/// blocks cover about as many rows as columns: on the 132 multiprocessors of an H100, 16 rows of 128 by 8 columns of 256.
+const GROUP_ROWS: u32 = 16;
+
+/// The tiles of a problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Schedule {
+    /// Rows of tiles.
+    pub m_tiles: u32,
+    /// Columns of tiles.
+    pub n_tiles: u32,
+    /// Parts that k is cut into.
+    pub splits: u32,
+}
+
+/// What one block does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BlockWork {
+    /// Batch entry.
+    pub batch: u32,
+    /// Part of k.
+    pub split: u32,
+    /// Row of tiles.
+    pub m_tile: u32,
+    /// Column of tiles.
+    pub n_tile: u32,
+}
+
+impl Schedule {
+    /// Blocks of one batch entry.
+    pub const fn blocks_per_batch(self) -> u32 {
+        self.m_tiles * self.n_tiles * self.splits
+    }
+
+    /// The work of block `index`. Blocks of one part of one batch entry follow each other.
+    #[inline(always)]
+    pub const fn work(self, index: u32) -> BlockWork {
+        let (matrix, tile) = div_rem(index, self.m_tiles * self.n_tiles);
+        let (batch, split) = div_rem(matrix, self.splits);
+        let (group, in_group) = div_rem(tile, GROUP_ROWS * self.n_tiles);
+        let first_row = group * GROUP_ROWS;
+        let rows_left = self.m_tiles - first_row;
+        let rows = if rows_left < GROUP_ROWS { rows_left } else { GROUP_ROWS };
+        let (n_tile, row) = div_rem(in_group, rows);
+        BlockWork { batch, split, m_tile: first_row + row, n_tile }
+    }
+}
+
+/// Quotient and remainder, without the panic that a plain `/` would link into a kernel; no divisor here is 0.
+#[inline(always)]
+const fn div_rem(dividend: u32, divisor: u32) -> (u32, u32) {
+    let quotient = match dividend.checked_div(divisor) {
+        Some(quotient) => quotient,
+        None => 0,
+    };
+    (quotient, dividend - quotient * divisor)
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_tile_of_every_part_and_batch_entry_has_one_block() {
+        for (m_tiles, n_tiles, splits) in
+            [(1, 1, 1), (3, 5, 2), (8, 4, 1), (9, 7, 3), (17, 2, 1), (33, 3, 2), (1, 30, 4)]
+        {
+            let schedule = Schedule { m_tiles, n_tiles, splits };
+            let blocks = 3 * schedule.blocks_per_batch();
+            let works: HashSet<BlockWork> = (0..blocks).map(|index| schedule.work(index)).collect();
+            assert_eq!(works.len(), blocks as usize);
+            for work in works {
+                assert!(work.batch < 3 && work.split < splits && work.m_tile < m_tiles && work.n_tile < n_tiles);
+            }
+        }
+    }
+}

@@ -1,0 +1,518 @@
+//! The compiled kernels: their tiles, shared-memory maps and grids.
+
+use core::fmt;
+
+use super::{Accumulation, CHUNK_BYTES, GROUP, GemmLayout, Schedule, TWO_LEVEL_K};
+use crate::descriptor::Major;
+use crate::smem::{BASE_ALIGN_BYTES, SmemLayout};
+use crate::text::same_text;
+use crate::{Arch, Dtype, Swizzle};
+
+/// Which instructions multiply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GemmUnit {
+    /// `mma.sync`, operands by `cp.async` and `ldmatrix`.
+    Mma,
+    /// `wgmma`, operands by TMA.
+    Wgmma,
+}
+
+/// What operands a variant takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Operands {
+    /// Those stored as the layout says, with rows that start on 16-byte boundaries.
+    Aligned(GemmLayout),
+    /// Any: elements are copied one at a time.
+    Any,
+}
+
+impl Operands {
+    /// The name used in entry names.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Operands::Aligned(layout) => layout.name(),
+            Operands::Any => "any",
+        }
+    }
+}
+
+/// The tile of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct GemmTile {
+    /// Rows of D.
+    pub m: usize,
+    /// Columns of D.
+    pub n: usize,
+    /// Elements of k of one stage.
+    pub k: usize,
+    /// Stages in shared memory.
+    pub stages: usize,
+    /// Warps that multiply, along m and n.
+    pub warps: [usize; 2],
+}
+
+/// One compiled kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct GemmVariant {
+    /// Name of the PTX entry.
+    pub name: &'static str,
+    /// Element type of A.
+    pub a: Dtype,
+    /// Element type of B.
+    pub b: Dtype,
+    /// How A and B may be stored.
+    pub operands: Operands,
+    /// Which instructions multiply.
+    pub unit: GemmUnit,
+    /// How products are summed.
+    pub accumulation: Accumulation,
+    /// The tile.
+    pub tile: GemmTile,
+    /// Resident blocks that the register budget must allow on a multiprocessor.
+    pub min_blocks: u32,
+    /// Products that a multiprocessor adds in a cycle while its blocks are in their main loop, as measured on an H100: what the
+    /// library's choice of a variant rests on.
+    pub products_per_cycle: u32,
+}
+
+/// Rows and columns of one product of `mma` fragments as `ldmatrix` brings them.
+const FRAGMENT: usize = 16;
+
+/// Bytes of k that one `mma` instruction takes.
+const STEP_BYTES: usize = 32;
+
+impl GemmVariant {
+    /// The oldest architecture whose PTX has the kernel.
+    pub const fn arch(&self) -> Arch {
+        match (self.unit, self.a) {
+            (GemmUnit::Wgmma, _) => Arch::Sm90a,
+            (GemmUnit::Mma, Dtype::E4M3 | Dtype::E5M2) => Arch::Sm89,
+            (GemmUnit::Mma, _) => Arch::Sm80,
+        }
+    }
+
+    /// Whether the PTX of `arch` has the kernel.
+    pub const fn is_in(&self, arch: Arch) -> bool {
+        arch as u8 >= self.arch() as u8
+    }
+
+    /// Whether it multiplies elements of these types, and sums at least as exactly as `accumulation`.
+    pub const fn multiplies(&self, a: Dtype, b: Dtype, accumulation: Accumulation) -> bool {
+        let exact_enough = match (accumulation, self.accumulation) {
+            (Accumulation::TwoLevel, Accumulation::Direct) => a.size_bytes() > 1,
+            _ => true,
+        };
+        self.a as u8 == a as u8 && self.b as u8 == b as u8 && exact_enough
+    }
+
+    /// Whether it takes operands of this layout, whose rows start on 16-byte boundaries or not.
+    pub const fn takes(&self, layout: GemmLayout, aligned: bool) -> bool {
+        match self.operands {
+            Operands::Aligned(own) => aligned && own as u8 == layout as u8,
+            Operands::Any => true,
+        }
+    }
+
+    /// The layout of the tiles in shared memory.
+    pub const fn tile_layout(&self) -> GemmLayout {
+        match self.operands {
+            Operands::Aligned(layout) => layout,
+            Operands::Any => GemmLayout::Nt,
+        }
+    }
+
+    /// Bytes of k of one stage.
+    pub const fn k_bytes(&self) -> usize {
+        self.tile.k * self.a.size_bytes()
+    }
+
+    /// Steps of `mma` instructions of one stage.
+    pub const fn k_steps(&self) -> usize {
+        self.k_bytes() / STEP_BYTES
+    }
+
+    /// Rows of D of one warp.
+    pub const fn warp_m(&self) -> usize {
+        self.tile.m / self.tile.warps[0]
+    }
+
+    /// Columns of D of one warp.
+    pub const fn warp_n(&self) -> usize {
+        self.tile.n / self.tile.warps[1]
+    }
+
+    /// Fragments of A of one warp and step: 16 rows each.
+    pub const fn a_fragments(&self) -> usize {
+        self.warp_m() / FRAGMENT
+    }
+
+    /// Fragments of B of one warp and step: 16 columns each.
+    pub const fn b_fragments(&self) -> usize {
+        self.warp_n() / FRAGMENT
+    }
+
+    /// Threads of one block.
+    pub const fn threads(&self) -> u32 {
+        32 * (self.tile.warps[0] * self.tile.warps[1]) as u32
+    }
+
+    /// Registers that a thread may use.
+    pub const fn max_registers(&self) -> u32 {
+        let share = Arch::Sm80.limits().registers / (self.threads() * self.min_blocks);
+        if share > 255 { 255 } else { share / 8 * 8 }
+    }
+
+    /// The swizzle of a tile of A or B, whose rows of contiguous elements are as wide as it or cut into panels of that width.
+    pub const fn swizzle(&self, major: Major, mn: usize) -> Swizzle {
+        let row_bytes = match major {
+            Major::K => self.k_bytes(),
+            Major::Mn => mn * self.a.size_bytes(),
+        };
+        match row_bytes {
+            32 => Swizzle::B32,
+            64 => Swizzle::B64,
+            _ => Swizzle::B128,
+        }
+    }
+
+    /// The swizzle of the tiles of A.
+    pub const fn a_swizzle(&self) -> Swizzle {
+        self.swizzle(self.tile_layout().a(), self.tile.m)
+    }
+
+    /// The swizzle of the tiles of B.
+    pub const fn b_swizzle(&self) -> Swizzle {
+        self.swizzle(self.tile_layout().b(), self.tile.n)
+    }
+
+    /// The map of dynamic shared memory.
+    ///
+    /// - `a`, `b`: the stages of the tiles. A tile with contiguous k is a row of k for each m or n; the other is a row of m or n,
+    ///   in panels, for each k.
+    ///
+    /// After the last stage it holds the sums of each warp instead ([`GemmVariant::sums_offset`]).
+    pub const fn smem(&self) -> SmemLayout {
+        let stages = self.tile.stages as u32;
+        SmemLayout::new().stages("a", stages, (self.tile.m * self.k_bytes()) as u32, BASE_ALIGN_BYTES).stages(
+            "b",
+            stages,
+            (self.tile.n * self.k_bytes()) as u32,
+            BASE_ALIGN_BYTES,
+        )
+    }
+
+    /// Floats from one row of a warp's sums to the next: 8 more than its columns, so that the four rows that half a warp writes
+    /// lie in different banks.
+    pub const fn sums_stride(&self) -> u32 {
+        (self.warp_n() + 8) as u32
+    }
+
+    /// Where the sums of a warp, 16 rows at a time, lie in the dynamic shared memory.
+    #[inline(always)]
+    pub const fn sums_offset(&self, warp: u32) -> u32 {
+        warp * FRAGMENT as u32 * self.sums_stride() * size_of::<f32>() as u32
+    }
+
+    /// The tiles of a problem, with k in `splits` parts; `None` where they or the blocks exceed the 2^31 - 1 of a grid.
+    pub fn schedule(&self, batch: usize, m: usize, n: usize, splits: usize) -> Option<(Schedule, u32)> {
+        let (m_tiles, n_tiles) = (m.div_ceil(self.tile.m), n.div_ceil(self.tile.n));
+        let blocks = batch.checked_mul(m_tiles)?.checked_mul(n_tiles)?.checked_mul(splits)?;
+        let blocks = i32::try_from(blocks).ok()? as u32;
+        Some((Schedule { m_tiles: m_tiles as u32, n_tiles: n_tiles as u32, splits: splits as u32 }, blocks))
+    }
+}
+
+impl fmt::Display for GemmVariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name)
+    }
+}
+
+/// The kernel that adds up the parts of sums over k.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SumKernel {
+    /// Name of the PTX entry.
+    pub name: &'static str,
+    /// Threads of a block, each of which stores [`GROUP`] columns of a row.
+    pub threads: u32,
+}
+
+/// The kernel that adds up the parts of sums over k.
+pub const SUM: SumKernel = SumKernel { name: "gemm_sum", threads: 256 };
+
+impl SumKernel {
+    /// Blocks of the grid; `None` where it is too large.
+    pub fn blocks(&self, batch: usize, m: usize, n: usize) -> Option<u32> {
+        let groups = batch.checked_mul(m)?.checked_mul(n.div_ceil(GROUP))?;
+        i32::try_from(groups).ok().map(|groups| (groups as u32).div_ceil(self.threads))
+    }
+}
+
+/// A kernel that copies an operand so that its k are contiguous and its rows aligned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PackKernel {
+    /// Name of the PTX entry.
+    pub name: &'static str,
+    /// Bytes of an element.
+    pub element_bytes: usize,
+    /// Threads of a block.
+    pub threads: u32,
+}
+
+/// Rows and k that a block of a [`PackKernel`] copies.
+pub const PACK_TILE: usize = 64;
+
+/// Copies operands of 8-bit elements.
+pub const PACK_8BIT: PackKernel = PackKernel { name: "gemm_pack_8bit", element_bytes: 1, threads: 256 };
+
+/// Copies operands of 16-bit elements.
+pub const PACK_16BIT: PackKernel = PackKernel { name: "gemm_pack_16bit", element_bytes: 2, threads: 256 };
+
+impl PackKernel {
+    /// The kernel for elements of this type.
+    pub const fn of(dtype: Dtype) -> PackKernel {
+        if dtype.size_bytes() == 1 { PACK_8BIT } else { PACK_16BIT }
+    }
+
+    /// Elements from one row of the copy to the next.
+    pub const fn packed_k(&self, k: usize) -> usize {
+        k.next_multiple_of(CHUNK_BYTES / self.element_bytes)
+    }
+
+    /// Bytes from one row of a block's tile in shared memory to the next: a word more than it has, so that a column of it does not
+    /// lie in one bank.
+    pub const fn row_bytes(&self) -> u32 {
+        (PACK_TILE * self.element_bytes + 4) as u32
+    }
+
+    /// The map of dynamic shared memory: the tile.
+    pub const fn smem(&self) -> SmemLayout {
+        SmemLayout::new().region("tile", PACK_TILE as u32 * self.row_bytes(), 4)
+    }
+
+    /// Blocks of the grid; `None` where it is too large.
+    pub fn blocks(&self, batch: usize, mn: usize, k: usize) -> Option<u32> {
+        let blocks = batch.checked_mul(mn.div_ceil(PACK_TILE))?.checked_mul(k.div_ceil(PACK_TILE))?;
+        i32::try_from(blocks).ok().map(|blocks| blocks as u32)
+    }
+}
+
+/// Position of the row called `name` in [`GEMM`]; does not compile (in a constant) where there is none.
+pub const fn row_index(name: &str) -> usize {
+    let mut index = 0;
+    while index < GEMM.len() {
+        if same_text(GEMM[index].name, name) {
+            return index;
+        }
+        index += 1;
+    }
+    panic!("no row of GEMM has this name")
+}
+
+/// A tile with its warps, resident blocks and rate.
+#[derive(Clone, Copy)]
+struct Shape {
+    tile: GemmTile,
+    min_blocks: u32,
+    products_per_cycle: u32,
+}
+
+const fn shape(
+    [m, n, k]: [usize; 3],
+    stages: usize,
+    warps: [usize; 2],
+    min_blocks: u32,
+    products_per_cycle: u32,
+) -> Shape {
+    Shape { tile: GemmTile { m, n, k, stages, warps }, min_blocks, products_per_cycle }
+}
+
+/// Large problems: a warp of 64x64 reads the fewest bytes of shared memory for each product, four stages fill the 99 KiB of sm_89.
+const LARGE: Shape = shape([128, 256, 32], 4, [2, 4], 1, 860);
+/// Two blocks of four such warps on a multiprocessor: half the columns, where 128x256 leaves too much of the last tiles idle.
+const MEDIUM: Shape = shape([128, 128, 32], 4, [2, 2], 2, 850);
+/// Small problems.
+const SMALL: Shape = shape([64, 64, 64], 3, [2, 2], 2, 580);
+/// Few rows, as in decoding: the time is that of reading B.
+const FLAT: Shape = shape([16, 128, 64], 4, [1, 4], 2, 290);
+/// Operands of any alignment.
+const ANY: Shape = shape([64, 64, 32], 2, [2, 2], 2, 125);
+/// FP8, large problems: two levels of sums take 128 registers, and on an H100 they take no longer than one, for which there is
+/// hence no row of `mma`.
+const MEDIUM_8BIT: Shape = shape([128, 128, 128], 3, [2, 4], 1, 620);
+/// FP8, small problems.
+const SMALL_8BIT: Shape = shape([64, 64, 128], 3, [2, 2], 2, 480);
+
+const fn mma(name: &'static str, dtype: Dtype, layout: GemmLayout, shape: Shape) -> GemmVariant {
+    row(name, dtype, dtype, Operands::Aligned(layout), Accumulation::Direct, shape)
+}
+
+const fn any(name: &'static str, dtype: Dtype) -> GemmVariant {
+    row(name, dtype, dtype, Operands::Any, Accumulation::Direct, ANY)
+}
+
+const fn fp8(name: &'static str, b: Dtype, shape: Shape) -> GemmVariant {
+    row(name, Dtype::E4M3, b, Operands::Aligned(GemmLayout::Nt), Accumulation::TwoLevel, shape)
+}
+
+const fn row(
+    name: &'static str,
+    a: Dtype,
+    b: Dtype,
+    operands: Operands,
+    accumulation: Accumulation,
+    shape: Shape,
+) -> GemmVariant {
+    let Shape { tile, min_blocks, products_per_cycle } = shape;
+    GemmVariant { name, a, b, operands, unit: GemmUnit::Mma, accumulation, tile, min_blocks, products_per_cycle }
+}
+
+/// Every compiled main kernel.
+///
+/// Name: `gemm_<type>_<unit>_<layout>_<m>x<n>x<k>_s<stages>`, the type of B after that of A where they differ, and at the end
+/// `_two_level` where FP8 products are summed so.
+pub const GEMM: &[GemmVariant] = {
+    use Dtype::{Bf16, E4M3, E5M2, F16};
+    use GemmLayout::{Nn, Nt, Tn, Tt};
+    &[
+        mma("gemm_f16_mma_nn_128x256x32_s4", F16, Nn, LARGE),
+        mma("gemm_f16_mma_nt_128x256x32_s4", F16, Nt, LARGE),
+        mma("gemm_f16_mma_tn_128x256x32_s4", F16, Tn, LARGE),
+        mma("gemm_f16_mma_tt_128x256x32_s4", F16, Tt, LARGE),
+        mma("gemm_f16_mma_nn_128x128x32_s4", F16, Nn, MEDIUM),
+        mma("gemm_f16_mma_nt_128x128x32_s4", F16, Nt, MEDIUM),
+        mma("gemm_f16_mma_tn_128x128x32_s4", F16, Tn, MEDIUM),
+        mma("gemm_f16_mma_tt_128x128x32_s4", F16, Tt, MEDIUM),
+        mma("gemm_f16_mma_nn_64x64x64_s3", F16, Nn, SMALL),
+        mma("gemm_f16_mma_nt_64x64x64_s3", F16, Nt, SMALL),
+        mma("gemm_f16_mma_tn_64x64x64_s3", F16, Tn, SMALL),
+        mma("gemm_f16_mma_tt_64x64x64_s3", F16, Tt, SMALL),
+        mma("gemm_f16_mma_nn_16x128x64_s4", F16, Nn, FLAT),
+        mma("gemm_f16_mma_nt_16x128x64_s4", F16, Nt, FLAT),
+        mma("gemm_f16_mma_tn_16x128x64_s4", F16, Tn, FLAT),
+        mma("gemm_f16_mma_tt_16x128x64_s4", F16, Tt, FLAT),
+        any("gemm_f16_mma_any_64x64x32_s2", F16),
+        mma("gemm_bf16_mma_nn_128x256x32_s4", Bf16, Nn, LARGE),
+        mma("gemm_bf16_mma_nt_128x256x32_s4", Bf16, Nt, LARGE),
+        mma("gemm_bf16_mma_tn_128x256x32_s4", Bf16, Tn, LARGE),
+        mma("gemm_bf16_mma_tt_128x256x32_s4", Bf16, Tt, LARGE),
+        mma("gemm_bf16_mma_nn_128x128x32_s4", Bf16, Nn, MEDIUM),
+        mma("gemm_bf16_mma_nt_128x128x32_s4", Bf16, Nt, MEDIUM),
+        mma("gemm_bf16_mma_tn_128x128x32_s4", Bf16, Tn, MEDIUM),
+        mma("gemm_bf16_mma_tt_128x128x32_s4", Bf16, Tt, MEDIUM),
+        mma("gemm_bf16_mma_nn_64x64x64_s3", Bf16, Nn, SMALL),
+        mma("gemm_bf16_mma_nt_64x64x64_s3", Bf16, Nt, SMALL),
+        mma("gemm_bf16_mma_tn_64x64x64_s3", Bf16, Tn, SMALL),
+        mma("gemm_bf16_mma_tt_64x64x64_s3", Bf16, Tt, SMALL),
+        mma("gemm_bf16_mma_nn_16x128x64_s4", Bf16, Nn, FLAT),
+        mma("gemm_bf16_mma_nt_16x128x64_s4", Bf16, Nt, FLAT),
+        mma("gemm_bf16_mma_tn_16x128x64_s4", Bf16, Tn, FLAT),
+        mma("gemm_bf16_mma_tt_16x128x64_s4", Bf16, Tt, FLAT),
+        any("gemm_bf16_mma_any_64x64x32_s2", Bf16),
+        // FP8 operands that are not stored with contiguous k are copied first.
+        fp8("gemm_e4m3_mma_nt_128x128x128_s3_two_level", E4M3, MEDIUM_8BIT),
+        fp8("gemm_e4m3_mma_nt_64x64x128_s3_two_level", E4M3, SMALL_8BIT),
+        fp8("gemm_e4m3_e5m2_mma_nt_128x128x128_s3_two_level", E5M2, MEDIUM_8BIT),
+        fp8("gemm_e4m3_e5m2_mma_nt_64x64x128_s3_two_level", E5M2, SMALL_8BIT),
+    ]
+};
+
+/// Refuses a row of `mma` whose tile the copies and fragments cannot serve.
+const fn check_mma(row: &GemmVariant) {
+    let GemmTile { m, n, stages, warps, .. } = row.tile;
+    assert!(m.is_multiple_of(warps[0] * FRAGMENT) && n.is_multiple_of(warps[1] * 2 * FRAGMENT));
+    assert!(stages >= 2 && row.k_steps() >= 2 && row.k_steps().is_multiple_of(2), "fragments come from two buffers");
+    assert!(row.k_bytes() == 64 || row.k_bytes() == 128, "a row of k is a row of a swizzle");
+    let two_level = matches!(row.accumulation, Accumulation::TwoLevel);
+    assert!(!two_level || row.tile.k == TWO_LEVEL_K, "a stage is what the tensor cores add up");
+    // A thread copies the same chunk of rows that are a multiple of 8 apart, so that the swizzle moves it the same way.
+    let mut operand = 0;
+    while operand < 2 {
+        let (mn, major) = if operand == 0 { (m, row.tile_layout().a()) } else { (n, row.tile_layout().b()) };
+        let (rows, row_bytes) = match major {
+            Major::K => (mn, row.k_bytes()),
+            Major::Mn => (row.tile.k, mn * row.a.size_bytes()),
+        };
+        let rows_at_once = row.threads() as usize * CHUNK_BYTES / row_bytes;
+        assert!(
+            rows_at_once.is_multiple_of(8) && rows.is_multiple_of(rows_at_once),
+            "each thread copies as many chunks"
+        );
+        operand += 1;
+    }
+    let sums_bytes = row.sums_offset((warps[0] * warps[1]) as u32);
+    assert!(sums_bytes <= row.smem().total_bytes(), "the sums fit where the stages were");
+}
+
+/// A row whose shared memory or threads cannot fit its oldest architecture, or sm_89, does not compile.
+const _: () = {
+    let mut index = 0;
+    while index < GEMM.len() {
+        let row = &GEMM[index];
+        let smallest = if matches!(row.unit, GemmUnit::Wgmma) { Arch::Sm90a } else { Arch::Sm89 };
+        let _ = row.smem().assert_fits(smallest);
+        assert!(row.threads() <= 1024 && row.min_blocks >= 1);
+        assert!(row.a.size_bytes() == row.b.size_bytes() && row.a.size_bytes() <= 2);
+        if matches!(row.unit, GemmUnit::Mma) {
+            check_mma(row);
+        }
+        index += 1;
+    }
+};
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::collections::HashSet;
+    use std::format;
+    use std::string::String;
+
+    fn composed_name(row: &GemmVariant) -> String {
+        let GemmTile { m, n, k, stages, .. } = row.tile;
+        let types = if row.a == row.b { format!("{}", row.a) } else { format!("{}_{}", row.a, row.b) };
+        let unit = if row.unit == GemmUnit::Mma { "mma" } else { "wgmma" };
+        let two_level = if row.accumulation == Accumulation::TwoLevel { "_two_level" } else { "" };
+        format!("gemm_{types}_{unit}_{}_{m}x{n}x{k}_s{stages}{two_level}", row.operands.name())
+    }
+
+    #[test]
+    fn names_follow_the_grammar_and_are_unique() {
+        let mut names = HashSet::from([SUM.name, PACK_8BIT.name, PACK_16BIT.name]);
+        for (index, row) in GEMM.iter().enumerate() {
+            assert_eq!(row.name, composed_name(row));
+            assert_eq!(row_index(row.name), index);
+            assert!(names.insert(row.name));
+        }
+    }
+
+    #[test]
+    fn every_sixteen_bit_problem_is_served_on_every_architecture() {
+        for (dtype, layout, aligned) in [Dtype::F16, Dtype::Bf16]
+            .into_iter()
+            .flat_map(|dtype| GemmLayout::ALL.map(|layout| (dtype, layout)))
+            .flat_map(|(dtype, layout)| [true, false].map(|aligned| (dtype, layout, aligned)))
+        {
+            let serves =
+                |row: &&GemmVariant| row.multiplies(dtype, dtype, Accumulation::TwoLevel) && row.takes(layout, aligned);
+            assert!(GEMM.iter().filter(serves).any(|row| row.is_in(Arch::Sm80)), "{dtype} {layout} {aligned}");
+        }
+    }
+
+    #[test]
+    fn two_level_sums_are_never_served_by_one_level_of_fp8() {
+        for row in GEMM.iter().filter(|row| row.a == Dtype::E4M3) {
+            assert!(row.multiplies(row.a, row.b, Accumulation::Direct));
+            let two_level = row.accumulation == Accumulation::TwoLevel;
+            assert_eq!(row.multiplies(row.a, row.b, Accumulation::TwoLevel), two_level);
+        }
+    }
+
+    #[test]
+    fn a_column_of_a_packed_tile_is_spread_over_the_banks() {
+        for kernel in [PACK_8BIT, PACK_16BIT] {
+            let banks: HashSet<u32> = (0..32).map(|row| row * kernel.row_bytes() / 4 % 32).collect();
+            assert!(banks.len() >= 16, "{}", kernel.name);
+        }
+    }
+}

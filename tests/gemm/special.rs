@@ -1,0 +1,118 @@
+//! Sizes of 0, a C that must not be read, infinities and NaN, scales.
+
+use ferrotile::{Buffer, GemmLayout, GemmOptions, GemmTensors, Gpu, Scale, TensorRef, gemm};
+use half::{bf16, f16};
+use tests::guard::Guarded;
+
+use crate::Trials;
+use crate::case::{
+    Case, Expected, Inputs, OnDevice, Outcome, Placement, Stored, check, check_every_way, for_each_way, is_aligned,
+    run, tensor_mut,
+};
+
+/// Lists the trials.
+pub(crate) fn list(trials: &mut Trials) {
+    trials.both("without_terms_a_sum_is_zero", &(), no_terms::<f16>, no_terms::<bf16>);
+    trials.both("empty_products_write_nothing", &(), empty::<f16>, empty::<bf16>);
+    trials.both("beta_zero_does_not_read_c", &(), unread_c::<f16>, unread_c::<bf16>);
+    trials.both("c_is_what_d_held", &(), in_place::<f16>, in_place::<bf16>);
+    trials.both("nan_and_infinity_stay_in_their_rows", &(), not_finite::<f16>, not_finite::<bf16>);
+    trials.both("scales_from_the_host_and_the_device", &(), scales::<f16>, scales::<bf16>);
+}
+
+fn shape(gpu: &Gpu) -> [usize; 3] {
+    if gpu.is_emulated() { [20, 40, 24] } else { [150, 300, 136] }
+}
+
+fn no_terms<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
+    let [m, n, _] = shape(gpu);
+    for layout in GemmLayout::ALL {
+        let case = Case::new([m, n, 0], layout);
+        check_every_way(gpu, &case, &Inputs::<T, T, T>::integers(&case, 1))?;
+        let case = Case { beta: 2.0, bias: true, ..case };
+        check_every_way(gpu, &case, &Inputs::<T, T, f32>::integers(&case, 1))?;
+    }
+    Ok(())
+}
+
+fn empty<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
+    for (batch, shape) in [(1, [0, 8, 8]), (1, [8, 0, 8]), (0, [8, 8, 8]), (1, [0, 0, 0])] {
+        let case = Case::new(shape, GemmLayout::Nn).batched(batch);
+        check_every_way(gpu, &case, &Inputs::<T, T, T>::integers(&case, 1))?;
+    }
+    Ok(())
+}
+
+fn unread_c<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
+    for layout in GemmLayout::ALL {
+        let case = Case::new(shape(gpu), layout);
+        let mut inputs = Inputs::<T, T, T>::integers(&case, 1);
+        inputs.c.fill(T::poison());
+        check_every_way(gpu, &case, &inputs)?;
+    }
+    Ok(())
+}
+
+/// Without a C, beta multiplies what D holds.
+fn in_place<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
+    let case = Case { alpha: 2.0, beta: -1.0, ..Case::new(shape(gpu), GemmLayout::Nt) };
+    let inputs = Inputs::<T, T, f32>::integers(&case, 3);
+    let expected = inputs.expected(&case);
+    let placement = Placement::contiguous::<T, T, f32>(&case);
+    for_each_way::<T, T>(gpu, &case, is_aligned::<T, T>(&case), |way| {
+        let stream = gpu.new_stream()?;
+        let on_device = OnDevice::upload(&stream, &inputs, &placement)?;
+        let mut d = Buffer::upload_blocking(&stream, &inputs.c)?;
+        let tensors = on_device.tensors(&case, &placement, tensor_mut(&mut d, &placement.d)?)?;
+        let options = GemmOptions { splits: None, ..case.options(way) };
+        gemm(stream.as_ref(), GemmTensors { c: None, ..tensors }, &options)?;
+        check(&case, &d.download_blocking(&stream)?, &expected)
+    })
+}
+
+/// One NaN in A and one infinity in B: all of their row and column, and nothing else.
+fn not_finite<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
+    let case = Case::new(shape(gpu), GemmLayout::Nt);
+    let mut inputs = Inputs::<T, T, f32>::integers(&case, 4);
+    inputs.a.iter_mut().for_each(|x| *x = T::from_f64(x.to_f64().abs() + 1.0));
+    inputs.a[5 * case.k + case.k - 1] = T::from_f64(f64::NAN);
+    inputs.b[7 * case.k] = T::from_f64(f64::INFINITY);
+    let expected = inputs.expected(&case);
+    let of_nan = expected.d.iter().filter(|x| x.is_nan()).count();
+    let infinite = expected.d.iter().filter(|x| x.is_infinite()).count();
+    assert_eq!((of_nan, infinite), (case.n, case.m - 1));
+    // The limit of what is finite: these sums are exact.
+    let expected = Expected { limit: 0.0, ..expected };
+    let placement = Placement::contiguous::<T, T, f32>(&case);
+    for_each_way::<T, T>(gpu, &case, is_aligned::<T, T>(&case), |way| {
+        check(&case, &run(gpu, &case, &inputs, &placement, way)?, &expected)
+    })
+}
+
+/// Powers of two, given as numbers or read on the device, are exact factors.
+fn scales<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
+    let case = Case::new(shape(gpu), GemmLayout::Nn);
+    let inputs = Inputs::<T, T, f32>::integers(&case, 5);
+    let plain = inputs.expected(&case);
+    let expected = Expected { d: plain.d.iter().map(|x| x * 4.0 * 0.5 * 8.0).collect(), limit: 0.0 };
+    let placement = Placement::contiguous::<T, T, f32>(&case);
+    for_each_way::<T, T>(gpu, &case, is_aligned::<T, T>(&case), |way| {
+        for on_host in [true, false] {
+            let stream = gpu.new_stream()?;
+            let on_device = OnDevice::upload(&stream, &inputs, &placement)?;
+            let stored = |factor| Buffer::upload_blocking(&stream, &[factor]);
+            let (a, b, d) = (stored(4.0)?, stored(0.5)?, stored(8.0)?);
+            let mut out = Guarded::<f32>::new(gpu, &stream, placement.d.count())?;
+            let view = placement.d.moved(out.offset());
+            let tensors = on_device.tensors(&case, &placement, tensor_mut(out.buffer(), &view)?)?;
+            let of = |factor: f32, buffer| -> ferrotile::Result<Scale<'_>> {
+                Ok(if on_host { Scale::Value(factor) } else { Scale::Device(TensorRef::contiguous(buffer, [1])?) })
+            };
+            let tensors =
+                GemmTensors { a_scale: of(4.0, &a)?, b_scale: of(0.5, &b)?, d_scale: of(8.0, &d)?, ..tensors };
+            gemm(stream.as_ref(), tensors, &GemmOptions { splits: None, ..case.options(way) })?;
+            check(&case, &out.read(&stream)?, &expected)?;
+        }
+        Ok(())
+    })
+}
