@@ -67,11 +67,11 @@ fn matrices_of_the_attention_kernels_lie_without_bank_conflicts() {
     for arch in archs("attention") {
         let gpu = Gpu::emulated(arch);
         for head_dim in [64, 128] {
-            for row in attention_variants(Dtype::F16, head_dim) {
+            for row in attention_variants(Arch::Sm80, Dtype::F16, head_dim) {
                 assert_no_conflicts(&attention::<f16>(&gpu, head_dim, row.name));
             }
         }
-        for row in attention_variants(Dtype::Bf16, 64) {
+        for row in attention_variants(Arch::Sm80, Dtype::Bf16, 64) {
             assert_no_conflicts(&attention::<bf16>(&gpu, 64, row.name));
         }
     }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use ferrotile::{AttentionOptions, AttentionPlan, Dtype, Gpu, Layout, attention_variants};
+use ferrotile::{Arch, AttentionOptions, AttentionPlan, Dtype, Gpu, Layout, attention_variants};
 use half::{bf16, f16};
 use indicatif::{ProgressBar, ProgressStyle};
 use layout::attention::AttentionVariant;
@@ -107,11 +107,11 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
 
 fn run_attention(args: &AttentionBenchArgs) -> anyhow::Result<()> {
     let cases = if args.cases.is_empty() { Case::defaults(args.all) } else { args.cases.clone() };
-    let jobs = jobs(&cases, &args.variants)?;
     if let Some(path) = &args.json {
         tensor::check_place(path)?;
     }
     let gpu = Gpu::new(args.device)?;
+    let jobs = jobs(gpu.arch(), &cases, &args.variants)?;
     writeln!(io::stdout(), "{}, {} multiprocessors, {} PTX", gpu.name(), gpu.multiprocessors(), gpu.arch())?;
     let mut timer = Timer::new(&gpu, Repeats { warmup: args.warmup, iterations: args.iterations })?;
     // indicatif draws nothing where stderr is not a terminal.
@@ -151,7 +151,7 @@ fn run_attention(args: &AttentionBenchArgs) -> anyhow::Result<()> {
 }
 
 /// Pairs each case with the kernels that are to run it.
-fn jobs(cases: &[Case], variants: &[String]) -> Result<Vec<Job>, BenchError> {
+fn jobs(arch: Arch, cases: &[Case], variants: &[String]) -> Result<Vec<Job>, BenchError> {
     let known = |name: &String| name == "all" || layout::attention::ATTENTION.iter().any(|row| row.name == name);
     if let Some(name) = variants.iter().find(|name| !known(name)) {
         return Err(BenchError::UnknownVariant(name.clone()));
@@ -165,7 +165,9 @@ fn jobs(cases: &[Case], variants: &[String]) -> Result<Vec<Job>, BenchError> {
         }
         let wanted = |row: &&AttentionVariant| variants.iter().any(|name| name == "all" || name == row.name);
         let before = jobs.len();
-        let rows = attention_variants(case.dtype, case.head_dim).filter(wanted);
+        let rows = attention_variants(arch, case.dtype, case.head_dim)
+            .filter(|row| row.takes(case.mask, case.len, case.len))
+            .filter(wanted);
         jobs.extend(rows.map(|row| Job { case, variant: Some(row) }));
         if jobs.len() == before {
             return Err(BenchError::NothingServes(case.to_string()));
@@ -251,25 +253,25 @@ mod tests {
 
     #[test]
     fn every_kernel_that_serves_a_case_can_be_measured() {
-        let jobs = jobs(&cases(), &["all".to_owned()]).unwrap();
+        let jobs = jobs(Arch::Sm90a, &cases(), &["all".to_owned()]).unwrap();
         for case in cases() {
             let named: Vec<_> = jobs.iter().filter(|job| job.case == case).map(|job| job.variant.unwrap()).collect();
-            assert!(!named.is_empty() && named.iter().all(|row| row.serves(case.dtype, case.head_dim)));
+            assert!(!named.is_empty() && named.iter().all(|row| row.serves(Arch::Sm90a, case.dtype, case.head_dim)));
         }
     }
 
     #[test]
     fn names_of_no_kernel_are_refused() {
-        let error = jobs(&cases(), &["fast".to_owned()]).unwrap_err();
+        let error = jobs(Arch::Sm90a, &cases(), &["fast".to_owned()]).unwrap_err();
         assert!(error.to_string().contains("'fast'"));
         let narrow = layout::attention::ATTENTION.iter().find(|row| row.head_dim < 256).unwrap();
-        assert!(matches!(jobs(&cases(), &[narrow.name.to_owned()]), Err(BenchError::NothingServes(_))));
+        assert!(matches!(jobs(Arch::Sm90a, &cases(), &[narrow.name.to_owned()]), Err(BenchError::NothingServes(_))));
     }
 
     #[test]
     fn the_library_chooses_where_no_kernel_is_named() {
-        assert_eq!(jobs(&cases(), &[]).unwrap().len(), 2);
+        assert_eq!(jobs(Arch::Sm90a, &cases(), &[]).unwrap().len(), 2);
         let odd = "1x3:2x64x64/full/f16".parse().unwrap();
-        assert!(matches!(jobs(&[odd], &[]), Err(BenchError::Case { .. })));
+        assert!(matches!(jobs(Arch::Sm90a, &[odd], &[]), Err(BenchError::Case { .. })));
     }
 }

@@ -6,7 +6,7 @@ use ferrotile::{
     AttentionOptions, AttentionProblem, Buffer, Gpu, Layout, Mask, TensorMut, TensorRef, attention, attention_variants,
     reference, tolerance,
 };
-use layout::attention::AttentionVariant;
+use layout::attention::{AttentionKernel, AttentionVariant};
 use libtest_mimic::Failed;
 use ndarray::{Array4, ArrayView4};
 use tests::compare::{self, Difference};
@@ -61,9 +61,11 @@ impl Case {
         [self.sizes.batch, self.sizes.q_heads, self.sizes.q_len]
     }
 
-    /// The kernels that serve the case.
-    pub(crate) fn rows<T: Half>(&self) -> impl Iterator<Item = &'static AttentionVariant> + use<T> {
-        attention_variants(T::DTYPE, self.sizes.head_dim)
+    /// The kernels of a device that serve the case.
+    pub(crate) fn rows<T: Half>(&self, gpu: &Gpu) -> impl Iterator<Item = &'static AttentionVariant> + use<T> {
+        let Case { sizes, mask, .. } = *self;
+        attention_variants(gpu.arch(), T::DTYPE, sizes.head_dim)
+            .filter(move |row| row.takes(mask, sizes.q_len, sizes.k_len))
     }
 
     /// The options that ask for one kernel.
@@ -193,6 +195,14 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
+    /// Whether TMA can copy tensors placed so and 16-byte stores write the output; kernels that need it refuse others.
+    pub(crate) fn is_regular(&self) -> bool {
+        self.inputs.iter().chain([&self.out]).all(|view| {
+            let steps = view.shape.iter().zip(view.strides).take(3).filter(|(len, _)| **len > 1);
+            view.offset.is_multiple_of(8) && steps.into_iter().all(|(_, stride)| stride >= 0 && stride % 8 == 0)
+        })
+    }
+
     /// Tensors without gaps.
     pub(crate) fn contiguous(case: &Case, layout: Layout) -> Placement {
         let (q, kv) = (View::contiguous(case.q_shape(), layout), View::contiguous(case.kv_shape(), layout));
@@ -235,6 +245,28 @@ pub(crate) fn run<T: Half>(
     }
 }
 
+/// Runs one kernel on tensors placed as asked or, where it takes no such placement, checks that it says so: `None`.
+pub(crate) fn run_or_refuse<T: Half>(
+    gpu: &Gpu,
+    case: &Case,
+    inputs: &Inputs<T>,
+    placement: &Placement,
+    row: &AttentionVariant,
+) -> Result<Option<Output<T>>, Failed> {
+    if matches!(row.kernel, AttentionKernel::Wgmma(_)) && !placement.is_regular() {
+        return match run(gpu, case, inputs, placement, row) {
+            Ok(_) => Err("a placement that TMA cannot express was not refused".into()),
+            Err(failed)
+                if failed.message().is_some_and(|text| text.contains("boundary") || text.contains("strides")) =>
+            {
+                Ok(None)
+            }
+            Err(failed) => Err(failed),
+        };
+    }
+    run(gpu, case, inputs, placement, row).map(Some)
+}
+
 /// Runs one kernel on tensors without gaps.
 pub(crate) fn run_contiguous<T: Half>(
     gpu: &Gpu,
@@ -247,12 +279,13 @@ pub(crate) fn run_contiguous<T: Half>(
 
 /// Calls `check` for every kernel that serves the case; the failure names each kernel that failed.
 pub(crate) fn for_each_row<T: Half>(
+    gpu: &Gpu,
     case: &Case,
     mut check: impl FnMut(&'static AttentionVariant) -> Outcome,
 ) -> Outcome {
     let mut failures = Vec::new();
     let mut count = 0;
-    for row in case.rows::<T>() {
+    for row in case.rows::<T>(gpu) {
         count += 1;
         if let Err(failure) = check(row) {
             failures.push(format!("{case}, {row}: {}", failure.message().unwrap_or("failed")));

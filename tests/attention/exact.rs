@@ -32,7 +32,7 @@ fn mean_of_values<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
             let mut integers = |largest| inputs::integers::<T>(&mut random, case.kv_shape().iter().product(), largest);
             let inputs = Inputs { q: zeros(case.q_shape().iter().product()), k: integers(3), v: integers(1) };
             let expected = inputs.expected(&case).out;
-            for_each_row::<T>(&case, |row| {
+            for_each_row::<T>(gpu, &case, |row| {
                 let output = run_contiguous(gpu, &case, &inputs, row)?;
                 compare::check(&output.out, &expected, &case.q_shape(), 0.0)?;
                 Ok(())
@@ -52,7 +52,7 @@ fn values_of_one<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
             let mut inputs = Inputs::<T>::normal(&case, 2);
             inputs.v.fill(T::from_f64(1.0));
             let expected = vec![1.0; inputs.q.len()];
-            for_each_row::<T>(&case, |row| {
+            for_each_row::<T>(gpu, &case, |row| {
                 let output = run_contiguous(gpu, &case, &inputs, row)?;
                 compare::check(&output.out, &expected, &case.q_shape(), 0.0)?;
                 Ok(())
@@ -87,7 +87,7 @@ fn dominant_key<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
                 inputs.k[(kv_head * k_len + key) * head_dim + key] = T::from_f64(64.0);
             }
         }
-        for_each_row::<T>(&case, |row| {
+        for_each_row::<T>(gpu, &case, |row| {
             let output = run_contiguous(gpu, &case, &inputs, row)?;
             compare::check(&output.out, &expected, &case.q_shape(), 0.0)?;
             // The one score that counts is 64 * 64.
@@ -105,7 +105,7 @@ fn rows_without_keys<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         for (q_len, k_len, mask) in [(130, 65, masks[0]), (33, 0, masks[1]), (33, 0, masks[0]), (70, 3, masks[2])] {
             let case = Case::new(2, 2, q_len, k_len, head_dim, mask);
             let inputs = Inputs::<T>::normal(&case, 4);
-            for_each_row::<T>(&case, |row| {
+            for_each_row::<T>(gpu, &case, |row| {
                 let output = run_contiguous(gpu, &case, &inputs, row)?;
                 for (index, lse) in output.lse.iter().enumerate() {
                     let sees_keys = !mask.key_range(index % q_len, q_len, k_len).is_empty();

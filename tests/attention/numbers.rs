@@ -134,7 +134,7 @@ fn many_heads<T: Half>(gpu: &Gpu, group: &Group) -> Outcome {
     for case in &group.cases {
         let inputs = Inputs::<T>::normal(case, 2);
         let expected = inputs.expected(case);
-        for_each_row::<T>(case, |row| {
+        for_each_row::<T>(gpu, case, |row| {
             let kind = std::mem::discriminant(&row.kernel);
             if gpu.is_emulated() && kinds.contains(&kind) {
                 return Ok(());
@@ -157,7 +157,7 @@ fn large_magnitudes<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
 fn check<T: Half>(gpu: &Gpu, case: &Case, inputs: impl Fn(&Case) -> Inputs<T>) -> Outcome {
     let inputs = inputs(case);
     let expected = inputs.expected(case);
-    for_each_row::<T>(case, |row| run_contiguous(gpu, case, &inputs, row)?.check(case, &expected))
+    for_each_row::<T>(gpu, case, |row| run_contiguous(gpu, case, &inputs, row)?.check(case, &expected))
 }
 
 /// The error of a whole call on a shape of the acceptance list.
@@ -165,7 +165,7 @@ fn accepted(gpu: &Gpu, case: &Case, seed: u64) -> Result<(), Failed> {
     let inputs = Inputs::<f16>::normal(case, seed);
     let expected = inputs.expected(case);
     let largest = expected.out.iter().fold(0f64, |largest, x| largest.max(x.abs()));
-    for_each_row::<f16>(case, |row| {
+    for_each_row::<f16>(gpu, case, |row| {
         let output = run_contiguous(gpu, case, &inputs, row)?;
         let error = compare::difference(&output.out, &expected.out).max_abs;
         let (accepted, relative) = (shapes::ACCEPTED_ERROR, error / largest);

@@ -52,7 +52,7 @@ fn offset_scores<T: Half>(gpu: &Gpu, sign: f64) -> Outcome {
             if !expected.lse.iter().all(|lse| lse * sign > 5e4) {
                 return Err("the scores are not as large as they are meant to be".into());
             }
-            for_each_row::<T>(&case, |row| run_contiguous(gpu, &case, &inputs, row)?.check(&case, &expected))?;
+            for_each_row::<T>(gpu, &case, |row| run_contiguous(gpu, &case, &inputs, row)?.check(&case, &expected))?;
         }
     }
     Ok(())
@@ -71,7 +71,7 @@ fn all_minus_infinity<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         {
             return Err("the reference does not call these rows unseen".into());
         }
-        for_each_row::<T>(&case, |row| run_contiguous(gpu, &case, &inputs, row)?.check(&case, &expected))?;
+        for_each_row::<T>(gpu, &case, |row| run_contiguous(gpu, &case, &inputs, row)?.check(&case, &expected))?;
     }
     Ok(())
 }
@@ -83,7 +83,7 @@ fn beyond_f32<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         let mut inputs = Inputs::<T>::normal(&case, 12);
         inputs.q.fill(T::from_f64(1.0));
         inputs.k.fill(T::from_f64(1.0));
-        for_each_row::<T>(&case, |row| {
+        for_each_row::<T>(gpu, &case, |row| {
             let output = run_contiguous(gpu, &case, &inputs, row)?;
             if output.out.iter().all(|x| x.to_f64().is_nan()) {
                 return Ok(());
@@ -108,7 +108,7 @@ fn growing_scores<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
                 values[0] = T::from_f64((key % 260) as f64);
             }
             let expected = inputs.expected(&case);
-            for_each_row::<T>(&case, |row| run_contiguous(gpu, &case, &inputs, row)?.check(&case, &expected))?;
+            for_each_row::<T>(gpu, &case, |row| run_contiguous(gpu, &case, &inputs, row)?.check(&case, &expected))?;
         }
     }
     Ok(())
@@ -148,7 +148,7 @@ fn spreads<T: Half>(gpu: &Gpu, &(tensor, special): &(Tensor, f64)) -> Outcome {
                     Tensor::K | Tensor::V => case.mask.key_range(index % 200, 200, 200).contains(&PLACE),
                 }
         };
-        for_each_row::<T>(&case, |row| {
+        for_each_row::<T>(gpu, &case, |row| {
             let output = run_contiguous(gpu, &case, &inputs, row)?;
             for index in 0..600 {
                 let range = index * head_dim..(index + 1) * head_dim;
@@ -181,10 +181,14 @@ fn spreads<T: Half>(gpu: &Gpu, &(tensor, special): &(Tensor, f64)) -> Outcome {
 /// 0 * NaN is NaN: where tiles are multiplied whole, V also reaches the rows of a query tile that the mask hides it from. The
 /// scalar kernel has no tiles.
 fn may_meet_in_a_tile(row: &AttentionVariant, case: &Case, q_row: usize) -> bool {
-    let AttentionKernel::Wmma(tile) = row.kernel else { return false };
-    let (first, last) = (q_row / tile.m * tile.m, (q_row / tile.m * tile.m + tile.m).min(200) - 1);
+    let (m, n) = match row.kernel {
+        AttentionKernel::Scalar => return false,
+        AttentionKernel::Wmma(tile) => (tile.m, tile.n),
+        AttentionKernel::Wgmma(tile) => (tile.m(), tile.n),
+    };
+    let (first, last) = (q_row / m * m, (q_row / m * m + m).min(200) - 1);
     let visible = case.mask.key_range(first, 200, 200).start..case.mask.key_range(last, 200, 200).end;
-    visible.start < PLACE + tile.n && PLACE < visible.end + tile.n
+    visible.start < PLACE + n && PLACE < visible.end + n
 }
 
 fn same_kind(got: impl Iterator<Item = f64>, expected: &[f64], row: usize) -> Outcome {

@@ -54,7 +54,7 @@ impl<T: Half> Job<T> {
 /// Calls in turn on two streams, each waited for only at the end.
 fn two_streams<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let case = case();
-    for_each_row::<T>(&case, |row| {
+    for_each_row::<T>(gpu, &case, |row| {
         let mut jobs = [Job::<T>::new(gpu, &case, 11)?, Job::new(gpu, &case, 12)?];
         for _ in 0..20 {
             for Job { stream, placement, stored, out, .. } in &mut jobs {
@@ -72,7 +72,7 @@ fn two_streams<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
 fn threads<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let case = case();
     let inputs = Inputs::<T>::normal(&case, 13);
-    for_each_row::<T>(&case, |row| {
+    for_each_row::<T>(gpu, &case, |row| {
         let first = run_contiguous(gpu, &case, &inputs, row)?;
         std::thread::scope(|scope| {
             let again = || (0..5).try_for_each(|_| run_contiguous(gpu, &case, &inputs, row)?.check_same(&case, &first));
@@ -85,7 +85,7 @@ fn threads<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
 /// A call that is captured does nothing; each replay computes it, on what the inputs hold by then.
 fn captured_graph<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let case = case();
-    for_each_row::<T>(&case, |row| {
+    for_each_row::<T>(gpu, &case, |row| {
         let mut job = Job::<T>::new(gpu, &case, 14)?;
         let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &case.options(Layout::Bhsd, row))?;
         let view = job.placement.out.moved(job.out.offset());
@@ -110,7 +110,7 @@ fn captured_graph<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
 fn planned<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let case = case();
     let inputs = Inputs::<T>::normal(&case, 15);
-    for_each_row::<T>(&case, |row| {
+    for_each_row::<T>(gpu, &case, |row| {
         let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &case.options(Layout::Bhsd, row))?;
         if plan.to_string() != row.name || plan.variant() != row {
             return Err(format!("the plan is for {plan}").into());
@@ -132,13 +132,14 @@ fn chosen<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     for head_dim in [8, 64, 72, 128, 136, 256] {
         for (q_len, k_len) in [(1, 1), (1, 300), (300, 20), (512, 512)] {
             let case = Case::new(1, 2, q_len, k_len, head_dim, Mask::Full);
-            let mut options = case.options(Layout::Bhsd, case.rows::<T>().next().ok_or("no kernel serves the case")?);
+            let mut options =
+                case.options(Layout::Bhsd, case.rows::<T>(gpu).next().ok_or("no kernel serves the case")?);
             options.variant = None;
             let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &options)?;
             let inputs = Inputs::<T>::normal(&case, 16);
             let expected = inputs.expected(&case);
             let row = case
-                .rows::<T>()
+                .rows::<T>(gpu)
                 .find(|row| *row == plan.variant())
                 .ok_or("the chosen kernel does not serve the case")?;
             run_contiguous(gpu, &case, &inputs, row)?.check(&case, &expected)?;

@@ -56,7 +56,7 @@ fn run(gpu: &Gpu, arch: Arch, row: &AttentionVariant) -> Result<Vec<f16>, Failed
         inputs_aligned: 1,
         output_aligned: 1,
     };
-    let blocks = row.blocks(batch * heads, rows).ok_or("the blocks fit a grid")?;
+    let blocks = row.tiles(batch * heads, rows).ok_or("the blocks fit a grid")?;
     let config = LaunchConfig {
         grid: [blocks, 1, 1],
         block: [row.threads(), 1, 1],
@@ -68,15 +68,17 @@ fn run(gpu: &Gpu, arch: Arch, row: &AttentionVariant) -> Result<Vec<f16>, Failed
     Ok(call.out.download_blocking(&stream)?)
 }
 
-/// The rows for exactly this head dimension.
+/// The rows for exactly this head dimension that every architecture has, whose kernels have one parameter.
 fn rows() -> impl Iterator<Item = &'static AttentionVariant> {
-    attention_variants(Dtype::F16, SHAPE[3]).filter(|row| row.head_dim == SHAPE[3])
+    attention_variants(Arch::Sm80, Dtype::F16, SHAPE[3]).filter(|row| row.head_dim == SHAPE[3])
 }
 
 /// The handle of a kernel differs from load to load, and its debug text has it.
 fn threads(gpu: &Gpu) -> Outcome {
     // A row for wider heads serves the call too, and no other trial loads one.
-    let row = attention_variants(Dtype::F16, SHAPE[3]).find(|row| row.head_dim > SHAPE[3]).ok_or("there is a row")?;
+    let row = attention_variants(Arch::Sm80, Dtype::F16, SHAPE[3])
+        .find(|row| row.head_dim > SHAPE[3])
+        .ok_or("there is a row")?;
     let start = Barrier::new(THREADS);
     let results: Vec<Result<(String, Vec<u16>), Failed>> = std::thread::scope(|scope| {
         let load = || {

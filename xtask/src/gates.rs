@@ -3,7 +3,7 @@
 use cuda_builder::Arch;
 use cuda_builder::ptxas::EntryReport;
 use layout::ata::ATA;
-use layout::attention::{ATTENTION, MAX_REGISTERS};
+use layout::attention::ATTENTION;
 use layout::cg::CG;
 use layout::gemm::GEMM;
 use layout::ladder::LADDER;
@@ -22,7 +22,7 @@ pub(crate) struct Budget {
 /// The budget of an entry; `None` for one without a row, such as a probe.
 pub(crate) fn budget(entry: &str) -> Option<Budget> {
     let attention = ATTENTION.iter().find(|row| row.name == entry).map(|row| Budget {
-        registers: MAX_REGISTERS,
+        registers: row.max_registers(),
         threads: row.threads(),
         dynamic_shared_bytes: row.smem().total_bytes(),
     });

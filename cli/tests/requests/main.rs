@@ -282,7 +282,8 @@ fn a_benchmark_needs_a_card_and_writes_its_rows() {
     }
     assert_succeeded(&output);
     let text = fs::read_to_string(&json).unwrap();
-    for row in layout::attention::ATTENTION.iter().filter(|row| row.serves(layout::Dtype::F16, 64)) {
+    for row in layout::attention::ATTENTION.iter().filter(|row| row.serves(layout::Arch::Sm80, layout::Dtype::F16, 64))
+    {
         assert!(text.contains(row.name), "{row}");
     }
     assert!(text.contains(case) && text.contains("p90_us") && text.contains("tflops"));
@@ -332,7 +333,8 @@ fn the_demo_runs_every_kernel_in_the_emulator() {
     assert_succeeded(&output);
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(stdout.starts_with("emulated sm_89, sm_89 PTX"), "{stdout}");
-    for row in layout::attention::ATTENTION.iter().filter(|row| row.serves(layout::Dtype::F16, 64)) {
+    for row in layout::attention::ATTENTION.iter().filter(|row| row.serves(layout::Arch::Sm80, layout::Dtype::F16, 64))
+    {
         assert!(stdout.contains(row.name), "{row} is not in: {stdout}");
     }
 }

@@ -4,15 +4,24 @@
 //! | --- | --- |
 //! | `scalar` | the kernel that serves everything: one warp a query row |
 //! | `mainloop_sm80` | FlashAttention tiling on `wmma`, tiles by `cp.async` |
+//! | `mainloop_sm90` | FlashAttention tiling on `wgmma`: the roles of a block, and what its consumers do |
+//! | `producer` | the thread of that block which copies tiles by TMA |
+//! | `key_split` | results of warpgroups that took different keys of the same rows |
+//! | `schedule` | which tiles of query rows a persistent block computes |
+//! | `row` | one row of the table as constants of that main loop |
+//! | `ring` | buffers that are filled and emptied in turns |
+//! | `query` | Q as operand of `wgmma`, in shared memory or in registers |
+//! | `warpgroup_product` | products of a warpgroup with any number of steps |
 //! | `tile` | shared-memory tiles: copies from global memory, fragment addresses |
 //! | `softmax` | running maximum and sum of the rows of a warp |
 //! | `mask` | which keys a row and a block see |
 //! | `value_product` | P V on tensor cores or by multiply-adds |
-//! | `epilogue` | O and LSE to global memory |
+//! | `epilogue`, `epilogue_sm90` | O and LSE to global memory |
 //! | `work` | which rows of which head a block computes |
 #![cfg(target_arch = "nvptx64")]
 #![no_std]
 #![feature(abi_gpu_kernel)]
+#![cfg_attr(target_feature = "sm_90a", feature(asm_experimental_arch))]
 #![allow(
     clippy::needless_range_loop,
     reason = "an index into a register array selects fragments, rows or columns too, and LLVM unrolls loops over numbers best"
@@ -20,12 +29,30 @@
 #![allow(improper_gpu_kernel_arg, reason = "the argument struct is repr(C) and plain data")]
 
 mod epilogue;
+#[cfg(target_feature = "sm_90a")]
+mod epilogue_sm90;
+#[cfg(target_feature = "sm_90a")]
+mod key_split;
 mod mainloop_sm80;
+#[cfg(target_feature = "sm_90a")]
+mod mainloop_sm90;
 mod mask;
+#[cfg(target_feature = "sm_90a")]
+mod producer;
+#[cfg(target_feature = "sm_90a")]
+mod query;
+#[cfg(target_feature = "sm_90a")]
+mod ring;
+#[cfg(target_feature = "sm_90a")]
+mod row;
 mod scalar;
+#[cfg(target_feature = "sm_90a")]
+mod schedule;
 mod softmax;
 mod tile;
 mod value_product;
+#[cfg(target_feature = "sm_90a")]
+mod warpgroup_product;
 mod work;
 
 use cuda_std::convert::{Bf16, F16};
@@ -41,7 +68,7 @@ use layout::attention::{ATTENTION, AttentionArgs, row_index};
 ///
 /// A name that no row has does not compile, nor does an element type other than the row's.
 macro_rules! entry {
-    (@ $name:ident, $body:expr) => {
+    (@ $name:ident ($($parameter:ident: $type:ident),*) $body:expr) => {
         /// Attention kernel of the row of this name.
         ///
         /// # Safety
@@ -51,21 +78,33 @@ macro_rules! entry {
             max_threads = ATTENTION[row_index(stringify!($name))].threads(),
             min_blocks = ATTENTION[row_index(stringify!($name))].min_blocks()
         )]
-        pub unsafe fn $name(args: AttentionArgs) {
+        pub unsafe fn $name($($parameter: $type),*) {
             // SAFETY: the caller's contract is the body's.
-            unsafe { $body(&args) }
+            unsafe { $body }
         }
     };
     ($name:ident: scalar $element:ty) => {
-        entry!(@ $name, scalar::forward::<$element, { row_index(stringify!($name)) }>);
+        entry!(@ $name (args: AttentionArgs) scalar::forward::<$element, { row_index(stringify!($name)) }>(&args));
     };
     ($name:ident: wmma $element:ty) => {
-        entry!(@ $name, mainloop_sm80::forward::<
+        entry!(@ $name (args: AttentionArgs) mainloop_sm80::forward::<
             $element,
             { row_index(stringify!($name)) },
             { mainloop_sm80::key_tiles(row_index(stringify!($name))) },
             { mainloop_sm80::dim_tiles(row_index(stringify!($name))) },
-        >);
+        >(&args));
+    };
+    ($name:ident: wgmma $element:ident $query:ident) => {
+        entry!(@ $name (args: AttentionArgs, order: TileOrder, q: TensorMap, k: TensorMap, v: TensorMap)
+            mainloop_sm90::forward::<
+                $element,
+                $query<$element, { row_index(stringify!($name)) }, { row::dim_steps(row_index(stringify!($name))) }>,
+                { row_index(stringify!($name)) },
+                { row::stages(row_index(stringify!($name))) },
+                { row::score_registers(row_index(stringify!($name))) },
+                { row::output_registers(row_index(stringify!($name))) },
+                { row::key_steps(row_index(stringify!($name))) },
+            >(&args, &order, Maps { q, k, v }));
     };
 }
 
@@ -92,3 +131,55 @@ entry!(attention_bf16_d64_wmma_128x64_s2: wmma Bf16);
 entry!(attention_bf16_d128_wmma_64x32_s2: wmma Bf16);
 entry!(attention_bf16_d128_wmma_32x32_s2: wmma Bf16);
 entry!(attention_bf16_scalar: scalar Bf16);
+
+/// The kernels that need sm_90a.
+#[cfg(target_feature = "sm_90a")]
+pub mod sm90 {
+    use cuda_std::ptx::tma::TensorMap;
+    use layout::attention::TileOrder;
+
+    use super::*;
+    use crate::producer::Maps;
+    use crate::query::{QueryRegisters, QueryTile};
+
+    entry!(attention_f16_d64_wgmma_full_192x128_s4: wgmma F16 QueryTile);
+    entry!(attention_f16_d64_wgmma_full_256x64_s4: wgmma F16 QueryTile);
+    entry!(attention_f16_d64_wgmma_full_64x64k4_s8: wgmma F16 QueryTile);
+    entry!(attention_f16_d64_wgmma_full_64x128k2_s4: wgmma F16 QueryTile);
+    entry!(attention_f16_d64_wgmma_full_64x128_s4: wgmma F16 QueryTile);
+    entry!(attention_f16_d64_wgmma_band_256x64_s4: wgmma F16 QueryTile);
+    entry!(attention_f16_d64_wgmma_band_192x128_s4: wgmma F16 QueryTile);
+    entry!(attention_f16_d64_wgmma_band_64x64k4_s8: wgmma F16 QueryTile);
+    entry!(attention_f16_d64_wgmma_band_64x128k2_s4: wgmma F16 QueryTile);
+    entry!(attention_f16_d64_wgmma_band_64x128_s4: wgmma F16 QueryTile);
+    entry!(attention_f16_d96_wgmma_full_128x128_s3_q: wgmma F16 QueryRegisters);
+    entry!(attention_f16_d96_wgmma_band_128x128_s3_q: wgmma F16 QueryRegisters);
+    entry!(attention_f16_d128_wgmma_full_128x128_s3_q: wgmma F16 QueryRegisters);
+    entry!(attention_f16_d128_wgmma_full_64x128_s2: wgmma F16 QueryTile);
+    entry!(attention_f16_d128_wgmma_band_128x128_s3_q: wgmma F16 QueryRegisters);
+    entry!(attention_f16_d128_wgmma_band_64x128_s2: wgmma F16 QueryTile);
+    entry!(attention_f16_d192_wgmma_full_128x96_s2: wgmma F16 QueryTile);
+    entry!(attention_f16_d192_wgmma_band_128x96_s2: wgmma F16 QueryTile);
+    entry!(attention_f16_d256_wgmma_full_128x80_s2: wgmma F16 QueryTile);
+    entry!(attention_f16_d256_wgmma_band_128x80_s2: wgmma F16 QueryTile);
+    entry!(attention_bf16_d64_wgmma_full_192x128_s4: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d64_wgmma_full_256x64_s4: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d64_wgmma_full_64x64k4_s8: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d64_wgmma_full_64x128k2_s4: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d64_wgmma_full_64x128_s4: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d64_wgmma_band_256x64_s4: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d64_wgmma_band_192x128_s4: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d64_wgmma_band_64x64k4_s8: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d64_wgmma_band_64x128k2_s4: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d64_wgmma_band_64x128_s4: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d96_wgmma_full_128x128_s3_q: wgmma Bf16 QueryRegisters);
+    entry!(attention_bf16_d96_wgmma_band_128x128_s3_q: wgmma Bf16 QueryRegisters);
+    entry!(attention_bf16_d128_wgmma_full_128x128_s3_q: wgmma Bf16 QueryRegisters);
+    entry!(attention_bf16_d128_wgmma_full_64x128_s2: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d128_wgmma_band_128x128_s3_q: wgmma Bf16 QueryRegisters);
+    entry!(attention_bf16_d128_wgmma_band_64x128_s2: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d192_wgmma_full_128x96_s2: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d192_wgmma_band_128x96_s2: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d256_wgmma_full_128x80_s2: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d256_wgmma_band_128x80_s2: wgmma Bf16 QueryTile);
+}

@@ -39,7 +39,7 @@ use crate::work::{Work, lane, warp};
 const fn wmma_tile(row: usize) -> WmmaTile {
     match ATTENTION[row].kernel {
         AttentionKernel::Wmma(tile) => tile,
-        AttentionKernel::Scalar => panic!("the row is not a WMMA variant"),
+        _ => panic!("the row is not a WMMA variant"),
     }
 }
 
@@ -113,8 +113,7 @@ where
     let keys = KeyRange::new(args);
     let last_row = |first_row: i32| (first_row + tile.m as i32).min(args.q_len as i32) - 1;
     let first_row = work.first_row as i32;
-    let first_step = keys.start(first_row) as u32 / step_keys;
-    let end_step = (keys.end(last_row(first_row)).max(0) as u32).div_ceil(step_keys);
+    let (first_step, end_step) = keys.steps(first_row, last_row(first_row), step_keys);
 
     let p_region = || base.offset(const { ATTENTION[ROW].smem().get("p") }.stage_offset(warp()));
     let mut out = PV::zero();
@@ -158,9 +157,14 @@ where
             let (key, first_row) = ((step * step_keys) as i32, opaque(work.first_row) as i32);
             if !keys.covers(first_row, last_row(first_row), key, tile.n as i32) {
                 let lane = lane();
-                keys.apply(&mut scores, first_row + (warp_row() + lane / 4) as i32, (lane % 4) as i32, key);
+                keys.apply(
+                    scores.as_flattened_mut(),
+                    first_row + (warp_row() + lane / 4) as i32,
+                    (lane % 4) as i32,
+                    key,
+                );
             }
-            let factors = state.step(&mut scores, args.scale_log2);
+            let factors = state.step::<1>(scores.as_flattened_mut(), args.scale_log2);
 
             if tile.stages == 1 {
                 // V of this step is there, and every warp has finished with K.

@@ -34,29 +34,65 @@ impl KeyRange {
         self.start(last_row) <= key && key + keys <= self.end(first_row)
     }
 
+    /// The steps of `step_keys` keys that some row of `first_row ..= last_row` sees: from the first number up to the second,
+    /// which is not above the first where there is none.
+    #[inline(always)]
+    pub(crate) fn steps(self, first_row: i32, last_row: i32, step_keys: u32) -> (u32, u32) {
+        (self.start(first_row) as u32 / step_keys, (self.end(last_row).max(0) as u32).div_ceil(step_keys))
+    }
+
     /// Sets the scores of unseen keys to minus infinity.
     ///
-    /// `scores` are this lane's accumulators of 16 rows by `16 * KEY_TILES` keys from `key` on; `row` is the lane's first row
-    /// (the other one is 8 below) and `pair` its position in its quad.
+    /// `scores` are this lane's accumulators of 16 rows by keys from `key` on, of which registers 0, 1, 4, 5, .. belong to the
+    /// lane's first row, `row`, and 2, 3, 6, 7, .. to the one 8 below; `pair` is its position in its quad.
     #[inline(always)]
-    pub(crate) fn apply<const KEY_TILES: usize>(
-        self,
-        scores: &mut [[f32; 8]; KEY_TILES],
-        row: i32,
-        pair: i32,
-        key: i32,
-    ) {
+    pub(crate) fn apply(self, scores: &mut [f32], row: i32, pair: i32, key: i32) {
         for half in 0..2 {
             let row = row + 8 * half as i32;
             // Bounds relative to this lane's first column.
             let start = self.start(row) - key - 2 * pair;
             let end = self.end(row) - key - 2 * pair;
-            for tile in 0..KEY_TILES {
-                for register in 0..4 {
-                    let column = (16 * tile + 8 * (register / 2) + register % 2) as i32;
+            for four in 0..scores.len() / 4 {
+                for offset in 0..2 {
+                    let column = (8 * four + offset) as i32;
                     if column < start || column >= end {
-                        scores[tile][4 * (register / 2) + 2 * half + register % 2] = f32::NEG_INFINITY;
+                        scores[4 * four + 2 * half + offset] = f32::NEG_INFINITY;
                     }
+                }
+            }
+        }
+    }
+
+    /// The steps of `step_keys` keys that every row of `first_row ..= last_row` sees whole, as [`Self::steps`].
+    #[cfg(target_feature = "sm_90a")]
+    #[inline(always)]
+    pub(crate) fn full_steps(self, first_row: i32, last_row: i32, step_keys: u32) -> (u32, u32) {
+        ((self.start(last_row) as u32).div_ceil(step_keys), self.end(first_row).max(0) as u32 / step_keys)
+    }
+
+    /// [`Self::apply`] for keys after the last visible one alone.
+    #[cfg(target_feature = "sm_90a")]
+    #[inline(always)]
+    pub(crate) fn hide_after(self, scores: &mut [f32], row: i32, pair: i32, key: i32) {
+        for half in 0..2 {
+            let end = self.end(row + 8 * half as i32) - key - 2 * pair;
+            for index in 0..scores.len() {
+                if index / 2 % 2 == half && (8 * (index / 4) + index % 2) as i32 >= end {
+                    scores[index] = f32::NEG_INFINITY;
+                }
+            }
+        }
+    }
+
+    /// [`Self::apply`] for keys before the first visible one alone.
+    #[cfg(target_feature = "sm_90a")]
+    #[inline(always)]
+    pub(crate) fn hide_before(self, scores: &mut [f32], row: i32, pair: i32, key: i32) {
+        for half in 0..2 {
+            let start = self.start(row + 8 * half as i32) - key - 2 * pair;
+            for index in 0..scores.len() {
+                if index / 2 % 2 == half && ((8 * (index / 4) + index % 2) as i32) < start {
+                    scores[index] = f32::NEG_INFINITY;
                 }
             }
         }

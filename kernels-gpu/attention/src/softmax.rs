@@ -17,11 +17,14 @@ const SLACK_LOG2: f32 = 8.0;
 
 /// Running maximum and sum of this lane's two rows.
 pub(crate) struct RowState {
-    max: [f32; 2],
-    sum: [f32; 2],
+    /// Largest raw score.
+    pub(crate) max: [f32; 2],
+    /// Sum of the probabilities, this lane's part.
+    pub(crate) sum: [f32; 2],
 }
 
 /// What the epilogue needs of a finished row.
+#[derive(Clone, Copy)]
 pub(crate) struct RowResult {
     /// `1 / l`, or 0 where the row saw no score above minus infinity.
     pub(crate) normaliser: f32,
@@ -36,22 +39,23 @@ impl RowState {
     /// throughout the warp.
     ///
     /// The maximum that probabilities are relative to is lazy: it stays until a row of the warp exceeds it by a factor of
-    /// 2^[`SLACK_LOG2`], which few steps do. Most steps thus need no shuffles, and no pass over O.
+    /// 2^[`SLACK_LOG2`], which few steps do. Most steps thus need no shuffles, and no pass over O. `CHAINS` maxima and sums of
+    /// a row are found side by side, where few warps hide each other's latency.
     ///
     /// # Safety
     /// All lanes of the warp call it together.
     #[inline(always)]
-    pub(crate) unsafe fn step<const KEY_TILES: usize>(
-        &mut self,
-        scores: &mut [[f32; 8]; KEY_TILES],
-        scale_log2: f32,
-    ) -> Option<[f32; 2]> {
-        let mut seen = self.max;
-        for tile in 0..KEY_TILES {
-            for register in 0..8 {
-                let half = register / 2 % 2;
-                seen[half] = max(seen[half], scores[tile][register]);
-            }
+    pub(crate) unsafe fn step<const CHAINS: usize>(&mut self, scores: &mut [f32], scale_log2: f32) -> Option<[f32; 2]> {
+        let row = |index: usize| index / 2 % 2;
+        let mut maxima = [[f32::NEG_INFINITY; 2]; CHAINS];
+        maxima[0] = self.max;
+        for index in 0..scores.len() {
+            let seen = &mut maxima[index % CHAINS][row(index)];
+            *seen = max(*seen, scores[index]);
+        }
+        let mut seen = maxima[0];
+        for chain in 1..CHAINS {
+            seen = [0, 1].map(|half| max(seen[half], maxima[chain][half]));
         }
         let exceeds = |half: usize| (seen[half] - self.max[half]) * scale_log2 > SLACK_LOG2;
         // SAFETY: all lanes of the warp are here.
@@ -68,15 +72,39 @@ impl RowState {
             }
         }
         let shifts = self.max.map(|row_max| shift(row_max, scale_log2));
-        for tile in 0..KEY_TILES {
-            for register in 0..8 {
-                let half = register / 2 % 2;
-                let score = &mut scores[tile][register];
-                *score = ex2(fma(*score, scale_log2, shifts[half]));
-                self.sum[half] += *score;
-            }
+        let mut sums = [[0.0; 2]; CHAINS];
+        for index in 0..scores.len() {
+            let score = &mut scores[index];
+            *score = ex2(fma(*score, scale_log2, shifts[row(index)]));
+            let sum = if index % CHAINS == 0 { &mut self.sum } else { &mut sums[index % CHAINS] };
+            sum[row(index)] += *score;
+        }
+        for chain in 1..CHAINS {
+            self.sum = [0, 1].map(|half| self.sum[half] + sums[chain][half]);
         }
         rescale.then_some(factors)
+    }
+
+    /// 0, found from the sums: their sign. Whatever uses it is executed after the last step.
+    #[cfg(target_feature = "sm_90a")]
+    #[inline(always)]
+    pub(crate) fn zero(&self) -> u32 {
+        (self.sum[0].to_bits() | self.sum[1].to_bits()) >> 31
+    }
+
+    /// Adds the keys of another state of the same rows, and returns what O of this one and of the other are scaled by.
+    #[cfg(target_feature = "sm_90a")]
+    #[inline(always)]
+    pub(crate) fn merge(&mut self, other: &RowState, scale_log2: f32) -> ([f32; 2], [f32; 2]) {
+        let (mut own, mut others) = ([0.0; 2], [0.0; 2]);
+        for half in 0..2 {
+            let largest = max(self.max[half], other.max[half]);
+            let factor = |row_max: f32| ex2(fma(row_max, scale_log2, shift(largest, scale_log2)));
+            (own[half], others[half]) = (factor(self.max[half]), factor(other.max[half]));
+            self.sum[half] = self.sum[half] * own[half] + other.sum[half] * others[half];
+            self.max[half] = largest;
+        }
+        (own, others)
     }
 
     /// The result of this lane's two rows.

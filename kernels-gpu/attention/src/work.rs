@@ -32,6 +32,16 @@ impl Work {
         // Opaque: what a second call needs is found anew and takes no registers in between.
         let row_blocks = opaque(args.q_len).div_ceil(rows);
         let (batch_head, from_end) = div_rem(opaque(thread::block_idx_x()), row_blocks);
+        // SAFETY: the head is one of the problem's.
+        unsafe { Self::of_rows(args, batch_head, (row_blocks - 1 - from_end) * rows) }
+    }
+
+    /// The work on the rows from `first_row` on of head `batch_head` of all batch entries.
+    ///
+    /// # Safety
+    /// There is such a head.
+    #[inline(always)]
+    pub(crate) unsafe fn of_rows(args: &AttentionArgs, batch_head: u32, first_row: u32) -> Self {
         let (batch, head) = div_rem(batch_head, args.q_heads);
         let (kv_head, _) = div_rem(head, args.heads_per_kv);
         let start = |strides: &AttentionStrides, head: u32| {
@@ -45,7 +55,7 @@ impl Work {
             v: args.v.wrapping_add_signed(start(&args.v_strides, kv_head)) as *const u16,
             o: args.o.wrapping_add_signed(start(&args.o_strides, head)) as *mut u16,
             lse: (args.lse + lse_offset) as *mut f32,
-            first_row: (row_blocks - 1 - from_end) * rows,
+            first_row,
         }
     }
 }
@@ -67,7 +77,7 @@ pub(crate) fn warp() -> u32 {
 
 /// Quotient and remainder for a divisor that is not 0; without the panic call that a plain `/` links.
 #[inline(always)]
-fn div_rem(dividend: u32, divisor: u32) -> (u32, u32) {
+pub(crate) fn div_rem(dividend: u32, divisor: u32) -> (u32, u32) {
     // SAFETY: the divisors are row blocks, query heads and heads per key-value head of a launched grid: not 0.
     let quotient = unsafe { dividend.checked_div(divisor).unwrap_unchecked() };
     (quotient, dividend - quotient * divisor)

@@ -87,16 +87,37 @@ enum Source {
     Registers,
 }
 
+/// Whether a group adds to its accumulators.
+#[derive(Clone, Copy, PartialEq)]
+enum Sum {
+    /// It does, or at run time does not: the registers are read and written.
+    Added,
+    /// Its first instruction does not: the registers are written alone. As operands that are read they would have to be moved
+    /// there, and from there, while the group is in flight.
+    New,
+}
+
+/// One of the forms of a group.
+#[derive(Clone, Copy)]
+struct Form {
+    source: Source,
+    sum: Sum,
+}
+
 impl Accumulator {
     /// Appends the implementation for `n` columns.
     fn implement(&self, n: usize, steps: &[u32], text: &mut String) {
         let Accumulator { dtype, register, .. } = self;
         let registers = n / 2 / self.elements;
-        let shared = self.arms(n, steps, Source::Shared);
-        let from_registers = self.arms(n, steps, Source::Registers);
+        let arms = |source, sum| self.arms(n, steps, Form { source, sum });
+        let shared = arms(Source::Shared, Sum::Added);
+        let from_registers = arms(Source::Registers, Sum::Added);
+        let new_shared = arms(Source::Shared, Sum::New);
+        let new_from_registers = arms(Source::Registers, Sum::New);
         let named = list(0..registers);
         let operands: String = (0..registers).map(|i| format!("inout(reg32) self[{i}],")).collect();
-        let d = format!("let d = &mut *d.as_mut_ptr().cast::<[MaybeUninit<{register}>; {registers}]>();");
+        let d = format!("let mut d = [const {{ MaybeUninit::<{register}>::uninit() }}; {registers}];");
+        let done = "core::mem::transmute::<_, Self>(d)";
         let unused = "_ => {}";
         // Writing to a string does not fail.
         let _ = write!(
@@ -108,16 +129,24 @@ impl Accumulator {
                 const COLUMNS: u32 = {n};
                 const DTYPE: Dtype = Dtype::{dtype};
                 #[inline(always)]
-                unsafe fn group<P: Product, const STEPS: usize>(
-                    d: &mut MaybeUninit<Self>, a: u64, b: u64, scale_d: u32,
-                ) {{
-                    unsafe {{ {d} match const {{ case::<P>(STEPS) }} {{ {shared} {unused} }} }}
+                unsafe fn group<P: Product, const STEPS: usize>(d: &mut Self, a: u64, b: u64, scale_d: u32) {{
+                    unsafe {{ match const {{ case::<P>(STEPS) }} {{ {shared} {unused} }} }}
                 }}
                 #[inline(always)]
                 unsafe fn group_registers<P: Product, const STEPS: usize>(
-                    d: &mut MaybeUninit<Self>, a: &[[u32; 4]; STEPS], b: u64, scale_d: u32,
+                    d: &mut Self, a: &[[u32; 4]; STEPS], b: u64, scale_d: u32,
                 ) {{
-                    unsafe {{ {d} match const {{ case::<P>(STEPS) }} {{ {from_registers} {unused} }} }}
+                    unsafe {{ match const {{ case::<P>(STEPS) }} {{ {from_registers} {unused} }} }}
+                }}
+                #[inline(always)]
+                unsafe fn product<P: Product, const STEPS: usize>(a: u64, b: u64) -> Self {{
+                    unsafe {{ {d} match const {{ case::<P>(STEPS) }} {{ {new_shared} {unused} }} {done} }}
+                }}
+                #[inline(always)]
+                unsafe fn product_registers<P: Product, const STEPS: usize>(
+                    a: &[[u32; 4]; STEPS], b: u64,
+                ) -> Self {{
+                    unsafe {{ {d} match const {{ case::<P>(STEPS) }} {{ {new_from_registers} {unused} }} {done} }}
                 }}
                 #[inline(always)]
                 unsafe fn wait_group<const PENDING: u32>(&mut self) {{
@@ -136,11 +165,11 @@ impl Accumulator {
 
     /// The arms that choose the group by types and number of k-steps, the number of the types in bits 8 and up of their
     /// pattern.
-    fn arms(&self, n: usize, steps: &[u32], source: Source) -> String {
+    fn arms(&self, n: usize, steps: &[u32], form: Form) -> String {
         let mut arms = String::new();
         for types in &self.types {
             for &steps in steps {
-                let group = self.group(n, types, steps, source);
+                let group = self.group(n, types, steps, form);
                 let _ = write!(arms, "{} => {group},", types.number << 8 | steps);
             }
         }
@@ -148,12 +177,16 @@ impl Accumulator {
     }
 
     /// One `asm!`: a fence, `steps` instructions, a commit.
-    fn group(&self, n: usize, types: &Types, steps: u32, source: Source) -> String {
+    fn group(&self, n: usize, types: &Types, steps: u32, Form { source, sum }: Form) -> String {
         let registers = n / 2 / self.elements;
         let a_registers = if source == Source::Registers { 4 * steps as usize } else { 0 };
         let d = list(0..registers);
-        let mut template = String::from("{{ .reg .pred p, q; .reg .b64 at, bt; setp.ne.u32 p, {scale_d}, 0;");
-        let mut operands: String = (0..registers).map(|i| format!("inout(reg32) d[{i}],")).collect();
+        let (first, direction) = match sum {
+            Sum::Added => ("setp.ne.u32 p, {scale_d}, 0;", "inout"),
+            Sum::New => ("setp.ne.u32 p, 0, 0;", "out"),
+        };
+        let mut template = format!("{{{{ .reg .pred p, q; .reg .b64 at, bt; {first}");
+        let mut operands: String = (0..registers).map(|i| format!("{direction}(reg32) d[{i}],")).collect();
         operands.extend((0..a_registers).map(|i| format!("in(reg32) a[{i}],")));
         if steps > 1 {
             // A later step's descriptor differs in its lower half alone, which holds the address.
@@ -194,7 +227,10 @@ impl Accumulator {
             );
         }
         template += " wgmma.commit_group.sync.aligned; }}";
-        operands += "b = in(reg64) b, scale_d = in(reg32) scale_d,";
+        operands += "b = in(reg64) b,";
+        if sum == Sum::Added {
+            operands += "scale_d = in(reg32) scale_d,";
+        }
         operands += "sign_a = const sign(P::NEGATE_A), sign_b = const sign(P::NEGATE_B),";
         if types.transposable {
             operands += "order_b = const order(P::B),";
@@ -222,15 +258,15 @@ mod tests {
     use super::*;
     use quote::quote;
 
-    fn group(steps: u32, source: Source) -> String {
+    fn group(steps: u32, source: Source, sum: Sum) -> String {
         let accumulator = Accumulator { dtype: "F16", name: "f16", register: "u32", elements: 2, types: vec![F16] };
-        accumulator.group(8, &F16, steps, source)
+        accumulator.group(8, &F16, steps, Form { source, sum })
     }
 
     #[test]
     fn a_group_is_a_fence_its_steps_and_a_commit() {
         assert_eq!(
-            group(1, Source::Shared),
+            group(1, Source::Shared, Sum::Added),
             "{  asm!(\"{{ .reg .pred p, q; .reg .b64 at, bt; setp.ne.u32 p, {scale_d}, 0; wgmma.fence.sync.aligned; \
              wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 {{{0}, {1}}}, {a}, {b}, p, {sign_a}, {sign_b}, {order_a}, \
              {order_b}; wgmma.commit_group.sync.aligned; }}\", inout(reg32) d[0],inout(reg32) d[1],b = in(reg64) \
@@ -241,11 +277,18 @@ mod tests {
 
     #[test]
     fn later_steps_add_and_move_along_k() {
-        let two = group(2, Source::Registers);
+        let two = group(2, Source::Registers, Sum::Added);
         assert!(two.contains("{{{0}, {1}}}, {{{2}, {3}, {4}, {5}}}, {b}, p, {sign_a}, {sign_b}, {order_b};"), "{two}");
         assert!(two.contains("add.u32 low, b_low, {b1}; mov.b64 bt, {{low, b_high}};"), "{two}");
         assert!(two.contains("{{{0}, {1}}}, {{{6}, {7}, {8}, {9}}}, bt, q, {sign_a}, {sign_b}, {order_b};"), "{two}");
         assert!(two.contains("in(reg32) a[7]") && !two.contains("a[8]"), "{two}");
+    }
+
+    #[test]
+    fn a_new_sum_reads_no_accumulator() {
+        let new = group(2, Source::Shared, Sum::New);
+        assert!(new.contains("setp.ne.u32 p, 0, 0;") && new.contains("setp.eq.u32 q, 0, 0;"), "{new}");
+        assert!(new.contains("out(reg32) d[1]") && !new.contains("inout") && !new.contains("scale_d ="), "{new}");
     }
 
     #[test]

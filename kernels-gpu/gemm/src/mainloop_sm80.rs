@@ -86,7 +86,7 @@ impl WarpTile {
         }
     }
 
-    /// Loads the fragments of a step: first those that the first products need.
+    /// Loads the fragments of a step.
     ///
     /// # Safety
     /// As [`Fragments::load`].
@@ -94,10 +94,10 @@ impl WarpTile {
     unsafe fn load<const A: usize, const B: usize>(self, [a, b]: [SharedAddr; 2], step: u32) -> Step<A, B> {
         // SAFETY: the caller's contract.
         unsafe {
-            let first = self.a.load(a, 0, step);
-            let b = core::array::from_fn(|index| self.b.load(b, index as u32, step));
-            let a = core::array::from_fn(|index| if index == 0 { first } else { self.a.load(a, index as u32, step) });
-            Step { a, b }
+            Step {
+                a: core::array::from_fn(|index| self.a.load(a, index as u32, step)),
+                b: core::array::from_fn(|index| self.b.load(b, index as u32, step)),
+            }
         }
     }
 }

@@ -90,14 +90,18 @@ pub trait Accumulator: sealed::Sealed + Copy {
     const DTYPE: Dtype;
 
     #[doc(hidden)]
-    unsafe fn group<P: Product, const STEPS: usize>(d: &mut MaybeUninit<Self>, a: u64, b: u64, scale_d: u32);
+    unsafe fn group<P: Product, const STEPS: usize>(d: &mut Self, a: u64, b: u64, scale_d: u32);
     #[doc(hidden)]
     unsafe fn group_registers<P: Product, const STEPS: usize>(
-        d: &mut MaybeUninit<Self>,
+        d: &mut Self,
         a: &[[u32; 4]; STEPS],
         b: u64,
         scale_d: u32,
     );
+    #[doc(hidden)]
+    unsafe fn product<P: Product, const STEPS: usize>(a: u64, b: u64) -> Self;
+    #[doc(hidden)]
+    unsafe fn product_registers<P: Product, const STEPS: usize>(a: &[[u32; 4]; STEPS], b: u64) -> Self;
     #[doc(hidden)]
     unsafe fn wait_group<const PENDING: u32>(&mut self);
     #[doc(hidden)]
@@ -162,11 +166,8 @@ pub unsafe fn mma_async<P: Product, D: Accumulator, const STEPS: usize>(
     scale_d: bool,
 ) {
     const { check::<P, D>(STEPS, false) };
-    // SAFETY: as required of the caller; the array stays initialised.
-    unsafe {
-        let d = &mut *core::ptr::from_mut(d).cast::<MaybeUninit<D>>();
-        D::group::<P, STEPS>(d, a.as_raw(), b.as_raw(), scale_d as u32);
-    }
+    // SAFETY: as required of the caller.
+    unsafe { D::group::<P, STEPS>(d, a.as_raw(), b.as_raw(), scale_d as u32) }
 }
 
 /// Starts D = A B + D, or D = A B if not `scale_d`, with A in registers: four of them a k-step.
@@ -185,11 +186,8 @@ pub unsafe fn mma_async_registers<P: Product, D: Accumulator, const STEPS: usize
     scale_d: bool,
 ) {
     const { check::<P, D>(STEPS, true) };
-    // SAFETY: as required of the caller; the array stays initialised.
-    unsafe {
-        let d = &mut *core::ptr::from_mut(d).cast::<MaybeUninit<D>>();
-        D::group_registers::<P, STEPS>(d, a, b.as_raw(), scale_d as u32);
-    }
+    // SAFETY: as required of the caller.
+    unsafe { D::group_registers::<P, STEPS>(d, a, b.as_raw(), scale_d as u32) }
 }
 
 /// Starts D = A B in new registers: [`mma_async`] without `scale_d`, and with nothing to be set to zero first.
@@ -204,12 +202,8 @@ pub unsafe fn mma_async_registers<P: Product, D: Accumulator, const STEPS: usize
 #[must_use = "the product is in the registers that this returns"]
 pub unsafe fn product<P: Product, D: Accumulator, const STEPS: usize>(a: Descriptor, b: Descriptor) -> D {
     const { check::<P, D>(STEPS, false) };
-    let mut d = MaybeUninit::uninit();
-    // SAFETY: as required of the caller. The first instruction writes every register and reads none.
-    unsafe {
-        D::group::<P, STEPS>(&mut d, a.as_raw(), b.as_raw(), 0);
-        d.assume_init()
-    }
+    // SAFETY: as required of the caller.
+    unsafe { D::product::<P, STEPS>(a.as_raw(), b.as_raw()) }
 }
 
 /// Starts D = A B in new registers, with A in registers: [`mma_async_registers`] without `scale_d`.
@@ -227,12 +221,8 @@ pub unsafe fn product_registers<P: Product, D: Accumulator, const STEPS: usize>(
     b: Descriptor,
 ) -> D {
     const { check::<P, D>(STEPS, true) };
-    let mut d = MaybeUninit::uninit();
-    // SAFETY: as required of the caller. The first instruction writes every register and reads none.
-    unsafe {
-        D::group_registers::<P, STEPS>(&mut d, a, b.as_raw(), 0);
-        d.assume_init()
-    }
+    // SAFETY: as required of the caller.
+    unsafe { D::product_registers::<P, STEPS>(a, b.as_raw()) }
 }
 
 /// Waits until at most `PENDING` of the warpgroup's newest groups are in flight; `d` is then complete if its group is

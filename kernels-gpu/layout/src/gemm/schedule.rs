@@ -1,8 +1,8 @@
 //! Which tile of which batch entry a block computes, and which part of k it sums.
 
-/// Rows of tiles whose blocks follow each other. The tiles of A and B that blocks running at once read are fewest where these
-/// blocks cover about as many rows as columns: on the 132 multiprocessors of an H100, 16 rows of 128 by 8 columns of 256.
-const GROUP_ROWS: u32 = 16;
+/// Rows of tiles whose blocks follow each other: the tiles of A and B that blocks running at once read are fewest where these
+/// blocks cover about as many rows as columns, and then most of them come from L2.
+const GROUP_ROWS: u32 = 8;
 
 /// The tiles of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

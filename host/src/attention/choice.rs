@@ -1,0 +1,145 @@
+//! Which compiled variant runs a problem.
+
+use layout::attention::{ATTENTION, AttentionKernel, AttentionVariant, Mask};
+use layout::{Arch, Dtype};
+
+use super::{AttentionProblem, OP};
+use crate::error::{Error, Result};
+
+/// The compiled variants of an architecture that serve this element type and head dimension. Whether one takes a mask and lengths
+/// is [`AttentionVariant::takes`].
+pub fn attention_variants(
+    arch: Arch,
+    dtype: Dtype,
+    head_dim: usize,
+) -> impl Iterator<Item = &'static AttentionVariant> {
+    ATTENTION.iter().filter(move |variant| variant.serves(arch, dtype, head_dim))
+}
+
+/// What a row takes a block of one consumer warpgroup, which has nothing to do while it waits (4x32x4096x64 and 4x16x4096x128 on
+/// an H100, BENCHMARKS.md).
+const LONE_PERCENT: usize = 160;
+
+/// What a row takes where warpgroups share it: their sums meet in shared memory.
+const SPLIT_PERCENT: usize = 125;
+
+/// What a variant is chosen for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Request<'a> {
+    pub(super) arch: Arch,
+    pub(super) multiprocessors: u32,
+    pub(super) dtype: Dtype,
+    pub(super) problem: &'a AttentionProblem,
+    pub(super) mask: Mask,
+}
+
+impl Request<'_> {
+    /// The variants that can run it.
+    fn eligible(self) -> impl Iterator<Item = &'static AttentionVariant> {
+        let Request { arch, dtype, problem, mask, .. } = self;
+        attention_variants(arch, dtype, problem.head_dim)
+            .filter(move |variant| variant.takes(mask, problem.q_len, problem.k_len))
+    }
+
+    /// The variant of this name.
+    pub(super) fn named(self, name: &str) -> Result<&'static AttentionVariant> {
+        self.eligible().find(|variant| variant.name == name).ok_or_else(|| Error::UnknownVariant {
+            op: OP,
+            name: name.to_owned(),
+            known: self.eligible().map(|variant| variant.name).collect(),
+        })
+    }
+
+    /// The variant to run where none is named: a WGMMA kernel where one can, else the first in the table's order.
+    pub(super) fn preferred(self) -> Result<&'static AttentionVariant> {
+        let mut variants = self.eligible().filter(|variant| is_wgmma(variant));
+        let Some(first) = variants.next() else { return self.for_any_strides() };
+        let same_width = variants.filter(|variant| variant.head_dim == first.head_dim);
+        Ok(same_width.fold(first, |best, variant| if self.cost(variant) < self.cost(best) { variant } else { best }))
+    }
+
+    /// The variant that takes tensors which TMA cannot copy.
+    pub(super) fn for_any_strides(self) -> Result<&'static AttentionVariant> {
+        self.eligible().find(|variant| !is_wgmma(variant)).ok_or_else(|| {
+            let mut compiled: Vec<Dtype> = Vec::new();
+            for row in ATTENTION {
+                if !compiled.contains(&row.dtype) {
+                    compiled.push(row.dtype);
+                }
+            }
+            Error::NoVariant { op: OP, dtype: self.dtype, compiled }
+        })
+    }
+
+    /// What the time of a launch follows: the query rows that the busiest multiprocessor computes, each over all keys, times
+    /// what a row takes there, in percent of what it takes a block of several row groups.
+    fn cost(self, variant: &AttentionVariant) -> usize {
+        let percent = match variant.kernel {
+            AttentionKernel::Wgmma(tile) if tile.key_groups > 1 => SPLIT_PERCENT,
+            AttentionKernel::Wgmma(tile) if tile.row_groups == 1 => LONE_PERCENT,
+            _ => 100,
+        };
+        let tiles = self.problem.batch * self.problem.q_heads * self.problem.q_len.div_ceil(variant.rows());
+        tiles.div_ceil(self.multiprocessors.max(1) as usize) * variant.rows() * percent
+    }
+}
+
+/// Whether the variant copies tiles by TMA, which cannot express every tensor.
+pub(super) fn is_wgmma(variant: &AttentionVariant) -> bool {
+    matches!(variant.kernel, AttentionKernel::Wgmma(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(arch: Arch, dtype: Dtype, problem: &AttentionProblem) -> Request<'_> {
+        Request { arch, multiprocessors: 132, dtype, problem, mask: Mask::Causal }
+    }
+
+    fn problem(head_dim: usize) -> AttentionProblem {
+        AttentionProblem { batch: 1, q_heads: 2, kv_heads: 2, q_len: 100, k_len: 100, head_dim }
+    }
+
+    #[test]
+    fn the_preferred_variant_has_the_narrowest_head_dimension_that_serves() {
+        let sm80 = [(8, 64), (64, 64), (72, 128), (128, 128), (136, 256), (256, 256)];
+        let sm90 = [(8, 64), (72, 96), (104, 128), (136, 192), (200, 256)];
+        for (arch, expected) in [(Arch::Sm80, &sm80[..]), (Arch::Sm89, &sm80), (Arch::Sm90a, &sm90)] {
+            for &(head_dim, served) in expected {
+                for dtype in [Dtype::F16, Dtype::Bf16] {
+                    let variant = request(arch, dtype, &problem(head_dim)).preferred();
+                    assert_eq!(variant.map(|variant| variant.head_dim), Ok(served), "{arch} {head_dim}");
+                }
+            }
+        }
+        let compiled = vec![Dtype::F16, Dtype::Bf16];
+        let refused = request(Arch::Sm90a, Dtype::F32, &problem(64)).preferred();
+        assert_eq!(refused, Err(Error::NoVariant { op: OP, dtype: Dtype::F32, compiled }));
+    }
+
+    #[test]
+    fn a_variant_is_found_by_name_only_where_it_serves() {
+        for arch in Arch::ALL {
+            for row in ATTENTION.iter().filter(|row| row.head_dim == 64 && row.dtype == Dtype::F16) {
+                let found = |dtype, head_dim| request(arch, dtype, &problem(head_dim)).named(row.name).is_ok();
+                let takes = row.compiled_for(arch) && row.takes(Mask::Causal, 100, 100);
+                assert_eq!(found(Dtype::F16, 64), takes, "{arch} {row}");
+                assert!(!found(Dtype::F16, 72) && !found(Dtype::Bf16, 64), "{row}");
+            }
+        }
+    }
+
+    #[test]
+    fn problems_without_keys_and_unusual_strides_have_a_variant() {
+        for head_dim in [8, 96, 256] {
+            let empty = AttentionProblem { k_len: 0, ..problem(head_dim) };
+            let problem = problem(head_dim);
+            let variants = [
+                request(Arch::Sm90a, Dtype::F16, &empty).preferred(),
+                request(Arch::Sm90a, Dtype::F16, &problem).for_any_strides(),
+            ];
+            assert!(variants.into_iter().all(|variant| variant.is_ok_and(|variant| !is_wgmma(variant))));
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Plans: a variant that is chosen and loaded, and its launches.
+
+use std::fmt;
+
+use layout::Dtype;
+use layout::attention::{AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, Mask, TileOrder};
+
+use super::choice::{Request, is_wgmma};
+use super::problem::check_shape;
+use super::{AttentionOptions, AttentionProblem, Layout, OP, tma};
+use crate::element::Float;
+use crate::error::{Error, Result};
+use crate::gpu::Gpu;
+use crate::launch::{Kernel, KernelParam, LaunchConfig};
+use crate::stream::StreamRef;
+use crate::tensor::{TensorMut, TensorRef};
+
+/// A chosen and loaded variant for repeated calls on problems of one size. Displays as the variant's name.
+#[derive(Clone)]
+#[must_use = "a plan computes nothing until it is run"]
+pub struct AttentionPlan {
+    problem: AttentionProblem,
+    layout: Layout,
+    mask: Mask,
+    scale: f32,
+    chosen: Launcher,
+    /// What runs tensors whose strides the chosen variant does not take; `None` where it takes all, or was named.
+    substitute: Option<&'static AttentionVariant>,
+}
+
+/// A variant, its kernel and its tiles of query rows.
+#[derive(Clone)]
+struct Launcher {
+    variant: &'static AttentionVariant,
+    kernel: Kernel,
+    tiles: u32,
+}
+
+impl Launcher {
+    fn new(gpu: &Gpu, variant: &'static AttentionVariant, problem: &AttentionProblem) -> Result<Self> {
+        let heads = problem.batch.checked_mul(problem.q_heads);
+        let tiles = heads.and_then(|heads| variant.tiles(heads, problem.q_len)).ok_or_else(|| Error::Argument {
+            op: OP,
+            argument: "batch * q_heads * q_len",
+            got: format!("{} * {} * {}", problem.batch, problem.q_heads, problem.q_len),
+            expected: format!("at most 2^31 - 1 blocks of {} rows: split the batch", variant.rows()),
+        })?;
+        Ok(Self { variant, kernel: gpu.kernel("attention", variant.name)?, tiles })
+    }
+}
+
+impl AttentionPlan {
+    /// Chooses a variant for the problem and loads it.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for sizes or a scale that no variant takes, [`Error::NoVariant`] for an element type that none has,
+    /// [`Error::UnknownVariant`] where the named one does not serve the problem, and those of loading a module.
+    pub fn new(gpu: &Gpu, dtype: Dtype, problem: &AttentionProblem, options: &AttentionOptions) -> Result<Self> {
+        problem.check()?;
+        let scale = options.scale.unwrap_or_else(|| 1.0 / (problem.head_dim as f32).sqrt());
+        if !scale.is_finite() {
+            let (got, expected) = (scale.to_string(), "a finite number".to_owned());
+            return Err(Error::Argument { op: OP, argument: "scale", got, expected });
+        }
+        let (arch, multiprocessors, mask) = (gpu.arch(), gpu.multiprocessors(), options.mask);
+        let request = Request { arch, multiprocessors, dtype, problem, mask };
+        let (variant, substitute) = match &options.variant {
+            Some(name) => (request.named(name)?, None),
+            None => {
+                let variant = request.preferred()?;
+                (variant, if is_wgmma(variant) { Some(request.for_any_strides()?) } else { None })
+            }
+        };
+        let chosen = Launcher::new(gpu, variant, problem)?;
+        Ok(Self { problem: *problem, layout: options.layout, mask, scale, chosen, substitute })
+    }
+
+    /// The chosen variant.
+    #[must_use]
+    pub const fn variant(&self) -> &'static AttentionVariant {
+        self.chosen.variant
+    }
+
+    /// The variant that [`AttentionPlan::run`] takes for these tensors: [`AttentionPlan::variant`] or, where none was named and
+    /// that one does not take their strides or addresses, one that takes any.
+    ///
+    /// # Errors
+    /// [`Error::Alignment`] or [`Error::Argument`] where the variant was named and does not take them.
+    pub fn variant_for<T: Float>(
+        &self,
+        q: &TensorRef<'_, T, 4>,
+        k: &TensorRef<'_, T, 4>,
+        v: &TensorRef<'_, T, 4>,
+        out: &TensorMut<'_, T, 4>,
+    ) -> Result<&'static AttentionVariant> {
+        let variant = self.chosen.variant;
+        if !is_wgmma(variant) {
+            return Ok(variant);
+        }
+        match (tma::check(&[("Q", q), ("K", k), ("V", v)], out), self.substitute) {
+            (Ok(()), _) => Ok(variant),
+            (Err(_), Some(substitute)) => Ok(substitute),
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    /// The loaded kernel, for its registers and occupancy.
+    #[must_use]
+    pub const fn kernel(&self) -> &Kernel {
+        &self.chosen.kernel
+    }
+
+    /// Computes attention on `stream` and returns before it is done; see [`attention`](super::attention) for the tensors.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for tensors that are not of the plan's problem, [`Error::LastStride`] or [`Error::Argument`] for an `lse`
+    /// that is not contiguous, those of [`AttentionPlan::variant_for`], [`Error::WrongDevice`], and [`Error::Driver`] where the
+    /// driver refuses the launch.
+    pub fn run<T: Float>(
+        &self,
+        stream: StreamRef<'_>,
+        q: TensorRef<'_, T, 4>,
+        k: TensorRef<'_, T, 4>,
+        v: TensorRef<'_, T, 4>,
+        out: TensorMut<'_, T, 4>,
+        lse: Option<TensorMut<'_, f32, 3>>,
+    ) -> Result<()> {
+        let args = self.arguments(&q, &k, &v, &out, lse.as_ref())?;
+        let ordinals = [("Q", q.ordinal()), ("K", k.ordinal()), ("V", v.ordinal()), ("O", out.ordinal())];
+        for (what, got) in ordinals.into_iter().chain(lse.as_ref().map(|lse| ("LSE", lse.ordinal()))) {
+            if got != stream.ordinal() {
+                return Err(Error::WrongDevice { what, got, expected: stream.ordinal() });
+            }
+        }
+        let variant = self.variant_for(&q, &k, &v, &out)?;
+        if self.chosen.tiles == 0 {
+            return Ok(());
+        }
+        let loaded;
+        let launcher = if variant == self.chosen.variant {
+            &self.chosen
+        } else {
+            loaded = Launcher::new(stream.gpu(), variant, &self.problem)?;
+            &loaded
+        };
+        let mut config = LaunchConfig {
+            grid: [launcher.tiles, 1, 1],
+            block: [variant.threads(), 1, 1],
+            shared_bytes: variant.smem().total_bytes(),
+            ..LaunchConfig::default()
+        };
+        let AttentionKernel::Wgmma(tile) = variant.kernel else {
+            // SAFETY: grid, block and shared memory are the variant's, and the views are tensors of the plan's sizes whose
+            // memory their owners keep until the stream has done the work.
+            return unsafe { launcher.kernel.launch(stream, &config, &[&args]) };
+        };
+        let blocks = launcher.tiles.min((variant.min_blocks() * stream.gpu().multiprocessors()).max(1));
+        let order = tma::order(&self.problem, launcher.tiles, blocks, tile.mask);
+        config.grid[0] = blocks;
+        let panel = |rows: usize, tensor| tma::map(stream.gpu(), self.layout, tensor, rows);
+        let (q, k, v) = (panel(tile.m(), &q)?, panel(tile.n, &k)?, panel(tile.n, &v)?);
+        // SAFETY: as above, and the maps are of the same tensors with the boxes of the variant.
+        unsafe { launcher.kernel.launch(stream, &config, &[&args, &order, &q, &k, &v]) }
+    }
+
+    /// The kernel's argument, from tensors that are checked to be of the plan's problem.
+    fn arguments<T: Float>(
+        &self,
+        q: &TensorRef<'_, T, 4>,
+        k: &TensorRef<'_, T, 4>,
+        v: &TensorRef<'_, T, 4>,
+        out: &TensorMut<'_, T, 4>,
+        lse: Option<&TensorMut<'_, f32, 3>>,
+    ) -> Result<AttentionArgs> {
+        let problem = &self.problem;
+        if T::DTYPE != self.variant().dtype {
+            let (got, expected) = (T::DTYPE.to_string(), format!("{}, the plan's", self.variant().dtype));
+            return Err(Error::Argument { op: OP, argument: "element type", got, expected });
+        }
+        let (q_shape, kv_shape) = (problem.q_shape(self.layout), problem.kv_shape(self.layout));
+        check_shape("Q", q.shape(), &q_shape)?;
+        check_shape("K", k.shape(), &kv_shape)?;
+        check_shape("V", v.shape(), &kv_shape)?;
+        check_shape("O", out.shape(), &q_shape)?;
+        if let Some(lse) = lse {
+            let shape = [problem.batch, problem.q_heads, problem.q_len];
+            check_shape("LSE", lse.shape(), &shape)?;
+            if !lse.is_contiguous() {
+                let (got, expected) = (format!("{:?}", lse.strides()), "those of a contiguous tensor".to_owned());
+                return Err(Error::Argument { op: OP, argument: "strides of LSE", got, expected });
+            }
+        }
+        let inputs_aligned = [
+            (q.as_raw(), q.shape(), q.strides()),
+            (k.as_raw(), k.shape(), k.strides()),
+            (v.as_raw(), v.shape(), v.strides()),
+        ]
+        .into_iter()
+        .all(|(address, shape, strides)| rows_aligned(address, shape, strides));
+        let (first_key, last_key) = self.mask.key_offsets(problem.q_len, problem.k_len);
+        // A scale of 0 makes every score 0; the smallest normal number does so too, and keeps masked scores at -inf.
+        let magnitude = self.scale.abs().max(f32::MIN_POSITIVE);
+        Ok(AttentionArgs {
+            q: q.as_raw(),
+            k: k.as_raw(),
+            v: v.as_raw(),
+            o: out.as_raw(),
+            lse: lse.map_or(0, TensorMut::as_raw),
+            q_strides: kernel_strides(self.layout, q.shape(), q.strides()),
+            k_strides: kernel_strides(self.layout, k.shape(), k.strides()),
+            v_strides: kernel_strides(self.layout, v.shape(), v.strides()),
+            o_strides: kernel_strides(self.layout, out.shape(), out.strides()),
+            q_heads: problem.q_heads as u32,
+            heads_per_kv: (problem.q_heads / problem.kv_heads.max(1)) as u32,
+            q_len: problem.q_len as u32,
+            k_len: problem.k_len as u32,
+            head_dim: problem.head_dim as u32,
+            first_key,
+            last_key,
+            scale_log2: (f64::from(magnitude) * std::f64::consts::LOG2_E).min(f64::from(f32::MAX)) as f32,
+            q_sign: if self.scale < 0.0 { 0x8000_8000 } else { 0 },
+            inputs_aligned: u32::from(inputs_aligned),
+            output_aligned: u32::from(rows_aligned(out.as_raw(), out.shape(), out.strides())),
+        })
+    }
+}
+
+impl fmt::Display for AttentionPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.variant().name)
+    }
+}
+
+impl fmt::Debug for AttentionPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AttentionPlan")
+            .field("variant", &self.variant().name)
+            .field("problem", &self.problem)
+            .finish_non_exhaustive()
+    }
+}
+
+// SAFETY: plain `repr(C)` data without padding between what the kernels read.
+unsafe impl KernelParam for AttentionArgs {}
+// SAFETY: plain `repr(C)` data without padding.
+unsafe impl KernelParam for TileOrder {}
+
+/// The strides as kernels take them: 0 along a dimension that is never stepped along, whose stride can be anything. Copies of
+/// a tile form the addresses of rows beyond the last, which are not read but must be aligned as the others are.
+fn kernel_strides(layout: Layout, shape: &[usize; 4], strides: &[i64; 4]) -> AttentionStrides {
+    let taken = std::array::from_fn(|dim| if shape[dim] > 1 { strides[dim] } else { 0 });
+    let [batch, head, row, _] = layout.reorder(taken);
+    AttentionStrides { batch, head, row }
+}
+
+/// Whether every row of a tensor of 16-bit elements starts on a 16-byte boundary.
+pub(super) fn rows_aligned(address: u64, shape: &[usize; 4], strides: &[i64; 4]) -> bool {
+    let steps_aligned = shape.iter().zip(strides).take(3).all(|(&len, stride)| len <= 1 || stride % 8 == 0);
+    address.is_multiple_of(16) && steps_aligned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_aligned_where_address_and_the_strides_in_use_are() {
+        assert!(rows_aligned(256, &[2, 3, 4, 64], &[768, 256, 64, 1]));
+        assert!(!rows_aligned(264, &[2, 3, 4, 64], &[768, 256, 64, 1]));
+        assert!(!rows_aligned(256, &[2, 3, 4, 64], &[780, 260, 65, 1]));
+        assert!(rows_aligned(256, &[1, 3, 1, 64], &[3, 0, 5, 1]), "a dimension of one is never stepped along");
+    }
+
+    #[test]
+    fn kernels_never_see_a_stride_that_is_not_taken() {
+        let strides = |layout, shape| kernel_strides(layout, &shape, &[9000, 700, 50, 1]);
+        let all = AttentionStrides { batch: 9000, head: 700, row: 50 };
+        assert_eq!(strides(Layout::Bhsd, [2, 3, 4, 64]), all);
+        assert_eq!(strides(Layout::Bshd, [2, 4, 3, 64]), AttentionStrides { head: 50, row: 700, ..all });
+        assert_eq!(strides(Layout::Bhsd, [2, 3, 1, 64]), AttentionStrides { row: 0, ..all });
+        assert_eq!(strides(Layout::Bshd, [1, 1, 3, 64]), AttentionStrides { batch: 0, head: 50, row: 0 });
+    }
+}

@@ -1,0 +1,98 @@
+//! O from the accumulators of `wgmma` to global memory.
+//!
+//! A lane holds pairs of columns 8 apart. The lanes of a quad exchange them, so that each writes 16 bytes at a time: 64 adjacent
+//! bytes of a row from a quad, whole sectors of memory.
+
+use cuda_std::convert::Element16;
+use cuda_std::global;
+use cuda_std::warp::{FULL_MASK, warp_shuffle_xor};
+use layout::attention::AttentionArgs;
+
+use crate::epilogue::store_lse;
+use crate::softmax::RowResult;
+use crate::tile::CHUNK_ELEMS;
+use crate::work::{LANES, Work, lane};
+
+/// Writes the 16 rows of a warp to O from its accumulators, times `normalisers`, 16 bytes a lane.
+///
+/// # Safety
+/// All lanes of the warp call it together, and rows of O start on 16-byte boundaries. `out` and `normalisers` are those of rows
+/// `warp_row + lane / 4` and 8 below.
+#[inline(always)]
+pub(crate) unsafe fn store_accumulators<E: Element16, const OUTPUTS: usize>(
+    args: &AttentionArgs,
+    work: &Work,
+    out: &[f32; OUTPUTS],
+    normalisers: [f32; 2],
+    warp_row: u32,
+) {
+    let lane = lane();
+    let quad_lane = lane % 4;
+    for half in 0..2 {
+        let row = work.first_row + warp_row + lane / 4 + 8 * half as u32;
+        let start = work.o.wrapping_offset((i64::from(row) * args.o_strides.row) as isize);
+        // Four pairs of each lane, 8 columns apart, become four adjacent pairs.
+        for block in 0..OUTPUTS / 16 {
+            let pairs = [0, 1, 2, 3].map(|pair| {
+                let first = 16 * block + 4 * pair + 2 * half;
+                E::pack(out[first] * normalisers[half], out[first + 1] * normalisers[half])
+            });
+            // SAFETY: all lanes of the warp are here.
+            let chunk = unsafe { transpose_quad(quad_lane, pairs) };
+            let column = 32 * block as u32 + CHUNK_ELEMS as u32 * quad_lane;
+            if row < args.q_len && column < args.head_dim {
+                // SAFETY: the chunk is inside O, on a 16-byte boundary.
+                unsafe { global::store(start.wrapping_add(column as usize).cast::<[u32; 4]>(), chunk) };
+            }
+        }
+    }
+}
+
+/// Writes zeros to the 16 rows of a warp of O and minus infinity to their LSE: what rows give that see no key.
+///
+/// # Safety
+/// As [`store_accumulators`].
+#[inline(always)]
+pub(crate) unsafe fn store_unseen<const OUTPUTS: usize>(args: &AttentionArgs, work: &Work, warp_row: u32) {
+    let lane = lane();
+    for half in 0..2 {
+        let row = work.first_row + warp_row + lane / 4 + 8 * half;
+        let start = work.o.wrapping_offset((i64::from(row) * args.o_strides.row) as isize);
+        for block in 0..OUTPUTS as u32 / 16 {
+            let column = 32 * block + CHUNK_ELEMS as u32 * (lane % 4);
+            if row < args.q_len && column < args.head_dim {
+                // SAFETY: the chunk is inside O, on a 16-byte boundary.
+                unsafe { global::store(start.wrapping_add(column as usize).cast::<[u32; 4]>(), [0; 4]) };
+            }
+        }
+    }
+    let unseen = RowResult { normaliser: 0.0, lse: f32::NEG_INFINITY };
+    // SAFETY: the caller's contract.
+    unsafe { store_lse(args, work, &[unseen; 2], warp_row) };
+}
+
+/// Transposes four words in each of the four lanes of a quad: lane i has word i of every lane afterwards.
+///
+/// # Safety
+/// All lanes of the warp call it together.
+#[inline(always)]
+unsafe fn transpose_quad(quad_lane: u32, words: [u32; 4]) -> [u32; 4] {
+    let exchange = |word: u32, distance: u32| {
+        // SAFETY: the caller's contract.
+        unsafe { warp_shuffle_xor(FULL_MASK, word, distance, LANES) }.0
+    };
+    // 2x2 blocks of words first, then the words of each block: what stays is kept in place, the rest is exchanged.
+    let (upper, odd) = (quad_lane & 2 != 0, quad_lane & 1 != 0);
+    let (kept, sent) =
+        if upper { ([words[2], words[3]], [words[0], words[1]]) } else { ([words[0], words[1]], [words[2], words[3]]) };
+    let got = sent.map(|word| exchange(word, 2));
+    // Blocks of the lanes whose bit 1 is 0, then of the others.
+    let (low, high) = if upper { (got, kept) } else { (kept, got) };
+    let merge = |[even_word, odd_word]: [u32; 2]| {
+        let (kept, sent) = if odd { (odd_word, even_word) } else { (even_word, odd_word) };
+        let got = exchange(sent, 1);
+        if odd { [got, kept] } else { [kept, got] }
+    };
+    let ([first, second], [third, fourth]) = (merge(low), merge(high));
+    [first, second, third, fourth]
+}

@@ -1,0 +1,427 @@
+//! FlashAttention forward on `wgmma` with tiles by TMA, for sm_90a.
+//!
+//! ```text
+//! producer (one thread)                      consumers (warpgroups of 64 query rows)
+//! for each tile of this block:               for each tile of this block:
+//!     K of the last step, Q                      S = Q K^T of the last step; mask, softmax, P
+//!     for each step, from the last:              for each step before it:
+//!         K of the step before, V                    start S = Q K^T, then O = O + P V of the step after it
+//!                                                    S is there: mask, softmax
+//!                                                    O is there: P, and O = factor O where a maximum grew
+//!                                                O = O + P V of the first step; O / l -> global memory
+//! ```
+//!
+//! 1. The block is persistent: while consumers finish a tile, the producer fills the buffers for the next.
+//! 2. Steps go from the last key to the first, so that the step with keys beyond the end, and the diagonal of a causal mask, come
+//!    first, and the steps after them are free of masks.
+//! 3. S of one step is on the tensor cores while the softmax of the step before runs in other warpgroups, and P V of that step
+//!    behind it: the tensor cores have work while this warpgroup does the softmax.
+//! 4. A warpgroup skips the steps that only rows of the others see. Where tiles are few, the warpgroups share the rows instead and
+//!    take the steps in turns (`key_split.rs`).
+//! 5. `ptxas` moves a `wgmma.wait_group` up over arithmetic, in front of the exponentials that it is meant to overlap, but not out
+//!    of its basic block. The wait for O therefore stands behind that for V, a loop, whose operand depends on the last
+//!    exponential ([`RowState::zero`]); and the release of K in front of the wait for the next.
+//!
+//! Budget: the registers of [`layout::attention::CONSUMER_REGISTERS`], for S, P and O of a step; shared memory is the row's
+//! [`layout::attention::AttentionVariant::smem`] map.
+
+use cuda_std::convert::Element16;
+use cuda_std::hint::opaque;
+use cuda_std::ptx::tma;
+use cuda_std::ptx::wgmma::{self, Accumulator, Product};
+use cuda_std::ptx::{barrier, fence, mbarrier, setmaxnreg};
+use cuda_std::shared::{self, SharedAddr};
+use cuda_std::thread;
+use cuda_std::warp::{FULL_MASK, elect, warp_shuffle_idx};
+use layout::SmemRegion;
+use layout::attention::{
+    ATTENTION, AttentionArgs, CONSUMER_REGISTERS, PRODUCER_REGISTERS, QuerySource, TILE_SWIZZLE, TileOrder, WARP_ROWS,
+    WARPGROUP_ROWS, WARPGROUP_THREADS,
+};
+use layout::descriptor::Descriptor;
+
+use crate::epilogue::store_lse;
+use crate::epilogue_sm90;
+use crate::key_split;
+use crate::mask::KeyRange;
+use crate::producer::{Maps, produce};
+use crate::query::Query;
+use crate::ring::Ring;
+use crate::row::{Row, ScoresOfRegisters, Values};
+use crate::schedule::{Tile, Walk};
+use crate::softmax::RowState;
+use crate::warpgroup_product::{accumulate, wait_before};
+use crate::work::{LANES, Work, lane, warp};
+
+/// Chains of maxima and sums of a row: few warps share a scheduler.
+const CHAINS: usize = 2;
+
+/// # Safety
+/// The launch is that of row `ROW`, persistent with any number of blocks; the const parameters are what `row` says of it; `args`,
+/// `order` and `maps` describe the tensors.
+#[inline(always)]
+pub(crate) unsafe fn forward<
+    E,
+    Q,
+    const ROW: usize,
+    const STAGES: u32,
+    const SCORES: usize,
+    const OUTPUTS: usize,
+    const KEY_STEPS: usize,
+>(
+    args: &AttentionArgs,
+    order: &TileOrder,
+    maps: Maps,
+) where
+    E: Element16,
+    Q: Query,
+    [f32; SCORES]: Accumulator,
+    [f32; OUTPUTS]: Accumulator,
+{
+    const {
+        assert!(E::DTYPE as u8 == ATTENTION[ROW].dtype as u8, "the row has another element type");
+        assert!(Q::SOURCE as u8 == Row::<ROW>::TILE.query as u8, "the row has Q elsewhere");
+    }
+    let base = shared::dynamic();
+    // SAFETY: the whole block is here; roles are by warpgroup, and their registers add up to those of the launch.
+    unsafe {
+        let warpgroup = warp_shuffle_idx(FULL_MASK, thread::thread_idx_x() / WARPGROUP_THREADS, 0, LANES).0;
+        if thread::thread_idx_x() == 0 {
+            for map in [maps.q, maps.k, maps.v] {
+                tma::prefetch_tensormap(map);
+            }
+            initialise_barriers::<ROW>(base);
+        }
+        // The barriers are initialised.
+        thread::sync_threads();
+        if warpgroup == 0 {
+            match const { Row::<ROW>::TILE.consumers() } {
+                2 => setmaxnreg::decrease::<{ PRODUCER_REGISTERS[2] }>(),
+                3 => setmaxnreg::decrease::<{ PRODUCER_REGISTERS[3] }>(),
+                4 => setmaxnreg::decrease::<{ PRODUCER_REGISTERS[4] }>(),
+                _ => {}
+            }
+            if warp_shuffle_idx(FULL_MASK, warp(), 0, LANES).0 == 0 && elect() {
+                produce::<ROW, STAGES>(args, order, maps, base);
+            }
+        } else {
+            match const { Row::<ROW>::TILE.consumers() } {
+                2 => setmaxnreg::increase::<{ CONSUMER_REGISTERS[2] }>(),
+                3 => setmaxnreg::increase::<{ CONSUMER_REGISTERS[3] }>(),
+                4 => setmaxnreg::increase::<{ CONSUMER_REGISTERS[4] }>(),
+                _ => {}
+            }
+            consume::<E, Q, ROW, STAGES, SCORES, OUTPUTS, KEY_STEPS>(args, order, base, warpgroup - 1);
+        }
+    }
+}
+
+/// A buffer is full after one arrival and its bytes, and empty after one arrival of each consumer warp that reads it.
+///
+/// # Safety
+/// One thread calls it, before anything uses the barriers.
+#[inline(always)]
+unsafe fn initialise_barriers<const ROW: usize>(base: SharedAddr) {
+    let consumer_warps = const { Row::<ROW>::TILE.consumers() as u32 * (WARPGROUP_THREADS / LANES) };
+    let step_warps = const { Row::<ROW>::TILE.row_groups as u32 * (WARPGROUP_THREADS / LANES) };
+    let initialise = |region: SmemRegion, arrivals: u32| {
+        for stage in 0..region.stages {
+            // SAFETY: the caller's contract.
+            unsafe { mbarrier::init(base.offset(region.stage_offset(stage)), arrivals) };
+        }
+    };
+    initialise(Row::<ROW>::K_FULL, 1);
+    initialise(Row::<ROW>::V_FULL, 1);
+    initialise(Row::<ROW>::Q_FULL, 1);
+    initialise(Row::<ROW>::K_EMPTY, step_warps);
+    initialise(Row::<ROW>::V_EMPTY, step_warps);
+    initialise(Row::<ROW>::Q_EMPTY, consumer_warps);
+    fence::mbarrier_init();
+}
+
+/// Computes the rows of one warpgroup in each tile.
+///
+/// # Safety
+/// As [`forward`]; all threads of consumer warpgroup `group` call it together.
+#[inline(always)]
+unsafe fn consume<
+    E,
+    Q,
+    const ROW: usize,
+    const STAGES: u32,
+    const SCORES: usize,
+    const OUTPUTS: usize,
+    const KEY_STEPS: usize,
+>(
+    args: &AttentionArgs,
+    order: &TileOrder,
+    base: SharedAddr,
+    group: u32,
+) where
+    E: Element16,
+    Q: Query,
+    [f32; SCORES]: Accumulator,
+    [f32; OUTPUTS]: Accumulator,
+{
+    let keys = KeyRange::new(args);
+    let (rows, step_keys, scale) = (Row::<ROW>::M, Row::<ROW>::N, args.scale_log2);
+    let at = |region: SmemRegion, stage: u32| base.offset(region.stage_offset(stage));
+    let k_tile = |stage: u32| {
+        let first = const { ScoresOfRegisters::<E, ROW>::B.descriptor(Row::<ROW>::K.offset_bytes) };
+        stage_descriptor(first, Row::<ROW>::K, base, stage)
+    };
+    let v_tile = |stage: u32| {
+        let first = const { Values::<E, ROW>::B.descriptor(Row::<ROW>::V.offset_bytes) };
+        stage_descriptor(first, Row::<ROW>::V, base, stage)
+    };
+    // Warpgroups have rows of their own, or share those of the tile and take its steps in turns.
+    let stride = const { Row::<ROW>::KEY_GROUPS };
+    let (row_group, key_group) = if stride == 1 { (group, 0) } else { (0, group) };
+    // The warp's first row in a tile.
+    let warp_row = || row_group * WARPGROUP_ROWS as u32 + warp() % 4 * WARP_ROWS as u32;
+
+    // Where K and V of a step are: in the same stage of their rings.
+    let mut ring = Ring::<STAGES>::CONSUMER;
+    let mut walk = Walk::START;
+    while let Some(Tile { batch_head, first_row, .. }) = walk.next(args, order, rows) {
+        let last_row = |first: u32, rows: u32| ((first + rows).min(args.q_len) - 1) as i32;
+        let (first_step, end_step) = keys.steps(first_row as i32, last_row(first_row, rows), step_keys);
+        // SAFETY: the tile is one of the problem's.
+        let work = || unsafe { Work::of_rows(args, batch_head, first_row) };
+        if first_step >= end_step {
+            // SAFETY: the warp is together. Q comes for every tile, which keeps the phases of its barriers in step.
+            unsafe {
+                mbarrier::wait_parity(at(Row::<ROW>::Q_FULL, 0), walk.parity());
+                mbarrier::arrive_if(at(Row::<ROW>::Q_EMPTY, 0), lane() == 0);
+                if key_group == 0 {
+                    epilogue_sm90::store_unseen::<OUTPUTS>(args, &work(), warp_row());
+                }
+            }
+            continue;
+        }
+        // The steps that this warpgroup computes, and those of them that are free of masks.
+        let (own, unmasked) = if Row::<ROW>::BAND {
+            let own_row = (first_row + row_group * WARPGROUP_ROWS as u32) as i32;
+            let own_last_row = last_row(own_row as u32, WARPGROUP_ROWS as u32);
+            let (first, end) = keys.steps(own_row, own_last_row, step_keys);
+            // One step at least, all of it masked if the rows see nothing: O is then on one path.
+            let own = (first.min(end_step - 1), end.max(first_step + 1).min(end_step));
+            (own, keys.full_steps(own_row, own_last_row, step_keys))
+        } else {
+            ((first_step, end_step), (0, args.k_len / step_keys))
+        };
+        let mask = |scores: &mut [f32; SCORES], step: u32| {
+            // Opaque, what the mask needs takes no registers where there is none.
+            let key = (step * step_keys) as i32;
+            if step >= unmasked.1 {
+                let row = (opaque(first_row) + warp_row() + lane() / 4) as i32;
+                keys.hide_after(scores, row, (lane() % 4) as i32, key);
+            }
+            if Row::<ROW>::BAND && step < unmasked.0 {
+                let row = (opaque(first_row) + warp_row() + lane() / 4) as i32;
+                keys.hide_before(scores, row, (lane() % 4) as i32, key);
+            }
+        };
+
+        let mut tile_end = ring;
+        let mut out = [0f32; OUTPUTS];
+        let mut state = RowState::EMPTY;
+        // SAFETY: the warpgroup is together wherever the branches depend on the tile and its own number alone. A buffer is read
+        // between the wait for its being full and the arrival that lets it be filled again.
+        unsafe {
+            let release = |region: SmemRegion, stage: u32| mbarrier::arrive_if(at(region, stage), lane() == 0);
+            let wait = |region: SmemRegion, stage: u32, parity: u32| mbarrier::wait_parity(at(region, stage), parity);
+            let skip = |ring: Ring<STAGES>| {
+                wait(Row::<ROW>::K_FULL, ring.stage(), ring.parity());
+                release(Row::<ROW>::K_EMPTY, ring.stage());
+                wait(Row::<ROW>::V_FULL, ring.stage(), ring.parity());
+                release(Row::<ROW>::V_EMPTY, ring.stage());
+                ring.next()
+            };
+            let mut step = end_step;
+            if Row::<ROW>::BAND && stride == 1 {
+                while step > own.1 {
+                    ring = skip(ring);
+                    step -= 1;
+                }
+            }
+            wait(Row::<ROW>::Q_FULL, 0, walk.parity());
+            if args.q_sign != 0 {
+                negate_rows::<ROW>(base, row_group, key_group == 0);
+            }
+            let q = Q::load(base, row_group);
+            if let QuerySource::Registers = Q::SOURCE {
+                release(Row::<ROW>::Q_EMPTY, 0);
+            }
+            if stride > 1 {
+                let tile_ring = ring;
+                ring = ring.after(end_step - first_step);
+                if key_group >= end_step - first_step {
+                    // Fewer steps than groups: nothing for this one.
+                    release(Row::<ROW>::Q_EMPTY, 0);
+                    key_split::share::<ROW, OUTPUTS>(base, key_group, &[0.0; OUTPUTS], &RowState::EMPTY);
+                    sync_consumers::<ROW>();
+                    sync_consumers::<ROW>();
+                    continue;
+                }
+                (tile_end, ring) = (ring, tile_ring.after(key_group));
+                step -= key_group;
+            }
+
+            step -= 1;
+            wait(Row::<ROW>::K_FULL, ring.stage(), ring.parity());
+            let mut scores: [f32; SCORES] = q.scores(k_tile(ring.stage()));
+            wgmma::wait_group::<0, _>(&mut scores);
+            // What a mask changes is in registers of its own, to which the compiler moves it after this, not before the wait.
+            wgmma::settle(&mut scores);
+            release(Row::<ROW>::K_EMPTY, ring.stage());
+            mask(&mut scores, step);
+            state.step::<CHAINS>(&mut scores, scale);
+            let mut p = pack::<E, SCORES, KEY_STEPS>(&scores);
+            if step >= own.0 + stride {
+                let next = ring.after(stride);
+                wait(Row::<ROW>::K_FULL, next.stage(), next.parity());
+            }
+            wait(Row::<ROW>::V_FULL, ring.stage(), ring.parity());
+            while step >= own.0 + stride {
+                // V of this step and K of the one before are there.
+                let next = ring.after(stride);
+                let mut scores: [f32; SCORES] = q.scores(k_tile(next.stage()));
+                accumulate::<Values<E, ROW>, _, KEY_STEPS>(&mut out, &p, v_tile(ring.stage()));
+                wait_before::<_, KEY_STEPS>(&mut scores);
+                wgmma::settle(&mut scores);
+                release(Row::<ROW>::K_EMPTY, next.stage());
+                step -= stride;
+                if step >= own.0 + stride {
+                    let second = next.after(stride);
+                    wait(Row::<ROW>::K_FULL, second.stage(), second.parity());
+                }
+                if Row::<ROW>::BAND {
+                    mask(&mut scores, step);
+                }
+                let factors = state.step::<CHAINS>(&mut scores, scale);
+                wait(Row::<ROW>::V_FULL, next.stage(), next.parity() + state.zero());
+                wgmma::wait_group::<0, _>(&mut out);
+                wgmma::settle(&mut scores);
+                release(Row::<ROW>::V_EMPTY, ring.stage());
+                ring = next;
+                p = pack::<E, SCORES, KEY_STEPS>(&scores);
+                if let Some(factors) = factors {
+                    for index in 0..OUTPUTS {
+                        out[index] *= factors[index / 2 % 2];
+                    }
+                }
+            }
+            accumulate::<Values<E, ROW>, _, KEY_STEPS>(&mut out, &p, v_tile(ring.stage()));
+            if stride > 1 {
+                wgmma::wait_group::<0, _>(&mut out);
+                release(Row::<ROW>::V_EMPTY, ring.stage());
+                release(Row::<ROW>::Q_EMPTY, 0);
+                ring = tile_end;
+                if key_group > 0 {
+                    key_split::share::<ROW, OUTPUTS>(base, key_group, &out, &state);
+                }
+                // The parts of the other groups are there.
+                sync_consumers::<ROW>();
+                if key_group == 0 {
+                    key_split::gather::<ROW, OUTPUTS>(base, &mut out, &mut state, scale);
+                }
+                // They have been read, and may be written for the next tile.
+                sync_consumers::<ROW>();
+                if key_group > 0 {
+                    continue;
+                }
+            }
+            let results = state.finish(scale);
+            if stride == 1 {
+                wgmma::wait_group::<0, _>(&mut out);
+                release(Row::<ROW>::V_EMPTY, ring.stage());
+                ring = ring.next();
+                if let QuerySource::Shared = Q::SOURCE {
+                    release(Row::<ROW>::Q_EMPTY, 0);
+                }
+            }
+            if Row::<ROW>::BAND && stride == 1 {
+                let first_row = opaque(first_row);
+                let (first_step, _) = keys.steps(first_row as i32, first_row as i32, step_keys);
+                while step > first_step {
+                    ring = skip(ring);
+                    step -= 1;
+                }
+            }
+            let work = work();
+            store_lse(args, &work, &results, warp_row());
+            epilogue_sm90::store_accumulators::<E, OUTPUTS>(
+                args,
+                &work,
+                &out,
+                results.map(|row| row.normaliser),
+                warp_row(),
+            );
+        }
+    }
+}
+
+/// The descriptor of a stage, from that of the first one as an offset.
+#[inline(always)]
+fn stage_descriptor(first: Descriptor, region: SmemRegion, base: SharedAddr, stage: u32) -> Descriptor {
+    first.offset(base.as_raw() + stage * region.stage_stride_bytes())
+}
+
+/// Probabilities as fragments of operand A: the accumulators of S lie as those do, pair by pair.
+#[inline(always)]
+fn pack<E: Element16, const SCORES: usize, const KEY_STEPS: usize>(scores: &[f32; SCORES]) -> [[u32; 4]; KEY_STEPS] {
+    let mut fragments = [[0; 4]; KEY_STEPS];
+    for step in 0..KEY_STEPS {
+        for register in 0..4 {
+            let first = 8 * step + 2 * register;
+            fragments[step][register] = E::pack(scores[first], scores[first + 1]);
+        }
+    }
+    fragments
+}
+
+/// Changes the sign of the rows of a row group of Q in shared memory, for a negative scale; one warpgroup of those that share
+/// the rows writes.
+///
+/// # Safety
+/// All consumers call it together, once a tile, before they use Q.
+#[inline(always)]
+unsafe fn negate_rows<const ROW: usize>(base: SharedAddr, row_group: u32, writes: bool) {
+    const SIGNS: u32 = 0x8000_8000;
+    let group_bytes = const { WARPGROUP_ROWS as u32 * TILE_SWIZZLE.row_bytes() };
+    let thread = thread::thread_idx_x() % WARPGROUP_THREADS;
+    // SAFETY: the rows of a warpgroup are adjacent in each panel, and no other warpgroup uses them; the fence and the barrier
+    // order the stores before the products.
+    unsafe {
+        for panel in 0..if writes { Row::<ROW>::PANELS } else { 0 } {
+            let rows = panel * (Row::<ROW>::M * TILE_SWIZZLE.row_bytes()) + row_group * group_bytes;
+            let mut offset = 16 * thread;
+            while offset < group_bytes {
+                let place = base.offset(Row::<ROW>::Q.offset_bytes + rows + offset);
+                let words: [u32; 4] = place.load();
+                place.store(words.map(|pair| pair ^ SIGNS));
+                offset += 16 * WARPGROUP_THREADS;
+            }
+        }
+        fence::proxy_async_shared();
+        sync_consumers::<ROW>();
+    }
+}
+
+/// Waits for all consumer warpgroups.
+///
+/// # Safety
+/// All consumers call it together.
+#[inline(always)]
+unsafe fn sync_consumers<const ROW: usize>() {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match const { Row::<ROW>::TILE.consumers() } {
+            1 => barrier::sync::<1, WARPGROUP_THREADS>(),
+            2 => barrier::sync::<1, { 2 * WARPGROUP_THREADS }>(),
+            3 => barrier::sync::<1, { 3 * WARPGROUP_THREADS }>(),
+            _ => barrier::sync::<1, { 4 * WARPGROUP_THREADS }>(),
+        }
+    }
+}

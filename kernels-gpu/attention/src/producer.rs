@@ -1,0 +1,93 @@
+//! The thread that brings the tiles of Q, K and V by TMA, as fast as the consumers leave buffers.
+
+use cuda_std::ptx::mbarrier;
+use cuda_std::ptx::tma::{self, TensorMap};
+use cuda_std::shared::SharedAddr;
+use layout::attention::{AttentionArgs, TILE_SWIZZLE, TileOrder};
+
+use crate::mask::KeyRange;
+use crate::ring::Ring;
+use crate::row::Row;
+use crate::schedule::Walk;
+
+/// The maps of Q, K and V `[batch, head, row, column]`, whose boxes are a panel of a tile.
+#[derive(Clone, Copy)]
+pub(crate) struct Maps {
+    pub(crate) q: *const TensorMap,
+    pub(crate) k: *const TensorMap,
+    pub(crate) v: *const TensorMap,
+}
+
+/// Columns of a panel.
+const PANEL_COLUMNS: u32 = TILE_SWIZZLE.row_bytes() / 2;
+
+/// Starts the copy of a tile of `rows` rows, a panel at a time; the bytes count on `full`, which expects them.
+///
+/// # Safety
+/// One thread calls it; `full` has an arrival left in its phase, and nothing uses the tile before that has passed.
+#[inline(always)]
+unsafe fn load_tile<const ROW: usize>(
+    tile: SharedAddr,
+    map: *const TensorMap,
+    rows: u32,
+    [row, head, batch]: [u32; 3],
+    full: SharedAddr,
+) {
+    let panel_bytes = rows * TILE_SWIZZLE.row_bytes();
+    // SAFETY: the caller's contract; the columns of a panel start on a multiple of 16 bytes.
+    unsafe {
+        mbarrier::arrive_expect_tx(full, Row::<ROW>::PANELS * panel_bytes);
+        for panel in 0..Row::<ROW>::PANELS {
+            let coordinates = [panel * PANEL_COLUMNS, row, head, batch].map(|coordinate| coordinate as i32);
+            tma::load(tile.offset(panel * panel_bytes), map, coordinates, full);
+        }
+    }
+}
+
+/// Brings K of the last visible step and Q, then, step after step from the last to the first, K of the step before and V.
+///
+/// # Safety
+/// One thread of the block calls it, and the barriers are initialised.
+#[inline(always)]
+pub(crate) unsafe fn produce<const ROW: usize, const STAGES: u32>(
+    args: &AttentionArgs,
+    order: &TileOrder,
+    maps: Maps,
+    base: SharedAddr,
+) {
+    let keys = KeyRange::new(args);
+    let (rows, step_keys) = (Row::<ROW>::M, Row::<ROW>::N);
+    let (mut k, mut v) = (Ring::<STAGES>::PRODUCER, Ring::<STAGES>::PRODUCER);
+    let at = |region: layout::SmemRegion, stage: u32| base.offset(region.stage_offset(stage));
+    let mut walk = Walk::START;
+    while let Some(tile) = walk.next(args, order, rows) {
+        let last_row = (tile.first_row + rows).min(args.q_len) - 1;
+        let (first_step, mut step) = keys.steps(tile.first_row as i32, last_row as i32, step_keys);
+        let row_of = |step: u32| [step * step_keys, tile.kv_head, tile.batch];
+        // SAFETY: each buffer is filled after its consumers have left it; a fresh barrier counts as just left.
+        unsafe {
+            let mut load_k = |step: u32| {
+                mbarrier::wait_parity(at(Row::<ROW>::K_EMPTY, k.stage()), k.parity());
+                let full = at(Row::<ROW>::K_FULL, k.stage());
+                load_tile::<ROW>(at(Row::<ROW>::K, k.stage()), maps.k, step_keys, row_of(step), full);
+                k = k.next();
+            };
+            if first_step < step {
+                load_k(step - 1);
+            }
+            mbarrier::wait_parity(at(Row::<ROW>::Q_EMPTY, 0), walk.parity() ^ 1);
+            let q_row = [tile.first_row, tile.head, tile.batch];
+            load_tile::<ROW>(at(Row::<ROW>::Q, 0), maps.q, rows, q_row, at(Row::<ROW>::Q_FULL, 0));
+            while step > first_step {
+                step -= 1;
+                if step > first_step {
+                    load_k(step - 1);
+                }
+                mbarrier::wait_parity(at(Row::<ROW>::V_EMPTY, v.stage()), v.parity());
+                let full = at(Row::<ROW>::V_FULL, v.stage());
+                load_tile::<ROW>(at(Row::<ROW>::V, v.stage()), maps.v, step_keys, row_of(step), full);
+                v = v.next();
+            }
+        }
+    }
+}

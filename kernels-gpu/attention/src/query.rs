@@ -1,0 +1,87 @@
+//! The query rows of a warpgroup as operand A of Q K^T: in shared memory or in registers.
+
+use core::marker::PhantomData;
+
+use cuda_std::convert::Element16;
+use cuda_std::ptx::wgmma::{Accumulator, Product};
+use cuda_std::shared::SharedAddr;
+use layout::attention::{QuerySource, WARP_ROWS, WARPGROUP_ROWS};
+use layout::descriptor::Descriptor;
+
+use crate::row::{Row, ScoresOfRegisters, ScoresOfTile};
+use crate::tile::{Fragments, chunk_offset};
+use crate::warpgroup_product::{product, product_registers};
+use crate::work::warp;
+
+/// Where Q is during a tile.
+pub(crate) trait Query {
+    /// The row's choice that this implements.
+    const SOURCE: QuerySource;
+
+    /// The query rows of this warpgroup, from the tile of Q at `base`, of which they are the part of number `row_group`.
+    ///
+    /// # Safety
+    /// All threads of the warpgroup call it together; the tile is there and visible.
+    unsafe fn load(base: SharedAddr, row_group: u32) -> Self;
+
+    /// Starts S = Q K^T for the tile of keys whose descriptor is `keys`.
+    ///
+    /// # Safety
+    /// As [`cuda_std::ptx::wgmma::product`].
+    unsafe fn scores<S: Accumulator>(&self, keys: Descriptor) -> S;
+}
+
+/// Q in shared memory.
+pub(crate) struct QueryTile<E, const ROW: usize, const DIM_STEPS: usize> {
+    descriptor: Descriptor,
+    element: PhantomData<E>,
+}
+
+impl<E: Element16, const ROW: usize, const DIM_STEPS: usize> Query for QueryTile<E, ROW, DIM_STEPS> {
+    const SOURCE: QuerySource = QuerySource::Shared;
+
+    #[inline(always)]
+    unsafe fn load(base: SharedAddr, row_group: u32) -> Self {
+        let (first, group_bytes) = const {
+            let tile = ScoresOfTile::<E, ROW>::A;
+            (tile.descriptor(Row::<ROW>::Q.offset_bytes), tile.mn_offset_bytes(8) * (WARPGROUP_ROWS as u32 / 8))
+        };
+        Self { descriptor: first.offset(base.as_raw() + row_group * group_bytes), element: PhantomData }
+    }
+
+    #[inline(always)]
+    unsafe fn scores<S: Accumulator>(&self, keys: Descriptor) -> S {
+        // SAFETY: the caller's contract.
+        unsafe { product::<ScoresOfTile<E, ROW>, S, DIM_STEPS>(self.descriptor, keys) }
+    }
+}
+
+/// Q in registers.
+pub(crate) struct QueryRegisters<E, const ROW: usize, const DIM_STEPS: usize> {
+    fragments: [[u32; 4]; DIM_STEPS],
+    element: PhantomData<E>,
+}
+
+impl<E: Element16, const ROW: usize, const DIM_STEPS: usize> Query for QueryRegisters<E, ROW, DIM_STEPS> {
+    const SOURCE: QuerySource = QuerySource::Registers;
+
+    #[inline(always)]
+    unsafe fn load(base: SharedAddr, row_group: u32) -> Self {
+        let rows = const { Row::<ROW>::M as usize };
+        let first_row = row_group * WARPGROUP_ROWS as u32 + warp() % 4 * WARP_ROWS as u32;
+        let tile = base.offset(Row::<ROW>::Q.offset_bytes + chunk_offset(rows, first_row, 0));
+        let source = Fragments::rows_first(tile, rows);
+        let mut fragments = [[0; 4]; DIM_STEPS];
+        for step in 0..DIM_STEPS {
+            // SAFETY: the caller's contract. The fragments of one warp are those of `mma` m16n8k16.
+            fragments[step] = unsafe { source.load(0, step) };
+        }
+        Self { fragments, element: PhantomData }
+    }
+
+    #[inline(always)]
+    unsafe fn scores<S: Accumulator>(&self, keys: Descriptor) -> S {
+        // SAFETY: the caller's contract.
+        unsafe { product_registers::<ScoresOfRegisters<E, ROW>, S, DIM_STEPS>(&self.fragments, keys) }
+    }
+}

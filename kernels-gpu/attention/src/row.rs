@@ -1,0 +1,93 @@
+//! One row of the table as constants of a WGMMA kernel.
+
+use cuda_std::convert::Element16;
+use cuda_std::ptx::wgmma::Product;
+use layout::attention::{ATTENTION, AttentionKernel, MaskKind, TILE_SWIZZLE, WgmmaTile};
+use layout::descriptor::{Major, Operand};
+use layout::{SmemLayout, SmemRegion};
+
+/// Row `ROW` of [`ATTENTION`].
+pub(crate) enum Row<const ROW: usize> {}
+
+impl<const ROW: usize> Row<ROW> {
+    pub(crate) const TILE: WgmmaTile = match ATTENTION[ROW].kernel {
+        AttentionKernel::Wgmma(tile) => tile,
+        _ => panic!("the row is not a WGMMA variant"),
+    };
+    /// Query rows of a tile.
+    pub(crate) const M: u32 = Self::TILE.m() as u32;
+    /// Warpgroups that share the rows of a tile.
+    pub(crate) const KEY_GROUPS: u32 = Self::TILE.key_groups as u32;
+    /// Keys of a step.
+    pub(crate) const N: u32 = Self::TILE.n as u32;
+    /// Panels of a tile.
+    pub(crate) const PANELS: u32 = ATTENTION[ROW].panels();
+    /// Whether every step may be masked, and not the last alone.
+    pub(crate) const BAND: bool = matches!(Self::TILE.mask, MaskKind::Band);
+    const SMEM: SmemLayout = ATTENTION[ROW].smem();
+    pub(crate) const Q: SmemRegion = Self::SMEM.get("q");
+    pub(crate) const K: SmemRegion = Self::SMEM.get("k");
+    pub(crate) const V: SmemRegion = Self::SMEM.get("v");
+    pub(crate) const K_FULL: SmemRegion = Self::SMEM.get("k_full");
+    pub(crate) const K_EMPTY: SmemRegion = Self::SMEM.get("k_empty");
+    pub(crate) const V_FULL: SmemRegion = Self::SMEM.get("v_full");
+    pub(crate) const V_EMPTY: SmemRegion = Self::SMEM.get("v_empty");
+    pub(crate) const Q_FULL: SmemRegion = Self::SMEM.get("q_full");
+    pub(crate) const PARTIAL: SmemRegion = Self::SMEM.get("partial");
+    pub(crate) const Q_EMPTY: SmemRegion = Self::SMEM.get("q_empty");
+}
+
+/// Accumulators of Q K^T that a thread of row `row` holds.
+pub(crate) const fn score_registers(row: usize) -> usize {
+    key_steps(row) * 8
+}
+
+/// Accumulators of P V that a thread of row `row` holds.
+pub(crate) const fn output_registers(row: usize) -> usize {
+    dim_steps(row) * 8
+}
+
+/// K buffers of row `row`.
+pub(crate) const fn stages(row: usize) -> u32 {
+    match ATTENTION[row].kernel {
+        AttentionKernel::Wgmma(tile) => tile.stages as u32,
+        _ => panic!("the row is not a WGMMA variant"),
+    }
+}
+
+/// Steps of `wgmma` along the keys of one step of row `row`.
+pub(crate) const fn key_steps(row: usize) -> usize {
+    match ATTENTION[row].kernel {
+        AttentionKernel::Wgmma(tile) => tile.n / 16,
+        _ => panic!("the row is not a WGMMA variant"),
+    }
+}
+
+/// Steps of `wgmma` along the head dimension of row `row`.
+pub(crate) const fn dim_steps(row: usize) -> usize {
+    ATTENTION[row].head_dim / 16
+}
+
+/// Q K^T with Q in shared memory.
+pub(crate) struct ScoresOfTile<E, const ROW: usize>(core::marker::PhantomData<E>);
+
+impl<E: Element16, const ROW: usize> Product for ScoresOfTile<E, ROW> {
+    const A: Operand = Operand::new(E::DTYPE, Major::K, TILE_SWIZZLE, Row::<ROW>::M);
+    const B: Operand = Operand::new(E::DTYPE, Major::K, TILE_SWIZZLE, Row::<ROW>::N);
+}
+
+/// Q K^T with Q in registers.
+pub(crate) struct ScoresOfRegisters<E, const ROW: usize>(core::marker::PhantomData<E>);
+
+impl<E: Element16, const ROW: usize> Product for ScoresOfRegisters<E, ROW> {
+    const A: Operand = Operand::in_registers(E::DTYPE);
+    const B: Operand = Operand::new(E::DTYPE, Major::K, TILE_SWIZZLE, Row::<ROW>::N);
+}
+
+/// P V, with P in registers and V as it lies: its rows are along K.
+pub(crate) struct Values<E, const ROW: usize>(core::marker::PhantomData<E>);
+
+impl<E: Element16, const ROW: usize> Product for Values<E, ROW> {
+    const A: Operand = Operand::in_registers(E::DTYPE);
+    const B: Operand = Operand::new(E::DTYPE, Major::Mn, TILE_SWIZZLE, Row::<ROW>::N);
+}

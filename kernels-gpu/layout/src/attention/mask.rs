@@ -1,0 +1,172 @@
+//! Which keys a query row sees.
+
+use core::fmt;
+use core::ops::Range;
+use core::str::FromStr;
+
+/// Which keys a query row sees.
+///
+/// Rows and keys are aligned at their ends (bottom-right): row `i` of `q_len` stands at key `i + k_len - q_len`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Mask {
+    /// Every key.
+    #[default]
+    Full,
+    /// The keys up to the row's own position.
+    Causal,
+    /// The keys from `left` before to `right` after the row's own position.
+    Window {
+        /// Keys seen before the row's own position.
+        left: usize,
+        /// Keys seen after the row's own position.
+        right: usize,
+    },
+}
+
+impl Mask {
+    /// The keys that query row `row` of `q_len` sees among `k_len`; empty where it sees none.
+    pub fn key_range(self, row: usize, q_len: usize, k_len: usize) -> Range<usize> {
+        let (first, last) = self.key_offsets(q_len, k_len);
+        let start = (row as i64 + i64::from(first)).clamp(0, k_len as i64) as usize;
+        let end = (row as i64 + i64::from(last) + 1).clamp(start as i64, k_len as i64) as usize;
+        start..end
+    }
+
+    /// The canonical form that kernels take: row `i` sees the keys `j` with `i + first <= j <= i + last` and `0 <= j < k_len`.
+    ///
+    /// Both are clamped to `-q_len - 1 ..= k_len`, beyond which nothing changes, so that `i + first` and `i + last` fit an `i32`
+    /// for lengths up to [`MAX_LEN`].
+    pub fn key_offsets(self, q_len: usize, k_len: usize) -> (i32, i32) {
+        let diagonal = k_len as i64 - q_len as i64;
+        let clamp = |offset: i64| offset.clamp(-(q_len as i64) - 1, k_len as i64) as i32;
+        let saturated = |width: usize| i64::try_from(width).unwrap_or(i64::MAX);
+        match self {
+            Mask::Full => (clamp(i64::MIN), clamp(i64::MAX)),
+            Mask::Causal => (clamp(i64::MIN), clamp(diagonal)),
+            Mask::Window { left, right } => {
+                (clamp(diagonal.saturating_sub(saturated(left))), clamp(diagonal.saturating_add(saturated(right))))
+            }
+        }
+    }
+
+    /// Whether every row sees every key.
+    pub fn hides_nothing(self, q_len: usize, k_len: usize) -> bool {
+        let (first, last) = self.key_offsets(q_len, k_len);
+        q_len == 0 || k_len == 0 || (q_len as i64 - 1 + i64::from(first) <= 0 && i64::from(last) >= k_len as i64 - 1)
+    }
+
+    /// The number of (row, key) pairs that are visible: the work that the mask leaves.
+    pub fn visible_pairs(self, q_len: usize, k_len: usize) -> u64 {
+        (0..q_len).map(|row| self.key_range(row, q_len, k_len).len() as u64).sum()
+    }
+}
+
+impl fmt::Display for Mask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mask::Full => f.write_str("full"),
+            Mask::Causal => f.write_str("causal"),
+            Mask::Window { left, right } => write!(f, "window:{left},{right}"),
+        }
+    }
+}
+
+/// The text is not a mask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ParseMaskError;
+
+impl fmt::Display for ParseMaskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("expected full, causal or window:LEFT,RIGHT")
+    }
+}
+
+impl core::error::Error for ParseMaskError {}
+
+impl FromStr for Mask {
+    type Err = ParseMaskError;
+
+    fn from_str(text: &str) -> Result<Self, ParseMaskError> {
+        match text {
+            "full" => Ok(Mask::Full),
+            "causal" => Ok(Mask::Causal),
+            _ => {
+                let (left, right) =
+                    text.strip_prefix("window:").and_then(|sides| sides.split_once(',')).ok_or(ParseMaskError)?;
+                let side = |text: &str| text.parse().map_err(|_| ParseMaskError);
+                Ok(Mask::Window { left: side(left)?, right: side(right)? })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::super::MAX_LEN;
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn key_range_is_the_definition() {
+        for q_len in 0..6usize {
+            for k_len in 0..7usize {
+                for row in 0..q_len {
+                    let position = (row + k_len) as i64 - q_len as i64;
+                    for left in [0usize, 1, 2, 9, usize::MAX] {
+                        for right in [0usize, 1, 3, usize::MAX] {
+                            let sees = |key: usize| {
+                                let distance = i128::from(key as i64 - position);
+                                -(left as i128) <= distance && distance <= right as i128
+                            };
+                            let range = Mask::Window { left, right }.key_range(row, q_len, k_len);
+                            for key in 0..k_len {
+                                assert_eq!(
+                                    range.contains(&key),
+                                    sees(key),
+                                    "{q_len} {k_len} {row} {left} {right} {key}"
+                                );
+                            }
+                        }
+                    }
+                    assert_eq!(Mask::Full.key_range(row, q_len, k_len), 0..k_len);
+                    let causal = Mask::Window { left: usize::MAX, right: 0 };
+                    assert_eq!(
+                        Mask::Causal.key_range(row, q_len, k_len).len(),
+                        causal.key_range(row, q_len, k_len).len()
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_mask_hides_nothing_where_every_pair_is_visible() {
+        for (q_len, k_len) in (0..6).flat_map(|q_len| (0..7).map(move |k_len| (q_len, k_len))) {
+            let windows = (0..8).flat_map(|left| (0..8).map(move |right| Mask::Window { left, right }));
+            for mask in windows.chain([Mask::Full, Mask::Causal]) {
+                let all = mask.visible_pairs(q_len, k_len) == (q_len * k_len) as u64;
+                assert_eq!(mask.hides_nothing(q_len, k_len), all || q_len == 0, "{mask} {q_len} {k_len}");
+            }
+        }
+    }
+
+    #[test]
+    fn key_offsets_do_not_overflow_at_the_longest_lengths() {
+        for mask in [Mask::Full, Mask::Causal, Mask::Window { left: usize::MAX, right: usize::MAX }] {
+            let (first, last) = mask.key_offsets(MAX_LEN, MAX_LEN);
+            assert!((MAX_LEN as i32 - 1).checked_add(last).is_some());
+            assert!(first.checked_sub(1).is_some());
+        }
+    }
+
+    #[test]
+    fn masks_parse_back() {
+        for mask in [Mask::Full, Mask::Causal, Mask::Window { left: 3, right: 0 }] {
+            assert_eq!(mask.to_string().parse(), Ok(mask));
+        }
+        for text in ["", "window", "window:1", "window:-1,2", "window:1,2,3", "Full"] {
+            assert_eq!(text.parse::<Mask>(), Err(ParseMaskError), "{text}");
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The table of compiled attention kernels.
+
+use super::{
+    AttentionKernel, AttentionVariant, CONSUMER_REGISTERS, MAX_HEAD_DIM, MaskKind, PvUnit, QuerySource, TILE_SWIZZLE,
+    TileCopy, WARP_ROWS, WARPGROUP_ROWS, WgmmaTile, WmmaTile,
+};
+use crate::text::same_text;
+use crate::{Arch, Dtype};
+
+/// Position of the row called `name` in [`ATTENTION`]; does not compile (in a constant) where there is none.
+pub const fn row_index(name: &str) -> usize {
+    let mut index = 0;
+    while index < ATTENTION.len() {
+        if same_text(ATTENTION[index].name, name) {
+            return index;
+        }
+        index += 1;
+    }
+    panic!("no row of ATTENTION has this name")
+}
+
+const fn tile(m: usize, n: usize, stages: usize) -> WmmaTile {
+    WmmaTile { m, n, stages, copy: TileCopy::Async, pv: PvUnit::TensorCore }
+}
+
+const fn through_registers(tile: WmmaTile) -> WmmaTile {
+    WmmaTile { copy: TileCopy::ThroughRegisters, ..tile }
+}
+
+const fn scalar_pv(tile: WmmaTile) -> WmmaTile {
+    WmmaTile { pv: PvUnit::Scalar, ..tile }
+}
+
+/// `m` query rows, `n` keys a step, Q in shared memory.
+const fn full(m: usize, n: usize, stages: usize) -> WgmmaTile {
+    let (row_groups, query) = (m / WARPGROUP_ROWS, QuerySource::Shared);
+    WgmmaTile { row_groups, key_groups: 1, n, stages, query, mask: MaskKind::Full }
+}
+
+const fn band(m: usize, n: usize, stages: usize) -> WgmmaTile {
+    WgmmaTile { mask: MaskKind::Band, ..full(m, n, stages) }
+}
+
+/// `groups` warpgroups that share 64 query rows and take steps of `n` keys in turns.
+const fn split(tile: WgmmaTile, groups: usize) -> WgmmaTile {
+    WgmmaTile { key_groups: groups, ..tile }
+}
+
+const fn q_registers(tile: WgmmaTile) -> WgmmaTile {
+    WgmmaTile { query: QuerySource::Registers, ..tile }
+}
+
+/// Every compiled attention kernel, those of one element type in the order of preference: the first row that serves a problem is
+/// the one to run (BENCHMARKS.md has the measurements).
+///
+/// Name: `attention_<type>_scalar`, or `attention_<type>_d<head dim>_wmma_<m>x<n>_s<stages>`, then `_ldg` where tiles go through
+/// registers and `_fma` where P V is scalar; or `attention_<type>_d<head dim>_wgmma_<full or band>_<m>x<n>[k<key groups>]_s<stages>`, then `_q`
+/// where Q is in registers.
+pub const ATTENTION: &[AttentionVariant] = {
+    use AttentionVariant as Row;
+    use Dtype::{Bf16, F16};
+    &[
+        // WGMMA rows. Head dimension 64 has little for the tensor cores to do between exponentials: three or four warpgroups of
+        // rows take turns with them. 192 rows by 128 keys, 490 TFLOP/s at 4x32x4096 on an H100; the longest sequences.
+        Row::wgmma("attention_f16_d64_wgmma_full_192x128_s4", F16, 64, full(192, 128, 4)),
+        // 498 TFLOP/s there, and 15 % ahead at 512 rows, which 192 do not divide.
+        Row::wgmma("attention_f16_d64_wgmma_full_256x64_s4", F16, 64, full(256, 64, 4)),
+        // Few tiles: four warpgroups, or two, share 64 rows and take the keys in turns.
+        Row::wgmma("attention_f16_d64_wgmma_full_64x64k4_s8", F16, 64, split(full(64, 64, 8), 4)),
+        Row::wgmma("attention_f16_d64_wgmma_full_64x128k2_s4", F16, 64, split(full(64, 128, 4), 2)),
+        // One warpgroup of rows: the most blocks without a sum over warpgroups.
+        Row::wgmma("attention_f16_d64_wgmma_full_64x128_s4", F16, 64, full(64, 128, 4)),
+        // The same with masks.
+        Row::wgmma("attention_f16_d64_wgmma_band_256x64_s4", F16, 64, band(256, 64, 4)),
+        Row::wgmma("attention_f16_d64_wgmma_band_192x128_s4", F16, 64, band(192, 128, 4)),
+        Row::wgmma("attention_f16_d64_wgmma_band_64x64k4_s8", F16, 64, split(band(64, 64, 8), 4)),
+        Row::wgmma("attention_f16_d64_wgmma_band_64x128k2_s4", F16, 64, split(band(64, 128, 4), 2)),
+        Row::wgmma("attention_f16_d64_wgmma_band_64x128_s4", F16, 64, band(64, 128, 4)),
+        // Two panels as head dimension 128 has, a quarter less arithmetic.
+        Row::wgmma("attention_f16_d96_wgmma_full_128x128_s3_q", F16, 96, q_registers(full(128, 128, 3))),
+        Row::wgmma("attention_f16_d96_wgmma_band_128x128_s3_q", F16, 96, q_registers(band(128, 128, 3))),
+        // Two warpgroups, which leave 240 registers for S, P, O and Q. Three stages: 1 to 5 % ahead of two.
+        Row::wgmma("attention_f16_d128_wgmma_full_128x128_s3_q", F16, 128, q_registers(full(128, 128, 3))),
+        Row::wgmma("attention_f16_d128_wgmma_full_64x128_s2", F16, 128, full(64, 128, 2)),
+        Row::wgmma("attention_f16_d128_wgmma_band_128x128_s3_q", F16, 128, q_registers(band(128, 128, 3))),
+        Row::wgmma("attention_f16_d128_wgmma_band_64x128_s2", F16, 128, band(64, 128, 2)),
+        // Two stages of 96 keys, all that shared memory holds.
+        Row::wgmma("attention_f16_d192_wgmma_full_128x96_s2", F16, 192, full(128, 96, 2)),
+        Row::wgmma("attention_f16_d192_wgmma_band_128x96_s2", F16, 192, band(128, 96, 2)),
+        // Two stages of 80 keys: 748 TFLOP/s at 4x8x4096, 1.05 of cuDNN.
+        Row::wgmma("attention_f16_d256_wgmma_full_128x80_s2", F16, 256, full(128, 80, 2)),
+        Row::wgmma("attention_f16_d256_wgmma_band_128x80_s2", F16, 256, band(128, 80, 2)),
+        // bf16 as f16, row by row.
+        Row::wgmma("attention_bf16_d64_wgmma_full_192x128_s4", Bf16, 64, full(192, 128, 4)),
+        Row::wgmma("attention_bf16_d64_wgmma_full_256x64_s4", Bf16, 64, full(256, 64, 4)),
+        Row::wgmma("attention_bf16_d64_wgmma_full_64x64k4_s8", Bf16, 64, split(full(64, 64, 8), 4)),
+        Row::wgmma("attention_bf16_d64_wgmma_full_64x128k2_s4", Bf16, 64, split(full(64, 128, 4), 2)),
+        Row::wgmma("attention_bf16_d64_wgmma_full_64x128_s4", Bf16, 64, full(64, 128, 4)),
+        Row::wgmma("attention_bf16_d64_wgmma_band_256x64_s4", Bf16, 64, band(256, 64, 4)),
+        Row::wgmma("attention_bf16_d64_wgmma_band_192x128_s4", Bf16, 64, band(192, 128, 4)),
+        Row::wgmma("attention_bf16_d64_wgmma_band_64x64k4_s8", Bf16, 64, split(band(64, 64, 8), 4)),
+        Row::wgmma("attention_bf16_d64_wgmma_band_64x128k2_s4", Bf16, 64, split(band(64, 128, 4), 2)),
+        Row::wgmma("attention_bf16_d64_wgmma_band_64x128_s4", Bf16, 64, band(64, 128, 4)),
+        Row::wgmma("attention_bf16_d96_wgmma_full_128x128_s3_q", Bf16, 96, q_registers(full(128, 128, 3))),
+        Row::wgmma("attention_bf16_d96_wgmma_band_128x128_s3_q", Bf16, 96, q_registers(band(128, 128, 3))),
+        Row::wgmma("attention_bf16_d128_wgmma_full_128x128_s3_q", Bf16, 128, q_registers(full(128, 128, 3))),
+        Row::wgmma("attention_bf16_d128_wgmma_full_64x128_s2", Bf16, 128, full(64, 128, 2)),
+        Row::wgmma("attention_bf16_d128_wgmma_band_128x128_s3_q", Bf16, 128, q_registers(band(128, 128, 3))),
+        Row::wgmma("attention_bf16_d128_wgmma_band_64x128_s2", Bf16, 128, band(64, 128, 2)),
+        Row::wgmma("attention_bf16_d192_wgmma_full_128x96_s2", Bf16, 192, full(128, 96, 2)),
+        Row::wgmma("attention_bf16_d192_wgmma_band_128x96_s2", Bf16, 192, band(128, 96, 2)),
+        Row::wgmma("attention_bf16_d256_wgmma_full_128x80_s2", Bf16, 256, full(128, 80, 2)),
+        Row::wgmma("attention_bf16_d256_wgmma_band_128x80_s2", Bf16, 256, band(128, 80, 2)),
+        // 64 rows by 64 keys, two stages: the best, or within 4 % of it, at every length.
+        Row::wmma("attention_f16_d64_wmma_64x64_s2", F16, 64, tile(64, 64, 2)),
+        // Twice the blocks: 4 % ahead where 64 rows a block leave multiprocessors idle.
+        Row::wmma("attention_f16_d64_wmma_32x64_s2", F16, 64, tile(32, 64, 2)),
+        // Half the traffic of K and V: even at 4x32x4096, far behind where blocks are few.
+        Row::wmma("attention_f16_d64_wmma_128x64_s2", F16, 64, tile(128, 64, 2)),
+        // What the second stage gains: 3 to 13 %.
+        Row::wmma("attention_f16_d64_wmma_64x64_s1", F16, 64, tile(64, 64, 1)),
+        Row::wmma("attention_f16_d64_wmma_32x64_s1", F16, 64, tile(32, 64, 1)),
+        Row::wmma("attention_f16_d64_wmma_128x64_s1", F16, 64, tile(128, 64, 1)),
+        // What 64 keys a step gain over 32: 20 to 28 %.
+        Row::wmma("attention_f16_d64_wmma_64x32_s2", F16, 64, tile(64, 32, 2)),
+        Row::wmma("attention_f16_d64_wmma_32x32_s2", F16, 64, tile(32, 32, 2)),
+        Row::wmma("attention_f16_d64_wmma_128x32_s2", F16, 64, tile(128, 32, 2)),
+        // What cp.async and P V on the tensor cores gain.
+        Row::wmma("attention_f16_d64_wmma_64x64_s2_ldg", F16, 64, through_registers(tile(64, 64, 2))),
+        Row::wmma("attention_f16_d64_wmma_64x64_s2_fma", F16, 64, scalar_pv(tile(64, 64, 2))),
+        Row::wmma("attention_f16_d64_wmma_64x64_s2_ldg_fma", F16, 64, scalar_pv(through_registers(tile(64, 64, 2)))),
+        // At this head dimension 64 keys a step do not fit the register budget.
+        Row::wmma("attention_f16_d128_wmma_64x32_s2", F16, 128, tile(64, 32, 2)),
+        Row::wmma("attention_f16_d128_wmma_32x32_s2", F16, 128, tile(32, 32, 2)),
+        Row::wmma("attention_f16_d128_wmma_128x32_s1", F16, 128, tile(128, 32, 1)),
+        Row::wmma("attention_f16_d128_wmma_64x32_s2_fma", F16, 128, scalar_pv(tile(64, 32, 2))),
+        // Every other head dimension, and the oracle on the card.
+        Row::scalar("attention_f16_scalar", F16),
+        // bf16 runs as f16 does; only the rows worth running are compiled.
+        Row::wmma("attention_bf16_d64_wmma_64x64_s2", Bf16, 64, tile(64, 64, 2)),
+        Row::wmma("attention_bf16_d64_wmma_32x64_s2", Bf16, 64, tile(32, 64, 2)),
+        Row::wmma("attention_bf16_d64_wmma_128x64_s2", Bf16, 64, tile(128, 64, 2)),
+        Row::wmma("attention_bf16_d128_wmma_64x32_s2", Bf16, 128, tile(64, 32, 2)),
+        Row::wmma("attention_bf16_d128_wmma_32x32_s2", Bf16, 128, tile(32, 32, 2)),
+        Row::scalar("attention_bf16_scalar", Bf16),
+    ]
+};
+
+/// A row whose shared memory or threads cannot fit the smallest architecture does not compile.
+const _: () = {
+    let mut index = 0;
+    while index < ATTENTION.len() {
+        let row = &ATTENTION[index];
+        let smem = row.smem().assert_fits(if row.compiled_for(Arch::Sm89) { Arch::Sm89 } else { row.arch() });
+        assert!(
+            matches!(row.kernel, AttentionKernel::Wgmma(_))
+                || (row.head_dim * row.dtype.size_bytes()).is_multiple_of(TILE_SWIZZLE.row_bytes() as usize)
+        );
+        assert!(row.head_dim <= MAX_HEAD_DIM && row.threads() <= 1024 && row.min_blocks() >= 1);
+        if let AttentionKernel::Wgmma(tile) = row.kernel {
+            assert!(
+                row.head_dim.is_multiple_of(16) && tile.n.is_multiple_of(16),
+                "whole steps along K of both products"
+            );
+            assert!(tile.n <= 256 && tile.m() <= 256 && tile.consumers() < CONSUMER_REGISTERS.len());
+            assert!(tile.stages > tile.key_groups, "a group waits for its next step with one in its hands");
+            assert!(
+                tile.key_groups == 1 || tile.row_groups == 1 && tile.stages.is_power_of_two(),
+                "key groups share one group of rows"
+            );
+        }
+        if let AttentionKernel::Wmma(tile) = row.kernel {
+            assert!(tile.m.is_multiple_of(WARP_ROWS) && tile.n.is_multiple_of(16), "tiles are made of 16x16 products");
+            assert!(tile.stages == 1 || tile.stages == 2);
+            let row_chunks = row.head_dim * row.dtype.size_bytes() / 16;
+            assert!(
+                (tile.n * row_chunks).is_multiple_of(row.threads() as usize),
+                "each thread copies as many chunks as any other"
+            );
+            // Two blocks on a multiprocessor of sm_80 at head dimension 64; each takes 1 KiB for the system.
+            let two_blocks = 2 * (smem.total_bytes() + 1024);
+            assert!(row.head_dim > 64 || two_blocks <= Arch::Sm80.limits().shared_bytes);
+        }
+        index += 1;
+    }
+};
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::collections::HashSet;
+    use std::format;
+    use std::string::String;
+
+    fn composed_name(row: &AttentionVariant) -> String {
+        match row.kernel {
+            AttentionKernel::Scalar => format!("attention_{}_scalar", row.dtype),
+            AttentionKernel::Wgmma(tile) => format!(
+                "attention_{}_d{}_wgmma_{}_{}x{}{}_s{}{}",
+                row.dtype,
+                row.head_dim,
+                if tile.mask == MaskKind::Full { "full" } else { "band" },
+                tile.m(),
+                tile.n,
+                if tile.key_groups > 1 { format!("k{}", tile.key_groups) } else { String::new() },
+                tile.stages,
+                if tile.query == QuerySource::Registers { "_q" } else { "" },
+            ),
+            AttentionKernel::Wmma(tile) => format!(
+                "attention_{}_d{}_wmma_{}x{}_s{}{}{}",
+                row.dtype,
+                row.head_dim,
+                tile.m,
+                tile.n,
+                tile.stages,
+                if tile.copy == TileCopy::ThroughRegisters { "_ldg" } else { "" },
+                if tile.pv == PvUnit::Scalar { "_fma" } else { "" },
+            ),
+        }
+    }
+
+    #[test]
+    fn names_follow_the_grammar_and_are_unique() {
+        let mut names = HashSet::new();
+        for (index, row) in ATTENTION.iter().enumerate() {
+            assert_eq!(row.name, composed_name(row));
+            assert_eq!(row_index(row.name), index);
+            assert!(names.insert(row.name));
+        }
+    }
+}

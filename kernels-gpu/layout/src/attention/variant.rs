@@ -1,0 +1,295 @@
+//! What a compiled attention kernel is made of, and what it needs.
+
+use core::fmt;
+
+use super::{MAX_HEAD_DIM, Mask};
+use crate::smem::{BASE_ALIGN_BYTES, SmemLayout};
+use crate::{Arch, Dtype, Swizzle};
+
+/// How a WMMA variant brings tiles from global to shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TileCopy {
+    /// `cp.async` of 16 bytes, which runs beside the arithmetic.
+    Async,
+    /// 16-byte loads into registers, then stores.
+    ThroughRegisters,
+}
+
+/// Which units compute P V.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PvUnit {
+    /// `wmma` on the tensor cores, P rounded to the input type.
+    TensorCore,
+    /// f32 multiply-adds, P in f32.
+    Scalar,
+}
+
+/// The tile of a WMMA variant. One warp owns 16 query rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WmmaTile {
+    /// Query rows of a block.
+    pub m: usize,
+    /// Keys of one step.
+    pub n: usize,
+    /// Key-value buffers in shared memory.
+    pub stages: usize,
+    /// How tiles are copied.
+    pub copy: TileCopy,
+    /// Which units compute P V.
+    pub pv: PvUnit,
+}
+
+/// Query rows of one warp: the M of `wmma` m16n16k16.
+pub const WARP_ROWS: usize = 16;
+
+/// How the tiles of WMMA variants lie in shared memory: panels of 64 16-bit columns.
+pub const TILE_SWIZZLE: Swizzle = Swizzle::B128;
+
+/// Query rows of one consumer warpgroup: the M of `wgmma`.
+pub const WARPGROUP_ROWS: usize = 64;
+
+/// Threads of a warpgroup.
+pub const WARPGROUP_THREADS: u32 = 128;
+
+/// Where `wgmma` has its operand Q.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum QuerySource {
+    /// In shared memory, read at each step.
+    Shared,
+    /// In registers for the whole tile, which spares shared memory the reading.
+    Registers,
+}
+
+/// Which masks a WGMMA variant serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MaskKind {
+    /// Masks that hide no key: only the last step of a tile may have keys beyond the end.
+    Full,
+    /// Every mask: each row sees one band of keys, and steps at its edges are masked.
+    Band,
+}
+
+/// The tile of a WGMMA variant: one producer warpgroup and some consumers of [`WARPGROUP_ROWS`] rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WgmmaTile {
+    /// Consumer warpgroups with query rows of their own.
+    pub row_groups: usize,
+    /// Consumer warpgroups that share these rows and take the steps of the keys in turns.
+    pub key_groups: usize,
+    /// Keys of one step.
+    pub n: usize,
+    /// K buffers, and as many V buffers.
+    pub stages: usize,
+    /// Where Q is.
+    pub query: QuerySource,
+    /// Which masks it serves.
+    pub mask: MaskKind,
+}
+
+impl WgmmaTile {
+    /// Query rows of a block.
+    pub const fn m(&self) -> usize {
+        self.row_groups * WARPGROUP_ROWS
+    }
+
+    /// Consumer warpgroups.
+    pub const fn consumers(&self) -> usize {
+        self.row_groups * self.key_groups
+    }
+
+    /// Registers that a thread has when the block starts: what is left for each, in units of 8.
+    pub const fn launch_registers(&self) -> u32 {
+        let threads = WARPGROUP_THREADS * (1 + self.consumers() as u32);
+        let registers = Arch::Sm90a.limits().registers / threads / 8 * 8;
+        if registers > 255 { 255 } else { registers }
+    }
+}
+
+/// Registers of a producer thread, by the number of consumer warpgroups; 0 where it keeps those of the launch.
+pub const PRODUCER_REGISTERS: [u32; 5] = [0, 0, 24, 32, 24];
+
+/// Registers of a consumer thread, by the number of consumer warpgroups; 0 where it keeps those of the launch.
+pub const CONSUMER_REGISTERS: [u32; 5] = [0, 0, 240, 160, 112];
+
+/// More registers than a block starts with would be waited for for ever.
+const _: () = {
+    let mut consumers = 2;
+    while consumers < CONSUMER_REGISTERS.len() as u32 {
+        let threads = WARPGROUP_THREADS * (1 + consumers);
+        let launch = Arch::Sm90a.limits().registers / threads / 8 * 8;
+        let (producer, consumer) = (PRODUCER_REGISTERS[consumers as usize], CONSUMER_REGISTERS[consumers as usize]);
+        assert!(producer + consumers * consumer <= (1 + consumers) * launch);
+        consumers += 1;
+    }
+};
+
+/// Which algorithm a variant runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AttentionKernel {
+    /// One warp a query row, f32 multiply-adds: serves every head dimension and is the oracle on the card.
+    Scalar,
+    /// FlashAttention tiling on `wmma`.
+    Wmma(WmmaTile),
+    /// FlashAttention tiling on `wgmma`, with tiles copied by TMA; sm_90a.
+    Wgmma(WgmmaTile),
+}
+
+/// One compiled kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AttentionVariant {
+    /// Name of the PTX entry.
+    pub name: &'static str,
+    /// Element type of Q, K, V and O.
+    pub dtype: Dtype,
+    /// The widest head dimension that it serves; narrower ones are padded with zeros in shared memory.
+    pub head_dim: usize,
+    /// What it runs.
+    pub kernel: AttentionKernel,
+}
+
+/// Registers that a thread of a scalar or WMMA kernel may use.
+const MAX_REGISTERS: u32 = 128;
+
+impl AttentionVariant {
+    pub(super) const fn scalar(name: &'static str, dtype: Dtype) -> Self {
+        Self { name, dtype, head_dim: MAX_HEAD_DIM, kernel: AttentionKernel::Scalar }
+    }
+
+    pub(super) const fn wmma(name: &'static str, dtype: Dtype, head_dim: usize, tile: WmmaTile) -> Self {
+        Self { name, dtype, head_dim, kernel: AttentionKernel::Wmma(tile) }
+    }
+
+    pub(super) const fn wgmma(name: &'static str, dtype: Dtype, head_dim: usize, tile: WgmmaTile) -> Self {
+        Self { name, dtype, head_dim, kernel: AttentionKernel::Wgmma(tile) }
+    }
+
+    /// The architecture that the kernel needs: sm_80 and later, or sm_90a alone.
+    pub const fn arch(&self) -> Arch {
+        match self.kernel {
+            AttentionKernel::Scalar | AttentionKernel::Wmma(_) => Arch::Sm80,
+            AttentionKernel::Wgmma(_) => Arch::Sm90a,
+        }
+    }
+
+    /// Whether the module of `arch` has it.
+    pub const fn compiled_for(&self, arch: Arch) -> bool {
+        matches!(self.arch(), Arch::Sm80) || self.arch() as u8 == arch as u8
+    }
+
+    /// Query rows of one block.
+    pub const fn rows(&self) -> usize {
+        match self.kernel {
+            AttentionKernel::Scalar => SCALAR_ROWS,
+            AttentionKernel::Wmma(tile) => tile.m,
+            AttentionKernel::Wgmma(tile) => tile.m(),
+        }
+    }
+
+    /// Threads of one block.
+    pub const fn threads(&self) -> u32 {
+        match self.kernel {
+            AttentionKernel::Scalar => 32 * SCALAR_ROWS as u32,
+            AttentionKernel::Wmma(tile) => 32 * (tile.m / WARP_ROWS) as u32,
+            AttentionKernel::Wgmma(tile) => WARPGROUP_THREADS * (1 + tile.consumers() as u32),
+        }
+    }
+
+    /// Registers that a thread may use when it starts.
+    pub const fn max_registers(&self) -> u32 {
+        match self.kernel {
+            AttentionKernel::Scalar | AttentionKernel::Wmma(_) => MAX_REGISTERS,
+            AttentionKernel::Wgmma(tile) => tile.launch_registers(),
+        }
+    }
+
+    /// Resident blocks that the register budget must allow on a multiprocessor: as many as fill it.
+    pub const fn min_blocks(&self) -> u32 {
+        Arch::Sm80.limits().registers / (self.max_registers() * self.threads())
+    }
+
+    /// The map of dynamic shared memory; empty for the scalar kernel. Tiles lie as [`TILE_SWIZZLE`] says.
+    ///
+    /// WMMA:
+    /// - `q`: the Q tile; the O tile afterwards.
+    /// - `k`, `v`: the stages of the K and V tiles.
+    /// - `p`: for scalar P V, a stage a warp: P transposed, `[n][16]` f32, then a factor for each of the 16 rows.
+    ///
+    /// WGMMA:
+    /// - `q`: the Q tile; `k`, `v`: the stages of the K and V tiles; all of whole panels.
+    /// - `partial`: with several key groups, for each but the first: O, maxima and sums of its threads in f32, word by word.
+    /// - `.._full`, `.._empty`: the mbarriers of those tiles.
+    pub const fn smem(&self) -> SmemLayout {
+        match self.kernel {
+            AttentionKernel::Scalar => SmemLayout::new(),
+            AttentionKernel::Wmma(tile) => {
+                let row_bytes = (self.head_dim * self.dtype.size_bytes()) as u32;
+                let (stages, stage_bytes) = (tile.stages as u32, tile.n as u32 * row_bytes);
+                let p_stages = match tile.pv {
+                    PvUnit::TensorCore => 0,
+                    PvUnit::Scalar => (tile.m / WARP_ROWS) as u32,
+                };
+                SmemLayout::new()
+                    .region("q", tile.m as u32 * row_bytes, BASE_ALIGN_BYTES)
+                    .stages("k", stages, stage_bytes, BASE_ALIGN_BYTES)
+                    .stages("v", stages, stage_bytes, BASE_ALIGN_BYTES)
+                    .stages("p", p_stages, ((tile.n + 1) * WARP_ROWS * size_of::<f32>()) as u32, 16)
+            }
+            AttentionKernel::Wgmma(tile) => {
+                let row_bytes = self.panels() * TILE_SWIZZLE.row_bytes();
+                let (stages, stage_bytes) = (tile.stages as u32, tile.n as u32 * row_bytes);
+                SmemLayout::new()
+                    .region("q", tile.m() as u32 * row_bytes, BASE_ALIGN_BYTES)
+                    .stages("k", stages, stage_bytes, BASE_ALIGN_BYTES)
+                    .stages("v", stages, stage_bytes, BASE_ALIGN_BYTES)
+                    .stages("partial", tile.key_groups as u32 - 1, self.partial_bytes(), 16)
+                    .stages("k_full", stages, 8, 8)
+                    .stages("k_empty", stages, 8, 8)
+                    .stages("v_full", stages, 8, 8)
+                    .stages("v_empty", stages, 8, 8)
+                    .region("q_full", 8, 8)
+                    .region("q_empty", 8, 8)
+            }
+        }
+    }
+
+    /// The accumulators of O of a warpgroup, and the maximum and sum of two rows, of each of its threads.
+    const fn partial_bytes(&self) -> u32 {
+        let words = self.head_dim * WARPGROUP_ROWS / WARPGROUP_THREADS as usize + 4;
+        words as u32 * WARPGROUP_THREADS * size_of::<f32>() as u32
+    }
+
+    /// Panels of [`TILE_SWIZZLE`]'s width that a row of a tile takes.
+    pub const fn panels(&self) -> u32 {
+        ((self.head_dim * self.dtype.size_bytes()) as u32).div_ceil(TILE_SWIZZLE.row_bytes())
+    }
+
+    /// Tiles of query rows of `heads` = batch x q_heads; `None` where there are more than the 2^31 - 1 blocks of a grid.
+    pub fn tiles(&self, heads: usize, q_len: usize) -> Option<u32> {
+        let tiles = heads.checked_mul(q_len.div_ceil(self.rows()))?;
+        i32::try_from(tiles).ok().map(|tiles| tiles as u32)
+    }
+
+    /// Whether a problem of this element type and head dimension can run on it, in the module of `arch`.
+    pub const fn serves(&self, arch: Arch, dtype: Dtype, head_dim: usize) -> bool {
+        self.compiled_for(arch) && self.dtype as u8 == dtype as u8 && head_dim <= self.head_dim
+    }
+
+    /// Whether it takes a problem of these lengths and mask.
+    pub fn takes(&self, mask: Mask, q_len: usize, k_len: usize) -> bool {
+        match self.kernel {
+            AttentionKernel::Scalar | AttentionKernel::Wmma(_) => true,
+            AttentionKernel::Wgmma(tile) => {
+                k_len > 0 && (tile.mask == MaskKind::Band || mask.hides_nothing(q_len, k_len))
+            }
+        }
+    }
+}
+
+impl fmt::Display for AttentionVariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name)
+    }
+}
+
+/// Query rows of a block of the scalar kernel: one a warp.
+pub const SCALAR_ROWS: usize = 4;
