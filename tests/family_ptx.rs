@@ -223,7 +223,7 @@ fn gemm_entries_are_the_rows_with_their_bounds_and_instructions() {
             assert_eq!((entry.max_threads, entry.min_blocks), (Some(row.threads()), Some(row.min_blocks)), "{row}");
             match row.unit {
                 GemmUnit::Mma => check_mma(row, entry),
-                GemmUnit::Wgmma => check_wgmma(row, entry),
+                GemmUnit::Wgmma => check_gemm_wgmma(row, entry),
             }
         }
     }
@@ -247,7 +247,7 @@ fn check_mma(row: &GemmVariant, entry: &Entry) {
 }
 
 /// There is one loop over the stages, with the copies of one and the products of one.
-fn check_wgmma(row: &GemmVariant, entry: &Entry) {
+fn check_gemm_wgmma(row: &GemmVariant, entry: &Entry) {
     let product = format!("wgmma.mma_async.sync.aligned.m64n{}", row.tile.n);
     assert_eq!(entry.count(&product), row.k_steps(), "{row}");
     assert_eq!(entry.count("wgmma.mma_async"), row.k_steps(), "{row}");
