@@ -248,7 +248,7 @@ fn check_mma(row: &GemmVariant, entry: &Entry) {
 
 /// There is one loop over the stages, with the copies of one and the products of one.
 fn check_gemm_wgmma(row: &GemmVariant, entry: &Entry) {
-    let product = format!("wgmma.mma_async.sync.aligned.m64n{}", row.tile.n);
+    let product = format!("wgmma.mma_async.sync.aligned.m64n{}k{}", row.tile.n, row.tile.k / row.k_steps());
     assert_eq!(entry.count(&product), row.k_steps(), "{row}");
     assert_eq!(entry.count("wgmma.mma_async"), row.k_steps(), "{row}");
     let loads = entry.count("cp.async.bulk.tensor.3d.shared::cluster.global");
