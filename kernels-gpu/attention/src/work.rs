@@ -32,14 +32,28 @@ impl Work {
         // Opaque: what a second call needs is found anew and takes no registers in between.
         let row_blocks = opaque(args.q_len).div_ceil(rows);
         let (batch_head, from_end) = div_rem(opaque(thread::block_idx_x()), row_blocks);
-        // SAFETY: the head is one of the problem's.
-        unsafe { Self::of_rows(args, batch_head, (row_blocks - 1 - from_end) * rows) }
+        let (batch, head) = div_rem(batch_head, args.q_heads);
+        let (kv_head, _) = div_rem(head, args.heads_per_kv);
+        let start = |strides: &AttentionStrides, head: u32| {
+            (i64::from(batch) * strides.batch + i64::from(head) * strides.head) * size_of::<u16>() as i64
+        };
+        let lse_offset =
+            if args.lse == 0 { 0 } else { u64::from(batch_head) * u64::from(args.q_len) * size_of::<f32>() as u64 };
+        Self {
+            q: args.q.wrapping_add_signed(start(&args.q_strides, head)) as *const u16,
+            k: args.k.wrapping_add_signed(start(&args.k_strides, kv_head)) as *const u16,
+            v: args.v.wrapping_add_signed(start(&args.v_strides, kv_head)) as *const u16,
+            o: args.o.wrapping_add_signed(start(&args.o_strides, head)) as *mut u16,
+            lse: (args.lse + lse_offset) as *mut f32,
+            first_row: (row_blocks - 1 - from_end) * rows,
+        }
     }
 
     /// The work on the rows from `first_row` on of head `batch_head` of all batch entries.
     ///
     /// # Safety
     /// There is such a head.
+    #[cfg(target_feature = "sm_90a")]
     #[inline(always)]
     pub(crate) unsafe fn of_rows(args: &AttentionArgs, batch_head: u32, first_row: u32) -> Self {
         let (batch, head) = div_rem(batch_head, args.q_heads);
