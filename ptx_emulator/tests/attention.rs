@@ -169,7 +169,7 @@ fn check(module: &Module, arch: Arch, case: Case) -> Duration {
         output_aligned: aligned,
     };
     let config = LaunchConfig {
-        grid: [variant.blocks(batch * q_heads, q_len).unwrap(), 1, 1],
+        grid: [variant.tiles(batch * q_heads, q_len).unwrap(), 1, 1],
         block: [variant.threads(), 1, 1],
         shared_bytes: variant.smem().total_bytes(),
         ..LaunchConfig::default()
