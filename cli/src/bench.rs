@@ -110,6 +110,7 @@ fn run_attention(args: &AttentionBenchArgs) -> anyhow::Result<()> {
     if let Some(path) = &args.json {
         tensor::check_place(path)?;
     }
+    check_request(&cases, &args.variants)?;
     let gpu = Gpu::new(args.device)?;
     let jobs = jobs(gpu.arch(), &cases, &args.variants)?;
     writeln!(io::stdout(), "{}, {} multiprocessors, {} PTX", gpu.name(), gpu.multiprocessors(), gpu.arch())?;
@@ -150,15 +151,21 @@ fn run_attention(args: &AttentionBenchArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Pairs each case with the kernels that are to run it.
-fn jobs(arch: Arch, cases: &[Case], variants: &[String]) -> Result<Vec<Job>, BenchError> {
+/// Refuses what no card can run.
+fn check_request(cases: &[Case], variants: &[String]) -> Result<(), BenchError> {
     let known = |name: &String| name == "all" || layout::attention::ATTENTION.iter().any(|row| row.name == name);
     if let Some(name) = variants.iter().find(|name| !known(name)) {
         return Err(BenchError::UnknownVariant(name.clone()));
     }
+    cases.iter().try_for_each(|case| {
+        case.problem().check().map_err(|reason| BenchError::Case { case: case.to_string(), reason })
+    })
+}
+
+/// Pairs each case with the kernels of `arch` that are to run it.
+fn jobs(arch: Arch, cases: &[Case], variants: &[String]) -> Result<Vec<Job>, BenchError> {
     let mut jobs = Vec::new();
     for &case in cases {
-        case.problem().check().map_err(|reason| BenchError::Case { case: case.to_string(), reason })?;
         if variants.is_empty() {
             jobs.push(Job { case, variant: None });
             continue;
@@ -262,7 +269,7 @@ mod tests {
 
     #[test]
     fn names_of_no_kernel_are_refused() {
-        let error = jobs(Arch::Sm90a, &cases(), &["fast".to_owned()]).unwrap_err();
+        let error = check_request(&cases(), &["fast".to_owned()]).unwrap_err();
         assert!(error.to_string().contains("'fast'"));
         let narrow = layout::attention::ATTENTION.iter().find(|row| row.head_dim < 256).unwrap();
         assert!(matches!(jobs(Arch::Sm90a, &cases(), &[narrow.name.to_owned()]), Err(BenchError::NothingServes(_))));
@@ -272,6 +279,6 @@ mod tests {
     fn the_library_chooses_where_no_kernel_is_named() {
         assert_eq!(jobs(Arch::Sm90a, &cases(), &[]).unwrap().len(), 2);
         let odd = "1x3:2x64x64/full/f16".parse().unwrap();
-        assert!(matches!(jobs(Arch::Sm90a, &[odd], &[]), Err(BenchError::Case { .. })));
+        assert!(matches!(check_request(&[odd], &[]), Err(BenchError::Case { .. })));
     }
 }

@@ -119,7 +119,7 @@ pub(super) fn rows_aligned<T: Float>(address: u64, shape: &[usize; 3], strides: 
     let step = (CHUNK_BYTES / T::DTYPE.size_bytes()) as i64;
     let steps = || shape.iter().zip(strides).take(2).filter(|&(&len, _)| len > 1).map(|(_, &stride)| stride);
     // Tensor maps know no steps backwards, and none from a row to itself.
-    let forwards = shape[1] <= 1 || strides[1] > 0;
+    let forwards = shape[1] <= 1 || shape[2] == 0 || strides[1] > 0;
     address.is_multiple_of(CHUNK_BYTES as u64) && forwards && steps().all(|stride| stride >= 0 && stride % step == 0)
 }
 
@@ -155,6 +155,7 @@ mod tests {
         assert!(!rows_aligned::<f16>(264, &[2, 3, 17], &[72, 24, 1]));
         assert!(!rows_aligned::<f16>(256, &[2, 3, 17], &[51, 17, 1]));
         assert!(rows_aligned::<f16>(256, &[1, 1, 17], &[51, 17, 1]), "a dimension of one is never stepped along");
+        assert!(rows_aligned::<f16>(256, &[1, 8, 0], &[0, 0, 1]), "rows without elements lie anywhere");
         assert!(!rows_aligned::<f32>(256, &[1, 2, 17], &[51, 17, 1]));
     }
 

@@ -270,7 +270,7 @@ mod tests {
             "{  asm!(\"{{ .reg .pred p, q; .reg .b64 at, bt; setp.ne.u32 p, {scale_d}, 0; wgmma.fence.sync.aligned; \
              wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 {{{0}, {1}}}, {a}, {b}, p, {sign_a}, {sign_b}, {order_a}, \
              {order_b}; wgmma.commit_group.sync.aligned; }}\", inout(reg32) d[0],inout(reg32) d[1],b = in(reg64) \
-             b, scale_d = in(reg32) scale_d,sign_a = const sign(P::NEGATE_A), sign_b = const sign(P::NEGATE_B),order_b = \
+             b,scale_d = in(reg32) scale_d,sign_a = const sign(P::NEGATE_A), sign_b = const sign(P::NEGATE_B),order_b = \
              const order(P::B),a = in(reg64) a,order_a = const order(P::A), options(nostack)) }"
         );
     }

@@ -20,7 +20,8 @@ use crate::output::{Output, Partial};
 /// The way of one tile of a consumer to D.
 pub(crate) struct Store<'a, const ROW: usize> {
     args: &'a GemmArgs,
-    /// Whether D is of 16 bits and nothing but alpha is to be applied.
+    /// Whether D is of 16 bits in whole groups, and nothing but alpha is to be applied. TMA writes beyond a row that ends within a
+    /// 4-byte word.
     plain: bool,
     alpha: f32,
     smem: Smem<ROW>,
@@ -49,7 +50,7 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
         let output = unsafe { Output::new(args, batch) };
         Self {
             args,
-            plain: args.splits == 1 && args.aligned != 0 && output.is_plain(),
+            plain: args.splits == 1 && args.aligned != 0 && args.n % GROUP as u32 == 0 && output.is_plain(),
             alpha: output.alpha,
             smem,
             map,
