@@ -173,7 +173,7 @@ fn jobs(arch: Arch, cases: &[Case], variants: &[String]) -> Result<Vec<Job>, Ben
         let wanted = |row: &&AttentionVariant| variants.iter().any(|name| name == "all" || name == row.name);
         let before = jobs.len();
         let rows = attention_variants(arch, case.dtype, case.head_dim)
-            .filter(|row| row.takes(case.mask, case.len, case.len))
+            .filter(|row| row.takes(case.mask, case.batch * case.q_heads, case.len, case.len))
             .filter(wanted);
         jobs.extend(rows.map(|row| Job { case, variant: Some(row) }));
         if jobs.len() == before {

@@ -50,7 +50,7 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
         let output = unsafe { Output::new(args, batch) };
         Self {
             args,
-            plain: args.splits == 1 && args.aligned != 0 && args.n % GROUP as u32 == 0 && output.is_plain(),
+            plain: args.splits == 1 && args.aligned != 0 && args.n.is_multiple_of(GROUP as u32) && output.is_plain(),
             alpha: output.alpha,
             smem,
             map,
