@@ -1,6 +1,5 @@
 //! `ferrotile bench`: times of kernels.
 
-use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -8,12 +7,13 @@ use clap::{Args, Subcommand};
 use ferrotile::{Arch, AttentionOptions, AttentionPlan, Dtype, Gpu, Layout, attention_variants};
 use half::{bf16, f16};
 use indicatif::{ProgressBar, ProgressStyle};
-use layout::attention::AttentionVariant;
+use layout::attention::{ATTENTION, AttentionVariant};
 
 use crate::bench_ata::{self, AtaBenchArgs};
 use crate::bench_gemm::{self, GemmBenchArgs};
 use crate::bench_ladder::{self, LadderBenchArgs};
 use crate::case::Case;
+use crate::kernel_names::{self, UnknownKernel};
 use crate::measure::{Repeats, Timer};
 use crate::on_card::CardProblem;
 use crate::problem::Half;
@@ -21,7 +21,7 @@ use crate::random;
 use crate::report::{Report, Row};
 use crate::statistics::Summary;
 use crate::table::table;
-use crate::tensor::{self, FileError};
+use crate::tensor;
 
 /// Measures kernels on a card.
 #[derive(Debug, Args)]
@@ -73,8 +73,8 @@ struct AttentionBenchArgs {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BenchError {
     /// No kernel of that name.
-    #[error("no attention kernel is called '{0}'; `ferrotile info` lists them")]
-    UnknownVariant(String),
+    #[error(transparent)]
+    UnknownKernel(#[from] UnknownKernel),
     /// None of the named kernels serves the case.
     #[error("none of the kernels named serves the case {0}")]
     NothingServes(String),
@@ -143,9 +143,7 @@ fn run_attention(args: &AttentionBenchArgs) -> anyhow::Result<()> {
         "blocks/SM",
     ];
     if let Some(path) = &args.json {
-        let report = Report { device: gpu.name().to_owned(), rows };
-        fs::write(path, serde_json::to_string_pretty(&report)? + "\n")
-            .map_err(|source| FileError::Write { path: path.clone(), source })?;
+        Report { device: gpu.name().to_owned(), rows }.write(path)?;
     }
     write!(io::stdout(), "{}", table(&heading, &lines))?;
     Ok(())
@@ -153,10 +151,7 @@ fn run_attention(args: &AttentionBenchArgs) -> anyhow::Result<()> {
 
 /// Refuses what no card can run.
 fn check_request(cases: &[Case], variants: &[String]) -> Result<(), BenchError> {
-    let known = |name: &String| name == "all" || layout::attention::ATTENTION.iter().any(|row| row.name == name);
-    if let Some(name) = variants.iter().find(|name| !known(name)) {
-        return Err(BenchError::UnknownVariant(name.clone()));
-    }
+    kernel_names::check(variants, "attention", ATTENTION.iter().map(|row| row.name))?;
     cases.iter().try_for_each(|case| {
         case.problem().check().map_err(|reason| BenchError::Case { case: case.to_string(), reason })
     })
@@ -170,11 +165,10 @@ fn jobs(arch: Arch, cases: &[Case], variants: &[String]) -> Result<Vec<Job>, Ben
             jobs.push(Job { case, variant: None });
             continue;
         }
-        let wanted = |row: &&AttentionVariant| variants.iter().any(|name| name == "all" || name == row.name);
         let before = jobs.len();
         let rows = attention_variants(arch, case.dtype, case.head_dim)
             .filter(|row| row.takes(case.mask, case.batch * case.q_heads, case.len, case.len))
-            .filter(wanted);
+            .filter(|row| kernel_names::include(variants, row.name));
         jobs.extend(rows.map(|row| Job { case, variant: Some(row) }));
         if jobs.len() == before {
             return Err(BenchError::NothingServes(case.to_string()));
@@ -237,16 +231,7 @@ impl Measured {
     }
 
     fn row(&self) -> Row {
-        Row {
-            family: "attention".to_owned(),
-            case: self.case.to_string(),
-            implementation: self.kernel.clone(),
-            us: self.us.p50,
-            tflops: self.tflops(),
-            p90_us: Some(self.us.p90),
-            mean_us: Some(self.us.mean),
-            std_us: Some(self.us.std),
-        }
+        Row::measured("attention", self.case, &self.kernel, &self.us, self.case.flops())
     }
 }
 
@@ -271,7 +256,7 @@ mod tests {
     fn names_of_no_kernel_are_refused() {
         let error = check_request(&cases(), &["fast".to_owned()]).unwrap_err();
         assert!(error.to_string().contains("'fast'"));
-        let narrow = layout::attention::ATTENTION.iter().find(|row| row.head_dim < 256).unwrap();
+        let narrow = ATTENTION.iter().find(|row| row.head_dim < 256).unwrap();
         assert!(matches!(jobs(Arch::Sm90a, &cases(), &[narrow.name.to_owned()]), Err(BenchError::NothingServes(_))));
     }
 

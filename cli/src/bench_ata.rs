@@ -1,7 +1,6 @@
 //! `ferrotile bench ata`: times of products with symmetric block matrices.
 
 use std::fmt;
-use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -18,10 +17,11 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
 
+use crate::kernel_names;
 use crate::measure::{Repeats, Timer};
 use crate::report::{Report, Row};
 use crate::table::table;
-use crate::tensor::{self, FileError};
+use crate::tensor;
 
 /// What to measure and how.
 #[derive(Debug, Args)]
@@ -148,17 +148,9 @@ impl FromStr for AtaCase {
     }
 }
 
-/// No kernel of that name.
-#[derive(Debug, thiserror::Error)]
-#[error("no ata kernel is called '{0}'; `ferrotile info` lists them")]
-struct UnknownKernel(String);
-
 /// Measures and prints.
 pub(crate) fn run(args: &AtaBenchArgs) -> anyhow::Result<()> {
-    let known = |name: &String| name == "all" || ATA.iter().any(|row| row.name == name);
-    if let Some(name) = args.variants.iter().find(|name| !known(name)) {
-        return Err(UnknownKernel(name.clone()).into());
-    }
+    kernel_names::check(&args.variants, "ata", ATA.iter().map(|row| row.name))?;
     let cases = if args.cases.is_empty() { AtaCase::defaults() } else { args.cases.clone() };
     let precisions = if args.precisions.is_empty() { Precision::ALL.to_vec() } else { args.precisions.clone() };
     if let Some(path) = &args.json {
@@ -173,9 +165,8 @@ pub(crate) fn run(args: &AtaBenchArgs) -> anyhow::Result<()> {
         for &precision in &precisions {
             let matrix = matrix.upload_blocking(timer.stream().as_ref(), precision)?;
             let base = AtaOptions { isolated: args.isolated, arch: args.arch, ..AtaOptions::default() };
-            let named = |name: &str| args.variants.iter().any(|wanted| wanted == "all" || wanted == name);
             let mut options: Vec<AtaOptions> = ata_variants(precision)
-                .filter(|row| named(row.name))
+                .filter(|row| kernel_names::include(&args.variants, row.name))
                 .map(|row| AtaOptions { variant: Some(row.name.to_owned()), ..base.clone() })
                 .collect();
             if args.variants.is_empty() {
@@ -189,9 +180,7 @@ pub(crate) fn run(args: &AtaBenchArgs) -> anyhow::Result<()> {
         }
     }
     if let Some(path) = &args.json {
-        let report = Report { device: gpu.name().to_owned(), rows };
-        fs::write(path, serde_json::to_string_pretty(&report)? + "\n")
-            .map_err(|source| FileError::Write { path: path.clone(), source })?;
+        Report { device: gpu.name().to_owned(), rows }.write(path)?;
     }
     let heading = [
         "case",
@@ -240,16 +229,7 @@ fn measure(
         shared_bytes.to_string(),
         kernel.blocks_per_multiprocessor(row.threads(), shared_bytes)?.to_string(),
     ];
-    let row = Row {
-        family: "ata".to_owned(),
-        case: case.to_string(),
-        implementation: plan.to_string(),
-        us: us.p50,
-        tflops,
-        p90_us: Some(us.p90),
-        mean_us: Some(us.mean),
-        std_us: Some(us.std),
-    };
+    let row = Row::measured("ata", case, &plan, &us, case.flops());
     Ok((line, row))
 }
 

@@ -1,7 +1,6 @@
 //! `ferrotile bench gemm`: times of matrix products.
 
 use std::fmt;
-use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -17,10 +16,11 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
 
+use crate::kernel_names;
 use crate::measure::{Repeats, Timer};
 use crate::report::{Report, Row};
 use crate::table::table;
-use crate::tensor::{self, FileError};
+use crate::tensor;
 
 /// Workspace that plans may use.
 const WORKSPACE_BYTES: usize = 256 << 20;
@@ -124,17 +124,9 @@ impl FromStr for GemmCase {
     }
 }
 
-/// No kernel of that name.
-#[derive(Debug, thiserror::Error)]
-#[error("no gemm kernel is called '{0}'; `ferrotile info` lists them")]
-struct UnknownKernel(String);
-
 /// Measures and prints.
 pub(crate) fn run(args: &GemmBenchArgs) -> anyhow::Result<()> {
-    let known = |name: &String| name == "all" || GEMM.iter().any(|row| row.name == name);
-    if let Some(name) = args.variants.iter().find(|name| !known(name)) {
-        return Err(UnknownKernel(name.clone()).into());
-    }
+    kernel_names::check(&args.variants, "gemm", GEMM.iter().map(|row| row.name))?;
     let cases = if args.cases.is_empty() { GemmCase::defaults() } else { args.cases.clone() };
     if let Some(path) = &args.json {
         tensor::check_place(path)?;
@@ -156,9 +148,7 @@ pub(crate) fn run(args: &GemmBenchArgs) -> anyhow::Result<()> {
         }
     }
     if let Some(path) = &args.json {
-        let report = Report { device: gpu.name().to_owned(), rows };
-        fs::write(path, serde_json::to_string_pretty(&report)? + "\n")
-            .map_err(|source| FileError::Write { path: path.clone(), source })?;
+        Report { device: gpu.name().to_owned(), rows }.write(path)?;
     }
     let heading = ["case", "layout", "kernels", "p50 us", "p90 us", "TFLOP/s", "registers", "workspace"];
     write!(io::stdout(), "{}", table(&heading, &lines))?;
@@ -190,7 +180,7 @@ fn plans<T: Float, D: Float>(
             plans.push(GemmPlan::new(gpu, &problem, &options)?);
             continue;
         }
-        let wanted = |name: &str| args.variants.iter().any(|variant| variant == "all" || variant == name);
+        let wanted = |name: &str| kernel_names::include(&args.variants, name);
         for row in gemm_variants(T::DTYPE, T::DTYPE, accumulation)
             .filter(|row| wanted(row.name) && row.is_in(gpu.arch()) && row.accumulation == accumulation)
         {
@@ -243,16 +233,7 @@ fn measure<T: Float, D: Float>(
             plan.kernel().attributes().registers.to_string(),
             bytes.to_string(),
         ];
-        let row = Row {
-            family: "gemm".to_owned(),
-            case: case.to_string(),
-            implementation: plan.to_string(),
-            us: us.p50,
-            tflops,
-            p90_us: Some(us.p90),
-            mean_us: Some(us.mean),
-            std_us: Some(us.std),
-        };
+        let row = Row::measured("gemm", case, &plan, &us, problem.flops());
         measured.push((line, row));
     }
     Ok(measured)

@@ -16,6 +16,7 @@ mod device;
 mod emulate_report;
 mod gemm;
 mod info;
+mod kernel_names;
 mod matrix_file;
 mod measure;
 mod npy;

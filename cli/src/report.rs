@@ -1,9 +1,13 @@
 //! The JSON files of benchmark results, ours and those of vendor libraries.
 
+use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+
+use crate::statistics::Summary;
+use crate::tensor::FileError;
 
 /// Results of one run on one device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -47,7 +51,35 @@ pub(crate) struct ReportError {
     reason: String,
 }
 
+impl Row {
+    /// A measured time of work of `flops` operations.
+    pub(crate) fn measured(
+        family: &str,
+        case: impl Display,
+        implementation: impl Display,
+        us: &Summary,
+        flops: f64,
+    ) -> Row {
+        Row {
+            family: family.to_owned(),
+            case: case.to_string(),
+            implementation: implementation.to_string(),
+            us: us.p50,
+            tflops: flops / us.p50 / 1e6,
+            p90_us: Some(us.p90),
+            mean_us: Some(us.mean),
+            std_us: Some(us.std),
+        }
+    }
+}
+
 impl Report {
+    /// Writes a file of results.
+    pub(crate) fn write(&self, path: &Path) -> anyhow::Result<()> {
+        let text = serde_json::to_string_pretty(self)? + "\n";
+        Ok(fs::write(path, text).map_err(|source| FileError::Write { path: path.to_owned(), source })?)
+    }
+
     /// Reads a file of results.
     pub(crate) fn read(path: &Path) -> Result<Report, ReportError> {
         let wrong = |reason: String| ReportError { path: path.to_owned(), reason };

@@ -13,10 +13,7 @@ mod solver;
 
 use std::process::ExitCode;
 
-use ferrotile::{Gpu, Precision};
-use libtest_mimic::Trial;
-
-use case::Outcome;
+use tests::Trials;
 
 fn main() -> ExitCode {
     let mut trials = Trials::default();
@@ -26,20 +23,5 @@ fn main() -> ExitCode {
     property::list(&mut trials);
     refusals::list(&mut trials);
     solver::list(&mut trials);
-    tests::run_trials(trials.list)
-}
-
-/// The trials so far.
-#[derive(Default)]
-struct Trials {
-    list: Vec<Trial>,
-}
-
-impl Trials {
-    /// Adds a trial for each precision.
-    fn each(&mut self, name: &str, body: fn(&Gpu, Precision) -> Outcome) {
-        for precision in Precision::ALL {
-            self.list.push(tests::device_trial(format!("{name}/{precision}"), move |gpu| body(gpu, precision)));
-        }
-    }
+    trials.run()
 }

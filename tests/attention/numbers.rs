@@ -43,7 +43,7 @@ pub(crate) fn list(trials: &mut Trials) {
         for seed in 0..3 {
             let case = Case::new(batch, heads, len, len, head_dim, Mask::Full);
             let name = format!("acceptance/{name}/seed{seed}/f16");
-            trials.list.push(tests::device_trial(name, move |gpu| accepted(gpu, &case, seed)));
+            trials.add(name, move |gpu| accepted(gpu, &case, seed));
         }
     }
 }

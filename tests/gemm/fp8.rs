@@ -15,14 +15,14 @@ use crate::case::{
 pub(crate) fn list(trials: &mut Trials) {
     for layout in GemmLayout::ALL {
         let name = format!("fp8_integers/{layout}");
-        trials.add(&name, "e4m3", &layout, exact::<F8E4M3>);
-        trials.add(&name, "e4m3_e5m2", &layout, exact::<F8E5M2>);
+        trials.typed(&name, "e4m3", &layout, exact::<F8E4M3>);
+        trials.typed(&name, "e4m3_e5m2", &layout, exact::<F8E5M2>);
     }
-    trials.add("fp8_normal_inputs", "e4m3", &(), normal::<F8E4M3>);
-    trials.add("fp8_normal_inputs", "e4m3_e5m2", &(), normal::<F8E5M2>);
-    trials.add("fp8_outputs_saturate", "e4m3", &(), saturated);
-    trials.add("fp8_operands_at_odd_bytes", "e4m3", &(), odd_bytes);
-    trials.add("fp8_scales", "e4m3", &(), scaled);
+    trials.typed("fp8_normal_inputs", "e4m3", &(), normal::<F8E4M3>);
+    trials.typed("fp8_normal_inputs", "e4m3_e5m2", &(), normal::<F8E5M2>);
+    trials.typed("fp8_outputs_saturate", "e4m3", &(), saturated);
+    trials.typed("fp8_operands_at_odd_bytes", "e4m3", &(), odd_bytes);
+    trials.typed("fp8_scales", "e4m3", &(), scaled);
 }
 
 /// Whether the device multiplies FP8; where it does not, that plans say so.

@@ -7,6 +7,8 @@ pub mod inputs;
 pub mod probe_ptx;
 pub mod record;
 pub mod shapes;
+pub mod trials;
 pub mod view;
 
 pub use device::{Device, card_trial, device, device_trial, run_trials};
+pub use trials::Trials;

@@ -1,0 +1,58 @@
+//! Lists of trials on the device under test.
+
+use std::fmt::Display;
+use std::process::ExitCode;
+
+use ferrotile::{Gpu, Precision};
+use libtest_mimic::{Failed, Trial};
+
+use crate::device::{device_trial, run_trials};
+
+/// The trials so far.
+#[derive(Default)]
+pub struct Trials {
+    list: Vec<Trial>,
+}
+
+impl Trials {
+    /// Adds a trial.
+    pub fn add(&mut self, name: impl Into<String>, body: impl FnOnce(&Gpu) -> Result<(), Failed> + Send + 'static) {
+        self.list.push(device_trial(name, body));
+    }
+
+    /// Adds a trial of a case, for the types named.
+    pub fn typed<C: Clone + Send + 'static>(
+        &mut self,
+        name: &str,
+        types: impl Display,
+        case: &C,
+        body: fn(&Gpu, &C) -> Result<(), Failed>,
+    ) {
+        let case = case.clone();
+        self.add(format!("{name}/{types}"), move |gpu| body(gpu, &case));
+    }
+
+    /// Adds a trial of a case for f16 and one for bf16.
+    pub fn both<C: Clone + Send + 'static>(
+        &mut self,
+        name: &str,
+        case: &C,
+        f16: fn(&Gpu, &C) -> Result<(), Failed>,
+        bf16: fn(&Gpu, &C) -> Result<(), Failed>,
+    ) {
+        self.typed(name, "f16", case, f16);
+        self.typed(name, "bf16", case, bf16);
+    }
+
+    /// Adds a trial for each precision.
+    pub fn each(&mut self, name: &str, body: fn(&Gpu, Precision) -> Result<(), Failed>) {
+        for precision in Precision::ALL {
+            self.add(format!("{name}/{precision}"), move |gpu| body(gpu, precision));
+        }
+    }
+
+    /// Runs them as the arguments of the process say.
+    pub fn run(self) -> ExitCode {
+        run_trials(self.list)
+    }
+}
