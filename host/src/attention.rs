@@ -93,7 +93,8 @@ impl AttentionOptions {
 /// `q` and `out` are `[batch, q_heads, q_len, head_dim]`, `k` and `v` `[batch, kv_heads, k_len, head_dim]`, their dimensions in
 /// the order of [`AttentionOptions::layout`] and with any strides; `lse` is `[batch, q_heads, q_len]` and contiguous, and
 /// receives `ln sum_j exp(scale * q_i . k_j)`. Every length may be 0. A row that sees no key, or no score above
-/// minus infinity, gives 0 and an LSE of minus infinity. Scores, softmax and sums are f32; the tensor-core variants round the probabilities to `T` before P V.
+/// minus infinity, gives 0 and an LSE of minus infinity. Scores, softmax and sums are f32; the tensor-core variants round the
+/// probabilities to `T` before P V.
 ///
 /// NaN and infinity spread as in the formula. Besides, in the tensor-core variants NaN and infinity in V make NaN, in their
 /// column, of hidden rows too, where a row of the same tile of query rows visits the tile of keys that holds them.
@@ -101,6 +102,13 @@ impl AttentionOptions {
 /// # Errors
 /// [`Error::Shape`], [`Error::Argument`], [`Error::NoVariant`], [`Error::UnknownVariant`] or [`Error::WrongDevice`] for tensors
 /// or options that do not fit, before anything is enqueued; [`Error::Driver`] where the driver refuses the launch.
+///
+/// [`Error::Shape`]: crate::Error::Shape
+/// [`Error::Argument`]: crate::Error::Argument
+/// [`Error::NoVariant`]: crate::Error::NoVariant
+/// [`Error::UnknownVariant`]: crate::Error::UnknownVariant
+/// [`Error::WrongDevice`]: crate::Error::WrongDevice
+/// [`Error::Driver`]: crate::Error::Driver
 pub fn attention<T: Float>(
     stream: StreamRef<'_>,
     q: TensorRef<'_, T, 4>,

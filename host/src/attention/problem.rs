@@ -57,7 +57,7 @@ impl AttentionProblem {
         4.0 * self.batch as f64 * self.q_heads as f64 * self.head_dim as f64 * pairs
     }
 
-    /// Whether attention takes these sizes; [`AttentionPlan::new`] checks it too. Needs no card.
+    /// Whether attention takes these sizes; [`AttentionPlan::new`](super::AttentionPlan::new) checks it too. Needs no card.
     ///
     /// # Errors
     /// [`Error::Argument`] that names the size and what is allowed.
