@@ -8,7 +8,7 @@ use ferrotile::{AttentionOptions, Dtype, Layout, Mask, tolerance};
 
 use crate::device::{Device, DeviceChoice};
 use crate::on_card;
-use crate::problem::{AnyProblem, Half, Problem, ProblemError, Solution};
+use crate::problem::{AnyProblem, Half, Problem, ProblemError, Solution, Terms};
 use crate::tensor::{self, Elements, FileError, OutputFile, Tensor};
 
 /// Computes O = softmax(scale * Q K^T + mask) V on tensors from files.
@@ -18,6 +18,8 @@ pub(crate) struct AttentionArgs {
     input: InputArgs,
     #[command(flatten)]
     how: HowArgs,
+    #[command(flatten)]
+    terms: TermsArgs,
     /// Where O is written: .npy (f16) or .safetensors (f16 or bf16, tensor `o`).
     #[arg(long)]
     out: PathBuf,
@@ -50,6 +52,21 @@ pub(crate) struct InputArgs {
     /// One safetensors file with tensors `q`, `k` and `v` instead.
     #[arg(long, conflicts_with_all = ["q", "k", "v"])]
     safetensors: Option<PathBuf>,
+}
+
+/// What is done to scores beside mask and scale.
+#[derive(Debug, Args)]
+pub(crate) struct TermsArgs {
+    /// What bounds scaled scores: CAP * tanh(score / CAP) takes their place.
+    #[arg(long, value_name = "CAP", value_parser = finite)]
+    softcap: Option<f32>,
+    /// NPY file [query heads] of the score of a key that every row of a head sees and whose value is 0.
+    #[arg(long)]
+    sink: Option<PathBuf>,
+    /// NPY file [batch or 1, query heads or 1, rows, keys] of what is added to scaled and capped scores; it is converted to the
+    /// type of Q.
+    #[arg(long)]
+    bias: Option<PathBuf>,
 }
 
 /// How the tensors are read and attention is computed.
@@ -117,6 +134,13 @@ impl InputArgs {
     }
 }
 
+impl TermsArgs {
+    /// The files that are named.
+    fn paths(&self) -> impl Iterator<Item = &Path> {
+        [&self.sink, &self.bias].into_iter().flatten().map(PathBuf::as_path)
+    }
+}
+
 impl HowArgs {
     /// The options of the library.
     pub(crate) fn options(&self, variant: Option<String>) -> AttentionOptions {
@@ -145,23 +169,28 @@ impl HowArgs {
 pub(crate) fn run(args: &AttentionArgs) -> anyhow::Result<()> {
     let tensors = args.input.read()?.ok_or(NoInput)?;
     match args.how.problem(tensors)? {
-        AnyProblem::F16(problem) => run_typed(args, &problem),
-        AnyProblem::Bf16(problem) => run_typed(args, &problem),
+        AnyProblem::F16(problem) => run_typed(args, problem),
+        AnyProblem::Bf16(problem) => run_typed(args, problem),
     }
 }
 
-fn run_typed<T: Half>(args: &AttentionArgs, problem: &Problem<T>) -> anyhow::Result<()> {
+fn run_typed<T: Half>(args: &AttentionArgs, problem: Problem<T>) -> anyhow::Result<()> {
+    let [sink, bias] =
+        [&args.terms.sink, &args.terms.bias].map(|path| path.as_deref().map(tensor::read_npy).transpose());
+    let terms = Terms::new(&problem.sizes, sink?, bias?)?;
+    let problem = &Problem { terms, ..problem };
     let out_file = OutputFile::plan(&args.out, T::DTYPE.name())?;
     let lse_file = args.lse.as_ref().map(|path| OutputFile::plan(path, "f32")).transpose()?;
     if args.lse.as_ref().is_some_and(|lse| out_file.replaces(lse)) {
         return Err(FileError::Output { path: args.out.clone(), reason: "--out and --lse are the same file" }.into());
     }
-    for input in args.input.paths() {
+    for input in args.input.paths().chain(args.terms.paths()) {
         if out_file.replaces(input) || lse_file.as_ref().is_some_and(|lse| lse.replaces(input)) {
             return Err(FileError::Output { path: input.to_owned(), reason: "an input cannot be an output too" }.into());
         }
     }
-    let options = args.how.options(args.variant.clone());
+    let softcap = args.terms.softcap;
+    let options = AttentionOptions { softcap, ..args.how.options(args.variant.clone()) };
     let solution = solve(&args.device, problem, &options)?;
     let checked = args.check.then(|| check(problem, &solution, &options)).transpose()?;
     let sizes = &problem.sizes;

@@ -1,6 +1,8 @@
 //! Attention problems in the memory of a card.
 
-use ferrotile::{AttentionOptions, AttentionPlan, Buffer, Gpu, Result, Stream, StreamRef, TensorMut, TensorRef};
+use ferrotile::{
+    AttentionOptions, AttentionPlan, AttentionTensors, Buffer, Gpu, Result, Stream, StreamRef, TensorMut, TensorRef,
+};
 
 use crate::problem::{Half, Problem, Solution};
 
@@ -12,11 +14,14 @@ pub(crate) struct CardProblem<'a, T: Half> {
     v: Buffer<T>,
     out: Buffer<T>,
     lse: Buffer<f32>,
+    sink: Option<Buffer<f32>>,
+    bias: Option<Buffer<T>>,
 }
 
 impl<'a, T: Half> CardProblem<'a, T> {
     /// Copies the inputs to the card of `stream`.
     pub(crate) fn upload(gpu: &Gpu, stream: &Stream, problem: &'a Problem<T>) -> Result<CardProblem<'a, T>> {
+        let terms = &problem.terms;
         Ok(CardProblem {
             problem,
             q: Buffer::upload_blocking(stream, &problem.q)?,
@@ -24,6 +29,8 @@ impl<'a, T: Half> CardProblem<'a, T> {
             v: Buffer::upload_blocking(stream, &problem.v)?,
             out: Buffer::zeroed(gpu, problem.q.len())?,
             lse: Buffer::zeroed(gpu, problem.sizes.batch * problem.sizes.q_heads * problem.sizes.q_len)?,
+            sink: terms.sink.as_ref().map(|sink| Buffer::upload_blocking(stream, sink)).transpose()?,
+            bias: terms.bias.as_ref().map(|(bias, _)| Buffer::upload_blocking(stream, bias)).transpose()?,
         })
     }
 
@@ -40,18 +47,23 @@ impl<'a, T: Half> CardProblem<'a, T> {
     }
 
     fn enqueue(&mut self, stream: StreamRef<'_>, plan: &AttentionPlan, with_lse: bool) -> Result<()> {
-        let Problem { layout, sizes, .. } = *self.problem;
-        let (q_shape, kv_shape) = (sizes.q_shape(layout), sizes.kv_shape(layout));
+        let Problem { layout, sizes, terms, .. } = self.problem;
+        let (q_shape, kv_shape) = (sizes.q_shape(*layout), sizes.kv_shape(*layout));
         let lse_shape = [sizes.batch, sizes.q_heads, sizes.q_len];
         let lse = if with_lse { Some(TensorMut::contiguous(&mut self.lse, lse_shape)?) } else { None };
-        plan.run(
-            stream,
-            TensorRef::contiguous(&self.q, q_shape)?,
-            TensorRef::contiguous(&self.k, kv_shape)?,
-            TensorRef::contiguous(&self.v, kv_shape)?,
-            TensorMut::contiguous(&mut self.out, q_shape)?,
+        let bias = self.bias.as_ref().zip(terms.bias.as_ref());
+        let tensors = AttentionTensors {
             lse,
-        )
+            sink: self.sink.as_ref().map(|sink| TensorRef::contiguous(sink, [sizes.q_heads])).transpose()?,
+            bias: bias.map(|(bias, (_, shape))| TensorRef::contiguous(bias, *shape)).transpose()?,
+            ..AttentionTensors::new(
+                TensorRef::contiguous(&self.q, q_shape)?,
+                TensorRef::contiguous(&self.k, kv_shape)?,
+                TensorRef::contiguous(&self.v, kv_shape)?,
+                TensorMut::contiguous(&mut self.out, q_shape)?,
+            )
+        };
+        plan.run_with(stream, tensors)
     }
 }
 
@@ -61,7 +73,8 @@ pub(crate) fn solve<T: Half>(
     problem: &Problem<T>,
     options: &AttentionOptions,
 ) -> Result<(Solution<T>, String)> {
-    let plan = AttentionPlan::new(gpu, T::DTYPE, &problem.sizes, options)?;
+    let options = AttentionOptions { bias: problem.terms.bias.is_some(), ..options.clone() };
+    let plan = AttentionPlan::new(gpu, T::DTYPE, &problem.sizes, &options)?;
     let stream = gpu.new_stream()?;
     let solution = CardProblem::upload(gpu, &stream, problem)?.solve(&stream, &plan)?;
     Ok((solution, plan.to_string()))

@@ -1,8 +1,9 @@
 //! An attention problem in host memory, checked, and its solution on a card or on the CPU.
 
+use ferrotile::reference::AttentionTerms;
 use ferrotile::{AttentionOptions, AttentionProblem, Dtype, Layout, reference, tolerance};
 use half::{bf16, f16};
-use ndarray::{Array3, Array4, ArrayView4};
+use ndarray::{Array1, Array3, Array4, ArrayView4};
 
 use crate::tensor::{Elements, Tensor};
 
@@ -24,6 +25,9 @@ impl Half for bf16 {
     }
 }
 
+/// A tensor `[batch, head, row, column]`.
+type View<'a> = ArrayView4<'a, f64>;
+
 /// Q, K and V with the shapes that attention takes.
 #[derive(Debug, Clone)]
 pub(crate) struct Problem<T> {
@@ -37,6 +41,41 @@ pub(crate) struct Problem<T> {
     pub(crate) k: Vec<T>,
     /// Elements of V.
     pub(crate) v: Vec<T>,
+    /// Sinks and bias.
+    pub(crate) terms: Terms<T>,
+}
+
+/// The optional tensors of a problem.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Terms<T> {
+    /// The sinks `[q_heads]`.
+    pub(crate) sink: Option<Vec<f32>>,
+    /// The bias and its shape.
+    pub(crate) bias: Option<(Vec<T>, [usize; 4])>,
+}
+
+impl<T: Half> Terms<T> {
+    /// Checks tensors from files against the sizes, and converts them.
+    pub(crate) fn new(
+        sizes: &AttentionProblem,
+        sink: Option<Tensor>,
+        bias: Option<Tensor>,
+    ) -> Result<Terms<T>, ProblemError> {
+        let AttentionProblem { batch, q_heads, q_len, k_len, .. } = *sizes;
+        if let Some(sink) = sink.as_ref().filter(|sink| sink.shape != [q_heads]) {
+            return Err(ProblemError::shape("sink", &sink.shape, vec![q_heads]));
+        }
+        let bias = bias.map(|bias| {
+            let one_of = |dim: usize, size: usize| if bias.shape.get(dim) == Some(&1) { 1 } else { size };
+            let shape = [one_of(0, batch), one_of(1, q_heads), q_len, k_len];
+            if bias.shape == shape {
+                Ok((convert(bias.elements), shape))
+            } else {
+                Err(ProblemError::shape("bias", &bias.shape, shape.to_vec()))
+            }
+        });
+        Ok(Terms { sink: sink.map(|sink| sink.elements.into_f32()), bias: bias.transpose()? })
+    }
 }
 
 /// O and LSE.
@@ -100,6 +139,12 @@ pub(crate) enum ProblemError {
     VariantOnCpu,
 }
 
+impl ProblemError {
+    fn shape(tensor: &'static str, got: &[usize], expected: Vec<usize>) -> ProblemError {
+        ProblemError::Sizes(ferrotile::Error::Shape { op: "attention", tensor, got: got.to_vec(), expected })
+    }
+}
+
 /// A problem of either type.
 #[derive(Debug, Clone)]
 pub(crate) enum AnyProblem {
@@ -124,8 +169,8 @@ impl AnyProblem {
         };
         let [q, k, v] = tensors.map(|tensor| tensor.elements);
         Ok(match dtype {
-            Dtype::Bf16 => AnyProblem::Bf16(Problem { layout, sizes, q: convert(q), k: convert(k), v: convert(v) }),
-            _ => AnyProblem::F16(Problem { layout, sizes, q: convert(q), k: convert(k), v: convert(v) }),
+            Dtype::Bf16 => AnyProblem::Bf16(Problem::new(layout, sizes, [q, k, v])),
+            _ => AnyProblem::F16(Problem::new(layout, sizes, [q, k, v])),
         })
     }
 }
@@ -171,37 +216,46 @@ fn array_fits(shape: [usize; 4]) -> Result<(), ferrotile::Error> {
 }
 
 impl<T: Half> Problem<T> {
-    /// The scale: the one given, or the usual 1 / sqrt(head dimension).
-    fn scale(&self, options: &AttentionOptions) -> f64 {
-        options.scale.map_or_else(|| (self.sizes.head_dim as f64).sqrt().recip(), f64::from)
+    fn new(layout: Layout, sizes: AttentionProblem, inputs: [Elements; 3]) -> Problem<T> {
+        let [q, k, v] = inputs.map(convert);
+        Problem { layout, sizes, q, k, v, terms: Terms::default() }
     }
 
     /// Solves the problem on the CPU, rounding where a kernel does.
     pub(crate) fn solve_on_cpu(&self, options: &AttentionOptions) -> Solution<T> {
-        let [q, k, v] = self.wide();
-        let (out, lse) = reference::attention_rounded(
-            self.bhsd(&q, self.sizes.q_shape(self.layout)),
-            self.bhsd(&k, self.sizes.kv_shape(self.layout)),
-            self.bhsd(&v, self.sizes.kv_shape(self.layout)),
-            options.mask,
-            self.scale(options),
-            T::DTYPE,
-        );
-        let out = self.stored(out).into_iter().map(T::from_f64).collect();
+        let (out, lse) =
+            self.by_reference(options, |q, k, v, terms| reference::attention_with_rounded(q, k, v, terms, T::DTYPE));
+        let out = out.into_iter().map(T::from_f64).collect();
         let lse = lse.into_iter().map(|x| x as f32).collect();
         Solution { out, lse }
     }
 
     /// Solves the problem in f64 on the CPU.
     pub(crate) fn solve_exactly(&self, options: &AttentionOptions) -> (Vec<f64>, Array3<f64>) {
+        self.by_reference(options, reference::attention_with)
+    }
+
+    /// O in the problem's layout, and the LSE, as a reference computes them.
+    fn by_reference(
+        &self,
+        options: &AttentionOptions,
+        solve: impl Fn(View<'_>, View<'_>, View<'_>, &AttentionTerms<'_>) -> (Array4<f64>, Array3<f64>),
+    ) -> (Vec<f64>, Array3<f64>) {
         let [q, k, v] = self.wide();
-        let (out, lse) = reference::attention(
-            self.bhsd(&q, self.sizes.q_shape(self.layout)),
-            self.bhsd(&k, self.sizes.kv_shape(self.layout)),
-            self.bhsd(&v, self.sizes.kv_shape(self.layout)),
-            options.mask,
-            self.scale(options),
-        );
+        let sink = self.terms.sink.as_ref().map(|sink| sink.iter().copied().map(f64::from).collect::<Array1<f64>>());
+        let bias = self.terms.bias.as_ref().map(|(values, shape)| {
+            let values = values.iter().map(|&x| x.into()).collect();
+            Array4::from_shape_vec(*shape, values).expect("the elements fill the shape")
+        });
+        let scale = options.scale.map_or_else(|| (self.sizes.head_dim as f64).sqrt().recip(), f64::from);
+        let terms = AttentionTerms {
+            softcap: options.softcap.map(f64::from),
+            sink: sink.as_ref().map(|sink| sink.view()),
+            bias: bias.as_ref().map(|bias| bias.view()),
+            ..AttentionTerms::new(options.mask, scale)
+        };
+        let (q_shape, kv_shape) = (self.sizes.q_shape(self.layout), self.sizes.kv_shape(self.layout));
+        let (out, lse) = solve(self.bhsd(&q, q_shape), self.bhsd(&k, kv_shape), self.bhsd(&v, kv_shape), &terms);
         (self.stored(out), lse)
     }
 

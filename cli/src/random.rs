@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
 use rayon::prelude::*;
 
-use crate::problem::{Half, Problem};
+use crate::problem::{Half, Problem, Terms};
 
 /// Elements that one generator fills: chunks are filled in parallel, each from its own seed.
 const CHUNK: usize = 1 << 16;
@@ -22,6 +22,7 @@ pub(crate) fn problem<T: Half>(sizes: AttentionProblem, seed: u64) -> Problem<T>
         q: normal(q_len, 3 * seed),
         k: normal(kv_len, 3 * seed + 1),
         v: normal(kv_len, 3 * seed + 2),
+        terms: Terms::default(),
     }
 }
 

@@ -1,4 +1,5 @@
-//! Attention forward: `O = softmax(scale * Q K^T + mask) V`.
+//! Attention forward: `O = softmax(scale * Q K^T + mask) V`, with softcap, bias and sinks where they are wanted, and for
+//! sequences of several lengths.
 //!
 //! ```no_run
 //! use ferrotile::{AttentionOptions, Buffer, Gpu, Layout, Mask, TensorMut, TensorRef, attention};
@@ -32,13 +33,18 @@
 mod choice;
 mod plan;
 mod problem;
+mod tensors;
+mod terms;
 mod tma;
+mod varlen;
 
 use layout::attention::Mask;
 
 pub use choice::attention_variants;
 pub use plan::AttentionPlan;
 pub use problem::AttentionProblem;
+pub use tensors::AttentionTensors;
+pub use varlen::{VarlenPlan, VarlenProblem, VarlenTensors, attention_varlen};
 
 use crate::element::Float;
 use crate::error::Result;
@@ -76,6 +82,10 @@ pub struct AttentionOptions {
     pub mask: Mask,
     /// What scores are multiplied by; `None` is `1 / sqrt(head_dim)`.
     pub scale: Option<f32>,
+    /// What bounds scaled scores: `cap * tanh(score / cap)` takes their place. `None` bounds nothing.
+    pub softcap: Option<f32>,
+    /// Whether a bias is added to scores ([`AttentionTensors::bias`]).
+    pub bias: bool,
     /// The compiled variant to run, by name; `None` picks the one that measures best.
     pub variant: Option<String>,
 }
@@ -84,7 +94,7 @@ impl AttentionOptions {
     /// Full attention of the usual scale on the best variant.
     #[must_use]
     pub const fn new(layout: Layout) -> Self {
-        Self { layout, mask: Mask::Full, scale: None, variant: None }
+        Self { layout, mask: Mask::Full, scale: None, softcap: None, bias: false, variant: None }
     }
 }
 
@@ -120,4 +130,23 @@ pub fn attention<T: Float>(
 ) -> Result<()> {
     let problem = AttentionProblem::of_shapes(*q.shape(), *k.shape(), *v.shape(), options.layout)?;
     AttentionPlan::new(stream.gpu(), T::DTYPE, &problem, options)?.run(stream, q, k, v, out, lse)
+}
+
+/// As [`attention`], with all tensors that a call may have: `s_ij = softcap(scale * q_i . k_j) + bias_ij` where row i sees key j,
+/// `LSE_i = ln (exp(sink) + sum_j exp(s_ij))` and `O_i = sum_j exp(s_ij - LSE_i) v_j`. [`AttentionOptions::bias`] is taken from the
+/// tensors.
+///
+/// A row that sees no key gives 0, and its sink as LSE.
+///
+/// # Errors
+/// As [`attention`].
+pub fn attention_with<T: Float>(
+    stream: StreamRef<'_>,
+    tensors: AttentionTensors<'_, T>,
+    options: &AttentionOptions,
+) -> Result<()> {
+    let AttentionTensors { q, k, v, bias, .. } = &tensors;
+    let problem = AttentionProblem::of_shapes(*q.shape(), *k.shape(), *v.shape(), options.layout)?;
+    let options = AttentionOptions { bias: bias.is_some(), ..options.clone() };
+    AttentionPlan::new(stream.gpu(), T::DTYPE, &problem, &options)?.run_with(stream, tensors)
 }

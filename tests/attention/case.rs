@@ -2,13 +2,14 @@
 
 use std::fmt;
 
+use ferrotile::reference::AttentionTerms;
 use ferrotile::{
     AttentionOptions, AttentionProblem, Buffer, Gpu, Layout, Mask, TensorMut, TensorRef, attention, attention_variants,
     reference, tolerance,
 };
-use layout::attention::{AttentionKernel, AttentionVariant};
+use layout::attention::{AttentionKernel, AttentionVariant, Lengths, Scores};
 use libtest_mimic::Failed;
-use ndarray::{Array4, ArrayView4};
+use ndarray::{Array3, Array4, ArrayView4};
 use tests::compare::{self, Difference};
 use tests::guard::Guarded;
 use tests::inputs::{self, Half};
@@ -61,11 +62,28 @@ impl Case {
         [self.sizes.batch, self.sizes.q_heads, self.sizes.q_len]
     }
 
-    /// The kernels of a device that serve the case.
+    /// The kernels of a device that serve the case and are made for no more than it asks.
     pub(crate) fn rows<T: Half>(&self, gpu: &Gpu) -> impl Iterator<Item = &'static AttentionVariant> + use<T> {
+        let plain = |row: &&AttentionVariant| (row.scores, row.lengths) == (Scores::Plain, Lengths::Equal);
+        self.rows_of::<T>(gpu, Scores::Plain, Lengths::Equal).filter(plain)
+    }
+
+    /// The kernels of a device that serve the case with these scores and lengths.
+    pub(crate) fn rows_of<T: Half>(
+        &self,
+        gpu: &Gpu,
+        scores: Scores,
+        lengths: Lengths,
+    ) -> impl Iterator<Item = &'static AttentionVariant> + use<T> {
         let Case { sizes, mask, .. } = *self;
         attention_variants(gpu.arch(), T::DTYPE, sizes.head_dim)
+            .filter(move |row| row.covers(scores, lengths))
             .filter(move |row| row.takes(mask, sizes.batch * sizes.q_heads, sizes.q_len, sizes.k_len))
+    }
+
+    /// The usual scale, where the case has none.
+    pub(crate) fn scale(&self) -> f64 {
+        self.scale.map_or_else(|| (self.sizes.head_dim as f64).sqrt().recip(), f64::from)
     }
 
     /// The options that ask for one kernel.
@@ -114,28 +132,19 @@ impl<T: Half> Inputs<T> {
 
     /// What attention of the case gives on these inputs.
     pub(crate) fn expected(&self, case: &Case) -> Expected {
+        self.expected_of(case, &AttentionTerms::new(case.mask, case.scale()))
+    }
+
+    /// What attention of the case gives on these inputs, with these terms.
+    pub(crate) fn expected_of(&self, case: &Case, terms: &AttentionTerms<'_>) -> Expected {
         let wide = |values: &[T], shape: [usize; 4]| {
             Array4::from_shape_vec(shape, values.iter().map(|x| x.to_f64()).collect()).expect("elements fill the shape")
         };
         let (q, k, v) = (wide(&self.q, case.q_shape()), wide(&self.k, case.kv_shape()), wide(&self.v, case.kv_shape()));
         let views = |of: fn(&Array4<f64>) -> ArrayView4<'_, f64>| (of(&q), of(&k), of(&v));
-        let scale = case.scale.map_or_else(|| (case.sizes.head_dim as f64).sqrt().recip(), f64::from);
         let (qv, kv, vv) = views(|array| array.view());
-        let (out, lse) = reference::attention(qv, kv, vv, case.mask, scale);
-        let (rounded, rounded_lse) = reference::attention_rounded(qv, kv, vv, case.mask, scale, T::DTYPE);
-        let (out, lse) = (out.into_raw_vec_and_offset().0, lse.into_raw_vec_and_offset().0);
-        let cost = compare::difference(&rounded.into_raw_vec_and_offset().0, &out);
-        let lse_cost = tolerance::max_error(&rounded_lse.into_raw_vec_and_offset().0, &lse);
-        let largest = lse.iter().filter(|x| x.is_finite()).fold(0f64, |largest, x| largest.max(x.abs()));
-        Expected {
-            limit: Difference {
-                max_abs: tolerance::limit(T::DTYPE, cost.max_abs),
-                relative: tolerance::limit(T::DTYPE, cost.relative),
-            },
-            lse_limit: tolerance::lse_limit(largest, lse_cost),
-            out,
-            lse,
-        }
+        let exact = reference::attention_with(qv, kv, vv, terms);
+        Expected::new::<T>(exact, reference::attention_with_rounded(qv, kv, vv, terms, T::DTYPE))
     }
 }
 
@@ -150,6 +159,28 @@ pub(crate) struct Expected {
     pub(crate) limit: Difference,
     /// The largest error of an element of LSE.
     pub(crate) lse_limit: f64,
+}
+
+/// O and LSE of a reference.
+type Solution = (Array4<f64>, Array3<f64>);
+
+impl Expected {
+    /// An exact result, and how far a kernel may be from it where the obvious computation gives `rounded`.
+    pub(crate) fn new<T: Half>((out, lse): Solution, (rounded, rounded_lse): Solution) -> Expected {
+        let (out, lse) = (out.into_raw_vec_and_offset().0, lse.into_raw_vec_and_offset().0);
+        let cost = compare::difference(&rounded.into_raw_vec_and_offset().0, &out);
+        let lse_cost = tolerance::max_error(&rounded_lse.into_raw_vec_and_offset().0, &lse);
+        let largest = lse.iter().filter(|x| x.is_finite()).fold(0f64, |largest, x| largest.max(x.abs()));
+        Expected {
+            limit: Difference {
+                max_abs: tolerance::limit(T::DTYPE, cost.max_abs),
+                relative: tolerance::limit(T::DTYPE, cost.relative),
+            },
+            lse_limit: tolerance::lse_limit(largest, lse_cost),
+            out,
+            lse,
+        }
+    }
 }
 
 /// The result of a kernel, in the order batch, head, row, element.
@@ -281,11 +312,20 @@ pub(crate) fn run_contiguous<T: Half>(
 pub(crate) fn for_each_row<T: Half>(
     gpu: &Gpu,
     case: &Case,
+    check: impl FnMut(&'static AttentionVariant) -> Outcome,
+) -> Outcome {
+    for_rows(case, case.rows::<T>(gpu), check)
+}
+
+/// Calls `check` for each of the rows, of which there must be one; the failure names the case and each row that failed.
+pub(crate) fn for_rows(
+    case: impl fmt::Display,
+    rows: impl Iterator<Item = &'static AttentionVariant>,
     mut check: impl FnMut(&'static AttentionVariant) -> Outcome,
 ) -> Outcome {
     let mut failures = Vec::new();
     let mut count = 0;
-    for row in case.rows::<T>(gpu) {
+    for row in rows {
         count += 1;
         if let Err(failure) = check(row) {
             failures.push(format!("{case}, {row}: {}", failure.message().unwrap_or("failed")));

@@ -9,8 +9,10 @@ mod exact;
 mod numbers;
 mod property;
 mod refusals;
+mod scores;
 mod special;
 mod streams;
+mod varlen;
 
 use std::process::ExitCode;
 
@@ -24,6 +26,8 @@ fn main() -> ExitCode {
     special::list(&mut trials);
     refusals::list(&mut trials);
     streams::list(&mut trials);
+    scores::list(&mut trials);
+    varlen::list(&mut trials);
     property::list(&mut trials);
     trials.run()
 }

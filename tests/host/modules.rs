@@ -4,7 +4,7 @@ use std::sync::Barrier;
 
 use ferrotile::{Arch, Buffer, Dtype, Error, Gpu, LaunchConfig, attention_variants};
 use half::f16;
-use layout::attention::{AttentionArgs, AttentionStrides, AttentionVariant, Mask};
+use layout::attention::{AttentionArgs, AttentionStrides, AttentionVariant, Mask, Scores};
 use libtest_mimic::Failed;
 
 use crate::call::{Call, SHAPE, bits, check};
@@ -39,7 +39,6 @@ fn run(gpu: &Gpu, arch: Arch, row: &AttentionVariant) -> Result<Vec<f16>, Failed
         k,
         v,
         o: call.out.as_raw(),
-        lse: 0,
         q_strides: strides,
         k_strides: strides,
         v_strides: strides,
@@ -52,9 +51,9 @@ fn run(gpu: &Gpu, arch: Arch, row: &AttentionVariant) -> Result<Vec<f16>, Failed
         first_key,
         last_key,
         scale_log2: std::f32::consts::LOG2_E / (head_dim as f32).sqrt(),
-        q_sign: 0,
         inputs_aligned: 1,
         output_aligned: 1,
+        ..AttentionArgs::default()
     };
     let blocks = row.tiles(batch * heads, rows).ok_or("the blocks fit a grid")?;
     let config = LaunchConfig {
@@ -68,9 +67,10 @@ fn run(gpu: &Gpu, arch: Arch, row: &AttentionVariant) -> Result<Vec<f16>, Failed
     Ok(call.out.download_blocking(&stream)?)
 }
 
-/// The rows for exactly this head dimension that every architecture has, whose kernels have one parameter.
+/// The rows for exactly this head dimension and plain scores that every architecture has, whose kernels have one parameter.
 fn rows() -> impl Iterator<Item = &'static AttentionVariant> {
-    attention_variants(Arch::Sm80, Dtype::F16, SHAPE[3]).filter(|row| row.head_dim == SHAPE[3])
+    attention_variants(Arch::Sm80, Dtype::F16, SHAPE[3])
+        .filter(|row| row.head_dim == SHAPE[3] && row.scores == Scores::Plain)
 }
 
 /// The handle of a kernel differs from load to load, and its debug text has it.

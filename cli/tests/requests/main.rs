@@ -64,6 +64,30 @@ fn attention_of_ones_is_ones() {
 }
 
 #[test]
+fn softcap_sink_and_bias_are_those_of_the_formula() {
+    let scratch = Scratch::new("terms");
+    let inputs = scratch.ones(&[1, 2, 1, 8], &[1, 2, 2, 8]);
+    let (out, lse) = (scratch.path("o.npy"), scratch.path("lse.npy"));
+    let sink = scratch.npy("sink.npy", "<f4", &[2], &1f32.to_le_bytes());
+    let bias = scratch.npy("bias.npy", "<f2", &[1, 1, 1, 2], &ONE);
+    let [sink, bias, lse_path] = [&sink, &bias, &lse].map(|path| path.to_str().unwrap());
+    let terms = ["--softcap", "2", "--sink", sink, "--bias", bias, "--check", "--lse", lse_path];
+    for device in ["cpu", "emulator"] {
+        assert_succeeded(&on(device, &inputs, &out, &terms));
+        let data = fs::read(&lse).unwrap();
+        let got = f32::from_le_bytes(*data.last_chunk().unwrap());
+        // Two keys of score 8 / sqrt(8), capped at 2, plus 1; and a sink of 1.
+        let score = 2.0 * (8f32.sqrt() / 2.0).tanh() + 1.0;
+        assert!((got - (2.0 * score.exp() + 1f32.exp()).ln()).abs() < 1e-5, "{device}: {got}");
+    }
+    let wrong = scratch.npy("wrong.npy", "<f2", &[1, 1, 2, 2], &ONE);
+    let wrong = wrong.to_str().unwrap();
+    assert_refused(&attention(&inputs, &out, &["--bias", wrong]), "bias has shape [1, 1, 2, 2], expected [1, 1, 1, 2]");
+    assert_refused(&attention(&inputs, &out, &["--sink", wrong]), "sink has shape [1, 1, 2, 2], expected [2]");
+    assert_refused(&attention(&inputs, Path::new(bias), &["--bias", bias]), "an input cannot be an output too");
+}
+
+#[test]
 fn empty_tensors_give_an_empty_file() {
     let scratch = Scratch::new("empty");
     for (index, (q, kv)) in [([0, 2, 3, 8], [0, 2, 3, 8]), ([1, 2, 0, 8], [1, 2, 3, 8])].iter().enumerate() {

@@ -1,13 +1,13 @@
 //! Which compiled variant runs a problem.
 
-use layout::attention::{ATTENTION, AttentionKernel, AttentionVariant, Mask};
+use layout::attention::{ATTENTION, AttentionKernel, AttentionVariant, Lengths, Mask, Scores};
 use layout::{Arch, Dtype};
 
 use super::{AttentionProblem, OP};
 use crate::error::{Error, Result};
 
 /// The compiled variants of an architecture that serve this element type and head dimension. Whether one takes a mask and lengths
-/// is [`AttentionVariant::takes`].
+/// is [`AttentionVariant::takes`], whether it computes softcaps, biases and several lengths [`AttentionVariant::covers`].
 pub fn attention_variants(
     arch: Arch,
     dtype: Dtype,
@@ -31,14 +31,17 @@ pub(super) struct Request<'a> {
     pub(super) dtype: Dtype,
     pub(super) problem: &'a AttentionProblem,
     pub(super) mask: Mask,
+    pub(super) scores: Scores,
+    pub(super) lengths: Lengths,
 }
 
 impl Request<'_> {
     /// The variants that can run it.
     fn eligible(self) -> impl Iterator<Item = &'static AttentionVariant> {
-        let Request { arch, dtype, problem, mask, .. } = self;
+        let Request { arch, dtype, problem, mask, scores, lengths, .. } = self;
         attention_variants(arch, dtype, problem.head_dim).filter(move |variant| {
-            variant.takes(mask, problem.batch.saturating_mul(problem.q_heads), problem.q_len, problem.k_len)
+            variant.covers(scores, lengths)
+                && variant.takes(mask, problem.batch.saturating_mul(problem.q_heads), problem.q_len, problem.k_len)
         })
     }
 
@@ -95,7 +98,8 @@ mod tests {
     use super::*;
 
     fn request(arch: Arch, dtype: Dtype, problem: &AttentionProblem) -> Request<'_> {
-        Request { arch, multiprocessors: 132, dtype, problem, mask: Mask::Causal }
+        let (mask, scores, lengths) = (Mask::Causal, Scores::Plain, Lengths::Equal);
+        Request { arch, multiprocessors: 132, dtype, problem, mask, scores, lengths }
     }
 
     fn problem(head_dim: usize) -> AttentionProblem {
@@ -127,6 +131,20 @@ mod tests {
                 let takes = row.compiled_for(arch) && row.takes(Mask::Causal, 1, 100, 100);
                 assert_eq!(found(Dtype::F16, 64), takes, "{arch} {row}");
                 assert!(!found(Dtype::F16, 72) && !found(Dtype::Bf16, 64), "{row}");
+            }
+        }
+    }
+
+    #[test]
+    fn general_scores_and_several_lengths_have_a_variant_on_every_architecture() {
+        let kinds = [(Scores::General, Lengths::Equal), (Scores::Plain, Lengths::PerMember)];
+        for (arch, (scores, lengths)) in Arch::ALL.into_iter().flat_map(|arch| kinds.map(|kind| (arch, kind))) {
+            for head_dim in [8, 64, 72, 128, 136, 256] {
+                let problem = problem(head_dim);
+                for dtype in [Dtype::F16, Dtype::Bf16] {
+                    let request = Request { scores, lengths, ..request(arch, dtype, &problem) };
+                    assert!(request.preferred().is_ok_and(|variant| variant.covers(scores, lengths)));
+                }
             }
         }
     }

@@ -3,10 +3,14 @@
 use std::fmt;
 
 use layout::Dtype;
-use layout::attention::{AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, Mask, TileOrder};
+use layout::attention::{
+    AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, Lengths, Scores, TileOrder,
+};
 
 use super::choice::{Request, is_wgmma};
 use super::problem::check_shape;
+use super::tensors::AttentionTensors;
+use super::terms::Terms;
 use super::{AttentionOptions, AttentionProblem, Layout, OP, tma};
 use crate::element::Float;
 use crate::error::{Error, Result};
@@ -21,8 +25,7 @@ use crate::tensor::{TensorMut, TensorRef};
 pub struct AttentionPlan {
     problem: AttentionProblem,
     layout: Layout,
-    mask: Mask,
-    scale: f32,
+    terms: Terms,
     chosen: Launcher,
     /// What runs tensors whose strides the chosen variant does not take; `None` where it takes all, or was named.
     substitute: Option<&'static AttentionVariant>,
@@ -30,14 +33,14 @@ pub struct AttentionPlan {
 
 /// A variant, its kernel and its tiles of query rows.
 #[derive(Clone)]
-struct Launcher {
-    variant: &'static AttentionVariant,
-    kernel: Kernel,
-    tiles: u32,
+pub(super) struct Launcher {
+    pub(super) variant: &'static AttentionVariant,
+    pub(super) kernel: Kernel,
+    pub(super) tiles: u32,
 }
 
 impl Launcher {
-    fn new(gpu: &Gpu, variant: &'static AttentionVariant, problem: &AttentionProblem) -> Result<Self> {
+    pub(super) fn new(gpu: &Gpu, variant: &'static AttentionVariant, problem: &AttentionProblem) -> Result<Self> {
         let heads = problem.batch.checked_mul(problem.q_heads);
         let tiles = heads.and_then(|heads| variant.tiles(heads, problem.q_len)).ok_or_else(|| Error::Argument {
             op: OP,
@@ -47,23 +50,36 @@ impl Launcher {
         })?;
         Ok(Self { variant, kernel: gpu.kernel("attention", variant.name)?, tiles })
     }
+
+    /// Its launch with a block for each tile.
+    pub(super) fn config(&self) -> LaunchConfig {
+        LaunchConfig {
+            grid: [self.tiles, 1, 1],
+            block: [self.variant.threads(), 1, 1],
+            shared_bytes: self.variant.smem().total_bytes(),
+            ..LaunchConfig::default()
+        }
+    }
 }
 
 impl AttentionPlan {
     /// Chooses a variant for the problem and loads it.
     ///
     /// # Errors
-    /// [`Error::Argument`] for sizes or a scale that no variant takes, [`Error::NoVariant`] for an element type that none has,
+    /// [`Error::Argument`] for sizes, a scale or a softcap that no variant takes, [`Error::NoVariant`] for an element type that none has,
     /// [`Error::UnknownVariant`] where the named one does not serve the problem, and those of loading a module.
     pub fn new(gpu: &Gpu, dtype: Dtype, problem: &AttentionProblem, options: &AttentionOptions) -> Result<Self> {
         problem.check()?;
-        let scale = options.scale.unwrap_or_else(|| 1.0 / (problem.head_dim as f32).sqrt());
-        if !scale.is_finite() {
-            let (got, expected) = (scale.to_string(), "a finite number".to_owned());
-            return Err(Error::Argument { op: OP, argument: "scale", got, expected });
-        }
-        let (arch, multiprocessors, mask) = (gpu.arch(), gpu.multiprocessors(), options.mask);
-        let request = Request { arch, multiprocessors, dtype, problem, mask };
+        let terms = Terms::new(problem.head_dim, options)?;
+        let request = Request {
+            arch: gpu.arch(),
+            multiprocessors: gpu.multiprocessors(),
+            dtype,
+            problem,
+            mask: terms.mask,
+            scores: terms.scores(),
+            lengths: Lengths::Equal,
+        };
         let (variant, substitute) = match &options.variant {
             Some(name) => (request.named(name)?, None),
             None => {
@@ -72,7 +88,7 @@ impl AttentionPlan {
             }
         };
         let chosen = Launcher::new(gpu, variant, problem)?;
-        Ok(Self { problem: *problem, layout: options.layout, mask, scale, chosen, substitute })
+        Ok(Self { problem: *problem, layout: options.layout, terms, chosen, substitute })
     }
 
     /// The chosen variant.
@@ -125,14 +141,25 @@ impl AttentionPlan {
         out: TensorMut<'_, T, 4>,
         lse: Option<TensorMut<'_, f32, 3>>,
     ) -> Result<()> {
-        let args = self.arguments(&q, &k, &v, &out, lse.as_ref())?;
-        let ordinals = [("Q", q.ordinal()), ("K", k.ordinal()), ("V", v.ordinal()), ("O", out.ordinal())];
-        for (what, got) in ordinals.into_iter().chain(lse.as_ref().map(|lse| ("LSE", lse.ordinal()))) {
-            if got != stream.ordinal() {
-                return Err(Error::WrongDevice { what, got, expected: stream.ordinal() });
-            }
-        }
-        let variant = self.variant_for(&q, &k, &v, &out)?;
+        self.run_with(stream, AttentionTensors { lse, ..AttentionTensors::new(q, k, v, out) })
+    }
+
+    /// As [`AttentionPlan::run`], with all tensors that a call may have.
+    ///
+    /// # Errors
+    /// As [`AttentionPlan::run`]; [`Error::Argument`] for a bias that is there or not against the options of the plan.
+    pub fn run_with<T: Float>(&self, stream: StreamRef<'_>, tensors: AttentionTensors<'_, T>) -> Result<()> {
+        self.check(&tensors)?;
+        let variant = self.variant_for(&tensors.q, &tensors.k, &tensors.v, &tensors.out)?;
+        let args = self.arguments(&tensors, variant.scores)?;
+        let AttentionTensors { q, k, v, out, lse, sink, bias } = tensors;
+        let required = [("Q", q.ordinal()), ("K", k.ordinal()), ("V", v.ordinal()), ("O", out.ordinal())];
+        let optional = [
+            lse.as_ref().map(|lse| ("LSE", lse.ordinal())),
+            sink.map(|sink| ("sink", sink.ordinal())),
+            bias.map(|bias| ("bias", bias.ordinal())),
+        ];
+        check_device(stream, required.into_iter().chain(optional.into_iter().flatten()))?;
         if self.chosen.tiles == 0 {
             return Ok(());
         }
@@ -143,12 +170,7 @@ impl AttentionPlan {
             loaded = Launcher::new(stream.gpu(), variant, &self.problem)?;
             &loaded
         };
-        let mut config = LaunchConfig {
-            grid: [launcher.tiles, 1, 1],
-            block: [variant.threads(), 1, 1],
-            shared_bytes: variant.smem().total_bytes(),
-            ..LaunchConfig::default()
-        };
+        let mut config = launcher.config();
         let AttentionKernel::Wgmma(tile) = variant.kernel else {
             // SAFETY: grid, block and shared memory are the variant's, and the views are tensors of the plan's sizes whose
             // memory their owners keep until the stream has done the work.
@@ -163,66 +185,80 @@ impl AttentionPlan {
         unsafe { launcher.kernel.launch(stream, &config, &[&args, &order, &q, &k, &v]) }
     }
 
-    /// The kernel's argument, from tensors that are checked to be of the plan's problem.
-    fn arguments<T: Float>(
-        &self,
-        q: &TensorRef<'_, T, 4>,
-        k: &TensorRef<'_, T, 4>,
-        v: &TensorRef<'_, T, 4>,
-        out: &TensorMut<'_, T, 4>,
-        lse: Option<&TensorMut<'_, f32, 3>>,
-    ) -> Result<AttentionArgs> {
+    /// Whether Q, K, V, O and LSE are of the plan's problem.
+    fn check<T: Float>(&self, tensors: &AttentionTensors<'_, T>) -> Result<()> {
         let problem = &self.problem;
-        if T::DTYPE != self.variant().dtype {
-            let (got, expected) = (T::DTYPE.to_string(), format!("{}, the plan's", self.variant().dtype));
-            return Err(Error::Argument { op: OP, argument: "element type", got, expected });
-        }
+        let AttentionTensors { q, k, v, out, lse, .. } = tensors;
+        check_dtype::<T>(self.variant())?;
         let (q_shape, kv_shape) = (problem.q_shape(self.layout), problem.kv_shape(self.layout));
         check_shape("Q", q.shape(), &q_shape)?;
         check_shape("K", k.shape(), &kv_shape)?;
         check_shape("V", v.shape(), &kv_shape)?;
         check_shape("O", out.shape(), &q_shape)?;
         if let Some(lse) = lse {
-            let shape = [problem.batch, problem.q_heads, problem.q_len];
-            check_shape("LSE", lse.shape(), &shape)?;
-            if !lse.is_contiguous() {
-                let (got, expected) = (format!("{:?}", lse.strides()), "those of a contiguous tensor".to_owned());
-                return Err(Error::Argument { op: OP, argument: "strides of LSE", got, expected });
-            }
+            check_lse(lse, [problem.batch, problem.q_heads, problem.q_len])?;
         }
-        let inputs_aligned = [
-            (q.as_raw(), q.shape(), q.strides()),
-            (k.as_raw(), k.shape(), k.strides()),
-            (v.as_raw(), v.shape(), v.strides()),
-        ]
-        .into_iter()
-        .all(|(address, shape, strides)| rows_aligned(address, shape, strides));
-        let (first_key, last_key) = self.mask.key_offsets(problem.q_len, problem.k_len);
-        // A scale of 0 makes every score 0; the smallest normal number does so too, and keeps masked scores at -inf.
-        let magnitude = self.scale.abs().max(f32::MIN_POSITIVE);
-        Ok(AttentionArgs {
-            q: q.as_raw(),
-            k: k.as_raw(),
-            v: v.as_raw(),
-            o: out.as_raw(),
-            lse: lse.map_or(0, TensorMut::as_raw),
-            q_strides: kernel_strides(self.layout, q.shape(), q.strides()),
-            k_strides: kernel_strides(self.layout, k.shape(), k.strides()),
-            v_strides: kernel_strides(self.layout, v.shape(), v.strides()),
-            o_strides: kernel_strides(self.layout, out.shape(), out.strides()),
-            q_heads: problem.q_heads as u32,
-            heads_per_kv: (problem.q_heads / problem.kv_heads.max(1)) as u32,
-            q_len: problem.q_len as u32,
-            k_len: problem.k_len as u32,
-            head_dim: problem.head_dim as u32,
-            first_key,
-            last_key,
-            scale_log2: (f64::from(magnitude) * std::f64::consts::LOG2_E).min(f64::from(f32::MAX)) as f32,
-            q_sign: if self.scale < 0.0 { 0x8000_8000 } else { 0 },
-            inputs_aligned: u32::from(inputs_aligned),
-            output_aligned: u32::from(rows_aligned(out.as_raw(), out.shape(), out.strides())),
-        })
+        Ok(())
     }
+
+    /// The argument of a kernel for these scores, from tensors that are checked.
+    fn arguments<T: Float>(&self, tensors: &AttentionTensors<'_, T>, scores: Scores) -> Result<AttentionArgs> {
+        let AttentionTensors { q, k, v, out, lse, sink, bias } = tensors;
+        let mut args = self.terms.arguments(&self.problem, scores);
+        self.terms.add_tensors(&mut args, &self.problem, sink.as_ref(), bias.as_ref())?;
+        add_addresses(&mut args, self.layout, [q, k, v], out);
+        args.lse = lse.as_ref().map_or(0, TensorMut::as_raw);
+        Ok(args)
+    }
+}
+
+/// Whether everything is on the device of the stream.
+pub(super) fn check_device(
+    stream: StreamRef<'_>,
+    tensors: impl IntoIterator<Item = (&'static str, u32)>,
+) -> Result<()> {
+    let expected = stream.ordinal();
+    match tensors.into_iter().find(|&(_, got)| got != expected) {
+        Some((what, got)) => Err(Error::WrongDevice { what, got, expected }),
+        None => Ok(()),
+    }
+}
+
+/// Whether the variant is for tensors of this type.
+pub(super) fn check_dtype<T: Float>(variant: &AttentionVariant) -> Result<()> {
+    if T::DTYPE == variant.dtype {
+        return Ok(());
+    }
+    let (got, expected) = (T::DTYPE.to_string(), format!("{}, the plan's", variant.dtype));
+    Err(Error::Argument { op: OP, argument: "element type", got, expected })
+}
+
+/// Whether the LSE has this shape and no gaps.
+pub(super) fn check_lse<const RANK: usize>(lse: &TensorMut<'_, f32, RANK>, shape: [usize; RANK]) -> Result<()> {
+    check_shape("LSE", lse.shape(), &shape)?;
+    if lse.is_contiguous() {
+        return Ok(());
+    }
+    let (got, expected) = (format!("{:?}", lse.strides()), "those of a contiguous tensor".to_owned());
+    Err(Error::Argument { op: OP, argument: "strides of LSE", got, expected })
+}
+
+/// Addresses, strides and alignment of Q, K, V and O.
+pub(super) fn add_addresses<T: Float>(
+    args: &mut AttentionArgs,
+    layout: Layout,
+    inputs: [&TensorRef<'_, T, 4>; 3],
+    out: &TensorMut<'_, T, 4>,
+) {
+    [args.q, args.k, args.v] = inputs.map(TensorRef::as_raw);
+    args.o = out.as_raw();
+    [args.q_strides, args.k_strides, args.v_strides] =
+        inputs.map(|tensor| kernel_strides(layout, tensor.shape(), tensor.strides()));
+    args.o_strides = kernel_strides(layout, out.shape(), out.strides());
+    let inputs_aligned =
+        inputs.into_iter().all(|tensor| rows_aligned(tensor.as_raw(), tensor.shape(), tensor.strides()));
+    args.inputs_aligned = u32::from(inputs_aligned);
+    args.output_aligned = u32::from(rows_aligned(out.as_raw(), out.shape(), out.strides()));
 }
 
 impl fmt::Display for AttentionPlan {

@@ -26,7 +26,7 @@ pub(crate) unsafe fn store_rows(
     for step in 0..WARP_ROWS as u32 * row_chunks / 32 {
         let index = step * 32 + lane;
         let (row, chunk) = (warp_row + index / row_chunks, index % row_chunks);
-        if work.first_row + row >= args.q_len || chunk * CHUNK_ELEMS as u32 >= args.head_dim {
+        if work.first_row + row >= work.q_len || chunk * CHUNK_ELEMS as u32 >= args.head_dim {
             continue;
         }
         let out = work
@@ -53,14 +53,14 @@ pub(crate) unsafe fn store_rows(
 /// # Safety
 /// The results are those of rows `warp_row + lane / 4` and 8 below.
 #[inline(always)]
-pub(crate) unsafe fn store_lse(args: &AttentionArgs, work: &Work, results: &[RowResult; 2], warp_row: u32) {
+pub(crate) unsafe fn store_lse(work: &Work, results: &[RowResult; 2], warp_row: u32) {
     let lane = lane();
     if work.lse.is_null() || !lane.is_multiple_of(4) {
         return;
     }
     for (half, result) in results.iter().enumerate() {
         let row = work.first_row + warp_row + lane / 4 + 8 * half as u32;
-        if row < args.q_len {
+        if row < work.q_len {
             // SAFETY: the LSE has `q_len` values for each head.
             unsafe { global::store(work.lse.wrapping_add(row as usize), result.lse) };
         }

@@ -48,12 +48,12 @@ pub(crate) unsafe fn store_accumulators<E: Element16, const OUTPUTS: usize>(
     }
 }
 
-/// Writes zeros to the 16 rows of a warp of O and minus infinity to their LSE: what rows give that see no key.
+/// Writes zeros to the 16 rows of a warp of O and the sink to their LSE: what rows give that see no key.
 ///
 /// # Safety
 /// As [`store_accumulators`].
 #[inline(always)]
-pub(crate) unsafe fn store_unseen<const OUTPUTS: usize>(args: &AttentionArgs, work: &Work, warp_row: u32) {
+pub(crate) unsafe fn store_unseen<const OUTPUTS: usize>(args: &AttentionArgs, work: &Work, warp_row: u32, sink: f32) {
     let lane = lane();
     for half in 0..2 {
         let row = work.first_row + warp_row + lane / 4 + 8 * half;
@@ -66,9 +66,9 @@ pub(crate) unsafe fn store_unseen<const OUTPUTS: usize>(args: &AttentionArgs, wo
             }
         }
     }
-    let unseen = RowResult { normaliser: 0.0, lse: f32::NEG_INFINITY };
+    let unseen = RowResult { normaliser: 0.0, lse: sink };
     // SAFETY: the caller's contract.
-    unsafe { store_lse(args, work, &[unseen; 2], warp_row) };
+    unsafe { store_lse(work, &[unseen; 2], warp_row) };
 }
 
 /// Transposes four words in each of the four lanes of a quad: lane i has word i of every lane afterwards.

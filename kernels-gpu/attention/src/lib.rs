@@ -13,6 +13,7 @@
 //! | `query` | Q as operand of `wgmma`, in shared memory or in registers |
 //! | `warpgroup_product` | products of a warpgroup with any number of steps |
 //! | `tile` | shared-memory tiles: copies from global memory, fragment addresses |
+//! | `score` | scale, softcap and bias of scores |
 //! | `softmax` | running maximum and sum of the rows of a warp |
 //! | `mask` | which keys a row and a block see |
 //! | `value_product` | P V on tensor cores or by multiply-adds |
@@ -48,6 +49,7 @@ mod row;
 mod scalar;
 #[cfg(target_feature = "sm_90a")]
 mod schedule;
+mod score;
 mod softmax;
 mod tile;
 mod value_product;
@@ -125,12 +127,18 @@ entry!(attention_f16_d128_wmma_32x32_s2: wmma F16);
 entry!(attention_f16_d128_wmma_128x32_s1: wmma F16);
 entry!(attention_f16_d128_wmma_64x32_s2_fma: wmma F16);
 entry!(attention_f16_scalar: scalar F16);
+entry!(attention_f16_d64_wmma_64x64_s2_general: wmma F16);
+entry!(attention_f16_d128_wmma_64x32_s2_general: wmma F16);
+entry!(attention_f16_scalar_general: scalar F16);
 entry!(attention_bf16_d64_wmma_64x64_s2: wmma Bf16);
 entry!(attention_bf16_d64_wmma_32x64_s2: wmma Bf16);
 entry!(attention_bf16_d64_wmma_128x64_s2: wmma Bf16);
 entry!(attention_bf16_d128_wmma_64x32_s2: wmma Bf16);
 entry!(attention_bf16_d128_wmma_32x32_s2: wmma Bf16);
 entry!(attention_bf16_scalar: scalar Bf16);
+entry!(attention_bf16_d64_wmma_64x64_s2_general: wmma Bf16);
+entry!(attention_bf16_d128_wmma_64x32_s2_general: wmma Bf16);
+entry!(attention_bf16_scalar_general: scalar Bf16);
 
 /// The kernels that need sm_90a.
 #[cfg(target_feature = "sm_90a")]

@@ -4,6 +4,7 @@
 //! Q tile -> shared memory
 //! for each tile of keys that some row of the block sees:
 //!     S = Q K^T               each warp: 16 rows by n keys, f32
+//!     softcap, bias           where the row has them, see score.rs
 //!     mask S, online softmax  in registers, see softmax.rs
 //!     O = factor O + P V      see value_product.rs
 //! O / l -> shared memory -> global memory, 16 bytes a lane
@@ -27,14 +28,14 @@ use cuda_std::shared;
 use cuda_std::thread;
 use cuda_std::warp::{FULL_MASK, sync_warp};
 use layout::SmemRegion;
-use layout::attention::{ATTENTION, AttentionArgs, AttentionKernel, PvUnit, WARP_ROWS, WmmaTile};
+use layout::attention::{ATTENTION, AttentionArgs, AttentionKernel, Lengths, PvUnit, Scores, WARP_ROWS, WmmaTile};
 
 use crate::epilogue;
-use crate::mask::KeyRange;
+use crate::score::Scoring;
 use crate::softmax::RowState;
 use crate::tile::{Fragments, Rows, chunk_offset};
 use crate::value_product::{MultiplyAdd, TensorCore, ValueProduct};
-use crate::work::{Work, lane, warp};
+use crate::work::{Work, lane, sink_of_block, warp};
 
 const fn wmma_tile(row: usize) -> WmmaTile {
     match ATTENTION[row].kernel {
@@ -85,18 +86,23 @@ where
     let threads = const { ATTENTION[ROW].threads() };
     let columns = const { ATTENTION[ROW].head_dim };
     let step_keys = tile.n as u32;
+    let lengths = const { ATTENTION[ROW].lengths };
 
     // SAFETY: the launch is the row's.
-    let work = unsafe { Work::of_block(args, tile.m as u32) };
+    let work = unsafe { Work::of_block(args, tile.m as u32, lengths) };
+    if lengths > Lengths::Equal && work.first_row >= work.q_len {
+        return;
+    }
+    let scoring = Scoring::new(args, &work);
     let warp_row = || warp() * WARP_ROWS as u32;
     let base = shared::dynamic();
     let q_tile = base.offset(q_region.offset_bytes);
 
     let aligned = args.inputs_aligned != 0;
     let rows = |base, stride, len| Rows { base, stride, len, columns: args.head_dim, aligned };
-    let q = rows(work.q, args.q_strides.row, args.q_len);
-    let k = rows(work.k, args.k_strides.row, args.k_len);
-    let v = rows(work.v, args.v_strides.row, args.k_len);
+    let q = rows(work.q, args.q_strides.row, work.q_len);
+    let k = rows(work.k, args.k_strides.row, work.keys.len());
+    let v = rows(work.v, args.v_strides.row, work.keys.len());
     let stage_tile = |region: SmemRegion, step: u32| base.offset(region.stage_offset(step % region.stages));
     let copy_k = |step: u32| {
         let k_tile = stage_tile(k_region, step);
@@ -110,8 +116,8 @@ where
     };
 
     // The steps whose keys some row of the block sees.
-    let keys = KeyRange::new(args);
-    let last_row = |first_row: i32| (first_row + tile.m as i32).min(args.q_len as i32) - 1;
+    let keys = work.keys;
+    let last_row = |first_row: i32| (first_row + tile.m as i32).min(work.q_len as i32) - 1;
     let first_row = work.first_row as i32;
     let (first_step, end_step) = keys.steps(first_row, last_row(first_row), step_keys);
 
@@ -153,6 +159,10 @@ where
                     scores[key_tile] = mma::<M16N16K16, E, Row, Col>(a, b, scores[key_tile]);
                 }
             }
+            if let Scores::General = const { ATTENTION[ROW].scores } {
+                let row = work.first_row + warp_row() + lane() / 4;
+                scoring.apply::<E>(scores.as_flattened_mut(), row, lane() % 4, step * step_keys);
+            }
             // Few steps are masked: opaque, the bounds of rows take no registers in the others.
             let (key, first_row) = ((step * step_keys) as i32, opaque(work.first_row) as i32);
             if !keys.covers(first_row, last_row(first_row), key, tile.n as i32) {
@@ -180,13 +190,13 @@ where
         }
 
         // The rows of the Q tile that a warp overwrites with O are those that it alone reads.
-        let results = state.finish(args.scale_log2);
+        let results = state.finish(args.scale_log2, sink_of_block(args, tile.m as u32));
         sync_warp(FULL_MASK);
         out.store([results[0].normaliser, results[1].normaliser], q_tile, tile.m, warp_row(), p_region());
         sync_warp(FULL_MASK);
         // Found again, so that the addresses of O and the LSE take no registers in the loop.
-        let work = Work::of_block(args, tile.m as u32);
+        let work = Work::of_block(args, tile.m as u32, lengths);
         epilogue::store_rows(args, &work, q_tile, tile.m, columns, warp_row());
-        epilogue::store_lse(args, &work, &results, warp_row());
+        epilogue::store_lse(&work, &results, warp_row());
     }
 }

@@ -51,7 +51,7 @@ use crate::row::{Row, ScoresOfRegisters, Values};
 use crate::schedule::{Tile, Walk};
 use crate::softmax::RowState;
 use crate::warpgroup_product::{accumulate, wait_before};
-use crate::work::{LANES, Work, lane, warp};
+use crate::work::{LANES, Work, lane, sink_of_head, warp};
 
 /// Chains of maxima and sums of a row: few warps share a scheduler.
 const CHAINS: usize = 2;
@@ -194,7 +194,8 @@ unsafe fn consume<
                 mbarrier::wait_parity(at(Row::<ROW>::Q_FULL, 0), walk.parity());
                 mbarrier::arrive_if(at(Row::<ROW>::Q_EMPTY, 0), lane() == 0);
                 if key_group == 0 {
-                    epilogue_sm90::store_unseen::<OUTPUTS>(args, &work(), warp_row());
+                    let sink = sink_of_head(args, batch_head);
+                    epilogue_sm90::store_unseen::<OUTPUTS>(args, &work(), warp_row(), sink);
                 }
             }
             continue;
@@ -332,7 +333,7 @@ unsafe fn consume<
                     continue;
                 }
             }
-            let results = state.finish(scale);
+            let results = state.finish(scale, sink_of_head(args, batch_head));
             if stride == 1 {
                 wgmma::wait_group::<0, _>(&mut out);
                 release(Row::<ROW>::V_EMPTY, ring.stage());
@@ -350,7 +351,7 @@ unsafe fn consume<
                 }
             }
             let work = work();
-            store_lse(args, &work, &results, warp_row());
+            store_lse(&work, &results, warp_row());
             epilogue_sm90::store_accumulators::<E, OUTPUTS>(
                 args,
                 &work,

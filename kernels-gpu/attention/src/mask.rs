@@ -1,6 +1,6 @@
 //! Which keys a row and a block see.
 
-use layout::attention::AttentionArgs;
+use layout::attention::{AttentionArgs, Mask};
 
 /// The visible keys of the rows of a launch, in the canonical form of [`layout::attention::Mask::key_offsets`].
 #[derive(Clone, Copy)]
@@ -14,6 +14,19 @@ impl KeyRange {
     #[inline(always)]
     pub(crate) fn new(args: &AttentionArgs) -> Self {
         Self { first: args.first_key, last: args.last_key, k_len: args.k_len as i32 }
+    }
+
+    /// Those of sequences of `q_len` rows and `k_len` keys.
+    #[inline(always)]
+    pub(crate) fn of_member(args: &AttentionArgs, q_len: u32, k_len: u32) -> Self {
+        let (first, last) = Mask::offsets_of_reach((args.left, args.right), q_len as i32, k_len as i32);
+        Self { first, last, k_len: k_len as i32 }
+    }
+
+    /// Keys there are.
+    #[inline(always)]
+    pub(crate) fn len(self) -> u32 {
+        self.k_len as u32
     }
 
     /// First key that `row` sees; beyond [`Self::end`] where it sees none.

@@ -7,11 +7,11 @@
 use cuda_std::convert::{Element16, ex2, fma, max};
 use cuda_std::global;
 use cuda_std::warp::{FULL_MASK, warp_max, warp_shuffle_idx, warp_sum};
-use layout::attention::{ATTENTION, AttentionArgs, MAX_HEAD_DIM};
+use layout::attention::{ATTENTION, AttentionArgs, MAX_HEAD_DIM, Scores};
 
-use crate::mask::KeyRange;
+use crate::score::Scoring;
 use crate::softmax::{row_result, shift};
-use crate::work::{LANES, Work, lane, warp};
+use crate::work::{LANES, Work, lane, sink_of_block, warp};
 
 /// # Safety
 /// The launch is that of row `ROW`, and `args` describes its tensors.
@@ -19,13 +19,14 @@ use crate::work::{LANES, Work, lane, warp};
 pub(crate) unsafe fn forward<E: Element16, const ROW: usize>(args: &AttentionArgs) {
     const { assert!(E::DTYPE as u8 == ATTENTION[ROW].dtype as u8) };
     // SAFETY: the launch is the row's.
-    let work = unsafe { Work::of_block(args, ATTENTION[ROW].rows() as u32) };
+    let work = unsafe { Work::of_block(args, ATTENTION[ROW].rows() as u32, ATTENTION[ROW].lengths) };
+    let scoring = Scoring::new(args, &work);
     let lane = lane();
     let row = work.first_row + warp();
-    if row >= args.q_len {
+    if row >= work.q_len {
         return;
     }
-    let keys = KeyRange::new(args);
+    let keys = work.keys;
     let (start, end) = (keys.start(row as i32) as u32, keys.end(row as i32).max(0) as u32);
     let q = work.q.wrapping_offset(i64::from(row) as isize * args.q_strides.row as isize);
 
@@ -42,6 +43,10 @@ pub(crate) unsafe fn forward<E: Element16, const ROW: usize>(args: &AttentionArg
                 // SAFETY: `column` is inside the row, and `row` and `key` are inside their tensors.
                 let (q, k) = unsafe { (global::load(q.wrapping_add(column)), global::load(k.wrapping_add(column))) };
                 score = fma(E::to_f32(q ^ args.q_sign as u16), E::to_f32(k), score);
+            }
+            if let Scores::General = const { ATTENTION[ROW].scores } {
+                // SAFETY: `row` and `key` are inside their tensors.
+                score = unsafe { scoring.score::<E>(score, row, key) };
             }
         }
         // SAFETY: the whole warp has the same row, so all its lanes are here.
@@ -70,7 +75,9 @@ pub(crate) unsafe fn forward<E: Element16, const ROW: usize>(args: &AttentionArg
         chunk += LANES;
     }
 
-    let result = row_result(row_max, row_sum, args.scale_log2);
+    // SAFETY: the launch is the row's.
+    let sink = unsafe { sink_of_block(args, ATTENTION[ROW].rows() as u32) };
+    let result = row_result(row_max, row_sum, args.scale_log2, sink);
     let o = work.o.wrapping_offset(row as isize * args.o_strides.row as isize);
     for step in 0..out.len() {
         let column = lane as usize + step * LANES as usize;

@@ -28,7 +28,7 @@ pub(crate) struct RowState {
 pub(crate) struct RowResult {
     /// `1 / l`, or 0 where the row saw no score above minus infinity.
     pub(crate) normaliser: f32,
-    /// `ln sum exp(scale * s)`, or minus infinity there.
+    /// `ln (exp(sink) + sum exp(scale * s))`, or the sink there.
     pub(crate) lse: f32,
 }
 
@@ -112,9 +112,9 @@ impl RowState {
     /// # Safety
     /// All lanes of the warp call it together.
     #[inline(always)]
-    pub(crate) unsafe fn finish(&self, scale_log2: f32) -> [RowResult; 2] {
+    pub(crate) unsafe fn finish(&self, scale_log2: f32, sink: f32) -> [RowResult; 2] {
         // SAFETY: all lanes of the warp are here.
-        [0, 1].map(|half| row_result(self.max[half], unsafe { quad_sum(self.sum[half]) }, scale_log2))
+        [0, 1].map(|half| row_result(self.max[half], unsafe { quad_sum(self.sum[half]) }, scale_log2, sink))
     }
 }
 
@@ -125,12 +125,18 @@ pub(crate) fn shift(row_max: f32, scale_log2: f32) -> f32 {
     if row_max == f32::NEG_INFINITY { 0.0 } else { -row_max * scale_log2 }
 }
 
-/// The result of a row of this maximum (of raw scores) and sum.
+/// The result of a row of this maximum (of raw scores) and sum, to which `exp(sink)` is added: that of a key whose value is 0.
+///
+/// The sum is relative to the maximum. A sink above it takes its place, so that nothing overflows.
 #[inline(always)]
-pub(crate) fn row_result(max: f32, sum: f32, scale_log2: f32) -> RowResult {
+pub(crate) fn row_result(max: f32, sum: f32, scale_log2: f32, sink: f32) -> RowResult {
     if sum == 0.0 && max == f32::NEG_INFINITY {
-        RowResult { normaliser: 0.0, lse: f32::NEG_INFINITY }
-    } else {
-        RowResult { normaliser: rcp(sum), lse: (max * scale_log2 + lg2(sum)) * core::f32::consts::LN_2 }
+        return RowResult { normaliser: 0.0, lse: sink };
     }
+    let largest = max * scale_log2;
+    let above = fma(sink, core::f32::consts::LOG2_E, -largest);
+    let excess = above.max(0.0);
+    let factor = ex2(-excess);
+    let sum = sum * factor + ex2(above - excess);
+    RowResult { normaliser: factor * rcp(sum), lse: (largest + excess + lg2(sum)) * core::f32::consts::LN_2 }
 }

@@ -1,8 +1,10 @@
 //! Which query rows of which head a block computes, and which part of them is a thread's.
 
 use cuda_std::hint::opaque;
-use cuda_std::thread;
-use layout::attention::{AttentionArgs, AttentionStrides};
+use cuda_std::{global, thread};
+use layout::attention::{AttentionArgs, AttentionStrides, Lengths};
+
+use crate::mask::KeyRange;
 
 /// Lanes of a warp.
 pub(crate) const LANES: u32 = 32;
@@ -18,35 +20,67 @@ pub(crate) struct Work {
     pub(crate) o: *mut u16,
     /// Null where the LSE is not wanted.
     pub(crate) lse: *mut f32,
+    /// Batch entry.
+    pub(crate) batch: u32,
+    /// Head of Q.
+    pub(crate) head: u32,
     /// First query row of the block.
     pub(crate) first_row: u32,
+    /// Query rows there are.
+    pub(crate) q_len: u32,
+    /// Keys there are, and which of them rows see.
+    pub(crate) keys: KeyRange,
+}
+
+/// Where the sequences of a batch entry start in their tensors, in rows, and how long they are.
+#[derive(Clone, Copy)]
+struct Member {
+    q_start: u32,
+    q_len: u32,
+    k_start: u32,
+    keys: KeyRange,
+}
+
+impl Member {
+    /// Sequences as long as all others, which batch strides lead to.
+    #[inline(always)]
+    fn equal(args: &AttentionArgs) -> Self {
+        Self { q_start: 0, q_len: args.q_len, k_start: 0, keys: KeyRange::new(args) }
+    }
+
+    /// Sequences as the numbers on the card say. Whatever these are, rows and keys are inside their tensors.
+    ///
+    /// # Safety
+    /// The numbers of batch entry `batch` and the next are readable.
+    #[inline(always)]
+    unsafe fn of_batch(args: &AttentionArgs, batch: u32) -> Self {
+        if args.q_starts == 0 {
+            return Self::equal(args);
+        }
+        let span = |starts: u64, total: u32, longest: u32| {
+            let starts = (starts as *const u32).wrapping_add(batch as usize);
+            // SAFETY: the caller's contract.
+            let (start, end) = unsafe { (global::load(starts), global::load(starts.wrapping_add(1))) };
+            let start = start.min(total);
+            (start, (end.min(total).max(start) - start).min(longest))
+        };
+        let (q_start, q_len) = span(args.q_starts, args.q_total, args.q_len);
+        let (k_start, k_len) = span(args.k_starts, args.k_total, args.k_len);
+        Self { q_start, q_len, k_start, keys: KeyRange::of_member(args, q_len, k_len) }
+    }
 }
 
 impl Work {
-    /// The work of this block when each block takes `rows` query rows.
+    /// The work of this block when each block takes `rows` query rows. Sequences shorter than the longest have fewer rows than
+    /// blocks were launched for: some start beyond [`Work::q_len`].
     ///
     /// # Safety
     /// The grid has one block for each (batch, head, `rows` rows) of `args`, whose tensors are as long as it says.
     #[inline(always)]
-    pub(crate) unsafe fn of_block(args: &AttentionArgs, rows: u32) -> Self {
-        // Opaque: what a second call needs is found anew and takes no registers in between.
-        let row_blocks = opaque(args.q_len).div_ceil(rows);
-        let (batch_head, from_end) = div_rem(opaque(thread::block_idx_x()), row_blocks);
-        let (batch, head) = div_rem(batch_head, args.q_heads);
-        let (kv_head, _) = div_rem(head, args.heads_per_kv);
-        let start = |strides: &AttentionStrides, head: u32| {
-            (i64::from(batch) * strides.batch + i64::from(head) * strides.head) * size_of::<u16>() as i64
-        };
-        let lse_offset =
-            if args.lse == 0 { 0 } else { u64::from(batch_head) * u64::from(args.q_len) * size_of::<f32>() as u64 };
-        Self {
-            q: args.q.wrapping_add_signed(start(&args.q_strides, head)) as *const u16,
-            k: args.k.wrapping_add_signed(start(&args.k_strides, kv_head)) as *const u16,
-            v: args.v.wrapping_add_signed(start(&args.v_strides, kv_head)) as *const u16,
-            o: args.o.wrapping_add_signed(start(&args.o_strides, head)) as *mut u16,
-            lse: (args.lse + lse_offset) as *mut f32,
-            first_row: (row_blocks - 1 - from_end) * rows,
-        }
+    pub(crate) unsafe fn of_block(args: &AttentionArgs, rows: u32, lengths: Lengths) -> Self {
+        let (batch_head, from_end, row_blocks) = block_place(args, rows);
+        // SAFETY: the caller's contract.
+        unsafe { Self::new(args, batch_head, (row_blocks - 1 - from_end) * rows, lengths) }
     }
 
     /// The work on the rows from `first_row` on of head `batch_head` of all batch entries.
@@ -56,22 +90,78 @@ impl Work {
     #[cfg(target_feature = "sm_90a")]
     #[inline(always)]
     pub(crate) unsafe fn of_rows(args: &AttentionArgs, batch_head: u32, first_row: u32) -> Self {
+        // SAFETY: the caller's contract.
+        unsafe { Self::new(args, batch_head, first_row, Lengths::Equal) }
+    }
+
+    /// # Safety
+    /// There is such a head.
+    #[inline(always)]
+    unsafe fn new(args: &AttentionArgs, batch_head: u32, first_row: u32, lengths: Lengths) -> Self {
         let (batch, head) = div_rem(batch_head, args.q_heads);
         let (kv_head, _) = div_rem(head, args.heads_per_kv);
-        let start = |strides: &AttentionStrides, head: u32| {
-            (i64::from(batch) * strides.batch + i64::from(head) * strides.head) * size_of::<u16>() as i64
+        let member = match lengths {
+            Lengths::Equal => Member::equal(args),
+            // SAFETY: there is such a batch entry.
+            Lengths::PerMember => unsafe { Member::of_batch(args, batch) },
         };
-        let lse_offset =
-            if args.lse == 0 { 0 } else { u64::from(batch_head) * u64::from(args.q_len) * size_of::<f32>() as u64 };
+        let start = |strides: &AttentionStrides, head: u32, row: u32| {
+            let heads = i64::from(batch) * strides.batch + i64::from(head) * strides.head;
+            (heads + i64::from(row) * strides.row) * size_of::<u16>() as i64
+        };
+        let lse_row = match lengths {
+            Lengths::PerMember if args.q_starts != 0 => {
+                u64::from(head) * u64::from(args.q_total) + u64::from(member.q_start)
+            }
+            _ => u64::from(batch_head) * u64::from(args.q_len),
+        };
+        let lse_offset = if args.lse == 0 { 0 } else { lse_row * size_of::<f32>() as u64 };
         Self {
-            q: args.q.wrapping_add_signed(start(&args.q_strides, head)) as *const u16,
-            k: args.k.wrapping_add_signed(start(&args.k_strides, kv_head)) as *const u16,
-            v: args.v.wrapping_add_signed(start(&args.v_strides, kv_head)) as *const u16,
-            o: args.o.wrapping_add_signed(start(&args.o_strides, head)) as *mut u16,
+            q: args.q.wrapping_add_signed(start(&args.q_strides, head, member.q_start)) as *const u16,
+            k: args.k.wrapping_add_signed(start(&args.k_strides, kv_head, member.k_start)) as *const u16,
+            v: args.v.wrapping_add_signed(start(&args.v_strides, kv_head, member.k_start)) as *const u16,
+            o: args.o.wrapping_add_signed(start(&args.o_strides, head, member.q_start)) as *mut u16,
             lse: (args.lse + lse_offset) as *mut f32,
+            batch,
+            head,
             first_row,
+            q_len: member.q_len,
+            keys: member.keys,
         }
     }
+}
+
+/// The batch entry and head, counted together, of this block, its row blocks from the last one on, and how many there are.
+#[inline(always)]
+fn block_place(args: &AttentionArgs, rows: u32) -> (u32, u32, u32) {
+    // Opaque: what a second call needs is found anew and takes no registers in between.
+    let row_blocks = opaque(args.q_len).div_ceil(rows);
+    let (batch_head, from_end) = div_rem(opaque(thread::block_idx_x()), row_blocks);
+    (batch_head, from_end, row_blocks)
+}
+
+/// The sink of this block's head; see [`sink_of_head`].
+///
+/// # Safety
+/// As [`Work::of_block`], with a sink for each head of Q.
+#[inline(always)]
+pub(crate) unsafe fn sink_of_block(args: &AttentionArgs, rows: u32) -> f32 {
+    // SAFETY: the block has such a head.
+    if args.sink == 0 { f32::NEG_INFINITY } else { unsafe { sink_of_head(args, block_place(args, rows).0) } }
+}
+
+/// The sink of head `batch_head` of all batch entries; minus infinity, which changes nothing, where there are none.
+///
+/// # Safety
+/// There is such a head, and a sink for each head of Q.
+#[inline(always)]
+pub(crate) unsafe fn sink_of_head(args: &AttentionArgs, batch_head: u32) -> f32 {
+    if args.sink == 0 {
+        return f32::NEG_INFINITY;
+    }
+    let (_, head) = div_rem(batch_head, args.q_heads);
+    // SAFETY: there is a sink for each head.
+    unsafe { global::load((args.sink as *const f32).wrapping_add(head as usize)) }
 }
 
 /// This thread's lane in its warp.

@@ -9,8 +9,8 @@ mod variant;
 pub use mask::{Mask, ParseMaskError};
 pub use table::{ATTENTION, row_index};
 pub use variant::{
-    AttentionKernel, AttentionVariant, CONSUMER_REGISTERS, MaskKind, PRODUCER_REGISTERS, PvUnit, QuerySource,
-    SCALAR_ROWS, TILE_SWIZZLE, TileCopy, WARP_ROWS, WARPGROUP_ROWS, WARPGROUP_THREADS, WgmmaTile, WmmaTile,
+    AttentionKernel, AttentionVariant, CONSUMER_REGISTERS, Lengths, MaskKind, PRODUCER_REGISTERS, PvUnit, QuerySource,
+    SCALAR_ROWS, Scores, TILE_SWIZZLE, TileCopy, WARP_ROWS, WARPGROUP_ROWS, WARPGROUP_THREADS, WgmmaTile, WmmaTile,
 };
 
 /// The longest sequence that the kernels index (32-bit row and key numbers with room for sums of two).
@@ -34,7 +34,10 @@ pub struct AttentionStrides {
     pub row: i64,
 }
 
-/// The one parameter of every attention kernel.
+/// The first parameter of every attention kernel.
+///
+/// With [`Lengths::PerMember`] the sequences of all batch entries follow each other in one tensor, batch strides are 0, and
+/// `q_len` and `k_len` are those of the longest.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct AttentionArgs {
@@ -48,6 +51,15 @@ pub struct AttentionArgs {
     pub o: u64,
     /// Device address of the f32 LSE `[batch, q_heads, q_len]`, contiguous; 0 where it is not wanted.
     pub lse: u64,
+    /// Device address of the f32 sinks `[q_heads]`; 0 where there are none.
+    pub sink: u64,
+    /// Device address of the bias `[batch, q_heads, q_len, k_len]`, of the element type of Q; 0 where there is none.
+    pub bias: u64,
+    /// Device address of the i32 numbers `[batch + 1]` of the first query row of each batch entry and after the last one; 0 where
+    /// all batch entries are as long.
+    pub q_starts: u64,
+    /// The same of the keys.
+    pub k_starts: u64,
     /// Strides of Q.
     pub q_strides: AttentionStrides,
     /// Strides of K.
@@ -56,6 +68,8 @@ pub struct AttentionArgs {
     pub v_strides: AttentionStrides,
     /// Strides of O.
     pub o_strides: AttentionStrides,
+    /// Strides of the bias: 0 along what it is the same for.
+    pub bias_strides: AttentionStrides,
     /// Query heads.
     pub q_heads: u32,
     /// Query heads that share one key-value head.
@@ -64,14 +78,27 @@ pub struct AttentionArgs {
     pub q_len: u32,
     /// Keys.
     pub k_len: u32,
+    /// Query rows of all batch entries that follow each other.
+    pub q_total: u32,
+    /// Keys of all batch entries that follow each other.
+    pub k_total: u32,
     /// Head dimension, a multiple of [`HEAD_DIM_STEP`].
     pub head_dim: u32,
     /// First visible key of row 0 ([`Mask::key_offsets`]).
     pub first_key: i32,
     /// Last visible key of row 0.
     pub last_key: i32,
-    /// `|scale| * log2(e)`: above 0 and finite.
+    /// Visible keys before a row's own position ([`Mask::reach`]).
+    pub left: i32,
+    /// Visible keys after it.
+    pub right: i32,
+    /// What the softmax multiplies by to have powers of two: `|scale| * log2(e)` of raw scores, `log2(e)` of those that are scaled;
+    /// above 0 and finite.
     pub scale_log2: f32,
+    /// `|scale|`, for [`Scores::General`].
+    pub scale: f32,
+    /// What bounds scaled scores on both sides; infinite where nothing does.
+    pub softcap: f32,
     /// XORed into each pair of 16-bit elements of Q: `0x8000_8000` where the scale is negative, else 0.
     pub q_sign: u32,
     /// Whether every row of Q, K and V starts on a 16-byte boundary (1) or not (0).

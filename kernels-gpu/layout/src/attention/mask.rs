@@ -4,6 +4,8 @@ use core::fmt;
 use core::ops::Range;
 use core::str::FromStr;
 
+use super::MAX_LEN;
+
 /// Which keys a query row sees.
 ///
 /// Rows and keys are aligned at their ends (bottom-right): row `i` of `q_len` stands at key `i + k_len - q_len`.
@@ -47,6 +49,24 @@ impl Mask {
                 (clamp(diagonal.saturating_sub(saturated(left))), clamp(diagonal.saturating_add(saturated(right))))
             }
         }
+    }
+
+    /// How many keys before and after its own position a row sees; [`MAX_LEN`](super::MAX_LEN) stands for all of them.
+    pub fn reach(self) -> (i32, i32) {
+        let all = MAX_LEN as i32;
+        let width = |width: usize| width.min(MAX_LEN) as i32;
+        match self {
+            Mask::Full => (all, all),
+            Mask::Causal => (all, 0),
+            Mask::Window { left, right } => (width(left), width(right)),
+        }
+    }
+
+    /// [`Mask::key_offsets`] of the mask of this [`Mask::reach`], for lengths up to [`MAX_LEN`](super::MAX_LEN).
+    pub fn offsets_of_reach((left, right): (i32, i32), q_len: i32, k_len: i32) -> (i32, i32) {
+        let diagonal = k_len - q_len;
+        let clamp = |offset: i32| offset.max(-q_len - 1).min(k_len);
+        (clamp(diagonal.saturating_sub(left)), clamp(diagonal.saturating_add(right)))
     }
 
     /// Whether every row sees every key.
@@ -103,7 +123,6 @@ impl FromStr for Mask {
 #[cfg(test)]
 mod tests {
     extern crate std;
-    use super::super::MAX_LEN;
     use super::*;
     use std::string::ToString;
 
@@ -157,6 +176,27 @@ mod tests {
             let (first, last) = mask.key_offsets(MAX_LEN, MAX_LEN);
             assert!((MAX_LEN as i32 - 1).checked_add(last).is_some());
             assert!(first.checked_sub(1).is_some());
+        }
+    }
+
+    #[test]
+    fn the_reach_of_a_mask_gives_the_keys_that_it_shows() {
+        let windows = (0..9).flat_map(|left| (0..9).map(move |right| Mask::Window { left, right }));
+        let all = usize::MAX;
+        let wide = [Mask::Window { left: all, right: 1 }, Mask::Window { left: 0, right: all }];
+        let masks: std::vec::Vec<Mask> = windows.chain(wide).chain([Mask::Full, Mask::Causal]).collect();
+        let lens = [0, 1, 2, 5, 7, MAX_LEN];
+        for (q_len, k_len) in lens.iter().flat_map(|&q_len| lens.map(|k_len| (q_len, k_len))) {
+            for &mask in &masks {
+                let (first, last) = Mask::offsets_of_reach(mask.reach(), q_len as i32, k_len as i32);
+                for row in [0, 1, 3, q_len.saturating_sub(1)].into_iter().filter(|&row| row < q_len) {
+                    let start = (row as i32 + first).max(0) as usize;
+                    let end = ((row as i32 + last).min(k_len as i32 - 1) + 1).max(0) as usize;
+                    let expected = mask.key_range(row, q_len, k_len);
+                    let same = if expected.is_empty() { start >= end } else { (start..end) == expected };
+                    assert!(same, "{mask} {q_len} {k_len} {row}: {start}..{end}, expected {expected:?}");
+                }
+            }
         }
     }
 

@@ -55,7 +55,7 @@ const fn q_registers(tile: WgmmaTile) -> WgmmaTile {
 ///
 /// Name: `attention_<type>_scalar`, or `attention_<type>_d<head dim>_wmma_<m>x<n>_s<stages>`, then `_ldg` where tiles go through
 /// registers and `_fma` where P V is scalar; or `attention_<type>_d<head dim>_wgmma_<full or band>_<m>x<n>[k<key groups>]_s<stages>`, then `_q`
-/// where Q is in registers.
+/// where Q is in registers. Rows that serve every kind of scores and lengths have `_general` at the end.
 pub const ATTENTION: &[AttentionVariant] = {
     use AttentionVariant as Row;
     use Dtype::{Bf16, F16};
@@ -136,6 +136,10 @@ pub const ATTENTION: &[AttentionVariant] = {
         Row::wmma("attention_f16_d128_wmma_64x32_s2_fma", F16, 128, scalar_pv(tile(64, 32, 2))),
         // Every other head dimension, and the oracle on the card.
         Row::scalar("attention_f16_scalar", F16),
+        // Softcap, bias and sequences of several lengths.
+        Row::wmma("attention_f16_d64_wmma_64x64_s2_general", F16, 64, tile(64, 64, 2)).general(),
+        Row::wmma("attention_f16_d128_wmma_64x32_s2_general", F16, 128, tile(64, 32, 2)).general(),
+        Row::scalar("attention_f16_scalar_general", F16).general(),
         // bf16 runs as f16 does; only the rows worth running are compiled.
         Row::wmma("attention_bf16_d64_wmma_64x64_s2", Bf16, 64, tile(64, 64, 2)),
         Row::wmma("attention_bf16_d64_wmma_32x64_s2", Bf16, 64, tile(32, 64, 2)),
@@ -143,6 +147,9 @@ pub const ATTENTION: &[AttentionVariant] = {
         Row::wmma("attention_bf16_d128_wmma_64x32_s2", Bf16, 128, tile(64, 32, 2)),
         Row::wmma("attention_bf16_d128_wmma_32x32_s2", Bf16, 128, tile(32, 32, 2)),
         Row::scalar("attention_bf16_scalar", Bf16),
+        Row::wmma("attention_bf16_d64_wmma_64x64_s2_general", Bf16, 64, tile(64, 64, 2)).general(),
+        Row::wmma("attention_bf16_d128_wmma_64x32_s2_general", Bf16, 128, tile(64, 32, 2)).general(),
+        Row::scalar("attention_bf16_scalar_general", Bf16).general(),
     ]
 };
 
@@ -188,13 +195,14 @@ const _: () = {
 #[cfg(test)]
 mod tests {
     extern crate std;
+    use super::super::{Lengths, Scores};
     use super::*;
     use std::collections::HashSet;
     use std::format;
     use std::string::String;
 
     fn composed_name(row: &AttentionVariant) -> String {
-        match row.kernel {
+        let kernel = match row.kernel {
             AttentionKernel::Scalar => format!("attention_{}_scalar", row.dtype),
             AttentionKernel::Wgmma(tile) => format!(
                 "attention_{}_d{}_wgmma_{}_{}x{}{}_s{}{}",
@@ -217,7 +225,8 @@ mod tests {
                 if tile.copy == TileCopy::ThroughRegisters { "_ldg" } else { "" },
                 if tile.pv == PvUnit::Scalar { "_fma" } else { "" },
             ),
-        }
+        };
+        kernel + if row.covers(Scores::General, Lengths::PerMember) { "_general" } else { "" }
     }
 
     #[test]

@@ -123,6 +123,24 @@ const _: () = {
     }
 };
 
+/// What happens to raw scores before the mask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Scores {
+    /// They are scaled.
+    Plain,
+    /// They are scaled, bounded by a softcap, and a bias is added, where the problem has them.
+    General,
+}
+
+/// How long the sequences of a batch are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Lengths {
+    /// All as long.
+    Equal,
+    /// Each as long as numbers on the card say.
+    PerMember,
+}
+
 /// Which algorithm a variant runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AttentionKernel {
@@ -145,22 +163,38 @@ pub struct AttentionVariant {
     pub head_dim: usize,
     /// What it runs.
     pub kernel: AttentionKernel,
+    /// Which scores it serves: these, and what stands before them.
+    pub scores: Scores,
+    /// Which lengths it serves: these, and what stands before them.
+    pub lengths: Lengths,
 }
 
 /// Registers that a thread of a scalar or WMMA kernel may use.
 const MAX_REGISTERS: u32 = 128;
 
+/// Registers of a WMMA kernel with more to hold, for head dimensions above 64: shared memory holds three blocks at most.
+const MAX_WIDE_REGISTERS: u32 = 168;
+
 impl AttentionVariant {
+    const fn new(name: &'static str, dtype: Dtype, head_dim: usize, kernel: AttentionKernel) -> Self {
+        Self { name, dtype, head_dim, kernel, scores: Scores::Plain, lengths: Lengths::Equal }
+    }
+
+    /// The same with every kind of scores and lengths.
+    pub(super) const fn general(self) -> Self {
+        Self { scores: Scores::General, lengths: Lengths::PerMember, ..self }
+    }
+
     pub(super) const fn scalar(name: &'static str, dtype: Dtype) -> Self {
-        Self { name, dtype, head_dim: MAX_HEAD_DIM, kernel: AttentionKernel::Scalar }
+        Self::new(name, dtype, MAX_HEAD_DIM, AttentionKernel::Scalar)
     }
 
     pub(super) const fn wmma(name: &'static str, dtype: Dtype, head_dim: usize, tile: WmmaTile) -> Self {
-        Self { name, dtype, head_dim, kernel: AttentionKernel::Wmma(tile) }
+        Self::new(name, dtype, head_dim, AttentionKernel::Wmma(tile))
     }
 
     pub(super) const fn wgmma(name: &'static str, dtype: Dtype, head_dim: usize, tile: WgmmaTile) -> Self {
-        Self { name, dtype, head_dim, kernel: AttentionKernel::Wgmma(tile) }
+        Self::new(name, dtype, head_dim, AttentionKernel::Wgmma(tile))
     }
 
     /// The architecture that the kernel needs: sm_80 and later, or sm_90a alone.
@@ -197,6 +231,10 @@ impl AttentionVariant {
     /// Registers that a thread may use when it starts.
     pub const fn max_registers(&self) -> u32 {
         match self.kernel {
+            AttentionKernel::Wmma(tile) if self.head_dim > 64 => match (self.scores, tile.pv) {
+                (Scores::Plain, PvUnit::TensorCore) => MAX_REGISTERS,
+                _ => MAX_WIDE_REGISTERS,
+            },
             AttentionKernel::Scalar | AttentionKernel::Wmma(_) => MAX_REGISTERS,
             AttentionKernel::Wgmma(tile) => tile.launch_registers(),
         }
@@ -272,6 +310,11 @@ impl AttentionVariant {
     /// Whether a problem of this element type and head dimension can run on it, in the module of `arch`.
     pub const fn serves(&self, arch: Arch, dtype: Dtype, head_dim: usize) -> bool {
         self.compiled_for(arch) && self.dtype as u8 == dtype as u8 && head_dim <= self.head_dim
+    }
+
+    /// Whether it computes these scores of sequences of these lengths.
+    pub fn covers(&self, scores: Scores, lengths: Lengths) -> bool {
+        scores <= self.scores && lengths <= self.lengths
     }
 
     /// Whether it takes a problem of `heads` = batch x q_heads, these lengths and this mask.

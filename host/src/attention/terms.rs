@@ -1,0 +1,136 @@
+//! What attention does to scores: scale, softcap, bias, mask and sink.
+
+use layout::attention::{AttentionArgs, AttentionStrides, Mask, Scores};
+
+use super::problem::check_shape;
+use super::{AttentionOptions, AttentionProblem, OP};
+use crate::element::Float;
+use crate::error::{Error, Result};
+use crate::tensor::TensorRef;
+
+/// Mask, scale, softcap, and whether there is a bias.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms {
+    pub(super) mask: Mask,
+    scale: f32,
+    softcap: Option<f32>,
+    bias: bool,
+}
+
+impl Terms {
+    /// Those of a call.
+    pub(super) fn new(head_dim: usize, options: &AttentionOptions) -> Result<Self> {
+        let AttentionOptions { mask, softcap, bias, .. } = *options;
+        let scale = options.scale.unwrap_or_else(|| 1.0 / (head_dim as f32).sqrt());
+        let argument = |argument, got: f32, expected: &str| {
+            Err(Error::Argument { op: OP, argument, got: got.to_string(), expected: expected.to_owned() })
+        };
+        if !scale.is_finite() {
+            return argument("scale", scale, "a finite number");
+        }
+        match softcap {
+            // Smaller ones have no reciprocal in f32.
+            Some(cap) if !(cap.is_finite() && cap >= f32::MIN_POSITIVE && cap.recip() >= f32::MIN_POSITIVE) => {
+                argument("softcap", cap, "a number from 2^-126 to 2^126, or none")
+            }
+            _ => Ok(Self { mask, scale, softcap, bias }),
+        }
+    }
+
+    /// What kernels must do to scores.
+    pub(super) const fn scores(&self) -> Scores {
+        if self.softcap.is_some() || self.bias { Scores::General } else { Scores::Plain }
+    }
+
+    /// The arguments of a kernel for these scores that depend on the terms and the sizes alone.
+    pub(super) fn arguments(&self, problem: &AttentionProblem, scores: Scores) -> AttentionArgs {
+        let (first_key, last_key) = self.mask.key_offsets(problem.q_len, problem.k_len);
+        let (left, right) = self.mask.reach();
+        // A scale of 0 makes every score 0; the smallest normal number does so too, and keeps masked scores at -inf.
+        let magnitude = self.scale.abs().max(f32::MIN_POSITIVE);
+        let to_log2 = |scale: f32| (f64::from(scale) * std::f64::consts::LOG2_E).min(f64::from(f32::MAX)) as f32;
+        AttentionArgs {
+            q_heads: problem.q_heads as u32,
+            heads_per_kv: (problem.q_heads / problem.kv_heads.max(1)) as u32,
+            q_len: problem.q_len as u32,
+            k_len: problem.k_len as u32,
+            head_dim: problem.head_dim as u32,
+            first_key,
+            last_key,
+            left,
+            right,
+            scale_log2: to_log2(if scores == Scores::Plain { magnitude } else { 1.0 }),
+            scale: magnitude,
+            softcap: self.softcap.unwrap_or(f32::INFINITY),
+            q_sign: if self.scale < 0.0 { 0x8000_8000 } else { 0 },
+            ..AttentionArgs::default()
+        }
+    }
+
+    /// Adds the tensors, which are checked to be those of the options and the problem.
+    pub(super) fn add_tensors<T: Float>(
+        &self,
+        args: &mut AttentionArgs,
+        problem: &AttentionProblem,
+        sink: Option<&TensorRef<'_, f32, 1>>,
+        bias: Option<&TensorRef<'_, T, 4>>,
+    ) -> Result<()> {
+        if let Some(sink) = sink {
+            check_shape("sink", sink.shape(), &[problem.q_heads])?;
+            args.sink = sink.as_raw();
+        }
+        if bias.is_some() != self.bias {
+            let text = |bias: bool| if bias { "a tensor" } else { "none" }.to_owned();
+            let expected = format!("{}, as the options of the plan say", text(self.bias));
+            return Err(Error::Argument { op: OP, argument: "bias", got: text(!self.bias), expected });
+        }
+        if let Some(bias) = bias {
+            let [batch, heads, rows, keys] = *bias.shape();
+            let one_of = |got: usize, expected: usize| if got == 1 { 1 } else { expected };
+            let expected = [one_of(batch, problem.batch), one_of(heads, problem.q_heads), problem.q_len, problem.k_len];
+            check_shape("bias", &[batch, heads, rows, keys], &expected)?;
+            let stride = |dim: usize| if bias.shape()[dim] > 1 { bias.strides()[dim] } else { 0 };
+            args.bias = bias.as_raw();
+            args.bias_strides = AttentionStrides { batch: stride(0), head: stride(1), row: stride(2) };
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Layout;
+    use super::*;
+
+    const PROBLEM: AttentionProblem =
+        AttentionProblem { batch: 2, q_heads: 6, kv_heads: 3, q_len: 5, k_len: 7, head_dim: 64 };
+
+    fn terms(options: AttentionOptions) -> Result<Terms> {
+        Terms::new(PROBLEM.head_dim, &options)
+    }
+
+    #[test]
+    fn only_kernels_for_general_scores_scale_before_the_softmax() {
+        let plain = AttentionOptions { scale: Some(-0.5), ..AttentionOptions::new(Layout::Bhsd) };
+        let log2_e = std::f32::consts::LOG2_E;
+        for (scores, scale_log2) in [(Scores::Plain, log2_e / 2.0), (Scores::General, log2_e)] {
+            let args = terms(plain.clone()).unwrap().arguments(&PROBLEM, scores);
+            assert_eq!((args.scale_log2, args.scale, args.q_sign), (scale_log2, 0.5, 0x8000_8000));
+            assert_eq!(args.softcap, f32::INFINITY);
+        }
+        let [capped, biased] = [
+            AttentionOptions { softcap: Some(3.0), ..plain.clone() },
+            AttentionOptions { bias: true, ..plain.clone() },
+        ];
+        let kinds = [plain, capped, biased].map(|options| terms(options).unwrap().scores());
+        assert_eq!(kinds, [Scores::Plain, Scores::General, Scores::General]);
+    }
+
+    #[test]
+    fn softcaps_are_positive_and_finite() {
+        for cap in [0.0, -1.0, f32::NAN, f32::INFINITY, f32::MAX, 1e-40] {
+            let options = AttentionOptions { softcap: Some(cap), ..AttentionOptions::new(Layout::Bhsd) };
+            assert!(matches!(terms(options), Err(Error::Argument { argument: "softcap", .. })), "{cap}");
+        }
+    }
+}

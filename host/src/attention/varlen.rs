@@ -1,0 +1,240 @@
+//! Attention on sequences of several lengths that follow each other in one tensor.
+
+use std::fmt;
+
+use layout::Dtype;
+use layout::attention::{AttentionVariant, Lengths, MAX_LEN};
+
+use super::choice::Request;
+use super::plan::{Launcher, add_addresses, check_device, check_dtype, check_lse};
+use super::problem::check_shape;
+use super::terms::Terms;
+use super::{AttentionOptions, AttentionProblem, Layout, OP};
+use crate::element::Float;
+use crate::error::{Error, Result};
+use crate::gpu::Gpu;
+use crate::launch::Kernel;
+use crate::stream::StreamRef;
+use crate::tensor::{TensorMut, TensorRef};
+
+/// The sizes of attention on sequences of several lengths. How long each is stands on the card alone, in
+/// [`VarlenTensors::cu_seqlens_q`] and [`VarlenTensors::cu_seqlens_k`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct VarlenProblem {
+    /// Members of the batch: pairs of a sequence of queries and one of keys.
+    pub members: usize,
+    /// Heads of Q and O.
+    pub q_heads: usize,
+    /// Heads of K and V, a divisor of `q_heads`.
+    pub kv_heads: usize,
+    /// Rows of Q and O, of all members.
+    pub q_total: usize,
+    /// Rows of K and V, of all members.
+    pub k_total: usize,
+    /// The most query rows that a member has. Rows of a member beyond them are not computed.
+    pub max_q_len: usize,
+    /// The most keys that a member has. Keys of a member beyond them are not seen.
+    pub max_k_len: usize,
+    /// Head dimension: a multiple of 8 up to 256.
+    pub head_dim: usize,
+}
+
+impl VarlenProblem {
+    /// Whether attention takes these sizes; [`VarlenPlan::new`] checks it too. Needs no card.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] that names the size and what is allowed.
+    pub fn check(&self) -> Result<()> {
+        self.longest().check()?;
+        for (argument, total) in [("q_total", self.q_total), ("k_total", self.k_total)] {
+            if total > MAX_LEN {
+                let (got, expected) = (total.to_string(), format!("at most {MAX_LEN}: split the batch"));
+                return Err(Error::Argument { op: OP, argument, got, expected });
+            }
+        }
+        Ok(())
+    }
+
+    /// As many members of the greatest lengths.
+    fn longest(&self) -> AttentionProblem {
+        let Self { members, q_heads, kv_heads, max_q_len, max_k_len, head_dim, .. } = *self;
+        AttentionProblem { batch: members, q_heads, kv_heads, q_len: max_q_len, k_len: max_k_len, head_dim }
+    }
+}
+
+/// The tensors of one call on sequences of several lengths.
+#[derive(Debug)]
+pub struct VarlenTensors<'a, T: Float> {
+    /// Q `[q_total, q_heads, head_dim]`, of any strides: member after member.
+    pub q: TensorRef<'a, T, 3>,
+    /// K `[k_total, kv_heads, head_dim]`, of any strides.
+    pub k: TensorRef<'a, T, 3>,
+    /// V, as K.
+    pub v: TensorRef<'a, T, 3>,
+    /// O, shaped as Q.
+    pub out: TensorMut<'a, T, 3>,
+    /// `[members + 1]`: the first row of each member in Q, and one number more, the row after its last one. Equal neighbours are
+    /// a member without rows. What is before the first number or after the last one belongs to nobody: it is neither read nor
+    /// written.
+    pub cu_seqlens_q: TensorRef<'a, i32, 1>,
+    /// The same of K and V.
+    pub cu_seqlens_k: TensorRef<'a, i32, 1>,
+    /// Receives the LSE `[q_heads, q_total]`, contiguous.
+    pub lse: Option<TensorMut<'a, f32, 2>>,
+    /// As [`AttentionTensors::sink`](crate::AttentionTensors::sink).
+    pub sink: Option<TensorRef<'a, f32, 1>>,
+    /// As [`AttentionTensors::bias`](crate::AttentionTensors::bias), `[members or 1, q_heads or 1, max_q_len, max_k_len]`: rows
+    /// and keys are counted within their member.
+    pub bias: Option<TensorRef<'a, T, 4>>,
+}
+
+/// A chosen and loaded variant for repeated calls on sequences of several lengths. Displays as the variant's name.
+#[derive(Clone)]
+#[must_use = "a plan computes nothing until it is run"]
+pub struct VarlenPlan {
+    problem: VarlenProblem,
+    terms: Terms,
+    chosen: Launcher,
+}
+
+impl VarlenPlan {
+    /// Chooses a variant for the problem and loads it. Masks are aligned at the last row and key of each member;
+    /// [`AttentionOptions::layout`] is not used.
+    ///
+    /// # Errors
+    /// As [`AttentionPlan::new`](crate::AttentionPlan::new).
+    pub fn new(gpu: &Gpu, dtype: Dtype, problem: &VarlenProblem, options: &AttentionOptions) -> Result<Self> {
+        problem.check()?;
+        let longest = problem.longest();
+        let terms = Terms::new(problem.head_dim, options)?;
+        let request = Request {
+            arch: gpu.arch(),
+            multiprocessors: gpu.multiprocessors(),
+            dtype,
+            problem: &longest,
+            mask: terms.mask,
+            scores: terms.scores(),
+            lengths: Lengths::PerMember,
+        };
+        let variant = match &options.variant {
+            Some(name) => request.named(name)?,
+            None => request.preferred()?,
+        };
+        Ok(Self { problem: *problem, terms, chosen: Launcher::new(gpu, variant, &longest)? })
+    }
+
+    /// The chosen variant.
+    #[must_use]
+    pub const fn variant(&self) -> &'static AttentionVariant {
+        self.chosen.variant
+    }
+
+    /// The loaded kernel, for its registers and occupancy.
+    #[must_use]
+    pub const fn kernel(&self) -> &Kernel {
+        &self.chosen.kernel
+    }
+
+    /// Computes attention on `stream` and returns before it is done. The numbers of `cu_seqlens_q` and `cu_seqlens_k` are read on
+    /// the card, when the work is done; whatever they are, nothing outside the tensors is touched.
+    ///
+    /// # Errors
+    /// As [`AttentionPlan::run_with`](crate::AttentionPlan::run_with).
+    pub fn run<T: Float>(&self, stream: StreamRef<'_>, tensors: VarlenTensors<'_, T>) -> Result<()> {
+        let VarlenTensors { q, k, v, out, cu_seqlens_q, cu_seqlens_k, lse, sink, bias } = tensors;
+        let problem = &self.problem;
+        check_dtype::<T>(self.variant())?;
+        let q_shape = [problem.q_total, problem.q_heads, problem.head_dim];
+        let kv_shape = [problem.k_total, problem.kv_heads, problem.head_dim];
+        for (tensor, got, expected) in [
+            ("Q", q.shape(), q_shape),
+            ("K", k.shape(), kv_shape),
+            ("V", v.shape(), kv_shape),
+            ("O", out.shape(), q_shape),
+        ] {
+            check_shape(tensor, got, &expected)?;
+        }
+        for (tensor, starts) in [("cu_seqlens_q", &cu_seqlens_q), ("cu_seqlens_k", &cu_seqlens_k)] {
+            check_shape(tensor, starts.shape(), &[problem.members + 1])?;
+        }
+        if let Some(lse) = &lse {
+            check_lse(lse, [problem.q_heads, problem.q_total])?;
+        }
+        let required = [
+            ("Q", q.ordinal()),
+            ("K", k.ordinal()),
+            ("V", v.ordinal()),
+            ("O", out.ordinal()),
+            ("cu_seqlens_q", cu_seqlens_q.ordinal()),
+            ("cu_seqlens_k", cu_seqlens_k.ordinal()),
+        ];
+        let optional = [
+            lse.as_ref().map(|lse| ("LSE", lse.ordinal())),
+            sink.map(|sink| ("sink", sink.ordinal())),
+            bias.map(|bias| ("bias", bias.ordinal())),
+        ];
+        check_device(stream, required.into_iter().chain(optional.into_iter().flatten()))?;
+        let longest = problem.longest();
+        let mut args = self.terms.arguments(&longest, self.variant().scores);
+        self.terms.add_tensors(&mut args, &longest, sink.as_ref(), bias.as_ref())?;
+        let [q, k, v] = [q, k, v].map(|tensor| as_one_batch_entry(&tensor));
+        let shape = [1, problem.q_total, problem.q_heads, problem.head_dim];
+        let strides = [0, out.strides()[0], out.strides()[1], out.strides()[2]];
+        // SAFETY: the same elements as those of `out`, which is not used besides.
+        let out: TensorMut<'_, T, 4> = unsafe { TensorMut::from_raw(out.ordinal(), out.as_raw(), shape, strides)? };
+        add_addresses(&mut args, Layout::Bshd, [&q?, &k?, &v?], &out);
+        args.lse = lse.as_ref().map_or(0, TensorMut::as_raw);
+        (args.q_starts, args.k_starts) = (cu_seqlens_q.as_raw(), cu_seqlens_k.as_raw());
+        (args.q_total, args.k_total) = (problem.q_total as u32, problem.k_total as u32);
+        if self.chosen.tiles == 0 {
+            return Ok(());
+        }
+        // SAFETY: grid, block and shared memory are the variant's, the views are tensors of the plan's sizes whose memory their
+        // owners keep until the stream has done the work, and the kernel keeps to them whatever the numbers on the card are.
+        unsafe { self.chosen.kernel.launch(stream, &self.chosen.config(), &[&args]) }
+    }
+}
+
+impl fmt::Display for VarlenPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.variant().name)
+    }
+}
+
+impl fmt::Debug for VarlenPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VarlenPlan")
+            .field("variant", &self.variant().name)
+            .field("problem", &self.problem)
+            .finish_non_exhaustive()
+    }
+}
+
+/// `[row, head, column]` as `[batch, row, head, column]`.
+fn as_one_batch_entry<'a, T: Float>(tensor: &TensorRef<'a, T, 3>) -> Result<TensorRef<'a, T, 4>> {
+    let ([rows, heads, columns], [row, head, column]) = (*tensor.shape(), *tensor.strides());
+    // SAFETY: the same elements as those of `tensor`.
+    unsafe { TensorRef::from_raw(tensor.ordinal(), tensor.as_raw(), [1, rows, heads, columns], [0, row, head, column]) }
+}
+
+/// Computes attention on sequences of several lengths, with at most `max_q_len` rows and `max_k_len` keys each, on `stream`, and
+/// returns before it is done. See [`attention_with`](crate::attention_with) for what is computed.
+///
+/// `lengths` is `[max_q_len, max_k_len]`. [`AttentionOptions::bias`] is taken from the tensors, [`AttentionOptions::layout`] is not
+/// used.
+///
+/// # Errors
+/// As [`attention`](crate::attention).
+pub fn attention_varlen<T: Float>(
+    stream: StreamRef<'_>,
+    tensors: VarlenTensors<'_, T>,
+    [max_q_len, max_k_len]: [usize; 2],
+    options: &AttentionOptions,
+) -> Result<()> {
+    let [q_total, q_heads, head_dim] = *tensors.q.shape();
+    let [k_total, kv_heads, _] = *tensors.k.shape();
+    let members = tensors.cu_seqlens_q.shape()[0].saturating_sub(1);
+    let problem = VarlenProblem { members, q_heads, kv_heads, q_total, k_total, max_q_len, max_k_len, head_dim };
+    let options = AttentionOptions { bias: tensors.bias.is_some(), ..options.clone() };
+    VarlenPlan::new(stream.gpu(), T::DTYPE, &problem, &options)?.run(stream, tensors)
+}

@@ -1,0 +1,464 @@
+//! Sequences of several lengths that follow each other in one tensor.
+
+use std::fmt;
+
+use ferrotile::{
+    AttentionOptions, Buffer, Gpu, Layout, Mask, TensorMut, TensorRef, VarlenPlan, VarlenProblem, VarlenTensors,
+    attention_varlen,
+};
+use half::{bf16, f16};
+use layout::attention::{AttentionVariant, Lengths};
+use libtest_mimic::Failed;
+use tests::guard::{Guarded, Poison};
+use tests::inputs::{self, Half};
+use tests::view::View;
+
+use crate::Trials;
+use crate::case::{Case, Inputs, Outcome, Output, for_rows};
+use crate::scores::{self, Terms};
+
+/// Lists the trials.
+pub(crate) fn list(trials: &mut Trials) {
+    for head_dim in [64, 128, 40] {
+        let name = |what: &str| format!("several_lengths/{what}/d{head_dim}");
+        trials.both(&name("match_the_reference"), &head_dim, match_reference::<f16>, match_reference::<bf16>);
+        trials.both(&name("give_the_bits_of_each_alone"), &head_dim, same_alone::<f16>, same_alone::<bf16>);
+        trials.both(&name("keep_nan_in_its_member"), &head_dim, nan_stays::<f16>, nan_stays::<bf16>);
+        trials.both(&name("lie_anywhere"), &head_dim, strided::<f16>, strided::<bf16>);
+    }
+    trials.both("several_lengths/touch_nothing_outside", &(), wrong_numbers::<f16>, wrong_numbers::<bf16>);
+    trials.both("several_lengths/may_change_between_replays", &(), replayed::<f16>, replayed::<bf16>);
+    trials.both("several_lengths/may_be_none", &(), none::<f16>, none::<bf16>);
+    trials.both("refuses/several_lengths_that_do_not_fit", &(), refused::<f16>, refused::<bf16>);
+}
+
+/// Members of a batch: rows and keys of each, at the edges of tiles, and without the one, the other or both.
+const MEMBERS: [(usize, usize); 9] =
+    [(65, 63), (0, 0), (1, 130), (64, 64), (0, 33), (17, 0), (0, 0), (66, 97), (15, 16)];
+
+/// Members that follow each other, and rows around them that belong to none.
+#[derive(Debug, Clone)]
+struct Batch {
+    members: Vec<(usize, usize)>,
+    /// Rows of Q and keys before the first member, and after the last.
+    around: [usize; 2],
+    heads: [usize; 2],
+    head_dim: usize,
+    mask: Mask,
+    scale: f32,
+}
+
+impl fmt::Display for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Batch { members, heads: [q_heads, kv_heads], head_dim, mask, .. } = self;
+        write!(f, "{members:?} x{q_heads}:{kv_heads}x{head_dim}/{mask}")
+    }
+}
+
+impl Batch {
+    fn new(head_dim: usize, mask: Mask) -> Batch {
+        Batch { members: MEMBERS.to_vec(), around: [3, 5], heads: [2, 1], head_dim, mask, scale: 0.3 }
+    }
+
+    fn problem(&self) -> VarlenProblem {
+        let [q_starts, k_starts] = self.starts();
+        let longest = |of: fn(&(usize, usize)) -> usize| self.members.iter().map(of).max().unwrap_or(0);
+        VarlenProblem {
+            members: self.members.len(),
+            q_heads: self.heads[0],
+            kv_heads: self.heads[1],
+            q_total: q_starts[self.members.len()] as usize + self.around[1],
+            k_total: k_starts[self.members.len()] as usize + self.around[1],
+            max_q_len: longest(|member| member.0),
+            max_k_len: longest(|member| member.1),
+            head_dim: self.head_dim,
+        }
+    }
+
+    /// The first row and key of each member, and the ends.
+    fn starts(&self) -> [Vec<i32>; 2] {
+        [|member: &(usize, usize)| member.0, |member: &(usize, usize)| member.1].map(|len| {
+            let ends = self.members.iter().scan(self.around[0], |end, member| {
+                *end += len(member);
+                Some(*end as i32)
+            });
+            std::iter::once(self.around[0] as i32).chain(ends).collect()
+        })
+    }
+
+    /// One member as a case of its own.
+    fn case(&self, member: usize) -> Case {
+        let (q_len, k_len) = self.members[member];
+        let [q_heads, kv_heads] = self.heads;
+        Case::new(1, 1, q_len, k_len, self.head_dim, self.mask).grouped(q_heads, kv_heads).scaled(self.scale)
+    }
+
+    fn rows<T: Half>(&self, gpu: &Gpu, terms: &Terms<T>) -> impl Iterator<Item = &'static AttentionVariant> + use<T> {
+        let VarlenProblem { members, q_heads, kv_heads, max_q_len, max_k_len, head_dim, .. } = self.problem();
+        let case = Case::new(members, 1, max_q_len, max_k_len, head_dim, self.mask).grouped(q_heads, kv_heads);
+        case.rows_of::<T>(gpu, terms.scores(), Lengths::PerMember)
+    }
+
+    fn options<T: Half>(&self, terms: &Terms<T>, row: &AttentionVariant) -> AttentionOptions {
+        AttentionOptions {
+            mask: self.mask,
+            scale: Some(self.scale),
+            softcap: terms.softcap,
+            bias: terms.bias.is_some(),
+            variant: Some(row.name.to_owned()),
+            ..AttentionOptions::new(Layout::Bshd)
+        }
+    }
+
+    /// The view of rows `start..start + len` of a tensor `[total, heads, head_dim]` with this distance between rows.
+    fn view(&self, heads: usize, start: usize, len: usize, row: i64) -> View {
+        let shape = [1, heads, len, self.head_dim];
+        View { offset: start * row as usize, shape, strides: [0, self.head_dim as i64, row, 1] }
+    }
+}
+
+/// Inputs of each member, and terms of each: the bias is `[members, q_heads, max_q_len, max_k_len]`.
+#[derive(Clone)]
+struct Data<T> {
+    inputs: Vec<Inputs<T>>,
+    terms: Terms<T>,
+}
+
+impl<T: Half> Data<T> {
+    fn normal(batch: &Batch, terms: Terms<T>, seed: u64) -> Data<T> {
+        let inputs = (0..batch.members.len()).map(|member| Inputs::normal(&batch.case(member), seed + member as u64));
+        Data { inputs: inputs.collect(), terms }
+    }
+
+    /// The terms of one member: its part of the bias.
+    fn terms_of(&self, batch: &Batch, member: usize) -> Terms<T> {
+        let (q_len, k_len) = batch.members[member];
+        let bias = self.terms.bias.as_ref().and_then(|(values, view)| {
+            let [_, heads, rows, keys] = view.shape;
+            let first = member * heads * rows * keys;
+            let part = View {
+                offset: first,
+                shape: [1, heads, q_len, k_len],
+                strides: [0, (rows * keys) as i64, keys as i64, 1],
+            };
+            Terms::bias(part.gather(values), part.shape)
+        });
+        Terms { bias, ..self.terms.clone() }
+    }
+}
+
+/// Distances between rows of Q, of K and V, and of O, in elements.
+#[derive(Debug, Clone, Copy)]
+struct Strides([i64; 3]);
+
+impl Strides {
+    fn dense(batch: &Batch) -> Strides {
+        let [q, kv] = batch.heads.map(|heads| (heads * batch.head_dim) as i64);
+        Strides([q, kv, q])
+    }
+}
+
+/// Tensors of a batch on a card, between whose members nothing is; before, after and between rows is NaN.
+struct Stored<T> {
+    inputs: [Buffer<T>; 3],
+    starts: [Buffer<i32>; 2],
+    terms: scores::StoredTerms<T>,
+}
+
+impl<T: Half> Stored<T> {
+    fn upload(gpu: &Gpu, batch: &Batch, data: &Data<T>, strides: Strides) -> Result<Stored<T>, Failed> {
+        let stream = gpu.new_stream()?;
+        let problem = batch.problem();
+        let [q_starts, k_starts] = batch.starts();
+        let tensor = |total: usize,
+                      heads,
+                      starts: &[i32],
+                      row,
+                      of: fn(&Inputs<T>) -> &Vec<T>,
+                      len: fn(&(usize, usize)) -> usize| {
+            let mut storage = vec![T::poison(); total * row as usize];
+            for (member, inputs) in data.inputs.iter().enumerate() {
+                let view = batch.view(heads, starts[member] as usize, len(&batch.members[member]), row);
+                view.scatter(of(inputs), &mut storage);
+            }
+            Buffer::upload_blocking(&stream, &storage)
+        };
+        let [q_heads, kv_heads] = batch.heads;
+        let [q_row, kv_row, _] = strides.0;
+        Ok(Stored {
+            inputs: [
+                tensor(problem.q_total, q_heads, &q_starts, q_row, |inputs| &inputs.q, |member| member.0)?,
+                tensor(problem.k_total, kv_heads, &k_starts, kv_row, |inputs| &inputs.k, |member| member.1)?,
+                tensor(problem.k_total, kv_heads, &k_starts, kv_row, |inputs| &inputs.v, |member| member.1)?,
+            ],
+            starts: [Buffer::upload_blocking(&stream, &q_starts)?, Buffer::upload_blocking(&stream, &k_starts)?],
+            terms: data.terms.upload(gpu)?,
+        })
+    }
+
+    fn tensors<'a>(
+        &'a self,
+        problem: &VarlenProblem,
+        Strides([q_row, kv_row, o_row]): Strides,
+        out: &'a mut Guarded<T>,
+        lse: &'a mut Guarded<f32>,
+    ) -> ferrotile::Result<VarlenTensors<'a, T>> {
+        let VarlenProblem { members, q_heads, kv_heads, q_total, k_total, head_dim, .. } = *problem;
+        let (out_offset, lse_offset) = (out.offset(), lse.offset());
+        let [q, k, v] = &self.inputs;
+        let input = |buffer, shape, row| TensorRef::strided(buffer, 0, shape, [row, head_dim as i64, 1]);
+        let kv_shape = [k_total, kv_heads, head_dim];
+        let out_shape = [q_total, q_heads, head_dim];
+        Ok(VarlenTensors {
+            q: input(q, out_shape, q_row)?,
+            k: input(k, kv_shape, kv_row)?,
+            v: input(v, kv_shape, kv_row)?,
+            out: TensorMut::strided(out.buffer(), out_offset, out_shape, [o_row, head_dim as i64, 1])?,
+            cu_seqlens_q: TensorRef::contiguous(&self.starts[0], [members + 1])?,
+            cu_seqlens_k: TensorRef::contiguous(&self.starts[1], [members + 1])?,
+            lse: Some(TensorMut::strided(lse.buffer(), lse_offset, [q_heads, q_total], [q_total as i64, 1])?),
+            sink: self.terms.sink()?,
+            bias: self.terms.bias()?,
+        })
+    }
+}
+
+/// The outputs of a call, all of them poison before it.
+struct Outputs<T: Half> {
+    out: Guarded<T>,
+    lse: Guarded<f32>,
+}
+
+impl<T: Half> Outputs<T> {
+    fn new(
+        gpu: &Gpu,
+        stream: &ferrotile::Stream,
+        problem: &VarlenProblem,
+        strides: Strides,
+    ) -> Result<Outputs<T>, Failed> {
+        let out = Guarded::new(gpu, stream, problem.q_total * strides.0[2] as usize)?;
+        Ok(Outputs { out, lse: Guarded::new(gpu, stream, problem.q_heads * problem.q_total)? })
+    }
+
+    /// The output of each member, after a check that nothing else was written.
+    fn read(&self, stream: &ferrotile::Stream, batch: &Batch, strides: Strides) -> Result<Vec<Output<T>>, Failed> {
+        let (mut out, mut lse) = (self.out.read(stream)?, self.lse.read(stream)?);
+        let q_heads = batch.heads[0];
+        let q_total = batch.problem().q_total;
+        let mut outputs = Vec::new();
+        for (member, &start) in batch.starts()[0][..batch.members.len()].iter().enumerate() {
+            let (start, len) = (start as usize, batch.members[member].0);
+            let view = batch.view(q_heads, start, len, strides.0[2]);
+            let of_lse = View { offset: start, shape: [1, 1, q_heads, len], strides: [0, 0, q_total as i64, 1] };
+            outputs.push(Output { out: view.gather(&out), lse: of_lse.gather(&lse) });
+            view.scatter(&vec![T::poison(); view.count()], &mut out);
+            of_lse.scatter(&vec![f32::poison(); of_lse.count()], &mut lse);
+        }
+        if out.iter().all(|x| x.is_poison()) && lse.iter().all(|x| x.is_poison()) {
+            Ok(outputs)
+        } else {
+            Err("something outside the members was written".into())
+        }
+    }
+}
+
+/// Runs one kernel and returns the output of each member.
+fn run<T: Half>(
+    gpu: &Gpu,
+    batch: &Batch,
+    data: &Data<T>,
+    strides: Strides,
+    row: &AttentionVariant,
+) -> Result<Vec<Output<T>>, Failed> {
+    let stream = gpu.new_stream()?;
+    let problem = batch.problem();
+    let stored = Stored::upload(gpu, batch, data, strides)?;
+    let mut outputs = Outputs::new(gpu, &stream, &problem, strides)?;
+    let tensors = stored.tensors(&problem, strides, &mut outputs.out, &mut outputs.lse)?;
+    let lengths = [problem.max_q_len, problem.max_k_len];
+    attention_varlen(stream.as_ref(), tensors, lengths, &batch.options(&data.terms, row))?;
+    outputs.read(&stream, batch, strides)
+}
+
+/// Terms of every kind.
+fn every_term<T: Half>(batch: &Batch) -> Terms<T> {
+    let VarlenProblem { members, q_heads, max_q_len, max_k_len, .. } = batch.problem();
+    let shape = [members, q_heads, max_q_len, max_k_len];
+    let values = inputs::normal(&mut inputs::random(41), shape.iter().product(), 2.0);
+    let sink = Some((0..q_heads).map(|head| head as f32 - 1.0).collect());
+    Terms { softcap: Some(6.0), sink, bias: Terms::bias(values, shape) }
+}
+
+fn match_reference<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
+    for mask in [Mask::Full, Mask::Causal, Mask::Window { left: 30, right: 4 }] {
+        let batch = Batch::new(head_dim, mask);
+        let sink = Terms { sink: Some(vec![0.5, 40.0]), ..Terms::NONE };
+        for terms in [Terms::NONE, sink, every_term(&batch)] {
+            let data = Data::<T>::normal(&batch, terms, 42);
+            let expected: Vec<_> = (0..batch.members.len())
+                .map(|member| data.terms_of(&batch, member).expected(&batch.case(member), &data.inputs[member]))
+                .collect();
+            for_rows(&batch, batch.rows(gpu, &data.terms), |row| {
+                let outputs = run(gpu, &batch, &data, Strides::dense(&batch), row)?;
+                (0..outputs.len()).try_for_each(|member| outputs[member].check(&batch.case(member), &expected[member]))
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// What a member gives does not depend on the others: it is what it gives alone, bit by bit.
+fn same_alone<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
+    let batch = Batch::new(head_dim, Mask::Causal);
+    let data = Data::<T>::normal(&batch, every_term(&batch), 43);
+    for_rows(&batch, batch.rows(gpu, &data.terms), |row| {
+        let outputs = run(gpu, &batch, &data, Strides::dense(&batch), row)?;
+        (0..outputs.len()).try_for_each(|member| {
+            let case = batch.case(member);
+            let alone = scores::run(gpu, &case, &data.inputs[member], &data.terms_of(&batch, member), row)?;
+            outputs[member].check_same(&case, &alone)
+        })
+    })
+}
+
+/// Members whose Q, K or V is NaN throughout, between others that do not notice.
+fn nan_stays<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
+    for mask in [Mask::Full, Mask::Causal] {
+        let batch = Batch::new(head_dim, mask);
+        let clean = Data::<T>::normal(&batch, Terms::NONE, 44);
+        let mut dirty = clean.clone();
+        let spoiled = [0, 3, 7];
+        dirty.inputs[0].k.fill(T::poison());
+        dirty.inputs[3].v.fill(T::poison());
+        dirty.inputs[7].q.fill(T::poison());
+        for_rows(&batch, batch.rows(gpu, &clean.terms), |row| {
+            let without = run(gpu, &batch, &clean, Strides::dense(&batch), row)?;
+            let outputs = run(gpu, &batch, &dirty, Strides::dense(&batch), row)?;
+            (0..outputs.len())
+                .filter(|member| !spoiled.contains(member))
+                .try_for_each(|member| outputs[member].check_same(&batch.case(member), &without[member]))
+        })?;
+    }
+    Ok(())
+}
+
+/// Rows far apart, and rows that start anywhere.
+fn strided<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
+    let batch = Batch::new(head_dim, Mask::Causal);
+    let data = Data::<T>::normal(&batch, Terms::NONE, 45);
+    let dense = Strides::dense(&batch);
+    for_rows(&batch, batch.rows(gpu, &data.terms), |row| {
+        let expected = run(gpu, &batch, &data, dense, row)?;
+        for gap in [24, 5] {
+            let outputs = run(gpu, &batch, &data, Strides(dense.0.map(|row| row + gap)), row)?;
+            for (member, output) in outputs.iter().enumerate() {
+                output.check_same(&batch.case(member), &expected[member])?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Numbers that are not in order, negative, or beyond the tensors: results mean nothing, and nothing outside is read or written.
+fn wrong_numbers<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    let batch = Batch { members: vec![(40, 40); 3], around: [0, 0], ..Batch::new(64, Mask::Causal) };
+    let data = Data::<T>::normal(&batch, Terms::NONE, 46);
+    let (problem, strides) = (batch.problem(), Strides::dense(&batch));
+    let stream = gpu.new_stream()?;
+    for_rows(&batch, batch.rows(gpu, &data.terms), |row| {
+        for numbers in [[90, 40, 20, 0], [-7, i32::MIN, i32::MAX, 130], [0, 119, 121, i32::MAX], [5, 120, 120, 0]] {
+            let mut stored = Stored::upload(gpu, &batch, &data, strides)?;
+            stored.starts = [Buffer::upload_blocking(&stream, &numbers)?, Buffer::upload_blocking(&stream, &numbers)?];
+            let mut outputs = Outputs::new(gpu, &stream, &problem, strides)?;
+            let tensors = stored.tensors(&problem, strides, &mut outputs.out, &mut outputs.lse)?;
+            attention_varlen(stream.as_ref(), tensors, [40, 40], &batch.options(&data.terms, row))?;
+            outputs.out.read(&stream)?;
+            outputs.lse.read(&stream)?;
+        }
+        Ok(())
+    })
+}
+
+/// A captured call computes the lengths that stand on the card when it is replayed.
+fn replayed<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    let batch = |members: [(usize, usize); 2]| Batch { members: members.to_vec(), ..Batch::new(64, Mask::Causal) };
+    let batches = [batch([(40, 40), (20, 30)]), batch([(20, 30), (40, 40)])];
+    let (problem, strides) = (batches[0].problem(), Strides::dense(&batches[0]));
+    let data = batches.each_ref().map(|batch| Data::<T>::normal(batch, Terms::NONE, 47));
+    for_rows(&batches[0], batches[0].rows(gpu, &data[0].terms), |row| {
+        let stream = gpu.new_stream()?;
+        let plan = VarlenPlan::new(gpu, T::DTYPE, &problem, &batches[0].options(&data[0].terms, row))?;
+        if plan.to_string() != row.name || plan.variant() != row {
+            return Err(format!("the plan is for {plan}").into());
+        }
+        let mut stored = Stored::upload(gpu, &batches[0], &data[0], strides)?;
+        let mut outputs = Outputs::<T>::new(gpu, &stream, &problem, strides)?;
+        let graph = stream.capture(|stream| {
+            plan.run(stream, stored.tensors(&problem, strides, &mut outputs.out, &mut outputs.lse)?)
+        })?;
+        outputs.out.check_untouched(&stream)?;
+        for (batch, data) in batches.iter().zip(&data) {
+            let next = Stored::upload(gpu, batch, data, strides)?;
+            for (to, from) in stored.inputs.iter_mut().zip(&next.inputs) {
+                to.overwrite_blocking(&stream, &from.download_blocking(&stream)?)?;
+            }
+            for (to, from) in stored.starts.iter_mut().zip(&next.starts) {
+                to.overwrite_blocking(&stream, &from.download_blocking(&stream)?)?;
+            }
+            outputs.out.buffer().fill_bytes(&stream, 0xFF)?;
+            outputs.lse.buffer().fill_bytes(&stream, 0xFF)?;
+            // SAFETY: the tensors and the plan outlive the replay, which the download waits for.
+            unsafe { graph.launch(stream.as_ref()) }?;
+            for (member, output) in outputs.read(&stream, batch, strides)?.iter().enumerate() {
+                let case = batch.case(member);
+                output.check_same(&case, &scores::run(gpu, &case, &data.inputs[member], &Terms::NONE, row)?)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// No member, and none that has anything.
+fn none<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    for members in [vec![], vec![(0, 0); 3], vec![(0, 5), (0, 0)], vec![(5, 0)]] {
+        let batch = Batch { members, ..Batch::new(64, Mask::Causal) };
+        let data = Data::<T>::normal(&batch, Terms { sink: Some(vec![1.0, 2.0]), ..Terms::NONE }, 48);
+        for_rows(&batch, batch.rows(gpu, &data.terms), |row| {
+            for output in run(gpu, &batch, &data, Strides::dense(&batch), row)? {
+                let right = output.out.iter().all(|x| x.to_f64() == 0.0);
+                let sinks = output.lse.chunks(5).zip([1.0, 2.0]);
+                if !right || !sinks.into_iter().all(|(rows, sink)| rows.iter().all(|lse| *lse == sink)) {
+                    return Err("rows without keys are not zeros with their sink".into());
+                }
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Tensors that do not fit the problem of a plan.
+fn refused<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    let batch = Batch::new(64, Mask::Full);
+    let data = Data::<T>::normal(&batch, Terms::NONE, 49);
+    let (right, strides) = (batch.problem(), Strides::dense(&batch));
+    let stream = gpu.new_stream()?;
+    let wrong = [
+        (VarlenProblem { q_total: right.q_total + 1, ..right }, "Q has shape"),
+        (VarlenProblem { k_total: right.k_total - 1, ..right }, "K has shape"),
+        (VarlenProblem { members: right.members - 1, ..right }, "cu_seqlens_q has shape"),
+        (VarlenProblem { kv_heads: 2, ..right }, "K has shape"),
+    ];
+    let row = batch.rows(gpu, &data.terms).next().ok_or("no kernel serves the batch")?;
+    for (problem, message) in wrong {
+        let plan = VarlenPlan::new(gpu, T::DTYPE, &problem, &batch.options(&data.terms, row))?;
+        let stored = Stored::upload(gpu, &batch, &data, strides)?;
+        let mut outputs = Outputs::<T>::new(gpu, &stream, &right, strides)?;
+        let tensors = stored.tensors(&right, strides, &mut outputs.out, &mut outputs.lse)?;
+        match plan.run(stream.as_ref(), tensors) {
+            Err(error) if error.to_string().contains(message) => outputs.out.check_untouched(&stream)?,
+            other => return Err(format!("{other:?}, expected {message}").into()),
+        }
+    }
+    Ok(())
+}
