@@ -102,7 +102,7 @@ impl Scoring {
 #[inline(always)]
 fn tanh(x: f32) -> f32 {
     const NEAR: f32 = 0.55;
-    const P: [f32; 5] = [-0.333_333_31, 0.133_331_13, -0.053_909_43, 0.021_309_389, -0.006_610_227_7];
+    const P: [f32; 5] = [-0.333_333_3, 0.133_331_13, -0.053_909_43, 0.021_309_389, -0.006_610_227_7];
     let square = x * x;
     let near = fma(x, square * P.iter().rev().fold(0.0, |sum, &factor| fma(sum, square, factor)), x);
     let far = fma(-2.0, rcp(ex2(x.abs() * (2.0 * core::f32::consts::LOG2_E)) + 1.0), 1.0).copysign(x);

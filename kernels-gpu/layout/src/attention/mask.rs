@@ -37,7 +37,7 @@ impl Mask {
     /// The canonical form that kernels take: row `i` sees the keys `j` with `i + first <= j <= i + last` and `0 <= j < k_len`.
     ///
     /// Both are clamped to `-q_len - 1 ..= k_len`, beyond which nothing changes, so that `i + first` and `i + last` fit an `i32`
-    /// for lengths up to [`MAX_LEN`](super::MAX_LEN).
+    /// for lengths up to [`MAX_LEN`].
     pub fn key_offsets(self, q_len: usize, k_len: usize) -> (i32, i32) {
         let diagonal = k_len as i64 - q_len as i64;
         let clamp = |offset: i64| offset.clamp(-(q_len as i64) - 1, k_len as i64) as i32;
@@ -51,7 +51,7 @@ impl Mask {
         }
     }
 
-    /// How many keys before and after its own position a row sees; [`MAX_LEN`](super::MAX_LEN) stands for all of them.
+    /// How many keys before and after its own position a row sees; [`MAX_LEN`] stands for all of them.
     pub fn reach(self) -> (i32, i32) {
         let all = MAX_LEN as i32;
         let width = |width: usize| width.min(MAX_LEN) as i32;
@@ -62,7 +62,7 @@ impl Mask {
         }
     }
 
-    /// [`Mask::key_offsets`] of the mask of this [`Mask::reach`], for lengths up to [`MAX_LEN`](super::MAX_LEN).
+    /// [`Mask::key_offsets`] of the mask of this [`Mask::reach`], for lengths up to [`MAX_LEN`].
     pub fn offsets_of_reach((left, right): (i32, i32), q_len: i32, k_len: i32) -> (i32, i32) {
         let diagonal = k_len - q_len;
         let clamp = |offset: i32| offset.max(-q_len - 1).min(k_len);
