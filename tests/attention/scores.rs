@@ -6,7 +6,7 @@ use ferrotile::{
     attention_with,
 };
 use half::{bf16, f16};
-use layout::attention::{AttentionVariant, Lengths, Scores};
+use layout::attention::{AttentionKernel, AttentionVariant, Lengths, Scores};
 use libtest_mimic::Failed;
 use ndarray::{Array1, Array4};
 use tests::compare;
@@ -29,6 +29,7 @@ pub(crate) fn list(trials: &mut Trials) {
         trials.both(&name("terms_that_change_nothing_keep_the_bits"), &head_dim, no_change::<f16>, no_change::<bf16>);
         trials.both(&name("nan_in_a_bias_stays_in_its_row"), &head_dim, nan_in_bias::<f16>, nan_in_bias::<bf16>);
     }
+    trials.both("sinks_are_served_where_rows_are_few", &(), few_rows::<f16>, few_rows::<bf16>);
     trials.both("refuses/terms_that_do_not_fit", &(), refused_terms::<f16>, refused_terms::<bf16>);
     trials.both("refuses/a_bias_that_the_plan_has_not", &(), unplanned_bias::<f16>, unplanned_bias::<bf16>);
 }
@@ -115,8 +116,19 @@ pub(crate) fn run<T: Half>(
     terms: &Terms<T>,
     row: &AttentionVariant,
 ) -> Result<Output<T>, Failed> {
+    run_with(gpu, case, inputs, terms, &case.options(Layout::Bshd, row))
+}
+
+/// Runs a kernel as the options say, with these terms, on tensors without gaps.
+fn run_with<T: Half>(
+    gpu: &Gpu,
+    case: &Case,
+    inputs: &Inputs<T>,
+    terms: &Terms<T>,
+    options: &AttentionOptions,
+) -> Result<Output<T>, Failed> {
     let stream = gpu.new_stream()?;
-    let placement = Placement::contiguous(case, Layout::Bshd);
+    let placement = Placement::contiguous(case, options.layout);
     let (stored, stored_terms) = (Stored::upload(gpu, inputs, &placement)?, terms.upload(gpu)?);
     let mut out = Guarded::<T>::new(gpu, &stream, placement.out.storage_len())?;
     let mut lse = Guarded::<f32>::new(gpu, &stream, case.lse_shape().iter().product())?;
@@ -128,7 +140,7 @@ pub(crate) fn run<T: Half>(
         bias: stored_terms.bias()?,
         ..AttentionTensors::new(q, k, v, tensor_mut(out.buffer(), &out_view, placement.layout)?)
     };
-    let options = AttentionOptions { softcap: terms.softcap, ..case.options(placement.layout, row) };
+    let options = AttentionOptions { softcap: terms.softcap, ..options.clone() };
     attention_with(stream.as_ref(), tensors, &options)?;
     Ok(Output { out: placement.out.gather(&out.read(&stream)?), lse: lse.read(&stream)? })
 }
@@ -136,8 +148,24 @@ pub(crate) fn run<T: Half>(
 /// Checks every kernel that serves the case with these terms.
 fn check<T: Half>(gpu: &Gpu, case: &Case, inputs: &Inputs<T>, terms: &Terms<T>) -> Outcome {
     let expected = terms.expected(case, inputs);
-    let rows = case.rows_of::<T>(gpu, terms.scores(), Lengths::Equal);
+    let takes_terms =
+        |row: &&AttentionVariant| terms.sink.is_none() || !matches!(row.kernel, AttentionKernel::Decode(_));
+    let rows = case.rows_of::<T>(gpu, terms.scores(), Lengths::Equal).filter(takes_terms);
     for_rows(case, rows, |row| run(gpu, case, inputs, terms, row)?.check(case, &expected))
+}
+
+/// A few rows with sinks: kernels that decode refuse them where they are named, and the library chooses others.
+fn few_rows<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    let case = Case::new(1, 4, 2, 133, 64, Mask::Causal).grouped(4, 2);
+    let inputs = Inputs::<T>::normal(&case, 32);
+    let terms = Terms { sink: Some(vec![0.0, 1.0, -2.0, 5.0]), ..Terms::NONE };
+    let options = AttentionOptions { mask: case.mask, ..AttentionOptions::new(Layout::Bshd) };
+    run_with(gpu, &case, &inputs, &terms, &options)?.check(&case, &terms.expected(&case, &inputs))?;
+    let decodes = |row: &&AttentionVariant| matches!(row.kernel, AttentionKernel::Decode(_));
+    for_rows(case, case.rows::<T>(gpu).filter(decodes), |row| match run(gpu, &case, &inputs, &terms, row) {
+        Err(failed) if failed.message().is_some_and(|text| text.contains("not supported")) => Ok(()),
+        _ => Err("a sink was not refused".into()),
+    })
 }
 
 /// Caps far below the scores, among them, and far above them.

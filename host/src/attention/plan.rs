@@ -8,10 +8,10 @@ use layout::attention::{
 };
 
 use super::choice::{Request, is_wgmma};
+use super::decode::{BlockTable, Decode, Limits, is_decode};
 use super::problem::check_shape;
-use super::tensors::AttentionTensors;
 use super::terms::Terms;
-use super::{AttentionOptions, AttentionProblem, Layout, OP, tma};
+use super::{AttentionOptions, AttentionProblem, AttentionTensors, Layout, OP, tma};
 use crate::element::Float;
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
@@ -27,7 +27,7 @@ pub struct AttentionPlan {
     layout: Layout,
     terms: Terms,
     chosen: Launcher,
-    /// What runs tensors whose strides the chosen variant does not take; `None` where it takes all, or was named.
+    /// What runs tensors that the chosen variant does not take; `None` where it takes all, or was named.
     substitute: Option<&'static AttentionVariant>,
 }
 
@@ -37,9 +37,24 @@ pub(super) struct Launcher {
     pub(super) variant: &'static AttentionVariant,
     pub(super) kernel: Kernel,
     pub(super) tiles: u32,
+    /// How it is launched instead, where it decodes.
+    decode: Option<Decode>,
 }
 
 impl Launcher {
+    /// Loads a decode variant.
+    fn decode(
+        gpu: &Gpu,
+        variant: &'static AttentionVariant,
+        problem: &AttentionProblem,
+        options: &AttentionOptions,
+    ) -> Result<Self> {
+        let limits = Limits { splits: options.splits, workspace_bytes: options.max_workspace_bytes };
+        let decode = Decode::new(gpu, variant, problem, options.mask, limits)?;
+        Ok(Self { variant, kernel: decode.kernel().clone(), tiles: decode.blocks(), decode: Some(decode) })
+    }
+
+    /// Loads any other variant.
     pub(super) fn new(gpu: &Gpu, variant: &'static AttentionVariant, problem: &AttentionProblem) -> Result<Self> {
         let heads = problem.batch.checked_mul(problem.q_heads);
         let tiles = heads.and_then(|heads| variant.tiles(heads, problem.q_len)).ok_or_else(|| Error::Argument {
@@ -48,7 +63,7 @@ impl Launcher {
             got: format!("{} * {} * {}", problem.batch, problem.q_heads, problem.q_len),
             expected: format!("at most 2^31 - 1 blocks of {} rows: split the batch", variant.rows()),
         })?;
-        Ok(Self { variant, kernel: gpu.kernel("attention", variant.name)?, tiles })
+        Ok(Self { variant, kernel: gpu.kernel("attention", variant.name)?, tiles, decode: None })
     }
 
     /// Its launch with a block for each tile.
@@ -66,7 +81,7 @@ impl AttentionPlan {
     /// Chooses a variant for the problem and loads it.
     ///
     /// # Errors
-    /// [`Error::Argument`] for sizes, a scale or a softcap that no variant takes, [`Error::NoVariant`] for an element type that none has,
+    /// [`Error::Argument`] for sizes, a scale, a softcap or splits that no variant takes, [`Error::NoVariant`] for an element type that none has,
     /// [`Error::UnknownVariant`] where the named one does not serve the problem, and those of loading a module.
     pub fn new(gpu: &Gpu, dtype: Dtype, problem: &AttentionProblem, options: &AttentionOptions) -> Result<Self> {
         problem.check()?;
@@ -84,10 +99,15 @@ impl AttentionPlan {
             Some(name) => (request.named(name)?, None),
             None => {
                 let variant = request.preferred()?;
-                (variant, if is_wgmma(variant) { Some(request.for_any_strides()?) } else { None })
+                let chooses = is_wgmma(variant) || is_decode(variant);
+                (variant, if chooses { Some(request.for_any_strides()?) } else { None })
             }
         };
-        let chosen = Launcher::new(gpu, variant, problem)?;
+        let chosen = if is_decode(variant) {
+            Launcher::decode(gpu, variant, problem, options)?
+        } else {
+            Launcher::new(gpu, variant, problem)?
+        };
         Ok(Self { problem: *problem, layout: options.layout, terms, chosen, substitute })
     }
 
@@ -120,18 +140,38 @@ impl AttentionPlan {
         }
     }
 
+    /// The variant for calls with sinks in the place of one that decodes, which takes none.
+    fn without_decoding(&self) -> Result<&'static AttentionVariant> {
+        self.substitute.ok_or_else(|| Error::Unsupported {
+            op: OP,
+            feature: format!("a sink in {}", self.variant()),
+            remedy: "name no variant".to_owned(),
+        })
+    }
+
     /// The loaded kernel, for its registers and occupancy.
     #[must_use]
     pub const fn kernel(&self) -> &Kernel {
         &self.chosen.kernel
     }
 
-    /// Computes attention on `stream` and returns before it is done; see [`attention`](super::attention) for the tensors.
+    /// The parts that the keys are split into, each for blocks of its own; 1 for variants that split no keys between blocks.
+    #[must_use]
+    pub fn splits(&self) -> usize {
+        self.chosen.decode.as_ref().map_or(1, Decode::splits)
+    }
+
+    /// The workspace that a run needs: at most [`AttentionOptions::max_workspace_bytes`]. The caller owns it; runs that are under way
+    /// at once need one each.
+    #[must_use]
+    pub fn workspace_bytes(&self) -> usize {
+        self.chosen.decode.as_ref().map_or(0, Decode::workspace_bytes)
+    }
+
+    /// [`AttentionPlan::run_with`] without workspace.
     ///
     /// # Errors
-    /// [`Error::Shape`] for tensors that are not of the plan's problem, [`Error::LastStride`] or [`Error::Argument`] for an `lse`
-    /// that is not contiguous, those of [`AttentionPlan::variant_for`], [`Error::WrongDevice`], and [`Error::Driver`] where the
-    /// driver refuses the launch.
+    /// Those of [`AttentionPlan::run_with`].
     pub fn run<T: Float>(
         &self,
         stream: StreamRef<'_>,
@@ -144,15 +184,21 @@ impl AttentionPlan {
         self.run_with(stream, AttentionTensors { lse, ..AttentionTensors::new(q, k, v, out) })
     }
 
-    /// As [`AttentionPlan::run`], with all tensors that a call may have.
+    /// Computes attention on `stream` and returns before it is done; see [`attention`](super::attention) for the tensors.
     ///
     /// # Errors
-    /// As [`AttentionPlan::run`]; [`Error::Argument`] for a bias that is there or not against the options of the plan.
+    /// [`Error::Shape`] for tensors that are not of the plan's problem, [`Error::LastStride`] or [`Error::Argument`] for an LSE
+    /// that is not contiguous, [`Error::Argument`] for too little workspace and for a bias that is there or not against the options of
+    /// the plan, those of [`AttentionPlan::variant_for`], [`Error::WrongDevice`], and [`Error::Driver`] where the driver refuses the
+    /// launch.
     pub fn run_with<T: Float>(&self, stream: StreamRef<'_>, tensors: AttentionTensors<'_, T>) -> Result<()> {
         self.check(&tensors)?;
-        let variant = self.variant_for(&tensors.q, &tensors.k, &tensors.v, &tensors.out)?;
+        let variant = match (&self.chosen.decode, tensors.sink.is_some()) {
+            (Some(_), true) => self.without_decoding()?,
+            _ => self.variant_for(&tensors.q, &tensors.k, &tensors.v, &tensors.out)?,
+        };
         let args = self.arguments(&tensors, variant.scores)?;
-        let AttentionTensors { q, k, v, out, lse, sink, bias } = tensors;
+        let AttentionTensors { q, k, v, out, lse, sink, bias, workspace } = tensors;
         let required = [("Q", q.ordinal()), ("K", k.ordinal()), ("V", v.ordinal()), ("O", out.ordinal())];
         let optional = [
             lse.as_ref().map(|lse| ("LSE", lse.ordinal())),
@@ -160,6 +206,12 @@ impl AttentionPlan {
             bias.map(|bias| ("bias", bias.ordinal())),
         ];
         check_device(stream, required.into_iter().chain(optional.into_iter().flatten()))?;
+        if let Some(decode) = self.chosen.decode.as_ref().filter(|_| variant == self.chosen.variant) {
+            let workspace = decode.workspace_address(workspace.as_ref(), stream.ordinal())?;
+            // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done the work;
+            // so is the workspace.
+            return unsafe { decode.run(stream, &args, self.terms.mask, BlockTable::default(), workspace) };
+        }
         if self.chosen.tiles == 0 {
             return Ok(());
         }
@@ -203,7 +255,7 @@ impl AttentionPlan {
 
     /// The argument of a kernel for these scores, from tensors that are checked.
     fn arguments<T: Float>(&self, tensors: &AttentionTensors<'_, T>, scores: Scores) -> Result<AttentionArgs> {
-        let AttentionTensors { q, k, v, out, lse, sink, bias } = tensors;
+        let AttentionTensors { q, k, v, out, lse, sink, bias, .. } = tensors;
         let mut args = self.terms.arguments(&self.problem, scores);
         self.terms.add_tensors(&mut args, &self.problem, sink.as_ref(), bias.as_ref())?;
         add_addresses(&mut args, self.layout, [q, k, v], out);
@@ -281,9 +333,17 @@ unsafe impl KernelParam for AttentionArgs {}
 // SAFETY: plain `repr(C)` data without padding.
 unsafe impl KernelParam for TileOrder {}
 
+/// The scale as kernels take it: `scale_log2` and `q_sign`.
+pub(super) fn scale_arguments(scale: f32) -> (f32, u32) {
+    // A scale of 0 makes every score 0; the smallest normal number does so too, and keeps masked scores at -inf.
+    let magnitude = scale.abs().max(f32::MIN_POSITIVE);
+    let scale_log2 = (f64::from(magnitude) * std::f64::consts::LOG2_E).min(f64::from(f32::MAX)) as f32;
+    (scale_log2, if scale < 0.0 { 0x8000_8000 } else { 0 })
+}
+
 /// The strides as kernels take them: 0 along a dimension that is never stepped along, whose stride can be anything. Copies of
 /// a tile form the addresses of rows beyond the last, which are not read but must be aligned as the others are.
-fn kernel_strides(layout: Layout, shape: &[usize; 4], strides: &[i64; 4]) -> AttentionStrides {
+pub(super) fn kernel_strides(layout: Layout, shape: &[usize; 4], strides: &[i64; 4]) -> AttentionStrides {
     let taken = std::array::from_fn(|dim| if shape[dim] > 1 { strides[dim] } else { 0 });
     let [batch, head, row, _] = layout.reorder(taken);
     AttentionStrides { batch, head, row }

@@ -2,6 +2,7 @@
 
 use layout::attention::{AttentionArgs, AttentionStrides, Mask, Scores};
 
+use super::plan::scale_arguments;
 use super::problem::check_shape;
 use super::{AttentionOptions, AttentionProblem, OP};
 use crate::element::Float;
@@ -12,7 +13,7 @@ use crate::tensor::TensorRef;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Terms {
     pub(super) mask: Mask,
-    scale: f32,
+    pub(super) scale: f32,
     softcap: Option<f32>,
     bias: bool,
 }
@@ -46,9 +47,7 @@ impl Terms {
     pub(super) fn arguments(&self, problem: &AttentionProblem, scores: Scores) -> AttentionArgs {
         let (first_key, last_key) = self.mask.key_offsets(problem.q_len, problem.k_len);
         let (left, right) = self.mask.reach();
-        // A scale of 0 makes every score 0; the smallest normal number does so too, and keeps masked scores at -inf.
-        let magnitude = self.scale.abs().max(f32::MIN_POSITIVE);
-        let to_log2 = |scale: f32| (f64::from(scale) * std::f64::consts::LOG2_E).min(f64::from(f32::MAX)) as f32;
+        let (scale_log2, q_sign) = scale_arguments(self.scale);
         AttentionArgs {
             q_heads: problem.q_heads as u32,
             heads_per_kv: (problem.q_heads / problem.kv_heads.max(1)) as u32,
@@ -59,10 +58,10 @@ impl Terms {
             last_key,
             left,
             right,
-            scale_log2: to_log2(if scores == Scores::Plain { magnitude } else { 1.0 }),
-            scale: magnitude,
+            scale_log2: if scores == Scores::Plain { scale_log2 } else { scale_arguments(1.0).0 },
+            scale: self.scale.abs().max(f32::MIN_POSITIVE),
             softcap: self.softcap.unwrap_or(f32::INFINITY),
-            q_sign: if self.scale < 0.0 { 0x8000_8000 } else { 0 },
+            q_sign,
             ..AttentionArgs::default()
         }
     }
