@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use cuda_builder::ptx::{Entry, Module};
 use ferrotile::embedded_ptx;
-use layout::Arch;
 use layout::ata::{ATA, AtaUnit};
 use layout::attention::{
     ATTENTION, AttentionKernel, AttentionVariant, COMBINE, DECODE_KEYS, PvUnit, QuerySource, TileCopy, WgmmaTile,
@@ -15,6 +14,7 @@ use layout::descriptor::Major;
 use layout::gemm::wgmma::{STORE_COLUMNS as STORE_COLUMNS_OF_D, Side};
 use layout::gemm::{BESIDE_MIN_BLOCKS, GEMM, GemmUnit, GemmVariant, Operands, PACK_8BIT, PACK_16BIT, SUM};
 use layout::ladder::{LADDER, Pipeline, STORE_COLUMNS};
+use layout::{Arch, FAMILIES};
 
 fn attention(arch: Arch) -> Module {
     module("attention", arch)
@@ -22,6 +22,19 @@ fn attention(arch: Arch) -> Module {
 
 fn module(family: &str, arch: Arch) -> Module {
     Module::parse(embedded_ptx(family, arch).expect("every architecture is embedded by default")).unwrap()
+}
+
+/// What the emulator does not cover shows here, and not in the middle of some trial.
+#[test]
+fn the_emulator_loads_every_kernel() {
+    for arch in Arch::ALL {
+        for family in FAMILIES {
+            let ptx = embedded_ptx(family, arch).expect("every architecture is embedded by default");
+            if let Err(error) = ptx_emulator::Module::parse(ptx) {
+                panic!("{family}, {arch}: {error}");
+            }
+        }
+    }
 }
 
 /// Calls `check` with every row and its entry, on every architecture.

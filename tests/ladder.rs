@@ -12,6 +12,7 @@ use rand_distr::StandardNormal;
 use tests::compare::{check, check_same};
 use tests::guard::Guarded;
 use tests::inputs::random;
+use tests::is_small;
 
 type Outcome = Result<(), Failed>;
 
@@ -26,7 +27,7 @@ fn sizes(gpu: &Gpu, step: &LadderStep) -> Vec<[usize; 3]> {
     }
     let mut sizes = vec![[m, n, k], [m, n, 3 * k], [2 * m, 3 * n, 4 * k], [m, 2 * n, 9 * k]];
     // More tiles than blocks, where a card is not emulated on two cores.
-    if !gpu.is_emulated() {
+    if !is_small(gpu) {
         sizes.push([17 * m, 9 * n, 5 * k]);
     }
     sizes

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use clap::Args;
 use ferrotile::{
     Accumulation, Buffer, Dtype, F8E4M3, Float, GemmLayout, GemmOptions, GemmPlan, GemmProblem, GemmTensors, Gpu,
-    TensorMut, TensorRef, gemm_variants,
+    Stream, StreamRef, TensorMut, TensorRef, gemm_variants,
 };
 use half::{bf16, f16};
 use layout::gemm::GEMM;
@@ -61,11 +61,11 @@ pub(crate) struct GemmBenchArgs {
 
 /// One product to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct GemmCase {
+pub(crate) struct GemmCase {
     m: usize,
     n: usize,
     k: usize,
-    dtype: Dtype,
+    pub(crate) dtype: Dtype,
 }
 
 /// The shapes (m, n, k) of the comparison with vendor libraries.
@@ -110,10 +110,49 @@ impl fmt::Display for GemmCase {
     }
 }
 
+/// A product of normally distributed matrices in the memory of a card.
+pub(crate) struct CardProduct<T: Float, D: Float> {
+    problem: GemmProblem,
+    layout: GemmLayout,
+    a: Buffer<T>,
+    b: Buffer<T>,
+    d: Buffer<D>,
+}
+
+impl<T: Float, D: Float> CardProduct<T, D> {
+    /// The same matrices in every run.
+    pub(crate) fn new(gpu: &Gpu, stream: &Stream, case: &GemmCase, layout: GemmLayout) -> ferrotile::Result<Self> {
+        let problem = case.problem::<T, D>(layout);
+        let (a, b) = (normal(stream, 0, problem.a_shape(layout))?, normal(stream, 1, problem.b_shape(layout))?);
+        let d = Buffer::zeroed(gpu, problem.d_shape().iter().product())?;
+        Ok(CardProduct { problem, layout, a, b, d })
+    }
+
+    pub(crate) const fn problem(&self) -> &GemmProblem {
+        &self.problem
+    }
+
+    /// Enqueues the product.
+    pub(crate) fn run(
+        &mut self,
+        stream: StreamRef<'_>,
+        plan: &GemmPlan,
+        workspace: &mut Buffer<u8>,
+    ) -> ferrotile::Result<()> {
+        let tensors = GemmTensors::new(
+            TensorRef::contiguous(&self.a, self.problem.a_shape(self.layout))?,
+            TensorRef::contiguous(&self.b, self.problem.b_shape(self.layout))?,
+            TensorMut::contiguous(&mut self.d, self.problem.d_shape())?,
+        );
+        let bytes = workspace.len();
+        plan.run(stream, tensors, Some(TensorMut::contiguous(workspace, [bytes])?))
+    }
+}
+
 /// The text is not a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected MxNxK/dtype with numbers above 0 and f16, bf16 or e4m3, such as 4096x4096x4096/f16")]
-struct ParseGemmCaseError;
+pub(crate) struct ParseGemmCaseError;
 
 impl FromStr for GemmCase {
     type Err = ParseGemmCaseError;
@@ -198,14 +237,14 @@ fn plans<T: Float, D: Float>(
 }
 
 /// Normally distributed numbers. No part of them comes twice: equal rows make large products some per cent slower.
-fn normal<T: Float>(timer: &Timer, operand: u64, shape: [usize; 3]) -> ferrotile::Result<Buffer<T>> {
+fn normal<T: Float>(stream: &Stream, operand: u64, shape: [usize; 3]) -> ferrotile::Result<Buffer<T>> {
     const BLOCK: usize = 1 << 16;
     let mut values = vec![T::from_f64(0.0); shape.iter().product()];
     values.par_chunks_mut(BLOCK).enumerate().for_each(|(index, block)| {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(operand << 32 | index as u64);
         block.fill_with(|| T::from_f64(random.sample(StandardNormal)));
     });
-    Buffer::upload_blocking(timer.stream(), &values)
+    Buffer::upload_blocking(stream, &values)
 }
 
 fn measure<T: Float, D: Float>(
@@ -215,23 +254,16 @@ fn measure<T: Float, D: Float>(
     layout: GemmLayout,
     args: &GemmBenchArgs,
 ) -> ferrotile::Result<Vec<(Vec<String>, Row)>> {
-    let problem = case.problem::<T, D>(layout);
-    let (a_shape, b_shape, d_shape) = (problem.a_shape(layout), problem.b_shape(layout), problem.d_shape());
-    let (a, b) = (normal::<T>(timer, 0, a_shape)?, normal::<T>(timer, 1, b_shape)?);
-    let mut d = Buffer::<D>::zeroed(gpu, d_shape.iter().product())?;
+    let mut on_card = CardProduct::<T, D>::new(gpu, timer.stream(), case, layout)?;
+    let flops = on_card.problem.flops();
     let mut measured = Vec::new();
     for plan in plans::<T, D>(gpu, case, layout, args)? {
         let bytes = plan.workspace_bytes();
         let mut workspace = Buffer::<u8>::zeroed(gpu, bytes)?;
         let us = timer.microseconds(case.m * case.n * case.k <= SMALL_TERMS, |stream| {
-            let tensors = GemmTensors::new(
-                TensorRef::contiguous(&a, a_shape)?,
-                TensorRef::contiguous(&b, b_shape)?,
-                TensorMut::contiguous(&mut d, d_shape)?,
-            );
-            plan.run(stream, tensors, Some(TensorMut::contiguous(&mut workspace, [bytes])?))
+            on_card.run(stream, &plan, &mut workspace)
         })?;
-        let tflops = problem.flops() / us.p50 / 1e6;
+        let tflops = flops / us.p50 / 1e6;
         let line = vec![
             case.to_string(),
             layout.to_string(),
@@ -242,7 +274,7 @@ fn measure<T: Float, D: Float>(
             plan.kernel().attributes().registers.to_string(),
             bytes.to_string(),
         ];
-        let row = Row::measured("gemm", case, &plan, &us, problem.flops());
+        let row = Row::measured("gemm", case, &plan, &us, flops);
         measured.push((line, row));
     }
     Ok(measured)

@@ -7,13 +7,14 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use ferrotile::counters::{Class, Counters, Counts, Place, RustPlace};
 use ferrotile::{
-    Arch, AtaOptions, AtaPlan, AttentionOptions, AttentionPlan, Buffer, Dtype, Gpu, Layout, Precision, TensorMut,
-    TensorRef,
+    Arch, AtaOptions, AtaPlan, AttentionOptions, AttentionPlan, Buffer, CgOptions, CgPlan, Dtype, F8E4M3, Float,
+    GemmLayout, GemmOptions, GemmPlan, Gpu, Layout, Precision, SymmetricBlockMatrix, TensorMut, TensorRef,
 };
 use half::{bf16, f16};
 use serde::Serialize;
 
 use crate::bench_ata::AtaCase;
+use crate::bench_gemm::{CardProduct, GemmCase};
 use crate::case::Case;
 use crate::on_card::CardProblem;
 use crate::problem::Half;
@@ -35,6 +36,10 @@ enum Family {
     Attention(AttentionArgs),
     /// Counts what a product with a symmetric block matrix does.
     Ata(AtaArgs),
+    /// Counts what one iteration of the conjugate gradient method does, with what begins and ends a solution.
+    Solver(AtaArgs),
+    /// Counts what a matrix product does.
+    Gemm(GemmArgs),
 }
 
 /// An attention kernel.
@@ -60,6 +65,19 @@ struct AtaArgs {
     how: HowArgs,
 }
 
+/// A matrix product.
+#[derive(Debug, Args)]
+struct GemmArgs {
+    /// The case MxNxK/dtype: f16, bf16 or e4m3.
+    #[arg(long, default_value = "128x128x128/f16")]
+    case: GemmCase,
+    /// How A and B are stored: nn, nt, tn or tt.
+    #[arg(long, default_value = "nt")]
+    layout: GemmLayout,
+    #[command(flatten)]
+    how: HowArgs,
+}
+
 /// Which kernel, and how much is shown.
 #[derive(Debug, Args)]
 struct HowArgs {
@@ -77,11 +95,18 @@ struct HowArgs {
     json: Option<PathBuf>,
 }
 
+impl AtaArgs {
+    fn options(&self) -> AtaOptions {
+        AtaOptions { variant: self.how.variant.clone(), ..AtaOptions::default() }
+    }
+}
+
 /// Runs, counts and prints.
 pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
     let how = match &args.family {
         Family::Attention(args) => &args.how,
-        Family::Ata(args) => &args.how,
+        Family::Ata(args) | Family::Solver(args) => &args.how,
+        Family::Gemm(args) => &args.how,
     };
     if let Some(path) = &how.json {
         tensor::check_place(path)?;
@@ -93,6 +118,12 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
             _ => attention::<f16>(&gpu, args)?,
         },
         Family::Ata(args) => ata(&gpu, args)?,
+        Family::Solver(args) => solver(&gpu, args)?,
+        Family::Gemm(args) => match args.case.dtype {
+            Dtype::Bf16 => gemm::<bf16, bf16>(&gpu, args)?,
+            Dtype::E4M3 => gemm::<F8E4M3, f16>(&gpu, args)?,
+            _ => gemm::<f16, f16>(&gpu, args)?,
+        },
     };
     if let Some(path) = &how.json {
         let kernels: Vec<Kernel<'_>> = launches.iter().map(|launch| Kernel::new(how.arch, launch)).collect();
@@ -124,13 +155,39 @@ fn ata(gpu: &Gpu, args: &AtaArgs) -> ferrotile::Result<Vec<Counters>> {
     let (shape, values) = args.case.frames();
     let x = Buffer::upload_blocking(&stream, &values)?;
     let mut y = Buffer::zeroed(gpu, values.len())?;
-    let plan = AtaPlan::new(
-        &matrix,
-        args.case.frames,
-        &AtaOptions { variant: args.how.variant.clone(), ..AtaOptions::default() },
-    )?;
+    let plan = AtaPlan::new(&matrix, args.case.frames, &args.options())?;
     let (x, y) = (TensorRef::contiguous(&x, shape)?, TensorMut::contiguous(&mut y, shape)?);
     gpu.counted(|| plan.run(stream.as_ref(), x, y)).map(|counted| counted.1)
+}
+
+fn solver(gpu: &Gpu, args: &AtaArgs) -> ferrotile::Result<Vec<Counters>> {
+    let stream = gpu.new_stream()?;
+    // A diagonal that outweighs its row makes it positive definite.
+    let mut dense = args.case.matrix()?.to_dense();
+    for mut of_channel in dense.outer_iter_mut() {
+        for row in 0..of_channel.nrows() {
+            of_channel[[row, row]] += 2.0 * of_channel.row(row).iter().map(|element| element.abs()).sum::<f32>();
+        }
+    }
+    let matrix = SymmetricBlockMatrix::from_dense(dense.view(), 0.0)?;
+    let matrix = matrix.upload_blocking(stream.as_ref(), args.precision)?;
+    let (shape, values) = args.case.frames();
+    let b = Buffer::upload_blocking(&stream, &values)?;
+    let mut x = Buffer::zeroed(gpu, values.len())?;
+    let options =
+        CgOptions { max_iterations: 1, test_every: 1, graph: false, product: args.options(), ..CgOptions::default() };
+    let mut plan = CgPlan::new(&matrix, args.case.frames, &options)?;
+    let (b, x) = (TensorRef::contiguous(&b, shape)?, TensorMut::contiguous(&mut x, shape)?);
+    gpu.counted(|| plan.solve_blocking(stream.as_ref(), b, None, x)).map(|counted| counted.1)
+}
+
+fn gemm<T: Float, D: Float>(gpu: &Gpu, args: &GemmArgs) -> ferrotile::Result<Vec<Counters>> {
+    let stream = gpu.new_stream()?;
+    let mut on_card = CardProduct::<T, D>::new(gpu, &stream, &args.case, args.layout)?;
+    let options = GemmOptions { variant: args.how.variant.clone(), ..GemmOptions::new(args.layout) };
+    let plan = GemmPlan::new(gpu, on_card.problem(), &options)?;
+    let mut workspace = Buffer::<u8>::zeroed(gpu, plan.workspace_bytes())?;
+    gpu.counted(|| on_card.run(stream.as_ref(), &plan, &mut workspace)).map(|counted| counted.1)
 }
 
 /// The report of one launch.

@@ -6,7 +6,7 @@
 use std::ffi::{CStr, c_void};
 use std::fmt::Debug;
 
-use ptx_emulator::Counters;
+use ptx_emulator::{Counters, Fp8Sums};
 
 use crate::error::{Error, Result};
 
@@ -81,6 +81,11 @@ pub(crate) trait Backend: Memory + Streams + Modules + Debug + Send + Sync {
     /// Ends blocks that execute more instructions with an error; an error on a card.
     fn limit_instructions(&self, _instructions: u64) -> Result<()> {
         Err(Error::Emulator { problem: "the instructions of a card cannot be limited".to_owned() })
+    }
+
+    /// How precise FP8 sums are; an error on a card.
+    fn set_fp8_sums(&self, _sums: Fp8Sums) -> Result<()> {
+        Err(Error::Emulator { problem: "the precision of a card's sums cannot be set".to_owned() })
     }
 
     /// Does `work` and returns the counters of the launches that it makes on this thread; [`Error::Emulator`] where the device

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use layout::{Arch, Swizzle};
 use ptx_emulator::tensor_map::{ElementType, TensorMap};
-use ptx_emulator::{Counters, Device, LaunchConfig, Module};
+use ptx_emulator::{Counters, Device, Fp8Sums, LaunchConfig, Module};
 
 use crate::backend::{Backend, DeviceFacts, FunctionFacts, Handle, Launch, Memory, Modules, Streams, TiledMap};
 use crate::error::{Error, Result};
@@ -218,6 +218,11 @@ impl Backend for Emulated {
 
     fn limit_instructions(&self, instructions: u64) -> Result<()> {
         self.device.set_instruction_limit(instructions);
+        Ok(())
+    }
+
+    fn set_fp8_sums(&self, sums: Fp8Sums) -> Result<()> {
+        self.device.set_fp8_sums(sums);
         Ok(())
     }
 

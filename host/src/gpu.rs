@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use layout::Arch;
-use ptx_emulator::Counters;
+use ptx_emulator::{Counters, Fp8Sums};
 
 use crate::backend::Backend;
 use crate::driver;
@@ -117,6 +117,15 @@ impl Gpu {
     /// [`Error::Emulator`] on a card.
     pub fn limit_instructions(&self, instructions: u64) -> Result<()> {
         self.device().limit_instructions(instructions)
+    }
+
+    /// How precise the FP8 sums of `wgmma` are on this emulated device from now on. Until this is called they are reduced, as
+    /// those of a card; with full ones the error of a kernel shows alone. All handles of the device share it.
+    ///
+    /// # Errors
+    /// [`Error::Emulator`] on a card.
+    pub fn set_fp8_sums(&self, sums: Fp8Sums) -> Result<()> {
+        self.device().set_fp8_sums(sums)
     }
 
     /// Whether the device is emulated.

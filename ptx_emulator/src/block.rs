@@ -15,6 +15,7 @@ use crate::program::Program;
 use crate::registers::Registers;
 use crate::report::Report;
 use crate::shadow::{CopyGroups, CtaShadow, LaunchShadow, Threads};
+use crate::tensor_core::wgmma::Fp8Sums;
 
 /// The named barriers of a block.
 pub(crate) const BARRIERS: usize = 16;
@@ -24,6 +25,7 @@ pub(crate) const CLUSTER_BARRIER: u32 = BARRIERS as u32;
 pub(crate) struct Block<'a> {
     pub(crate) program: &'a Program,
     pub(crate) shape: Shape,
+    pub(crate) fp8_sums: Fp8Sums,
     pub(crate) params: &'a OwnedMemory,
     pub(crate) global: GlobalView,
     pub(crate) shared: OwnedMemory,
@@ -64,7 +66,7 @@ impl<'a> Block<'a> {
         params: &'a OwnedMemory,
         (global, others): (GlobalView, Option<&'a Mutex<LaunchShadow>>),
         shared: OwnedMemory,
-        shape: Shape,
+        (shape, fp8_sums): (Shape, Fp8Sums),
     ) -> Block<'a> {
         let threads = shape.blocks * shape.warps * 32;
         let shadow = CtaShadow::new(shared.len(), threads);
@@ -72,6 +74,7 @@ impl<'a> Block<'a> {
         Block {
             program,
             shape,
+            fp8_sums,
             params,
             global,
             index: 0,

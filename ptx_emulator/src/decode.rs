@@ -62,7 +62,7 @@ pub(crate) fn decode(slots: &mut Slots, opcode: &str, operands: &[Operand]) -> R
             form.flag("uni");
             Ok(Op::Exit)
         }
-        "trap" => Ok(Op::Trap { panics: false }),
+        "trap" => Ok(Op::Trap { what: "trap" }),
         _ => return refuse(""),
     }?;
     match form.modifiers.first() {

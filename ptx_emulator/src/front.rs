@@ -5,6 +5,7 @@
 //! the text is read: an instruction that the machine does not know is an error here, wherever it stands.
 
 mod function;
+mod indexed_branch;
 mod lexer;
 pub(crate) mod names;
 pub(crate) mod operand;

@@ -14,6 +14,7 @@ use crate::program::{Hopper, Op, Program, Special};
 use crate::registers::{LANES, Registers};
 use crate::report::Report;
 use crate::shadow::{LaunchRace, LaunchShadow, Mark};
+use crate::tensor_core::wgmma::Fp8Sums;
 use crate::warp::{End, Warp};
 
 /// Bytes of local memory of a thread.
@@ -30,6 +31,7 @@ pub(crate) struct Grid<'a> {
     pub(crate) params: &'a OwnedMemory,
     pub(crate) shared_bytes: u32,
     pub(crate) instruction_limit: u64,
+    pub(crate) fp8_sums: Fp8Sums,
     pub(crate) simd: Simd,
     /// Where the counts of each instruction go, if they are asked for.
     pub(crate) tally: Option<&'a Mutex<Tally>>,
@@ -69,7 +71,7 @@ impl Grid<'_> {
             |error: MemoryError| Error::Launch { kernel: self.program.name.clone(), problem: error.to_string() };
         let shape = self.shape();
         let shared = OwnedMemory::new(Space::Shared, shape.total_bytes(), shape.total_bytes()).map_err(limit)?;
-        let block = Block::new(self.program, self.params, (global, others), shared, shape);
+        let block = Block::new(self.program, self.params, (global, others), shared, (shape, self.fp8_sums));
         let mut warps = Vec::new();
         for number in 0..shape.blocks * shape.warps {
             let mut local = Vec::new();

@@ -1,7 +1,7 @@
 //! Modules, devices and launches.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use layout::Arch;
@@ -15,6 +15,7 @@ use crate::memory::{GlobalMemory, MemoryError, OwnedMemory, Space};
 use crate::program::Program;
 use crate::report::Report;
 use crate::shadow::{LaunchShadow, Mark};
+use crate::tensor_core::wgmma::Fp8Sums;
 
 /// Threads of a block (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
 const MAX_THREADS: u64 = 1024;
@@ -68,6 +69,7 @@ pub struct KernelFacts {
 pub struct Device {
     arch: Arch,
     instruction_limit: AtomicU64,
+    full_fp8_sums: AtomicBool,
     memory: GlobalMemory,
 }
 
@@ -75,7 +77,8 @@ impl Device {
     /// A card of this architecture with 80 GiB of memory, of which only what is written takes space on the host.
     #[must_use]
     pub fn new(arch: Arch) -> Device {
-        Device { arch, instruction_limit: AtomicU64::new(u64::MAX), memory: GlobalMemory::new() }
+        let instruction_limit = AtomicU64::new(u64::MAX);
+        Device { arch, instruction_limit, full_fp8_sums: AtomicBool::new(false), memory: GlobalMemory::new() }
     }
 
     /// The same card, on which a launch fails when one of its blocks has executed this many instructions, counted once for
@@ -89,6 +92,16 @@ impl Device {
     /// [`with_instruction_limit`](Self::with_instruction_limit) for the launches from now on.
     pub fn set_instruction_limit(&self, instructions: u64) {
         self.instruction_limit.store(instructions, Ordering::Relaxed);
+    }
+
+    /// How precise the FP8 sums of `wgmma` are in the launches from now on; [reduced](Fp8Sums::Reduced), as those of a card,
+    /// until this is called.
+    pub fn set_fp8_sums(&self, sums: Fp8Sums) {
+        self.full_fp8_sums.store(sums == Fp8Sums::Full, Ordering::Relaxed);
+    }
+
+    fn fp8_sums(&self) -> Fp8Sums {
+        if self.full_fp8_sums.load(Ordering::Relaxed) { Fp8Sums::Full } else { Fp8Sums::Reduced }
     }
 
     /// Its architecture.
@@ -219,6 +232,7 @@ struct Launch<'a> {
     memory: &'a GlobalMemory,
     shared_bytes: u32,
     instruction_limit: u64,
+    fp8_sums: Fp8Sums,
     simd: Simd,
 }
 
@@ -280,6 +294,7 @@ impl<'a> Launch<'a> {
             memory: &device.memory,
             shared_bytes: shared_bytes as u32,
             instruction_limit: device.instruction_limit.load(Ordering::Relaxed),
+            fp8_sums: device.fp8_sums(),
             simd: Simd::detect(),
         })
     }
@@ -287,14 +302,15 @@ impl<'a> Launch<'a> {
     fn run(self, tally: Option<&Mutex<Tally>>) -> Result<Report> {
         let product = |dims: [u32; 3]| dims.iter().fold(1, |product: u64, &dim| product.saturating_mul(dim.into()));
         let blocks = product(self.config.grid);
-        let Launch { program, config, threads, ref params, memory, shared_bytes, instruction_limit, simd } = self;
+        let Launch { program, config, threads, ref params, memory, shared_bytes, instruction_limit, fp8_sums, simd } =
+            self;
         if blocks > MAX_BLOCKS {
             let problem = format!("{blocks} blocks, of which the emulator runs up to {MAX_BLOCKS}");
             return Err(Error::Launch { kernel: program.name.clone(), problem });
         }
         // The blocks of a cluster run as one.
         let blocks = blocks / product(config.cluster);
-        let grid = Grid { program, config, threads, params, shared_bytes, instruction_limit, simd, tally };
+        let grid = Grid { program, config, threads, params, shared_bytes, instruction_limit, fp8_sums, simd, tally };
         if program.ordered { interleaved(&grid, memory, blocks) } else { parallel(&grid, memory, blocks) }
     }
 }

@@ -37,7 +37,7 @@
 //!
 //! Not modelled: time and caches; weak memory orders, beyond the checks (accesses take effect one after another, in an
 //! order that does not depend on the CPU); the last bits of approximate functions, which are nearer to the exact result than
-//! those of a card.
+//! those of a card; generic writes to global memory that a bulk copy of another block reads, for which no proxy fence is asked.
 //!
 //! # What is covered
 //!
@@ -58,7 +58,8 @@
 //! warp waits for. What a kernel does wrong without any of these, such as a loop without an end, shows where
 //! [`Device::with_instruction_limit`] sets a limit.
 //!
-//! Of the asynchronous units: generic writes that a copy or a product reads without a proxy fence, an `mbarrier` that is
+//! Of the asynchronous units: generic writes to shared memory, and within a block to global memory, that a copy or a product
+//! reads without a proxy fence, an `mbarrier` that is
 //! not made visible to copies; bytes that are used before the copy was waited for, sources that are overwritten before,
 //! blocks that exit before; registers of a `wgmma` that are used before its wait or not fenced before its start; products
 //! that the warps of a warpgroup do not execute alike; tensor maps, boxes and coordinates that the hardware does not take.
@@ -104,3 +105,4 @@ pub use counters::Counters;
 pub use error::{Error, Place, Result, RustPlace, Thread};
 pub use launch::{Device, KernelFacts, LaunchConfig, Module};
 pub use report::{Class, Report};
+pub use tensor_core::wgmma::Fp8Sums;

@@ -541,9 +541,9 @@ pub(crate) enum Op {
         target: u32,
     },
     Exit,
-    /// `panics`: by a call of a function that never returns.
+    /// The lanes do what must not happen: they trap, panic, or branch to nowhere.
     Trap {
-        panics: bool,
+        what: &'static str,
     },
 }
 

@@ -132,8 +132,7 @@ impl Warp {
                     self.paths.exit(path, mask);
                     return Ok(None);
                 }
-                Op::Trap { panics } => {
-                    let what = if panics { "panic" } else { "trap" };
+                Op::Trap { what } => {
                     return Err((at, Fault::warp(format!("the lanes {mask:#010x} {what}"))));
                 }
                 ref op => {

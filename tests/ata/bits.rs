@@ -4,6 +4,7 @@ use ferrotile::{AtaOptions, AtaPlan, Buffer, Gpu, Precision, TensorMut, TensorRe
 use ndarray::{Array3, s};
 use tests::guard::Guarded;
 use tests::inputs::random;
+use tests::is_small;
 
 use crate::Trials;
 use crate::case::{Case, Outcome, Place, Sizes, check_exact, integer, matrix, normal, vectors};
@@ -37,7 +38,7 @@ fn repeated_runs(gpu: &Gpu, precision: Precision) -> Outcome {
     let case = Case::new(gpu, &matrix, precision, vectors(sizes, 19, || normal(&mut random)))?;
     case.for_each_row(|row| {
         let first = case.run(row)?;
-        let repeats = if gpu.is_emulated() { 3 } else { REPEATS };
+        let repeats = if is_small(gpu) { 3 } else { REPEATS };
         (1..repeats).try_for_each(|_| check_same(&case.run(row)?, &first))
     })
 }
@@ -59,7 +60,7 @@ fn chained(gpu: &Gpu, precision: Precision) -> Outcome {
             let options = AtaOptions { variant: Some(row.name.to_owned()), isolated, ..AtaOptions::default() };
             let plan = AtaPlan::new(&matrix, frames, &options)?;
             let mut buffers = [Buffer::upload_blocking(&stream, x)?, Buffer::<f32>::zeroed(gpu, x.len())?];
-            for _ in 0..if gpu.is_emulated() { 2 } else { CHAINED } {
+            for _ in 0..if is_small(gpu) { 2 } else { CHAINED } {
                 let [from, to] = &mut buffers;
                 plan.run(stream.as_ref(), TensorRef::contiguous(from, shape)?, TensorMut::contiguous(to, shape)?)?;
                 buffers.swap(0, 1);

@@ -8,7 +8,7 @@ use layout::attention::{AttentionKernel, AttentionVariant, DECODE_KEYS, DECODE_R
 use libtest_mimic::Failed;
 use tests::guard::Guarded;
 use tests::inputs::Half;
-use tests::shapes;
+use tests::{is_small, shapes};
 
 use crate::Trials;
 use crate::case::{Case, Inputs, Outcome, Output, Placement, Stored, run_contiguous, run_with, tensor_mut};
@@ -175,7 +175,7 @@ fn repeated_runs<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         let case = Case::new(2, 1, 3, 333, head_dim, Mask::Causal).grouped(4, 2);
         let inputs = Inputs::<T>::normal(&case, 27);
         let first = run(gpu, &case, &inputs, splits)?;
-        let repeats = if gpu.is_emulated() { 3 } else { 200 };
+        let repeats = if is_small(gpu) { 3 } else { 200 };
         (0..repeats).try_for_each(|_| run(gpu, &case, &inputs, splits)?.check_same(&case, &first))?;
     }
     Ok(())

@@ -7,13 +7,15 @@ use half::{bf16, f16};
 use rand::RngExt;
 use rand::seq::SliceRandom;
 use tests::inputs::{self, Half, Random};
+use tests::is_small;
 use tests::view::View;
 
 use crate::Trials;
 use crate::case::{Case, Inputs, Outcome, Placement, for_each_row, run_or_refuse};
 
-/// Random cases in one trial.
+/// Random cases in one trial, and where trials are small.
 const CASES: u64 = 40;
+const SMALL_CASES: u64 = 8;
 
 /// Lists the trials.
 pub(crate) fn list(trials: &mut Trials) {
@@ -23,7 +25,7 @@ pub(crate) fn list(trials: &mut Trials) {
 
 fn random_cases<T: Half>(gpu: &Gpu, &seed: &u64) -> Outcome {
     println!("{}={seed}", inputs::VARIABLE);
-    for index in 0..CASES {
+    for index in 0..if is_small(gpu) { SMALL_CASES } else { CASES } {
         let mut random = inputs::random(seed.wrapping_add(index));
         let case = draw_case(&mut random);
         let placement = draw_placement(&mut random, &case);

@@ -4,6 +4,7 @@ use ferrotile::{AttentionPlan, Gpu, Layout, Mask, Stream, attention};
 use half::{bf16, f16};
 use tests::guard::Guarded;
 use tests::inputs::Half;
+use tests::is_small;
 
 use crate::Trials;
 use crate::case::{
@@ -56,7 +57,7 @@ fn two_streams<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let case = case();
     for_each_row::<T>(gpu, &case, |row| {
         let mut jobs = [Job::<T>::new(gpu, &case, 11)?, Job::new(gpu, &case, 12)?];
-        for _ in 0..20 {
+        for _ in 0..if is_small(gpu) { 3 } else { 20 } {
             for Job { stream, placement, stored, out, .. } in &mut jobs {
                 let view = placement.out.moved(out.offset());
                 let [q, k, v] = stored.tensors(placement)?;
@@ -75,7 +76,10 @@ fn threads<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     for_each_row::<T>(gpu, &case, |row| {
         let first = run_contiguous(gpu, &case, &inputs, row)?;
         std::thread::scope(|scope| {
-            let again = || (0..5).try_for_each(|_| run_contiguous(gpu, &case, &inputs, row)?.check_same(&case, &first));
+            let again = || {
+                (0..if is_small(gpu) { 1 } else { 5 })
+                    .try_for_each(|_| run_contiguous(gpu, &case, &inputs, row)?.check_same(&case, &first))
+            };
             let threads = [(); 4].map(|()| scope.spawn(again));
             threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".into())))
         })

@@ -3,6 +3,7 @@
 use ferrotile::{GemmLayout, Gpu};
 use half::{bf16, f16};
 use tests::compare::check_same;
+use tests::is_small;
 use tests::view::View;
 
 use crate::Trials;
@@ -51,7 +52,7 @@ fn reversed(mut view: View) -> View {
 }
 
 fn case(gpu: &Gpu, layout: GemmLayout) -> Case {
-    let shape = if gpu.is_emulated() { [16, 40, 72] } else { [136, 264, 200] };
+    let shape = if is_small(gpu) { [16, 40, 72] } else { [136, 264, 200] };
     Case { beta: 0.5, bias: true, ..Case::new(shape, layout).batched(2) }
 }
 
@@ -74,7 +75,7 @@ fn placed<T: Stored>(gpu: &Gpu, &(place, aligned): &Place) -> Outcome {
 }
 
 fn repeated_runs<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
-    let repeats = if gpu.is_emulated() { 2 } else { 30 };
+    let repeats = if is_small(gpu) { 2 } else { 30 };
     for layout in GemmLayout::ALL {
         let case = case(gpu, layout);
         let inputs = Inputs::<T, T, T>::normal(&case, 7);
@@ -121,7 +122,7 @@ fn broadcast<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
 }
 
 fn many<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
-    let batch = if gpu.is_emulated() { 20 } else { 65_540 };
+    let batch = if is_small(gpu) { 20 } else { 65_540 };
     let case = Case::new([2, 3, 8], GemmLayout::Nt).batched(batch);
     let inputs = Inputs::<T, T, f32>::integers(&case, 9);
     let expected = inputs.expected(&case);

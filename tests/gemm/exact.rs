@@ -2,6 +2,7 @@
 
 use ferrotile::{Activation, GemmLayout, Gpu};
 use half::{bf16, f16};
+use tests::is_small;
 use tests::shapes::around;
 
 use crate::Trials;
@@ -24,9 +25,9 @@ pub(crate) fn list(trials: &mut Trials) {
 
 /// One dimension around the edges of every tile and copy, the others not multiples of anything.
 fn edges<T: Stored>(gpu: &Gpu, &(layout, dimension): &(GemmLayout, usize)) -> Outcome {
-    let tiles: &[usize] = if gpu.is_emulated() { &[8, 64] } else { &[8, 16, 64, 128, 256] };
+    let tiles: &[usize] = if is_small(gpu) { &[8, 64] } else { &[8, 16, 64, 128, 256] };
     for size in around(tiles) {
-        let mut shape = if gpu.is_emulated() { [24, 40, 24] } else { [72, 88, 104] };
+        let mut shape = if is_small(gpu) { [24, 40, 24] } else { [72, 88, 104] };
         shape[dimension] = size;
         exact::<T, f32>(gpu, &Case::new(shape, layout))?;
     }
@@ -35,7 +36,7 @@ fn edges<T: Stored>(gpu: &Gpu, &(layout, dimension): &(GemmLayout, usize)) -> Ou
 
 /// N = 8 mod 16, M below 64, N = 768, K = 1152, K that is no multiple of a stage, primes.
 fn odd_shapes<T: Stored>(gpu: &Gpu, &layout: &GemmLayout) -> Outcome {
-    let shapes: &[[usize; 3]] = if gpu.is_emulated() {
+    let shapes: &[[usize; 3]] = if is_small(gpu) {
         &[[3, 24, 40], [37, 8, 131]]
     } else {
         &[[5, 24, 200], [40, 768, 1152], [131, 264, 1000], [257, 37, 131], [1, 1, 1], [300, 520, 72], [64, 4104, 64]]
@@ -44,7 +45,7 @@ fn odd_shapes<T: Stored>(gpu: &Gpu, &layout: &GemmLayout) -> Outcome {
 }
 
 fn with_c_and_bias<T: Stored>(gpu: &Gpu, &layout: &GemmLayout) -> Outcome {
-    let shapes: &[[usize; 3]] = if gpu.is_emulated() { &[[20, 40, 24]] } else { &[[136, 264, 96], [61, 77, 130]] };
+    let shapes: &[[usize; 3]] = if is_small(gpu) { &[[20, 40, 24]] } else { &[[136, 264, 96], [61, 77, 130]] };
     for &shape in shapes {
         let case =
             Case { alpha: -2.0, beta: 3.0, bias: true, activation: Activation::Relu, ..Case::new(shape, layout) };
@@ -55,7 +56,7 @@ fn with_c_and_bias<T: Stored>(gpu: &Gpu, &layout: &GemmLayout) -> Outcome {
 }
 
 fn batches<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
-    let shape = if gpu.is_emulated() { [9, 16, 24] } else { [70, 136, 72] };
+    let shape = if is_small(gpu) { [9, 16, 24] } else { [70, 136, 72] };
     for layout in GemmLayout::ALL {
         exact::<T, T>(gpu, &Case { beta: 1.0, ..Case::new(shape, layout).batched(3) })?;
     }

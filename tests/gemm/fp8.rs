@@ -5,6 +5,7 @@ use ferrotile::{
 };
 use half::{bf16, f16};
 use tests::guard::Guarded;
+use tests::is_small;
 
 use crate::Trials;
 use crate::case::{
@@ -38,7 +39,7 @@ fn is_compiled(gpu: &Gpu) -> Result<bool, libtest_mimic::Failed> {
 }
 
 fn shapes(gpu: &Gpu) -> &'static [[usize; 3]] {
-    if gpu.is_emulated() {
+    if is_small(gpu) {
         &[[20, 40, 144], [5, 7, 33]]
     } else {
         &[[150, 300, 400], [5, 24, 200], [131, 37, 1001], [1, 1, 1], [128, 256, 128], [40, 768, 1152], [72, 88, 0]]
@@ -67,7 +68,7 @@ fn normal<B: Stored>(gpu: &Gpu, (): &()) -> Outcome {
     if !is_compiled(gpu)? {
         return Ok(());
     }
-    let long = if gpu.is_emulated() { [16, 16, 400] } else { [40, 72, 8200] };
+    let long = if is_small(gpu) { [16, 16, 400] } else { [40, 72, 8200] };
     for (shape, accumulation) in shapes(gpu)
         .iter()
         .copied()

@@ -2,6 +2,7 @@
 
 use ferrotile::{Activation, GemmLayout, Gpu};
 use half::{bf16, f16};
+use tests::is_small;
 
 use crate::Trials;
 use crate::case::{Case, Inputs, Outcome, Stored, check_every_way};
@@ -27,7 +28,7 @@ fn each_output<T: Stored>(gpu: &Gpu, case: &Case, seed: u64) -> Outcome {
 }
 
 fn layouts<T: Stored>(gpu: &Gpu, &layout: &GemmLayout) -> Outcome {
-    let shapes: &[[usize; 3]] = if gpu.is_emulated() { &[[20, 40, 72]] } else { &[[200, 328, 264], [37, 131, 257]] };
+    let shapes: &[[usize; 3]] = if is_small(gpu) { &[[20, 40, 72]] } else { &[[200, 328, 264], [37, 131, 257]] };
     for &shape in shapes {
         each_output::<T>(gpu, &Case::new(shape, layout), 2)?;
         each_output::<T>(gpu, &Case { alpha: 0.5, beta: -1.5, bias: true, ..Case::new(shape, layout) }, 3)?;
@@ -36,12 +37,12 @@ fn layouts<T: Stored>(gpu: &Gpu, &layout: &GemmLayout) -> Outcome {
 }
 
 fn long_sums<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
-    let k = if gpu.is_emulated() { 520 } else { 8200 };
+    let k = if is_small(gpu) { 520 } else { 8200 };
     each_output::<T>(gpu, &Case::new([24, 40, k], GemmLayout::Nt), 4)
 }
 
 fn activated<T: Stored>(gpu: &Gpu, &activation: &Activation) -> Outcome {
-    let shape = if gpu.is_emulated() { [16, 24, 32] } else { [72, 200, 96] };
+    let shape = if is_small(gpu) { [16, 24, 32] } else { [72, 200, 96] };
     // Gates are open, closed and between: sums of these deviations reach 30.
     let case = Case { alpha: 0.8, bias: true, activation, ..Case::new(shape, GemmLayout::Nn) };
     each_output::<T>(gpu, &case, 5)

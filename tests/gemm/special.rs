@@ -3,6 +3,7 @@
 use ferrotile::{Buffer, GemmLayout, GemmOptions, GemmTensors, Gpu, Scale, TensorRef, gemm};
 use half::{bf16, f16};
 use tests::guard::Guarded;
+use tests::is_small;
 
 use crate::Trials;
 use crate::case::{
@@ -21,7 +22,7 @@ pub(crate) fn list(trials: &mut Trials) {
 }
 
 fn shape(gpu: &Gpu) -> [usize; 3] {
-    if gpu.is_emulated() { [20, 40, 24] } else { [150, 300, 136] }
+    if is_small(gpu) { [20, 40, 24] } else { [150, 300, 136] }
 }
 
 fn no_terms<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {

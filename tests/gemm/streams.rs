@@ -5,6 +5,7 @@ use half::{bf16, f16};
 use libtest_mimic::Failed;
 use tests::compare::check_same;
 use tests::guard::Guarded;
+use tests::is_small;
 
 use crate::Trials;
 use crate::case::{
@@ -21,7 +22,7 @@ pub(crate) fn list(trials: &mut Trials) {
 }
 
 fn case(gpu: &Gpu) -> Case {
-    Case::new(if gpu.is_emulated() { [20, 40, 72] } else { [200, 264, 520] }, GemmLayout::Nt)
+    Case::new(if is_small(gpu) { [20, 40, 72] } else { [200, 264, 520] }, GemmLayout::Nt)
 }
 
 /// A product that is enqueued again and again, and what is expected of it.
@@ -62,7 +63,7 @@ fn plan_of<T: Stored>(gpu: &Gpu, case: &Case, way: &Way) -> ferrotile::Result<Ge
 /// Sixteen products on each of four streams, each with its own poisoned output, waited for only at the end.
 fn in_flight<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
     let case = case(gpu);
-    let per_stream = if gpu.is_emulated() { 1 } else { 16 };
+    let per_stream = if is_small(gpu) { 1 } else { 16 };
     for_each_way::<T, T>(gpu, &case, true, |way| {
         let plan = plan_of::<T>(gpu, &case, way)?;
         let streams = [gpu.new_stream()?, gpu.new_stream()?, gpu.new_stream()?, gpu.new_stream()?];
@@ -107,7 +108,7 @@ fn captured_graph<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
 
 /// Without a name the library runs one of the kernels that serve the problem, and says which.
 fn chosen<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
-    let shapes: &[[usize; 3]] = if gpu.is_emulated() {
+    let shapes: &[[usize; 3]] = if is_small(gpu) {
         &[[1, 16, 16], [16, 24, 200]]
     } else {
         &[[1, 1, 1], [1, 4096, 1024], [16, 512, 4096], [64, 64, 64], [500, 700, 300], [1024, 1024, 1024]]
@@ -134,7 +135,7 @@ fn chosen<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
 
 /// Launches beyond what a queue holds, with the same result at the end as at first.
 fn many_launches<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
-    let launches = if gpu.is_emulated() { 3 } else { 2500 };
+    let launches = if is_small(gpu) { 3 } else { 2500 };
     let case = Case::new([40, 72, 264], GemmLayout::Nn);
     for_each_way::<T, T>(gpu, &case, true, |way| {
         let plan = plan_of::<T>(gpu, &case, way)?;

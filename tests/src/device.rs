@@ -72,6 +72,12 @@ pub fn device() -> &'static Device {
     })
 }
 
+/// Whether trials take their small sizes: on the emulator, and wherever outputs are recorded or compared, since those of two
+/// devices are comparable only if their trials are the same.
+pub fn is_small(gpu: &Gpu) -> bool {
+    gpu.is_emulated() || record::is_on()
+}
+
 /// A trial that needs the device under test.
 pub fn device_trial(name: impl Into<String>, body: impl FnOnce(&Gpu) -> Result<(), Failed> + Send + 'static) -> Trial {
     let name = name.into();

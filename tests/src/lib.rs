@@ -10,5 +10,5 @@ pub mod shapes;
 pub mod trials;
 pub mod view;
 
-pub use device::{Device, card_trial, device, device_trial, run_trials};
+pub use device::{Device, card_trial, device, device_trial, is_small, run_trials};
 pub use trials::Trials;

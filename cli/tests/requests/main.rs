@@ -373,7 +373,9 @@ fn the_emulator_reports_what_a_kernel_does() {
     let to_json = ["--json", json.to_str().unwrap()];
     let attention = ["emulate-report", "attention", "--case", "1x1x32x64/full/f16"];
     let ata = ["emulate-report", "ata", "--case", "n64_c1_d2_f8", "--precision", "f16", "--lines", "3"];
-    for args in [&attention[..], &ata] {
+    let solver = ["emulate-report", "solver", "--case", "n64_c1_d2_f1", "--precision", "f16", "--lines", "3"];
+    let gemm = ["emulate-report", "gemm", "--case", "40x64x64/bf16", "--lines", "3"];
+    for args in [&attention[..], &ata, &solver, &gemm] {
         let output = ferrotile(&[args, &to_json].concat());
         assert_succeeded(&output);
         let stdout = String::from_utf8_lossy(&output.stdout);
@@ -383,7 +385,8 @@ fn the_emulator_reports_what_a_kernel_does() {
         let report: serde_json::Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
         let kernel = &report[0];
         assert!(stdout.starts_with(kernel["kernel"].as_str().unwrap()), "{stdout}");
-        assert!(kernel["total"]["tensor_operations"].as_u64() > Some(0));
+        let multiplies = |kernel: &serde_json::Value| kernel["total"]["tensor_operations"].as_u64() > Some(0);
+        assert!(report.as_array().unwrap().iter().any(multiplies), "{report}");
         let sum = |list: &str| -> u64 {
             kernel[list].as_array().unwrap().iter().map(|part| part["executed"].as_u64().unwrap()).sum()
         };

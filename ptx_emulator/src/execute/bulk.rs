@@ -236,6 +236,10 @@ fn shared_ranges(swizzle: Swizzle, bytes: usize) -> Vec<(u32, u32)> {
     (0..bytes).step_by(UNIT_BYTES).map(|offset| (place(swizzle, offset), UNIT_BYTES as u32)).collect()
 }
 
+fn async_access(Issue { warp, lane, line, .. }: Issue, kind: AccessKind) -> Access {
+    Access { proxy: Proxy::Async, ..Access::new(Threads::lane(warp, lane), kind, line) }
+}
+
 impl Turn<'_, '_> {
     fn issue(&self, lane: usize) -> Issue {
         Issue { warp: self.warp, lane: lane as u32, at: self.at, line: self.line }
@@ -250,8 +254,7 @@ impl Turn<'_, '_> {
         swizzle: Swizzle,
         bytes: usize,
     ) -> Result<Operation> {
-        let threads = Threads::lane(self.warp, lane as u32);
-        let access = Access { proxy: Proxy::Async, ..Access::new(threads, kind, self.line) };
+        let access = async_access(self.issue(lane), kind);
         let operation = self.block.shadow.start();
         for (offset, bytes) in shared_ranges(swizzle, bytes) {
             let noted = self.block.shadow.access_pending(operation, &access, at + offset, bytes);
@@ -272,7 +275,9 @@ fn load(
     for piece in &side.pieces {
         let into = &mut data[piece.offset..][..piece.bytes];
         turn.block.global.copy_out(piece.address, into).map_err(|error| Fault::lane(lane, error))?;
-        turn.note_global(AccessKind::Read, lane, piece.address, piece.bytes)?;
+        let access = async_access(turn.issue(lane), AccessKind::Read);
+        let noted = turn.block.shadow.access_global(&access, piece.address, piece.bytes as u32);
+        noted.map_err(|race| Fault::lane(lane, race))?;
     }
     let data: Arc<[u8]> = data.into();
     let outside =
@@ -397,7 +402,7 @@ fn write(block: &mut Block<'_>, store: &Store) -> std::result::Result<(), String
             Some((op, ty)) => reduce(block, piece.address, data, (op, ty)),
         };
         written.map_err(|error| error.to_string())?;
-        let access = Access::new(Threads::lane(store.issue.warp, store.issue.lane), kind, store.issue.line);
+        let access = async_access(store.issue, kind);
         let noted = block.shadow.access_global(&access, piece.address, piece.bytes as u32);
         noted.map_err(|race| race.to_string())?;
     }

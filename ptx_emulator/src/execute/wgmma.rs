@@ -41,7 +41,13 @@ struct Product {
     at: u32,
     a: u64,
     b: u64,
-    factor: Arc<Factor>,
+    factor: Arc<Read>,
+}
+
+/// A factor, and where in shared memory its units are.
+struct Read {
+    factor: Factor,
+    units: Vec<u32>,
 }
 
 impl Warpgroups {
@@ -92,31 +98,28 @@ impl Turn<'_, '_> {
         element: Element,
         (descriptor, major): (u64, Major),
         extent: (usize, usize),
-    ) -> Result<Factor> {
-        let access = Access { proxy: Proxy::Async, ..Access::collective(self.threads(), AccessKind::Read, self.line) };
+    ) -> Result<Read> {
         let descriptor = Descriptor::from_raw(descriptor);
-        Factor::from_shared(element, (descriptor, major), extent, |address| {
+        let mut units = Vec::new();
+        let factor = Factor::from_shared(element, (descriptor, major), extent, |address| {
             let at = self.shared_at(Space::Shared, 0, address.into(), UNIT_BYTES as usize).map_err(whole)?;
             let mut bytes = [0; UNIT_BYTES as usize];
-            let block = &mut *self.block;
-            let read = block.shared.copy_out(at, &mut bytes);
+            let read = self.block.shared.copy_out(at, &mut bytes);
             read.map_err(|error| whole(self.shared_fault(0, error)))?;
-            let block = &mut *self.block;
-            let noted = block.shadow.access_pending(operation, &access, at, UNIT_BYTES);
-            noted.map_err(|race| whole(self.shared_fault(0, race)))?;
-            Ok(bytes)
-        })
+            units.push(at);
+            Ok::<_, Box<Fault>>(bytes)
+        })?;
+        self.note_units(operation, &units)?;
+        Ok(Read { factor, units })
     }
 
-    /// Notes the reads of a factor that another warp has decoded.
-    fn note_factor(
-        &mut self,
-        operation: Operation,
-        element: Element,
-        descriptor: (u64, Major),
-        extent: (usize, usize),
-    ) -> Result<()> {
-        self.factor(operation, element, descriptor, extent).map(drop)
+    /// Notes the reads of a factor.
+    fn note_units(&mut self, operation: Operation, units: &[u32]) -> Result<()> {
+        let access = Access { proxy: Proxy::Async, ..Access::collective(self.threads(), AccessKind::Read, self.line) };
+        units.iter().try_for_each(|&at| {
+            let noted = self.block.shadow.access_pending(operation, &access, at, UNIT_BYTES);
+            noted.map_err(|race| whole(self.shared_fault(0, race)))
+        })
     }
 }
 
@@ -152,7 +155,7 @@ pub(crate) fn run(turn: &mut Turn<'_, '_>, wgmma: &Wgmma) -> Result<()> {
         WgmmaA::Shared(slot, major) => {
             let descriptor = turn.descriptor(slot)?;
             let rows = (quarter as usize * ROWS, ROWS);
-            (turn.factor(operation, a_element, (descriptor, major), rows)?, descriptor)
+            (turn.factor(operation, a_element, (descriptor, major), rows)?.factor, descriptor)
         }
     };
     let b_descriptor = turn.descriptor(wgmma.b.0)?;
@@ -164,7 +167,7 @@ pub(crate) fn run(turn: &mut Turn<'_, '_>, wgmma: &Wgmma) -> Result<()> {
     } else {
         Accumulators::from_registers(n, wgmma.f16, wgmma.d.iter().map(|&slot| turn.registers.word(slot)))
     };
-    d.add_product(&a, &b, wgmma.negated, b_element.rule(wgmma.f16));
+    d.add_product(&a, &b.factor, wgmma.negated, b_element.rule(wgmma.f16, turn.block.fp8_sums));
     for (register, &slot) in wgmma.d.iter().enumerate() {
         *turn.registers.word_mut(slot) = d.register(wgmma.f16, register);
     }
@@ -178,7 +181,7 @@ fn shared_factor(
     element: Element,
     descriptor: (u64, Major),
     (n, a): (usize, u64),
-) -> Result<Arc<Factor>> {
+) -> Result<Arc<Read>> {
     let shape = turn.block.shape;
     let warpgroups = shape.warps / WARPS;
     let group = (turn.rank() * warpgroups + turn.warp % shape.warps / WARPS) as usize;
@@ -196,7 +199,7 @@ fn shared_factor(
                 return Err(Fault::warp("the warps of the warpgroup give different descriptors"));
             }
             let factor = Arc::clone(&product.factor);
-            turn.note_factor(operation, element, descriptor, (0, n))?;
+            turn.note_units(operation, &factor.units)?;
             factor
         }
         None => {

@@ -64,6 +64,6 @@ impl<'a> Parser<'a> {
             self.mark(')')?;
         }
         self.mark(';')?;
-        Ok(Op::Trap { panics: true })
+        Ok(Op::Trap { what: "panic" })
     }
 }

@@ -62,6 +62,8 @@ pub(super) struct Kernel<'a> {
     labels: HashMap<(u32, &'a str), u32>,
     /// Instruction, label, open scopes.
     pub(super) branches: Vec<(usize, String, Vec<u32>)>,
+    /// The lists of `.branchtargets`, by scope and label.
+    pub(super) targets: HashMap<(u32, &'a str), Vec<&'a str>>,
     local_bytes: u32,
     shared_bytes: u32,
     /// Addresses of `.shared` variables declared in the body, in their order.
@@ -423,6 +425,10 @@ impl<'a> Parser<'a> {
                     let scope = self.names.open_ids().next().unwrap_or(0);
                     if self.kernel.labels.insert((scope, word), self.kernel.code.len() as u32).is_some() {
                         return self.syntax(line, format!("the label `{word}` is declared twice"));
+                    }
+                    if self.lexer.peek() == Token::Word(".branchtargets") {
+                        self.lexer.take();
+                        self.branch_targets(scope, word)?;
                     }
                 }
                 Token::Word(opcode) => self.statement(None, opcode, line)?,

@@ -5,7 +5,7 @@ use super::operand::{Base, Operand, number, special};
 use super::parser::{Parser, show};
 use crate::decode::{self, Refusal};
 use crate::error::Result;
-use crate::program::{Instruction, Op, Reg, Test};
+use crate::program::{Instruction, Reg, Test};
 
 impl<'a> Parser<'a> {
     pub(super) fn guarded(&mut self) -> Result<()> {
@@ -40,9 +40,9 @@ impl<'a> Parser<'a> {
             let [Operand::Name(label)] = &operands[..] else {
                 return self.syntax(line, "expected the label of a branch");
             };
-            let scopes = self.names.open_ids().collect();
-            self.kernel.branches.push((self.kernel.code.len(), label.clone(), scopes));
-            Op::Branch { target: 0 }
+            self.branch_to(label)
+        } else if matches!(opcode, "brx.idx" | "brx.idx.uni") {
+            return self.indexed_branch(guard, opcode, line, &operands);
         } else {
             match decode::decode(&mut self.kernel.slots, opcode, &operands) {
                 Ok(op) => op,

@@ -56,6 +56,16 @@ impl OwnedMemory {
         self.copy_out(address, into)
     }
 
+    /// Words at a multiple of their length, which is a power of two up to 64 bytes; `None` where [`load`](Self::load) is an error.
+    #[inline(always)]
+    pub(crate) fn load_words<const N: usize>(&self, address: u32) -> Option<[u32; N]> {
+        let (start, length) = (address as usize, 4 * N);
+        let words = self.bytes.get(start..start.checked_add(length)?)?.as_chunks().0;
+        let written = self.written[start / 64] >> (start % 64) | !(u64::MAX >> (64 - length));
+        (start.is_multiple_of(length) && written == u64::MAX)
+            .then(|| std::array::from_fn(|at| u32::from_le_bytes(words[at])))
+    }
+
     /// Writes `bytes`. The address must be a multiple of their number, which is a power of two.
     #[inline]
     pub fn store(&mut self, address: u32, bytes: &[u8]) -> Result<()> {

@@ -20,6 +20,16 @@ const MINUS_ZERO: u32 = 1 << 15;
 /// Bits of a term in the sums of FP8 products, below the largest exponent.
 const FP8_BITS: i32 = 13;
 
+/// How precise the sums of FP8 products are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Fp8Sums {
+    /// As Hopper's: 13 bits below the largest exponent are kept.
+    #[default]
+    Reduced,
+    /// As those of f16, which tells the error of a kernel from that of the card's sums.
+    Full,
+}
+
 /// The type of a factor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Element {
@@ -44,10 +54,14 @@ impl Element {
 
     /// The precision of sums, in f16 or in f32.
     #[must_use]
-    pub const fn rule(self, f16: bool) -> Rule {
-        let (lowest, fraction_bits, result_bits) = match self {
-            Element::Quarter(_) => (LOWEST_OF_F16, FP8_BITS, if f16 { None } else { Some(FP8_BITS) }),
-            Element::Half(Half::F16) => (LOWEST_OF_F16, FRACTION_BITS, None),
+    pub const fn rule(self, f16: bool, fp8: Fp8Sums) -> Rule {
+        let (lowest, fraction_bits, result_bits) = match (self, fp8) {
+            (Element::Quarter(_), Fp8Sums::Reduced) => {
+                (LOWEST_OF_F16, FP8_BITS, if f16 { None } else { Some(FP8_BITS) })
+            }
+            (Element::Quarter(_), Fp8Sums::Full) | (Element::Half(Half::F16), _) => {
+                (LOWEST_OF_F16, FRACTION_BITS, None)
+            }
             _ => (LOWEST, FRACTION_BITS, None),
         };
         Rule { lowest, fraction_bits, result_bits, is_rounded_again: f16 }
@@ -244,7 +258,7 @@ mod tests {
         for negated in [false, true] {
             let mut d = Accumulators::zero(24);
             d.values.iter_mut().enumerate().for_each(|(at, value)| *value = at as f32);
-            d.add_product(&a, &b, negated, Element::Tf32.rule(false));
+            d.add_product(&a, &b, negated, Element::Tf32.rule(false, Fp8Sums::Reduced));
             for row in 0..ROWS {
                 for column in 0..24 {
                     let product: f32 =
@@ -268,13 +282,14 @@ mod tests {
         let two = |k: usize| if k < 2 { 1.0 } else { 0.0 };
         for (small, expected) in [(-13, 1.0 + 2f32.powi(-13)), (-14, 1.0)] {
             let b = |k: usize| if k == 0 { 1.0 } else { 2f32.powi(small) };
-            assert_eq!(sum(two, &b, fp8.rule(false)), expected, "{small}");
-            assert_eq!(sum(two, &b, half.rule(false)), 1.0 + 2f32.powi(small), "{small}");
+            assert_eq!(sum(two, &b, fp8.rule(false, Fp8Sums::Reduced)), expected, "{small}");
+            assert_eq!(sum(two, &b, half.rule(false, Fp8Sums::Reduced)), 1.0 + 2f32.powi(small), "{small}");
         }
         // Of 31 and 2^-13 the smaller is cut off a result in f32.
         let b = |k: usize| if k == 0 { 2f32.powi(-13) } else { 1.0 };
-        assert_eq!(sum(|_| 1.0, &b, fp8.rule(false)), 31.0);
-        assert_eq!(sum(|_| 1.0, &b, fp8.rule(true)), 31.0 + 2f32.powi(-13));
+        assert_eq!(sum(|_| 1.0, &b, fp8.rule(false, Fp8Sums::Reduced)), 31.0);
+        assert_eq!(sum(|_| 1.0, &b, fp8.rule(true, Fp8Sums::Reduced)), 31.0 + 2f32.powi(-13));
+        assert_eq!(sum(|_| 1.0, &b, fp8.rule(false, Fp8Sums::Full)), sum(|_| 1.0, &b, half.rule(false, Fp8Sums::Full)));
     }
 
     #[test]

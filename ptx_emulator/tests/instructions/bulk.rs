@@ -247,3 +247,18 @@ fn an_error_of_a_copy_says_where() {
     let Error::Fault { thread, place, .. } = &error else { panic!("{error}") };
     assert_eq!((thread.warp, thread.lane, place.line), (0, Some(0), 22));
 }
+
+/// The first thread writes a word of the tensor, and copies it after what `between` does.
+fn written_before_the_copy(between: &str) -> Result<Vec<u32>> {
+    let write = format!("@%p1 bra ON; mov.b32 %r1, 7; st.global.b32 [%rd6], %r1; {between} ON:");
+    // The emulator's map has the address of the tensor as its second word; the box begins with the row 2.
+    let address = "ld.b64 %rd6, [%rd7+8]; add.s64 %rd6, %rd6, 64;";
+    RUN.words(&[address, &write, &load()].concat()).map(|words| words.0)
+}
+
+#[test]
+fn a_generic_write_to_global_memory_needs_a_proxy_fence_before_a_copy() {
+    assert_eq!(written_before_the_copy("fence.proxy.async;").unwrap()[0], 7);
+    let error = written_before_the_copy("").expect_err("no fence").to_string();
+    assert!(error.contains("global memory") && error.contains("proxy"), "{error}");
+}

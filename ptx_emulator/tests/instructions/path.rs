@@ -1,6 +1,6 @@
 //! Lanes that part at branches and meet again.
 
-use crate::per_thread;
+use crate::{fault, per_thread};
 
 #[test]
 fn both_sides_of_a_branch_meet() {
@@ -79,4 +79,23 @@ fn scopes_hide_registers_and_labels() {
         { .reg .b32 t; mov.b32 t, 20; bra L; mov.b32 t, 99; L: add.u32 %r0, %r0, t; }
         add.u32 %r0, %r0, t;";
     assert_eq!(per_thread(body, 1), [31]);
+}
+
+#[test]
+fn an_indexed_branch_takes_each_lane_to_its_target() {
+    let body = "and.b32 %r1, %r9, 3; mov.b32 %r2, 0;
+        LIST: .branchtargets A, B, C, B;
+        brx.idx %r1, LIST;
+        A: add.u32 %r2, %r2, 1; bra MEET;
+        B: add.u32 %r2, %r2, 10;
+        C: add.u32 %r2, %r2, 100;
+        MEET: activemask.b32 %r3; not.b32 %r3, %r3; or.b32 %r0, %r2, %r3;";
+    let expected: Vec<u32> = (0..32).map(|lane| [1, 110, 100, 110][lane % 4]).collect();
+    assert_eq!(per_thread(body, 32), expected);
+}
+
+#[test]
+fn an_index_beyond_the_targets_is_found() {
+    let error = fault("LIST: .branchtargets A, A; brx.idx %r9, LIST; A:").to_string();
+    assert!(error.contains("the lanes 0xfffffffc branch to none of the targets"), "{error}");
 }
