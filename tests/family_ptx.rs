@@ -145,6 +145,7 @@ fn combine_entries_are_the_rows_with_their_bounds() {
             assert!(!entry.uses_local, "{row} uses local memory");
             assert_eq!(entry.generic_accesses(), 0, "{row} has generic accesses");
             assert_eq!((entry.count("bar.sync"), entry.count("atom"), entry.count("red")), (0, 0, 0), "{row}");
+            assert_eq!(entry.count("griddepcontrol.wait"), usize::from(arch >= Arch::Sm90a), "{row}");
         }
     }
 }
