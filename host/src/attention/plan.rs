@@ -1,9 +1,12 @@
 //! Plans: a variant that is chosen and loaded, and its launches.
 
 use std::fmt;
+use std::sync::Arc;
 
 use layout::Dtype;
-use layout::attention::{AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, Mask, TileOrder};
+use layout::attention::{
+    AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, Mask, MaskKind, TileOrder,
+};
 
 use super::choice::{Request, is_wgmma};
 use super::problem::check_shape;
@@ -12,6 +15,7 @@ use crate::element::Float;
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::launch::{Kernel, KernelParam, LaunchConfig};
+use crate::launch_counters::LaunchCounters;
 use crate::stream::StreamRef;
 use crate::tensor::{TensorMut, TensorRef};
 
@@ -26,6 +30,8 @@ pub struct AttentionPlan {
     chosen: Launcher,
     /// What runs tensors whose strides the chosen variant does not take; `None` where it takes all, or was named.
     substitute: Option<&'static AttentionVariant>,
+    /// Where the blocks of a launch count tiles; `None` where each has one at most, or all take the same time.
+    counters: Option<Arc<LaunchCounters>>,
 }
 
 /// A variant, its kernel and its tiles of query rows.
@@ -72,7 +78,13 @@ impl AttentionPlan {
             }
         };
         let chosen = Launcher::new(gpu, variant, problem)?;
-        Ok(Self { problem: *problem, layout: options.layout, mask, scale, chosen, substitute })
+        let counters = match variant.kernel {
+            AttentionKernel::Wgmma(tile) if tile.mask == MaskKind::Band && chosen.tiles > most_blocks(gpu, variant) => {
+                Some(gpu.launch_counters()?)
+            }
+            _ => None,
+        };
+        Ok(Self { problem: *problem, layout: options.layout, mask, scale, chosen, substitute, counters })
     }
 
     /// The chosen variant.
@@ -154,9 +166,13 @@ impl AttentionPlan {
             // memory their owners keep until the stream has done the work.
             return unsafe { launcher.kernel.launch(stream, &config, &[&args]) };
         };
-        let blocks = launcher.tiles.min((variant.min_blocks() * stream.gpu().multiprocessors()).max(1));
-        let order = tma::order(&self.problem, launcher.tiles, blocks, tile.mask);
-        config.grid[0] = blocks;
+        let counter = match &self.counters {
+            Some(counters) => counters.next(stream.is_capturing()?).unwrap_or(0),
+            None => 0,
+        };
+        let order = TileOrder { counter, ..tma::order(&self.problem, launcher.tiles, tile.mask) };
+        config.grid[0] = launcher.tiles.min(most_blocks(stream.gpu(), variant));
+        config.overlaps = true;
         let panel = |rows: usize, tensor| tma::map(stream.gpu(), self.layout, tensor, rows);
         let (q, k, v) = (panel(tile.m(), &q)?, panel(tile.n, &k)?, panel(tile.n, &v)?);
         // SAFETY: as above, and the maps are of the same tensors with the boxes of the variant.
@@ -244,6 +260,11 @@ impl fmt::Debug for AttentionPlan {
 unsafe impl KernelParam for AttentionArgs {}
 // SAFETY: plain `repr(C)` data without padding.
 unsafe impl KernelParam for TileOrder {}
+
+/// The blocks of a persistent launch: as many as are resident.
+fn most_blocks(gpu: &Gpu, variant: &AttentionVariant) -> u32 {
+    (variant.min_blocks() * gpu.multiprocessors()).max(1)
+}
 
 /// The strides as kernels take them: 0 along a dimension that is never stepped along, whose stride can be anything. Copies of
 /// a tile form the addresses of rows beyond the last, which are not read but must be aligned as the others are.
