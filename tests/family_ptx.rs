@@ -7,7 +7,9 @@ use cuda_builder::ptx::{Entry, Module};
 use ferrotile::embedded_ptx;
 use layout::Arch;
 use layout::ata::{ATA, AtaUnit};
-use layout::attention::{ATTENTION, AttentionKernel, AttentionVariant, PvUnit, QuerySource, TileCopy, WgmmaTile};
+use layout::attention::{
+    ATTENTION, AttentionKernel, AttentionVariant, COMBINE, DECODE_KEYS, PvUnit, QuerySource, TileCopy, WgmmaTile,
+};
 use layout::cg::{CG, CgStage};
 use layout::descriptor::Major;
 use layout::gemm::wgmma::{STORE_COLUMNS as STORE_COLUMNS_OF_D, Side};
@@ -46,7 +48,14 @@ fn entries_are_exactly_the_rows() {
         let entries = count(module.entries.iter().map(|entry| entry.name.as_str()).collect());
         assert_eq!(
             entries,
-            count(ATTENTION.iter().filter(|row| row.compiled_for(arch)).map(|row| row.name).collect()),
+            count(
+                ATTENTION
+                    .iter()
+                    .filter(|row| row.compiled_for(arch))
+                    .map(|row| row.name)
+                    .chain(COMBINE.iter().map(|row| row.name))
+                    .collect()
+            ),
             "{arch}"
         );
     }
@@ -88,6 +97,7 @@ fn instructions_are_those_of_the_algorithm() {
                 return;
             }
             AttentionKernel::Wgmma(tile) => return check_wgmma(row, tile, entry),
+            AttentionKernel::Decode(_) => return check_decode(row, entry),
             AttentionKernel::Wmma(tile) => tile,
         };
         let products = (tile.n / 16) * (row.head_dim / 16);
@@ -100,6 +110,30 @@ fn instructions_are_those_of_the_algorithm() {
         // A 16-byte load moves a chunk through registers; no other row has one.
         assert_eq!(entry.count("ld.global.v4") > 0, tile.copy == TileCopy::ThroughRegisters, "{row}");
     });
+}
+
+/// One loop over the steps of a warp, and two barriers of the block after it: before and after its warps' sums meet.
+fn check_decode(row: &AttentionVariant, entry: &Entry) {
+    let products = DECODE_KEYS / 16 * (row.head_dim / 16);
+    assert_eq!(entry.count("wmma.mma.sync.aligned.row.col.m16n16k16"), 2 * products, "{row}");
+    assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4.trans"), products, "{row}");
+    assert_eq!(entry.count("bar.sync"), 2, "{row}");
+    assert!(entry.count("cp.async.cg.shared.global") > 0, "{row}");
+    assert_eq!((entry.count("atom"), entry.count("red")), (0, 0), "{row} has atomics");
+}
+
+#[test]
+fn combine_entries_are_the_rows_with_their_bounds() {
+    for arch in Arch::ALL {
+        let module = attention(arch);
+        for row in COMBINE {
+            let entry = module.entry(row.name).unwrap_or_else(|| panic!("{arch}: no entry for the row {row}"));
+            assert_eq!(entry.max_threads, Some(row.threads()), "{row}");
+            assert!(!entry.uses_local, "{row} uses local memory");
+            assert_eq!(entry.generic_accesses(), 0, "{row} has generic accesses");
+            assert_eq!((entry.count("bar.sync"), entry.count("atom"), entry.count("red")), (0, 0, 0), "{row}");
+        }
+    }
 }
 
 /// Q K^T and P V stand in the loop and once outside it. Q comes to registers by ldmatrix, 16 columns at a time.

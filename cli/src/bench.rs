@@ -10,6 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use layout::attention::{ATTENTION, AttentionVariant};
 
 use crate::bench_ata::{self, AtaBenchArgs};
+use crate::bench_decode::{self, DecodeBenchArgs};
 use crate::bench_gemm::{self, GemmBenchArgs};
 use crate::bench_ladder::{self, LadderBenchArgs};
 use crate::case::Case;
@@ -35,6 +36,8 @@ pub(crate) struct BenchArgs {
 enum Family {
     /// Measures attention.
     Attention(AttentionBenchArgs),
+    /// Measures attention of few query rows on many keys, beside a copy.
+    Decode(DecodeBenchArgs),
     /// Measures products with symmetric block matrices.
     Ata(AtaBenchArgs),
     /// Checks and measures the steps from one wgmma to a matrix product (docs/wgmma.md).
@@ -99,6 +102,7 @@ struct Job {
 pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     match &args.family {
         Family::Attention(args) => run_attention(args),
+        Family::Decode(args) => bench_decode::run(args),
         Family::Ata(args) => bench_ata::run(args),
         Family::Ladder(args) => bench_ladder::run(args),
         Family::Gemm(args) => bench_gemm::run(args),

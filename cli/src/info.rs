@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use ferrotile::{Arch, Gpu, embedded_ptx};
 use layout::FAMILIES;
 use layout::ata::ATA;
-use layout::attention::ATTENTION;
+use layout::attention::{ATTENTION, COMBINE};
 use layout::cg::CG;
 use layout::gemm::{GEMM, PACK_8BIT, PACK_16BIT, SUM};
 
@@ -17,7 +17,7 @@ fn families() -> [(&'static str, Vec<&'static str>); FAMILIES.len()] {
     let beside_gemm = [SUM.name, PACK_8BIT.name, PACK_16BIT.name];
     [
         ("ata", ata.collect()),
-        ("attention", ATTENTION.iter().map(|row| row.name).collect()),
+        ("attention", ATTENTION.iter().map(|row| row.name).chain(COMBINE.iter().map(|row| row.name)).collect()),
         ("gemm", GEMM.iter().map(|row| row.name).chain(beside_gemm).collect()),
     ]
 }

@@ -7,6 +7,7 @@ mod ata;
 mod attention;
 mod bench;
 mod bench_ata;
+mod bench_decode;
 mod bench_gemm;
 mod bench_ladder;
 mod case;

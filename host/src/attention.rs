@@ -30,15 +30,22 @@
 //! ```
 
 mod choice;
+mod decode;
+mod merge;
+mod paged;
 mod plan;
 mod problem;
+mod tensors;
 mod tma;
 
 use layout::attention::Mask;
 
 pub use choice::attention_variants;
+pub use merge::merge;
+pub use paged::{PagedAttentionPlan, PagedProblem, PagedTensors, paged_attention};
 pub use plan::AttentionPlan;
 pub use problem::AttentionProblem;
+pub use tensors::AttentionTensors;
 
 use crate::element::Float;
 use crate::error::Result;
@@ -78,13 +85,19 @@ pub struct AttentionOptions {
     pub scale: Option<f32>,
     /// The compiled variant to run, by name; `None` picks the one that measures best.
     pub variant: Option<String>,
+    /// The parts that the keys are split into where a few query rows see many keys, each for blocks of its own; `None` picks by the
+    /// sizes.
+    pub splits: Option<usize>,
+    /// The most workspace that a plan may ask for. With 0 keys are not split between blocks, and a few rows of a few heads leave
+    /// most of the card idle.
+    pub max_workspace_bytes: usize,
 }
 
 impl AttentionOptions {
     /// Full attention of the usual scale on the best variant.
     #[must_use]
     pub const fn new(layout: Layout) -> Self {
-        Self { layout, mask: Mask::Full, scale: None, variant: None }
+        Self { layout, mask: Mask::Full, scale: None, variant: None, splits: None, max_workspace_bytes: 0 }
     }
 }
 
@@ -95,6 +108,8 @@ impl AttentionOptions {
 /// receives `ln sum_j exp(scale * q_i . k_j)`. Every length may be 0. A row that sees no key, or no score above
 /// minus infinity, gives 0 and an LSE of minus infinity. Scores, softmax and sums are f32; the tensor-core variants round the
 /// probabilities to `T` before P V.
+///
+/// This call uses no workspace: [`AttentionPlan`] does where it is faster, for a few query rows on many keys.
 ///
 /// NaN and infinity spread as in the formula. Besides, in the tensor-core variants NaN and infinity in V make NaN, in their
 /// column, of hidden rows too, where a row of the same tile of query rows visits the tile of keys that holds them.

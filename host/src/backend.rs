@@ -135,6 +135,12 @@ pub(crate) trait Memory {
     /// # Safety
     /// Both ranges stay allocated, and nothing else touches the host's, until the work is done.
     unsafe fn copy_to_host(&self, stream: Handle, destination: *mut u8, source: u64, bytes: usize) -> Result<()>;
+
+    /// Copies device memory to other device memory, in the order of the stream.
+    ///
+    /// # Safety
+    /// Both ranges stay allocated until the work is done, and do not overlap.
+    unsafe fn copy_on_device(&self, stream: Handle, destination: u64, source: u64, bytes: usize) -> Result<()>;
 }
 
 /// Streams, events and graphs.

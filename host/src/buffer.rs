@@ -125,6 +125,25 @@ impl<T: Element> Buffer<T> {
         unsafe { self.gpu.device().fill_bytes(handle, self.address, value, self.size_bytes()) }
     }
 
+    /// Overwrites the elements from `offset` on with those of another buffer of the card, in the order of the stream.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`] where they do not fit, [`Error::WrongDevice`] for a buffer of another card.
+    pub fn copy_from<'s>(&mut self, stream: impl Into<StreamRef<'s>>, offset: usize, source: &Buffer<T>) -> Result<()> {
+        let stream = stream.into();
+        let handle = stream.on("buffer", &self.gpu)?;
+        stream.on("source", &source.gpu)?;
+        if offset.checked_add(source.len).is_none_or(|end| end > self.len) {
+            return Err(Error::OutOfBounds { shape: vec![source.len], strides: vec![1], offset, len: self.len });
+        }
+        if source.len == 0 {
+            return Ok(());
+        }
+        let destination = self.address + (offset * size_of::<T>()) as u64;
+        // SAFETY: both ranges have as many bytes, in different allocations; freeing them waits for this work.
+        unsafe { self.gpu.device().copy_on_device(handle, destination, source.address, source.size_bytes()) }
+    }
+
     /// Overwrites the buffer with pinned memory of the same length, in the order of the stream.
     pub fn copy_from_pinned<'s>(&mut self, stream: impl Into<StreamRef<'s>>, source: &PinnedBuffer<T>) -> Result<()> {
         same_length("Buffer::copy_from_pinned", source.len, self.len)?;

@@ -222,6 +222,13 @@ impl Memory for Device {
         let code = unsafe { cuda::cuMemcpyDtoHAsync_v2(destination.cast(), source, bytes, stream.0.cast()) };
         check("cuMemcpyDtoHAsync", code)
     }
+
+    unsafe fn copy_on_device(&self, stream: Handle, destination: u64, source: u64, bytes: usize) -> Result<()> {
+        let _entered = self.enter()?;
+        // SAFETY: the caller's promise.
+        let code = unsafe { cuda::cuMemcpyDtoDAsync_v2(destination, source, bytes, stream.0.cast()) };
+        check("cuMemcpyDtoDAsync", code)
+    }
 }
 
 impl Streams for Device {

@@ -67,6 +67,7 @@ enum Work {
     Fill { address: u64, value: u8, bytes: usize },
     ToDevice { destination: u64, source: usize, bytes: usize },
     ToHost { destination: usize, source: u64, bytes: usize },
+    OnDevice { destination: u64, source: u64, bytes: usize },
     Launch { function: Arc<Function>, config: LaunchConfig, params: Vec<Vec<u8>> },
     Record { event: Handle },
     Graph(Arc<Vec<Work>>),
@@ -174,6 +175,11 @@ impl Emulated {
                 let destination = unsafe { std::slice::from_raw_parts_mut(destination, bytes) };
                 self.device.read(source, destination).map_err(emulator_error)
             }
+            &Work::OnDevice { destination, source, bytes } => {
+                let mut copied = vec![0; bytes];
+                self.device.read(source, &mut copied).map_err(emulator_error)?;
+                self.device.write(destination, &copied).map_err(emulator_error)
+            }
             Work::Launch { function, config, params } => {
                 let params: Vec<&[u8]> = params.iter().map(Vec::as_slice).collect();
                 let (module, name) = (&function.module, &function.name);
@@ -272,6 +278,11 @@ impl Memory for Emulated {
         let destination = destination.expose_provenance();
         // SAFETY: the caller's promise.
         unsafe { self.enqueue(stream, Work::ToHost { destination, source, bytes }) }
+    }
+
+    unsafe fn copy_on_device(&self, stream: Handle, destination: u64, source: u64, bytes: usize) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.enqueue(stream, Work::OnDevice { destination, source, bytes }) }
     }
 }
 

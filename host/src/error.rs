@@ -200,6 +200,16 @@ pub enum Error {
         /// What is allowed, and what to do.
         expected: String,
     },
+    /// No kernel computes this.
+    #[error("{op}: {feature} is not supported: {remedy}")]
+    Unsupported {
+        /// The operation.
+        op: &'static str,
+        /// What is asked for.
+        feature: String,
+        /// What to do instead.
+        remedy: String,
+    },
     /// A matrix that must be symmetric is not.
     #[error(
         "{op}: elements ({row}, {column}) and ({column}, {row}) of channel {channel} are {got} and {mirrored}, which differ by \

@@ -53,7 +53,10 @@ pub use ata::{
     AtaOptions, AtaPlan, CgOptions, CgPlan, CgReport, CgSystem, DeviceBlockMatrix, PairClasses, SymmetricBlockMatrix,
     ata_variants,
 };
-pub use attention::{AttentionOptions, AttentionPlan, AttentionProblem, Layout, attention, attention_variants};
+pub use attention::{
+    AttentionOptions, AttentionPlan, AttentionProblem, AttentionTensors, Layout, PagedAttentionPlan, PagedProblem,
+    PagedTensors, attention, attention_variants, merge, paged_attention,
+};
 pub use buffer::{Buffer, PinnedBuffer};
 pub use element::{Element, F8E4M3, F8E5M2, Float};
 pub use error::{Breakdown, BreakdownCause, DriverError, Error, Result};

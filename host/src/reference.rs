@@ -46,6 +46,36 @@ pub fn attention(
     })
 }
 
+/// Puts partial results of attention on disjoint sets of keys together, in f64: O `[B, H, S, D]` and LSE `[B, H, S]` of each.
+///
+/// A part whose LSE is minus infinity saw no key, and its O is not used; where both are so, O is 0.
+///
+/// # Panics
+/// Where the shapes do not fit together.
+#[must_use]
+pub fn merge(
+    (o1, lse1): (ArrayView4<'_, f64>, ArrayView3<'_, f64>),
+    (o2, lse2): (ArrayView4<'_, f64>, ArrayView3<'_, f64>),
+) -> (Array4<f64>, Array3<f64>) {
+    let mut out = Array4::zeros(o1.dim());
+    let mut lse = Array3::from_elem(lse1.dim(), f64::NEG_INFINITY);
+    for (row, lse) in lse.indexed_iter_mut() {
+        let parts = [(lse1[row], &o1), (lse2[row], &o2)];
+        let largest = parts[0].0.max(parts[1].0);
+        if largest == f64::NEG_INFINITY {
+            continue;
+        }
+        let sum: f64 = parts.iter().map(|(lse, _)| (lse - largest).exp()).sum();
+        *lse = largest + sum.ln();
+        let (batch, head, index) = row;
+        let mut out = out.slice_mut(s![batch, head, index, ..]);
+        for (lse, o) in parts.into_iter().filter(|(lse, _)| *lse > f64::NEG_INFINITY) {
+            out.scaled_add((lse - largest).exp() / sum, &o.slice(s![batch, head, index, ..]));
+        }
+    }
+    (out, lse)
+}
+
 /// The obvious computation in a kernel's types: scores, sums and outputs accumulate in f32, the weights are rounded to `dtype`
 /// before they multiply V, and the output is rounded to `dtype`.
 ///

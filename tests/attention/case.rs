@@ -3,8 +3,8 @@
 use std::fmt;
 
 use ferrotile::{
-    AttentionOptions, AttentionProblem, Buffer, Gpu, Layout, Mask, TensorMut, TensorRef, attention, attention_variants,
-    reference, tolerance,
+    AttentionOptions, AttentionPlan, AttentionProblem, AttentionTensors, Buffer, Gpu, Layout, Mask, TensorMut,
+    TensorRef, attention, attention_variants, reference, tolerance,
 };
 use layout::attention::{AttentionKernel, AttentionVariant};
 use libtest_mimic::Failed;
@@ -221,21 +221,38 @@ pub(crate) fn run<T: Half>(
     placement: &Placement,
     row: &AttentionVariant,
 ) -> Result<Output<T>, Failed> {
+    run_with(gpu, case, inputs, placement, &case.options(placement.layout, row))
+}
+
+/// As [`run`], with any options; in a workspace where they allow one.
+pub(crate) fn run_with<T: Half>(
+    gpu: &Gpu,
+    case: &Case,
+    inputs: &Inputs<T>,
+    placement: &Placement,
+    options: &AttentionOptions,
+) -> Result<Output<T>, Failed> {
     let stream = gpu.new_stream()?;
     let stored = Stored::upload(gpu, inputs, placement)?;
     let mut out = Guarded::<T>::new(gpu, &stream, placement.out.storage_len())?;
     let mut lse = Guarded::<f32>::new(gpu, &stream, case.lse_shape().iter().product())?;
     let (out_view, lse_offset) = (placement.out.moved(out.offset()), lse.offset());
     let [q, k, v] = stored.tensors(placement)?;
-    attention(
-        stream.as_ref(),
-        q,
-        k,
-        v,
-        tensor_mut(out.buffer(), &out_view, placement.layout)?,
-        Some(TensorMut::strided(lse.buffer(), lse_offset, case.lse_shape(), dense(case.lse_shape()))?),
-        &case.options(placement.layout, row),
-    )?;
+    let out_tensor = tensor_mut(out.buffer(), &out_view, placement.layout)?;
+    let lse_tensor = TensorMut::strided(lse.buffer(), lse_offset, case.lse_shape(), dense(case.lse_shape()))?;
+    if options.max_workspace_bytes == 0 {
+        attention(stream.as_ref(), q, k, v, out_tensor, Some(lse_tensor), options)?;
+    } else {
+        let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, options)?;
+        let bytes = plan.workspace_bytes();
+        let mut workspace = Buffer::<u8>::zeroed(gpu, bytes)?;
+        workspace.fill_bytes(&stream, 0xFF)?;
+        let mut tensors = AttentionTensors::new(q, k, v, out_tensor);
+        tensors.lse = Some(lse_tensor);
+        tensors.workspace = Some(TensorMut::contiguous(&mut workspace, [bytes])?);
+        plan.run_with(stream.as_ref(), tensors)?;
+        stream.synchronize()?;
+    }
     let (storage, lse) = (out.read(&stream)?, lse.read(&stream)?);
     let mut rest = storage.clone();
     placement.out.scatter(&vec![T::poison(); placement.out.count()], &mut rest);

@@ -5,8 +5,11 @@
 
 mod bits;
 mod case;
+mod decode;
 mod exact;
+mod merge;
 mod numbers;
+mod paged;
 mod property;
 mod refusals;
 mod special;
@@ -25,5 +28,8 @@ fn main() -> ExitCode {
     refusals::list(&mut trials);
     streams::list(&mut trials);
     property::list(&mut trials);
+    decode::list(&mut trials);
+    merge::list(&mut trials);
+    paged::list(&mut trials);
     trials.run()
 }

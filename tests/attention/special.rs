@@ -3,7 +3,7 @@
 use ferrotile::tolerance::element_error;
 use ferrotile::{Gpu, Mask};
 use half::{bf16, f16};
-use layout::attention::{AttentionKernel, AttentionVariant};
+use layout::attention::{AttentionKernel, AttentionVariant, DECODE_KEYS, DECODE_ROWS};
 use tests::inputs::{self, Half};
 
 use crate::Trials;
@@ -185,6 +185,7 @@ fn may_meet_in_a_tile(row: &AttentionVariant, case: &Case, q_row: usize) -> bool
         AttentionKernel::Scalar => return false,
         AttentionKernel::Wmma(tile) => (tile.m, tile.n),
         AttentionKernel::Wgmma(tile) => (tile.m(), tile.n),
+        AttentionKernel::Decode(_) => (DECODE_ROWS, DECODE_KEYS),
     };
     let (first, last) = (q_row / m * m, (q_row / m * m + m).min(200) - 1);
     let visible = case.mask.key_range(first, 200, 200).start..case.mask.key_range(last, 200, 200).end;

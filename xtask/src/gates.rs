@@ -3,7 +3,7 @@
 use cuda_builder::Arch;
 use cuda_builder::ptxas::EntryReport;
 use layout::ata::ATA;
-use layout::attention::ATTENTION;
+use layout::attention::{ATTENTION, COMBINE};
 use layout::cg::CG;
 use layout::gemm::GEMM;
 use layout::ladder::LADDER;
@@ -46,7 +46,12 @@ pub(crate) fn budget(entry: &str) -> Option<Budget> {
         threads: row.threads(),
         dynamic_shared_bytes: row.smem().total_bytes(),
     });
-    attention.or(ata).or(cg).or(gemm).or(ladder)
+    let combine = COMBINE.iter().find(|row| row.name == entry).map(|row| Budget {
+        registers: row.max_registers(),
+        threads: row.threads(),
+        dynamic_shared_bytes: 0,
+    });
+    attention.or(combine).or(ata).or(cg).or(gemm).or(ladder)
 }
 
 /// How many blocks of the entry fit on one multiprocessor. Registers are allotted to a warp in units of 256 within one of four

@@ -3,6 +3,7 @@
 use layout::attention::{ATTENTION, AttentionKernel, AttentionVariant, Mask};
 use layout::{Arch, Dtype};
 
+use super::decode::is_decode;
 use super::{AttentionProblem, OP};
 use crate::error::{Error, Result};
 
@@ -50,8 +51,12 @@ impl Request<'_> {
         })
     }
 
-    /// The variant to run where none is named: a WGMMA kernel where one can, else the first in the table's order.
+    /// The variant to run where none is named: one that decodes where the query rows are few, else a WGMMA kernel where one can,
+    /// else the first in the table's order.
     pub(super) fn preferred(self) -> Result<&'static AttentionVariant> {
+        if let Some(variant) = self.eligible().find(|variant| is_decode(variant)) {
+            return Ok(variant);
+        }
         let mut variants = self.eligible().filter(|variant| is_wgmma(variant));
         let Some(first) = variants.next() else { return self.for_any_strides() };
         let same_width = variants.filter(|variant| variant.head_dim == first.head_dim);
@@ -60,7 +65,7 @@ impl Request<'_> {
 
     /// The variant that takes tensors which TMA cannot copy.
     pub(super) fn for_any_strides(self) -> Result<&'static AttentionVariant> {
-        self.eligible().find(|variant| !is_wgmma(variant)).ok_or_else(|| {
+        self.eligible().find(|variant| !is_wgmma(variant) && !is_decode(variant)).ok_or_else(|| {
             let mut compiled: Vec<Dtype> = Vec::new();
             for row in ATTENTION {
                 if !compiled.contains(&row.dtype) {

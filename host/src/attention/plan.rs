@@ -9,8 +9,9 @@ use layout::attention::{
 };
 
 use super::choice::{Request, is_wgmma};
+use super::decode::{BlockTable, Decode, Limits, is_decode};
 use super::problem::check_shape;
-use super::{AttentionOptions, AttentionProblem, Layout, OP, tma};
+use super::{AttentionOptions, AttentionProblem, AttentionTensors, Layout, OP, tma};
 use crate::element::Float;
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
@@ -40,9 +41,24 @@ struct Launcher {
     variant: &'static AttentionVariant,
     kernel: Kernel,
     tiles: u32,
+    /// How it is launched instead, where it decodes.
+    decode: Option<Decode>,
 }
 
 impl Launcher {
+    /// Loads a decode variant.
+    fn decode(
+        gpu: &Gpu,
+        variant: &'static AttentionVariant,
+        problem: &AttentionProblem,
+        options: &AttentionOptions,
+    ) -> Result<Self> {
+        let limits = Limits { splits: options.splits, workspace_bytes: options.max_workspace_bytes };
+        let decode = Decode::new(gpu, variant, problem, options.mask, limits)?;
+        Ok(Self { variant, kernel: decode.kernel().clone(), tiles: decode.blocks(), decode: Some(decode) })
+    }
+
+    /// Loads any other variant.
     fn new(gpu: &Gpu, variant: &'static AttentionVariant, problem: &AttentionProblem) -> Result<Self> {
         let heads = problem.batch.checked_mul(problem.q_heads);
         let tiles = heads.and_then(|heads| variant.tiles(heads, problem.q_len)).ok_or_else(|| Error::Argument {
@@ -51,7 +67,7 @@ impl Launcher {
             got: format!("{} * {} * {}", problem.batch, problem.q_heads, problem.q_len),
             expected: format!("at most 2^31 - 1 blocks of {} rows: split the batch", variant.rows()),
         })?;
-        Ok(Self { variant, kernel: gpu.kernel("attention", variant.name)?, tiles })
+        Ok(Self { variant, kernel: gpu.kernel("attention", variant.name)?, tiles, decode: None })
     }
 }
 
@@ -59,15 +75,11 @@ impl AttentionPlan {
     /// Chooses a variant for the problem and loads it.
     ///
     /// # Errors
-    /// [`Error::Argument`] for sizes or a scale that no variant takes, [`Error::NoVariant`] for an element type that none has,
+    /// [`Error::Argument`] for sizes, a scale or splits that no variant takes, [`Error::NoVariant`] for an element type that none has,
     /// [`Error::UnknownVariant`] where the named one does not serve the problem, and those of loading a module.
     pub fn new(gpu: &Gpu, dtype: Dtype, problem: &AttentionProblem, options: &AttentionOptions) -> Result<Self> {
         problem.check()?;
-        let scale = options.scale.unwrap_or_else(|| 1.0 / (problem.head_dim as f32).sqrt());
-        if !scale.is_finite() {
-            let (got, expected) = (scale.to_string(), "a finite number".to_owned());
-            return Err(Error::Argument { op: OP, argument: "scale", got, expected });
-        }
+        let scale = checked_scale(options.scale, problem.head_dim)?;
         let (arch, multiprocessors, mask) = (gpu.arch(), gpu.multiprocessors(), options.mask);
         let request = Request { arch, multiprocessors, dtype, problem, mask };
         let (variant, substitute) = match &options.variant {
@@ -77,7 +89,11 @@ impl AttentionPlan {
                 (variant, if is_wgmma(variant) { Some(request.for_any_strides()?) } else { None })
             }
         };
-        let chosen = Launcher::new(gpu, variant, problem)?;
+        let chosen = if is_decode(variant) {
+            Launcher::decode(gpu, variant, problem, options)?
+        } else {
+            Launcher::new(gpu, variant, problem)?
+        };
         let counters = match variant.kernel {
             AttentionKernel::Wgmma(tile) if tile.mask == MaskKind::Band && chosen.tiles > most_blocks(gpu, variant) => {
                 Some(gpu.launch_counters()?)
@@ -122,12 +138,23 @@ impl AttentionPlan {
         &self.chosen.kernel
     }
 
-    /// Computes attention on `stream` and returns before it is done; see [`attention`](super::attention) for the tensors.
+    /// The parts that the keys are split into, each for blocks of its own; 1 for variants that split no keys between blocks.
+    #[must_use]
+    pub fn splits(&self) -> usize {
+        self.chosen.decode.as_ref().map_or(1, Decode::splits)
+    }
+
+    /// The workspace that a run needs: at most [`AttentionOptions::max_workspace_bytes`]. The caller owns it; runs that are under way
+    /// at once need one each.
+    #[must_use]
+    pub fn workspace_bytes(&self) -> usize {
+        self.chosen.decode.as_ref().map_or(0, Decode::workspace_bytes)
+    }
+
+    /// [`AttentionPlan::run_with`] without workspace.
     ///
     /// # Errors
-    /// [`Error::Shape`] for tensors that are not of the plan's problem, [`Error::LastStride`] or [`Error::Argument`] for an `lse`
-    /// that is not contiguous, those of [`AttentionPlan::variant_for`], [`Error::WrongDevice`], and [`Error::Driver`] where the
-    /// driver refuses the launch.
+    /// Those of [`AttentionPlan::run_with`].
     pub fn run<T: Float>(
         &self,
         stream: StreamRef<'_>,
@@ -137,12 +164,29 @@ impl AttentionPlan {
         out: TensorMut<'_, T, 4>,
         lse: Option<TensorMut<'_, f32, 3>>,
     ) -> Result<()> {
+        self.run_with(stream, AttentionTensors { lse, ..AttentionTensors::new(q, k, v, out) })
+    }
+
+    /// Computes attention on `stream` and returns before it is done; see [`attention`](super::attention) for the tensors.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for tensors that are not of the plan's problem, [`Error::LastStride`] or [`Error::Argument`] for an LSE
+    /// that is not contiguous, [`Error::Argument`] for too little workspace, those of [`AttentionPlan::variant_for`],
+    /// [`Error::WrongDevice`], and [`Error::Driver`] where the driver refuses the launch.
+    pub fn run_with<T: Float>(&self, stream: StreamRef<'_>, tensors: AttentionTensors<'_, T>) -> Result<()> {
+        let AttentionTensors { q, k, v, out, lse, workspace } = tensors;
         let args = self.arguments(&q, &k, &v, &out, lse.as_ref())?;
         let ordinals = [("Q", q.ordinal()), ("K", k.ordinal()), ("V", v.ordinal()), ("O", out.ordinal())];
         for (what, got) in ordinals.into_iter().chain(lse.as_ref().map(|lse| ("LSE", lse.ordinal()))) {
             if got != stream.ordinal() {
                 return Err(Error::WrongDevice { what, got, expected: stream.ordinal() });
             }
+        }
+        if let Some(decode) = &self.chosen.decode {
+            let workspace = decode.workspace_address(workspace.as_ref(), stream.ordinal())?;
+            // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done the work;
+            // so is the workspace.
+            return unsafe { decode.run(stream, &args, self.mask, BlockTable::default(), workspace) };
         }
         let variant = self.variant_for(&q, &k, &v, &out)?;
         if self.chosen.tiles == 0 {
@@ -214,8 +258,7 @@ impl AttentionPlan {
         .into_iter()
         .all(|(address, shape, strides)| rows_aligned(address, shape, strides));
         let (first_key, last_key) = self.mask.key_offsets(problem.q_len, problem.k_len);
-        // A scale of 0 makes every score 0; the smallest normal number does so too, and keeps masked scores at -inf.
-        let magnitude = self.scale.abs().max(f32::MIN_POSITIVE);
+        let (scale_log2, q_sign) = scale_arguments(self.scale);
         Ok(AttentionArgs {
             q: q.as_raw(),
             k: k.as_raw(),
@@ -233,8 +276,8 @@ impl AttentionPlan {
             head_dim: problem.head_dim as u32,
             first_key,
             last_key,
-            scale_log2: (f64::from(magnitude) * std::f64::consts::LOG2_E).min(f64::from(f32::MAX)) as f32,
-            q_sign: if self.scale < 0.0 { 0x8000_8000 } else { 0 },
+            scale_log2,
+            q_sign,
             inputs_aligned: u32::from(inputs_aligned),
             output_aligned: u32::from(rows_aligned(out.as_raw(), out.shape(), out.strides())),
         })
@@ -266,9 +309,27 @@ fn most_blocks(gpu: &Gpu, variant: &AttentionVariant) -> u32 {
     (variant.min_blocks() * gpu.multiprocessors()).max(1)
 }
 
+/// The scale asked for, or the usual one.
+pub(super) fn checked_scale(scale: Option<f32>, head_dim: usize) -> Result<f32> {
+    let scale = scale.unwrap_or_else(|| 1.0 / (head_dim as f32).sqrt());
+    if scale.is_finite() {
+        return Ok(scale);
+    }
+    let (got, expected) = (scale.to_string(), "a finite number".to_owned());
+    Err(Error::Argument { op: OP, argument: "scale", got, expected })
+}
+
+/// The scale as kernels take it: `scale_log2` and `q_sign`.
+pub(super) fn scale_arguments(scale: f32) -> (f32, u32) {
+    // A scale of 0 makes every score 0; the smallest normal number does so too, and keeps masked scores at -inf.
+    let magnitude = scale.abs().max(f32::MIN_POSITIVE);
+    let scale_log2 = (f64::from(magnitude) * std::f64::consts::LOG2_E).min(f64::from(f32::MAX)) as f32;
+    (scale_log2, if scale < 0.0 { 0x8000_8000 } else { 0 })
+}
+
 /// The strides as kernels take them: 0 along a dimension that is never stepped along, whose stride can be anything. Copies of
 /// a tile form the addresses of rows beyond the last, which are not read but must be aligned as the others are.
-fn kernel_strides(layout: Layout, shape: &[usize; 4], strides: &[i64; 4]) -> AttentionStrides {
+pub(super) fn kernel_strides(layout: Layout, shape: &[usize; 4], strides: &[i64; 4]) -> AttentionStrides {
     let taken = std::array::from_fn(|dim| if shape[dim] > 1 { strides[dim] } else { 0 });
     let [batch, head, row, _] = layout.reorder(taken);
     AttentionStrides { batch, head, row }

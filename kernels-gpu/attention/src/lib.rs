@@ -4,6 +4,9 @@
 //! | --- | --- |
 //! | `scalar` | the kernel that serves everything: one warp a query row |
 //! | `mainloop_sm80` | FlashAttention tiling on `wmma`, tiles by `cp.async` |
+//! | `decode` | few query rows on many keys, which blocks and warps split between them |
+//! | `pages` | where those keys lie, one after the other or in pages |
+//! | `combine` | the sum of partial results |
 //! | `mainloop_sm90` | FlashAttention tiling on `wgmma`: the roles of a block, and what its consumers do |
 //! | `producer` | the thread of that block which copies tiles by TMA |
 //! | `key_split` | results of warpgroups that took different keys of the same rows |
@@ -28,6 +31,8 @@
 )]
 #![allow(improper_gpu_kernel_arg, reason = "the argument struct is repr(C) and plain data")]
 
+mod combine;
+mod decode;
 mod epilogue;
 #[cfg(target_feature = "sm_90a")]
 mod epilogue_sm90;
@@ -37,6 +42,7 @@ mod mainloop_sm80;
 #[cfg(target_feature = "sm_90a")]
 mod mainloop_sm90;
 mod mask;
+mod pages;
 #[cfg(target_feature = "sm_90a")]
 mod producer;
 #[cfg(target_feature = "sm_90a")]
@@ -57,7 +63,9 @@ mod work;
 
 use cuda_std::convert::{Bf16, F16};
 use cuda_std::kernel;
-use layout::attention::{ATTENTION, AttentionArgs, row_index};
+use layout::attention::{ATTENTION, AttentionArgs, COMBINE, CombineArgs, DecodeArgs, combine_index, row_index};
+
+use crate::combine::F32;
 
 /// Declares the entry of one row. `entry!(NAME: wmma F16);` becomes
 ///
@@ -94,6 +102,25 @@ macro_rules! entry {
             { mainloop_sm80::dim_tiles(row_index(stringify!($name))) },
         >(&args));
     };
+    ($name:ident: decode $element:ty) => {
+        entry!(@ $name (args: AttentionArgs, decode: DecodeArgs) decode::forward::<
+            $element,
+            { row_index(stringify!($name)) },
+            { decode::dim_tiles(row_index(stringify!($name))) },
+            { decode::pending(row_index(stringify!($name))) },
+        >(&args, &decode));
+    };
+    ($name:ident: combine $part:ty, $out:ty) => {
+        /// Adds up partial results; the row of this name.
+        ///
+        /// # Safety
+        /// The grid and block are the row's; the addresses and strides of `args` describe the parts and the result.
+        #[kernel(max_threads = COMBINE[combine_index(stringify!($name))].threads())]
+        pub unsafe fn $name(args: CombineArgs) {
+            // SAFETY: the caller's contract is the body's.
+            unsafe { combine::combine::<$part, $out, { combine_index(stringify!($name)) }>(&args) }
+        }
+    };
     ($name:ident: wgmma $element:ident $query:ident) => {
         entry!(@ $name (args: AttentionArgs, order: TileOrder, q: TensorMap, k: TensorMap, v: TensorMap)
             mainloop_sm90::forward::<
@@ -108,6 +135,19 @@ macro_rules! entry {
     };
 }
 
+entry!(attention_f16_d64_decode_4w_s3: decode F16);
+entry!(attention_f16_d128_decode_4w_s3: decode F16);
+entry!(attention_f16_d256_decode_2w_s3: decode F16);
+entry!(attention_bf16_d64_decode_4w_s3: decode Bf16);
+entry!(attention_bf16_d128_decode_4w_s3: decode Bf16);
+entry!(attention_bf16_d256_decode_2w_s3: decode Bf16);
+entry!(attention_combine_f32_f16: combine F32, F16);
+entry!(attention_combine_f32_bf16: combine F32, Bf16);
+entry!(attention_combine_f32_f32: combine F32, F32);
+entry!(attention_combine_f16_f16: combine F16, F16);
+entry!(attention_combine_bf16_bf16: combine Bf16, Bf16);
+entry!(attention_combine_f16_f32: combine F16, F32);
+entry!(attention_combine_bf16_f32: combine Bf16, F32);
 entry!(attention_f16_d64_wmma_64x64_s2: wmma F16);
 entry!(attention_f16_d64_wmma_32x64_s2: wmma F16);
 entry!(attention_f16_d64_wmma_128x64_s2: wmma F16);

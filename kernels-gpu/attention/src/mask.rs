@@ -13,7 +13,13 @@ pub(crate) struct KeyRange {
 impl KeyRange {
     #[inline(always)]
     pub(crate) fn new(args: &AttentionArgs) -> Self {
-        Self { first: args.first_key, last: args.last_key, k_len: args.k_len as i32 }
+        Self::of(args.first_key, args.last_key, args.k_len)
+    }
+
+    /// Rows of which the first sees the keys from `first` to `last` that are there.
+    #[inline(always)]
+    pub(crate) fn of(first: i32, last: i32, k_len: u32) -> Self {
+        Self { first, last, k_len: k_len as i32 }
     }
 
     /// First key that `row` sees; beyond [`Self::end`] where it sees none.
@@ -47,8 +53,14 @@ impl KeyRange {
     /// lane's first row, `row`, and 2, 3, 6, 7, .. to the one 8 below; `pair` is its position in its quad.
     #[inline(always)]
     pub(crate) fn apply(self, scores: &mut [f32], row: i32, pair: i32, key: i32) {
+        self.hide(scores, [row, row + 8], pair, key);
+    }
+
+    /// [`Self::apply`] for any two rows.
+    #[inline(always)]
+    pub(crate) fn hide(self, scores: &mut [f32], rows: [i32; 2], pair: i32, key: i32) {
         for half in 0..2 {
-            let row = row + 8 * half as i32;
+            let row = rows[half];
             // Bounds relative to this lane's first column.
             let start = self.start(row) - key - 2 * pair;
             let end = self.end(row) - key - 2 * pair;

@@ -125,7 +125,7 @@ impl Rows {
 /// # Safety
 /// The eight elements are readable global memory.
 #[inline(always)]
-unsafe fn gather_chunk(source: *const u16) -> [u32; 4] {
+pub(crate) unsafe fn gather_chunk(source: *const u16) -> [u32; 4] {
     core::array::from_fn(|word| {
         // SAFETY: the caller's contract.
         let [low, high] = [0, 1].map(|half| unsafe { global::load(source.wrapping_add(2 * word + half)) });

@@ -36,12 +36,26 @@ pub(crate) struct TensorCore<E, const DIM_TILES: usize> {
     element: PhantomData<E>,
 }
 
+impl<E, const DIM_TILES: usize> TensorCore<E, DIM_TILES> {
+    /// O = 0.
+    #[inline(always)]
+    pub(crate) fn zero_rows() -> Self {
+        Self { out: [[0.0; 8]; DIM_TILES], element: PhantomData }
+    }
+
+    /// O in accumulator layout.
+    #[inline(always)]
+    pub(crate) fn rows(&self) -> &[[f32; 8]; DIM_TILES] {
+        &self.out
+    }
+}
+
 impl<E: Element16, const KEY_TILES: usize, const DIM_TILES: usize> ValueProduct<E, KEY_TILES, DIM_TILES>
     for TensorCore<E, DIM_TILES>
 {
     #[inline(always)]
     fn zero() -> Self {
-        Self { out: [[0.0; 8]; DIM_TILES], element: PhantomData }
+        Self::zero_rows()
     }
 
     #[inline(always)]

@@ -2,10 +2,15 @@
 //!
 //! `O = softmax(scale * Q K^T + mask) V` and `LSE_i = ln sum_j exp(s_ij)`, with Q `[B, Hq, Sq, D]` and K, V `[B, Hkv, Sk, D]`.
 
+mod decode;
 mod mask;
 mod table;
 mod variant;
 
+pub use decode::{
+    COMBINE, COMBINE_ROWS, CombineArgs, CombineKernel, DECODE_KEYS, DECODE_ROWS, DecodeArgs, DecodeTile, MAX_PAGE_LEN,
+    MAX_SPLITS, PartialResult, combine_index,
+};
 pub use mask::{Mask, ParseMaskError};
 pub use table::{ATTENTION, row_index};
 pub use variant::{

@@ -1,8 +1,8 @@
 //! The table of compiled attention kernels.
 
 use super::{
-    AttentionKernel, AttentionVariant, CONSUMER_REGISTERS, MAX_HEAD_DIM, MaskKind, PvUnit, QuerySource, TILE_SWIZZLE,
-    TileCopy, WARP_ROWS, WARPGROUP_ROWS, WgmmaTile, WmmaTile,
+    AttentionKernel, AttentionVariant, CONSUMER_REGISTERS, DECODE_KEYS, DecodeTile, MAX_HEAD_DIM, MaskKind, PvUnit,
+    QuerySource, TILE_SWIZZLE, TileCopy, WARP_ROWS, WARPGROUP_ROWS, WgmmaTile, WmmaTile,
 };
 use crate::text::same_text;
 use crate::{Arch, Dtype};
@@ -50,16 +50,28 @@ const fn q_registers(tile: WgmmaTile) -> WgmmaTile {
     WgmmaTile { query: QuerySource::Registers, ..tile }
 }
 
+const fn warps(warps: usize, stages: usize, registers: u32) -> DecodeTile {
+    DecodeTile { warps, stages, registers }
+}
+
 /// Every compiled attention kernel, those of one element type in the order of preference: the first row that serves a problem is
 /// the one to run (BENCHMARKS.md has the measurements).
 ///
 /// Name: `attention_<type>_scalar`, or `attention_<type>_d<head dim>_wmma_<m>x<n>_s<stages>`, then `_ldg` where tiles go through
 /// registers and `_fma` where P V is scalar; or `attention_<type>_d<head dim>_wgmma_<full or band>_<m>x<n>[k<key groups>]_s<stages>`, then `_q`
-/// where Q is in registers.
+/// where Q is in registers; or `attention_<type>_d<head dim>_decode_<warps>w_s<stages>`.
 pub const ATTENTION: &[AttentionVariant] = {
     use AttentionVariant as Row;
     use Dtype::{Bf16, F16};
     &[
+        // Up to 16 query rows, whatever the architecture: what counts is the bytes under way. Four warps, two steps of each ahead,
+        // are 64 KiB a block at head dimension 128, and two blocks share a multiprocessor.
+        Row::decode("attention_f16_d64_decode_4w_s3", F16, 64, warps(4, 3, 128)),
+        Row::decode("attention_f16_d128_decode_4w_s3", F16, 128, warps(4, 3, 255)),
+        Row::decode("attention_f16_d256_decode_2w_s3", F16, 256, warps(2, 3, 255)),
+        Row::decode("attention_bf16_d64_decode_4w_s3", Bf16, 64, warps(4, 3, 128)),
+        Row::decode("attention_bf16_d128_decode_4w_s3", Bf16, 128, warps(4, 3, 255)),
+        Row::decode("attention_bf16_d256_decode_2w_s3", Bf16, 256, warps(2, 3, 255)),
         // WGMMA rows. Head dimension 64 has little for the tensor cores to do between exponentials: three or four warpgroups of
         // rows take turns with them. 192 rows by 128 keys, 490 TFLOP/s at 4x32x4096 on an H100; the longest sequences.
         Row::wgmma("attention_f16_d64_wgmma_full_192x128_s4", F16, 64, full(192, 128, 4)),
@@ -169,6 +181,15 @@ const _: () = {
                 "key groups share one group of rows"
             );
         }
+        if let AttentionKernel::Decode(tile) = row.kernel {
+            // A warp's O, maxima and sums take the place of its stages.
+            let result_words = WARP_ROWS * (row.head_dim + 8 + 2);
+            assert!(
+                result_words * size_of::<f32>()
+                    <= tile.stages * 2 * DECODE_KEYS * row.head_dim * row.dtype.size_bytes()
+            );
+            assert!(tile.stages >= 2 && DECODE_KEYS == 16);
+        }
         if let AttentionKernel::Wmma(tile) = row.kernel {
             assert!(tile.m.is_multiple_of(WARP_ROWS) && tile.n.is_multiple_of(16), "tiles are made of 16x16 products");
             assert!(tile.stages == 1 || tile.stages == 2);
@@ -196,6 +217,9 @@ mod tests {
     fn composed_name(row: &AttentionVariant) -> String {
         match row.kernel {
             AttentionKernel::Scalar => format!("attention_{}_scalar", row.dtype),
+            AttentionKernel::Decode(tile) => {
+                format!("attention_{}_d{}_decode_{}w_s{}", row.dtype, row.head_dim, tile.warps, tile.stages)
+            }
             AttentionKernel::Wgmma(tile) => format!(
                 "attention_{}_d{}_wgmma_{}_{}x{}{}_s{}{}",
                 row.dtype,

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::{MAX_HEAD_DIM, Mask};
+use super::{DECODE_KEYS, DECODE_ROWS, DecodeTile, MAX_HEAD_DIM, Mask};
 use crate::smem::{BASE_ALIGN_BYTES, SmemLayout};
 use crate::{Arch, Dtype, Swizzle};
 
@@ -135,6 +135,8 @@ pub enum AttentionKernel {
     Wmma(WmmaTile),
     /// FlashAttention tiling on `wgmma`, with tiles copied by TMA; sm_90a.
     Wgmma(WgmmaTile),
+    /// Few query rows on keys that blocks and warps split between them, with tiles copied by `cp.async`.
+    Decode(DecodeTile),
 }
 
 /// One compiled kernel.
@@ -166,10 +168,14 @@ impl AttentionVariant {
         Self { name, dtype, head_dim, kernel: AttentionKernel::Wgmma(tile) }
     }
 
+    pub(super) const fn decode(name: &'static str, dtype: Dtype, head_dim: usize, tile: DecodeTile) -> Self {
+        Self { name, dtype, head_dim, kernel: AttentionKernel::Decode(tile) }
+    }
+
     /// The architecture that the kernel needs: sm_80 and later, or sm_90a alone.
     pub const fn arch(&self) -> Arch {
         match self.kernel {
-            AttentionKernel::Scalar | AttentionKernel::Wmma(_) => Arch::Sm80,
+            AttentionKernel::Scalar | AttentionKernel::Wmma(_) | AttentionKernel::Decode(_) => Arch::Sm80,
             AttentionKernel::Wgmma(_) => Arch::Sm90a,
         }
     }
@@ -179,12 +185,13 @@ impl AttentionVariant {
         matches!(self.arch(), Arch::Sm80) || self.arch() as u8 == arch as u8
     }
 
-    /// Query rows of one block.
+    /// Query rows of one block; of a decode variant, packed ones.
     pub const fn rows(&self) -> usize {
         match self.kernel {
             AttentionKernel::Scalar => SCALAR_ROWS,
             AttentionKernel::Wmma(tile) => tile.m,
             AttentionKernel::Wgmma(tile) => tile.m(),
+            AttentionKernel::Decode(_) => WARP_ROWS,
         }
     }
 
@@ -194,6 +201,7 @@ impl AttentionVariant {
             AttentionKernel::Scalar => 32 * SCALAR_ROWS as u32,
             AttentionKernel::Wmma(tile) => 32 * (tile.m / WARP_ROWS) as u32,
             AttentionKernel::Wgmma(tile) => WARPGROUP_THREADS * (1 + tile.consumers() as u32),
+            AttentionKernel::Decode(tile) => 32 * tile.warps as u32,
         }
     }
 
@@ -202,6 +210,7 @@ impl AttentionVariant {
         match self.kernel {
             AttentionKernel::Scalar | AttentionKernel::Wmma(_) => MAX_REGISTERS,
             AttentionKernel::Wgmma(tile) => tile.launch_registers(),
+            AttentionKernel::Decode(tile) => tile.registers,
         }
     }
 
@@ -222,6 +231,10 @@ impl AttentionVariant {
     /// - `partial`: with several key groups, for each but the first: O, maxima and sums of its threads in f32, word by word.
     /// - `tile`: the numbers of the next tiles of the block.
     /// - `.._full`, `.._empty`: the mbarriers of those.
+    ///
+    /// Decoding:
+    /// - `ring`: the stages of each warp in turn, a K tile and then a V tile; at the end, as many stages of each warp as it takes hold
+    ///   its O, rows of `head_dim + 8` f32, and then the maxima and the sums of its rows.
     pub const fn smem(&self) -> SmemLayout {
         match self.kernel {
             AttentionKernel::Scalar => SmemLayout::new(),
@@ -256,6 +269,10 @@ impl AttentionVariant {
                     .stages("tile_full", TILE_NUMBERS, 8, 8)
                     .stages("tile_empty", TILE_NUMBERS, 8, 8)
             }
+            AttentionKernel::Decode(tile) => {
+                let stage_bytes = (2 * DECODE_KEYS * self.head_dim * self.dtype.size_bytes()) as u32;
+                SmemLayout::new().stages("ring", (tile.warps * tile.stages) as u32, stage_bytes, BASE_ALIGN_BYTES)
+            }
         }
     }
 
@@ -285,6 +302,7 @@ impl AttentionVariant {
     pub fn takes(&self, mask: Mask, q_len: usize, k_len: usize) -> bool {
         match self.kernel {
             AttentionKernel::Scalar | AttentionKernel::Wmma(_) => true,
+            AttentionKernel::Decode(_) => q_len <= DECODE_ROWS,
             AttentionKernel::Wgmma(tile) => {
                 k_len > 0 && (tile.mask == MaskKind::Band || mask.hides_nothing(q_len, k_len))
             }

@@ -1,0 +1,252 @@
+//! `ferrotile bench decode`: attention of few query rows on many keys, which takes as long as reading the keys and values, beside a
+//! copy on the same card.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+use ferrotile::{
+    AttentionOptions, AttentionPlan, AttentionProblem, AttentionTensors, Buffer, Dtype, Float, Gpu, Layout, Mask,
+    TensorMut, TensorRef,
+};
+use half::{bf16, f16};
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{RngExt, SeedableRng};
+use rand_distr::StandardNormal;
+
+use crate::measure::{Repeats, Timer};
+use crate::report::{Report, Row};
+use crate::table::table;
+use crate::tensor;
+
+/// Workspace that plans may use.
+const WORKSPACE_BYTES: usize = 256 << 20;
+
+/// Elements of the block of numbers that K and V are made of: as good as new ones for a time, and made sooner.
+const BLOCK: usize = 1 << 22;
+
+/// Bytes that are copied to measure the memory: many times what the L2 cache of any card holds.
+const COPY_BYTES: usize = 1 << 30;
+
+/// What to measure and how.
+#[derive(Debug, Args)]
+pub(crate) struct DecodeBenchArgs {
+    /// A case BxHq:HkvxSqxSkxD/mask/dtype, such as 16x32:8x1x8192x128/causal/f16; may be repeated.
+    #[arg(long = "case", num_args = 1..)]
+    cases: Vec<DecodeCase>,
+    /// Parts that the keys are split into; may be repeated [default: the library's choice].
+    #[arg(long = "splits", num_args = 1..)]
+    splits: Vec<usize>,
+    /// A kernel by name [default: the library's choice].
+    #[arg(long)]
+    variant: Option<String>,
+    /// Where the results are written as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Runs before the first measurement.
+    #[arg(long)]
+    warmup: Option<u32>,
+    /// Measurements [default: about 60 ms].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    iterations: Option<u32>,
+    /// The number of the card.
+    #[arg(long, default_value_t = 0)]
+    device: u32,
+}
+
+/// One problem to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct DecodeCase {
+    sizes: AttentionProblem,
+    mask: Mask,
+    dtype: Dtype,
+}
+
+impl DecodeCase {
+    /// The cases measured where none is named: a step of a model with 32 heads on 8, at two batch sizes and two lengths.
+    fn defaults() -> Vec<DecodeCase> {
+        let of = |batch, k_len| DecodeCase {
+            sizes: AttentionProblem { batch, q_heads: 32, kv_heads: 8, q_len: 1, k_len, head_dim: 128 },
+            mask: Mask::Causal,
+            dtype: Dtype::F16,
+        };
+        [8192, 65536].into_iter().flat_map(|k_len| [16, 64].map(|batch| of(batch, k_len))).collect()
+    }
+
+    /// Bytes that the call reads and writes at least: the visible keys and values, Q and O.
+    fn bytes(&self) -> f64 {
+        let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = self.sizes;
+        let rows = (0..q_len).map(|row| self.mask.key_range(row, q_len, k_len));
+        let (first, end) = rows.fold((k_len, 0), |(first, end), keys| (first.min(keys.start), end.max(keys.end)));
+        let keys = 2 * kv_heads * end.saturating_sub(first);
+        (2 * batch * head_dim * (keys + 2 * q_heads * q_len)) as f64
+    }
+}
+
+impl fmt::Display for DecodeCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = self.sizes;
+        f.pad(&format!("{batch}x{q_heads}:{kv_heads}x{q_len}x{k_len}x{head_dim}/{}/{}", self.mask, self.dtype))
+    }
+}
+
+/// The text is not a case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected BxHq:HkvxSqxSkxD/mask/dtype with numbers above 0, such as 16x32:8x1x8192x128/causal/f16")]
+struct ParseDecodeCaseError;
+
+impl FromStr for DecodeCase {
+    type Err = ParseDecodeCaseError;
+
+    fn from_str(text: &str) -> Result<DecodeCase, ParseDecodeCaseError> {
+        let parts: Vec<&str> = text.split('/').collect();
+        let &[shape, mask, dtype] = parts.as_slice() else { return Err(ParseDecodeCaseError) };
+        let sizes: Vec<&str> = shape.split('x').collect();
+        let &[batch, heads, q_len, k_len, head_dim] = sizes.as_slice() else { return Err(ParseDecodeCaseError) };
+        let (q_heads, kv_heads) = heads.split_once(':').unwrap_or((heads, heads));
+        let size = |part: &str| part.parse().ok().filter(|&size| size > 0).ok_or(ParseDecodeCaseError);
+        let sizes = AttentionProblem {
+            batch: size(batch)?,
+            q_heads: size(q_heads)?,
+            kv_heads: size(kv_heads)?,
+            q_len: size(q_len)?,
+            k_len: size(k_len)?,
+            head_dim: size(head_dim)?,
+        };
+        let dtype = [Dtype::F16, Dtype::Bf16].into_iter().find(|known| known.name() == dtype);
+        let mask = mask.parse().map_err(|_| ParseDecodeCaseError)?;
+        Ok(DecodeCase { sizes, mask, dtype: dtype.ok_or(ParseDecodeCaseError)? })
+    }
+}
+
+/// Measures and prints.
+pub(crate) fn run(args: &DecodeBenchArgs) -> anyhow::Result<()> {
+    let cases = if args.cases.is_empty() { DecodeCase::defaults() } else { args.cases.clone() };
+    if let Some(path) = &args.json {
+        tensor::check_place(path)?;
+    }
+    cases.iter().try_for_each(|case| case.sizes.check())?;
+    let gpu = Gpu::new(args.device)?;
+    writeln!(io::stdout(), "{}, {} multiprocessors, {} PTX", gpu.name(), gpu.multiprocessors(), gpu.arch())?;
+    let mut timer = Timer::new(&gpu, Repeats { warmup: args.warmup, iterations: args.iterations })?;
+    let copied = copy_rate(&gpu, &mut timer)?;
+    writeln!(io::stdout(), "a copy of {} MiB: {copied:.0} GB/s, read and written", COPY_BYTES >> 20)?;
+    let (mut lines, mut rows) = (Vec::new(), Vec::new());
+    for case in &cases {
+        let measured = match case.dtype {
+            Dtype::Bf16 => measure::<bf16>(&gpu, &mut timer, case, copied, args)?,
+            _ => measure::<f16>(&gpu, &mut timer, case, copied, args)?,
+        };
+        for (line, row) in measured {
+            lines.push(line);
+            rows.push(row);
+        }
+    }
+    if let Some(path) = &args.json {
+        Report { device: gpu.name().to_owned(), rows }.write(path)?;
+    }
+    let heading = ["case", "kernel", "splits", "p50 us", "p90 us", "GB/s", "of the copy", "workspace"];
+    write!(io::stdout(), "{}", table(&heading, &lines))?;
+    Ok(())
+}
+
+/// GB/s of a copy from device memory to device memory, each byte counted as it is read and as it is written.
+fn copy_rate(gpu: &Gpu, timer: &mut Timer) -> ferrotile::Result<f64> {
+    let source = Buffer::<u8>::zeroed(gpu, COPY_BYTES)?;
+    let mut destination = Buffer::<u8>::zeroed(gpu, COPY_BYTES)?;
+    let us = timer.microseconds(false, |stream| destination.copy_from(stream, 0, &source))?;
+    Ok(2.0 * COPY_BYTES as f64 / us.p50 / 1e3)
+}
+
+/// A tensor of random numbers, some of which repeat.
+fn random<T: Float>(gpu: &Gpu, timer: &Timer, len: usize, seed: u64) -> ferrotile::Result<Buffer<T>> {
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let numbers: Vec<T> = (0..len.min(BLOCK)).map(|_| T::from_f64(random.sample(StandardNormal))).collect();
+    let mut tensor = Buffer::zeroed(gpu, len)?;
+    let block = Buffer::upload_blocking(timer.stream(), &numbers)?;
+    let whole = if numbers.is_empty() { 0 } else { len / numbers.len() };
+    for index in 0..whole {
+        tensor.copy_from(timer.stream(), index * numbers.len(), &block)?;
+    }
+    let rest = Buffer::upload_blocking(timer.stream(), &numbers[..len - whole * numbers.len()])?;
+    tensor.copy_from(timer.stream(), len - rest.len(), &rest)?;
+    Ok(tensor)
+}
+
+fn measure<T: Float>(
+    gpu: &Gpu,
+    timer: &mut Timer,
+    case: &DecodeCase,
+    copied: f64,
+    args: &DecodeBenchArgs,
+) -> ferrotile::Result<Vec<(Vec<String>, Row)>> {
+    let layout = Layout::Bhsd;
+    let (q_shape, kv_shape) = (case.sizes.q_shape(layout), case.sizes.kv_shape(layout));
+    let tensor = |shape: [usize; 4], seed| random::<T>(gpu, timer, shape.iter().product(), seed);
+    let (q, k, v) = (tensor(q_shape, 1)?, tensor(kv_shape, 2)?, tensor(kv_shape, 3)?);
+    let mut out = Buffer::<T>::zeroed(gpu, q.len())?;
+    let splits = if args.splits.is_empty() { vec![None] } else { args.splits.iter().copied().map(Some).collect() };
+    let mut measured = Vec::new();
+    for splits in splits {
+        let options = AttentionOptions {
+            mask: case.mask,
+            splits,
+            max_workspace_bytes: WORKSPACE_BYTES,
+            variant: args.variant.clone(),
+            ..AttentionOptions::new(layout)
+        };
+        let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &options)?;
+        let bytes = plan.workspace_bytes();
+        let mut workspace = Buffer::<u8>::zeroed(gpu, bytes)?;
+        let us = timer.microseconds(false, |stream| {
+            let mut tensors = AttentionTensors::new(
+                TensorRef::contiguous(&q, q_shape)?,
+                TensorRef::contiguous(&k, kv_shape)?,
+                TensorRef::contiguous(&v, kv_shape)?,
+                TensorMut::contiguous(&mut out, q_shape)?,
+            );
+            tensors.workspace = Some(TensorMut::contiguous(&mut workspace, [bytes])?);
+            plan.run_with(stream, tensors)
+        })?;
+        let rate = case.bytes() / us.p50 / 1e3;
+        let line = vec![
+            case.to_string(),
+            plan.to_string(),
+            plan.splits().to_string(),
+            format!("{:.2}", us.p50),
+            format!("{:.2}", us.p90),
+            format!("{rate:.0}"),
+            format!("{:.1} %", 100.0 * rate / copied),
+            bytes.to_string(),
+        ];
+        let implementation = format!("{plan} in {} splits", plan.splits());
+        measured.push((line, Row::measured("attention", case, implementation, &us, case.sizes.flops(case.mask))));
+    }
+    Ok(measured)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_are_read_as_they_are_written() {
+        for case in DecodeCase::defaults() {
+            assert_eq!(case.to_string().parse(), Ok(case));
+        }
+        for text in ["", "1x2x3", "1x2:1x1x9/full/f16", "1x2:1x0x9x64/full/f16", "1x2:1x1x9x64/full/f32", "1x2x1x9x64"]
+        {
+            assert_eq!(text.parse::<DecodeCase>(), Err(ParseDecodeCaseError), "{text}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_those_of_the_visible_keys() {
+        let case: DecodeCase = "2x8:2x1x100x64/full/f16".parse().unwrap();
+        assert_eq!(case.bytes(), (2 * 2 * 64 * (2 * 2 * 100 + 2 * 8)) as f64);
+        let window: DecodeCase = "2x8:2x3x100x64/window:9,0/f16".parse().unwrap();
+        assert_eq!(window.bytes(), (2 * 2 * 64 * (2 * 2 * 12 + 2 * 8 * 3)) as f64);
+    }
+}

@@ -1,0 +1,319 @@
+//! Launches of decode variants: how the keys are split, the workspace of partial results, and their sum.
+
+use layout::Dtype;
+use layout::attention::{
+    AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, CombineArgs, CombineKernel, DECODE_KEYS,
+    DecodeArgs, MAX_LEN, MAX_SPLITS, Mask, PartialResult, WARP_ROWS,
+};
+
+use super::{AttentionProblem, OP};
+use crate::error::{Error, Result};
+use crate::gpu::Gpu;
+use crate::launch::{Kernel, KernelParam, LaunchConfig};
+use crate::stream::StreamRef;
+use crate::tensor::TensorMut;
+
+/// What the workspace is aligned to, in bytes.
+const WORKSPACE_ALIGN: usize = 16;
+
+/// Steps of 16 keys that a block takes to start, to fill its pipeline and to sum its warps.
+const BLOCK_STEPS: usize = 12;
+
+/// Steps that partial results cost in all: another kernel.
+const COMBINE_STEPS: usize = 24;
+
+/// A decode variant, loaded, and how it splits the keys.
+#[derive(Clone)]
+pub(super) struct Decode {
+    variant: &'static AttentionVariant,
+    kernel: Kernel,
+    combine: Option<(&'static CombineKernel, Kernel)>,
+    splits: usize,
+    row_tiles: usize,
+    /// Rows of O: `batch * q_heads * q_len`.
+    rows: usize,
+    head_dim: usize,
+    blocks: u32,
+}
+
+/// What the launch is asked for beside the problem.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// The number of splits asked for.
+    pub(super) splits: Option<usize>,
+    /// The most workspace.
+    pub(super) workspace_bytes: usize,
+}
+
+/// Where the keys are, if not one after the other and all as many.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct BlockTable {
+    pub(super) table: u64,
+    pub(super) k_lens: u64,
+    pub(super) stride: i64,
+    pub(super) page_len: usize,
+    pub(super) pages: usize,
+}
+
+impl Decode {
+    /// Loads the variant and decides how the keys of `problem`, whose `k_len` is that of the longest batch entry, are split.
+    pub(super) fn new(
+        gpu: &Gpu,
+        variant: &'static AttentionVariant,
+        problem: &AttentionProblem,
+        mask: Mask,
+        limits: Limits,
+    ) -> Result<Self> {
+        let AttentionProblem { batch, q_heads, kv_heads, q_len, head_dim, .. } = *problem;
+        let kernel = gpu.kernel("attention", variant.name)?;
+        let row_tiles = packed_rows(problem).div_ceil(WARP_ROWS);
+        let groups = batch.saturating_mul(kv_heads).saturating_mul(row_tiles);
+        let row_bytes = (head_dim + 1) * size_of::<f32>();
+        let rows = batch.saturating_mul(q_heads).saturating_mul(q_len);
+        let most = limits.workspace_bytes / rows.saturating_mul(row_bytes).max(1);
+        let resident = kernel.blocks_per_multiprocessor(variant.threads(), variant.smem().total_bytes())?;
+        let slots = (gpu.multiprocessors() * resident).max(1) as usize;
+        let splits = match limits.splits {
+            Some(splits) if splits == 0 || splits > MAX_SPLITS || (splits > 1 && splits > most) => {
+                return Err(Error::Argument {
+                    op: OP,
+                    argument: "splits",
+                    got: splits.to_string(),
+                    expected: format!(
+                        "1 to {MAX_SPLITS}, with {} bytes of workspace each beyond one",
+                        rows.saturating_mul(row_bytes)
+                    ),
+                });
+            }
+            Some(splits) => splits,
+            None => preferred_splits(groups, slots, visible_steps(problem, mask), most.min(MAX_SPLITS)),
+        };
+        let blocks = groups.checked_mul(splits).and_then(|blocks| i32::try_from(blocks).ok());
+        let combine = if splits > 1 {
+            let combine = CombineKernel::of(Dtype::F32, variant.dtype).expect("every type of O has one");
+            Some((combine, gpu.kernel("attention", combine.name)?))
+        } else {
+            None
+        };
+        match (blocks, splits == 1 || u32::try_from(rows).is_ok()) {
+            (Some(blocks), true) => {
+                Ok(Self { variant, kernel, combine, splits, row_tiles, rows, head_dim, blocks: blocks as u32 })
+            }
+            _ => Err(Error::Argument {
+                op: OP,
+                argument: "batch * kv_heads",
+                got: format!("{batch} * {kv_heads}"),
+                expected: format!("at most 2^31 - 1 blocks in {splits} splits: split the batch"),
+            }),
+        }
+    }
+
+    pub(super) const fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    /// Blocks of a launch, those of all splits.
+    pub(super) const fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    pub(super) const fn splits(&self) -> usize {
+        self.splits
+    }
+
+    /// Partial O and LSE of every split; nothing for one.
+    pub(super) fn workspace_bytes(&self) -> usize {
+        if self.splits > 1 { self.splits * self.rows * (self.head_dim + 1) * size_of::<f32>() } else { 0 }
+    }
+
+    /// The address of the workspace, checked.
+    pub(super) fn workspace_address(
+        &self,
+        workspace: Option<&TensorMut<'_, u8, 1>>,
+        expected_ordinal: u32,
+    ) -> Result<u64> {
+        let needed = self.workspace_bytes();
+        if needed == 0 {
+            return Ok(0);
+        }
+        let refused = |got: String| {
+            let expected = format!("at least {needed} bytes on a {WORKSPACE_ALIGN}-byte boundary");
+            Err(Error::Argument { op: OP, argument: "workspace", got, expected })
+        };
+        let Some(workspace) = workspace else { return refused("none".to_owned()) };
+        if workspace.ordinal() != expected_ordinal {
+            return Err(Error::WrongDevice { what: "workspace", got: workspace.ordinal(), expected: expected_ordinal });
+        }
+        let (address, bytes) = (workspace.as_raw(), workspace.shape()[0]);
+        if bytes < needed || !address.is_multiple_of(WORKSPACE_ALIGN as u64) {
+            return refused(format!("{bytes} bytes at {address:#x}"));
+        }
+        Ok(address)
+    }
+
+    /// Enqueues the kernels.
+    ///
+    /// # Safety
+    /// `args` and `table` describe tensors, a block table and numbers of keys, and the workspace has [`Self::workspace_bytes`], all
+    /// valid until the stream has done the work.
+    pub(super) unsafe fn run(
+        &self,
+        stream: StreamRef<'_>,
+        args: &AttentionArgs,
+        mask: Mask,
+        table: BlockTable,
+        workspace: u64,
+    ) -> Result<()> {
+        if self.blocks == 0 {
+            return Ok(());
+        }
+        let (left, right) = reach(mask);
+        let partial_lse = workspace + (self.splits * self.rows * self.head_dim * size_of::<f32>()) as u64;
+        let decode = DecodeArgs {
+            table: table.table,
+            k_lens: table.k_lens,
+            partial_o: workspace,
+            partial_lse,
+            table_stride: table.stride,
+            rows: self.rows as u64,
+            page_len: table.page_len.max(DECODE_KEYS) as u32,
+            pages: table.pages as u32,
+            splits: self.splits as u32,
+            row_tiles: self.row_tiles as u32,
+            kv_heads: args.q_heads / args.heads_per_kv,
+            left,
+            right,
+            reserved: 0,
+        };
+        let config = LaunchConfig {
+            grid: [self.blocks, 1, 1],
+            block: [self.variant.threads(), 1, 1],
+            shared_bytes: self.variant.smem().total_bytes(),
+            ..LaunchConfig::default()
+        };
+        // SAFETY: grid, block and shared memory are the variant's; the caller's promise is for the rest.
+        unsafe { self.kernel.launch(stream, &config, &[args, &decode]) }?;
+        let Some((combine, kernel)) = &self.combine else { return Ok(()) };
+        let dim = self.head_dim as i64;
+        let (q_len, heads) = (i64::from(args.q_len), i64::from(args.q_heads));
+        let strides = AttentionStrides { batch: heads * q_len * dim, head: q_len * dim, row: dim };
+        let part = |index: usize| PartialResult {
+            o: decode.partial_o + (index * self.rows * self.head_dim * size_of::<f32>()) as u64,
+            lse: decode.partial_lse + (index * self.rows * size_of::<f32>()) as u64,
+            strides,
+        };
+        let sum = CombineArgs {
+            first: part(0),
+            second: part(1),
+            o_step: self.rows as i64 * dim,
+            lse_step: self.rows as i64,
+            o: args.o,
+            lse: args.lse,
+            o_strides: args.o_strides,
+            parts: self.splits as u32,
+            rows: self.rows as u32,
+            heads: args.q_heads,
+            row_len: args.q_len,
+            head_dim: args.head_dim,
+            inputs_aligned: 1,
+            output_aligned: args.output_aligned,
+            reserved: 0,
+        };
+        // SAFETY: the launch before has written the parts; the caller's promise is for the rest.
+        unsafe { launch_combine(stream, combine, kernel, &sum) }
+    }
+}
+
+/// Enqueues the sum of parts.
+///
+/// # Safety
+/// `args` describes the parts and the result, which are valid until the stream has done the work.
+pub(super) unsafe fn launch_combine(
+    stream: StreamRef<'_>,
+    combine: &CombineKernel,
+    kernel: &Kernel,
+    args: &CombineArgs,
+) -> Result<()> {
+    let blocks = combine.blocks(args.rows as usize).expect("the number of rows is an argument");
+    let config = LaunchConfig { grid: [blocks, 1, 1], block: [combine.threads(), 1, 1], ..LaunchConfig::default() };
+    // SAFETY: the launch is the kernel's; the caller's promise is for the rest.
+    unsafe { kernel.launch(stream, &config, &[args]) }
+}
+
+// SAFETY: plain `repr(C)` data without padding.
+unsafe impl KernelParam for DecodeArgs {}
+// SAFETY: plain `repr(C)` data without padding.
+unsafe impl KernelParam for CombineArgs {}
+
+/// Query rows of all heads of one key-value head.
+fn packed_rows(problem: &AttentionProblem) -> usize {
+    problem.q_heads.checked_div(problem.kv_heads).unwrap_or(0).saturating_mul(problem.q_len)
+}
+
+/// How many keys before and after its own position a row sees; [`MAX_LEN`] stands for all.
+fn reach(mask: Mask) -> (i32, i32) {
+    let width = |width: usize| width.min(MAX_LEN) as i32;
+    match mask {
+        Mask::Full => (width(MAX_LEN), width(MAX_LEN)),
+        Mask::Causal => (width(MAX_LEN), 0),
+        Mask::Window { left, right } => (width(left), width(right)),
+    }
+}
+
+/// Steps of keys that the rows of the problem see between them.
+fn visible_steps(problem: &AttentionProblem, mask: Mask) -> usize {
+    let AttentionProblem { q_len, k_len, .. } = *problem;
+    let Some(last) = q_len.checked_sub(1) else { return 0 };
+    let (first, last) = (mask.key_range(0, q_len, k_len), mask.key_range(last, q_len, k_len));
+    last.end.saturating_sub(first.start).div_ceil(DECODE_KEYS)
+}
+
+/// Whether a kernel decodes.
+pub(super) fn is_decode(variant: &AttentionVariant) -> bool {
+    matches!(variant.kernel, AttentionKernel::Decode(_))
+}
+
+/// The number of splits that is expected to be fastest, for `groups` blocks without splitting of `steps` steps each, of which `slots`
+/// run at a time: the fewest rounds of blocks times what a block takes.
+fn preferred_splits(groups: usize, slots: usize, steps: usize, most: usize) -> usize {
+    let cost = |splits: usize| {
+        let rounds = groups.saturating_mul(splits).div_ceil(slots);
+        let combine = if splits > 1 { COMBINE_STEPS } else { 0 };
+        rounds.saturating_mul(steps.div_ceil(splits) + BLOCK_STEPS).saturating_add(combine)
+    };
+    (1..=most.min(steps)).min_by_key(|&splits| cost(splits)).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_fill_the_card_in_whole_rounds() {
+        // 16 batch entries of 8 heads, 132 multiprocessors of two blocks.
+        assert_eq!(preferred_splits(128, 264, 512, MAX_SPLITS), 2);
+        assert_eq!(preferred_splits(512, 264, 512, MAX_SPLITS), 1);
+        assert_eq!(preferred_splits(8, 264, 4096, MAX_SPLITS), 33);
+        assert_eq!(preferred_splits(8, 264, 4096, 4), 4);
+    }
+
+    #[test]
+    fn short_keys_and_no_workspace_are_not_split() {
+        for steps in [0, 1, 8] {
+            assert_eq!(preferred_splits(8, 264, steps, MAX_SPLITS), 1);
+        }
+        assert_eq!(preferred_splits(8, 264, 4096, 0), 1);
+        assert_eq!(preferred_splits(0, 264, 4096, MAX_SPLITS), 1);
+    }
+
+    #[test]
+    fn steps_are_those_that_the_mask_leaves() {
+        let problem = |q_len, k_len| AttentionProblem { batch: 1, q_heads: 8, kv_heads: 2, q_len, k_len, head_dim: 64 };
+        assert_eq!(visible_steps(&problem(1, 1000), Mask::Causal), 63);
+        assert_eq!(visible_steps(&problem(4, 1000), Mask::Window { left: 28, right: 0 }), 2);
+        assert_eq!(visible_steps(&problem(0, 1000), Mask::Full), 0);
+        assert_eq!(visible_steps(&problem(3, 0), Mask::Full), 0);
+        assert_eq!(packed_rows(&problem(3, 5)), 12);
+        assert_eq!(packed_rows(&AttentionProblem { q_heads: 0, kv_heads: 0, ..problem(3, 5) }), 0);
+    }
+}

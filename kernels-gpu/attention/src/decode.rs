@@ -1,0 +1,377 @@
+//! Decoding: few query rows on many keys, for sm_80 and later.
+//!
+//! ```text
+//! 16 packed rows of Q -> registers
+//! each warp, for its share of the 16-key steps of the block's split:
+//!     K, V -> the warp's ring, some steps ahead      cp.async, pages.rs
+//!     S = Q K^T, mask, online softmax, O += P V      in registers
+//! O, maxima and sums of the warps -> shared memory -> their sum
+//! one split: O / l and the LSE to global memory; several: to the workspace, for combine.rs
+//! ```
+//!
+//! 1. Every byte of K and V is used once and by one warp, so what counts is how many are under way. Each warp waits for its own
+//!    copies alone: no barrier of the block stands in the loop, and warps that compute leave the memory to those that wait.
+//! 2. All query heads of one key-value head share a tile, position by position, so that K and V are read once for all of them.
+//! 3. A step lies in one page of a block table, whose entry is loaded a step before it is used.
+//! 4. Sums are in one order, that of warps and splits: the same bits in every run.
+//!
+//! Budget: O, Q and one step of scores in the row's registers; shared memory is the row's
+//! [`layout::attention::AttentionVariant::smem`] map.
+
+use cuda_std::convert::{Element16, ex2, fma, max};
+use cuda_std::hint::opaque;
+use cuda_std::ptx::cp_async;
+use cuda_std::ptx::wmma::{Col, M16N16K16, Row, mma};
+use cuda_std::shared::SharedAddr;
+use cuda_std::warp::{FULL_MASK, quad_sum, sync_warp};
+use cuda_std::{global, shared, thread};
+use layout::attention::{ATTENTION, AttentionArgs, AttentionKernel, DECODE_KEYS, DecodeArgs, DecodeTile, WARP_ROWS};
+
+use crate::mask::KeyRange;
+use crate::pages::{KeyRows, Pages, Place};
+use crate::softmax::{RowResult, RowState, row_result, shift};
+use crate::tile::Fragments;
+use crate::value_product::{TensorCore, ValueProduct};
+use crate::work::{div_rem, lane, warp};
+
+const fn decode_tile(row: usize) -> DecodeTile {
+    match ATTENTION[row].kernel {
+        AttentionKernel::Decode(tile) => tile,
+        _ => panic!("the row is not a decode variant"),
+    }
+}
+
+/// 16-column tiles of the head dimension of row `row`.
+pub(crate) const fn dim_tiles(row: usize) -> usize {
+    ATTENTION[row].head_dim / 16
+}
+
+/// Steps of a warp that are under way while one is computed, but for one: what `wait_group` leaves pending.
+pub(crate) const fn pending(row: usize) -> u32 {
+    decode_tile(row).stages as u32 - 2
+}
+
+/// Which rows and which part of the keys are the block's.
+struct Share {
+    batch: u32,
+    kv_head: u32,
+    split: u32,
+    /// The first of its packed rows.
+    first_row: u32,
+}
+
+impl Share {
+    /// The tiles of the same keys follow each other, so that they find them in L2.
+    #[inline(always)]
+    fn of_block(decode: &DecodeArgs) -> Self {
+        let (rest, row_tile) = div_rem(thread::block_idx_x(), decode.row_tiles);
+        let (group, split) = div_rem(rest, decode.splits);
+        let (batch, kv_head) = div_rem(group, decode.kv_heads);
+        Self { batch, kv_head, split, first_row: row_tile * WARP_ROWS as u32 }
+    }
+
+    /// Position and head of the block's packed row `row`; `None` beyond the last.
+    #[inline(always)]
+    fn row(&self, args: &AttentionArgs, row: u32) -> Option<(u32, u32)> {
+        let (position, head) = div_rem(self.first_row + row, args.heads_per_kv);
+        (position < args.q_len).then_some((position, self.kv_head * args.heads_per_kv + head))
+    }
+
+    /// Position of the block's packed row `row`, or the last one.
+    #[inline(always)]
+    fn position(&self, args: &AttentionArgs, row: u32) -> u32 {
+        div_rem(self.first_row + row, args.heads_per_kv).0.min(args.q_len - 1)
+    }
+
+    /// Two elements of Q at an even column of packed row `row`; zeros outside.
+    ///
+    /// # Safety
+    /// `args` describes the tensors.
+    #[inline(always)]
+    unsafe fn query(&self, args: &AttentionArgs, row: Option<(u32, u32)>, column: u32) -> u32 {
+        let Some((position, head)) = row.filter(|_| column < args.head_dim) else { return 0 };
+        let strides = &args.q_strides;
+        let offset = i64::from(self.batch) * strides.batch
+            + i64::from(head) * strides.head
+            + i64::from(position) * strides.row
+            + i64::from(column);
+        let q = (args.q as *const u16).wrapping_offset(offset as isize);
+        // SAFETY: the row and the column, which is even as the head dimension is, are inside Q.
+        let pair = unsafe {
+            if args.inputs_aligned != 0 {
+                global::load(q.cast::<u32>())
+            } else {
+                u32::from(global::load(q)) | u32::from(global::load(q.wrapping_add(1))) << 16
+            }
+        };
+        pair ^ args.q_sign
+    }
+}
+
+/// # Safety
+/// The launch is that of row `ROW`, `DIM_TILES` and `PENDING` are its [`dim_tiles`] and [`pending`], and `args` and `decode` describe
+/// its tensors, the block table, the numbers of keys and the workspace.
+#[inline(always)]
+pub(crate) unsafe fn forward<E, const ROW: usize, const DIM_TILES: usize, const PENDING: u32>(
+    args: &AttentionArgs,
+    decode: &DecodeArgs,
+) where
+    E: Element16,
+{
+    const { assert!(E::DTYPE as u8 == ATTENTION[ROW].dtype as u8) };
+    let tile = const { decode_tile(ROW) };
+    let ring = const { ATTENTION[ROW].smem().get("ring") };
+    let columns = const { ATTENTION[ROW].head_dim };
+    let (warps, stages) = (tile.warps as u32, tile.stages as u32);
+    let stage_base = shared::dynamic().offset(ring.stage_offset(warp() * stages));
+    let k_tile = |stage: u32| stage_base.offset(stage * ring.stage_stride_bytes());
+    let v_tile = |stage: u32| k_tile(stage).offset((DECODE_KEYS * columns * size_of::<u16>()) as u32);
+
+    let share = Share::of_block(decode);
+    // A number of keys that the tensors cannot have makes NaN of the rows.
+    let most_keys = args.k_len;
+    let (k_len, mut sound) = if decode.k_lens == 0 {
+        (most_keys, true)
+    } else {
+        let lens = (decode.k_lens as *const u32).wrapping_add(share.batch as usize);
+        // SAFETY: there is a number for each batch entry.
+        let len = unsafe { global::load(lens) };
+        if len <= most_keys { (len, true) } else { (0, false) }
+    };
+    let diagonal = k_len as i32 - args.q_len as i32;
+    let keys = KeyRange::of(diagonal - decode.left, (diagonal + decode.right).min(k_len as i32), k_len);
+    let (top, bottom) = (share.position(args, 0) as i32, share.position(args, WARP_ROWS as u32 - 1) as i32);
+    let (first_step, end_step) = {
+        let (first, end) = keys.steps(top, bottom, DECODE_KEYS as u32);
+        let count = end.saturating_sub(first);
+        let each = div_rem(count + decode.splits - 1, decode.splits).0;
+        let start = first + (each * share.split).min(count);
+        (start, start + each.min(first + count - start))
+    };
+
+    let pages = Pages::new(decode, share.batch);
+    let k = KeyRows::new(args, args.k, &args.k_strides, share.kv_head);
+    let v = KeyRows::new(args, args.v, &args.v_strides, share.kv_head);
+
+    let mut out = TensorCore::<E, DIM_TILES>::zero_rows();
+    let mut state = RowState::EMPTY;
+    // SAFETY: a warp's lanes stay together, and its barriers order the uses of its stages as the comments say; steps below
+    // `end_step` have keys.
+    unsafe {
+        let mut ahead = first_step + warp();
+        let mut place = if ahead < end_step { pages.place(ahead) } else { Place::NOWHERE };
+        // Starts the copies of step `ahead`, and finds where the one after lies.
+        let mut advance = |stage: u32| {
+            if ahead < end_step {
+                let there = pages.has(place);
+                sound &= there;
+                let len = if there { k_len - ahead * DECODE_KEYS as u32 } else { 0 };
+                k.copy_to_tile(k_tile(stage), place, len, columns);
+                v.copy_to_tile(v_tile(stage), place, len, columns);
+                ahead += warps;
+                if ahead < end_step {
+                    place = pages.place(ahead);
+                }
+            }
+            cp_async::commit_group();
+        };
+        // Opaque: a loop that stays one keeps the code of a copy in two places instead of as many as there are stages.
+        for stage in 0..opaque(stages - 1) {
+            advance(stage);
+        }
+
+        let (pair, first) = (2 * (lane() % 4), lane() / 4);
+        let rows = [share.row(args, first), share.row(args, first + 8)];
+        let positions = [share.position(args, first) as i32, share.position(args, first + 8) as i32];
+        let mut q = [[0u32; 4]; DIM_TILES];
+        for dim_tile in 0..DIM_TILES {
+            for quarter in 0..4 {
+                let column = (16 * dim_tile + 8 * (quarter / 2)) as u32 + pair;
+                q[dim_tile][quarter] = share.query(args, rows[quarter % 2], column);
+            }
+        }
+
+        let (mut step, mut stage) = (first_step + warp(), 0);
+        while step < end_step {
+            // The copies of this step are there, and every lane has finished with the stage before, which is filled next.
+            cp_async::wait_group::<PENDING>();
+            sync_warp(FULL_MASK);
+            advance(if stage == 0 { stages - 1 } else { stage - 1 });
+
+            let k_fragments = Fragments::columns_first(k_tile(stage), DECODE_KEYS);
+            let mut scores = [[0f32; 8]; 1];
+            for dim_tile in 0..DIM_TILES {
+                let b = k_fragments.load(0, dim_tile);
+                scores[0] = mma::<M16N16K16, E, Row, Col>(q[dim_tile], b, scores[0]);
+            }
+            let key = (step * DECODE_KEYS as u32) as i32;
+            if !keys.covers(top, bottom, key, DECODE_KEYS as i32) {
+                keys.hide(&mut scores[0], positions, (lane() % 4) as i32, key);
+            }
+            let factors = state.step::<1>(&mut scores[0], args.scale_log2);
+            out.step(factors, &scores, v_tile(stage), v_tile(stage));
+            step += warps;
+            stage = if stage + 1 == stages { 0 } else { stage + 1 };
+        }
+        if !sound {
+            state.sum = [f32::NAN; 2];
+        }
+        // Every warp has finished with its stages.
+        thread::sync_threads();
+        let results = Results::<ROW>::of_warp(warp());
+        results.store(&state, out.rows());
+        thread::sync_threads();
+        finish::<E, ROW>(args, decode, &share);
+    }
+}
+
+/// O, maxima and sums of one warp in shared memory, in the place of its stages.
+struct Results<const ROW: usize> {
+    base: SharedAddr,
+}
+
+impl<const ROW: usize> Results<ROW> {
+    /// Elements from one row of O to the next: eight more than it has, so that the rows of a store fall on different banks.
+    const STRIDE: u32 = ATTENTION[ROW].head_dim as u32 + 8;
+    const MAXIMA: u32 = WARP_ROWS as u32 * Self::STRIDE * size_of::<f32>() as u32;
+    const SUMS: u32 = Self::MAXIMA + (WARP_ROWS * size_of::<f32>()) as u32;
+
+    #[inline(always)]
+    fn of_warp(warp: u32) -> Self {
+        let ring = const { ATTENTION[ROW].smem().get("ring") };
+        let stages = const { decode_tile(ROW).stages as u32 };
+        Self { base: shared::dynamic().offset(ring.stage_offset(warp * stages)) }
+    }
+
+    /// Address of an element of O.
+    #[inline(always)]
+    fn element(&self, row: u32, column: u32) -> SharedAddr {
+        self.base.offset((row * Self::STRIDE + column) * size_of::<f32>() as u32)
+    }
+
+    /// Writes what this warp has.
+    ///
+    /// # Safety
+    /// All lanes of the warp call it together, and its stages are no longer used.
+    #[inline(always)]
+    unsafe fn store<const DIM_TILES: usize>(&self, state: &RowState, out: &[[f32; 8]; DIM_TILES]) {
+        let lane = lane();
+        // SAFETY: the place is the warp's.
+        unsafe {
+            for half in 0..2 {
+                let (row, sum) = (lane / 4 + 8 * half, quad_sum(state.sum[half as usize]));
+                if lane.is_multiple_of(4) {
+                    self.base.offset(Self::MAXIMA + 4 * row).store(state.max[half as usize]);
+                    self.base.offset(Self::SUMS + 4 * row).store(sum);
+                }
+            }
+            for dim_tile in 0..DIM_TILES {
+                for pair in 0..4 {
+                    let row = lane / 4 + 8 * (pair as u32 % 2);
+                    let column = 16 * dim_tile as u32 + 8 * (pair as u32 / 2) + 2 * (lane % 4);
+                    let values = [out[dim_tile][2 * pair].to_bits(), out[dim_tile][2 * pair + 1].to_bits()];
+                    self.element(row, column).store(values);
+                }
+            }
+        }
+    }
+}
+
+/// Columns that a thread sums at a time.
+const SUM_COLUMNS: u32 = 4;
+
+/// Adds up what the warps have and writes it.
+///
+/// # Safety
+/// All threads of the block call it, after a barrier behind the stores of all warps.
+#[inline(always)]
+unsafe fn finish<E: Element16, const ROW: usize>(args: &AttentionArgs, decode: &DecodeArgs, share: &Share) {
+    let warps = const { decode_tile(ROW).warps };
+    let row_columns = const { ATTENTION[ROW].head_dim as u32 / SUM_COLUMNS };
+    let mut index = thread::thread_idx_x();
+    while index < WARP_ROWS as u32 * row_columns {
+        let (tile_row, column) = (index / row_columns, index % row_columns * SUM_COLUMNS);
+        index += const { ATTENTION[ROW].threads() };
+        let Some((position, head)) = share.row(args, tile_row) else { continue };
+        if column >= args.head_dim {
+            continue;
+        }
+        let word = |results: &Results<ROW>, offset: u32| {
+            // SAFETY: written before the barrier.
+            unsafe { results.base.offset(offset + 4 * tile_row).load::<f32>() }
+        };
+        let mut largest = f32::NEG_INFINITY;
+        for warp in 0..warps as u32 {
+            largest = max(largest, word(&Results::of_warp(warp), Results::<ROW>::MAXIMA));
+        }
+        let (mut sum, mut values) = (0f32, [0f32; SUM_COLUMNS as usize]);
+        for warp in 0..warps as u32 {
+            let results = Results::<ROW>::of_warp(warp);
+            let row_max = word(&results, Results::<ROW>::MAXIMA);
+            let factor = ex2(fma(row_max, args.scale_log2, shift(largest, args.scale_log2)));
+            sum = fma(factor, word(&results, Results::<ROW>::SUMS), sum);
+            // SAFETY: written before the barrier.
+            let part: [u32; 4] = unsafe { results.element(tile_row, column).load() };
+            for offset in 0..values.len() {
+                values[offset] = fma(factor, f32::from_bits(part[offset]), values[offset]);
+            }
+        }
+        let result = row_result(largest, sum, args.scale_log2);
+        let values = values.map(|value| value * result.normaliser);
+        let row = (u64::from(share.batch) * u64::from(args.q_heads) + u64::from(head)) * u64::from(args.q_len)
+            + u64::from(position);
+        // SAFETY: the row and the column are inside O, its LSE and the workspace.
+        unsafe {
+            if decode.splits == 1 {
+                store_output::<E>(args, share.batch, head, position, column, values);
+                if column == 0 && args.lse != 0 {
+                    store_lse(args.lse, row, result);
+                }
+            } else {
+                let row = u64::from(share.split) * decode.rows + row;
+                let partial = decode.partial_o + (row * u64::from(args.head_dim) + u64::from(column)) * 4;
+                global::store(partial as *mut [u32; 4], values.map(f32::to_bits));
+                if column == 0 {
+                    store_lse(decode.partial_lse, row, result);
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `lse` is the address of more than `row` numbers.
+#[inline(always)]
+unsafe fn store_lse(lse: u64, row: u64, result: RowResult) {
+    // SAFETY: the caller's contract.
+    unsafe { global::store((lse + row * size_of::<f32>() as u64) as *mut f32, result.lse) };
+}
+
+/// # Safety
+/// The row and the columns are inside O.
+#[inline(always)]
+unsafe fn store_output<E: Element16>(
+    args: &AttentionArgs,
+    batch: u32,
+    head: u32,
+    position: u32,
+    column: u32,
+    values: [f32; SUM_COLUMNS as usize],
+) {
+    let strides = &args.o_strides;
+    let offset = i64::from(batch) * strides.batch
+        + i64::from(head) * strides.head
+        + i64::from(position) * strides.row
+        + i64::from(column);
+    let out = (args.o as *mut u16).wrapping_offset(offset as isize);
+    // SAFETY: the caller's contract.
+    unsafe {
+        if args.output_aligned != 0 {
+            global::store(out.cast::<[u32; 2]>(), [E::pack(values[0], values[1]), E::pack(values[2], values[3])]);
+        } else {
+            for index in 0..values.len() {
+                global::store(out.wrapping_add(index), E::from_f32(values[index]));
+            }
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Few query rows on many keys: every decode variant, its splits of the keys, and what it has in common with the others.
+
+use ferrotile::{
+    AttentionOptions, AttentionPlan, AttentionTensors, Buffer, Error, Gpu, Layout, Mask, Stream, StreamRef, TensorMut,
+};
+use half::{bf16, f16};
+use layout::attention::{AttentionKernel, AttentionVariant, DECODE_KEYS, DECODE_ROWS};
+use libtest_mimic::Failed;
+use tests::guard::Guarded;
+use tests::inputs::Half;
+use tests::shapes;
+
+use crate::Trials;
+use crate::case::{Case, Inputs, Outcome, Output, Placement, Stored, run_contiguous, run_with, tensor_mut};
+
+/// Lists the trials.
+pub(crate) fn list(trials: &mut Trials) {
+    for head_dim in [64, 128, 256, 40, 96, 136, 192] {
+        for q_len in [1, 2, 5, DECODE_ROWS] {
+            let name = format!("decode/matches_reference/d{head_dim}/rows{q_len}");
+            trials.both(&name, &(head_dim, q_len), matches_reference::<f16>, matches_reference::<bf16>);
+        }
+    }
+    for (q_heads, kv_heads) in [(1, 1), (4, 2), (6, 2), (5, 1), (6, 1), (7, 1), (16, 2), (20, 1), (33, 1)] {
+        let name = format!("decode/packs_heads/{q_heads}_on_{kv_heads}");
+        trials.both(&name, &(q_heads, kv_heads), packs_heads::<f16>, packs_heads::<bf16>);
+    }
+    trials.both("decode/windows_are_split_where_they_are", &(), windows::<f16>, windows::<bf16>);
+    trials.both("decode/empty_tensors", &(), empty::<f16>, empty::<bf16>);
+    trials.both("decode/large_scores", &(), large_scores::<f16>, large_scores::<bf16>);
+    trials.both("decode/equals_the_last_rows_of_prefill", &(), equals_prefill::<f16>, equals_prefill::<bf16>);
+    trials.both("decode/repeated_runs_are_the_same", &(), repeated_runs::<f16>, repeated_runs::<bf16>);
+    trials.both("decode/two_streams_at_once", &(), two_streams::<f16>, two_streams::<bf16>);
+    trials.both("decode/a_captured_graph_computes_again", &(), captured_graph::<f16>, captured_graph::<bf16>);
+    trials.both("decode/is_chosen_for_few_rows", &(), is_chosen::<f16>, is_chosen::<bf16>);
+    trials.both("decode/refuses_what_it_cannot_split", &(), refusals::<f16>, refusals::<bf16>);
+}
+
+/// More workspace than any case needs.
+const WORKSPACE_BYTES: usize = 1 << 26;
+
+/// The variant that decodes the case.
+fn variant<T: Half>(gpu: &Gpu, case: &Case) -> &'static AttentionVariant {
+    case.rows::<T>(gpu)
+        .find(|row| matches!(row.kernel, AttentionKernel::Decode(_)))
+        .expect("every head dimension has one")
+}
+
+/// The options for so many splits.
+fn options<T: Half>(gpu: &Gpu, case: &Case, splits: usize) -> AttentionOptions {
+    let named = case.options(Layout::Bhsd, variant::<T>(gpu, case));
+    AttentionOptions { splits: Some(splits), max_workspace_bytes: WORKSPACE_BYTES, ..named }
+}
+
+fn run<T: Half>(gpu: &Gpu, case: &Case, inputs: &Inputs<T>, splits: usize) -> Result<Output<T>, Failed> {
+    run_with(gpu, case, inputs, &Placement::contiguous(case, Layout::Bhsd), &options::<T>(gpu, case, splits))
+}
+
+/// Checks the case with these numbers of splits.
+fn check<T: Half>(gpu: &Gpu, case: &Case, inputs: &Inputs<T>, splits: &[usize]) -> Outcome {
+    let expected = inputs.expected(case);
+    splits.iter().try_for_each(|&splits| {
+        let outcome = run(gpu, case, inputs, splits).and_then(|output| output.check(case, &expected));
+        outcome.map_err(|failure| format!("{case}, {splits} splits: {}", failure.message().unwrap_or("failed")).into())
+    })
+}
+
+fn matches_reference<T: Half>(gpu: &Gpu, &(head_dim, q_len): &(usize, usize)) -> Outcome {
+    let edges = shapes::around(&[DECODE_KEYS, 4 * DECODE_KEYS, 12 * DECODE_KEYS]);
+    for k_len in edges.into_iter().chain([300]) {
+        for mask in [Mask::Full, Mask::Causal] {
+            let case = Case::new(2, 1, q_len, k_len, head_dim, mask).grouped(4, 2);
+            check(gpu, &case, &Inputs::<T>::normal(&case, 21), &[1, 3])?;
+        }
+    }
+    Ok(())
+}
+
+fn packs_heads<T: Half>(gpu: &Gpu, &(q_heads, kv_heads): &(usize, usize)) -> Outcome {
+    for (q_len, head_dim) in [(1, 128), (3, 64), (16, 64)] {
+        let case = Case::new(2, 1, q_len, 77, head_dim, Mask::Causal).grouped(q_heads, kv_heads);
+        check(gpu, &case, &Inputs::<T>::normal(&case, 22), &[1, 2, 4])?;
+    }
+    Ok(())
+}
+
+fn windows<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    let window = |left, right| Mask::Window { left, right };
+    let masks = [
+        window(0, 0),
+        window(3, 0),
+        window(0, 5),
+        window(40, 2),
+        window(130, 0),
+        window(usize::MAX, 1),
+        window(1, usize::MAX),
+        window(500, 500),
+    ];
+    for mask in masks {
+        for (q_len, k_len) in [(1, 200), (7, 200), (16, 200), (16, 9)] {
+            let case = Case::new(1, 1, q_len, k_len, 64, mask).grouped(6, 2);
+            check(gpu, &case, &Inputs::<T>::normal(&case, 23), &[1, 2, 5])?;
+        }
+    }
+    Ok(())
+}
+
+fn empty<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    let sizes = [(0, 2, 5, 5), (2, 0, 5, 5), (2, 2, 0, 5), (2, 2, 5, 0), (2, 2, 0, 0), (0, 0, 0, 0)];
+    for (batch, heads, q_len, k_len) in sizes {
+        let case = Case::new(batch, heads, q_len, k_len, 128, Mask::Causal);
+        check(gpu, &case, &Inputs::<T>::normal(&case, 24), &[1, 3])?;
+    }
+    Ok(())
+}
+
+/// Scores that grow with the key by more than f16 probabilities hold, and scores below -5e4.
+fn large_scores<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    for (head_dim, step) in [(64, 4.0), (128, -4.0), (24, 1.0 / 16.0)] {
+        let case = Case::new(1, 2, 3, 260, head_dim, Mask::Full).scaled(1.0);
+        // One product of a row is not 0, so scores are exact.
+        let mut inputs = Inputs::<T>::of_deviation(&case, 25, [0.0, 1.0, 1.0]);
+        inputs.q.chunks_mut(head_dim).for_each(|query| query[0] = T::from_f64(step));
+        for (key, values) in inputs.k.chunks_mut(head_dim).enumerate() {
+            values[0] = T::from_f64((key % 260) as f64);
+        }
+        check(gpu, &case, &inputs, &[1, 4])?;
+        // As many products of this size are 6e4, where f32 resolves 1/256; what keys differ by is an integer.
+        let size = (6e4 / (head_dim - 1) as f64).sqrt().ceil();
+        for query in inputs.q.chunks_mut(head_dim) {
+            query.fill(T::from_f64(-size));
+            query[0] = T::from_f64(1.0);
+        }
+        for (key, values) in inputs.k.chunks_mut(head_dim).enumerate() {
+            values.fill(T::from_f64(size));
+            values[0] = T::from_f64((key % 5) as f64);
+        }
+        if inputs.expected(&case).lse.iter().any(|lse| *lse > -5e4) {
+            return Err("the scores are not as large as they are meant to be".into());
+        }
+        check(gpu, &case, &inputs, &[1, 4])?;
+    }
+    Ok(())
+}
+
+/// The last rows of attention of many rows, by every variant, are what decoding gives.
+fn equals_prefill<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    for head_dim in [64, 128, 256] {
+        let len = 130;
+        let whole = Case::new(1, 1, len, len, head_dim, Mask::Causal).grouped(4, 2);
+        let inputs = Inputs::<T>::normal(&whole, 26);
+        for q_len in [1, 9] {
+            let case = Case::new(1, 1, q_len, len, head_dim, Mask::Causal).grouped(4, 2);
+            let first = |head: usize| (head * len + len - q_len) * head_dim;
+            let last_rows = |rows: &[T]| -> Vec<T> {
+                (0..4).flat_map(|head| rows[first(head)..][..q_len * head_dim].to_vec()).collect()
+            };
+            let part = Inputs { q: last_rows(&inputs.q), ..inputs.clone() };
+            let mut expected = part.expected(&case);
+            let decoded = run(gpu, &case, &part, 2)?;
+            for row in whole.rows::<T>(gpu) {
+                let prefill = run_contiguous(gpu, &whole, &inputs, row)?;
+                expected.out = last_rows(&prefill.out).into_iter().map(|x| x.to_f64()).collect();
+                // Both are rounded.
+                let limit = 2.0 * expected.limit.max_abs;
+                tests::compare::check(&decoded.out, &expected.out, &case.q_shape(), limit)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn repeated_runs<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    for (head_dim, splits) in [(64, 1), (64, 3), (128, 1), (128, 5), (256, 2)] {
+        let case = Case::new(2, 1, 3, 333, head_dim, Mask::Causal).grouped(4, 2);
+        let inputs = Inputs::<T>::normal(&case, 27);
+        let first = run(gpu, &case, &inputs, splits)?;
+        let repeats = if gpu.is_emulated() { 3 } else { 200 };
+        (0..repeats).try_for_each(|_| run(gpu, &case, &inputs, splits)?.check_same(&case, &first))?;
+    }
+    Ok(())
+}
+
+/// What a run needs.
+struct Job<T: Half> {
+    placement: Placement,
+    stored: Stored<T>,
+    out: Guarded<T>,
+    workspace: Buffer<u8>,
+    inputs: Inputs<T>,
+}
+
+impl<T: Half> Job<T> {
+    fn new(gpu: &Gpu, case: &Case, plan: &AttentionPlan, seed: u64) -> Result<Job<T>, Failed> {
+        let stream = gpu.new_stream()?;
+        let placement = Placement::contiguous(case, Layout::Bhsd);
+        let inputs = Inputs::normal(case, seed);
+        let stored = Stored::upload(gpu, &inputs, &placement)?;
+        let out = Guarded::new(gpu, &stream, placement.out.count())?;
+        let workspace = Buffer::zeroed(gpu, plan.workspace_bytes())?;
+        stream.synchronize()?;
+        Ok(Job { placement, stored, out, workspace, inputs })
+    }
+
+    fn launch(&mut self, stream: StreamRef<'_>, plan: &AttentionPlan) -> ferrotile::Result<()> {
+        let view = self.placement.out.moved(self.out.offset());
+        let [q, k, v] = self.stored.tensors(&self.placement).expect("views of their buffers");
+        let out = tensor_mut(self.out.buffer(), &view, Layout::Bhsd)?;
+        let bytes = self.workspace.len();
+        let mut tensors = AttentionTensors::new(q, k, v, out);
+        tensors.workspace = Some(TensorMut::contiguous(&mut self.workspace, [bytes])?);
+        plan.run_with(stream, tensors)
+    }
+
+    fn check(&self, stream: &Stream, case: &Case) -> Outcome {
+        let (out, expected) = (self.out.read(stream)?, self.inputs.expected(case));
+        tests::compare::check(&out, &expected.out, &case.q_shape(), expected.limit.max_abs)?;
+        Ok(())
+    }
+}
+
+/// One plan, two streams, a workspace each.
+fn two_streams<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    let case = Case::new(2, 1, 2, 400, 128, Mask::Causal).grouped(4, 2);
+    let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &options::<T>(gpu, &case, 3))?;
+    let mut jobs = [Job::<T>::new(gpu, &case, &plan, 28)?, Job::new(gpu, &case, &plan, 29)?];
+    let streams = [gpu.new_stream()?, gpu.new_stream()?];
+    for _ in 0..20 {
+        for (job, stream) in jobs.iter_mut().zip(&streams) {
+            job.launch(stream.as_ref(), &plan)?;
+        }
+    }
+    jobs.iter().zip(&streams).try_for_each(|(job, stream)| job.check(stream, &case))
+}
+
+fn captured_graph<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    let case = Case::new(2, 1, 2, 400, 128, Mask::Causal).grouped(4, 2);
+    let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &options::<T>(gpu, &case, 3))?;
+    let mut job = Job::<T>::new(gpu, &case, &plan, 30)?;
+    let stream = gpu.new_stream()?;
+    let graph = stream.capture(|stream| job.launch(stream, &plan))?;
+    job.out.check_untouched(&stream)?;
+    for _ in 0..3 {
+        job.out.buffer().fill_bytes(&stream, 0xFF)?;
+        // SAFETY: the inputs, the output, the workspace and the plan outlive the replay, which `check` waits for.
+        unsafe { graph.launch(stream.as_ref()) }?;
+        job.check(&stream, &case)?;
+    }
+    Ok(())
+}
+
+/// Without a name few rows are decoded, in as many splits as the workspace allows.
+fn is_chosen<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    for (head_dim, q_len) in [(64, 1), (128, 16), (200, 2)] {
+        let case = Case::new(1, 1, q_len, 2000, head_dim, Mask::Causal).grouped(4, 2);
+        for bytes in [0, WORKSPACE_BYTES] {
+            let options =
+                AttentionOptions { mask: case.mask, max_workspace_bytes: bytes, ..AttentionOptions::new(Layout::Bhsd) };
+            let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &options)?;
+            if plan.variant() != variant::<T>(gpu, &case) || plan.workspace_bytes() > bytes {
+                return Err(format!("the plan is {plan} with {} bytes", plan.workspace_bytes()).into());
+            }
+            if (plan.splits() == 1) != (plan.workspace_bytes() == 0) || (bytes == 0 && plan.splits() > 1) {
+                return Err(format!("{} splits in {} bytes", plan.splits(), plan.workspace_bytes()).into());
+            }
+            let inputs = Inputs::<T>::normal(&case, 31);
+            let output = run_with(gpu, &case, &inputs, &Placement::contiguous(&case, Layout::Bhsd), &options)?;
+            output.check(&case, &inputs.expected(&case))?;
+        }
+    }
+    Ok(())
+}
+
+fn refusals<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    let case = Case::new(1, 1, 1, 400, 64, Mask::Full).grouped(4, 2);
+    let named = |splits, bytes| AttentionOptions { max_workspace_bytes: bytes, ..options::<T>(gpu, &case, splits) };
+    for (splits, bytes) in [(0, WORKSPACE_BYTES), (100_000, WORKSPACE_BYTES), (2, 0), (3, 4 * 65 * 4 * 3 - 1)] {
+        match AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &named(splits, bytes)) {
+            Err(Error::Argument { argument: "splits", .. }) => {}
+            other => return Err(format!("{splits} splits in {bytes} bytes: {other:?}").into()),
+        }
+    }
+    let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &named(3, 4 * 65 * 4 * 3))?;
+    let mut job = Job::<T>::new(gpu, &case, &plan, 32)?;
+    job.workspace = Buffer::zeroed(gpu, plan.workspace_bytes() - 1)?;
+    let stream = gpu.new_stream()?;
+    match job.launch(stream.as_ref(), &plan) {
+        Err(Error::Argument { argument: "workspace", .. }) => job.out.check_untouched(&stream),
+        other => Err(format!("too little workspace: {other:?}").into()),
+    }
+}
