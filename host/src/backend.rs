@@ -163,6 +163,9 @@ pub(crate) trait Streams {
 
     fn stream_wait_event(&self, stream: Handle, event: Handle) -> Result<()>;
 
+    /// Whether what is enqueued on the stream is recorded, by this library or by another.
+    fn is_capturing(&self, stream: Handle) -> Result<bool>;
+
     /// Records what is enqueued on the stream until [`Streams::end_capture`] instead of running it. Meanwhile calls of this thread
     /// that would synchronise or free memory fail, and so does [`Backend::synchronize`] on any thread.
     fn begin_capture(&self, stream: Handle) -> Result<()>;

@@ -11,7 +11,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cust::context::Context;
 use cust::device::DeviceAttribute;
 use cust::error::CudaError;
-use cust::sys::{CUcontext, CUdevice_attribute, CUevent, CUgraph, CUgraphExec, CUstream, CUstreamCaptureMode};
+use cust::sys::{
+    CUcontext, CUdevice_attribute, CUevent, CUgraph, CUgraphExec, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
+};
 use forward as cuda;
 
 use crate::backend::{Backend, DeviceFacts, Handle, Memory, Streams};
@@ -259,6 +261,14 @@ impl Streams for Device {
         // SAFETY: both are live.
         let code = unsafe { cuda::cuStreamWaitEvent(stream.0.cast(), event.0.cast(), 0) };
         check("cuStreamWaitEvent", code)
+    }
+
+    fn is_capturing(&self, stream: Handle) -> Result<bool> {
+        let _entered = self.enter()?;
+        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: the stream is live, `status` is written.
+        check("cuStreamIsCapturing", unsafe { cuda::cuStreamIsCapturing(stream.0.cast(), &mut status) })?;
+        Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
     fn begin_capture(&self, stream: Handle) -> Result<()> {

@@ -314,6 +314,13 @@ impl Streams for Emulated {
         self.recorded(event).map(drop)
     }
 
+    fn is_capturing(&self, stream: Handle) -> Result<bool> {
+        self.get("stream", stream, |object| match object {
+            Object::Stream(recorded) => Some(recorded.is_some()),
+            _ => None,
+        })
+    }
+
     fn begin_capture(&self, stream: Handle) -> Result<()> {
         self.get("stream", stream, |object| match object {
             Object::Stream(recorded @ None) => {

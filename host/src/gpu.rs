@@ -12,6 +12,7 @@ use crate::driver;
 use crate::emulated::Emulated;
 use crate::error::{Error, Result};
 use crate::launch::{Kernel, Module};
+use crate::launch_counters::LaunchCounters;
 use crate::ptx::{embedded_ptx, with_one_entry};
 use crate::stream::{Event, Stream};
 
@@ -32,6 +33,7 @@ struct Inner {
     device: Arc<dyn Backend>,
     arch: Arch,
     kernels: Mutex<HashMap<(String, Arch, String), KernelSlot>>,
+    counters: Mutex<Option<Arc<LaunchCounters>>>,
 }
 
 /// One kernel of a family and architecture, locked while it loads so that others need not wait.
@@ -86,7 +88,7 @@ impl Gpu {
             return Err(Error::UnsupportedDevice { ordinal, name, found, embedded });
         };
         let device = Arc::new(driver::Device::open(facts)?);
-        let inner = Arc::new(Inner { device, arch, kernels: Mutex::default() });
+        let inner = Arc::new(Inner { device, arch, kernels: Mutex::default(), counters: Mutex::default() });
         let gpu: &'static Gpu = Box::leak(Box::new(Gpu { inner }));
         open.push(gpu);
         Ok(gpu)
@@ -104,8 +106,9 @@ impl Gpu {
             return (*gpu).clone();
         }
         let device = Arc::new(Emulated::new(arch, ordinal));
-        let gpu: &'static Gpu =
-            Box::leak(Box::new(Gpu { inner: Arc::new(Inner { device, arch, kernels: Mutex::default() }) }));
+        let gpu: &'static Gpu = Box::leak(Box::new(Gpu {
+            inner: Arc::new(Inner { device, arch, kernels: Mutex::default(), counters: Mutex::default() }),
+        }));
         open.push(gpu);
         gpu.clone()
     }
@@ -254,6 +257,16 @@ impl Gpu {
             .ok_or_else(|| Error::NoKernel { kernel: entry.to_owned(), module: module.clone() })?;
         let kernel = Module::load(&self.inner.device, &module, &alone)?.kernel(entry)?;
         Ok(loaded.insert(kernel).clone())
+    }
+
+    /// The device's counters for launches, allocated by the first call; not in a capture.
+    pub(crate) fn launch_counters(&self) -> Result<Arc<LaunchCounters>> {
+        let mut counters = lock(&self.inner.counters);
+        if let Some(counters) = &*counters {
+            return Ok(counters.clone());
+        }
+        let new = Arc::new(LaunchCounters::new(&**self.device())?);
+        Ok(counters.insert(new).clone())
     }
 
     pub(crate) fn device(&self) -> &Arc<dyn Backend> {

@@ -106,8 +106,8 @@ pub struct LaunchConfig {
     /// Dynamic shared memory of a block.
     pub shared_bytes: u32,
     /// Whether the kernel may start before the one before it on the stream has ended (programmatic dependent launch, sm_90).
-    /// Only for a kernel that executes `griddepcontrol.wait` in every thread before it reads what an earlier kernel may write,
-    /// or writes anything.
+    /// Only for a kernel that reads what an earlier kernel may write, and writes anything, only after a `griddepcontrol.wait` of
+    /// the same thread or of one that it has waited for.
     pub overlaps: bool,
 }
 

@@ -41,6 +41,7 @@ mod gpu;
 #[cfg(feature = "ladder")]
 mod ladder;
 mod launch;
+mod launch_counters;
 mod ptx;
 pub mod reference;
 mod stream;

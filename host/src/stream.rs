@@ -123,6 +123,11 @@ impl<'a> StreamRef<'a> {
         self.gpu.device().stream_wait_event(self.handle, event.handle)
     }
 
+    /// Whether what is enqueued is recorded as a graph.
+    pub(crate) fn is_capturing(self) -> Result<bool> {
+        self.gpu.device().is_capturing(self.handle)
+    }
+
     pub(crate) const fn handle(self) -> Handle {
         self.handle
     }

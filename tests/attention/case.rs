@@ -78,7 +78,7 @@ impl Case {
         let Case { sizes, mask, .. } = *self;
         attention_variants(gpu.arch(), T::DTYPE, sizes.head_dim)
             .filter(move |row| row.covers(scores, lengths))
-            .filter(move |row| row.takes(mask, sizes.batch * sizes.q_heads, sizes.q_len, sizes.k_len))
+            .filter(move |row| row.takes(mask, sizes.q_len, sizes.k_len))
     }
 
     /// The usual scale, where the case has none.

@@ -24,6 +24,12 @@ fn case() -> Case {
     Case::new(2, 3, 131, 150, 64, Mask::Causal)
 }
 
+/// Calls with few tiles and, on a card, with so many that blocks take them from a counter; an emulated device has few blocks.
+fn cases(gpu: &Gpu) -> Vec<Case> {
+    let many = (!gpu.is_emulated()).then(|| Case::new(2, 150, 70, 70, 8, Mask::Causal));
+    [case()].into_iter().chain(many).collect()
+}
+
 /// Inputs on a card, an output, and what is expected of it.
 struct Job<T: Half> {
     stream: Stream,
@@ -54,9 +60,12 @@ impl<T: Half> Job<T> {
 
 /// Calls in turn on two streams, each waited for only at the end.
 fn two_streams<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
-    let case = case();
-    for_each_row::<T>(gpu, &case, |row| {
-        let mut jobs = [Job::<T>::new(gpu, &case, 11)?, Job::new(gpu, &case, 12)?];
+    cases(gpu).iter().try_for_each(|case| two_streams_of::<T>(gpu, case))
+}
+
+fn two_streams_of<T: Half>(gpu: &Gpu, case: &Case) -> Outcome {
+    for_each_row::<T>(gpu, case, |row| {
+        let mut jobs = [Job::<T>::new(gpu, case, 11)?, Job::new(gpu, case, 12)?];
         for _ in 0..if is_small(gpu) { 3 } else { 20 } {
             for Job { stream, placement, stored, out, .. } in &mut jobs {
                 let view = placement.out.moved(out.offset());
@@ -65,7 +74,7 @@ fn two_streams<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
                 attention(stream.as_ref(), q, k, v, out, None, &case.options(Layout::Bhsd, row))?;
             }
         }
-        jobs.iter().try_for_each(|job| job.check(&case))
+        jobs.iter().try_for_each(|job| job.check(case))
     })
 }
 
@@ -88,9 +97,12 @@ fn threads<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
 
 /// A call that is captured does nothing; each replay computes it, on what the inputs hold by then.
 fn captured_graph<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
-    let case = case();
-    for_each_row::<T>(gpu, &case, |row| {
-        let mut job = Job::<T>::new(gpu, &case, 14)?;
+    cases(gpu).iter().try_for_each(|case| captured_graph_of::<T>(gpu, case))
+}
+
+fn captured_graph_of<T: Half>(gpu: &Gpu, case: &Case) -> Outcome {
+    for_each_row::<T>(gpu, case, |row| {
+        let mut job = Job::<T>::new(gpu, case, 14)?;
         let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &case.options(Layout::Bhsd, row))?;
         let view = job.placement.out.moved(job.out.offset());
         let [q, k, v] = job.stored.tensors(&job.placement)?;
@@ -104,7 +116,7 @@ fn captured_graph<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
             job.out.buffer().fill_bytes(&job.stream, 0xFF)?;
             // SAFETY: the inputs, the output and the plan outlive the replay, which `check` waits for.
             unsafe { graph.launch(job.stream.as_ref()) }?;
-            job.check(&case)?;
+            job.check(case)?;
         }
         Ok(())
     })

@@ -2,7 +2,9 @@
 
 use ferrotile::LaunchConfig;
 use layout::Arch;
-use layout::probe::{GLOBAL_WORDS_BYTES, MBARRIER, MBARRIER_PHASES, MBARRIER_THREADS, SHARED_WORDS, WORDS};
+use layout::probe::{
+    ATOMIC_MOST, GLOBAL_WORDS_BYTES, MBARRIER, MBARRIER_PHASES, MBARRIER_THREADS, SHARED_WORDS, WORDS,
+};
 use libtest_mimic::Failed;
 
 use crate::{POISON, Probe, Test, WARP, expect_equal, expect_lanes, one_warp, row_of};
@@ -10,6 +12,7 @@ use crate::{POISON, Probe, Test, WARP, expect_equal, expect_lanes, one_warp, row
 pub(crate) const TESTS: &[Test] = &[
     Test::new("shared_words", shared_words),
     Test::new("global_words", global_words),
+    Test::new("global_atomic_inc", global_atomic_inc),
     Test::new("mbarrier_phases", mbarrier_phases),
     Test::new("mbarrier_exchange", mbarrier_exchange),
     Test::new("mbarrier_parity", mbarrier_parity).since(Arch::Sm90a),
@@ -39,6 +42,16 @@ fn global_words(probe: &Probe<'_>) -> Result<(), Failed> {
         }
     }
     expect_equal(&got, &expected, |at| format!("type {}, byte {}", at / area, at % area))
+}
+
+fn global_atomic_inc(probe: &Probe<'_>) -> Result<(), Failed> {
+    let counter = probe.upload(&[0; 4])?;
+    let mut got = probe.run(&WARP, 64, &[&counter.as_raw()])?;
+    got.sort_unstable();
+    // In some order, each lane gets its own numbers of 0 to the most, again and again.
+    let mut expected: Vec<u32> = (0..64).map(|count| count % (ATOMIC_MOST + 1)).collect();
+    expected.sort_unstable();
+    expect_equal(&got, &expected, |at| format!("number {at} in order"))
 }
 
 fn mbarrier_phases(probe: &Probe<'_>) -> Result<(), Failed> {

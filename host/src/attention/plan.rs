@@ -1,10 +1,11 @@
 //! Plans: a variant that is chosen and loaded, and its launches.
 
 use std::fmt;
+use std::sync::Arc;
 
 use layout::Dtype;
 use layout::attention::{
-    AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, Lengths, Scores, TileOrder,
+    AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, Lengths, MaskKind, Scores, TileOrder,
 };
 
 use super::choice::{Request, is_wgmma};
@@ -16,6 +17,7 @@ use crate::element::Float;
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::launch::{Kernel, KernelParam, LaunchConfig};
+use crate::launch_counters::LaunchCounters;
 use crate::stream::StreamRef;
 use crate::tensor::{TensorMut, TensorRef};
 
@@ -29,6 +31,8 @@ pub struct AttentionPlan {
     chosen: Launcher,
     /// What runs tensors that the chosen variant does not take; `None` where it takes all, or was named.
     substitute: Option<&'static AttentionVariant>,
+    /// Where the blocks of a launch count tiles; `None` where each has one at most, or all take the same time.
+    counters: Option<Arc<LaunchCounters>>,
 }
 
 /// A variant, its kernel and its tiles of query rows.
@@ -108,7 +112,13 @@ impl AttentionPlan {
         } else {
             Launcher::new(gpu, variant, problem)?
         };
-        Ok(Self { problem: *problem, layout: options.layout, terms, chosen, substitute })
+        let counters = match variant.kernel {
+            AttentionKernel::Wgmma(tile) if tile.mask == MaskKind::Band && chosen.tiles > most_blocks(gpu, variant) => {
+                Some(gpu.launch_counters()?)
+            }
+            _ => None,
+        };
+        Ok(Self { problem: *problem, layout: options.layout, terms, chosen, substitute, counters })
     }
 
     /// The chosen variant.
@@ -228,9 +238,13 @@ impl AttentionPlan {
             // memory their owners keep until the stream has done the work.
             return unsafe { launcher.kernel.launch(stream, &config, &[&args]) };
         };
-        let blocks = launcher.tiles.min((variant.min_blocks() * stream.gpu().multiprocessors()).max(1));
-        let order = tma::order(&self.problem, launcher.tiles, blocks, tile.mask);
-        config.grid[0] = blocks;
+        let counter = match &self.counters {
+            Some(counters) => counters.next(stream.is_capturing()?).unwrap_or(0),
+            None => 0,
+        };
+        let order = TileOrder { counter, ..tma::order(&self.problem, launcher.tiles, tile.mask) };
+        config.grid[0] = launcher.tiles.min(most_blocks(stream.gpu(), variant));
+        config.overlaps = true;
         let panel = |rows: usize, tensor| tma::map(stream.gpu(), self.layout, tensor, rows);
         let (q, k, v) = (panel(tile.m(), &q)?, panel(tile.n, &k)?, panel(tile.n, &v)?);
         // SAFETY: as above, and the maps are of the same tensors with the boxes of the variant.
@@ -332,6 +346,11 @@ impl fmt::Debug for AttentionPlan {
 unsafe impl KernelParam for AttentionArgs {}
 // SAFETY: plain `repr(C)` data without padding.
 unsafe impl KernelParam for TileOrder {}
+
+/// The blocks of a persistent launch: as many as are resident.
+fn most_blocks(gpu: &Gpu, variant: &AttentionVariant) -> u32 {
+    (variant.min_blocks() * gpu.multiprocessors()).max(1)
+}
 
 /// The scale as kernels take it: `scale_log2` and `q_sign`.
 pub(super) fn scale_arguments(scale: f32) -> (f32, u32) {

@@ -1,6 +1,6 @@
 //! What WGMMA kernels are launched with beside the common arguments: tensor maps and the order of tiles.
 
-use layout::attention::{GROUP_BYTES, GROUP_ROUNDS, MaskKind, TILE_SWIZZLE, TileOrder};
+use layout::attention::{GROUP_BYTES, MaskKind, TILE_SWIZZLE, TileOrder};
 
 use super::plan::rows_aligned;
 use super::{AttentionProblem, Layout, OP};
@@ -54,8 +54,8 @@ pub(super) fn map<T: Float>(gpu: &Gpu, layout: Layout, tensor: &TensorRef<'_, T,
     TensorMap::tiled(gpu, &view, [1, 1, rows as u32, panel_columns], TILE_SWIZZLE)
 }
 
-/// The order of the `tiles` tiles of a problem that has some, for a launch of `blocks` blocks.
-pub(super) fn order(problem: &AttentionProblem, tiles: u32, blocks: u32, mask: MaskKind) -> TileOrder {
+/// The order of the `tiles` tiles of a problem that has some; its counter is another's to choose.
+pub(super) fn order(problem: &AttentionProblem, tiles: u32, mask: MaskKind) -> TileOrder {
     let heads = problem.batch * problem.q_heads;
     let shared = problem.q_heads / problem.kv_heads;
     // K and V of one head, in 16-bit elements.
@@ -63,12 +63,10 @@ pub(super) fn order(problem: &AttentionProblem, tiles: u32, blocks: u32, mask: M
     let row_tiles = tiles as usize / heads;
     let kv_heads = match mask {
         MaskKind::Full => 1,
-        MaskKind::Band => {
-            let by_rounds = (GROUP_ROUNDS * blocks as usize).div_ceil(row_tiles * shared);
-            by_rounds.min(GROUP_BYTES / head_bytes.max(1)).max(1)
-        }
+        MaskKind::Band => (GROUP_BYTES / head_bytes.max(1)).max(1),
     };
     TileOrder {
+        counter: 0,
         tiles,
         row_tiles: row_tiles as u32,
         heads: heads as u32,

@@ -185,6 +185,7 @@ forward! {
     cuStreamDestroy_v2(stream: CUstream);
     cuStreamGetFlags(stream: CUstream, flags: *mut c_uint);
     cuStreamGetPriority(stream: CUstream, priority: *mut c_int);
+    cuStreamIsCapturing(stream: CUstream, status: *mut CUstreamCaptureStatus);
     cuStreamSynchronize(stream: CUstream);
     cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
     cuSurfObjectCreate(surf_object: *mut CUsurfObject, res_desc: *const CUDA_RESOURCE_DESC);

@@ -11,7 +11,8 @@
 //!                                                O = O + P V of the first step; O / l -> global memory
 //! ```
 //!
-//! 1. The block is persistent: while consumers finish a tile, the producer fills the buffers for the next.
+//! 1. The block is persistent: while consumers finish a tile, the producer fills the buffers for the next. It takes its tiles from
+//!    a counter of the launch (`schedule.rs`).
 //! 2. Steps go from the last key to the first, so that the step with keys beyond the end, and the diagonal of a causal mask, come
 //!    first, and the steps after them are free of masks.
 //! 3. S of one step is on the tensor cores while the softmax of the step before runs in other warpgroups, and P V of that step
@@ -29,7 +30,7 @@ use cuda_std::convert::Element16;
 use cuda_std::hint::opaque;
 use cuda_std::ptx::tma;
 use cuda_std::ptx::wgmma::{self, Accumulator, Product};
-use cuda_std::ptx::{barrier, fence, mbarrier, setmaxnreg};
+use cuda_std::ptx::{barrier, fence, griddepcontrol, mbarrier, setmaxnreg};
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::thread;
 use cuda_std::warp::{FULL_MASK, elect, warp_shuffle_idx};
@@ -94,6 +95,8 @@ pub(crate) unsafe fn forward<
         }
         // The barriers are initialised.
         thread::sync_threads();
+        // The next kernel of the stream waits for the end of this one before it touches a tensor.
+        griddepcontrol::launch_dependents();
         if warpgroup == 0 {
             match const { Row::<ROW>::TILE.consumers() } {
                 2 => setmaxnreg::decrease::<{ PRODUCER_REGISTERS[2] }>(),
@@ -136,6 +139,8 @@ unsafe fn initialise_barriers<const ROW: usize>(base: SharedAddr) {
     initialise(Row::<ROW>::K_EMPTY, step_warps);
     initialise(Row::<ROW>::V_EMPTY, step_warps);
     initialise(Row::<ROW>::Q_EMPTY, consumer_warps);
+    initialise(Row::<ROW>::TILE_FULL, 1);
+    initialise(Row::<ROW>::TILE_EMPTY, consumer_warps);
     fence::mbarrier_init();
 }
 
@@ -183,7 +188,8 @@ unsafe fn consume<
     // Where K and V of a step are: in the same stage of their rings.
     let mut ring = Ring::<STAGES>::CONSUMER;
     let mut walk = Walk::START;
-    while let Some(Tile { batch_head, first_row, .. }) = walk.next(args, order, rows) {
+    // SAFETY: the warpgroup is together.
+    while let Some(Tile { batch_head, first_row, .. }) = unsafe { walk.follow::<ROW>(args, order, base) } {
         let last_row = |first: u32, rows: u32| ((first + rows).min(args.q_len) - 1) as i32;
         let (first_step, end_step) = keys.steps(first_row as i32, last_row(first_row, rows), step_keys);
         // SAFETY: the tile is one of the problem's.

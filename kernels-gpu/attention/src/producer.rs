@@ -1,7 +1,7 @@
 //! The thread that brings the tiles of Q, K and V by TMA, as fast as the consumers leave buffers.
 
-use cuda_std::ptx::mbarrier;
 use cuda_std::ptx::tma::{self, TensorMap};
+use cuda_std::ptx::{griddepcontrol, mbarrier};
 use cuda_std::shared::SharedAddr;
 use layout::attention::{AttentionArgs, TILE_SWIZZLE, TileOrder};
 
@@ -59,8 +59,11 @@ pub(crate) unsafe fn produce<const ROW: usize, const STAGES: u32>(
     let (rows, step_keys) = (Row::<ROW>::M, Row::<ROW>::N);
     let (mut k, mut v) = (Ring::<STAGES>::PRODUCER, Ring::<STAGES>::PRODUCER);
     let at = |region: layout::SmemRegion, stage: u32| base.offset(region.stage_offset(stage));
+    // The tensors are as the kernel before has left them, and it has done with O and its counter.
+    griddepcontrol::wait();
     let mut walk = Walk::START;
-    while let Some(tile) = walk.next(args, order, rows) {
+    // SAFETY: the caller's contract; the launch has a counter of its own.
+    while let Some(tile) = unsafe { walk.take::<ROW>(args, order, base) } {
         let last_row = (tile.first_row + rows).min(args.q_len) - 1;
         let (first_step, mut step) = keys.steps(tile.first_row as i32, last_row as i32, step_keys);
         let row_of = |step: u32| [step * step_keys, tile.kv_head, tile.batch];

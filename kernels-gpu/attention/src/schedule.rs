@@ -1,9 +1,18 @@
 //! Which tiles of query rows a block of a persistent launch computes, in which order ([`TileOrder`]).
+//!
+//! The producer takes the number of the next tile when it has started the copies of one, and leaves it in shared memory for the
+//! consumers.
 
+use cuda_std::global;
+use cuda_std::ptx::mbarrier;
+use cuda_std::shared::SharedAddr;
 use cuda_std::thread;
-use layout::attention::{AttentionArgs, TileOrder};
+use cuda_std::warp::{FULL_MASK, warp_shuffle_idx};
+use layout::SmemRegion;
+use layout::attention::{AttentionArgs, TILE_NUMBERS, TileOrder};
 
-use crate::work::div_rem;
+use crate::row::Row;
+use crate::work::{LANES, div_rem, lane};
 
 /// Query rows of one head.
 #[derive(Clone, Copy)]
@@ -20,7 +29,7 @@ pub(crate) struct Tile {
     pub(crate) first_row: u32,
 }
 
-/// The tiles of this block, one after the other. Every thread of the block walks the same way.
+/// The tiles of this block, one after the other.
 pub(crate) struct Walk {
     round: u32,
 }
@@ -34,22 +43,84 @@ impl Walk {
         (self.round + 1) % 2
     }
 
-    /// The next tile, of `rows` rows; `None` after the last.
+    /// The next tile, which the consumers are told; `None` after the last.
+    ///
+    /// # Safety
+    /// The producer calls it, in a launch whose counter, if it has one, no other has.
     #[inline(always)]
-    pub(crate) fn next(&mut self, args: &AttentionArgs, order: &TileOrder, rows: u32) -> Option<Tile> {
+    pub(crate) unsafe fn take<const ROW: usize>(
+        &mut self,
+        args: &AttentionArgs,
+        order: &TileOrder,
+        base: SharedAddr,
+    ) -> Option<Tile> {
         let (block, blocks) = (thread::block_idx_x(), thread::grid_dim_x());
-        let in_round = if self.round.is_multiple_of(2) { block } else { blocks - 1 - block };
-        let index = self.round * blocks + in_round;
+        let mut number = block;
+        if self.round > 0 {
+            number = if order.counter != 0 {
+                // Every block takes one number too many, so that the last of `tiles` takes makes the counter 0 again.
+                // SAFETY: the counter is one of a launch.
+                blocks + unsafe { global::atomic_inc(order.counter as *mut u32, order.tiles - 1) }
+            } else {
+                self.round * blocks + if self.round.is_multiple_of(2) { block } else { blocks - 1 - block }
+            };
+            let (stage, parity) = self.number_place();
+            let at = |region: SmemRegion| base.offset(region.stage_offset(stage));
+            // SAFETY: the number is written after all consumers have read the one before.
+            unsafe {
+                mbarrier::wait_parity(at(Row::<ROW>::TILE_EMPTY), parity ^ 1);
+                at(Row::<ROW>::NUMBERS).store(number);
+                mbarrier::arrive_if(at(Row::<ROW>::TILE_FULL), true);
+            }
+        }
+        self.tile::<ROW>(args, order, number)
+    }
+
+    /// The next tile that the producer has taken.
+    ///
+    /// # Safety
+    /// All lanes of a consumer warp call it together.
+    #[inline(always)]
+    pub(crate) unsafe fn follow<const ROW: usize>(
+        &mut self,
+        args: &AttentionArgs,
+        order: &TileOrder,
+        base: SharedAddr,
+    ) -> Option<Tile> {
+        let mut number = thread::block_idx_x();
+        if self.round > 0 {
+            let (stage, parity) = self.number_place();
+            let at = |region: SmemRegion| base.offset(region.stage_offset(stage));
+            // SAFETY: the number is read between the wait for it and the arrival that lets it be overwritten.
+            unsafe {
+                mbarrier::wait_parity(at(Row::<ROW>::TILE_FULL), parity);
+                number = warp_shuffle_idx(FULL_MASK, at(Row::<ROW>::NUMBERS).load(), 0, LANES).0;
+                mbarrier::arrive_if(at(Row::<ROW>::TILE_EMPTY), lane() == 0);
+            }
+        }
+        self.tile::<ROW>(args, order, number)
+    }
+
+    /// Where the number of the tile of this round is, which is not the first, and the parity of the phase in which it comes.
+    #[inline(always)]
+    fn number_place(&self) -> (u32, u32) {
+        let before = self.round - 1;
+        (before % TILE_NUMBERS, before / TILE_NUMBERS % 2)
+    }
+
+    #[inline(always)]
+    fn tile<const ROW: usize>(&mut self, args: &AttentionArgs, order: &TileOrder, number: u32) -> Option<Tile> {
         self.round += 1;
-        if index >= order.tiles {
+        if number >= order.tiles {
             return None;
         }
-        let (group, in_group) = div_rem(index, order.group_heads * order.row_tiles);
+        let (group, in_group) = div_rem(number, order.group_heads * order.row_tiles);
         let first_head = group * order.group_heads;
         let (row_tile, group_head) = div_rem(in_group, order.group_heads.min(order.heads - first_head));
         let batch_head = first_head + group_head;
         let (batch, head) = div_rem(batch_head, args.q_heads);
         let (kv_head, _) = div_rem(head, args.heads_per_kv);
-        Some(Tile { batch, head, kv_head, batch_head, first_row: (order.row_tiles - 1 - row_tile) * rows })
+        let first_row = (order.row_tiles - 1 - row_tile) * const { Row::<ROW>::M };
+        Some(Tile { batch, head, kv_head, batch_head, first_row })
     }
 }

@@ -4,6 +4,8 @@
 //! functions fix what matters for speed: the address space, the width (16 bytes with `[u32; 4]`) and the read-only
 //! path.
 
+use core::arch::asm;
+
 pub use crate::word::Word;
 
 /// Loads one word from global memory.
@@ -46,4 +48,22 @@ pub unsafe fn load_nc<T: Word>(ptr: *const T) -> T {
 pub unsafe fn store<T: Word>(ptr: *mut T, value: T) {
     // SAFETY: as required of the caller.
     unsafe { value.store_global(ptr) }
+}
+
+/// Adds 1 to a number in global memory, or makes it 0 where it is `most` or above, and gives what it was.
+///
+/// PTX: `atom.global.inc.u32` (PTX 1.1, sm_12), relaxed at the scope of the device.
+/// Not a memory fence.
+///
+/// # Safety
+/// - `ptr` points to writable global memory, aligned to 4 bytes, which other threads only access atomically meanwhile.
+#[inline(always)]
+pub unsafe fn atomic_inc(ptr: *mut u32, most: u32) -> u32 {
+    let before: u32;
+    // SAFETY: as required of the caller.
+    unsafe {
+        asm!("atom.global.inc.u32 {0}, [{1}], {2};", out(reg32) before, in(reg64) ptr, in(reg32) most,
+            options(nostack, preserves_flags));
+    }
+    before
 }

@@ -15,7 +15,8 @@ pub use mask::{Mask, ParseMaskError};
 pub use table::{ATTENTION, row_index};
 pub use variant::{
     AttentionKernel, AttentionVariant, CONSUMER_REGISTERS, Lengths, MaskKind, PRODUCER_REGISTERS, PvUnit, QuerySource,
-    SCALAR_ROWS, Scores, TILE_SWIZZLE, TileCopy, WARP_ROWS, WARPGROUP_ROWS, WARPGROUP_THREADS, WgmmaTile, WmmaTile,
+    SCALAR_ROWS, Scores, TILE_NUMBERS, TILE_SWIZZLE, TileCopy, WARP_ROWS, WARPGROUP_ROWS, WARPGROUP_THREADS, WgmmaTile,
+    WmmaTile,
 };
 
 /// The longest sequence that the kernels index (32-bit row and key numbers with room for sums of two).
@@ -116,11 +117,15 @@ pub struct AttentionArgs {
 ///
 /// A tile is a range of query rows of one head. Heads form groups, whose keys and values fit the L2 cache together. Within a
 /// group, the tiles of the same rows of each head follow each other, from the last rows to the first: under a causal mask the
-/// work of successive tiles then shrinks little by little. Blocks take the tiles in turns, in every other round in reverse,
-/// which gives each about the same work.
+/// work of successive tiles then shrinks little by little. The first tile of a block is that of its number. After it the block
+/// takes the next tile that no other has taken, by counting; without a counter, blocks take the tiles in turns, in every other
+/// round in reverse.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TileOrder {
+    /// Device address of a 32-bit counter that is 0 when the launch starts, and again when it ends; 0 where there is none. Two
+    /// launches that may run at the same time have two counters.
+    pub counter: u64,
     /// Tiles of the launch: `heads * row_tiles`.
     pub tiles: u32,
     /// Tiles of one head.
@@ -133,6 +138,3 @@ pub struct TileOrder {
 
 /// Bytes of keys and values that a group of heads may have: half of the L2 cache of an H100.
 pub const GROUP_BYTES: usize = 24 << 20;
-
-/// Tiles that a group of heads has for each block of the launch, if they fit: a round and one in reverse.
-pub const GROUP_ROUNDS: usize = 2;

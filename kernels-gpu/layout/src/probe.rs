@@ -26,6 +26,9 @@ pub const SHARED_WORDS: u32 = 1 + 1 + 1 + 2 + 4 + 1 + 1;
 /// twice.
 pub const GLOBAL_WORDS_BYTES: u32 = 2 * 32 * 16;
 
+/// The number after which `global_atomic_inc` counts from 0 again.
+pub const ATOMIC_MOST: u32 = 19;
+
 /// The largest copy of `cp_async`, in bytes a lane.
 pub const COPY_BYTES: u32 = 16;
 

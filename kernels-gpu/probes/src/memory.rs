@@ -3,7 +3,7 @@
 use cuda_std::global::{self, Word};
 use cuda_std::shared::{self, SharedArray};
 use cuda_std::{kernel, thread, warp};
-use layout::probe::{GLOBAL_WORDS_BYTES, SHARED_WORDS, WORDS};
+use layout::probe::{ATOMIC_MOST, GLOBAL_WORDS_BYTES, SHARED_WORDS, WORDS};
 use layout::smem::BASE_ALIGN_BYTES;
 
 /// Passes a word of each type to the facing lane through the dynamic shared memory, and writes what each lane got and
@@ -61,6 +61,19 @@ pub unsafe fn global_words(out: *mut u8, input: *const u8) {
         copy_words::<[u32; 2]>(out.add(3 * GLOBAL_WORDS_BYTES as usize), input);
         copy_words::<[u32; 4]>(out.add(4 * GLOBAL_WORDS_BYTES as usize), input);
         copy_words::<u8>(out.add(5 * GLOBAL_WORDS_BYTES as usize), input);
+    }
+}
+
+/// Each lane counts twice on one number, and writes what it was.
+///
+/// # Safety
+/// `counter` is 0; `out` has two words for each lane.
+#[kernel(max_threads = 32)]
+pub unsafe fn global_atomic_inc(out: *mut [u32; 2], counter: *mut u32) {
+    // SAFETY: nothing else uses the counter.
+    unsafe {
+        let first = global::atomic_inc(counter, ATOMIC_MOST);
+        *out.add(warp::lane_id() as usize) = [first, global::atomic_inc(counter, ATOMIC_MOST)];
     }
 }
 

@@ -48,6 +48,9 @@ pub const TILE_SWIZZLE: Swizzle = Swizzle::B128;
 /// Query rows of one consumer warpgroup: the M of `wgmma`.
 pub const WARPGROUP_ROWS: usize = 64;
 
+/// Numbers of tiles that the producer may be ahead of the consumers.
+pub const TILE_NUMBERS: u32 = 2;
+
 /// Threads of a warpgroup.
 pub const WARPGROUP_THREADS: u32 = 128;
 
@@ -264,7 +267,8 @@ impl AttentionVariant {
     /// WGMMA:
     /// - `q`: the Q tile; `k`, `v`: the stages of the K and V tiles; all of whole panels.
     /// - `partial`: with several key groups, for each but the first: O, maxima and sums of its threads in f32, word by word.
-    /// - `.._full`, `.._empty`: the mbarriers of those tiles.
+    /// - `tile`: the numbers of the next tiles of the block.
+    /// - `.._full`, `.._empty`: the mbarriers of those.
     ///
     /// Decoding:
     /// - `ring`: the stages of each warp in turn, a K tile and then a V tile; at the end, as many stages of each warp as it takes hold
@@ -299,6 +303,9 @@ impl AttentionVariant {
                     .stages("v_empty", stages, 8, 8)
                     .region("q_full", 8, 8)
                     .region("q_empty", 8, 8)
+                    .stages("tile", TILE_NUMBERS, 4, 4)
+                    .stages("tile_full", TILE_NUMBERS, 8, 8)
+                    .stages("tile_empty", TILE_NUMBERS, 8, 8)
             }
             AttentionKernel::Decode(tile) => {
                 let stage_bytes = (2 * DECODE_KEYS * self.head_dim * self.dtype.size_bytes()) as u32;
@@ -334,15 +341,13 @@ impl AttentionVariant {
         scores <= self.scores && lengths <= self.lengths
     }
 
-    /// Whether it takes a problem of `heads` = batch x q_heads, these lengths and this mask.
-    pub fn takes(&self, mask: Mask, heads: usize, q_len: usize, k_len: usize) -> bool {
+    /// Whether it takes a problem of these lengths and this mask.
+    pub fn takes(&self, mask: Mask, q_len: usize, k_len: usize) -> bool {
         match self.kernel {
             AttentionKernel::Scalar | AttentionKernel::Wmma(_) => true,
             AttentionKernel::Decode(_) => q_len <= DECODE_ROWS,
             AttentionKernel::Wgmma(tile) => {
-                k_len > 0
-                    && heads <= MOST_WGMMA_HEADS
-                    && (tile.mask == MaskKind::Band || mask.hides_nothing(q_len, k_len))
+                k_len > 0 && (tile.mask == MaskKind::Band || mask.hides_nothing(q_len, k_len))
             }
         }
     }
@@ -353,9 +358,6 @@ impl fmt::Display for AttentionVariant {
         f.pad(self.name)
     }
 }
-
-/// Batch entries times query heads that WGMMA kernels are trusted with; more are left to the others.
-const MOST_WGMMA_HEADS: usize = 65_535;
 
 /// Query rows of a block of the scalar kernel: one a warp.
 pub const SCALAR_ROWS: usize = 4;
