@@ -86,7 +86,7 @@ fn main() -> ExitCode {
     for (file, tests) in files {
         trials.extend(tests.iter().map(|test| {
             let name = format!("{file}/{}", test.name);
-            let body = |gpu: &Gpu| test.run(gpu);
+            let body = move |gpu: &Gpu| test.run(gpu);
             test.card.map_or_else(|| device_trial(name.clone(), body), |reason| card_trial(name.clone(), reason, body))
         }));
     }
