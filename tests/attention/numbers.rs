@@ -2,6 +2,7 @@
 
 use ferrotile::{Gpu, Mask};
 use half::{bf16, f16};
+use layout::attention::AttentionKernel;
 use libtest_mimic::Failed;
 use tests::inputs::Half;
 use tests::{compare, is_small, shapes};
@@ -129,18 +130,16 @@ fn match_reference<T: Half>(gpu: &Gpu, group: &Group) -> Outcome {
     group.cases.iter().try_for_each(|case| check(gpu, case, |case| Inputs::<T>::normal(case, 2)))
 }
 
-/// Where trials are small, one row of each kind: the emulator takes many seconds for as many blocks.
+/// Where trials are small, the scalar rows alone: the emulator takes minutes for as many blocks of the others, and tests their
+/// arithmetic on fewer heads.
 fn many_heads<T: Half>(gpu: &Gpu, group: &Group) -> Outcome {
     for case in &group.cases {
         let inputs = Inputs::<T>::normal(case, 2);
         let expected = inputs.expected(case);
-        let mut kinds = Vec::new();
         for_each_row::<T>(gpu, case, |row| {
-            let kind = std::mem::discriminant(&row.kernel);
-            if is_small(gpu) && kinds.contains(&kind) {
+            if is_small(gpu) && row.kernel != AttentionKernel::Scalar {
                 return Ok(());
             }
-            kinds.push(kind);
             run_contiguous(gpu, case, &inputs, row)?.check(case, &expected)
         })?;
     }
