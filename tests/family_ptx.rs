@@ -12,7 +12,7 @@ use layout::attention::{
 use layout::cg::{CG, CgStage};
 use layout::descriptor::Major;
 use layout::gemm::wgmma::{STORE_COLUMNS as STORE_COLUMNS_OF_D, Side};
-use layout::gemm::{GEMM, GemmUnit, GemmVariant, Operands, PACK_8BIT, PACK_16BIT, SUM};
+use layout::gemm::{BESIDE_MIN_BLOCKS, GEMM, GemmUnit, GemmVariant, Operands, PACK_8BIT, PACK_16BIT, SUM};
 use layout::ladder::{LADDER, Pipeline, STORE_COLUMNS};
 use layout::{Arch, FAMILIES};
 
@@ -258,7 +258,7 @@ fn gemm_entries_are_the_rows_with_their_bounds_and_instructions() {
         assert_eq!(module.entries.len(), rows.len() + beside.len(), "{arch}");
         for (name, threads) in beside {
             let entry = module.entry(name).unwrap_or_else(|| panic!("{arch}: no entry {name}"));
-            assert_eq!(entry.max_threads, Some(threads), "{name}");
+            assert_eq!((entry.max_threads, entry.min_blocks), (Some(threads), Some(BESIDE_MIN_BLOCKS)), "{name}");
         }
         for entry in &module.entries {
             assert!(!entry.uses_local, "{arch} {} uses local memory", entry.name);

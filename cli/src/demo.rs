@@ -129,7 +129,7 @@ fn on_card<T: Half>(
     let small = sizes.batch * sizes.q_heads * sizes.q_len <= SMALL_ROWS;
     let mut measured = Vec::new();
     for row in attention_variants(gpu.arch(), T::DTYPE, sizes.head_dim)
-        .filter(|row| row.takes(options.mask, sizes.batch * sizes.q_heads, sizes.q_len, sizes.k_len))
+        .filter(|row| row.takes(options.mask, sizes.q_len, sizes.k_len))
     {
         let options = AttentionOptions { variant: Some(row.name.to_owned()), ..options.clone() };
         let plan = AttentionPlan::new(gpu, T::DTYPE, &sizes, &options)?;

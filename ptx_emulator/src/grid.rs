@@ -137,7 +137,7 @@ pub(crate) struct Running<'b> {
     index: u64,
     block: Block<'b>,
     warps: Vec<Warp>,
-    /// Rounds since something other than a poll happened.
+    /// Rounds since something other than a poll in vain happened.
     idle_rounds: u32,
 }
 
@@ -199,7 +199,7 @@ impl Running<'_> {
                     }
                 }
                 Ok(End::Waits { moved: some }) => moved |= some,
-                Ok(End::Polled) => polled = true,
+                Ok(End::Polled { moved: some }) => (polled, moved) = (true, moved || some),
                 Ok(End::Share) => moved = true,
                 Err((at, fault)) => {
                     let Fault { lane, problem, elsewhere } = *fault;

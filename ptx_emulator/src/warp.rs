@@ -26,6 +26,8 @@ pub(crate) struct Warp {
     pub(crate) done: bool,
     /// The mbarrier that it tested in vain last, if it tested none with success since.
     pub(crate) polled: Option<u32>,
+    /// Whether it found an `mbarrier` phase complete since it last found one that was not.
+    passed: bool,
 }
 
 /// Why a turn ended.
@@ -35,8 +37,8 @@ pub(crate) enum End {
     Done,
     /// No lane can go on before another warp does; whether it executed something.
     Waits { moved: bool },
-    /// It looked for another warp's progress and found none.
-    Polled,
+    /// It looked for another warp's progress and found none; whether it had found some since it last did so.
+    Polled { moved: bool },
     /// It had its share of instructions.
     Share,
 }
@@ -47,7 +49,17 @@ pub(crate) type Failure = (u32, Box<Fault>);
 impl Warp {
     pub(crate) fn new(index: u32, registers: Registers, local: Vec<OwnedMemory>) -> Warp {
         let (copies, in_flight) = (LaneCopies::default(), InFlight::default());
-        Warp { index, registers, local, copies, in_flight, paths: Paths::new(0), done: false, polled: None }
+        Warp {
+            index,
+            registers,
+            local,
+            copies,
+            in_flight,
+            paths: Paths::new(0),
+            done: false,
+            polled: None,
+            passed: false,
+        }
     }
 
     /// Makes it one that has executed nothing yet, but for its registers.
@@ -57,7 +69,7 @@ impl Warp {
         self.in_flight = InFlight::default();
         self.paths = Paths::new(lanes);
         self.done = false;
-        self.polled = None;
+        (self.polled, self.passed) = (None, false);
     }
 
     pub(crate) fn run(&mut self, block: &mut Block<'_>, simd: Simd) -> Result<End, Failure> {
@@ -173,7 +185,8 @@ impl Warp {
                         Then::Next => at += 1,
                         Then::Polled(_) => {
                             self.paths.list[path].at = at + 1;
-                            return Ok(Some(End::Polled));
+                            let moved = std::mem::take(&mut self.passed);
+                            return Ok(Some(End::Polled { moved }));
                         }
                         Then::Again => {
                             let moved = self.paths.list[path].at != at;
@@ -379,7 +392,7 @@ impl Warp {
         let then = turn.then;
         match (&instruction.op, then) {
             (_, Then::Polled(address)) => self.polled = Some(address),
-            (Op::MbarrierTest { .. }, _) => self.polled = None,
+            (Op::MbarrierTest { .. }, _) => (self.polled, self.passed) = (None, true),
             _ => {}
         }
         Ok(then)

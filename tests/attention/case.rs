@@ -65,7 +65,7 @@ impl Case {
     pub(crate) fn rows<T: Half>(&self, gpu: &Gpu) -> impl Iterator<Item = &'static AttentionVariant> + use<T> {
         let Case { sizes, mask, .. } = *self;
         attention_variants(gpu.arch(), T::DTYPE, sizes.head_dim)
-            .filter(move |row| row.takes(mask, sizes.batch * sizes.q_heads, sizes.q_len, sizes.k_len))
+            .filter(move |row| row.takes(mask, sizes.q_len, sizes.k_len))
     }
 
     /// The options that ask for one kernel.

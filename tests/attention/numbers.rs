@@ -31,7 +31,11 @@ pub(crate) fn list(trials: &mut Trials) {
     for (name, cases) in groups() {
         trials.both(name, &Group { cases }, match_reference::<f16>, match_reference::<bf16>);
     }
-    let cases = vec![Case::new(65_540, 1, 1, 2, 8, Mask::Full), Case::new(1030, 64, 2, 3, 64, Mask::Causal)];
+    let cases = vec![
+        Case::new(65_540, 1, 1, 2, 8, Mask::Full),
+        Case::new(1, 65_540, 1, 2, 8, Mask::Full),
+        Case::new(1030, 64, 2, 3, 64, Mask::Causal),
+    ];
     trials.both(
         "serves_more_heads_than_a_grid_dimension_has_blocks",
         &Group { cases },

@@ -68,6 +68,22 @@ fn an_mbarrier_waits_for_the_bytes_that_it_expects() {
 }
 
 #[test]
+fn warps_that_take_turns_for_long_are_no_deadlock() {
+    let body = "mov.b32 %r1, dynamic; setp.ne.b32 %p1, %r9, 0; @%p1 bra READY;
+        mbarrier.init.shared.b64 [%r1], 32; mbarrier.init.shared.b64 [%r1+8], 32;
+        READY: bar.sync 0; mov.b32 %r2, 0; setp.ge.u32 %p1, %r9, 32; @%p1 bra SECOND;
+        FIRST: and.b32 %r3, %r2, 1; mbarrier.arrive.shared.b64 _, [%r1];
+        V: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r1+8], %r3; @!%p2 bra V;
+        add.u32 %r2, %r2, 1; setp.lt.u32 %p2, %r2, 11000; @%p2 bra FIRST; bra END;
+        SECOND: and.b32 %r3, %r2, 1;
+        W: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r1], %r3; @!%p2 bra W;
+        mbarrier.arrive.shared.b64 _, [%r1+8];
+        add.u32 %r2, %r2, 1; setp.lt.u32 %p2, %r2, 11000; @%p2 bra SECOND; END:";
+    let done = launch(&kernel(SHARED, body), 64, 1024, 64);
+    assert!(done.is_ok(), "{done:?}");
+}
+
+#[test]
 fn warps_that_wait_for_nobody_are_a_deadlock_that_says_where() {
     let error = fault("setp.lt.u32 %p1, %r9, 32; @%p1 bra END; bar.sync 1, 64; END:");
     let Error::Deadlock { waits, .. } = &error else { panic!("{error}") };

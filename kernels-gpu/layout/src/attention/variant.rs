@@ -291,15 +291,13 @@ impl AttentionVariant {
         self.compiled_for(arch) && self.dtype as u8 == dtype as u8 && head_dim <= self.head_dim
     }
 
-    /// Whether it takes a problem of `heads` = batch x q_heads, these lengths and this mask.
-    pub fn takes(&self, mask: Mask, heads: usize, q_len: usize, k_len: usize) -> bool {
+    /// Whether it takes a problem of these lengths and this mask.
+    pub fn takes(&self, mask: Mask, q_len: usize, k_len: usize) -> bool {
         match self.kernel {
             AttentionKernel::Scalar | AttentionKernel::Wmma(_) => true,
             AttentionKernel::Decode(_) => q_len <= DECODE_ROWS,
             AttentionKernel::Wgmma(tile) => {
-                k_len > 0
-                    && heads <= MOST_WGMMA_HEADS
-                    && (tile.mask == MaskKind::Band || mask.hides_nothing(q_len, k_len))
+                k_len > 0 && (tile.mask == MaskKind::Band || mask.hides_nothing(q_len, k_len))
             }
         }
     }
@@ -310,9 +308,6 @@ impl fmt::Display for AttentionVariant {
         f.pad(self.name)
     }
 }
-
-/// Batch entries times query heads that WGMMA kernels are trusted with; more are left to the others.
-const MOST_WGMMA_HEADS: usize = 65_535;
 
 /// Query rows of a block of the scalar kernel: one a warp.
 pub const SCALAR_ROWS: usize = 4;
