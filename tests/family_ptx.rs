@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use cuda_builder::ptx::{Entry, Module};
 use ferrotile::embedded_ptx;
 use layout::Arch;
-use layout::ata::{ATA, AtaUnit};
+use layout::ata::{ATA, AtaUnit, Precision};
 use layout::attention::{
     ATTENTION, AttentionKernel, AttentionVariant, COMBINE, DECODE_KEYS, PvUnit, QuerySource, TileCopy, WgmmaTile,
 };
 use layout::cg::{CG, CgStage};
 use layout::descriptor::Major;
 use layout::gemm::wgmma::{STORE_COLUMNS as STORE_COLUMNS_OF_D, Side};
-use layout::gemm::{GEMM, GemmUnit, GemmVariant, Operands, PACK_8BIT, PACK_16BIT, SUM};
+use layout::gemm::{BESIDE_MIN_BLOCKS, GEMM, GemmUnit, GemmVariant, Operands, PACK_8BIT, PACK_16BIT, SUM};
 use layout::ladder::{LADDER, Pipeline, STORE_COLUMNS};
 
 fn attention(arch: Arch) -> Module {
@@ -132,6 +132,7 @@ fn combine_entries_are_the_rows_with_their_bounds() {
             assert!(!entry.uses_local, "{row} uses local memory");
             assert_eq!(entry.generic_accesses(), 0, "{row} has generic accesses");
             assert_eq!((entry.count("bar.sync"), entry.count("atom"), entry.count("red")), (0, 0, 0), "{row}");
+            assert_eq!(entry.count("griddepcontrol.wait"), usize::from(arch >= Arch::Sm90a), "{row}");
         }
     }
 }
@@ -170,17 +171,23 @@ fn ata_entries_are_the_rows_with_their_bounds_and_instructions() {
             assert_eq!(entry.generic_accesses(), 0, "{row} has generic accesses");
             assert_eq!(entry.count("bar.sync"), 1, "{row}: the sums of the warps meet once");
             assert_eq!((entry.count("atom"), entry.count("red")), (0, 0), "{row} has atomics");
-            // A square of 32x32 takes eight products of m16n8k8, three times as many with two terms, or four of m32n8k16 with
-            // the two of X; as it is and transposed, for each pair row and use in flight.
+            // A square of 32x32 takes eight products of m16n8k8, three times as many with two terms; four of m16n8k16, or eight
+            // with the two terms of X; or four of m32n8k16 with the two of X. As it is and transposed, for each pair row and use
+            // in flight.
             let squares = 2 * row.pair_rows * row.depth * row.vectors();
-            let products = if row.precision.terms() > 1 { 3 } else { 1 };
-            let (mma, wmma) = match row.unit {
-                AtaUnit::Mma => (8 * products * squares, 0),
-                AtaUnit::Wmma => (0, 4 * squares),
-                AtaUnit::Fma => (0, 0),
+            let [tf32, f16, bf16, wmma] = match (row.unit, row.precision) {
+                (AtaUnit::Mma, Precision::Tf32) => [8, 0, 0, 0],
+                (AtaUnit::Mma, Precision::Tf32x3) => [24, 0, 0, 0],
+                (AtaUnit::Mma, Precision::F16) => [0, 4, 0, 0],
+                (AtaUnit::Mma, Precision::Bf16) => [0, 0, 8, 0],
+                (AtaUnit::Wmma, _) => [0, 0, 0, 4],
+                _ => [0; 4],
             };
-            assert_eq!(entry.count("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"), mma, "{row}");
-            assert_eq!(entry.count("wmma.mma.sync.aligned"), wmma, "{row}");
+            let name = |shape: &str| format!("mma.sync.aligned.{shape}.f32");
+            assert_eq!(entry.count(&name("m16n8k8.row.col.f32.tf32.tf32")), tf32 * squares, "{row}");
+            assert_eq!(entry.count(&name("m16n8k16.row.col.f32.f16.f16")), f16 * squares, "{row}");
+            assert_eq!(entry.count(&name("m16n8k16.row.col.f32.bf16.bf16")), bf16 * squares, "{row}");
+            assert_eq!(entry.count("wmma.mma.sync.aligned"), wmma * squares, "{row}");
             let overlaps = usize::from(arch >= Arch::Sm90a);
             assert_eq!(entry.count("griddepcontrol.wait"), overlaps, "{row}");
             // Pairs come in 16-byte loads.
@@ -245,7 +252,7 @@ fn gemm_entries_are_the_rows_with_their_bounds_and_instructions() {
         assert_eq!(module.entries.len(), rows.len() + beside.len(), "{arch}");
         for (name, threads) in beside {
             let entry = module.entry(name).unwrap_or_else(|| panic!("{arch}: no entry {name}"));
-            assert_eq!(entry.max_threads, Some(threads), "{name}");
+            assert_eq!((entry.max_threads, entry.min_blocks), (Some(threads), Some(BESIDE_MIN_BLOCKS)), "{name}");
         }
         for entry in &module.entries {
             assert!(!entry.uses_local, "{arch} {} uses local memory", entry.name);

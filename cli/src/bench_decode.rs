@@ -9,10 +9,11 @@ use std::str::FromStr;
 use clap::Args;
 use ferrotile::{
     AttentionOptions, AttentionPlan, AttentionProblem, AttentionTensors, Buffer, Dtype, Float, Gpu, Layout, Mask,
-    TensorMut, TensorRef,
+    PagedAttentionPlan, PagedProblem, PagedTensors, Result, StreamRef, TensorMut, TensorRef,
 };
 use half::{bf16, f16};
 use rand::rngs::Xoshiro256PlusPlus;
+use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
 
@@ -30,6 +31,9 @@ const BLOCK: usize = 1 << 22;
 /// Bytes that are copied to measure the memory: many times what the L2 cache of any card holds.
 const COPY_BYTES: usize = 1 << 30;
 
+/// How Q and, unless they lie in pages, K and V are laid out.
+const LAYOUT: Layout = Layout::Bhsd;
+
 /// What to measure and how.
 #[derive(Debug, Args)]
 pub(crate) struct DecodeBenchArgs {
@@ -39,6 +43,9 @@ pub(crate) struct DecodeBenchArgs {
     /// Parts that the keys are split into; may be repeated [default: the library's choice].
     #[arg(long = "splits", num_args = 1..)]
     splits: Vec<usize>,
+    /// Keys of a page; without it keys follow each other.
+    #[arg(long)]
+    page: Option<usize>,
     /// A kernel by name [default: the library's choice].
     #[arg(long)]
     variant: Option<String>,
@@ -97,6 +104,13 @@ impl fmt::Display for DecodeCase {
 #[error("expected BxHq:HkvxSqxSkxD/mask/dtype with numbers above 0, such as 16x32:8x1x8192x128/causal/f16")]
 struct ParseDecodeCaseError;
 
+/// The keys do not fill their pages.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("case {case}: give a page size that divides the number of keys")]
+struct PartialPage {
+    case: String,
+}
+
 impl FromStr for DecodeCase {
     type Err = ParseDecodeCaseError;
 
@@ -127,7 +141,12 @@ pub(crate) fn run(args: &DecodeBenchArgs) -> anyhow::Result<()> {
     if let Some(path) = &args.json {
         tensor::check_place(path)?;
     }
-    cases.iter().try_for_each(|case| case.sizes.check())?;
+    for case in &cases {
+        case.sizes.check()?;
+        if args.page.is_some_and(|page| page == 0 || !case.sizes.k_len.is_multiple_of(page)) {
+            return Err(PartialPage { case: case.to_string() }.into());
+        }
+    }
     let gpu = Gpu::new(args.device)?;
     writeln!(io::stdout(), "{}, {} multiprocessors, {} PTX", gpu.name(), gpu.multiprocessors(), gpu.arch())?;
     let mut timer = Timer::new(&gpu, Repeats { warmup: args.warmup, iterations: args.iterations })?;
@@ -153,7 +172,7 @@ pub(crate) fn run(args: &DecodeBenchArgs) -> anyhow::Result<()> {
 }
 
 /// GB/s of a copy from device memory to device memory, each byte counted as it is read and as it is written.
-fn copy_rate(gpu: &Gpu, timer: &mut Timer) -> ferrotile::Result<f64> {
+fn copy_rate(gpu: &Gpu, timer: &mut Timer) -> Result<f64> {
     let source = Buffer::<u8>::zeroed(gpu, COPY_BYTES)?;
     let mut destination = Buffer::<u8>::zeroed(gpu, COPY_BYTES)?;
     let us = timer.microseconds(false, |stream| destination.copy_from(stream, 0, &source))?;
@@ -161,7 +180,7 @@ fn copy_rate(gpu: &Gpu, timer: &mut Timer) -> ferrotile::Result<f64> {
 }
 
 /// A tensor of random numbers, some of which repeat.
-fn random<T: Float>(gpu: &Gpu, timer: &Timer, len: usize, seed: u64) -> ferrotile::Result<Buffer<T>> {
+fn random<T: Float>(gpu: &Gpu, timer: &Timer, len: usize, seed: u64) -> Result<Buffer<T>> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
     let numbers: Vec<T> = (0..len.min(BLOCK)).map(|_| T::from_f64(random.sample(StandardNormal))).collect();
     let mut tensor = Buffer::zeroed(gpu, len)?;
@@ -175,19 +194,114 @@ fn random<T: Float>(gpu: &Gpu, timer: &Timer, len: usize, seed: u64) -> ferrotil
     Ok(tensor)
 }
 
+/// Tensors of a case on the card.
+struct Tensors<T> {
+    q: Buffer<T>,
+    k: Buffer<T>,
+    v: Buffer<T>,
+    out: Buffer<T>,
+}
+
+/// A plan for keys in a row or in pages.
+enum Plan {
+    Row(AttentionPlan),
+    /// With the block table and the numbers of keys.
+    Pages(PagedAttentionPlan, PagedProblem, [Buffer<i32>; 2]),
+}
+
+impl Plan {
+    fn new(
+        gpu: &Gpu,
+        timer: &Timer,
+        case: &DecodeCase,
+        page: Option<usize>,
+        options: &AttentionOptions,
+    ) -> Result<Plan> {
+        let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = case.sizes;
+        let Some(page_len) = page else {
+            return Ok(Plan::Row(AttentionPlan::new(gpu, case.dtype, &case.sizes, options)?));
+        };
+        let table_len = k_len / page_len;
+        let pages = batch * table_len;
+        let problem = PagedProblem { batch, q_heads, kv_heads, q_len, head_dim, pages, page_len, table_len };
+        let plan = PagedAttentionPlan::new(gpu, case.dtype, &problem, options)?;
+        let mut table: Vec<i32> = (0..pages as i32).collect();
+        table.shuffle(&mut Xoshiro256PlusPlus::seed_from_u64(4));
+        let numbers = [
+            Buffer::upload_blocking(timer.stream(), &table)?,
+            Buffer::upload_blocking(timer.stream(), &vec![k_len as i32; batch])?,
+        ];
+        Ok(Plan::Pages(plan, problem, numbers))
+    }
+
+    fn workspace_bytes(&self) -> usize {
+        match self {
+            Plan::Row(plan) => plan.workspace_bytes(),
+            Plan::Pages(plan, ..) => plan.workspace_bytes(),
+        }
+    }
+
+    fn splits(&self) -> usize {
+        match self {
+            Plan::Row(plan) => plan.splits(),
+            Plan::Pages(plan, ..) => plan.splits(),
+        }
+    }
+
+    fn run<T: Float>(
+        &self,
+        stream: StreamRef<'_>,
+        case: &DecodeCase,
+        Tensors { q, k, v, out }: &mut Tensors<T>,
+        workspace: &mut Buffer<u8>,
+    ) -> Result<()> {
+        let (q_shape, kv_shape) = (case.sizes.q_shape(LAYOUT), case.sizes.kv_shape(LAYOUT));
+        let bytes = workspace.len();
+        let workspace = Some(TensorMut::contiguous(workspace, [bytes])?);
+        let (q, out) = (TensorRef::contiguous(q, q_shape)?, TensorMut::contiguous(out, q_shape)?);
+        match self {
+            Plan::Row(plan) => {
+                let (k, v) = (TensorRef::contiguous(k, kv_shape)?, TensorRef::contiguous(v, kv_shape)?);
+                let mut tensors = AttentionTensors::new(q, k, v, out);
+                tensors.workspace = workspace;
+                plan.run_with(stream, tensors)
+            }
+            Plan::Pages(plan, problem, [table, lens]) => {
+                let pages =
+                    [TensorRef::contiguous(k, problem.kv_shape())?, TensorRef::contiguous(v, problem.kv_shape())?];
+                let table = TensorRef::contiguous(table, [problem.batch, problem.table_len])?;
+                let lens = TensorRef::contiguous(lens, [problem.batch])?;
+                let mut tensors = PagedTensors::new(q, pages, table, lens, out);
+                tensors.workspace = workspace;
+                plan.run(stream, tensors)
+            }
+        }
+    }
+}
+
+/// The name of the kernel.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Plan::Row(plan) => plan.fmt(f),
+            Plan::Pages(plan, ..) => plan.fmt(f),
+        }
+    }
+}
+
 fn measure<T: Float>(
     gpu: &Gpu,
     timer: &mut Timer,
     case: &DecodeCase,
     copied: f64,
     args: &DecodeBenchArgs,
-) -> ferrotile::Result<Vec<(Vec<String>, Row)>> {
-    let layout = Layout::Bhsd;
-    let (q_shape, kv_shape) = (case.sizes.q_shape(layout), case.sizes.kv_shape(layout));
+) -> Result<Vec<(Vec<String>, Row)>> {
     let tensor = |shape: [usize; 4], seed| random::<T>(gpu, timer, shape.iter().product(), seed);
+    let (q_shape, kv_shape) = (case.sizes.q_shape(LAYOUT), case.sizes.kv_shape(LAYOUT));
     let (q, k, v) = (tensor(q_shape, 1)?, tensor(kv_shape, 2)?, tensor(kv_shape, 3)?);
-    let mut out = Buffer::<T>::zeroed(gpu, q.len())?;
+    let mut tensors = Tensors { out: Buffer::zeroed(gpu, q.len())?, q, k, v };
     let splits = if args.splits.is_empty() { vec![None] } else { args.splits.iter().copied().map(Some).collect() };
+    let flops = case.sizes.flops(case.mask);
     let mut measured = Vec::new();
     for splits in splits {
         let options = AttentionOptions {
@@ -195,24 +309,16 @@ fn measure<T: Float>(
             splits,
             max_workspace_bytes: WORKSPACE_BYTES,
             variant: args.variant.clone(),
-            ..AttentionOptions::new(layout)
+            ..AttentionOptions::new(LAYOUT)
         };
-        let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &options)?;
+        let plan = Plan::new(gpu, timer, case, args.page, &options)?;
         let bytes = plan.workspace_bytes();
         let mut workspace = Buffer::<u8>::zeroed(gpu, bytes)?;
-        let us = timer.microseconds(false, |stream| {
-            let mut tensors = AttentionTensors::new(
-                TensorRef::contiguous(&q, q_shape)?,
-                TensorRef::contiguous(&k, kv_shape)?,
-                TensorRef::contiguous(&v, kv_shape)?,
-                TensorMut::contiguous(&mut out, q_shape)?,
-            );
-            tensors.workspace = Some(TensorMut::contiguous(&mut workspace, [bytes])?);
-            plan.run_with(stream, tensors)
-        })?;
+        let us = timer.microseconds(false, |stream| plan.run(stream, case, &mut tensors, &mut workspace))?;
         let rate = case.bytes() / us.p50 / 1e3;
+        let case = args.page.map_or_else(|| case.to_string(), |page| format!("{case}/pages of {page}"));
         let line = vec![
-            case.to_string(),
+            case.clone(),
             plan.to_string(),
             plan.splits().to_string(),
             format!("{:.2}", us.p50),
@@ -222,7 +328,7 @@ fn measure<T: Float>(
             bytes.to_string(),
         ];
         let implementation = format!("{plan} in {} splits", plan.splits());
-        measured.push((line, Row::measured("attention", case, implementation, &us, case.sizes.flops(case.mask))));
+        measured.push((line, Row::measured("attention", case, implementation, &us, flops)));
     }
     Ok(measured)
 }

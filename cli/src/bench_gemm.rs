@@ -15,6 +15,7 @@ use layout::gemm::GEMM;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
+use rayon::prelude::*;
 
 use crate::kernel_names;
 use crate::measure::{Repeats, Timer};
@@ -41,6 +42,9 @@ pub(crate) struct GemmBenchArgs {
     /// Parts that k is cut into [default: the library's choice].
     #[arg(long)]
     splits: Option<usize>,
+    /// Start each kernel only when the one before has ended, and not while it still runs.
+    #[arg(long)]
+    isolated: bool,
     /// Where the results are written as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -173,6 +177,7 @@ fn plans<T: Float, D: Float>(
         let options = GemmOptions {
             accumulation,
             splits: args.splits,
+            isolated: args.isolated,
             max_workspace_bytes: WORKSPACE_BYTES,
             ..GemmOptions::new(layout)
         };
@@ -192,6 +197,17 @@ fn plans<T: Float, D: Float>(
     Ok(plans)
 }
 
+/// Normally distributed numbers. No part of them comes twice: equal rows make large products some per cent slower.
+fn normal<T: Float>(timer: &Timer, operand: u64, shape: [usize; 3]) -> ferrotile::Result<Buffer<T>> {
+    const BLOCK: usize = 1 << 16;
+    let mut values = vec![T::from_f64(0.0); shape.iter().product()];
+    values.par_chunks_mut(BLOCK).enumerate().for_each(|(index, block)| {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(operand << 32 | index as u64);
+        block.fill_with(|| T::from_f64(random.sample(StandardNormal)));
+    });
+    Buffer::upload_blocking(timer.stream(), &values)
+}
+
 fn measure<T: Float, D: Float>(
     gpu: &Gpu,
     timer: &mut Timer,
@@ -201,14 +217,7 @@ fn measure<T: Float, D: Float>(
 ) -> ferrotile::Result<Vec<(Vec<String>, Row)>> {
     let problem = case.problem::<T, D>(layout);
     let (a_shape, b_shape, d_shape) = (problem.a_shape(layout), problem.b_shape(layout), problem.d_shape());
-    let mut random = Xoshiro256PlusPlus::seed_from_u64(0);
-    let mut normal = |shape: [usize; 3]| {
-        // A block of numbers, again and again: as good as new ones for a time, and made sooner.
-        let block: Vec<T> = (0..1 << 16).map(|_| T::from_f64(random.sample(StandardNormal))).collect();
-        let values: Vec<T> = block.iter().copied().cycle().take(shape.iter().product()).collect();
-        Buffer::upload_blocking(timer.stream(), &values)
-    };
-    let (a, b) = (normal(a_shape)?, normal(b_shape)?);
+    let (a, b) = (normal::<T>(timer, 0, a_shape)?, normal::<T>(timer, 1, b_shape)?);
     let mut d = Buffer::<D>::zeroed(gpu, d_shape.iter().product())?;
     let mut measured = Vec::new();
     for plan in plans::<T, D>(gpu, case, layout, args)? {

@@ -3,7 +3,10 @@
 use std::io::{self, Write};
 
 use clap::Args;
-use ferrotile::{Buffer, Gpu, LadderPlan, TensorMut, TensorRef};
+use ferrotile::{
+    Buffer, Dtype, Float, GemmLayout, GemmOptions, GemmPlan, GemmProblem, GemmTensors, Gpu, LadderPlan, StreamRef,
+    TensorMut, TensorRef,
+};
 use half::f16;
 use layout::ladder::{LADDER, LadderStep};
 use ndarray::Array2;
@@ -38,7 +41,7 @@ const CHECKED: usize = 512;
 #[derive(Debug, thiserror::Error)]
 #[error("{step}: the largest error is {error:.1e} of the largest element, more than {LIMIT:.1e}")]
 struct WrongProduct {
-    step: &'static LadderStep,
+    step: String,
     error: f64,
 }
 
@@ -56,7 +59,9 @@ pub(crate) fn run(args: &LadderBenchArgs) -> anyhow::Result<()> {
         // The first step takes K of one instruction, and writes more than it computes: a large C fills the card.
         let single = step.k_steps() == 1;
         let k = |k| if single { step.k as usize } else { k };
-        let error = check(&gpu, &timer, step, [CHECKED, CHECKED, k(CHECKED)])?;
+        let error = check(&gpu, &timer, step, [CHECKED, CHECKED, k(CHECKED)], |product, stream| {
+            product.plan(&gpu, step)?.run(stream)
+        })?;
         let side = if single { 8192 } else { args.size };
         let sizes @ [m, n, k] = [side, side, k(args.size)];
         let mut product = Product::new(&gpu, &timer, sizes)?;
@@ -73,9 +78,49 @@ pub(crate) fn run(args: &LadderBenchArgs) -> anyhow::Result<()> {
             step.smem().total_bytes().to_string(),
         ]);
     }
+    lines.push(library(&gpu, &mut timer, args.size)?);
     let heading = ["step", "MxNxK", "error", "p50 us", "TFLOP/s", "registers", "shared bytes"];
     write!(io::stdout(), "{}", table(&heading, &lines))?;
     Ok(())
+}
+
+/// The last step, the library's product: checked with results in f32 as the others, timed with those in f16 that it has most often.
+fn library(gpu: &Gpu, timer: &mut Timer, size: usize) -> anyhow::Result<Vec<String>> {
+    let plan = |side: usize, d| {
+        let problem = GemmProblem::new([side; 3], Dtype::F16, Dtype::F16, d);
+        GemmPlan::new(gpu, &problem, &GemmOptions::new(GemmLayout::Nt))
+    };
+    let checked = plan(CHECKED, Dtype::F32)?;
+    let error = check(gpu, timer, &checked, [CHECKED; 3], |product, stream| {
+        run_library(&checked, stream, &product.a, &product.b, &mut product.c, CHECKED)
+    })?;
+    let timed = plan(size, Dtype::F16)?;
+    let Product { a, b, .. } = Product::new(gpu, timer, [size; 3])?;
+    let mut d = Buffer::<f16>::zeroed(gpu, size * size)?;
+    let us = timer.microseconds(false, |stream| run_library(&timed, stream, &a, &b, &mut d, size))?;
+    Ok(vec![
+        timed.to_string(),
+        format!("{size}x{size}x{size}"),
+        format!("{error:.1e}"),
+        format!("{:.1}", us.p50),
+        format!("{:.1}", 2.0 * (size as f64).powi(3) / us.p50 / 1e6),
+        timed.kernel().attributes().registers.to_string(),
+        timed.variant().smem().total_bytes().to_string(),
+    ])
+}
+
+/// Enqueues the library's product of square matrices.
+fn run_library<D: Float>(
+    plan: &GemmPlan,
+    stream: StreamRef<'_>,
+    a: &Buffer<f16>,
+    b: &Buffer<f16>,
+    d: &mut Buffer<D>,
+    side: usize,
+) -> ferrotile::Result<()> {
+    let shape = [1, side, side];
+    let (a, b) = (TensorRef::contiguous(a, shape)?, TensorRef::contiguous(b, shape)?);
+    plan.run(stream, GemmTensors::new(a, b, TensorMut::contiguous(d, shape)?), None)
 }
 
 /// The matrices of one product on the card.
@@ -108,14 +153,20 @@ fn normal(rows: usize, columns: usize, seed: u64) -> Array2<f16> {
 }
 
 /// The largest error of a step relative to the largest element, in f64.
-fn check(gpu: &Gpu, timer: &Timer, step: &'static LadderStep, sizes: Sizes) -> anyhow::Result<f64> {
+fn check(
+    gpu: &Gpu,
+    timer: &Timer,
+    step: &impl ToString,
+    sizes: Sizes,
+    run: impl FnOnce(&mut Product, StreamRef<'_>) -> ferrotile::Result<()>,
+) -> anyhow::Result<f64> {
     let [m, n, k] = sizes;
     let mut product = Product::new(gpu, timer, sizes)?;
     product.c.fill_bytes(timer.stream(), u8::MAX)?;
-    product.plan(gpu, step)?.run(timer.stream().as_ref())?;
+    run(&mut product, timer.stream().as_ref())?;
     let got = product.c.download_blocking(timer.stream())?;
     let exact = normal(m, k, 0).mapv(f16::to_f64).dot(&normal(n, k, 1).mapv(f16::to_f64).t());
     let largest = exact.iter().fold(0.0, |largest: f64, element| largest.max(element.abs()));
     let error = ferrotile::tolerance::max_error(&got, exact.as_slice().expect("a product is contiguous")) / largest;
-    if error < LIMIT { Ok(error) } else { Err(WrongProduct { step, error }.into()) }
+    if error < LIMIT { Ok(error) } else { Err(WrongProduct { step: step.to_string(), error }.into()) }
 }

@@ -71,7 +71,7 @@ pub struct DeviceBlockMatrix {
     n: usize,
     pairs: Buffer<u8>,
     uses: Buffer<u32>,
-    codes: Buffer<u32>,
+    heads: Buffer<u32>,
     starts: Buffer<u32>,
     scales: Buffer<f32>,
     pairs_read: usize,
@@ -86,7 +86,7 @@ impl DeviceBlockMatrix {
             n: matrix.n(),
             pairs: Buffer::upload_blocking(stream, &packed.pairs)?,
             uses: Buffer::upload_blocking(stream, &packed.uses)?,
-            codes: Buffer::upload_blocking(stream, &packed.codes)?,
+            heads: Buffer::upload_blocking(stream, &packed.heads)?,
             starts: Buffer::upload_blocking(stream, &packed.starts)?,
             scales: Buffer::upload_blocking(stream, &packed.scales)?,
             pairs_read: packed.pairs_read,
@@ -120,7 +120,7 @@ impl DeviceBlockMatrix {
     /// Device memory that it takes.
     #[must_use]
     pub fn footprint_bytes(&self) -> usize {
-        let words = self.uses.len() + self.codes.len() + self.starts.len() + self.scales.len();
+        let words = self.uses.len() + self.heads.len() + self.starts.len() + self.scales.len();
         self.pairs.len() + words * size_of::<u32>()
     }
 
@@ -226,7 +226,7 @@ impl<'a> AtaPlan<'a> {
             y: y.as_raw(),
             pairs: matrix.pairs.as_raw(),
             uses: matrix.uses.as_raw(),
-            codes: matrix.codes.as_raw(),
+            heads: matrix.heads.as_raw(),
             starts: matrix.starts.as_raw(),
             scales: matrix.scales.as_raw(),
             x_strides: strides(x.strides()),

@@ -56,6 +56,9 @@ pub struct GemmOptions {
     pub variant: Option<String>,
     /// The parts that k is cut into, each summed by blocks of its own; `None` picks by the sizes.
     pub splits: Option<usize>,
+    /// Whether each kernel starts only when what is before it on the stream has ended. Otherwise, on sm_90, a kernel starts while
+    /// the one before still runs, and waits for its results before it reads or writes anything.
+    pub isolated: bool,
     /// The most workspace that a plan may ask for. With 0 sums are not cut into parts, and operands that would have to be copied
     /// first are refused where there is no other way.
     pub max_workspace_bytes: usize,
@@ -73,6 +76,7 @@ impl GemmOptions {
             accumulation: Accumulation::TwoLevel,
             variant: None,
             splits: None,
+            isolated: false,
             max_workspace_bytes: 0,
         }
     }

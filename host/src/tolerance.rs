@@ -39,7 +39,7 @@ pub fn lse_limit(largest: f64, reference_error: f64) -> f64 {
 /// The largest error of an element of `Y = A X` where `magnitude` is the same element of `|A| |X|`, `terms` the elements of its
 /// row of A, and A is exactly what the kernel stores ([`crate::SymmetricBlockMatrix::rounded`]).
 ///
-/// X is rounded to 11 bits (2^-11 of each product), or to 22 (2^-22, and as much for the product of the two small terms that is
+/// X is rounded to 11 bits (2^-11 of each product; for f16 those of at least 2^-28 of the largest of 32), or to 22 (2^-22, and as much for the product of the two small terms that is
 /// left out). A lane adds every 32nd product at most, then lanes and warps are added; each addition drops at most 2^-23 of the
 /// magnitude, as tensor cores cut off where f32 arithmetic rounds. What is below the normal numbers may be lost.
 #[must_use]

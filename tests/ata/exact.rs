@@ -39,15 +39,19 @@ fn small_integers(gpu: &Gpu, precision: Precision) -> Outcome {
     Ok(())
 }
 
-/// X of 8 significant bits comes back in every precision.
+/// X of 8 significant bits comes back in every precision: for f16 where the elements of a frame are within 2^22 of each other, so
+/// that none loses bits beside a larger one.
 fn identity(gpu: &Gpu, precision: Precision) -> Outcome {
     let mut random = random(2);
+    let exponents = if precision == Precision::F16 { -7..7 } else { -20..20 };
     for n in [1, 16, 40, 48, 77, 2608] {
         let ones = Array3::ones((2, 1, n));
         let matrix = SymmetricBlockMatrix::from_diagonals(n, &[0], ones.view())?;
         let sizes = Sizes { n, channels: 2, diagonals: 1 };
         for frames in [1, 8, 11] {
-            let x = vectors(sizes, frames, || integer(&mut random, 255) * 2f32.powi(random.random_range(-20..20)));
+            let x = vectors(sizes, frames, || {
+                integer(&mut random, 255) * 2f32.powi(random.random_range(exponents.clone()))
+            });
             let case = Case::new(gpu, &matrix, precision, x.clone())?;
             case.for_each_row(|row| check_exact(&case.run(row)?, &x.mapv(f64::from)))?;
         }

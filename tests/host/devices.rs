@@ -6,7 +6,7 @@ use tests::{Device, card_trial, device, device_trial};
 
 use crate::call::{Call, SHAPE, options, plan};
 use crate::words::{PTX, add_word};
-use crate::{Outcome, expect_equal, expect_error};
+use crate::{Outcome, beside_others, expect_equal, expect_error};
 
 /// The trials; one of them needs a second card and is ignored without it.
 pub(crate) fn trials() -> Vec<Trial> {
@@ -82,6 +82,7 @@ fn same_card(gpu: &Gpu) -> Outcome {
 }
 
 fn another_card(gpu: &Gpu, other: &Gpu) -> Outcome {
+    let _running = beside_others();
     let (here, there) = (gpu.new_stream()?, other.new_stream()?);
     let mut buffer = Buffer::<u32>::zeroed(gpu, 1)?;
     let mut far = Buffer::<u32>::zeroed(other, 1)?;

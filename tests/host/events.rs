@@ -13,7 +13,7 @@ pub(crate) const TESTS: Tests = &[
     test("an_event_that_was_never_recorded_is_not_waited_for", never_recorded),
     test("an_event_may_be_dropped_while_a_stream_waits_for_it", dropped_in_use),
     test("work_runs_in_order_and_after_its_stream_is_dropped", order),
-    test("the_card_waits_for_all_streams", synchronize),
+    test("the_card_waits_for_all_streams", synchronize).alone(),
 ];
 
 fn times(gpu: &Gpu) -> Outcome {

@@ -14,6 +14,7 @@ mod words;
 
 use std::fmt::Debug;
 use std::process::ExitCode;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use ferrotile::{Error, Gpu};
 use libtest_mimic::{Failed, Trial};
@@ -31,17 +32,42 @@ struct Test {
     body: fn(&Gpu) -> Outcome,
     /// Why it needs a card and its driver, if it does.
     card: Option<&'static str>,
+    /// Whether no other trial runs meanwhile.
+    alone: bool,
+}
+
+/// Held by every trial, and by one that runs alone as the only one.
+static RUNNING: RwLock<()> = RwLock::new(());
+
+/// Keeps trials that run alone waiting.
+fn beside_others() -> RwLockReadGuard<'static, ()> {
+    RUNNING.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A trial of every device.
 const fn test(name: &'static str, body: fn(&Gpu) -> Outcome) -> Test {
-    Test { name, body, card: None }
+    Test { name, body, card: None, alone: false }
 }
 
 impl Test {
     /// The same trial for cards alone, for this reason.
     const fn on_a_card(self, reason: &'static str) -> Test {
         Test { card: Some(reason), ..self }
+    }
+
+    /// The same trial while no other one runs, which might capture a stream: nobody can wait for a card meanwhile.
+    const fn alone(self) -> Test {
+        Test { alone: true, ..self }
+    }
+
+    fn run(&self, gpu: &Gpu) -> Outcome {
+        if self.alone {
+            let _running = RUNNING.write().unwrap_or_else(PoisonError::into_inner);
+            (self.body)(gpu)
+        } else {
+            let _running = beside_others();
+            (self.body)(gpu)
+        }
     }
 }
 
@@ -58,9 +84,10 @@ fn main() -> ExitCode {
     ];
     let mut trials: Vec<Trial> = Vec::new();
     for (file, tests) in files {
-        trials.extend(tests.iter().map(|&Test { name, body, card }| {
-            let name = format!("{file}/{name}");
-            card.map_or_else(|| device_trial(name.clone(), body), |reason| card_trial(name.clone(), reason, body))
+        trials.extend(tests.iter().map(|test| {
+            let name = format!("{file}/{}", test.name);
+            let body = move |gpu: &Gpu| test.run(gpu);
+            test.card.map_or_else(|| device_trial(name.clone(), body), |reason| card_trial(name.clone(), reason, body))
         }));
     }
     trials.extend(devices::trials());

@@ -5,7 +5,7 @@ use cuda_builder::ptxas::EntryReport;
 use layout::ata::ATA;
 use layout::attention::{ATTENTION, COMBINE};
 use layout::cg::CG;
-use layout::gemm::GEMM;
+use layout::gemm::{GEMM, PACK_8BIT, PACK_16BIT, SUM};
 use layout::ladder::LADDER;
 
 /// What the row of a variant table grants an entry.
@@ -41,6 +41,16 @@ pub(crate) fn budget(entry: &str) -> Option<Budget> {
         threads: row.threads(),
         dynamic_shared_bytes: row.smem().total_bytes(),
     });
+    let sum = (entry == SUM.name).then(|| Budget {
+        registers: SUM.max_registers(),
+        threads: SUM.threads,
+        dynamic_shared_bytes: 0,
+    });
+    let pack = [PACK_8BIT, PACK_16BIT].into_iter().find(|pack| pack.name == entry).map(|pack| Budget {
+        registers: pack.max_registers(),
+        threads: pack.threads,
+        dynamic_shared_bytes: pack.smem().total_bytes(),
+    });
     let cg = CG.iter().find(|row| row.name == entry).map(|row| Budget {
         registers: row.max_registers(),
         threads: row.threads(),
@@ -51,7 +61,7 @@ pub(crate) fn budget(entry: &str) -> Option<Budget> {
         threads: row.threads(),
         dynamic_shared_bytes: 0,
     });
-    attention.or(combine).or(ata).or(cg).or(gemm).or(ladder)
+    attention.or(combine).or(ata).or(cg).or(gemm).or(sum).or(pack).or(ladder)
 }
 
 /// How many blocks of the entry fit on one multiprocessor. Registers are allotted to a warp in units of 256 within one of four

@@ -2,7 +2,9 @@
 //! rounded.
 
 use half::{bf16, f16};
-use layout::ata::{BLOCK, PAIR_ROWS, Place, Precision, STRIP_PAIR_ROWS, Storage, StripUse, element_place};
+use layout::ata::{
+    BLOCK, HEAD_USES, PAIR_ROWS, Place, Precision, RECORD_WORDS, STRIP_PAIR_ROWS, Storage, StripUse, element_place,
+};
 use ndarray::ArrayView2;
 
 use super::OP;
@@ -157,21 +159,19 @@ fn count(number: usize) -> Result<u32> {
 /// The bytes that [`Packed`] takes.
 pub(super) fn footprint_bytes(matrix: &SymmetricBlockMatrix, precision: Precision) -> Result<usize> {
     let plan = Plan::new(matrix)?;
-    let words = plan.uses.len() * (WORDS_OF_USE + 1) + plan.starts.len() + matrix.channels();
+    let records = plan.uses.len() + (plan.starts.len() - 1) * HEAD_USES;
+    let words = records * RECORD_WORDS + plan.starts.len() + matrix.channels();
     Ok(plan.stored.len() * precision.pair_bytes() + words * size_of::<u32>())
 }
-
-/// The words of [`StripUse::words`].
-const WORDS_OF_USE: usize = 2 * STRIP_PAIR_ROWS;
 
 /// Everything that kernels read of a matrix.
 pub(super) struct Packed {
     /// The stored pairs.
     pub(super) pairs: Vec<u8>,
-    /// The numbers of the pairs of each use.
+    /// The record of each use.
     pub(super) uses: Vec<u32>,
-    /// The code of each use.
-    pub(super) codes: Vec<u32>,
+    /// The first records of each strip of each channel.
+    pub(super) heads: Vec<u32>,
     /// The first use of each strip of each channel, and the end.
     pub(super) starts: Vec<u32>,
     /// What sums of each channel are multiplied by.
@@ -201,12 +201,21 @@ impl Packed {
         Ok(Self {
             pairs,
             pairs_read: uses.iter().flat_map(|used| used.pairs.iter().flatten()).flatten().count(),
-            codes: uses.iter().map(StripUse::code).collect(),
-            uses: uses.iter().flat_map(|used| used.words().into_iter().flatten()).collect(),
+            heads: starts.windows(2).flat_map(|range| head(&uses[range[0] as usize..range[1] as usize])).collect(),
+            uses: uses.iter().flat_map(StripUse::record).collect(),
             starts,
             scales,
         })
     }
+}
+
+/// The first records of a strip, filled up with empty ones.
+fn head(uses: &[StripUse]) -> impl Iterator<Item = u32> {
+    let mut records = [[0; RECORD_WORDS]; HEAD_USES];
+    for (record, used) in records.iter_mut().zip(uses) {
+        *record = used.record();
+    }
+    records.into_iter().flatten()
 }
 
 /// Writes a number as it is stored, where there is 0; it is one of the precision's.
@@ -228,7 +237,7 @@ fn write(precision: Precision, bytes: &mut [u8], place: Place, number: f32) {
 /// far as it is a normal f32; else 0.
 pub(super) fn exponent<'a>(precision: Precision, elements: impl Iterator<Item = &'a f32>) -> i32 {
     let largest = elements.fold(0f32, |largest, element| largest.max(element.abs()));
-    if precision != Precision::F16 || largest == 0.0 {
+    if !precision.has_scales() || largest == 0.0 {
         return 0;
     }
     // The exponent of an f32 as f64, where it is a normal number.
@@ -319,16 +328,23 @@ mod tests {
         let element =
             |pair, row, column| (0..precision.terms()).map(|term| number(pair, term, row, column)).sum::<f32>();
         let strips = matrix.n().div_ceil(STRIP_ROWS);
-        let (words, _) = packed.uses.as_chunks::<WORDS_OF_USE>();
+        let (records, _) = packed.uses.as_chunks::<RECORD_WORDS>();
+        let (heads, _) = packed.heads.as_chunks::<RECORD_WORDS>();
         for (index, range) in packed.starts.windows(2).enumerate() {
             let (channel, strip) = (index / strips, index % strips);
+            let uses = &records[range[0] as usize..range[1] as usize];
+            let head = &heads[index * HEAD_USES..][..HEAD_USES];
+            let padded_uses = uses.iter().chain(std::iter::repeat(&[0; RECORD_WORDS])).take(HEAD_USES);
+            assert!(head.iter().eq(padded_uses), "the head of strip {strip}");
             for at in range[0] as usize..range[1] as usize {
-                let (words, code) = (words[at], packed.codes[at]);
+                let record = records[at];
+                let code = record[0];
                 for (row_of_strip, which) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                     if !code_has_pair(code, row_of_strip, which) {
                         continue;
                     }
-                    let pair = words[2 * row_of_strip + which as usize] as usize;
+                    let follows = which == 1 && code_has_pair(code, row_of_strip, 0);
+                    let pair = record[1 + row_of_strip] as usize + usize::from(follows);
                     let first_row = strip * STRIP_ROWS + row_of_strip * PAIR_ROWS;
                     let first_column = code_column(code) as usize * PAIR_ROWS;
                     for (row, column) in (0..PAIR_ROWS).flat_map(|row| (0..BLOCK).map(move |column| (row, column))) {
@@ -395,15 +411,17 @@ mod tests {
         let packed = Packed::new(&empty, Precision::F16).unwrap();
         assert!(packed.pairs.is_empty() && packed.uses.is_empty());
         assert_eq!((packed.starts, packed.scales), (vec![0; 5], vec![1.0; 2]));
-        assert_eq!(empty.footprint_bytes(Precision::F16), Ok(7 * 4));
+        let heads = packed.heads;
+        assert_eq!(heads, vec![0; 4 * HEAD_USES * RECORD_WORDS]);
+        assert_eq!(empty.footprint_bytes(Precision::F16), Ok((heads.len() + 7) * 4));
     }
 
     #[test]
     fn the_footprint_is_what_is_stored() {
         let matrix = numbered(2, 3, 150);
         for precision in Precision::ALL {
-            let Packed { pairs, uses, codes, starts, scales, .. } = Packed::new(&matrix, precision).unwrap();
-            let bytes = pairs.len() + 4 * (uses.len() + codes.len() + starts.len() + scales.len());
+            let Packed { pairs, uses, heads, starts, scales, .. } = Packed::new(&matrix, precision).unwrap();
+            let bytes = pairs.len() + 4 * (uses.len() + heads.len() + starts.len() + scales.len());
             assert_eq!(matrix.footprint_bytes(precision), Ok(bytes));
             assert_eq!(pairs.len(), matrix.pair_classes().stored() * precision.pair_bytes());
         }

@@ -1,10 +1,10 @@
 //! Launches of decode variants: how the keys are split, the workspace of partial results, and their sum.
 
-use layout::Dtype;
 use layout::attention::{
     AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, CombineArgs, CombineKernel, DECODE_KEYS,
     DecodeArgs, MAX_LEN, MAX_SPLITS, Mask, PartialResult, WARP_ROWS,
 };
+use layout::{Arch, Dtype};
 
 use super::{AttentionProblem, OP};
 use crate::error::{Error, Result};
@@ -16,11 +16,11 @@ use crate::tensor::TensorMut;
 /// What the workspace is aligned to, in bytes.
 const WORKSPACE_ALIGN: usize = 16;
 
-/// Steps of 16 keys that a block takes to start, to fill its pipeline and to sum its warps.
-const BLOCK_STEPS: usize = 12;
+/// Bytes of K and V that a multiprocessor could read while a block starts, fills its pipeline and sums its warps.
+const BLOCK_BYTES: usize = 96 << 10;
 
-/// Steps that partial results cost in all: another kernel.
-const COMBINE_STEPS: usize = 24;
+/// Bytes that a multiprocessor could read while partial results are summed: another kernel.
+const COMBINE_BYTES: usize = 192 << 10;
 
 /// A decode variant, loaded, and how it splits the keys.
 #[derive(Clone)]
@@ -72,7 +72,7 @@ impl Decode {
         let rows = batch.saturating_mul(q_heads).saturating_mul(q_len);
         let most = limits.workspace_bytes / rows.saturating_mul(row_bytes).max(1);
         let resident = kernel.blocks_per_multiprocessor(variant.threads(), variant.smem().total_bytes())?;
-        let slots = (gpu.multiprocessors() * resident).max(1) as usize;
+        let card = Card { multiprocessors: gpu.multiprocessors().max(1) as usize, resident: resident.max(1) as usize };
         let splits = match limits.splits {
             Some(splits) if splits == 0 || splits > MAX_SPLITS || (splits > 1 && splits > most) => {
                 return Err(Error::Argument {
@@ -86,7 +86,10 @@ impl Decode {
                 });
             }
             Some(splits) => splits,
-            None => preferred_splits(groups, slots, visible_steps(problem, mask), most.min(MAX_SPLITS)),
+            None => {
+                let bytes = 4 * DECODE_KEYS * head_dim;
+                card.preferred_splits(groups, visible_steps(problem, mask), bytes, most.min(MAX_SPLITS))
+            }
         };
         let blocks = groups.checked_mul(splits).and_then(|blocks| i32::try_from(blocks).ok());
         let combine = if splits > 1 {
@@ -235,7 +238,12 @@ pub(super) unsafe fn launch_combine(
     args: &CombineArgs,
 ) -> Result<()> {
     let blocks = combine.blocks(args.rows as usize).expect("the number of rows is an argument");
-    let config = LaunchConfig { grid: [blocks, 1, 1], block: [combine.threads(), 1, 1], ..LaunchConfig::default() };
+    let config = LaunchConfig {
+        grid: [blocks, 1, 1],
+        block: [combine.threads(), 1, 1],
+        overlaps: stream.gpu().arch() >= Arch::Sm90a,
+        ..LaunchConfig::default()
+    };
     // SAFETY: the launch is the kernel's; the caller's promise is for the rest.
     unsafe { kernel.launch(stream, &config, &[args]) }
 }
@@ -273,37 +281,58 @@ pub(super) fn is_decode(variant: &AttentionVariant) -> bool {
     matches!(variant.kernel, AttentionKernel::Decode(_))
 }
 
-/// The number of splits that is expected to be fastest, for `groups` blocks without splitting of `steps` steps each, of which `slots`
-/// run at a time: the fewest rounds of blocks times what a block takes.
-fn preferred_splits(groups: usize, slots: usize, steps: usize, most: usize) -> usize {
-    let cost = |splits: usize| {
-        let rounds = groups.saturating_mul(splits).div_ceil(slots);
-        let combine = if splits > 1 { COMBINE_STEPS } else { 0 };
-        rounds.saturating_mul(steps.div_ceil(splits) + BLOCK_STEPS).saturating_add(combine)
-    };
-    (1..=most.min(steps)).min_by_key(|&splits| cost(splits)).unwrap_or(1)
+/// What blocks share.
+#[derive(Debug, Clone, Copy)]
+struct Card {
+    multiprocessors: usize,
+    /// Blocks that a multiprocessor has at a time.
+    resident: usize,
+}
+
+impl Card {
+    /// The number of splits that is expected to be fastest, for `groups` blocks without splitting of `steps` steps each.
+    ///
+    /// One block nearly has the rate of its multiprocessor, and several share it: what counts is the bytes that the busiest one reads.
+    /// Each round of blocks pays for starting them, and several splits pay for their sum.
+    fn preferred_splits(self, groups: usize, steps: usize, step_bytes: usize, most: usize) -> usize {
+        let cost = |splits: usize| {
+            let blocks = groups.saturating_mul(splits);
+            let read = blocks.div_ceil(self.multiprocessors).saturating_mul(steps.div_ceil(splits) * step_bytes);
+            let rounds = blocks.div_ceil(self.multiprocessors * self.resident);
+            let combine = if splits > 1 { COMBINE_BYTES } else { 0 };
+            read.saturating_add(rounds.saturating_mul(BLOCK_BYTES)).saturating_add(combine)
+        };
+        (1..=most.min(steps)).min_by_key(|&splits| cost(splits)).unwrap_or(1)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const CARD: Card = Card { multiprocessors: 132, resident: 2 };
+
+    /// Bytes of a step at head dimension 128.
+    const STEP: usize = 8 << 10;
+
     #[test]
-    fn splits_fill_the_card_in_whole_rounds() {
-        // 16 batch entries of 8 heads, 132 multiprocessors of two blocks.
-        assert_eq!(preferred_splits(128, 264, 512, MAX_SPLITS), 2);
-        assert_eq!(preferred_splits(512, 264, 512, MAX_SPLITS), 1);
-        assert_eq!(preferred_splits(8, 264, 4096, MAX_SPLITS), 33);
-        assert_eq!(preferred_splits(8, 264, 4096, 4), 4);
+    fn splits_give_each_multiprocessor_as_much() {
+        // 16 and 64 batch entries of 8 heads: about one block, or four, for each.
+        assert_eq!(CARD.preferred_splits(128, 512, STEP, MAX_SPLITS), 1);
+        assert_eq!(CARD.preferred_splits(512, 512, STEP, MAX_SPLITS), 1);
+        assert_eq!(CARD.preferred_splits(8, 512, STEP, MAX_SPLITS), 16);
+        assert_eq!(CARD.preferred_splits(8, 4096, STEP, 4), 4);
+        // A few blocks more than there are multiprocessors leave most idle, unless they are split.
+        assert!(CARD.preferred_splits(160, 4096, STEP, MAX_SPLITS) > 1);
     }
 
     #[test]
     fn short_keys_and_no_workspace_are_not_split() {
         for steps in [0, 1, 8] {
-            assert_eq!(preferred_splits(8, 264, steps, MAX_SPLITS), 1);
+            assert_eq!(CARD.preferred_splits(8, steps, STEP, MAX_SPLITS), 1);
         }
-        assert_eq!(preferred_splits(8, 264, 4096, 0), 1);
-        assert_eq!(preferred_splits(0, 264, 4096, MAX_SPLITS), 1);
+        assert_eq!(CARD.preferred_splits(8, 4096, STEP, 0), 1);
+        assert_eq!(CARD.preferred_splits(0, 4096, STEP, MAX_SPLITS), 1);
     }
 
     #[test]

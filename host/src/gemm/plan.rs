@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use layout::Arch;
 use layout::descriptor::Major;
 use layout::gemm::wgmma::{CONSUMER_ROWS, STORE_COLUMNS, SWIZZLE, Side};
 use layout::gemm::{
@@ -31,6 +32,7 @@ pub struct GemmPlan {
     alpha: f32,
     beta: f32,
     activation: Activation,
+    overlaps: bool,
     choice: Choice,
     packs: [Option<Kernel>; 2],
     kernel: Kernel,
@@ -61,6 +63,7 @@ impl GemmPlan {
             alpha: options.alpha,
             beta: options.beta,
             activation: options.activation,
+            overlaps: !options.isolated && gpu.arch() >= Arch::Sm90a,
             packs: [pack(choice.packs[0], problem.a)?, pack(choice.packs[1], problem.b)?],
             kernel: kernel(choice.row.name)?,
             sum: (choice.splits > 1).then(|| kernel(SUM.name)).transpose()?,
@@ -124,6 +127,7 @@ impl GemmPlan {
             block: [row.threads(), 1, 1],
             cluster: [row.cluster, 1, 1],
             shared_bytes: row.smem().total_bytes(),
+            overlaps: self.overlaps,
             ..LaunchConfig::default()
         };
         // SAFETY: grid, block and shared memory are the variant's, and the views are tensors of the plan's sizes whose memory
@@ -145,7 +149,12 @@ impl GemmPlan {
         if let Some(kernel) = &self.sum {
             let GemmProblem { batch, m, n, .. } = self.problem;
             let blocks = SUM.blocks(batch, m, n).expect("the choice has counted them");
-            let config = LaunchConfig { grid: [blocks, 1, 1], block: [SUM.threads, 1, 1], ..LaunchConfig::default() };
+            let config = LaunchConfig {
+                grid: [blocks, 1, 1],
+                block: [SUM.threads, 1, 1],
+                overlaps: self.overlaps,
+                ..LaunchConfig::default()
+            };
             // SAFETY: as above; the stream has the parts summed before.
             unsafe { kernel.launch(stream, &config, &[&args]) }?;
         }
@@ -324,6 +333,7 @@ impl GemmPlan {
             grid: [blocks, 1, 1],
             block: [pack.threads, 1, 1],
             shared_bytes: pack.smem().total_bytes(),
+            overlaps: self.overlaps,
             ..LaunchConfig::default()
         };
         // SAFETY: grid, block and shared memory are the kernel's; the operand is one of the plan's sizes and the workspace has

@@ -14,7 +14,7 @@ use crate::work::lane;
 
 impl<const ROW: usize> Unit<ROW> for Fma {
     type Sums = [f32; CELL];
-    type Operand = Four;
+    type Operand = [Four; 2];
 
     const ZERO: Self::Sums = [0.0; CELL];
 
@@ -24,7 +24,7 @@ impl<const ROW: usize> Unit<ROW> for Fma {
     }
 
     #[inline(always)]
-    fn operand(x: Four) -> Four {
+    unsafe fn operand(x: [Four; 2]) -> [Four; 2] {
         x
     }
 

@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | `mainloop` | the product: which loads are when in flight |
 //! | `unit` | what multiplies a 32x32 square and 32 elements of X |
-//! | `mma`, `wmma`, `fma` | the three units: TF32 `mma.sync`, bf16 `wmma`, f32 multiply-adds |
+//! | `mma`, `half`, `wmma`, `fma` | the units: `mma.sync` on TF32 and on 16-bit numbers, bf16 `wmma`, f32 multiply-adds |
 //! | `cells` | uses and stored pairs from global memory, and the elements that they hold |
 //! | `vector` | what a lane needs of X |
 //! | `sums` | the sums of the warps through shared memory to Y |
@@ -23,6 +23,7 @@
 mod cells;
 mod cg;
 mod fma;
+mod half;
 mod mainloop;
 mod mma;
 mod sums;
@@ -72,20 +73,19 @@ macro_rules! entry {
 entry!(ata_f32_fma_1x32x16x1: Fma);
 entry!(ata_f32_fma_1x64x16x1: Fma);
 entry!(ata_f32_fma_8x32x8x1: Fma);
-entry!(ata_tf32_mma_8x32x12x1: Mma);
 entry!(ata_tf32_mma_8x32x8x2: Mma);
 entry!(ata_tf32_mma_8x64x16x1: Mma);
+entry!(ata_tf32_mma_8x32x12x1: Mma);
 entry!(ata_tf32_mma_16x32x10x1: Mma);
 entry!(ata_tf32_mma_16x64x8x2: Mma);
 entry!(ata_tf32x3_mma_8x32x8x1: Mma);
 entry!(ata_tf32x3_mma_16x32x8x1: Mma);
-entry!(ata_f16_mma_8x32x16x1: Mma);
-entry!(ata_f16_mma_8x32x12x1: Mma);
-entry!(ata_f16_mma_8x32x8x2: Mma);
-entry!(ata_f16_mma_8x64x20x1: Mma);
-entry!(ata_f16_mma_16x32x10x1: Mma);
-entry!(ata_f16_mma_16x64x16x1: Mma);
-entry!(ata_bf16_mma_8x32x16x1: Mma);
-entry!(ata_bf16_mma_8x64x16x1: Mma);
+entry!(ata_f16_mma_8x64x16x1: Half);
+entry!(ata_f16_mma_8x32x16x1: Half);
+entry!(ata_f16_mma_8x64x20x1: Half);
+entry!(ata_f16_mma_16x64x16x1: Half);
+entry!(ata_f16_mma_16x32x10x1: Half);
+entry!(ata_bf16_mma_8x32x16x1: Half);
+entry!(ata_bf16_mma_8x64x16x1: Half);
 entry!(ata_bf16_wmma_8x64x16x1: Wmma);
-entry!(ata_bf16_mma_16x64x16x1: Mma);
+entry!(ata_bf16_mma_16x64x16x1: Half);

@@ -32,7 +32,7 @@
 use cuda_std::thread;
 use layout::ata::{ATA, AtaArgs};
 
-use crate::cells::{Use, Uses};
+use crate::cells::Use;
 use crate::sums::{WarpSums, store_result};
 use crate::unit::{Four, Unit};
 use crate::vector::FrameRow;
@@ -70,10 +70,8 @@ impl<const WORDS: usize, const ROWS: usize, const VECTORS: usize> Stage<WORDS, R
     unsafe fn load_x(&mut self, frames: &[FrameRow; VECTORS]) {
         if self.used.is_some() {
             for vector in 0..VECTORS {
-                for half in 0..2 {
-                    // SAFETY: what is beyond n reads as zero.
-                    self.x[vector][half] = unsafe { frames[vector].load(self.used.column, half) };
-                }
+                // SAFETY: what is beyond n reads as zero.
+                self.x[vector] = unsafe { frames[vector].load(self.used.column) };
             }
         }
     }
@@ -96,8 +94,11 @@ pub(crate) unsafe fn product<
     let_next_kernel_start();
     let place = Place::of_block::<ROW>(args, thread::block_idx_x());
     // SAFETY: `args` describes the matrix.
-    let [begin, end] = unsafe { place.uses(args) };
-    let list = Uses { first_pair_row: place.first_pair_row, end };
+    let ([begin, end], scale) = unsafe { (place.uses(args), place.scale::<ROW>(args)) };
+    let load_use = |index: u32| {
+        // SAFETY: the uses of the strip are those of `args` up to `end`.
+        if index < end { unsafe { Use::<ROWS>::load(args.uses, index, place.first_pair_row) } } else { Use::NONE }
+    };
     let mut at = begin + warp();
     let mut stages = [Stage::<WORDS, ROWS, VECTORS>::EMPTY; DEPTH];
     // SAFETY: the uses are those of the strip; the matrix was there before any kernel that uses it, so that it is loaded before the
@@ -105,13 +106,13 @@ pub(crate) unsafe fn product<
     let mut next = unsafe {
         let mut first = [Use::<ROWS>::NONE; DEPTH];
         for i in 0..DEPTH {
-            first[i] = Use::load(args, &list, at + i as u32 * warps);
+            first[i] = Use::load(args.heads, place.first_head() + warp() + i as u32 * warps, place.first_pair_row);
         }
         for i in 0..DEPTH {
             stages[i].load_cells::<ROW>(args, first[i]);
         }
         wait_for_kernel_before();
-        Use::load(args, &list, at + DEPTH as u32 * warps)
+        load_use(at + DEPTH as u32 * warps)
     };
     let mut frames = [FrameRow::EMPTY; VECTORS];
     for vector in 0..VECTORS {
@@ -126,7 +127,8 @@ pub(crate) unsafe fn product<
     while at < end {
         for i in 0..DEPTH {
             let stage = &mut stages[i];
-            let x = stage.x.map(|x| x.map(|x| U::operand(x)));
+            // SAFETY: see above.
+            let x = stage.x.map(|x| unsafe { U::operand(x) });
             for row in 0..ROWS {
                 // SAFETY: see above.
                 unsafe {
@@ -139,11 +141,15 @@ pub(crate) unsafe fn product<
                     }
                 }
             }
-            // SAFETY: see above.
-            unsafe {
-                stage.load_cells::<ROW>(args, next);
-                stage.load_x(&frames);
-                next = Use::load(args, &list, at + (DEPTH + i + 1) as u32 * warps);
+            if next.is_some() {
+                // SAFETY: see above.
+                unsafe {
+                    stage.load_cells::<ROW>(args, next);
+                    stage.load_x(&frames);
+                }
+                next = load_use(at + (DEPTH + i + 1) as u32 * warps);
+            } else {
+                stage.used = Use::NONE;
             }
         }
         at += DEPTH as u32 * warps;
@@ -157,6 +163,6 @@ pub(crate) unsafe fn product<
                 U::store(&to, row, vector, sums[row][vector]);
             }
         }
-        store_result::<ROW>(args);
+        store_result::<ROW>(args, scale);
     }
 }

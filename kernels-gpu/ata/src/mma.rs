@@ -1,5 +1,4 @@
-//! The unit of `mma.sync` m16n8k8: TF32 products, eight frames a vector. 16-bit numbers become TF32 in registers, exactly, and X is
-//! rounded to TF32 for them too: f16 products would need X within 65504.
+//! The unit of `mma.sync` m16n8k8: TF32 products, eight frames a vector.
 
 use cuda_std::convert::tf32_from_f32;
 use cuda_std::ptx::mma::m16n8k8_tf32;
@@ -10,11 +9,11 @@ use crate::sums::WarpSums;
 use crate::unit::{Four, Mma, Unit};
 use crate::work::lane;
 
-/// Four elements of X as the B operands of two steps: the TF32 nearest to each, and what that leaves, rounded too.
+/// Elements of X as the B operands of two steps, by half: the TF32 nearest to each, and what that leaves, rounded too.
 #[derive(Clone, Copy)]
 pub(crate) struct Operand {
-    nearest: [u32; 4],
-    rest: [u32; 4],
+    nearest: [[u32; 4]; 2],
+    rest: [[u32; 4]; 2],
 }
 
 impl<const ROW: usize> Unit<ROW> for Mma {
@@ -30,12 +29,14 @@ impl<const ROW: usize> Unit<ROW> for Mma {
     }
 
     #[inline(always)]
-    fn operand(x: Four) -> Operand {
-        let nearest = x.map(tf32_from_f32);
-        let mut rest = [0; 4];
+    unsafe fn operand(x: [Four; 2]) -> Operand {
+        let nearest = x.map(|x| x.map(tf32_from_f32));
+        let mut rest = [[0; 4]; 2];
         if const { ATA[ROW].precision.terms() > 1 } {
-            for i in 0..4 {
-                rest[i] = tf32_from_f32(x[i] - f32::from_bits(nearest[i]));
+            for half in 0..2 {
+                for i in 0..4 {
+                    rest[half][i] = tf32_from_f32(x[half][i] - f32::from_bits(nearest[half][i]));
+                }
             }
         }
         Operand { nearest, rest }
@@ -45,7 +46,7 @@ impl<const ROW: usize> Unit<ROW> for Mma {
     unsafe fn multiply<const WORDS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
         sums: &mut [Self::Sums; VECTORS],
         cells: &[[u32; WORDS]; 2],
-        x: &[[Operand; 2]; VECTORS],
+        x: &[Operand; VECTORS],
     ) {
         let precision = const { ATA[ROW].precision };
         for half in 0..2 {
@@ -60,7 +61,7 @@ impl<const ROW: usize> Unit<ROW> for Mma {
                 };
                 for vector in 0..VECTORS {
                     // SAFETY: as required of the caller.
-                    sums[vector][part] = unsafe { multiply_half::<ROW>(sums[vector][part], &x[vector][half], a) };
+                    sums[vector][part] = unsafe { multiply_half::<ROW>(sums[vector][part], &x[vector], half, a) };
                 }
             }
         }
@@ -68,13 +69,8 @@ impl<const ROW: usize> Unit<ROW> for Mma {
 
     #[inline(always)]
     unsafe fn store(to: &WarpSums<ROW>, pair_row: usize, vector: usize, sums: Self::Sums) {
-        let [first, second] = sums;
-        for odd in 0..2 {
-            let frame = (vector * MMA_FRAMES) as u32 + lane() % 4 * 2 + odd as u32;
-            let rows = [first[odd], first[2 + odd], second[odd], second[2 + odd]];
-            // SAFETY: as required of the caller; each lane has two frames of its group's rows.
-            unsafe { to.store_rows(frame, pair_row, rows) };
-        }
+        // SAFETY: as required of the caller.
+        unsafe { to.store_accumulators(pair_row, vector, sums) };
     }
 }
 
@@ -87,6 +83,7 @@ impl<const ROW: usize> Unit<ROW> for Mma {
 unsafe fn multiply_half<const ROW: usize>(
     sum: [f32; 4],
     x: &Operand,
+    half: usize,
     a: impl Fn(usize, usize) -> [u32; 4],
 ) -> [f32; 4] {
     let terms = const { ATA[ROW].precision.terms() };
@@ -96,10 +93,10 @@ unsafe fn multiply_half<const ROW: usize>(
         // SAFETY: as required of the caller.
         unsafe {
             if terms > 1 {
-                products = m16n8k8_tf32(a(1, step), pair(x.nearest), products);
-                products = m16n8k8_tf32(a(0, step), pair(x.rest), products);
+                products = m16n8k8_tf32(a(1, step), pair(x.nearest[half]), products);
+                products = m16n8k8_tf32(a(0, step), pair(x.rest[half]), products);
             }
-            products = m16n8k8_tf32(a(0, step), pair(x.nearest), products);
+            products = m16n8k8_tf32(a(0, step), pair(x.nearest[half]), products);
         }
     }
     if terms > 1 {

@@ -3,7 +3,7 @@
 
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::{global, hint, thread};
-use layout::ata::{ATA, AtaArgs, CELL, PAIR_ROWS};
+use layout::ata::{ATA, AtaArgs, CELL, MMA_FRAMES, PAIR_ROWS};
 
 use crate::work::{Place, lane, warp};
 
@@ -38,26 +38,36 @@ impl<const ROW: usize> WarpSums<ROW> {
         // SAFETY: the rows are inside the warp's stage, on a 16-byte boundary, and no other lane's.
         unsafe { address.store(rows.map(f32::to_bits)) }
     }
+
+    /// Stores the accumulators of a vector of eight frames: those of one `mma` for each half of a cell's rows.
+    ///
+    /// # Safety
+    /// All lanes of the warp execute this call together, for frames of the block.
+    #[inline(always)]
+    pub(crate) unsafe fn store_accumulators(&self, pair_row: usize, vector: usize, [first, second]: [[f32; 4]; 2]) {
+        for odd in 0..2 {
+            let frame = (vector * MMA_FRAMES) as u32 + lane() % 4 * 2 + odd as u32;
+            let rows = [first[odd], first[2 + odd], second[odd], second[2 + odd]];
+            // SAFETY: as required of the caller; each lane has two frames of its group's rows.
+            unsafe { self.store_rows(frame, pair_row, rows) };
+        }
+    }
 }
 
-/// Adds up the sums of all warps and stores the block's part of Y.
+/// Adds up the sums of all warps and stores the block's part of Y, multiplied by `scale`.
 ///
 /// # Safety
 /// The launch is that of row `ROW`; every warp has written its sums; all threads of the block execute this call.
 #[inline(always)]
-pub(crate) unsafe fn store_result<const ROW: usize>(args: &AtaArgs) {
+pub(crate) unsafe fn store_result<const ROW: usize>(args: &AtaArgs, scale: f32) {
     let sums = const { ATA[ROW].sums() };
     let (rows, stride) = const { (ATA[ROW].rows() as u32, ATA[ROW].sums_stride() as u32) };
     let elements = const { (ATA[ROW].frames * ATA[ROW].rows()) as u32 };
+    // SAFETY: all threads are here. The barrier orders the stores of the sums before the loads below.
+    unsafe { thread::sync_threads() };
     // Found out again here, so that it takes no registers during the main loop.
     let place = Place::of_block::<ROW>(args, hint::opaque(thread::block_idx_x()));
     let y_rows = args.n.saturating_sub(place.first_row);
-    // SAFETY: `args` describes the matrix; all threads are here. The barrier orders the stores of the sums before the loads below.
-    let scale = unsafe {
-        let scale = place.scale(args);
-        thread::sync_threads();
-        scale
-    };
     let mut element = thread::thread_idx_x();
     while element < elements {
         let (frame, row) = (element / rows, element % rows);

@@ -10,6 +10,9 @@ pub(crate) enum Fma {}
 /// `mma.sync` m16n8k8 on TF32.
 pub(crate) enum Mma {}
 
+/// `mma.sync` m16n8k16 on f16 or bf16.
+pub(crate) enum Half {}
+
 /// `wmma` m32n8k16 on bf16.
 pub(crate) enum Wmma {}
 
@@ -21,7 +24,7 @@ pub(crate) trait Unit<const ROW: usize> {
     /// A lane's sums of one pair row and one vector.
     type Sums: Copy;
 
-    /// A lane's part of a vector as the unit takes it, of one block of 16 elements.
+    /// A lane's part of a vector as the unit takes it.
     type Operand: Copy;
 
     /// Sums of nothing.
@@ -30,8 +33,11 @@ pub(crate) trait Unit<const ROW: usize> {
     /// The frame, of those of the block, whose elements are the lane's in a vector.
     fn frame(vector: usize) -> u32;
 
-    /// Brings a part of X into the unit's form.
-    fn operand(x: Four) -> Self::Operand;
+    /// Brings a lane's part of a vector, of either block of 16 elements, into the unit's form.
+    ///
+    /// # Safety
+    /// All lanes of the warp execute this call together.
+    unsafe fn operand(x: [Four; 2]) -> Self::Operand;
 
     /// Adds the products of a square, or of the transposed one, to the sums of each vector.
     ///
@@ -40,7 +46,7 @@ pub(crate) trait Unit<const ROW: usize> {
     unsafe fn multiply<const WORDS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
         sums: &mut [Self::Sums; VECTORS],
         cells: &[[u32; WORDS]; 2],
-        x: &[[Self::Operand; 2]; VECTORS],
+        x: &[Self::Operand; VECTORS],
     );
 
     /// Stores the warp's sums of pair row `pair_row` of the block.

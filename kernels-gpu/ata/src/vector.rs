@@ -34,25 +34,32 @@ impl FrameRow {
         }
     }
 
-    /// The lane's elements of block `half` of pair row `pair_row` of X; zeros beyond n. A kernel before may have written them while
+    /// The lane's elements of both blocks of pair row `pair_row` of X; zeros beyond n. A kernel before may have written them while
     /// this one had started, so they are not read through the read-only cache.
     ///
     /// # Safety
     /// The row is one of X, and the pair row starts before n.
     #[inline(always)]
-    pub(crate) unsafe fn load(self, pair_row: u32, half: usize) -> Four {
-        let column = pair_row * PAIR_ROWS as u32 + (half * BLOCK) as u32;
+    pub(crate) unsafe fn load(self, pair_row: u32) -> [Four; 2] {
+        let column = pair_row * PAIR_ROWS as u32;
         let elements = self.first.wrapping_add(column as usize);
         let left = self.len.wrapping_sub(column) as i32;
-        if self.aligned && left >= CELL as i32 {
-            // SAFETY: four elements are left, on a 16-byte boundary.
-            return unsafe { global::load(elements.cast::<[u32; 4]>()) }.map(f32::from_bits);
+        let mut x = [[0f32; CELL]; 2];
+        if self.aligned && left >= (BLOCK + CELL) as i32 {
+            for half in 0..2 {
+                // SAFETY: four elements are left, on a 16-byte boundary.
+                let four: [u32; CELL] = unsafe { global::load(elements.wrapping_add(half * BLOCK).cast()) };
+                x[half] = four.map(f32::from_bits);
+            }
+            return x;
         }
-        let mut x = [0f32; CELL];
-        for i in 0..CELL {
-            if (i as i32) < left {
-                // SAFETY: the element is left.
-                x[i] = unsafe { global::load(elements.wrapping_add(i)) };
+        for half in 0..2 {
+            for i in 0..CELL {
+                let at = half * BLOCK + i;
+                if (at as i32) < left {
+                    // SAFETY: the element is left.
+                    x[half][i] = unsafe { global::load(elements.wrapping_add(at)) };
+                }
             }
         }
         x

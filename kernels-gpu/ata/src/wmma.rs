@@ -10,15 +10,13 @@ use cuda_std::shared::{self, SharedAddr};
 use cuda_std::warp::{FULL_MASK, sync_warp};
 use layout::ata::{ATA, BLOCK, CELL, PAIR_ROWS, SQUARE_STRIDE, VECTOR_STRIDE, straight_cell};
 
+use crate::cells::two_elements;
 use crate::sums::WarpSums;
 use crate::unit::{Four, Unit, Wmma};
 use crate::work::{lane, warp};
 
-/// Four elements of X in bf16: the nearest number to each, and what that leaves.
-#[derive(Clone, Copy)]
-pub(crate) struct Operand {
-    terms: [[u32; 2]; 2],
-}
+/// Elements of X in bf16, by half and term: the nearest number to each, and what that leaves.
+type Operand = [[[u32; 2]; 2]; 2];
 
 /// Bytes of a stored number.
 const BYTES: usize = size_of::<u16>();
@@ -36,21 +34,23 @@ impl<const ROW: usize> Unit<ROW> for Wmma {
     }
 
     #[inline(always)]
-    fn operand(x: Four) -> Operand {
+    unsafe fn operand(x: [Four; 2]) -> Operand {
         let pack = |x: [u16; CELL]| [x[0] as u32 | (x[1] as u32) << 16, x[2] as u32 | (x[3] as u32) << 16];
-        let nearest = x.map(bf16_from_f32);
-        let mut rest = [0; CELL];
-        for i in 0..CELL {
-            rest[i] = bf16_from_f32(x[i] - bf16_to_f32(nearest[i]));
-        }
-        Operand { terms: [pack(nearest), pack(rest)] }
+        x.map(|x| {
+            let nearest = x.map(bf16_from_f32);
+            let mut rest = [0; CELL];
+            for i in 0..CELL {
+                rest[i] = bf16_from_f32(x[i] - bf16_to_f32(nearest[i]));
+            }
+            [pack(nearest), pack(rest)]
+        })
     }
 
     #[inline(always)]
     unsafe fn multiply<const WORDS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
         sums: &mut [Self::Sums; VECTORS],
         cells: &[[u32; WORDS]; 2],
-        x: &[[Operand; 2]; VECTORS],
+        x: &[Operand; VECTORS],
     ) {
         let regions = const { [ATA[ROW].smem().get("squares"), ATA[ROW].smem().get("vectors")] };
         let [square, vectors] = regions.map(|region| shared::dynamic().offset(region.stage_offset(warp())));
@@ -68,11 +68,12 @@ impl<const ROW: usize> Unit<ROW> for Wmma {
                     (cell / 4 * CELL as u32, (BLOCK * half) as u32 + cell % 4 * CELL as u32)
                 };
                 for i in 0..CELL {
-                    at(row + i as u32, column).store([cells[half][2 * i], cells[half][2 * i + 1]]);
+                    let words = [0, 2].map(|of_k| two_elements::<WORDS, false>(&cells[half], i, of_k));
+                    at(row + i as u32, column).store(words);
                 }
                 for term in 0..2 {
                     let element = group * VECTOR_STRIDE as u32 + (term * PAIR_ROWS + BLOCK * half) as u32;
-                    vectors.offset((element + CELL as u32 * thread) * BYTES as u32).store(x[0][half].terms[term]);
+                    vectors.offset((element + CELL as u32 * thread) * BYTES as u32).store(x[0][half][term]);
                 }
             }
             sync_warp(FULL_MASK);

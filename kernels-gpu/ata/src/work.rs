@@ -3,7 +3,7 @@
 #[cfg(target_feature = "sm_90")]
 use cuda_std::ptx::griddepcontrol;
 use cuda_std::{global, thread};
-use layout::ata::{ATA, AtaArgs, PAIR_ROWS, STRIP_PAIR_ROWS, STRIP_ROWS};
+use layout::ata::{ATA, AtaArgs, HEAD_USES, PAIR_ROWS, STRIP_PAIR_ROWS, STRIP_ROWS};
 
 /// Lanes of a warp.
 pub(crate) const LANES: u32 = 32;
@@ -55,14 +55,23 @@ impl Place {
             .wrapping_add(self.first_row as usize)
     }
 
-    /// What the sums of the channel are multiplied by.
+    /// What the sums of the channel are multiplied by: 1 in precisions that scale nothing.
     ///
     /// # Safety
     /// `args` describes the matrix.
     #[inline(always)]
-    pub(crate) unsafe fn scale(&self, args: &AtaArgs) -> f32 {
-        // SAFETY: there is a scale for each channel.
-        unsafe { global::load_nc((args.scales as *const f32).wrapping_add(self.channel as usize)) }
+    pub(crate) unsafe fn scale<const ROW: usize>(&self, args: &AtaArgs) -> f32 {
+        if const { !ATA[ROW].precision.has_scales() } {
+            return 1.0;
+        }
+        // SAFETY: there is a scale for each channel. A load through the read-only cache would sink to where it is used.
+        unsafe { global::load((args.scales as *const f32).wrapping_add(self.channel as usize)) }
+    }
+
+    /// The record of the first use of the strip in the heads.
+    #[inline(always)]
+    pub(crate) fn first_head(&self) -> u32 {
+        self.strip_of_all * HEAD_USES as u32
     }
 
     /// The first use of the strip, and the end of its uses.

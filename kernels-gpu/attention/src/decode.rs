@@ -21,6 +21,8 @@
 use cuda_std::convert::{Element16, ex2, fma, max};
 use cuda_std::hint::opaque;
 use cuda_std::ptx::cp_async;
+#[cfg(target_feature = "sm_90")]
+use cuda_std::ptx::griddepcontrol;
 use cuda_std::ptx::wmma::{Col, M16N16K16, Row, mma};
 use cuda_std::shared::SharedAddr;
 use cuda_std::warp::{FULL_MASK, quad_sum, sync_warp};
@@ -127,6 +129,9 @@ pub(crate) unsafe fn forward<E, const ROW: usize, const DIM_TILES: usize, const 
     let k_tile = |stage: u32| stage_base.offset(stage * ring.stage_stride_bytes());
     let v_tile = |stage: u32| k_tile(stage).offset((DECODE_KEYS * columns * size_of::<u16>()) as u32);
 
+    // The kernel that sums the parts can take its place: it waits for this one to end.
+    #[cfg(target_feature = "sm_90")]
+    griddepcontrol::launch_dependents();
     let share = Share::of_block(decode);
     // A number of keys that the tensors cannot have makes NaN of the rows.
     let most_keys = args.k_len;

@@ -135,10 +135,10 @@ macro_rules! entry {
     };
 }
 
-entry!(attention_f16_d64_decode_4w_s3: decode F16);
+entry!(attention_f16_d64_decode_4w_s6: decode F16);
 entry!(attention_f16_d128_decode_4w_s3: decode F16);
 entry!(attention_f16_d256_decode_2w_s3: decode F16);
-entry!(attention_bf16_d64_decode_4w_s3: decode Bf16);
+entry!(attention_bf16_d64_decode_4w_s6: decode Bf16);
 entry!(attention_bf16_d128_decode_4w_s3: decode Bf16);
 entry!(attention_bf16_d256_decode_2w_s3: decode Bf16);
 entry!(attention_combine_f32_f16: combine F32, F16);

@@ -83,6 +83,8 @@ entry!(gemm_bf16_wgmma_nt_128x192x64_s4);
 entry!(gemm_e4m3_wgmma_nt_128x256x128_s3);
 entry!(gemm_e4m3_wgmma_nt_128x128x128_s6_two_level);
 entry!(gemm_e4m3_wgmma_nt_64x128x128_s8_two_level);
+entry!(gemm_e4m3_wgmma_nt_64x64x128_s12_two_level);
 entry!(gemm_e4m3_e5m2_wgmma_nt_128x256x128_s3);
 entry!(gemm_e4m3_e5m2_wgmma_nt_128x128x128_s6_two_level);
 entry!(gemm_e4m3_e5m2_wgmma_nt_64x128x128_s8_two_level);
+entry!(gemm_e4m3_e5m2_wgmma_nt_64x64x128_s12_two_level);

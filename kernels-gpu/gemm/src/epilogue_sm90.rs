@@ -1,7 +1,7 @@
 //! From the accumulators of a consumer warpgroup to D: finished, rounded, gathered in shared memory and stored by TMA.
 //!
-//! A consumer has buffers of 64 rows of 128 bytes, swizzled: while TMA stores one, the next columns go to another. What is more
-//! than a factor and rounding to 16 bits is done group by group as in the other kernels, from f32 in the same buffers.
+//! A consumer has buffers of 64 rows of 128 bytes, swizzled, for a whole tile: TMA stores them while the next tile is multiplied. What
+//! is more than a factor and rounding to 16 bits is done group by group as in the other kernels, from f32 in the same buffers.
 
 use cuda_std::convert::{Bf16, Element16, F16};
 use cuda_std::hint::opaque;
@@ -82,6 +82,8 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
 
     /// Rounds the accumulators, times alpha, to 16 bits, and stores them by TMA.
     ///
+    /// There is one fence and one barrier for the whole tile: they take longer than what they order.
+    ///
     /// # Safety
     /// As for [`Self::store`].
     #[inline(always)]
@@ -90,10 +92,16 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
         // The row whose address this lane gives, of four matrices: two under each other, two beside each other.
         let lane = thread_of_consumer() % 32;
         let row = thread_of_consumer() / 32 * 16 + lane % 16;
-        // SAFETY: the buffer is free and has room for the columns.
+        // SAFETY: the buffers are free after the first barrier and complete after the second. A box that begins outside D is not
+        // stored.
         unsafe {
-            for part in 0..R as u32 * 2 / columns {
-                let buffer = self.begin(part);
+            if thread_of_consumer() == 0 {
+                tma::wait_group_read::<0>();
+            }
+            // The stores of the tile before have read the buffers.
+            self.sync();
+            for part in 0..GEMM[ROW].buffers() {
+                let buffer = self.buffer(part);
                 // Opaque: LLVM would scale all accumulators ahead of the branch over types, and hold them twice.
                 let alpha = f32::from_bits(opaque(self.alpha.to_bits()));
                 for pair in 0..columns / 16 {
@@ -102,7 +110,15 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
                     let at = SWIZZLE.tile_offset(row, (pair * 16 + lane / 16 * 8) * 2, CONSUMER_ROWS);
                     stmatrix::x4(buffer.offset(at), registers);
                 }
-                self.end(buffer, part * columns);
+            }
+            fence::proxy_async_shared();
+            self.sync();
+            if thread_of_consumer() == 0 {
+                for part in 0..GEMM[ROW].buffers() {
+                    let place = [self.first_column + part * columns, self.first_row, self.batch].map(|i| i as i32);
+                    tma::store(self.map, place, self.buffer(part));
+                }
+                tma::commit_group();
             }
         }
     }
@@ -123,7 +139,9 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
         unsafe {
             let output = Output::new(self.args, self.batch);
             while part < R as u32 * 2 / columns {
-                let buffer = self.begin(part);
+                let buffer = self.buffer(part % GEMM[ROW].buffers());
+                // The columns that the buffer had are read.
+                self.sync();
                 let thread_of_part = thread_of_consumer();
                 for own in 0..R as u32 * 2 / columns {
                     if part == own {
@@ -169,42 +187,10 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
         unsafe { barrier::sync_numbered::<WARPGROUP>(1 + self.consumer) }
     }
 
-    /// Waits for the buffer of a part.
-    ///
-    /// # Safety
-    /// The whole warpgroup calls it.
+    /// A buffer of the consumer.
     #[inline(always)]
-    unsafe fn begin(&self, part: u32) -> SharedAddr {
-        if thread_of_consumer() == 0 {
-            match const { GEMM[ROW].buffers() } {
-                1 => tma::wait_group_read::<0>(),
-                2 => tma::wait_group_read::<1>(),
-                3 => tma::wait_group_read::<2>(),
-                _ => tma::wait_group_read::<3>(),
-            }
-        }
-        // The last store of the buffer has read it.
-        // SAFETY: as required of the caller.
-        unsafe { self.sync() };
-        self.smem.d(self.consumer * GEMM[ROW].buffers() + part % GEMM[ROW].buffers())
-    }
-
-    /// Starts the store of a buffer to the columns from `column` of the tile on.
-    ///
-    /// # Safety
-    /// The whole warpgroup calls it.
-    #[inline(always)]
-    unsafe fn end(&self, buffer: SharedAddr, column: u32) {
-        fence::proxy_async_shared();
-        // SAFETY: the buffer is complete after the barrier. A box that begins outside D is not stored.
-        unsafe {
-            self.sync();
-            if thread_of_consumer() == 0 {
-                let place = [self.first_column + column, self.first_row, self.batch].map(|i| i as i32);
-                tma::store(self.map, place, buffer);
-                tma::commit_group();
-            }
-        }
+    fn buffer(&self, index: u32) -> SharedAddr {
+        self.smem.d(self.consumer * GEMM[ROW].buffers() + index)
     }
 }
 

@@ -44,7 +44,7 @@ use cuda_std::convert::{Bf16, F16};
 #[cfg(target_feature = "sm_89")]
 use cuda_std::convert::{E4m3, E5m2};
 use cuda_std::kernel;
-use layout::gemm::{GEMM, GemmArgs, PACK_8BIT, PACK_16BIT, PackArgs, SUM, row_index};
+use layout::gemm::{BESIDE_MIN_BLOCKS, GEMM, GemmArgs, PACK_8BIT, PACK_16BIT, PackArgs, SUM, row_index};
 #[cfg(target_feature = "sm_89")]
 use multiply::ByE4m3;
 
@@ -89,6 +89,12 @@ macro_rules! entry {
     };
 }
 
+#[cfg(any(not(target_feature = "sm_89"), target_feature = "sm_90"))]
+entry!(gemm_f16_mma_nn_128x256x64_s3: mma F16);
+#[cfg(any(not(target_feature = "sm_89"), target_feature = "sm_90"))]
+entry!(gemm_f16_mma_nt_128x256x64_s3: mma F16);
+#[cfg(any(not(target_feature = "sm_89"), target_feature = "sm_90"))]
+entry!(gemm_f16_mma_tt_128x256x64_s3: mma F16);
 entry!(gemm_f16_mma_nn_128x256x32_s4: mma F16);
 entry!(gemm_f16_mma_nt_128x256x32_s4: mma F16);
 entry!(gemm_f16_mma_tn_128x256x32_s4: mma F16);
@@ -106,6 +112,12 @@ entry!(gemm_f16_mma_nt_16x128x64_s4: mma F16);
 entry!(gemm_f16_mma_tn_16x128x64_s4: mma F16);
 entry!(gemm_f16_mma_tt_16x128x64_s4: mma F16);
 entry!(gemm_f16_mma_any_64x64x32_s2: any F16);
+#[cfg(any(not(target_feature = "sm_89"), target_feature = "sm_90"))]
+entry!(gemm_bf16_mma_nn_128x256x64_s3: mma Bf16);
+#[cfg(any(not(target_feature = "sm_89"), target_feature = "sm_90"))]
+entry!(gemm_bf16_mma_nt_128x256x64_s3: mma Bf16);
+#[cfg(any(not(target_feature = "sm_89"), target_feature = "sm_90"))]
+entry!(gemm_bf16_mma_tt_128x256x64_s3: mma Bf16);
 entry!(gemm_bf16_mma_nn_128x256x32_s4: mma Bf16);
 entry!(gemm_bf16_mma_nt_128x256x32_s4: mma Bf16);
 entry!(gemm_bf16_mma_tn_128x256x32_s4: mma Bf16);
@@ -136,7 +148,7 @@ entry!(gemm_e4m3_e5m2_mma_nt_64x64x128_s3_two_level: mma ByE4m3<E5m2>);
 ///
 /// # Safety
 /// The grid and block are those of [`SUM`]; `args` is that of the main kernel, which has run.
-#[kernel(max_threads = SUM.threads)]
+#[kernel(max_threads = SUM.threads, min_blocks = BESIDE_MIN_BLOCKS)]
 pub unsafe fn gemm_sum(args: GemmArgs) {
     // SAFETY: the caller's contract is the body's.
     unsafe { sum::sum(&args) }
@@ -146,18 +158,18 @@ pub unsafe fn gemm_sum(args: GemmArgs) {
 ///
 /// # Safety
 /// The grid, block and dynamic shared memory are those of [`PACK_8BIT`]; `args` describes an operand and room for its copy.
-#[kernel(max_threads = PACK_8BIT.threads)]
+#[kernel(max_threads = PACK_8BIT.threads, min_blocks = BESIDE_MIN_BLOCKS)]
 pub unsafe fn gemm_pack_8bit(args: PackArgs) {
     // SAFETY: the caller's contract is the body's.
-    unsafe { pack::pack(&args, 0u8, PACK_8BIT) }
+    unsafe { pack::pack::<_, { PACK_8BIT.elements() }>(&args, 0u8, PACK_8BIT) }
 }
 
 /// Copies an operand of 16-bit elements.
 ///
 /// # Safety
 /// The grid, block and dynamic shared memory are those of [`PACK_16BIT`]; `args` describes an operand and room for its copy.
-#[kernel(max_threads = PACK_16BIT.threads)]
+#[kernel(max_threads = PACK_16BIT.threads, min_blocks = BESIDE_MIN_BLOCKS)]
 pub unsafe fn gemm_pack_16bit(args: PackArgs) {
     // SAFETY: the caller's contract is the body's.
-    unsafe { pack::pack(&args, 0u16, PACK_16BIT) }
+    unsafe { pack::pack::<_, { PACK_16BIT.elements() }>(&args, 0u16, PACK_16BIT) }
 }

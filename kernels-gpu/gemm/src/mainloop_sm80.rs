@@ -33,7 +33,7 @@ use crate::copy::{ChunkCopy, ElementCopy, Range};
 use crate::epilogue;
 use crate::fragments::{Fragments, Side, TileShape};
 use crate::multiply::Multiply;
-use crate::work::{Work, warp};
+use crate::work::{Work, take_turn, warp};
 
 /// Chunks of 16 bytes of A and B that a thread of row `row` copies for each stage.
 pub(crate) const fn chunks(row: usize) -> [usize; 2] {
@@ -184,6 +184,7 @@ pub(crate) unsafe fn product<
     // SAFETY: the whole block takes the same steps, so that its threads meet at every barrier and copy; the barriers order the
     // uses of the stages as the comments say.
     unsafe {
+        take_turn();
         let mut copy = |stage: u32| {
             let [a, b] = stages_at(regions, stage);
             a_copy.start(a);
@@ -268,6 +269,7 @@ pub(crate) unsafe fn any<
     // SAFETY: the whole block takes the same steps, so that its threads meet at every barrier; a stage is stored two barriers
     // after the products that read it.
     unsafe {
+        take_turn();
         let (a, b) = (a_copy.load(), b_copy.load());
         let [a_stage, b_stage] = stages_at(regions, 0);
         a_copy.store(a_stage, a);

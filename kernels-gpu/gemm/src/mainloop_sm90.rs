@@ -33,6 +33,7 @@ use layout::gemm::wgmma::{CONSUMER_ROWS, PRODUCER_REGISTERS, Side, WARPGROUP};
 use layout::gemm::{Accumulation, BlockWork, GEMM, GemmArgs, GemmVariant, Schedule};
 
 use crate::epilogue_sm90::Store;
+use crate::work::take_turn;
 
 /// What a consumer of row `ROW` multiplies.
 pub(crate) enum Tiles<const ROW: usize> {}
@@ -190,6 +191,7 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
         // The barriers of all blocks are initialised.
         sync_cluster::<ROW>();
         let tiles = Tiling::<ROW>::of_block(args, rank);
+        take_turn();
         if thread::thread_idx_x() < WARPGROUP {
             if row.moves_registers() {
                 setmaxnreg::decrease::<PRODUCER_REGISTERS>();
@@ -298,7 +300,10 @@ unsafe fn consume<const ROW: usize, const R: usize, const K_STEPS: usize>(
     // Outside of the loop: the first product of a tile overwrites it. Registers that anything else writes between two products
     // make ptxas wait for each of them.
     let mut d = [0.0; R];
-    while let Some(tile) = tiles.next() {
+    let mut next = tiles.next();
+    while let Some(tile) = next {
+        // Found while products are under way: the divisions take as long as one of them.
+        next = tiles.next();
         // SAFETY: the stages are full when they are multiplied and not released before.
         unsafe {
             if let Accumulation::TwoLevel = row.accumulation {

@@ -8,11 +8,12 @@ use cuda_std::{global, thread};
 use layout::gemm::{CHUNK_BYTES, PACK_TILE, PackArgs, PackKernel};
 
 use crate::sum::div_rem;
+use crate::work::take_turn;
 
 /// # Safety
 /// The launch is that of `kernel`, whose elements are `T`, and `args` describes an operand and room for its copy.
 #[inline(always)]
-pub(crate) unsafe fn pack<T: Word>(args: &PackArgs, zero: T, kernel: PackKernel) {
+pub(crate) unsafe fn pack<T: Word, const ELEMENTS: usize>(args: &PackArgs, zero: T, kernel: PackKernel) {
     const TILE: u32 = PACK_TILE as u32;
     let element_bytes = size_of::<T>() as u32;
     let thread = thread::thread_idx_x();
@@ -23,25 +24,30 @@ pub(crate) unsafe fn pack<T: Word>(args: &PackArgs, zero: T, kernel: PackKernel)
     let tile = shared::dynamic().offset(kernel.smem().get("tile").offset_bytes);
     let at = |mn: u32, k: u32| tile.offset(mn * kernel.row_bytes() + k * element_bytes);
     let source = args.source;
-    let mut element = thread;
-    while element < TILE * TILE {
+    let place = |index: usize| {
+        let element = thread + index as u32 * kernel.threads;
         let (slow, fast) = (element / TILE, element % TILE);
-        let (mn, k) = if source.k_stride == 1 { (slow, fast) } else { (fast, slow) };
+        if source.k_stride == 1 { (slow, fast) } else { (fast, slow) }
+    };
+    take_turn();
+    // All loads are under way before the first store.
+    let mut elements = [zero; ELEMENTS];
+    for index in 0..ELEMENTS {
+        let (mn, k) = place(index);
         let (row, column) = (first_mn + mn, first_k + k);
-        // SAFETY: what is read is inside the operand, and each place of the tile is one thread's.
-        unsafe {
-            let value = if row < args.mn && column < args.k {
-                let elements = i64::from(batch) * source.batch_stride
-                    + i64::from(row) * source.mn_stride
-                    + i64::from(column) * source.k_stride;
-                let address = source.address.wrapping_add_signed(elements * i64::from(element_bytes));
-                global::load_nc(address as *const T)
-            } else {
-                zero
-            };
-            at(mn, k).store(value);
+        if row < args.mn && column < args.k {
+            let distance = i64::from(batch) * source.batch_stride
+                + i64::from(row) * source.mn_stride
+                + i64::from(column) * source.k_stride;
+            let address = source.address.wrapping_add_signed(distance * i64::from(element_bytes));
+            // SAFETY: the element is inside the operand, which nothing writes.
+            elements[index] = unsafe { global::load_nc(address as *const T) };
         }
-        element += kernel.threads;
+    }
+    for index in 0..ELEMENTS {
+        let (mn, k) = place(index);
+        // SAFETY: each place of the tile is one thread's.
+        unsafe { at(mn, k).store(elements[index]) };
     }
     // SAFETY: the whole block is here. The tile is stored.
     unsafe { thread::sync_threads() };

@@ -4,6 +4,7 @@ use cuda_std::thread;
 use layout::gemm::{GROUP, GemmArgs, SUM};
 
 use crate::output::{Output, Partial};
+use crate::work::take_turn;
 
 /// # Safety
 /// The launch is that of [`SUM`], after the main kernel of the same `args`.
@@ -11,12 +12,14 @@ use crate::output::{Output, Partial};
 pub(crate) unsafe fn sum(args: &GemmArgs) {
     let groups_per_row = args.n.div_ceil(GROUP as u32);
     let group = thread::block_idx_x() * SUM.threads + thread::thread_idx_x();
+    // A thread that ends without its turn has touched nothing.
     if group >= args.batch * args.m * groups_per_row {
         return;
     }
     let (matrix_row, group) = div_rem(group, groups_per_row);
     let (batch, row) = div_rem(matrix_row, args.m);
     let column = group * GROUP as u32;
+    take_turn();
     // SAFETY: row and column are inside D, and this thread's alone; the main kernel has stored every part.
     unsafe { Output::new(args, batch).store(row, column, Partial::new(args).total(batch, row, column)) }
 }

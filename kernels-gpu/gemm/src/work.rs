@@ -1,6 +1,7 @@
 //! Which tile a block computes, and where its threads stand.
 
 use cuda_std::hint::opaque;
+use cuda_std::ptx::griddepcontrol;
 use cuda_std::thread;
 use layout::gemm::{BlockWork, GemmArgs, GemmVariant, Schedule};
 
@@ -43,6 +44,14 @@ impl Work {
         let end = first + args.split_k;
         (first, if end < args.k { end } else { args.k })
     }
+}
+
+/// Lets the next kernel of the stream start, and waits until the one before has ended: this one may read what that writes, and
+/// write what it reads. Every thread calls it before it touches a tensor or the workspace.
+#[inline(always)]
+pub(crate) fn take_turn() {
+    griddepcontrol::launch_dependents();
+    griddepcontrol::wait();
 }
 
 /// This thread's lane in its warp. Opaque at each call: what is derived from it is computed where it is used.

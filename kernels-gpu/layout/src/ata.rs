@@ -52,6 +52,12 @@ pub const STRIP_PAIR_ROWS: usize = 2;
 /// Rows of a strip.
 pub const STRIP_ROWS: usize = STRIP_PAIR_ROWS * PAIR_ROWS;
 
+/// Uses of a strip that kernels find without knowing where its list starts: as many as the warps of a block take first.
+pub const HEAD_USES: usize = 32;
+
+/// Words of a record ([`StripUse::record`]): one load.
+pub const RECORD_WORDS: usize = 4;
+
 /// What a product is computed in. Sums are f32 in every one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Precision {
@@ -62,10 +68,10 @@ pub enum Precision {
     Tf32,
     /// A and X as sums of two TF32 numbers, three products: about the precision of f32, at twice the memory of TF32.
     Tf32x3,
-    /// A as f16 times a power of two of its channel, X rounded to TF32. Half the memory of A. Elements below 2^-38 of the
-    /// channel's largest become 0.
+    /// A as f16 times a power of two of its channel, and X as f16 times a power of two of each 32 elements of a frame. Half the
+    /// memory of A. Elements of A below 2^-38 of the channel's largest become 0, those of X below 2^-38 of the largest of the 32.
     F16,
-    /// A as bf16, 8 significant bits, and X rounded to TF32. Half the memory of A.
+    /// A as bf16, 8 significant bits, and X as the sum of two bf16 numbers. Half the memory of A.
     Bf16,
 }
 
@@ -100,6 +106,11 @@ impl Precision {
             Precision::Tf32x3 => 2,
             _ => 1,
         }
+    }
+
+    /// Whether stored numbers are elements times a power of two of their channel.
+    pub const fn has_scales(self) -> bool {
+        matches!(self, Precision::F16)
     }
 
     /// The size of a stored pair.
@@ -154,12 +165,18 @@ pub struct StripUse {
 const ROW_BITS: u32 = 3;
 
 impl StripUse {
-    /// The words that the kernel reads: the numbers of the pairs, 0 for a missing one.
-    pub fn words(&self) -> [[u32; 2]; STRIP_PAIR_ROWS] {
-        self.pairs.map(|row| row.map(Option::unwrap_or_default))
+    /// What the kernel reads: the code, then for each pair row the number of the first of its pairs, which the second follows.
+    pub fn record(&self) -> [u32; RECORD_WORDS] {
+        let mut record = [0; RECORD_WORDS];
+        record[0] = self.code();
+        for (word, pairs) in record[1..].iter_mut().zip(self.pairs) {
+            debug_assert!(pairs[0].zip(pairs[1]).is_none_or(|(first, second)| second == first + 1));
+            *word = pairs[0].or(pairs[1]).unwrap_or_default();
+        }
+        record
     }
 
-    /// The word that says what the numbers mean: for each pair row whether it is transposed (bit 0) and which pairs there are
+    /// What there is: for each pair row whether it is transposed (bit 0) and which pairs there are
     /// (bits 1 and 2), then the pair row of X.
     pub fn code(&self) -> u32 {
         let mut code = self.column << (ROW_BITS * STRIP_PAIR_ROWS as u32);
@@ -247,10 +264,10 @@ pub struct AtaArgs {
     pub y: u64,
     /// Device address of the stored pairs.
     pub pairs: u64,
-    /// Device address of the uses, [`StripUse::words`] each; those of one strip of one channel follow each other.
+    /// Device address of the uses, a [`StripUse::record`] each; those of one strip of one channel follow each other.
     pub uses: u64,
-    /// Device address of a [`StripUse::code`] for each use.
-    pub codes: u64,
+    /// Device address of the first [`HEAD_USES`] uses of each strip, and zeros where it has fewer.
+    pub heads: u64,
     /// Device address of where the uses of each strip start, `channels * strips + 1` words.
     pub starts: u64,
     /// Device address of an f32 for each channel, by which sums are multiplied.
@@ -279,8 +296,8 @@ mod tests {
     #[test]
     fn codes_say_what_a_use_has() {
         let used = StripUse { column: 77, pairs: [[Some(5), None], [None, Some(9)]], transposed: [false, true] };
-        assert_eq!(used.words(), [[5, 0], [0, 9]]);
         let code = used.code();
+        assert_eq!(used.record(), [code, 5, 9, 0]);
         assert_eq!(code_column(code), 77);
         for row in 0..2 {
             assert!(code_has_pairs(code, row));
@@ -290,7 +307,7 @@ mod tests {
                 assert_eq!(code_has_pair(code, row, which as u32), pair.is_some());
             }
         }
-        assert_eq!(StripUse::default().code(), 0);
+        assert_eq!(StripUse::default().record(), [0; RECORD_WORDS]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub mod wgmma;
 use core::fmt;
 use core::str::FromStr;
 
-pub use beside::{PACK_8BIT, PACK_16BIT, PACK_TILE, PackKernel, SUM, SumKernel};
+pub use beside::{BESIDE_MIN_BLOCKS, PACK_8BIT, PACK_16BIT, PACK_TILE, PackKernel, SUM, SumKernel};
 pub use schedule::{BlockWork, Schedule};
 pub use table::{GEMM, GemmTile, GemmUnit, GemmVariant, Operands, row_index};
 

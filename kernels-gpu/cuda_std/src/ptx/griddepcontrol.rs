@@ -1,10 +1,9 @@
-//! Kernels that overlap with the one before them in a stream, sm_90 and later.
+//! Kernels that overlap with the one before them in a stream: sm_90 and later, nothing on older architectures.
 //!
 //! A kernel that is launched to overlap starts when all blocks of the one before have called [`launch_dependents`] or
 //! ended. Until [`wait`] returns it may touch only memory that no earlier kernel writes.
 
-#![cfg(target_feature = "sm_90")]
-
+#[cfg(target_feature = "sm_90")]
 use core::arch::asm;
 
 /// Lets the next kernel of the stream start, as far as it is launched to overlap, when all blocks have called this or
@@ -15,7 +14,10 @@ use core::arch::asm;
 #[inline(always)]
 pub fn launch_dependents() {
     // SAFETY: has no precondition.
-    unsafe { asm!("griddepcontrol.launch_dependents;", options(nostack, preserves_flags)) }
+    #[cfg(target_feature = "sm_90")]
+    unsafe {
+        asm!("griddepcontrol.launch_dependents;", options(nostack, preserves_flags))
+    }
 }
 
 /// Waits until the kernel before has ended and what it wrote is visible. Does nothing where this kernel is not
@@ -25,5 +27,8 @@ pub fn launch_dependents() {
 #[inline(always)]
 pub fn wait() {
     // SAFETY: has no precondition.
-    unsafe { asm!("griddepcontrol.wait;", options(nostack, preserves_flags)) }
+    #[cfg(target_feature = "sm_90")]
+    unsafe {
+        asm!("griddepcontrol.wait;", options(nostack, preserves_flags))
+    }
 }

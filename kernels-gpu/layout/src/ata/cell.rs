@@ -99,7 +99,9 @@ pub const fn cell_source(storage: Storage, term: usize, row: usize, column: usiz
     let first = term * storage.cell_words();
     let (word, high) = match storage {
         Storage::Word => (row * 4 + column, false),
-        Storage::Split | Storage::Half => (row * 2 + column / 2, column % 2 == 1),
+        Storage::Split => (row * 2 + column / 2, column % 2 == 1),
+        // The order of the registers of an operand of m16n8k16, for the use as it is.
+        Storage::Half => (row / 2 * 4 + column / 2 * 2 + row % 2, column % 2 == 1),
     };
     let nibble_word = first + 4 * storage.chunks() + row / 2;
     Source { word: first + word, high, nibble_word, nibble_byte: row % 2 * 2 + column / 2 }

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::{MMA_FRAMES, PAIR_ROWS, Precision, STRIP_PAIR_ROWS, STRIP_ROWS};
+use super::{HEAD_USES, MMA_FRAMES, PAIR_ROWS, Precision, STRIP_PAIR_ROWS, STRIP_ROWS};
 use crate::Arch;
 use crate::smem::{SmemLayout, SmemRegion};
 use crate::text::same_text;
@@ -12,7 +12,7 @@ use crate::text::same_text;
 pub enum AtaUnit {
     /// f32 multiply-adds: the oracle on the card, and the matrix-vector product.
     Fma,
-    /// `mma.sync` m16n8k8 on TF32.
+    /// `mma.sync`: m16n8k8 on TF32, m16n8k16 on 16-bit numbers.
     Mma,
     /// `wmma` m32n8k16 on bf16, X as the sum of two numbers.
     Wmma,
@@ -180,22 +180,20 @@ pub const ATA: &[AtaVariant] = {
         row("ata_f32_fma_1x64x16x1", F32, Fma, [1, 64, 16, 1], 1),
         // The oracle on the card: its sums and 8 rows of X take more than 128 registers.
         row("ata_f32_fma_8x32x8x1", F32, Fma, [8, 32, 8, 1], 1),
-        // As many warps as have registers for one use each: 24 on a multiprocessor. The rows below have more loads in flight a
-        // warp, and X once for 64 rows.
-        row("ata_tf32_mma_8x32x12x1", Tf32, Mma, [8, 32, 12, 1], 2),
+        // 32 uses in flight on a multiprocessor, as two of 16 warps. The rows below have X once for 64 rows, and one use of 24 warps.
         row("ata_tf32_mma_8x32x8x2", Tf32, Mma, [8, 32, 8, 2], 2),
         row("ata_tf32_mma_8x64x16x1", Tf32, Mma, [8, 64, 16, 1], 1),
+        row("ata_tf32_mma_8x32x12x1", Tf32, Mma, [8, 32, 12, 1], 2),
         row("ata_tf32_mma_16x32x10x1", Tf32, Mma, [16, 32, 10, 1], 2),
         row("ata_tf32_mma_16x64x8x2", Tf32, Mma, [16, 64, 8, 2], 1),
         row("ata_tf32x3_mma_8x32x8x1", Tf32x3, Mma, [8, 32, 8, 1], 2),
         row("ata_tf32x3_mma_16x32x8x1", Tf32x3, Mma, [16, 32, 8, 1], 1),
-        // 32 warps on a multiprocessor.
+        // X becomes 16-bit numbers once for 64 rows; the row below has twice the warps for one frame.
+        row("ata_f16_mma_8x64x16x1", F16, Mma, [8, 64, 16, 1], 1),
         row("ata_f16_mma_8x32x16x1", F16, Mma, [8, 32, 16, 1], 2),
-        row("ata_f16_mma_8x32x12x1", F16, Mma, [8, 32, 12, 1], 2),
-        row("ata_f16_mma_8x32x8x2", F16, Mma, [8, 32, 8, 2], 2),
         row("ata_f16_mma_8x64x20x1", F16, Mma, [8, 64, 20, 1], 1),
-        row("ata_f16_mma_16x32x10x1", F16, Mma, [16, 32, 10, 1], 2),
         row("ata_f16_mma_16x64x16x1", F16, Mma, [16, 64, 16, 1], 1),
+        row("ata_f16_mma_16x32x10x1", F16, Mma, [16, 32, 10, 1], 2),
         row("ata_bf16_mma_8x32x16x1", Bf16, Mma, [8, 32, 16, 1], 2),
         // What `wmma` costs against `mma`, in blocks of the same size.
         row("ata_bf16_mma_8x64x16x1", Bf16, Mma, [8, 64, 16, 1], 1),
@@ -212,6 +210,7 @@ const _: () = {
         let _ = row.smem().assert_fits(Arch::Sm89);
         assert!(row.threads() <= 1024 && row.min_blocks >= 1 && row.depth >= 1);
         assert!(row.pair_rows == 1 || row.pair_rows == STRIP_PAIR_ROWS);
+        assert!(row.warps * row.depth <= HEAD_USES, "the first uses are in the head");
         match row.unit {
             AtaUnit::Mma => assert!(row.frames.is_multiple_of(MMA_FRAMES) && row.frames > 0),
             AtaUnit::Wmma => assert!(row.frames == MMA_FRAMES && row.precision as u8 == Precision::Bf16 as u8),

@@ -64,12 +64,12 @@ pub const ATTENTION: &[AttentionVariant] = {
     use AttentionVariant as Row;
     use Dtype::{Bf16, F16};
     &[
-        // Up to 16 query rows, whatever the architecture: what counts is the bytes under way. Four warps, two steps of each ahead,
-        // are 64 KiB a block at head dimension 128, and two blocks share a multiprocessor.
-        Row::decode("attention_f16_d64_decode_4w_s3", F16, 64, warps(4, 3, 128)),
+        // Up to 16 query rows, whatever the architecture: what counts is the bytes under way. The steps that four warps, or two, have
+        // ahead are 64 to 80 KiB a block, and two blocks share a multiprocessor of sm_90.
+        Row::decode("attention_f16_d64_decode_4w_s6", F16, 64, warps(4, 6, 255)),
         Row::decode("attention_f16_d128_decode_4w_s3", F16, 128, warps(4, 3, 255)),
         Row::decode("attention_f16_d256_decode_2w_s3", F16, 256, warps(2, 3, 255)),
-        Row::decode("attention_bf16_d64_decode_4w_s3", Bf16, 64, warps(4, 3, 128)),
+        Row::decode("attention_bf16_d64_decode_4w_s6", Bf16, 64, warps(4, 6, 255)),
         Row::decode("attention_bf16_d128_decode_4w_s3", Bf16, 128, warps(4, 3, 255)),
         Row::decode("attention_bf16_d256_decode_2w_s3", Bf16, 256, warps(2, 3, 255)),
         // WGMMA rows. Head dimension 64 has little for the tensor cores to do between exponentials: three or four warpgroups of

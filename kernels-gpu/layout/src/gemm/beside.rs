@@ -1,8 +1,16 @@
 //! The kernels beside the main ones: those that add up parts of sums, and those that copy operands.
 
 use super::{CHUNK_BYTES, GROUP};
-use crate::Dtype;
 use crate::smem::SmemLayout;
+use crate::{Arch, Dtype};
+
+/// Resident blocks that the registers of these kernels must allow on a multiprocessor: what they wait for is memory.
+pub const BESIDE_MIN_BLOCKS: u32 = 4;
+
+/// Registers that a thread of a kernel beside the main ones may use.
+const fn max_registers(threads: u32) -> u32 {
+    Arch::Sm80.limits().registers / (threads * BESIDE_MIN_BLOCKS) / 8 * 8
+}
 
 /// The kernel that adds up the parts of sums over k.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +25,11 @@ pub struct SumKernel {
 pub const SUM: SumKernel = SumKernel { name: "gemm_sum", threads: 256 };
 
 impl SumKernel {
+    /// Registers that a thread may use.
+    pub const fn max_registers(&self) -> u32 {
+        max_registers(self.threads)
+    }
+
     /// Blocks of the grid; `None` where it is too large.
     pub fn blocks(&self, batch: usize, m: usize, n: usize) -> Option<u32> {
         let groups = batch.checked_mul(m)?.checked_mul(n.div_ceil(GROUP))?;
@@ -50,9 +63,19 @@ impl PackKernel {
         if dtype.size_bytes() == 1 { PACK_8BIT } else { PACK_16BIT }
     }
 
+    /// Registers that a thread may use.
+    pub const fn max_registers(&self) -> u32 {
+        max_registers(self.threads)
+    }
+
     /// Elements from one row of the copy to the next.
     pub const fn packed_k(&self, k: usize) -> usize {
         k.next_multiple_of(CHUNK_BYTES / self.element_bytes)
+    }
+
+    /// Elements of a block's tile that each thread copies.
+    pub const fn elements(&self) -> usize {
+        PACK_TILE * PACK_TILE / self.threads as usize
     }
 
     /// Bytes from one row of a block's tile in shared memory to the next: a word more than it has, so that a column of it does not

@@ -2,7 +2,7 @@
 
 /// Rows of tiles whose blocks follow each other: the tiles of A and B that blocks running at once read are fewest where these
 /// blocks cover about as many rows as columns, and then most of them come from L2.
-const GROUP_ROWS: u32 = 8;
+const GROUP_ROWS: u32 = 16;
 
 /// The tiles of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -24,9 +24,6 @@ pub const SWIZZLE: Swizzle = Swizzle::B128;
 /// Columns of 16 bits that one store of D by TMA writes.
 pub const STORE_COLUMNS: u32 = SWIZZLE.row_bytes() / Dtype::F16.size_bytes() as u32;
 
-/// The most buffers for stores of a consumer.
-const MOST_BUFFERS: u32 = 4;
-
 const MBARRIER_BYTES: u32 = 8;
 
 /// One of the two operands.
@@ -123,10 +120,9 @@ impl GemmVariant {
         self.copied(side) / self.box_mn(side)
     }
 
-    /// Buffers for stores of each consumer: enough for a tile, or as many as are filled while others are written to D.
+    /// Buffers for stores of each consumer: enough for a tile.
     pub const fn buffers(&self) -> u32 {
-        let of_tile = self.tile.n as u32 / STORE_COLUMNS;
-        if of_tile < MOST_BUFFERS { of_tile } else { MOST_BUFFERS }
+        self.tile.n as u32 / STORE_COLUMNS
     }
 
     /// Arrivals of the consumers of a cluster at an `empty` barrier: one of each warp.
