@@ -233,7 +233,7 @@ impl PagedAttentionPlan {
             q_sign,
             inputs_aligned: u32::from(aligned(&q) && aligned(&k_pages) && aligned(&v_pages)),
             output_aligned: u32::from(rows_aligned(out.as_raw(), out.shape(), out.strides())),
-            ..AttentionArgs::default()..AttentionArgs::default()
+            ..AttentionArgs::default()
         };
         let table = BlockTable {
             table: block_table.as_raw(),
