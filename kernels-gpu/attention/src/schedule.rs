@@ -7,7 +7,7 @@ use cuda_std::global;
 use cuda_std::ptx::mbarrier;
 use cuda_std::shared::SharedAddr;
 use cuda_std::thread;
-use cuda_std::warp::{FULL_MASK, warp_shuffle_idx};
+use cuda_std::warp::{FULL_MASK, sync_warp, warp_shuffle_idx};
 use layout::SmemRegion;
 use layout::attention::{AttentionArgs, TILE_NUMBERS, TileOrder};
 
@@ -95,6 +95,8 @@ impl Walk {
             unsafe {
                 mbarrier::wait_parity(at(Row::<ROW>::TILE_FULL), parity);
                 number = warp_shuffle_idx(FULL_MASK, at(Row::<ROW>::NUMBERS).load(), 0, LANES).0;
+                // Every lane has read it, not the first alone, which arrives.
+                sync_warp(FULL_MASK);
                 mbarrier::arrive_if(at(Row::<ROW>::TILE_EMPTY), lane() == 0);
             }
         }
