@@ -4,7 +4,7 @@ use std::sync::Barrier;
 
 use ferrotile::{Arch, Buffer, Dtype, Error, Gpu, LaunchConfig, attention_variants};
 use half::f16;
-use layout::attention::{AttentionArgs, AttentionStrides, AttentionVariant, Mask, Scores};
+use layout::attention::{AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, Mask, Scores};
 use libtest_mimic::Failed;
 
 use crate::call::{Call, SHAPE, bits, check};
@@ -69,8 +69,9 @@ fn run(gpu: &Gpu, arch: Arch, row: &AttentionVariant) -> Result<Vec<f16>, Failed
 
 /// The rows for exactly this head dimension and plain scores that every architecture has, whose kernels have one parameter.
 fn rows() -> impl Iterator<Item = &'static AttentionVariant> {
+    let has_one_parameter = |row: &AttentionVariant| !matches!(row.kernel, AttentionKernel::Decode(_));
     attention_variants(Arch::Sm80, Dtype::F16, SHAPE[3])
-        .filter(|row| row.head_dim == SHAPE[3] && row.scores == Scores::Plain)
+        .filter(move |row| row.head_dim == SHAPE[3] && row.scores == Scores::Plain && has_one_parameter(row))
 }
 
 /// The handle of a kernel differs from load to load, and its debug text has it.

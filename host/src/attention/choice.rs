@@ -40,9 +40,8 @@ impl Request<'_> {
     /// The variants that can run it.
     fn eligible(self) -> impl Iterator<Item = &'static AttentionVariant> {
         let Request { arch, dtype, problem, mask, scores, lengths, .. } = self;
-        attention_variants(arch, dtype, problem.head_dim).filter(move |variant| {
-            variant.covers(scores, lengths) && variant.takes(mask, problem.q_len, problem.k_len)
-        })
+        attention_variants(arch, dtype, problem.head_dim)
+            .filter(move |variant| variant.covers(scores, lengths) && variant.takes(mask, problem.q_len, problem.k_len))
     }
 
     /// The variant of this name.

@@ -140,7 +140,6 @@ unsafe fn initialise_barriers<const ROW: usize>(base: SharedAddr) {
     initialise(Row::<ROW>::V_EMPTY, step_warps);
     initialise(Row::<ROW>::Q_EMPTY, consumer_warps);
     initialise(Row::<ROW>::TILE_FULL, 1);
-    initialise(Row::<ROW>::TILE_EMPTY, consumer_warps);
     fence::mbarrier_init();
 }
 
@@ -257,9 +256,6 @@ unsafe fn consume<
                 negate_rows::<ROW>(base, row_group, key_group == 0);
             }
             let q = Q::load(base, row_group);
-            if let QuerySource::Registers = Q::SOURCE {
-                release(Row::<ROW>::Q_EMPTY, 0);
-            }
             if stride > 1 {
                 let tile_ring = ring;
                 ring = ring.after(end_step - first_step);
@@ -282,6 +278,10 @@ unsafe fn consume<
             // What a mask changes is in registers of its own, to which the compiler moves it after this, not before the wait.
             wgmma::settle(&mut scores);
             release(Row::<ROW>::K_EMPTY, ring.stage());
+            if let QuerySource::Registers = Q::SOURCE {
+                // A load of Q may still be under way when an arrival behind it has come; the product above has used what it gives.
+                release(Row::<ROW>::Q_EMPTY, 0);
+            }
             mask(&mut scores, step);
             state.step::<CHAINS>(&mut scores, scale);
             let mut p = pack::<E, SCORES, KEY_STEPS>(&scores);

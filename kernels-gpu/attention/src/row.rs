@@ -37,7 +37,6 @@ impl<const ROW: usize> Row<ROW> {
     pub(crate) const Q_EMPTY: SmemRegion = Self::SMEM.get("q_empty");
     pub(crate) const NUMBERS: SmemRegion = Self::SMEM.get("tile");
     pub(crate) const TILE_FULL: SmemRegion = Self::SMEM.get("tile_full");
-    pub(crate) const TILE_EMPTY: SmemRegion = Self::SMEM.get("tile_empty");
 }
 
 /// Accumulators of Q K^T that a thread of row `row` holds.

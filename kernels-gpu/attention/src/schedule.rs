@@ -12,7 +12,7 @@ use layout::SmemRegion;
 use layout::attention::{AttentionArgs, TILE_NUMBERS, TileOrder};
 
 use crate::row::Row;
-use crate::work::{LANES, div_rem, lane};
+use crate::work::{LANES, div_rem};
 
 /// Query rows of one head.
 #[derive(Clone, Copy)]
@@ -64,11 +64,11 @@ impl Walk {
             } else {
                 self.round * blocks + if self.round.is_multiple_of(2) { block } else { blocks - 1 - block }
             };
-            let (stage, parity) = self.number_place();
+            let (stage, _) = self.number_place();
             let at = |region: SmemRegion| base.offset(region.stage_offset(stage));
-            // SAFETY: the number is written after all consumers have read the one before.
+            // SAFETY: the number of the tile before the last was here. All consumers have read it: they have left the Q of that
+            // tile, which the producer has waited for.
             unsafe {
-                mbarrier::wait_parity(at(Row::<ROW>::TILE_EMPTY), parity ^ 1);
                 at(Row::<ROW>::NUMBERS).store(number);
                 mbarrier::arrive_if(at(Row::<ROW>::TILE_FULL), true);
             }
@@ -91,13 +91,12 @@ impl Walk {
         if self.round > 0 {
             let (stage, parity) = self.number_place();
             let at = |region: SmemRegion| base.offset(region.stage_offset(stage));
-            // SAFETY: the number is read between the wait for it and the arrival that lets it be overwritten.
+            // SAFETY: the number stays until the warp has left the Q of its tile.
             unsafe {
                 mbarrier::wait_parity(at(Row::<ROW>::TILE_FULL), parity);
                 number = warp_shuffle_idx(FULL_MASK, at(Row::<ROW>::NUMBERS).load(), 0, LANES).0;
-                // Every lane has read it, not the first alone, which arrives.
+                // Every lane has read it, not the first alone, which leaves Q for all.
                 sync_warp(FULL_MASK);
-                mbarrier::arrive_if(at(Row::<ROW>::TILE_EMPTY), lane() == 0);
             }
         }
         self.tile::<ROW>(args, order, number)

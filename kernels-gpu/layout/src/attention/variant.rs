@@ -305,7 +305,6 @@ impl AttentionVariant {
                     .region("q_empty", 8, 8)
                     .stages("tile", TILE_NUMBERS, 4, 4)
                     .stages("tile_full", TILE_NUMBERS, 8, 8)
-                    .stages("tile_empty", TILE_NUMBERS, 8, 8)
             }
             AttentionKernel::Decode(tile) => {
                 let stage_bytes = (2 * DECODE_KEYS * self.head_dim * self.dtype.size_bytes()) as u32;
