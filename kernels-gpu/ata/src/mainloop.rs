@@ -9,22 +9,22 @@
 //!
 //! Bytes and floor: n = 2624, 3 channels and 27 block diagonals are 6.5 MB of 16-bit pairs stored, 8.1 MB of TF32 and 13.0 MB of
 //! f32, all of which stays in L2. Each pair is read twice, which is 12.5, 15.6 and 25.0 MB, and X as far as the band reaches by
-//! each block, 6.8 MB for blocks of 32 rows and 8 frames, 3.6 MB for those of 64. A kernel that does nothing but read 12.5 MB from
-//! L2 takes 3.0 us on an H100 by graph replay, of 19.3 MB 3.9 us, one of 25 MB 4.5 us, and an empty one 0.9 us.
+//! each block, 6.8 MB for blocks of 32 rows and 8 frames, 3.6 MB for those of 64. A kernel that does nothing but read 13.3 MB from
+//! L2 takes 2.3 us on an H200 by graph replay, of 16.5 MB 2.7 us, one of 25.9 MB 3.7 us, and an empty one 0.6 us (BENCHMARKS.md).
 //!
 //! 1. Pairs lie in memory as the lanes want them, for both uses, and every load is 16 bytes a lane and whole lines for a warp.
 //!    Nothing of A passes through shared memory. A use loads X once, for all its pairs.
-//! 2. All warps of a multiprocessor have loads in flight: 32 warps with one use each are faster than 16 with two or 8 with four,
-//!    since what a warp does with a use, some 160 instructions, is as long as the loads.
+//! 2. All warps of a multiprocessor have loads in flight. What a warp does with a use, some 105 instructions in f16 and 150 in
+//!    TF32, is about as long as the loads, so that more warps with one use each do better than half as many with two, but in TF32
+//!    with blocks of 32 rows.
 //! 3. The warps of a block take every so-manyth use, so that a block ends within one use of all its warps; their sums meet in
 //!    shared memory in a fixed order. No atomics, and the same bits in every run.
 //! 4. The kernel starts before the one before it has ended (sm_90), and loads its first uses of A, which nothing writes, before it
 //!    waits for that one's results. A is loaded by plain loads: those through the read-only cache sink below the wait.
 //! 5. The number of a use comes from memory one use ahead of the loads that depend on it.
 //!
-//! Reading each pair once, for its row and for its column, does not pay. It would save 6.2 MB of 12.5, at most 0.8 us by the floors
-//! above (6.2 MB: 2.2 us). Sums for rows of other blocks would be written and read again, 4.2 MB with blocks of 64 rows and still
-//! 2.6 MB with square parts of A, and added by a second kernel, which costs 0.9 us when it does nothing.
+//! Reading each pair once, for its row and for its column, does not pay: sums for rows of other blocks are written, read again and
+//! added by a second kernel, which together takes longer (BENCHMARKS.md).
 //!
 //! Registers: 8 sums for 8 frames and 32 rows, 16 to 40 for the cells of 32 rows, 8 for X. Shared memory: 1152 bytes a warp for 8
 //! frames and 32 rows.
