@@ -99,23 +99,19 @@ impl Tensor {
 /// The fields as the kernel's parameter has them.
 fn parameter(args: &AttentionArgs) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for address in [args.q, args.k, args.v, args.o, args.lse] {
+    for address in [args.q, args.k, args.v, args.o, args.lse, args.sink, args.bias, args.q_starts, args.k_starts] {
         bytes.extend(address.to_le_bytes());
     }
-    for strides in [args.q_strides, args.k_strides, args.v_strides, args.o_strides] {
+    for strides in [args.q_strides, args.k_strides, args.v_strides, args.o_strides, args.bias_strides] {
         for stride in [strides.batch, strides.head, strides.row] {
             bytes.extend(stride.to_le_bytes());
         }
     }
-    for number in [args.q_heads, args.heads_per_kv, args.q_len, args.k_len, args.head_dim] {
-        bytes.extend(number.to_le_bytes());
-    }
-    bytes.extend(args.first_key.to_le_bytes());
-    bytes.extend(args.last_key.to_le_bytes());
-    bytes.extend(args.scale_log2.to_le_bytes());
-    for number in [args.q_sign, args.inputs_aligned, args.output_aligned] {
-        bytes.extend(number.to_le_bytes());
-    }
+    let sizes = [args.q_heads, args.heads_per_kv, args.q_len, args.k_len, args.q_total, args.k_total, args.head_dim];
+    bytes.extend(sizes.iter().flat_map(|size| size.to_le_bytes()));
+    bytes.extend([args.first_key, args.last_key, args.left, args.right].iter().flat_map(|key| key.to_le_bytes()));
+    bytes.extend([args.scale_log2, args.scale, args.softcap].iter().flat_map(|number| number.to_le_bytes()));
+    bytes.extend([args.q_sign, args.inputs_aligned, args.output_aligned].iter().flat_map(|word| word.to_le_bytes()));
     bytes.resize(size_of::<AttentionArgs>(), 0);
     bytes
 }
