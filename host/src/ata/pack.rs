@@ -336,8 +336,7 @@ mod tests {
             let head = &heads[index * HEAD_USES..][..HEAD_USES];
             let padded_uses = uses.iter().chain(std::iter::repeat(&[0; RECORD_WORDS])).take(HEAD_USES);
             assert!(head.iter().eq(padded_uses), "the head of strip {strip}");
-            for at in range[0] as usize..range[1] as usize {
-                let record = records[at];
+            for record in uses {
                 let code = record[0];
                 for (row_of_strip, which) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                     if !code_has_pair(code, row_of_strip, which) {

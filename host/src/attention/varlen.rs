@@ -224,7 +224,7 @@ fn as_one_batch_entry<'a, T: Float>(tensor: &TensorRef<'a, T, 3>) -> Result<Tens
 /// used.
 ///
 /// # Errors
-/// As [`attention`](crate::attention).
+/// As [`attention`](crate::attention()).
 pub fn attention_varlen<T: Float>(
     stream: StreamRef<'_>,
     tensors: VarlenTensors<'_, T>,
