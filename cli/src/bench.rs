@@ -1,7 +1,6 @@
 //! `ferrotile bench`: times of kernels.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use ferrotile::{Arch, AttentionOptions, AttentionPlan, Dtype, Gpu, Layout, attention_variants};
@@ -15,14 +14,13 @@ use crate::bench_gemm::{self, GemmBenchArgs};
 use crate::bench_ladder::{self, LadderBenchArgs};
 use crate::case::Case;
 use crate::kernel_names::{self, UnknownKernel};
-use crate::measure::{Repeats, Timer};
+use crate::measure::{MeasureArgs, Timer};
 use crate::on_card::CardProblem;
 use crate::problem::Half;
 use crate::random;
-use crate::report::{Report, Row};
+use crate::report::Row;
 use crate::statistics::Summary;
 use crate::table::table;
-use crate::tensor;
 
 /// Measures kernels on a card.
 #[derive(Debug, Args)]
@@ -58,18 +56,8 @@ struct AttentionBenchArgs {
     /// Every shape of the comparison with vendor libraries, in f16 and bf16.
     #[arg(long)]
     all: bool,
-    /// Where the results are written as JSON.
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Runs before the first measurement [default: about 10 ms].
-    #[arg(long)]
-    warmup: Option<u32>,
-    /// Measurements [default: about 60 ms].
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
-    iterations: Option<u32>,
-    /// The number of the card.
-    #[arg(long, default_value_t = 0)]
-    device: u32,
+    #[command(flatten)]
+    measure: MeasureArgs,
 }
 
 /// Why a benchmark cannot be made as asked.
@@ -111,14 +99,11 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
 
 fn run_attention(args: &AttentionBenchArgs) -> anyhow::Result<()> {
     let cases = if args.cases.is_empty() { Case::defaults(args.all) } else { args.cases.clone() };
-    if let Some(path) = &args.json {
-        tensor::check_place(path)?;
-    }
+    args.measure.check_place()?;
     check_request(&cases, &args.variants)?;
-    let gpu = Gpu::new(args.device)?;
+    let gpu = args.measure.gpu()?;
     let jobs = jobs(gpu.arch(), &cases, &args.variants)?;
-    writeln!(io::stdout(), "{}, {} multiprocessors, {} PTX", gpu.name(), gpu.multiprocessors(), gpu.arch())?;
-    let mut timer = Timer::new(&gpu, Repeats { warmup: args.warmup, iterations: args.iterations })?;
+    let mut timer = args.measure.timer(&gpu)?;
     // indicatif draws nothing where stderr is not a terminal.
     let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}").expect("the template is valid");
     let progress = ProgressBar::new(jobs.len() as u64).with_style(style);
@@ -146,9 +131,7 @@ fn run_attention(args: &AttentionBenchArgs) -> anyhow::Result<()> {
         "shared bytes",
         "blocks/SM",
     ];
-    if let Some(path) = &args.json {
-        Report { device: gpu.name().to_owned(), rows }.write(path)?;
-    }
+    args.measure.write(&gpu, rows)?;
     write!(io::stdout(), "{}", table(&heading, &lines))?;
     Ok(())
 }

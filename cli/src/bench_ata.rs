@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
@@ -18,10 +17,9 @@ use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
 
 use crate::kernel_names;
-use crate::measure::{Repeats, Timer};
-use crate::report::{Report, Row};
+use crate::measure::{MeasureArgs, Timer};
+use crate::report::Row;
 use crate::table::table;
-use crate::tensor;
 
 /// What to measure and how.
 #[derive(Debug, Args)]
@@ -41,18 +39,8 @@ pub(crate) struct AtaBenchArgs {
     /// The architecture whose kernels run: sm_80, sm_89 or sm_90a [default: the newest that the card runs].
     #[arg(long)]
     arch: Option<Arch>,
-    /// Where the results are written as JSON.
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Runs before the first measurement.
-    #[arg(long)]
-    warmup: Option<u32>,
-    /// Measurements [default: about 60 ms].
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
-    iterations: Option<u32>,
-    /// The number of the card.
-    #[arg(long, default_value_t = 0)]
-    device: u32,
+    #[command(flatten)]
+    measure: MeasureArgs,
 }
 
 /// The sizes of one product.
@@ -153,12 +141,9 @@ pub(crate) fn run(args: &AtaBenchArgs) -> anyhow::Result<()> {
     kernel_names::check(&args.variants, "ata", ATA.iter().map(|row| row.name))?;
     let cases = if args.cases.is_empty() { AtaCase::defaults() } else { args.cases.clone() };
     let precisions = if args.precisions.is_empty() { Precision::ALL.to_vec() } else { args.precisions.clone() };
-    if let Some(path) = &args.json {
-        tensor::check_place(path)?;
-    }
-    let gpu = Gpu::new(args.device)?;
-    writeln!(io::stdout(), "{}, {} multiprocessors, {} PTX", gpu.name(), gpu.multiprocessors(), gpu.arch())?;
-    let mut timer = Timer::new(&gpu, Repeats { warmup: args.warmup, iterations: args.iterations })?;
+    args.measure.check_place()?;
+    let gpu = args.measure.gpu()?;
+    let mut timer = args.measure.timer(&gpu)?;
     let (mut lines, mut rows) = (Vec::new(), Vec::new());
     for case in cases {
         let matrix = case.matrix()?;
@@ -179,9 +164,7 @@ pub(crate) fn run(args: &AtaBenchArgs) -> anyhow::Result<()> {
             }
         }
     }
-    if let Some(path) = &args.json {
-        Report { device: gpu.name().to_owned(), rows }.write(path)?;
-    }
+    args.measure.write(&gpu, rows)?;
     let heading = [
         "case",
         "kernel",

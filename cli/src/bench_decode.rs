@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
@@ -17,10 +16,9 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
 
-use crate::measure::{Repeats, Timer};
-use crate::report::{Report, Row};
+use crate::measure::{MeasureArgs, Timer};
+use crate::report::Row;
 use crate::table::table;
-use crate::tensor;
 
 /// Workspace that plans may use.
 const WORKSPACE_BYTES: usize = 256 << 20;
@@ -49,18 +47,8 @@ pub(crate) struct DecodeBenchArgs {
     /// A kernel by name [default: the library's choice].
     #[arg(long)]
     variant: Option<String>,
-    /// Where the results are written as JSON.
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Runs before the first measurement.
-    #[arg(long)]
-    warmup: Option<u32>,
-    /// Measurements [default: about 60 ms].
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
-    iterations: Option<u32>,
-    /// The number of the card.
-    #[arg(long, default_value_t = 0)]
-    device: u32,
+    #[command(flatten)]
+    measure: MeasureArgs,
 }
 
 /// One problem to measure.
@@ -138,18 +126,15 @@ impl FromStr for DecodeCase {
 /// Measures and prints.
 pub(crate) fn run(args: &DecodeBenchArgs) -> anyhow::Result<()> {
     let cases = if args.cases.is_empty() { DecodeCase::defaults() } else { args.cases.clone() };
-    if let Some(path) = &args.json {
-        tensor::check_place(path)?;
-    }
+    args.measure.check_place()?;
     for case in &cases {
         case.sizes.check()?;
         if args.page.is_some_and(|page| page == 0 || !case.sizes.k_len.is_multiple_of(page)) {
             return Err(PartialPage { case: case.to_string() }.into());
         }
     }
-    let gpu = Gpu::new(args.device)?;
-    writeln!(io::stdout(), "{}, {} multiprocessors, {} PTX", gpu.name(), gpu.multiprocessors(), gpu.arch())?;
-    let mut timer = Timer::new(&gpu, Repeats { warmup: args.warmup, iterations: args.iterations })?;
+    let gpu = args.measure.gpu()?;
+    let mut timer = args.measure.timer(&gpu)?;
     let copied = copy_rate(&gpu, &mut timer)?;
     writeln!(io::stdout(), "a copy of {} MiB: {copied:.0} GB/s, read and written", COPY_BYTES >> 20)?;
     let (mut lines, mut rows) = (Vec::new(), Vec::new());
@@ -163,9 +148,7 @@ pub(crate) fn run(args: &DecodeBenchArgs) -> anyhow::Result<()> {
             rows.push(row);
         }
     }
-    if let Some(path) = &args.json {
-        Report { device: gpu.name().to_owned(), rows }.write(path)?;
-    }
+    args.measure.write(&gpu, rows)?;
     let heading = ["case", "kernel", "splits", "p50 us", "p90 us", "GB/s", "of the copy", "workspace"];
     write!(io::stdout(), "{}", table(&heading, &lines))?;
     Ok(())

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
@@ -18,10 +17,9 @@ use rand_distr::StandardNormal;
 use rayon::prelude::*;
 
 use crate::kernel_names;
-use crate::measure::{Repeats, Timer};
-use crate::report::{Report, Row};
+use crate::measure::{MeasureArgs, Timer};
+use crate::report::Row;
 use crate::table::table;
-use crate::tensor;
 
 /// Workspace that plans may use.
 const WORKSPACE_BYTES: usize = 256 << 20;
@@ -45,18 +43,8 @@ pub(crate) struct GemmBenchArgs {
     /// Start each kernel only when the one before has ended, and not while it still runs.
     #[arg(long)]
     isolated: bool,
-    /// Where the results are written as JSON.
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Runs before the first measurement.
-    #[arg(long)]
-    warmup: Option<u32>,
-    /// Measurements [default: about 60 ms].
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
-    iterations: Option<u32>,
-    /// The number of the card.
-    #[arg(long, default_value_t = 0)]
-    device: u32,
+    #[command(flatten)]
+    measure: MeasureArgs,
 }
 
 /// One product to measure.
@@ -171,12 +159,9 @@ impl FromStr for GemmCase {
 pub(crate) fn run(args: &GemmBenchArgs) -> anyhow::Result<()> {
     kernel_names::check(&args.variants, "gemm", GEMM.iter().map(|row| row.name))?;
     let cases = if args.cases.is_empty() { GemmCase::defaults() } else { args.cases.clone() };
-    if let Some(path) = &args.json {
-        tensor::check_place(path)?;
-    }
-    let gpu = Gpu::new(args.device)?;
-    writeln!(io::stdout(), "{}, {} multiprocessors, {} PTX", gpu.name(), gpu.multiprocessors(), gpu.arch())?;
-    let mut timer = Timer::new(&gpu, Repeats { warmup: args.warmup, iterations: args.iterations })?;
+    args.measure.check_place()?;
+    let gpu = args.measure.gpu()?;
+    let mut timer = args.measure.timer(&gpu)?;
     let (mut lines, mut rows) = (Vec::new(), Vec::new());
     for (case, &layout) in cases.iter().flat_map(|case| args.layouts.iter().map(move |layout| (case, layout))) {
         let measured = match case.dtype {
@@ -190,9 +175,7 @@ pub(crate) fn run(args: &GemmBenchArgs) -> anyhow::Result<()> {
             rows.push(row);
         }
     }
-    if let Some(path) = &args.json {
-        Report { device: gpu.name().to_owned(), rows }.write(path)?;
-    }
+    args.measure.write(&gpu, rows)?;
     let heading = ["case", "layout", "kernels", "p50 us", "p90 us", "TFLOP/s", "registers", "workspace"];
     write!(io::stdout(), "{}", table(&heading, &lines))?;
     Ok(())

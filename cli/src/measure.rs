@@ -4,11 +4,16 @@
 //! Large work is timed launch by launch with events, the L2 cache overwritten in between. Both are what Triton's benchmark
 //! functions do, with which the vendor libraries are timed, so that the numbers compare.
 
+use std::io::{self, Write};
+use std::path::PathBuf;
 use std::time::Instant;
 
+use clap::Args;
 use ferrotile::{Buffer, Event, Gpu, Result, Stream, StreamRef};
 
+use crate::report::{Report, Row};
 use crate::statistics::Summary;
+use crate::tensor;
 
 /// Microseconds of measuring in all that are aimed at where no number of iterations is given.
 const TARGET_US: f64 = 60_000.0;
@@ -18,6 +23,49 @@ const REPLAY_US: f64 = 2_000.0;
 
 /// Bytes overwritten between two measurements of large work: more than the L2 cache of any card.
 const FLUSH_BYTES: usize = 256 << 20;
+
+/// How to measure, and where the results go.
+#[derive(Debug, Args)]
+pub(crate) struct MeasureArgs {
+    /// Where the results are written as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Runs before the first measurement [default: about 10 ms].
+    #[arg(long)]
+    warmup: Option<u32>,
+    /// Measurements [default: about 60 ms].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    iterations: Option<u32>,
+    /// The number of the card.
+    #[arg(long, default_value_t = 0)]
+    device: u32,
+}
+
+impl MeasureArgs {
+    /// Refuses a place where no results can be written, before anything is measured.
+    pub(crate) fn check_place(&self) -> anyhow::Result<()> {
+        Ok(self.json.as_deref().map_or(Ok(()), tensor::check_place)?)
+    }
+
+    /// The card.
+    pub(crate) fn gpu(&self) -> Result<Gpu> {
+        Gpu::new(self.device)
+    }
+
+    /// Prints what card it is, and makes the timer.
+    pub(crate) fn timer(&self, gpu: &Gpu) -> anyhow::Result<Timer> {
+        writeln!(io::stdout(), "{}, {} multiprocessors, {} PTX", gpu.name(), gpu.multiprocessors(), gpu.arch())?;
+        Ok(Timer::new(gpu, Repeats { warmup: self.warmup, iterations: self.iterations })?)
+    }
+
+    /// Writes the results where they are wanted.
+    pub(crate) fn write(&self, gpu: &Gpu, rows: Vec<Row>) -> anyhow::Result<()> {
+        match &self.json {
+            Some(path) => Report { device: gpu.name().to_owned(), rows }.write(path),
+            None => Ok(()),
+        }
+    }
+}
 
 /// How often to run.
 #[derive(Debug, Clone, Copy, Default)]
