@@ -29,6 +29,7 @@
 //! Registers: 8 sums for 8 frames and 32 rows, 16 to 40 for the cells of 32 rows, 8 for X. Shared memory: 1152 bytes a warp for 8
 //! frames and 32 rows.
 
+use cuda_std::ptx::griddepcontrol;
 use cuda_std::thread;
 use layout::ata::{ATA, AtaArgs};
 
@@ -36,7 +37,7 @@ use crate::cells::Use;
 use crate::sums::{WarpSums, store_result};
 use crate::unit::{Four, Unit};
 use crate::vector::FrameRow;
-use crate::work::{Place, let_next_kernel_start, wait_for_kernel_before, warp};
+use crate::work::{Place, warp};
 
 /// A use and what was loaded for it.
 #[derive(Clone, Copy)]
@@ -91,7 +92,7 @@ pub(crate) unsafe fn product<
     args: &AtaArgs,
 ) {
     let warps = const { ATA[ROW].warps as u32 };
-    let_next_kernel_start();
+    griddepcontrol::launch_dependents();
     let place = Place::of_block::<ROW>(args, thread::block_idx_x());
     // SAFETY: `args` describes the matrix.
     let ([begin, end], scale) = unsafe { (place.uses(args), place.scale::<ROW>(args)) };
@@ -111,7 +112,8 @@ pub(crate) unsafe fn product<
         for i in 0..DEPTH {
             stages[i].load_cells::<ROW>(args, first[i]);
         }
-        wait_for_kernel_before();
+        // Every thread waits before it reads X or writes Y.
+        griddepcontrol::wait();
         load_use(at + DEPTH as u32 * warps)
     };
     let mut frames = [FrameRow::EMPTY; VECTORS];

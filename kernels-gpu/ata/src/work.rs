@@ -1,7 +1,5 @@
 //! Which rows, channel and frames a block computes, and when.
 
-#[cfg(target_feature = "sm_90")]
-use cuda_std::ptx::griddepcontrol;
 use cuda_std::{global, thread};
 use layout::ata::{ATA, AtaArgs, HEAD_USES, PAIR_ROWS, STRIP_PAIR_ROWS, STRIP_ROWS};
 
@@ -84,20 +82,6 @@ impl Place {
         // SAFETY: there is a start for each strip of all and one more.
         unsafe { [global::load_nc(starts), global::load_nc(starts.wrapping_add(1))] }
     }
-}
-
-/// Lets the next kernel of the stream start while this one runs, where the architecture has that.
-#[inline(always)]
-pub(crate) fn let_next_kernel_start() {
-    #[cfg(target_feature = "sm_90")]
-    griddepcontrol::launch_dependents();
-}
-
-/// Waits until what the kernel before wrote is there. Every thread calls it before it reads X or writes Y.
-#[inline(always)]
-pub(crate) fn wait_for_kernel_before() {
-    #[cfg(target_feature = "sm_90")]
-    griddepcontrol::wait();
 }
 
 /// This thread's warp in its block.
