@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ferrotile::{Arch, Dtype, Mask, attention_variants, embedded_ptx, reference, tolerance};
+use ferrotile::{Arch, Dtype, KernelParam, Mask, attention_variants, embedded_ptx, reference, tolerance};
 use layout::attention::{ATTENTION, AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, Scores};
 use ndarray::Array4;
 use ptx_emulator::{Device, LaunchConfig, Module};
@@ -96,24 +96,11 @@ impl Tensor {
     }
 }
 
-/// The fields as the kernel's parameter has them.
+/// The bytes of the kernel's parameter.
 fn parameter(args: &AttentionArgs) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for address in [args.q, args.k, args.v, args.o, args.lse, args.sink, args.bias, args.q_starts, args.k_starts] {
-        bytes.extend(address.to_le_bytes());
-    }
-    for strides in [args.q_strides, args.k_strides, args.v_strides, args.o_strides, args.bias_strides] {
-        for stride in [strides.batch, strides.head, strides.row] {
-            bytes.extend(stride.to_le_bytes());
-        }
-    }
-    let sizes = [args.q_heads, args.heads_per_kv, args.q_len, args.k_len, args.q_total, args.k_total, args.head_dim];
-    bytes.extend(sizes.iter().flat_map(|size| size.to_le_bytes()));
-    bytes.extend([args.first_key, args.last_key, args.left, args.right].iter().flat_map(|key| key.to_le_bytes()));
-    bytes.extend([args.scale_log2, args.scale, args.softcap].iter().flat_map(|number| number.to_le_bytes()));
-    bytes.extend([args.q_sign, args.inputs_aligned, args.output_aligned].iter().flat_map(|word| word.to_le_bytes()));
-    bytes.resize(size_of::<AttentionArgs>(), 0);
-    bytes
+    let (address, bytes) = args.as_param();
+    // SAFETY: a parameter is so many bytes without padding, which `args` keeps.
+    unsafe { std::slice::from_raw_parts(address.cast(), bytes) }.to_vec()
 }
 
 /// Whether it takes few query rows and a second parameter, which is tested through the library.

@@ -2,7 +2,7 @@
 
 use layout::attention::{
     AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, CombineArgs, CombineKernel, DECODE_KEYS,
-    DecodeArgs, MAX_LEN, MAX_SPLITS, Mask, PartialResult, WARP_ROWS,
+    DecodeArgs, MAX_SPLITS, Mask, PartialResult, WARP_ROWS,
 };
 use layout::{Arch, Dtype};
 
@@ -163,14 +163,12 @@ impl Decode {
         &self,
         stream: StreamRef<'_>,
         args: &AttentionArgs,
-        mask: Mask,
         table: BlockTable,
         workspace: u64,
     ) -> Result<()> {
         if self.blocks == 0 {
             return Ok(());
         }
-        let (left, right) = reach(mask);
         let partial_lse = workspace + (self.splits * self.rows * self.head_dim * size_of::<f32>()) as u64;
         let decode = DecodeArgs {
             table: table.table,
@@ -184,8 +182,6 @@ impl Decode {
             splits: self.splits as u32,
             row_tiles: self.row_tiles as u32,
             kv_heads: args.q_heads / args.heads_per_kv,
-            left,
-            right,
             reserved: 0,
         };
         let config = LaunchConfig {
@@ -256,16 +252,6 @@ unsafe impl KernelParam for CombineArgs {}
 /// Query rows of all heads of one key-value head.
 fn packed_rows(problem: &AttentionProblem) -> usize {
     problem.q_heads.checked_div(problem.kv_heads).unwrap_or(0).saturating_mul(problem.q_len)
-}
-
-/// How many keys before and after its own position a row sees; [`MAX_LEN`] stands for all.
-fn reach(mask: Mask) -> (i32, i32) {
-    let width = |width: usize| width.min(MAX_LEN) as i32;
-    match mask {
-        Mask::Full => (width(MAX_LEN), width(MAX_LEN)),
-        Mask::Causal => (width(MAX_LEN), 0),
-        Mask::Window { left, right } => (width(left), width(right)),
-    }
 }
 
 /// Steps of keys that the rows of the problem see between them.

@@ -3,11 +3,11 @@
 use std::fmt;
 
 use layout::Dtype;
-use layout::attention::{AttentionArgs, AttentionVariant, DECODE_KEYS, DECODE_ROWS, MAX_PAGE_LEN, Scores};
+use layout::attention::{AttentionVariant, DECODE_KEYS, DECODE_ROWS, MAX_PAGE_LEN, Scores};
 
 use super::choice::attention_variants;
 use super::decode::{BlockTable, Decode, Limits, is_decode};
-use super::plan::{kernel_strides, rows_aligned, scale_arguments};
+use super::plan::{add_addresses, check_device, check_dtype, check_lse, kernel_strides};
 use super::problem::check_shape;
 use super::terms::Terms;
 use super::{AttentionOptions, AttentionProblem, Layout, OP};
@@ -128,8 +128,8 @@ impl<'a, T> PagedTensors<'a, T> {
 #[must_use = "a plan computes nothing until it is run"]
 pub struct PagedAttentionPlan {
     problem: PagedProblem,
-    options: AttentionOptions,
-    scale: f32,
+    layout: Layout,
+    terms: Terms,
     variant: &'static AttentionVariant,
     decode: Decode,
 }
@@ -149,7 +149,6 @@ impl PagedAttentionPlan {
             let feature = "a softcap or a bias with keys in pages".to_owned();
             return Err(Error::Unsupported { op: OP, feature, remedy: "copy the pages behind each other".to_owned() });
         }
-        let scale = terms.scale;
         let eligible = || attention_variants(gpu.arch(), dtype, problem.head_dim).filter(|variant| is_decode(variant));
         let variant = match &options.variant {
             Some(name) => eligible().find(|variant| variant.name == name).ok_or_else(|| Error::UnknownVariant {
@@ -165,7 +164,7 @@ impl PagedAttentionPlan {
         };
         let limits = Limits { splits: options.splits, workspace_bytes: options.max_workspace_bytes };
         let decode = Decode::new(gpu, variant, &problem.longest(), options.mask, limits)?;
-        Ok(Self { problem: *problem, options: options.clone(), scale, variant, decode })
+        Ok(Self { problem: *problem, layout: options.layout, terms, variant, decode })
     }
 
     /// The chosen variant.
@@ -195,7 +194,7 @@ impl PagedAttentionPlan {
     pub fn run<T: Float>(&self, stream: StreamRef<'_>, tensors: PagedTensors<'_, T>) -> Result<()> {
         self.check(&tensors)?;
         let PagedTensors { q, k_pages, v_pages, block_table, k_lens, out, lse, workspace } = tensors;
-        let ordinals = [
+        let required = [
             ("Q", q.ordinal()),
             ("K", k_pages.ordinal()),
             ("V", v_pages.ordinal()),
@@ -203,38 +202,15 @@ impl PagedAttentionPlan {
             ("numbers of keys", k_lens.ordinal()),
             ("O", out.ordinal()),
         ];
-        for (what, got) in ordinals.into_iter().chain(lse.as_ref().map(|lse| ("LSE", lse.ordinal()))) {
-            if got != stream.ordinal() {
-                return Err(Error::WrongDevice { what, got, expected: stream.ordinal() });
-            }
-        }
+        check_device(stream, required.into_iter().chain(lse.as_ref().map(|lse| ("LSE", lse.ordinal()))))?;
         let workspace = self.decode.workspace_address(workspace.as_ref(), stream.ordinal())?;
-        let (layout, problem) = (self.options.layout, &self.problem);
-        // Pages stand where batch entries do otherwise.
-        let pages = |tensor: &TensorRef<'_, T, 4>| kernel_strides(Layout::Bshd, tensor.shape(), tensor.strides());
-        let aligned = |tensor: &TensorRef<'_, T, 4>| rows_aligned(tensor.as_raw(), tensor.shape(), tensor.strides());
-        let (scale_log2, q_sign) = scale_arguments(self.scale);
-        let args = AttentionArgs {
-            q: q.as_raw(),
-            k: k_pages.as_raw(),
-            v: v_pages.as_raw(),
-            o: out.as_raw(),
-            lse: lse.as_ref().map_or(0, TensorMut::as_raw),
-            q_strides: kernel_strides(layout, q.shape(), q.strides()),
-            k_strides: pages(&k_pages),
-            v_strides: pages(&v_pages),
-            o_strides: kernel_strides(layout, out.shape(), out.strides()),
-            q_heads: problem.q_heads as u32,
-            heads_per_kv: problem.q_heads.checked_div(problem.kv_heads).unwrap_or(0) as u32,
-            q_len: problem.q_len as u32,
-            k_len: (problem.page_len * problem.table_len) as u32,
-            head_dim: problem.head_dim as u32,
-            scale_log2,
-            q_sign,
-            inputs_aligned: u32::from(aligned(&q) && aligned(&k_pages) && aligned(&v_pages)),
-            output_aligned: u32::from(rows_aligned(out.as_raw(), out.shape(), out.strides())),
-            ..AttentionArgs::default()
-        };
+        let problem = &self.problem;
+        let mut args = self.terms.arguments(&problem.longest(), self.variant.scores);
+        add_addresses(&mut args, self.layout, [&q, &k_pages, &v_pages], &out);
+        // Pages stand where batch entries do otherwise, whatever the layout of Q and O.
+        [args.k_strides, args.v_strides] =
+            [&k_pages, &v_pages].map(|pages| kernel_strides(Layout::Bshd, pages.shape(), pages.strides()));
+        args.lse = lse.as_ref().map_or(0, TensorMut::as_raw);
         let table = BlockTable {
             table: block_table.as_raw(),
             k_lens: k_lens.as_raw(),
@@ -244,17 +220,14 @@ impl PagedAttentionPlan {
         };
         // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done the work, and so
         // is the workspace; the kernel reads nothing where the table or a number of keys is out of range.
-        unsafe { self.decode.run(stream, &args, self.options.mask, table, workspace) }
+        unsafe { self.decode.run(stream, &args, table, workspace) }
     }
 
     /// Checks the tensors against the problem.
     fn check<T: Float>(&self, tensors: &PagedTensors<'_, T>) -> Result<()> {
         let problem = &self.problem;
-        if T::DTYPE != self.variant.dtype {
-            let (got, expected) = (T::DTYPE.to_string(), format!("{}, the plan's", self.variant.dtype));
-            return Err(Error::Argument { op: OP, argument: "element type", got, expected });
-        }
-        let q_shape = problem.q_shape(self.options.layout);
+        check_dtype::<T>(self.variant)?;
+        let q_shape = problem.q_shape(self.layout);
         check_shape("Q", tensors.q.shape(), &q_shape)?;
         check_shape("K", tensors.k_pages.shape(), &problem.kv_shape())?;
         check_shape("V", tensors.v_pages.shape(), &problem.kv_shape())?;
@@ -262,11 +235,7 @@ impl PagedAttentionPlan {
         check_shape("numbers of keys", tensors.k_lens.shape(), &[problem.batch])?;
         check_shape("O", tensors.out.shape(), &q_shape)?;
         if let Some(lse) = &tensors.lse {
-            check_shape("LSE", lse.shape(), &[problem.batch, problem.q_heads, problem.q_len])?;
-            if !lse.is_contiguous() {
-                let (got, expected) = (format!("{:?}", lse.strides()), "those of a contiguous tensor".to_owned());
-                return Err(Error::Argument { op: OP, argument: "strides of LSE", got, expected });
-            }
+            check_lse(lse, [problem.batch, problem.q_heads, problem.q_len])?;
         }
         Ok(())
     }

@@ -220,7 +220,7 @@ impl AttentionPlan {
             let workspace = decode.workspace_address(workspace.as_ref(), stream.ordinal())?;
             // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done the work;
             // so is the workspace.
-            return unsafe { decode.run(stream, &args, self.terms.mask, BlockTable::default(), workspace) };
+            return unsafe { decode.run(stream, &args, BlockTable::default(), workspace) };
         }
         if self.chosen.tiles == 0 {
             return Ok(());
@@ -342,7 +342,7 @@ impl fmt::Debug for AttentionPlan {
     }
 }
 
-// SAFETY: plain `repr(C)` data without padding between what the kernels read.
+// SAFETY: plain `repr(C)` data without padding.
 unsafe impl KernelParam for AttentionArgs {}
 // SAFETY: plain `repr(C)` data without padding.
 unsafe impl KernelParam for TileOrder {}

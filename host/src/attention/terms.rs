@@ -13,7 +13,7 @@ use crate::tensor::TensorRef;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Terms {
     pub(super) mask: Mask,
-    pub(super) scale: f32,
+    scale: f32,
     softcap: Option<f32>,
     bias: bool,
 }

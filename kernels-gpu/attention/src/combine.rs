@@ -7,7 +7,6 @@
 use core::f32::consts::{LN_2, LOG2_E};
 
 use cuda_std::convert::{Element16, ex2, fma, lg2, max, rcp};
-#[cfg(target_feature = "sm_90")]
 use cuda_std::ptx::griddepcontrol;
 use cuda_std::warp::{FULL_MASK, warp_max, warp_shuffle_idx, warp_sum};
 use cuda_std::{global, thread};
@@ -119,7 +118,6 @@ const AT_ONCE: u32 = 4;
 pub(crate) unsafe fn combine<I: Part, O: Part, const ROW: usize>(args: &CombineArgs) {
     const { assert!(I::DTYPE as u8 == COMBINE[ROW].part as u8 && O::DTYPE as u8 == COMBINE[ROW].out as u8) };
     // The kernel before may still run: it wrote the parts.
-    #[cfg(target_feature = "sm_90")]
     griddepcontrol::wait();
     let row = thread::block_idx_x() * COMBINE_ROWS as u32 + warp();
     if row >= args.rows {

@@ -21,7 +21,6 @@
 use cuda_std::convert::{Element16, ex2, fma, max};
 use cuda_std::hint::opaque;
 use cuda_std::ptx::cp_async;
-#[cfg(target_feature = "sm_90")]
 use cuda_std::ptx::griddepcontrol;
 use cuda_std::ptx::wmma::{Col, M16N16K16, Row, mma};
 use cuda_std::shared::SharedAddr;
@@ -130,7 +129,6 @@ pub(crate) unsafe fn forward<E, const ROW: usize, const DIM_TILES: usize, const 
     let v_tile = |stage: u32| k_tile(stage).offset((DECODE_KEYS * columns * size_of::<u16>()) as u32);
 
     // The kernel that sums the parts can take its place: it waits for this one to end.
-    #[cfg(target_feature = "sm_90")]
     griddepcontrol::launch_dependents();
     let share = Share::of_block(decode);
     // A number of keys that the tensors cannot have makes NaN of the rows.
@@ -143,8 +141,7 @@ pub(crate) unsafe fn forward<E, const ROW: usize, const DIM_TILES: usize, const 
         let len = unsafe { global::load(lens) };
         if len <= most_keys { (len, true) } else { (0, false) }
     };
-    let diagonal = k_len as i32 - args.q_len as i32;
-    let keys = KeyRange::of(diagonal - decode.left, (diagonal + decode.right).min(k_len as i32), k_len);
+    let keys = KeyRange::of_member(args, args.q_len, k_len);
     let (top, bottom) = (share.position(args, 0) as i32, share.position(args, WARP_ROWS as u32 - 1) as i32);
     let (first_step, end_step) = {
         let (first, end) = keys.steps(top, bottom, DECODE_KEYS as u32);

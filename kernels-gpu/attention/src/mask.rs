@@ -13,13 +13,7 @@ pub(crate) struct KeyRange {
 impl KeyRange {
     #[inline(always)]
     pub(crate) fn new(args: &AttentionArgs) -> Self {
-        Self::of(args.first_key, args.last_key, args.k_len)
-    }
-
-    /// Rows of which the first sees the keys from `first` to `last` that are there.
-    #[inline(always)]
-    pub(crate) fn of(first: i32, last: i32, k_len: u32) -> Self {
-        Self { first, last, k_len: k_len as i32 }
+        Self { first: args.first_key, last: args.last_key, k_len: args.k_len as i32 }
     }
 
     /// Those of sequences of `q_len` rows and `k_len` keys.

@@ -111,6 +111,8 @@ pub struct AttentionArgs {
     pub inputs_aligned: u32,
     /// Whether every row of O starts on a 16-byte boundary (1) or not (0).
     pub output_aligned: u32,
+    /// 0: what would be padding otherwise.
+    pub reserved: u32,
 }
 
 /// In which order the blocks of a persistent launch compute the tiles of query rows: the second parameter of the WGMMA kernels.

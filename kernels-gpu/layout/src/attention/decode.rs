@@ -62,10 +62,6 @@ pub struct DecodeArgs {
     pub row_tiles: u32,
     /// Key-value heads.
     pub kv_heads: u32,
-    /// Visible keys before a row's own position; [`MAX_LEN`](super::MAX_LEN) for all.
-    pub left: i32,
-    /// Visible keys after it.
-    pub right: i32,
     /// 0: what would be padding otherwise.
     pub reserved: u32,
 }
@@ -190,6 +186,7 @@ pub const fn combine_index(name: &str) -> usize {
 #[cfg(test)]
 mod tests {
     extern crate std;
+    use super::super::AttentionArgs;
     use super::*;
     use std::format;
 
@@ -205,7 +202,8 @@ mod tests {
 
     #[test]
     fn argument_structs_have_no_padding() {
-        assert_eq!(size_of::<DecodeArgs>(), 6 * 8 + 8 * 4);
+        assert_eq!(size_of::<DecodeArgs>(), 6 * 8 + 6 * 4);
+        assert_eq!(size_of::<AttentionArgs>(), 9 * 8 + 5 * 24 + 18 * 4);
         assert_eq!(size_of::<CombineArgs>(), 2 * 40 + 4 * 8 + 24 + 8 * 4);
     }
 }
