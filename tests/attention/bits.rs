@@ -29,7 +29,7 @@ pub(crate) fn list(trials: &mut Trials) {
 /// Places the tensors of a case.
 type Place = fn(&Case) -> Placement;
 
-const PLACEMENTS: [(&str, Place); 8] = [
+const PLACEMENTS: [(&str, Place); 9] = [
     ("bshd", |case| Placement::contiguous(case, Layout::Bshd)),
     ("fused_qkv", fused),
     ("odd_offset_of_q", |case| moved(case, [1, 0, 0, 0])),
@@ -37,7 +37,11 @@ const PLACEMENTS: [(&str, Place); 8] = [
     ("odd_offset_of_o", |case| moved(case, [0, 0, 0, 7])),
     ("rows_far_apart", |case| padded(case, 24)),
     ("rows_at_odd_strides", |case| padded(case, 3)),
-    ("rows_in_reverse", reversed),
+    ("rows_in_reverse", |case| {
+        let placement = reversed_out(case);
+        Placement { inputs: placement.inputs.map(reversed), ..placement }
+    }),
+    ("rows_of_o_in_reverse", reversed_out),
 ];
 
 fn case(head_dim: usize) -> Case {
@@ -155,15 +159,15 @@ fn padded(case: &Case, gap: i64) -> Placement {
     placement
 }
 
-/// Rows stored last to first.
-fn reversed(case: &Case) -> Placement {
-    let reverse = |view: &mut View| {
-        let [_, _, rows, elements] = view.shape;
-        view.offset += (rows - 1) * elements;
-        view.strides[2] = -view.strides[2];
-    };
-    let mut placement = Placement::contiguous(case, Layout::Bhsd);
-    placement.inputs.iter_mut().for_each(reverse);
-    reverse(&mut placement.out);
-    placement
+/// Rows of O stored last to first.
+fn reversed_out(case: &Case) -> Placement {
+    let placement = Placement::contiguous(case, Layout::Bhsd);
+    Placement { out: reversed(placement.out), ..placement }
+}
+
+/// The same rows, stored last to first.
+fn reversed(view: View) -> View {
+    let [_, _, rows, elements] = view.shape;
+    let [batch, head, row, element] = view.strides;
+    View { offset: view.offset + (rows - 1) * elements, strides: [batch, head, -row, element], ..view }
 }

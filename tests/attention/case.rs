@@ -226,12 +226,13 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// Whether TMA can copy tensors placed so and 16-byte stores write the output; kernels that need it refuse others.
+    /// Whether TMA, which knows no negative strides, can copy inputs placed so and 16-byte stores write the output; kernels that
+    /// need it refuse others.
     pub(crate) fn is_regular(&self) -> bool {
-        self.inputs.iter().chain([&self.out]).all(|view| {
-            let steps = view.shape.iter().zip(view.strides).take(3).filter(|(len, _)| **len > 1);
-            view.offset.is_multiple_of(8) && steps.into_iter().all(|(_, stride)| stride >= 0 && stride % 8 == 0)
-        })
+        let steps = |view: &View| view.shape.into_iter().zip(view.strides).take(3).filter(|&(len, _)| len > 1);
+        let is_aligned = |view: &View| view.offset.is_multiple_of(8) && steps(view).all(|(_, stride)| stride % 8 == 0);
+        self.inputs.iter().chain([&self.out]).all(is_aligned)
+            && self.inputs.iter().flat_map(steps).all(|(_, stride)| stride >= 0)
     }
 
     /// Tensors without gaps.
