@@ -242,8 +242,9 @@ impl AttentionPlan {
             Some(counters) => counters.next(stream.is_capturing()?).unwrap_or(0),
             None => 0,
         };
-        let order = TileOrder { counter, ..tma::order(&self.problem, launcher.tiles, tile.mask) };
-        config.grid[0] = launcher.tiles.min(most_blocks(stream.gpu(), variant));
+        let blocks = launcher.tiles.min(most_blocks(stream.gpu(), variant));
+        let order = TileOrder { counter, ..tma::order(&self.problem, launcher.tiles, blocks, tile.mask) };
+        config.grid[0] = blocks;
         config.overlaps = true;
         let panel = |rows: usize, tensor| tma::map(stream.gpu(), self.layout, tensor, rows);
         let (q, k, v) = (panel(tile.m(), &q)?, panel(tile.n, &k)?, panel(tile.n, &v)?);

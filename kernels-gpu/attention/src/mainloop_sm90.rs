@@ -11,8 +11,8 @@
 //!                                                O = O + P V of the first step; O / l -> global memory
 //! ```
 //!
-//! 1. The block is persistent: while consumers finish a tile, the producer fills the buffers for the next. It takes its tiles from
-//!    a counter of the launch (`schedule.rs`).
+//! 1. The block is persistent: while consumers finish a tile, the producer fills the buffers for the next, that of Q too where it
+//!    has two or Q goes on to registers. It takes its tiles from a counter of the launch (`schedule.rs`).
 //! 2. Steps go from the last key to the first, so that the step with keys beyond the end, and the diagonal of a causal mask, come
 //!    first, and the steps after them are free of masks.
 //! 3. S of one step is on the tensor cores while the softmax of the step before runs in other warpgroups, and P V of that step
@@ -49,7 +49,7 @@ use crate::producer::{Maps, produce};
 use crate::query::Query;
 use crate::ring::Ring;
 use crate::row::{Row, ScoresOfRegisters, Values};
-use crate::schedule::{Tile, Walk};
+use crate::schedule::Walk;
 use crate::softmax::RowState;
 use crate::warpgroup_product::{accumulate, wait_before};
 use crate::work::{LANES, Work, lane, sink_of_head, warp};
@@ -114,7 +114,7 @@ pub(crate) unsafe fn forward<
                 4 => setmaxnreg::increase::<{ CONSUMER_REGISTERS[4] }>(),
                 _ => {}
             }
-            consume::<E, Q, ROW, STAGES, SCORES, OUTPUTS, KEY_STEPS>(args, order, base, warpgroup - 1);
+            consume::<E, Q, ROW, STAGES, SCORES, OUTPUTS, KEY_STEPS>(args, base, warpgroup - 1);
         }
     }
 }
@@ -158,7 +158,6 @@ unsafe fn consume<
     const KEY_STEPS: usize,
 >(
     args: &AttentionArgs,
-    order: &TileOrder,
     base: SharedAddr,
     group: u32,
 ) where
@@ -188,16 +187,17 @@ unsafe fn consume<
     let mut ring = Ring::<STAGES>::CONSUMER;
     let mut walk = Walk::START;
     // SAFETY: the warpgroup is together.
-    while let Some(Tile { batch_head, first_row, .. }) = unsafe { walk.follow::<ROW>(args, order, base) } {
+    while let Some([batch_head, first_row]) = unsafe { walk.follow::<ROW>(base) } {
         let last_row = |first: u32, rows: u32| ((first + rows).min(args.q_len) - 1) as i32;
         let (first_step, end_step) = keys.steps(first_row as i32, last_row(first_row, rows), step_keys);
+        let (q_stage, q_parity) = walk.q_place::<ROW>();
         // SAFETY: the tile is one of the problem's.
         let work = || unsafe { Work::of_rows(args, batch_head, first_row) };
         if first_step >= end_step {
             // SAFETY: the warp is together. Q comes for every tile, which keeps the phases of its barriers in step.
             unsafe {
-                mbarrier::wait_parity(at(Row::<ROW>::Q_FULL, 0), walk.parity());
-                mbarrier::arrive_if(at(Row::<ROW>::Q_EMPTY, 0), lane() == 0);
+                mbarrier::wait_parity(at(Row::<ROW>::Q_FULL, q_stage), q_parity);
+                mbarrier::arrive_if(at(Row::<ROW>::Q_EMPTY, q_stage), lane() == 0);
                 if key_group == 0 {
                     let sink = sink_of_head(args, batch_head);
                     epilogue_sm90::store_unseen::<OUTPUTS>(args, &work(), warp_row(), sink);
@@ -251,17 +251,18 @@ unsafe fn consume<
                     step -= 1;
                 }
             }
-            wait(Row::<ROW>::Q_FULL, 0, walk.parity());
+            wait(Row::<ROW>::Q_FULL, q_stage, q_parity);
+            let q_tile = at(Row::<ROW>::Q, q_stage);
             if args.q_sign != 0 {
-                negate_rows::<ROW>(base, row_group, key_group == 0);
+                negate_rows::<ROW>(q_tile, row_group, key_group == 0);
             }
-            let q = Q::load(base, row_group);
+            let q = Q::load(q_tile, row_group);
             if stride > 1 {
                 let tile_ring = ring;
                 ring = ring.after(end_step - first_step);
                 if key_group >= end_step - first_step {
                     // Fewer steps than groups: nothing for this one.
-                    release(Row::<ROW>::Q_EMPTY, 0);
+                    release(Row::<ROW>::Q_EMPTY, q_stage);
                     key_split::share::<ROW, OUTPUTS>(base, key_group, &[0.0; OUTPUTS], &RowState::EMPTY);
                     sync_consumers::<ROW>();
                     sync_consumers::<ROW>();
@@ -280,7 +281,7 @@ unsafe fn consume<
             release(Row::<ROW>::K_EMPTY, ring.stage());
             if let QuerySource::Registers = Q::SOURCE {
                 // A load of Q may still be under way when an arrival behind it has come; the product above has used what it gives.
-                release(Row::<ROW>::Q_EMPTY, 0);
+                release(Row::<ROW>::Q_EMPTY, q_stage);
             }
             mask(&mut scores, step);
             state.step::<CHAINS>(&mut scores, scale);
@@ -323,7 +324,7 @@ unsafe fn consume<
             if stride > 1 {
                 wgmma::wait_group::<0, _>(&mut out);
                 release(Row::<ROW>::V_EMPTY, ring.stage());
-                release(Row::<ROW>::Q_EMPTY, 0);
+                release(Row::<ROW>::Q_EMPTY, q_stage);
                 ring = tile_end;
                 if key_group > 0 {
                     key_split::share::<ROW, OUTPUTS>(base, key_group, &out, &state);
@@ -345,7 +346,7 @@ unsafe fn consume<
                 release(Row::<ROW>::V_EMPTY, ring.stage());
                 ring = ring.next();
                 if let QuerySource::Shared = Q::SOURCE {
-                    release(Row::<ROW>::Q_EMPTY, 0);
+                    release(Row::<ROW>::Q_EMPTY, q_stage);
                 }
             }
             if Row::<ROW>::BAND && stride == 1 {
@@ -388,13 +389,13 @@ fn pack<E: Element16, const SCORES: usize, const KEY_STEPS: usize>(scores: &[f32
     fragments
 }
 
-/// Changes the sign of the rows of a row group of Q in shared memory, for a negative scale; one warpgroup of those that share
+/// Changes the sign of the rows of a row group of the tile of Q in shared memory, for a negative scale; one warpgroup of those that share
 /// the rows writes.
 ///
 /// # Safety
 /// All consumers call it together, once a tile, before they use Q.
 #[inline(always)]
-unsafe fn negate_rows<const ROW: usize>(base: SharedAddr, row_group: u32, writes: bool) {
+unsafe fn negate_rows<const ROW: usize>(tile: SharedAddr, row_group: u32, writes: bool) {
     const SIGNS: u32 = 0x8000_8000;
     let group_bytes = const { WARPGROUP_ROWS as u32 * TILE_SWIZZLE.row_bytes() };
     let thread = thread::thread_idx_x() % WARPGROUP_THREADS;
@@ -405,7 +406,7 @@ unsafe fn negate_rows<const ROW: usize>(base: SharedAddr, row_group: u32, writes
             let rows = panel * (Row::<ROW>::M * TILE_SWIZZLE.row_bytes()) + row_group * group_bytes;
             let mut offset = 16 * thread;
             while offset < group_bytes {
-                let place = base.offset(Row::<ROW>::Q.offset_bytes + rows + offset);
+                let place = tile.offset(rows + offset);
                 let words: [u32; 4] = place.load();
                 place.store(words.map(|pair| pair ^ SIGNS));
                 offset += 16 * WARPGROUP_THREADS;

@@ -78,9 +78,10 @@ pub(crate) unsafe fn produce<const ROW: usize, const STAGES: u32>(
             if first_step < step {
                 load_k(step - 1);
             }
-            mbarrier::wait_parity(at(Row::<ROW>::Q_EMPTY, 0), walk.parity() ^ 1);
+            let (q_stage, q_parity) = walk.q_place::<ROW>();
+            mbarrier::wait_parity(at(Row::<ROW>::Q_EMPTY, q_stage), q_parity ^ 1);
             let q_row = [tile.first_row, tile.head, tile.batch];
-            load_tile::<ROW>(at(Row::<ROW>::Q, 0), maps.q, rows, q_row, at(Row::<ROW>::Q_FULL, 0));
+            load_tile::<ROW>(at(Row::<ROW>::Q, q_stage), maps.q, rows, q_row, at(Row::<ROW>::Q_FULL, q_stage));
             while step > first_step {
                 step -= 1;
                 if step > first_step {

@@ -18,11 +18,11 @@ pub(crate) trait Query {
     /// The row's choice that this implements.
     const SOURCE: QuerySource;
 
-    /// The query rows of this warpgroup, from the tile of Q at `base`, of which they are the part of number `row_group`.
+    /// The query rows of this warpgroup: the part of number `row_group` of the tile of Q.
     ///
     /// # Safety
     /// All threads of the warpgroup call it together; the tile is there and visible.
-    unsafe fn load(base: SharedAddr, row_group: u32) -> Self;
+    unsafe fn load(tile: SharedAddr, row_group: u32) -> Self;
 
     /// Starts S = Q K^T for the tile of keys whose descriptor is `keys`.
     ///
@@ -41,12 +41,12 @@ impl<E: Element16, const ROW: usize, const DIM_STEPS: usize> Query for QueryTile
     const SOURCE: QuerySource = QuerySource::Shared;
 
     #[inline(always)]
-    unsafe fn load(base: SharedAddr, row_group: u32) -> Self {
+    unsafe fn load(tile: SharedAddr, row_group: u32) -> Self {
         let (first, group_bytes) = const {
-            let tile = ScoresOfTile::<E, ROW>::A;
-            (tile.descriptor(Row::<ROW>::Q.offset_bytes), tile.mn_offset_bytes(8) * (WARPGROUP_ROWS as u32 / 8))
+            let query = ScoresOfTile::<E, ROW>::A;
+            (query.descriptor(0), query.mn_offset_bytes(8) * (WARPGROUP_ROWS as u32 / 8))
         };
-        Self { descriptor: first.offset(base.as_raw() + row_group * group_bytes), element: PhantomData }
+        Self { descriptor: first.offset(tile.as_raw() + row_group * group_bytes), element: PhantomData }
     }
 
     #[inline(always)]
@@ -66,11 +66,10 @@ impl<E: Element16, const ROW: usize, const DIM_STEPS: usize> Query for QueryRegi
     const SOURCE: QuerySource = QuerySource::Registers;
 
     #[inline(always)]
-    unsafe fn load(base: SharedAddr, row_group: u32) -> Self {
+    unsafe fn load(tile: SharedAddr, row_group: u32) -> Self {
         let rows = const { Row::<ROW>::M as usize };
         let first_row = row_group * WARPGROUP_ROWS as u32 + warp() % 4 * WARP_ROWS as u32;
-        let tile = base.offset(Row::<ROW>::Q.offset_bytes + chunk_offset(rows, first_row, 0));
-        let source = Fragments::rows_first(tile, rows);
+        let source = Fragments::rows_first(tile.offset(chunk_offset(rows, first_row, 0)), rows);
         let mut fragments = [[0; 4]; DIM_STEPS];
         for step in 0..DIM_STEPS {
             // SAFETY: the caller's contract. The fragments of one warp are those of `mma` m16n8k16.

@@ -15,7 +15,7 @@ pub use mask::{Mask, ParseMaskError};
 pub use table::{ATTENTION, row_index};
 pub use variant::{
     AttentionKernel, AttentionVariant, CONSUMER_REGISTERS, Lengths, MaskKind, PRODUCER_REGISTERS, PvUnit, QuerySource,
-    SCALAR_ROWS, Scores, TILE_NUMBERS, TILE_SWIZZLE, TileCopy, WARP_ROWS, WARPGROUP_ROWS, WARPGROUP_THREADS, WgmmaTile,
+    SCALAR_ROWS, Scores, TILE_SWIZZLE, TILES_AHEAD, TileCopy, WARP_ROWS, WARPGROUP_ROWS, WARPGROUP_THREADS, WgmmaTile,
     WmmaTile,
 };
 

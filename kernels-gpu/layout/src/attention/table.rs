@@ -34,7 +34,7 @@ const fn scalar_pv(tile: WmmaTile) -> WmmaTile {
 /// `m` query rows, `n` keys a step, Q in shared memory.
 const fn full(m: usize, n: usize, stages: usize) -> WgmmaTile {
     let (row_groups, query) = (m / WARPGROUP_ROWS, QuerySource::Shared);
-    WgmmaTile { row_groups, key_groups: 1, n, stages, query, mask: MaskKind::Full }
+    WgmmaTile { row_groups, key_groups: 1, n, stages, query, q_stages: 1, mask: MaskKind::Full }
 }
 
 const fn band(m: usize, n: usize, stages: usize) -> WgmmaTile {
@@ -44,6 +44,11 @@ const fn band(m: usize, n: usize, stages: usize) -> WgmmaTile {
 /// `groups` warpgroups that share 64 query rows and take steps of `n` keys in turns.
 const fn split(tile: WgmmaTile, groups: usize) -> WgmmaTile {
     WgmmaTile { key_groups: groups, ..tile }
+}
+
+/// Q of the next tile comes while this one is computed. Q in registers needs no second buffer for that.
+const fn q_ahead(tile: WgmmaTile) -> WgmmaTile {
+    WgmmaTile { q_stages: 2, ..tile }
 }
 
 const fn q_registers(tile: WgmmaTile) -> WgmmaTile {
@@ -75,17 +80,17 @@ pub const ATTENTION: &[AttentionVariant] = {
         Row::decode("attention_bf16_d256_decode_2w_s3", Bf16, 256, warps(2, 3, 255)),
         // WGMMA rows. Head dimension 64 has little for the tensor cores to do between exponentials: three or four warpgroups of
         // rows take turns with them. 192 rows by 128 keys, 490 TFLOP/s at 4x32x4096 on an H100; the longest sequences.
-        Row::wgmma("attention_f16_d64_wgmma_full_192x128_s4", F16, 64, full(192, 128, 4)),
+        Row::wgmma("attention_f16_d64_wgmma_full_192x128_s4", F16, 64, q_ahead(full(192, 128, 4))),
         // 498 TFLOP/s there, and 15 % ahead at 512 rows, which 192 do not divide.
-        Row::wgmma("attention_f16_d64_wgmma_full_256x64_s4", F16, 64, full(256, 64, 4)),
+        Row::wgmma("attention_f16_d64_wgmma_full_256x64_s4", F16, 64, q_ahead(full(256, 64, 4))),
         // Few tiles: four warpgroups, or two, share 64 rows and take the keys in turns.
         Row::wgmma("attention_f16_d64_wgmma_full_64x64k4_s8", F16, 64, split(full(64, 64, 8), 4)),
         Row::wgmma("attention_f16_d64_wgmma_full_64x128k2_s4", F16, 64, split(full(64, 128, 4), 2)),
         // One warpgroup of rows: the most blocks without a sum over warpgroups.
         Row::wgmma("attention_f16_d64_wgmma_full_64x128_s4", F16, 64, full(64, 128, 4)),
         // The same with masks.
-        Row::wgmma("attention_f16_d64_wgmma_band_256x64_s4", F16, 64, band(256, 64, 4)),
-        Row::wgmma("attention_f16_d64_wgmma_band_192x128_s4", F16, 64, band(192, 128, 4)),
+        Row::wgmma("attention_f16_d64_wgmma_band_256x64_s4", F16, 64, q_ahead(band(256, 64, 4))),
+        Row::wgmma("attention_f16_d64_wgmma_band_192x128_s4", F16, 64, q_ahead(band(192, 128, 4))),
         Row::wgmma("attention_f16_d64_wgmma_band_64x64k4_s8", F16, 64, split(band(64, 64, 8), 4)),
         Row::wgmma("attention_f16_d64_wgmma_band_64x128k2_s4", F16, 64, split(band(64, 128, 4), 2)),
         Row::wgmma("attention_f16_d64_wgmma_band_64x128_s4", F16, 64, band(64, 128, 4)),
@@ -104,13 +109,13 @@ pub const ATTENTION: &[AttentionVariant] = {
         Row::wgmma("attention_f16_d256_wgmma_full_128x80_s2", F16, 256, full(128, 80, 2)),
         Row::wgmma("attention_f16_d256_wgmma_band_128x80_s2", F16, 256, band(128, 80, 2)),
         // bf16 as f16, row by row.
-        Row::wgmma("attention_bf16_d64_wgmma_full_192x128_s4", Bf16, 64, full(192, 128, 4)),
-        Row::wgmma("attention_bf16_d64_wgmma_full_256x64_s4", Bf16, 64, full(256, 64, 4)),
+        Row::wgmma("attention_bf16_d64_wgmma_full_192x128_s4", Bf16, 64, q_ahead(full(192, 128, 4))),
+        Row::wgmma("attention_bf16_d64_wgmma_full_256x64_s4", Bf16, 64, q_ahead(full(256, 64, 4))),
         Row::wgmma("attention_bf16_d64_wgmma_full_64x64k4_s8", Bf16, 64, split(full(64, 64, 8), 4)),
         Row::wgmma("attention_bf16_d64_wgmma_full_64x128k2_s4", Bf16, 64, split(full(64, 128, 4), 2)),
         Row::wgmma("attention_bf16_d64_wgmma_full_64x128_s4", Bf16, 64, full(64, 128, 4)),
-        Row::wgmma("attention_bf16_d64_wgmma_band_256x64_s4", Bf16, 64, band(256, 64, 4)),
-        Row::wgmma("attention_bf16_d64_wgmma_band_192x128_s4", Bf16, 64, band(192, 128, 4)),
+        Row::wgmma("attention_bf16_d64_wgmma_band_256x64_s4", Bf16, 64, q_ahead(band(256, 64, 4))),
+        Row::wgmma("attention_bf16_d64_wgmma_band_192x128_s4", Bf16, 64, q_ahead(band(192, 128, 4))),
         Row::wgmma("attention_bf16_d64_wgmma_band_64x64k4_s8", Bf16, 64, split(band(64, 64, 8), 4)),
         Row::wgmma("attention_bf16_d64_wgmma_band_64x128k2_s4", Bf16, 64, split(band(64, 128, 4), 2)),
         Row::wgmma("attention_bf16_d64_wgmma_band_64x128_s4", Bf16, 64, band(64, 128, 4)),

@@ -48,8 +48,8 @@ pub const TILE_SWIZZLE: Swizzle = Swizzle::B128;
 /// Query rows of one consumer warpgroup: the M of `wgmma`.
 pub const WARPGROUP_ROWS: usize = 64;
 
-/// Numbers of tiles that the producer may be ahead of the consumers.
-pub const TILE_NUMBERS: u32 = 2;
+/// Tiles that the producer may have told the consumers of before they compute them: more than there are Q buffers.
+pub const TILES_AHEAD: u32 = 4;
 
 /// Threads of a warpgroup.
 pub const WARPGROUP_THREADS: u32 = 128;
@@ -85,6 +85,8 @@ pub struct WgmmaTile {
     pub stages: usize,
     /// Where Q is.
     pub query: QuerySource,
+    /// Q buffers.
+    pub q_stages: usize,
     /// Which masks it serves.
     pub mask: MaskKind,
 }
@@ -265,9 +267,9 @@ impl AttentionVariant {
     /// - `p`: for scalar P V, a stage a warp: P transposed, `[n][16]` f32, then a factor for each of the 16 rows.
     ///
     /// WGMMA:
-    /// - `q`: the Q tile; `k`, `v`: the stages of the K and V tiles; all of whole panels.
+    /// - `q`, `k`, `v`: the stages of the Q, K and V tiles; all of whole panels.
     /// - `partial`: with several key groups, for each but the first: O, maxima and sums of its threads in f32, word by word.
-    /// - `tile`: the numbers of the next tiles of the block.
+    /// - `tile`: head and first row of the next tiles of the block.
     /// - `.._full`, `.._empty`: the mbarriers of those.
     ///
     /// Decoding:
@@ -292,8 +294,10 @@ impl AttentionVariant {
             AttentionKernel::Wgmma(tile) => {
                 let row_bytes = self.panels() * TILE_SWIZZLE.row_bytes();
                 let (stages, stage_bytes) = (tile.stages as u32, tile.n as u32 * row_bytes);
+                let q_stages = tile.q_stages as u32;
+                assert!(q_stages < TILES_AHEAD, "a tile is known as long as its Q is there");
                 SmemLayout::new()
-                    .region("q", tile.m() as u32 * row_bytes, BASE_ALIGN_BYTES)
+                    .stages("q", q_stages, tile.m() as u32 * row_bytes, BASE_ALIGN_BYTES)
                     .stages("k", stages, stage_bytes, BASE_ALIGN_BYTES)
                     .stages("v", stages, stage_bytes, BASE_ALIGN_BYTES)
                     .stages("partial", tile.key_groups as u32 - 1, self.partial_bytes(), 16)
@@ -301,10 +305,10 @@ impl AttentionVariant {
                     .stages("k_empty", stages, 8, 8)
                     .stages("v_full", stages, 8, 8)
                     .stages("v_empty", stages, 8, 8)
-                    .region("q_full", 8, 8)
-                    .region("q_empty", 8, 8)
-                    .stages("tile", TILE_NUMBERS, 4, 4)
-                    .stages("tile_full", TILE_NUMBERS, 8, 8)
+                    .stages("q_full", q_stages, 8, 8)
+                    .stages("q_empty", q_stages, 8, 8)
+                    .stages("tile", TILES_AHEAD, 8, 8)
+                    .stages("tile_full", TILES_AHEAD, 8, 8)
             }
             AttentionKernel::Decode(tile) => {
                 let stage_bytes = (2 * DECODE_KEYS * self.head_dim * self.dtype.size_bytes()) as u32;
