@@ -20,7 +20,7 @@ fn through_f64(x: f32, ftz: bool, function: impl Fn(f64) -> f64) -> f32 {
 
 /// `ex2.approx.f32`: 2^x. -inf gives +0, a zero gives 1.
 ///
-/// A card cuts x to [`EX2_STEP`] and gives what lies between two steps the result of their middle, and so does this.
+/// A card cuts x to 2^-23 and gives what lies between two steps the result of their middle, and so does this.
 pub fn ex2(x: f32, ftz: bool) -> f32 {
     through_f64(x, ftz, |x| {
         let steps = (x.abs() / EX2_STEP).trunc();
@@ -34,7 +34,7 @@ const EX2_STEP: f64 = 1.0 / (1 << 23) as f64;
 
 /// `lg2.approx.f32`: the logarithm to base 2. A zero gives -inf, anything below a NaN.
 ///
-/// The logarithms of numbers below 1/2 that are no powers of two lie [`LG2_RISE`] too high: a card negates a number of fixed point
+/// The logarithms of numbers below 1/2 that are no powers of two lie 1.75 times 2^-24 too high: a card negates a number of fixed point
 /// by its bits.
 pub fn lg2(x: f32, ftz: bool) -> f32 {
     through_f64(x, ftz, |x| {
@@ -53,7 +53,7 @@ pub fn rcp(x: f32, ftz: bool) -> f32 {
 
 /// `rsqrt.approx.f32`: 1 / sqrt(x). A zero gives infinity of the same sign, anything below a NaN.
 ///
-/// The result before rounding is too small by [`RSQRT_LOSS`] of it, as a card's are on the whole.
+/// The result before rounding is too small by 2^-28 of it, as a card's are on the whole.
 pub fn rsqrt(x: f32, ftz: bool) -> f32 {
     through_f64(x, ftz, |x| (1.0 - RSQRT_LOSS) / x.sqrt())
 }
