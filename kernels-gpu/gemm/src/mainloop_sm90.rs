@@ -186,11 +186,13 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
             tma::prefetch_tensormap(b);
             tma::prefetch_tensormap(d);
         }
-        // Not the thread that copies: it finds its first tile meanwhile.
-        let stage = thread::thread_idx_x().wrapping_sub(LANES);
-        if stage < row.tile.stages as u32 {
-            mbarrier::init(smem.full(stage), 1);
-            mbarrier::init(smem.empty(stage), row.releases());
+        // Not the thread that copies, which finds its first tile meanwhile. The instruction takes its address from a uniform
+        // register: lanes that had a stage each would take turns.
+        if thread::thread_idx_x() == LANES {
+            for stage in 0..row.tile.stages as u32 {
+                mbarrier::init(smem.full(stage), 1);
+                mbarrier::init(smem.empty(stage), row.releases());
+            }
             fence::mbarrier_init();
         }
         let mut tiles = Tiling::<ROW>::of_block(args, rank);
