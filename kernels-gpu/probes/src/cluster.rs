@@ -118,7 +118,8 @@ pub mod blocks {
                 mbarrier::init(barrier, 2);
                 fence::mbarrier_init();
             }
-            cluster::sync();
+            cluster::arrive_relaxed();
+            cluster::wait();
             mbarrier::arrive_if(barrier, first && lead);
             let after_own = first && mbarrier::try_wait_parity(barrier, 0);
             if first && lead {

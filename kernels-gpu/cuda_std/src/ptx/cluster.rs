@@ -21,6 +21,22 @@ pub unsafe fn arrive() {
     unsafe { asm!("barrier.cluster.arrive.release.aligned;", options(nostack, preserves_flags)) }
 }
 
+/// Arrives at the barrier of the cluster without ordering what this thread did before. After
+/// [`fence::mbarrier_init`](crate::ptx::fence::mbarrier_init) that is enough for the barriers that it covers.
+///
+/// In the machine code, the release of [`arrive`] is a fence of the whole card.
+///
+/// PTX: `barrier.cluster.arrive.relaxed.aligned` (PTX 8.0, sm_90).
+/// Not a memory fence.
+///
+/// # Safety
+/// As for [`arrive`].
+#[inline(always)]
+pub unsafe fn arrive_relaxed() {
+    // SAFETY: as required of the caller. The absent `nomem` keeps the compiler from moving accesses across it.
+    unsafe { asm!("barrier.cluster.arrive.relaxed.aligned;", options(nostack, preserves_flags)) }
+}
+
 /// Waits until every thread of the cluster has arrived.
 ///
 /// PTX: `barrier.cluster.wait.acquire.aligned` (PTX 7.8, sm_90), acquire semantics in the cluster.
