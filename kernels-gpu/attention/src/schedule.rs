@@ -74,7 +74,7 @@ impl Walk {
         order: &TileOrder,
         base: SharedAddr,
     ) -> Option<Tile> {
-        let (block, blocks) = (thread::block_idx_x(), thread::grid_dim_x());
+        let (block, blocks) = (tile_of_block::<ROW>(), thread::grid_dim_x() / const { Row::<ROW>::CLUSTER });
         let number = if self.round == 0 {
             block
         } else if order.counter != 0 {
@@ -127,4 +127,10 @@ impl Walk {
     fn place(&self) -> (u32, u32) {
         (self.round % TILES_AHEAD, self.round / TILES_AHEAD % 2)
     }
+}
+
+/// The number of the first tile of this block, which the other blocks of its cluster share.
+#[inline(always)]
+fn tile_of_block<const ROW: usize>() -> u32 {
+    thread::block_idx_x() / const { Row::<ROW>::CLUSTER }
 }
