@@ -11,6 +11,7 @@ mod bench_decode;
 mod bench_gemm;
 mod bench_ladder;
 mod case;
+mod chart;
 mod compare;
 mod demo;
 mod device;
