@@ -19,7 +19,7 @@ use std::process::{Command, Output};
 use layout::Arch;
 
 use crate::compact::compact;
-use crate::error::Error;
+use crate::error::{Error, UndefinedFunction};
 use crate::lines::at_calls;
 use crate::marks::mark;
 use crate::ptx::Module;
@@ -92,11 +92,7 @@ impl CudaBuilder {
 
         let ptx = fs::read_to_string(&ptx_path).map_err(Error::io(&ptx_path))?;
         let module = Module::parse(&ptx)?;
-        let mut functions = module.extern_functions.clone();
-        functions.retain(|function| !DRIVER_FUNCTIONS.contains(&function.as_str()));
-        if !functions.is_empty() {
-            return Err(Error::Undefined { name, arch: self.arch, functions });
-        }
+        refuse_undefined(&module, &name, self.arch)?;
         if let Some(copy) = &self.copy_to {
             if let Some(parent) = copy.parent() {
                 fs::create_dir_all(parent).map_err(Error::io(parent))?;
@@ -323,6 +319,17 @@ fn parse_dep_info(text: &str) -> Vec<PathBuf> {
     escaped.split_whitespace().map(|file| PathBuf::from(file.replace('\0', " "))).collect()
 }
 
+/// No function is called that neither the module nor the driver defines.
+fn refuse_undefined(module: &Module, name: &str, arch: Arch) -> Result<(), Error> {
+    let is_undefined = |function: &&String| !DRIVER_FUNCTIONS.contains(&function.as_str());
+    let undefined = |function: &String| UndefinedFunction {
+        function: function.clone(),
+        kernels: module.kernels_that_call(function).into_iter().map(str::to_owned).collect(),
+    };
+    let functions: Vec<_> = module.extern_functions.iter().filter(is_undefined).map(undefined).collect();
+    if functions.is_empty() { Ok(()) } else { Err(Error::Undefined { name: name.to_owned(), arch, functions }) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -336,5 +343,20 @@ mod tests {
     fn a_path_without_a_crate_is_named() {
         let error = CudaBuilder::new("no/such/crate").build().unwrap_err().to_string();
         assert!(error.contains("no/such/crate is not a crate"), "{error}");
+    }
+
+    #[test]
+    fn a_panic_left_in_a_kernel_is_refused_by_name() {
+        let refuse = |called: &str| {
+            let text = format!(
+                ".version 8.0\n.target sm_80\n.func {called}()\n.noreturn;\n.visible .entry first() {{ ret; }}\n\
+                 .visible .entry second() {{ call.uni {called}, (); ret; }}\n"
+            );
+            refuse_undefined(&Module::parse(&text).unwrap(), "device", Arch::Sm80)
+        };
+        refuse(DRIVER_FUNCTIONS[0]).unwrap();
+        let error = refuse("panic_bounds_check").unwrap_err();
+        assert!(matches!(&error, Error::Undefined { functions, .. } if functions[0].kernels == ["second"]), "{error}");
+        assert!(error.to_string().contains("panic_bounds_check in second;"), "{error}");
     }
 }

@@ -1,5 +1,6 @@
 //! What can go wrong between a device crate and its PTX.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use layout::Arch;
@@ -63,8 +64,8 @@ pub enum Error {
     /// The PTX calls functions that it does not define.
     #[error(
         "the PTX of {name} for {arch} calls functions that nothing defines: {}; they come from an operation without an \
-         instruction, such as division of 128-bit integers",
-        functions.join(", ")
+         instruction, such as division of 128-bit integers, or from a panic that was not optimised away",
+        functions.iter().map(UndefinedFunction::to_string).collect::<Vec<_>>().join(", ")
     )]
     Undefined {
         /// The crate.
@@ -72,7 +73,7 @@ pub enum Error {
         /// The architecture.
         arch: Arch,
         /// The undefined functions.
-        functions: Vec<String>,
+        functions: Vec<UndefinedFunction>,
     },
     /// The text is not PTX as the reader knows it.
     #[error("malformed PTX: {0}")]
@@ -85,6 +86,22 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
+}
+
+/// A function that PTX calls and nothing defines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UndefinedFunction {
+    /// Its name, as the PTX has it.
+    pub function: String,
+    /// The kernels that call it, by way of other functions too.
+    pub kernels: Vec<String>,
+}
+
+impl fmt::Display for UndefinedFunction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let UndefinedFunction { function, kernels } = self;
+        if kernels.is_empty() { write!(f, "{function}") } else { write!(f, "{function} in {}", kernels.join(", ")) }
+    }
 }
 
 impl Error {

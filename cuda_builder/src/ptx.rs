@@ -1,6 +1,6 @@
 //! A reader of PTX modules: what tests and gates ask of them, not a full parser.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::Error;
 
@@ -17,6 +17,8 @@ pub struct Module {
     pub functions: Vec<String>,
     /// The `.func` that are declared but not defined here.
     pub extern_functions: Vec<String>,
+    /// Of each function that is called by its name, the entries and functions that do.
+    pub callers: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// An entry point of a module.
@@ -69,6 +71,7 @@ impl Module {
             entries: Vec::new(),
             functions: Vec::new(),
             extern_functions: Vec::new(),
+            callers: BTreeMap::new(),
         };
         let mut rest = &text[..];
         while let Some((at, is_entry)) = next_function(rest) {
@@ -82,6 +85,9 @@ impl Module {
                 continue;
             }
             let close = body_end(header, end).ok_or_else(|| Error::Ptx(format!("the body of {name} has no end")))?;
+            for called in calls(&header[end..=close]) {
+                module.callers.entry(called.to_owned()).or_default().insert(name.to_owned());
+            }
             if is_entry {
                 module.entries.push(Entry::parse(name, &header[..end], &header[end..=close]));
             } else {
@@ -97,6 +103,17 @@ impl Module {
     /// The entry of that name.
     pub fn entry(&self, name: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.name == name)
+    }
+
+    /// The names of the entries that call a function, by way of others too, in the order of the text.
+    pub fn kernels_that_call(&self, function: &str) -> Vec<&str> {
+        let mut found = BTreeSet::new();
+        let mut open = vec![function];
+        while let Some(function) = open.pop() {
+            let callers = self.callers.get(function).into_iter().flatten();
+            open.extend(callers.map(String::as_str).filter(|caller| found.insert(*caller)));
+        }
+        self.entries.iter().map(|entry| entry.name.as_str()).filter(|name| found.contains(name)).collect()
     }
 }
 
@@ -233,6 +250,21 @@ fn body_end(text: &str, open: usize) -> Option<usize> {
     None
 }
 
+/// The functions that a body calls by their names, once for each call.
+fn calls(body: &str) -> impl Iterator<Item = &str> {
+    body.split(';').filter_map(|statement| {
+        let is_call = |word: &str| word == "call" || word.starts_with("call.");
+        let opcode = statement.split_whitespace().find(|word| is_call(word))?;
+        let mut operands = statement.split_once(opcode)?.1.trim_start();
+        if operands.starts_with('(') {
+            // The registers of the result.
+            operands = operands.split_once(')')?.1.trim_start_matches(',').trim_start();
+        }
+        let name = operands.split(|c: char| c == ',' || c.is_whitespace()).next()?;
+        (!name.is_empty() && !name.starts_with('%')).then_some(name)
+    })
+}
+
 /// Counts the opcodes of a body.
 fn opcodes(body: &str) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
@@ -297,9 +329,18 @@ $L__BB0_1:
 .visible .entry empty()
 {
 	.local .align 16 .b8 	__local_depot0[128];
+	{ // callseq 0, 0
+	call.uni (retval0), vprintf, (param0);
+	}
+	@%p1 call.uni
+	helper,
+	(
+	param0
+	);
+	call (retval0), %rd1, (param0), prototype_0;
 	ret;
 }
-.func helper(.param .b32 a) { ret; }
+.func helper(.param .b32 a) { call.uni panic, (); ret; }
 "#;
 
     #[test]
@@ -312,6 +353,18 @@ $L__BB0_1:
         assert_eq!(names, ["scale", "empty"]);
         assert_eq!(module.entry("other"), None);
         assert!(Module::parse(".version 8.0").is_err());
+    }
+
+    #[test]
+    fn callers_of_a_function_are_found_through_others() {
+        let mut module = Module::parse(SAMPLE).unwrap();
+        for function in ["vprintf", "panic", "helper"] {
+            assert_eq!(module.kernels_that_call(function), ["empty"], "{function}");
+        }
+        assert!(module.kernels_that_call("scale").is_empty());
+        // One that calls itself.
+        module.callers.entry("helper".into()).or_default().insert("helper".into());
+        assert_eq!(module.kernels_that_call("panic"), ["empty"]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What each instruction does to registers and memory.
 
+mod at_once;
 pub(crate) mod bulk;
 pub(crate) mod cluster;
 pub(crate) mod convert;

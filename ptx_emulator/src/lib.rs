@@ -36,8 +36,8 @@
 //! [`tensor_core`] describes, that of Hopper bit by bit; the registers that `setmaxnreg` moves.
 //!
 //! Not modelled: time and caches; weak memory orders, beyond the checks (accesses take effect one after another, in an
-//! order that does not depend on the CPU); the last bits of approximate functions, which are nearer to the exact result than
-//! those of a card; generic writes to global memory that a bulk copy of another block reads, for which no proxy fence is asked.
+//! order that does not depend on the CPU); the last bits of [approximate functions](approximate); generic writes
+//! to global memory that a bulk copy of another block reads, for which no proxy fence is asked.
 //!
 //! # What is covered
 //!

@@ -21,7 +21,7 @@ use ferrotile::{Buffer, Element, Gpu, KernelParam, LaunchConfig, Module, Stream}
 use layout::{Arch, SmemLayout};
 use libtest_mimic::{Failed, Trial};
 use tests::probe_ptx::probe_ptx;
-use tests::{Device, device, device_trial, run_trials};
+use tests::{Device, device, device_trial, note_words, run_trials};
 
 /// The test of one probe, which has its name.
 struct Test {
@@ -81,6 +81,7 @@ impl Probe<'_> {
         if guard.iter().any(|&word| word != POISON) {
             return Err(format!("{} wrote behind its output", self.name).into());
         }
+        note_words(&words);
         Ok(words)
     }
 

@@ -11,4 +11,5 @@ pub mod trials;
 pub mod view;
 
 pub use device::{Device, card_trial, device, device_trial, is_small, run_trials};
+pub use record::note_words;
 pub use trials::Trials;

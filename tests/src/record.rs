@@ -1,7 +1,7 @@
 //! Outputs of trials, kept to compare two devices.
 //!
 //! With `FERROTILE_RECORD=FOLDER` every trial of a kernel that passes writes a file that tells of its outputs: of each the
-//! length, a hash of its bits, and some of its elements. With `FERROTILE_COMPARE=FOLDER` it compares its outputs with those of
+//! length, a hash of its bits, and some of its elements; of a probe all words. With `FERROTILE_COMPARE=FOLDER` it compares its outputs with those of
 //! such a file, and the run ends with the largest difference, in units of the last place. Random inputs are the same
 //! where `FERROTILE_SEED` is.
 
@@ -55,17 +55,27 @@ pub(crate) fn is_on() -> bool {
 
 /// Notes an output of the trial that this thread runs.
 pub(crate) fn note<T: Poison>(values: &[T]) {
+    let step = values.len().div_ceil(SAMPLES).max(1);
+    note_bits(size_of::<T>(), values.iter().map(|value| value.bits()), step);
+}
+
+/// Notes an output of words of which every one is kept.
+pub fn note_words(words: &[u32]) {
+    note_bits(size_of::<u32>(), words.iter().copied(), 1);
+}
+
+/// Notes an output by the bits of its elements, of which one in `step` is kept.
+fn note_bits(element_bytes: usize, bits: impl ExactSizeIterator<Item = u32> + Clone, step: usize) {
     if !is_on() {
         return;
     }
     let mut hasher = std::hash::DefaultHasher::new();
-    values.iter().for_each(|value| hasher.write_u32(value.bits()));
-    let step = values.len().div_ceil(SAMPLES).max(1);
+    bits.clone().for_each(|bits| hasher.write_u32(bits));
     let output = Output {
-        element_bytes: size_of::<T>() as u8,
-        len: values.len() as u64,
+        element_bytes: element_bytes as u8,
+        len: bits.len() as u64,
         hash: hasher.finish(),
-        samples: values.iter().step_by(step).map(|value| value.bits()).collect(),
+        samples: bits.step_by(step).collect(),
     };
     OUTPUTS.with_borrow_mut(|outputs| outputs.push(output));
 }

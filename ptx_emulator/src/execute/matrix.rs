@@ -24,9 +24,15 @@ pub(crate) fn ldmatrix(turn: &mut Turn<'_, '_>, transposed: bool, d: &[W], addre
     let addresses = turn.registers.addresses(address);
     turn.count_matrices(&addresses.map(|address| address as u32), d.len());
     let read = |lane: usize, address: u64| {
-        let mut row = [0; 16];
         let address = turn.shared_at(Space::Shared, lane, address, 16)?;
-        turn.block.shared.load(address, &mut row).map_err(|error| turn.shared_fault(lane, error))?;
+        let row = match turn.block.shared.load_elements(address) {
+            Some([row]) => row,
+            None => {
+                let mut row = [0; 16];
+                turn.block.shared.load(address, &mut row).map_err(|error| turn.shared_fault(lane, error))?;
+                row
+            }
+        };
         turn.note_together(AccessKind::Read, lane, address, 16)?;
         Ok::<_, Box<Fault>>(row)
     };

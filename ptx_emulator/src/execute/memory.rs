@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::Fault;
+use super::at_once::{self, Direction};
 use crate::block::Turn;
 use crate::counters::SharedKind;
 use crate::memory::{MemoryError, Nearest, Space as Place};
@@ -261,15 +262,10 @@ pub(crate) fn load(turn: &mut Turn<'_, '_>, access: &Access) -> Result<()> {
     let noted = if one.is_some() { Noted::Later } else { Noted::Alone };
     let way = Way { space: access.space, order: access.order, noted };
     turn.count_access(access.space, &addresses, length, SharedKind::Plain);
-    if let Some((Space::Shared, addresses)) = &one
-        && match access.registers.len() {
-            1 => load_shared::<1>(turn, access, addresses),
-            2 => load_shared::<2>(turn, access, addresses),
-            4 => load_shared::<4>(turn, access, addresses),
-            _ => false,
-        }
+    if let Some((space, addresses)) = &one
+        && at_once::access(turn, Direction::Load, access, (*space, addresses))
     {
-        return turn.note_lanes(AccessKind::Read, Space::Shared, addresses, length);
+        return turn.note_lanes(AccessKind::Read, *space, addresses, length);
     }
     for lane in lanes(turn.mask) {
         turn.read(way, lane, addresses[lane], &mut bytes[..length])?;
@@ -282,44 +278,8 @@ pub(crate) fn load(turn: &mut Turn<'_, '_>, access: &Access) -> Result<()> {
     one.map_or(Ok(()), |(space, addresses)| turn.note_lanes(AccessKind::Read, space, &addresses, length))
 }
 
-/// Loads `N` words of each lane from addresses in the memory of the cluster; false, and nothing done, where the registers are no
-/// words or a lane does wrong, which a load lane by lane tells.
-fn load_shared<const N: usize>(turn: &mut Turn<'_, '_>, access: &Access, addresses: &Doubles) -> bool {
-    let mut slots = [None; N];
-    for (slot, register) in slots.iter_mut().zip(&access.registers) {
-        match register {
-            Some(Reg::W(word)) => *slot = Some(*word),
-            None => {}
-            Some(_) => return false,
-        }
-    }
-    if access.bytes != 4 {
-        return false;
-    }
-    let shape = turn.block.shape;
-    let first = u64::from(turn.rank() * shape.stride_bytes());
-    let own = first..=(first + u64::from(shape.shared_bytes)).saturating_sub(4 * N as u64);
-    let mut values = [[0; LANES]; N];
-    for lane in lanes(turn.mask) {
-        let address = addresses[lane];
-        let Some(words) = own.contains(&address).then(|| turn.block.shared.load_words::<N>(address as u32)).flatten()
-        else {
-            return false;
-        };
-        for (values, word) in values.iter_mut().zip(words) {
-            values[lane] = word;
-        }
-    }
-    for (slot, values) in slots.iter().zip(&values) {
-        if let Some(slot) = *slot {
-            turn.registers.set_word(slot, values, turn.mask);
-        }
-    }
-    true
-}
-
 /// Up to 8 bytes as a number, sign- or zero-extended.
-fn number(bytes: &[u8], signed: bool) -> u64 {
+pub(super) fn number(bytes: &[u8], signed: bool) -> u64 {
     let mut wide = [0; 8];
     wide[..bytes.len()].copy_from_slice(bytes);
     let (value, shift) = (u64::from_le_bytes(wide), 64 - 8 * bytes.len() as u32);
@@ -335,6 +295,11 @@ pub(crate) fn store(turn: &mut Turn<'_, '_>, access: &Access) -> Result<()> {
     let noted = if one.is_some() { Noted::Later } else { Noted::Alone };
     let way = Way { space: access.space, order: access.order, noted };
     turn.count_access(access.space, &addresses, length, SharedKind::Plain);
+    if let Some((space, addresses)) = &one
+        && at_once::access(turn, Direction::Store, access, (*space, addresses))
+    {
+        return turn.note_lanes(AccessKind::Write, *space, addresses, length);
+    }
     for lane in lanes(turn.mask) {
         for (register, bytes) in access.registers.iter().zip(bytes[..length].chunks_exact_mut(each)) {
             let value = register.map_or(0, |register| turn.registers.lane(register, lane));
@@ -497,8 +462,13 @@ pub(crate) fn copy_async(
             if from[lane] % u64::from(bytes) != 0 {
                 return Err(Fault::lane(lane, misaligned));
             }
-            let source = &mut data[..wanted as usize];
-            turn.block.global.copy_out(from[lane], source).map_err(|error| Fault::lane(lane, error))?;
+            let whole = || turn.block.global.load_elements::<8, 2>(from[lane]);
+            if let Some(elements) = (wanted == 16).then(whole).flatten() {
+                data.copy_from_slice(elements.as_flattened());
+            } else {
+                let source = &mut data[..wanted as usize];
+                turn.block.global.copy_out(from[lane], source).map_err(|error| Fault::lane(lane, error))?;
+            }
             turn.note_global(AccessKind::Read, lane, from[lane], wanted as usize)?;
         }
         if to[lane] % u64::from(bytes) != 0 {

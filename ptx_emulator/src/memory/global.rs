@@ -240,6 +240,50 @@ impl GlobalView {
         self.copy_in(address, bytes)
     }
 
+    /// Elements of up to 8 bytes at a multiple of their length together, which is a power of two; `None` where
+    /// [`load`](Self::load) is an error.
+    #[inline(always)]
+    pub(crate) fn load_elements<const BYTES: usize, const COUNT: usize>(
+        &self,
+        address: u64,
+    ) -> Option<[[u8; BYTES]; COUNT]> {
+        let (allocation, offset) = self.holding(address, BYTES * COUNT)?;
+        let mut elements = [[0; BYTES]; COUNT];
+        for (at, element) in elements.iter_mut().enumerate() {
+            let start = offset + at * BYTES;
+            let (bits, _) = byte_masks(start % 8, BYTES);
+            if allocation.written[start / 8].load(Relaxed) & bits != bits {
+                return None;
+            }
+            let word = allocation.words[start / 8].load(Relaxed) >> (8 * (start % 8));
+            element.copy_from_slice(&word.to_le_bytes()[..BYTES]);
+        }
+        Some(elements)
+    }
+
+    /// [`store`](Self::store) of elements of up to 8 bytes; false, and nothing done, where it is an error.
+    #[inline(always)]
+    pub(crate) fn store_elements<const BYTES: usize, const COUNT: usize>(
+        &self,
+        address: u64,
+        elements: &[[u8; BYTES]; COUNT],
+    ) -> bool {
+        let Some((allocation, offset)) = self.holding(address, BYTES * COUNT) else { return false };
+        for chunk in (0..BYTES * COUNT).step_by(8) {
+            let (start, count) = (offset + chunk, (BYTES * COUNT).min(8));
+            let mut word = [0; 8];
+            word[..count].copy_from_slice(&elements.as_flattened()[chunk..][..count]);
+            allocation.write_word(start / 8, start % 8, count, u64::from_le_bytes(word) << (8 * (start % 8)));
+        }
+        true
+    }
+
+    /// The allocation that holds an aligned access, and where; none where there is a fault.
+    #[inline(always)]
+    fn holding(&self, address: u64, bytes: usize) -> Option<(&Allocation, usize)> {
+        address.is_multiple_of(bytes as u64).then(|| self.find(address, bytes).ok()).flatten()
+    }
+
     /// [`load`](Self::load) for any address and length.
     pub fn copy_out(&self, address: u64, into: &mut [u8]) -> Result<()> {
         let (allocation, offset) = self.find(address, into.len())?;

@@ -56,14 +56,34 @@ impl OwnedMemory {
         self.copy_out(address, into)
     }
 
-    /// Words at a multiple of their length, which is a power of two up to 64 bytes; `None` where [`load`](Self::load) is an error.
+    /// Elements at a multiple of their length, which is a power of two up to 32 bytes; `None` where [`load`](Self::load)
+    /// is an error.
     #[inline(always)]
-    pub(crate) fn load_words<const N: usize>(&self, address: u32) -> Option<[u32; N]> {
-        let (start, length) = (address as usize, 4 * N);
-        let words = self.bytes.get(start..start.checked_add(length)?)?.as_chunks().0;
+    pub(crate) fn load_elements<const BYTES: usize, const COUNT: usize>(
+        &self,
+        address: u32,
+    ) -> Option<[[u8; BYTES]; COUNT]> {
+        let (start, length) = (address as usize, BYTES * COUNT);
+        let elements = self.bytes.get(start..start.checked_add(length)?)?.as_chunks().0;
         let written = self.written[start / 64] >> (start % 64) | !(u64::MAX >> (64 - length));
-        (start.is_multiple_of(length) && written == u64::MAX)
-            .then(|| std::array::from_fn(|at| u32::from_le_bytes(words[at])))
+        (start.is_multiple_of(length) && written == u64::MAX).then(|| std::array::from_fn(|at| elements[at]))
+    }
+
+    /// [`store`](Self::store) of elements whose length together is a power of two up to 32 bytes; false, and nothing done,
+    /// where it is an error.
+    #[inline(always)]
+    pub(crate) fn store_elements<const BYTES: usize, const COUNT: usize>(
+        &mut self,
+        address: u32,
+        elements: &[[u8; BYTES]; COUNT],
+    ) -> bool {
+        let (start, length) = (address as usize, BYTES * COUNT);
+        if !start.is_multiple_of(length) || self.bytes.len() < start + length {
+            return false;
+        }
+        self.bytes[start..start + length].copy_from_slice(elements.as_flattened());
+        self.written[start / 64] |= u64::MAX >> (64 - length) << (start % 64);
+        true
     }
 
     /// Writes `bytes`. The address must be a multiple of their number, which is a power of two.
