@@ -124,6 +124,10 @@ const SM_90A: &[Instructions] = &[
             ("barrier.cluster", 6),
         ],
     ),
+    (
+        "cluster_load",
+        &[("mapa.shared::cluster.u32", 1), ("ld.shared::cluster.v2.b32", 1), ("ld.shared::cluster.b32", 2)],
+    ),
     ("cluster_sync", &[("barrier.cluster.arrive.release.aligned", 2), ("barrier.cluster.wait.acquire.aligned", 2)]),
     ("stmatrix_x1", &[("stmatrix.sync.aligned.m8n8.x1.shared.b16", 1)]),
     ("stmatrix_x1_trans", &[("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16", 1)]),

@@ -12,6 +12,7 @@ use crate::bench_ata::{self, AtaBenchArgs};
 use crate::bench_decode::{self, DecodeBenchArgs};
 use crate::bench_gemm::{self, GemmBenchArgs};
 use crate::bench_ladder::{self, LadderBenchArgs};
+use crate::bench_load::{self, LoadBenchArgs};
 use crate::case::Case;
 use crate::kernel_names::{self, UnknownKernel};
 use crate::measure::{MeasureArgs, Timer};
@@ -42,6 +43,8 @@ enum Family {
     Ladder(LadderBenchArgs),
     /// Measures matrix products.
     Gemm(GemmBenchArgs),
+    /// Measures how long attention kernels take to load.
+    Load(LoadBenchArgs),
 }
 
 /// What to measure and how.
@@ -94,6 +97,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
         Family::Ata(args) => bench_ata::run(args),
         Family::Ladder(args) => bench_ladder::run(args),
         Family::Gemm(args) => bench_gemm::run(args),
+        Family::Load(args) => bench_load::run(args),
     }
 }
 

@@ -10,6 +10,7 @@ mod bench_ata;
 mod bench_decode;
 mod bench_gemm;
 mod bench_ladder;
+mod bench_load;
 mod case;
 mod compare;
 mod demo;

@@ -127,7 +127,8 @@ fn mark_definition(
         if min_blocks != 0 {
             *marked += &format!(" \"nvvm.minctasm\"=\"{min_blocks}\"");
         }
-        if cluster != 0 {
+        // A cluster of one block is none.
+        if cluster > 1 {
             if arch < Arch::Sm90a {
                 return Err(error(format!("a cluster needs {}; this build is for {arch}", Arch::Sm90a)));
             }

@@ -11,6 +11,11 @@ pub fn embedded_ptx(family: &str, arch: Arch) -> Option<&'static str> {
     TABLE.iter().find(|row| row.0 == family && row.1 == arch).map(|row| row.2)
 }
 
+/// The PTX of one kernel of a family, a module of its own: what [`Gpu::kernel`](crate::Gpu::kernel) loads.
+pub fn kernel_ptx(family: &str, arch: Arch, entry: &str) -> Option<String> {
+    with_one_entry(embedded_ptx(family, arch)?, entry)
+}
+
 /// What precedes the name of every entry.
 const ENTRY: &str = "\n.visible .entry ";
 

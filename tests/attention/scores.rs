@@ -3,10 +3,9 @@
 use ferrotile::reference::AttentionTerms;
 use ferrotile::{
     AttentionOptions, AttentionPlan, AttentionTensors, Buffer, Error, Gpu, Layout, Mask, TensorMut, TensorRef,
-    attention_with,
 };
 use half::{bf16, f16};
-use layout::attention::{AttentionKernel, AttentionVariant, Lengths, Scores};
+use layout::attention::{AttentionVariant, Lengths, Scores};
 use libtest_mimic::Failed;
 use ndarray::{Array1, Array4};
 use tests::compare;
@@ -140,32 +139,38 @@ fn run_with<T: Half>(
         bias: stored_terms.bias()?,
         ..AttentionTensors::new(q, k, v, tensor_mut(out.buffer(), &out_view, placement.layout)?)
     };
-    let options = AttentionOptions { softcap: terms.softcap, ..options.clone() };
-    attention_with(stream.as_ref(), tensors, &options)?;
+    let options = AttentionOptions { softcap: terms.softcap, bias: terms.bias.is_some(), ..options.clone() };
+    let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &options)?;
+    let mut workspace = Buffer::<u8>::zeroed(gpu, plan.workspace_bytes())?;
+    let bytes = workspace.len();
+    let workspace = Some(TensorMut::contiguous(&mut workspace, [bytes])?);
+    plan.run_with(stream.as_ref(), AttentionTensors { workspace, ..tensors })?;
     Ok(Output { out: placement.out.gather(&out.read(&stream)?), lse: lse.read(&stream)? })
 }
 
 /// Checks every kernel that serves the case with these terms.
 fn check<T: Half>(gpu: &Gpu, case: &Case, inputs: &Inputs<T>, terms: &Terms<T>) -> Outcome {
     let expected = terms.expected(case, inputs);
-    let takes_terms =
-        |row: &&AttentionVariant| terms.sink.is_none() || !matches!(row.kernel, AttentionKernel::Decode(_));
-    let rows = case.rows_of::<T>(gpu, terms.scores(), Lengths::Equal).filter(takes_terms);
+    let rows = case.rows_of::<T>(gpu, terms.scores(), Lengths::Equal);
     for_rows(case, rows, |row| run(gpu, case, inputs, terms, row)?.check(case, &expected))
 }
 
-/// A few rows with sinks: kernels that decode refuse them where they are named, and the library chooses others.
+/// A few rows with sinks, on keys in one part and in several, of which one has the sink.
 fn few_rows<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let case = Case::new(1, 4, 2, 133, 64, Mask::Causal).grouped(4, 2);
     let inputs = Inputs::<T>::normal(&case, 32);
     let terms = Terms { sink: Some(vec![0.0, 1.0, -2.0, 5.0]), ..Terms::NONE };
-    let options = AttentionOptions { mask: case.mask, ..AttentionOptions::new(Layout::Bshd) };
-    run_with(gpu, &case, &inputs, &terms, &options)?.check(&case, &terms.expected(&case, &inputs))?;
-    let decodes = |row: &&AttentionVariant| matches!(row.kernel, AttentionKernel::Decode(_));
-    for_rows(case, case.rows::<T>(gpu).filter(decodes), |row| match run(gpu, &case, &inputs, &terms, row) {
-        Err(failed) if failed.message().is_some_and(|text| text.contains("not supported")) => Ok(()),
-        _ => Err("a sink was not refused".into()),
-    })
+    let expected = terms.expected(&case, &inputs);
+    for splits in [None, Some(1), Some(3)] {
+        let options = AttentionOptions {
+            mask: case.mask,
+            splits,
+            max_workspace_bytes: 1 << 20,
+            ..AttentionOptions::new(Layout::Bshd)
+        };
+        run_with(gpu, &case, &inputs, &terms, &options)?.check(&case, &expected)?;
+    }
+    Ok(())
 }
 
 /// Caps far below the scores, among them, and far above them.

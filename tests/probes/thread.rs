@@ -15,6 +15,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("barrier_warps", barrier_warps),
     Test::new("barrier_numbered", barrier_numbered),
     Test::new("cluster_sync", cluster_sync).since(Arch::Sm90a),
+    Test::new("cluster_load", cluster_load).since(Arch::Sm90a),
     Test::new("thread_sync", sync),
     Test::new("thread_block_fence", |probe| fence(probe, row_of(1, 64))),
     Test::new("thread_device_fence", |probe| fence(probe, row_of(2, 1))),
@@ -92,6 +93,17 @@ fn cluster_sync(probe: &Probe<'_>) -> Result<(), Failed> {
         let block = |rank: u32| (0..32).map(move |lane| 1 + rank * 1000 + lane);
         let expected: Vec<u32> = [0, 1, 1, 0].into_iter().flat_map(block).collect();
         expect_equal(&got, &expected, |at| format!("part {}, lane {}", at / 32, at % 32))?;
+    }
+    Ok(())
+}
+
+fn cluster_load(probe: &Probe<'_>) -> Result<(), Failed> {
+    let config = LaunchConfig { shared_bytes: PAIRS.total_bytes(), cluster: [2, 1, 1], ..row_of(2, 32) };
+    for _ in 0..20 {
+        let got = probe.run(&config, 2 * 32 * 4, &[])?;
+        let words = |rank: u32, lane: u32| [0, 100, 0, 100].map(|word| 1000 * (1 - rank) + word + lane);
+        let expected: Vec<u32> = (0..64).flat_map(|thread| words(thread / 32, thread % 32)).collect();
+        expect_equal(&got, &expected, |at| format!("block {}, lane {}, word {}", at / 128, at / 4 % 32, at % 4))?;
     }
     Ok(())
 }

@@ -21,8 +21,11 @@ pub fn attention_variants(
 /// an H100, BENCHMARKS.md).
 const LONE_PERCENT: usize = 160;
 
-/// What a row takes where warpgroups share it: their sums meet in shared memory.
-const SPLIT_PERCENT: usize = 125;
+/// What a row takes where warpgroups share it, whose sums meet in shared memory: two groups of rows (1x8x2048x64 on an H200), one,
+/// which reads K and V for half as many rows, or one in several blocks, whose sums meet over the cluster.
+const SPLIT_PERCENT: usize = 110;
+const LONE_SPLIT_PERCENT: usize = 140;
+const CLUSTER_PERCENT: usize = 200;
 
 /// What a variant is chosen for.
 #[derive(Debug, Clone, Copy)]
@@ -82,12 +85,18 @@ impl Request<'_> {
     /// what a row takes there, in percent of what it takes a block of several row groups.
     fn cost(self, variant: &AttentionVariant) -> usize {
         let percent = match variant.kernel {
-            AttentionKernel::Wgmma(tile) if tile.key_groups > 1 => SPLIT_PERCENT,
-            AttentionKernel::Wgmma(tile) if tile.row_groups == 1 => LONE_PERCENT,
+            AttentionKernel::Wgmma(tile) => match (tile.row_groups, tile.key_groups, tile.cluster) {
+                (1, 1, 1) => LONE_PERCENT,
+                (1, _, 1) => LONE_SPLIT_PERCENT,
+                (_, 1, 1) => 100,
+                (_, _, 1) => SPLIT_PERCENT,
+                _ => CLUSTER_PERCENT,
+            },
             _ => 100,
         };
         let tiles = self.problem.batch * self.problem.q_heads * self.problem.q_len.div_ceil(variant.rows());
-        tiles.div_ceil(self.multiprocessors.max(1) as usize) * variant.rows() * percent
+        let blocks = variant.cluster() as usize;
+        (tiles * blocks).div_ceil(self.multiprocessors.max(1) as usize) * variant.rows() * percent / blocks
     }
 }
 
@@ -124,6 +133,25 @@ mod tests {
         let compiled = vec![Dtype::F16, Dtype::Bf16];
         let refused = request(Arch::Sm90a, Dtype::F32, &problem(64)).preferred();
         assert_eq!(refused, Err(Error::NoVariant { op: OP, dtype: Dtype::F32, compiled }));
+    }
+
+    #[test]
+    fn few_tiles_share_their_rows() {
+        let chosen = |q_heads, len, mask| {
+            let problem =
+                AttentionProblem { batch: 1, q_heads, kv_heads: q_heads, q_len: len, k_len: len, head_dim: 64 };
+            let variant = Request { mask, ..request(Arch::Sm90a, Dtype::F16, &problem) }.preferred().unwrap();
+            let AttentionKernel::Wgmma(tile) = variant.kernel else { panic!("{variant}") };
+            (tile.m(), tile.key_groups, tile.cluster)
+        };
+        for mask in [Mask::Full, Mask::Causal] {
+            assert_eq!(chosen(8, 512, mask), (64, 2, 2));
+            assert_eq!(chosen(2, 2048, mask), (64, 2, 2));
+            assert_eq!(chosen(4, 2048, mask), (64, 2, 1));
+            assert_eq!(chosen(32, 4096, mask), (256, 1, 1));
+        }
+        assert_eq!(chosen(8, 2048, Mask::Full), (128, 2, 1));
+        assert_eq!(chosen(8, 2048, Mask::Causal), (64, 2, 1));
     }
 
     #[test]

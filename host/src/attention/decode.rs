@@ -72,7 +72,11 @@ impl Decode {
         let rows = batch.saturating_mul(q_heads).saturating_mul(q_len);
         let most = limits.workspace_bytes / rows.saturating_mul(row_bytes).max(1);
         let resident = kernel.blocks_per_multiprocessor(variant.threads(), variant.smem().total_bytes())?;
-        let card = Card { multiprocessors: gpu.multiprocessors().max(1) as usize, resident: resident.max(1) as usize };
+        let card = Card {
+            multiprocessors: gpu.multiprocessors().max(1) as usize,
+            resident: resident.max(1) as usize,
+            lone_percent: lone_percent(variant),
+        };
         let splits = match limits.splits {
             Some(splits) if splits == 0 || splits > MAX_SPLITS || (splits > 1 && splits > most) => {
                 return Err(Error::Argument {
@@ -273,17 +277,30 @@ struct Card {
     multiprocessors: usize,
     /// Blocks that a multiprocessor has at a time.
     resident: usize,
+    /// What the bytes of a block take that is alone on its multiprocessor, in percent of what they take beside others.
+    lone_percent: usize,
+}
+
+/// [`Card::lone_percent`]: two warps wait for their products and the memory in turns (16x32:8x1x8192x256 on an H200, BENCHMARKS.md).
+fn lone_percent(variant: &AttentionVariant) -> usize {
+    match variant.kernel {
+        AttentionKernel::Decode(tile) if tile.warps <= 2 => 125,
+        _ => 100,
+    }
 }
 
 impl Card {
     /// The number of splits that is expected to be fastest, for `groups` blocks without splitting of `steps` steps each.
     ///
-    /// One block nearly has the rate of its multiprocessor, and several share it: what counts is the bytes that the busiest one reads.
+    /// One block nearly has the rate of its multiprocessor, or less by [`Card::lone_percent`], and several share it: what counts is
+    /// the bytes that the busiest one reads.
     /// Each round of blocks pays for starting them, and several splits pay for their sum.
     fn preferred_splits(self, groups: usize, steps: usize, step_bytes: usize, most: usize) -> usize {
         let cost = |splits: usize| {
             let blocks = groups.saturating_mul(splits);
-            let read = blocks.div_ceil(self.multiprocessors).saturating_mul(steps.div_ceil(splits) * step_bytes);
+            let shared_by = blocks.div_ceil(self.multiprocessors);
+            let percent = if shared_by > 1 { 100 } else { self.lone_percent };
+            let read = shared_by.saturating_mul(steps.div_ceil(splits) * step_bytes * percent / 100);
             let rounds = blocks.div_ceil(self.multiprocessors * self.resident);
             let combine = if splits > 1 { COMBINE_BYTES } else { 0 };
             read.saturating_add(rounds.saturating_mul(BLOCK_BYTES)).saturating_add(combine)
@@ -296,7 +313,7 @@ impl Card {
 mod tests {
     use super::*;
 
-    const CARD: Card = Card { multiprocessors: 132, resident: 2 };
+    const CARD: Card = Card { multiprocessors: 132, resident: 2, lone_percent: 100 };
 
     /// Bytes of a step at head dimension 128.
     const STEP: usize = 8 << 10;
@@ -310,6 +327,13 @@ mod tests {
         assert_eq!(CARD.preferred_splits(8, 4096, STEP, 4), 4);
         // A few blocks more than there are multiprocessors leave most idle, unless they are split.
         assert!(CARD.preferred_splits(160, 4096, STEP, MAX_SPLITS) > 1);
+    }
+
+    #[test]
+    fn blocks_that_are_slow_alone_share_a_multiprocessor() {
+        let card = Card { lone_percent: 125, ..CARD };
+        assert_eq!(card.preferred_splits(128, 512, 2 * STEP, MAX_SPLITS), 2);
+        assert_eq!(card.preferred_splits(512, 512, 2 * STEP, MAX_SPLITS), 1);
     }
 
     #[test]

@@ -70,11 +70,13 @@ impl Launcher {
         Ok(Self { variant, kernel: gpu.kernel("attention", variant.name)?, tiles, decode: None })
     }
 
-    /// Its launch with a block for each tile.
+    /// Its launch with a block for each tile, or a cluster.
     pub(super) fn config(&self) -> LaunchConfig {
+        let cluster = self.variant.cluster();
         LaunchConfig {
-            grid: [self.tiles, 1, 1],
+            grid: [self.tiles * cluster, 1, 1],
             block: [self.variant.threads(), 1, 1],
+            cluster: [cluster, 1, 1],
             shared_bytes: self.variant.smem().total_bytes(),
             ..LaunchConfig::default()
         }
@@ -113,7 +115,9 @@ impl AttentionPlan {
             Launcher::new(gpu, variant, problem)?
         };
         let counters = match variant.kernel {
-            AttentionKernel::Wgmma(tile) if tile.mask == MaskKind::Band && chosen.tiles > most_blocks(gpu, variant) => {
+            AttentionKernel::Wgmma(tile)
+                if tile.mask == MaskKind::Band && tile.cluster == 1 && chosen.tiles > most_blocks(gpu, variant) =>
+            {
                 Some(gpu.launch_counters()?)
             }
             _ => None,
@@ -148,15 +152,6 @@ impl AttentionPlan {
             (Err(_), Some(substitute)) => Ok(substitute),
             (Err(error), None) => Err(error),
         }
-    }
-
-    /// The variant for calls with sinks in the place of one that decodes, which takes none.
-    fn without_decoding(&self) -> Result<&'static AttentionVariant> {
-        self.substitute.ok_or_else(|| Error::Unsupported {
-            op: OP,
-            feature: format!("a sink in {}", self.variant()),
-            remedy: "name no variant".to_owned(),
-        })
     }
 
     /// The loaded kernel, for its registers and occupancy.
@@ -203,10 +198,7 @@ impl AttentionPlan {
     /// launch.
     pub fn run_with<T: Float>(&self, stream: StreamRef<'_>, tensors: AttentionTensors<'_, T>) -> Result<()> {
         self.check(&tensors)?;
-        let variant = match (&self.chosen.decode, tensors.sink.is_some()) {
-            (Some(_), true) => self.without_decoding()?,
-            _ => self.variant_for(&tensors.q, &tensors.k, &tensors.v, &tensors.out)?,
-        };
+        let variant = self.variant_for(&tensors.q, &tensors.k, &tensors.v, &tensors.out)?;
         let args = self.arguments(&tensors, variant.scores)?;
         let AttentionTensors { q, k, v, out, lse, sink, bias, workspace } = tensors;
         let required = [("Q", q.ordinal()), ("K", k.ordinal()), ("V", v.ordinal()), ("O", out.ordinal())];
@@ -243,7 +235,9 @@ impl AttentionPlan {
             None => 0,
         };
         let order = TileOrder { counter, ..tma::order(&self.problem, launcher.tiles, tile.mask) };
-        config.grid[0] = launcher.tiles.min(most_blocks(stream.gpu(), variant));
+        if tile.cluster == 1 {
+            config.grid[0] = launcher.tiles.min(most_blocks(stream.gpu(), variant));
+        }
         config.overlaps = true;
         let panel = |rows: usize, tensor| tma::map(stream.gpu(), self.layout, tensor, rows);
         let (q, k, v) = (panel(tile.m(), &q)?, panel(tile.n, &k)?, panel(tile.n, &v)?);

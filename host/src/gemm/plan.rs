@@ -1,6 +1,7 @@
 //! A chosen variant and its launches.
 
 use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use layout::Arch;
 use layout::descriptor::Major;
@@ -37,6 +38,14 @@ pub struct GemmPlan {
     packs: [Option<Kernel>; 2],
     kernel: Kernel,
     sum: Option<Kernel>,
+    encoded: Arc<Mutex<Option<Encoded>>>,
+}
+
+/// Tensor maps and what they describe: A, B and D, and whether D is stored by TMA.
+#[derive(Clone, Copy)]
+struct Encoded {
+    of: (GemmOperand, GemmOperand, GemmMatrix, u32),
+    maps: [TensorMap; 3],
 }
 
 impl GemmPlan {
@@ -67,6 +76,7 @@ impl GemmPlan {
             packs: [pack(choice.packs[0], problem.a)?, pack(choice.packs[1], problem.b)?],
             kernel: kernel(choice.row.name)?,
             sum: (choice.splits > 1).then(|| kernel(SUM.name)).transpose()?,
+            encoded: Arc::default(),
             choice,
         })
     }
@@ -161,9 +171,23 @@ impl GemmPlan {
         Ok(())
     }
 
+    /// The tensor maps of a run; those of the run before where it had the same tensors.
+    fn maps<A: Float, B: Float, D: Float>(&self, gpu: &Gpu, args: &GemmArgs) -> Result<[TensorMap; 3]> {
+        let of = (args.a, args.b, args.d, args.aligned);
+        let mut encoded = self.encoded.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = *encoded
+            && last.of == of
+        {
+            return Ok(last.maps);
+        }
+        let maps = self.encode::<A, B, D>(gpu, args)?;
+        *encoded = Some(Encoded { of, maps });
+        Ok(maps)
+    }
+
     /// The tensor maps of A and B as they are multiplied, and of D where it is stored by TMA; otherwise the kernel has no use for
     /// the last one.
-    fn maps<A: Float, B: Float, D: Float>(&self, gpu: &Gpu, args: &GemmArgs) -> Result<[TensorMap; 3]> {
+    fn encode<A: Float, B: Float, D: Float>(&self, gpu: &Gpu, args: &GemmArgs) -> Result<[TensorMap; 3]> {
         let (row, batch) = (self.choice.row, args.batch);
         let map = |side: Side, operand: &GemmOperand, mn: u32| {
             let (row_stride, rows, columns) = match row.operand(side).major() {
@@ -216,9 +240,7 @@ impl GemmPlan {
                 return Err(Error::Alignment { op: OP, tensor, align: CHUNK_BYTES });
             }
         }
-        for (argument, scale) in
-            [("a_scale", &tensors.a_scale), ("b_scale", &tensors.b_scale), ("d_scale", &tensors.d_scale)]
-        {
+        for (argument, scale) in tensors.scales() {
             if !scale.value().is_finite() {
                 let (got, expected) = (scale.value().to_string(), "a finite number".to_owned());
                 return Err(Error::Argument { op: OP, argument, got, expected });

@@ -70,6 +70,11 @@ impl<'a, A: Float, B: Float, D: Float> GemmTensors<'a, A, B, D> {
         Self { a, b, c: None, d, bias: None, a_scale, b_scale, d_scale }
     }
 
+    /// The factors and their names.
+    pub(super) const fn scales(&self) -> [(&'static str, &Scale<'a>); 3] {
+        [("a_scale", &self.a_scale), ("b_scale", &self.b_scale), ("d_scale", &self.d_scale)]
+    }
+
     /// Checks that they are those of the problem.
     pub(super) fn check_shapes(&self, problem: &GemmProblem, layout: GemmLayout) -> Result<()> {
         let check = |tensor, got: &[usize], expected: &[usize]| {
@@ -87,7 +92,7 @@ impl<'a, A: Float, B: Float, D: Float> GemmTensors<'a, A, B, D> {
         if let Some(bias) = &self.bias {
             check("bias", bias.shape(), &[problem.n])?;
         }
-        for (tensor, scale) in [("a_scale", &self.a_scale), ("b_scale", &self.b_scale), ("d_scale", &self.d_scale)] {
+        for (tensor, scale) in self.scales() {
             if let Scale::Device(scale) = scale {
                 check(tensor, scale.shape(), &[1])?;
             }
@@ -97,8 +102,7 @@ impl<'a, A: Float, B: Float, D: Float> GemmTensors<'a, A, B, D> {
 
     /// Checks that all of them are on the device of this number.
     pub(super) fn check_devices(&self, expected: u32) -> Result<()> {
-        let scales = [("a_scale", &self.a_scale), ("b_scale", &self.b_scale), ("d_scale", &self.d_scale)];
-        let of_scales = scales.into_iter().filter_map(|(what, scale)| match scale {
+        let of_scales = self.scales().into_iter().filter_map(|(what, scale)| match scale {
             Scale::Value(_) => None,
             Scale::Device(tensor) => Some((what, tensor.ordinal())),
         });

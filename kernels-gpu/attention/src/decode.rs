@@ -33,7 +33,7 @@ use crate::pages::{KeyRows, Pages, Place};
 use crate::softmax::{RowResult, RowState, row_result, shift};
 use crate::tile::Fragments;
 use crate::value_product::{TensorCore, ValueProduct};
-use crate::work::{div_rem, lane, warp};
+use crate::work::{div_rem, lane, sink_of_head, warp};
 
 const fn decode_tile(row: usize) -> DecodeTile {
     match ATTENTION[row].kernel {
@@ -318,10 +318,13 @@ unsafe fn finish<E: Element16, const ROW: usize>(args: &AttentionArgs, decode: &
                 values[offset] = fma(factor, f32::from_bits(part[offset]), values[offset]);
             }
         }
-        let result = row_result(largest, sum, args.scale_log2, f32::NEG_INFINITY);
+        let batch_head = share.batch * args.q_heads + head;
+        // The sink counts once, in the first split.
+        // SAFETY: there is such a head.
+        let sink = if share.split == 0 { unsafe { sink_of_head(args, batch_head) } } else { f32::NEG_INFINITY };
+        let result = row_result(largest, sum, args.scale_log2, sink);
         let values = values.map(|value| value * result.normaliser);
-        let row = (u64::from(share.batch) * u64::from(args.q_heads) + u64::from(head)) * u64::from(args.q_len)
-            + u64::from(position);
+        let row = u64::from(batch_head) * u64::from(args.q_len) + u64::from(position);
         // SAFETY: the row and the column are inside O, its LSE and the workspace.
         unsafe {
             if decode.splits == 1 {

@@ -54,15 +54,22 @@ pub(crate) unsafe fn store_rows(
 /// The results are those of rows `warp_row + lane / 4` and 8 below.
 #[inline(always)]
 pub(crate) unsafe fn store_lse(work: &Work, results: &[RowResult; 2], warp_row: u32) {
-    let lane = lane();
-    if work.lse.is_null() || !lane.is_multiple_of(4) {
-        return;
+    for half in 0..2 {
+        // SAFETY: the caller's contract.
+        unsafe { store_row_lse(work, results[half].lse, warp_row + 8 * half as u32) };
     }
-    for (half, result) in results.iter().enumerate() {
-        let row = work.first_row + warp_row + lane / 4 + 8 * half as u32;
-        if row < work.q_len {
-            // SAFETY: the LSE has `q_len` values for each head.
-            unsafe { global::store(work.lse.wrapping_add(row as usize), result.lse) };
-        }
+}
+
+/// Writes the LSE of one row of this lane, `lane / 4` below `warp_row`, where it is wanted.
+///
+/// # Safety
+/// It is that of the row.
+#[inline(always)]
+pub(crate) unsafe fn store_row_lse(work: &Work, lse: f32, warp_row: u32) {
+    let lane = lane();
+    let row = work.first_row + warp_row + lane / 4;
+    if !work.lse.is_null() && lane.is_multiple_of(4) && row < work.q_len {
+        // SAFETY: the LSE has `q_len` values for each head.
+        unsafe { global::store(work.lse.wrapping_add(row as usize), lse) };
     }
 }

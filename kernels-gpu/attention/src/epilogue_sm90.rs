@@ -26,25 +26,44 @@ pub(crate) unsafe fn store_accumulators<E: Element16, const OUTPUTS: usize>(
     normalisers: [f32; 2],
     warp_row: u32,
 ) {
-    let lane = lane();
-    let quad_lane = lane % 4;
     for half in 0..2 {
-        let row = work.first_row + warp_row + lane / 4 + 8 * half as u32;
-        let start = work.o.wrapping_offset((i64::from(row) * args.o_strides.row) as isize);
-        // Four pairs of each lane, 8 columns apart, become four adjacent pairs.
         for block in 0..OUTPUTS / 16 {
-            let pairs = [0, 1, 2, 3].map(|pair| {
-                let first = 16 * block + 4 * pair + 2 * half;
-                E::pack(out[first] * normalisers[half], out[first + 1] * normalisers[half])
-            });
-            // SAFETY: all lanes of the warp are here.
-            let chunk = unsafe { transpose_quad(quad_lane, pairs) };
-            let column = 32 * block as u32 + CHUNK_ELEMS as u32 * quad_lane;
-            if row < args.q_len && column < args.head_dim {
-                // SAFETY: the chunk is inside O, on a 16-byte boundary.
-                unsafe { global::store(start.wrapping_add(column as usize).cast::<[u32; 4]>(), chunk) };
-            }
+            let values = chunk_of(out, half, block).map(|value| value * normalisers[half]);
+            // SAFETY: the caller's contract.
+            unsafe { store_chunk::<E>(args, work, values, warp_row + 8 * half as u32, block as u32) };
         }
+    }
+}
+
+/// The eight accumulators of a lane in one of its two rows and one block of 32 columns: pairs that are 8 columns apart.
+#[inline(always)]
+pub(crate) fn chunk_of<const OUTPUTS: usize>(out: &[f32; OUTPUTS], half: usize, block: usize) -> [f32; 8] {
+    core::array::from_fn(|index| out[16 * block + 4 * (index / 2) + 2 * half + index % 2])
+}
+
+/// Writes a block of 32 columns of 8 rows of O, from `warp_row` on, whose values are those of [`chunk_of`].
+///
+/// # Safety
+/// As [`store_accumulators`].
+#[inline(always)]
+pub(crate) unsafe fn store_chunk<E: Element16>(
+    args: &AttentionArgs,
+    work: &Work,
+    values: [f32; 8],
+    warp_row: u32,
+    block: u32,
+) {
+    let lane = lane();
+    let row = work.first_row + warp_row + lane / 4;
+    let column = 32 * block + CHUNK_ELEMS as u32 * (lane % 4);
+    let pairs = [0, 2, 4, 6].map(|first| E::pack(values[first], values[first + 1]));
+    // Four pairs of each lane, 8 columns apart, become four adjacent pairs.
+    // SAFETY: all lanes of the warp are here.
+    let chunk = unsafe { transpose_quad(lane % 4, pairs) };
+    if row < args.q_len && column < args.head_dim {
+        let start = work.o.wrapping_offset((i64::from(row) * args.o_strides.row) as isize);
+        // SAFETY: the chunk is inside O, on a 16-byte boundary.
+        unsafe { global::store(start.wrapping_add(column as usize).cast::<[u32; 4]>(), chunk) };
     }
 }
 

@@ -9,7 +9,7 @@
 //! | `combine` | the sum of partial results |
 //! | `mainloop_sm90` | FlashAttention tiling on `wgmma`: the roles of a block, and what its consumers do |
 //! | `producer` | the thread of that block which copies tiles by TMA |
-//! | `key_split` | results of warpgroups that took different keys of the same rows |
+//! | `key_split` | which steps warpgroups that share rows take, in a block or a cluster, and the sum of what they find |
 //! | `schedule` | which tiles of query rows a persistent block computes |
 //! | `row` | one row of the table as constants of that main loop |
 //! | `ring` | buffers that are filled and emptied in turns |
@@ -78,7 +78,7 @@ use crate::combine::F32;
 ///
 /// A name that no row has does not compile, nor does an element type other than the row's.
 macro_rules! entry {
-    (@ $name:ident ($($parameter:ident: $type:ident),*) $body:expr) => {
+    (@ $name:ident ($($parameter:ident: $type:ident),*) ($($bound:tt)*) $body:expr) => {
         /// Attention kernel of the row of this name.
         ///
         /// # Safety
@@ -87,6 +87,7 @@ macro_rules! entry {
         #[kernel(
             max_threads = ATTENTION[row_index(stringify!($name))].threads(),
             min_blocks = ATTENTION[row_index(stringify!($name))].min_blocks()
+            $($bound)*
         )]
         pub unsafe fn $name($($parameter: $type),*) {
             // SAFETY: the caller's contract is the body's.
@@ -94,10 +95,10 @@ macro_rules! entry {
         }
     };
     ($name:ident: scalar $element:ty) => {
-        entry!(@ $name (args: AttentionArgs) scalar::forward::<$element, { row_index(stringify!($name)) }>(&args));
+        entry!(@ $name (args: AttentionArgs) () scalar::forward::<$element, { row_index(stringify!($name)) }>(&args));
     };
     ($name:ident: wmma $element:ty) => {
-        entry!(@ $name (args: AttentionArgs) mainloop_sm80::forward::<
+        entry!(@ $name (args: AttentionArgs) () mainloop_sm80::forward::<
             $element,
             { row_index(stringify!($name)) },
             { mainloop_sm80::key_tiles(row_index(stringify!($name))) },
@@ -105,7 +106,7 @@ macro_rules! entry {
         >(&args));
     };
     ($name:ident: decode $element:ty) => {
-        entry!(@ $name (args: AttentionArgs, decode: DecodeArgs) decode::forward::<
+        entry!(@ $name (args: AttentionArgs, decode: DecodeArgs) () decode::forward::<
             $element,
             { row_index(stringify!($name)) },
             { decode::dim_tiles(row_index(stringify!($name))) },
@@ -125,6 +126,7 @@ macro_rules! entry {
     };
     ($name:ident: wgmma $element:ident $query:ident) => {
         entry!(@ $name (args: AttentionArgs, order: TileOrder, q: TensorMap, k: TensorMap, v: TensorMap)
+            (, cluster = ATTENTION[row_index(stringify!($name))].cluster())
             mainloop_sm90::forward::<
                 $element,
                 $query<$element, { row_index(stringify!($name)) }, { row::dim_steps(row_index(stringify!($name))) }>,
@@ -192,13 +194,14 @@ pub mod sm90 {
 
     entry!(attention_f16_d64_wgmma_full_192x128_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_full_256x64_s4: wgmma F16 QueryTile);
-    entry!(attention_f16_d64_wgmma_full_64x64k4_s8: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_full_64x128k2_s4: wgmma F16 QueryTile);
+    entry!(attention_f16_d64_wgmma_full_64x128k2c2_s4: wgmma F16 QueryTile);
+    entry!(attention_f16_d64_wgmma_full_128x64k2_s8: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_full_64x128_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_band_256x64_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_band_192x128_s4: wgmma F16 QueryTile);
-    entry!(attention_f16_d64_wgmma_band_64x64k4_s8: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_band_64x128k2_s4: wgmma F16 QueryTile);
+    entry!(attention_f16_d64_wgmma_band_64x128k2c2_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_band_64x128_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d96_wgmma_full_128x128_s3_q: wgmma F16 QueryRegisters);
     entry!(attention_f16_d96_wgmma_band_128x128_s3_q: wgmma F16 QueryRegisters);
@@ -212,13 +215,14 @@ pub mod sm90 {
     entry!(attention_f16_d256_wgmma_band_128x80_s2: wgmma F16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_192x128_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_256x64_s4: wgmma Bf16 QueryTile);
-    entry!(attention_bf16_d64_wgmma_full_64x64k4_s8: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_64x128k2_s4: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d64_wgmma_full_64x128k2c2_s4: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d64_wgmma_full_128x64k2_s8: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_64x128_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_band_256x64_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_band_192x128_s4: wgmma Bf16 QueryTile);
-    entry!(attention_bf16_d64_wgmma_band_64x64k4_s8: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_band_64x128k2_s4: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d64_wgmma_band_64x128k2c2_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_band_64x128_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d96_wgmma_full_128x128_s3_q: wgmma Bf16 QueryRegisters);
     entry!(attention_bf16_d96_wgmma_band_128x128_s3_q: wgmma Bf16 QueryRegisters);

@@ -17,8 +17,8 @@
 //!    first, and the steps after them are free of masks.
 //! 3. S of one step is on the tensor cores while the softmax of the step before runs in other warpgroups, and P V of that step
 //!    behind it: the tensor cores have work while this warpgroup does the softmax.
-//! 4. A warpgroup skips the steps that only rows of the others see. Where tiles are few, the warpgroups share the rows instead and
-//!    take the steps in turns (`key_split.rs`).
+//! 4. A warpgroup skips the steps that only rows of the others see. Where tiles are few, warpgroups of a block or a cluster share
+//!    rows and take the steps in turns (`key_split.rs`); a cluster computes one tile.
 //! 5. `ptxas` moves a `wgmma.wait_group` up over arithmetic, in front of the exponentials that it is meant to overlap, but not out
 //!    of its basic block. The wait for O therefore stands behind that for V, a loop, whose operand depends on the last
 //!    exponential ([`RowState::zero`]); and the release of K in front of the wait for the next.
@@ -178,9 +178,10 @@ unsafe fn consume<
         let first = const { Values::<E, ROW>::B.descriptor(Row::<ROW>::V.offset_bytes) };
         stage_descriptor(first, Row::<ROW>::V, base, stage)
     };
-    // Warpgroups have rows of their own, or share those of the tile and take its steps in turns.
-    let stride = const { Row::<ROW>::KEY_GROUPS };
-    let (row_group, key_group) = if stride == 1 { (group, 0) } else { (0, group) };
+    // Warpgroups have rows of their own, or share them with others of their block or cluster and take the steps in turns.
+    let (stride, key_groups) = const { (Row::<ROW>::PARTS, Row::<ROW>::KEY_GROUPS) };
+    let (row_group, key_group) = (group / key_groups, group % key_groups);
+    let part = || key_split::rank::<ROW>() * key_groups + key_group;
     // The warp's first row in a tile.
     let warp_row = || row_group * WARPGROUP_ROWS as u32 + warp() % 4 * WARP_ROWS as u32;
 
@@ -198,26 +199,38 @@ unsafe fn consume<
             unsafe {
                 mbarrier::wait_parity(at(Row::<ROW>::Q_FULL, 0), walk.parity());
                 mbarrier::arrive_if(at(Row::<ROW>::Q_EMPTY, 0), lane() == 0);
-                if key_group == 0 {
+                if part() == 0 {
                     let sink = sink_of_head(args, batch_head);
                     epilogue_sm90::store_unseen::<OUTPUTS>(args, &work(), warp_row(), sink);
                 }
             }
             continue;
         }
-        // The steps that this warpgroup computes, and those of them that are free of masks.
-        let (own, unmasked) = if Row::<ROW>::BAND {
-            let own_row = (first_row + row_group * WARPGROUP_ROWS as u32) as i32;
-            let own_last_row = last_row(own_row as u32, WARPGROUP_ROWS as u32);
+        // The steps that this warpgroup computes, alone or with others, and those of them that are free of masks.
+        let own_rows = |first_row: u32| {
+            let first = first_row + row_group * WARPGROUP_ROWS as u32;
+            (first as i32, last_row(first, WARPGROUP_ROWS as u32))
+        };
+        let own = if Row::<ROW>::BAND && stride == 1 {
+            let (own_row, own_last_row) = own_rows(first_row);
             let (first, end) = keys.steps(own_row, own_last_row, step_keys);
             // One step at least, all of it masked if the rows see nothing: O is then on one path.
-            let own = (first.min(end_step - 1), end.max(first_step + 1).min(end_step));
-            (own, keys.full_steps(own_row, own_last_row, step_keys))
+            (first.min(end_step - 1), end.max(first_step + 1).min(end_step))
         } else {
-            ((first_step, end_step), (0, args.k_len / step_keys))
+            (first_step, end_step)
         };
+        let unmasked_of = |first_row: u32| {
+            if Row::<ROW>::BAND {
+                let (own_row, own_last_row) = own_rows(first_row);
+                keys.full_steps(own_row, own_last_row, step_keys)
+            } else {
+                (0, args.k_len / step_keys)
+            }
+        };
+        let unmasked = unmasked_of(first_row);
         let mask = |scores: &mut [f32; SCORES], step: u32| {
-            // Opaque, what the mask needs takes no registers where there is none.
+            // Opaque, what the mask needs takes no registers where there is none. Rows that are shared have none to spare.
+            let unmasked = if stride == 1 { unmasked } else { unmasked_of(opaque(first_row)) };
             let key = (step * step_keys) as i32;
             if step >= unmasked.1 {
                 let row = (opaque(first_row) + warp_row() + lane() / 4) as i32;
@@ -229,7 +242,18 @@ unsafe fn consume<
             }
         };
 
-        let mut tile_end = ring;
+        // Adds up what the parts of the tile have left.
+        // SAFETY: all consumers of its blocks call it, once each.
+        let add_up = || unsafe {
+            key_split::arrive::<ROW>();
+            let (work, sink) = (work(), sink_of_head(args, batch_head));
+            key_split::wait::<ROW>(|| sync_consumers::<ROW>());
+            let share = key_split::gather::<ROW, OUTPUTS>(base, row_group, part(), scale, sink);
+            key_split::arrive::<ROW>();
+            key_split::store::<E, ROW, OUTPUTS>(args, &work, &share, warp_row());
+            // The parts have been read: they may be written for the next tile, and the blocks may exit.
+            key_split::wait::<ROW>(|| sync_consumers::<ROW>());
+        };
         let mut out = [0f32; OUTPUTS];
         let mut state = RowState::EMPTY;
         // SAFETY: the warpgroup is together wherever the branches depend on the tile and its own number alone. A buffer is read
@@ -257,18 +281,17 @@ unsafe fn consume<
             }
             let q = Q::load(base, row_group);
             if stride > 1 {
-                let tile_ring = ring;
-                ring = ring.after(end_step - first_step);
-                if key_group >= end_step - first_step {
-                    // Fewer steps than groups: nothing for this one.
+                let (last_step, steps) = key_split::block_steps::<ROW>((first_step, end_step));
+                if key_group >= steps {
+                    // Fewer steps than parts: nothing for this one.
+                    ring = ring.after(steps);
                     release(Row::<ROW>::Q_EMPTY, 0);
-                    key_split::share::<ROW, OUTPUTS>(base, key_group, &[0.0; OUTPUTS], &RowState::EMPTY);
-                    sync_consumers::<ROW>();
-                    sync_consumers::<ROW>();
+                    key_split::share::<ROW, OUTPUTS>(base, group, &[0.0; OUTPUTS], &RowState::EMPTY);
+                    add_up();
                     continue;
                 }
-                (tile_end, ring) = (ring, tile_ring.after(key_group));
-                step -= key_group;
+                ring = ring.after(key_group);
+                step = last_step + 1 - key_group * const { Row::<ROW>::CLUSTER };
             }
 
             step -= 1;
@@ -286,13 +309,13 @@ unsafe fn consume<
             state.step::<CHAINS>(&mut scores, scale);
             let mut p = pack::<E, SCORES, KEY_STEPS>(&scores);
             if step >= own.0 + stride {
-                let next = ring.after(stride);
+                let next = ring.after(key_groups);
                 wait(Row::<ROW>::K_FULL, next.stage(), next.parity());
             }
             wait(Row::<ROW>::V_FULL, ring.stage(), ring.parity());
             while step >= own.0 + stride {
                 // V of this step and K of the one before are there.
-                let next = ring.after(stride);
+                let next = ring.after(key_groups);
                 let mut scores: [f32; SCORES] = q.scores(k_tile(next.stage()));
                 accumulate::<Values<E, ROW>, _, KEY_STEPS>(&mut out, &p, v_tile(ring.stage()));
                 wait_before::<_, KEY_STEPS>(&mut scores);
@@ -300,7 +323,7 @@ unsafe fn consume<
                 release(Row::<ROW>::K_EMPTY, next.stage());
                 step -= stride;
                 if step >= own.0 + stride {
-                    let second = next.after(stride);
+                    let second = next.after(key_groups);
                     wait(Row::<ROW>::K_FULL, second.stage(), second.parity());
                 }
                 if Row::<ROW>::BAND {
@@ -324,31 +347,19 @@ unsafe fn consume<
                 wgmma::wait_group::<0, _>(&mut out);
                 release(Row::<ROW>::V_EMPTY, ring.stage());
                 release(Row::<ROW>::Q_EMPTY, 0);
-                ring = tile_end;
-                if key_group > 0 {
-                    key_split::share::<ROW, OUTPUTS>(base, key_group, &out, &state);
-                }
-                // The parts of the other groups are there.
-                sync_consumers::<ROW>();
-                if key_group == 0 {
-                    key_split::gather::<ROW, OUTPUTS>(base, &mut out, &mut state, scale);
-                }
-                // They have been read, and may be written for the next tile.
-                sync_consumers::<ROW>();
-                if key_group > 0 {
-                    continue;
-                }
+                ring = ring.after((step - first_step) / const { Row::<ROW>::CLUSTER } + 1);
+                key_split::share::<ROW, OUTPUTS>(base, group, &out, &state);
+                add_up();
+                continue;
             }
             let results = state.finish(scale, sink_of_head(args, batch_head));
-            if stride == 1 {
-                wgmma::wait_group::<0, _>(&mut out);
-                release(Row::<ROW>::V_EMPTY, ring.stage());
-                ring = ring.next();
-                if let QuerySource::Shared = Q::SOURCE {
-                    release(Row::<ROW>::Q_EMPTY, 0);
-                }
+            wgmma::wait_group::<0, _>(&mut out);
+            release(Row::<ROW>::V_EMPTY, ring.stage());
+            ring = ring.next();
+            if let QuerySource::Shared = Q::SOURCE {
+                release(Row::<ROW>::Q_EMPTY, 0);
             }
-            if Row::<ROW>::BAND && stride == 1 {
+            if Row::<ROW>::BAND {
                 let first_row = opaque(first_row);
                 let (first_step, _) = keys.steps(first_row as i32, first_row as i32, step_keys);
                 while step > first_step {

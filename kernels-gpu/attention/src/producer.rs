@@ -5,6 +5,7 @@ use cuda_std::ptx::{griddepcontrol, mbarrier};
 use cuda_std::shared::SharedAddr;
 use layout::attention::{AttentionArgs, TILE_SWIZZLE, TileOrder};
 
+use crate::key_split::block_steps;
 use crate::mask::KeyRange;
 use crate::ring::Ring;
 use crate::row::Row;
@@ -44,7 +45,8 @@ unsafe fn load_tile<const ROW: usize>(
     }
 }
 
-/// Brings K of the last visible step and Q, then, step after step from the last to the first, K of the step before and V.
+/// Brings K of the last visible step of the block and Q, then, step after step from the last to the first, K of the step before
+/// and V.
 ///
 /// # Safety
 /// One thread of the block calls it, and the barriers are initialised.
@@ -59,13 +61,15 @@ pub(crate) unsafe fn produce<const ROW: usize, const STAGES: u32>(
     let (rows, step_keys) = (Row::<ROW>::M, Row::<ROW>::N);
     let (mut k, mut v) = (Ring::<STAGES>::PRODUCER, Ring::<STAGES>::PRODUCER);
     let at = |region: layout::SmemRegion, stage: u32| base.offset(region.stage_offset(stage));
+    let mut walk = Walk::START;
+    // SAFETY: the caller's contract; the first tile takes no number from the counter.
+    let mut taken = unsafe { walk.take::<ROW>(args, order, base) };
     // The tensors are as the kernel before has left them, and it has done with O and its counter.
     griddepcontrol::wait();
-    let mut walk = Walk::START;
-    // SAFETY: the caller's contract; the launch has a counter of its own.
-    while let Some(tile) = unsafe { walk.take::<ROW>(args, order, base) } {
+    while let Some(tile) = taken {
         let last_row = (tile.first_row + rows).min(args.q_len) - 1;
-        let (first_step, mut step) = keys.steps(tile.first_row as i32, last_row as i32, step_keys);
+        let steps = keys.steps(tile.first_row as i32, last_row as i32, step_keys);
+        let (mut step, mut left) = block_steps::<ROW>(steps);
         let row_of = |step: u32| [step * step_keys, tile.kv_head, tile.batch];
         // SAFETY: each buffer is filled after its consumers have left it; a fresh barrier counts as just left.
         unsafe {
@@ -75,22 +79,25 @@ pub(crate) unsafe fn produce<const ROW: usize, const STAGES: u32>(
                 load_tile::<ROW>(at(Row::<ROW>::K, k.stage()), maps.k, step_keys, row_of(step), full);
                 k = k.next();
             };
-            if first_step < step {
-                load_k(step - 1);
+            if left > 0 {
+                load_k(step);
             }
             mbarrier::wait_parity(at(Row::<ROW>::Q_EMPTY, 0), walk.parity() ^ 1);
             let q_row = [tile.first_row, tile.head, tile.batch];
             load_tile::<ROW>(at(Row::<ROW>::Q, 0), maps.q, rows, q_row, at(Row::<ROW>::Q_FULL, 0));
-            while step > first_step {
-                step -= 1;
-                if step > first_step {
-                    load_k(step - 1);
+            while left > 0 {
+                left -= 1;
+                if left > 0 {
+                    load_k(step - const { Row::<ROW>::CLUSTER });
                 }
                 mbarrier::wait_parity(at(Row::<ROW>::V_EMPTY, v.stage()), v.parity());
                 let full = at(Row::<ROW>::V_FULL, v.stage());
                 load_tile::<ROW>(at(Row::<ROW>::V, v.stage()), maps.v, step_keys, row_of(step), full);
                 v = v.next();
+                step = step.wrapping_sub(const { Row::<ROW>::CLUSTER });
             }
+            // The launch has a counter of its own.
+            taken = walk.take::<ROW>(args, order, base);
         }
     }
 }

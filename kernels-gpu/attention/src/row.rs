@@ -16,8 +16,12 @@ impl<const ROW: usize> Row<ROW> {
     };
     /// Query rows of a tile.
     pub(crate) const M: u32 = Self::TILE.m() as u32;
-    /// Warpgroups that share the rows of a tile.
+    /// Warpgroups of a block that share the rows of a tile.
     pub(crate) const KEY_GROUPS: u32 = Self::TILE.key_groups as u32;
+    /// Blocks that share a tile.
+    pub(crate) const CLUSTER: u32 = Self::TILE.cluster as u32;
+    /// Warpgroups that share the rows of a tile, in all its blocks.
+    pub(crate) const PARTS: u32 = Self::TILE.parts() as u32;
     /// Keys of a step.
     pub(crate) const N: u32 = Self::TILE.n as u32;
     /// Panels of a tile.

@@ -54,7 +54,7 @@ impl Walk {
         order: &TileOrder,
         base: SharedAddr,
     ) -> Option<Tile> {
-        let (block, blocks) = (thread::block_idx_x(), thread::grid_dim_x());
+        let (block, blocks) = (tile_of_block::<ROW>(), thread::grid_dim_x() / const { Row::<ROW>::CLUSTER });
         let mut number = block;
         if self.round > 0 {
             number = if order.counter != 0 {
@@ -87,7 +87,7 @@ impl Walk {
         order: &TileOrder,
         base: SharedAddr,
     ) -> Option<Tile> {
-        let mut number = thread::block_idx_x();
+        let mut number = tile_of_block::<ROW>();
         if self.round > 0 {
             let (stage, parity) = self.number_place();
             let at = |region: SmemRegion| base.offset(region.stage_offset(stage));
@@ -124,4 +124,10 @@ impl Walk {
         let first_row = (order.row_tiles - 1 - row_tile) * const { Row::<ROW>::M };
         Some(Tile { batch, head, kv_head, batch_head, first_row })
     }
+}
+
+/// The number of the first tile of this block, which the other blocks of its cluster share.
+#[inline(always)]
+fn tile_of_block<const ROW: usize>() -> u32 {
+    thread::block_idx_x() / const { Row::<ROW>::CLUSTER }
 }

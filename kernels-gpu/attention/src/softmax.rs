@@ -92,21 +92,6 @@ impl RowState {
         (self.sum[0].to_bits() | self.sum[1].to_bits()) >> 31
     }
 
-    /// Adds the keys of another state of the same rows, and returns what O of this one and of the other are scaled by.
-    #[cfg(target_feature = "sm_90a")]
-    #[inline(always)]
-    pub(crate) fn merge(&mut self, other: &RowState, scale_log2: f32) -> ([f32; 2], [f32; 2]) {
-        let (mut own, mut others) = ([0.0; 2], [0.0; 2]);
-        for half in 0..2 {
-            let largest = max(self.max[half], other.max[half]);
-            let factor = |row_max: f32| ex2(fma(row_max, scale_log2, shift(largest, scale_log2)));
-            (own[half], others[half]) = (factor(self.max[half]), factor(other.max[half]));
-            self.sum[half] = self.sum[half] * own[half] + other.sum[half] * others[half];
-            self.max[half] = largest;
-        }
-        (own, others)
-    }
-
     /// The result of this lane's two rows.
     ///
     /// # Safety

@@ -3,6 +3,8 @@
 use core::arch::asm;
 use core::mem::transmute;
 
+#[cfg(target_feature = "sm_90")]
+use crate::ptx::cluster::ClusterAddr;
 use crate::shared::SharedAddr;
 
 mod sealed {
@@ -18,6 +20,9 @@ pub trait Word: sealed::Sealed + Copy {
     unsafe fn load_shared(addr: SharedAddr) -> Self;
     #[doc(hidden)]
     unsafe fn store_shared(self, addr: SharedAddr);
+    #[cfg(target_feature = "sm_90")]
+    #[doc(hidden)]
+    unsafe fn load_cluster(addr: ClusterAddr) -> Self;
     #[doc(hidden)]
     unsafe fn load_global(ptr: *const Self) -> Self;
     #[doc(hidden)]
@@ -53,6 +58,17 @@ macro_rules! word {
                     let r = transmute::<$value, [$register; $n]>(self);
                     asm!(concat!("st.shared", $form, " [{addr}], ", $list, ";"), $(in($class) r[$i],)+
                         addr = in(reg32) addr.as_raw(), options(nostack, preserves_flags));
+                }
+            }
+
+            #[cfg(target_feature = "sm_90")]
+            #[inline(always)]
+            unsafe fn load_cluster(addr: ClusterAddr) -> Self {
+                let mut r = [0 as $register; $n];
+                unsafe {
+                    asm!(concat!("ld.shared::cluster", $form, " ", $list, ", [{addr}];"), $(out($class) r[$i],)+
+                        addr = in(reg32) addr.as_raw(), options(pure, readonly, nostack, preserves_flags));
+                    transmute::<[$register; $n], $value>(r)
                 }
             }
 
@@ -115,6 +131,17 @@ impl Word for u8 {
             asm!("st.shared.b8 [{0}], {1};", in(reg32) addr.as_raw(), in(reg16) u16::from(self),
                 options(nostack, preserves_flags));
         }
+    }
+
+    #[cfg(target_feature = "sm_90")]
+    #[inline(always)]
+    unsafe fn load_cluster(addr: ClusterAddr) -> Self {
+        let r: u16;
+        unsafe {
+            asm!("ld.shared::cluster.b8 {0}, [{1}];", out(reg16) r, in(reg32) addr.as_raw(),
+                options(pure, readonly, nostack, preserves_flags));
+        }
+        r as u8
     }
 
     #[inline(always)]

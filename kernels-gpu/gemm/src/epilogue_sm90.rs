@@ -17,7 +17,7 @@ use layout::gemm::{GEMM, GROUP, GemmArgs};
 use crate::mainloop_sm90::{Smem, Tile};
 use crate::output::{Output, Partial};
 
-/// The way of one tile of a consumer to D.
+/// The way of a consumer's tiles to D.
 pub(crate) struct Store<'a, const ROW: usize> {
     args: &'a GemmArgs,
     /// Whether D is of 16 bits in whole groups, and nothing but alpha is to be applied. TMA writes beyond a row that ends within a
@@ -27,98 +27,105 @@ pub(crate) struct Store<'a, const ROW: usize> {
     smem: Smem<ROW>,
     map: *const TensorMap,
     consumer: u32,
-    first_row: u32,
-    first_column: u32,
-    batch: u32,
-    split: u32,
 }
 
 impl<'a, const ROW: usize> Store<'a, ROW> {
     /// # Safety
     /// As for the entry.
     #[inline(always)]
-    pub(crate) unsafe fn new(
-        args: &'a GemmArgs,
-        smem: Smem<ROW>,
-        map: *const TensorMap,
-        consumer: u32,
-        tile: Tile,
-    ) -> Self {
-        let Tile { first_row, first_column, batch, split, .. } = tile;
-        let first_row = first_row + consumer * CONSUMER_ROWS;
+    pub(crate) unsafe fn new(args: &'a GemmArgs, smem: Smem<ROW>, map: *const TensorMap, consumer: u32) -> Self {
         // SAFETY: the caller's contract.
-        let output = unsafe { Output::new(args, batch) };
-        Self {
-            args,
-            plain: args.splits == 1 && args.aligned != 0 && args.n.is_multiple_of(GROUP as u32) && output.is_plain(),
-            alpha: output.alpha,
-            smem,
-            map,
-            consumer,
-            first_row,
-            first_column,
-            batch,
-            split,
-        }
+        let output = unsafe { Output::new(args, 0) };
+        let whole_groups = args.aligned != 0 && args.n.is_multiple_of(GROUP as u32);
+        let plain = args.splits == 1 && whole_groups && output.is_plain();
+        Self { args, plain, alpha: output.alpha, smem, map, consumer }
     }
 
-    /// Stores the accumulators.
+    /// Waits until the buffers may be written.
     ///
     /// # Safety
-    /// The consumer's warpgroup calls it; the products have been waited for.
+    /// The consumer's warpgroup calls it.
     #[inline(always)]
-    pub(crate) unsafe fn store<const R: usize>(&self, d: &[f32; R]) {
-        // SAFETY: the caller's contract.
-        unsafe {
-            if !self.plain {
-                self.store_finished(d);
-            } else if self.args.d_dtype == Dtype::F16 as u32 {
-                self.store_rounded::<F16, R>(d);
-            } else {
-                self.store_rounded::<Bf16, R>(d);
-            }
-        }
-    }
-
-    /// Rounds the accumulators, times alpha, to 16 bits, and stores them by TMA.
-    ///
-    /// There is one fence and one barrier for the whole tile: they take longer than what they order.
-    ///
-    /// # Safety
-    /// As for [`Self::store`].
-    #[inline(always)]
-    unsafe fn store_rounded<E: Element16, const R: usize>(&self, d: &[f32; R]) {
-        let columns = STORE_COLUMNS;
-        // The row whose address this lane gives, of four matrices: two under each other, two beside each other.
-        let lane = thread_of_consumer() % 32;
-        let row = thread_of_consumer() / 32 * 16 + lane % 16;
-        // SAFETY: the buffers are free after the first barrier and complete after the second. A box that begins outside D is not
-        // stored.
+    pub(crate) unsafe fn begin(&self) {
+        // SAFETY: the caller's contract. The thread that starts stores waits for them.
         unsafe {
             if thread_of_consumer() == 0 {
                 tma::wait_group_read::<0>();
             }
-            // The stores of the tile before have read the buffers.
             self.sync();
-            for part in 0..GEMM[ROW].buffers() {
-                let buffer = self.buffer(part);
-                // Opaque: LLVM would scale all accumulators ahead of the branch over types, and hold them twice.
-                let alpha = f32::from_bits(opaque(self.alpha.to_bits()));
-                for pair in 0..columns / 16 {
-                    let first = (part * columns / 2 + pair * 8) as usize;
-                    let registers = [0, 2, 4, 6].map(|i| E::pack(d[first + i] * alpha, d[first + i + 1] * alpha));
-                    let at = SWIZZLE.tile_offset(row, (pair * 16 + lane / 16 * 8) * 2, CONSUMER_ROWS);
-                    stmatrix::x4(buffer.offset(at), registers);
-                }
+        }
+    }
+
+    /// Writes the finished elements of a tile to the buffers; what TMA does not store, it stores.
+    ///
+    /// # Safety
+    /// As for [`Self::begin`], which has been called; the products have been waited for.
+    #[inline(always)]
+    pub(crate) unsafe fn put<const R: usize>(&self, d: &[f32; R], tile: Tile) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if !self.plain {
+                self.store_finished(d, tile);
+            } else if self.args.d_dtype == Dtype::F16 as u32 {
+                self.round::<F16, R>(d);
+            } else {
+                self.round::<Bf16, R>(d);
             }
+        }
+    }
+
+    /// Starts the stores of the tile that is in the buffers.
+    ///
+    /// There is one fence and one barrier for the whole tile: they take longer than what they order.
+    ///
+    /// # Safety
+    /// As for [`Self::begin`]; `tile` has been put into the buffers.
+    #[inline(always)]
+    pub(crate) unsafe fn end(&self, tile: Tile) {
+        if !self.plain {
+            return;
+        }
+        // SAFETY: the caller's contract. A box that begins outside D is not stored.
+        unsafe {
             fence::proxy_async_shared();
             self.sync();
             if thread_of_consumer() == 0 {
                 for part in 0..GEMM[ROW].buffers() {
-                    let place = [self.first_column + part * columns, self.first_row, self.batch].map(|i| i as i32);
+                    let column = tile.first_column + part * STORE_COLUMNS;
+                    let place = [column, self.first_row(tile), tile.batch].map(|i| i as i32);
                     tma::store(self.map, place, self.buffer(part));
                 }
                 tma::commit_group();
+            }
+        }
+    }
+
+    /// The consumer's first row of a tile.
+    #[inline(always)]
+    fn first_row(&self, tile: Tile) -> u32 {
+        tile.first_row + self.consumer * CONSUMER_ROWS
+    }
+
+    /// Writes the accumulators, times alpha and rounded to 16 bits, to the buffers.
+    ///
+    /// # Safety
+    /// As for [`Self::put`].
+    #[inline(always)]
+    unsafe fn round<E: Element16, const R: usize>(&self, d: &[f32; R]) {
+        let columns = STORE_COLUMNS;
+        // The row whose address this lane gives, of four matrices: two under each other, two beside each other.
+        let lane = thread_of_consumer() % 32;
+        let row = thread_of_consumer() / 32 * 16 + lane % 16;
+        for part in 0..GEMM[ROW].buffers() {
+            let buffer = self.buffer(part);
+            // Opaque: LLVM would scale all accumulators ahead of the branch over types, and hold them twice.
+            let alpha = f32::from_bits(opaque(self.alpha.to_bits()));
+            for pair in 0..columns / 16 {
+                let first = (part * columns / 2 + pair * 8) as usize;
+                let registers = [0, 2, 4, 6].map(|i| E::pack(d[first + i] * alpha, d[first + i + 1] * alpha));
+                let at = SWIZZLE.tile_offset(row, (pair * 16 + lane / 16 * 8) * 2, CONSUMER_ROWS);
+                // SAFETY: the caller's contract.
+                unsafe { stmatrix::x4(buffer.offset(at), registers) };
             }
         }
     }
@@ -129,15 +136,15 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
     /// elements stands there once.
     ///
     /// # Safety
-    /// As for [`Self::store`].
+    /// As for [`Self::put`].
     #[inline(always)]
-    unsafe fn store_finished<const R: usize>(&self, d: &[f32; R]) {
+    unsafe fn store_finished<const R: usize>(&self, d: &[f32; R], tile: Tile) {
         let columns = const { SWIZZLE.row_bytes() / 4 };
         let thread = thread_of_consumer();
         let mut part = opaque(0);
         // SAFETY: the barriers stand between the writing and the reading of the buffer.
         unsafe {
-            let output = Output::new(self.args, self.batch);
+            let output = Output::new(self.args, tile.batch);
             while part < R as u32 * 2 / columns {
                 let buffer = self.buffer(part % GEMM[ROW].buffers());
                 // The columns that the buffer had are read.
@@ -162,10 +169,10 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
                     let at = |column: u32| buffer.offset(SWIZZLE.tile_offset(row, column * 4, CONSUMER_ROWS));
                     let [low, high]: [[u32; 4]; 2] = [at(column).load(), at(column + 4).load()];
                     let sums = core::array::from_fn(|i| f32::from_bits(if i < 4 { low[i] } else { high[i - 4] }));
-                    let (row, column) = (self.first_row + row, self.first_column + part * columns + column);
+                    let (row, column) = (self.first_row(tile) + row, tile.first_column + part * columns + column);
                     if row < self.args.m && column < self.args.n {
                         if self.args.splits > 1 {
-                            Partial::new(self.args).store(self.split, self.batch, row, column, sums);
+                            Partial::new(self.args).store(tile.split, tile.batch, row, column, sums);
                         } else {
                             output.store(row, column, sums);
                         }

@@ -7,13 +7,16 @@
 //!     for each stage of k                           for each stage of k
 //!         wait until the stage is empty                 wait until the stage is full
 //!         announce its bytes                            start d = A B or d += A B
-//!         copy A, and the block's part of B             wait for the product before it,
-//!           to all blocks of the cluster                  tell the cluster that its stage is empty
-//!                                                   finish d and store it by TMA
+//!         copy A, and the block's part of B             after the first: start the stores of the tile before
+//!           to all blocks of the cluster                wait for the product before it,
+//!                                                         tell the cluster that its stage is empty
+//!                                                   put d, finished, into the buffers of D
 //! ```
 //!
 //! - Tiles of a cluster lie under each other and need the same columns of B: each block copies a part of them to all.
-//! - A product is waited for when the next one has started, so that the tensor cores always have work.
+//! - A product is waited for when the next one has started, so that the tensor cores always have work. For the same reason the
+//!   fence and the barrier before a tile's stores wait until the first product of the next tile has started, and the next tile's
+//!   place is found, and its buffers are waited for, during the last product of this one.
 //! - While the consumers finish a tile, the producer fills the stages of the next one.
 //! - Two-level sums: the tensor cores sum FP8 products over one stage, 128 elements of k, with fewer bits than f32; the sums of
 //!   stages are added by the threads, while the other consumer multiplies.
@@ -33,7 +36,7 @@ use layout::gemm::wgmma::{CONSUMER_ROWS, PRODUCER_REGISTERS, Side, WARPGROUP};
 use layout::gemm::{Accumulation, BlockWork, GEMM, GemmArgs, GemmVariant, Schedule};
 
 use crate::epilogue_sm90::Store;
-use crate::work::take_turn;
+use crate::work::{LANES, take_turn};
 
 /// What a consumer of row `ROW` multiplies.
 pub(crate) enum Tiles<const ROW: usize> {}
@@ -175,40 +178,42 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
     let row: GemmVariant = const { GEMM[ROW] };
     let smem = Smem::<ROW> { base: shared::dynamic() };
     let rank = if row.cluster > 1 { thread::cluster_rank() } else { 0 };
-    // SAFETY: whole warpgroups take each branch; the mbarriers order copies and products as the header says, and no block leaves
-    // its cluster before the last one has finished.
+    // SAFETY: whole warpgroups take each branch; the mbarriers order copies and products as the header says, and a block does not
+    // end before the others have arrived at its barriers.
     unsafe {
         if thread::thread_idx_x() == 0 {
             tma::prefetch_tensormap(a);
             tma::prefetch_tensormap(b);
+            tma::prefetch_tensormap(d);
+        }
+        // Not the thread that copies, which finds its first tile meanwhile. The instruction takes its address from a uniform
+        // register: lanes that had a stage each would take turns.
+        if thread::thread_idx_x() == LANES {
             for stage in 0..row.tile.stages as u32 {
                 mbarrier::init(smem.full(stage), 1);
                 mbarrier::init(smem.empty(stage), row.releases());
             }
             fence::mbarrier_init();
-            tma::prefetch_tensormap(d);
         }
+        let mut tiles = Tiling::<ROW>::of_block(args, rank);
+        let first = tiles.next();
         // The barriers of all blocks are initialised.
         sync_cluster::<ROW>();
-        let tiles = Tiling::<ROW>::of_block(args, rank);
         take_turn();
         if thread::thread_idx_x() < WARPGROUP {
             if row.moves_registers() {
                 setmaxnreg::decrease::<PRODUCER_REGISTERS>();
             }
             if thread::thread_idx_x() == 0 {
-                produce(smem, tiles, a, b);
+                produce(smem, first, tiles, a, b);
             }
         } else {
             if row.moves_registers() {
                 setmaxnreg::increase::<REGISTERS>();
             }
-            consume::<ROW, R, K_STEPS>(smem, tiles, d);
+            consume::<ROW, R, K_STEPS>(smem, first, tiles, d);
             // Shared memory outlives the stores that read it.
             tma::wait_group_read::<0>();
-        }
-        if row.cluster > 1 {
-            cluster::sync();
         }
     }
 }
@@ -218,7 +223,14 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
 #[inline(always)]
 unsafe fn sync_cluster<const ROW: usize>() {
     // SAFETY: as required of the caller.
-    unsafe { if const { GEMM[ROW].cluster > 1 } { cluster::sync() } else { thread::sync_threads() } }
+    unsafe {
+        if const { GEMM[ROW].cluster > 1 } {
+            cluster::arrive_relaxed();
+            cluster::wait();
+        } else {
+            thread::sync_threads();
+        }
+    }
 }
 
 /// Copies the stages of all tiles.
@@ -228,6 +240,7 @@ unsafe fn sync_cluster<const ROW: usize>() {
 #[inline(always)]
 unsafe fn produce<const ROW: usize>(
     smem: Smem<ROW>,
+    mut next: Option<Tile>,
     mut tiles: Tiling<'_, ROW>,
     a: *const TensorMap,
     b: *const TensorMap,
@@ -235,7 +248,7 @@ unsafe fn produce<const ROW: usize>(
     let row = const { GEMM[ROW] };
     let everyone = (1 << row.cluster) - 1;
     let mut place = Place::FIRST;
-    while let Some(tile) = tiles.next() {
+    while let Some(tile) = next {
         // An operand that all entries share has one.
         let a_batch = if tiles.args.a.batch_stride == 0 { 0 } else { tile.batch };
         let b_batch = if tiles.args.b.batch_stride == 0 { 0 } else { tile.batch };
@@ -266,6 +279,15 @@ unsafe fn produce<const ROW: usize>(
             k += row.tile.k as u32;
             place.advance(row.tile.stages as u32);
         }
+        next = tiles.next();
+    }
+    // The barriers outlive the arrivals of the other blocks.
+    if row.cluster > 1 {
+        for _ in 0..row.tile.stages {
+            // SAFETY: the barrier is initialised; consumers empty what was filled.
+            unsafe { mbarrier::wait_parity(smem.empty(place.stage), place.parity ^ 1) };
+            place.advance(row.tile.stages as u32);
+        }
     }
 }
 
@@ -276,6 +298,7 @@ unsafe fn produce<const ROW: usize>(
 #[inline(always)]
 unsafe fn consume<const ROW: usize, const R: usize, const K_STEPS: usize>(
     smem: Smem<ROW>,
+    mut next: Option<Tile>,
     mut tiles: Tiling<'_, ROW>,
     d_map: *const TensorMap,
 ) where
@@ -289,54 +312,78 @@ unsafe fn consume<const ROW: usize, const R: usize, const K_STEPS: usize>(
     let lane = warp::lane_id();
     // Lane i of each warp arrives at block i.
     // SAFETY: the stage has been filled, and this warp's arrival is the one that is missing.
-    let release = |stage, arrives| unsafe {
+    let release = |stage| unsafe {
         if row.cluster > 1 {
-            mbarrier::arrive_cluster_if(smem.empty(stage), lane % row.cluster, lane < row.cluster && arrives);
+            mbarrier::arrive_cluster_if(smem.empty(stage), lane % row.cluster, lane < row.cluster);
         } else {
-            mbarrier::arrive_if(smem.empty(stage), lane == 0 && arrives);
+            mbarrier::arrive_if(smem.empty(stage), lane == 0);
         }
     };
+    // SAFETY: as for the entry.
+    let store = unsafe { Store::new(tiles.args, smem, d_map, consumer) };
     let mut place = Place::FIRST;
     // Outside of the loop: the first product of a tile overwrites it. Registers that anything else writes between two products
     // make ptxas wait for each of them.
     let mut d = [0.0; R];
-    let mut next = tiles.next();
+    // The tile that is in the buffers.
+    let mut put: Option<Tile> = None;
     while let Some(tile) = next {
-        // Found while products are under way: the divisions take as long as one of them.
-        next = tiles.next();
-        // SAFETY: the stages are full when they are multiplied and not released before.
+        // SAFETY: the stages are full when they are multiplied and not released before; the buffers are free when they are written,
+        // and whole when they are stored.
         unsafe {
             if let Accumulation::TwoLevel = row.accumulation {
                 let mut part = [0.0; R];
                 d = [0.0; R];
-                for _ in 0..tile.rounds {
+                for round in 0..tile.rounds {
                     mbarrier::wait_parity(smem.full(place.stage), place.parity);
                     let (a, b) = smem.operands(place.stage, consumer);
                     wgmma::mma_async::<Tiles<ROW>, _, K_STEPS>(&mut part, a, b, false);
+                    if round == 0
+                        && let Some(tile) = put
+                    {
+                        store.end(tile);
+                    }
                     wgmma::wait_group::<0, _>(&mut part);
-                    release(place.stage, true);
+                    release(place.stage);
                     place.advance(row.tile.stages as u32);
                     for i in 0..R {
                         d[i] += part[i];
                     }
                 }
+                next = tiles.next();
+                store.begin();
             } else {
-                let mut before = place;
-                for round in 0..tile.rounds {
+                let multiply = |d: &mut [f32; R], place: Place, adds: bool| {
                     mbarrier::wait_parity(smem.full(place.stage), place.parity);
                     // As above: descriptors are computed once for the warp, and power is what limits long sums.
                     let (stage, _) = warp::warp_shuffle_idx(warp::FULL_MASK, place.stage, 0, 32);
                     let (a, b) = smem.operands(stage, consumer);
-                    wgmma::mma_async::<Tiles<ROW>, _, K_STEPS>(&mut d, a, b, round > 0);
-                    wgmma::wait_group::<1, _>(&mut d);
-                    release(before.stage, round > 0);
-                    before = place;
-                    place.advance(row.tile.stages as u32);
+                    wgmma::mma_async::<Tiles<ROW>, _, K_STEPS>(d, a, b, adds);
+                };
+                multiply(&mut d, place, false);
+                if let Some(tile) = put {
+                    store.end(tile);
                 }
+                let mut before = place;
+                for _ in 1..tile.rounds {
+                    place.advance(row.tile.stages as u32);
+                    multiply(&mut d, place, true);
+                    wgmma::wait_group::<1, _>(&mut d);
+                    release(before.stage);
+                    before = place;
+                }
+                place.advance(row.tile.stages as u32);
+                next = tiles.next();
+                store.begin();
                 wgmma::wait_group::<0, _>(&mut d);
-                release(before.stage, true);
+                release(before.stage);
             }
-            Store::new(tiles.args, smem, d_map, consumer, tile).store(&d);
+            store.put(&d, tile);
         }
+        put = Some(tile);
+    }
+    if let Some(tile) = put {
+        // SAFETY: the tile is in the buffers.
+        unsafe { store.end(tile) };
     }
 }

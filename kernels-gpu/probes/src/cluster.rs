@@ -55,9 +55,10 @@ pub unsafe fn barrier_numbered(out: *mut u32) {
 /// Probes of several blocks, in a module because they are those of sm_90.
 #[cfg(target_feature = "sm_90")]
 pub mod blocks {
-    use cuda_std::ptx::{cluster, fence, mbarrier};
+    use cuda_std::ptx::cluster::{self, ClusterAddr};
+    use cuda_std::ptx::{fence, mbarrier};
     use cuda_std::{global, kernel, shared, thread, warp};
-    use layout::probe::MBARRIER;
+    use layout::probe::{MBARRIER, PAIRS};
 
     /// Each of two blocks stores a word a lane, and after the barrier of the cluster writes those of the other behind
     /// them.
@@ -78,6 +79,30 @@ pub mod blocks {
         }
     }
 
+    /// Each of two blocks stores two words a lane in its shared memory, and after the barrier of the cluster writes those of the
+    /// other: the first in one load, then each alone.
+    ///
+    /// # Safety
+    /// A cluster of two warps; the dynamic shared memory is that of `PAIRS`; `out` has 4 words for each thread of the cluster.
+    #[kernel(max_threads = 32, cluster = 2)]
+    pub unsafe fn cluster_load(out: *mut u32) {
+        let (rank, lane) = (thread::cluster_rank(), warp::lane_id());
+        let words = shared::dynamic().offset(PAIRS.get("words").offset_bytes + lane * 8);
+        // SAFETY: every thread of the cluster meets at the barriers, the second of which keeps both blocks until they have been read.
+        unsafe {
+            words.store([1000 * rank + lane, 1000 * rank + 100 + lane]);
+            cluster::sync();
+            let other = ClusterAddr::of_block(words, 1 - rank);
+            let pair: [u32; 2] = other.load();
+            let single = [other.load(), other.offset(4).load::<u32>()];
+            cluster::sync();
+            global::store(
+                out.add((rank * 32 + lane) as usize * 4).cast::<[u32; 4]>(),
+                [pair[0], pair[1], single[0], single[1]],
+            );
+        }
+    }
+
     /// The mbarrier of the first block takes one arrival from either block; writes whether its phase is complete after its own
     /// and after that of the other block.
     ///
@@ -93,7 +118,8 @@ pub mod blocks {
                 mbarrier::init(barrier, 2);
                 fence::mbarrier_init();
             }
-            cluster::sync();
+            cluster::arrive_relaxed();
+            cluster::wait();
             mbarrier::arrive_if(barrier, first && lead);
             let after_own = first && mbarrier::try_wait_parity(barrier, 0);
             if first && lead {

@@ -1,9 +1,12 @@
-//! Barriers of a cluster: blocks that run at the same time and reach each other's shared memory; sm_90.
+//! Clusters: blocks that run at the same time, meet at a barrier and reach each other's shared memory; sm_90.
 //!
 //! The rank of a block is [`thread::cluster_rank`](crate::thread::cluster_rank).
 #![cfg(target_feature = "sm_90")]
 
 use core::arch::asm;
+
+use crate::shared::SharedAddr;
+use crate::word::Word;
 
 /// Arrives at the barrier of the cluster: what this thread did before is visible to those that have waited.
 ///
@@ -16,6 +19,22 @@ use core::arch::asm;
 pub unsafe fn arrive() {
     // SAFETY: as required of the caller. The absent `nomem` keeps the compiler from moving accesses across it.
     unsafe { asm!("barrier.cluster.arrive.release.aligned;", options(nostack, preserves_flags)) }
+}
+
+/// Arrives at the barrier of the cluster without ordering what this thread did before. After
+/// [`fence::mbarrier_init`](crate::ptx::fence::mbarrier_init) that is enough for the barriers that it covers.
+///
+/// In the machine code, the release of [`arrive`] is a fence of the whole card.
+///
+/// PTX: `barrier.cluster.arrive.relaxed.aligned` (PTX 8.0, sm_90).
+/// Not a memory fence.
+///
+/// # Safety
+/// As for [`arrive`].
+#[inline(always)]
+pub unsafe fn arrive_relaxed() {
+    // SAFETY: as required of the caller. The absent `nomem` keeps the compiler from moving accesses across it.
+    unsafe { asm!("barrier.cluster.arrive.relaxed.aligned;", options(nostack, preserves_flags)) }
 }
 
 /// Waits until every thread of the cluster has arrived.
@@ -40,5 +59,56 @@ pub unsafe fn sync() {
     unsafe {
         arrive();
         wait();
+    }
+}
+
+/// An address in the shared memory of any block of the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClusterAddr(u32);
+
+impl ClusterAddr {
+    /// Where the block of this rank has what this block has at `own`.
+    ///
+    /// PTX: `mapa.shared::cluster.u32` (PTX 7.8, sm_90).
+    ///
+    /// # Safety
+    /// - The cluster has a block of this rank.
+    #[inline(always)]
+    pub unsafe fn of_block(own: SharedAddr, rank: u32) -> ClusterAddr {
+        let raw;
+        // SAFETY: as required of the caller; an address is computed.
+        unsafe {
+            asm!("mapa.shared::cluster.u32 {0}, {1}, {2};", out(reg32) raw, in(reg32) own.as_raw(), in(reg32) rank,
+                options(pure, nomem, nostack, preserves_flags));
+        }
+        ClusterAddr(raw)
+    }
+
+    /// The address as PTX has it.
+    #[inline(always)]
+    pub const fn as_raw(self) -> u32 {
+        self.0
+    }
+
+    /// `bytes` further on in the same block.
+    #[inline(always)]
+    #[must_use]
+    pub const fn offset(self, bytes: u32) -> ClusterAddr {
+        ClusterAddr(self.0.wrapping_add(bytes))
+    }
+
+    /// Loads one word.
+    ///
+    /// PTX: `ld.shared::cluster{.v2,.v4}.b16/.b32` (PTX 7.8, sm_90).
+    /// Not a memory fence.
+    ///
+    /// # Safety
+    /// - The address is aligned to the size of the word and inside the shared memory of its block, which has not exited, and where
+    ///   something was stored.
+    /// - No thread writes it without a barrier of the cluster in between: the load may be merged with an earlier equal one.
+    #[inline(always)]
+    pub unsafe fn load<T: Word>(self) -> T {
+        // SAFETY: as required of the caller.
+        unsafe { T::load_cluster(self) }
     }
 }

@@ -34,16 +34,21 @@ const fn scalar_pv(tile: WmmaTile) -> WmmaTile {
 /// `m` query rows, `n` keys a step, Q in shared memory.
 const fn full(m: usize, n: usize, stages: usize) -> WgmmaTile {
     let (row_groups, query) = (m / WARPGROUP_ROWS, QuerySource::Shared);
-    WgmmaTile { row_groups, key_groups: 1, n, stages, query, mask: MaskKind::Full }
+    WgmmaTile { row_groups, key_groups: 1, cluster: 1, n, stages, query, mask: MaskKind::Full }
 }
 
 const fn band(m: usize, n: usize, stages: usize) -> WgmmaTile {
     WgmmaTile { mask: MaskKind::Band, ..full(m, n, stages) }
 }
 
-/// `groups` warpgroups that share 64 query rows and take steps of `n` keys in turns.
+/// `groups` warpgroups that share each 64 query rows and take steps of `n` keys in turns.
 const fn split(tile: WgmmaTile, groups: usize) -> WgmmaTile {
     WgmmaTile { key_groups: groups, ..tile }
+}
+
+/// `blocks` blocks that share a tile and take its steps in turns.
+const fn clustered(tile: WgmmaTile, blocks: usize) -> WgmmaTile {
+    WgmmaTile { cluster: blocks, ..tile }
 }
 
 const fn q_registers(tile: WgmmaTile) -> WgmmaTile {
@@ -58,7 +63,7 @@ const fn warps(warps: usize, stages: usize, registers: u32) -> DecodeTile {
 /// the one to run (BENCHMARKS.md has the measurements).
 ///
 /// Name: `attention_<type>_scalar`, or `attention_<type>_d<head dim>_wmma_<m>x<n>_s<stages>`, then `_ldg` where tiles go through
-/// registers and `_fma` where P V is scalar; or `attention_<type>_d<head dim>_wgmma_<full or band>_<m>x<n>[k<key groups>]_s<stages>`, then `_q`
+/// registers and `_fma` where P V is scalar; or `attention_<type>_d<head dim>_wgmma_<full or band>_<m>x<n>[k<key groups>][c<cluster>]_s<stages>`, then `_q`
 /// where Q is in registers; or `attention_<type>_d<head dim>_decode_<warps>w_s<stages>`. Rows that serve every kind of scores and lengths
 /// have `_general` at the end.
 pub const ATTENTION: &[AttentionVariant] = {
@@ -78,16 +83,19 @@ pub const ATTENTION: &[AttentionVariant] = {
         Row::wgmma("attention_f16_d64_wgmma_full_192x128_s4", F16, 64, full(192, 128, 4)),
         // 498 TFLOP/s there, and 15 % ahead at 512 rows, which 192 do not divide.
         Row::wgmma("attention_f16_d64_wgmma_full_256x64_s4", F16, 64, full(256, 64, 4)),
-        // Few tiles: four warpgroups, or two, share 64 rows and take the keys in turns.
-        Row::wgmma("attention_f16_d64_wgmma_full_64x64k4_s8", F16, 64, split(full(64, 64, 8), 4)),
+        // Few tiles: two warpgroups share 64 rows and take the keys in turns.
         Row::wgmma("attention_f16_d64_wgmma_full_64x128k2_s4", F16, 64, split(full(64, 128, 4), 2)),
+        // Two blocks of a cluster take the keys in turns too: 1x8x512 has work for all multiprocessors.
+        Row::wgmma("attention_f16_d64_wgmma_full_64x128k2c2_s4", F16, 64, clustered(split(full(64, 128, 4), 2), 2)),
+        // 128 rows for each copy of K and V, two groups of keys: 1x8x2048 is one tile a multiprocessor, and 64 rows each wait for L2.
+        Row::wgmma("attention_f16_d64_wgmma_full_128x64k2_s8", F16, 64, split(full(128, 64, 8), 2)),
         // One warpgroup of rows: the most blocks without a sum over warpgroups.
         Row::wgmma("attention_f16_d64_wgmma_full_64x128_s4", F16, 64, full(64, 128, 4)),
         // The same with masks.
         Row::wgmma("attention_f16_d64_wgmma_band_256x64_s4", F16, 64, band(256, 64, 4)),
         Row::wgmma("attention_f16_d64_wgmma_band_192x128_s4", F16, 64, band(192, 128, 4)),
-        Row::wgmma("attention_f16_d64_wgmma_band_64x64k4_s8", F16, 64, split(band(64, 64, 8), 4)),
         Row::wgmma("attention_f16_d64_wgmma_band_64x128k2_s4", F16, 64, split(band(64, 128, 4), 2)),
+        Row::wgmma("attention_f16_d64_wgmma_band_64x128k2c2_s4", F16, 64, clustered(split(band(64, 128, 4), 2), 2)),
         Row::wgmma("attention_f16_d64_wgmma_band_64x128_s4", F16, 64, band(64, 128, 4)),
         // Two panels as head dimension 128 has, a quarter less arithmetic.
         Row::wgmma("attention_f16_d96_wgmma_full_128x128_s3_q", F16, 96, q_registers(full(128, 128, 3))),
@@ -106,13 +114,14 @@ pub const ATTENTION: &[AttentionVariant] = {
         // bf16 as f16, row by row.
         Row::wgmma("attention_bf16_d64_wgmma_full_192x128_s4", Bf16, 64, full(192, 128, 4)),
         Row::wgmma("attention_bf16_d64_wgmma_full_256x64_s4", Bf16, 64, full(256, 64, 4)),
-        Row::wgmma("attention_bf16_d64_wgmma_full_64x64k4_s8", Bf16, 64, split(full(64, 64, 8), 4)),
         Row::wgmma("attention_bf16_d64_wgmma_full_64x128k2_s4", Bf16, 64, split(full(64, 128, 4), 2)),
+        Row::wgmma("attention_bf16_d64_wgmma_full_64x128k2c2_s4", Bf16, 64, clustered(split(full(64, 128, 4), 2), 2)),
+        Row::wgmma("attention_bf16_d64_wgmma_full_128x64k2_s8", Bf16, 64, split(full(128, 64, 8), 2)),
         Row::wgmma("attention_bf16_d64_wgmma_full_64x128_s4", Bf16, 64, full(64, 128, 4)),
         Row::wgmma("attention_bf16_d64_wgmma_band_256x64_s4", Bf16, 64, band(256, 64, 4)),
         Row::wgmma("attention_bf16_d64_wgmma_band_192x128_s4", Bf16, 64, band(192, 128, 4)),
-        Row::wgmma("attention_bf16_d64_wgmma_band_64x64k4_s8", Bf16, 64, split(band(64, 64, 8), 4)),
         Row::wgmma("attention_bf16_d64_wgmma_band_64x128k2_s4", Bf16, 64, split(band(64, 128, 4), 2)),
+        Row::wgmma("attention_bf16_d64_wgmma_band_64x128k2c2_s4", Bf16, 64, clustered(split(band(64, 128, 4), 2), 2)),
         Row::wgmma("attention_bf16_d64_wgmma_band_64x128_s4", Bf16, 64, band(64, 128, 4)),
         Row::wgmma("attention_bf16_d96_wgmma_full_128x128_s3_q", Bf16, 96, q_registers(full(128, 128, 3))),
         Row::wgmma("attention_bf16_d96_wgmma_band_128x128_s3_q", Bf16, 96, q_registers(band(128, 128, 3))),
@@ -185,8 +194,15 @@ const _: () = {
             assert!(tile.n <= 256 && tile.m() <= 256 && tile.consumers() < CONSUMER_REGISTERS.len());
             assert!(tile.stages > tile.key_groups, "a group waits for its next step with one in its hands");
             assert!(
-                tile.key_groups == 1 || tile.row_groups == 1 && tile.stages.is_power_of_two(),
-                "key groups share one group of rows"
+                tile.parts() == 1
+                    || tile.parts().is_power_of_two()
+                        && tile.stages.is_power_of_two()
+                        && (row.head_dim / 16).is_multiple_of(tile.parts()),
+                "each part adds up whole chunks of O"
+            );
+            assert!(
+                tile.parts() == 1 || matches!(tile.query, QuerySource::Shared),
+                "parts of rows leave Q at their end"
             );
         }
         if let AttentionKernel::Decode(tile) = row.kernel {
@@ -230,13 +246,14 @@ mod tests {
                 format!("attention_{}_d{}_decode_{}w_s{}", row.dtype, row.head_dim, tile.warps, tile.stages)
             }
             AttentionKernel::Wgmma(tile) => format!(
-                "attention_{}_d{}_wgmma_{}_{}x{}{}_s{}{}",
+                "attention_{}_d{}_wgmma_{}_{}x{}{}{}_s{}{}",
                 row.dtype,
                 row.head_dim,
                 if tile.mask == MaskKind::Full { "full" } else { "band" },
                 tile.m(),
                 tile.n,
                 if tile.key_groups > 1 { format!("k{}", tile.key_groups) } else { String::new() },
+                if tile.cluster > 1 { format!("c{}", tile.cluster) } else { String::new() },
                 tile.stages,
                 if tile.query == QuerySource::Registers { "_q" } else { "" },
             ),

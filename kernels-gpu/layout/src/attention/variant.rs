@@ -77,8 +77,10 @@ pub enum MaskKind {
 pub struct WgmmaTile {
     /// Consumer warpgroups with query rows of their own.
     pub row_groups: usize,
-    /// Consumer warpgroups that share these rows and take the steps of the keys in turns.
+    /// Consumer warpgroups of each of these rows' groups, which take the steps of the keys in turns.
     pub key_groups: usize,
+    /// Blocks of a cluster, which have the same rows and take the steps in turns too; 1 for no cluster.
+    pub cluster: usize,
     /// Keys of one step.
     pub n: usize,
     /// K buffers, and as many V buffers.
@@ -98,6 +100,11 @@ impl WgmmaTile {
     /// Consumer warpgroups.
     pub const fn consumers(&self) -> usize {
         self.row_groups * self.key_groups
+    }
+
+    /// Warpgroups that share rows, in all blocks of a cluster.
+    pub const fn parts(&self) -> usize {
+        self.key_groups * self.cluster
     }
 
     /// Registers that a thread has when the block starts: what is left for each, in units of 8.
@@ -239,6 +246,14 @@ impl AttentionVariant {
         }
     }
 
+    /// Blocks that compute a tile together: those of a cluster where there are several.
+    pub const fn cluster(&self) -> u32 {
+        match self.kernel {
+            AttentionKernel::Wgmma(tile) => tile.cluster as u32,
+            _ => 1,
+        }
+    }
+
     /// Registers that a thread may use when it starts.
     pub const fn max_registers(&self) -> u32 {
         match self.kernel {
@@ -266,7 +281,8 @@ impl AttentionVariant {
     ///
     /// WGMMA:
     /// - `q`: the Q tile; `k`, `v`: the stages of the K and V tiles; all of whole panels.
-    /// - `partial`: with several key groups, for each but the first: O, maxima and sums of its threads in f32, word by word.
+    /// - `partial`: where warpgroups share rows, a stage for each of the block: O of its threads, four words of each at a time, and
+    ///   then their maxima and sums, row by row.
     /// - `tile`: the numbers of the next tiles of the block.
     /// - `.._full`, `.._empty`: the mbarriers of those.
     ///
@@ -292,11 +308,12 @@ impl AttentionVariant {
             AttentionKernel::Wgmma(tile) => {
                 let row_bytes = self.panels() * TILE_SWIZZLE.row_bytes();
                 let (stages, stage_bytes) = (tile.stages as u32, tile.n as u32 * row_bytes);
+                let partials = if tile.parts() > 1 { tile.consumers() as u32 } else { 0 };
                 SmemLayout::new()
                     .region("q", tile.m() as u32 * row_bytes, BASE_ALIGN_BYTES)
                     .stages("k", stages, stage_bytes, BASE_ALIGN_BYTES)
                     .stages("v", stages, stage_bytes, BASE_ALIGN_BYTES)
-                    .stages("partial", tile.key_groups as u32 - 1, self.partial_bytes(), 16)
+                    .stages("partial", partials, self.partial_bytes(), 16)
                     .stages("k_full", stages, 8, 8)
                     .stages("k_empty", stages, 8, 8)
                     .stages("v_full", stages, 8, 8)
@@ -327,7 +344,7 @@ impl AttentionVariant {
     /// Tiles of query rows of `heads` = batch x q_heads; `None` where there are more than the 2^31 - 1 blocks of a grid.
     pub fn tiles(&self, heads: usize, q_len: usize) -> Option<u32> {
         let tiles = heads.checked_mul(q_len.div_ceil(self.rows()))?;
-        i32::try_from(tiles).ok().map(|tiles| tiles as u32)
+        i32::try_from(tiles.checked_mul(self.cluster() as usize)?).ok().map(|_| tiles as u32)
     }
 
     /// Whether a problem of this element type and head dimension can run on it, in the module of `arch`.
