@@ -16,7 +16,7 @@
 //!    Nothing of A passes through shared memory. A use loads X once, for all its pairs.
 //! 2. All warps of a multiprocessor have loads in flight, and more warps with one use each do better than half as many with two: ptxas
 //!    gives all loads of the loop one scoreboard, so that a wait for the first use is one for both. The loads of the next use start
-//!    as soon as the registers of X, and then of each pair row, are free.
+//!    as soon as the registers of a pair row are free, behind the products that took them.
 //! 3. The warps of a block take every so-manyth use, so that a block ends within one use of all its warps; their sums meet in
 //!    shared memory in a fixed order. No atomics, and the same bits in every run.
 //! 4. The kernel starts before the one before it has ended (sm_90), and loads its first uses of A, which nothing writes, before it
@@ -133,11 +133,7 @@ pub(crate) unsafe fn product<
             let stage = &mut stages[i];
             let used = core::mem::replace(&mut stage.used, next);
             // SAFETY: see above.
-            let x = unsafe {
-                let x = stage.x.map(|x| U::operand(x));
-                stage.load_x(&frames);
-                x
-            };
+            let x = stage.x.map(|x| unsafe { U::operand(x) });
             for row in 0..ROWS {
                 let row_of_strip = place.first_pair_row + row as u32;
                 let of_row = used.of_row(row_of_strip);
@@ -155,6 +151,8 @@ pub(crate) unsafe fn product<
                     }
                 }
             }
+            // SAFETY: see above.
+            unsafe { stage.load_x(&frames) };
             next = load_use(after_next);
             after_next += warps;
         }

@@ -184,26 +184,28 @@ pub const ATA: &[AtaVariant] = {
         row("ata_f32_fma_8x32x8x1", F32, Fma, [8, 32, 8, 1], 1),
         row("ata_tf32_mma_1x64x16x1", Tf32, Mma, [1, 64, 16, 1], 1),
         row("ata_tf32_mma_1x32x8x1", Tf32, Mma, [1, 32, 8, 1], 3),
+        row("ata_tf32_mma_8x32x8x2", Tf32, Mma, [8, 32, 8, 2], 2),
         row("ata_tf32_mma_8x32x12x1", Tf32, Mma, [8, 32, 12, 1], 2),
         row("ata_tf32_mma_8x32x8x1", Tf32, Mma, [8, 32, 8, 1], 3),
         row("ata_tf32_mma_16x32x10x1", Tf32, Mma, [16, 32, 10, 1], 2),
         row("ata_tf32x3_mma_8x32x8x1", Tf32x3, Mma, [8, 32, 8, 1], 2),
         row("ata_tf32x3_mma_16x32x8x1", Tf32x3, Mma, [16, 32, 8, 1], 1),
-        row("ata_f16_mma_1x32x16x1", F16, Mma, [1, 32, 16, 1], 2),
-        row("ata_f16_mma_1x64x10x1", F16, Mma, [1, 64, 10, 1], 2),
+        row("ata_f16_mma_1x64x16x1", F16, Mma, [1, 64, 16, 1], 1),
+        row("ata_f16_mma_1x32x8x1", F16, Mma, [1, 32, 8, 1], 4),
         row("ata_f16_mma_8x32x16x1", F16, Mma, [8, 32, 16, 1], 2),
         row("ata_f16_mma_8x64x16x1", F16, Mma, [8, 64, 16, 1], 1),
         row("ata_f16_mma_8x64x10x1", F16, Mma, [8, 64, 10, 1], 2),
-        // X becomes 16-bit numbers once for 64 rows.
+        // X becomes 16-bit numbers once for 64 rows; the row below is for two blocks on a multiprocessor.
         row("ata_f16_mma_16x64x15x1", F16, Mma, [16, 64, 15, 1], 1),
+        row("ata_f16_mma_16x32x10x1", F16, Mma, [16, 32, 10, 1], 2),
         row("ata_bf16_mma_1x64x16x1", Bf16, Mma, [1, 64, 16, 1], 1),
         row("ata_bf16_mma_1x64x10x1", Bf16, Mma, [1, 64, 10, 1], 2),
-        row("ata_bf16_mma_8x64x16x1", Bf16, Mma, [8, 64, 16, 1], 1),
         row("ata_bf16_mma_8x32x16x1", Bf16, Mma, [8, 32, 16, 1], 2),
-        // What `wmma` costs against `mma`, in blocks of the same size as the first row.
+        // What `wmma` costs against `mma`, in blocks of the same size.
+        row("ata_bf16_mma_8x64x16x1", Bf16, Mma, [8, 64, 16, 1], 1),
         row("ata_bf16_wmma_8x64x16x1", Bf16, Wmma, [8, 64, 16, 1], 1),
         row("ata_bf16_mma_8x64x10x1", Bf16, Mma, [8, 64, 10, 1], 2),
-        row("ata_bf16_mma_16x64x16x1", Bf16, Mma, [16, 64, 16, 1], 1),
+        row("ata_bf16_mma_16x64x15x1", Bf16, Mma, [16, 64, 15, 1], 1),
     ]
 };
 
