@@ -235,9 +235,10 @@ impl AttentionPlan {
             Some(counters) => counters.next(stream.is_capturing()?).unwrap_or(0),
             None => 0,
         };
-        let order = TileOrder { counter, ..tma::order(&self.problem, launcher.tiles, tile.mask) };
+        let blocks = launcher.tiles.min(most_blocks(stream.gpu(), variant));
+        let order = TileOrder { counter, ..tma::order(&self.problem, launcher.tiles, blocks, tile.mask) };
         if tile.cluster == 1 {
-            config.grid[0] = launcher.tiles.min(most_blocks(stream.gpu(), variant));
+            config.grid[0] = blocks;
         }
         config.overlaps = true;
         let panel = |rows: usize, tensor| tma::map(stream.gpu(), self.layout, tensor, rows);
