@@ -12,7 +12,9 @@ use layout::attention::{
 use layout::cg::{CG, CgStage};
 use layout::descriptor::Major;
 use layout::gemm::wgmma::{STORE_COLUMNS as STORE_COLUMNS_OF_D, Side};
-use layout::gemm::{BESIDE_MIN_BLOCKS, GEMM, GemmUnit, GemmVariant, Operands, PACK_8BIT, PACK_16BIT, SUM};
+use layout::gemm::{
+    Accumulation, BESIDE_MIN_BLOCKS, GEMM, GemmUnit, GemmVariant, Operands, PACK_8BIT, PACK_16BIT, SUM,
+};
 use layout::ladder::{LADDER, Pipeline, STORE_COLUMNS};
 use layout::{Arch, FAMILIES};
 
@@ -300,11 +302,16 @@ fn check_mma(row: &GemmVariant, entry: &Entry) {
     assert_eq!(entry.count("bar.sync"), if asynchronous { 3 } else { 2 }, "{row}");
 }
 
-/// There is one loop over the stages, with the copies of one and the products of one.
+/// There is one loop over the stages, with the copies of one and the products of one; direct sums have those of a tile's
+/// first stage ahead of it.
 fn check_gemm_wgmma(row: &GemmVariant, entry: &Entry) {
     let product = format!("wgmma.mma_async.sync.aligned.m64n{}k{}", row.tile.n, row.tile.k / row.k_steps());
-    assert_eq!(entry.count(&product), row.k_steps(), "{row}");
-    assert_eq!(entry.count("wgmma.mma_async"), row.k_steps(), "{row}");
+    let stages = match row.accumulation {
+        Accumulation::Direct => 2,
+        Accumulation::TwoLevel => 1,
+    };
+    assert_eq!(entry.count(&product), stages * row.k_steps(), "{row}");
+    assert_eq!(entry.count("wgmma.mma_async"), stages * row.k_steps(), "{row}");
     let loads = entry.count("cp.async.bulk.tensor.3d.shared::cluster.global");
     assert_eq!(loads as u32, row.boxes(Side::A) + row.boxes(Side::B), "{row}");
     // In f16 and in bf16.

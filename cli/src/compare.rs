@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::chart;
 use crate::report::{Report, Row};
 use crate::statistics::geometric_mean;
 use crate::table::table;
@@ -17,6 +18,9 @@ pub(crate) struct CompareArgs {
     ours: PathBuf,
     /// Results to compare with, of the same form, from the same machine.
     baseline: PathBuf,
+    /// Where a picture of the attention cases in both files is written, as SVG: TFLOP/s by sequence length.
+    #[arg(long)]
+    chart: Option<PathBuf>,
 }
 
 /// Two files that have no case in common.
@@ -31,7 +35,10 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
         eprintln!("warning: the results are from different devices: {} and {}", ours.device, baseline.device);
     }
     write!(io::stdout(), "{}", comparison(&ours.rows, &baseline.rows).ok_or(NothingInCommon)?)?;
-    Ok(())
+    match &args.chart {
+        Some(path) => Ok(chart::write(path, &ours.device, &ours.rows, &baseline.rows)?),
+        None => Ok(()),
+    }
 }
 
 /// The comparison as text; `None` where no case is in both.

@@ -12,6 +12,7 @@ mod bench_gemm;
 mod bench_ladder;
 mod bench_load;
 mod case;
+mod chart;
 mod compare;
 mod demo;
 mod device;

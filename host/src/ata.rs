@@ -49,7 +49,8 @@ const OP: &str = "ata";
 /// How to compute a product.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AtaOptions {
-    /// The compiled variant to run, by name; `None` picks one by the number of frames.
+    /// The compiled variant to run, by name; `None` picks one by the number of frames, and by whether all its blocks are on the card
+    /// at once.
     pub variant: Option<String>,
     /// Whether the product starts only when the work before it on the stream has ended. Else, on sm_90, it loads its first blocks
     /// of A while the kernel before it still runs, and waits for that kernel's results only then.
@@ -163,9 +164,13 @@ impl<'a> AtaPlan<'a> {
     /// [`Error::UnknownVariant`] where the named one does not multiply matrices of this precision, [`Error::Argument`] for more
     /// frames than a grid has blocks, and those of loading a module.
     pub fn new(matrix: &'a DeviceBlockMatrix, frames: usize, options: &AtaOptions) -> Result<Self> {
+        let at_once = |row: &AtaVariant| {
+            let resident = u64::from(row.min_blocks) * u64::from(matrix.gpu().multiprocessors());
+            row.blocks(frames, matrix.channels, matrix.n).is_some_and(|blocks| u64::from(blocks) <= resident)
+        };
         let variant = match &options.variant {
             Some(name) => named(name, matrix.precision)?,
-            None => preferred(matrix.precision, frames),
+            None => preferred(matrix.precision, frames, at_once),
         };
         // Frames are counted in 32 bits, with room for a tile more.
         let blocks = variant.blocks(frames, matrix.channels, matrix.n).filter(|_| i32::try_from(frames).is_ok());
@@ -289,7 +294,7 @@ mod tests {
     #[test]
     fn a_variant_is_found_by_name_only_for_its_precision() {
         for precision in Precision::ALL {
-            let name = preferred(precision, 8).name;
+            let name = preferred(precision, 8, |_| true).name;
             assert_eq!(named(name, precision).map(|variant| variant.name), Ok(name));
             let others = Precision::ALL.into_iter().filter(|other| *other != precision);
             for other in others {

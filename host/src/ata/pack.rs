@@ -342,8 +342,7 @@ mod tests {
                     if !code_has_pair(code, row_of_strip, which) {
                         continue;
                     }
-                    let follows = which == 1 && code_has_pair(code, row_of_strip, 0);
-                    let pair = record[1 + row_of_strip] as usize + usize::from(follows);
+                    let pair = record[1 + row_of_strip].wrapping_add(which) as usize;
                     let first_row = strip * STRIP_ROWS + row_of_strip * PAIR_ROWS;
                     let first_column = code_column(code) as usize * PAIR_ROWS;
                     for (row, column) in (0..PAIR_ROWS).flat_map(|row| (0..BLOCK).map(move |column| (row, column))) {

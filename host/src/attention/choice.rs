@@ -49,10 +49,20 @@ impl Request<'_> {
 
     /// The variant of this name.
     pub(super) fn named(self, name: &str) -> Result<&'static AttentionVariant> {
-        self.eligible().find(|variant| variant.name == name).ok_or_else(|| Error::UnknownVariant {
-            op: OP,
-            name: name.to_owned(),
-            known: self.eligible().map(|variant| variant.name).collect(),
+        if let Some(variant) = self.eligible().find(|variant| variant.name == name) {
+            return Ok(variant);
+        }
+        Err(match ATTENTION.iter().find(|variant| variant.name == name && !variant.compiled_for(self.arch)) {
+            Some(variant) => Error::Unsupported {
+                op: OP,
+                feature: format!("{name} on {}", self.arch),
+                remedy: format!("it needs {}; another kernel computes the same, name none", variant.arch()),
+            },
+            None => Error::UnknownVariant {
+                op: OP,
+                name: name.to_owned(),
+                known: self.eligible().map(|variant| variant.name).collect(),
+            },
         })
     }
 
@@ -64,7 +74,9 @@ impl Request<'_> {
         }
         let mut variants = self.eligible().filter(|variant| is_wgmma(variant));
         let Some(first) = variants.next() else { return self.for_any_strides() };
-        let same_width = variants.filter(|variant| variant.head_dim == first.head_dim);
+        // Not one that does more than is asked: the first in the table's order does least.
+        let made_for = |variant: &AttentionVariant| (variant.head_dim, variant.scores, variant.lengths);
+        let same_width = variants.filter(|variant| made_for(variant) == made_for(first));
         Ok(same_width.fold(first, |best, variant| if self.cost(variant) < self.cost(best) { variant } else { best }))
     }
 
@@ -164,6 +176,22 @@ mod tests {
                 assert!(!found(Dtype::F16, 72) && !found(Dtype::Bf16, 64), "{row}");
             }
         }
+    }
+
+    #[test]
+    fn a_variant_that_an_architecture_lacks_is_refused_by_its_name() {
+        let (problem, wgmma) = (problem(64), |row: &&AttentionVariant| is_wgmma(row));
+        let row = ATTENTION.iter().find(wgmma).unwrap();
+        for arch in [Arch::Sm80, Arch::Sm89] {
+            match request(arch, Dtype::F16, &problem).named(row.name) {
+                Err(Error::Unsupported { feature, remedy, .. }) => {
+                    assert!(feature.contains(&arch.to_string()) && remedy.contains("sm_90a"), "{feature}: {remedy}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let unknown = request(Arch::Sm80, Dtype::F16, &problem).named("fastest");
+        assert!(matches!(unknown, Err(Error::UnknownVariant { .. })));
     }
 
     #[test]

@@ -88,7 +88,8 @@ impl AttentionPlan {
     ///
     /// # Errors
     /// [`Error::Argument`] for sizes, a scale, a softcap or splits that no variant takes, [`Error::NoVariant`] for an element type that none has,
-    /// [`Error::UnknownVariant`] where the named one does not serve the problem, and those of loading a module.
+    /// [`Error::UnknownVariant`] where the named one does not serve the problem, [`Error::Unsupported`] where the architecture lacks it,
+    /// and those of loading a module.
     pub fn new(gpu: &Gpu, dtype: Dtype, problem: &AttentionProblem, options: &AttentionOptions) -> Result<Self> {
         problem.check()?;
         let terms = Terms::new(problem.head_dim, options)?;

@@ -10,117 +10,162 @@ use layout::ata::{
 
 use crate::work::lane;
 
-/// What the block's pair rows take of one pair row of X.
+/// What the pair rows of a strip take of one pair row of X: a record as it is loaded. Nothing is computed of it before it is needed, so
+/// that it may be in flight until then.
 #[derive(Clone, Copy)]
-pub(crate) struct Use<const ROWS: usize> {
-    /// The number of the first pair there is, for each pair row.
-    first_pair: [u32; ROWS],
-    /// The code from the block's first pair row on; 0 for no use.
-    code: u32,
-    /// The pair row of X.
-    pub(crate) column: u32,
+pub(crate) struct Use {
+    record: [u32; RECORD_WORDS],
 }
 
-impl<const ROWS: usize> Use<ROWS> {
+impl Use {
     /// No use.
-    pub(crate) const NONE: Self = Use { first_pair: [0; ROWS], code: 0, column: 0 };
+    pub(crate) const NONE: Self = Use { record: [0; RECORD_WORDS] };
 
-    /// What record `index` of those at `records` says for pair rows from `first_pair_row` of the strip on.
+    /// Starts the load of record `index` of those at `records`.
     ///
     /// # Safety
     /// There is such a record.
     #[inline(always)]
-    pub(crate) unsafe fn load(records: u64, index: u32, first_pair_row: u32) -> Self {
+    pub(crate) unsafe fn load(records: u64, index: u32) -> Self {
+        let record = (records as *const [u32; RECORD_WORDS]).wrapping_add(index as usize);
         // SAFETY: as required of the caller.
-        let record: [u32; RECORD_WORDS] =
-            unsafe { global::load_nc((records as *const [u32; RECORD_WORDS]).wrapping_add(index as usize)) };
-        let mut first_pair = [0; ROWS];
-        for row in 0..ROWS {
-            // A block that has fewer pair rows than the strip has one.
-            first_pair[row] = if first_pair_row == 0 { record[1 + row] } else { record[2 + row] };
-        }
-        Self { first_pair, code: code_from_row(record[0], first_pair_row), column: code_column(record[0]) }
+        Self { record: unsafe { global::load_nc(record) } }
     }
 
     /// Whether there is a use, for whichever pair row.
     #[inline(always)]
     pub(crate) fn is_some(&self) -> bool {
-        self.code != 0
+        self.record[0] != 0
     }
 
-    /// Whether there is something for pair row `row` of the block.
+    /// The pair row of X.
     #[inline(always)]
-    pub(crate) fn has_pairs(&self, row: usize) -> bool {
-        code_has_pairs(self.code, row)
+    pub(crate) fn column(&self) -> u32 {
+        code_column(self.record[0])
     }
 
-    /// Whether the pairs for pair row `row` are transposed.
+    /// What there is for pair row `row` of the strip.
     #[inline(always)]
-    pub(crate) fn is_transposed(&self, row: usize) -> bool {
-        code_is_transposed(self.code, row)
+    pub(crate) fn of_row(&self, row: u32) -> RowUse {
+        // A strip has two pair rows.
+        let first_pair = if row == 0 { self.record[1] } else { self.record[2] };
+        RowUse { code: code_from_row(self.record[0], row), first_pair: first_pair as i32 }
+    }
+}
+
+/// What one pair row takes of one pair row of X: the two pairs of a square, or one of them, or nothing.
+#[derive(Clone, Copy)]
+pub(crate) struct RowUse {
+    code: u32,
+    /// The number of the first pair; one below that of the second where there is no first.
+    first_pair: i32,
+}
+
+impl RowUse {
+    /// Whether there is something.
+    #[inline(always)]
+    pub(crate) fn has_pairs(&self) -> bool {
+        code_has_pairs(self.code, 0)
     }
 
-    /// The lane's two cells for pair row `row`; zeros where there is no pair.
+    /// Whether the pairs are transposed.
+    #[inline(always)]
+    pub(crate) fn is_transposed(&self) -> bool {
+        code_is_transposed(self.code, 0)
+    }
+
+    /// The lane's two cells; zeros where there is no pair.
     ///
     /// # Safety
     /// The use is one of `args`, whose pairs are of the precision of the row `ROW`, which has `WORDS` words a cell.
     #[inline(always)]
-    pub(crate) unsafe fn load_cells<const ROW: usize, const WORDS: usize>(
-        &self,
-        args: &AtaArgs,
-        row: usize,
-    ) -> [[u32; WORDS]; 2] {
-        let precision = const { ATA[ROW].precision };
-        let first = (args.pairs as *const u8).wrapping_add(self.first_pair[row] as usize * precision.pair_bytes());
-        let (has_first, has_second) = (code_has_pair(self.code, row, 0), code_has_pair(self.code, row, 1));
+    pub(crate) unsafe fn load_cells<const ROW: usize, const WORDS: usize>(&self, args: &AtaArgs) -> [[u32; WORDS]; 2] {
+        let place = self.place::<ROW>(args);
+        let has_pair = |which: u32| code_has_pair(self.code, 0, which);
         let mut cells = [[0; WORDS]; 2];
-        for half in 0..2 {
-            let (which, cell) = if self.is_transposed(row) {
-                (transposed_pair(lane()), transposed_cell(lane(), half))
-            } else {
-                (half as u32, straight_cell(lane()))
-            };
-            // Both pairs is what most uses have, and all lanes find it at once.
-            if has_first & has_second {
+        // Both pairs is what nearly every use has, and all lanes find it at once.
+        if has_pair(0) & has_pair(1) {
+            for half in 0..2 {
                 // SAFETY: the second pair follows the first.
-                cells[half] = unsafe { load_cell(first, precision, which, cell) };
-            } else if code_has_pair(self.code, row, which) {
-                // SAFETY: the pair is the only one.
-                cells[half] = unsafe { load_cell(first, precision, 0, cell) };
+                cells[half] = unsafe { place.load(half) };
+            }
+            return cells;
+        }
+        for half in 0..2 {
+            if has_pair(if self.is_transposed() { transposed_pair(lane()) } else { half as u32 }) {
+                // SAFETY: the pair is there.
+                cells[half] = unsafe { place.load(half) };
             }
         }
         cells
     }
-}
 
-/// A cell of pair `which` of those from `pairs` on.
-///
-/// # Safety
-/// The pair is a stored one of `precision`, which has `WORDS` words a cell.
-#[inline(always)]
-unsafe fn load_cell<const WORDS: usize>(pairs: *const u8, precision: Precision, which: u32, cell: u32) -> [u32; WORDS] {
-    let storage = precision.storage();
-    let pair = which * precision.pair_bytes() as u32;
-    let mut words = [0; WORDS];
-    for term in 0..precision.terms() {
-        let (first, start) = (term * storage.cell_words(), pair + (term * storage.term_bytes()) as u32);
-        let at = |offset: u32| pairs.wrapping_add((start + offset) as usize);
-        for chunk in 0..storage.chunks() {
-            // SAFETY: the chunk is inside the pair, on a 16-byte boundary.
-            let loaded: [u32; 4] = unsafe { global::load(at(chunk_offset(chunk, cell)).cast()) };
-            for i in 0..4 {
-                words[first + 4 * chunk + i] = loaded[i];
-            }
-        }
-        if storage.has_nibbles() {
-            // SAFETY: as above, on an 8-byte boundary.
-            let loaded: [u32; NIBBLE_WORDS] = unsafe { global::load(at(nibbles_offset(cell)).cast()) };
-            for i in 0..NIBBLE_WORDS {
-                words[first + 4 * storage.chunks() + i] = loaded[i];
-            }
+    /// Where the lane's cells are.
+    #[inline(always)]
+    fn place<const ROW: usize>(&self, args: &AtaArgs) -> CellPlace {
+        let precision = const { ATA[ROW].precision };
+        let pair_bytes = precision.pair_bytes() as u32;
+        let first =
+            (args.pairs as *const u8).wrapping_offset(self.first_pair as isize * precision.pair_bytes() as isize);
+        let (pair, cell, step) = if self.is_transposed() {
+            let cells = transposed_cell(0, 1) - transposed_cell(0, 0);
+            let step = [chunk_offset(0, cells), nibbles_offset(cells) - nibbles_offset(0)];
+            (transposed_pair(lane()) * pair_bytes, transposed_cell(lane(), 0), step)
+        } else {
+            (0, straight_cell(lane()), [pair_bytes; 2])
+        };
+        CellPlace {
+            chunks: first.wrapping_add((pair + chunk_offset(0, cell)) as usize),
+            nibbles: first.wrapping_add((pair + nibbles_offset(cell)) as usize),
+            step,
+            precision,
         }
     }
-    words
+}
+
+/// Where a lane's two cells of two pairs beside each other are.
+#[derive(Clone, Copy)]
+struct CellPlace {
+    /// The first chunk of the first cell.
+    chunks: *const u8,
+    /// The nibbles of the first cell.
+    nibbles: *const u8,
+    /// Bytes to the chunks and to the nibbles of the second cell.
+    step: [u32; 2],
+    precision: Precision,
+}
+
+impl CellPlace {
+    /// Cell `half`.
+    ///
+    /// # Safety
+    /// The cell is one of a stored pair of the precision, which has `WORDS` words a cell.
+    #[inline(always)]
+    unsafe fn load<const WORDS: usize>(self, half: usize) -> [u32; WORDS] {
+        let storage = self.precision.storage();
+        let mut words = [0; WORDS];
+        for term in 0..self.precision.terms() {
+            let (first, start) = (term * storage.cell_words(), term * storage.term_bytes());
+            let [chunks, nibbles] = [(self.chunks, self.step[0]), (self.nibbles, self.step[1])]
+                .map(|(cell, step)| cell.wrapping_add(half * step as usize).wrapping_add(start));
+            for chunk in 0..storage.chunks() {
+                // SAFETY: the chunk is inside the pair, on a 16-byte boundary.
+                let loaded: [u32; 4] =
+                    unsafe { global::load(chunks.wrapping_add(chunk_offset(chunk, 0) as usize).cast()) };
+                for i in 0..4 {
+                    words[first + 4 * chunk + i] = loaded[i];
+                }
+            }
+            if storage.has_nibbles() {
+                // SAFETY: as above, on an 8-byte boundary.
+                let loaded: [u32; NIBBLE_WORDS] = unsafe { global::load(nibbles.cast()) };
+                for i in 0..NIBBLE_WORDS {
+                    words[first + 4 * storage.chunks() + i] = loaded[i];
+                }
+            }
+        }
+        words
+    }
 }
 
 /// An element of a cell, of 32-bit or split numbers, as the bits of an f32; of a split one the upper 19 bits count alone.

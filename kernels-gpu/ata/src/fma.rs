@@ -9,8 +9,11 @@ use layout::ata::{ATA, CELL};
 
 use crate::cells::element;
 use crate::sums::WarpSums;
-use crate::unit::{Fma, Four, Unit};
+use crate::unit::{Four, Unit};
 use crate::work::lane;
+
+/// f32 multiply-adds.
+pub(crate) enum Fma {}
 
 impl<const ROW: usize> Unit<ROW> for Fma {
     type Sums = [f32; CELL];

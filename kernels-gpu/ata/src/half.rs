@@ -1,5 +1,5 @@
-//! The unit of `mma.sync` m16n8k16: products of 16-bit numbers, eight frames a vector. Stored numbers are operands as they are; the
-//! transposed use takes one byte permutation for two of them.
+//! Products of 16-bit numbers by `mma.sync` m16n8k16. Stored numbers are operands as they are; the transposed use takes one byte
+//! permutation for two of them.
 //!
 //! X is f32 of any size. For bf16 it becomes the sum of two numbers, of 16 bits or more, and takes two products. For f16 each 32
 //! elements of a frame are multiplied by a power of two that brings the largest of them to at least 2^14 and below 2^15, and their
@@ -8,12 +8,15 @@
 use cuda_std::convert::{Bf16, F16, fma, max, pack_bf16x2, pack_f16x2, permute_bytes};
 use cuda_std::ptx::mma::m16n8k16;
 use cuda_std::warp::{FULL_MASK, quad_max, warp_shuffle_idx};
-use layout::ata::{ATA, MMA_FRAMES, Precision};
+use layout::ata::{ATA, Precision};
 
 use crate::cells::two_elements;
-use crate::sums::WarpSums;
-use crate::unit::{Four, Half, Unit};
+use crate::mma::{Accumulators, Numbers};
+use crate::unit::Four;
 use crate::work::{LANES, lane};
+
+/// f16 or bf16, as the precision of the row says.
+pub(crate) enum Half {}
 
 /// B operands of a vector, by half.
 #[derive(Clone, Copy)]
@@ -32,30 +35,21 @@ const MANTISSA_BITS: u32 = f32::MANTISSA_DIGITS - 1;
 /// The exponent field of 1.
 const BIAS: u32 = (f32::MAX_EXP - 1) as u32;
 
-impl<const ROW: usize> Unit<ROW> for Half {
-    /// By half of the cell's rows: the accumulators of one `mma`.
-    type Sums = [[f32; 4]; 2];
+impl<const ROW: usize> Numbers<ROW> for Half {
     type Operand = Operand;
-
-    const ZERO: Self::Sums = [[0.0; 4]; 2];
-
-    #[inline(always)]
-    fn frame(vector: usize) -> u32 {
-        (vector * MMA_FRAMES) as u32 + lane() / 4
-    }
 
     #[inline(always)]
     unsafe fn operand(x: [Four; 2]) -> Operand {
         match const { ATA[ROW].precision } {
             // SAFETY: as required of the caller.
-            Precision::F16 => unsafe { scaled(x) },
+            Precision::F16 => unsafe { scaled::<ROW>(x) },
             _ => split(x),
         }
     }
 
     #[inline(always)]
     unsafe fn multiply<const WORDS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
-        sums: &mut [Self::Sums; VECTORS],
+        sums: &mut [Accumulators; VECTORS],
         cells: &[[u32; WORDS]; 2],
         x: &[Operand; VECTORS],
     ) {
@@ -86,12 +80,6 @@ impl<const ROW: usize> Unit<ROW> for Half {
             }
         }
     }
-
-    #[inline(always)]
-    unsafe fn store(to: &WarpSums<ROW>, pair_row: usize, vector: usize, sums: Self::Sums) {
-        // SAFETY: as required of the caller.
-        unsafe { to.store_accumulators(pair_row, vector, sums) };
-    }
 }
 
 /// X as f16 times a power of two.
@@ -99,7 +87,7 @@ impl<const ROW: usize> Unit<ROW> for Half {
 /// # Safety
 /// All lanes of the warp execute this call together.
 #[inline(always)]
-unsafe fn scaled(x: [Four; 2]) -> Operand {
+unsafe fn scaled<const ROW: usize>(x: [Four; 2]) -> Operand {
     let [first, second] = x.map(|x| {
         let x = x.map(f32::abs);
         max(max(x[0], x[1]), max(x[2], x[3]))
@@ -111,6 +99,10 @@ unsafe fn scaled(x: [Four; 2]) -> Operand {
     let inverse = f32::from_bits((2 * BIAS - factor) << MANTISSA_BITS);
     let factor = f32::from_bits(factor << MANTISSA_BITS);
     let words = x.map(|x| [pack_f16x2(x[0] * factor, x[1] * factor), pack_f16x2(x[2] * factor, x[3] * factor)]);
+    if const { ATA[ROW].frames } == 1 {
+        // All quads have the one frame.
+        return Operand { words, rest: [[0; 2]; 2], factors: [inverse; 2] };
+    }
     // A lane has the sums of frames `2 * (lane % 4)` and the next; the quad of a frame has its number.
     let of_frame = lane() % 4 * 8;
     // SAFETY: as required of the caller.

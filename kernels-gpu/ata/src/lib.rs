@@ -5,7 +5,8 @@
 //! | --- | --- |
 //! | `mainloop` | the product: which loads are when in flight |
 //! | `unit` | what multiplies a 32x32 square and 32 elements of X |
-//! | `mma`, `half`, `wmma`, `fma` | the units: `mma.sync` on TF32 and on 16-bit numbers, bf16 `wmma`, f32 multiply-adds |
+//! | `mma`, `wmma`, `fma` | the units: `mma.sync`, bf16 `wmma`, f32 multiply-adds |
+//! | `tf32`, `half` | the numbers of `mma.sync` |
 //! | `cells` | uses and stored pairs from global memory, and the elements that they hold |
 //! | `vector` | what a lane needs of X |
 //! | `sums` | the sums of the warps through shared memory to Y |
@@ -27,6 +28,7 @@ mod half;
 mod mainloop;
 mod mma;
 mod sums;
+mod tf32;
 mod unit;
 mod vector;
 mod wmma;
@@ -35,16 +37,22 @@ mod work;
 use cuda_std::kernel;
 use layout::ata::{ATA, AtaArgs, row_index};
 
-/// Declares the entry of one row. `entry!(NAME: Mma);` becomes
+use fma::Fma;
+use half::Half;
+use mma::Mma;
+use tf32::Tf32;
+use wmma::Wmma;
+
+/// Declares the entry of one row. `entry!(NAME: Mma<Half>);` becomes
 ///
 /// ```ignore
 /// #[kernel(max_threads = ROW.threads(), min_blocks = ROW.min_blocks)]
-/// pub unsafe fn NAME(args: AtaArgs) { mainloop::product::<Mma, { row_index("NAME") }, WORDS, ROWS, VECTORS, DEPTH>(&args) }
+/// pub unsafe fn NAME(args: AtaArgs) { mainloop::product::<Mma<Half>, { row_index("NAME") }, WORDS, ROWS, VECTORS, DEPTH>(&args) }
 /// ```
 ///
 /// A name that no row has does not compile.
 macro_rules! entry {
-    ($name:ident: $unit:ident) => {
+    ($name:ident: $unit:ty) => {
         /// ATA kernel of the row of this name.
         ///
         /// # Safety
@@ -58,7 +66,7 @@ macro_rules! entry {
             // SAFETY: the caller's contract is the body's.
             unsafe {
                 mainloop::product::<
-                    unit::$unit,
+                    $unit,
                     { row_index(stringify!($name)) },
                     { ATA[row_index(stringify!($name))].precision.cell_words() },
                     { ATA[row_index(stringify!($name))].pair_rows },
@@ -70,22 +78,28 @@ macro_rules! entry {
     };
 }
 
-entry!(ata_f32_fma_1x32x16x1: Fma);
 entry!(ata_f32_fma_1x64x16x1: Fma);
+entry!(ata_f32_fma_1x32x12x1: Fma);
 entry!(ata_f32_fma_8x32x8x1: Fma);
-entry!(ata_tf32_mma_8x32x8x2: Mma);
-entry!(ata_tf32_mma_8x64x16x1: Mma);
-entry!(ata_tf32_mma_8x32x12x1: Mma);
-entry!(ata_tf32_mma_16x32x10x1: Mma);
-entry!(ata_tf32_mma_16x64x8x2: Mma);
-entry!(ata_tf32x3_mma_8x32x8x1: Mma);
-entry!(ata_tf32x3_mma_16x32x8x1: Mma);
-entry!(ata_f16_mma_8x64x16x1: Half);
-entry!(ata_f16_mma_8x32x16x1: Half);
-entry!(ata_f16_mma_8x64x20x1: Half);
-entry!(ata_f16_mma_16x64x16x1: Half);
-entry!(ata_f16_mma_16x32x10x1: Half);
-entry!(ata_bf16_mma_8x32x16x1: Half);
-entry!(ata_bf16_mma_8x64x16x1: Half);
+entry!(ata_tf32_mma_1x64x16x1: Mma<Tf32>);
+entry!(ata_tf32_mma_1x32x8x1: Mma<Tf32>);
+entry!(ata_tf32_mma_8x32x8x2: Mma<Tf32>);
+entry!(ata_tf32_mma_8x32x12x1: Mma<Tf32>);
+entry!(ata_tf32_mma_8x32x8x1: Mma<Tf32>);
+entry!(ata_tf32_mma_16x32x10x1: Mma<Tf32>);
+entry!(ata_tf32x3_mma_8x32x8x1: Mma<Tf32>);
+entry!(ata_tf32x3_mma_16x32x8x1: Mma<Tf32>);
+entry!(ata_f16_mma_1x64x16x1: Mma<Half>);
+entry!(ata_f16_mma_1x32x8x1: Mma<Half>);
+entry!(ata_f16_mma_8x32x16x1: Mma<Half>);
+entry!(ata_f16_mma_8x64x16x1: Mma<Half>);
+entry!(ata_f16_mma_8x64x10x1: Mma<Half>);
+entry!(ata_f16_mma_16x64x15x1: Mma<Half>);
+entry!(ata_f16_mma_16x32x10x1: Mma<Half>);
+entry!(ata_bf16_mma_1x64x16x1: Mma<Half>);
+entry!(ata_bf16_mma_1x64x10x1: Mma<Half>);
+entry!(ata_bf16_mma_8x32x16x1: Mma<Half>);
+entry!(ata_bf16_mma_8x64x16x1: Mma<Half>);
 entry!(ata_bf16_wmma_8x64x16x1: Wmma);
-entry!(ata_bf16_mma_16x64x16x1: Half);
+entry!(ata_bf16_mma_8x64x10x1: Mma<Half>);
+entry!(ata_bf16_mma_16x64x15x1: Mma<Half>);

@@ -14,14 +14,16 @@
 //!
 //! 1. Pairs lie in memory as the lanes want them, for both uses, and every load is 16 bytes a lane and whole lines for a warp.
 //!    Nothing of A passes through shared memory. A use loads X once, for all its pairs.
-//! 2. All warps of a multiprocessor have loads in flight. What a warp does with a use, some 105 instructions in f16 and 150 in
-//!    TF32, is about as long as the loads, so that more warps with one use each do better than half as many with two, but in TF32
-//!    with blocks of 32 rows.
+//! 2. All warps of a multiprocessor have loads in flight, and more warps with one use each do better than half as many with two: ptxas
+//!    gives all loads of the loop one scoreboard, so that a wait for the first use is one for both. The loads of the next use start
+//!    as soon as the registers of a pair row are free, behind the products that took them.
 //! 3. The warps of a block take every so-manyth use, so that a block ends within one use of all its warps; their sums meet in
 //!    shared memory in a fixed order. No atomics, and the same bits in every run.
 //! 4. The kernel starts before the one before it has ended (sm_90), and loads its first uses of A, which nothing writes, before it
 //!    waits for that one's results. A is loaded by plain loads: those through the read-only cache sink below the wait.
-//! 5. The number of a use comes from memory one use ahead of the loads that depend on it.
+//! 5. A record of a use is loaded two uses ahead, the first two of each warp before anything else, from where no other load has to
+//!    say that they are; and nothing is computed of it before it is needed. One branch, which nearly always goes one way, stands
+//!    before the loads of the two pairs of a pair row, and their addresses are one sum and constants.
 //!
 //! Reading each pair once, for its row and for its column, does not pay: sums for rows of other blocks are written, read again and
 //! added by a second kernel, which together takes longer (BENCHMARKS.md).
@@ -42,7 +44,7 @@ use crate::work::{Place, warp};
 /// A use and what was loaded for it.
 #[derive(Clone, Copy)]
 struct Stage<const WORDS: usize, const ROWS: usize, const VECTORS: usize> {
-    used: Use<ROWS>,
+    used: Use,
     cells: [[[u32; WORDS]; 2]; ROWS],
     x: [[Four; 2]; VECTORS],
 }
@@ -50,17 +52,14 @@ struct Stage<const WORDS: usize, const ROWS: usize, const VECTORS: usize> {
 impl<const WORDS: usize, const ROWS: usize, const VECTORS: usize> Stage<WORDS, ROWS, VECTORS> {
     const EMPTY: Self = Stage { used: Use::NONE, cells: [[[0; WORDS]; 2]; ROWS], x: [[[0.0; 4]; 2]; VECTORS] };
 
-    /// Starts the loads of A.
+    /// Starts the loads of A for pair row `row` of the block, which is `row_of_strip` of the strip.
     ///
     /// # Safety
     /// The use is one of `args`, or none.
     #[inline(always)]
-    unsafe fn load_cells<const ROW: usize>(&mut self, args: &AtaArgs, used: Use<ROWS>) {
-        self.used = used;
-        for row in 0..ROWS {
-            // SAFETY: as required of the caller.
-            self.cells[row] = unsafe { used.load_cells::<ROW, WORDS>(args, row) };
-        }
+    unsafe fn load_cells<const ROW: usize>(&mut self, args: &AtaArgs, row: usize, row_of_strip: u32) {
+        // SAFETY: as required of the caller.
+        self.cells[row] = unsafe { self.used.of_row(row_of_strip).load_cells::<ROW, WORDS>(args) };
     }
 
     /// Starts the loads of X.
@@ -72,7 +71,7 @@ impl<const WORDS: usize, const ROWS: usize, const VECTORS: usize> Stage<WORDS, R
         if self.used.is_some() {
             for vector in 0..VECTORS {
                 // SAFETY: what is beyond n reads as zero.
-                self.x[vector] = unsafe { frames[vector].load(self.used.column) };
+                self.x[vector] = unsafe { frames[vector].load(self.used.column()) };
             }
         }
     }
@@ -98,24 +97,27 @@ pub(crate) unsafe fn product<
     let ([begin, end], scale) = unsafe { (place.uses(args), place.scale::<ROW>(args)) };
     let load_use = |index: u32| {
         // SAFETY: the uses of the strip are those of `args` up to `end`.
-        if index < end { unsafe { Use::<ROWS>::load(args.uses, index, place.first_pair_row) } } else { Use::NONE }
+        if index < end { unsafe { Use::load(args.uses, index) } } else { Use::NONE }
     };
-    let mut at = begin + warp();
     let mut stages = [Stage::<WORDS, ROWS, VECTORS>::EMPTY; DEPTH];
     // SAFETY: the uses are those of the strip; the matrix was there before any kernel that uses it, so that it is loaded before the
     // wait; X is loaded after it. All lanes of the warp take the same uses together.
     let mut next = unsafe {
-        let mut first = [Use::<ROWS>::NONE; DEPTH];
+        let head = |i: usize| Use::load(args.heads, place.first_head() + warp() + i as u32 * warps);
         for i in 0..DEPTH {
-            first[i] = Use::load(args.heads, place.first_head() + warp() + i as u32 * warps, place.first_pair_row);
+            stages[i].used = head(i);
         }
+        let next = head(DEPTH);
         for i in 0..DEPTH {
-            stages[i].load_cells::<ROW>(args, first[i]);
+            for row in 0..ROWS {
+                stages[i].load_cells::<ROW>(args, row, place.first_pair_row + row as u32);
+            }
         }
         // Every thread waits before it reads X or writes Y.
         griddepcontrol::wait();
-        load_use(at + DEPTH as u32 * warps)
+        next
     };
+    let mut after_next = begin + warp() + (DEPTH + 1) as u32 * warps;
     let mut frames = [FrameRow::EMPTY; VECTORS];
     for vector in 0..VECTORS {
         frames[vector] = FrameRow::new(args, &place, place.first_frame + U::frame(vector));
@@ -126,35 +128,34 @@ pub(crate) unsafe fn product<
     }
 
     let mut sums = [[U::ZERO; VECTORS]; ROWS];
-    while at < end {
+    while stages[0].used.is_some() {
         for i in 0..DEPTH {
             let stage = &mut stages[i];
+            let used = core::mem::replace(&mut stage.used, next);
             // SAFETY: see above.
             let x = stage.x.map(|x| unsafe { U::operand(x) });
             for row in 0..ROWS {
+                let row_of_strip = place.first_pair_row + row as u32;
+                let of_row = used.of_row(row_of_strip);
                 // SAFETY: see above.
                 unsafe {
-                    if stage.used.has_pairs(row) {
-                        if stage.used.is_transposed(row) {
+                    if of_row.has_pairs() {
+                        if of_row.is_transposed() {
                             U::multiply::<WORDS, VECTORS, true>(&mut sums[row], &stage.cells[row], &x);
                         } else {
                             U::multiply::<WORDS, VECTORS, false>(&mut sums[row], &stage.cells[row], &x);
                         }
                     }
+                    if stage.used.is_some() {
+                        stage.load_cells::<ROW>(args, row, row_of_strip);
+                    }
                 }
             }
-            if next.is_some() {
-                // SAFETY: see above.
-                unsafe {
-                    stage.load_cells::<ROW>(args, next);
-                    stage.load_x(&frames);
-                }
-                next = load_use(at + (DEPTH + i + 1) as u32 * warps);
-            } else {
-                stage.used = Use::NONE;
-            }
+            // SAFETY: see above.
+            unsafe { stage.load_x(&frames) };
+            next = load_use(after_next);
+            after_next += warps;
         }
-        at += DEPTH as u32 * warps;
     }
 
     let to = WarpSums::<ROW>::of_warp();

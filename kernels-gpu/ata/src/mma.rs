@@ -1,108 +1,79 @@
-//! The unit of `mma.sync` m16n8k8: TF32 products, eight frames a vector.
+//! The unit of `mma.sync`: eight frames a vector, the columns of the instruction; for one frame, columns that are all the same.
 
-use cuda_std::convert::tf32_from_f32;
-use cuda_std::ptx::mma::m16n8k8_tf32;
+use core::marker::PhantomData;
+
 use layout::ata::{ATA, MMA_FRAMES};
 
-use crate::cells::element;
 use crate::sums::WarpSums;
-use crate::unit::{Four, Mma, Unit};
+use crate::unit::{Four, Unit};
 use crate::work::lane;
 
-/// Elements of X as the B operands of two steps, by half: the TF32 nearest to each, and what that leaves, rounded too.
-#[derive(Clone, Copy)]
-pub(crate) struct Operand {
-    nearest: [[u32; 4]; 2],
-    rest: [[u32; 4]; 2],
+/// The unit, of numbers `N`.
+pub(crate) struct Mma<N>(PhantomData<N>);
+
+/// The accumulators of one `mma` for each half of a cell's rows.
+pub(crate) type Accumulators = [[f32; 4]; 2];
+
+/// What tensor cores multiply for the row `ROW`.
+pub(crate) trait Numbers<const ROW: usize> {
+    /// A lane's part of a vector as B operands.
+    type Operand: Copy;
+
+    /// As [`Unit::operand`].
+    ///
+    /// # Safety
+    /// All lanes of the warp execute this call together.
+    unsafe fn operand(x: [Four; 2]) -> Self::Operand;
+
+    /// As [`Unit::multiply`].
+    ///
+    /// # Safety
+    /// All lanes of the warp execute this call together.
+    unsafe fn multiply<const WORDS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
+        sums: &mut [Accumulators; VECTORS],
+        cells: &[[u32; WORDS]; 2],
+        x: &[Self::Operand; VECTORS],
+    );
 }
 
-impl<const ROW: usize> Unit<ROW> for Mma {
-    /// By half of the cell's rows: the accumulators of one `mma`.
-    type Sums = [[f32; 4]; 2];
-    type Operand = Operand;
+impl<N: Numbers<ROW>, const ROW: usize> Unit<ROW> for Mma<N> {
+    type Sums = Accumulators;
+    type Operand = N::Operand;
 
     const ZERO: Self::Sums = [[0.0; 4]; 2];
 
     #[inline(always)]
     fn frame(vector: usize) -> u32 {
-        (vector * MMA_FRAMES) as u32 + lane() / 4
+        if const { ATA[ROW].frames == 1 } { 0 } else { (vector * MMA_FRAMES) as u32 + lane() / 4 }
     }
 
     #[inline(always)]
-    unsafe fn operand(x: [Four; 2]) -> Operand {
-        let nearest = x.map(|x| x.map(tf32_from_f32));
-        let mut rest = [[0; 4]; 2];
-        if const { ATA[ROW].precision.terms() > 1 } {
-            for half in 0..2 {
-                for i in 0..4 {
-                    rest[half][i] = tf32_from_f32(x[half][i] - f32::from_bits(nearest[half][i]));
-                }
-            }
-        }
-        Operand { nearest, rest }
+    unsafe fn operand(x: [Four; 2]) -> Self::Operand {
+        // SAFETY: as required of the caller.
+        unsafe { N::operand(x) }
     }
 
     #[inline(always)]
     unsafe fn multiply<const WORDS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
         sums: &mut [Self::Sums; VECTORS],
         cells: &[[u32; WORDS]; 2],
-        x: &[Operand; VECTORS],
+        x: &[Self::Operand; VECTORS],
     ) {
-        let precision = const { ATA[ROW].precision };
-        for half in 0..2 {
-            for part in 0..2 {
-                let a = |term: usize, step: usize| {
-                    let register = |register: usize| {
-                        let (of_row, of_k) = (2 * part + register % 2, 2 * step + register / 2);
-                        let (row, column) = if TRANSPOSED { (of_k, of_row) } else { (of_row, of_k) };
-                        element(&cells[half], precision, term, row, column)
-                    };
-                    [register(0), register(1), register(2), register(3)]
-                };
-                for vector in 0..VECTORS {
-                    // SAFETY: as required of the caller.
-                    sums[vector][part] = unsafe { multiply_half::<ROW>(sums[vector][part], &x[vector], half, a) };
-                }
-            }
-        }
+        // SAFETY: as required of the caller.
+        unsafe { N::multiply::<WORDS, VECTORS, TRANSPOSED>(sums, cells, x) };
     }
 
+    /// A lane has the rows of its group, and columns `2 * (lane % 4)` and the next.
     #[inline(always)]
-    unsafe fn store(to: &WarpSums<ROW>, pair_row: usize, vector: usize, sums: Self::Sums) {
-        // SAFETY: as required of the caller.
-        unsafe { to.store_accumulators(pair_row, vector, sums) };
-    }
-}
-
-/// Adds a 16x16 by 16x8 product in two steps. With two terms a number, the small products are added up with the large one before
-/// the sum grows.
-///
-/// # Safety
-/// All lanes of the warp execute this call together.
-#[inline(always)]
-unsafe fn multiply_half<const ROW: usize>(
-    sum: [f32; 4],
-    x: &Operand,
-    half: usize,
-    a: impl Fn(usize, usize) -> [u32; 4],
-) -> [f32; 4] {
-    let terms = const { ATA[ROW].precision.terms() };
-    let mut products = if terms > 1 { [0.0; 4] } else { sum };
-    for step in 0..2 {
-        let pair = |words: [u32; 4]| [words[2 * step], words[2 * step + 1]];
-        // SAFETY: as required of the caller.
-        unsafe {
-            if terms > 1 {
-                products = m16n8k8_tf32(a(1, step), pair(x.nearest[half]), products);
-                products = m16n8k8_tf32(a(0, step), pair(x.rest[half]), products);
+    unsafe fn store(to: &WarpSums<ROW>, pair_row: usize, vector: usize, [first, second]: Self::Sums) {
+        for odd in 0..2 {
+            let column = lane() % 4 * 2 + odd as u32;
+            if const { ATA[ROW].frames > 1 } || column == 0 {
+                let frame = (vector * MMA_FRAMES) as u32 + column;
+                let rows = [first[odd], first[2 + odd], second[odd], second[2 + odd]];
+                // SAFETY: as required of the caller; each lane has two frames of its group's rows.
+                unsafe { to.store_rows(frame, pair_row, rows) };
             }
-            products = m16n8k8_tf32(a(0, step), pair(x.nearest[half]), products);
         }
     }
-    if terms > 1 {
-        for i in 0..4 {
-            products[i] += sum[i];
-        }
-    }
-    products
 }

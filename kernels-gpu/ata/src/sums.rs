@@ -3,9 +3,12 @@
 
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::{global, hint, thread};
-use layout::ata::{ATA, AtaArgs, CELL, MMA_FRAMES, PAIR_ROWS};
+use layout::ata::{ATA, AtaArgs, CELL, PAIR_ROWS};
 
 use crate::work::{Place, lane, warp};
+
+/// Rows of a frame that a thread adds up at once: half as many loads from shared memory.
+const TOGETHER: usize = 2;
 
 /// The sums of this warp: element (frame, row) is `frame * sums_stride + row`.
 pub(crate) struct WarpSums<const ROW: usize> {
@@ -38,20 +41,6 @@ impl<const ROW: usize> WarpSums<ROW> {
         // SAFETY: the rows are inside the warp's stage, on a 16-byte boundary, and no other lane's.
         unsafe { address.store(rows.map(f32::to_bits)) }
     }
-
-    /// Stores the accumulators of a vector of eight frames: those of one `mma` for each half of a cell's rows.
-    ///
-    /// # Safety
-    /// All lanes of the warp execute this call together, for frames of the block.
-    #[inline(always)]
-    pub(crate) unsafe fn store_accumulators(&self, pair_row: usize, vector: usize, [first, second]: [[f32; 4]; 2]) {
-        for odd in 0..2 {
-            let frame = (vector * MMA_FRAMES) as u32 + lane() % 4 * 2 + odd as u32;
-            let rows = [first[odd], first[2 + odd], second[odd], second[2 + odd]];
-            // SAFETY: as required of the caller; each lane has two frames of its group's rows.
-            unsafe { self.store_rows(frame, pair_row, rows) };
-        }
-    }
 }
 
 /// Adds up the sums of all warps and stores the block's part of Y, multiplied by `scale`.
@@ -62,27 +51,34 @@ impl<const ROW: usize> WarpSums<ROW> {
 pub(crate) unsafe fn store_result<const ROW: usize>(args: &AtaArgs, scale: f32) {
     let sums = const { ATA[ROW].sums() };
     let (rows, stride) = const { (ATA[ROW].rows() as u32, ATA[ROW].sums_stride() as u32) };
-    let elements = const { (ATA[ROW].frames * ATA[ROW].rows()) as u32 };
     // SAFETY: all threads are here. The barrier orders the stores of the sums before the loads below.
     unsafe { thread::sync_threads() };
     // Found out again here, so that it takes no registers during the main loop.
     let place = Place::of_block::<ROW>(args, hint::opaque(thread::block_idx_x()));
     let y_rows = args.n.saturating_sub(place.first_row);
-    let mut element = thread::thread_idx_x();
-    while element < elements {
+    let mut element = thread::thread_idx_x() * TOGETHER as u32;
+    while element < const { (ATA[ROW].frames * ATA[ROW].rows()) as u32 } {
         let (frame, row) = (element / rows, element % rows);
         let first = shared::dynamic().offset(sums.offset_bytes + (frame * stride + row) * size_of::<f32>() as u32);
-        let mut sum = 0f32;
+        let mut sum = [0f32; TOGETHER];
         for warp in 0..const { ATA[ROW].warps as u32 } {
             // SAFETY: every element of every warp's sums was stored.
-            sum += unsafe { first.offset(warp * sums.stage_stride_bytes()).load::<f32>() };
+            let of_warp: [u32; TOGETHER] = unsafe { first.offset(warp * sums.stage_stride_bytes()).load() };
+            for i in 0..TOGETHER {
+                sum[i] += f32::from_bits(of_warp[i]);
+            }
         }
         let frame = place.first_frame + frame;
-        if frame < args.frames && row < y_rows {
+        if frame < args.frames {
             let y = place.y(args).wrapping_offset(frame as isize * args.y_strides.frame as isize);
-            // SAFETY: frame and row are inside Y, and no other thread's.
-            unsafe { global::store(y.wrapping_add(row as usize), sum * scale) };
+            for i in 0..TOGETHER {
+                let row = row + i as u32;
+                if row < y_rows {
+                    // SAFETY: frame and row are inside Y, and no other thread's.
+                    unsafe { global::store(y.wrapping_add(row as usize), sum[i] * scale) };
+                }
+            }
         }
-        element += const { ATA[ROW].threads() };
+        element += const { ATA[ROW].threads() * TOGETHER as u32 };
     }
 }

@@ -4,18 +4,6 @@ use layout::ata::CELL;
 
 use crate::sums::WarpSums;
 
-/// f32 multiply-adds.
-pub(crate) enum Fma {}
-
-/// `mma.sync` m16n8k8 on TF32.
-pub(crate) enum Mma {}
-
-/// `mma.sync` m16n8k16 on f16 or bf16.
-pub(crate) enum Half {}
-
-/// `wmma` m32n8k16 on bf16.
-pub(crate) enum Wmma {}
-
 /// The elements of X that a lane has of one block of 16.
 pub(crate) type Four = [f32; CELL];
 

@@ -12,8 +12,11 @@ use layout::ata::{ATA, BLOCK, CELL, PAIR_ROWS, SQUARE_STRIDE, VECTOR_STRIDE, str
 
 use crate::cells::two_elements;
 use crate::sums::WarpSums;
-use crate::unit::{Four, Unit, Wmma};
+use crate::unit::{Four, Unit};
 use crate::work::{lane, warp};
+
+/// `wmma` m32n8k16 on bf16.
+pub(crate) enum Wmma {}
 
 /// Elements of X in bf16, by half and term: the nearest number to each, and what that leaves.
 type Operand = [[[u32; 2]; 2]; 2];

@@ -165,13 +165,14 @@ pub struct StripUse {
 const ROW_BITS: u32 = 3;
 
 impl StripUse {
-    /// What the kernel reads: the code, then for each pair row the number of the first of its pairs, which the second follows.
+    /// What the kernel reads: the code, then for each pair row the number of its first pair, which the second follows; where there is
+    /// only the second, one less than its number.
     pub fn record(&self) -> [u32; RECORD_WORDS] {
         let mut record = [0; RECORD_WORDS];
         record[0] = self.code();
         for (word, pairs) in record[1..].iter_mut().zip(self.pairs) {
             debug_assert!(pairs[0].zip(pairs[1]).is_none_or(|(first, second)| second == first + 1));
-            *word = pairs[0].or(pairs[1]).unwrap_or_default();
+            *word = pairs[0].or(pairs[1].map(|second| second.wrapping_sub(1))).unwrap_or_default();
         }
         record
     }
@@ -297,7 +298,7 @@ mod tests {
     fn codes_say_what_a_use_has() {
         let used = StripUse { column: 77, pairs: [[Some(5), None], [None, Some(9)]], transposed: [false, true] };
         let code = used.code();
-        assert_eq!(used.record(), [code, 5, 9, 0]);
+        assert_eq!(used.record(), [code, 5, 8, 0]);
         assert_eq!(code_column(code), 77);
         for row in 0..2 {
             assert!(code_has_pairs(code, row));

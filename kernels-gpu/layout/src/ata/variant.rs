@@ -79,7 +79,7 @@ impl AtaVariant {
     pub const fn vectors(&self) -> usize {
         match self.unit {
             AtaUnit::Fma => self.frames,
-            AtaUnit::Mma | AtaUnit::Wmma => self.frames / MMA_FRAMES,
+            AtaUnit::Mma | AtaUnit::Wmma => self.frames.div_ceil(MMA_FRAMES),
         }
     }
 
@@ -148,14 +148,15 @@ pub const fn row_index(name: &str) -> usize {
     panic!("no row of ATA has this name")
 }
 
-/// The variant to run: of those of the precision, the one with the fewest frames a block that holds all frames, else the one with
-/// the most; the first of equals.
-pub fn preferred(precision: Precision, frames: usize) -> &'static AtaVariant {
+/// The variant to run: of those of the precision, those with the fewest frames a block that holds all frames, else those with the most;
+/// of these the first whose blocks are on the card all at once, as `fits` says, else the last.
+pub fn preferred(precision: Precision, frames: usize, fits: impl Fn(&AtaVariant) -> bool) -> &'static AtaVariant {
     let rows = || ATA.iter().filter(|row| row.precision as u8 == precision as u8);
-    let all_at_once = rows().filter(|row| row.frames >= frames).min_by_key(|row| row.frames);
-    // Of equals `max_by_key` takes the last, hence the reversal.
-    let most = || rows().rev().max_by_key(|row| row.frames);
-    all_at_once.or_else(most).expect("every precision has a row")
+    let tile = rows().map(|row| row.frames).filter(|&tile| tile >= frames).min();
+    let tile = tile.or_else(|| rows().map(|row| row.frames).max());
+    let mut of_tile = rows().filter(|row| Some(row.frames) == tile);
+    let last = of_tile.clone().next_back().expect("every precision has a row");
+    of_tile.find(|row| fits(row)).unwrap_or(last)
 }
 
 const fn row(
@@ -168,37 +169,43 @@ const fn row(
     AtaVariant { name, precision, unit, frames, pair_rows: rows / PAIR_ROWS, warps, depth, min_blocks }
 }
 
-/// Every compiled ATA kernel, those of equal precision and frames in the order of preference ([`preferred`]).
+/// Every compiled ATA kernel, those of equal precision and frames in the order of preference ([`preferred`]), the last of them for
+/// grids of more blocks than are on the card at once.
 ///
 /// Name: `ata_<precision>_<unit>_<frames>x<rows>x<warps>x<depth>`.
 pub const ATA: &[AtaVariant] = {
     use AtaUnit::{Fma, Mma, Wmma};
     use Precision::{Bf16, F16, F32, Tf32, Tf32x3};
     &[
-        // Each loaded element is used once, so that the kernel runs at the speed of the memory.
-        row("ata_f32_fma_1x32x16x1", F32, Fma, [1, 32, 16, 1], 2),
+        // One frame: the speed of the memory. Rows of one wave have as many warps as fit; those of more start while others end.
         row("ata_f32_fma_1x64x16x1", F32, Fma, [1, 64, 16, 1], 1),
+        row("ata_f32_fma_1x32x12x1", F32, Fma, [1, 32, 12, 1], 2),
         // The oracle on the card: its sums and 8 rows of X take more than 128 registers.
         row("ata_f32_fma_8x32x8x1", F32, Fma, [8, 32, 8, 1], 1),
-        // 32 uses in flight on a multiprocessor, as two of 16 warps. The rows below have X once for 64 rows, and one use of 24 warps.
+        row("ata_tf32_mma_1x64x16x1", Tf32, Mma, [1, 64, 16, 1], 1),
+        row("ata_tf32_mma_1x32x8x1", Tf32, Mma, [1, 32, 8, 1], 3),
         row("ata_tf32_mma_8x32x8x2", Tf32, Mma, [8, 32, 8, 2], 2),
-        row("ata_tf32_mma_8x64x16x1", Tf32, Mma, [8, 64, 16, 1], 1),
         row("ata_tf32_mma_8x32x12x1", Tf32, Mma, [8, 32, 12, 1], 2),
+        row("ata_tf32_mma_8x32x8x1", Tf32, Mma, [8, 32, 8, 1], 3),
         row("ata_tf32_mma_16x32x10x1", Tf32, Mma, [16, 32, 10, 1], 2),
-        row("ata_tf32_mma_16x64x8x2", Tf32, Mma, [16, 64, 8, 2], 1),
         row("ata_tf32x3_mma_8x32x8x1", Tf32x3, Mma, [8, 32, 8, 1], 2),
         row("ata_tf32x3_mma_16x32x8x1", Tf32x3, Mma, [16, 32, 8, 1], 1),
-        // X becomes 16-bit numbers once for 64 rows; the row below has twice the warps for one frame.
-        row("ata_f16_mma_8x64x16x1", F16, Mma, [8, 64, 16, 1], 1),
+        row("ata_f16_mma_1x64x16x1", F16, Mma, [1, 64, 16, 1], 1),
+        row("ata_f16_mma_1x32x8x1", F16, Mma, [1, 32, 8, 1], 4),
         row("ata_f16_mma_8x32x16x1", F16, Mma, [8, 32, 16, 1], 2),
-        row("ata_f16_mma_8x64x20x1", F16, Mma, [8, 64, 20, 1], 1),
-        row("ata_f16_mma_16x64x16x1", F16, Mma, [16, 64, 16, 1], 1),
+        row("ata_f16_mma_8x64x16x1", F16, Mma, [8, 64, 16, 1], 1),
+        row("ata_f16_mma_8x64x10x1", F16, Mma, [8, 64, 10, 1], 2),
+        // X becomes 16-bit numbers once for 64 rows; the row below is for two blocks on a multiprocessor.
+        row("ata_f16_mma_16x64x15x1", F16, Mma, [16, 64, 15, 1], 1),
         row("ata_f16_mma_16x32x10x1", F16, Mma, [16, 32, 10, 1], 2),
+        row("ata_bf16_mma_1x64x16x1", Bf16, Mma, [1, 64, 16, 1], 1),
+        row("ata_bf16_mma_1x64x10x1", Bf16, Mma, [1, 64, 10, 1], 2),
         row("ata_bf16_mma_8x32x16x1", Bf16, Mma, [8, 32, 16, 1], 2),
         // What `wmma` costs against `mma`, in blocks of the same size.
         row("ata_bf16_mma_8x64x16x1", Bf16, Mma, [8, 64, 16, 1], 1),
         row("ata_bf16_wmma_8x64x16x1", Bf16, Wmma, [8, 64, 16, 1], 1),
-        row("ata_bf16_mma_16x64x16x1", Bf16, Mma, [16, 64, 16, 1], 1),
+        row("ata_bf16_mma_8x64x10x1", Bf16, Mma, [8, 64, 10, 1], 2),
+        row("ata_bf16_mma_16x64x15x1", Bf16, Mma, [16, 64, 15, 1], 1),
     ]
 };
 
@@ -210,9 +217,12 @@ const _: () = {
         let _ = row.smem().assert_fits(Arch::Sm89);
         assert!(row.threads() <= 1024 && row.min_blocks >= 1 && row.depth >= 1);
         assert!(row.pair_rows == 1 || row.pair_rows == STRIP_PAIR_ROWS);
-        assert!(row.warps * row.depth <= HEAD_USES, "the first uses are in the head");
+        assert!(
+            row.warps * (row.depth + 1) <= HEAD_USES,
+            "the first uses, and those loaded after them, are in the head"
+        );
         match row.unit {
-            AtaUnit::Mma => assert!(row.frames.is_multiple_of(MMA_FRAMES) && row.frames > 0),
+            AtaUnit::Mma => assert!(row.frames == 1 || row.frames.is_multiple_of(MMA_FRAMES) && row.frames > 0),
             AtaUnit::Wmma => assert!(row.frames == MMA_FRAMES && row.precision as u8 == Precision::Bf16 as u8),
             AtaUnit::Fma => assert!(row.precision as u8 == Precision::F32 as u8 && row.frames > 0),
         }
@@ -228,6 +238,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
     use std::format;
+    use std::vec::Vec;
 
     #[test]
     fn names_follow_the_grammar_and_are_unique() {
@@ -247,15 +258,18 @@ mod tests {
             (Precision::F32, 1, 1),
             (Precision::F32, 2, 8),
             (Precision::F32, 33, 8),
-            (Precision::Tf32, 0, 8),
+            (Precision::Tf32x3, 0, 8),
+            (Precision::Tf32, 1, 1),
             (Precision::Tf32, 8, 8),
             (Precision::Tf32, 9, 16),
             (Precision::F16, 33, 16),
         ] {
-            let row = preferred(precision, frames);
-            assert_eq!((row.precision, row.frames), (precision, expected));
-            let first = ATA.iter().find(|other| (other.precision, other.frames) == (precision, expected));
-            assert_eq!(Some(row), first);
+            let of_tile: Vec<_> =
+                ATA.iter().filter(|row| (row.precision, row.frames) == (precision, expected)).collect();
+            let (first, last) = (of_tile[0], of_tile[of_tile.len() - 1]);
+            assert_eq!(preferred(precision, frames, |_| true), first);
+            assert_eq!(preferred(precision, frames, |_| false), last);
+            assert_eq!(preferred(precision, frames, |row| row == last), last);
         }
     }
 

@@ -1,0 +1,179 @@
+//! Throughput of attention by sequence length, as an SVG picture: one panel for each head dimension and mask.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use crate::case::Case;
+use crate::report::Row;
+
+/// The name of the library's own results.
+const OURS: &str = "ferrotile";
+
+/// Width and height of a panel in pixels.
+const PANEL: (u32, u32) = (460, 300);
+
+/// Height of the line of names above the panels.
+const HEADING: u32 = 40;
+
+/// One colour for each series, distinct in grey too.
+const COLOURS: [RGBColor; 4] =
+    [RGBColor(0xb7, 0x41, 0x0e), RGBColor(0x1f, 0x77, 0xb4), RGBColor(0x7f, 0x7f, 0x7f), RGBColor(0x2c, 0xa0, 0x2c)];
+
+/// Why there is no picture.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ChartError {
+    /// Nothing to draw.
+    #[error("no case of attention is in both files")]
+    NoAttention,
+    /// The picture could not be drawn or written.
+    #[error("the chart: {0}")]
+    Drawing(String),
+}
+
+/// TFLOP/s by sequence length; of several cases of one length, those of the most work.
+type Series = BTreeMap<usize, (f64, f64)>;
+
+/// The panels by head dimension and mask, each with its series by name.
+#[derive(Debug, Default, PartialEq)]
+struct Panels(BTreeMap<(usize, String), BTreeMap<String, Series>>);
+
+impl Panels {
+    /// Those of the cases that both have; of our kernels the quickest of each case counts.
+    fn new(ours: &[Row], baseline: &[Row]) -> Panels {
+        let cases = |rows: &[Row]| rows.iter().map(|row| row.case.clone()).collect::<BTreeSet<_>>();
+        let common = &cases(ours) & &cases(baseline);
+        let dtypes: BTreeSet<_> =
+            common.iter().filter_map(|case| Some(case.parse::<Case>().ok()?.dtype.to_string())).collect();
+        let mut panels = Panels::default();
+        let named = ours.iter().map(|row| (OURS, row)).chain(baseline.iter().map(|row| (&*row.implementation, row)));
+        for (implementation, row) in named.filter(|(_, row)| row.family == "attention" && common.contains(&row.case)) {
+            let Ok(case) = row.case.parse::<Case>() else { continue };
+            let name =
+                if dtypes.len() > 1 { format!("{implementation} {}", case.dtype) } else { implementation.into() };
+            let panel = panels.0.entry((case.head_dim, case.mask.to_string())).or_default();
+            let point = (case.flops(), row.tflops);
+            let most = panel.entry(name).or_default().entry(case.len).or_insert(point);
+            if point.0 > most.0 || point.0 == most.0 && point.1 > most.1 {
+                *most = point;
+            }
+        }
+        panels
+    }
+
+    /// The names of all series, ours first.
+    fn names(&self) -> Vec<&str> {
+        let names: BTreeSet<_> = self.0.values().flat_map(|panel| panel.keys().map(String::as_str)).collect();
+        let (ours, others): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| name.starts_with(OURS));
+        [ours, others].concat()
+    }
+}
+
+/// Writes the picture of our results beside those of the baseline.
+pub(crate) fn write(path: &Path, device: &str, ours: &[Row], baseline: &[Row]) -> Result<(), ChartError> {
+    let panels = Panels::new(ours, baseline);
+    if panels.0.is_empty() {
+        return Err(ChartError::NoAttention);
+    }
+    draw(path, device, &panels).map_err(|error| ChartError::Drawing(error.to_string()))
+}
+
+fn draw(path: &Path, device: &str, panels: &Panels) -> Result<(), Box<dyn std::error::Error>> {
+    let distinct = |count: BTreeSet<String>| count.len();
+    let columns = distinct(panels.0.keys().map(|(_, mask)| mask.clone()).collect());
+    let lines = distinct(panels.0.keys().map(|(head_dim, _)| head_dim.to_string()).collect());
+    let size = (PANEL.0 * columns as u32, HEADING + PANEL.1 * lines as u32);
+    let root = SVGBackend::new(path, size).into_drawing_area();
+    root.fill(&WHITE)?;
+    let (heading, body) = root.split_vertically(HEADING);
+    let names = panels.names();
+    let text = ("sans-serif", 15).into_font();
+    heading.draw(&Text::new(
+        format!("Attention on one {device}, TFLOP/s by sequence length"),
+        (10, 12),
+        text.clone(),
+    ))?;
+    let middle = text.clone().into_text_style(&heading).pos(Pos::new(HPos::Right, VPos::Top));
+    for (index, name) in names.iter().rev().enumerate() {
+        let right = size.0 as i32 - 10 - 110 * index as i32;
+        let colour = COLOURS[(names.len() - 1 - index) % COLOURS.len()];
+        heading.draw(&Text::new((*name).to_owned(), (right, 12), middle.color(&colour)))?;
+    }
+    let masks: BTreeSet<&str> = panels.0.keys().map(|(_, mask)| mask.as_str()).collect();
+    let head_dims: BTreeSet<usize> = panels.0.keys().map(|(head_dim, _)| *head_dim).collect();
+    let areas = body.split_evenly((lines, columns));
+    let places = head_dims.iter().flat_map(|&head_dim| masks.iter().rev().map(move |&mask| (head_dim, mask)));
+    for (area, (head_dim, mask)) in areas.iter().zip(places) {
+        let Some(panel) = panels.0.get(&(head_dim, mask.to_owned())) else { continue };
+        let lens: BTreeSet<usize> = panel.values().flat_map(|series| series.keys().copied()).collect();
+        let (first, last) = (lens.first().copied().unwrap_or(1), lens.last().copied().unwrap_or(1));
+        let most = panel.values().flat_map(|series| series.values().map(|point| point.1)).fold(0.0, f64::max);
+        // Lengths double from one mark to the next.
+        let place = |len: usize| (len as f64).log2();
+        let mut chart = ChartBuilder::on(area)
+            .caption(format!("head dimension {head_dim}, {mask}"), text.clone())
+            .margin(10)
+            .x_label_area_size(28)
+            .y_label_area_size(44)
+            .build_cartesian_2d(place(first) - 0.2..place(last) + 0.2, 0.0..most * 1.1)?;
+        chart
+            .configure_mesh()
+            .light_line_style(TRANSPARENT)
+            .x_labels(lens.len().max(2) * 2)
+            .x_label_formatter(&|log| {
+                let len = log.exp2().round();
+                if (log - log.round()).abs() < 1e-6 { format!("{len}") } else { String::new() }
+            })
+            .draw()?;
+        for (index, name) in names.iter().enumerate() {
+            let Some(series) = panel.get(*name) else { continue };
+            let style = COLOURS[index % COLOURS.len()].stroke_width(2);
+            let points = series.iter().map(|(&len, &(_, tflops))| (place(len), tflops));
+            chart.draw_series(LineSeries::new(points.clone(), style))?;
+            chart.draw_series(points.map(|point| Circle::new(point, 3, style.filled())))?;
+        }
+    }
+    root.present()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(case: &str, implementation: &str, tflops: f64) -> Row {
+        let (family, case, implementation) = ("attention".to_owned(), case.to_owned(), implementation.to_owned());
+        Row { family, case, implementation, us: 1.0, tflops, p90_us: None, mean_us: None, std_us: None }
+    }
+
+    #[test]
+    fn each_length_has_its_largest_case_and_our_quickest_kernel() {
+        let ours = [
+            row("1x8x512x64/full/f16", "a", 300.0),
+            row("32x32x512x64/full/f16", "a", 400.0),
+            row("32x32x512x64/full/f16", "b", 420.0),
+            row("1x8x512x64/causal/f16", "a", 200.0),
+            row("1x8x1024x64/full/f16", "only ours", 1.0),
+            row("1x8x512x64/full/bf16", "only ours", 1.0),
+        ];
+        let baseline = [
+            row("1x8x512x64/full/f16", "cudnn", 500.0),
+            row("32x32x512x64/full/f16", "cudnn", 390.0),
+            row("1x8x512x64/causal/f16", "cudnn", 210.0),
+        ];
+        let panels = Panels::new(&ours, &baseline);
+        assert_eq!(panels.0.len(), 2);
+        let full = &panels.0[&(64, "full".to_owned())];
+        let tflops = |name: &str| full[name].values().map(|point| point.1).collect::<Vec<_>>();
+        assert_eq!((tflops(OURS), tflops("cudnn")), (vec![420.0], vec![390.0]));
+        assert_eq!(panels.names(), [OURS, "cudnn"]);
+    }
+
+    #[test]
+    fn results_without_a_common_case_of_attention_are_refused() {
+        let error = write(Path::new("unwritten.svg"), "card", &[row("64x64x64/f16", "a", 1.0)], &[]);
+        assert!(matches!(error, Err(ChartError::NoAttention)));
+    }
+}

@@ -1,0 +1,101 @@
+//! The table of README.md that says which kernels compute what on which architecture is that of the compiled variants.
+//!
+//! `FERROTILE_WRITE_SUPPORT=1 cargo test -p tests --test support` writes it anew.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use layout::attention::{ATTENTION, AttentionKernel, HEAD_DIM_STEP, Lengths, MAX_HEAD_DIM, Mask, Scores};
+use layout::{Arch, Dtype};
+
+/// The lines around the table.
+const START: &str = "<!-- The table of attention kernels: tests/support.rs -->\n";
+const END: &str = "<!-- End of the table. -->\n";
+
+/// What a call can ask for.
+struct Feature {
+    name: &'static str,
+    scores: Scores,
+    lengths: Lengths,
+    /// Whether the query rows are as few as decoding kernels take.
+    few_rows: bool,
+}
+
+const FEATURES: [Feature; 4] = {
+    const PLAIN: Feature = Feature {
+        name: "full, causal and window masks, grouped heads, sinks, log-sum-exp",
+        scores: Scores::Plain,
+        lengths: Lengths::Equal,
+        few_rows: false,
+    };
+    let general = Feature { name: "softcap and bias, beside all of these", scores: Scores::General, ..PLAIN };
+    [
+        PLAIN,
+        Feature { name: "several lengths (`cu_seqlens`)", lengths: Lengths::PerMember, ..PLAIN },
+        Feature { lengths: Lengths::PerMember, ..general },
+        Feature { name: "up to 16 query rows: split keys, keys in pages", few_rows: true, ..PLAIN },
+    ]
+};
+
+/// The kernel that the library takes for tensors on 16-byte boundaries; `None` where it has none.
+fn kernel(feature: &Feature, arch: Arch, dtype: Dtype, head_dim: usize) -> Option<&'static str> {
+    let (rows, keys) = if feature.few_rows { (1, 4096) } else { (4096, 4096) };
+    let serving = || {
+        ATTENTION
+            .iter()
+            .filter(|row| row.serves(arch, dtype, head_dim) && row.covers(feature.scores, feature.lengths))
+            .filter(|row| row.takes(Mask::Causal, rows, keys))
+            .map(|row| match row.kernel {
+                AttentionKernel::Scalar => "scalar",
+                AttentionKernel::Wmma(_) => "`wmma`",
+                AttentionKernel::Wgmma(_) => "`wgmma`",
+                AttentionKernel::Decode(_) => "decoding",
+            })
+    };
+    let preferred = if feature.few_rows { "decoding" } else { "`wgmma`" };
+    serving().find(|&name| name == preferred).or_else(|| serving().next())
+}
+
+/// The table as Markdown: a line for each feature and range of head dimensions with the same kernels.
+fn table() -> String {
+    let mut text = "| attention, f16 and bf16 | head dimension |".to_owned();
+    Arch::ALL.iter().for_each(|arch| write!(text, " {arch} |").expect("a String takes any text"));
+    text += &format!("\n|{}\n", " --- |".repeat(2 + Arch::ALL.len()));
+    for feature in &FEATURES {
+        let kernels = |head_dim: usize| {
+            Arch::ALL.map(|arch| {
+                let [f16, bf16] = [Dtype::F16, Dtype::Bf16].map(|dtype| kernel(feature, arch, dtype, head_dim));
+                assert_eq!(f16, bf16, "{} at {head_dim} on {arch}", feature.name);
+                f16.unwrap_or("no")
+            })
+        };
+        let mut first = HEAD_DIM_STEP;
+        for head_dim in (HEAD_DIM_STEP..=MAX_HEAD_DIM).step_by(HEAD_DIM_STEP) {
+            if head_dim == MAX_HEAD_DIM || kernels(head_dim + HEAD_DIM_STEP) != kernels(head_dim) {
+                let cells = kernels(head_dim).join(" | ");
+                writeln!(text, "| {} | {first} to {head_dim} | {cells} |", feature.name)
+                    .expect("a String takes any text");
+                first = head_dim + HEAD_DIM_STEP;
+            }
+        }
+    }
+    text
+}
+
+#[test]
+fn the_readme_says_what_is_compiled() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("README.md");
+    let Ok(readme) = fs::read_to_string(&path) else {
+        println!("skipped: the source tree is not at {}", path.display());
+        return;
+    };
+    let (before, rest) = readme.split_once(START).expect("README.md has the start of the table");
+    let (found, after) = rest.split_once(END).expect("README.md has the end of the table");
+    if std::env::var_os("FERROTILE_WRITE_SUPPORT").is_some() {
+        let text = format!("{before}{START}\n{}\n{END}{after}", table());
+        fs::write(&path, text).expect("README.md can be written");
+        return;
+    }
+    assert_eq!(found.trim(), table().trim(), "FERROTILE_WRITE_SUPPORT=1 writes the table anew");
+}
