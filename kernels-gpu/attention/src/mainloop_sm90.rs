@@ -400,8 +400,8 @@ fn pack<E: Element16, const SCORES: usize, const KEY_STEPS: usize>(scores: &[f32
     fragments
 }
 
-/// Changes the sign of the rows of a row group of the tile of Q in shared memory, for a negative scale; one warpgroup of those that share
-/// the rows writes.
+/// Changes the sign of the rows of a row group of the tile of Q, for a negative scale; one warpgroup of those that share the rows
+/// writes.
 ///
 /// # Safety
 /// All consumers call it together, once a tile, before they use Q.

@@ -62,11 +62,10 @@ pub(crate) unsafe fn produce<const ROW: usize, const STAGES: u32>(
     let (mut k, mut v) = (Ring::<STAGES>::PRODUCER, Ring::<STAGES>::PRODUCER);
     let at = |region: layout::SmemRegion, stage: u32| base.offset(region.stage_offset(stage));
     let mut walk = Walk::START;
-    // SAFETY: the caller's contract; the first tile takes no number from the counter.
-    let mut taken = unsafe { walk.take::<ROW>(args, order, base) };
-    // The tensors are as the kernel before has left them, and it has done with O and its counter.
-    griddepcontrol::wait();
-    while let Some(tile) = taken {
+    // SAFETY: the caller's contract; the launch has a counter of its own, from which the first tile takes no number.
+    while let Some(tile) = unsafe { walk.take::<ROW>(args, order, base) } {
+        // The tensors are as the kernel before has left them, and it has done with O and its counter. Only the first tile waits.
+        griddepcontrol::wait();
         let last_row = (tile.first_row + rows).min(args.q_len) - 1;
         let steps = keys.steps(tile.first_row as i32, last_row as i32, step_keys);
         let (mut step, mut left) = block_steps::<ROW>(steps);
@@ -97,8 +96,6 @@ pub(crate) unsafe fn produce<const ROW: usize, const STAGES: u32>(
                 v = v.next();
                 step = step.wrapping_sub(const { Row::<ROW>::CLUSTER });
             }
-            // The launch has a counter of its own.
-            taken = walk.take::<ROW>(args, order, base);
         }
     }
 }
