@@ -95,7 +95,7 @@ struct ParseDecodeCaseError;
 /// The keys do not fill their pages.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("case {case}: give a page size that divides the number of keys")]
-struct PartialPage {
+pub(crate) struct PartialPage {
     case: String,
 }
 

@@ -7,7 +7,6 @@ use clap::Args;
 use ferrotile::{Gpu, kernel_ptx};
 use layout::attention::ATTENTION;
 
-use crate::bench::BenchError;
 use crate::kernel_names;
 use crate::table::table;
 
@@ -24,8 +23,7 @@ pub(crate) struct LoadBenchArgs {
 
 /// Loads each kernel once and prints the milliseconds, those of the driver's compiler included unless its cache has the kernel.
 pub(crate) fn run(args: &LoadBenchArgs) -> anyhow::Result<()> {
-    kernel_names::check(&args.variants, "attention", ATTENTION.iter().map(|row| row.name))
-        .map_err(BenchError::UnknownKernel)?;
+    kernel_names::check(&args.variants, "attention", ATTENTION.iter().map(|row| row.name))?;
     let began = Instant::now();
     let gpu = Gpu::new(args.device)?;
     let context_ms = milliseconds(began);

@@ -150,6 +150,8 @@ fn is_bad_request(error: &anyhow::Error) -> bool {
         || error.is::<report::ReportError>()
         || error.is::<compare::NothingInCommon>()
         || error.is::<bench::BenchError>()
+        || error.is::<bench_decode::PartialPage>()
+        || error.is::<kernel_names::UnknownKernel>()
 }
 
 #[cfg(test)]

@@ -274,6 +274,14 @@ fn a_benchmark_of_nothing_is_refused() {
     ] {
         assert_refused(&ferrotile(&[&["bench", "attention"], args].concat()), reason);
     }
+    for (args, reason) in [
+        (["ata", "--variant", "fastest"], "no ata kernel is called 'fastest'"),
+        (["gemm", "--variant", "fastest"], "no gemm kernel is called 'fastest'"),
+        (["load", "--variant", "fastest"], "no attention kernel is called 'fastest'"),
+        (["decode", "--page", "7"], "a page size that divides the number of keys"),
+    ] {
+        assert_refused(&ferrotile(&[&["bench"], &args[..]].concat()), reason);
+    }
 }
 
 #[test]
