@@ -1,4 +1,5 @@
-//! The table of README.md that says which kernels compute what on which architecture is that of the compiled variants.
+//! The table of README.md that says which kernels compute what on which architecture is that of the library's own
+//! choice.
 //!
 //! `FERROTILE_WRITE_SUPPORT=1 cargo test -p tests --test support` writes it anew.
 
@@ -6,8 +7,10 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use layout::attention::{ATTENTION, AttentionKernel, HEAD_DIM_STEP, Lengths, MAX_HEAD_DIM, Mask, Scores};
-use layout::{Arch, Dtype};
+use ferrotile::{
+    Arch, AttentionOptions, AttentionPlan, AttentionProblem, Dtype, Error, Gpu, Layout, Mask, VarlenPlan, VarlenProblem,
+};
+use layout::attention::{AttentionKernel, HEAD_DIM_STEP, Lengths, MAX_HEAD_DIM, Scores};
 
 /// The lines around the table.
 const START: &str = "<!-- The table of attention kernels: tests/support.rs -->\n";
@@ -39,34 +42,51 @@ const FEATURES: [Feature; 4] = {
 };
 
 /// The kernel that the library takes for tensors on 16-byte boundaries; `None` where it has none.
-fn kernel(feature: &Feature, arch: Arch, dtype: Dtype, head_dim: usize) -> Option<&'static str> {
-    let (rows, keys) = if feature.few_rows { (1, 4096) } else { (4096, 4096) };
-    let serving = || {
-        ATTENTION
-            .iter()
-            .filter(|row| row.serves(arch, dtype, head_dim) && row.covers(feature.scores, feature.lengths))
-            .filter(|row| row.takes(Mask::Causal, rows, keys))
-            .map(|row| match row.kernel {
-                AttentionKernel::Scalar => "scalar",
-                AttentionKernel::Wmma(_) => "`wmma`",
-                AttentionKernel::Wgmma(_) => "`wgmma`",
-                AttentionKernel::Decode(_) => "decoding",
-            })
+fn kernel(feature: &Feature, gpu: &Gpu, dtype: Dtype, head_dim: usize) -> Option<&'static str> {
+    let (heads, q_len, k_len) = (1, if feature.few_rows { 1 } else { 4096 }, 4096);
+    let softcap = (feature.scores == Scores::General).then_some(1.0);
+    let options = AttentionOptions { mask: Mask::Causal, softcap, ..AttentionOptions::new(Layout::Bhsd) };
+    let variant = match feature.lengths {
+        Lengths::Equal => {
+            let (q_heads, kv_heads) = (heads, heads);
+            let problem = AttentionProblem { batch: 1, q_heads, kv_heads, q_len, k_len, head_dim };
+            AttentionPlan::new(gpu, dtype, &problem, &options).map(|plan| plan.variant())
+        }
+        Lengths::PerMember => {
+            let problem = VarlenProblem {
+                members: 1,
+                q_heads: heads,
+                kv_heads: heads,
+                q_total: q_len,
+                k_total: k_len,
+                max_q_len: q_len,
+                max_k_len: k_len,
+                head_dim,
+            };
+            VarlenPlan::new(gpu, dtype, &problem, &options).map(|plan| plan.variant())
+        }
     };
-    let preferred = if feature.few_rows { "decoding" } else { "`wgmma`" };
-    serving().find(|&name| name == preferred).or_else(|| serving().next())
+    match variant.map(|variant| variant.kernel) {
+        Ok(AttentionKernel::Scalar) => Some("scalar"),
+        Ok(AttentionKernel::Wmma(_)) => Some("`wmma`"),
+        Ok(AttentionKernel::Wgmma(_)) => Some("`wgmma`"),
+        Ok(AttentionKernel::Decode(_)) => Some("decoding"),
+        Err(Error::NoVariant { .. }) => None,
+        Err(error) => panic!("{} at {head_dim} on {}: {error}", feature.name, gpu.arch()),
+    }
 }
 
 /// The table as Markdown: a line for each feature and range of head dimensions with the same kernels.
 fn table() -> String {
+    let gpus = Arch::ALL.map(Gpu::emulated);
     let mut text = "| attention, f16 and bf16 | head dimension |".to_owned();
     Arch::ALL.iter().for_each(|arch| write!(text, " {arch} |").expect("a String takes any text"));
     text += &format!("\n|{}\n", " --- |".repeat(2 + Arch::ALL.len()));
     for feature in &FEATURES {
         let kernels = |head_dim: usize| {
-            Arch::ALL.map(|arch| {
-                let [f16, bf16] = [Dtype::F16, Dtype::Bf16].map(|dtype| kernel(feature, arch, dtype, head_dim));
-                assert_eq!(f16, bf16, "{} at {head_dim} on {arch}", feature.name);
+            gpus.each_ref().map(|gpu| {
+                let [f16, bf16] = [Dtype::F16, Dtype::Bf16].map(|dtype| kernel(feature, gpu, dtype, head_dim));
+                assert_eq!(f16, bf16, "{} at {head_dim} on {}", feature.name, gpu.arch());
                 f16.unwrap_or("no")
             })
         };
