@@ -1,5 +1,6 @@
 //! Tensor maps: what the tensor memory accelerator (TMA) of sm_90 needs to know about a tensor to copy tiles of it.
 
+use layout::attention::{SEQUENCE_END, SEQUENCE_PERIOD};
 use layout::swizzle::Swizzle;
 
 use crate::backend::TiledMap;
@@ -90,6 +91,45 @@ impl TensorMap {
             dims: &[shape[2] as u64, shape[1] as u64, shape[0] as u64],
             strides_bytes: &[strides[1], strides[0]].map(|stride| stride as u64 * size_of::<T>() as u64),
             box_dims: &[box_shape[2], box_shape[1], 1],
+            swizzle: swizzle_code(swizzle),
+        };
+        gpu.device().encode_tiled(&map).map(TensorMap)
+    }
+}
+
+impl TensorMap {
+    /// A map of tiles of rows of sequences that follow each other in a tensor `[total, heads, columns]` at `address`; `strides` are from
+    /// one row and one head to the next, in elements.
+    ///
+    /// Its dimensions are `[period, end, head, row, column]`: [`layout::attention::SEQUENCE_END`] says where the rows of a sequence are.
+    pub(crate) fn sequences<T: Element>(
+        gpu: &Gpu,
+        address: u64,
+        [total, heads, columns]: [usize; 3],
+        [row, head]: [i64; 2],
+        box_shape: [u32; 2],
+        swizzle: Swizzle,
+    ) -> Result<TensorMap> {
+        check_tensor(&[total + 1, heads, columns], &[row, head, 1], address, size_of::<T>())?;
+        let box_shape = [1, 1, 1, box_shape[0], box_shape[1]];
+        check_box(&box_shape, size_of::<T>(), swizzle)?;
+        let bytes = |stride: i64| stride as u64 * size_of::<T>() as u64;
+        let Some(back) = SEQUENCE_PERIOD.checked_sub(bytes(row)) else {
+            let (got, expected) = (format!("{row} from row to row"), "less than 2^34 bytes".to_owned());
+            return Err(Error::Argument { op: OP, argument: "the strides", got, expected });
+        };
+        let map = TiledMap {
+            data_type: T::TENSOR_MAP_TYPE,
+            address,
+            dims: &[
+                columns as u64,
+                u64::from(SEQUENCE_END),
+                heads as u64,
+                total as u64 + 1,
+                u64::from(SEQUENCE_END) + 1,
+            ],
+            strides_bytes: &[bytes(row), bytes(head), bytes(row), back],
+            box_dims: &[box_shape[4], box_shape[3], 1, 1, 1],
             swizzle: swizzle_code(swizzle),
         };
         gpu.device().encode_tiled(&map).map(TensorMap)

@@ -34,7 +34,7 @@ pub(crate) fn list(trials: &mut Trials) {
 }
 
 /// Those of tensor-core kernels, and one narrower than any.
-const HEAD_DIMS: [usize; 3] = [64, 128, 40];
+const HEAD_DIMS: [usize; 4] = [64, 128, 256, 40];
 
 /// Rows and keys around the edges of tiles.
 const LENGTHS: [(usize, usize); 3] = [(1, 33), (65, 63), (17, 131)];

@@ -20,6 +20,7 @@ use crate::launch::{Kernel, KernelParam, LaunchConfig};
 use crate::launch_counters::LaunchCounters;
 use crate::stream::StreamRef;
 use crate::tensor::{TensorMut, TensorRef};
+use crate::tensor_map::TensorMap;
 
 /// A chosen and loaded variant for repeated calls on problems of one size. Displays as the variant's name.
 #[derive(Clone)]
@@ -31,7 +32,7 @@ pub struct AttentionPlan {
     chosen: Launcher,
     /// What runs tensors that the chosen variant does not take; `None` where it takes all, or was named.
     substitute: Option<&'static AttentionVariant>,
-    /// Where the blocks of a launch count tiles; `None` where each has one at most, or all take the same time.
+    /// Where the blocks of a launch count tiles ([`Launcher::counters`]).
     counters: Option<Arc<LaunchCounters>>,
 }
 
@@ -81,6 +82,48 @@ impl Launcher {
             ..LaunchConfig::default()
         }
     }
+
+    /// Counters for the blocks of WGMMA launches whose tiles take unlike times; `None` where each block has one tile at most, or all
+    /// take the same time.
+    pub(super) fn counters(&self, gpu: &Gpu) -> Result<Option<Arc<LaunchCounters>>> {
+        match self.variant.kernel {
+            AttentionKernel::Wgmma(tile)
+                if tile.mask == MaskKind::Band && tile.cluster == 1 && self.tiles > most_blocks(gpu, self.variant) =>
+            {
+                Ok(Some(gpu.launch_counters()?))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Launches a WGMMA variant on the tiles of `problem`: as many blocks as are resident compute them.
+    ///
+    /// # Safety
+    /// Arguments and maps, of Q, K and V, describe tensors whose tiles are those of `problem` and that live until the stream has done
+    /// the work.
+    pub(super) unsafe fn launch_tiles(
+        &self,
+        stream: StreamRef<'_>,
+        problem: &AttentionProblem,
+        args: &AttentionArgs,
+        counters: Option<&LaunchCounters>,
+        [q, k, v]: &[TensorMap; 3],
+    ) -> Result<()> {
+        let AttentionKernel::Wgmma(tile) = self.variant.kernel else { unreachable!("{} has no tiles", self.variant) };
+        let counter = match counters {
+            Some(counters) => counters.next(stream.is_capturing()?).unwrap_or(0),
+            None => 0,
+        };
+        let blocks = self.tiles.min(most_blocks(stream.gpu(), self.variant));
+        let order = TileOrder { counter, ..tma::order(problem, self.tiles, blocks, tile.mask) };
+        let mut config = self.config();
+        if tile.cluster == 1 {
+            config.grid[0] = blocks;
+        }
+        config.overlaps = true;
+        // SAFETY: the caller's contract; grid, block and shared memory are the variant's.
+        unsafe { self.kernel.launch(stream, &config, &[args, &order, q, k, v]) }
+    }
 }
 
 impl AttentionPlan {
@@ -115,14 +158,7 @@ impl AttentionPlan {
         } else {
             Launcher::new(gpu, variant, problem)?
         };
-        let counters = match variant.kernel {
-            AttentionKernel::Wgmma(tile)
-                if tile.mask == MaskKind::Band && tile.cluster == 1 && chosen.tiles > most_blocks(gpu, variant) =>
-            {
-                Some(gpu.launch_counters()?)
-            }
-            _ => None,
-        };
+        let counters = chosen.counters(gpu)?;
         Ok(Self { problem: *problem, layout: options.layout, terms, chosen, substitute, counters })
     }
 
@@ -225,26 +261,15 @@ impl AttentionPlan {
             loaded = Launcher::new(stream.gpu(), variant, &self.problem)?;
             &loaded
         };
-        let mut config = launcher.config();
         let AttentionKernel::Wgmma(tile) = variant.kernel else {
             // SAFETY: grid, block and shared memory are the variant's, and the views are tensors of the plan's sizes whose
             // memory their owners keep until the stream has done the work.
-            return unsafe { launcher.kernel.launch(stream, &config, &[&args]) };
+            return unsafe { launcher.kernel.launch(stream, &launcher.config(), &[&args]) };
         };
-        let counter = match &self.counters {
-            Some(counters) => counters.next(stream.is_capturing()?).unwrap_or(0),
-            None => 0,
-        };
-        let blocks = launcher.tiles.min(most_blocks(stream.gpu(), variant));
-        let order = TileOrder { counter, ..tma::order(&self.problem, launcher.tiles, blocks, tile.mask) };
-        if tile.cluster == 1 {
-            config.grid[0] = blocks;
-        }
-        config.overlaps = true;
-        let panel = |rows: usize, tensor| tma::map(stream.gpu(), self.layout, tensor, rows);
-        let (q, k, v) = (panel(tile.m(), &q)?, panel(tile.n, &k)?, panel(tile.n, &v)?);
+        let panel = |rows: usize, tensor| tma::map(stream.gpu(), variant.lengths, self.layout, tensor, rows);
+        let maps = [panel(tile.m(), &q)?, panel(tile.n, &k)?, panel(tile.n, &v)?];
         // SAFETY: as above, and the maps are of the same tensors with the boxes of the variant.
-        unsafe { launcher.kernel.launch(stream, &config, &[&args, &order, &q, &k, &v]) }
+        unsafe { launcher.launch_tiles(stream, &self.problem, &args, self.counters.as_deref(), &maps) }
     }
 
     /// Whether Q, K, V, O and LSE are of the plan's problem.

@@ -1,6 +1,6 @@
 //! What WGMMA kernels are launched with beside the common arguments: tensor maps and the order of tiles.
 
-use layout::attention::{GROUP_BYTES, MaskKind, TILE_SWIZZLE, TileOrder};
+use layout::attention::{GROUP_BYTES, Lengths, MaskKind, TILE_SWIZZLE, TileOrder};
 
 use super::plan::rows_aligned;
 use super::{AttentionProblem, Layout, OP};
@@ -40,18 +40,53 @@ pub(super) fn check<T: Float>(
     }
 }
 
-/// The map of a tensor, `[batch, head, row, column]` whatever its layout, whose boxes are one panel of a tile of `rows` rows.
+/// The map of a tensor for a variant of these lengths, `[batch, head, row, column]` whatever its layout, whose boxes are one panel of a
+/// tile of `rows` rows.
 ///
 /// The stride of a dimension of one can be anything, also what TMA refuses; here it is that of a row.
-pub(super) fn map<T: Float>(gpu: &Gpu, layout: Layout, tensor: &TensorRef<'_, T, 4>, rows: usize) -> Result<TensorMap> {
+pub(super) fn map<T: Float>(
+    gpu: &Gpu,
+    lengths: Lengths,
+    layout: Layout,
+    tensor: &TensorRef<'_, T, 4>,
+    rows: usize,
+) -> Result<TensorMap> {
     let shape = layout.reorder(*tensor.shape());
     let strides = layout.reorder(*tensor.strides());
     let row_elems = shape[3].next_multiple_of(ALIGN / size_of::<T>()) as i64;
     let taken = [0, 1, 2, 3].map(|dim| if shape[dim] > 1 || dim == 3 { strides[dim] } else { row_elems });
+    let ([batch, heads, len, columns], [to_batch, to_head, to_row, to_column]) = (shape, taken);
+    let (ordinal, address) = (tensor.ordinal(), tensor.as_raw());
+    let tile = [rows as u32, panel_columns::<T>()];
     // SAFETY: the same elements as those of `tensor`, in another order of its dimensions.
-    let view: TensorRef<'_, T, 4> = unsafe { TensorRef::from_raw(tensor.ordinal(), tensor.as_raw(), shape, taken)? };
-    let panel_columns = TILE_SWIZZLE.row_bytes() / size_of::<T>() as u32;
-    TensorMap::tiled(gpu, &view, [1, 1, rows as u32, panel_columns], TILE_SWIZZLE)
+    unsafe {
+        match lengths {
+            Lengths::Equal => {
+                let view: TensorRef<'_, T, 4> = TensorRef::from_raw(ordinal, address, shape, taken)?;
+                TensorMap::tiled(gpu, &view, [1, 1, tile[0], tile[1]], TILE_SWIZZLE)
+            }
+            Lengths::PerMember => {
+                let (shape, strides) =
+                    ([1, batch, heads, len, columns], [row_elems, to_batch, to_head, to_row, to_column]);
+                let view: TensorRef<'_, T, 5> = TensorRef::from_raw(ordinal, address, shape, strides)?;
+                TensorMap::tiled(gpu, &view, [1, 1, 1, tile[0], tile[1]], TILE_SWIZZLE)
+            }
+        }
+    }
+}
+
+/// The map of sequences that follow each other in a tensor `[1, total, head, column]`, with the same boxes.
+pub(super) fn map_of_sequences<T: Float>(gpu: &Gpu, tensor: &TensorRef<'_, T, 4>, rows: usize) -> Result<TensorMap> {
+    let [_, total, heads, columns] = *tensor.shape();
+    let row_elems = columns.next_multiple_of(ALIGN / size_of::<T>()) as i64;
+    let taken = [1, 2].map(|dim| if tensor.shape()[dim] > 1 { tensor.strides()[dim] } else { row_elems });
+    let (shape, tile) = ([total, heads, columns], [rows as u32, panel_columns::<T>()]);
+    TensorMap::sequences::<T>(gpu, tensor.as_raw(), shape, taken, tile, TILE_SWIZZLE)
+}
+
+/// Columns of a panel of a tile.
+const fn panel_columns<T>() -> u32 {
+    TILE_SWIZZLE.row_bytes() / size_of::<T>() as u32
 }
 
 /// The order of the `tiles` tiles of a problem that has some, in a launch of `blocks` blocks; its counter is another's to choose.

@@ -1,19 +1,21 @@
 //! Attention on sequences of several lengths that follow each other in one tensor.
 
 use std::fmt;
+use std::sync::Arc;
 
 use layout::Dtype;
-use layout::attention::{AttentionVariant, Lengths, MAX_LEN};
+use layout::attention::{AttentionKernel, AttentionVariant, Lengths, MAX_LEN, first_slot};
 
-use super::choice::Request;
+use super::choice::{Request, is_wgmma};
 use super::plan::{Launcher, add_addresses, check_device, check_dtype, check_lse};
 use super::problem::check_shape;
 use super::terms::Terms;
-use super::{AttentionOptions, AttentionProblem, Layout, OP};
+use super::{AttentionOptions, AttentionProblem, Layout, OP, tma};
 use crate::element::Float;
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::launch::Kernel;
+use crate::launch_counters::LaunchCounters;
 use crate::stream::StreamRef;
 use crate::tensor::{TensorMut, TensorRef};
 
@@ -46,7 +48,7 @@ impl VarlenProblem {
     /// [`Error::Argument`] that names the size and what is allowed.
     pub fn check(&self) -> Result<()> {
         self.longest().check()?;
-        for (argument, total) in [("q_total", self.q_total), ("k_total", self.k_total)] {
+        for (argument, total) in [("members", self.members), ("q_total", self.q_total), ("k_total", self.k_total)] {
             if total > MAX_LEN {
                 let (got, expected) = (total.to_string(), format!("at most {MAX_LEN}: split the batch"));
                 return Err(Error::Argument { op: OP, argument, got, expected });
@@ -59,6 +61,17 @@ impl VarlenProblem {
     fn longest(&self) -> AttentionProblem {
         let Self { members, q_heads, kv_heads, max_q_len, max_k_len, head_dim, .. } = *self;
         AttentionProblem { batch: members, q_heads, kv_heads, q_len: max_q_len, k_len: max_k_len, head_dim }
+    }
+
+    /// What the tiles of a variant are those of: all members as long as the longest, or one sequence that has all their slots.
+    fn tiled(&self, variant: &AttentionVariant) -> AttentionProblem {
+        if !is_wgmma(variant) {
+            return self.longest();
+        }
+        let has_rows = self.members > 0 && self.max_q_len > 0;
+        let rows = variant.rows();
+        let slots = if has_rows { first_slot(self.q_total as u32, self.members as u32, rows as u32) } else { 0 };
+        AttentionProblem { batch: 1, q_len: slots as usize * rows, ..self.longest() }
     }
 }
 
@@ -95,6 +108,10 @@ pub struct VarlenPlan {
     problem: VarlenProblem,
     terms: Terms,
     chosen: Launcher,
+    /// What runs tensors that TMA cannot copy; `None` where the chosen variant takes all, or was named.
+    substitute: Option<&'static AttentionVariant>,
+    /// Where the blocks of a launch count tiles ([`Launcher::counters`]).
+    counters: Option<Arc<LaunchCounters>>,
 }
 
 impl VarlenPlan {
@@ -116,11 +133,16 @@ impl VarlenPlan {
             scores: terms.scores(),
             lengths: Lengths::PerMember,
         };
-        let variant = match &options.variant {
-            Some(name) => request.named(name)?,
-            None => request.preferred()?,
+        let (variant, substitute) = match &options.variant {
+            Some(name) => (request.named(name)?, None),
+            None => {
+                let variant = request.preferred()?;
+                (variant, if is_wgmma(variant) { Some(request.for_any_strides()?) } else { None })
+            }
         };
-        Ok(Self { problem: *problem, terms, chosen: Launcher::new(gpu, variant, &longest)? })
+        let chosen = Launcher::new(gpu, variant, &problem.tiled(variant))?;
+        let counters = chosen.counters(gpu)?;
+        Ok(Self { problem: *problem, terms, chosen, substitute, counters })
     }
 
     /// The chosen variant.
@@ -175,23 +197,44 @@ impl VarlenPlan {
         ];
         check_device(stream, required.into_iter().chain(optional.into_iter().flatten()))?;
         let longest = problem.longest();
-        let mut args = self.terms.arguments(&longest, self.variant().scores);
-        self.terms.add_tensors(&mut args, &longest, sink.as_ref(), bias.as_ref())?;
         let [q, k, v] = [q, k, v].map(|tensor| as_one_batch_entry(&tensor));
+        let (q, k, v) = (q?, k?, v?);
         let shape = [1, problem.q_total, problem.q_heads, problem.head_dim];
         let strides = [0, out.strides()[0], out.strides()[1], out.strides()[2]];
         // SAFETY: the same elements as those of `out`, which is not used besides.
         let out: TensorMut<'_, T, 4> = unsafe { TensorMut::from_raw(out.ordinal(), out.as_raw(), shape, strides)? };
-        add_addresses(&mut args, Layout::Bshd, [&q?, &k?, &v?], &out);
+        let taken =
+            if is_wgmma(self.variant()) { tma::check(&[("Q", &q), ("K", &k), ("V", &v)], &out) } else { Ok(()) };
+        let loaded;
+        let launcher = match (taken, self.substitute) {
+            (Ok(()), _) => &self.chosen,
+            (Err(_), Some(variant)) => {
+                loaded = Launcher::new(stream.gpu(), variant, &problem.tiled(variant))?;
+                &loaded
+            }
+            (Err(error), None) => return Err(error),
+        };
+        let mut args = self.terms.arguments(&longest, launcher.variant.scores);
+        self.terms.add_tensors(&mut args, &longest, sink.as_ref(), bias.as_ref())?;
+        add_addresses(&mut args, Layout::Bshd, [&q, &k, &v], &out);
         args.lse = lse.as_ref().map_or(0, TensorMut::as_raw);
         (args.q_starts, args.k_starts) = (cu_seqlens_q.as_raw(), cu_seqlens_k.as_raw());
         (args.q_total, args.k_total) = (problem.q_total as u32, problem.k_total as u32);
-        if self.chosen.tiles == 0 {
+        args.members = problem.members as u32;
+        if launcher.tiles == 0 {
             return Ok(());
         }
-        // SAFETY: grid, block and shared memory are the variant's, the views are tensors of the plan's sizes whose memory their
-        // owners keep until the stream has done the work, and the kernel keeps to them whatever the numbers on the card are.
-        unsafe { self.chosen.kernel.launch(stream, &self.chosen.config(), &[&args]) }
+        let AttentionKernel::Wgmma(tile) = launcher.variant.kernel else {
+            // SAFETY: grid, block and shared memory are the variant's, the views are tensors of the plan's sizes whose memory their
+            // owners keep until the stream has done the work, and the kernel keeps to them whatever the numbers on the card are.
+            return unsafe { launcher.kernel.launch(stream, &launcher.config(), &[&args]) };
+        };
+        let panel = |rows, tensor| tma::map_of_sequences(stream.gpu(), tensor, rows);
+        let maps = [panel(tile.m(), &q)?, panel(tile.n, &k)?, panel(tile.n, &v)?];
+        // SAFETY: as above, and the maps are of the same tensors with the boxes of the variant.
+        unsafe {
+            launcher.launch_tiles(stream, &problem.tiled(launcher.variant), &args, self.counters.as_deref(), &maps)
+        }
     }
 }
 

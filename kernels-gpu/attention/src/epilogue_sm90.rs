@@ -60,7 +60,7 @@ pub(crate) unsafe fn store_chunk<E: Element16>(
     // Four pairs of each lane, 8 columns apart, become four adjacent pairs.
     // SAFETY: all lanes of the warp are here.
     let chunk = unsafe { transpose_quad(lane % 4, pairs) };
-    if row < args.q_len && column < args.head_dim {
+    if row < work.q_len && column < args.head_dim {
         let start = work.o.wrapping_offset((i64::from(row) * args.o_strides.row) as isize);
         // SAFETY: the chunk is inside O, on a 16-byte boundary.
         unsafe { global::store(start.wrapping_add(column as usize).cast::<[u32; 4]>(), chunk) };
@@ -79,7 +79,7 @@ pub(crate) unsafe fn store_unseen<const OUTPUTS: usize>(args: &AttentionArgs, wo
         let start = work.o.wrapping_offset((i64::from(row) * args.o_strides.row) as isize);
         for block in 0..OUTPUTS as u32 / 16 {
             let column = 32 * block + CHUNK_ELEMS as u32 * (lane % 4);
-            if row < args.q_len && column < args.head_dim {
+            if row < work.q_len && column < args.head_dim {
                 // SAFETY: the chunk is inside O, on a 16-byte boundary.
                 unsafe { global::store(start.wrapping_add(column as usize).cast::<[u32; 4]>(), [0; 4]) };
             }

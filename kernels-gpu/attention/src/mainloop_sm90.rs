@@ -36,23 +36,23 @@ use cuda_std::thread;
 use cuda_std::warp::{FULL_MASK, elect, warp_shuffle_idx};
 use layout::SmemRegion;
 use layout::attention::{
-    ATTENTION, AttentionArgs, CONSUMER_REGISTERS, PRODUCER_REGISTERS, QuerySource, TILE_SWIZZLE, TileOrder, WARP_ROWS,
-    WARPGROUP_ROWS, WARPGROUP_THREADS,
+    ATTENTION, AttentionArgs, CONSUMER_REGISTERS, Lengths, PRODUCER_REGISTERS, QuerySource, SEARCH_CONSUMER_REGISTERS,
+    SEARCH_PRODUCER_REGISTERS, TILE_SWIZZLE, TileOrder, WARP_ROWS, WARPGROUP_ROWS, WARPGROUP_THREADS,
 };
 use layout::descriptor::Descriptor;
 
 use crate::epilogue::store_lse;
 use crate::epilogue_sm90;
 use crate::key_split;
-use crate::mask::KeyRange;
 use crate::producer::{Maps, produce};
 use crate::query::Query;
 use crate::ring::Ring;
 use crate::row::{Row, ScoresOfRegisters, Values};
 use crate::schedule::Walk;
+use crate::score::Scoring;
 use crate::softmax::RowState;
 use crate::warpgroup_product::{accumulate, wait_before};
-use crate::work::{LANES, Work, lane, sink_of_head, warp};
+use crate::work::{LANES, Member, Work, div_rem, lane, sink_of_head, warp};
 
 /// Chains of maxima and sums of a row: few warps share a scheduler.
 const CHAINS: usize = 2;
@@ -98,20 +98,24 @@ pub(crate) unsafe fn forward<
         // The next kernel of the stream waits for the end of this one before it touches a tensor.
         griddepcontrol::launch_dependents();
         if warpgroup == 0 {
-            match const { Row::<ROW>::TILE.consumers() } {
-                2 => setmaxnreg::decrease::<{ PRODUCER_REGISTERS[2] }>(),
-                3 => setmaxnreg::decrease::<{ PRODUCER_REGISTERS[3] }>(),
-                4 => setmaxnreg::decrease::<{ PRODUCER_REGISTERS[4] }>(),
+            match const { (Row::<ROW>::TILE.consumers(), Row::<ROW>::LENGTHS) } {
+                (2, Lengths::Equal) => setmaxnreg::decrease::<{ PRODUCER_REGISTERS[2] }>(),
+                (3, Lengths::Equal) => setmaxnreg::decrease::<{ PRODUCER_REGISTERS[3] }>(),
+                (4, Lengths::Equal) => setmaxnreg::decrease::<{ PRODUCER_REGISTERS[4] }>(),
+                (2, Lengths::PerMember) => setmaxnreg::decrease::<{ SEARCH_PRODUCER_REGISTERS[2] }>(),
+                (3, Lengths::PerMember) => setmaxnreg::decrease::<{ SEARCH_PRODUCER_REGISTERS[3] }>(),
                 _ => {}
             }
             if warp_shuffle_idx(FULL_MASK, warp(), 0, LANES).0 == 0 && elect() {
                 produce::<ROW, STAGES>(args, order, maps, base);
             }
         } else {
-            match const { Row::<ROW>::TILE.consumers() } {
-                2 => setmaxnreg::increase::<{ CONSUMER_REGISTERS[2] }>(),
-                3 => setmaxnreg::increase::<{ CONSUMER_REGISTERS[3] }>(),
-                4 => setmaxnreg::increase::<{ CONSUMER_REGISTERS[4] }>(),
+            match const { (Row::<ROW>::TILE.consumers(), Row::<ROW>::LENGTHS) } {
+                (2, Lengths::Equal) => setmaxnreg::increase::<{ CONSUMER_REGISTERS[2] }>(),
+                (3, Lengths::Equal) => setmaxnreg::increase::<{ CONSUMER_REGISTERS[3] }>(),
+                (4, Lengths::Equal) => setmaxnreg::increase::<{ CONSUMER_REGISTERS[4] }>(),
+                (2, Lengths::PerMember) => setmaxnreg::increase::<{ SEARCH_CONSUMER_REGISTERS[2] }>(),
+                (3, Lengths::PerMember) => setmaxnreg::increase::<{ SEARCH_CONSUMER_REGISTERS[3] }>(),
                 _ => {}
             }
             consume::<E, Q, ROW, STAGES, SCORES, OUTPUTS, KEY_STEPS>(args, base, warpgroup - 1);
@@ -166,7 +170,6 @@ unsafe fn consume<
     [f32; SCORES]: Accumulator,
     [f32; OUTPUTS]: Accumulator,
 {
-    let keys = KeyRange::new(args);
     let (rows, step_keys, scale) = (Row::<ROW>::M, Row::<ROW>::N, args.scale_log2);
     let at = |region: SmemRegion, stage: u32| base.offset(region.stage_offset(stage));
     let k_tile = |stage: u32| {
@@ -189,11 +192,13 @@ unsafe fn consume<
     let mut walk = Walk::START;
     // SAFETY: the warpgroup is together.
     while let Some([batch_head, first_row]) = unsafe { walk.follow::<ROW>(base) } {
-        let last_row = |first: u32, rows: u32| ((first + rows).min(args.q_len) - 1) as i32;
+        // SAFETY: the tile is one of the problem's.
+        let Member { q_len, keys, .. } = unsafe { Member::of_head(args, batch_head, Row::<ROW>::LENGTHS) };
+        let last_row = |first: u32, rows: u32| ((first + rows).min(q_len) - 1) as i32;
         let (first_step, end_step) = keys.steps(first_row as i32, last_row(first_row, rows), step_keys);
         let (q_stage, q_parity) = walk.q_place::<ROW>();
         // SAFETY: the tile is one of the problem's.
-        let work = || unsafe { Work::of_rows(args, batch_head, first_row) };
+        let work = || unsafe { Work::of_rows(args, batch_head, first_row, Row::<ROW>::LENGTHS) };
         if first_step >= end_step {
             // SAFETY: the warp is together. Q comes for every tile, which keeps the phases of its barriers in step.
             unsafe {
@@ -224,20 +229,25 @@ unsafe fn consume<
                 let (own_row, own_last_row) = own_rows(first_row);
                 keys.full_steps(own_row, own_last_row, step_keys)
             } else {
-                (0, args.k_len / step_keys)
+                (0, keys.len() / step_keys)
             }
         };
         let unmasked = unmasked_of(first_row);
+        let scoring = || {
+            let (batch, head) = div_rem(batch_head, args.q_heads);
+            Scoring::of_head(args, [batch, head], q_len, keys.len())
+        };
+        let lane_row = || opaque(first_row) + warp_row() + lane() / 4;
         let mask = |scores: &mut [f32; SCORES], step: u32| {
             // Opaque, what the mask needs takes no registers where there is none. Rows that are shared have none to spare.
             let unmasked = if stride == 1 { unmasked } else { unmasked_of(opaque(first_row)) };
             let key = (step * step_keys) as i32;
             if step >= unmasked.1 {
-                let row = (opaque(first_row) + warp_row() + lane() / 4) as i32;
+                let row = lane_row() as i32;
                 keys.hide_after(scores, row, (lane() % 4) as i32, key);
             }
             if Row::<ROW>::BAND && step < unmasked.0 {
-                let row = (opaque(first_row) + warp_row() + lane() / 4) as i32;
+                let row = lane_row() as i32;
                 keys.hide_before(scores, row, (lane() % 4) as i32, key);
             }
         };
@@ -296,6 +306,7 @@ unsafe fn consume<
             }
 
             step -= 1;
+            let bias = bias_of::<ROW, SCORES>(|| (scoring(), lane_row(), step * step_keys));
             wait(Row::<ROW>::K_FULL, ring.stage(), ring.parity());
             let mut scores: [f32; SCORES] = q.scores(k_tile(ring.stage()));
             wgmma::wait_group::<0, _>(&mut scores);
@@ -305,6 +316,9 @@ unsafe fn consume<
             if let QuerySource::Registers = Q::SOURCE {
                 // A load of Q may still be under way when an arrival behind it has come; the product above has used what it gives.
                 release(Row::<ROW>::Q_EMPTY, q_stage);
+            }
+            if Row::<ROW>::GENERAL {
+                scoring().apply_pairs::<E, SCORES>(&mut scores, &bias);
             }
             mask(&mut scores, step);
             state.step::<CHAINS>(&mut scores, scale);
@@ -317,6 +331,7 @@ unsafe fn consume<
             while step >= own.0 + stride {
                 // V of this step and K of the one before are there.
                 let next = ring.after(key_groups);
+                let bias = bias_of::<ROW, SCORES>(|| (scoring(), lane_row(), (step - stride) * step_keys));
                 let mut scores: [f32; SCORES] = q.scores(k_tile(next.stage()));
                 accumulate::<Values<E, ROW>, _, KEY_STEPS>(&mut out, &p, v_tile(ring.stage()));
                 wait_before::<_, KEY_STEPS>(&mut scores);
@@ -326,6 +341,9 @@ unsafe fn consume<
                 if step >= own.0 + stride {
                     let second = next.after(key_groups);
                     wait(Row::<ROW>::K_FULL, second.stage(), second.parity());
+                }
+                if Row::<ROW>::GENERAL {
+                    scoring().apply_pairs::<E, SCORES>(&mut scores, &bias);
                 }
                 if Row::<ROW>::BAND {
                     mask(&mut scores, step);
@@ -379,6 +397,21 @@ unsafe fn consume<
             );
         }
     }
+}
+
+/// The bias of a lane's accumulators, from the row and the first key of a step that are given, in rows of the table that have one. It is
+/// on its way while Q K^T is computed.
+///
+/// # Safety
+/// As [`Scoring::bias_pairs`].
+#[inline(always)]
+unsafe fn bias_of<const ROW: usize, const SCORES: usize>(step: impl FnOnce() -> (Scoring, u32, u32)) -> [u32; SCORES] {
+    if !Row::<ROW>::GENERAL {
+        return [0; SCORES];
+    }
+    let (scoring, row, key) = step();
+    // SAFETY: the caller's contract.
+    unsafe { scoring.bias_pairs(row, lane() % 4, key) }
 }
 
 /// The descriptor of a stage, from that of the first one as an offset.

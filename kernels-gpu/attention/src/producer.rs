@@ -3,15 +3,15 @@
 use cuda_std::ptx::tma::{self, TensorMap};
 use cuda_std::ptx::{griddepcontrol, mbarrier};
 use cuda_std::shared::SharedAddr;
-use layout::attention::{AttentionArgs, TILE_SWIZZLE, TileOrder};
+use layout::attention::{AttentionArgs, Lengths, TILE_SWIZZLE, TileOrder};
 
 use crate::key_split::block_steps;
-use crate::mask::KeyRange;
 use crate::ring::Ring;
 use crate::row::Row;
 use crate::schedule::Walk;
 
-/// The maps of Q, K and V `[batch, head, row, column]`, whose boxes are a panel of a tile.
+/// The maps of Q, K and V `[batch, head, row, column]`, whose boxes are a panel of a tile. In rows of [`Lengths::PerMember`] one more
+/// dimension is in front, for batch entries that follow each other ([`crate::schedule::Tile::q_place`]).
 #[derive(Clone, Copy)]
 pub(crate) struct Maps {
     pub(crate) q: *const TensorMap,
@@ -31,7 +31,7 @@ unsafe fn load_tile<const ROW: usize>(
     tile: SharedAddr,
     map: *const TensorMap,
     rows: u32,
-    [row, head, batch]: [u32; 3],
+    [row, head, batch, end]: [u32; 4],
     full: SharedAddr,
 ) {
     let panel_bytes = rows * TILE_SWIZZLE.row_bytes();
@@ -39,8 +39,12 @@ unsafe fn load_tile<const ROW: usize>(
     unsafe {
         mbarrier::arrive_expect_tx(full, Row::<ROW>::PANELS * panel_bytes);
         for panel in 0..Row::<ROW>::PANELS {
-            let coordinates = [panel * PANEL_COLUMNS, row, head, batch].map(|coordinate| coordinate as i32);
-            tma::load(tile.offset(panel * panel_bytes), map, coordinates, full);
+            let (place, column) = (tile.offset(panel * panel_bytes), (panel * PANEL_COLUMNS) as i32);
+            let [row, head, batch, end] = [row, head, batch, end].map(|coordinate| coordinate as i32);
+            match Row::<ROW>::LENGTHS {
+                Lengths::Equal => tma::load(place, map, [column, row, head, batch], full),
+                Lengths::PerMember => tma::load(place, map, [column, row, head, batch, end], full),
+            }
         }
     }
 }
@@ -57,7 +61,6 @@ pub(crate) unsafe fn produce<const ROW: usize, const STAGES: u32>(
     maps: Maps,
     base: SharedAddr,
 ) {
-    let keys = KeyRange::new(args);
     let (rows, step_keys) = (Row::<ROW>::M, Row::<ROW>::N);
     let (mut k, mut v) = (Ring::<STAGES>::PRODUCER, Ring::<STAGES>::PRODUCER);
     let at = |region: layout::SmemRegion, stage: u32| base.offset(region.stage_offset(stage));
@@ -66,10 +69,12 @@ pub(crate) unsafe fn produce<const ROW: usize, const STAGES: u32>(
     while let Some(tile) = unsafe { walk.take::<ROW>(args, order, base) } {
         // The tensors are as the kernel before has left them, and it has done with O and its counter. Only the first tile waits.
         griddepcontrol::wait();
-        let last_row = (tile.first_row + rows).min(args.q_len) - 1;
-        let steps = keys.steps(tile.first_row as i32, last_row as i32, step_keys);
+        let member = tile.member::<ROW>(args);
+        let last_row = (tile.first_row + rows).min(member.q_len) - 1;
+        let steps = member.keys.steps(tile.first_row as i32, last_row as i32, step_keys);
         let (mut step, mut left) = block_steps::<ROW>(steps);
-        let row_of = |step: u32| [step * step_keys, tile.kv_head, tile.batch];
+        let [first_key, kv_head, batch, end] = tile.kv_place::<ROW>(args);
+        let row_of = |step: u32| [first_key + step * step_keys, kv_head, batch, end];
         // SAFETY: each buffer is filled after its consumers have left it; a fresh barrier counts as just left.
         unsafe {
             let mut load_k = |step: u32| {
@@ -83,7 +88,7 @@ pub(crate) unsafe fn produce<const ROW: usize, const STAGES: u32>(
             }
             let (q_stage, q_parity) = walk.q_place::<ROW>();
             mbarrier::wait_parity(at(Row::<ROW>::Q_EMPTY, q_stage), q_parity ^ 1);
-            let q_row = [tile.first_row, tile.head, tile.batch];
+            let q_row = tile.q_place::<ROW>(args);
             load_tile::<ROW>(at(Row::<ROW>::Q, q_stage), maps.q, rows, q_row, at(Row::<ROW>::Q_FULL, q_stage));
             while left > 0 {
                 left -= 1;

@@ -2,7 +2,7 @@
 
 use cuda_std::convert::Element16;
 use cuda_std::ptx::wgmma::Product;
-use layout::attention::{ATTENTION, AttentionKernel, MaskKind, TILE_SWIZZLE, WgmmaTile};
+use layout::attention::{ATTENTION, AttentionKernel, Lengths, MaskKind, Scores, TILE_SWIZZLE, WgmmaTile};
 use layout::descriptor::{Major, Operand};
 use layout::{SmemLayout, SmemRegion};
 
@@ -28,6 +28,10 @@ impl<const ROW: usize> Row<ROW> {
     pub(crate) const PANELS: u32 = ATTENTION[ROW].panels();
     /// Whether every step may be masked, and not the last alone.
     pub(crate) const BAND: bool = matches!(Self::TILE.mask, MaskKind::Band);
+    /// Whether scores are bounded, and a bias is added, where the launch says so.
+    pub(crate) const GENERAL: bool = matches!(ATTENTION[ROW].scores, Scores::General);
+    /// How long sequences are.
+    pub(crate) const LENGTHS: Lengths = ATTENTION[ROW].lengths;
     const SMEM: SmemLayout = ATTENTION[ROW].smem();
     pub(crate) const Q: SmemRegion = Self::SMEM.get("q");
     pub(crate) const K: SmemRegion = Self::SMEM.get("k");

@@ -4,15 +4,16 @@
 //! the consumers, which then need no divisions to find them.
 
 use cuda_std::global;
+use cuda_std::hint::opaque;
 use cuda_std::ptx::mbarrier;
 use cuda_std::shared::SharedAddr;
 use cuda_std::thread;
 use cuda_std::warp::{FULL_MASK, sync_warp, warp_shuffle_idx};
 use layout::SmemRegion;
-use layout::attention::{AttentionArgs, TILES_AHEAD, TileOrder};
+use layout::attention::{AttentionArgs, Lengths, SEQUENCE_END, TILES_AHEAD, TileOrder, first_slot};
 
 use crate::row::Row;
-use crate::work::{LANES, div_rem};
+use crate::work::{LANES, Member, div_rem};
 
 /// Query rows of one head.
 #[derive(Clone, Copy)]
@@ -27,12 +28,14 @@ pub(crate) struct Tile {
     pub(crate) batch_head: u32,
     /// First row.
     pub(crate) first_row: u32,
+    /// The sequences of the batch entry, where they may differ in length ([`Tile::member`]).
+    member: Member,
 }
 
 impl Tile {
-    /// The tile of this number, which is below `order.tiles`.
+    /// The tile of this number, which is below `order.tiles`, where all sequences are as long.
     #[inline(always)]
-    pub(crate) fn of_number<const ROW: usize>(args: &AttentionArgs, order: &TileOrder, number: u32) -> Self {
+    fn of_number<const ROW: usize>(args: &AttentionArgs, order: &TileOrder, number: u32) -> Self {
         let (group, in_group) = div_rem(number, order.group_heads * order.row_tiles);
         let first_head = group * order.group_heads;
         let (row_tile, group_head) = div_rem(in_group, order.group_heads.min(order.heads - first_head));
@@ -40,7 +43,84 @@ impl Tile {
         let (batch, head) = div_rem(batch_head, args.q_heads);
         let (kv_head, _) = div_rem(head, args.heads_per_kv);
         let first_row = (order.row_tiles - 1 - row_tile) * const { Row::<ROW>::M };
-        Self { batch, head, kv_head, batch_head, first_row }
+        Self { batch, head, kv_head, batch_head, first_row, member: Member::equal(args) }
+    }
+
+    /// The tile in the slot of this number, which is below `order.tiles`, where sequences may differ in length; without rows if there
+    /// is none.
+    ///
+    /// # Safety
+    /// The numbers of all batch entries are readable.
+    #[inline(always)]
+    unsafe fn of_slot<const ROW: usize>(args: &AttentionArgs, order: &TileOrder, number: u32) -> Self {
+        // Opaque, reciprocals of divisors take no registers of the producer, which has few.
+        let (row_tiles, group_heads) = (opaque(order.row_tiles), opaque(order.group_heads));
+        let (group, in_group) = div_rem(number, group_heads * row_tiles);
+        let first_head = group * group_heads;
+        let (from_end, group_head) = div_rem(in_group, group_heads.min(order.heads - first_head));
+        let (head, slot) = (first_head + group_head, row_tiles - 1 - from_end);
+        let rows = const { Row::<ROW>::M };
+        let tile = |batch: u32, head: u32, first_row: u32, member: Member| {
+            let (kv_head, _) = div_rem(head, opaque(args.heads_per_kv));
+            Self { batch, head, kv_head, batch_head: batch * args.q_heads + head, first_row, member }
+        };
+        if args.q_starts == 0 {
+            let (batch, head) = div_rem(head, opaque(args.q_heads));
+            return tile(batch, head, slot * rows, Member::equal(args));
+        }
+        // The last batch entry whose first slot is not beyond this one, or the first.
+        let (mut batch, mut end) = (0, opaque(args.members));
+        while end - batch > 1 {
+            let middle = batch + (end - batch) / 2;
+            // SAFETY: there is such a batch entry.
+            let start = unsafe { Member::q_start_of(args, middle) };
+            if first_slot(start, middle, rows) <= slot {
+                batch = middle;
+            } else {
+                end = middle;
+            }
+        }
+        // SAFETY: there is such a batch entry.
+        let member = unsafe { Member::of_batch(args, batch) };
+        let first_slot = first_slot(member.q_start, batch, rows);
+        let first_row = if slot < first_slot { member.q_len } else { (slot - first_slot) * rows };
+        tile(batch, head, first_row, member)
+    }
+
+    /// The sequences of its batch entry.
+    #[inline(always)]
+    pub(crate) fn member<const ROW: usize>(&self, args: &AttentionArgs) -> Member {
+        match Row::<ROW>::LENGTHS {
+            Lengths::Equal => Member::equal(args),
+            Lengths::PerMember => self.member,
+        }
+    }
+
+    /// Where TMA finds its rows of Q; see [`place`].
+    #[inline(always)]
+    pub(crate) fn q_place<const ROW: usize>(&self, args: &AttentionArgs) -> [u32; 4] {
+        let Member { q_start, q_len, .. } = self.member::<ROW>(args);
+        place::<ROW>(args, [q_start, q_len], self.first_row, self.head, self.batch)
+    }
+
+    /// Where TMA finds its first key and value; see [`place`].
+    #[inline(always)]
+    pub(crate) fn kv_place<const ROW: usize>(&self, args: &AttentionArgs) -> [u32; 4] {
+        let Member { k_start, keys, .. } = self.member::<ROW>(args);
+        place::<ROW>(args, [k_start, keys.len()], 0, self.kv_head, self.batch)
+    }
+}
+
+/// The coordinates of a row of a sequence in its map: row, head, batch entry, and 0.
+///
+/// Where sequences follow each other the third is the row after the sequence, and rows count from [`SEQUENCE_END`] back: those of the
+/// sequence are inside the map, and those after its last one outside. They arrive as zeros, whatever the next sequence has there. The
+/// last coordinate takes away what the rows have too much.
+#[inline(always)]
+fn place<const ROW: usize>(args: &AttentionArgs, [start, len]: [u32; 2], row: u32, head: u32, batch: u32) -> [u32; 4] {
+    match Row::<ROW>::LENGTHS {
+        Lengths::PerMember if args.q_starts != 0 => [SEQUENCE_END - len + row, head, start + len, SEQUENCE_END],
+        _ => [row, head, batch, 0],
     }
 }
 
@@ -49,11 +129,14 @@ const NO_HEAD: u32 = u32::MAX;
 
 /// The tiles of this block, one after the other.
 pub(crate) struct Walk {
+    /// Tiles so far.
     round: u32,
+    /// Slots so far, where sequences may differ in length: those of the tiles, and those without one.
+    slots: u32,
 }
 
 impl Walk {
-    pub(crate) const START: Self = Self { round: 0 };
+    pub(crate) const START: Self = Self { round: 0, slots: 0 };
 
     /// The buffer of the Q of the current tile, and the parity of the phase in which it arrives.
     #[inline(always)]
@@ -74,17 +157,26 @@ impl Walk {
         order: &TileOrder,
         base: SharedAddr,
     ) -> Option<Tile> {
-        let (block, blocks) = (tile_of_block::<ROW>(), thread::grid_dim_x() / const { Row::<ROW>::CLUSTER });
-        let number = if self.round == 0 {
-            block
-        } else if order.counter != 0 {
-            // Every block takes one number too many, so that the last of `tiles` takes makes the counter 0 again.
-            // SAFETY: the counter is one of a launch.
-            blocks + unsafe { global::atomic_inc(order.counter as *mut u32, order.tiles - 1) }
-        } else {
-            self.round * blocks + if self.round.is_multiple_of(2) { block } else { blocks - 1 - block }
+        let tile = match Row::<ROW>::LENGTHS {
+            Lengths::Equal => {
+                // SAFETY: the caller's contract.
+                let number = unsafe { number::<ROW>(order, self.round) };
+                (number < order.tiles).then(|| Tile::of_number::<ROW>(args, order, number))
+            }
+            Lengths::PerMember => loop {
+                // SAFETY: the caller's contract; the numbers of the batch entries are readable.
+                let number = unsafe { number::<ROW>(order, self.slots) };
+                self.slots += 1;
+                if number >= order.tiles {
+                    break None;
+                }
+                // SAFETY: as above.
+                let tile = unsafe { Tile::of_slot::<ROW>(args, order, number) };
+                if tile.first_row < tile.member.q_len {
+                    break Some(tile);
+                }
+            },
         };
-        let tile = (number < order.tiles).then(|| Tile::of_number::<ROW>(args, order, number));
         let (stage, _) = self.place();
         let at = |region: SmemRegion| base.offset(region.stage_offset(stage));
         // SAFETY: what was here is of a tile whose Q all consumers have left, which the producer has waited for: there are more
@@ -126,6 +218,24 @@ impl Walk {
     #[inline(always)]
     fn place(&self) -> (u32, u32) {
         (self.round % TILES_AHEAD, self.round / TILES_AHEAD % 2)
+    }
+}
+
+/// The number of the next tile, or slot, of this block, which has taken `taken` so far.
+///
+/// # Safety
+/// As [`Walk::take`].
+#[inline(always)]
+unsafe fn number<const ROW: usize>(order: &TileOrder, taken: u32) -> u32 {
+    let (block, blocks) = (tile_of_block::<ROW>(), thread::grid_dim_x() / const { Row::<ROW>::CLUSTER });
+    if taken == 0 {
+        block
+    } else if order.counter != 0 {
+        // Every block takes one number too many, so that the last of `tiles` takes makes the counter 0 again.
+        // SAFETY: the counter is one of a launch.
+        blocks + unsafe { global::atomic_inc(order.counter as *mut u32, order.tiles - 1) }
+    } else {
+        taken * blocks + if taken.is_multiple_of(2) { block } else { blocks - 1 - block }
     }
 }
 

@@ -21,22 +21,32 @@ pub(crate) struct Scoring {
     row_stride: i64,
     q_len: u32,
     k_len: u32,
+    /// Whether there is a bias of which every two keys, from an even one on, are an aligned word.
+    in_pairs: bool,
 }
 
 impl Scoring {
     /// That of the head of `work`.
     #[inline(always)]
     pub(crate) fn new(args: &AttentionArgs, work: &Work) -> Self {
+        Self::of_head(args, [work.batch, work.head], work.q_len, work.keys.len())
+    }
+
+    /// That of a head of a batch entry whose sequences are so long.
+    #[inline(always)]
+    pub(crate) fn of_head(args: &AttentionArgs, [batch, head]: [u32; 2], q_len: u32, k_len: u32) -> Self {
         let strides = &args.bias_strides;
-        let offset = i64::from(work.batch) * strides.batch + i64::from(work.head) * strides.head;
+        let offset = i64::from(batch) * strides.batch + i64::from(head) * strides.head;
         let offset = if args.bias == 0 { 0 } else { offset * size_of::<u16>() as i64 };
         Self {
             scale: args.scale,
             softcap: args.softcap,
             bias: args.bias.wrapping_add_signed(offset) as *const u16,
             row_stride: strides.row,
-            q_len: work.q_len,
-            k_len: work.keys.len(),
+            q_len,
+            k_len,
+            in_pairs: (args.bias / size_of::<u16>() as u64 | u64::from(args.k_len)).is_multiple_of(2)
+                && (strides.batch | strides.head | strides.row) % 2 == 0,
         }
     }
 
@@ -75,6 +85,64 @@ impl Scoring {
                     // SAFETY: there are such a row and key.
                     scores[index] += unsafe { self.bias::<E>(row, key) };
                 }
+            }
+        }
+    }
+
+    /// The bias of this lane's accumulators, as [`Scoring::apply`] has them, in words of two adjacent keys; half of the words are used.
+    /// Lanes do not part, as they must not between a `wgmma` and the wait for it: rows and keys beyond the last get the bias of the
+    /// last.
+    ///
+    /// # Safety
+    /// As [`Scoring::apply`]; there are rows and keys, and `key` is even.
+    #[cfg(target_feature = "sm_90a")]
+    #[inline(always)]
+    pub(crate) unsafe fn bias_pairs<const SCORES: usize>(&self, row: u32, pair: u32, key: u32) -> [u32; SCORES] {
+        let mut words = [0; SCORES];
+        if self.bias.is_null() {
+            return words;
+        }
+        let last = self.k_len - 1;
+        for half in 0..2 {
+            let row = (row + 8 * half as u32).min(self.q_len - 1);
+            let row = self.bias.wrapping_offset((i64::from(row) * self.row_stride) as isize);
+            for four in 0..SCORES / 4 {
+                let key = key + 2 * pair + 8 * four as u32;
+                // SAFETY: there is such a row and such a key; beyond the last one of an odd number of them is one of a longer sequence.
+                words[2 * four + half] = unsafe {
+                    if self.in_pairs {
+                        global::load(row.wrapping_add((key.min(last) & !1) as usize).cast())
+                    } else {
+                        let [first, second] =
+                            [key, key + 1].map(|key| global::load(row.wrapping_add(key.min(last) as usize)));
+                        u32::from(first) | u32::from(second) << 16
+                    }
+                };
+            }
+        }
+        words
+    }
+
+    /// [`Scoring::apply`] with the bias that [`Scoring::bias_pairs`] has loaded.
+    #[cfg(target_feature = "sm_90a")]
+    #[inline(always)]
+    pub(crate) fn apply_pairs<E: Element16, const SCORES: usize>(
+        &self,
+        scores: &mut [f32; SCORES],
+        bias: &[u32; SCORES],
+    ) {
+        for index in 0..SCORES {
+            scores[index] *= self.scale;
+        }
+        if self.softcap != f32::INFINITY {
+            let inverse = rcp(self.softcap);
+            for index in 0..SCORES {
+                scores[index] = self.softcap * tanh(scores[index] * inverse);
+            }
+        }
+        if !self.bias.is_null() {
+            for index in 0..SCORES {
+                scores[index] += E::to_f32((bias[index / 2] >> (16 * (index % 2))) as u16);
             }
         }
     }

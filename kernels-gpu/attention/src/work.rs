@@ -34,18 +34,57 @@ pub(crate) struct Work {
 
 /// Where the sequences of a batch entry start in their tensors, in rows, and how long they are.
 #[derive(Clone, Copy)]
-struct Member {
-    q_start: u32,
-    q_len: u32,
-    k_start: u32,
-    keys: KeyRange,
+pub(crate) struct Member {
+    pub(crate) q_start: u32,
+    pub(crate) q_len: u32,
+    pub(crate) k_start: u32,
+    pub(crate) keys: KeyRange,
 }
 
 impl Member {
     /// Sequences as long as all others, which batch strides lead to.
     #[inline(always)]
-    fn equal(args: &AttentionArgs) -> Self {
+    pub(crate) fn equal(args: &AttentionArgs) -> Self {
         Self { q_start: 0, q_len: args.q_len, k_start: 0, keys: KeyRange::new(args) }
+    }
+
+    /// The sequences of batch entry `batch`.
+    ///
+    /// # Safety
+    /// There is such a batch entry.
+    #[inline(always)]
+    unsafe fn new(args: &AttentionArgs, batch: u32, lengths: Lengths) -> Self {
+        match lengths {
+            Lengths::Equal => Self::equal(args),
+            // SAFETY: the caller's contract.
+            Lengths::PerMember => unsafe { Self::of_batch(args, batch) },
+        }
+    }
+
+    /// The sequences of the batch entry of this head of all batch entries.
+    ///
+    /// # Safety
+    /// There is such a head.
+    #[cfg(target_feature = "sm_90a")]
+    #[inline(always)]
+    pub(crate) unsafe fn of_head(args: &AttentionArgs, batch_head: u32, lengths: Lengths) -> Self {
+        match lengths {
+            Lengths::Equal => Self::equal(args),
+            // SAFETY: the caller's contract.
+            Lengths::PerMember => unsafe { Self::of_batch(args, div_rem(batch_head, args.q_heads).0) },
+        }
+    }
+
+    /// The first query row of batch entry `batch`, where they follow each other.
+    ///
+    /// # Safety
+    /// Its number is readable.
+    #[cfg(target_feature = "sm_90a")]
+    #[inline(always)]
+    pub(crate) unsafe fn q_start_of(args: &AttentionArgs, batch: u32) -> u32 {
+        // SAFETY: the caller's contract.
+        let start = unsafe { global::load((args.q_starts as *const u32).wrapping_add(batch as usize)) };
+        start.min(args.q_total)
     }
 
     /// Sequences as the numbers on the card say. Whatever these are, rows and keys are inside their tensors.
@@ -53,7 +92,7 @@ impl Member {
     /// # Safety
     /// The numbers of batch entry `batch` and the next are readable.
     #[inline(always)]
-    unsafe fn of_batch(args: &AttentionArgs, batch: u32) -> Self {
+    pub(crate) unsafe fn of_batch(args: &AttentionArgs, batch: u32) -> Self {
         if args.q_starts == 0 {
             return Self::equal(args);
         }
@@ -89,9 +128,9 @@ impl Work {
     /// There is such a head.
     #[cfg(target_feature = "sm_90a")]
     #[inline(always)]
-    pub(crate) unsafe fn of_rows(args: &AttentionArgs, batch_head: u32, first_row: u32) -> Self {
+    pub(crate) unsafe fn of_rows(args: &AttentionArgs, batch_head: u32, first_row: u32, lengths: Lengths) -> Self {
         // SAFETY: the caller's contract.
-        unsafe { Self::new(args, batch_head, first_row, Lengths::Equal) }
+        unsafe { Self::new(args, batch_head, first_row, lengths) }
     }
 
     /// # Safety
@@ -100,11 +139,8 @@ impl Work {
     unsafe fn new(args: &AttentionArgs, batch_head: u32, first_row: u32, lengths: Lengths) -> Self {
         let (batch, head) = div_rem(batch_head, args.q_heads);
         let (kv_head, _) = div_rem(head, args.heads_per_kv);
-        let member = match lengths {
-            Lengths::Equal => Member::equal(args),
-            // SAFETY: there is such a batch entry.
-            Lengths::PerMember => unsafe { Member::of_batch(args, batch) },
-        };
+        // SAFETY: there is such a batch entry.
+        let member = unsafe { Member::new(args, batch, lengths) };
         let start = |strides: &AttentionStrides, head: u32, row: u32| {
             let heads = i64::from(batch) * strides.batch + i64::from(head) * strides.head;
             (heads + i64::from(row) * strides.row) * size_of::<u16>() as i64

@@ -15,8 +15,8 @@ pub use mask::{Mask, ParseMaskError};
 pub use table::{ATTENTION, row_index};
 pub use variant::{
     AttentionKernel, AttentionVariant, CONSUMER_REGISTERS, Lengths, MaskKind, PRODUCER_REGISTERS, PvUnit, QuerySource,
-    SCALAR_ROWS, Scores, TILE_SWIZZLE, TILES_AHEAD, TileCopy, WARP_ROWS, WARPGROUP_ROWS, WARPGROUP_THREADS, WgmmaTile,
-    WmmaTile,
+    SCALAR_ROWS, SEARCH_CONSUMER_REGISTERS, SEARCH_PRODUCER_REGISTERS, Scores, TILE_SWIZZLE, TILES_AHEAD, TileCopy,
+    WARP_ROWS, WARPGROUP_ROWS, WARPGROUP_THREADS, WgmmaTile, WmmaTile,
 };
 
 /// The longest sequence that the kernels index (32-bit row and key numbers with room for sums of two).
@@ -111,8 +111,8 @@ pub struct AttentionArgs {
     pub inputs_aligned: u32,
     /// Whether every row of O starts on a 16-byte boundary (1) or not (0).
     pub output_aligned: u32,
-    /// 0: what would be padding otherwise.
-    pub reserved: u32,
+    /// Batch entries that follow each other, where they do.
+    pub members: u32,
 }
 
 /// In which order the blocks of a persistent launch compute the tiles of query rows: the second parameter of the WGMMA kernels.
@@ -122,6 +122,8 @@ pub struct AttentionArgs {
 /// work of successive tiles then shrinks little by little. The first tile of a block is that of its number. After it the block
 /// takes the next tile that no other has taken, by counting; without a counter, blocks take the tiles in turns, in every other
 /// round in reverse.
+///
+/// Where batch entries follow each other ([`Lengths::PerMember`]) their tiles lie in slots: [`first_slot`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TileOrder {
@@ -130,13 +132,60 @@ pub struct TileOrder {
     pub counter: u64,
     /// Tiles of the launch: `heads * row_tiles`.
     pub tiles: u32,
-    /// Tiles of one head.
+    /// Tiles, or slots, of one head.
     pub row_tiles: u32,
-    /// Heads of Q in all batch entries.
+    /// Heads of Q in all batch entries; those of one where they share slots.
     pub heads: u32,
     /// Heads of a group; the last group may have fewer.
     pub group_heads: u32,
 }
 
+/// The slot of the first tile of batch entry `member`, whose query rows start at row `start`, in tiles of `rows` rows.
+///
+/// An entry has as many slots as tiles, or one more, which no search over the lengths before it has to tell: its first slot follows from
+/// where it starts.
+pub const fn first_slot(start: u32, member: u32, rows: u32) -> u32 {
+    start / rows + member
+}
+
+/// Where sequences that follow each other end, in the coordinate of rows of their tensor map: row `r` of `len` is at
+/// `SEQUENCE_END - len + r`, so that every row beyond the sequence is outside the map, whose next dimension has the row after the
+/// sequence.
+///
+/// Both dimensions have the stride of a row, and the two coordinates are `SEQUENCE_END` too far together. The last dimension, of stride
+/// [`SEQUENCE_PERIOD`] less a row and coordinate `SEQUENCE_END`, brings that back: `SEQUENCE_END * SEQUENCE_PERIOD` bytes are 2^64.
+pub const SEQUENCE_END: u32 = 1 << 30;
+
+/// Bytes that `SEQUENCE_END` times are once around all addresses.
+pub const SEQUENCE_PERIOD: u64 = 1 << 34;
+
+const _: () = assert!((SEQUENCE_END as u64).wrapping_mul(SEQUENCE_PERIOD) == 0 && SEQUENCE_END as usize >= MAX_LEN);
+
 /// Bytes of keys and values that a group of heads may have: half of the L2 cache of an H100.
 pub const GROUP_BYTES: usize = 24 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each member has slots for all its tiles, and at most one more.
+    #[test]
+    fn members_have_slots_for_their_tiles_alone() {
+        for rows in [1, 64, 128] {
+            let lens = [0, 1, rows - 1, rows, rows + 1, 3 * rows + 2];
+            for count in 0..lens.len().pow(4) {
+                let members = [1, 6, 36, 216].map(|step| lens[count / step % lens.len()]);
+                let (mut start, mut end) = (count as u32 % 3, 0);
+                for (member, len) in members.into_iter().enumerate() {
+                    let first = first_slot(start, member as u32, rows);
+                    assert!(first >= end, "the slots of two members do not overlap");
+                    start += len;
+                    end = first + len.div_ceil(rows);
+                    let next = first_slot(start, member as u32 + 1, rows);
+                    assert!((end..=end + 1).contains(&next), "{members:?} of {rows}");
+                }
+                assert!(end <= first_slot(start, members.len() as u32, rows), "as many as are launched");
+            }
+        }
+    }
+}

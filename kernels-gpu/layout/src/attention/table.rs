@@ -69,8 +69,8 @@ const fn warps(warps: usize, stages: usize, registers: u32) -> DecodeTile {
 ///
 /// Name: `attention_<type>_scalar`, or `attention_<type>_d<head dim>_wmma_<m>x<n>_s<stages>`, then `_ldg` where tiles go through
 /// registers and `_fma` where P V is scalar; or `attention_<type>_d<head dim>_wgmma_<full or band>_<m>x<n>[k<key groups>][c<cluster>]_s<stages>`, then `_q`
-/// where Q is in registers; or `attention_<type>_d<head dim>_decode_<warps>w_s<stages>`. Rows that serve every kind of scores and lengths
-/// have `_general` at the end.
+/// where Q is in registers; or `attention_<type>_d<head dim>_decode_<warps>w_s<stages>`. Rows that serve every kind of lengths have
+/// `_varlen` at the end, those that serve every kind of scores besides `_general`.
 pub const ATTENTION: &[AttentionVariant] = {
     use AttentionVariant as Row;
     use Dtype::{Bf16, F16};
@@ -138,6 +138,23 @@ pub const ATTENTION: &[AttentionVariant] = {
         Row::wgmma("attention_bf16_d192_wgmma_band_128x96_s2", Bf16, 192, band(128, 96, 2)),
         Row::wgmma("attention_bf16_d256_wgmma_full_128x80_s2", Bf16, 256, full(128, 80, 2)),
         Row::wgmma("attention_bf16_d256_wgmma_band_128x80_s2", Bf16, 256, band(128, 80, 2)),
+        // Sequences of several lengths, and softcap and bias beside them. Every mask, as lengths are not known before the launch.
+        Row::wgmma("attention_f16_d64_wgmma_band_128x128_s4_varlen", F16, 64, band(128, 128, 4)).varlen(),
+        Row::wgmma("attention_f16_d64_wgmma_band_192x96_s4_varlen", F16, 64, band(192, 96, 4)).varlen(),
+        Row::wgmma("attention_f16_d128_wgmma_band_128x128_s3_q_varlen", F16, 128, q_registers(band(128, 128, 3)))
+            .varlen(),
+        Row::wgmma("attention_f16_d256_wgmma_band_128x80_s2_varlen", F16, 256, band(128, 80, 2)).varlen(),
+        Row::wgmma("attention_f16_d64_wgmma_band_128x128_s4_general", F16, 64, band(128, 128, 4)).general(),
+        Row::wgmma("attention_f16_d128_wgmma_band_128x96_s3_general", F16, 128, band(128, 96, 3)).general(),
+        Row::wgmma("attention_f16_d256_wgmma_band_128x64_s2_general", F16, 256, band(128, 64, 2)).general(),
+        Row::wgmma("attention_bf16_d64_wgmma_band_128x128_s4_varlen", Bf16, 64, band(128, 128, 4)).varlen(),
+        Row::wgmma("attention_bf16_d64_wgmma_band_192x96_s4_varlen", Bf16, 64, band(192, 96, 4)).varlen(),
+        Row::wgmma("attention_bf16_d128_wgmma_band_128x128_s3_q_varlen", Bf16, 128, q_registers(band(128, 128, 3)))
+            .varlen(),
+        Row::wgmma("attention_bf16_d256_wgmma_band_128x80_s2_varlen", Bf16, 256, band(128, 80, 2)).varlen(),
+        Row::wgmma("attention_bf16_d64_wgmma_band_128x128_s4_general", Bf16, 64, band(128, 128, 4)).general(),
+        Row::wgmma("attention_bf16_d128_wgmma_band_128x96_s3_general", Bf16, 128, band(128, 96, 3)).general(),
+        Row::wgmma("attention_bf16_d256_wgmma_band_128x64_s2_general", Bf16, 256, band(128, 64, 2)).general(),
         // 64 rows by 64 keys, two stages: the best, or within 4 % of it, at every length.
         Row::wmma("attention_f16_d64_wmma_64x64_s2", F16, 64, tile(64, 64, 2)),
         // Twice the blocks: 4 % ahead where 64 rows a block leave multiprocessors idle.
@@ -273,7 +290,12 @@ mod tests {
                 if tile.pv == PvUnit::Scalar { "_fma" } else { "" },
             ),
         };
-        kernel + if row.covers(Scores::General, Lengths::PerMember) { "_general" } else { "" }
+        kernel
+            + match (row.scores, row.lengths) {
+                (Scores::Plain, Lengths::Equal) => "",
+                (Scores::Plain, Lengths::PerMember) => "_varlen",
+                (Scores::General, _) => "_general",
+            }
     }
 
     #[test]

@@ -120,8 +120,14 @@ impl WgmmaTile {
 /// Registers of a producer thread, by the number of consumer warpgroups; 0 where it keeps those of the launch.
 pub const PRODUCER_REGISTERS: [u32; 5] = [0, 0, 24, 32, 24];
 
+/// The same where lengths differ and the producer searches the batch entry of a tile; 0 where no row has so many consumers.
+pub const SEARCH_PRODUCER_REGISTERS: [u32; 5] = [0, 0, 40, 40, 0];
+
 /// Registers of a consumer thread, by the number of consumer warpgroups; 0 where it keeps those of the launch.
 pub const CONSUMER_REGISTERS: [u32; 5] = [0, 0, 240, 160, 112];
+
+/// The same beside a producer of [`SEARCH_PRODUCER_REGISTERS`].
+pub const SEARCH_CONSUMER_REGISTERS: [u32; 5] = [0, 0, 232, 152, 0];
 
 /// More registers than a block starts with would be waited for for ever.
 const _: () = {
@@ -129,7 +135,9 @@ const _: () = {
     while consumers < CONSUMER_REGISTERS.len() as u32 {
         let threads = WARPGROUP_THREADS * (1 + consumers);
         let launch = Arch::Sm90a.limits().registers / threads / 8 * 8;
-        let (producer, consumer) = (PRODUCER_REGISTERS[consumers as usize], CONSUMER_REGISTERS[consumers as usize]);
+        let index = consumers as usize;
+        assert!(PRODUCER_REGISTERS[index] + consumers * CONSUMER_REGISTERS[index] <= (1 + consumers) * launch);
+        let (producer, consumer) = (SEARCH_PRODUCER_REGISTERS[index], SEARCH_CONSUMER_REGISTERS[index]);
         assert!(producer + consumers * consumer <= (1 + consumers) * launch);
         consumers += 1;
     }
@@ -192,6 +200,11 @@ const MAX_WIDE_REGISTERS: u32 = 168;
 impl AttentionVariant {
     const fn new(name: &'static str, dtype: Dtype, head_dim: usize, kernel: AttentionKernel) -> Self {
         Self { name, dtype, head_dim, kernel, scores: Scores::Plain, lengths: Lengths::Equal }
+    }
+
+    /// The same with every kind of lengths.
+    pub(super) const fn varlen(self) -> Self {
+        Self { lengths: Lengths::PerMember, ..self }
     }
 
     /// The same with every kind of scores and lengths.
