@@ -3,20 +3,20 @@
 use std::io::{self, Write};
 
 use clap::{Args, Subcommand};
-use ferrotile::{Arch, AttentionOptions, AttentionPlan, Dtype, Gpu, Layout, attention_variants};
+use ferrotile::{Arch, AttentionOptions, AttentionPlan, Dtype, Gpu, Layout, VarlenPlan, attention_variants};
 use half::{bf16, f16};
 use indicatif::{ProgressBar, ProgressStyle};
-use layout::attention::{ATTENTION, AttentionVariant};
+use layout::attention::{ATTENTION, AttentionVariant, Lengths, Scores};
 
 use crate::bench_ata::{self, AtaBenchArgs};
 use crate::bench_decode::{self, DecodeBenchArgs};
 use crate::bench_gemm::{self, GemmBenchArgs};
 use crate::bench_ladder::{self, LadderBenchArgs};
 use crate::bench_load::{self, LoadBenchArgs};
-use crate::case::Case;
+use crate::case::{Case, Extra, SOFTCAP};
 use crate::kernel_names::{self, UnknownKernel};
 use crate::measure::{MeasureArgs, Timer};
-use crate::on_card::CardProblem;
+use crate::on_card::{CardProblem, CardSequences};
 use crate::problem::Half;
 use crate::random;
 use crate::report::Row;
@@ -50,13 +50,15 @@ enum Family {
 /// What to measure and how.
 #[derive(Debug, Args)]
 struct AttentionBenchArgs {
-    /// A case BxHxSxD/mask/dtype, such as 1x8x512x64/causal/f16 (BxHq:HkvxSxD for grouped heads); may be repeated.
+    /// A case BxHxSxD/mask/dtype, such as 1x8x512x64/causal/f16 (BxHq:HkvxSxD for grouped heads); with /softcap (of 50), /bias (the same
+    /// for all heads) or /varlen (lengths from S/B in equal steps to S) at its end; may be repeated.
     #[arg(long = "case", num_args = 1.., conflicts_with = "all")]
     cases: Vec<Case>,
     /// A kernel by name, or `all` for every one that serves a case; may be repeated [default: the library's choice].
     #[arg(long = "variant", num_args = 1..)]
     variants: Vec<String>,
-    /// Every shape of the comparison with vendor libraries, in f16 and bf16.
+    /// Every shape of the comparison with vendor libraries, in f16 and bf16, and grouped heads, windows, softcap, bias and several
+    /// lengths.
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -158,7 +160,7 @@ fn jobs(arch: Arch, cases: &[Case], variants: &[String]) -> Result<Vec<Job>, Ben
         }
         let before = jobs.len();
         let rows = attention_variants(arch, case.dtype, case.head_dim)
-            .filter(|row| row.takes(case.mask, case.len, case.len))
+            .filter(|row| row.takes(case.mask, case.len, case.len) && serves(case.extra, row))
             .filter(|row| kernel_names::include(variants, row.name));
         jobs.extend(rows.map(|row| Job { case, variant: Some(row) }));
         if jobs.len() == before {
@@ -166,6 +168,16 @@ fn jobs(arch: Arch, cases: &[Case], variants: &[String]) -> Result<Vec<Job>, Ben
         }
     }
     Ok(jobs)
+}
+
+/// Whether a kernel computes what a case has, and is made for no more.
+fn serves(extra: Extra, row: &AttentionVariant) -> bool {
+    let (scores, lengths) = match extra {
+        Extra::None => return (row.scores, row.lengths) == (Scores::Plain, Lengths::Equal),
+        Extra::Softcap | Extra::Bias => (Scores::General, Lengths::Equal),
+        Extra::Varlen => (Scores::Plain, Lengths::PerMember),
+    };
+    row.covers(scores, lengths)
 }
 
 /// A finished measurement.
@@ -183,17 +195,30 @@ fn measure<T: Half>(gpu: &Gpu, timer: &mut Timer, job: &Job) -> ferrotile::Resul
     let options = AttentionOptions {
         mask: case.mask,
         variant: variant.map(|row| row.name.to_owned()),
+        softcap: (case.extra == Extra::Softcap).then_some(SOFTCAP),
+        bias: case.extra == Extra::Bias,
         ..AttentionOptions::new(Layout::Bhsd)
     };
-    let problem = random::problem::<T>(case.problem(), 0);
-    let plan = AttentionPlan::new(gpu, T::DTYPE, &problem.sizes, &options)?;
-    let mut on_card = CardProblem::upload(gpu, timer.stream(), &problem)?;
-    let us = timer.microseconds(case.is_small(), |stream| on_card.run(stream, &plan))?;
-    let (row, kernel) = (plan.variant(), plan.kernel());
+    let (us, row, kernel) = if case.extra == Extra::Varlen {
+        let sequences = case.sequences();
+        let plan = VarlenPlan::new(gpu, T::DTYPE, &sequences, &options)?;
+        let mut on_card = CardSequences::<T>::upload(gpu, timer.stream(), sequences, case.lens())?;
+        let us = timer.microseconds(case.is_small(), |stream| on_card.run(stream, &plan))?;
+        (us, plan.variant(), plan.kernel().clone())
+    } else {
+        let mut problem = random::problem::<T>(case.problem(), 0);
+        if case.extra == Extra::Bias {
+            problem.terms.bias = Some((random::normal(case.len * case.len, 3), [1, 1, case.len, case.len]));
+        }
+        let plan = AttentionPlan::new(gpu, T::DTYPE, &problem.sizes, &options)?;
+        let mut on_card = CardProblem::upload(gpu, timer.stream(), &problem)?;
+        let us = timer.microseconds(case.is_small(), |stream| on_card.run(stream, &plan))?;
+        (us, plan.variant(), plan.kernel().clone())
+    };
     let shared_bytes = row.smem().total_bytes();
     Ok(Measured {
         case: *case,
-        kernel: plan.to_string(),
+        kernel: row.name.to_owned(),
         us,
         registers: kernel.attributes().registers,
         shared_bytes,

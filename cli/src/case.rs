@@ -1,9 +1,31 @@
-//! Cases of the attention benchmark: `BxHxSxD/mask/dtype`, or `BxHq:HkvxSxD/mask/dtype` where heads share keys.
+//! Cases of the attention benchmark: `BxHxSxD/mask/dtype`, or `BxHq:HkvxSxD/mask/dtype` where heads share keys; then `/softcap`, `/bias`
+//! or `/varlen`.
 
 use std::fmt;
 use std::str::FromStr;
 
-use ferrotile::{AttentionProblem, Dtype, Mask};
+use ferrotile::{AttentionProblem, Dtype, Mask, VarlenProblem};
+
+/// What a case has beside a mask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extra {
+    /// Nothing.
+    None,
+    /// Scores are bounded by [`SOFTCAP`].
+    Softcap,
+    /// A bias `[1, 1, S, S]`, which all heads share.
+    Bias,
+    /// Sequences of several lengths, [`Case::lens`], that follow each other.
+    Varlen,
+}
+
+/// What bounds scores in cases with a softcap.
+pub(crate) const SOFTCAP: f32 = 50.0;
+
+impl Extra {
+    const ALL: [(Extra, &str); 4] =
+        [(Extra::None, ""), (Extra::Softcap, "softcap"), (Extra::Bias, "bias"), (Extra::Varlen, "varlen")];
+}
 
 /// One shape, mask and element type to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +44,8 @@ pub(crate) struct Case {
     pub(crate) mask: Mask,
     /// f16 or bf16.
     pub(crate) dtype: Dtype,
+    /// What else is to be computed.
+    pub(crate) extra: Extra,
 }
 
 /// The shapes (B, H, S, D) of the benchmark against vendor libraries.
@@ -43,6 +67,24 @@ const SHAPES: [(usize, usize, usize, usize); 15] = [
     (1, 8, 16384, 256),
 ];
 
+/// What is measured beside them with `all`, in f16: shared keys, a window, and each of [`Extra`].
+const FEATURES: [&str; 14] = [
+    "4x32:8x4096x128/causal/f16",
+    "4x32:4x4096x64/causal/f16",
+    "1x16x16384x128/window:1024,0/f16",
+    "4x32x4096x64/window:1024,0/f16",
+    "4x16x4096x128/causal/f16/softcap",
+    "4x32x4096x64/causal/f16/softcap",
+    "4x8x4096x256/causal/f16/softcap",
+    "4x16x4096x128/full/f16/bias",
+    "4x32x4096x64/full/f16/bias",
+    "8x16x4096x128/full/f16/varlen",
+    "8x16x4096x128/causal/f16/varlen",
+    "8x32x4096x64/causal/f16/varlen",
+    "64x32x1024x64/causal/f16/varlen",
+    "8x8x4096x256/causal/f16/varlen",
+];
+
 /// How many of [`SHAPES`] are measured unless more are asked for: the small ones, in seconds.
 const SHORT: usize = 4;
 
@@ -58,16 +100,42 @@ impl Case {
         for &(batch, heads, len, head_dim) in shapes {
             for &dtype in dtypes {
                 for mask in [Mask::Full, Mask::Causal] {
-                    cases.push(Case { batch, q_heads: heads, kv_heads: heads, len, head_dim, mask, dtype });
+                    let (q_heads, kv_heads, extra) = (heads, heads, Extra::None);
+                    cases.push(Case { batch, q_heads, kv_heads, len, head_dim, mask, dtype, extra });
                 }
             }
+        }
+        if all {
+            cases.extend(FEATURES.map(|text| text.parse::<Case>().expect("a case of the list")));
         }
         cases
     }
 
+    /// How long the sequences of the batch entries are: from a part of the length, as many as there are entries, up to all of it.
+    pub(crate) fn lens(&self) -> impl Iterator<Item = usize> {
+        let Case { batch, len, extra, .. } = *self;
+        (1..=batch).map(move |entry| if extra == Extra::Varlen { (len * entry).div_ceil(batch) } else { len })
+    }
+
+    /// The sizes of the case where sequences follow each other.
+    pub(crate) fn sequences(&self) -> VarlenProblem {
+        let Case { batch: members, q_heads, kv_heads, len, head_dim, .. } = *self;
+        let total = self.lens().sum();
+        VarlenProblem {
+            members,
+            q_heads,
+            kv_heads,
+            q_total: total,
+            k_total: total,
+            max_q_len: len,
+            max_k_len: len,
+            head_dim,
+        }
+    }
+
     /// Whether the case is so small that launching it would be measured instead of running it.
     pub(crate) fn is_small(&self) -> bool {
-        self.batch * self.q_heads * self.len <= SMALL_ROWS
+        self.q_heads * self.lens().sum::<usize>() <= SMALL_ROWS
     }
 
     /// The sizes of the case.
@@ -79,30 +147,32 @@ impl Case {
     /// Floating-point operations by the convention of attention benchmarks: two products of the full size, half of that for
     /// a causal mask, and the visible part for a window.
     pub(crate) fn flops(&self) -> f64 {
-        let heads = (self.batch * self.q_heads * self.head_dim) as f64;
-        let square = (self.len as f64).powi(2);
-        let pairs = match self.mask {
-            Mask::Full => square,
-            Mask::Causal => square / 2.0,
-            Mask::Window { .. } => self.mask.visible_pairs(self.len, self.len) as f64,
+        let pairs = |len: usize| match self.mask {
+            Mask::Full => (len as f64).powi(2),
+            Mask::Causal => (len as f64).powi(2) / 2.0,
+            Mask::Window { .. } => self.mask.visible_pairs(len, len) as f64,
         };
-        4.0 * heads * pairs
+        4.0 * (self.q_heads * self.head_dim) as f64 * self.lens().map(pairs).sum::<f64>()
     }
 }
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Case { batch, q_heads, kv_heads, len, head_dim, mask, dtype } = self;
+        let Case { batch, q_heads, kv_heads, len, head_dim, mask, dtype, extra } = self;
         let heads = if q_heads == kv_heads { q_heads.to_string() } else { format!("{q_heads}:{kv_heads}") };
-        f.pad(&format!("{batch}x{heads}x{len}x{head_dim}/{mask}/{dtype}"))
+        let name = Extra::ALL.iter().find(|(known, _)| known == extra).map_or("", |(_, name)| name);
+        let separator = if name.is_empty() { "" } else { "/" };
+        f.pad(&format!("{batch}x{heads}x{len}x{head_dim}/{mask}/{dtype}{separator}{name}"))
     }
 }
 
 /// The text is not a case.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ParseCaseError {
-    /// Not three parts, or not four sizes.
-    #[error("expected BxHxSxD/mask/dtype, such as 1x8x512x64/causal/f16 (or BxHq:HkvxSxD)")]
+    /// Not these parts, or not four sizes.
+    #[error(
+        "expected BxHxSxD/mask/dtype, such as 1x8x512x64/causal/f16 (or BxHq:HkvxSxD), and then /softcap, /bias or /varlen"
+    )]
     Grammar,
     /// Not a mask.
     #[error("{0}")]
@@ -116,6 +186,9 @@ impl FromStr for Case {
     type Err = ParseCaseError;
 
     fn from_str(text: &str) -> Result<Case, ParseCaseError> {
+        let extra = Extra::ALL.iter().find(|(_, name)| !name.is_empty() && text.ends_with(&format!("/{name}")));
+        let &(extra, name) = extra.unwrap_or(&Extra::ALL[0]);
+        let text = text.strip_suffix(name).map_or(text, |text| text.trim_end_matches('/'));
         let [shape, mask, dtype] = split(text, '/')?;
         let [batch, heads, len, head_dim] = split(shape, 'x')?;
         let (q_heads, kv_heads) = heads.split_once(':').unwrap_or((heads, heads));
@@ -132,6 +205,7 @@ impl FromStr for Case {
                 "bf16" => Dtype::Bf16,
                 _ => return Err(ParseCaseError::Grammar),
             },
+            extra,
         };
         let sizes = [case.batch, case.q_heads, case.kv_heads, case.len, case.head_dim];
         if sizes.contains(&0) {
@@ -179,5 +253,6 @@ mod tests {
         assert_eq!(case("1x8x512x64/full/f16"), 4.0 * 8.0 * 512.0 * 512.0 * 64.0);
         assert_eq!(case("1x8x512x64/causal/f16") * 2.0, case("1x8x512x64/full/f16"));
         assert_eq!(case("1x1x100x64/window:0,0/f16"), 4.0 * 100.0 * 64.0);
+        assert_eq!(case("2x1x100x64/full/f16/varlen"), 4.0 * (50.0 * 50.0 + 100.0 * 100.0) * 64.0);
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::case::Case;
+use crate::case::{Case, Extra};
 use crate::report::Row;
 
 /// The name of the library's own results.
@@ -50,7 +50,7 @@ impl Panels {
         let mut panels = Panels::default();
         let named = ours.iter().map(|row| (OURS, row)).chain(baseline.iter().map(|row| (&*row.implementation, row)));
         for (implementation, row) in named.filter(|(_, row)| row.family == "attention" && common.contains(&row.case)) {
-            let Ok(case) = row.case.parse::<Case>() else { continue };
+            let Ok(case @ Case { extra: Extra::None, .. }) = row.case.parse::<Case>() else { continue };
             let name =
                 if dtypes.len() > 1 { format!("{implementation} {}", case.dtype) } else { implementation.into() };
             let panel = panels.0.entry((case.head_dim, case.mask.to_string())).or_default();

@@ -2,9 +2,11 @@
 
 use ferrotile::{
     AttentionOptions, AttentionPlan, AttentionTensors, Buffer, Gpu, Result, Stream, StreamRef, TensorMut, TensorRef,
+    VarlenPlan, VarlenProblem, VarlenTensors,
 };
 
 use crate::problem::{Half, Problem, Solution};
+use crate::random;
 
 /// A problem's inputs and outputs on a card.
 pub(crate) struct CardProblem<'a, T: Half> {
@@ -64,6 +66,62 @@ impl<'a, T: Half> CardProblem<'a, T> {
             )
         };
         plan.run_with(stream, tensors)
+    }
+}
+
+/// Random sequences that follow each other, and their outputs, on a card.
+pub(crate) struct CardSequences<T: Half> {
+    problem: VarlenProblem,
+    q: Buffer<T>,
+    k: Buffer<T>,
+    v: Buffer<T>,
+    out: Buffer<T>,
+    starts: Buffer<i32>,
+}
+
+impl<T: Half> CardSequences<T> {
+    /// Sequences of these lengths, as many rows as keys, on the card of `stream`.
+    pub(crate) fn upload(
+        gpu: &Gpu,
+        stream: &Stream,
+        problem: VarlenProblem,
+        lens: impl Iterator<Item = usize>,
+    ) -> Result<CardSequences<T>> {
+        let mut starts = vec![0];
+        starts.extend(lens.scan(0, |end, len| {
+            *end += len as i32;
+            Some(*end)
+        }));
+        let q_elems = problem.q_total * problem.q_heads * problem.head_dim;
+        let kv_elems = problem.k_total * problem.kv_heads * problem.head_dim;
+        Ok(CardSequences {
+            problem,
+            q: Buffer::upload_blocking(stream, &random::normal(q_elems, 0))?,
+            k: Buffer::upload_blocking(stream, &random::normal(kv_elems, 1))?,
+            v: Buffer::upload_blocking(stream, &random::normal(kv_elems, 2))?,
+            out: Buffer::zeroed(gpu, q_elems)?,
+            starts: Buffer::upload_blocking(stream, &starts)?,
+        })
+    }
+
+    /// Enqueues one computation of O.
+    pub(crate) fn run(&mut self, stream: StreamRef<'_>, plan: &VarlenPlan) -> Result<()> {
+        let VarlenProblem { members, q_heads, kv_heads, q_total, k_total, head_dim, .. } = self.problem;
+        let starts = TensorRef::contiguous(&self.starts, [members + 1])?;
+        plan.run(
+            stream,
+            VarlenTensors {
+                q: TensorRef::contiguous(&self.q, [q_total, q_heads, head_dim])?,
+                k: TensorRef::contiguous(&self.k, [k_total, kv_heads, head_dim])?,
+                v: TensorRef::contiguous(&self.v, [k_total, kv_heads, head_dim])?,
+                out: TensorMut::contiguous(&mut self.out, [q_total, q_heads, head_dim])?,
+                cu_seqlens_q: starts,
+                cu_seqlens_k: starts,
+                lse: None,
+                sink: None,
+                bias: None,
+            },
+        )
     }
 }
 

@@ -26,7 +26,8 @@ pub(crate) fn problem<T: Half>(sizes: AttentionProblem, seed: u64) -> Problem<T>
     }
 }
 
-fn normal<T: Half>(len: usize, seed: u64) -> Vec<T> {
+/// Normally distributed elements; the seed determines them.
+pub(crate) fn normal<T: Half>(len: usize, seed: u64) -> Vec<T> {
     let mut values = vec![T::from_f64(0.0); len];
     values.par_chunks_mut(CHUNK).enumerate().for_each(|(index, chunk)| {
         let mut random = Xoshiro256PlusPlus::seed_from_u64((seed << 32) + index as u64);
