@@ -235,7 +235,8 @@ unsafe fn consume<
         let unmasked = unmasked_of(first_row);
         let scoring = || {
             let (batch, head) = div_rem(batch_head, args.q_heads);
-            Scoring::of_head(args, [batch, head], q_len, keys.len())
+            let scoring = Scoring::of_head(args, [batch, head], q_len, keys.len());
+            if Row::<ROW>::BIAS_CHUNKS { scoring } else { scoring.by_elements() }
         };
         let lane_row = || opaque(first_row) + warp_row() + lane() / 4;
         let mask = |scores: &mut [f32; SCORES], step: u32| {
@@ -318,7 +319,7 @@ unsafe fn consume<
                 release(Row::<ROW>::Q_EMPTY, q_stage);
             }
             if Row::<ROW>::GENERAL {
-                scoring().apply_pairs::<E, SCORES>(&mut scores, &bias);
+                scoring().apply_words::<E, SCORES>(&mut scores, &bias, lane() % 4);
             }
             mask(&mut scores, step);
             state.step::<CHAINS>(&mut scores, scale);
@@ -343,7 +344,7 @@ unsafe fn consume<
                     wait(Row::<ROW>::K_FULL, second.stage(), second.parity());
                 }
                 if Row::<ROW>::GENERAL {
-                    scoring().apply_pairs::<E, SCORES>(&mut scores, &bias);
+                    scoring().apply_words::<E, SCORES>(&mut scores, &bias, lane() % 4);
                 }
                 if Row::<ROW>::BAND {
                     mask(&mut scores, step);
@@ -403,7 +404,7 @@ unsafe fn consume<
 /// on its way while Q K^T is computed.
 ///
 /// # Safety
-/// As [`Scoring::bias_pairs`].
+/// As [`Scoring::bias_words`].
 #[inline(always)]
 unsafe fn bias_of<const ROW: usize, const SCORES: usize>(step: impl FnOnce() -> (Scoring, u32, u32)) -> [u32; SCORES] {
     if !Row::<ROW>::GENERAL {
@@ -411,7 +412,7 @@ unsafe fn bias_of<const ROW: usize, const SCORES: usize>(step: impl FnOnce() -> 
     }
     let (scoring, row, key) = step();
     // SAFETY: the caller's contract.
-    unsafe { scoring.bias_pairs(row, lane() % 4, key) }
+    unsafe { scoring.bias_words(row, lane() % 4, key) }
 }
 
 /// The descriptor of a stage, from that of the first one as an offset.

@@ -30,6 +30,8 @@ impl<const ROW: usize> Row<ROW> {
     pub(crate) const BAND: bool = matches!(Self::TILE.mask, MaskKind::Band);
     /// Whether scores are bounded, and a bias is added, where the launch says so.
     pub(crate) const GENERAL: bool = matches!(ATTENTION[ROW].scores, Scores::General);
+    /// Whether the bias comes in chunks where it lies so: registers have room for them beside O up to this head dimension.
+    pub(crate) const BIAS_CHUNKS: bool = ATTENTION[ROW].head_dim <= 128;
     /// How long sequences are.
     pub(crate) const LENGTHS: Lengths = ATTENTION[ROW].lengths;
     const SMEM: SmemLayout = ATTENTION[ROW].smem();

@@ -3,10 +3,14 @@
 //! The result is what the softmax takes the exponential of. It is for rows of [`layout::attention::Scores::General`]; the others
 //! leave the scale to the softmax.
 
-use cuda_std::convert::{Element16, ex2, fma, rcp};
+use cuda_std::convert::{Element16, fma, rcp};
 use cuda_std::global;
 use layout::attention::AttentionArgs;
 
+#[cfg(target_feature = "sm_90a")]
+use crate::epilogue_sm90::transpose_quad;
+#[cfg(target_feature = "sm_90a")]
+use crate::tile::CHUNK_ELEMS;
 use crate::work::Work;
 
 /// What the scores of one head become.
@@ -21,8 +25,9 @@ pub(crate) struct Scoring {
     row_stride: i64,
     q_len: u32,
     k_len: u32,
-    /// Whether there is a bias of which every two keys, from an even one on, are an aligned word.
-    in_pairs: bool,
+    /// Whether rows of the bias are whole aligned chunks of [`CHUNK_ELEMS`] keys.
+    #[cfg(target_feature = "sm_90a")]
+    in_chunks: bool,
 }
 
 impl Scoring {
@@ -45,9 +50,17 @@ impl Scoring {
             row_stride: strides.row,
             q_len,
             k_len,
-            in_pairs: (args.bias / size_of::<u16>() as u64 | u64::from(args.k_len)).is_multiple_of(2)
-                && (strides.batch | strides.head | strides.row) % 2 == 0,
+            #[cfg(target_feature = "sm_90a")]
+            in_chunks: args.bias.is_multiple_of((CHUNK_ELEMS * size_of::<u16>()) as u64)
+                && (i64::from(args.k_len) | strides.batch | strides.head | strides.row) % CHUNK_ELEMS as i64 == 0,
         }
+    }
+
+    /// The same that loads the bias element by element, wherever it lies.
+    #[cfg(target_feature = "sm_90a")]
+    #[inline(always)]
+    pub(crate) fn by_elements(self) -> Self {
+        Self { in_chunks: false, ..self }
     }
 
     /// What a raw score of this row and key becomes.
@@ -56,12 +69,13 @@ impl Scoring {
     /// There are such a row and key.
     #[inline(always)]
     pub(crate) unsafe fn score<E: Element16>(self, raw: f32, row: u32, key: u32) -> f32 {
-        let score = self.capped(raw);
+        let mut score = [raw];
+        self.cap(&mut score);
         if self.bias.is_null() {
-            return score;
+            return score[0];
         }
         // SAFETY: the caller's contract.
-        score + unsafe { self.bias::<E>(row, key) }
+        score[0] + unsafe { self.bias::<E>(row, key) }
     }
 
     /// The same for this lane's accumulators of 16 rows by keys from `key` on, which lie as for
@@ -71,9 +85,7 @@ impl Scoring {
     /// The tensors are as long as `work` said.
     #[inline(always)]
     pub(crate) unsafe fn apply<E: Element16>(self, scores: &mut [f32], row: u32, pair: u32, key: u32) {
-        for index in 0..scores.len() {
-            scores[index] = self.capped(scores[index]);
-        }
+        self.cap(scores);
         if self.bias.is_null() {
             return;
         }
@@ -89,15 +101,15 @@ impl Scoring {
         }
     }
 
-    /// The bias of this lane's accumulators, as [`Scoring::apply`] has them, in words of two adjacent keys; half of the words are used.
-    /// Lanes do not part, as they must not between a `wgmma` and the wait for it: rows and keys beyond the last get the bias of the
-    /// last.
+    /// The bias of this lane's accumulators, as [`Scoring::apply`] has them, on its way: half of the words are used, as
+    /// [`Scoring::apply_words`] takes them. Lanes do not part, as they must not between a `wgmma` and the wait for it: rows and keys
+    /// beyond the last get the bias of the last.
     ///
     /// # Safety
-    /// As [`Scoring::apply`]; there are rows and keys, and `key` is even.
+    /// As [`Scoring::apply`]; there are rows and keys, and `key` is a multiple of [`CHUNK_ELEMS`].
     #[cfg(target_feature = "sm_90a")]
     #[inline(always)]
-    pub(crate) unsafe fn bias_pairs<const SCORES: usize>(&self, row: u32, pair: u32, key: u32) -> [u32; SCORES] {
+    pub(crate) unsafe fn bias_words<const SCORES: usize>(&self, row: u32, pair: u32, key: u32) -> [u32; SCORES] {
         let mut words = [0; SCORES];
         if self.bias.is_null() {
             return words;
@@ -106,43 +118,70 @@ impl Scoring {
         for half in 0..2 {
             let row = (row + 8 * half as u32).min(self.q_len - 1);
             let row = self.bias.wrapping_offset((i64::from(row) * self.row_stride) as isize);
-            for four in 0..SCORES / 4 {
-                let key = key + 2 * pair + 8 * four as u32;
-                // SAFETY: there is such a row and such a key; beyond the last one of an odd number of them is one of a longer sequence.
-                words[2 * four + half] = unsafe {
-                    if self.in_pairs {
-                        global::load(row.wrapping_add((key.min(last) & !1) as usize).cast())
-                    } else {
-                        let [first, second] =
-                            [key, key + 1].map(|key| global::load(row.wrapping_add(key.min(last) as usize)));
-                        u32::from(first) | u32::from(second) << 16
+            for four in (0..SCORES / 4).step_by(4) {
+                let key = key + 8 * four as u32;
+                let place = SCORES / 4 * half + four;
+                if self.in_chunks {
+                    // The chunk of this lane of the 32 keys of its quad.
+                    let chunk = (key + CHUNK_ELEMS as u32 * pair).min(last) & !(CHUNK_ELEMS as u32 - 1);
+                    // SAFETY: there is such a row and such a key, and rows are whole chunks, of which each is aligned.
+                    let chunk: [u32; 4] = unsafe { global::load(row.wrapping_add(chunk as usize).cast()) };
+                    words[place..place + 4].copy_from_slice(&chunk);
+                } else {
+                    for index in 0..4 {
+                        let key = key + 8 * index as u32 + 2 * pair;
+                        // SAFETY: there is such a row and such a key.
+                        let at =
+                            |key: u32| u32::from(unsafe { global::load(row.wrapping_add(key.min(last) as usize)) });
+                        words[place + index] = at(key) | at(key + 1) << 16;
                     }
-                };
+                }
             }
         }
         words
     }
 
-    /// [`Scoring::apply`] with the bias that [`Scoring::bias_pairs`] has loaded.
+    /// [`Scoring::apply`] with the bias that [`Scoring::bias_words`] has loaded.
+    ///
+    /// # Safety
+    /// All lanes of the warp call it together.
     #[cfg(target_feature = "sm_90a")]
     #[inline(always)]
-    pub(crate) fn apply_pairs<E: Element16, const SCORES: usize>(
+    pub(crate) unsafe fn apply_words<E: Element16, const SCORES: usize>(
         &self,
         scores: &mut [f32; SCORES],
         bias: &[u32; SCORES],
+        pair: u32,
     ) {
-        for index in 0..SCORES {
+        self.cap(scores);
+        if self.bias.is_null() {
+            return;
+        }
+        for four in (0..SCORES / 2).step_by(4) {
+            let mut words = [bias[four], bias[four + 1], bias[four + 2], bias[four + 3]];
+            if self.in_chunks {
+                // SAFETY: the caller's contract.
+                words = unsafe { transpose_quad(pair, words) };
+            }
+            let (half, first) = (four / (SCORES / 4), four % (SCORES / 4));
+            for index in 0..4 {
+                let score = 4 * (first + index) + 2 * half;
+                scores[score] += E::to_f32(words[index] as u16);
+                scores[score + 1] += E::to_f32((words[index] >> 16) as u16);
+            }
+        }
+    }
+
+    /// Scales and bounds scores.
+    #[inline(always)]
+    fn cap(&self, scores: &mut [f32]) {
+        for index in 0..scores.len() {
             scores[index] *= self.scale;
         }
         if self.softcap != f32::INFINITY {
-            let inverse = rcp(self.softcap);
-            for index in 0..SCORES {
-                scores[index] = self.softcap * tanh(scores[index] * inverse);
-            }
-        }
-        if !self.bias.is_null() {
-            for index in 0..SCORES {
-                scores[index] += E::to_f32((bias[index / 2] >> (16 * (index % 2))) as u16);
+            let cap = Cap::new(self.softcap);
+            for index in 0..scores.len() {
+                scores[index] = cap.bound(scores[index]);
             }
         }
     }
@@ -155,24 +194,39 @@ impl Scoring {
         // SAFETY: the caller's contract.
         E::to_f32(unsafe { global::load(row.wrapping_add(key as usize)) })
     }
-
-    #[inline(always)]
-    fn capped(self, raw: f32) -> f32 {
-        let score = raw * self.scale;
-        if self.softcap == f32::INFINITY { score } else { self.softcap * tanh(score * rcp(self.softcap)) }
-    }
 }
 
-/// The hyperbolic tangent, to 2^-22 of itself.
-///
-/// Near 0, `1 - 2 / (e^2x + 1)` would be a small difference of large numbers: there it is `x (1 + x^2 P(x^2))`, where P
-/// interpolates at Chebyshev's nodes.
-#[inline(always)]
-fn tanh(x: f32) -> f32 {
-    const NEAR: f32 = 0.55;
-    const P: [f32; 5] = [-0.333_333_3, 0.133_331_13, -0.053_909_43, 0.021_309_389, -0.006_610_227_7];
-    let square = x * x;
-    let near = fma(x, square * P.iter().rev().fold(0.0, |sum, &factor| fma(sum, square, factor)), x);
-    let far = fma(-2.0, rcp(ex2(x.abs() * (2.0 * core::f32::consts::LOG2_E)) + 1.0), 1.0).copysign(x);
-    if x.abs() < NEAR { near } else { far }
+/// A softcap.
+struct Cap {
+    /// `1 / cap`.
+    inverse: f32,
+    /// The score from which on the cap is all that is left of it.
+    most: f32,
+}
+
+impl Cap {
+    /// Where `tanh` is 1 to the last bit.
+    const MOST: f32 = 9.01;
+
+    #[inline(always)]
+    fn new(cap: f32) -> Self {
+        Self { inverse: rcp(cap), most: (Self::MOST * cap).min(f32::MAX) }
+    }
+
+    /// `cap * tanh(score / cap)`, to 2^-21 of itself.
+    ///
+    /// `tanh(x) = x P(x^2) / Q(x^2)` up to [`Self::MOST`], with all coefficients above 0, so that nothing cancels, and no branch. The two
+    /// polynomials are the best of degree 4 in the relative error, 2^-25. The score itself is what P / Q multiplies: near 0, where that
+    /// is 1, it is kept to the last bits.
+    #[inline(always)]
+    fn bound(&self, score: f32) -> f32 {
+        const P: [f32; 5] = [1.0, 0.133_803_94, 3.494_836e-3, 2.059_664_3e-5, 1.333_728_1e-8];
+        const Q: [f32; 5] = [1.0, 0.467_137_1, 2.587_412_5e-2, 3.284_402_3e-4, 7.769_477e-7];
+        let score = if score.abs() > self.most { self.most.copysign(score) } else { score };
+        let x = score * self.inverse;
+        let square = x * x;
+        let of_square =
+            |factors: [f32; 5]| (0..4).rev().fold(factors[4], |sum, index| fma(sum, square, factors[index]));
+        score * of_square(P) * rcp(of_square(Q))
+    }
 }

@@ -139,20 +139,18 @@ pub const ATTENTION: &[AttentionVariant] = {
         Row::wgmma("attention_bf16_d256_wgmma_full_128x80_s2", Bf16, 256, full(128, 80, 2)),
         Row::wgmma("attention_bf16_d256_wgmma_band_128x80_s2", Bf16, 256, band(128, 80, 2)),
         // Sequences of several lengths, and softcap and bias beside them. Every mask, as lengths are not known before the launch.
-        Row::wgmma("attention_f16_d64_wgmma_band_128x128_s4_varlen", F16, 64, band(128, 128, 4)).varlen(),
         Row::wgmma("attention_f16_d64_wgmma_band_192x96_s4_varlen", F16, 64, band(192, 96, 4)).varlen(),
         Row::wgmma("attention_f16_d128_wgmma_band_128x128_s3_q_varlen", F16, 128, q_registers(band(128, 128, 3)))
             .varlen(),
         Row::wgmma("attention_f16_d256_wgmma_band_128x80_s2_varlen", F16, 256, band(128, 80, 2)).varlen(),
-        Row::wgmma("attention_f16_d64_wgmma_band_128x128_s4_general", F16, 64, band(128, 128, 4)).general(),
+        Row::wgmma("attention_f16_d64_wgmma_band_192x64_s4_general", F16, 64, band(192, 64, 4)).general(),
         Row::wgmma("attention_f16_d128_wgmma_band_128x96_s3_general", F16, 128, band(128, 96, 3)).general(),
         Row::wgmma("attention_f16_d256_wgmma_band_128x64_s2_general", F16, 256, band(128, 64, 2)).general(),
-        Row::wgmma("attention_bf16_d64_wgmma_band_128x128_s4_varlen", Bf16, 64, band(128, 128, 4)).varlen(),
         Row::wgmma("attention_bf16_d64_wgmma_band_192x96_s4_varlen", Bf16, 64, band(192, 96, 4)).varlen(),
         Row::wgmma("attention_bf16_d128_wgmma_band_128x128_s3_q_varlen", Bf16, 128, q_registers(band(128, 128, 3)))
             .varlen(),
         Row::wgmma("attention_bf16_d256_wgmma_band_128x80_s2_varlen", Bf16, 256, band(128, 80, 2)).varlen(),
-        Row::wgmma("attention_bf16_d64_wgmma_band_128x128_s4_general", Bf16, 64, band(128, 128, 4)).general(),
+        Row::wgmma("attention_bf16_d64_wgmma_band_192x64_s4_general", Bf16, 64, band(192, 64, 4)).general(),
         Row::wgmma("attention_bf16_d128_wgmma_band_128x96_s3_general", Bf16, 128, band(128, 96, 3)).general(),
         Row::wgmma("attention_bf16_d256_wgmma_band_128x64_s2_general", Bf16, 256, band(128, 64, 2)).general(),
         // 64 rows by 64 keys, two stages: the best, or within 4 % of it, at every length.
