@@ -36,8 +36,8 @@ pub(crate) fn list(trials: &mut Trials) {
 /// Those of tensor-core kernels, and one narrower than any.
 const HEAD_DIMS: [usize; 4] = [64, 128, 256, 40];
 
-/// Rows and keys around the edges of tiles.
-const LENGTHS: [(usize, usize); 3] = [(1, 33), (65, 63), (17, 131)];
+/// Rows and keys around the edges of tiles; the last keys are whole chunks, in which some kernels load a bias.
+const LENGTHS: [(usize, usize); 4] = [(1, 33), (65, 63), (17, 131), (70, 136)];
 
 /// What is done to scores beside mask and scale, and the tensors for it.
 #[derive(Debug, Clone)]
@@ -216,11 +216,13 @@ fn biases<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
             let mut random = inputs::random(seed as u64);
             let mut values = inputs::normal::<T>(&mut random, shape.iter().product(), 3.0);
             values.iter_mut().skip(seed).step_by(5).for_each(|value| *value = T::from_f64(f64::NEG_INFINITY));
-            let row = k_len as i64 + 3;
+            // Whole chunks stay so: rows are moved by one.
+            let (gap, moved) = if k_len.is_multiple_of(8) { (8, 8) } else { (3, 1) };
+            let row = k_len as i64 + gap;
             let (strides, offset) = if seed == 3 {
-                ([0, 0, -row, 1], (q_len as i64 - 1) * row + 1)
+                ([0, 0, -row, 1], (q_len as i64 - 1) * row + moved)
             } else {
-                ([heads as i64 * row * q_len as i64, row * q_len as i64, row, 1], seed as i64)
+                ([heads as i64 * row * q_len as i64, row * q_len as i64, row, 1], seed as i64 * moved)
             };
             let bias = Some((values, View { offset: offset as usize, shape, strides }));
             check(gpu, &case, &inputs, &Terms { bias, ..Terms::NONE })?;
