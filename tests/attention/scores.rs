@@ -72,7 +72,13 @@ impl<T: Half> Terms<T> {
             bias: bias.as_ref().map(|bias| bias.view()),
             ..AttentionTerms::new(case.mask, case.scale())
         };
-        inputs.expected_of(case, &terms)
+        let mut expected = inputs.expected_of(case, &terms);
+        if self.softcap.is_some() {
+            // Kernels bound a score to 2^-21 of itself, by polynomials and an approximate reciprocal.
+            let largest = expected.lse.iter().filter(|x| x.is_finite()).fold(0f64, |largest, x| largest.max(x.abs()));
+            expected.lse_limit += largest * (-21f64).exp2();
+        }
+        expected
     }
 
     /// The tensors on a card; the storage of the bias is NaN between its elements.
