@@ -59,9 +59,9 @@ macro_rules! entry {
         /// The grid, block and dynamic shared memory are the row's; the addresses, strides and uses of `args` describe
         /// tensors and stored pairs of its sizes and of the row's precision.
         #[kernel(
-                                    max_threads = ATA[row_index(stringify!($name))].threads(),
-                                    min_blocks = ATA[row_index(stringify!($name))].min_blocks
-                                )]
+                                                            max_threads = ATA[row_index(stringify!($name))].threads(),
+                                                            min_blocks = ATA[row_index(stringify!($name))].min_blocks
+                                                        )]
         pub unsafe fn $name(args: AtaArgs) {
             // SAFETY: the caller's contract is the body's.
             unsafe {
