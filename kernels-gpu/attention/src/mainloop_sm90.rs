@@ -249,7 +249,6 @@ unsafe fn consume<
             let (work, sink) = (work(), sink_of_head(args, batch_head));
             key_split::wait::<ROW>(|| sync_consumers::<ROW>());
             let share = key_split::gather::<ROW, OUTPUTS>(base, row_group, part(), scale, sink);
-            key_split::arrive::<ROW>();
             key_split::store::<E, ROW, OUTPUTS>(args, &work, &share, warp_row());
             // The parts have been read: they may be written for the next tile, and the blocks may exit.
             key_split::wait::<ROW>(|| sync_consumers::<ROW>());
@@ -353,6 +352,8 @@ unsafe fn consume<
                 add_up();
                 continue;
             }
+            // Divisions and what ends the sums, beside the last product.
+            let work = work();
             let results = state.finish(scale, sink_of_head(args, batch_head));
             wgmma::wait_group::<0, _>(&mut out);
             release(Row::<ROW>::V_EMPTY, ring.stage());
@@ -368,7 +369,6 @@ unsafe fn consume<
                     step -= 1;
                 }
             }
-            let work = work();
             store_lse(&work, &results, warp_row());
             epilogue_sm90::store_accumulators::<E, OUTPUTS>(
                 args,
