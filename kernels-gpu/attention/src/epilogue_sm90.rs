@@ -53,12 +53,32 @@ pub(crate) fn chunk_of<const OUTPUTS: usize>(out: &[f32; OUTPUTS], half: usize, 
     core::array::from_fn(|index| out[16 * block + 4 * (index / 2) + 2 * half + index % 2])
 }
 
+/// Writes a block of 32 columns of 8 rows of O, from `warp_row` on, whose values are those of [`chunk_of`].
+///
+/// # Safety
+/// As [`store_accumulators`].
+#[inline(always)]
+pub(crate) unsafe fn store_chunk<E: Element16>(
+    args: &AttentionArgs,
+    work: &Work,
+    values: [f32; 8],
+    warp_row: u32,
+    block: u32,
+) {
+    // SAFETY: all lanes of the warp are here.
+    let chunk = unsafe { chunk_of_quad::<E>(values) };
+    if let Some(start) = row_start(args, work, warp_row) {
+        // SAFETY: the caller's contract.
+        unsafe { store_words(args, start, chunk, block) };
+    }
+}
+
 /// The values of [`chunk_of`] as elements: the four pairs of each lane, 8 columns apart, become four adjacent pairs.
 ///
 /// # Safety
 /// All lanes of the warp call it together.
 #[inline(always)]
-pub(crate) unsafe fn chunk_of_quad<E: Element16>(values: [f32; 8]) -> [u32; 4] {
+unsafe fn chunk_of_quad<E: Element16>(values: [f32; 8]) -> [u32; 4] {
     let pairs = [0, 2, 4, 6].map(|first| E::pack(values[first], values[first + 1]));
     // SAFETY: all lanes of the warp are here.
     unsafe { transpose_quad(lane() % 4, pairs) }
@@ -66,7 +86,7 @@ pub(crate) unsafe fn chunk_of_quad<E: Element16>(values: [f32; 8]) -> [u32; 4] {
 
 /// The start of the row of O of this lane, `lane / 4` below `warp_row`; `None` where there is none.
 #[inline(always)]
-pub(crate) fn row_start(args: &AttentionArgs, work: &Work, warp_row: u32) -> Option<*mut u16> {
+fn row_start(args: &AttentionArgs, work: &Work, warp_row: u32) -> Option<*mut u16> {
     let row = work.first_row + warp_row + lane() / 4;
     (row < args.q_len).then(|| work.o.wrapping_offset((i64::from(row) * args.o_strides.row) as isize))
 }
@@ -76,7 +96,7 @@ pub(crate) fn row_start(args: &AttentionArgs, work: &Work, warp_row: u32) -> Opt
 /// # Safety
 /// As [`store_accumulators`], of a row of this lane.
 #[inline(always)]
-pub(crate) unsafe fn store_words(args: &AttentionArgs, start: *mut u16, chunk: [u32; 4], block: u32) {
+unsafe fn store_words(args: &AttentionArgs, start: *mut u16, chunk: [u32; 4], block: u32) {
     let column = 32 * block + CHUNK_ELEMS as u32 * (lane() % 4);
     if column < args.head_dim {
         // SAFETY: the chunk is inside O, on a 16-byte boundary.

@@ -15,7 +15,7 @@ use cuda_std::warp::quad_sum;
 use layout::attention::{AttentionArgs, WARPGROUP_THREADS};
 
 use crate::epilogue::store_row_lse;
-use crate::epilogue_sm90::{chunk_of, chunk_of_quad, row_start, store_words};
+use crate::epilogue_sm90::{chunk_of, store_chunk};
 use crate::row::Row;
 use crate::softmax::{RowResult, RowState, row_result, shift};
 use crate::work::Work;
@@ -103,19 +103,6 @@ pub(crate) unsafe fn arrive<const ROW: usize>() {
     if const { Row::<ROW>::CLUSTER > 1 } {
         // SAFETY: the caller's contract. The producer exits, and is not waited for.
         unsafe { cluster::arrive() };
-    }
-}
-
-/// [`arrive`] where this thread has only read what others wrote, and used it: nothing has to become visible, and the fence of the whole
-/// card that a release is in the machine code is not waited for.
-///
-/// # Safety
-/// As [`arrive`].
-#[inline(always)]
-pub(crate) unsafe fn arrive_read<const ROW: usize>() {
-    if const { Row::<ROW>::CLUSTER > 1 } {
-        // SAFETY: the caller's contract.
-        unsafe { cluster::arrive_relaxed() };
     }
 }
 
@@ -208,11 +195,10 @@ unsafe fn load<T: Word, const ROW: usize>(own: SharedAddr, part: u32, offset: u3
     }
 }
 
-/// Writes a share to O and LSE, and tells the other blocks that what it was made of has been read; `warp_row` is the first row of the
-/// warp in its tile.
+/// Writes a share to O and LSE; `warp_row` is the first row of the warp in its tile.
 ///
 /// # Safety
-/// As [`crate::epilogue_sm90::store_accumulators`] and [`arrive`].
+/// As [`crate::epilogue_sm90::store_accumulators`].
 #[inline(always)]
 pub(crate) unsafe fn store<E: Element16, const ROW: usize, const OUTPUTS: usize>(
     args: &AttentionArgs,
@@ -223,20 +209,10 @@ pub(crate) unsafe fn store<E: Element16, const ROW: usize, const OUTPUTS: usize>
     let (chunks, row_chunks) = (OUTPUTS / 8 / const { Row::<ROW>::PARTS as usize }, OUTPUTS as u32 / 16);
     let (half, first_block) = (share.first_chunk / row_chunks, share.first_chunk % row_chunks);
     let warp_row = warp_row + 8 * half;
-    let mut words = [[0; 4]; MAX_QUARTERS];
     for chunk in 0..chunks {
         let values = core::array::from_fn(|index| share.values[8 * chunk + index] * share.row.normaliser);
         // SAFETY: the caller's contract.
-        words[chunk] = unsafe { chunk_of_quad::<E>(values) };
-    }
-    // The exchange has used all that was read.
-    // SAFETY: the caller's contract.
-    unsafe { arrive_read::<ROW>() };
-    if let Some(start) = row_start(args, work, warp_row) {
-        for chunk in 0..chunks {
-            // SAFETY: the caller's contract.
-            unsafe { store_words(args, start, words[chunk], first_block + chunk as u32) };
-        }
+        unsafe { store_chunk::<E>(args, work, values, warp_row, first_block + chunk as u32) };
     }
     if first_block == 0 {
         // SAFETY: the row is the share's.

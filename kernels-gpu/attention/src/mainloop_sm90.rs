@@ -249,6 +249,7 @@ unsafe fn consume<
             let (work, sink) = (work(), sink_of_head(args, batch_head));
             key_split::wait::<ROW>(|| sync_consumers::<ROW>());
             let share = key_split::gather::<ROW, OUTPUTS>(base, row_group, part(), scale, sink);
+            key_split::arrive::<ROW>();
             key_split::store::<E, ROW, OUTPUTS>(args, &work, &share, warp_row());
             // The parts have been read: they may be written for the next tile, and the blocks may exit.
             key_split::wait::<ROW>(|| sync_consumers::<ROW>());
