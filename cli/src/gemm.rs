@@ -32,7 +32,7 @@ pub(crate) struct GemmArgs {
     /// NPY file of C: m x n.
     #[arg(long)]
     c: Option<PathBuf>,
-    /// Where D is written: .npy (f16, f32) or .safetensors (bf16 too, tensor `d`).
+    /// Where D is written: .npy (f16, f32) or .safetensors (bf16 and e4m3 too, tensor `d`).
     #[arg(long)]
     out: PathBuf,
     /// What the product is multiplied by.
@@ -81,6 +81,8 @@ enum OutputDtype {
     F16,
     Bf16,
     F32,
+    /// Of FP8 operands alone.
+    E4m3,
 }
 
 /// An activation as options spell it.
@@ -142,6 +144,12 @@ impl Stored for f32 {
     }
 }
 
+impl Stored for F8E4M3 {
+    fn elements(values: Vec<F8E4M3>) -> Elements {
+        Elements::E4m3(values.into_iter().map(F8E4M3::to_bits).collect())
+    }
+}
+
 /// A batch of matrices in f64, as they are stored.
 struct Matrices {
     values: Array3<f64>,
@@ -156,13 +164,8 @@ impl Matrices {
             [batch, rows, columns] => [batch, rows, columns],
             _ => return Err(GemmError::Rank { tensor, shape: file.shape }),
         };
-        let values = match file.elements {
-            Elements::F16(values) => values.into_iter().map(f64::from).collect(),
-            Elements::Bf16(values) => values.into_iter().map(f64::from).collect(),
-            Elements::F32(values) => values.into_iter().map(f64::from).collect(),
-            Elements::F64(values) => values,
-        };
-        let values = Array3::from_shape_vec(shape, values).expect("a file has an element for each index");
+        let values =
+            Array3::from_shape_vec(shape, file.elements.into_f64()).expect("a file has an element for each index");
         Ok(Matrices { values, single: file.shape.len() == 2 })
     }
 
@@ -206,6 +209,7 @@ fn run_input<T: Float>(
         OutputDtype::F16 => run_typed::<T, f16>(args, a, b, c),
         OutputDtype::Bf16 => run_typed::<T, bf16>(args, a, b, c),
         OutputDtype::F32 => run_typed::<T, f32>(args, a, b, c),
+        OutputDtype::E4m3 => run_typed::<T, F8E4M3>(args, a, b, c),
     }
 }
 

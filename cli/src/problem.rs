@@ -176,15 +176,7 @@ impl AnyProblem {
 }
 
 fn convert<T: Half>(elements: Elements) -> Vec<T> {
-    fn each<S: Into<f64>, T: Half>(values: Vec<S>) -> Vec<T> {
-        values.into_iter().map(|value| T::from_f64(value.into())).collect()
-    }
-    match elements {
-        Elements::F16(values) => each(values),
-        Elements::Bf16(values) => each(values),
-        Elements::F32(values) => each(values),
-        Elements::F64(values) => each(values),
-    }
+    elements.into_f64().into_iter().map(T::from_f64).collect()
 }
 
 /// The sizes of the problem that tensors of these shapes make.

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ferrotile::{F8E4M3, Float};
 use half::{bf16, f16};
 use safetensors::{Dtype as StoredDtype, SafeTensorError, SafeTensors, View};
 
@@ -29,6 +30,8 @@ pub(crate) enum Elements {
     F32(Vec<f32>),
     /// IEEE binary64.
     F64(Vec<f64>),
+    /// The bits of FP8 with four bits of exponent.
+    E4m3(Vec<u8>),
 }
 
 /// Why a file could not be read or cannot be written.
@@ -88,11 +91,13 @@ pub(crate) enum FileError {
         /// Its type.
         dtype: StoredDtype,
     },
-    /// NPY has no bfloat16.
-    #[error("{path}: NPY files cannot hold bf16; name the output *.safetensors")]
-    NoBf16 {
+    /// NPY has no bfloat16 and no FP8.
+    #[error("{path}: NPY files cannot hold {dtype}; name the output *.safetensors")]
+    NotInNpy {
         /// The file.
         path: PathBuf,
+        /// The type of the elements.
+        dtype: String,
     },
     /// Not a place for an output file.
     #[error("{path}: {reason}")]
@@ -112,17 +117,24 @@ impl Elements {
             Elements::Bf16(_) => "bf16",
             Elements::F32(_) => "f32",
             Elements::F64(_) => "f64",
+            Elements::E4m3(_) => "e4m3",
+        }
+    }
+
+    /// The elements in f64, which holds them all.
+    pub(crate) fn into_f64(self) -> Vec<f64> {
+        match self {
+            Elements::F16(values) => values.into_iter().map(f64::from).collect(),
+            Elements::Bf16(values) => values.into_iter().map(f64::from).collect(),
+            Elements::F32(values) => values.into_iter().map(f64::from).collect(),
+            Elements::F64(values) => values,
+            Elements::E4m3(bits) => bits.into_iter().map(|bits| F8E4M3::from_bits(bits).to_f64()).collect(),
         }
     }
 
     /// The elements as the nearest f32; those beyond its range are infinite.
     pub(crate) fn into_f32(self) -> Vec<f32> {
-        match self {
-            Elements::F16(values) => values.into_iter().map(f32::from).collect(),
-            Elements::Bf16(values) => values.into_iter().map(f32::from).collect(),
-            Elements::F32(values) => values,
-            Elements::F64(values) => values.into_iter().map(|value| value as f32).collect(),
-        }
+        self.into_f64().into_iter().map(|value| value as f32).collect()
     }
 
     fn stored(&self) -> (StoredDtype, Vec<u8>) {
@@ -131,6 +143,7 @@ impl Elements {
             Elements::Bf16(values) => (StoredDtype::BF16, values.iter().flat_map(|x| x.to_le_bytes()).collect()),
             Elements::F32(values) => (StoredDtype::F32, values.iter().flat_map(|x| x.to_le_bytes()).collect()),
             Elements::F64(values) => (StoredDtype::F64, values.iter().flat_map(|x| x.to_le_bytes()).collect()),
+            Elements::E4m3(bits) => (StoredDtype::F8_E4M3, bits.clone()),
         }
     }
 }
@@ -208,7 +221,9 @@ impl OutputFile {
     pub(crate) fn plan(path: &Path, dtype: &str) -> Result<OutputFile, FileError> {
         let wrong = |reason| Err(FileError::Output { path: path.to_owned(), reason });
         let safetensors = match path.extension().and_then(|extension| extension.to_str()) {
-            Some("npy") if dtype == "bf16" => return Err(FileError::NoBf16 { path: path.to_owned() }),
+            Some("npy") if matches!(dtype, "bf16" | "e4m3") => {
+                return Err(FileError::NotInNpy { path: path.to_owned(), dtype: dtype.to_owned() });
+            }
             Some("npy") => false,
             Some("safetensors") => true,
             _ => return wrong("the name of an output ends in .npy or .safetensors"),
@@ -235,7 +250,10 @@ impl OutputFile {
                 StoredDtype::F16 => "<f2",
                 StoredDtype::F32 => "<f4",
                 StoredDtype::F64 => "<f8",
-                _ => return Err(FileError::NoBf16 { path: self.path.clone() }),
+                _ => {
+                    let dtype = tensor.elements.dtype_name().to_owned();
+                    return Err(FileError::NotInNpy { path: self.path.clone(), dtype });
+                }
             };
             npy::encode(descr, &tensor.shape, &data)
         };

@@ -97,6 +97,13 @@ fn a_batch_keeps_its_dimension_and_fp8_runs_on_sm_89() {
     assert_eq!(numbers(&out, 24), [8.0; 24]);
     let header = String::from_utf8_lossy(&fs::read(&out).unwrap()).into_owned();
     assert!(header.contains("(2, 3, 4,"), "{header}");
+    let out = scratch.path("d.safetensors");
+    assert_succeeded(&gemm("emulator:sm_89", [&a, &b], &out, &["--dtype", "e4m3", "--out-dtype", "e4m3", "--check"]));
+    let file = fs::read(&out).unwrap();
+    let header = String::from_utf8_lossy(&file);
+    assert!(header.contains(r#""dtype":"F8_E4M3","shape":[2,3,4]"#), "{header}");
+    // 8 is 2^3, and exponents count from -7 in the upper bits.
+    assert_eq!(file[file.len() - 24..], [(3 + 7) << 3; 24]);
 }
 
 #[test]
@@ -116,6 +123,9 @@ fn requests_that_cannot_be_served_are_refused_in_one_line() {
     refused([&a, &b], &out, &["--dtype", "f16"], "B has shape [1, 9, 4], expected [1, 8, 4]");
     refused([&a, &good], &out, &[], "give --dtype");
     refused([&a, &good], &out, &["--dtype", "bf16"], "cannot hold bf16");
+    refused([&a, &good], &out, &["--dtype", "e4m3", "--out-dtype", "e4m3"], "cannot hold e4m3");
+    let safetensors = scratch.path("d.safetensors");
+    refused([&a, &good], &safetensors, &["--dtype", "f16", "--out-dtype", "e4m3"], "type of D");
     refused([&a, &good], &a, &["--dtype", "f16"], "an input cannot be an output too");
     refused([&a, &good], &out, &["--dtype", "f16", "--variant", "fast"], "runs on the CPU");
     refused([&a, &good], &out, &["--dtype", "f16", "--beta", "2"], "--c");

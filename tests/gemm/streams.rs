@@ -133,9 +133,9 @@ fn chosen<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
     Ok(())
 }
 
-/// Launches beyond what a queue holds, with the same result at the end as at first.
+/// Launches beyond what a queue holds, 100,000 and more with those of all rows, with the same result at the end as at first.
 fn many_launches<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
-    let launches = if is_small(gpu) { 3 } else { 2500 };
+    let launches = if is_small(gpu) { 3 } else { 10_000 };
     let case = Case::new([40, 72, 264], GemmLayout::Nn);
     for_each_way::<T, T>(gpu, &case, true, |way| {
         let plan = plan_of::<T>(gpu, &case, way)?;

@@ -8,13 +8,17 @@ use cuda_builder::ptxas::find_tool;
 use crate::bundle::test_executables;
 use crate::workspace::{self, cargo, root};
 
+/// More mbarriers than a block of any kernel has. By itself synccheck counts the instructions that initialise one, of which a loop
+/// executes one several times; it then tracks too few, and ends the kernel.
+const MBARRIERS: &str = "64";
+
 /// Arguments of `cargo xtask test`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Fails if there is no card, instead of skipping the kernels
     #[arg(long)]
     gpu: bool,
-    /// Runs the kernel tests under compute-sanitizer: memcheck, racecheck, synccheck or initcheck
+    /// Runs the kernel tests, at small sizes, under compute-sanitizer: memcheck, racecheck, synccheck or initcheck
     #[arg(long, value_name = "TOOL")]
     sanitize: Option<String>,
     /// Goes to the test programs, such as a filter of names
@@ -35,9 +39,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         .context("no compute-sanitizer on PATH or in CUDA_PATH: it comes with the CUDA toolkit")?;
     for executable in test_executables(&["-p", "tests"])?.into_iter().filter(|test| test.kind == "test") {
         let mut command = Command::new(&sanitizer);
-        command.args(["--tool", tool, "--error-exitcode", "1"]).arg(executable.path).args(&arguments.rest);
+        command.args(["--tool", tool, "--error-exitcode", "1"]);
+        if tool == "synccheck" {
+            command.args(["--num-cuda-barriers", MBARRIERS]);
+        }
         // One launch at a time: the tool's own bookkeeping is not the subject.
-        workspace::run(command.arg("--test-threads=1").env("FERROTILE_DEVICE", "cuda"))?;
+        command.arg(executable.path).args(&arguments.rest).arg("--test-threads=1");
+        workspace::run(command.envs([("FERROTILE_DEVICE", "cuda"), ("FERROTILE_SIZES", "small")]))?;
     }
     Ok(())
 }

@@ -1,21 +1,25 @@
 //! From the accumulators of a consumer warpgroup to D: finished, rounded, gathered in shared memory and stored by TMA.
 //!
-//! A consumer has buffers of 64 rows of 128 bytes, swizzled, for a whole tile: TMA stores them while the next tile is multiplied. What
-//! is more than a factor and rounding to 16 bits is done group by group as in the other kernels, from f32 in the same buffers.
+//! A consumer has buffers of 64 rows of 128 bytes, swizzled, for a whole tile: TMA stores them while the next tile is multiplied. Where
+//! blocks have one tile or two ([`GemmVariant::warps_store`]) each warp stores its own rows at once. What is more than a factor and
+//! rounding to 16 bits is done group by group as in the other kernels, from f32 in the same buffers.
+//!
+//! [`GemmVariant::warps_store`]: layout::gemm::GemmVariant::warps_store
 
 use cuda_std::convert::{Bf16, Element16, F16};
 use cuda_std::hint::opaque;
 use cuda_std::ptx::tma::{self, TensorMap};
 use cuda_std::ptx::{barrier, fence, stmatrix};
 use cuda_std::shared::SharedAddr;
-use cuda_std::thread;
+use cuda_std::{thread, warp};
 use layout::Dtype;
 use layout::fragment::wgmma_d;
-use layout::gemm::wgmma::{CONSUMER_ROWS, STORE_COLUMNS, SWIZZLE, WARPGROUP};
-use layout::gemm::{GEMM, GROUP, GemmArgs};
+use layout::gemm::wgmma::{CONSUMER_ROWS, STORE_COLUMNS, SWIZZLE, WARP_ROWS, WARPGROUP};
+use layout::gemm::{CHUNK_BYTES, GEMM, GROUP, GemmArgs};
 
 use crate::mainloop_sm90::{Smem, Tile};
-use crate::output::{Output, Partial};
+use crate::output::{Output, Partial, store_rounded};
+use crate::work::LANES;
 
 /// The way of a consumer's tiles to D.
 pub(crate) struct Store<'a, const ROW: usize> {
@@ -47,6 +51,10 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
     /// The consumer's warpgroup calls it.
     #[inline(always)]
     pub(crate) unsafe fn begin(&self) {
+        if const { GEMM[ROW].warps_store() } {
+            // A warp has read what it put there.
+            return;
+        }
         // SAFETY: the caller's contract. The thread that starts stores waits for them.
         unsafe {
             if thread_of_consumer() == 0 {
@@ -71,6 +79,9 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
             } else {
                 self.round::<Bf16, R>(d);
             }
+            if const { GEMM[ROW].warps_store() } && self.plain {
+                self.store_rows(tile);
+            }
         }
     }
 
@@ -82,7 +93,7 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
     /// As for [`Self::begin`]; `tile` has been put into the buffers.
     #[inline(always)]
     pub(crate) unsafe fn end(&self, tile: Tile) {
-        if !self.plain {
+        if const { GEMM[ROW].warps_store() } || !self.plain {
             return;
         }
         // SAFETY: the caller's contract. A box that begins outside D is not stored.
@@ -114,8 +125,8 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
     unsafe fn round<E: Element16, const R: usize>(&self, d: &[f32; R]) {
         let columns = STORE_COLUMNS;
         // The row whose address this lane gives, of four matrices: two under each other, two beside each other.
-        let lane = thread_of_consumer() % 32;
-        let row = thread_of_consumer() / 32 * 16 + lane % 16;
+        let lane = thread_of_consumer() % LANES;
+        let row = thread_of_consumer() / LANES * WARP_ROWS + lane % WARP_ROWS;
         for part in 0..GEMM[ROW].buffers() {
             let buffer = self.buffer(part);
             // Opaque: LLVM would scale all accumulators ahead of the branch over types, and hold them twice.
@@ -123,10 +134,39 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
             for pair in 0..columns / 16 {
                 let first = (part * columns / 2 + pair * 8) as usize;
                 let registers = [0, 2, 4, 6].map(|i| E::pack(d[first + i] * alpha, d[first + i + 1] * alpha));
-                let at = SWIZZLE.tile_offset(row, (pair * 16 + lane / 16 * 8) * 2, CONSUMER_ROWS);
+                let at = SWIZZLE.tile_offset(row, (pair * 16 + lane / WARP_ROWS * 8) * 2, CONSUMER_ROWS);
                 // SAFETY: the caller's contract.
                 unsafe { stmatrix::x4(buffer.offset(at), registers) };
             }
+        }
+    }
+
+    /// Stores the rows of the buffers that the warp has written, whole lines of them.
+    ///
+    /// # Safety
+    /// As for [`Self::put`].
+    #[inline(always)]
+    unsafe fn store_rows(&self, tile: Tile) {
+        let chunks = const { SWIZZLE.row_bytes() / CHUNK_BYTES as u32 };
+        let (warp, lane) = (thread_of_consumer() / LANES, thread_of_consumer() % LANES);
+        // SAFETY: the whole warp is here, and its barriers stand before and after the reading of the buffers; the rows of D are
+        // aligned, in whole groups.
+        unsafe {
+            warp::sync_warp(warp::FULL_MASK);
+            for part in 0..GEMM[ROW].buffers() {
+                for step in 0..WARP_ROWS * chunks / LANES {
+                    let row = warp * WARP_ROWS + (step * LANES + lane) / chunks;
+                    let chunk = lane % chunks;
+                    let at = SWIZZLE.tile_offset(row, chunk * CHUNK_BYTES as u32, CONSUMER_ROWS);
+                    let elements = self.buffer(part).offset(at).load();
+                    let (row, column) =
+                        (self.first_row(tile) + row, tile.first_column + part * STORE_COLUMNS + chunk * GROUP as u32);
+                    if row < self.args.m && column < self.args.n {
+                        store_rounded(self.args, tile.batch, row, column, elements);
+                    }
+                }
+            }
+            warp::sync_warp(warp::FULL_MASK);
         }
     }
 

@@ -184,7 +184,9 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
         if thread::thread_idx_x() == 0 {
             tma::prefetch_tensormap(a);
             tma::prefetch_tensormap(b);
-            tma::prefetch_tensormap(d);
+            if !row.warps_store() {
+                tma::prefetch_tensormap(d);
+            }
         }
         // Not the thread that copies, which finds its first tile meanwhile. The instruction takes its address from a uniform
         // register: lanes that had a stage each would take turns.

@@ -111,6 +111,19 @@ impl<'a> Output<'a> {
     }
 }
 
+/// Stores [`GROUP`] finished elements of 16 bits.
+///
+/// # Safety
+/// Row and columns are inside D, whose elements are of 16 bits in aligned rows, and no other thread stores them.
+#[cfg(target_feature = "sm_90a")]
+#[inline(always)]
+pub(crate) unsafe fn store_rounded(args: &GemmArgs, batch: u32, row: u32, column: u32, elements: [u32; 4]) {
+    let dtype = Dtype::F16 as u32;
+    let address = element(of_batch(&args.d, batch, dtype), args.d.row_stride, row, column, dtype);
+    // SAFETY: the caller's contract.
+    unsafe { global::store(address as *mut [u32; 4], elements) }
+}
+
 /// Partial sums in f32.
 pub(crate) struct Partial<'a> {
     args: &'a GemmArgs,

@@ -15,6 +15,9 @@ pub const WARPGROUP: u32 = 128;
 /// Rows of D of one consumer: those of a `wgmma`.
 pub const CONSUMER_ROWS: u32 = 64;
 
+/// Rows of D of one warp of a consumer.
+pub const WARP_ROWS: u32 = CONSUMER_ROWS / 4;
+
 /// Registers of a thread of the producer, after it has given up the others.
 pub const PRODUCER_REGISTERS: u32 = 24;
 
@@ -123,6 +126,12 @@ impl GemmVariant {
     /// Buffers for stores of each consumer: enough for a tile.
     pub const fn buffers(&self) -> u32 {
         self.tile.n as u32 / STORE_COLUMNS
+    }
+
+    /// Whether each warp stores its rows of D where nothing but rounding is to be done, and not TMA, which would begin only after a
+    /// fence and a barrier of the consumer: blocks of one consumer are for products so short that this shows.
+    pub const fn warps_store(&self) -> bool {
+        self.consumers() == 1
     }
 
     /// Arrivals of the consumers of a cluster at an `empty` barrier: one of each warp.

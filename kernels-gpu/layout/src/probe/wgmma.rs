@@ -1,4 +1,4 @@
-//! The products of the `wgmma` probes, one a kernel: every pair of types, order and swizzle, some of the shapes.
+//! The products of the `wgmma` probes, one a kernel: every pair of types, order, swizzle and number of columns.
 
 use crate::descriptor::{Major, Operand};
 use crate::dtype::Dtype::{self, Bf16, E4M3, E5M2, F16, F32};
@@ -155,6 +155,61 @@ pub const WGMMA: &[WgmmaProbe] = &[
     row("wgmma_f16_f16_f16_n24_s4_k128_k128_neg_ab", F16, (F16, F16), (24, 4), (K128, K128)).negated(true, true),
     row("wgmma_f32_e4m3_e5m2_n64_s1_k32_k32_neg_b", F32, (E4M3, E5M2), (64, 1), (K32, K32)).negated(false, true),
     row("wgmma_f32_tf32_tf32_n8_s1_r_k32_neg_a", F32, (F32, F32), (8, 1), (IN_REGISTERS, K32)).negated(true, false),
+    // The other numbers of columns.
+    row("wgmma_f32_f16_f16_n16_s2_k64_k64", F32, (F16, F16), (16, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n32_s2_k64_k64", F32, (F16, F16), (32, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n40_s2_k64_k64", F32, (F16, F16), (40, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n48_s2_k64_k64", F32, (F16, F16), (48, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n56_s2_k64_k64", F32, (F16, F16), (56, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n72_s2_k64_k64", F32, (F16, F16), (72, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n80_s2_k64_k64", F32, (F16, F16), (80, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n88_s2_k64_k64", F32, (F16, F16), (88, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n96_s2_k64_k64", F32, (F16, F16), (96, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n104_s2_k64_k64", F32, (F16, F16), (104, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n112_s2_k64_k64", F32, (F16, F16), (112, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n120_s2_k64_k64", F32, (F16, F16), (120, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n136_s2_k64_k64", F32, (F16, F16), (136, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n144_s2_k64_k64", F32, (F16, F16), (144, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n152_s2_k64_k64", F32, (F16, F16), (152, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n160_s2_k64_k64", F32, (F16, F16), (160, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n168_s2_k64_k64", F32, (F16, F16), (168, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n176_s2_k64_k64", F32, (F16, F16), (176, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n184_s2_k64_k64", F32, (F16, F16), (184, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n192_s2_k64_k64", F32, (F16, F16), (192, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n200_s2_k64_k64", F32, (F16, F16), (200, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n208_s2_k64_k64", F32, (F16, F16), (208, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n216_s2_k64_k64", F32, (F16, F16), (216, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n224_s2_k64_k64", F32, (F16, F16), (224, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n232_s2_k64_k64", F32, (F16, F16), (232, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n240_s2_k64_k64", F32, (F16, F16), (240, 2), (K64, K64)),
+    row("wgmma_f32_f16_f16_n248_s2_k64_k64", F32, (F16, F16), (248, 2), (K64, K64)),
+    row("wgmma_f16_f16_f16_n16_s1_k32_k128", F16, (F16, F16), (16, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n32_s1_k32_k128", F16, (F16, F16), (32, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n40_s1_k32_k128", F16, (F16, F16), (40, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n48_s1_k32_k128", F16, (F16, F16), (48, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n56_s1_k32_k128", F16, (F16, F16), (56, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n72_s1_k32_k128", F16, (F16, F16), (72, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n80_s1_k32_k128", F16, (F16, F16), (80, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n88_s1_k32_k128", F16, (F16, F16), (88, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n96_s1_k32_k128", F16, (F16, F16), (96, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n104_s1_k32_k128", F16, (F16, F16), (104, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n112_s1_k32_k128", F16, (F16, F16), (112, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n120_s1_k32_k128", F16, (F16, F16), (120, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n136_s1_k32_k128", F16, (F16, F16), (136, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n144_s1_k32_k128", F16, (F16, F16), (144, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n152_s1_k32_k128", F16, (F16, F16), (152, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n160_s1_k32_k128", F16, (F16, F16), (160, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n168_s1_k32_k128", F16, (F16, F16), (168, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n176_s1_k32_k128", F16, (F16, F16), (176, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n184_s1_k32_k128", F16, (F16, F16), (184, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n192_s1_k32_k128", F16, (F16, F16), (192, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n200_s1_k32_k128", F16, (F16, F16), (200, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n208_s1_k32_k128", F16, (F16, F16), (208, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n216_s1_k32_k128", F16, (F16, F16), (216, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n224_s1_k32_k128", F16, (F16, F16), (224, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n232_s1_k32_k128", F16, (F16, F16), (232, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n240_s1_k32_k128", F16, (F16, F16), (240, 1), (K32, K128)),
+    row("wgmma_f16_f16_f16_n248_s1_k32_k128", F16, (F16, F16), (248, 1), (K32, K128)),
 ];
 
 /// The row of the kernel called `name`.
@@ -208,8 +263,10 @@ mod tests {
                 assert!(WGMMA.iter().any(|probe| stored(probe.b)), "B {major:?} {swizzle:?}");
             }
         }
-        for n in [8, 24, 64, 128, 256] {
-            assert!(WGMMA.iter().any(|probe| probe.n == n), "{n}");
+        for n in (8..=256).step_by(8) {
+            for d in [F32, F16] {
+                assert!(WGMMA.iter().any(|probe| (probe.n, probe.d) == (n, d)), "{n} {d}");
+            }
         }
     }
 }
