@@ -245,7 +245,9 @@ fn each_tma_probe_has_the_copy_of_its_rank_and_an_aligned_map() {
             assert_eq!((map.size_bytes, map.align_bytes), (128, 64), "{name}");
         }
         let name = format!("tma_load_{rank}d");
-        let expected = [("prefetch.tensormap", 1), ("mbarrier.expect_tx.relaxed.cta.shared::cta.b64", 1)];
+        let prefetch = format!("cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile");
+        let expected =
+            [("prefetch.tensormap", 1), (&*prefetch, 1), ("mbarrier.expect_tx.relaxed.cta.shared::cta.b64", 1)];
         assert_instructions(&module, &name, &expected);
     }
 }

@@ -246,6 +246,19 @@ pub(crate) fn visit(op: &mut Op, mut visit: impl FnMut(Role, Operand<'_>)) {
     }
 }
 
+fn global_side(global: &mut GlobalSide, v: &mut impl FnMut(Role, Operand<'_>)) {
+    match global {
+        GlobalSide::Line { address, bytes } => {
+            v.address(address);
+            v.word(Role::Read, bytes);
+        }
+        GlobalSide::Tensor { map, coordinates } => {
+            v.address(map);
+            v.words(Role::Read, coordinates);
+        }
+    }
+}
+
 fn hopper(op: &mut Hopper, v: &mut impl FnMut(Role, Operand<'_>)) {
     use Role::{Read, Update, Write};
     match op {
@@ -259,22 +272,14 @@ fn hopper(op: &mut Hopper, v: &mut impl FnMut(Role, Operand<'_>)) {
         }
         Hopper::Bulk(bulk) => {
             v.address(&mut bulk.shared);
-            match &mut bulk.global {
-                GlobalSide::Line { address, bytes } => {
-                    v.address(address);
-                    v.word(Read, bytes);
-                }
-                GlobalSide::Tensor { map, coordinates } => {
-                    v.address(map);
-                    v.words(Read, coordinates);
-                }
-            }
+            global_side(&mut bulk.global, v);
             if let Direction::Load { barrier, blocks } = &mut bulk.direction {
                 v.address(barrier);
                 blocks.iter_mut().for_each(|slot| v.word(Read, slot));
             }
         }
         Hopper::PrefetchMap { map } => v.address(map),
+        Hopper::PrefetchBulk(global) => global_side(global, v),
         Hopper::MapAddress { d, a, rank, .. } => {
             v.register(Read, a);
             v.word(Read, rank);

@@ -71,7 +71,7 @@ unsafe fn show(out: *mut u32, tile: SharedAddr) {
     }
 }
 
-/// Loads a box over the filled tile, and writes the tile.
+/// Loads a box, which it has prefetched, over the filled tile, and writes the tile.
 ///
 /// # Safety
 /// As for the probes.
@@ -83,6 +83,7 @@ unsafe fn load<const RANK: usize>(out: *mut u32, at: BoxAt, map: *const TensorMa
         prepare(tile, barrier, 1);
         if warp::lane_id() == 0 {
             tma::prefetch_tensormap(map);
+            tma::prefetch::<RANK>(map, at.coordinates());
             mbarrier::expect_tx(barrier, at.bytes);
             tma::load::<RANK>(tile, map, at.coordinates(), barrier);
         }

@@ -173,7 +173,7 @@ fn mma_async(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
     hopper(Hopper::Wgmma(Wgmma { n, kind, f16, d, a, b, scale_d, negated, fenced: true }))
 }
 
-/// `cp.async.bulk` and `cp.reduce.async.bulk`, of lines and of tensors.
+/// `cp.async.bulk`, its prefetch, and `cp.reduce.async.bulk`, of lines and of tensors.
 pub(super) fn bulk(form: &mut Form<'_>, args: &mut Args<'_>, reduces: bool) -> Result<Op> {
     if form.next_is("commit_group") {
         args.exactly(0)?;
@@ -183,9 +183,20 @@ pub(super) fn bulk(form: &mut Form<'_>, args: &mut Args<'_>, reduces: bool) -> R
         args.exactly(1)?;
         return hopper(Hopper::BulkWait { read: form.flag("read"), pending: groups(args)? });
     }
+    let prefetch = form.next_is("prefetch");
     let tensor = form.next_is("tensor");
     let ranks = [("1d", 1), ("2d", 2), ("3d", 3), ("4d", 4), ("5d", 5)];
     let rank = if tensor { form.one_of(&ranks) } else { Some(0) };
+    // A line has its length as one more operand.
+    let line = usize::from(!tensor);
+    if let (true, Some(rank)) = (prefetch, rank) {
+        if !(form.next_is("L2") && form.next_is("global")) {
+            return refuse("the form is not covered");
+        }
+        form.flag("tile");
+        args.exactly(1 + line + usize::from(form.flag("L2::cache_hint")))?;
+        return hopper(Hopper::PrefetchBulk(if tensor { boxed(args, 0, rank)? } else { stretch(args, 0, 1)? }));
+    }
     let load = form.modifiers.first().is_some_and(|first| first.starts_with("shared"));
     let sides = [("shared::cluster", true), ("shared::cta", true), ("global", false)];
     let (Some(rank), Some(first), Some(second)) = (rank, form.one_of(&sides), form.one_of(&sides)) else {
@@ -196,8 +207,6 @@ pub(super) fn bulk(form: &mut Form<'_>, args: &mut Args<'_>, reduces: bool) -> R
     }
     form.flag("tile");
     let hint = usize::from(form.flag("L2::cache_hint"));
-    // A line has its length as one more operand.
-    let line = usize::from(!tensor);
     if load {
         let multicast = form.flag("multicast::cluster");
         if !form.flag("mbarrier::complete_tx::bytes") {

@@ -129,6 +129,11 @@ pub(crate) fn start(turn: &mut Turn<'_, '_>, copy: &Bulk) -> Result<()> {
     Ok(())
 }
 
+/// Checks what the lanes prefetch as the load that follows is checked; there is no cache to fill.
+pub(crate) fn prefetch(turn: &mut Turn<'_, '_>, global: &GlobalSide) -> Result<()> {
+    lanes(turn.mask).try_for_each(|lane| global_side(turn, lane, global, true).map(drop))
+}
+
 fn reduced_type(element: ElementType) -> Option<Type> {
     match element {
         ElementType::U8 | ElementType::U16 => None,

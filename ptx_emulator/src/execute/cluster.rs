@@ -27,6 +27,7 @@ pub(crate) fn hopper(turn: &mut Turn<'_, '_>, hopper: &Hopper) -> Result<()> {
                 bulk::read_map(turn, lane, addresses[lane])?;
             }
         }
+        Hopper::PrefetchBulk(ref global) => bulk::prefetch(turn, global)?,
         Hopper::ClusterArrive => {
             let threads = turn.threads();
             let block = &mut *turn.block;

@@ -23,6 +23,8 @@ pub(crate) enum Hopper {
     PrefetchMap {
         map: Address,
     },
+    /// Brings what a load would read from global memory into L2.
+    PrefetchBulk(GlobalSide),
     ClusterArrive,
     ClusterWait,
     /// An address of the own block to that of the block of this rank.
@@ -116,7 +118,7 @@ impl Hopper {
             Hopper::ClusterArrive | Hopper::ClusterWait | Hopper::MbarrierInitFence => Class::Barrier,
             Hopper::MapAddress { .. } | Hopper::RankOfAddress { .. } => Class::Integer,
             Hopper::SetRegisters { .. } => Class::Warp,
-            Hopper::PrefetchMap { .. } | Hopper::Hint => Class::AsyncCopy,
+            Hopper::PrefetchMap { .. } | Hopper::PrefetchBulk(_) | Hopper::Hint => Class::AsyncCopy,
         }
     }
 

@@ -246,6 +246,13 @@ fn maps_boxes_and_coordinates_are_aligned() {
     assert!(RUN.words(&load().replace("%r3, 2;", "%r3, -1;")).is_ok());
     let error = RUN.error(&load().replace("%r1, dynamic;", "%r1, dynamic; add.u32 %r1, %r1, 8192;"));
     assert!(error.contains("out of bounds"), "{error}");
+    let prefetch =
+        "mov.b32 %r2, 4; mov.b32 %r3, 2; cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%rd7, {%r2, %r3}];";
+    assert!(RUN.words(prefetch).is_ok());
+    assert!(RUN.error(&prefetch.replace("4;", "2;")).contains("the box starts at element 2 of a row, 8 bytes"));
+    assert!(RUN.error(&prefetch.replace("2d", "1d").replace(", %r3}", "}")).contains("1 coordinates in a tensor of 2"));
+    assert!(RUN.words("cp.async.bulk.prefetch.L2.global [%rd8], 16;").is_err(), "an address off 16 bytes");
+    assert!(RUN.words("cp.async.bulk.prefetch.L2.global [%rd9], 16;").is_ok());
     assert!(RUN.words("prefetch.tensormap [%rd7];").is_ok());
     assert!(RUN.error("prefetch.tensormap [%rd9];").contains("no tensor map"));
 }

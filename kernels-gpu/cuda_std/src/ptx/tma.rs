@@ -141,6 +141,28 @@ pub unsafe fn load_multicast<const RANK: usize>(
     unsafe { by_rank!(form, c) }
 }
 
+/// Starts to bring a box from global memory into the L2 cache, for a [`load`] that comes later. It changes no result.
+///
+/// PTX: `cp.async.bulk.prefetch.tensor.{1..5}d.L2.global.tile` (PTX 8.0, sm_90).
+/// Not a memory fence.
+///
+/// # Safety
+/// `map` and `coordinates` are as for [`load`].
+#[inline(always)]
+pub unsafe fn prefetch<const RANK: usize>(map: *const TensorMap, coordinates: [i32; RANK]) {
+    let c = five(coordinates);
+    macro_rules! form {
+        ($rank:literal, $list:literal, $($name:ident $i:literal),+) => {
+            asm!(
+                concat!("cp.async.bulk.prefetch.tensor.", $rank, ".L2.global.tile [{map}, ", $list, "];"),
+                map = in(reg64) map, $($name = in(reg32) c[$i],)+ options(nostack, preserves_flags)
+            )
+        };
+    }
+    // SAFETY: as required of the caller.
+    unsafe { by_rank!(form, c) }
+}
+
 /// Starts the copy of a box from `src` to global memory, in this thread's current group.
 ///
 /// PTX: `cp.async.bulk.tensor.{1..5}d.global.shared::cta.tile.bulk_group` (PTX 8.0, sm_90).
