@@ -64,7 +64,8 @@ pub(super) fn order(problem: &AttentionProblem, tiles: u32, blocks: u32, mask: M
         MaskKind::Band => {
             // K and V of one head, in 16-bit elements.
             let head_bytes = 4 * problem.k_len * problem.head_dim;
-            let most = (GROUP_BYTES / head_bytes.max(1)).max(1);
+            let group_bytes = if row_tiles <= FEW_ROW_TILES { BURST_BYTES } else { GROUP_BYTES };
+            let most = (group_bytes / head_bytes.max(1)).max(1);
             group_size(heads / shared, most, blocks as usize / (row_tiles * shared))
         }
     };
@@ -76,6 +77,13 @@ pub(super) fn order(problem: &AttentionProblem, tiles: u32, blocks: u32, mask: M
         group_heads: kv_heads.saturating_mul(shared).min(heads) as u32,
     }
 }
+
+/// Heads of few tiles are read as fast as memory can: their groups are small, so that the start of one, when all its keys and values
+/// come, is beside the end of another (1 to 5 % at 512 keys, BENCHMARKS.md).
+const FEW_ROW_TILES: usize = 4;
+
+/// Bytes of keys and values of such a group.
+const BURST_BYTES: usize = 8 << 20;
 
 /// How many of `heads` heads form a group: at most `most`, from `wave`, which give each block a tile, to twice as many. The last
 /// group is the end of the launch, where blocks run out of tiles: of these sizes, the one that leaves most heads for it (3 to 9 % at
@@ -92,8 +100,11 @@ mod tests {
 
     #[test]
     fn groups_give_blocks_a_tile_or_two_and_the_last_is_no_remainder() {
-        // Heads, most of a group, heads of a wave; 132 blocks at 4x16x4096x128, 4x32x4096x64, 1x16x16384x128, 4x8x4096x256.
-        for (heads, most, wave, size) in [(64, 12, 4, 8), (128, 24, 8, 16), (16, 3, 1, 2), (32, 6, 4, 4)] {
+        // Heads, most of a group, heads of a wave; 132 blocks at 4x16x4096x128, 4x32x4096x64, 1x16x16384x128, 4x8x4096x256,
+        // 32x16x512x128, 32x8x512x256.
+        for (heads, most, wave, size) in
+            [(64, 12, 4, 8), (128, 24, 8, 16), (16, 3, 1, 2), (32, 6, 4, 4), (512, 32, 33, 32), (256, 16, 33, 16)]
+        {
             assert_eq!(group_size(heads, most, wave), size, "{heads} {most} {wave}");
         }
         for heads in 1..200 {

@@ -6,7 +6,7 @@
 use cuda_std::convert::Element16;
 use cuda_std::global;
 use cuda_std::warp::{FULL_MASK, warp_shuffle_xor};
-use layout::attention::AttentionArgs;
+use layout::attention::{AttentionArgs, MAX_HEAD_DIM};
 
 use crate::epilogue::store_lse;
 use crate::softmax::RowResult;
@@ -26,14 +26,26 @@ pub(crate) unsafe fn store_accumulators<E: Element16, const OUTPUTS: usize>(
     normalisers: [f32; 2],
     warp_row: u32,
 ) {
+    // All exchanges before the first store, which is behind a branch: they overlap each other.
+    let mut chunks = [[[0; 4]; MAX_BLOCKS]; 2];
     for half in 0..2 {
         for block in 0..OUTPUTS / 16 {
             let values = chunk_of(out, half, block).map(|value| value * normalisers[half]);
             // SAFETY: the caller's contract.
-            unsafe { store_chunk::<E>(args, work, values, warp_row + 8 * half as u32, block as u32) };
+            chunks[half][block] = unsafe { chunk_of_quad::<E>(values) };
+        }
+    }
+    for half in 0..2 {
+        let Some(start) = row_start(args, work, warp_row + 8 * half as u32) else { continue };
+        for block in 0..OUTPUTS / 16 {
+            // SAFETY: the caller's contract.
+            unsafe { store_words(args, start, chunks[half][block], block as u32) };
         }
     }
 }
+
+/// Blocks of 32 columns of the widest row.
+const MAX_BLOCKS: usize = MAX_HEAD_DIM / 32;
 
 /// The eight accumulators of a lane in one of its two rows and one block of 32 columns: pairs that are 8 columns apart.
 #[inline(always)]
@@ -53,15 +65,40 @@ pub(crate) unsafe fn store_chunk<E: Element16>(
     warp_row: u32,
     block: u32,
 ) {
-    let lane = lane();
-    let row = work.first_row + warp_row + lane / 4;
-    let column = 32 * block + CHUNK_ELEMS as u32 * (lane % 4);
-    let pairs = [0, 2, 4, 6].map(|first| E::pack(values[first], values[first + 1]));
-    // Four pairs of each lane, 8 columns apart, become four adjacent pairs.
     // SAFETY: all lanes of the warp are here.
-    let chunk = unsafe { transpose_quad(lane % 4, pairs) };
-    if row < args.q_len && column < args.head_dim {
-        let start = work.o.wrapping_offset((i64::from(row) * args.o_strides.row) as isize);
+    let chunk = unsafe { chunk_of_quad::<E>(values) };
+    if let Some(start) = row_start(args, work, warp_row) {
+        // SAFETY: the caller's contract.
+        unsafe { store_words(args, start, chunk, block) };
+    }
+}
+
+/// The values of [`chunk_of`] as elements: the four pairs of each lane, 8 columns apart, become four adjacent pairs.
+///
+/// # Safety
+/// All lanes of the warp call it together.
+#[inline(always)]
+unsafe fn chunk_of_quad<E: Element16>(values: [f32; 8]) -> [u32; 4] {
+    let pairs = [0, 2, 4, 6].map(|first| E::pack(values[first], values[first + 1]));
+    // SAFETY: all lanes of the warp are here.
+    unsafe { transpose_quad(lane() % 4, pairs) }
+}
+
+/// The start of the row of O of this lane, `lane / 4` below `warp_row`; `None` where there is none.
+#[inline(always)]
+fn row_start(args: &AttentionArgs, work: &Work, warp_row: u32) -> Option<*mut u16> {
+    let row = work.first_row + warp_row + lane() / 4;
+    (row < args.q_len).then(|| work.o.wrapping_offset((i64::from(row) * args.o_strides.row) as isize))
+}
+
+/// Writes this lane's chunk of block `block`, 32 columns, of the row of O that starts at `start`.
+///
+/// # Safety
+/// As [`store_accumulators`], of a row of this lane.
+#[inline(always)]
+unsafe fn store_words(args: &AttentionArgs, start: *mut u16, chunk: [u32; 4], block: u32) {
+    let column = 32 * block + CHUNK_ELEMS as u32 * (lane() % 4);
+    if column < args.head_dim {
         // SAFETY: the chunk is inside O, on a 16-byte boundary.
         unsafe { global::store(start.wrapping_add(column as usize).cast::<[u32; 4]>(), chunk) };
     }
@@ -73,16 +110,11 @@ pub(crate) unsafe fn store_chunk<E: Element16>(
 /// As [`store_accumulators`].
 #[inline(always)]
 pub(crate) unsafe fn store_unseen<const OUTPUTS: usize>(args: &AttentionArgs, work: &Work, warp_row: u32, sink: f32) {
-    let lane = lane();
     for half in 0..2 {
-        let row = work.first_row + warp_row + lane / 4 + 8 * half;
-        let start = work.o.wrapping_offset((i64::from(row) * args.o_strides.row) as isize);
+        let Some(start) = row_start(args, work, warp_row + 8 * half) else { continue };
         for block in 0..OUTPUTS as u32 / 16 {
-            let column = 32 * block + CHUNK_ELEMS as u32 * (lane % 4);
-            if row < args.q_len && column < args.head_dim {
-                // SAFETY: the chunk is inside O, on a 16-byte boundary.
-                unsafe { global::store(start.wrapping_add(column as usize).cast::<[u32; 4]>(), [0; 4]) };
-            }
+            // SAFETY: the caller's contract.
+            unsafe { store_words(args, start, [0; 4], block) };
         }
     }
     let unseen = RowResult { normaliser: 0.0, lse: sink };

@@ -353,6 +353,8 @@ unsafe fn consume<
                 add_up();
                 continue;
             }
+            // Divisions and what ends the sums, beside the last product.
+            let work = work();
             let results = state.finish(scale, sink_of_head(args, batch_head));
             wgmma::wait_group::<0, _>(&mut out);
             release(Row::<ROW>::V_EMPTY, ring.stage());
@@ -368,7 +370,6 @@ unsafe fn consume<
                     step -= 1;
                 }
             }
-            let work = work();
             store_lse(&work, &results, warp_row());
             epilogue_sm90::store_accumulators::<E, OUTPUTS>(
                 args,
