@@ -47,7 +47,7 @@ use wmma::Wmma;
 ///
 /// ```ignore
 /// #[kernel(max_threads = ROW.threads(), min_blocks = ROW.min_blocks)]
-/// pub unsafe fn NAME(args: AtaArgs) { mainloop::product::<Mma<Half>, { row_index("NAME") }, WORDS, ROWS, VECTORS, DEPTH>(&args) }
+/// pub unsafe fn NAME(args: AtaArgs) { mainloop::product::<Mma<Half>, { row_index("NAME") }, WORDS, ROWS, VECTORS>(&args) }
 /// ```
 ///
 /// A name that no row has does not compile.
@@ -71,35 +71,31 @@ macro_rules! entry {
                     { ATA[row_index(stringify!($name))].precision.cell_words() },
                     { ATA[row_index(stringify!($name))].pair_rows },
                     { ATA[row_index(stringify!($name))].vectors() },
-                    { ATA[row_index(stringify!($name))].depth },
                 >(&args);
             }
         }
     };
 }
 
-entry!(ata_f32_fma_1x64x16x1: Fma);
-entry!(ata_f32_fma_1x32x12x1: Fma);
-entry!(ata_f32_fma_8x32x8x1: Fma);
-entry!(ata_tf32_mma_1x64x16x1: Mma<Tf32>);
-entry!(ata_tf32_mma_1x32x8x1: Mma<Tf32>);
-entry!(ata_tf32_mma_8x32x8x2: Mma<Tf32>);
-entry!(ata_tf32_mma_8x32x12x1: Mma<Tf32>);
-entry!(ata_tf32_mma_8x32x8x1: Mma<Tf32>);
-entry!(ata_tf32_mma_16x32x10x1: Mma<Tf32>);
-entry!(ata_tf32x3_mma_8x32x8x1: Mma<Tf32>);
-entry!(ata_tf32x3_mma_16x32x8x1: Mma<Tf32>);
-entry!(ata_f16_mma_1x64x16x1: Mma<Half>);
-entry!(ata_f16_mma_1x32x8x1: Mma<Half>);
-entry!(ata_f16_mma_8x32x16x1: Mma<Half>);
-entry!(ata_f16_mma_8x64x16x1: Mma<Half>);
-entry!(ata_f16_mma_8x64x10x1: Mma<Half>);
-entry!(ata_f16_mma_16x64x15x1: Mma<Half>);
-entry!(ata_f16_mma_16x32x10x1: Mma<Half>);
-entry!(ata_bf16_mma_1x64x16x1: Mma<Half>);
-entry!(ata_bf16_mma_1x64x10x1: Mma<Half>);
-entry!(ata_bf16_mma_8x32x16x1: Mma<Half>);
-entry!(ata_bf16_mma_8x64x16x1: Mma<Half>);
-entry!(ata_bf16_wmma_8x64x16x1: Wmma);
-entry!(ata_bf16_mma_8x64x10x1: Mma<Half>);
-entry!(ata_bf16_mma_16x64x15x1: Mma<Half>);
+entry!(ata_f32_fma_1x64x16: Fma);
+entry!(ata_f32_fma_1x64x5: Fma);
+entry!(ata_f32_fma_1x32x12: Fma);
+entry!(ata_f32_fma_8x32x8: Fma);
+entry!(ata_tf32_mma_1x64x16: Mma<Tf32>);
+entry!(ata_tf32_mma_1x64x6: Mma<Tf32>);
+entry!(ata_tf32_mma_8x32x12: Mma<Tf32>);
+entry!(ata_tf32_mma_8x64x6: Mma<Tf32>);
+entry!(ata_tf32_mma_16x32x10: Mma<Tf32>);
+entry!(ata_tf32x3_mma_8x32x8: Mma<Tf32>);
+entry!(ata_tf32x3_mma_16x32x8: Mma<Tf32>);
+entry!(ata_f16_mma_1x64x16: Mma<Half>);
+entry!(ata_f16_mma_1x64x7: Mma<Half>);
+entry!(ata_f16_mma_8x32x16: Mma<Half>);
+entry!(ata_f16_mma_8x64x6: Mma<Half>);
+entry!(ata_f16_mma_16x64x16: Mma<Half>);
+entry!(ata_bf16_mma_1x64x16: Mma<Half>);
+entry!(ata_bf16_mma_1x64x6: Mma<Half>);
+entry!(ata_bf16_mma_8x64x16: Mma<Half>);
+entry!(ata_bf16_wmma_8x64x16: Wmma);
+entry!(ata_bf16_mma_8x64x6: Mma<Half>);
+entry!(ata_bf16_mma_16x64x16: Mma<Half>);

@@ -1,7 +1,7 @@
 //! The product. A thread block computes the rows of one strip (64), or of one of its pair rows (32), of one channel for some frames:
 //!
 //! ```text
-//! for each use of the strip that is this warp's, DEPTH at a time in flight:
+//! for each use of the strip that is this warp's, the next one in flight:
 //!     load the cells of the use and the lane's elements of X
 //!     for each pair row: Y[32 rows] += square * X[32 x frames], or its transpose
 //! add the sums of the warps in shared memory, store Y
@@ -9,14 +9,15 @@
 //!
 //! Bytes and floor: n = 2624, 3 channels and 27 block diagonals are 6.5 MB of 16-bit pairs stored, 8.1 MB of TF32 and 13.0 MB of
 //! f32, all of which stays in L2. Each pair is read twice, which is 12.5, 15.6 and 25.0 MB, and X as far as the band reaches by
-//! each block, 6.8 MB for blocks of 32 rows and 8 frames, 3.6 MB for those of 64. A kernel that does nothing but read 13.3 MB from
-//! L2 takes 2.3 us on an H200 by graph replay, of 16.5 MB 2.7 us, one of 25.9 MB 3.7 us, and an empty one 0.6 us (BENCHMARKS.md).
+//! each block, 6.8 MB for blocks of 32 rows and 8 frames, 3.6 MB for those of 64. A kernel that does nothing but read 13.4 MB from
+//! L2 takes 2.4 us on an H200 by graph replay, of 16.4 MB 2.8 us, one of 25.8 MB 3.7 us, and an empty one 0.6 us (BENCHMARKS.md).
 //!
 //! 1. Pairs lie in memory as the lanes want them, for both uses, and every load is 16 bytes a lane and whole lines for a warp.
 //!    Nothing of A passes through shared memory. A use loads X once, for all its pairs.
 //! 2. All warps of a multiprocessor have loads in flight, and more warps with one use each do better than half as many with two: ptxas
 //!    gives all loads of the loop one scoreboard, so that a wait for the first use is one for both. The loads of the next use start
-//!    as soon as the registers of a pair row are free, behind the products that took them.
+//!    as soon as the registers of X, and then of each pair row, are free. Copies to shared memory, by `cp.async` of each lane or in
+//!    bulk, take 5 to 18 % longer where n is 2624 (BENCHMARKS.md).
 //! 3. The warps of a block take every so-manyth use, so that a block ends within one use of all its warps; their sums meet in
 //!    shared memory in a fixed order. No atomics, and the same bits in every run.
 //! 4. The kernel starts before the one before it has ended (sm_90), and loads its first uses of A, which nothing writes, before it
@@ -50,7 +51,11 @@ struct Stage<const WORDS: usize, const ROWS: usize, const VECTORS: usize> {
 }
 
 impl<const WORDS: usize, const ROWS: usize, const VECTORS: usize> Stage<WORDS, ROWS, VECTORS> {
-    const EMPTY: Self = Stage { used: Use::NONE, cells: [[[0; WORDS]; 2]; ROWS], x: [[[0.0; 4]; 2]; VECTORS] };
+    /// Before anything is loaded.
+    #[inline(always)]
+    fn of_use(used: Use) -> Self {
+        Stage { used, cells: [[[0; WORDS]; 2]; ROWS], x: [[[0.0; 4]; 2]; VECTORS] }
+    }
 
     /// Starts the loads of A for pair row `row` of the block, which is `row_of_strip` of the strip.
     ///
@@ -86,76 +91,71 @@ pub(crate) unsafe fn product<
     const WORDS: usize,
     const ROWS: usize,
     const VECTORS: usize,
-    const DEPTH: usize,
 >(
     args: &AtaArgs,
 ) {
     let warps = const { ATA[ROW].warps as u32 };
     griddepcontrol::launch_dependents();
     let place = Place::of_block::<ROW>(args, thread::block_idx_x());
-    // SAFETY: `args` describes the matrix.
-    let ([begin, end], scale) = unsafe { (place.uses(args), place.scale::<ROW>(args)) };
+    // SAFETY: `args` describes the matrix, and all threads are here.
+    let [begin, end] = unsafe {
+        place.copy_scale::<ROW>(args);
+        place.uses(args)
+    };
     let load_use = |index: u32| {
         // SAFETY: the uses of the strip are those of `args` up to `end`.
         if index < end { unsafe { Use::load(args.uses, index) } } else { Use::NONE }
     };
-    let mut stages = [Stage::<WORDS, ROWS, VECTORS>::EMPTY; DEPTH];
+    let head = |index: u32| {
+        // SAFETY: the head has as many uses as this.
+        unsafe { Use::load(args.heads, place.first_head() + warp() + index * warps) }
+    };
     // SAFETY: the uses are those of the strip; the matrix was there before any kernel that uses it, so that it is loaded before the
     // wait; X is loaded after it. All lanes of the warp take the same uses together.
-    let mut next = unsafe {
-        let head = |i: usize| Use::load(args.heads, place.first_head() + warp() + i as u32 * warps);
-        for i in 0..DEPTH {
-            stages[i].used = head(i);
-        }
-        let next = head(DEPTH);
-        for i in 0..DEPTH {
-            for row in 0..ROWS {
-                stages[i].load_cells::<ROW>(args, row, place.first_pair_row + row as u32);
-            }
-        }
-        // Every thread waits before it reads X or writes Y.
-        griddepcontrol::wait();
-        next
-    };
-    let mut after_next = begin + warp() + (DEPTH + 1) as u32 * warps;
+    let mut stage = Stage::<WORDS, ROWS, VECTORS>::of_use(head(0));
+    let mut next = head(1);
+    for row in 0..ROWS {
+        // SAFETY: see above.
+        unsafe { stage.load_cells::<ROW>(args, row, place.first_pair_row + row as u32) };
+    }
+    // Every thread waits before it reads X or writes Y.
+    griddepcontrol::wait();
+    let mut after_next = begin + warp() + 2 * warps;
     let mut frames = [FrameRow::EMPTY; VECTORS];
     for vector in 0..VECTORS {
         frames[vector] = FrameRow::new(args, &place, place.first_frame + U::frame(vector));
     }
-    for i in 0..DEPTH {
-        // SAFETY: see above.
-        unsafe { stages[i].load_x(&frames) };
-    }
+    // SAFETY: see above.
+    unsafe { stage.load_x(&frames) };
 
     let mut sums = [[U::ZERO; VECTORS]; ROWS];
-    while stages[0].used.is_some() {
-        for i in 0..DEPTH {
-            let stage = &mut stages[i];
-            let used = core::mem::replace(&mut stage.used, next);
+    while stage.used.is_some() {
+        let used = core::mem::replace(&mut stage.used, next);
+        // SAFETY: see above.
+        let x = unsafe {
+            let x = stage.x.map(|x| U::operand(x));
+            stage.load_x(&frames);
+            x
+        };
+        for row in 0..ROWS {
+            let row_of_strip = place.first_pair_row + row as u32;
+            let of_row = used.of_row(row_of_strip);
             // SAFETY: see above.
-            let x = stage.x.map(|x| unsafe { U::operand(x) });
-            for row in 0..ROWS {
-                let row_of_strip = place.first_pair_row + row as u32;
-                let of_row = used.of_row(row_of_strip);
-                // SAFETY: see above.
-                unsafe {
-                    if of_row.has_pairs() {
-                        if of_row.is_transposed() {
-                            U::multiply::<WORDS, VECTORS, true>(&mut sums[row], &stage.cells[row], &x);
-                        } else {
-                            U::multiply::<WORDS, VECTORS, false>(&mut sums[row], &stage.cells[row], &x);
-                        }
-                    }
-                    if stage.used.is_some() {
-                        stage.load_cells::<ROW>(args, row, row_of_strip);
+            unsafe {
+                if of_row.has_pairs() {
+                    if of_row.is_transposed() {
+                        U::multiply::<WORDS, VECTORS, true>(&mut sums[row], &stage.cells[row], &x);
+                    } else {
+                        U::multiply::<WORDS, VECTORS, false>(&mut sums[row], &stage.cells[row], &x);
                     }
                 }
+                if stage.used.is_some() {
+                    stage.load_cells::<ROW>(args, row, row_of_strip);
+                }
             }
-            // SAFETY: see above.
-            unsafe { stage.load_x(&frames) };
-            next = load_use(after_next);
-            after_next += warps;
         }
+        next = load_use(after_next);
+        after_next += warps;
     }
 
     let to = WarpSums::<ROW>::of_warp();
@@ -166,6 +166,6 @@ pub(crate) unsafe fn product<
                 U::store(&to, row, vector, sums[row][vector]);
             }
         }
-        store_result::<ROW>(args, scale);
+        store_result::<ROW>(args);
     }
 }

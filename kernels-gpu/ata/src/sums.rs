@@ -1,11 +1,12 @@
 //! The end of a block: each warp writes its sums to shared memory, then threads add them up, warp by warp, and store Y. The order
 //! of the additions is always the same.
 
+use cuda_std::ptx::cp_async;
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::{global, hint, thread};
 use layout::ata::{ATA, AtaArgs, CELL, PAIR_ROWS};
 
-use crate::work::{Place, lane, warp};
+use crate::work::{Place, lane, scale, warp};
 
 /// Rows of a frame that a thread adds up at once: half as many loads from shared memory.
 const TOGETHER: usize = 2;
@@ -43,16 +44,22 @@ impl<const ROW: usize> WarpSums<ROW> {
     }
 }
 
-/// Adds up the sums of all warps and stores the block's part of Y, multiplied by `scale`.
+/// Adds up the sums of all warps and stores the block's part of Y, multiplied by the scale of its channel.
 ///
 /// # Safety
 /// The launch is that of row `ROW`; every warp has written its sums; all threads of the block execute this call.
 #[inline(always)]
-pub(crate) unsafe fn store_result<const ROW: usize>(args: &AtaArgs, scale: f32) {
+pub(crate) unsafe fn store_result<const ROW: usize>(args: &AtaArgs) {
     let sums = const { ATA[ROW].sums() };
     let (rows, stride) = const { (ATA[ROW].rows() as u32, ATA[ROW].sums_stride() as u32) };
-    // SAFETY: all threads are here. The barrier orders the stores of the sums before the loads below.
-    unsafe { thread::sync_threads() };
+    if const { ATA[ROW].precision.has_scales() } {
+        cp_async::wait_all();
+    }
+    // SAFETY: all threads are here. The barrier orders the stores of the sums, and the copy of the scale, before the loads below.
+    let scale = unsafe {
+        thread::sync_threads();
+        scale::<ROW>()
+    };
     // Found out again here, so that it takes no registers during the main loop.
     let place = Place::of_block::<ROW>(args, hint::opaque(thread::block_idx_x()));
     let y_rows = args.n.saturating_sub(place.first_row);

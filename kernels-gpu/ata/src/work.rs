@@ -1,5 +1,7 @@
 //! Which rows, channel and frames a block computes, and when.
 
+use cuda_std::ptx::cp_async;
+use cuda_std::shared::{self, SharedAddr};
 use cuda_std::{global, thread};
 use layout::ata::{ATA, AtaArgs, HEAD_USES, PAIR_ROWS, STRIP_PAIR_ROWS, STRIP_ROWS};
 
@@ -53,17 +55,18 @@ impl Place {
             .wrapping_add(self.first_row as usize)
     }
 
-    /// What the sums of the channel are multiplied by: 1 in precisions that scale nothing.
+    /// Starts the copy to shared memory of what the sums of the channel are multiplied by, where the precision scales: it is there
+    /// when the sums are, and takes no register until then.
     ///
     /// # Safety
-    /// `args` describes the matrix.
+    /// `args` describes the matrix, and the launch is that of row `ROW`. All threads of the block execute this call.
     #[inline(always)]
-    pub(crate) unsafe fn scale<const ROW: usize>(&self, args: &AtaArgs) -> f32 {
-        if const { !ATA[ROW].precision.has_scales() } {
-            return 1.0;
+    pub(crate) unsafe fn copy_scale<const ROW: usize>(&self, args: &AtaArgs) {
+        if const { ATA[ROW].precision.has_scales() } && thread::thread_idx_x() == 0 {
+            let scale = (args.scales as *const f32).wrapping_add(self.channel as usize);
+            // SAFETY: there is a scale for each channel.
+            unsafe { cp_async::ca_4(scale_place::<ROW>(), scale, size_of::<f32>() as u32) };
         }
-        // SAFETY: there is a scale for each channel. A load through the read-only cache would sink to where it is used.
-        unsafe { global::load((args.scales as *const f32).wrapping_add(self.channel as usize)) }
     }
 
     /// The record of the first use of the strip in the heads.
@@ -82,6 +85,22 @@ impl Place {
         // SAFETY: there is a start for each strip of all and one more.
         unsafe { [global::load_nc(starts), global::load_nc(starts.wrapping_add(1))] }
     }
+}
+
+/// Where the scale of the block's channel is.
+#[inline(always)]
+fn scale_place<const ROW: usize>() -> SharedAddr {
+    shared::dynamic().offset(const { ATA[ROW].smem().get("scale") }.offset_bytes)
+}
+
+/// What the block's sums are multiplied by: 1 in precisions that scale nothing.
+///
+/// # Safety
+/// The thread that called [`Place::copy_scale`] first has waited for its copies, and a barrier has followed.
+#[inline(always)]
+pub(crate) unsafe fn scale<const ROW: usize>() -> f32 {
+    // SAFETY: as required of the caller.
+    if const { ATA[ROW].precision.has_scales() } { unsafe { scale_place::<ROW>().load() } } else { 1.0 }
 }
 
 /// This thread's warp in its block.

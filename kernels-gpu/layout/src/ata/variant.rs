@@ -45,8 +45,6 @@ pub struct AtaVariant {
     pub pair_rows: usize,
     /// Warps of a thread block.
     pub warps: usize,
-    /// Uses whose loads a warp has in flight at once.
-    pub depth: usize,
     /// Thread blocks on a multiprocessor that the registers must allow.
     pub min_blocks: u32,
 }
@@ -95,12 +93,12 @@ impl AtaVariant {
         if share < MOST_REGISTERS { share } else { MOST_REGISTERS }
     }
 
-    /// The map of dynamic shared memory, a stage a warp each: `sums`, `[frame][sums_stride]` f32; for [`AtaUnit::Wmma`] also
-    /// `squares`, `[32][SQUARE_STRIDE]`, and `vectors`, `[frame][VECTOR_STRIDE]`, of 16-bit numbers.
+    /// The map of dynamic shared memory: `scale`, an f32; a stage a warp each, `sums`, `[frame][sums_stride]` f32; for
+    /// [`AtaUnit::Wmma`] also `squares`, `[32][SQUARE_STRIDE]`, and `vectors`, `[frame][VECTOR_STRIDE]`, of 16-bit numbers.
     pub const fn smem(&self) -> SmemLayout {
         let (warps, align) = (self.warps as u32, WMMA_ALIGN);
         let sums = (self.frames * self.sums_stride() * size_of::<f32>()) as u32;
-        let map = SmemLayout::new().stages("sums", warps, sums, align);
+        let map = SmemLayout::new().region("scale", size_of::<f32>() as u32, align).stages("sums", warps, sums, align);
         match self.unit {
             AtaUnit::Fma | AtaUnit::Mma => map,
             AtaUnit::Wmma => map
@@ -163,49 +161,47 @@ const fn row(
     name: &'static str,
     precision: Precision,
     unit: AtaUnit,
-    [frames, rows, warps, depth]: [usize; 4],
+    [frames, rows, warps]: [usize; 3],
     min_blocks: u32,
 ) -> AtaVariant {
-    AtaVariant { name, precision, unit, frames, pair_rows: rows / PAIR_ROWS, warps, depth, min_blocks }
+    AtaVariant { name, precision, unit, frames, pair_rows: rows / PAIR_ROWS, warps, min_blocks }
 }
 
 /// Every compiled ATA kernel, those of equal precision and frames in the order of preference ([`preferred`]), the last of them for
 /// grids of more blocks than are on the card at once.
 ///
-/// Name: `ata_<precision>_<unit>_<frames>x<rows>x<warps>x<depth>`.
+/// Name: `ata_<precision>_<unit>_<frames>x<rows>x<warps>`.
 pub const ATA: &[AtaVariant] = {
     use AtaUnit::{Fma, Mma, Wmma};
     use Precision::{Bf16, F16, F32, Tf32, Tf32x3};
     &[
-        // One frame: the speed of the memory. Rows of one wave have as many warps as fit; those of more start while others end.
-        row("ata_f32_fma_1x64x16x1", F32, Fma, [1, 64, 16, 1], 1),
-        row("ata_f32_fma_1x32x12x1", F32, Fma, [1, 32, 12, 1], 2),
+        // One frame. Rows for few blocks have as many warps as fit, so that each takes a use or two. The next have as many blocks on
+        // a multiprocessor as bring all those of n = 8192 there at once: what starts when others end finds half of the card idle.
+        row("ata_f32_fma_1x64x16", F32, Fma, [1, 64, 16], 1),
+        row("ata_f32_fma_1x64x5", F32, Fma, [1, 64, 5], 3),
+        row("ata_f32_fma_1x32x12", F32, Fma, [1, 32, 12], 2),
         // The oracle on the card: its sums and 8 rows of X take more than 128 registers.
-        row("ata_f32_fma_8x32x8x1", F32, Fma, [8, 32, 8, 1], 1),
-        row("ata_tf32_mma_1x64x16x1", Tf32, Mma, [1, 64, 16, 1], 1),
-        row("ata_tf32_mma_1x32x8x1", Tf32, Mma, [1, 32, 8, 1], 3),
-        row("ata_tf32_mma_8x32x8x2", Tf32, Mma, [8, 32, 8, 2], 2),
-        row("ata_tf32_mma_8x32x12x1", Tf32, Mma, [8, 32, 12, 1], 2),
-        row("ata_tf32_mma_8x32x8x1", Tf32, Mma, [8, 32, 8, 1], 3),
-        row("ata_tf32_mma_16x32x10x1", Tf32, Mma, [16, 32, 10, 1], 2),
-        row("ata_tf32x3_mma_8x32x8x1", Tf32x3, Mma, [8, 32, 8, 1], 2),
-        row("ata_tf32x3_mma_16x32x8x1", Tf32x3, Mma, [16, 32, 8, 1], 1),
-        row("ata_f16_mma_1x64x16x1", F16, Mma, [1, 64, 16, 1], 1),
-        row("ata_f16_mma_1x32x8x1", F16, Mma, [1, 32, 8, 1], 4),
-        row("ata_f16_mma_8x32x16x1", F16, Mma, [8, 32, 16, 1], 2),
-        row("ata_f16_mma_8x64x16x1", F16, Mma, [8, 64, 16, 1], 1),
-        row("ata_f16_mma_8x64x10x1", F16, Mma, [8, 64, 10, 1], 2),
-        // X becomes 16-bit numbers once for 64 rows; the row below is for two blocks on a multiprocessor.
-        row("ata_f16_mma_16x64x15x1", F16, Mma, [16, 64, 15, 1], 1),
-        row("ata_f16_mma_16x32x10x1", F16, Mma, [16, 32, 10, 1], 2),
-        row("ata_bf16_mma_1x64x16x1", Bf16, Mma, [1, 64, 16, 1], 1),
-        row("ata_bf16_mma_1x64x10x1", Bf16, Mma, [1, 64, 10, 1], 2),
-        row("ata_bf16_mma_8x32x16x1", Bf16, Mma, [8, 32, 16, 1], 2),
+        row("ata_f32_fma_8x32x8", F32, Fma, [8, 32, 8], 1),
+        row("ata_tf32_mma_1x64x16", Tf32, Mma, [1, 64, 16], 1),
+        row("ata_tf32_mma_1x64x6", Tf32, Mma, [1, 64, 6], 3),
+        row("ata_tf32_mma_8x32x12", Tf32, Mma, [8, 32, 12], 2),
+        row("ata_tf32_mma_8x64x6", Tf32, Mma, [8, 64, 6], 3),
+        row("ata_tf32_mma_16x32x10", Tf32, Mma, [16, 32, 10], 2),
+        row("ata_tf32x3_mma_8x32x8", Tf32x3, Mma, [8, 32, 8], 2),
+        row("ata_tf32x3_mma_16x32x8", Tf32x3, Mma, [16, 32, 8], 1),
+        row("ata_f16_mma_1x64x16", F16, Mma, [1, 64, 16], 1),
+        row("ata_f16_mma_1x64x7", F16, Mma, [1, 64, 7], 3),
+        row("ata_f16_mma_8x32x16", F16, Mma, [8, 32, 16], 2),
+        row("ata_f16_mma_8x64x6", F16, Mma, [8, 64, 6], 3),
+        // X becomes 16-bit numbers once for 64 rows.
+        row("ata_f16_mma_16x64x16", F16, Mma, [16, 64, 16], 1),
+        row("ata_bf16_mma_1x64x16", Bf16, Mma, [1, 64, 16], 1),
+        row("ata_bf16_mma_1x64x6", Bf16, Mma, [1, 64, 6], 3),
         // What `wmma` costs against `mma`, in blocks of the same size.
-        row("ata_bf16_mma_8x64x16x1", Bf16, Mma, [8, 64, 16, 1], 1),
-        row("ata_bf16_wmma_8x64x16x1", Bf16, Wmma, [8, 64, 16, 1], 1),
-        row("ata_bf16_mma_8x64x10x1", Bf16, Mma, [8, 64, 10, 1], 2),
-        row("ata_bf16_mma_16x64x15x1", Bf16, Mma, [16, 64, 15, 1], 1),
+        row("ata_bf16_mma_8x64x16", Bf16, Mma, [8, 64, 16], 1),
+        row("ata_bf16_wmma_8x64x16", Bf16, Wmma, [8, 64, 16], 1),
+        row("ata_bf16_mma_8x64x6", Bf16, Mma, [8, 64, 6], 3),
+        row("ata_bf16_mma_16x64x16", Bf16, Mma, [16, 64, 16], 1),
     ]
 };
 
@@ -215,19 +211,16 @@ const _: () = {
     while index < ATA.len() {
         let row = &ATA[index];
         let _ = row.smem().assert_fits(Arch::Sm89);
-        assert!(row.threads() <= 1024 && row.min_blocks >= 1 && row.depth >= 1);
+        assert!(row.threads() <= 1024 && row.min_blocks >= 1);
         assert!(row.pair_rows == 1 || row.pair_rows == STRIP_PAIR_ROWS);
-        assert!(
-            row.warps * (row.depth + 1) <= HEAD_USES,
-            "the first uses, and those loaded after them, are in the head"
-        );
+        assert!(2 * row.warps <= HEAD_USES, "the first uses, and those loaded after them, are in the head");
         match row.unit {
             AtaUnit::Mma => assert!(row.frames == 1 || row.frames.is_multiple_of(MMA_FRAMES) && row.frames > 0),
             AtaUnit::Wmma => assert!(row.frames == MMA_FRAMES && row.precision as u8 == Precision::Bf16 as u8),
             AtaUnit::Fma => assert!(row.precision as u8 == Precision::F32 as u8 && row.frames > 0),
         }
-        let in_flight = 2 * row.precision.cell_words() * row.pair_rows * row.depth;
-        assert!(in_flight <= 160, "the loads in flight fit the registers");
+        let in_flight = 2 * row.precision.cell_words() * row.pair_rows;
+        assert!(in_flight <= 80, "the loads in flight fit the registers");
         index += 1;
     }
 };
@@ -244,9 +237,9 @@ mod tests {
     fn names_follow_the_grammar_and_are_unique() {
         let mut names = HashSet::new();
         for (index, row) in ATA.iter().enumerate() {
-            let AtaVariant { precision, frames, warps, depth, .. } = row;
+            let AtaVariant { precision, frames, warps, .. } = row;
             let rows = row.rows();
-            assert_eq!(row.name, format!("ata_{precision}_{}_{frames}x{rows}x{warps}x{depth}", row.unit.name()));
+            assert_eq!(row.name, format!("ata_{precision}_{}_{frames}x{rows}x{warps}", row.unit.name()));
             assert_eq!(row_index(row.name), index);
             assert!(names.insert(row.name));
         }
