@@ -33,11 +33,12 @@
 //! cluster, whose warps take turns; global, shared, local and parameter memory with bounds, alignment and a record of what
 //! was written; barriers of clusters, blocks and warps, `mbarrier` phases with their bytes; `cp.async` groups and bulk copies
 //! whose bytes arrive when they are waited for; [tensor maps](tensor_map); tensor-core products in the precision that
-//! [`tensor_core`] describes, that of Hopper bit by bit; the registers that `setmaxnreg` moves.
+//! [`tensor_core`] describes, that of Hopper bit by bit; [approximate functions](approximate), bit by bit those of Hopper; the
+//! registers that `setmaxnreg` moves.
 //!
 //! Not modelled: time and caches; weak memory orders, beyond the checks (accesses take effect one after another, in an
-//! order that does not depend on the CPU); the last bits of [approximate functions](approximate); generic writes
-//! to global memory that a bulk copy of another block reads, for which no proxy fence is asked.
+//! order that does not depend on the CPU); generic writes to global memory that a bulk copy of another block reads, for which no
+//! proxy fence is asked.
 //!
 //! # What is covered
 //!

@@ -111,6 +111,8 @@ pub(crate) enum FloatOp {
     /// The sign of the first on the second.
     Copysign,
     Div,
+    DivApprox,
+    DivFull,
     Min {
         nan: bool,
     },
@@ -123,6 +125,7 @@ pub(crate) enum FloatOp {
     Rcp,
     RcpApprox,
     RsqrtApprox,
+    SqrtApprox,
     Ex2Approx,
     Lg2Approx,
     SinApprox,

@@ -119,7 +119,9 @@ fn float(form: &mut Form<'_>, args: &mut Args<'_>, double: bool) -> Result<Op> {
         "sub" => (FloatOp::Sub, 2),
         "mul" => (FloatOp::Mul, 2),
         "fma" | "mad" if rounded => (FloatOp::Fma, 3),
-        "div" if rounded || approximate || full => (FloatOp::Div, 2),
+        "div" if rounded => (FloatOp::Div, 2),
+        "div" if approximate && !double => (FloatOp::DivApprox, 2),
+        "div" if full && !double => (FloatOp::DivFull, 2),
         "min" => (FloatOp::Min { nan }, 2),
         "max" => (FloatOp::Max { nan }, 2),
         "fma" if down && !double => (FloatOp::FmaDown, 3),
@@ -134,7 +136,8 @@ fn float(form: &mut Form<'_>, args: &mut Args<'_>, double: bool) -> Result<Op> {
     if rounded && !matches!(op, FloatOp::Add | FloatOp::Sub | FloatOp::Mul | FloatOp::Fma | FloatOp::Div) {
         return refuse("it does not round");
     }
-    if (approximate || full) && (op != FloatOp::Div || double) || nan && !matches!(form.name, "min" | "max") {
+    let inexact = matches!(op, FloatOp::DivApprox | FloatOp::DivFull);
+    if (approximate || full) && !inexact || nan && !matches!(form.name, "min" | "max") {
         return refuse("`.approx`, `.full` or `.NaN` is not for it");
     }
     if op == FloatOp::Copysign && (ftz || saturate) {
@@ -203,7 +206,8 @@ pub(super) fn function(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
     };
     let (rounded, approximate, ftz) = (form.flag("rn"), form.flag("approx"), form.flag("ftz"));
     let op = match (form.name, rounded, approximate) {
-        ("sqrt", true, false) | ("sqrt", false, true) => FloatOp::Sqrt,
+        ("sqrt", true, false) => FloatOp::Sqrt,
+        ("sqrt", false, true) => FloatOp::SqrtApprox,
         ("rcp", true, false) => FloatOp::Rcp,
         ("rcp", false, true) => FloatOp::RcpApprox,
         ("rsqrt", false, true) => FloatOp::RsqrtApprox,

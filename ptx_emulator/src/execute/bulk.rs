@@ -196,8 +196,14 @@ fn global_side(turn: &mut Turn<'_, '_>, lane: usize, global: &GlobalSide, loads:
                     ),
                 ));
             }
+            let pieces = map.pieces(&at);
+            // A card faults where the tensor begins, whatever part of it is asked for.
+            if !pieces.is_empty() {
+                let begin = turn.block.global.check(map.address, 1);
+                begin.map_err(|error| Fault::lane(lane, format!("where the tensor of the map begins: {error}")))?;
+            }
             Ok(Side {
-                pieces: map.pieces(&at),
+                pieces,
                 bytes: map.box_bytes() as usize,
                 swizzle: map.swizzle,
                 align: BOX_ALIGN.max(map.swizzle.period_bytes()),

@@ -106,6 +106,8 @@ pub(super) fn singles(r: &mut Registers, op: FloatOp, (ftz, saturate): (bool, bo
             r.set_word(d, &std::array::from_fn(of), mask);
         }
         FloatOp::Div => two(r, m, d, s, mask, |a, b| a / b),
+        FloatOp::DivApprox => two(r, m, d, s, mask, |a, b| approximate::div(a, b, ftz)),
+        FloatOp::DivFull => two(r, m, d, s, mask, |a, b| approximate::div_full(a, b, ftz)),
         FloatOp::Min { nan: false } => two(r, m, d, s, mask, min_f32),
         FloatOp::Max { nan: false } => two(r, m, d, s, mask, max_f32),
         FloatOp::Min { nan: true } => two(r, m, d, s, mask, |a, b| or_nan(a, b, min_f32(a, b))),
@@ -116,6 +118,7 @@ pub(super) fn singles(r: &mut Registers, op: FloatOp, (ftz, saturate): (bool, bo
         FloatOp::Rcp => one(r, m, d, s, mask, f32::recip),
         FloatOp::RcpApprox => one(r, m, d, s, mask, |a| approximate::rcp(a, ftz)),
         FloatOp::RsqrtApprox => one(r, m, d, s, mask, |a| approximate::rsqrt(a, ftz)),
+        FloatOp::SqrtApprox => one(r, m, d, s, mask, |a| approximate::sqrt(a, ftz)),
         FloatOp::Ex2Approx => one(r, m, d, s, mask, |a| approximate::ex2(a, ftz)),
         FloatOp::Lg2Approx => one(r, m, d, s, mask, |a| approximate::lg2(a, ftz)),
         FloatOp::SinApprox => one(r, m, d, s, mask, |a| approximate::sin(a, ftz)),

@@ -284,6 +284,14 @@ impl GlobalView {
         address.is_multiple_of(bytes as u64).then(|| self.find(address, bytes).ok()).flatten()
     }
 
+    /// Whether one allocation holds all of these bytes.
+    ///
+    /// # Errors
+    /// Where none does.
+    pub fn check(&self, address: u64, bytes: usize) -> Result<()> {
+        self.find(address, bytes).map(|_| ())
+    }
+
     /// [`load`](Self::load) for any address and length.
     pub fn copy_out(&self, address: u64, into: &mut [u8]) -> Result<()> {
         let (allocation, offset) = self.find(address, into.len())?;

@@ -10,9 +10,11 @@ struct Run {
     element: ElementType,
     cluster: u32,
     map_align: u32,
+    /// Rows of the map before the tensor.
+    rows_before: u64,
 }
 
-const RUN: Run = Run { swizzle: Swizzle::None, element: ElementType::U32, cluster: 1, map_align: 64 };
+const RUN: Run = Run { swizzle: Swizzle::None, element: ElementType::U32, cluster: 1, map_align: 64, rows_before: 0 };
 
 const WORDS: usize = 64;
 
@@ -36,7 +38,7 @@ impl Run {
         device.write(tensor, &(0..WORDS as u32).flat_map(|word| value(word).to_le_bytes()).collect::<Vec<_>>())?;
         let map = TensorMap {
             element: self.element,
-            address: tensor,
+            address: tensor - 32 * self.rows_before,
             dims: vec![8, 8],
             strides_bytes: vec![32],
             box_dims: vec![8, 4],
@@ -94,6 +96,13 @@ fn a_box_is_loaded_with_its_swizzle() {
     // Rows behind the tensor are zeros.
     let edge = RUN.words(&load().replace("%r3, 2;", "%r3, 6;")).unwrap().0;
     assert_eq!(edge, (48..64).chain([0; 16]).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_tensor_begins_in_an_allocation() {
+    // The box at row 2 itself is in the allocation.
+    let error = Run { rows_before: 2, ..RUN }.error(&load());
+    assert!(error.contains("where the tensor of the map begins") && error.contains("out of bounds"), "{error}");
 }
 
 #[test]
