@@ -1,6 +1,6 @@
 //! The approximate functions of PTX, bit by bit those of a card.
 //!
-//! One unit of a multiprocessor computes them all, from tables of quadratic [segments], and flushes subnormal numbers. Without
+//! One unit of a multiprocessor computes them all, from tables of quadratic segments, and flushes subnormal numbers. Without
 //! `.ftz` PTX is made of that unit and of multiplications which scale arguments and results, and so it is here. Every NaN is the
 //! canonical one.
 //!

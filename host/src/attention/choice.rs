@@ -1,6 +1,6 @@
 //! Which compiled variant runs a problem.
 
-use layout::attention::{ATTENTION, AttentionKernel, AttentionVariant, Lengths, Mask, Scores};
+use layout::attention::{ATTENTION, AttentionKernel, AttentionVariant, Lengths, MAX_HEAD_DIM, Mask, Scores};
 use layout::{Arch, Dtype};
 
 use super::decode::is_decode;
@@ -26,6 +26,9 @@ const LONE_PERCENT: usize = 160;
 const SPLIT_PERCENT: usize = 110;
 const LONE_SPLIT_PERCENT: usize = 140;
 const CLUSTER_PERCENT: usize = 200;
+
+/// What a step takes beside its keys at head dimension 256, in keys.
+const STEP_KEYS: usize = 8;
 
 /// What a variant is chosen for.
 #[derive(Debug, Clone, Copy)]
@@ -94,7 +97,7 @@ impl Request<'_> {
     }
 
     /// What the time of a launch follows: the query rows that the busiest multiprocessor computes, each over all keys, times
-    /// what a row takes there, in percent of what it takes a block of several row groups.
+    /// what a row takes there, in percent of what it takes a block of several row groups; and its steps, where rows differ in them.
     fn cost(self, variant: &AttentionVariant) -> usize {
         let percent = match variant.kernel {
             AttentionKernel::Wgmma(tile) => match (tile.row_groups, tile.key_groups, tile.cluster) {
@@ -106,9 +109,17 @@ impl Request<'_> {
             },
             _ => 100,
         };
+        // Keys of whole steps, and what a step takes beside them (4x8x4096x256 and 32x8x512x256 on an H200).
+        let keys = match variant.kernel {
+            AttentionKernel::Wgmma(tile) if variant.head_dim == MAX_HEAD_DIM => {
+                self.problem.k_len.div_ceil(tile.n) * (tile.n + STEP_KEYS)
+            }
+            _ => 1,
+        };
         let tiles = self.problem.batch * self.problem.q_heads * self.problem.q_len.div_ceil(variant.rows());
         let blocks = variant.cluster() as usize;
-        (tiles * blocks).div_ceil(self.multiprocessors.max(1) as usize) * variant.rows() * percent / blocks
+        let rows = (tiles * blocks).div_ceil(self.multiprocessors.max(1) as usize) * variant.rows();
+        (rows * percent / blocks).saturating_mul(keys)
     }
 }
 
@@ -164,6 +175,18 @@ mod tests {
         }
         assert_eq!(chosen(8, 2048, Mask::Full), (128, 2, 1));
         assert_eq!(chosen(8, 2048, Mask::Causal), (64, 2, 1));
+    }
+
+    #[test]
+    fn steps_of_wide_heads_end_with_the_keys() {
+        let step = |len| {
+            let problem =
+                AttentionProblem { batch: 32, q_heads: 8, kv_heads: 8, q_len: len, k_len: len, head_dim: 256 };
+            let variant = request(Arch::Sm90a, Dtype::F16, &problem).preferred().unwrap();
+            let AttentionKernel::Wgmma(tile) = variant.kernel else { panic!("{variant}") };
+            tile.n
+        };
+        assert_eq!([512, 4096, 16384].map(step), [64, 80, 80]);
     }
 
     #[test]

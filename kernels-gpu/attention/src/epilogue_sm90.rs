@@ -6,7 +6,7 @@
 use cuda_std::convert::Element16;
 use cuda_std::global;
 use cuda_std::warp::{FULL_MASK, warp_shuffle_xor};
-use layout::attention::{AttentionArgs, MAX_HEAD_DIM};
+use layout::attention::AttentionArgs;
 
 use crate::epilogue::store_lse;
 use crate::softmax::RowResult;
@@ -26,6 +26,16 @@ pub(crate) unsafe fn store_accumulators<E: Element16, const OUTPUTS: usize>(
     normalisers: [f32; 2],
     warp_row: u32,
 ) {
+    if OUTPUTS > EXCHANGED_AHEAD {
+        for half in 0..2 {
+            for block in 0..OUTPUTS / 16 {
+                let values = chunk_of(out, half, block).map(|value| value * normalisers[half]);
+                // SAFETY: the caller's contract.
+                unsafe { store_chunk::<E>(args, work, values, warp_row + 8 * half as u32, block as u32) };
+            }
+        }
+        return;
+    }
     // All exchanges before the first store, which is behind a branch: they overlap each other.
     let mut chunks = [[[0; 4]; MAX_BLOCKS]; 2];
     for half in 0..2 {
@@ -44,8 +54,11 @@ pub(crate) unsafe fn store_accumulators<E: Element16, const OUTPUTS: usize>(
     }
 }
 
-/// Blocks of 32 columns of the widest row.
-const MAX_BLOCKS: usize = MAX_HEAD_DIM / 32;
+/// The most accumulators that are exchanged ahead of all stores: those of head dimension 128, which gains 1.4 % at 512 keys. 256 loses 2 %.
+const EXCHANGED_AHEAD: usize = 64;
+
+/// Blocks of 32 columns of their rows.
+const MAX_BLOCKS: usize = EXCHANGED_AHEAD / 16;
 
 /// The eight accumulators of a lane in one of its two rows and one block of 32 columns: pairs that are 8 columns apart.
 #[inline(always)]

@@ -213,6 +213,8 @@ pub mod sm90 {
     entry!(attention_f16_d192_wgmma_band_128x96_s2: wgmma F16 QueryTile);
     entry!(attention_f16_d256_wgmma_full_128x80_s2: wgmma F16 QueryTile);
     entry!(attention_f16_d256_wgmma_band_128x80_s2: wgmma F16 QueryTile);
+    entry!(attention_f16_d256_wgmma_full_128x64_s2: wgmma F16 QueryTile);
+    entry!(attention_f16_d256_wgmma_band_128x64_s2: wgmma F16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_192x128_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_256x64_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_64x128k2_s4: wgmma Bf16 QueryTile);
@@ -234,6 +236,8 @@ pub mod sm90 {
     entry!(attention_bf16_d192_wgmma_band_128x96_s2: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d256_wgmma_full_128x80_s2: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d256_wgmma_band_128x80_s2: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d256_wgmma_full_128x64_s2: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d256_wgmma_band_128x64_s2: wgmma Bf16 QueryTile);
     entry!(attention_f16_d64_wgmma_band_192x96_s4_varlen: wgmma F16 QueryTile);
     entry!(attention_f16_d128_wgmma_band_128x128_s3_q_varlen: wgmma F16 QueryRegisters);
     entry!(attention_f16_d256_wgmma_band_128x80_s2_varlen: wgmma F16 QueryTile);

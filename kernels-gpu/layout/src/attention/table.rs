@@ -116,6 +116,9 @@ pub const ATTENTION: &[AttentionVariant] = {
         // Two stages of 80 keys: 748 TFLOP/s at 4x8x4096, 1.05 of cuDNN.
         Row::wgmma("attention_f16_d256_wgmma_full_128x80_s2", F16, 256, full(128, 80, 2)),
         Row::wgmma("attention_f16_d256_wgmma_band_128x80_s2", F16, 256, band(128, 80, 2)),
+        // Steps of 64 keys end with 512, of which 80 leave 48 beyond the end: 4 % ahead there.
+        Row::wgmma("attention_f16_d256_wgmma_full_128x64_s2", F16, 256, full(128, 64, 2)),
+        Row::wgmma("attention_f16_d256_wgmma_band_128x64_s2", F16, 256, band(128, 64, 2)),
         // bf16 as f16, row by row.
         Row::wgmma("attention_bf16_d64_wgmma_full_192x128_s4", Bf16, 64, q_ahead(full(192, 128, 4))),
         Row::wgmma("attention_bf16_d64_wgmma_full_256x64_s4", Bf16, 64, q_ahead(full(256, 64, 4))),
@@ -138,6 +141,8 @@ pub const ATTENTION: &[AttentionVariant] = {
         Row::wgmma("attention_bf16_d192_wgmma_band_128x96_s2", Bf16, 192, band(128, 96, 2)),
         Row::wgmma("attention_bf16_d256_wgmma_full_128x80_s2", Bf16, 256, full(128, 80, 2)),
         Row::wgmma("attention_bf16_d256_wgmma_band_128x80_s2", Bf16, 256, band(128, 80, 2)),
+        Row::wgmma("attention_bf16_d256_wgmma_full_128x64_s2", Bf16, 256, full(128, 64, 2)),
+        Row::wgmma("attention_bf16_d256_wgmma_band_128x64_s2", Bf16, 256, band(128, 64, 2)),
         // Sequences of several lengths, of every mask, as lengths are not known before the launch. The search takes registers of the
         // producer, and leaves 152 or 232 to consumers. Three groups of rows at head dimension 64: 424 TFLOP/s at 8x32x4096 causal on
         // an H200, where two of 128 keys a step have 393.
