@@ -1,10 +1,11 @@
 //! Throughput of attention by sequence length, as an SVG picture: one panel for each head dimension and mask.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Display, Formatter};
 use std::path::Path;
 
+use plotters::element::DashedPathElement;
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::case::{Case, Extra};
 use crate::report::Row;
@@ -15,10 +16,16 @@ const OURS: &str = "ferrotile";
 /// Width and height of a panel in pixels.
 const PANEL: (u32, u32) = (460, 300);
 
-/// Height of the line of names above the panels.
-const HEADING: u32 = 40;
+/// Height of the title and the line of names above the panels.
+const HEADING: u32 = 60;
 
-/// One colour for each series, distinct in grey too.
+/// Room of one name in that line, in pixels.
+const NAME_WIDTH: i32 = 140;
+
+/// Length of the dashes of a line, and of the gaps between them.
+const DASH: (u32, u32) = (5, 4);
+
+/// One colour for each implementation, distinct in grey too.
 const COLOURS: [RGBColor; 4] =
     [RGBColor(0xb7, 0x41, 0x0e), RGBColor(0x1f, 0x77, 0xb4), RGBColor(0x7f, 0x7f, 0x7f), RGBColor(0x2c, 0xa0, 0x2c)];
 
@@ -36,9 +43,25 @@ pub(crate) enum ChartError {
 /// TFLOP/s by sequence length; of several cases of one length, those of the most work.
 type Series = BTreeMap<usize, (f64, f64)>;
 
+/// Whose results a series has, and of which element type: `None` where all series have the same.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Name {
+    implementation: String,
+    dtype: Option<String>,
+}
+
+impl Display for Name {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match &self.dtype {
+            Some(dtype) => write!(f, "{} {dtype}", self.implementation),
+            None => f.write_str(&self.implementation),
+        }
+    }
+}
+
 /// The panels by head dimension and mask, each with its series by name.
 #[derive(Debug, Default, PartialEq)]
-struct Panels(BTreeMap<(usize, String), BTreeMap<String, Series>>);
+struct Panels(BTreeMap<(usize, String), BTreeMap<Name, Series>>);
 
 impl Panels {
     /// Those of the cases that both have; of our kernels the quickest of each case counts.
@@ -51,8 +74,8 @@ impl Panels {
         let named = ours.iter().map(|row| (OURS, row)).chain(baseline.iter().map(|row| (&*row.implementation, row)));
         for (implementation, row) in named.filter(|(_, row)| row.family == "attention" && common.contains(&row.case)) {
             let Ok(case @ Case { extra: Extra::None, .. }) = row.case.parse::<Case>() else { continue };
-            let name =
-                if dtypes.len() > 1 { format!("{implementation} {}", case.dtype) } else { implementation.into() };
+            let dtype = (dtypes.len() > 1).then(|| case.dtype.to_string());
+            let name = Name { implementation: implementation.to_owned(), dtype };
             let panel = panels.0.entry((case.head_dim, case.mask.to_string())).or_default();
             let point = (case.flops(), row.tflops);
             let most = panel.entry(name).or_default().entry(case.len).or_insert(point);
@@ -64,10 +87,23 @@ impl Panels {
     }
 
     /// The names of all series, ours first.
-    fn names(&self) -> Vec<&str> {
-        let names: BTreeSet<_> = self.0.values().flat_map(|panel| panel.keys().map(String::as_str)).collect();
-        let (ours, others): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| name.starts_with(OURS));
+    fn names(&self) -> Vec<&Name> {
+        let names: BTreeSet<_> = self.0.values().flat_map(BTreeMap::keys).collect();
+        let (ours, others): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| name.implementation == OURS);
         [ours, others].concat()
+    }
+
+    /// How each series is drawn: in the colour of its implementation, dashed where its element type is not the first one's.
+    fn styles(&self) -> Vec<(&Name, RGBColor, bool)> {
+        let names = self.names();
+        let mut implementations: Vec<_> = names.iter().map(|name| &name.implementation).collect();
+        implementations.dedup();
+        let solid = names.first().map(|name| &name.dtype);
+        let colour_of = |implementation: &String| {
+            let index = implementations.iter().position(|&of| of == implementation).unwrap_or(0);
+            COLOURS[index % COLOURS.len()]
+        };
+        names.iter().map(|&name| (name, colour_of(&name.implementation), Some(&name.dtype) != solid)).collect()
     }
 }
 
@@ -84,22 +120,27 @@ fn draw(path: &Path, device: &str, panels: &Panels) -> Result<(), Box<dyn std::e
     let distinct = |count: BTreeSet<String>| count.len();
     let columns = distinct(panels.0.keys().map(|(_, mask)| mask.clone()).collect());
     let lines = distinct(panels.0.keys().map(|(head_dim, _)| head_dim.to_string()).collect());
-    let size = (PANEL.0 * columns as u32, HEADING + PANEL.1 * lines as u32);
+    let styles = panels.styles();
+    let width = (PANEL.0 * columns as u32).max(NAME_WIDTH as u32 * styles.len() as u32);
+    let size = (width, HEADING + PANEL.1 * lines as u32);
     let root = SVGBackend::new(path, size).into_drawing_area();
     root.fill(&WHITE)?;
     let (heading, body) = root.split_vertically(HEADING);
-    let names = panels.names();
     let text = ("sans-serif", 15).into_font();
     heading.draw(&Text::new(
         format!("Attention on one {device}, TFLOP/s by sequence length"),
-        (10, 12),
+        (10, 10),
         text.clone(),
     ))?;
-    let middle = text.clone().into_text_style(&heading).pos(Pos::new(HPos::Right, VPos::Top));
-    for (index, name) in names.iter().rev().enumerate() {
-        let right = size.0 as i32 - 10 - 110 * index as i32;
-        let colour = COLOURS[(names.len() - 1 - index) % COLOURS.len()];
-        heading.draw(&Text::new((*name).to_owned(), (right, 12), middle.color(&colour)))?;
+    for (index, (name, colour, dashed)) in styles.iter().enumerate() {
+        let (left, middle) = (10 + NAME_WIDTH * index as i32, 42);
+        let line = [(left, middle), (left + 24, middle)];
+        if *dashed {
+            heading.draw(&DashedPathElement::new(line, DASH.0, DASH.1, colour.stroke_width(2)))?;
+        } else {
+            heading.draw(&PathElement::new(line, colour.stroke_width(2)))?;
+        }
+        heading.draw(&Text::new(name.to_string(), (left + 30, middle - 7), text.clone()))?;
     }
     let masks: BTreeSet<&str> = panels.0.keys().map(|(_, mask)| mask.as_str()).collect();
     let head_dims: BTreeSet<usize> = panels.0.keys().map(|(head_dim, _)| *head_dim).collect();
@@ -127,12 +168,16 @@ fn draw(path: &Path, device: &str, panels: &Panels) -> Result<(), Box<dyn std::e
                 if (log - log.round()).abs() < 1e-6 { format!("{len}") } else { String::new() }
             })
             .draw()?;
-        for (index, name) in names.iter().enumerate() {
-            let Some(series) = panel.get(*name) else { continue };
-            let style = COLOURS[index % COLOURS.len()].stroke_width(2);
+        for &(name, colour, dashed) in &styles {
+            let Some(series) = panel.get(name) else { continue };
             let points = series.iter().map(|(&len, &(_, tflops))| (place(len), tflops));
-            chart.draw_series(LineSeries::new(points.clone(), style))?;
-            chart.draw_series(points.map(|point| Circle::new(point, 3, style.filled())))?;
+            if dashed {
+                let line = DashedLineSeries::new(points.clone(), DASH.0, DASH.1, colour.stroke_width(2));
+                chart.draw_series(line)?;
+            } else {
+                chart.draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))?;
+            }
+            chart.draw_series(points.map(|point| Circle::new(point, 3, colour.filled())))?;
         }
     }
     root.present()?;
@@ -166,9 +211,25 @@ mod tests {
         let panels = Panels::new(&ours, &baseline);
         assert_eq!(panels.0.len(), 2);
         let full = &panels.0[&(64, "full".to_owned())];
-        let tflops = |name: &str| full[name].values().map(|point| point.1).collect::<Vec<_>>();
+        let name = |implementation: &str| Name { implementation: implementation.to_owned(), dtype: None };
+        let tflops = |of: &str| full[&name(of)].values().map(|point| point.1).collect::<Vec<_>>();
         assert_eq!((tflops(OURS), tflops("cudnn")), (vec![420.0], vec![390.0]));
-        assert_eq!(panels.names(), [OURS, "cudnn"]);
+        assert_eq!(panels.names(), [&name(OURS), &name("cudnn")]);
+    }
+
+    #[test]
+    fn no_two_series_look_alike() {
+        let rows = |of: &str| {
+            let cases = ["1x8x512x64/full/f16", "1x8x512x64/full/bf16"];
+            cases.map(|case| row(case, of, 1.0))
+        };
+        let panels = Panels::new(&rows("a"), &[rows("cudnn"), rows("fa2")].concat());
+        let styles = panels.styles();
+        let names: Vec<_> = styles.iter().map(|(name, ..)| name.to_string()).collect();
+        assert_eq!(names, ["ferrotile bf16", "ferrotile f16", "cudnn bf16", "cudnn f16", "fa2 bf16", "fa2 f16"]);
+        for (index, (_, colour, dashed)) in styles.iter().enumerate() {
+            assert!(styles[..index].iter().all(|(_, other, others)| (other, others) != (colour, dashed)), "{index}");
+        }
     }
 
     #[test]
