@@ -23,8 +23,8 @@ pub(crate) enum Extra {
 pub(crate) const SOFTCAP: f32 = 50.0;
 
 impl Extra {
-    const ALL: [(Extra, &str); 4] =
-        [(Extra::None, ""), (Extra::Softcap, "softcap"), (Extra::Bias, "bias"), (Extra::Varlen, "varlen")];
+    /// All but [`Extra::None`], by name.
+    const NAMED: [(Extra, &str); 3] = [(Extra::Softcap, "softcap"), (Extra::Bias, "bias"), (Extra::Varlen, "varlen")];
 }
 
 /// One shape, mask and element type to measure.
@@ -160,9 +160,9 @@ impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Case { batch, q_heads, kv_heads, len, head_dim, mask, dtype, extra } = self;
         let heads = if q_heads == kv_heads { q_heads.to_string() } else { format!("{q_heads}:{kv_heads}") };
-        let name = Extra::ALL.iter().find(|(known, _)| known == extra).map_or("", |(_, name)| name);
-        let separator = if name.is_empty() { "" } else { "/" };
-        f.pad(&format!("{batch}x{heads}x{len}x{head_dim}/{mask}/{dtype}{separator}{name}"))
+        let named = Extra::NAMED.iter().find(|(known, _)| known == extra);
+        let end = named.map_or(String::new(), |(_, name)| format!("/{name}"));
+        f.pad(&format!("{batch}x{heads}x{len}x{head_dim}/{mask}/{dtype}{end}"))
     }
 }
 
@@ -186,9 +186,11 @@ impl FromStr for Case {
     type Err = ParseCaseError;
 
     fn from_str(text: &str) -> Result<Case, ParseCaseError> {
-        let extra = Extra::ALL.iter().find(|(_, name)| !name.is_empty() && text.ends_with(&format!("/{name}")));
-        let &(extra, name) = extra.unwrap_or(&Extra::ALL[0]);
-        let text = text.strip_suffix(name).map_or(text, |text| text.trim_end_matches('/'));
+        let named = Extra::NAMED.iter().find_map(|&(extra, name)| {
+            let rest = text.strip_suffix(name)?.strip_suffix('/')?;
+            Some((rest, extra))
+        });
+        let (text, extra) = named.unwrap_or((text, Extra::None));
         let [shape, mask, dtype] = split(text, '/')?;
         let [batch, heads, len, head_dim] = split(shape, 'x')?;
         let (q_heads, kv_heads) = heads.split_once(':').unwrap_or((heads, heads));
@@ -241,6 +243,10 @@ mod tests {
         for text in
             ["", "1x8x512x64", "1x8x512x64/full", "1x8x512/full/f16", "1x8x512x64/full/f32", "0x8x512x64/full/f16"]
         {
+            assert!(text.parse::<Case>().is_err(), "{text}");
+        }
+        for end in ["/", "//softcap", "/softcap/", "/softcap/bias", "/sink", "softcap"] {
+            let text = format!("1x8x512x64/full/f16{end}");
             assert!(text.parse::<Case>().is_err(), "{text}");
         }
         assert!("1x8x512x64/left/f16".parse::<Case>().unwrap_err().to_string().contains("window:"));

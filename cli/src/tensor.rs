@@ -134,7 +134,10 @@ impl Elements {
 
     /// The elements as the nearest f32; those beyond its range are infinite.
     pub(crate) fn into_f32(self) -> Vec<f32> {
-        self.into_f64().into_iter().map(|value| value as f32).collect()
+        match self {
+            Elements::F32(values) => values,
+            others => others.into_f64().into_iter().map(|value| value as f32).collect(),
+        }
     }
 
     fn stored(&self) -> (StoredDtype, Vec<u8>) {

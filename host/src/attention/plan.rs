@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use layout::Dtype;
 use layout::attention::{
-    AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, Lengths, MaskKind, Scores, TileOrder,
+    AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, Lengths, MaskKind, Scores, TileOrder, WgmmaTile,
 };
 
 use super::choice::{Request, is_wgmma};
@@ -96,33 +96,37 @@ impl Launcher {
         }
     }
 
-    /// Launches a WGMMA variant on the tiles of `problem`: as many blocks as are resident compute them.
+    /// Launches the variant on the tiles of `problem`; of a WGMMA variant as many blocks as are resident compute them, with the maps of
+    /// Q, K and V that `maps` makes for its tile.
     ///
     /// # Safety
-    /// Arguments and maps, of Q, K and V, describe tensors whose tiles are those of `problem` and that live until the stream has done
-    /// the work.
-    pub(super) unsafe fn launch_tiles(
+    /// Arguments and maps describe tensors whose tiles are those of `problem` and that live until the stream has done the work.
+    pub(super) unsafe fn launch(
         &self,
         stream: StreamRef<'_>,
         problem: &AttentionProblem,
         args: &AttentionArgs,
         counters: Option<&LaunchCounters>,
-        [q, k, v]: &[TensorMap; 3],
+        maps: impl FnOnce(WgmmaTile) -> Result<[TensorMap; 3]>,
     ) -> Result<()> {
-        let AttentionKernel::Wgmma(tile) = self.variant.kernel else { unreachable!("{} has no tiles", self.variant) };
+        let mut config = self.config();
+        let AttentionKernel::Wgmma(tile) = self.variant.kernel else {
+            // SAFETY: the caller's contract; grid, block and shared memory are the variant's.
+            return unsafe { self.kernel.launch(stream, &config, &[args]) };
+        };
+        let [q, k, v] = maps(tile)?;
         let counter = match counters {
             Some(counters) => counters.next(stream.is_capturing()?).unwrap_or(0),
             None => 0,
         };
         let blocks = self.tiles.min(most_blocks(stream.gpu(), self.variant));
         let order = TileOrder { counter, ..tma::order(problem, self.tiles, blocks, tile.mask) };
-        let mut config = self.config();
         if tile.cluster == 1 {
             config.grid[0] = blocks;
         }
         config.overlaps = true;
         // SAFETY: the caller's contract; grid, block and shared memory are the variant's.
-        unsafe { self.kernel.launch(stream, &config, &[args, &order, q, k, v]) }
+        unsafe { self.kernel.launch(stream, &config, &[args, &order, &q, &k, &v]) }
     }
 }
 
@@ -261,15 +265,11 @@ impl AttentionPlan {
             loaded = Launcher::new(stream.gpu(), variant, &self.problem)?;
             &loaded
         };
-        let AttentionKernel::Wgmma(tile) = variant.kernel else {
-            // SAFETY: grid, block and shared memory are the variant's, and the views are tensors of the plan's sizes whose
-            // memory their owners keep until the stream has done the work.
-            return unsafe { launcher.kernel.launch(stream, &launcher.config(), &[&args]) };
-        };
         let panel = |rows: usize, tensor| tma::map(stream.gpu(), variant.lengths, self.layout, tensor, rows);
-        let maps = [panel(tile.m(), &q)?, panel(tile.n, &k)?, panel(tile.n, &v)?];
-        // SAFETY: as above, and the maps are of the same tensors with the boxes of the variant.
-        unsafe { launcher.launch_tiles(stream, &self.problem, &args, self.counters.as_deref(), &maps) }
+        let maps = |tile: WgmmaTile| Ok([panel(tile.m(), &q)?, panel(tile.n, &k)?, panel(tile.n, &v)?]);
+        // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done the work; the
+        // maps are of the same tensors with the boxes of the variant.
+        unsafe { launcher.launch(stream, &self.problem, &args, self.counters.as_deref(), maps) }
     }
 
     /// Whether Q, K, V, O and LSE are of the plan's problem.

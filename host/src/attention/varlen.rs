@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use layout::Dtype;
-use layout::attention::{AttentionKernel, AttentionVariant, Lengths, MAX_LEN, first_slot};
+use layout::attention::{AttentionVariant, Lengths, MAX_LEN, WgmmaTile, first_slot};
 
 use super::choice::{Request, is_wgmma};
 use super::plan::{Launcher, add_addresses, check_device, check_dtype, check_lse};
@@ -224,17 +224,12 @@ impl VarlenPlan {
         if launcher.tiles == 0 {
             return Ok(());
         }
-        let AttentionKernel::Wgmma(tile) = launcher.variant.kernel else {
-            // SAFETY: grid, block and shared memory are the variant's, the views are tensors of the plan's sizes whose memory their
-            // owners keep until the stream has done the work, and the kernel keeps to them whatever the numbers on the card are.
-            return unsafe { launcher.kernel.launch(stream, &launcher.config(), &[&args]) };
-        };
         let panel = |rows, tensor| tma::map_of_sequences(stream.gpu(), tensor, rows);
-        let maps = [panel(tile.m(), &q)?, panel(tile.n, &k)?, panel(tile.n, &v)?];
-        // SAFETY: as above, and the maps are of the same tensors with the boxes of the variant.
-        unsafe {
-            launcher.launch_tiles(stream, &problem.tiled(launcher.variant), &args, self.counters.as_deref(), &maps)
-        }
+        let maps = |tile: WgmmaTile| Ok([panel(tile.m(), &q)?, panel(tile.n, &k)?, panel(tile.n, &v)?]);
+        let tiled = problem.tiled(launcher.variant);
+        // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done the work, and the
+        // kernel keeps to them whatever the numbers on the card are; the maps are of the same tensors with the boxes of the variant.
+        unsafe { launcher.launch(stream, &tiled, &args, self.counters.as_deref(), maps) }
     }
 }
 
