@@ -21,6 +21,7 @@ pub(crate) fn list(trials: &mut Trials) {
         trials.both(&name, &layout, with_c_and_bias::<f16>, with_c_and_bias::<bf16>);
     }
     trials.both("integers_in_batches", &(), batches::<f16>, batches::<bf16>);
+    trials.both("integers_of_more_tiles_than_blocks", &(), many_tiles::<f16>, many_tiles::<bf16>);
 }
 
 /// One dimension around the edges of every tile and copy, the others not multiples of anything.
@@ -59,6 +60,17 @@ fn batches<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
     let shape = if is_small(gpu) { [9, 16, 24] } else { [70, 136, 72] };
     for layout in GemmLayout::ALL {
         exact::<T, T>(gpu, &Case { beta: 1.0, ..Case::new(shape, layout).batched(3) })?;
+    }
+    Ok(())
+}
+
+/// Persistent blocks compute several tiles each, forwards and backwards along k.
+fn many_tiles<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
+    let (batch, shape) = if is_small(gpu) { (5, [72, 136, 136]) } else { (70, [136, 264, 200]) };
+    for layout in [GemmLayout::Nt, GemmLayout::Tn] {
+        let case = Case::new(shape, layout).batched(batch);
+        exact::<T, T>(gpu, &case)?;
+        exact::<T, f32>(gpu, &case)?;
     }
     Ok(())
 }

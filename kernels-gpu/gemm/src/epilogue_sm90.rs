@@ -74,10 +74,14 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
         unsafe {
             if !self.plain {
                 self.store_finished(d, tile);
-            } else if self.args.d_dtype == Dtype::F16 as u32 {
-                self.round::<F16, R>(d);
             } else {
-                self.round::<Bf16, R>(d);
+                // Where there is nothing to multiply by, the multiplications are most of the instructions between two tiles.
+                match (self.args.d_dtype == Dtype::F16 as u32, self.alpha == 1.0) {
+                    (true, true) => self.round::<F16, false, R>(d),
+                    (true, false) => self.round::<F16, true, R>(d),
+                    (false, true) => self.round::<Bf16, false, R>(d),
+                    (false, false) => self.round::<Bf16, true, R>(d),
+                }
             }
             if const { GEMM[ROW].warps_store() } && self.plain {
                 self.store_rows(tile);
@@ -117,12 +121,12 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
         tile.first_row + self.consumer * CONSUMER_ROWS
     }
 
-    /// Writes the accumulators, times alpha and rounded to 16 bits, to the buffers.
+    /// Writes the accumulators, times alpha if it `SCALES`, and rounded to 16 bits, to the buffers.
     ///
     /// # Safety
     /// As for [`Self::put`].
     #[inline(always)]
-    unsafe fn round<E: Element16, const R: usize>(&self, d: &[f32; R]) {
+    unsafe fn round<E: Element16, const SCALES: bool, const R: usize>(&self, d: &[f32; R]) {
         let columns = STORE_COLUMNS;
         // The row whose address this lane gives, of four matrices: two under each other, two beside each other.
         let lane = thread_of_consumer() % LANES;
@@ -131,9 +135,10 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
             let buffer = self.buffer(part);
             // Opaque: LLVM would scale all accumulators ahead of the branch over types, and hold them twice.
             let alpha = f32::from_bits(opaque(self.alpha.to_bits()));
+            let finished = |i: usize| if SCALES { d[i] * alpha } else { d[i] };
             for pair in 0..columns / 16 {
                 let first = (part * columns / 2 + pair * 8) as usize;
-                let registers = [0, 2, 4, 6].map(|i| E::pack(d[first + i] * alpha, d[first + i + 1] * alpha));
+                let registers = [0, 2, 4, 6].map(|i| E::pack(finished(first + i), finished(first + i + 1)));
                 let at = SWIZZLE.tile_offset(row, (pair * 16 + lane / WARP_ROWS * 8) * 2, CONSUMER_ROWS);
                 // SAFETY: the caller's contract.
                 unsafe { stmatrix::x4(buffer.offset(at), registers) };

@@ -20,6 +20,7 @@
 //! - While the consumers finish a tile, the producer fills the stages of the next one.
 //! - Two-level sums: the tensor cores sum FP8 products over one stage, 128 elements of k, with fewer bits than f32; the sums of
 //!   stages are added by the threads, while the other consumer multiplies.
+//! - Every other tile of a block sums k from its end: what the block and those beside it read last is still in L2.
 //! - What is outside A or B arrives as zeros, what is outside D is not stored: the loop knows no edges.
 //!
 //! Budget, 128x256: 3 stages of 48 KiB and 64 KiB of buffers for D; 128 accumulators of 240 registers.
@@ -104,6 +105,8 @@ pub(crate) struct Tile {
     first_k: u32,
     /// Stages.
     rounds: u32,
+    /// Whether they come from the end of k on.
+    backwards: bool,
 }
 
 /// The tiles of this block, every so many-eth of all.
@@ -114,6 +117,7 @@ struct Tiling<'a, const ROW: usize> {
     index: u32,
     step: u32,
     end: u32,
+    backwards: bool,
 }
 
 impl<'a, const ROW: usize> Tiling<'a, ROW> {
@@ -128,7 +132,7 @@ impl<'a, const ROW: usize> Tiling<'a, ROW> {
         };
         let (index, step) = (thread::block_idx_x() / row.cluster, thread::grid_dim_x() / row.cluster);
         let end = schedule.blocks_per_batch() * args.batch;
-        Self { args, schedule, rank, index, step, end }
+        Self { args, schedule, rank, index, step, end, backwards: false }
     }
 
     #[inline(always)]
@@ -139,6 +143,8 @@ impl<'a, const ROW: usize> Tiling<'a, ROW> {
         }
         let BlockWork { batch, split, m_tile, n_tile } = self.schedule.work(self.index);
         self.index += self.step;
+        let backwards = self.backwards;
+        self.backwards = !backwards;
         let first_k = split * self.args.split_k;
         let left = self.args.k.saturating_sub(first_k);
         let k = if self.args.split_k < left { self.args.split_k } else { left };
@@ -149,6 +155,7 @@ impl<'a, const ROW: usize> Tiling<'a, ROW> {
             first_column: n_tile * row.tile.n as u32,
             first_k,
             rounds: k.div_ceil(row.tile.k as u32),
+            backwards,
         })
     }
 }
@@ -188,11 +195,15 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
                 tma::prefetch_tensormap(d);
             }
         }
-        // Not the thread that copies, which finds its first tile meanwhile. The instruction takes its address from a uniform
-        // register: lanes that had a stage each would take turns.
+        // Not the thread that copies, which finds its first tile meanwhile, and two warps. The instruction takes its address from a
+        // uniform register: lanes that had a stage each would take turns.
         if thread::thread_idx_x() == LANES {
             for stage in 0..row.tile.stages as u32 {
                 mbarrier::init(smem.full(stage), 1);
+            }
+            fence::mbarrier_init();
+        } else if thread::thread_idx_x() == 2 * LANES {
+            for stage in 0..row.tile.stages as u32 {
                 mbarrier::init(smem.empty(stage), row.releases());
             }
             fence::mbarrier_init();
@@ -254,8 +265,8 @@ unsafe fn produce<const ROW: usize>(
         // An operand that all entries share has one.
         let a_batch = if tiles.args.a.batch_stride == 0 { 0 } else { tile.batch };
         let b_batch = if tiles.args.b.batch_stride == 0 { 0 } else { tile.batch };
-        let mut k = tile.first_k;
-        for _ in 0..tile.rounds {
+        for round in 0..tile.rounds {
+            let k = tile.first_k + if tile.backwards { tile.rounds - 1 - round } else { round } * row.tile.k as u32;
             let (stage, full) = (place.stage, smem.full(place.stage));
             // SAFETY: the stage is empty in all blocks that the copies go to.
             unsafe {
@@ -278,7 +289,6 @@ unsafe fn produce<const ROW: usize>(
                     }
                 }
             }
-            k += row.tile.k as u32;
             place.advance(row.tile.stages as u32);
         }
         next = tiles.next();

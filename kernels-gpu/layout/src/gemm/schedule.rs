@@ -36,7 +36,8 @@ impl Schedule {
         self.m_tiles * self.n_tiles * self.splits
     }
 
-    /// The work of block `index`. Blocks of one part of one batch entry follow each other.
+    /// The work of block `index`. Blocks of one part of one batch entry follow each other. Every other group of rows takes the
+    /// columns from the last one on: the tiles of B that the group before read last are in L2.
     #[inline(always)]
     pub const fn work(self, index: u32) -> BlockWork {
         let (matrix, tile) = div_rem(index, self.m_tiles * self.n_tiles);
@@ -47,6 +48,7 @@ impl Schedule {
         let rows_left = self.m_tiles - first_row;
         let rows = if rows_left < group_rows { rows_left } else { group_rows };
         let (n_tile, row) = div_rem(in_group, rows);
+        let n_tile = if group % 2 == 1 { self.n_tiles - 1 - n_tile } else { n_tile };
         BlockWork { batch, split, m_tile: first_row + row, n_tile }
     }
 }
