@@ -1,12 +1,13 @@
 //! Small integers, of which every sum is exact: any wrong index shows, at every edge of every tile.
 
-use ferrotile::{Activation, GemmLayout, Gpu};
+use ferrotile::{Activation, Float, GemmLayout, Gpu, gemm_variants};
 use half::{bf16, f16};
+use layout::gemm::{Operands, alternates};
 use tests::is_small;
 use tests::shapes::around;
 
 use crate::Trials;
-use crate::case::{Case, Expected, Inputs, Outcome, Placement, Stored, check, for_each_way, is_aligned, run};
+use crate::case::{Case, Expected, Inputs, Outcome, Placement, Stored, Way, check, for_each_way, is_aligned, run};
 
 /// Lists the trials.
 pub(crate) fn list(trials: &mut Trials) {
@@ -22,6 +23,7 @@ pub(crate) fn list(trials: &mut Trials) {
     }
     trials.both("integers_in_batches", &(), batches::<f16>, batches::<bf16>);
     trials.both("integers_of_more_tiles_than_blocks", &(), many_tiles::<f16>, many_tiles::<bf16>);
+    trials.add("integers_of_long_operands/f16", long_operands);
 }
 
 /// One dimension around the edges of every tile and copy, the others not multiples of anything.
@@ -64,15 +66,28 @@ fn batches<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
     Ok(())
 }
 
-/// Persistent blocks compute several tiles each, forwards and backwards along k.
+/// Operands of more than half of L2, few rows and columns of them: every other tile of a block sums k from its end.
+fn long_operands(gpu: &Gpu) -> Outcome {
+    let case = Case::new([72, 520, 21_304], GemmLayout::Nt);
+    assert!(alternates(case.m as u32, case.n as u32, case.k as u32, size_of::<f16>() as u32));
+    let inputs = Inputs::<f16, f16, f16>::integers(&case, 1);
+    let expected = inputs.expected(&case);
+    let rounded = expected.d.iter().map(|&x| f16::from_f64(x).to_f64()).collect();
+    let expected = Expected { d: rounded, limit: 0.0 };
+    let placement = Placement::contiguous::<f16, f16, f16>(&case);
+    // The last is the one for the newest unit.
+    let row = gemm_variants(f16::DTYPE, f16::DTYPE, case.accumulation)
+        .filter(|row| row.is_in(gpu.arch()) && row.operands == Operands::Aligned(case.layout))
+        .filter(|row| row.tile.m == 64 && row.tile.n == 64)
+        .last()
+        .ok_or("no row has tiles of 64 rows and columns")?;
+    check(&case, &run(gpu, &case, &inputs, &placement, &Way { row, splits: 1 })?, &expected)
+}
+
+/// Persistent blocks compute several tiles each.
 fn many_tiles<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
-    let (batch, shape) = if is_small(gpu) { (5, [72, 136, 136]) } else { (70, [136, 264, 200]) };
-    for layout in [GemmLayout::Nt, GemmLayout::Tn] {
-        let case = Case::new(shape, layout).batched(batch);
-        exact::<T, T>(gpu, &case)?;
-        exact::<T, f32>(gpu, &case)?;
-    }
-    Ok(())
+    let (batch, shape) = if is_small(gpu) { (5, [72, 136, 136]) } else { (140, [72, 136, 136]) };
+    exact::<T, T>(gpu, &Case::new(shape, GemmLayout::Nt).batched(batch))
 }
 
 fn exact<T: Stored, D: Stored>(gpu: &Gpu, case: &Case) -> Outcome {

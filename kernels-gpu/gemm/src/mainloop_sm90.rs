@@ -20,7 +20,7 @@
 //! - While the consumers finish a tile, the producer fills the stages of the next one.
 //! - Two-level sums: the tensor cores sum FP8 products over one stage, 128 elements of k, with fewer bits than f32; the sums of
 //!   stages are added by the threads, while the other consumer multiplies.
-//! - Every other tile of a block sums k from its end: what the block and those beside it read last is still in L2.
+//! - Every other tile of a block sums k from its end, where operands are large: what was read last is still in L2.
 //! - What is outside A or B arrives as zeros, what is outside D is not stored: the loop knows no edges.
 //!
 //! Budget, 128x256: 3 stages of 48 KiB and 64 KiB of buffers for D; 128 accumulators of 240 registers.
@@ -34,7 +34,7 @@ use cuda_std::{thread, warp};
 use layout::SmemLayout;
 use layout::descriptor::{Descriptor, Major, Operand};
 use layout::gemm::wgmma::{CONSUMER_ROWS, PRODUCER_REGISTERS, Side, WARPGROUP};
-use layout::gemm::{Accumulation, BlockWork, GEMM, GemmArgs, GemmVariant, Schedule};
+use layout::gemm::{Accumulation, BlockWork, GEMM, GemmArgs, GemmVariant, Schedule, alternates};
 
 use crate::epilogue_sm90::Store;
 use crate::work::{LANES, take_turn};
@@ -117,6 +117,7 @@ struct Tiling<'a, const ROW: usize> {
     index: u32,
     step: u32,
     end: u32,
+    alternates: bool,
     backwards: bool,
 }
 
@@ -132,7 +133,8 @@ impl<'a, const ROW: usize> Tiling<'a, ROW> {
         };
         let (index, step) = (thread::block_idx_x() / row.cluster, thread::grid_dim_x() / row.cluster);
         let end = schedule.blocks_per_batch() * args.batch;
-        Self { args, schedule, rank, index, step, end, backwards: false }
+        let alternates = alternates(args.m, args.n, args.k, row.a.size_bytes() as u32);
+        Self { args, schedule, rank, index, step, end, alternates, backwards: false }
     }
 
     #[inline(always)]
@@ -144,7 +146,7 @@ impl<'a, const ROW: usize> Tiling<'a, ROW> {
         let BlockWork { batch, split, m_tile, n_tile } = self.schedule.work(self.index);
         self.index += self.step;
         let backwards = self.backwards;
-        self.backwards = !backwards;
+        self.backwards ^= self.alternates;
         let first_k = split * self.args.split_k;
         let left = self.args.k.saturating_sub(first_k);
         let k = if self.args.split_k < left { self.args.split_k } else { left };

@@ -12,7 +12,7 @@ use core::fmt;
 use core::str::FromStr;
 
 pub use beside::{BESIDE_MIN_BLOCKS, PACK_8BIT, PACK_16BIT, PACK_TILE, PackKernel, SUM, SumKernel};
-pub use schedule::{BlockWork, Schedule};
+pub use schedule::{BlockWork, Schedule, alternates};
 pub use table::{GEMM, GemmTile, GemmUnit, GemmVariant, Operands, row_index};
 
 use crate::descriptor::Major;

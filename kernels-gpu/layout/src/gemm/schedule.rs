@@ -4,6 +4,16 @@
 /// blocks cover about as many rows as columns, and then most of them come from L2.
 const GROUP_ROWS: u32 = 16;
 
+/// Bytes of A and B of which a block's second tile finds little in L2, half of which holds what its multiprocessors read.
+const FAR_BYTES: u64 = 24 << 20;
+
+/// Whether every other tile of a block sums k from its end, because what was read last is still in L2: where A and B are so large
+/// that what was read first is not. The results of smaller products do not depend on how many tiles a block computes.
+#[inline(always)]
+pub const fn alternates(m: u32, n: u32, k: u32, element_bytes: u32) -> bool {
+    (m as u64 + n as u64) * k as u64 * element_bytes as u64 > FAR_BYTES
+}
+
 /// The tiles of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Schedule {
@@ -67,7 +77,15 @@ const fn div_rem(dividend: u32, divisor: u32) -> (u32, u32) {
 mod tests {
     extern crate std;
     use super::*;
+    use crate::gemm::MAX_DIM;
     use std::collections::HashSet;
+
+    #[test]
+    fn only_what_exceeds_half_of_l2_alternates() {
+        assert!(alternates(4096, 4096, 4096, 2) && alternates(4096, 4096, 4096, 1));
+        assert!(!alternates(2048, 2048, 2048, 2) && !alternates(4096, 4096, 4096, 0));
+        assert!(alternates(MAX_DIM as u32, MAX_DIM as u32, MAX_DIM as u32, 2));
+    }
 
     #[test]
     fn every_tile_of_every_part_and_batch_entry_has_one_block() {
