@@ -55,6 +55,9 @@ pub(crate) const fn pending(row: usize) -> u32 {
     decode_tile(row).stages as u32 - 2
 }
 
+/// The widest head dimension at which the bias of a step is loaded before its products.
+const EARLY_BIAS_COLUMNS: usize = 128;
+
 /// Which rows and which part of the keys are the block's.
 struct Share {
     batch: u32,
@@ -205,8 +208,9 @@ pub(crate) unsafe fn forward<E, const ROW: usize, const DIM_TILES: usize, const 
         let (mut step, mut stage) = (first_step + warp(), 0);
         while step < end_step {
             let key = step * DECODE_KEYS as u32;
-            // On its way while the copies come and Q K^T is computed.
-            let bias = general.then(|| BiasWords::load(bias_rows, key + pair, k_len));
+            // On its way while the copies come and Q K^T is computed, where registers have room for it beside Q and O.
+            let load_bias = || BiasWords::load(bias_rows, key + pair, k_len);
+            let bias = if general && columns <= EARLY_BIAS_COLUMNS { Some(load_bias()) } else { None };
             // The copies of this step are there, and every lane has finished with the stage before, which is filled next.
             cp_async::wait_group::<PENDING>();
             sync_warp(FULL_MASK);
@@ -218,10 +222,10 @@ pub(crate) unsafe fn forward<E, const ROW: usize, const DIM_TILES: usize, const 
                 let b = k_fragments.load(0, dim_tile);
                 scores[0] = mma::<M16N16K16, E, Row, Col>(q[dim_tile], b, scores[0]);
             }
-            if let Some(bias) = bias {
+            if general {
                 // All heads are scaled and bounded alike.
                 scoring(0).cap(&mut scores[0]);
-                bias.add_to::<E>(&mut scores[0]);
+                bias.unwrap_or_else(load_bias).add_to::<E>(&mut scores[0]);
             }
             let key = key as i32;
             if !keys.covers(top, bottom, key, DECODE_KEYS as i32) {
