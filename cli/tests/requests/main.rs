@@ -2,6 +2,7 @@
 
 mod ata;
 mod program;
+mod sequences;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,9 +21,9 @@ impl Scratch {
     }
 
     /// Q, K and V of f16 numbers between 1 and 2 of either sign, different for each element.
-    fn waves(&self, q: [usize; 4], kv: [usize; 4]) -> [PathBuf; 3] {
+    fn waves(&self, q: &[usize], kv: &[usize]) -> [PathBuf; 3] {
         [("q", q, 7_u32), ("k", kv, 11), ("v", kv, 13)].map(|(name, shape, step)| {
-            let path = self.npy(&format!("{name}.npy"), "<f2", &shape, &ONE);
+            let path = self.npy(&format!("{name}.npy"), "<f2", shape, &ONE);
             let mut bytes = fs::read(&path).unwrap();
             let data = shape.iter().product::<usize>() * 2;
             let start = bytes.len() - data;
@@ -62,6 +63,32 @@ fn attention_of_ones_is_ones() {
     let last = f32::from_le_bytes(*lse.last_chunk().unwrap());
     assert!((last - (5f32.ln() + 8f32.sqrt())).abs() < 1e-5, "{last}");
     assert_eq!(scratch.names(), ["k.npy", "lse.npy", "o.npy", "q.npy", "v.npy"]);
+}
+
+#[test]
+fn v_may_have_a_head_dimension_of_its_own() {
+    let scratch = Scratch::new("values");
+    let [q, k, _] = scratch.waves(&[1, 4, 3, 8], &[1, 2, 5, 8]);
+    let v = scratch.npy("wide.npy", "<f2", &[1, 2, 5, 24], &ONE);
+    let starts = scratch.integers("starts.npy", &[0, 3]);
+    let out = scratch.path("o.npy");
+    for device in ["cpu", "emulator:sm_80", "emulator:sm_90a"] {
+        assert_succeeded(&on(device, &[q.clone(), k.clone(), v.clone()], &out, &["--check"]));
+        let bytes = fs::read(&out).unwrap();
+        assert!(String::from_utf8_lossy(&bytes).contains("'shape': (1, 4, 3, 24,)"), "{device}");
+        assert!(bytes[bytes.len() - 4 * 3 * 24 * 2..].chunks(2).all(|element| element == ONE), "{device}");
+    }
+    // Rows of two heads, sequence after sequence.
+    let packed = [
+        scratch.npy("q3.npy", "<f2", &[3, 2, 8], &ONE),
+        scratch.npy("k3.npy", "<f2", &[3, 2, 8], &ONE),
+        scratch.npy("v3.npy", "<f2", &[3, 2, 24], &ONE),
+    ];
+    let lengths = ["--cu-seqlens-q", starts.to_str().unwrap(), "--check"];
+    for device in ["cpu", "emulator:sm_90a"] {
+        assert_succeeded(&on(device, &packed, &out, &lengths));
+        assert!(String::from_utf8_lossy(&fs::read(&out).unwrap()).contains("'shape': (3, 2, 24,)"), "{device}");
+    }
 }
 
 #[test]
@@ -287,7 +314,7 @@ fn a_benchmark_of_nothing_is_refused() {
 #[test]
 fn attention_is_right_wherever_it_runs() {
     let scratch = Scratch::new("auto");
-    let inputs = scratch.waves([2, 4, 33, 64], [2, 2, 65, 64]);
+    let inputs = scratch.waves(&[2, 4, 33, 64], &[2, 2, 65, 64]);
     let [q, k, v] = inputs.each_ref().map(|path| path.to_str().unwrap());
     let out = scratch.path("o.npy");
     for mask in ["full", "causal", "window:5,2"] {
