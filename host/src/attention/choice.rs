@@ -116,8 +116,9 @@ impl Request<'_> {
             }
             _ => 1,
         };
-        let tiles = self.problem.batch * self.problem.q_heads * self.problem.q_len.div_ceil(variant.rows());
-        let blocks = variant.cluster() as usize;
+        let row_tiles = self.problem.q_len.div_ceil(variant.rows()).next_multiple_of(variant.cluster_tiles() as usize);
+        let tiles = self.problem.batch * self.problem.q_heads * row_tiles;
+        let blocks = variant.tile_blocks() as usize;
         let rows = (tiles * blocks).div_ceil(self.multiprocessors.max(1) as usize) * variant.rows();
         (rows * percent / blocks).saturating_mul(keys)
     }

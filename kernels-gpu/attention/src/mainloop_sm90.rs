@@ -30,7 +30,7 @@ use cuda_std::convert::Element16;
 use cuda_std::hint::opaque;
 use cuda_std::ptx::tma;
 use cuda_std::ptx::wgmma::{self, Accumulator, Product};
-use cuda_std::ptx::{barrier, fence, griddepcontrol, mbarrier, setmaxnreg};
+use cuda_std::ptx::{barrier, cluster, fence, griddepcontrol, mbarrier, setmaxnreg};
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::thread;
 use cuda_std::warp::{FULL_MASK, elect, warp_shuffle_idx};
@@ -48,7 +48,7 @@ use crate::producer::{Maps, produce};
 use crate::query::Query;
 use crate::ring::Ring;
 use crate::row::{Row, ScoresOfRegisters, Values};
-use crate::schedule::Walk;
+use crate::schedule::{Walk, steps_of_rows};
 use crate::score::Scoring;
 use crate::softmax::RowState;
 use crate::warpgroup_product::{accumulate, wait_before};
@@ -93,8 +93,13 @@ pub(crate) unsafe fn forward<
             }
             initialise_barriers::<ROW>(base);
         }
-        // The barriers are initialised.
-        thread::sync_threads();
+        // The barriers are initialised, in all blocks that copy to each other.
+        if const { Row::<ROW>::MULTICAST > 1 } {
+            cluster::arrive_relaxed();
+            cluster::wait();
+        } else {
+            thread::sync_threads();
+        }
         // The next kernel of the stream waits for the end of this one before it touches a tensor.
         griddepcontrol::launch_dependents();
         if warpgroup == 0 {
@@ -130,7 +135,9 @@ pub(crate) unsafe fn forward<
 #[inline(always)]
 unsafe fn initialise_barriers<const ROW: usize>(base: SharedAddr) {
     let consumer_warps = const { Row::<ROW>::TILE.consumers() as u32 * (WARPGROUP_THREADS / LANES) };
-    let step_warps = const { Row::<ROW>::TILE.row_groups as u32 * (WARPGROUP_THREADS / LANES) };
+    let step_warps = const {
+        Row::<ROW>::TILE.row_groups as u32 * (WARPGROUP_THREADS / LANES) * Row::<ROW>::MULTICAST
+    };
     let initialise = |region: SmemRegion, arrivals: u32| {
         for stage in 0..region.stages {
             // SAFETY: the caller's contract.
@@ -195,7 +202,7 @@ unsafe fn consume<
         // SAFETY: the tile is one of the problem's.
         let Member { q_len, keys, .. } = unsafe { Member::of_head(args, batch_head, Row::<ROW>::LENGTHS) };
         let last_row = |first: u32, rows: u32| ((first + rows).min(q_len) - 1) as i32;
-        let (first_step, end_step) = keys.steps(first_row as i32, last_row(first_row, rows), step_keys);
+        let (first_step, end_step) = steps_of_rows::<ROW>(keys, first_row, last_row(first_row, rows) as u32);
         let (q_stage, q_parity) = walk.q_place::<ROW>();
         // SAFETY: the tile is one of the problem's.
         let work = || unsafe { Work::of_rows(args, batch_head, first_row, Row::<ROW>::LENGTHS) };
@@ -271,12 +278,20 @@ unsafe fn consume<
         // between the wait for its being full and the arrival that lets it be filled again.
         unsafe {
             let release = |region: SmemRegion, stage: u32| mbarrier::arrive_if(at(region, stage), lane() == 0);
+            let release_keys = |region: SmemRegion, stage: u32| {
+                let blocks = const { Row::<ROW>::MULTICAST };
+                if blocks > 1 {
+                    mbarrier::arrive_cluster_if(at(region, stage), lane() % blocks, lane() < blocks);
+                } else {
+                    release(region, stage);
+                }
+            };
             let wait = |region: SmemRegion, stage: u32, parity: u32| mbarrier::wait_parity(at(region, stage), parity);
             let skip = |ring: Ring<STAGES>| {
                 wait(Row::<ROW>::K_FULL, ring.stage(), ring.parity());
-                release(Row::<ROW>::K_EMPTY, ring.stage());
+                release_keys(Row::<ROW>::K_EMPTY, ring.stage());
                 wait(Row::<ROW>::V_FULL, ring.stage(), ring.parity());
-                release(Row::<ROW>::V_EMPTY, ring.stage());
+                release_keys(Row::<ROW>::V_EMPTY, ring.stage());
                 ring.next()
             };
             let mut step = end_step;
@@ -313,7 +328,7 @@ unsafe fn consume<
             wgmma::wait_group::<0, _>(&mut scores);
             // What a mask changes is in registers of its own, to which the compiler moves it after this, not before the wait.
             wgmma::settle(&mut scores);
-            release(Row::<ROW>::K_EMPTY, ring.stage());
+            release_keys(Row::<ROW>::K_EMPTY, ring.stage());
             if let QuerySource::Registers = Q::SOURCE {
                 // A load of Q may still be under way when an arrival behind it has come; the product above has used what it gives.
                 release(Row::<ROW>::Q_EMPTY, q_stage);
@@ -337,7 +352,7 @@ unsafe fn consume<
                 accumulate::<Values<E, ROW>, _, KEY_STEPS>(&mut out, &p, v_tile(ring.stage()));
                 wait_before::<_, KEY_STEPS>(&mut scores);
                 wgmma::settle(&mut scores);
-                release(Row::<ROW>::K_EMPTY, next.stage());
+                release_keys(Row::<ROW>::K_EMPTY, next.stage());
                 step -= stride;
                 if step >= own.0 + stride {
                     let second = next.after(key_groups);
@@ -353,7 +368,7 @@ unsafe fn consume<
                 wait(Row::<ROW>::V_FULL, next.stage(), next.parity() + state.zero());
                 wgmma::wait_group::<0, _>(&mut out);
                 wgmma::settle(&mut scores);
-                release(Row::<ROW>::V_EMPTY, ring.stage());
+                release_keys(Row::<ROW>::V_EMPTY, ring.stage());
                 ring = next;
                 p = pack::<E, SCORES, KEY_STEPS>(&scores);
                 if let Some(factors) = factors {
@@ -365,7 +380,7 @@ unsafe fn consume<
             accumulate::<Values<E, ROW>, _, KEY_STEPS>(&mut out, &p, v_tile(ring.stage()));
             if stride > 1 {
                 wgmma::wait_group::<0, _>(&mut out);
-                release(Row::<ROW>::V_EMPTY, ring.stage());
+                release_keys(Row::<ROW>::V_EMPTY, ring.stage());
                 release(Row::<ROW>::Q_EMPTY, q_stage);
                 ring = ring.after((step - first_step) / const { Row::<ROW>::CLUSTER } + 1);
                 key_split::share::<ROW, OUTPUTS>(base, group, &out, &state);
@@ -376,7 +391,7 @@ unsafe fn consume<
             let work = work();
             let results = state.finish(scale, sink_of_head(args, batch_head));
             wgmma::wait_group::<0, _>(&mut out);
-            release(Row::<ROW>::V_EMPTY, ring.stage());
+            release_keys(Row::<ROW>::V_EMPTY, ring.stage());
             ring = ring.next();
             if let QuerySource::Shared = Q::SOURCE {
                 release(Row::<ROW>::Q_EMPTY, q_stage);

@@ -34,7 +34,7 @@ const fn scalar_pv(tile: WmmaTile) -> WmmaTile {
 /// `m` query rows, `n` keys a step, Q in shared memory.
 const fn full(m: usize, n: usize, stages: usize) -> WgmmaTile {
     let (row_groups, query) = (m / WARPGROUP_ROWS, QuerySource::Shared);
-    WgmmaTile { row_groups, key_groups: 1, cluster: 1, n, stages, query, q_stages: 1, mask: MaskKind::Full }
+    WgmmaTile { row_groups, key_groups: 1, cluster: 1, multicast: 1, n, stages, query, q_stages: 1, mask: MaskKind::Full }
 }
 
 const fn band(m: usize, n: usize, stages: usize) -> WgmmaTile {
@@ -56,6 +56,11 @@ const fn clustered(tile: WgmmaTile, blocks: usize) -> WgmmaTile {
     WgmmaTile { cluster: blocks, ..tile }
 }
 
+/// `blocks` blocks that copy the keys and values of their tiles together, each a part for all.
+const fn multicast(tile: WgmmaTile, blocks: usize) -> WgmmaTile {
+    WgmmaTile { multicast: blocks, ..tile }
+}
+
 const fn q_registers(tile: WgmmaTile) -> WgmmaTile {
     WgmmaTile { query: QuerySource::Registers, ..tile }
 }
@@ -69,7 +74,7 @@ const fn warps(warps: usize, stages: usize, registers: u32) -> DecodeTile {
 ///
 /// Name: `attention_<type>_scalar`, or `attention_<type>_d<head dim>_wmma_<m>x<n>_s<stages>`, then `_ldg` where tiles go through
 /// registers and `_fma` where P V is scalar; or `attention_<type>_d<head dim>_wgmma_<full or band>_<m>x<n>[k<key groups>][c<cluster>]_s<stages>`, then `_q`
-/// where Q is in registers; or `attention_<type>_d<head dim>_decode_<warps>w_s<stages>`. Rows that serve every kind of lengths have
+/// where Q is in registers and `_m<blocks>` where so many blocks copy K and V together; or `attention_<type>_d<head dim>_decode_<warps>w_s<stages>`. Rows that serve every kind of lengths have
 /// `_varlen` at the end, those that serve every kind of scores besides `_general`.
 pub const ATTENTION: &[AttentionVariant] = {
     use AttentionVariant as Row;
@@ -86,8 +91,10 @@ pub const ATTENTION: &[AttentionVariant] = {
         // WGMMA rows. Head dimension 64 has little for the tensor cores to do between exponentials: three or four warpgroups of
         // rows take turns with them. 192 rows by 128 keys, 490 TFLOP/s at 4x32x4096 on an H100; the longest sequences.
         Row::wgmma("attention_f16_d64_wgmma_full_192x128_s4", F16, 64, q_ahead(full(192, 128, 4))),
+        Row::wgmma("attention_f16_d64_wgmma_full_192x128_s4_m2", F16, 64, multicast(q_ahead(full(192, 128, 4)), 2)),
         // 498 TFLOP/s there, and 15 % ahead at 512 rows, which 192 do not divide.
         Row::wgmma("attention_f16_d64_wgmma_full_256x64_s4", F16, 64, q_ahead(full(256, 64, 4))),
+        Row::wgmma("attention_f16_d64_wgmma_full_256x64_s4_m2", F16, 64, multicast(q_ahead(full(256, 64, 4)), 2)),
         // Few tiles: two warpgroups share 64 rows and take the keys in turns.
         Row::wgmma("attention_f16_d64_wgmma_full_64x128k2_s4", F16, 64, split(full(64, 128, 4), 2)),
         // Two blocks of a cluster take the keys in turns too: 1x8x512 has work for all multiprocessors.
@@ -104,24 +111,31 @@ pub const ATTENTION: &[AttentionVariant] = {
         Row::wgmma("attention_f16_d64_wgmma_band_64x128_s4", F16, 64, band(64, 128, 4)),
         // Two panels as head dimension 128 has, a quarter less arithmetic.
         Row::wgmma("attention_f16_d96_wgmma_full_128x128_s3_q", F16, 96, q_registers(full(128, 128, 3))),
+        Row::wgmma("attention_f16_d96_wgmma_full_128x128_s3_q_m2", F16, 96, multicast(q_registers(full(128, 128, 3)), 2)),
         Row::wgmma("attention_f16_d96_wgmma_band_128x128_s3_q", F16, 96, q_registers(band(128, 128, 3))),
         // Two warpgroups, which leave 240 registers for S, P, O and Q. Three stages: 1 to 5 % ahead of two.
         Row::wgmma("attention_f16_d128_wgmma_full_128x128_s3_q", F16, 128, q_registers(full(128, 128, 3))),
+        Row::wgmma("attention_f16_d128_wgmma_full_128x128_s3_q_m2", F16, 128, multicast(q_registers(full(128, 128, 3)), 2)),
         Row::wgmma("attention_f16_d128_wgmma_full_64x128_s2", F16, 128, full(64, 128, 2)),
         Row::wgmma("attention_f16_d128_wgmma_band_128x128_s3_q", F16, 128, q_registers(band(128, 128, 3))),
         Row::wgmma("attention_f16_d128_wgmma_band_64x128_s2", F16, 128, band(64, 128, 2)),
         // Two stages of 96 keys, all that shared memory holds.
         Row::wgmma("attention_f16_d192_wgmma_full_128x96_s2", F16, 192, full(128, 96, 2)),
+        Row::wgmma("attention_f16_d192_wgmma_full_128x96_s2_m2", F16, 192, multicast(full(128, 96, 2), 2)),
         Row::wgmma("attention_f16_d192_wgmma_band_128x96_s2", F16, 192, band(128, 96, 2)),
         // Two stages of 80 keys: 748 TFLOP/s at 4x8x4096, 1.05 of cuDNN.
         Row::wgmma("attention_f16_d256_wgmma_full_128x80_s2", F16, 256, full(128, 80, 2)),
+        Row::wgmma("attention_f16_d256_wgmma_full_128x80_s2_m2", F16, 256, multicast(full(128, 80, 2), 2)),
         Row::wgmma("attention_f16_d256_wgmma_band_128x80_s2", F16, 256, band(128, 80, 2)),
         // Steps of 64 keys end with 512, of which 80 leave 48 beyond the end: 4 % ahead there.
         Row::wgmma("attention_f16_d256_wgmma_full_128x64_s2", F16, 256, full(128, 64, 2)),
+        Row::wgmma("attention_f16_d256_wgmma_full_128x64_s2_m2", F16, 256, multicast(full(128, 64, 2), 2)),
         Row::wgmma("attention_f16_d256_wgmma_band_128x64_s2", F16, 256, band(128, 64, 2)),
         // bf16 as f16, row by row.
         Row::wgmma("attention_bf16_d64_wgmma_full_192x128_s4", Bf16, 64, q_ahead(full(192, 128, 4))),
+        Row::wgmma("attention_bf16_d64_wgmma_full_192x128_s4_m2", Bf16, 64, multicast(q_ahead(full(192, 128, 4)), 2)),
         Row::wgmma("attention_bf16_d64_wgmma_full_256x64_s4", Bf16, 64, q_ahead(full(256, 64, 4))),
+        Row::wgmma("attention_bf16_d64_wgmma_full_256x64_s4_m2", Bf16, 64, multicast(q_ahead(full(256, 64, 4)), 2)),
         Row::wgmma("attention_bf16_d64_wgmma_full_64x128k2_s4", Bf16, 64, split(full(64, 128, 4), 2)),
         Row::wgmma("attention_bf16_d64_wgmma_full_64x128k2c2_s4", Bf16, 64, clustered(split(full(64, 128, 4), 2), 2)),
         Row::wgmma("attention_bf16_d64_wgmma_full_128x64k2_s8", Bf16, 64, split(full(128, 64, 8), 2)),
@@ -132,16 +146,21 @@ pub const ATTENTION: &[AttentionVariant] = {
         Row::wgmma("attention_bf16_d64_wgmma_band_64x128k2c2_s4", Bf16, 64, clustered(split(band(64, 128, 4), 2), 2)),
         Row::wgmma("attention_bf16_d64_wgmma_band_64x128_s4", Bf16, 64, band(64, 128, 4)),
         Row::wgmma("attention_bf16_d96_wgmma_full_128x128_s3_q", Bf16, 96, q_registers(full(128, 128, 3))),
+        Row::wgmma("attention_bf16_d96_wgmma_full_128x128_s3_q_m2", Bf16, 96, multicast(q_registers(full(128, 128, 3)), 2)),
         Row::wgmma("attention_bf16_d96_wgmma_band_128x128_s3_q", Bf16, 96, q_registers(band(128, 128, 3))),
         Row::wgmma("attention_bf16_d128_wgmma_full_128x128_s3_q", Bf16, 128, q_registers(full(128, 128, 3))),
+        Row::wgmma("attention_bf16_d128_wgmma_full_128x128_s3_q_m2", Bf16, 128, multicast(q_registers(full(128, 128, 3)), 2)),
         Row::wgmma("attention_bf16_d128_wgmma_full_64x128_s2", Bf16, 128, full(64, 128, 2)),
         Row::wgmma("attention_bf16_d128_wgmma_band_128x128_s3_q", Bf16, 128, q_registers(band(128, 128, 3))),
         Row::wgmma("attention_bf16_d128_wgmma_band_64x128_s2", Bf16, 128, band(64, 128, 2)),
         Row::wgmma("attention_bf16_d192_wgmma_full_128x96_s2", Bf16, 192, full(128, 96, 2)),
+        Row::wgmma("attention_bf16_d192_wgmma_full_128x96_s2_m2", Bf16, 192, multicast(full(128, 96, 2), 2)),
         Row::wgmma("attention_bf16_d192_wgmma_band_128x96_s2", Bf16, 192, band(128, 96, 2)),
         Row::wgmma("attention_bf16_d256_wgmma_full_128x80_s2", Bf16, 256, full(128, 80, 2)),
+        Row::wgmma("attention_bf16_d256_wgmma_full_128x80_s2_m2", Bf16, 256, multicast(full(128, 80, 2), 2)),
         Row::wgmma("attention_bf16_d256_wgmma_band_128x80_s2", Bf16, 256, band(128, 80, 2)),
         Row::wgmma("attention_bf16_d256_wgmma_full_128x64_s2", Bf16, 256, full(128, 64, 2)),
+        Row::wgmma("attention_bf16_d256_wgmma_full_128x64_s2_m2", Bf16, 256, multicast(full(128, 64, 2), 2)),
         Row::wgmma("attention_bf16_d256_wgmma_band_128x64_s2", Bf16, 256, band(128, 64, 2)),
         // Sequences of several lengths, of every mask, as lengths are not known before the launch. The search takes registers of the
         // producer, and leaves 152 or 232 to consumers. Three groups of rows at head dimension 64: 424 TFLOP/s at 8x32x4096 causal on
@@ -276,7 +295,7 @@ mod tests {
                 format!("attention_{}_d{}_decode_{}w_s{}", row.dtype, row.head_dim, tile.warps, tile.stages)
             }
             AttentionKernel::Wgmma(tile) => format!(
-                "attention_{}_d{}_wgmma_{}_{}x{}{}{}_s{}{}",
+                "attention_{}_d{}_wgmma_{}_{}x{}{}{}_s{}{}{}",
                 row.dtype,
                 row.head_dim,
                 if tile.mask == MaskKind::Full { "full" } else { "band" },
@@ -286,6 +305,7 @@ mod tests {
                 if tile.cluster > 1 { format!("c{}", tile.cluster) } else { String::new() },
                 tile.stages,
                 if tile.query == QuerySource::Registers { "_q" } else { "" },
+                if tile.multicast > 1 { format!("_m{}", tile.multicast) } else { String::new() },
             ),
             AttentionKernel::Wmma(tile) => format!(
                 "attention_{}_d{}_wmma_{}x{}_s{}{}{}",
