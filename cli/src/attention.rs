@@ -4,11 +4,13 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use ferrotile::{AttentionOptions, Dtype, Layout, Mask, tolerance};
+use ferrotile::{AttentionOptions, Dtype, Gpu, Layout, Mask, tolerance};
+use half::{bf16, f16};
 
 use crate::device::{Device, DeviceChoice};
 use crate::on_card;
-use crate::problem::{AnyProblem, Half, Problem, ProblemError, Solution, Terms};
+use crate::problem::{AnyProblem, Exact, Half, Problem, ProblemError, Solution, Terms, element_type};
+use crate::sequences::{Sequences, StartsFile};
 use crate::tensor::{self, Elements, FileError, OutputFile, Tensor};
 
 /// Computes O = softmax(scale * Q K^T + mask) V on tensors from files.
@@ -20,10 +22,12 @@ pub(crate) struct AttentionArgs {
     how: HowArgs,
     #[command(flatten)]
     terms: TermsArgs,
+    #[command(flatten)]
+    lengths: LengthsArgs,
     /// Where O is written: .npy (f16) or .safetensors (f16 or bf16, tensor `o`).
     #[arg(long)]
     out: PathBuf,
-    /// Where the f32 log-sum-exp [batch, heads, rows] is written: .npy or .safetensors (tensor `lse`).
+    /// Where the f32 log-sum-exp [batch, heads, rows], or [heads, rows of all], is written: .npy or .safetensors (tensor `lse`).
     #[arg(long)]
     lse: Option<PathBuf>,
     /// The kernel to run, by name; `ferrotile info` lists them.
@@ -67,6 +71,18 @@ pub(crate) struct TermsArgs {
     /// type of Q.
     #[arg(long)]
     bias: Option<PathBuf>,
+}
+
+/// Sequences of several lengths.
+#[derive(Debug, Args)]
+pub(crate) struct LengthsArgs {
+    /// NPY file (int32 or int64) [sequences + 1] of the row where each sequence starts, and the end of the last one: Q, K and V
+    /// are then [rows or keys of all sequences, heads, head dimension], sequence after sequence.
+    #[arg(long, value_name = "STARTS", conflicts_with = "layout")]
+    cu_seqlens_q: Option<PathBuf>,
+    /// The same of the keys [default: as the rows].
+    #[arg(long, value_name = "STARTS", requires = "cu_seqlens_q")]
+    cu_seqlens_k: Option<PathBuf>,
 }
 
 /// How the tensors are read and attention is computed.
@@ -113,6 +129,79 @@ pub(crate) struct CheckFailed {
     pub(crate) limit: f64,
 }
 
+/// What a request asks to compute: one problem, or sequences of several lengths.
+pub(crate) trait Task<T: Half>: Sized {
+    /// The same with these tensors, which are checked and converted.
+    fn with_terms(self, sink: Option<Tensor>, bias: Option<Tensor>) -> Result<Self, ProblemError>;
+
+    /// The shape of O.
+    fn out_shape(&self) -> Vec<usize>;
+
+    /// The shape of the LSE.
+    fn lse_shape(&self) -> Vec<usize>;
+
+    /// O and LSE by a kernel, and the kernel's name.
+    fn solve_on_card(&self, gpu: &Gpu, options: &AttentionOptions) -> ferrotile::Result<(Solution<T>, String)>;
+
+    /// O and LSE on the CPU, rounded where a kernel rounds.
+    fn solve_on_cpu(&self, options: &AttentionOptions) -> Solution<T>;
+
+    /// Compares O with the f64 reference.
+    fn check(&self, solution: &Solution<T>, options: &AttentionOptions) -> Checked;
+}
+
+impl<T: Half> Task<T> for Problem<T> {
+    fn with_terms(self, sink: Option<Tensor>, bias: Option<Tensor>) -> Result<Self, ProblemError> {
+        let terms = Terms::new(&self.sizes, sink, bias)?;
+        Ok(Problem { terms, ..self })
+    }
+
+    fn out_shape(&self) -> Vec<usize> {
+        self.sizes.q_shape(self.layout).to_vec()
+    }
+
+    fn lse_shape(&self) -> Vec<usize> {
+        vec![self.sizes.batch, self.sizes.q_heads, self.sizes.q_len]
+    }
+
+    fn solve_on_card(&self, gpu: &Gpu, options: &AttentionOptions) -> ferrotile::Result<(Solution<T>, String)> {
+        on_card::solve(gpu, self, options)
+    }
+
+    fn solve_on_cpu(&self, options: &AttentionOptions) -> Solution<T> {
+        Problem::solve_on_cpu(self, options)
+    }
+
+    fn check(&self, solution: &Solution<T>, options: &AttentionOptions) -> Checked {
+        Checked::new(&solution.out, &self.exact(options))
+    }
+}
+
+/// The largest error of O against f64, and the largest that a kernel may have.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Checked {
+    error: f64,
+    limit: f64,
+    /// Whether the error is accepted.
+    holds: bool,
+}
+
+impl Checked {
+    pub(crate) fn new<T: Half>(out: &[T], exact: &Exact) -> Checked {
+        let error = tolerance::max_error(out, &exact.out);
+        Checked { error, limit: exact.limit, holds: exact.accepts(error) }
+    }
+
+    /// The one that does not hold, or comes nearer to its limit.
+    pub(crate) fn worse(self, other: Checked) -> Checked {
+        let is_worse = match (self.holds, other.holds) {
+            (true, true) => other.error / other.limit > self.error / self.limit,
+            (holds, _) => holds,
+        };
+        if is_worse { other } else { self }
+    }
+}
+
 fn finite(text: &str) -> Result<f32, &'static str> {
     text.parse().ok().filter(|scale: &f32| scale.is_finite()).ok_or("expected a finite number")
 }
@@ -138,6 +227,21 @@ impl TermsArgs {
     /// The files that are named.
     fn paths(&self) -> impl Iterator<Item = &Path> {
         [&self.sink, &self.bias].into_iter().flatten().map(PathBuf::as_path)
+    }
+}
+
+impl LengthsArgs {
+    /// Reads where rows and keys start; `None` where all sequences are as long.
+    fn read(&self) -> Result<Option<[StartsFile; 2]>, FileError> {
+        let Some(q) = &self.cu_seqlens_q else { return Ok(None) };
+        let q = StartsFile::read(q)?;
+        let k = self.cu_seqlens_k.as_deref().map_or_else(|| Ok(q.clone()), StartsFile::read)?;
+        Ok(Some([q, k]))
+    }
+
+    /// The files that are named.
+    fn paths(&self) -> impl Iterator<Item = &Path> {
+        [&self.cu_seqlens_q, &self.cu_seqlens_k].into_iter().flatten().map(PathBuf::as_path)
     }
 }
 
@@ -168,34 +272,38 @@ impl HowArgs {
 /// Reads, computes, checks and writes, in this order.
 pub(crate) fn run(args: &AttentionArgs) -> anyhow::Result<()> {
     let tensors = args.input.read()?.ok_or(NoInput)?;
-    match args.how.problem(tensors)? {
-        AnyProblem::F16(problem) => run_typed(args, problem),
-        AnyProblem::Bf16(problem) => run_typed(args, problem),
+    let Some(starts) = args.lengths.read()? else {
+        return match args.how.problem(tensors)? {
+            AnyProblem::F16(problem) => run_typed(args, problem),
+            AnyProblem::Bf16(problem) => run_typed(args, problem),
+        };
+    };
+    match element_type(&tensors, args.how.dtype())? {
+        Dtype::Bf16 => run_typed(args, Sequences::<bf16>::new(tensors, starts.each_ref())?),
+        _ => run_typed(args, Sequences::<f16>::new(tensors, starts.each_ref())?),
     }
 }
 
-fn run_typed<T: Half>(args: &AttentionArgs, problem: Problem<T>) -> anyhow::Result<()> {
+fn run_typed<T: Half>(args: &AttentionArgs, task: impl Task<T>) -> anyhow::Result<()> {
     let [sink, bias] =
         [&args.terms.sink, &args.terms.bias].map(|path| path.as_deref().map(tensor::read_npy).transpose());
-    let terms = Terms::new(&problem.sizes, sink?, bias?)?;
-    let problem = &Problem { terms, ..problem };
+    let task = task.with_terms(sink?, bias?)?;
     let out_file = OutputFile::plan(&args.out, T::DTYPE.name())?;
     let lse_file = args.lse.as_ref().map(|path| OutputFile::plan(path, "f32")).transpose()?;
     if args.lse.as_ref().is_some_and(|lse| out_file.replaces(lse)) {
         return Err(FileError::Output { path: args.out.clone(), reason: "--out and --lse are the same file" }.into());
     }
-    for input in args.input.paths().chain(args.terms.paths()) {
+    for input in args.input.paths().chain(args.terms.paths()).chain(args.lengths.paths()) {
         if out_file.replaces(input) || lse_file.as_ref().is_some_and(|lse| lse.replaces(input)) {
             return Err(FileError::Output { path: input.to_owned(), reason: "an input cannot be an output too" }.into());
         }
     }
     let softcap = args.terms.softcap;
     let options = AttentionOptions { softcap, ..args.how.options(args.variant.clone()) };
-    let solution = solve(&args.device, problem, &options)?;
-    let checked = args.check.then(|| check(problem, &solution, &options)).transpose()?;
-    let sizes = &problem.sizes;
-    let out = Tensor { shape: sizes.q_shape(problem.layout).to_vec(), elements: T::elements(solution.out) };
-    let lse = Tensor { shape: vec![sizes.batch, sizes.q_heads, sizes.q_len], elements: Elements::F32(solution.lse) };
+    let solution = solve(&args.device, &task, &options)?;
+    let checked = args.check.then(|| check(&task, &solution, &options)).transpose()?;
+    let out = Tensor { shape: task.out_shape(), elements: T::elements(solution.out) };
+    let lse = Tensor { shape: task.lse_shape(), elements: Elements::F32(solution.lse) };
     // Both files are complete before either gets its name.
     let written = out_file.write("o", &out)?;
     let lse_written = lse_file.as_ref().map(|file| file.write("lse", &lse)).transpose()?;
@@ -209,13 +317,12 @@ fn run_typed<T: Half>(args: &AttentionArgs, problem: Problem<T>) -> anyhow::Resu
 
 /// Compares O with the f64 reference; the line that says how far it is.
 fn check<T: Half>(
-    problem: &Problem<T>,
+    task: &impl Task<T>,
     solution: &Solution<T>,
     options: &AttentionOptions,
 ) -> Result<String, CheckFailed> {
-    let exact = problem.exact(options);
-    let (error, limit) = (tolerance::max_error(&solution.out, &exact.out), exact.limit);
-    if !exact.accepts(error) {
+    let Checked { error, limit, holds } = task.check(solution, options);
+    if !holds {
         return Err(CheckFailed { error, limit });
     }
     Ok(format!("largest error against f64: {error:.3e}, tolerance: {limit:.3e}"))
@@ -223,19 +330,19 @@ fn check<T: Half>(
 
 fn solve<T: Half>(
     device: &DeviceChoice,
-    problem: &Problem<T>,
+    task: &impl Task<T>,
     options: &AttentionOptions,
 ) -> anyhow::Result<Solution<T>> {
     match device.open()? {
         Device::Gpu(gpu) => {
-            let (solution, kernel) = on_card::solve(&gpu, problem, options)?;
+            let (solution, kernel) = task.solve_on_card(&gpu, options)?;
             eprintln!("{kernel} on {}", gpu.name());
             Ok(solution)
         }
         Device::Cpu if options.variant.is_some() => Err(ProblemError::VariantOnCpu.into()),
         Device::Cpu => {
             device.announce_cpu();
-            Ok(problem.solve_on_cpu(options))
+            Ok(task.solve_on_cpu(options))
         }
     }
 }

@@ -200,9 +200,9 @@ fn measure<T: Half>(gpu: &Gpu, timer: &mut Timer, job: &Job) -> ferrotile::Resul
         ..AttentionOptions::new(Layout::Bhsd)
     };
     let (us, row, kernel) = if case.extra == Extra::Varlen {
-        let sequences = case.sequences();
-        let plan = VarlenPlan::new(gpu, T::DTYPE, &sequences, &options)?;
-        let mut on_card = CardSequences::<T>::upload(gpu, timer.stream(), sequences, case.lens())?;
+        let sequences = random::sequences::<T>(case.sequences(), case.lens());
+        let plan = VarlenPlan::new(gpu, T::DTYPE, &sequences.sizes, &options)?;
+        let mut on_card = CardSequences::upload(gpu, timer.stream(), &sequences)?;
         let us = timer.microseconds(case.is_small(), |stream| on_card.run(stream, &plan))?;
         (us, plan.variant(), plan.kernel().clone())
     } else {

@@ -28,6 +28,7 @@ mod on_card;
 mod problem;
 mod random;
 mod report;
+mod sequences;
 mod statistics;
 mod table;
 mod tensor;

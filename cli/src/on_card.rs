@@ -5,35 +5,73 @@ use ferrotile::{
     VarlenPlan, VarlenProblem, VarlenTensors,
 };
 
-use crate::problem::{Half, Problem, Solution};
-use crate::random;
+use crate::problem::{Half, Problem, Solution, Terms};
+use crate::sequences::Sequences;
 
-/// A problem's inputs and outputs on a card.
-pub(crate) struct CardProblem<'a, T: Half> {
-    problem: &'a Problem<T>,
+/// What is in the memory of a card: inputs, outputs, and the tensors of terms.
+struct Memory<T: Half> {
     q: Buffer<T>,
     k: Buffer<T>,
     v: Buffer<T>,
     out: Buffer<T>,
     lse: Buffer<f32>,
     sink: Option<Buffer<f32>>,
-    bias: Option<Buffer<T>>,
+    bias: Option<(Buffer<T>, [usize; 4])>,
+}
+
+impl<T: Half> Memory<T> {
+    /// Copies Q, K, V and terms to the card of `stream`.
+    fn upload(
+        gpu: &Gpu,
+        stream: &Stream,
+        [q, k, v]: [&[T]; 3],
+        lse_elems: usize,
+        terms: &Terms<T>,
+    ) -> Result<Memory<T>> {
+        let bias = terms.bias.as_ref();
+        let bias = bias.map(|(bias, shape)| Buffer::upload_blocking(stream, bias).map(|bias| (bias, *shape)));
+        Ok(Memory {
+            q: Buffer::upload_blocking(stream, q)?,
+            k: Buffer::upload_blocking(stream, k)?,
+            v: Buffer::upload_blocking(stream, v)?,
+            out: Buffer::zeroed(gpu, q.len())?,
+            lse: Buffer::zeroed(gpu, lse_elems)?,
+            sink: terms.sink.as_ref().map(|sink| Buffer::upload_blocking(stream, sink)).transpose()?,
+            bias: bias.transpose()?,
+        })
+    }
+
+    /// The outputs.
+    fn download(self, stream: &Stream) -> Result<Solution<T>> {
+        Ok(Solution {
+            out: self.out.download_blocking(stream.as_ref())?,
+            lse: self.lse.download_blocking(stream.as_ref())?,
+        })
+    }
+}
+
+/// The sinks as a call takes them.
+fn sink_of(sink: Option<&Buffer<f32>>) -> Result<Option<TensorRef<'_, f32, 1>>> {
+    sink.map(|sink| TensorRef::contiguous(sink, [sink.len()])).transpose()
+}
+
+/// The bias as a call takes it.
+fn bias_of<T: Half>(bias: Option<&(Buffer<T>, [usize; 4])>) -> Result<Option<TensorRef<'_, T, 4>>> {
+    bias.map(|(bias, shape)| TensorRef::contiguous(bias, *shape)).transpose()
+}
+
+/// A problem's inputs and outputs on a card.
+pub(crate) struct CardProblem<'a, T: Half> {
+    problem: &'a Problem<T>,
+    memory: Memory<T>,
 }
 
 impl<'a, T: Half> CardProblem<'a, T> {
     /// Copies the inputs to the card of `stream`.
     pub(crate) fn upload(gpu: &Gpu, stream: &Stream, problem: &'a Problem<T>) -> Result<CardProblem<'a, T>> {
-        let terms = &problem.terms;
-        Ok(CardProblem {
-            problem,
-            q: Buffer::upload_blocking(stream, &problem.q)?,
-            k: Buffer::upload_blocking(stream, &problem.k)?,
-            v: Buffer::upload_blocking(stream, &problem.v)?,
-            out: Buffer::zeroed(gpu, problem.q.len())?,
-            lse: Buffer::zeroed(gpu, problem.sizes.batch * problem.sizes.q_heads * problem.sizes.q_len)?,
-            sink: terms.sink.as_ref().map(|sink| Buffer::upload_blocking(stream, sink)).transpose()?,
-            bias: terms.bias.as_ref().map(|(bias, _)| Buffer::upload_blocking(stream, bias)).transpose()?,
-        })
+        let lse_elems = problem.sizes.batch * problem.sizes.q_heads * problem.sizes.q_len;
+        let inputs = [&*problem.q, &problem.k, &problem.v];
+        Ok(CardProblem { problem, memory: Memory::upload(gpu, stream, inputs, lse_elems, &problem.terms)? })
     }
 
     /// Enqueues one computation of O, without LSE as the vendor libraries that it is compared with.
@@ -44,84 +82,81 @@ impl<'a, T: Half> CardProblem<'a, T> {
     /// Computes O and LSE.
     pub(crate) fn solve(mut self, stream: &Stream, plan: &AttentionPlan) -> Result<Solution<T>> {
         self.enqueue(stream.as_ref(), plan, true)?;
-        let (out, lse) = (self.out.download_blocking(stream)?, self.lse.download_blocking(stream.as_ref())?);
-        Ok(Solution { out, lse })
+        self.memory.download(stream)
     }
 
     fn enqueue(&mut self, stream: StreamRef<'_>, plan: &AttentionPlan, with_lse: bool) -> Result<()> {
-        let Problem { layout, sizes, terms, .. } = self.problem;
+        let Problem { layout, sizes, .. } = self.problem;
         let (q_shape, kv_shape) = (sizes.q_shape(*layout), sizes.kv_shape(*layout));
         let lse_shape = [sizes.batch, sizes.q_heads, sizes.q_len];
-        let lse = if with_lse { Some(TensorMut::contiguous(&mut self.lse, lse_shape)?) } else { None };
-        let bias = self.bias.as_ref().zip(terms.bias.as_ref());
+        let Memory { q, k, v, out, lse, sink, bias } = &mut self.memory;
         let tensors = AttentionTensors {
-            lse,
-            sink: self.sink.as_ref().map(|sink| TensorRef::contiguous(sink, [sizes.q_heads])).transpose()?,
-            bias: bias.map(|(bias, (_, shape))| TensorRef::contiguous(bias, *shape)).transpose()?,
+            lse: if with_lse { Some(TensorMut::contiguous(lse, lse_shape)?) } else { None },
+            sink: sink_of(sink.as_ref())?,
+            bias: bias_of(bias.as_ref())?,
             ..AttentionTensors::new(
-                TensorRef::contiguous(&self.q, q_shape)?,
-                TensorRef::contiguous(&self.k, kv_shape)?,
-                TensorRef::contiguous(&self.v, kv_shape)?,
-                TensorMut::contiguous(&mut self.out, q_shape)?,
+                TensorRef::contiguous(q, q_shape)?,
+                TensorRef::contiguous(k, kv_shape)?,
+                TensorRef::contiguous(v, kv_shape)?,
+                TensorMut::contiguous(out, q_shape)?,
             )
         };
         plan.run_with(stream, tensors)
     }
 }
 
-/// Random sequences that follow each other, and their outputs, on a card.
-pub(crate) struct CardSequences<T: Half> {
-    problem: VarlenProblem,
-    q: Buffer<T>,
-    k: Buffer<T>,
-    v: Buffer<T>,
-    out: Buffer<T>,
-    starts: Buffer<i32>,
+/// Inputs and outputs of sequences that follow each other, on a card.
+pub(crate) struct CardSequences<'a, T: Half> {
+    sequences: &'a Sequences<T>,
+    memory: Memory<T>,
+    starts: [Buffer<i32>; 2],
 }
 
-impl<T: Half> CardSequences<T> {
-    /// Sequences of these lengths, as many rows as keys, on the card of `stream`.
-    pub(crate) fn upload(
-        gpu: &Gpu,
-        stream: &Stream,
-        problem: VarlenProblem,
-        lens: impl Iterator<Item = usize>,
-    ) -> Result<CardSequences<T>> {
-        let mut starts = vec![0];
-        starts.extend(lens.scan(0, |end, len| {
-            *end += len as i32;
-            Some(*end)
-        }));
-        let q_elems = problem.q_total * problem.q_heads * problem.head_dim;
-        let kv_elems = problem.k_total * problem.kv_heads * problem.head_dim;
+impl<'a, T: Half> CardSequences<'a, T> {
+    /// Copies the inputs to the card of `stream`.
+    pub(crate) fn upload(gpu: &Gpu, stream: &Stream, sequences: &'a Sequences<T>) -> Result<CardSequences<'a, T>> {
+        let VarlenProblem { q_heads, q_total, .. } = sequences.sizes;
+        let inputs = sequences.inputs.each_ref().map(|values| &**values);
+        // No start is beyond the rows of its tensor, of which there are fewer than 2^31.
+        let [q_starts, k_starts] = sequences.starts.each_ref().map(|starts| {
+            let starts: Vec<i32> = starts.iter().map(|&start| start as i32).collect();
+            Buffer::upload_blocking(stream, &starts)
+        });
         Ok(CardSequences {
-            problem,
-            q: Buffer::upload_blocking(stream, &random::normal(q_elems, 0))?,
-            k: Buffer::upload_blocking(stream, &random::normal(kv_elems, 1))?,
-            v: Buffer::upload_blocking(stream, &random::normal(kv_elems, 2))?,
-            out: Buffer::zeroed(gpu, q_elems)?,
-            starts: Buffer::upload_blocking(stream, &starts)?,
+            sequences,
+            memory: Memory::upload(gpu, stream, inputs, q_heads * q_total, &sequences.terms)?,
+            starts: [q_starts?, k_starts?],
         })
     }
 
     /// Enqueues one computation of O.
     pub(crate) fn run(&mut self, stream: StreamRef<'_>, plan: &VarlenPlan) -> Result<()> {
-        let VarlenProblem { members, q_heads, kv_heads, q_total, k_total, head_dim, .. } = self.problem;
-        let starts = TensorRef::contiguous(&self.starts, [members + 1])?;
-        plan.run(
-            stream,
-            VarlenTensors {
-                q: TensorRef::contiguous(&self.q, [q_total, q_heads, head_dim])?,
-                k: TensorRef::contiguous(&self.k, [k_total, kv_heads, head_dim])?,
-                v: TensorRef::contiguous(&self.v, [k_total, kv_heads, head_dim])?,
-                out: TensorMut::contiguous(&mut self.out, [q_total, q_heads, head_dim])?,
-                cu_seqlens_q: starts,
-                cu_seqlens_k: starts,
-                lse: None,
-                sink: None,
-                bias: None,
-            },
-        )
+        self.enqueue(stream, plan, false)
+    }
+
+    /// Computes O and LSE.
+    pub(crate) fn solve(mut self, stream: &Stream, plan: &VarlenPlan) -> Result<Solution<T>> {
+        self.enqueue(stream.as_ref(), plan, true)?;
+        self.memory.download(stream)
+    }
+
+    fn enqueue(&mut self, stream: StreamRef<'_>, plan: &VarlenPlan, with_lse: bool) -> Result<()> {
+        let VarlenProblem { members, q_heads, kv_heads, q_total, k_total, head_dim, .. } = self.sequences.sizes;
+        let (q_shape, kv_shape) = ([q_total, q_heads, head_dim], [k_total, kv_heads, head_dim]);
+        let Memory { q, k, v, out, lse, sink, bias } = &mut self.memory;
+        let [q_starts, k_starts] = &self.starts;
+        let tensors = VarlenTensors {
+            q: TensorRef::contiguous(q, q_shape)?,
+            k: TensorRef::contiguous(k, kv_shape)?,
+            v: TensorRef::contiguous(v, kv_shape)?,
+            out: TensorMut::contiguous(out, q_shape)?,
+            cu_seqlens_q: TensorRef::contiguous(q_starts, [members + 1])?,
+            cu_seqlens_k: TensorRef::contiguous(k_starts, [members + 1])?,
+            lse: if with_lse { Some(TensorMut::contiguous(lse, [q_heads, q_total])?) } else { None },
+            sink: sink_of(sink.as_ref())?,
+            bias: bias_of(bias.as_ref())?,
+        };
+        plan.run(stream, tensors)
     }
 }
 
@@ -135,5 +170,18 @@ pub(crate) fn solve<T: Half>(
     let plan = AttentionPlan::new(gpu, T::DTYPE, &problem.sizes, &options)?;
     let stream = gpu.new_stream()?;
     let solution = CardProblem::upload(gpu, &stream, problem)?.solve(&stream, &plan)?;
+    Ok((solution, plan.to_string()))
+}
+
+/// As [`solve`], for sequences of several lengths.
+pub(crate) fn solve_sequences<T: Half>(
+    gpu: &Gpu,
+    sequences: &Sequences<T>,
+    options: &AttentionOptions,
+) -> Result<(Solution<T>, String)> {
+    let options = AttentionOptions { bias: sequences.terms.bias.is_some(), ..options.clone() };
+    let plan = VarlenPlan::new(gpu, T::DTYPE, &sequences.sizes, &options)?;
+    let stream = gpu.new_stream()?;
+    let solution = CardSequences::upload(gpu, &stream, sequences)?.solve(&stream, &plan)?;
     Ok((solution, plan.to_string()))
 }

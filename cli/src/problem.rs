@@ -5,6 +5,7 @@ use ferrotile::{AttentionOptions, AttentionProblem, Dtype, Layout, reference, to
 use half::{bf16, f16};
 use ndarray::{Array1, Array3, Array4, ArrayView4};
 
+use crate::sequences::StartsError;
 use crate::tensor::{Elements, Tensor};
 
 /// A 16-bit float type that kernels read and write.
@@ -108,14 +109,14 @@ impl Exact {
 /// Why tensors are not an attention problem.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(crate) enum ProblemError {
-    /// Not four dimensions.
-    #[error("{tensor} has shape {shape:?}, expected the four dimensions {expected}")]
+    /// Not as many dimensions.
+    #[error("{tensor} has shape {shape:?}, expected {expected}")]
     Rank {
         /// The tensor.
         tensor: &'static str,
         /// Its shape.
         shape: Vec<usize>,
-        /// The dimensions of the layout.
+        /// The dimensions that it has to have.
         expected: &'static str,
     },
     /// Tensors of different types.
@@ -131,6 +132,9 @@ pub(crate) enum ProblemError {
     /// Shapes or sizes that attention does not take.
     #[error(transparent)]
     Sizes(#[from] ferrotile::Error),
+    /// Starts of sequences that are not those of the tensors.
+    #[error(transparent)]
+    Starts(#[from] StartsError),
     /// Elements that the kernels do not read.
     #[error("the elements are {0}; kernels read f16 and bf16: give --dtype f16 or --dtype bf16 to convert them")]
     NeedsDtype(&'static str),
@@ -140,7 +144,7 @@ pub(crate) enum ProblemError {
 }
 
 impl ProblemError {
-    fn shape(tensor: &'static str, got: &[usize], expected: Vec<usize>) -> ProblemError {
+    pub(crate) fn shape(tensor: &'static str, got: &[usize], expected: Vec<usize>) -> ProblemError {
         ProblemError::Sizes(ferrotile::Error::Shape { op: "attention", tensor, got: got.to_vec(), expected })
     }
 }
@@ -159,14 +163,7 @@ impl AnyProblem {
     pub(crate) fn new(tensors: [Tensor; 3], layout: Layout, dtype: Option<Dtype>) -> Result<AnyProblem, ProblemError> {
         let [q, k, v] = &tensors;
         let sizes = sizes(&q.shape, &k.shape, &v.shape, layout)?;
-        let names = tensors.each_ref().map(|tensor| tensor.elements.dtype_name());
-        let dtype = match (dtype, names) {
-            (Some(dtype), _) => dtype,
-            (None, ["f16", "f16", "f16"]) => Dtype::F16,
-            (None, ["bf16", "bf16", "bf16"]) => Dtype::Bf16,
-            (None, [q, k, v]) if q == k && k == v => return Err(ProblemError::NeedsDtype(q)),
-            (None, [q, k, v]) => return Err(ProblemError::MixedTypes { q, k, v }),
-        };
+        let dtype = element_type(&tensors, dtype)?;
         let [q, k, v] = tensors.map(|tensor| tensor.elements);
         Ok(match dtype {
             Dtype::Bf16 => AnyProblem::Bf16(Problem::new(layout, sizes, [q, k, v])),
@@ -175,30 +172,49 @@ impl AnyProblem {
     }
 }
 
-fn convert<T: Half>(elements: Elements) -> Vec<T> {
+/// The type that elements of Q, K and V are converted to, or that they have.
+pub(crate) fn element_type(tensors: &[Tensor; 3], wanted: Option<Dtype>) -> Result<Dtype, ProblemError> {
+    match (wanted, tensors.each_ref().map(|tensor| tensor.elements.dtype_name())) {
+        (Some(dtype), _) => Ok(dtype),
+        (None, ["f16", "f16", "f16"]) => Ok(Dtype::F16),
+        (None, ["bf16", "bf16", "bf16"]) => Ok(Dtype::Bf16),
+        (None, [q, k, v]) if q == k && k == v => Err(ProblemError::NeedsDtype(q)),
+        (None, [q, k, v]) => Err(ProblemError::MixedTypes { q, k, v }),
+    }
+}
+
+/// Elements of the type of a problem.
+pub(crate) fn convert<T: Half>(elements: Elements) -> Vec<T> {
     elements.into_f64().into_iter().map(T::from_f64).collect()
 }
 
 /// The sizes of the problem that tensors of these shapes make.
 fn sizes(q: &[usize], k: &[usize], v: &[usize], layout: Layout) -> Result<AttentionProblem, ProblemError> {
-    let [q, k, v] = [("q", q), ("k", k), ("v", v)].map(|(tensor, shape)| {
-        let expected = match layout {
-            Layout::Bhsd => "[batch, heads, rows, head dimension]",
-            Layout::Bshd => "[batch, rows, heads, head dimension]",
-        };
-        <[usize; 4]>::try_from(shape).map_err(|_| ProblemError::Rank { tensor, shape: shape.to_vec(), expected })
-    });
+    let expected = match layout {
+        Layout::Bhsd => "the four dimensions [batch, heads, rows, head dimension]",
+        Layout::Bshd => "the four dimensions [batch, rows, heads, head dimension]",
+    };
+    let [q, k, v] = [("q", q), ("k", k), ("v", v)].map(|(tensor, shape)| dimensions(tensor, shape, expected));
     let (q, k, v) = (q?, k?, v?);
     let sizes = AttentionProblem::of_shapes(q, k, v, layout)?;
     sizes.check()?;
     for shape in [q, k] {
-        array_fits(shape)?;
+        array_fits(&shape)?;
     }
     Ok(sizes)
 }
 
+/// The shape of a tensor that must have so many dimensions: those of `expected`.
+pub(crate) fn dimensions<const RANK: usize>(
+    tensor: &'static str,
+    shape: &[usize],
+    expected: &'static str,
+) -> Result<[usize; RANK], ProblemError> {
+    shape.try_into().map_err(|_| ProblemError::Rank { tensor, shape: shape.to_vec(), expected })
+}
+
 /// Checks that an array of f64 can have this shape; dimensions of 0 do not make the others smaller.
-fn array_fits(shape: [usize; 4]) -> Result<(), ferrotile::Error> {
+pub(crate) fn array_fits(shape: &[usize]) -> Result<(), ferrotile::Error> {
     const ELEMENT_BYTES: usize = size_of::<f64>();
     let bytes = shape.iter().try_fold(ELEMENT_BYTES, |bytes, &size| bytes.checked_mul(size.max(1)));
     match bytes {

@@ -1,12 +1,13 @@
 //! Normally distributed inputs.
 
-use ferrotile::{AttentionProblem, Layout};
+use ferrotile::{AttentionProblem, Layout, VarlenProblem};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
 use rayon::prelude::*;
 
 use crate::problem::{Half, Problem, Terms};
+use crate::sequences::Sequences;
 
 /// Elements that one generator fills: chunks are filled in parallel, each from its own seed.
 const CHUNK: usize = 1 << 16;
@@ -22,6 +23,23 @@ pub(crate) fn problem<T: Half>(sizes: AttentionProblem, seed: u64) -> Problem<T>
         q: normal(q_len, 3 * seed),
         k: normal(kv_len, 3 * seed + 1),
         v: normal(kv_len, 3 * seed + 2),
+        terms: Terms::default(),
+    }
+}
+
+/// Sequences of these lengths, as many rows as keys, with normally distributed elements.
+pub(crate) fn sequences<T: Half>(sizes: VarlenProblem, lens: impl Iterator<Item = usize>) -> Sequences<T> {
+    let mut starts = vec![0];
+    starts.extend(lens.scan(0, |end, len| {
+        *end += len;
+        Some(*end)
+    }));
+    let VarlenProblem { q_heads, kv_heads, q_total, k_total, head_dim, .. } = sizes;
+    let (q_elems, kv_elems) = (q_total * q_heads * head_dim, k_total * kv_heads * head_dim);
+    Sequences {
+        sizes,
+        starts: [starts.clone(), starts],
+        inputs: [normal(q_elems, 0), normal(kv_elems, 1), normal(kv_elems, 2)],
         terms: Terms::default(),
     }
 }

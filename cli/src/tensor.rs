@@ -160,6 +160,11 @@ pub(crate) fn read_npy(path: &Path) -> Result<Tensor, FileError> {
     npy::decode(&read(path)?).map_err(|source| FileError::Npy { path: path.to_owned(), source })
 }
 
+/// Reads the numbers of an NPY file of integers.
+pub(crate) fn read_npy_integers(path: &Path) -> Result<Vec<i64>, FileError> {
+    npy::decode_integers(&read(path)?).map_err(|source| FileError::Npy { path: path.to_owned(), source })
+}
+
 /// Reads the named tensors of a safetensors file.
 pub(crate) fn read_safetensors<const N: usize>(
     path: &Path,

@@ -2,6 +2,7 @@
 
 mod ata;
 mod program;
+mod sequences;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,9 +21,9 @@ impl Scratch {
     }
 
     /// Q, K and V of f16 numbers between 1 and 2 of either sign, different for each element.
-    fn waves(&self, q: [usize; 4], kv: [usize; 4]) -> [PathBuf; 3] {
+    fn waves(&self, q: &[usize], kv: &[usize]) -> [PathBuf; 3] {
         [("q", q, 7_u32), ("k", kv, 11), ("v", kv, 13)].map(|(name, shape, step)| {
-            let path = self.npy(&format!("{name}.npy"), "<f2", &shape, &ONE);
+            let path = self.npy(&format!("{name}.npy"), "<f2", shape, &ONE);
             let mut bytes = fs::read(&path).unwrap();
             let data = shape.iter().product::<usize>() * 2;
             let start = bytes.len() - data;
@@ -287,7 +288,7 @@ fn a_benchmark_of_nothing_is_refused() {
 #[test]
 fn attention_is_right_wherever_it_runs() {
     let scratch = Scratch::new("auto");
-    let inputs = scratch.waves([2, 4, 33, 64], [2, 2, 65, 64]);
+    let inputs = scratch.waves(&[2, 4, 33, 64], &[2, 2, 65, 64]);
     let [q, k, v] = inputs.each_ref().map(|path| path.to_str().unwrap());
     let out = scratch.path("o.npy");
     for mask in ["full", "causal", "window:5,2"] {

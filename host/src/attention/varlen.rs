@@ -57,8 +57,9 @@ impl VarlenProblem {
         Ok(())
     }
 
-    /// As many members of the greatest lengths.
-    fn longest(&self) -> AttentionProblem {
+    /// As many members, all of the greatest lengths: what the shape of a bias is that of.
+    #[must_use]
+    pub const fn longest(&self) -> AttentionProblem {
         let Self { members, q_heads, kv_heads, max_q_len, max_k_len, head_dim, .. } = *self;
         AttentionProblem { batch: members, q_heads, kv_heads, q_len: max_q_len, k_len: max_k_len, head_dim }
     }

@@ -47,16 +47,8 @@ impl RowState {
     #[inline(always)]
     pub(crate) unsafe fn step<const CHAINS: usize>(&mut self, scores: &mut [f32], scale_log2: f32) -> Option<[f32; 2]> {
         let row = |index: usize| index / 2 % 2;
-        let mut maxima = [[f32::NEG_INFINITY; 2]; CHAINS];
-        maxima[0] = self.max;
-        for index in 0..scores.len() {
-            let seen = &mut maxima[index % CHAINS][row(index)];
-            *seen = max(*seen, scores[index]);
-        }
-        let mut seen = maxima[0];
-        for chain in 1..CHAINS {
-            seen = [0, 1].map(|half| max(seen[half], maxima[chain][half]));
-        }
+        // SAFETY: the caller's contract.
+        let seen = unsafe { largest::<CHAINS>(self.max, scores) };
         let exceeds = |half: usize| (seen[half] - self.max[half]) * scale_log2 > SLACK_LOG2;
         // SAFETY: all lanes of the warp are here.
         let rescale = unsafe { warp_vote_any(FULL_MASK, exceeds(0) || exceeds(1)) };
@@ -101,6 +93,46 @@ impl RowState {
         // SAFETY: all lanes of the warp are here.
         [0, 1].map(|half| row_result(self.max[half], unsafe { quad_sum(self.sum[half]) }, scale_log2, sink))
     }
+}
+
+/// The largest of `seen` and the scores, of this lane's two rows.
+///
+/// As integers, positive floats are ordered as they are, and above negative ones: where a row of each lane has none below 0 for its
+/// maximum, the integers' is the floats'. sm_90 finds the maximum of three integers at the rate of that of two floats.
+///
+/// # Safety
+/// All lanes of the warp call it together.
+#[inline(always)]
+unsafe fn largest<const CHAINS: usize>(seen: [f32; 2], scores: &[f32]) -> [f32; 2] {
+    if cfg!(target_feature = "sm_90a") {
+        let bits = |value: f32| value.to_bits() as i32;
+        let seen = fold::<_, CHAINS>(seen.map(bits), scores, bits, i32::max);
+        // SAFETY: all lanes of the warp are here.
+        if !unsafe { warp_vote_any(FULL_MASK, (seen[0] | seen[1]) < 0) } {
+            return seen.map(|bits| f32::from_bits(bits as u32));
+        }
+    }
+    fold::<_, CHAINS>(seen, scores, |score| score, max)
+}
+
+/// `larger` over the scores of each of this lane's two rows and `start`, in `CHAINS` chains.
+#[inline(always)]
+fn fold<T: Copy, const CHAINS: usize>(
+    start: [T; 2],
+    scores: &[f32],
+    value: impl Fn(f32) -> T,
+    larger: impl Fn(T, T) -> T,
+) -> [T; 2] {
+    let mut chains = [start; CHAINS];
+    for index in 0..scores.len() {
+        let seen = &mut chains[index % CHAINS][index / 2 % 2];
+        *seen = larger(*seen, value(scores[index]));
+    }
+    let mut seen = chains[0];
+    for chain in 1..CHAINS {
+        seen = [0, 1].map(|row| larger(seen[row], chains[chain][row]));
+    }
+    seen
 }
 
 /// What is added to scaled scores before the power of two: minus the scaled maximum. A row that has seen no score above -inf
