@@ -71,8 +71,9 @@ fn placed<T: Half>(gpu: &Gpu, place: &Place) -> Outcome {
 }
 
 fn repeated_runs<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
-    for head_dim in HEAD_DIMS {
-        let case = case(head_dim);
+    // More tiles than blocks, of all keys.
+    let full = Case::new(1, if is_small(gpu) { 1 } else { 45 }, 260, 140, 128, Mask::Full);
+    for case in HEAD_DIMS.map(case).into_iter().chain([full]) {
         let inputs = Inputs::<T>::normal(&case, 6);
         for_each_row::<T>(gpu, &case, |row| {
             let first = run_contiguous(gpu, &case, &inputs, row)?;

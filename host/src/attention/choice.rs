@@ -28,7 +28,12 @@ const LONE_SPLIT_PERCENT: usize = 140;
 const CLUSTER_PERCENT: usize = 200;
 
 /// What a step takes beside its keys at head dimension 256, in keys.
-const STEP_KEYS: usize = 8;
+const STEP_KEYS: usize = 1;
+
+/// What a row takes where two blocks copy keys and values for each other, and what the start of the cluster takes, in keys of a tile
+/// (4x8x512x128, 2x16x1024x128, 32x16x512x128 and longer ones on an H200).
+const MULTICAST_PERCENT: usize = 99;
+const MULTICAST_START_KEYS: usize = 64;
 
 /// What a variant is chosen for.
 #[derive(Debug, Clone, Copy)]
@@ -103,6 +108,7 @@ impl Request<'_> {
             AttentionKernel::Wgmma(tile) => match (tile.row_groups, tile.key_groups, tile.cluster) {
                 (1, 1, 1) => LONE_PERCENT,
                 (1, _, 1) => LONE_SPLIT_PERCENT,
+                (_, 1, 1) if tile.multicast > 1 => MULTICAST_PERCENT,
                 (_, 1, 1) => 100,
                 (_, _, 1) => SPLIT_PERCENT,
                 _ => CLUSTER_PERCENT,
@@ -114,13 +120,14 @@ impl Request<'_> {
             AttentionKernel::Wgmma(tile) if variant.head_dim == MAX_HEAD_DIM => {
                 self.problem.k_len.div_ceil(tile.n) * (tile.n + STEP_KEYS)
             }
-            _ => 1,
+            _ => self.problem.k_len,
         };
+        let start_keys = if variant.cluster_tiles() > 1 { MULTICAST_START_KEYS } else { 0 };
         let row_tiles = self.problem.q_len.div_ceil(variant.rows()).next_multiple_of(variant.cluster_tiles() as usize);
         let tiles = self.problem.batch * self.problem.q_heads * row_tiles;
         let blocks = variant.tile_blocks() as usize;
         let rows = (tiles * blocks).div_ceil(self.multiprocessors.max(1) as usize) * variant.rows();
-        (rows * percent / blocks).saturating_mul(keys)
+        (rows * percent / blocks).saturating_mul(keys).saturating_add(100 * variant.rows() * start_keys)
     }
 }
 
@@ -179,6 +186,21 @@ mod tests {
     }
 
     #[test]
+    fn blocks_copy_for_each_other_where_tiles_are_even() {
+        let chosen = |batch, len, mask| {
+            let problem = AttentionProblem { batch, q_heads: 16, kv_heads: 4, q_len: len, k_len: len, head_dim: 128 };
+            let variant = Request { mask, ..request(Arch::Sm90a, Dtype::F16, &problem) }.preferred().unwrap();
+            let AttentionKernel::Wgmma(tile) = variant.kernel else { panic!("{variant}") };
+            (tile.m(), tile.multicast)
+        };
+        assert_eq!([512, 4096, 1001].map(|len| chosen(32, len, Mask::Full)), [(128, 2); 3]);
+        assert_eq!([640, 384, 1030].map(|len| chosen(32, len, Mask::Full)), [(128, 1); 3]);
+        assert_eq!(chosen(32, 4096, Mask::Causal), (128, 1));
+        // Two tiles a block are done before the clusters have gained what their start takes.
+        assert_eq!(chosen(2, 1024, Mask::Full), (128, 1));
+    }
+
+    #[test]
     fn steps_of_wide_heads_end_with_the_keys() {
         let step = |len| {
             let problem =
@@ -187,7 +209,7 @@ mod tests {
             let AttentionKernel::Wgmma(tile) = variant.kernel else { panic!("{variant}") };
             tile.n
         };
-        assert_eq!([512, 4096, 16384].map(step), [64, 80, 80]);
+        assert_eq!([512, 4096, 16384].map(step), [64, 64, 80]);
     }
 
     #[test]

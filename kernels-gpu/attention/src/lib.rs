@@ -193,9 +193,7 @@ pub mod sm90 {
     use crate::query::{QueryRegisters, QueryTile};
 
     entry!(attention_f16_d64_wgmma_full_192x128_s4: wgmma F16 QueryTile);
-    entry!(attention_f16_d64_wgmma_full_192x128_s4_m2: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_full_256x64_s4: wgmma F16 QueryTile);
-    entry!(attention_f16_d64_wgmma_full_256x64_s4_m2: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_full_64x128k2_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_full_64x128k2c2_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_full_128x64k2_s8: wgmma F16 QueryTile);
@@ -214,18 +212,13 @@ pub mod sm90 {
     entry!(attention_f16_d128_wgmma_band_128x128_s3_q: wgmma F16 QueryRegisters);
     entry!(attention_f16_d128_wgmma_band_64x128_s2: wgmma F16 QueryTile);
     entry!(attention_f16_d192_wgmma_full_128x96_s2: wgmma F16 QueryTile);
-    entry!(attention_f16_d192_wgmma_full_128x96_s2_m2: wgmma F16 QueryTile);
     entry!(attention_f16_d192_wgmma_band_128x96_s2: wgmma F16 QueryTile);
     entry!(attention_f16_d256_wgmma_full_128x80_s2: wgmma F16 QueryTile);
-    entry!(attention_f16_d256_wgmma_full_128x80_s2_m2: wgmma F16 QueryTile);
     entry!(attention_f16_d256_wgmma_band_128x80_s2: wgmma F16 QueryTile);
     entry!(attention_f16_d256_wgmma_full_128x64_s2: wgmma F16 QueryTile);
-    entry!(attention_f16_d256_wgmma_full_128x64_s2_m2: wgmma F16 QueryTile);
     entry!(attention_f16_d256_wgmma_band_128x64_s2: wgmma F16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_192x128_s4: wgmma Bf16 QueryTile);
-    entry!(attention_bf16_d64_wgmma_full_192x128_s4_m2: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_256x64_s4: wgmma Bf16 QueryTile);
-    entry!(attention_bf16_d64_wgmma_full_256x64_s4_m2: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_64x128k2_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_64x128k2c2_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_128x64k2_s8: wgmma Bf16 QueryTile);
@@ -244,13 +237,10 @@ pub mod sm90 {
     entry!(attention_bf16_d128_wgmma_band_128x128_s3_q: wgmma Bf16 QueryRegisters);
     entry!(attention_bf16_d128_wgmma_band_64x128_s2: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d192_wgmma_full_128x96_s2: wgmma Bf16 QueryTile);
-    entry!(attention_bf16_d192_wgmma_full_128x96_s2_m2: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d192_wgmma_band_128x96_s2: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d256_wgmma_full_128x80_s2: wgmma Bf16 QueryTile);
-    entry!(attention_bf16_d256_wgmma_full_128x80_s2_m2: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d256_wgmma_band_128x80_s2: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d256_wgmma_full_128x64_s2: wgmma Bf16 QueryTile);
-    entry!(attention_bf16_d256_wgmma_full_128x64_s2_m2: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d256_wgmma_band_128x64_s2: wgmma Bf16 QueryTile);
     entry!(attention_f16_d64_wgmma_band_192x96_s4_varlen: wgmma F16 QueryTile);
     entry!(attention_f16_d128_wgmma_band_128x128_s3_q_varlen: wgmma F16 QueryRegisters);

@@ -19,7 +19,9 @@
 //!    behind it: the tensor cores have work while this warpgroup does the softmax.
 //! 4. A warpgroup skips the steps that only rows of the others see. Where tiles are few, warpgroups of a block or a cluster share
 //!    rows and take the steps in turns (`key_split.rs`); a cluster computes one tile.
-//! 5. `ptxas` moves a `wgmma.wait_group` up over arithmetic, in front of the exponentials that it is meant to overlap, but not out
+//! 5. Blocks of a cluster that copy K and V for each other (`WgmmaTile::multicast`) compute tiles of the same keys in step: a buffer
+//!    is filled when the consumers of all of them have left it, half of the reads of L2 are spared, and power with them.
+//! 6. `ptxas` moves a `wgmma.wait_group` up over arithmetic, in front of the exponentials that it is meant to overlap, but not out
 //!    of its basic block. The wait for O therefore stands behind that for V, a loop, whose operand depends on the last
 //!    exponential ([`RowState::zero`]); and the release of K in front of the wait for the next.
 //!
@@ -135,9 +137,7 @@ pub(crate) unsafe fn forward<
 #[inline(always)]
 unsafe fn initialise_barriers<const ROW: usize>(base: SharedAddr) {
     let consumer_warps = const { Row::<ROW>::TILE.consumers() as u32 * (WARPGROUP_THREADS / LANES) };
-    let step_warps = const {
-        Row::<ROW>::TILE.row_groups as u32 * (WARPGROUP_THREADS / LANES) * Row::<ROW>::MULTICAST
-    };
+    let step_warps = const { Row::<ROW>::TILE.row_groups as u32 * (WARPGROUP_THREADS / LANES) * Row::<ROW>::MULTICAST };
     let initialise = |region: SmemRegion, arrivals: u32| {
         for stage in 0..region.stages {
             // SAFETY: the caller's contract.
