@@ -71,12 +71,7 @@ fn placed<T: Half>(gpu: &Gpu, place: &Place) -> Outcome {
 }
 
 fn repeated_runs<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
-    // More tiles than blocks, of all keys.
-    let full = if is_small(gpu) {
-        Case::new(1, 1, 260, 70, 128, Mask::Full)
-    } else {
-        Case::new(1, 45, 260, 140, 128, Mask::Full)
-    };
+    let full = Case::new(1, 1, 260, 70, 128, Mask::Full);
     for case in HEAD_DIMS.map(case).into_iter().chain([full]) {
         let inputs = Inputs::<T>::normal(&case, 6);
         for_each_row::<T>(gpu, &case, |row| {

@@ -1,6 +1,6 @@
 //! Which compiled variant runs a problem.
 
-use layout::attention::{ATTENTION, AttentionKernel, AttentionVariant, Lengths, MAX_HEAD_DIM, Mask, Scores};
+use layout::attention::{ATTENTION, AttentionKernel, AttentionVariant, Lengths, MAX_HEAD_DIM, Mask, MaskKind, Scores};
 use layout::{Arch, Dtype};
 
 use super::decode::is_decode;
@@ -27,8 +27,9 @@ const SPLIT_PERCENT: usize = 110;
 const LONE_SPLIT_PERCENT: usize = 140;
 const CLUSTER_PERCENT: usize = 200;
 
-/// What a step takes beside its keys at head dimension 256, in keys.
+/// What a step takes beside its keys at head dimension 256, in keys: where none is masked, and in a band.
 const STEP_KEYS: usize = 1;
+const BAND_STEP_KEYS: usize = 8;
 
 /// What a row takes where two blocks copy keys and values for each other, and what the start of the cluster takes, in keys of a tile
 /// (4x8x512x128, 2x16x1024x128, 32x16x512x128 and longer ones on an H200).
@@ -118,7 +119,8 @@ impl Request<'_> {
         // Keys of whole steps, and what a step takes beside them (4x8x4096x256 and 32x8x512x256 on an H200).
         let keys = match variant.kernel {
             AttentionKernel::Wgmma(tile) if variant.head_dim == MAX_HEAD_DIM => {
-                self.problem.k_len.div_ceil(tile.n) * (tile.n + STEP_KEYS)
+                let step_keys = if tile.mask == MaskKind::Full { STEP_KEYS } else { BAND_STEP_KEYS };
+                self.problem.k_len.div_ceil(tile.n) * (tile.n + step_keys)
             }
             _ => self.problem.k_len,
         };
@@ -202,14 +204,15 @@ mod tests {
 
     #[test]
     fn steps_of_wide_heads_end_with_the_keys() {
-        let step = |len| {
+        let step = |len, mask| {
             let problem =
                 AttentionProblem { batch: 32, q_heads: 8, kv_heads: 8, q_len: len, k_len: len, head_dim: 256 };
-            let variant = request(Arch::Sm90a, Dtype::F16, &problem).preferred().unwrap();
+            let variant = Request { mask, ..request(Arch::Sm90a, Dtype::F16, &problem) }.preferred().unwrap();
             let AttentionKernel::Wgmma(tile) = variant.kernel else { panic!("{variant}") };
             tile.n
         };
-        assert_eq!([512, 4096, 16384].map(step), [64, 64, 80]);
+        assert_eq!([512, 4096, 16384].map(|len| step(len, Mask::Full)), [64, 64, 80]);
+        assert_eq!([512, 4096, 16384].map(|len| step(len, Mask::Causal)), [64, 80, 80]);
     }
 
     #[test]

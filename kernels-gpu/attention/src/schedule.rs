@@ -128,12 +128,12 @@ fn place<const ROW: usize>(args: &AttentionArgs, [start, len]: [u32; 2], row: u3
 /// Stands for a head where there are no more tiles.
 const NO_HEAD: u32 = u32::MAX;
 
-/// The steps that some row of `first_row ..= last_row` sees: from the first number up to the second. Rows without a band see all,
-/// those after the last of the problem too, which may be those of a block whose copies another block needs.
+/// The steps that some row of `first_row ..= last_row` sees: from the first number up to the second. Blocks that copy
+/// for each other take all steps: rows after the last of the problem too, whose block brings keys for the others.
 #[inline(always)]
 pub(crate) fn steps_of_rows<const ROW: usize>(keys: KeyRange, first_row: u32, last_row: u32) -> (u32, u32) {
     let step_keys = Row::<ROW>::N;
-    if Row::<ROW>::BAND {
+    if Row::<ROW>::MULTICAST == 1 {
         keys.steps(first_row as i32, last_row as i32, step_keys)
     } else {
         (0, keys.len().div_ceil(step_keys))
