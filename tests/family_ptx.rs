@@ -168,6 +168,11 @@ fn check_wgmma(row: &AttentionVariant, tile: WgmmaTile, entry: &Entry) {
     let dimensions = if row.lengths == Lengths::Equal { 4 } else { 5 };
     let copies = entry.count(&format!("cp.async.bulk.tensor.{dimensions}d.shared::cluster.global"));
     assert_eq!(copies, 4 * row.panels() as usize, "{row}");
+    // Of K and V, where blocks copy them for each other.
+    let to_all = format!(
+        "cp.async.bulk.tensor.{dimensions}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+    );
+    assert_eq!(entry.count(&to_all), if tile.multicast > 1 { 3 * row.panels() as usize } else { 0 }, "{row}");
     assert_eq!(entry.count("setmaxnreg"), if tile.consumers() > 1 { 2 } else { 0 }, "{row}");
 }
 

@@ -71,8 +71,8 @@ fn placed<T: Half>(gpu: &Gpu, place: &Place) -> Outcome {
 }
 
 fn repeated_runs<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
-    for head_dim in HEAD_DIMS {
-        let case = case(head_dim);
+    let full = Case::new(1, 1, 260, 70, 128, Mask::Full);
+    for case in HEAD_DIMS.map(case).into_iter().chain([full]) {
         let inputs = Inputs::<T>::normal(&case, 6);
         for_each_row::<T>(gpu, &case, |row| {
             let first = run_contiguous(gpu, &case, &inputs, row)?;

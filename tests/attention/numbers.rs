@@ -85,6 +85,17 @@ fn groups() -> Vec<(&'static str, Vec<Case>)> {
             }),
         ),
         (
+            // Even and odd numbers of tiles of a head, heads that share keys, and a mask that would hide keys only from rows after the
+            // last.
+            "blocks_copy_keys_for_each_other",
+            vec![
+                Case::new(1, 1, 128, 300, 128, Mask::Full),
+                Case::new(2, 1, 129, 70, 128, Mask::Full),
+                Case::new(1, 1, 257, 257, 96, window(256, 256)),
+                Case::new(1, 1, 260, 70, 128, Mask::Full).grouped(3, 1),
+            ],
+        ),
+        (
             "serves_any_scale",
             each(&|d| {
                 [0.0, -0.125, 1e-6, 1.0, -3.0].map(|s| Case::new(1, 2, 37, 53, d, Mask::Full).scaled(s)).to_vec()

@@ -1,6 +1,6 @@
 //! Which compiled variant runs a problem.
 
-use layout::attention::{ATTENTION, AttentionKernel, AttentionVariant, Lengths, MAX_HEAD_DIM, Mask, Scores};
+use layout::attention::{ATTENTION, AttentionKernel, AttentionVariant, Lengths, MAX_HEAD_DIM, Mask, MaskKind, Scores};
 use layout::{Arch, Dtype};
 
 use super::decode::is_decode;
@@ -27,8 +27,14 @@ const SPLIT_PERCENT: usize = 110;
 const LONE_SPLIT_PERCENT: usize = 140;
 const CLUSTER_PERCENT: usize = 200;
 
-/// What a step takes beside its keys at head dimension 256, in keys.
-const STEP_KEYS: usize = 8;
+/// What a step takes beside its keys at head dimension 256, in keys: where none is masked, and in a band.
+const STEP_KEYS: usize = 1;
+const BAND_STEP_KEYS: usize = 8;
+
+/// What a row takes where two blocks copy keys and values for each other, and what the start of the cluster takes, in keys of a tile
+/// (4x8x512x128, 2x16x1024x128, 32x16x512x128 and longer ones on an H200).
+const MULTICAST_PERCENT: usize = 99;
+const MULTICAST_START_KEYS: usize = 64;
 
 /// What a variant is chosen for.
 #[derive(Debug, Clone, Copy)]
@@ -103,6 +109,7 @@ impl Request<'_> {
             AttentionKernel::Wgmma(tile) => match (tile.row_groups, tile.key_groups, tile.cluster) {
                 (1, 1, 1) => LONE_PERCENT,
                 (1, _, 1) => LONE_SPLIT_PERCENT,
+                (_, 1, 1) if tile.multicast > 1 => MULTICAST_PERCENT,
                 (_, 1, 1) => 100,
                 (_, _, 1) => SPLIT_PERCENT,
                 _ => CLUSTER_PERCENT,
@@ -112,14 +119,17 @@ impl Request<'_> {
         // Keys of whole steps, and what a step takes beside them (4x8x4096x256 and 32x8x512x256 on an H200).
         let keys = match variant.kernel {
             AttentionKernel::Wgmma(tile) if variant.head_dim == MAX_HEAD_DIM => {
-                self.problem.k_len.div_ceil(tile.n) * (tile.n + STEP_KEYS)
+                let step_keys = if tile.mask == MaskKind::Full { STEP_KEYS } else { BAND_STEP_KEYS };
+                self.problem.k_len.div_ceil(tile.n) * (tile.n + step_keys)
             }
-            _ => 1,
+            _ => self.problem.k_len,
         };
-        let tiles = self.problem.batch * self.problem.q_heads * self.problem.q_len.div_ceil(variant.rows());
-        let blocks = variant.cluster() as usize;
+        let start_keys = if variant.cluster_tiles() > 1 { MULTICAST_START_KEYS } else { 0 };
+        let row_tiles = self.problem.q_len.div_ceil(variant.rows()).next_multiple_of(variant.cluster_tiles() as usize);
+        let tiles = self.problem.batch * self.problem.q_heads * row_tiles;
+        let blocks = variant.tile_blocks() as usize;
         let rows = (tiles * blocks).div_ceil(self.multiprocessors.max(1) as usize) * variant.rows();
-        (rows * percent / blocks).saturating_mul(keys)
+        (rows * percent / blocks).saturating_mul(keys).saturating_add(100 * variant.rows() * start_keys)
     }
 }
 
@@ -178,15 +188,31 @@ mod tests {
     }
 
     #[test]
+    fn blocks_copy_for_each_other_where_tiles_are_even() {
+        let chosen = |batch, len, mask| {
+            let problem = AttentionProblem { batch, q_heads: 16, kv_heads: 4, q_len: len, k_len: len, head_dim: 128 };
+            let variant = Request { mask, ..request(Arch::Sm90a, Dtype::F16, &problem) }.preferred().unwrap();
+            let AttentionKernel::Wgmma(tile) = variant.kernel else { panic!("{variant}") };
+            (tile.m(), tile.multicast)
+        };
+        assert_eq!([512, 4096, 1001].map(|len| chosen(32, len, Mask::Full)), [(128, 2); 3]);
+        assert_eq!([640, 384, 1030].map(|len| chosen(32, len, Mask::Full)), [(128, 1); 3]);
+        assert_eq!(chosen(32, 4096, Mask::Causal), (128, 1));
+        // Two tiles a block are done before the clusters have gained what their start takes.
+        assert_eq!(chosen(2, 1024, Mask::Full), (128, 1));
+    }
+
+    #[test]
     fn steps_of_wide_heads_end_with_the_keys() {
-        let step = |len| {
+        let step = |len, mask| {
             let problem =
                 AttentionProblem { batch: 32, q_heads: 8, kv_heads: 8, q_len: len, k_len: len, head_dim: 256 };
-            let variant = request(Arch::Sm90a, Dtype::F16, &problem).preferred().unwrap();
+            let variant = Request { mask, ..request(Arch::Sm90a, Dtype::F16, &problem) }.preferred().unwrap();
             let AttentionKernel::Wgmma(tile) = variant.kernel else { panic!("{variant}") };
             tile.n
         };
-        assert_eq!([512, 4096, 16384].map(step), [64, 80, 80]);
+        assert_eq!([512, 4096, 16384].map(|len| step(len, Mask::Full)), [64, 64, 80]);
+        assert_eq!([512, 4096, 16384].map(|len| step(len, Mask::Causal)), [64, 80, 80]);
     }
 
     #[test]

@@ -74,11 +74,10 @@ impl Launcher {
 
     /// Its launch with a block for each tile, or a cluster.
     pub(super) fn config(&self) -> LaunchConfig {
-        let cluster = self.variant.cluster();
         LaunchConfig {
-            grid: [self.tiles * cluster, 1, 1],
+            grid: [self.tiles * self.variant.tile_blocks(), 1, 1],
             block: [self.variant.threads(), 1, 1],
-            cluster: [cluster, 1, 1],
+            cluster: [self.variant.cluster(), 1, 1],
             shared_bytes: self.variant.smem().total_bytes(),
             ..LaunchConfig::default()
         }
@@ -262,7 +261,10 @@ impl AttentionPlan {
             &loaded
         };
         let panel = |rows: usize, tensor| tma::map(stream.gpu(), variant.lengths, self.layout, tensor, rows);
-        let maps = |tile: WgmmaTile| Ok([panel(tile.m(), &q)?, panel(tile.n, &k)?, panel(tile.n, &v)?]);
+        let maps = |tile: WgmmaTile| {
+            let keys = tile.copied_keys();
+            Ok([panel(tile.m(), &q)?, panel(keys, &k)?, panel(keys, &v)?])
+        };
         // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done the work; the
         // maps are of the same tensors with the boxes of the variant.
         unsafe { launcher.launch(stream, &self.problem, &args, self.counters.as_deref(), maps) }
@@ -374,9 +376,10 @@ unsafe impl KernelParam for AttentionArgs {}
 // SAFETY: plain `repr(C)` data without padding.
 unsafe impl KernelParam for TileOrder {}
 
-/// The blocks of a persistent launch: as many as are resident.
+/// The blocks of a persistent launch: as many as are resident, in whole clusters.
 fn most_blocks(gpu: &Gpu, variant: &AttentionVariant) -> u32 {
-    (variant.min_blocks() * gpu.multiprocessors()).max(1)
+    let cluster = variant.cluster_tiles();
+    (variant.min_blocks() * gpu.multiprocessors() / cluster).max(1) * cluster
 }
 
 /// The scale as kernels take it: `scale_log2` and `q_sign`.

@@ -221,7 +221,10 @@ impl VarlenPlan {
             return Ok(());
         }
         let panel = |rows, tensor| tma::map_of_sequences(stream.gpu(), tensor, rows);
-        let maps = |tile: WgmmaTile| Ok([panel(tile.m(), &q)?, panel(tile.n, &k)?, panel(tile.n, &v)?]);
+        let maps = |tile: WgmmaTile| {
+            let keys = tile.copied_keys();
+            Ok([panel(tile.m(), &q)?, panel(keys, &k)?, panel(keys, &v)?])
+        };
         let tiled = problem.tiled(launcher.variant);
         // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done the work, and the
         // kernel keeps to them whatever the numbers on the card are; the maps are of the same tensors with the boxes of the variant.

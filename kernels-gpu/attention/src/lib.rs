@@ -210,8 +210,10 @@ pub mod sm90 {
     entry!(attention_f16_d64_wgmma_band_64x128k2c2_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_band_64x128_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d96_wgmma_full_128x128_s3_q: wgmma F16 QueryRegisters);
+    entry!(attention_f16_d96_wgmma_full_128x128_s3_q_m2: wgmma F16 QueryRegisters);
     entry!(attention_f16_d96_wgmma_band_128x128_s3_q: wgmma F16 QueryRegisters);
     entry!(attention_f16_d128_wgmma_full_128x128_s3_q: wgmma F16 QueryRegisters);
+    entry!(attention_f16_d128_wgmma_full_128x128_s3_q_m2: wgmma F16 QueryRegisters);
     entry!(attention_f16_d128_wgmma_full_64x128_s2: wgmma F16 QueryTile);
     entry!(attention_f16_d128_wgmma_band_128x128_s3_q: wgmma F16 QueryRegisters);
     entry!(attention_f16_d128_wgmma_band_64x128_s2: wgmma F16 QueryTile);
@@ -233,8 +235,10 @@ pub mod sm90 {
     entry!(attention_bf16_d64_wgmma_band_64x128k2c2_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_band_64x128_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d96_wgmma_full_128x128_s3_q: wgmma Bf16 QueryRegisters);
+    entry!(attention_bf16_d96_wgmma_full_128x128_s3_q_m2: wgmma Bf16 QueryRegisters);
     entry!(attention_bf16_d96_wgmma_band_128x128_s3_q: wgmma Bf16 QueryRegisters);
     entry!(attention_bf16_d128_wgmma_full_128x128_s3_q: wgmma Bf16 QueryRegisters);
+    entry!(attention_bf16_d128_wgmma_full_128x128_s3_q_m2: wgmma Bf16 QueryRegisters);
     entry!(attention_bf16_d128_wgmma_full_64x128_s2: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d128_wgmma_band_128x128_s3_q: wgmma Bf16 QueryRegisters);
     entry!(attention_bf16_d128_wgmma_band_64x128_s2: wgmma Bf16 QueryTile);

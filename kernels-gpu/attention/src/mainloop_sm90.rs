@@ -21,7 +21,9 @@
 //!    behind it: the tensor cores have work while this warpgroup does the softmax.
 //! 4. A warpgroup skips the steps that only rows of the others see. Where tiles are few, warpgroups of a block or a cluster share
 //!    rows and take the steps in turns (`key_split.rs`); a cluster computes one tile.
-//! 5. `ptxas` moves a `wgmma.wait_group` up over arithmetic, in front of the exponentials that it is meant to overlap, but not out
+//! 5. Blocks of a cluster that copy K and V for each other (`WgmmaTile::multicast`) compute tiles of the same keys in step: a buffer
+//!    is filled when the consumers of all of them have left it, half of the reads of L2 are spared, and power with them.
+//! 6. `ptxas` moves a `wgmma.wait_group` up over arithmetic, in front of the exponentials that it is meant to overlap, but not out
 //!    of its basic block. The wait for O therefore stands behind that for V, a loop, whose operand depends on the last
 //!    exponential before it ([`RowState::zero`]); and the release of K in front of the wait for the next.
 //! 6. O is scaled while the tensor cores have S, by the warps that have a row whose maximum grew. Where warpgroups share the rows of a
@@ -35,7 +37,7 @@ use cuda_std::convert::Element16;
 use cuda_std::hint::opaque;
 use cuda_std::ptx::tma;
 use cuda_std::ptx::wgmma::{self, Accumulator, Product};
-use cuda_std::ptx::{barrier, fence, griddepcontrol, mbarrier, setmaxnreg};
+use cuda_std::ptx::{barrier, cluster, fence, griddepcontrol, mbarrier, setmaxnreg};
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::thread;
 use cuda_std::warp::{FULL_MASK, elect, warp_shuffle_idx};
@@ -53,7 +55,7 @@ use crate::producer::{Maps, produce};
 use crate::query::Query;
 use crate::ring::Ring;
 use crate::row::{Row, ScoresOfRegisters, Values};
-use crate::schedule::Walk;
+use crate::schedule::{Walk, steps_of_rows};
 use crate::score::Scoring;
 use crate::softmax::{RowState, scale_rows};
 use crate::warpgroup_product::{accumulate, wait_before};
@@ -98,8 +100,13 @@ pub(crate) unsafe fn forward<
             }
             initialise_barriers::<ROW>(base);
         }
-        // The barriers are initialised.
-        thread::sync_threads();
+        // The barriers are initialised, in all blocks that copy to each other.
+        if const { Row::<ROW>::MULTICAST > 1 } {
+            cluster::arrive_relaxed();
+            cluster::wait();
+        } else {
+            thread::sync_threads();
+        }
         // The next kernel of the stream waits for the end of this one before it touches a tensor.
         griddepcontrol::launch_dependents();
         if warpgroup == 0 {
@@ -135,7 +142,7 @@ pub(crate) unsafe fn forward<
 #[inline(always)]
 unsafe fn initialise_barriers<const ROW: usize>(base: SharedAddr) {
     let consumer_warps = const { Row::<ROW>::TILE.consumers() as u32 * (WARPGROUP_THREADS / LANES) };
-    let step_warps = const { Row::<ROW>::TILE.row_groups as u32 * (WARPGROUP_THREADS / LANES) };
+    let step_warps = const { Row::<ROW>::TILE.row_groups as u32 * (WARPGROUP_THREADS / LANES) * Row::<ROW>::MULTICAST };
     let initialise = |region: SmemRegion, arrivals: u32| {
         for stage in 0..region.stages {
             // SAFETY: the caller's contract.
@@ -200,7 +207,7 @@ unsafe fn consume<
         // SAFETY: the tile is one of the problem's.
         let Member { q_len, keys, .. } = unsafe { Member::of_head(args, batch_head, Row::<ROW>::LENGTHS) };
         let last_row = |first: u32, rows: u32| ((first + rows).min(q_len) - 1) as i32;
-        let (first_step, end_step) = keys.steps(first_row as i32, last_row(first_row, rows), step_keys);
+        let (first_step, end_step) = steps_of_rows::<ROW>(keys, first_row, last_row(first_row, rows) as u32);
         let (q_stage, q_parity) = walk.q_place::<ROW>();
         // SAFETY: the tile is one of the problem's.
         let work = || unsafe { Work::of_rows(args, batch_head, first_row, Row::<ROW>::LENGTHS) };
@@ -278,12 +285,20 @@ unsafe fn consume<
         // between the wait for its being full and the arrival that lets it be filled again.
         unsafe {
             let release = |region: SmemRegion, stage: u32| mbarrier::arrive_if(at(region, stage), lane() == 0);
+            let release_keys = |region: SmemRegion, stage: u32| {
+                let blocks = const { Row::<ROW>::MULTICAST };
+                if blocks > 1 {
+                    mbarrier::arrive_cluster_if(at(region, stage), lane() % blocks, lane() < blocks);
+                } else {
+                    release(region, stage);
+                }
+            };
             let wait = |region: SmemRegion, stage: u32, parity: u32| mbarrier::wait_parity(at(region, stage), parity);
             let skip = |ring: Ring<STAGES>| {
                 wait(Row::<ROW>::K_FULL, ring.stage(), ring.parity());
-                release(Row::<ROW>::K_EMPTY, ring.stage());
+                release_keys(Row::<ROW>::K_EMPTY, ring.stage());
                 wait(Row::<ROW>::V_FULL, ring.stage(), ring.parity());
-                release(Row::<ROW>::V_EMPTY, ring.stage());
+                release_keys(Row::<ROW>::V_EMPTY, ring.stage());
                 ring.next()
             };
             let mut step = end_step;
@@ -320,7 +335,7 @@ unsafe fn consume<
             wgmma::wait_group::<0, _>(&mut scores);
             // What a mask changes is in registers of its own, to which the compiler moves it after this, not before the wait.
             wgmma::settle(&mut scores);
-            release(Row::<ROW>::K_EMPTY, ring.stage());
+            release_keys(Row::<ROW>::K_EMPTY, ring.stage());
             if let QuerySource::Registers = Q::SOURCE {
                 // A load of Q may still be under way when an arrival behind it has come; the product above has used what it gives.
                 release(Row::<ROW>::Q_EMPTY, q_stage);
@@ -350,7 +365,7 @@ unsafe fn consume<
                 accumulate::<Values<E, ROW>, _, KEY_STEPS>(&mut out, &p, v_tile(ring.stage()));
                 wait_before::<_, KEY_STEPS>(&mut scores);
                 wgmma::settle(&mut scores);
-                release(Row::<ROW>::K_EMPTY, next.stage());
+                release_keys(Row::<ROW>::K_EMPTY, next.stage());
                 step -= stride;
                 if step >= own.0 + stride {
                     let second = next.after(key_groups);
@@ -368,7 +383,7 @@ unsafe fn consume<
                 wait(Row::<ROW>::V_FULL, next.stage(), next.parity() + state.zero());
                 wgmma::wait_group::<0, _>(&mut out);
                 wgmma::settle(&mut scores);
-                release(Row::<ROW>::V_EMPTY, ring.stage());
+                release_keys(Row::<ROW>::V_EMPTY, ring.stage());
                 ring = next;
                 if Row::<ROW>::SCALE_BESIDE_POWERS {
                     state.add::<CHAINS>(&mut scores[early..], scale);
@@ -384,7 +399,7 @@ unsafe fn consume<
             accumulate::<Values<E, ROW>, _, KEY_STEPS>(&mut out, &p, v_tile(ring.stage()));
             if stride > 1 {
                 wgmma::wait_group::<0, _>(&mut out);
-                release(Row::<ROW>::V_EMPTY, ring.stage());
+                release_keys(Row::<ROW>::V_EMPTY, ring.stage());
                 release(Row::<ROW>::Q_EMPTY, q_stage);
                 ring = ring.after((step - first_step) / const { Row::<ROW>::CLUSTER } + 1);
                 key_split::share::<ROW, OUTPUTS>(base, group, &out, &state);
@@ -395,7 +410,7 @@ unsafe fn consume<
             let work = work();
             let results = state.finish(scale, sink_of_head(args, batch_head));
             wgmma::wait_group::<0, _>(&mut out);
-            release(Row::<ROW>::V_EMPTY, ring.stage());
+            release_keys(Row::<ROW>::V_EMPTY, ring.stage());
             ring = ring.next();
             if let QuerySource::Shared = Q::SOURCE {
                 release(Row::<ROW>::Q_EMPTY, q_stage);

@@ -3,12 +3,13 @@
 use cuda_std::ptx::tma::{self, TensorMap};
 use cuda_std::ptx::{griddepcontrol, mbarrier};
 use cuda_std::shared::SharedAddr;
+use cuda_std::thread;
 use layout::attention::{AttentionArgs, Lengths, TILE_SWIZZLE, TileOrder};
 
 use crate::key_split::block_steps;
 use crate::ring::Ring;
 use crate::row::Row;
-use crate::schedule::Walk;
+use crate::schedule::{Walk, steps_of_rows};
 
 /// The maps of Q, K and V `[batch, head, row, column]`, whose boxes are a panel of a tile. In rows of [`Lengths::PerMember`] one more
 /// dimension is in front, for batch entries that follow each other ([`crate::schedule::Tile::q_place`]).
@@ -22,12 +23,14 @@ pub(crate) struct Maps {
 /// Columns of a panel.
 const PANEL_COLUMNS: u32 = TILE_SWIZZLE.row_bytes() / 2;
 
-/// Starts the copy of a tile of `rows` rows, a panel at a time; the bytes count on `full`, which expects them.
+/// Starts the copy of a tile of `rows` rows, a panel at a time; the bytes count on `full`, which expects them. Where the
+/// tile is `SHARED` by blocks that copy it together, each copies its part of the rows to all.
 ///
 /// # Safety
-/// One thread calls it; `full` has an arrival left in its phase, and nothing uses the tile before that has passed.
+/// One thread calls it, of each block; `full` has an arrival left in its phase, and nothing uses the tile of any block before that has
+/// passed.
 #[inline(always)]
-unsafe fn load_tile<const ROW: usize>(
+unsafe fn load_tile<const ROW: usize, const SHARED: bool>(
     tile: SharedAddr,
     map: *const TensorMap,
     rows: u32,
@@ -35,6 +38,10 @@ unsafe fn load_tile<const ROW: usize>(
     full: SharedAddr,
 ) {
     let panel_bytes = rows * TILE_SWIZZLE.row_bytes();
+    let blocks = if SHARED { const { Row::<ROW>::MULTICAST } } else { 1 };
+    let part_rows = rows / blocks;
+    let first = if blocks > 1 { thread::cluster_rank() * part_rows } else { 0 };
+    let (tile, row) = (tile.offset(first * TILE_SWIZZLE.row_bytes()), row + first);
     // SAFETY: the caller's contract; the columns of a panel start on a multiple of 16 bytes.
     unsafe {
         mbarrier::arrive_expect_tx(full, Row::<ROW>::PANELS * panel_bytes);
@@ -42,6 +49,9 @@ unsafe fn load_tile<const ROW: usize>(
             let (place, column) = (tile.offset(panel * panel_bytes), (panel * PANEL_COLUMNS) as i32);
             let [row, head, batch, end] = [row, head, batch, end].map(|coordinate| coordinate as i32);
             match Row::<ROW>::LENGTHS {
+                Lengths::Equal if blocks > 1 => {
+                    tma::load_multicast(place, map, [column, row, head, batch], full, (1 << blocks) - 1);
+                }
                 Lengths::Equal => tma::load(place, map, [column, row, head, batch], full),
                 Lengths::PerMember => tma::load(place, map, [column, row, head, batch, end], full),
             }
@@ -71,16 +81,20 @@ pub(crate) unsafe fn produce<const ROW: usize, const STAGES: u32>(
         griddepcontrol::wait();
         let member = tile.member::<ROW>(args);
         let last_row = (tile.first_row + rows).min(member.q_len) - 1;
-        let steps = member.keys.steps(tile.first_row as i32, last_row as i32, step_keys);
+        let steps = steps_of_rows::<ROW>(member.keys, tile.first_row, last_row);
         let (mut step, mut left) = block_steps::<ROW>(steps);
         let [first_key, kv_head, batch, end] = tile.kv_place::<ROW>(args);
         let row_of = |step: u32| [first_key + step * step_keys, kv_head, batch, end];
-        // SAFETY: each buffer is filled after its consumers have left it; a fresh barrier counts as just left.
+        // SAFETY: each buffer is filled after its consumers have left it, those of all blocks that it is filled in; a fresh barrier
+        // counts as just left.
         unsafe {
+            let load_kv = |to: SharedAddr, map: *const TensorMap, row: [u32; 4], full: SharedAddr| {
+                load_tile::<ROW, true>(to, map, step_keys, row, full);
+            };
             let mut load_k = |step: u32| {
                 mbarrier::wait_parity(at(Row::<ROW>::K_EMPTY, k.stage()), k.parity());
                 let full = at(Row::<ROW>::K_FULL, k.stage());
-                load_tile::<ROW>(at(Row::<ROW>::K, k.stage()), maps.k, step_keys, row_of(step), full);
+                load_kv(at(Row::<ROW>::K, k.stage()), maps.k, row_of(step), full);
                 k = k.next();
             };
             if left > 0 {
@@ -89,7 +103,7 @@ pub(crate) unsafe fn produce<const ROW: usize, const STAGES: u32>(
             let (q_stage, q_parity) = walk.q_place::<ROW>();
             mbarrier::wait_parity(at(Row::<ROW>::Q_EMPTY, q_stage), q_parity ^ 1);
             let q_row = tile.q_place::<ROW>(args);
-            load_tile::<ROW>(at(Row::<ROW>::Q, q_stage), maps.q, rows, q_row, at(Row::<ROW>::Q_FULL, q_stage));
+            load_tile::<ROW, false>(at(Row::<ROW>::Q, q_stage), maps.q, rows, q_row, at(Row::<ROW>::Q_FULL, q_stage));
             while left > 0 {
                 left -= 1;
                 if left > 0 {
@@ -97,10 +111,21 @@ pub(crate) unsafe fn produce<const ROW: usize, const STAGES: u32>(
                 }
                 mbarrier::wait_parity(at(Row::<ROW>::V_EMPTY, v.stage()), v.parity());
                 let full = at(Row::<ROW>::V_FULL, v.stage());
-                load_tile::<ROW>(at(Row::<ROW>::V, v.stage()), maps.v, step_keys, row_of(step), full);
+                load_kv(at(Row::<ROW>::V, v.stage()), maps.v, row_of(step), full);
                 v = v.next();
                 step = step.wrapping_sub(const { Row::<ROW>::CLUSTER });
             }
+        }
+    }
+    // The barriers outlive the arrivals of the other blocks, and the buffers what these copy, which is used before it is left.
+    if const { Row::<ROW>::MULTICAST > 1 } {
+        for _ in 0..STAGES {
+            // SAFETY: the barriers are initialised; consumers empty what was filled.
+            unsafe {
+                mbarrier::wait_parity(at(Row::<ROW>::K_EMPTY, k.stage()), k.parity());
+                mbarrier::wait_parity(at(Row::<ROW>::V_EMPTY, v.stage()), v.parity());
+            }
+            (k, v) = (k.next(), v.next());
         }
     }
 }

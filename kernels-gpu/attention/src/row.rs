@@ -20,6 +20,8 @@ impl<const ROW: usize> Row<ROW> {
     pub(crate) const KEY_GROUPS: u32 = Self::TILE.key_groups as u32;
     /// Blocks that share a tile.
     pub(crate) const CLUSTER: u32 = Self::TILE.cluster as u32;
+    /// Blocks that copy K and V together, each a part for all.
+    pub(crate) const MULTICAST: u32 = Self::TILE.multicast as u32;
     /// Warpgroups that share the rows of a tile, in all its blocks.
     pub(crate) const PARTS: u32 = Self::TILE.parts() as u32;
     /// Keys of a step.

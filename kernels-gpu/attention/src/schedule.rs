@@ -12,6 +12,7 @@ use cuda_std::warp::{FULL_MASK, sync_warp, warp_shuffle_idx};
 use layout::SmemRegion;
 use layout::attention::{AttentionArgs, Lengths, SEQUENCE_END, TILES_AHEAD, TileOrder, first_slot};
 
+use crate::mask::KeyRange;
 use crate::row::Row;
 use crate::work::{LANES, Member, div_rem};
 
@@ -127,6 +128,18 @@ fn place<const ROW: usize>(args: &AttentionArgs, [start, len]: [u32; 2], row: u3
 /// Stands for a head where there are no more tiles.
 const NO_HEAD: u32 = u32::MAX;
 
+/// The steps that some row of `first_row ..= last_row` sees: from the first number up to the second. Blocks that copy
+/// for each other take all steps: rows after the last of the problem too, whose block brings keys for the others.
+#[inline(always)]
+pub(crate) fn steps_of_rows<const ROW: usize>(keys: KeyRange, first_row: u32, last_row: u32) -> (u32, u32) {
+    let step_keys = Row::<ROW>::N;
+    if Row::<ROW>::MULTICAST == 1 {
+        keys.steps(first_row as i32, last_row as i32, step_keys)
+    } else {
+        (0, keys.len().div_ceil(step_keys))
+    }
+}
+
 /// The tiles of this block, one after the other.
 pub(crate) struct Walk {
     /// Tiles so far.
@@ -227,8 +240,9 @@ impl Walk {
 /// As [`Walk::take`].
 #[inline(always)]
 unsafe fn number<const ROW: usize>(order: &TileOrder, taken: u32) -> u32 {
-    let (block, blocks) = (tile_of_block::<ROW>(), thread::grid_dim_x() / const { Row::<ROW>::CLUSTER });
-    if taken == 0 {
+    let cluster = const { Row::<ROW>::CLUSTER * Row::<ROW>::MULTICAST };
+    let (block, blocks) = (thread::block_idx_x() / cluster, thread::grid_dim_x() / cluster);
+    let number = if taken == 0 {
         block
     } else if order.counter != 0 {
         // Every block takes one number too many, so that the last of `tiles` takes makes the counter 0 again.
@@ -236,11 +250,10 @@ unsafe fn number<const ROW: usize>(order: &TileOrder, taken: u32) -> u32 {
         blocks + unsafe { global::atomic_inc(order.counter as *mut u32, order.tiles - 1) }
     } else {
         taken * blocks + if taken.is_multiple_of(2) { block } else { blocks - 1 - block }
+    };
+    if const { Row::<ROW>::MULTICAST > 1 } {
+        number * const { Row::<ROW>::MULTICAST } + thread::cluster_rank()
+    } else {
+        number
     }
-}
-
-/// The number of the first tile of this block, which the other blocks of its cluster share.
-#[inline(always)]
-fn tile_of_block<const ROW: usize>() -> u32 {
-    thread::block_idx_x() / const { Row::<ROW>::CLUSTER }
 }

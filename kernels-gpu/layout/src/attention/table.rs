@@ -1,8 +1,8 @@
 //! The table of compiled attention kernels.
 
 use super::{
-    AttentionKernel, AttentionVariant, CONSUMER_REGISTERS, DECODE_KEYS, DecodeTile, MAX_HEAD_DIM, MaskKind, PvUnit,
-    QuerySource, TILE_SWIZZLE, TileCopy, WARP_ROWS, WARPGROUP_ROWS, WgmmaTile, WmmaTile,
+    AttentionKernel, AttentionVariant, CONSUMER_REGISTERS, DECODE_KEYS, DecodeTile, Lengths, MAX_HEAD_DIM, MaskKind,
+    PvUnit, QuerySource, TILE_SWIZZLE, TileCopy, WARP_ROWS, WARPGROUP_ROWS, WgmmaTile, WmmaTile,
 };
 use crate::text::same_text;
 use crate::{Arch, Dtype};
@@ -34,7 +34,17 @@ const fn scalar_pv(tile: WmmaTile) -> WmmaTile {
 /// `m` query rows, `n` keys a step, Q in shared memory.
 const fn full(m: usize, n: usize, stages: usize) -> WgmmaTile {
     let (row_groups, query) = (m / WARPGROUP_ROWS, QuerySource::Shared);
-    WgmmaTile { row_groups, key_groups: 1, cluster: 1, n, stages, query, q_stages: 1, mask: MaskKind::Full }
+    WgmmaTile {
+        row_groups,
+        key_groups: 1,
+        cluster: 1,
+        multicast: 1,
+        n,
+        stages,
+        query,
+        q_stages: 1,
+        mask: MaskKind::Full,
+    }
 }
 
 const fn band(m: usize, n: usize, stages: usize) -> WgmmaTile {
@@ -56,6 +66,11 @@ const fn clustered(tile: WgmmaTile, blocks: usize) -> WgmmaTile {
     WgmmaTile { cluster: blocks, ..tile }
 }
 
+/// `blocks` blocks that copy the keys and values of their tiles together, each a part for all.
+const fn multicast(tile: WgmmaTile, blocks: usize) -> WgmmaTile {
+    WgmmaTile { multicast: blocks, ..tile }
+}
+
 const fn q_registers(tile: WgmmaTile) -> WgmmaTile {
     WgmmaTile { query: QuerySource::Registers, ..tile }
 }
@@ -69,8 +84,9 @@ const fn warps(warps: usize, stages: usize, registers: u32) -> DecodeTile {
 ///
 /// Name: `attention_<type>_scalar`, or `attention_<type>_d<head dim>_wmma_<m>x<n>_s<stages>`, then `_ldg` where tiles go through
 /// registers and `_fma` where P V is scalar; or `attention_<type>_d<head dim>_wgmma_<full or band>_<m>x<n>[k<key groups>][c<cluster>]_s<stages>`, then `_q`
-/// where Q is in registers; or `attention_<type>_d<head dim>_decode_<warps>w_s<stages>`. Rows that serve every kind of lengths have
-/// `_varlen` at the end, those that serve every kind of scores `_general`, which serve every kind of lengths too unless they decode.
+/// where Q is in registers and `_m<blocks>` where so many blocks copy K and V for each other; or `attention_<type>_d<head dim>_decode_<warps>w_s<stages>`.
+/// Rows that serve every kind of lengths have `_varlen` at the end, those that serve every kind of scores `_general`, which serve every
+/// kind of lengths too unless they decode.
 pub const ATTENTION: &[AttentionVariant] = {
     use AttentionVariant as Row;
     use Dtype::{Bf16, F16};
@@ -111,9 +127,22 @@ pub const ATTENTION: &[AttentionVariant] = {
         Row::wgmma("attention_f16_d64_wgmma_band_64x128_s4", F16, 64, band(64, 128, 4)),
         // Two panels as head dimension 128 has, a quarter less arithmetic.
         Row::wgmma("attention_f16_d96_wgmma_full_128x128_s3_q", F16, 96, q_registers(full(128, 128, 3))),
+        Row::wgmma(
+            "attention_f16_d96_wgmma_full_128x128_s3_q_m2",
+            F16,
+            96,
+            multicast(q_registers(full(128, 128, 3)), 2),
+        ),
         Row::wgmma("attention_f16_d96_wgmma_band_128x128_s3_q", F16, 96, q_registers(band(128, 128, 3))),
         // Two warpgroups, which leave 240 registers for S, P, O and Q. Three stages: 1 to 5 % ahead of two.
         Row::wgmma("attention_f16_d128_wgmma_full_128x128_s3_q", F16, 128, q_registers(full(128, 128, 3))),
+        // Two blocks copy keys and values for each other, half the reads of L2 and less power: 0.3 to 1.7 % ahead of the row above.
+        Row::wgmma(
+            "attention_f16_d128_wgmma_full_128x128_s3_q_m2",
+            F16,
+            128,
+            multicast(q_registers(full(128, 128, 3)), 2),
+        ),
         Row::wgmma("attention_f16_d128_wgmma_full_64x128_s2", F16, 128, full(64, 128, 2)),
         Row::wgmma("attention_f16_d128_wgmma_band_128x128_s3_q", F16, 128, q_registers(band(128, 128, 3))),
         Row::wgmma("attention_f16_d128_wgmma_band_64x128_s2", F16, 128, band(64, 128, 2)),
@@ -139,8 +168,20 @@ pub const ATTENTION: &[AttentionVariant] = {
         Row::wgmma("attention_bf16_d64_wgmma_band_64x128k2c2_s4", Bf16, 64, clustered(split(band(64, 128, 4), 2), 2)),
         Row::wgmma("attention_bf16_d64_wgmma_band_64x128_s4", Bf16, 64, band(64, 128, 4)),
         Row::wgmma("attention_bf16_d96_wgmma_full_128x128_s3_q", Bf16, 96, q_registers(full(128, 128, 3))),
+        Row::wgmma(
+            "attention_bf16_d96_wgmma_full_128x128_s3_q_m2",
+            Bf16,
+            96,
+            multicast(q_registers(full(128, 128, 3)), 2),
+        ),
         Row::wgmma("attention_bf16_d96_wgmma_band_128x128_s3_q", Bf16, 96, q_registers(band(128, 128, 3))),
         Row::wgmma("attention_bf16_d128_wgmma_full_128x128_s3_q", Bf16, 128, q_registers(full(128, 128, 3))),
+        Row::wgmma(
+            "attention_bf16_d128_wgmma_full_128x128_s3_q_m2",
+            Bf16,
+            128,
+            multicast(q_registers(full(128, 128, 3)), 2),
+        ),
         Row::wgmma("attention_bf16_d128_wgmma_full_64x128_s2", Bf16, 128, full(64, 128, 2)),
         Row::wgmma("attention_bf16_d128_wgmma_band_128x128_s3_q", Bf16, 128, q_registers(band(128, 128, 3))),
         Row::wgmma("attention_bf16_d128_wgmma_band_64x128_s2", Bf16, 128, band(64, 128, 2)),
@@ -241,6 +282,15 @@ const _: () = {
                 tile.parts() == 1 || matches!(tile.query, QuerySource::Shared),
                 "parts of rows leave Q at their end"
             );
+            assert!(
+                tile.multicast == 1
+                    || tile.n.is_multiple_of(
+                        tile.multicast * (TILE_SWIZZLE.period_bytes() / TILE_SWIZZLE.row_bytes()) as usize
+                    ) && tile.parts() == 1
+                        && matches!(tile.mask, MaskKind::Full)
+                        && matches!(row.lengths, Lengths::Equal),
+                "blocks that copy for each other take the same steps, and each a part that starts with the swizzle"
+            );
         }
         if let AttentionKernel::Decode(tile) = row.kernel {
             // A warp's O, maxima and sums take the place of its stages.
@@ -270,7 +320,7 @@ const _: () = {
 #[cfg(test)]
 mod tests {
     extern crate std;
-    use super::super::{Lengths, Scores};
+    use super::super::Scores;
     use super::*;
     use std::collections::HashSet;
     use std::format;
@@ -283,7 +333,7 @@ mod tests {
                 format!("attention_{}_d{}_decode_{}w_s{}", row.dtype, row.head_dim, tile.warps, tile.stages)
             }
             AttentionKernel::Wgmma(tile) => format!(
-                "attention_{}_d{}_wgmma_{}_{}x{}{}{}_s{}{}",
+                "attention_{}_d{}_wgmma_{}_{}x{}{}{}_s{}{}{}",
                 row.dtype,
                 row.head_dim,
                 if tile.mask == MaskKind::Full { "full" } else { "band" },
@@ -293,6 +343,7 @@ mod tests {
                 if tile.cluster > 1 { format!("c{}", tile.cluster) } else { String::new() },
                 tile.stages,
                 if tile.query == QuerySource::Registers { "_q" } else { "" },
+                if tile.multicast > 1 { format!("_m{}", tile.multicast) } else { String::new() },
             ),
             AttentionKernel::Wmma(tile) => format!(
                 "attention_{}_d{}_wmma_{}x{}_s{}{}{}",

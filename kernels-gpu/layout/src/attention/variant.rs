@@ -81,6 +81,9 @@ pub struct WgmmaTile {
     pub key_groups: usize,
     /// Blocks of a cluster, which have the same rows and take the steps in turns too; 1 for no cluster.
     pub cluster: usize,
+    /// Blocks of a cluster that compute tiles of their own, side by side, of rows that see the same keys: each copies a part of the
+    /// keys and values of a step to all; 1 where every block copies for itself.
+    pub multicast: usize,
     /// Keys of one step.
     pub n: usize,
     /// K buffers, and as many V buffers.
@@ -107,6 +110,11 @@ impl WgmmaTile {
     /// Warpgroups that share rows, in all blocks of a cluster.
     pub const fn parts(&self) -> usize {
         self.key_groups * self.cluster
+    }
+
+    /// Keys of one step that a block copies.
+    pub const fn copied_keys(&self) -> usize {
+        self.n / self.multicast
     }
 
     /// Registers that a thread has when the block starts: what is left for each, in units of 8.
@@ -266,12 +274,25 @@ impl AttentionVariant {
         }
     }
 
-    /// Blocks that compute a tile together: those of a cluster where there are several.
-    pub const fn cluster(&self) -> u32 {
+    /// Blocks that compute a tile together.
+    pub const fn tile_blocks(&self) -> u32 {
         match self.kernel {
             AttentionKernel::Wgmma(tile) => tile.cluster as u32,
             _ => 1,
         }
+    }
+
+    /// Tiles that a cluster computes side by side, of those of one key-value head.
+    pub const fn cluster_tiles(&self) -> u32 {
+        match self.kernel {
+            AttentionKernel::Wgmma(tile) => tile.multicast as u32,
+            _ => 1,
+        }
+    }
+
+    /// Blocks of a cluster; 1 for no cluster.
+    pub const fn cluster(&self) -> u32 {
+        self.tile_blocks() * self.cluster_tiles()
     }
 
     /// Registers that a thread may use when it starts.
@@ -363,10 +384,12 @@ impl AttentionVariant {
         ((self.head_dim * self.dtype.size_bytes()) as u32).div_ceil(TILE_SWIZZLE.row_bytes())
     }
 
-    /// Tiles of query rows of `heads` = batch x q_heads; `None` where there are more than the 2^31 - 1 blocks of a grid.
+    /// Tiles of query rows of `heads` = batch x q_heads, of each head a multiple of those that a cluster computes side by side; `None`
+    /// where there are more than the 2^31 - 1 blocks of a grid.
     pub fn tiles(&self, heads: usize, q_len: usize) -> Option<u32> {
-        let tiles = heads.checked_mul(q_len.div_ceil(self.rows()))?;
-        i32::try_from(tiles.checked_mul(self.cluster() as usize)?).ok().map(|_| tiles as u32)
+        let row_tiles = q_len.div_ceil(self.rows()).next_multiple_of(self.cluster_tiles() as usize);
+        let tiles = heads.checked_mul(row_tiles)?;
+        i32::try_from(tiles.checked_mul(self.tile_blocks() as usize)?).ok().map(|_| tiles as u32)
     }
 
     /// Whether a problem of this element type and head dimension can run on it, in the module of `arch`.
