@@ -25,7 +25,7 @@ struct Feature {
     few_rows: bool,
 }
 
-const FEATURES: [Feature; 4] = {
+const FEATURES: [Feature; 5] = {
     const PLAIN: Feature = Feature {
         name: "full, causal and window masks, grouped heads, sinks, log-sum-exp",
         scores: Scores::Plain,
@@ -38,6 +38,7 @@ const FEATURES: [Feature; 4] = {
         Feature { name: "several lengths (`cu_seqlens`)", lengths: Lengths::PerMember, ..PLAIN },
         Feature { lengths: Lengths::PerMember, ..general },
         Feature { name: "up to 16 query rows: split keys, keys in pages", few_rows: true, ..PLAIN },
+        Feature { name: "softcap and bias beside those; in pages softcap alone", few_rows: true, ..general },
     ]
 };
 

@@ -157,7 +157,7 @@ impl<T: Half> Task<T> for Problem<T> {
     }
 
     fn out_shape(&self) -> Vec<usize> {
-        self.sizes.q_shape(self.layout).to_vec()
+        Problem::out_shape(self).to_vec()
     }
 
     fn lse_shape(&self) -> Vec<usize> {

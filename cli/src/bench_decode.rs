@@ -44,6 +44,9 @@ pub(crate) struct DecodeBenchArgs {
     /// Keys of a page; without it keys follow each other.
     #[arg(long)]
     page: Option<usize>,
+    /// What bounds scores; without it nothing does.
+    #[arg(long, value_name = "CAP")]
+    softcap: Option<f32>,
     /// A kernel by name [default: the library's choice].
     #[arg(long)]
     variant: Option<String>,
@@ -290,6 +293,7 @@ fn measure<T: Float>(
         let options = AttentionOptions {
             mask: case.mask,
             splits,
+            softcap: args.softcap,
             max_workspace_bytes: WORKSPACE_BYTES,
             variant: args.variant.clone(),
             ..AttentionOptions::new(LAYOUT)
@@ -300,6 +304,7 @@ fn measure<T: Float>(
         let us = timer.microseconds(false, |stream| plan.run(stream, case, &mut tensors, &mut workspace))?;
         let rate = case.bytes() / us.p50 / 1e3;
         let case = args.page.map_or_else(|| case.to_string(), |page| format!("{case}/pages of {page}"));
+        let case = args.softcap.map_or(case.clone(), |cap| format!("{case}/softcap {cap}"));
         let line = vec![
             case.clone(),
             plan.to_string(),

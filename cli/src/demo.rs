@@ -128,10 +128,10 @@ fn on_card<T: Half>(
     let sizes = problem.sizes;
     let small = sizes.batch * sizes.q_heads * sizes.q_len <= SMALL_ROWS;
     let mut measured = Vec::new();
-    for row in attention_variants(gpu.arch(), T::DTYPE, sizes.head_dim)
+    for row in attention_variants(gpu.arch(), T::DTYPE, sizes.head_dim.max(problem.value_dim))
         .filter(|row| row.takes(options.mask, sizes.q_len, sizes.k_len))
     {
-        let options = AttentionOptions { variant: Some(row.name.to_owned()), ..options.clone() };
+        let options = AttentionOptions { variant: Some(row.name.to_owned()), ..problem.options(options) };
         let plan = AttentionPlan::new(gpu, T::DTYPE, &sizes, &options)?;
         let mut card = CardProblem::upload(gpu, &stream, problem)?;
         let timed = match &mut timer {

@@ -25,7 +25,7 @@ impl<T: Half> Memory<T> {
         gpu: &Gpu,
         stream: &Stream,
         [q, k, v]: [&[T]; 3],
-        lse_elems: usize,
+        [out_elems, lse_elems]: [usize; 2],
         terms: &Terms<T>,
     ) -> Result<Memory<T>> {
         let bias = terms.bias.as_ref();
@@ -34,7 +34,7 @@ impl<T: Half> Memory<T> {
             q: Buffer::upload_blocking(stream, q)?,
             k: Buffer::upload_blocking(stream, k)?,
             v: Buffer::upload_blocking(stream, v)?,
-            out: Buffer::zeroed(gpu, q.len())?,
+            out: Buffer::zeroed(gpu, out_elems)?,
             lse: Buffer::zeroed(gpu, lse_elems)?,
             sink: terms.sink.as_ref().map(|sink| Buffer::upload_blocking(stream, sink)).transpose()?,
             bias: bias.transpose()?,
@@ -69,9 +69,9 @@ pub(crate) struct CardProblem<'a, T: Half> {
 impl<'a, T: Half> CardProblem<'a, T> {
     /// Copies the inputs to the card of `stream`.
     pub(crate) fn upload(gpu: &Gpu, stream: &Stream, problem: &'a Problem<T>) -> Result<CardProblem<'a, T>> {
-        let lse_elems = problem.sizes.batch * problem.sizes.q_heads * problem.sizes.q_len;
-        let inputs = [&*problem.q, &problem.k, &problem.v];
-        Ok(CardProblem { problem, memory: Memory::upload(gpu, stream, inputs, lse_elems, &problem.terms)? })
+        let rows = problem.sizes.batch * problem.sizes.q_heads * problem.sizes.q_len;
+        let (inputs, outputs) = ([&*problem.q, &problem.k, &problem.v], [rows * problem.value_dim, rows]);
+        Ok(CardProblem { problem, memory: Memory::upload(gpu, stream, inputs, outputs, &problem.terms)? })
     }
 
     /// Enqueues one computation of O, without LSE as the vendor libraries that it is compared with.
@@ -97,8 +97,8 @@ impl<'a, T: Half> CardProblem<'a, T> {
             ..AttentionTensors::new(
                 TensorRef::contiguous(q, q_shape)?,
                 TensorRef::contiguous(k, kv_shape)?,
-                TensorRef::contiguous(v, kv_shape)?,
-                TensorMut::contiguous(out, q_shape)?,
+                TensorRef::contiguous(v, self.problem.v_shape())?,
+                TensorMut::contiguous(out, self.problem.out_shape())?,
             )
         };
         plan.run_with(stream, tensors)
@@ -115,7 +115,7 @@ pub(crate) struct CardSequences<'a, T: Half> {
 impl<'a, T: Half> CardSequences<'a, T> {
     /// Copies the inputs to the card of `stream`.
     pub(crate) fn upload(gpu: &Gpu, stream: &Stream, sequences: &'a Sequences<T>) -> Result<CardSequences<'a, T>> {
-        let VarlenProblem { q_heads, q_total, .. } = sequences.sizes;
+        let rows = sequences.sizes.q_heads * sequences.sizes.q_total;
         let inputs = sequences.inputs.each_ref().map(|values| &**values);
         // No start is beyond the rows of its tensor, of which there are fewer than 2^31.
         let [q_starts, k_starts] = sequences.starts.each_ref().map(|starts| {
@@ -124,7 +124,7 @@ impl<'a, T: Half> CardSequences<'a, T> {
         });
         Ok(CardSequences {
             sequences,
-            memory: Memory::upload(gpu, stream, inputs, q_heads * q_total, &sequences.terms)?,
+            memory: Memory::upload(gpu, stream, inputs, [rows * sequences.value_dim, rows], &sequences.terms)?,
             starts: [q_starts?, k_starts?],
         })
     }
@@ -142,14 +142,15 @@ impl<'a, T: Half> CardSequences<'a, T> {
 
     fn enqueue(&mut self, stream: StreamRef<'_>, plan: &VarlenPlan, with_lse: bool) -> Result<()> {
         let VarlenProblem { members, q_heads, kv_heads, q_total, k_total, head_dim, .. } = self.sequences.sizes;
-        let (q_shape, kv_shape) = ([q_total, q_heads, head_dim], [k_total, kv_heads, head_dim]);
+        let (q_shape, k_shape) = ([q_total, q_heads, head_dim], [k_total, kv_heads, head_dim]);
+        let value_dim = self.sequences.value_dim;
         let Memory { q, k, v, out, lse, sink, bias } = &mut self.memory;
         let [q_starts, k_starts] = &self.starts;
         let tensors = VarlenTensors {
             q: TensorRef::contiguous(q, q_shape)?,
-            k: TensorRef::contiguous(k, kv_shape)?,
-            v: TensorRef::contiguous(v, kv_shape)?,
-            out: TensorMut::contiguous(out, q_shape)?,
+            k: TensorRef::contiguous(k, k_shape)?,
+            v: TensorRef::contiguous(v, [k_total, kv_heads, value_dim])?,
+            out: TensorMut::contiguous(out, [q_total, q_heads, value_dim])?,
             cu_seqlens_q: TensorRef::contiguous(q_starts, [members + 1])?,
             cu_seqlens_k: TensorRef::contiguous(k_starts, [members + 1])?,
             lse: if with_lse { Some(TensorMut::contiguous(lse, [q_heads, q_total])?) } else { None },
@@ -166,8 +167,7 @@ pub(crate) fn solve<T: Half>(
     problem: &Problem<T>,
     options: &AttentionOptions,
 ) -> Result<(Solution<T>, String)> {
-    let options = AttentionOptions { bias: problem.terms.bias.is_some(), ..options.clone() };
-    let plan = AttentionPlan::new(gpu, T::DTYPE, &problem.sizes, &options)?;
+    let plan = AttentionPlan::new(gpu, T::DTYPE, &problem.sizes, &problem.options(options))?;
     let stream = gpu.new_stream()?;
     let solution = CardProblem::upload(gpu, &stream, problem)?.solve(&stream, &plan)?;
     Ok((solution, plan.to_string()))
@@ -179,7 +179,8 @@ pub(crate) fn solve_sequences<T: Half>(
     sequences: &Sequences<T>,
     options: &AttentionOptions,
 ) -> Result<(Solution<T>, String)> {
-    let options = AttentionOptions { bias: sequences.terms.bias.is_some(), ..options.clone() };
+    let (bias, value_dim) = (sequences.terms.bias.is_some(), Some(sequences.value_dim));
+    let options = AttentionOptions { bias, value_dim, ..options.clone() };
     let plan = VarlenPlan::new(gpu, T::DTYPE, &sequences.sizes, &options)?;
     let stream = gpu.new_stream()?;
     let solution = CardSequences::upload(gpu, &stream, sequences)?.solve(&stream, &plan)?;

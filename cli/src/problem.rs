@@ -36,6 +36,8 @@ pub(crate) struct Problem<T> {
     pub(crate) layout: Layout,
     /// Sizes.
     pub(crate) sizes: AttentionProblem,
+    /// Head dimension of V and O.
+    pub(crate) value_dim: usize,
     /// Elements of Q.
     pub(crate) q: Vec<T>,
     /// Elements of K.
@@ -162,12 +164,12 @@ impl AnyProblem {
     /// Checks the tensors and converts their elements to `dtype` where one is given.
     pub(crate) fn new(tensors: [Tensor; 3], layout: Layout, dtype: Option<Dtype>) -> Result<AnyProblem, ProblemError> {
         let [q, k, v] = &tensors;
-        let sizes = sizes(&q.shape, &k.shape, &v.shape, layout)?;
+        let (sizes, value_dim) = sizes(&q.shape, &k.shape, &v.shape, layout)?;
         let dtype = element_type(&tensors, dtype)?;
         let [q, k, v] = tensors.map(|tensor| tensor.elements);
         Ok(match dtype {
-            Dtype::Bf16 => AnyProblem::Bf16(Problem::new(layout, sizes, [q, k, v])),
-            _ => AnyProblem::F16(Problem::new(layout, sizes, [q, k, v])),
+            Dtype::Bf16 => AnyProblem::Bf16(Problem::new(layout, sizes, value_dim, [q, k, v])),
+            _ => AnyProblem::F16(Problem::new(layout, sizes, value_dim, [q, k, v])),
         })
     }
 }
@@ -188,8 +190,8 @@ pub(crate) fn convert<T: Half>(elements: Elements) -> Vec<T> {
     elements.into_f64().into_iter().map(T::from_f64).collect()
 }
 
-/// The sizes of the problem that tensors of these shapes make.
-fn sizes(q: &[usize], k: &[usize], v: &[usize], layout: Layout) -> Result<AttentionProblem, ProblemError> {
+/// The sizes of the problem that tensors of these shapes make, and the head dimension of V.
+fn sizes(q: &[usize], k: &[usize], v: &[usize], layout: Layout) -> Result<(AttentionProblem, usize), ProblemError> {
     let expected = match layout {
         Layout::Bhsd => "the four dimensions [batch, heads, rows, head dimension]",
         Layout::Bshd => "the four dimensions [batch, rows, heads, head dimension]",
@@ -198,10 +200,10 @@ fn sizes(q: &[usize], k: &[usize], v: &[usize], layout: Layout) -> Result<Attent
     let (q, k, v) = (q?, k?, v?);
     let sizes = AttentionProblem::of_shapes(q, k, v, layout)?;
     sizes.check()?;
-    for shape in [q, k] {
+    for shape in [q, k, v] {
         array_fits(&shape)?;
     }
-    Ok(sizes)
+    Ok((sizes, v[3]))
 }
 
 /// The shape of a tensor that must have so many dimensions: those of `expected`.
@@ -224,9 +226,26 @@ pub(crate) fn array_fits(shape: &[usize]) -> Result<(), ferrotile::Error> {
 }
 
 impl<T: Half> Problem<T> {
-    fn new(layout: Layout, sizes: AttentionProblem, inputs: [Elements; 3]) -> Problem<T> {
+    fn new(layout: Layout, sizes: AttentionProblem, value_dim: usize, inputs: [Elements; 3]) -> Problem<T> {
         let [q, k, v] = inputs.map(convert);
-        Problem { layout, sizes, q, k, v, terms: Terms::default() }
+        Problem { layout, sizes, value_dim, q, k, v, terms: Terms::default() }
+    }
+
+    /// The shape of V.
+    pub(crate) fn v_shape(&self) -> [usize; 4] {
+        let [batch, second, third, _] = self.sizes.kv_shape(self.layout);
+        [batch, second, third, self.value_dim]
+    }
+
+    /// The shape of O.
+    pub(crate) fn out_shape(&self) -> [usize; 4] {
+        let [batch, second, third, _] = self.sizes.q_shape(self.layout);
+        [batch, second, third, self.value_dim]
+    }
+
+    /// The options of a plan for the tensors of this problem.
+    pub(crate) fn options(&self, options: &AttentionOptions) -> AttentionOptions {
+        AttentionOptions { bias: self.terms.bias.is_some(), value_dim: Some(self.value_dim), ..options.clone() }
     }
 
     /// Solves the problem on the CPU, rounding where a kernel does.
@@ -263,7 +282,8 @@ impl<T: Half> Problem<T> {
             ..AttentionTerms::new(options.mask, scale)
         };
         let (q_shape, kv_shape) = (self.sizes.q_shape(self.layout), self.sizes.kv_shape(self.layout));
-        let (out, lse) = solve(self.bhsd(&q, q_shape), self.bhsd(&k, kv_shape), self.bhsd(&v, kv_shape), &terms);
+        let v = self.bhsd(&v, self.v_shape());
+        let (out, lse) = solve(self.bhsd(&q, q_shape), self.bhsd(&k, kv_shape), v, &terms);
         (self.stored(out), lse)
     }
 

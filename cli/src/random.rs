@@ -20,6 +20,7 @@ pub(crate) fn problem<T: Half>(sizes: AttentionProblem, seed: u64) -> Problem<T>
     Problem {
         layout,
         sizes,
+        value_dim: sizes.head_dim,
         q: normal(q_len, 3 * seed),
         k: normal(kv_len, 3 * seed + 1),
         v: normal(kv_len, 3 * seed + 2),
@@ -38,6 +39,7 @@ pub(crate) fn sequences<T: Half>(sizes: VarlenProblem, lens: impl Iterator<Item 
     let (q_elems, kv_elems) = (q_total * q_heads * head_dim, k_total * kv_heads * head_dim);
     Sequences {
         sizes,
+        value_dim: head_dim,
         starts: [starts.clone(), starts],
         inputs: [normal(q_elems, 0), normal(kv_elems, 1), normal(kv_elems, 2)],
         terms: Terms::default(),

@@ -101,6 +101,8 @@ impl StartsFile {
 pub(crate) struct Sequences<T> {
     /// Sizes.
     pub(crate) sizes: VarlenProblem,
+    /// Head dimension of V and O.
+    pub(crate) value_dim: usize,
     /// Where the rows, and the keys, of each member start, and where those of the last one end.
     pub(crate) starts: [Vec<usize>; 2],
     /// Elements of Q, K and V.
@@ -119,8 +121,10 @@ impl<T: Half> Sequences<T> {
             dimensions(tensor, &tensors[index].shape, "the three dimensions [rows of all, heads, head dimension]")
         });
         let ([q_total, q_heads, head_dim], k, v) = (q?, k?, v?);
-        let [k_total, kv_heads, _] = k;
-        for (tensor, got, expected) in [("k", k, [k_total, kv_heads, head_dim]), ("v", v, k)] {
+        let ([k_total, kv_heads, _], value_dim) = (k, v[2]);
+        for (tensor, got, expected) in
+            [("k", k, [k_total, kv_heads, head_dim]), ("v", v, [k_total, kv_heads, value_dim])]
+        {
             if got != expected {
                 return Err(ProblemError::shape(tensor, &got, expected.to_vec()));
             }
@@ -134,9 +138,11 @@ impl<T: Half> Sequences<T> {
         let [max_q_len, max_k_len] = starts.each_ref().map(|starts| longest(starts));
         let sizes = VarlenProblem { members, q_heads, kv_heads, q_total, k_total, max_q_len, max_k_len, head_dim };
         sizes.check()?;
-        array_fits(&[q_total, q_heads, head_dim])?;
-        array_fits(&k)?;
-        Ok(Sequences { sizes, starts, inputs: tensors.map(|tensor| convert(tensor.elements)), terms: Terms::default() })
+        for shape in [[q_total, q_heads, head_dim], k, v] {
+            array_fits(&shape)?;
+        }
+        let inputs = tensors.map(|tensor| convert(tensor.elements));
+        Ok(Sequences { sizes, value_dim, starts, inputs, terms: Terms::default() })
     }
 
     /// Each member's rows, and the member as a problem of its own.
@@ -148,8 +154,8 @@ impl<T: Half> Sequences<T> {
     fn member(&self, member: usize, rows: Range<usize>, keys: Range<usize>) -> Problem<T> {
         let VarlenProblem { q_heads, kv_heads, head_dim, .. } = self.sizes;
         let (q_len, k_len) = (rows.len(), keys.len());
-        let part = |values: &[T], heads: usize, rows: &Range<usize>| {
-            values[rows.start * heads * head_dim..rows.end * heads * head_dim].to_vec()
+        let part = |values: &[T], row_elems: usize, rows: &Range<usize>| {
+            values[rows.start * row_elems..rows.end * row_elems].to_vec()
         };
         let bias = self.terms.bias.as_ref().map(|(values, shape)| {
             let bias = ArrayView4::from_shape(*shape, values).expect("the elements fill the shape");
@@ -161,9 +167,10 @@ impl<T: Half> Sequences<T> {
         Problem {
             layout: Layout::Bshd,
             sizes: AttentionProblem { batch: 1, q_heads, kv_heads, q_len, k_len, head_dim },
-            q: part(q, q_heads, &rows),
-            k: part(k, kv_heads, &keys),
-            v: part(v, kv_heads, &keys),
+            value_dim: self.value_dim,
+            q: part(q, q_heads * head_dim, &rows),
+            k: part(k, kv_heads * head_dim, &keys),
+            v: part(v, kv_heads * self.value_dim, &keys),
             terms: Terms { sink: self.terms.sink.clone(), bias },
         }
     }
@@ -176,7 +183,7 @@ impl<T: Half> Task<T> for Sequences<T> {
     }
 
     fn out_shape(&self) -> Vec<usize> {
-        vec![self.sizes.q_total, self.sizes.q_heads, self.sizes.head_dim]
+        vec![self.sizes.q_total, self.sizes.q_heads, self.value_dim]
     }
 
     fn lse_shape(&self) -> Vec<usize> {
@@ -202,7 +209,7 @@ impl<T: Half> Task<T> for Sequences<T> {
 
     /// What is furthest above its own limit, or least below it: each member has a limit of its own.
     fn check(&self, solution: &Solution<T>, options: &AttentionOptions) -> Checked {
-        let row_elems = self.sizes.q_heads * self.sizes.head_dim;
+        let row_elems = self.sizes.q_heads * self.value_dim;
         self.members()
             .map(|(rows, member)| {
                 let out = &solution.out[rows.start * row_elems..rows.end * row_elems];

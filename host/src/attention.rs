@@ -91,6 +91,8 @@ pub struct AttentionOptions {
     pub softcap: Option<f32>,
     /// Whether a bias is added to scores ([`AttentionTensors::bias`]).
     pub bias: bool,
+    /// Head dimension of V and O, a multiple of 8 up to 256; `None` is that of Q and K. Functions that take tensors take it from V.
+    pub value_dim: Option<usize>,
     /// The compiled variant to run, by name; `None` picks the one that measures best.
     pub variant: Option<String>,
     /// The parts that the keys are split into where a few query rows see many keys, each for blocks of its own; `None` picks by the
@@ -111,6 +113,7 @@ impl AttentionOptions {
             scale: None,
             softcap: None,
             bias: false,
+            value_dim: None,
             variant: None,
             splits: None,
             max_workspace_bytes: 0,
@@ -121,7 +124,7 @@ impl AttentionOptions {
 /// Computes attention on `stream` and returns before it is done.
 ///
 /// `q` and `out` are `[batch, q_heads, q_len, head_dim]`, `k` and `v` `[batch, kv_heads, k_len, head_dim]`, their dimensions in
-/// the order of [`AttentionOptions::layout`] and with any strides; `lse` is `[batch, q_heads, q_len]` and contiguous, and
+/// the order of [`AttentionOptions::layout`] and with any strides; `v` and `out` may have another head dimension; `lse` is `[batch, q_heads, q_len]` and contiguous, and
 /// receives `ln sum_j exp(scale * q_i . k_j)`. Every length may be 0. A row that sees no key, or no score above
 /// minus infinity, gives 0 and an LSE of minus infinity. Scores, softmax and sums are f32; the tensor-core variants round the
 /// probabilities to `T` before P V.
@@ -151,7 +154,8 @@ pub fn attention<T: Float>(
     options: &AttentionOptions,
 ) -> Result<()> {
     let problem = AttentionProblem::of_shapes(*q.shape(), *k.shape(), *v.shape(), options.layout)?;
-    AttentionPlan::new(stream.gpu(), T::DTYPE, &problem, options)?.run(stream, q, k, v, out, lse)
+    let options = AttentionOptions { value_dim: Some(v.shape()[3]), ..options.clone() };
+    AttentionPlan::new(stream.gpu(), T::DTYPE, &problem, &options)?.run(stream, q, k, v, out, lse)
 }
 
 /// As [`attention`], with all tensors that a call may have: `s_ij = softcap(scale * q_i . k_j) + bias_ij` where row i sees key j,
@@ -169,6 +173,6 @@ pub fn attention_with<T: Float>(
 ) -> Result<()> {
     let AttentionTensors { q, k, v, bias, .. } = &tensors;
     let problem = AttentionProblem::of_shapes(*q.shape(), *k.shape(), *v.shape(), options.layout)?;
-    let options = AttentionOptions { bias: bias.is_some(), ..options.clone() };
+    let options = AttentionOptions { bias: bias.is_some(), value_dim: Some(v.shape()[3]), ..options.clone() };
     AttentionPlan::new(stream.gpu(), T::DTYPE, &problem, &options)?.run_with(stream, tensors)
 }

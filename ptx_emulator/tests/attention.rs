@@ -149,6 +149,7 @@ fn check(module: &Module, arch: Arch, case: Case) -> Duration {
         q_len: q_len as u32,
         k_len: k_len as u32,
         head_dim: head_dim as u32,
+        value_dim: head_dim as u32,
         first_key,
         last_key,
         scale_log2: (scale * std::f64::consts::LOG2_E) as f32,

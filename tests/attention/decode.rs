@@ -4,14 +4,15 @@ use ferrotile::{
     AttentionOptions, AttentionPlan, AttentionTensors, Buffer, Error, Gpu, Layout, Mask, Stream, StreamRef, TensorMut,
 };
 use half::{bf16, f16};
-use layout::attention::{AttentionKernel, AttentionVariant, DECODE_KEYS, DECODE_ROWS};
+use layout::attention::{AttentionKernel, AttentionVariant, DECODE_KEYS, DECODE_ROWS, Lengths, Scores};
 use libtest_mimic::Failed;
 use tests::guard::Guarded;
-use tests::inputs::Half;
+use tests::inputs::{self, Half};
 use tests::{is_small, shapes};
 
 use crate::Trials;
 use crate::case::{Case, Inputs, Outcome, Output, Placement, Stored, run_contiguous, run_with, tensor_mut};
+use crate::scores::{self, Terms};
 
 /// Lists the trials.
 pub(crate) fn list(trials: &mut Trials) {
@@ -29,6 +30,12 @@ pub(crate) fn list(trials: &mut Trials) {
     trials.both("decode/empty_tensors", &(), empty::<f16>, empty::<bf16>);
     trials.both("decode/large_scores", &(), large_scores::<f16>, large_scores::<bf16>);
     trials.both("decode/equals_the_last_rows_of_prefill", &(), equals_prefill::<f16>, equals_prefill::<bf16>);
+    trials.both(
+        "decode/terms_are_those_of_prefill",
+        &(),
+        equals_prefill_with_terms::<f16>,
+        equals_prefill_with_terms::<bf16>,
+    );
     trials.both("decode/repeated_runs_are_the_same", &(), repeated_runs::<f16>, repeated_runs::<bf16>);
     trials.both("decode/two_streams_at_once", &(), two_streams::<f16>, two_streams::<bf16>);
     trials.both("decode/a_captured_graph_computes_again", &(), captured_graph::<f16>, captured_graph::<bf16>);
@@ -164,6 +171,58 @@ fn equals_prefill<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
                 // Both are rounded.
                 let limit = 2.0 * expected.limit.max_abs;
                 tests::compare::check(&decoded.out, &expected.out, &case.q_shape(), limit)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// As [`equals_prefill`], with a softcap, sinks and a bias of each head, in one part and in several, by the kernel that is chosen.
+fn equals_prefill_with_terms<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    let (len, heads) = (if is_small(gpu) { 50 } else { 130 }, 4);
+    for head_dim in [64, 128, 256] {
+        let whole = Case::new(1, 1, len, len, head_dim, Mask::Causal).grouped(heads, 2);
+        let inputs = Inputs::<T>::normal(&whole, 28);
+        let bias: Vec<T> = inputs::normal(&mut inputs::random(29), heads * len * len, 2.0);
+        let terms = Terms {
+            softcap: Some(1.5),
+            sink: Some(vec![0.5, -2.0, f32::NEG_INFINITY, 3.0]),
+            bias: Terms::bias(bias.clone(), [1, heads, len, len]),
+        };
+        let prefills = whole
+            .rows_of::<T>(gpu, Scores::General, Lengths::Equal)
+            .map(|row| scores::run(gpu, &whole, &inputs, &terms, row))
+            .collect::<Result<Vec<_>, _>>()?;
+        for q_len in [1, 9] {
+            let case = Case::new(1, 1, q_len, len, head_dim, Mask::Causal).grouped(heads, 2);
+            let last_rows = |rows: &[T], columns: usize| -> Vec<T> {
+                let first = |head: usize| (head * len + len - q_len) * columns;
+                (0..heads).flat_map(|head| rows[first(head)..][..q_len * columns].to_vec()).collect()
+            };
+            let part = Inputs { q: last_rows(&inputs.q, head_dim), ..inputs.clone() };
+            let part_bias = Terms::bias(last_rows(&bias, len), [1, heads, q_len, len]);
+            let part_terms = Terms { bias: part_bias, ..terms.clone() };
+            let expected = part_terms.expected(&case, &part);
+            for splits in [1, 3] {
+                let options = AttentionOptions {
+                    mask: case.mask,
+                    splits: Some(splits),
+                    max_workspace_bytes: WORKSPACE_BYTES,
+                    ..AttentionOptions::new(Layout::Bhsd)
+                };
+                let general = AttentionOptions { softcap: terms.softcap, bias: true, ..options.clone() };
+                let chosen = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &general)?.variant();
+                if !matches!(chosen.kernel, AttentionKernel::Decode(_)) {
+                    return Err(format!("{case} with terms is for {chosen}").into());
+                }
+                let decoded = scores::run_with(gpu, &case, &part, &part_terms, &options)?;
+                decoded.check(&case, &expected)?;
+                for prefill in &prefills {
+                    let prefill: Vec<f64> = last_rows(&prefill.out, head_dim).iter().map(|x| x.to_f64()).collect();
+                    // Both are rounded.
+                    let limit = 2.0 * expected.limit.max_abs;
+                    tests::compare::check(&decoded.out, &prefill, &case.q_shape(), limit)?;
+                }
             }
         }
     }

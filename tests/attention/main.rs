@@ -15,6 +15,7 @@ mod refusals;
 mod scores;
 mod special;
 mod streams;
+mod values;
 mod varlen;
 
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
     streams::list(&mut trials);
     scores::list(&mut trials);
     varlen::list(&mut trials);
+    values::list(&mut trials);
     property::list(&mut trials);
     decode::list(&mut trials);
     merge::list(&mut trials);

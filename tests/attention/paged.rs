@@ -15,6 +15,7 @@ use tests::shapes;
 
 use crate::Trials;
 use crate::case::{Case, Inputs, Outcome, Output, dense};
+use crate::scores::Terms;
 
 /// Lists the trials.
 pub(crate) fn list(trials: &mut Trials) {
@@ -25,6 +26,7 @@ pub(crate) fn list(trials: &mut Trials) {
     for head_dim in [64, 128, 256, 72] {
         let name = format!("paged/masks_and_rows/d{head_dim}");
         trials.both(&name, &head_dim, masks_and_rows::<f16>, masks_and_rows::<bf16>);
+        trials.both(&format!("paged/softcaps/d{head_dim}"), &head_dim, softcaps::<f16>, softcaps::<bf16>);
     }
     trials.both("paged/is_the_same_as_keys_in_a_row", &(), same_as_dense::<f16>, same_as_dense::<bf16>);
     trials.both("paged/strides_do_not_matter", &(), strides::<f16>, strides::<bf16>);
@@ -66,6 +68,7 @@ struct Paged<T> {
     k: Vec<T>,
     v: Vec<T>,
     table: Vec<i32>,
+    softcap: Option<f32>,
 }
 
 impl<T: Half> Paged<T> {
@@ -109,7 +112,17 @@ impl<T: Half> Paged<T> {
             page_len,
             table_len,
         };
-        Paged { case, inputs, lens: lens.iter().map(|&len| len as i32).collect(), problem, order, k, v, table }
+        Paged {
+            case,
+            inputs,
+            lens: lens.iter().map(|&len| len as i32).collect(),
+            problem,
+            order,
+            k,
+            v,
+            table,
+            softcap: None,
+        }
     }
 
     fn options(&self, splits: usize) -> AttentionOptions {
@@ -117,6 +130,7 @@ impl<T: Half> Paged<T> {
         AttentionOptions {
             mask,
             scale,
+            softcap: self.softcap,
             splits: Some(splits),
             max_workspace_bytes: 1 << 26,
             ..AttentionOptions::new(Layout::Bhsd)
@@ -184,7 +198,8 @@ impl<T: Half> Paged<T> {
             let output = self.run(gpu, splits)?;
             for entry in 0..self.lens.len() {
                 let (case, inputs) = self.entry(entry);
-                let outcome = self.part(&output, entry).check(&case, &inputs.expected(&case));
+                let expected = Terms { softcap: self.softcap, ..Terms::NONE }.expected(&case, &inputs);
+                let outcome = self.part(&output, entry).check(&case, &expected);
                 outcome.map_err(|failure| {
                     let Paged { problem, order, .. } = self;
                     let message = failure.message().unwrap_or("failed").to_owned();
@@ -210,6 +225,15 @@ fn masks_and_rows<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
             let case = Case::new(4, 1, q_len, 70, head_dim, mask).grouped(q_heads, 2);
             Paged::<T>::new(case, &lens, 32, Order::HeadsFirst, 61).check(gpu, &[1, 2])?;
         }
+    }
+    Ok(())
+}
+
+fn softcaps<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
+    for (q_len, softcap) in [(1, 0.7), (5, 20.0)] {
+        let case = Case::new(3, 1, q_len, 70, head_dim, Mask::Causal).grouped(6, 2).scaled(1.0);
+        let paged = Paged::<T>::new(case, &[70, 0, 33], 32, Order::HeadsFirst, 66);
+        Paged { softcap: Some(softcap), ..paged }.check(gpu, &[1, 2])?;
     }
     Ok(())
 }
@@ -291,6 +315,11 @@ fn refusals<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     match plan(PagedProblem { page_len: 24, ..paged.problem }) {
         Err(Error::Argument { argument: "page_len", .. }) => {}
         other => return Err(format!("pages of 24: {other:?}").into()),
+    }
+    let biased = AttentionOptions { bias: true, ..paged.options(1) };
+    match PagedAttentionPlan::new(gpu, T::DTYPE, &paged.problem, &biased).map(drop) {
+        Err(Error::Unsupported { feature, .. }) if feature.contains("a bias with keys in pages") => {}
+        other => return Err(format!("a bias: {other:?}").into()),
     }
     let stream = gpu.new_stream()?;
     let q = Buffer::<T>::zeroed(gpu, 1024)?;

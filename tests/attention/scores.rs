@@ -125,7 +125,7 @@ pub(crate) fn run<T: Half>(
 }
 
 /// Runs a kernel as the options say, with these terms, on tensors without gaps.
-fn run_with<T: Half>(
+pub(crate) fn run_with<T: Half>(
     gpu: &Gpu,
     case: &Case,
     inputs: &Inputs<T>,

@@ -48,6 +48,7 @@ fn run(gpu: &Gpu, arch: Arch, row: &AttentionVariant) -> Result<Vec<f16>, Failed
         q_len: rows as u32,
         k_len: rows as u32,
         head_dim: head_dim as u32,
+        value_dim: head_dim as u32,
         first_key,
         last_key,
         scale_log2: std::f32::consts::LOG2_E / (head_dim as f32).sqrt(),

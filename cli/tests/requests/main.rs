@@ -66,6 +66,32 @@ fn attention_of_ones_is_ones() {
 }
 
 #[test]
+fn v_may_have_a_head_dimension_of_its_own() {
+    let scratch = Scratch::new("values");
+    let [q, k, _] = scratch.waves(&[1, 4, 3, 8], &[1, 2, 5, 8]);
+    let v = scratch.npy("wide.npy", "<f2", &[1, 2, 5, 24], &ONE);
+    let starts = scratch.integers("starts.npy", &[0, 3]);
+    let out = scratch.path("o.npy");
+    for device in ["cpu", "emulator:sm_80", "emulator:sm_90a"] {
+        assert_succeeded(&on(device, &[q.clone(), k.clone(), v.clone()], &out, &["--check"]));
+        let bytes = fs::read(&out).unwrap();
+        assert!(String::from_utf8_lossy(&bytes).contains("'shape': (1, 4, 3, 24,)"), "{device}");
+        assert!(bytes[bytes.len() - 4 * 3 * 24 * 2..].chunks(2).all(|element| element == ONE), "{device}");
+    }
+    // Rows of two heads, sequence after sequence.
+    let packed = [
+        scratch.npy("q3.npy", "<f2", &[3, 2, 8], &ONE),
+        scratch.npy("k3.npy", "<f2", &[3, 2, 8], &ONE),
+        scratch.npy("v3.npy", "<f2", &[3, 2, 24], &ONE),
+    ];
+    let lengths = ["--cu-seqlens-q", starts.to_str().unwrap(), "--check"];
+    for device in ["cpu", "emulator:sm_90a"] {
+        assert_succeeded(&on(device, &packed, &out, &lengths));
+        assert!(String::from_utf8_lossy(&fs::read(&out).unwrap()).contains("'shape': (3, 2, 24,)"), "{device}");
+    }
+}
+
+#[test]
 fn softcap_sink_and_bias_are_those_of_the_formula() {
     let scratch = Scratch::new("terms");
     let inputs = scratch.ones(&[1, 2, 1, 8], &[1, 2, 2, 8]);

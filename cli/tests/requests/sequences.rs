@@ -23,7 +23,8 @@ impl Scratch {
         self.integers(name, &numbers)
     }
 
-    fn integers(&self, name: &str, numbers: &[i32]) -> PathBuf {
+    /// A file of these integers.
+    pub(crate) fn integers(&self, name: &str, numbers: &[i32]) -> PathBuf {
         let data: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
         self.npy_of(name, "<i4", &[numbers.len()], &data)
     }
@@ -165,13 +166,14 @@ fn sequences_that_do_not_fit_are_refused() {
     assert_refused(&attention(&inputs, &rows, &good), "cannot be an output too");
     let [q, k, _] = inputs.clone();
     let narrow = scratch.npy("narrow.npy", "<f2", &[6, 2, 16], &ONE);
-    refused(&[q.clone(), narrow.clone(), narrow.clone()], &good, "expected [6, 2, 8]");
-    refused(&[q.clone(), k.clone(), narrow], &good, "v has shape [6, 2, 16], expected [6, 2, 8]");
+    refused(&[q.clone(), narrow.clone(), narrow], &good, "expected [6, 2, 8]");
+    let lone = scratch.npy("lone.npy", "<f2", &[6, 1, 8], &ONE);
+    refused(&[q.clone(), k.clone(), lone], &good, "v has shape [6, 1, 8], expected [6, 2, 8]");
     let flat = scratch.npy("flat.npy", "<f2", &[4, 16], &ONE);
     refused(&[flat, k.clone(), k], &good, "expected the three dimensions");
     let args = ["attention", "--device", "cpu", "--q", text(&q), "--out", text(&out)];
     assert_refused(&ferrotile(&args), "--k");
-    for name in ["narrow.npy", "flat.npy"] {
+    for name in ["narrow.npy", "lone.npy", "flat.npy"] {
         fs::remove_file(scratch.path(name)).unwrap();
     }
     assert_eq!(scratch.names(), before);

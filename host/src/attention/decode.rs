@@ -6,6 +6,7 @@ use layout::attention::{
 };
 use layout::{Arch, Dtype};
 
+use super::terms::Terms;
 use super::{AttentionProblem, OP};
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
@@ -32,7 +33,7 @@ pub(super) struct Decode {
     row_tiles: usize,
     /// Rows of O: `batch * q_heads * q_len`.
     rows: usize,
-    head_dim: usize,
+    value_dim: usize,
     blocks: u32,
 }
 
@@ -61,14 +62,15 @@ impl Decode {
         gpu: &Gpu,
         variant: &'static AttentionVariant,
         problem: &AttentionProblem,
-        mask: Mask,
+        terms: &Terms,
         limits: Limits,
     ) -> Result<Self> {
         let AttentionProblem { batch, q_heads, kv_heads, q_len, head_dim, .. } = *problem;
         let kernel = gpu.kernel("attention", variant.name)?;
         let row_tiles = packed_rows(problem).div_ceil(WARP_ROWS);
         let groups = batch.saturating_mul(kv_heads).saturating_mul(row_tiles);
-        let row_bytes = (head_dim + 1) * size_of::<f32>();
+        let (mask, value_dim) = (terms.mask, terms.value_dim);
+        let row_bytes = (value_dim + 1) * size_of::<f32>();
         let rows = batch.saturating_mul(q_heads).saturating_mul(q_len);
         let most = limits.workspace_bytes / rows.saturating_mul(row_bytes).max(1);
         let resident = kernel.blocks_per_multiprocessor(variant.threads(), variant.smem().total_bytes())?;
@@ -91,7 +93,7 @@ impl Decode {
             }
             Some(splits) => splits,
             None => {
-                let bytes = 4 * DECODE_KEYS * head_dim;
+                let bytes = DECODE_KEYS * variant.dtype.size_bytes() * (head_dim + value_dim);
                 card.preferred_splits(groups, visible_steps(problem, mask), bytes, most.min(MAX_SPLITS))
             }
         };
@@ -104,7 +106,7 @@ impl Decode {
         };
         match (blocks, splits == 1 || u32::try_from(rows).is_ok()) {
             (Some(blocks), true) => {
-                Ok(Self { variant, kernel, combine, splits, row_tiles, rows, head_dim, blocks: blocks as u32 })
+                Ok(Self { variant, kernel, combine, splits, row_tiles, rows, value_dim, blocks: blocks as u32 })
             }
             _ => Err(Error::Argument {
                 op: OP,
@@ -130,7 +132,7 @@ impl Decode {
 
     /// Partial O and LSE of every split; nothing for one.
     pub(super) fn workspace_bytes(&self) -> usize {
-        if self.splits > 1 { self.splits * self.rows * (self.head_dim + 1) * size_of::<f32>() } else { 0 }
+        if self.splits > 1 { self.splits * self.rows * (self.value_dim + 1) * size_of::<f32>() } else { 0 }
     }
 
     /// The address of the workspace, checked.
@@ -173,7 +175,7 @@ impl Decode {
         if self.blocks == 0 {
             return Ok(());
         }
-        let partial_lse = workspace + (self.splits * self.rows * self.head_dim * size_of::<f32>()) as u64;
+        let partial_lse = workspace + (self.splits * self.rows * self.value_dim * size_of::<f32>()) as u64;
         let decode = DecodeArgs {
             table: table.table,
             k_lens: table.k_lens,
@@ -197,11 +199,11 @@ impl Decode {
         // SAFETY: grid, block and shared memory are the variant's; the caller's promise is for the rest.
         unsafe { self.kernel.launch(stream, &config, &[args, &decode]) }?;
         let Some((combine, kernel)) = &self.combine else { return Ok(()) };
-        let dim = self.head_dim as i64;
+        let dim = self.value_dim as i64;
         let (q_len, heads) = (i64::from(args.q_len), i64::from(args.q_heads));
         let strides = AttentionStrides { batch: heads * q_len * dim, head: q_len * dim, row: dim };
         let part = |index: usize| PartialResult {
-            o: decode.partial_o + (index * self.rows * self.head_dim * size_of::<f32>()) as u64,
+            o: decode.partial_o + (index * self.rows * self.value_dim * size_of::<f32>()) as u64,
             lse: decode.partial_lse + (index * self.rows * size_of::<f32>()) as u64,
             strides,
         };
@@ -217,7 +219,7 @@ impl Decode {
             rows: self.rows as u32,
             heads: args.q_heads,
             row_len: args.q_len,
-            head_dim: args.head_dim,
+            head_dim: args.value_dim,
             inputs_aligned: 1,
             output_aligned: args.output_aligned,
             reserved: 0,

@@ -3,12 +3,12 @@
 use std::fmt;
 
 use layout::Dtype;
-use layout::attention::{AttentionVariant, DECODE_KEYS, DECODE_ROWS, MAX_PAGE_LEN, Scores};
+use layout::attention::{AttentionVariant, DECODE_KEYS, DECODE_ROWS, Lengths, MAX_PAGE_LEN};
 
 use super::choice::attention_variants;
 use super::decode::{BlockTable, Decode, Limits, is_decode};
 use super::plan::{add_addresses, check_device, check_dtype, check_lse, kernel_strides};
-use super::problem::check_shape;
+use super::problem::{check_shape, with_columns};
 use super::terms::Terms;
 use super::{AttentionOptions, AttentionProblem, Layout, OP};
 use crate::element::Float;
@@ -93,7 +93,7 @@ pub struct PagedTensors<'a, T> {
     pub q: TensorRef<'a, T, 4>,
     /// K `[pages, page_len, kv_heads, head_dim]`, by any strides.
     pub k_pages: TensorRef<'a, T, 4>,
-    /// V `[pages, page_len, kv_heads, head_dim]`, by any strides.
+    /// V, as K; its head dimension may be another, and is then that of O.
     pub v_pages: TensorRef<'a, T, 4>,
     /// The block table `[batch, table_len]`: key j of batch entry b is row `j % page_len` of page `block_table[b][j / page_len]`. Entries
     /// for no key are not read, and can be anything.
@@ -139,17 +139,20 @@ impl PagedAttentionPlan {
     /// the most that it may have.
     ///
     /// # Errors
-    /// Those of [`PagedProblem::check`]; [`Error::Argument`] for a scale or splits that no variant takes, [`Error::NoVariant`] for an
+    /// Those of [`PagedProblem::check`]; [`Error::Unsupported`] for a bias; [`Error::Argument`] for a scale, softcap or splits that no variant takes, [`Error::NoVariant`] for an
     /// element type that none has, [`Error::UnknownVariant`] where the named one does not serve the problem, and those of loading a
     /// module.
     pub fn new(gpu: &Gpu, dtype: Dtype, problem: &PagedProblem, options: &AttentionOptions) -> Result<Self> {
         problem.check()?;
         let terms = Terms::new(problem.head_dim, options)?;
-        if terms.scores() > Scores::Plain {
-            let feature = "a softcap or a bias with keys in pages".to_owned();
+        if options.bias {
+            let feature = "a bias with keys in pages".to_owned();
             return Err(Error::Unsupported { op: OP, feature, remedy: "copy the pages behind each other".to_owned() });
         }
-        let eligible = || attention_variants(gpu.arch(), dtype, problem.head_dim).filter(|variant| is_decode(variant));
+        let eligible = || {
+            attention_variants(gpu.arch(), dtype, problem.head_dim.max(terms.value_dim))
+                .filter(|variant| is_decode(variant) && variant.covers(terms.scores(), Lengths::Equal))
+        };
         let variant = match &options.variant {
             Some(name) => eligible().find(|variant| variant.name == name).ok_or_else(|| Error::UnknownVariant {
                 op: OP,
@@ -163,7 +166,7 @@ impl PagedAttentionPlan {
             })?,
         };
         let limits = Limits { splits: options.splits, workspace_bytes: options.max_workspace_bytes };
-        let decode = Decode::new(gpu, variant, &problem.longest(), options.mask, limits)?;
+        let decode = Decode::new(gpu, variant, &problem.longest(), &terms, limits)?;
         Ok(Self { problem: *problem, layout: options.layout, terms, variant, decode })
     }
 
@@ -230,10 +233,10 @@ impl PagedAttentionPlan {
         let q_shape = problem.q_shape(self.layout);
         check_shape("Q", tensors.q.shape(), &q_shape)?;
         check_shape("K", tensors.k_pages.shape(), &problem.kv_shape())?;
-        check_shape("V", tensors.v_pages.shape(), &problem.kv_shape())?;
+        check_shape("V", tensors.v_pages.shape(), &with_columns(problem.kv_shape(), self.terms.value_dim))?;
         check_shape("block table", tensors.block_table.shape(), &[problem.batch, problem.table_len])?;
         check_shape("numbers of keys", tensors.k_lens.shape(), &[problem.batch])?;
-        check_shape("O", tensors.out.shape(), &q_shape)?;
+        check_shape("O", tensors.out.shape(), &with_columns(q_shape, self.terms.value_dim))?;
         if let Some(lse) = &tensors.lse {
             check_lse(lse, [problem.batch, problem.q_heads, problem.q_len])?;
         }
@@ -277,7 +280,8 @@ pub fn paged_attention<T: Float>(
     let [pages, page_len, kv_heads, _] = *tensors.k_pages.shape();
     let table_len = tensors.block_table.shape()[1];
     let problem = PagedProblem { batch, q_heads, kv_heads, q_len, head_dim, pages, page_len, table_len };
-    let options = AttentionOptions { splits: Some(1), ..options.clone() };
+    let value_dim = Some(tensors.v_pages.shape()[3]);
+    let options = AttentionOptions { splits: Some(1), value_dim, ..options.clone() };
     PagedAttentionPlan::new(stream.gpu(), T::DTYPE, &problem, &options)?.run(stream, tensors)
 }
 

@@ -10,7 +10,7 @@ use layout::attention::{
 
 use super::choice::{Request, is_wgmma};
 use super::decode::{BlockTable, Decode, Limits, is_decode};
-use super::problem::check_shape;
+use super::problem::{check_shape, with_columns};
 use super::terms::Terms;
 use super::{AttentionOptions, AttentionProblem, AttentionTensors, Layout, OP, tma};
 use crate::element::Float;
@@ -52,10 +52,11 @@ impl Launcher {
         gpu: &Gpu,
         variant: &'static AttentionVariant,
         problem: &AttentionProblem,
+        terms: &Terms,
         options: &AttentionOptions,
     ) -> Result<Self> {
         let limits = Limits { splits: options.splits, workspace_bytes: options.max_workspace_bytes };
-        let decode = Decode::new(gpu, variant, problem, options.mask, limits)?;
+        let decode = Decode::new(gpu, variant, problem, terms, limits)?;
         Ok(Self { variant, kernel: decode.kernel().clone(), tiles: decode.blocks(), decode: Some(decode) })
     }
 
@@ -134,7 +135,7 @@ impl AttentionPlan {
     /// Chooses a variant for the problem and loads it.
     ///
     /// # Errors
-    /// [`Error::Argument`] for sizes, a scale, a softcap or splits that no variant takes, [`Error::NoVariant`] for an element type that none has,
+    /// [`Error::Argument`] for sizes, a head dimension of V, a scale, a softcap or splits that no variant takes, [`Error::NoVariant`] for an element type that none has,
     /// [`Error::UnknownVariant`] where the named one does not serve the problem, [`Error::Unsupported`] where the architecture lacks it,
     /// and those of loading a module.
     pub fn new(gpu: &Gpu, dtype: Dtype, problem: &AttentionProblem, options: &AttentionOptions) -> Result<Self> {
@@ -144,7 +145,7 @@ impl AttentionPlan {
             arch: gpu.arch(),
             multiprocessors: gpu.multiprocessors(),
             dtype,
-            problem,
+            problem: &terms.widest(problem),
             mask: terms.mask,
             scores: terms.scores(),
             lengths: Lengths::Equal,
@@ -158,7 +159,7 @@ impl AttentionPlan {
             }
         };
         let chosen = if is_decode(variant) {
-            Launcher::decode(gpu, variant, problem, options)?
+            Launcher::decode(gpu, variant, problem, &terms, options)?
         } else {
             Launcher::new(gpu, variant, problem)?
         };
@@ -243,12 +244,7 @@ impl AttentionPlan {
         let args = self.arguments(&tensors, variant.scores)?;
         let AttentionTensors { q, k, v, out, lse, sink, bias, workspace } = tensors;
         let required = [("Q", q.ordinal()), ("K", k.ordinal()), ("V", v.ordinal()), ("O", out.ordinal())];
-        let optional = [
-            lse.as_ref().map(|lse| ("LSE", lse.ordinal())),
-            sink.map(|sink| ("sink", sink.ordinal())),
-            bias.map(|bias| ("bias", bias.ordinal())),
-        ];
-        check_device(stream, required.into_iter().chain(optional.into_iter().flatten()))?;
+        check_device(stream, required.into_iter().chain(optional(lse.as_ref(), sink.as_ref(), bias.as_ref())))?;
         if let Some(decode) = self.chosen.decode.as_ref().filter(|_| variant == self.chosen.variant) {
             let workspace = decode.workspace_address(workspace.as_ref(), stream.ordinal())?;
             // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done the work;
@@ -280,8 +276,8 @@ impl AttentionPlan {
         let (q_shape, kv_shape) = (problem.q_shape(self.layout), problem.kv_shape(self.layout));
         check_shape("Q", q.shape(), &q_shape)?;
         check_shape("K", k.shape(), &kv_shape)?;
-        check_shape("V", v.shape(), &kv_shape)?;
-        check_shape("O", out.shape(), &q_shape)?;
+        check_shape("V", v.shape(), &with_columns(kv_shape, self.terms.value_dim))?;
+        check_shape("O", out.shape(), &with_columns(q_shape, self.terms.value_dim))?;
         if let Some(lse) = lse {
             check_lse(lse, [problem.batch, problem.q_heads, problem.q_len])?;
         }
@@ -297,6 +293,16 @@ impl AttentionPlan {
         args.lse = lse.as_ref().map_or(0, TensorMut::as_raw);
         Ok(args)
     }
+}
+
+/// The tensors that a call need not have, and their devices.
+pub(super) fn optional<T: Float, const RANK: usize>(
+    lse: Option<&TensorMut<'_, f32, RANK>>,
+    sink: Option<&TensorRef<'_, f32, 1>>,
+    bias: Option<&TensorRef<'_, T, 4>>,
+) -> impl Iterator<Item = (&'static str, u32)> {
+    let (lse, sink) = (lse.map(|lse| ("LSE", lse.ordinal())), sink.map(|sink| ("sink", sink.ordinal())));
+    [lse, sink, bias.map(|bias| ("bias", bias.ordinal()))].into_iter().flatten()
 }
 
 /// Whether everything is on the device of the stream.

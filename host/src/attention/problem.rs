@@ -18,32 +18,32 @@ pub struct AttentionProblem {
     pub q_len: usize,
     /// Rows of K and V.
     pub k_len: usize,
-    /// Head dimension: a multiple of 8 up to 256.
+    /// Head dimension of Q and K, and unless the options say otherwise of V and O: a multiple of 8 up to 256.
     pub head_dim: usize,
 }
 
 impl AttentionProblem {
-    /// The sizes of tensors of these shapes, which are in `layout`.
+    /// The sizes of tensors of these shapes, which are in `layout`. V may have a head dimension of its own.
     ///
     /// # Errors
-    /// [`Error::Shape`] where V is not shaped like K, or K does not have the batch and head dimension of Q.
+    /// [`Error::Shape`] where V is not shaped like K otherwise, or K does not have the batch and head dimension of Q.
     pub fn of_shapes(q: [usize; 4], k: [usize; 4], v: [usize; 4], layout: Layout) -> Result<Self> {
         let [batch, q_heads, q_len, head_dim] = layout.reorder(q);
         let [_, kv_heads, k_len, _] = layout.reorder(k);
         let problem = Self { batch, q_heads, kv_heads, q_len, k_len, head_dim };
         let kv_shape = problem.kv_shape(layout);
         check_shape("K", &k, &kv_shape)?;
-        check_shape("V", &v, &kv_shape)?;
+        check_shape("V", &v, &with_columns(kv_shape, v[3]))?;
         Ok(problem)
     }
 
-    /// The shape of Q and O.
+    /// The shape of Q, and of O where V has the head dimension of Q.
     #[must_use]
     pub fn q_shape(&self, layout: Layout) -> [usize; 4] {
         layout.reorder([self.batch, self.q_heads, self.q_len, self.head_dim])
     }
 
-    /// The shape of K and V.
+    /// The shape of K, and of V where it has the same head dimension.
     #[must_use]
     pub fn kv_shape(&self, layout: Layout) -> [usize; 4] {
         layout.reorder([self.batch, self.kv_heads, self.k_len, self.head_dim])
@@ -68,11 +68,7 @@ impl AttentionProblem {
             got: got.to_string(),
             expected,
         };
-        if self.head_dim == 0 || self.head_dim > MAX_HEAD_DIM || !self.head_dim.is_multiple_of(HEAD_DIM_STEP) {
-            let expected =
-                format!("a multiple of {HEAD_DIM_STEP} up to {MAX_HEAD_DIM}: pad with zeros and give the scale");
-            return Err(argument("head_dim", self.head_dim, expected));
-        }
+        check_head_dim("head_dim", self.head_dim)?;
         if self.q_heads > 0 && (self.kv_heads == 0 || !self.q_heads.is_multiple_of(self.kv_heads)) {
             return Err(argument("kv_heads", self.kv_heads, format!("a divisor of the {} query heads", self.q_heads)));
         }
@@ -83,6 +79,21 @@ impl AttentionProblem {
         }
         Ok(())
     }
+}
+
+/// Whether kernels take this head dimension.
+pub(super) fn check_head_dim(argument: &'static str, head_dim: usize) -> Result<()> {
+    if head_dim > 0 && head_dim <= MAX_HEAD_DIM && head_dim.is_multiple_of(HEAD_DIM_STEP) {
+        return Ok(());
+    }
+    let expected = format!("a multiple of {HEAD_DIM_STEP} up to {MAX_HEAD_DIM}: pad with zeros and give the scale");
+    Err(Error::Argument { op: OP, argument, got: head_dim.to_string(), expected })
+}
+
+/// The same shape with so many columns: those of V in place of those of Q.
+pub(super) const fn with_columns<const RANK: usize>(mut shape: [usize; RANK], columns: usize) -> [usize; RANK] {
+    shape[RANK - 1] = columns;
+    shape
 }
 
 pub(super) fn check_shape(tensor: &'static str, got: &[usize], expected: &[usize]) -> Result<()> {
@@ -118,7 +129,9 @@ mod tests {
     #[test]
     fn tensors_that_do_not_fit_are_named() {
         let (q, kv) = (PROBLEM.q_shape(Layout::Bhsd), PROBLEM.kv_shape(Layout::Bhsd));
-        for (k, v, named) in [([3, 3, 7, 64], kv, "K"), ([2, 3, 7, 128], kv, "K"), (kv, [2, 3, 8, 64], "V")] {
+        let wider = [2, 3, 7, 128];
+        assert_eq!(AttentionProblem::of_shapes(q, kv, wider, Layout::Bhsd), Ok(PROBLEM));
+        for (k, v, named) in [([3, 3, 7, 64], kv, "K"), (wider, kv, "K"), (kv, [2, 3, 8, 64], "V")] {
             match AttentionProblem::of_shapes(q, k, v, Layout::Bhsd) {
                 Err(Error::Shape { tensor, .. }) => assert_eq!(tensor, named),
                 other => panic!("{other:?}"),

@@ -9,9 +9,9 @@ pub struct AttentionTensors<'a, T> {
     pub q: TensorRef<'a, T, 4>,
     /// K `[batch, kv_heads, k_len, head_dim]`.
     pub k: TensorRef<'a, T, 4>,
-    /// V `[batch, kv_heads, k_len, head_dim]`.
+    /// V `[batch, kv_heads, k_len, head_dim]`, or with a head dimension of its own.
     pub v: TensorRef<'a, T, 4>,
-    /// O `[batch, q_heads, q_len, head_dim]`.
+    /// O `[batch, q_heads, q_len, head_dim]`, with the head dimension of V.
     pub out: TensorMut<'a, T, 4>,
     /// Where the LSE goes, `[batch, q_heads, q_len]` and contiguous.
     pub lse: Option<TensorMut<'a, f32, 3>>,

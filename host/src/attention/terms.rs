@@ -1,21 +1,22 @@
-//! What attention does to scores: scale, softcap, bias, mask and sink.
+//! What attention does beside its sizes: scale, softcap, bias, mask and sink, and the head dimension of V.
 
 use layout::attention::{AttentionArgs, AttentionStrides, Mask, Scores};
 
 use super::plan::scale_arguments;
-use super::problem::check_shape;
+use super::problem::{check_head_dim, check_shape};
 use super::{AttentionOptions, AttentionProblem, OP};
 use crate::element::Float;
 use crate::error::{Error, Result};
 use crate::tensor::TensorRef;
 
-/// Mask, scale, softcap, and whether there is a bias.
+/// Mask, scale, softcap, whether there is a bias, and the head dimension of V.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Terms {
     pub(super) mask: Mask,
     scale: f32,
     softcap: Option<f32>,
     bias: bool,
+    pub(super) value_dim: usize,
 }
 
 impl Terms {
@@ -23,6 +24,8 @@ impl Terms {
     pub(super) fn new(head_dim: usize, options: &AttentionOptions) -> Result<Self> {
         let AttentionOptions { mask, softcap, bias, .. } = *options;
         let scale = options.scale.unwrap_or_else(|| 1.0 / (head_dim as f32).sqrt());
+        let value_dim = options.value_dim.unwrap_or(head_dim);
+        check_head_dim("value_dim", value_dim)?;
         let argument = |argument, got: f32, expected: &str| {
             Err(Error::Argument { op: OP, argument, got: got.to_string(), expected: expected.to_owned() })
         };
@@ -34,13 +37,18 @@ impl Terms {
             Some(cap) if !(cap.is_finite() && cap >= f32::MIN_POSITIVE && cap.recip() >= f32::MIN_POSITIVE) => {
                 argument("softcap", cap, "a number from 2^-126 to 2^126, or none")
             }
-            _ => Ok(Self { mask, scale, softcap, bias }),
+            _ => Ok(Self { mask, scale, softcap, bias, value_dim }),
         }
     }
 
     /// What kernels must do to scores.
     pub(super) const fn scores(&self) -> Scores {
         if self.softcap.is_some() || self.bias { Scores::General } else { Scores::Plain }
+    }
+
+    /// The same sizes with the greater head dimension, that of Q or of V: a kernel for it serves both.
+    pub(super) fn widest(&self, problem: &AttentionProblem) -> AttentionProblem {
+        AttentionProblem { head_dim: problem.head_dim.max(self.value_dim), ..*problem }
     }
 
     /// The arguments of a kernel for these scores that depend on the terms and the sizes alone.
@@ -54,6 +62,7 @@ impl Terms {
             q_len: problem.q_len as u32,
             k_len: problem.k_len as u32,
             head_dim: problem.head_dim as u32,
+            value_dim: self.value_dim as u32,
             first_key,
             last_key,
             left,
@@ -123,6 +132,19 @@ mod tests {
         ];
         let kinds = [plain, capped, biased].map(|options| terms(options).unwrap().scores());
         assert_eq!(kinds, [Scores::Plain, Scores::General, Scores::General]);
+    }
+
+    #[test]
+    fn values_have_the_head_dimension_of_queries_or_their_own() {
+        for (value_dim, expected, widest) in [(None, 64, 64), (Some(40), 40, 64), (Some(256), 256, 256)] {
+            let terms = terms(AttentionOptions { value_dim, ..AttentionOptions::new(Layout::Bhsd) }).unwrap();
+            let args = terms.arguments(&PROBLEM, Scores::Plain);
+            assert_eq!((args.head_dim, args.value_dim, terms.widest(&PROBLEM).head_dim), (64, expected, widest));
+        }
+        for value_dim in [0, 12, 264] {
+            let options = AttentionOptions { value_dim: Some(value_dim), ..AttentionOptions::new(Layout::Bhsd) };
+            assert!(matches!(terms(options), Err(Error::Argument { argument: "value_dim", .. })), "{value_dim}");
+        }
     }
 
     #[test]

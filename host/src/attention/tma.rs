@@ -43,7 +43,6 @@ pub(super) fn check<T: Float>(
 /// The map of a tensor for a variant of these lengths, `[batch, head, row, column]` whatever its layout, whose boxes are one panel of a
 /// tile of `rows` rows.
 ///
-/// The stride of a dimension of one can be anything, also what TMA refuses; here it is that of a row.
 pub(super) fn map<T: Float>(
     gpu: &Gpu,
     lengths: Lengths,
@@ -53,8 +52,8 @@ pub(super) fn map<T: Float>(
 ) -> Result<TensorMap> {
     let shape = layout.reorder(*tensor.shape());
     let strides = layout.reorder(*tensor.strides());
-    let row_elems = shape[3].next_multiple_of(ALIGN / size_of::<T>()) as i64;
-    let taken = [0, 1, 2, 3].map(|dim| if shape[dim] > 1 || dim == 3 { strides[dim] } else { row_elems });
+    let row_elems = row_elems::<T>(shape[3]);
+    let taken = [0, 1, 2, 3].map(|dim| if dim == 3 { strides[3] } else { taken_stride::<T>(&shape, &strides, dim) });
     let ([batch, heads, len, columns], [to_batch, to_head, to_row, to_column]) = (shape, taken);
     let (ordinal, address) = (tensor.ordinal(), tensor.as_raw());
     let tile = [rows as u32, panel_columns::<T>()];
@@ -78,10 +77,19 @@ pub(super) fn map<T: Float>(
 /// The map of sequences that follow each other in a tensor `[1, total, head, column]`, with the same boxes.
 pub(super) fn map_of_sequences<T: Float>(gpu: &Gpu, tensor: &TensorRef<'_, T, 4>, rows: usize) -> Result<TensorMap> {
     let [_, total, heads, columns] = *tensor.shape();
-    let row_elems = columns.next_multiple_of(ALIGN / size_of::<T>()) as i64;
-    let taken = [1, 2].map(|dim| if tensor.shape()[dim] > 1 { tensor.strides()[dim] } else { row_elems });
+    let taken = [1, 2].map(|dim| taken_stride::<T>(tensor.shape(), tensor.strides(), dim));
     let (shape, tile) = ([total, heads, columns], [rows as u32, panel_columns::<T>()]);
     TensorMap::sequences::<T>(gpu, tensor.as_raw(), shape, taken, tile, TILE_SWIZZLE)
+}
+
+/// Elements of a row of so many columns that ends on a boundary.
+const fn row_elems<T>(columns: usize) -> i64 {
+    columns.next_multiple_of(ALIGN / size_of::<T>()) as i64
+}
+
+/// The stride of a dimension. That of a dimension of one can be anything, also what TMA refuses; here it is that of a row.
+const fn taken_stride<T>(shape: &[usize; 4], strides: &[i64; 4], dim: usize) -> i64 {
+    if shape[dim] > 1 { strides[dim] } else { row_elems::<T>(shape[3]) }
 }
 
 /// Columns of a panel of a tile.

@@ -7,8 +7,8 @@ use layout::Dtype;
 use layout::attention::{AttentionVariant, Lengths, MAX_LEN, WgmmaTile, first_slot};
 
 use super::choice::{Request, is_wgmma};
-use super::plan::{Launcher, add_addresses, check_device, check_dtype, check_lse};
-use super::problem::check_shape;
+use super::plan::{Launcher, add_addresses, check_device, check_dtype, check_lse, optional};
+use super::problem::{check_shape, with_columns};
 use super::terms::Terms;
 use super::{AttentionOptions, AttentionProblem, Layout, OP, tma};
 use crate::element::Float;
@@ -83,9 +83,9 @@ pub struct VarlenTensors<'a, T: Float> {
     pub q: TensorRef<'a, T, 3>,
     /// K `[k_total, kv_heads, head_dim]`, of any strides.
     pub k: TensorRef<'a, T, 3>,
-    /// V, as K.
+    /// V, as K; its head dimension may be another.
     pub v: TensorRef<'a, T, 3>,
-    /// O, shaped as Q.
+    /// O, shaped as Q, with the head dimension of V.
     pub out: TensorMut<'a, T, 3>,
     /// `[members + 1]`: the first row of each member in Q, and one number more, the row after its last one. Equal neighbours are
     /// a member without rows. What is before the first number or after the last one belongs to nobody: it is neither read nor
@@ -129,7 +129,7 @@ impl VarlenPlan {
             arch: gpu.arch(),
             multiprocessors: gpu.multiprocessors(),
             dtype,
-            problem: &longest,
+            problem: &terms.widest(&longest),
             mask: terms.mask,
             scores: terms.scores(),
             lengths: Lengths::PerMember,
@@ -172,8 +172,8 @@ impl VarlenPlan {
         for (tensor, got, expected) in [
             ("Q", q.shape(), q_shape),
             ("K", k.shape(), kv_shape),
-            ("V", v.shape(), kv_shape),
-            ("O", out.shape(), q_shape),
+            ("V", v.shape(), with_columns(kv_shape, self.terms.value_dim)),
+            ("O", out.shape(), with_columns(q_shape, self.terms.value_dim)),
         ] {
             check_shape(tensor, got, &expected)?;
         }
@@ -191,16 +191,11 @@ impl VarlenPlan {
             ("cu_seqlens_q", cu_seqlens_q.ordinal()),
             ("cu_seqlens_k", cu_seqlens_k.ordinal()),
         ];
-        let optional = [
-            lse.as_ref().map(|lse| ("LSE", lse.ordinal())),
-            sink.map(|sink| ("sink", sink.ordinal())),
-            bias.map(|bias| ("bias", bias.ordinal())),
-        ];
-        check_device(stream, required.into_iter().chain(optional.into_iter().flatten()))?;
+        check_device(stream, required.into_iter().chain(optional(lse.as_ref(), sink.as_ref(), bias.as_ref())))?;
         let longest = problem.longest();
         let [q, k, v] = [q, k, v].map(|tensor| as_one_batch_entry(&tensor));
         let (q, k, v) = (q?, k?, v?);
-        let shape = [1, problem.q_total, problem.q_heads, problem.head_dim];
+        let shape = [1, problem.q_total, problem.q_heads, self.terms.value_dim];
         let strides = [0, out.strides()[0], out.strides()[1], out.strides()[2]];
         // SAFETY: the same elements as those of `out`, which is not used besides.
         let out: TensorMut<'_, T, 4> = unsafe { TensorMut::from_raw(out.ordinal(), out.as_raw(), shape, strides)? };
@@ -274,6 +269,7 @@ pub fn attention_varlen<T: Float>(
     let [k_total, kv_heads, _] = *tensors.k.shape();
     let members = tensors.cu_seqlens_q.shape()[0].saturating_sub(1);
     let problem = VarlenProblem { members, q_heads, kv_heads, q_total, k_total, max_q_len, max_k_len, head_dim };
-    let options = AttentionOptions { bias: tensors.bias.is_some(), ..options.clone() };
+    let value_dim = Some(tensors.v.shape()[2]);
+    let options = AttentionOptions { bias: tensors.bias.is_some(), value_dim, ..options.clone() };
     VarlenPlan::new(stream.gpu(), T::DTYPE, &problem, &options)?.run(stream, tensors)
 }

@@ -4,7 +4,7 @@
 //! 16 packed rows of Q -> registers
 //! each warp, for its share of the 16-key steps of the block's split:
 //!     K, V -> the warp's ring, some steps ahead      cp.async, pages.rs
-//!     S = Q K^T, mask, online softmax, O += P V      in registers
+//!     S = Q K^T, mask, online softmax, O += P V      in registers; softcap and bias in rows of general scores, score.rs
 //! O, maxima and sums of the warps -> shared memory -> their sum
 //! one split: O / l and the LSE to global memory; several: to the workspace, for combine.rs
 //! ```
@@ -26,10 +26,13 @@ use cuda_std::ptx::wmma::{Col, M16N16K16, Row, mma};
 use cuda_std::shared::SharedAddr;
 use cuda_std::warp::{FULL_MASK, quad_sum, sync_warp};
 use cuda_std::{global, shared, thread};
-use layout::attention::{ATTENTION, AttentionArgs, AttentionKernel, DECODE_KEYS, DecodeArgs, DecodeTile, WARP_ROWS};
+use layout::attention::{
+    ATTENTION, AttentionArgs, AttentionKernel, DECODE_KEYS, DecodeArgs, DecodeTile, Scores, WARP_ROWS,
+};
 
 use crate::mask::KeyRange;
 use crate::pages::{KeyRows, Pages, Place};
+use crate::score::{BiasWords, Scoring};
 use crate::softmax::{RowResult, RowState, row_result, shift};
 use crate::tile::Fragments;
 use crate::value_product::{TensorCore, ValueProduct};
@@ -51,6 +54,9 @@ pub(crate) const fn dim_tiles(row: usize) -> usize {
 pub(crate) const fn pending(row: usize) -> u32 {
     decode_tile(row).stages as u32 - 2
 }
+
+/// The widest head dimension at which the bias of a step is loaded before its products.
+const EARLY_BIAS_COLUMNS: usize = 128;
 
 /// Which rows and which part of the keys are the block's.
 struct Share {
@@ -123,6 +129,7 @@ pub(crate) unsafe fn forward<E, const ROW: usize, const DIM_TILES: usize, const 
     let tile = const { decode_tile(ROW) };
     let ring = const { ATTENTION[ROW].smem().get("ring") };
     let columns = const { ATTENTION[ROW].head_dim };
+    let general = const { matches!(ATTENTION[ROW].scores, Scores::General) };
     let (warps, stages) = (tile.warps as u32, tile.stages as u32);
     let stage_base = shared::dynamic().offset(ring.stage_offset(warp() * stages));
     let k_tile = |stage: u32| stage_base.offset(stage * ring.stage_stride_bytes());
@@ -152,8 +159,8 @@ pub(crate) unsafe fn forward<E, const ROW: usize, const DIM_TILES: usize, const 
     };
 
     let pages = Pages::new(decode, share.batch);
-    let k = KeyRows::new(args, args.k, &args.k_strides, share.kv_head);
-    let v = KeyRows::new(args, args.v, &args.v_strides, share.kv_head);
+    let k = KeyRows::new(args, args.k, &args.k_strides, share.kv_head, args.head_dim);
+    let v = KeyRows::new(args, args.v, &args.v_strides, share.kv_head, args.value_dim);
 
     let mut out = TensorCore::<E, DIM_TILES>::zero_rows();
     let mut state = RowState::EMPTY;
@@ -193,8 +200,17 @@ pub(crate) unsafe fn forward<E, const ROW: usize, const DIM_TILES: usize, const 
             }
         }
 
+        let scoring = |head: u32| Scoring::of_head(args, [share.batch, head], args.q_len, k_len);
+        let bias_rows = rows.map(|row| match row {
+            Some((position, head)) if general => scoring(head).bias_row(position),
+            _ => core::ptr::null(),
+        });
         let (mut step, mut stage) = (first_step + warp(), 0);
         while step < end_step {
+            let key = step * DECODE_KEYS as u32;
+            // On its way while the copies come and Q K^T is computed, where registers have room for it beside Q and O.
+            let load_bias = || BiasWords::load(bias_rows, key + pair, k_len);
+            let bias = if general && columns <= EARLY_BIAS_COLUMNS { Some(load_bias()) } else { None };
             // The copies of this step are there, and every lane has finished with the stage before, which is filled next.
             cp_async::wait_group::<PENDING>();
             sync_warp(FULL_MASK);
@@ -206,7 +222,12 @@ pub(crate) unsafe fn forward<E, const ROW: usize, const DIM_TILES: usize, const 
                 let b = k_fragments.load(0, dim_tile);
                 scores[0] = mma::<M16N16K16, E, Row, Col>(q[dim_tile], b, scores[0]);
             }
-            let key = (step * DECODE_KEYS as u32) as i32;
+            if general {
+                // All heads are scaled and bounded alike.
+                scoring(0).cap(&mut scores[0]);
+                bias.unwrap_or_else(load_bias).add_to::<E>(&mut scores[0]);
+            }
+            let key = key as i32;
             if !keys.covers(top, bottom, key, DECODE_KEYS as i32) {
                 keys.hide(&mut scores[0], positions, (lane() % 4) as i32, key);
             }
@@ -295,7 +316,7 @@ unsafe fn finish<E: Element16, const ROW: usize>(args: &AttentionArgs, decode: &
         let (tile_row, column) = (index / row_columns, index % row_columns * SUM_COLUMNS);
         index += const { ATTENTION[ROW].threads() };
         let Some((position, head)) = share.row(args, tile_row) else { continue };
-        if column >= args.head_dim {
+        if column >= args.value_dim {
             continue;
         }
         let word = |results: &Results<ROW>, offset: u32| {
@@ -334,7 +355,7 @@ unsafe fn finish<E: Element16, const ROW: usize>(args: &AttentionArgs, decode: &
                 }
             } else {
                 let row = u64::from(share.split) * decode.rows + row;
-                let partial = decode.partial_o + (row * u64::from(args.head_dim) + u64::from(column)) * 4;
+                let partial = decode.partial_o + (row * u64::from(args.value_dim) + u64::from(column)) * 4;
                 global::store(partial as *mut [u32; 4], values.map(f32::to_bits));
                 if column == 0 {
                     store_lse(decode.partial_lse, row, result);

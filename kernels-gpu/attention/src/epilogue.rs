@@ -26,7 +26,7 @@ pub(crate) unsafe fn store_rows(
     for step in 0..WARP_ROWS as u32 * row_chunks / 32 {
         let index = step * 32 + lane;
         let (row, chunk) = (warp_row + index / row_chunks, index % row_chunks);
-        if work.first_row + row >= work.q_len || chunk * CHUNK_ELEMS as u32 >= args.head_dim {
+        if work.first_row + row >= work.q_len || chunk * CHUNK_ELEMS as u32 >= args.value_dim {
             continue;
         }
         let out = work

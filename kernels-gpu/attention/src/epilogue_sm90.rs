@@ -111,7 +111,7 @@ fn row_start(args: &AttentionArgs, work: &Work, warp_row: u32) -> Option<*mut u1
 #[inline(always)]
 unsafe fn store_words(args: &AttentionArgs, start: *mut u16, chunk: [u32; 4], block: u32) {
     let column = 32 * block + CHUNK_ELEMS as u32 * (lane() % 4);
-    if column < args.head_dim {
+    if column < args.value_dim {
         // SAFETY: the chunk is inside O, on a 16-byte boundary.
         unsafe { global::store(start.wrapping_add(column as usize).cast::<[u32; 4]>(), chunk) };
     }

@@ -99,10 +99,10 @@ where
     let q_tile = base.offset(q_region.offset_bytes);
 
     let aligned = args.inputs_aligned != 0;
-    let rows = |base, stride, len| Rows { base, stride, len, columns: args.head_dim, aligned };
-    let q = rows(work.q, args.q_strides.row, work.q_len);
-    let k = rows(work.k, args.k_strides.row, work.keys.len());
-    let v = rows(work.v, args.v_strides.row, work.keys.len());
+    let rows = |base, stride, len, columns| Rows { base, stride, len, columns, aligned };
+    let q = rows(work.q, args.q_strides.row, work.q_len, args.head_dim);
+    let k = rows(work.k, args.k_strides.row, work.keys.len(), args.head_dim);
+    let v = rows(work.v, args.v_strides.row, work.keys.len(), args.value_dim);
     let stage_tile = |region: SmemRegion, step: u32| base.offset(region.stage_offset(step % region.stages));
     let copy_k = |step: u32| {
         let k_tile = stage_tile(k_region, step);

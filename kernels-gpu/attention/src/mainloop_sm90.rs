@@ -262,11 +262,13 @@ unsafe fn consume<
             }
         };
         let unmasked = unmasked_of(first_row);
-        let scoring = || {
+        // Once a tile, where registers have room for it: the division by which a step finds its head stands in front of its loads.
+        let scoring_of_head = || {
             let (batch, head) = div_rem(batch_head, args.q_heads);
-            let scoring = Scoring::of_head(args, [batch, head], q_len, keys.len());
-            if Row::<ROW>::BIAS_CHUNKS { scoring } else { scoring.by_elements() }
+            Scoring::of_head(args, [batch, head], q_len, keys.len())
         };
+        let of_tile = scoring_of_head();
+        let scoring = || if Row::<ROW>::BIAS_CHUNKS { of_tile } else { scoring_of_head().by_elements() };
         let lane_row = || opaque(first_row) + warp_row() + lane() / 4;
         let mask = |scores: &mut [f32; SCORES], step: u32| {
             // Opaque, what the mask needs takes no registers where there is none. Rows that are shared have none to spare.

@@ -87,9 +87,9 @@ pub(crate) struct KeyRows {
 }
 
 impl KeyRows {
-    /// The rows of head `kv_head` of K or V at `base`, for this lane.
+    /// The rows of `columns` elements of head `kv_head` of K or V at `base`, for this lane.
     #[inline(always)]
-    pub(crate) fn new(args: &AttentionArgs, base: u64, strides: &AttentionStrides, kv_head: u32) -> Self {
+    pub(crate) fn new(args: &AttentionArgs, base: u64, strides: &AttentionStrides, kv_head: u32, columns: u32) -> Self {
         let lane = lane();
         let row = i64::from(kv_head) * strides.head + i64::from(lane / PANEL_CHUNKS) * strides.row;
         Self {
@@ -98,7 +98,7 @@ impl KeyRows {
                 .wrapping_add((lane % PANEL_CHUNKS) as usize * CHUNK_ELEMS),
             page_stride: strides.batch,
             row_stride: strides.row,
-            columns: args.head_dim,
+            columns,
             aligned: args.inputs_aligned != 0,
         }
     }

@@ -66,7 +66,7 @@ pub(crate) unsafe fn forward<E: Element16, const ROW: usize>(args: &AttentionArg
             let v = work.v.wrapping_offset((chunk + key) as isize * args.v_strides.row as isize);
             for step in 0..out.len() {
                 let column = lane as usize + step * LANES as usize;
-                if column < args.head_dim as usize {
+                if column < args.value_dim as usize {
                     // SAFETY: the key is visible, so inside V, and `column` is inside its row.
                     out[step] = fma(p, E::to_f32(unsafe { global::load(v.wrapping_add(column)) }), out[step]);
                 }
@@ -81,7 +81,7 @@ pub(crate) unsafe fn forward<E: Element16, const ROW: usize>(args: &AttentionArg
     let o = work.o.wrapping_offset(row as isize * args.o_strides.row as isize);
     for step in 0..out.len() {
         let column = lane as usize + step * LANES as usize;
-        if column < args.head_dim as usize {
+        if column < args.value_dim as usize {
             // SAFETY: `row` and `column` are inside O.
             unsafe { global::store(o.wrapping_add(column), E::from_f32(out[step] * result.normaliser)) };
         }

@@ -28,6 +28,9 @@ pub(crate) struct Scoring {
     /// Whether rows of the bias are whole aligned chunks of [`CHUNK_ELEMS`] keys.
     #[cfg(target_feature = "sm_90a")]
     in_chunks: bool,
+    /// Whether scores that nothing bounds are scaled by the same instruction that adds the bias.
+    #[cfg(target_feature = "sm_90a")]
+    fused: bool,
 }
 
 impl Scoring {
@@ -53,14 +56,17 @@ impl Scoring {
             #[cfg(target_feature = "sm_90a")]
             in_chunks: args.bias.is_multiple_of((CHUNK_ELEMS * size_of::<u16>()) as u64)
                 && (i64::from(args.k_len) | strides.batch | strides.head | strides.row) % CHUNK_ELEMS as i64 == 0,
+            #[cfg(target_feature = "sm_90a")]
+            fused: true,
         }
     }
 
-    /// The same that loads the bias element by element, wherever it lies.
+    /// The same for a kernel with few registers to spare: it loads the bias element by element, wherever it lies, and has one path for
+    /// scores with and without a cap.
     #[cfg(target_feature = "sm_90a")]
     #[inline(always)]
     pub(crate) fn by_elements(self) -> Self {
-        Self { in_chunks: false, ..self }
+        Self { in_chunks: false, fused: false, ..self }
     }
 
     /// What a raw score of this row and key becomes.
@@ -101,6 +107,15 @@ impl Scoring {
         }
     }
 
+    /// Where the bias of this row, which there is, starts; null where there is no bias.
+    #[inline(always)]
+    pub(crate) fn bias_row(self, row: u32) -> *const u16 {
+        if self.bias.is_null() {
+            return self.bias;
+        }
+        self.bias.wrapping_offset((i64::from(row) * self.row_stride) as isize)
+    }
+
     /// The bias of this lane's accumulators, as [`Scoring::apply`] has them, on its way: half of the words are used, as
     /// [`Scoring::apply_words`] takes them. Lanes do not part, as they must not between a `wgmma` and the wait for it: rows and keys
     /// beyond the last get the bias of the last.
@@ -116,25 +131,24 @@ impl Scoring {
         }
         let last = self.k_len - 1;
         for half in 0..2 {
-            let row = (row + 8 * half as u32).min(self.q_len - 1);
-            let row = self.bias.wrapping_offset((i64::from(row) * self.row_stride) as isize);
-            for four in (0..SCORES / 4).step_by(4) {
-                let key = key + 8 * four as u32;
-                let place = SCORES / 4 * half + four;
-                if self.in_chunks {
+            let row = self.bias_row((row + 8 * half as u32).min(self.q_len - 1));
+            let place = SCORES / 4 * half;
+            // One branch, not one for each load.
+            if self.in_chunks {
+                for four in (0..SCORES / 4).step_by(4) {
                     // The chunk of this lane of the 32 keys of its quad.
-                    let chunk = (key + CHUNK_ELEMS as u32 * pair).min(last) & !(CHUNK_ELEMS as u32 - 1);
+                    let chunk = key + 8 * four as u32 + CHUNK_ELEMS as u32 * pair;
+                    let chunk = chunk.min(last) & !(CHUNK_ELEMS as u32 - 1);
                     // SAFETY: there is such a row and such a key, and rows are whole chunks, of which each is aligned.
                     let chunk: [u32; 4] = unsafe { global::load(row.wrapping_add(chunk as usize).cast()) };
-                    words[place..place + 4].copy_from_slice(&chunk);
-                } else {
-                    for index in 0..4 {
-                        let key = key + 8 * index as u32 + 2 * pair;
-                        // SAFETY: there is such a row and such a key.
-                        let at =
-                            |key: u32| u32::from(unsafe { global::load(row.wrapping_add(key.min(last) as usize)) });
-                        words[place + index] = at(key) | at(key + 1) << 16;
-                    }
+                    words[place + four..place + four + 4].copy_from_slice(&chunk);
+                }
+            } else {
+                for index in 0..SCORES / 4 {
+                    let key = key + 8 * index as u32 + 2 * pair;
+                    // SAFETY: there is such a row and such a key.
+                    let at = |key: u32| u32::from(unsafe { global::load(row.wrapping_add(key.min(last) as usize)) });
+                    words[place + index] = at(key) | at(key + 1) << 16;
                 }
             }
         }
@@ -153,28 +167,37 @@ impl Scoring {
         bias: &[u32; SCORES],
         pair: u32,
     ) {
-        self.cap(scores);
         if self.bias.is_null() {
-            return;
+            return self.cap(scores);
         }
-        for four in (0..SCORES / 2).step_by(4) {
-            let mut words = [bias[four], bias[four + 1], bias[four + 2], bias[four + 3]];
-            if self.in_chunks {
+        let mut words = *bias;
+        if self.in_chunks {
+            for four in (0..SCORES / 2).step_by(4) {
+                let chunk = [words[four], words[four + 1], words[four + 2], words[four + 3]];
                 // SAFETY: the caller's contract.
-                words = unsafe { transpose_quad(pair, words) };
+                words[four..four + 4].copy_from_slice(&unsafe { transpose_quad(pair, chunk) });
             }
-            let (half, first) = (four / (SCORES / 4), four % (SCORES / 4));
-            for index in 0..4 {
-                let score = 4 * (first + index) + 2 * half;
-                scores[score] += E::to_f32(words[index] as u16);
-                scores[score + 1] += E::to_f32((words[index] >> 16) as u16);
+        }
+        let bias = |index: usize| {
+            // Two accumulators of one row, then two of the other.
+            let word = words[index / 4 + SCORES / 4 * (index / 2 % 2)];
+            E::to_f32((word >> (16 * (index % 2))) as u16)
+        };
+        if self.fused && self.softcap == f32::INFINITY {
+            for index in 0..SCORES {
+                scores[index] = fma(scores[index], self.scale, bias(index));
+            }
+        } else {
+            self.cap(scores);
+            for index in 0..SCORES {
+                scores[index] += bias(index);
             }
         }
     }
 
     /// Scales and bounds scores.
     #[inline(always)]
-    fn cap(&self, scores: &mut [f32]) {
+    pub(crate) fn cap(&self, scores: &mut [f32]) {
         for index in 0..scores.len() {
             scores[index] *= self.scale;
         }
@@ -190,9 +213,44 @@ impl Scoring {
     /// There is a bias, with such a row and key.
     #[inline(always)]
     unsafe fn bias<E: Element16>(self, row: u32, key: u32) -> f32 {
-        let row = self.bias.wrapping_offset((i64::from(row) * self.row_stride) as isize);
         // SAFETY: the caller's contract.
-        E::to_f32(unsafe { global::load(row.wrapping_add(key as usize)) })
+        E::to_f32(unsafe { global::load(self.bias_row(row).wrapping_add(key as usize)) })
+    }
+}
+
+/// The bias of two rows and 16 keys, on its way, for a lane's accumulators: a word for each two of them, which are neighbours.
+#[derive(Clone, Copy)]
+pub(crate) struct BiasWords([u32; 4]);
+
+impl BiasWords {
+    /// Rows start where [`Scoring::bias_row`] says, and are null where they have none; `key` is the lane's first, and keys from `k_len`
+    /// on have none.
+    ///
+    /// # Safety
+    /// The rows have `k_len` keys.
+    #[inline(always)]
+    pub(crate) unsafe fn load(rows: [*const u16; 2], key: u32, k_len: u32) -> Self {
+        let mut words = [0; 4];
+        for index in 0..words.len() {
+            let (row, key) = (rows[index % 2], key + 8 * (index as u32 / 2));
+            for side in 0..2 {
+                if !row.is_null() && key + side < k_len {
+                    // SAFETY: there is such a key.
+                    let bias = unsafe { global::load(row.wrapping_add((key + side) as usize)) };
+                    words[index] |= u32::from(bias) << (16 * side);
+                }
+            }
+        }
+        Self(words)
+    }
+
+    /// Adds it to accumulators that lie as [`Scoring::apply`] has them.
+    #[inline(always)]
+    pub(crate) fn add_to<E: Element16>(self, scores: &mut [f32; 8]) {
+        for index in 0..self.0.len() {
+            scores[2 * index] += E::to_f32(self.0[index] as u16);
+            scores[2 * index + 1] += E::to_f32((self.0[index] >> 16) as u16);
+        }
     }
 }
 

@@ -51,9 +51,9 @@ pub struct AttentionArgs {
     pub q: u64,
     /// Device address of K `[batch, kv_heads, k_len, head_dim]`.
     pub k: u64,
-    /// Device address of V `[batch, kv_heads, k_len, head_dim]`.
+    /// Device address of V `[batch, kv_heads, k_len, value_dim]`.
     pub v: u64,
-    /// Device address of O `[batch, q_heads, q_len, head_dim]`.
+    /// Device address of O `[batch, q_heads, q_len, value_dim]`.
     pub o: u64,
     /// Device address of the f32 LSE `[batch, q_heads, q_len]`, contiguous; 0 where it is not wanted.
     pub lse: u64,
@@ -88,8 +88,10 @@ pub struct AttentionArgs {
     pub q_total: u32,
     /// Keys of all batch entries that follow each other.
     pub k_total: u32,
-    /// Head dimension, a multiple of [`HEAD_DIM_STEP`].
+    /// Head dimension of Q and K, a multiple of [`HEAD_DIM_STEP`].
     pub head_dim: u32,
+    /// Head dimension of V and O, a multiple too.
+    pub value_dim: u32,
     /// First visible key of row 0 ([`Mask::key_offsets`]).
     pub first_key: i32,
     /// Last visible key of row 0.
@@ -113,6 +115,8 @@ pub struct AttentionArgs {
     pub output_aligned: u32,
     /// Batch entries that follow each other, where they do.
     pub members: u32,
+    /// 0: what would be padding otherwise.
+    pub reserved: u32,
 }
 
 /// In which order the blocks of a persistent launch compute the tiles of query rows: the second parameter of the WGMMA kernels.

@@ -44,7 +44,7 @@ pub struct DecodeArgs {
     pub table: u64,
     /// Device address of the i32 numbers of keys `[batch]`; 0 where all have `k_len`.
     pub k_lens: u64,
-    /// Device address of the partial results `[splits, batch, q_heads, q_len, head_dim]`, f32; 0 with one split.
+    /// Device address of the partial results `[splits, batch, q_heads, q_len, value_dim]`, f32; 0 with one split.
     pub partial_o: u64,
     /// Device address of their LSE `[splits, batch, q_heads, q_len]`.
     pub partial_lse: u64,
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn argument_structs_have_no_padding() {
         assert_eq!(size_of::<DecodeArgs>(), 6 * 8 + 6 * 4);
-        assert_eq!(size_of::<AttentionArgs>(), 9 * 8 + 5 * 24 + 18 * 4);
+        assert_eq!(size_of::<AttentionArgs>(), 9 * 8 + 5 * 24 + 20 * 4);
         assert_eq!(size_of::<CombineArgs>(), 2 * 40 + 4 * 8 + 24 + 8 * 4);
     }
 }

@@ -70,7 +70,7 @@ const fn warps(warps: usize, stages: usize, registers: u32) -> DecodeTile {
 /// Name: `attention_<type>_scalar`, or `attention_<type>_d<head dim>_wmma_<m>x<n>_s<stages>`, then `_ldg` where tiles go through
 /// registers and `_fma` where P V is scalar; or `attention_<type>_d<head dim>_wgmma_<full or band>_<m>x<n>[k<key groups>][c<cluster>]_s<stages>`, then `_q`
 /// where Q is in registers; or `attention_<type>_d<head dim>_decode_<warps>w_s<stages>`. Rows that serve every kind of lengths have
-/// `_varlen` at the end, those that serve every kind of scores besides `_general`.
+/// `_varlen` at the end, those that serve every kind of scores `_general`, which serve every kind of lengths too unless they decode.
 pub const ATTENTION: &[AttentionVariant] = {
     use AttentionVariant as Row;
     use Dtype::{Bf16, F16};
@@ -83,6 +83,13 @@ pub const ATTENTION: &[AttentionVariant] = {
         Row::decode("attention_bf16_d64_decode_4w_s6", Bf16, 64, warps(4, 6, 255)),
         Row::decode("attention_bf16_d128_decode_4w_s3", Bf16, 128, warps(4, 3, 255)),
         Row::decode("attention_bf16_d256_decode_2w_s3", Bf16, 256, warps(2, 3, 255)),
+        // The same with softcap and bias.
+        Row::decode("attention_f16_d64_decode_4w_s6_general", F16, 64, warps(4, 6, 255)).scored(),
+        Row::decode("attention_f16_d128_decode_4w_s3_general", F16, 128, warps(4, 3, 255)).scored(),
+        Row::decode("attention_f16_d256_decode_2w_s3_general", F16, 256, warps(2, 3, 255)).scored(),
+        Row::decode("attention_bf16_d64_decode_4w_s6_general", Bf16, 64, warps(4, 6, 255)).scored(),
+        Row::decode("attention_bf16_d128_decode_4w_s3_general", Bf16, 128, warps(4, 3, 255)).scored(),
+        Row::decode("attention_bf16_d256_decode_2w_s3_general", Bf16, 256, warps(2, 3, 255)).scored(),
         // WGMMA rows. Head dimension 64 has little for the tensor cores to do between exponentials: three or four warpgroups of
         // rows take turns with them. 192 rows by 128 keys, 490 TFLOP/s at 4x32x4096 on an H100; the longest sequences.
         Row::wgmma("attention_f16_d64_wgmma_full_192x128_s4", F16, 64, q_ahead(full(192, 128, 4))),

@@ -212,6 +212,11 @@ impl AttentionVariant {
         Self { scores: Scores::General, lengths: Lengths::PerMember, ..self }
     }
 
+    /// The same with every kind of scores.
+    pub(super) const fn scored(self) -> Self {
+        Self { scores: Scores::General, ..self }
+    }
+
     pub(super) const fn scalar(name: &'static str, dtype: Dtype) -> Self {
         Self::new(name, dtype, MAX_HEAD_DIM, AttentionKernel::Scalar)
     }
