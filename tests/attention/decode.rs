@@ -12,6 +12,7 @@ use tests::{is_small, shapes};
 
 use crate::Trials;
 use crate::case::{Case, Inputs, Outcome, Output, Placement, Stored, run_contiguous, run_with, tensor_mut};
+use crate::exact::Largest;
 use crate::scores::{self, Terms};
 
 /// Lists the trials.
@@ -29,6 +30,7 @@ pub(crate) fn list(trials: &mut Trials) {
     trials.both("decode/windows_are_split_where_they_are", &(), windows::<f16>, windows::<bf16>);
     trials.both("decode/empty_tensors", &(), empty::<f16>, empty::<bf16>);
     trials.both("decode/large_scores", &(), large_scores::<f16>, large_scores::<bf16>);
+    trials.both("decode/the_largest_probability_is_1", &(), largest_probability::<f16>, largest_probability::<bf16>);
     trials.both("decode/equals_the_last_rows_of_prefill", &(), equals_prefill::<f16>, equals_prefill::<bf16>);
     trials.both(
         "decode/terms_are_those_of_prefill",
@@ -148,6 +150,13 @@ fn large_scores<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         check(gpu, &case, &inputs, &[1, 4])?;
     }
     Ok(())
+}
+
+/// Each warp and split has a largest score of its own, and weights of them are f32.
+fn largest_probability<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    let case = Case::new(1, 8, 16, 300, 64, Mask::Full).scaled(1.0);
+    let largest = Largest::<T>::new(&case);
+    [1, 3].into_iter().try_for_each(|splits| largest.check(&run(gpu, &case, &largest.inputs, splits)?.out))
 }
 
 /// The last rows of attention of many rows, by every variant, are what decoding gives.

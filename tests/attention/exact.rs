@@ -13,6 +13,7 @@ pub(crate) fn list(trials: &mut Trials) {
     trials.both("zero_queries_give_the_mean_of_the_values", &(), mean_of_values::<f16>, mean_of_values::<bf16>);
     trials.both("values_of_one_give_one", &(), values_of_one::<f16>, values_of_one::<bf16>);
     trials.both("a_key_that_dominates_gives_its_value", &(), dominant_key::<f16>, dominant_key::<bf16>);
+    trials.both("the_largest_probability_is_1", &(), largest_probability::<f16>, largest_probability::<bf16>);
     trials.both("rows_without_keys_give_zero", &(), rows_without_keys::<f16>, rows_without_keys::<bf16>);
 }
 
@@ -98,6 +99,62 @@ fn dominant_key<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         })?;
     }
     Ok(())
+}
+
+fn largest_probability<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    for head_dim in HEAD_DIMS {
+        let case = Case::new(1, 4, 40, 300, head_dim, Mask::Full).scaled(1.0);
+        let largest = Largest::<T>::new(&case);
+        for_each_row::<T>(gpu, &case, |row| largest.check(&run_contiguous(gpu, &case, &largest.inputs, row)?.out))?;
+    }
+    Ok(())
+}
+
+/// Scores whose largest may come late, by less than 2^8 larger than those before. Its value is 1 and the others are 0, so that O is
+/// the reciprocal of the sum of probabilities relative to it, rounded once, if they are relative to it.
+pub(crate) struct Largest<T> {
+    pub(crate) inputs: Inputs<T>,
+    expected: Vec<f64>,
+}
+
+impl<T: Half> Largest<T> {
+    /// Scores up to 3.5 of a case of scale 1 without mask. The largest is elsewhere in each head.
+    pub(crate) fn new(case: &Case) -> Self {
+        let ([_, _, q_len, head_dim], [_, _, k_len, _]) = (case.q_shape(), case.kv_shape());
+        let zeros_of = |shape: [usize; 4]| zeros(shape.iter().product());
+        let mut inputs =
+            Inputs { q: zeros_of(case.q_shape()), k: zeros_of(case.kv_shape()), v: zeros_of(case.kv_shape()) };
+        for (row, query) in inputs.q.chunks_mut(head_dim).enumerate() {
+            query[0] = T::from_f64(1.0 + (row % q_len) as f64 / 128.0);
+        }
+        let heads = inputs.k.chunks_mut(head_dim * k_len).zip(inputs.v.chunks_mut(head_dim * k_len));
+        for (head, (keys, values)) in heads.enumerate() {
+            let place = |key: usize| (37 * key + 11 * head) % k_len;
+            for (key, columns) in keys.chunks_mut(head_dim).enumerate() {
+                columns[0] = T::from_f64(place(key) as f64 / 128.0);
+            }
+            let largest = (0..k_len).max_by_key(|&key| place(key)).expect("there are keys");
+            values[largest * head_dim..][..head_dim].fill(T::from_f64(1.0));
+        }
+        let expected = inputs.expected(case).out;
+        Self { inputs, expected }
+    }
+
+    /// Fails where O is further from the reference than rounding and the f32 sum, 2e-6, leave it.
+    pub(crate) fn check(&self, out: &[T]) -> Outcome {
+        let far = |&(&got, &expected): &(&T, &f64)| {
+            let rounding = (T::from_f64(expected).to_f64() - expected).abs();
+            (got.to_f64() - expected).abs() > rounding + 2e-6 * expected
+        };
+        let mut far = out.iter().zip(&self.expected).filter(far);
+        match far.next() {
+            None => Ok(()),
+            Some((got, expected)) => {
+                let count = 1 + far.count();
+                Err(format!("{count} elements are not rounded once, such as {expected:e}: {:e}", got.to_f64()).into())
+            }
+        }
+    }
 }
 
 /// The first `q_len - k_len` rows of a causal mask see nothing, and no row does where there is no key.

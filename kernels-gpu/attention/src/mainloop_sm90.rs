@@ -5,10 +5,12 @@
 //! for each tile of this block:               for each tile of this block:
 //!     K of the last step, Q                      S = Q K^T of the last step; mask, softmax, P
 //!     for each step, from the last:              for each step before it:
-//!         K of the step before, V                    start S = Q K^T, then O = O + P V of the step after it
+//!         K of the step before, V                    start S = Q K^T
+//!                                                    O = factor O where a maximum grew
+//!                                                    start O = O + P V of the step after it
 //!                                                    S is there: mask, softmax
-//!                                                    O is there: P, and O = factor O where a maximum grew
-//!                                                O = O + P V of the first step; O / l -> global memory
+//!                                                    O is there: P
+//!                                                O = factor O + P V of the first step; O / l -> global memory
 //! ```
 //!
 //! 1. The block is persistent: while consumers finish a tile, the producer fills the buffers for the next, that of Q too where it
@@ -21,7 +23,10 @@
 //!    rows and take the steps in turns (`key_split.rs`); a cluster computes one tile.
 //! 5. `ptxas` moves a `wgmma.wait_group` up over arithmetic, in front of the exponentials that it is meant to overlap, but not out
 //!    of its basic block. The wait for O therefore stands behind that for V, a loop, whose operand depends on the last
-//!    exponential ([`RowState::zero`]); and the release of K in front of the wait for the next.
+//!    exponential before it ([`RowState::zero`]); and the release of K in front of the wait for the next.
+//! 6. O is scaled while the tensor cores have S, by the warps that have a row whose maximum grew. Where warpgroups share the rows of a
+//!    tile, or a block has four, half of the exponentials are left for behind the wait for O: their unit is slow, and O is scaled, in
+//!    every step, and P rounded on others meanwhile ([`Row::SCALE_BESIDE_POWERS`]).
 //!
 //! Budget: the registers of [`layout::attention::CONSUMER_REGISTERS`], for S, P and O of a step; shared memory is the row's
 //! [`layout::attention::AttentionVariant::smem`] map.
@@ -50,7 +55,7 @@ use crate::ring::Ring;
 use crate::row::{Row, ScoresOfRegisters, Values};
 use crate::schedule::Walk;
 use crate::score::Scoring;
-use crate::softmax::RowState;
+use crate::softmax::{RowState, scale_rows};
 use crate::warpgroup_product::{accumulate, wait_before};
 use crate::work::{LANES, Member, Work, div_rem, lane, sink_of_head, warp};
 
@@ -331,11 +336,17 @@ unsafe fn consume<
                 wait(Row::<ROW>::K_FULL, next.stage(), next.parity());
             }
             wait(Row::<ROW>::V_FULL, ring.stage(), ring.parity());
+            let mut factors = [1.0; 2];
             while step >= own.0 + stride {
                 // V of this step and K of the one before are there.
                 let next = ring.after(key_groups);
                 let bias = bias_of::<ROW, SCORES>(|| (scoring(), lane_row(), (step - stride) * step_keys));
                 let mut scores: [f32; SCORES] = q.scores(k_tile(next.stage()));
+                if !Row::<ROW>::SCALE_BESIDE_POWERS {
+                    // Not before S is under way.
+                    wgmma::settle(&mut out);
+                    scale_rows(&mut out, factors);
+                }
                 accumulate::<Values<E, ROW>, _, KEY_STEPS>(&mut out, &p, v_tile(ring.stage()));
                 wait_before::<_, KEY_STEPS>(&mut scores);
                 wgmma::settle(&mut scores);
@@ -351,18 +362,24 @@ unsafe fn consume<
                 if Row::<ROW>::BAND {
                     mask(&mut scores, step);
                 }
-                let factors = state.step::<CHAINS>(&mut scores, scale);
+                factors = state.renew::<CHAINS>(&scores, scale);
+                let early = const { if Row::<ROW>::SCALE_BESIDE_POWERS { SCORES / 2 } else { SCORES } };
+                state.add::<CHAINS>(&mut scores[..early], scale);
                 wait(Row::<ROW>::V_FULL, next.stage(), next.parity() + state.zero());
                 wgmma::wait_group::<0, _>(&mut out);
                 wgmma::settle(&mut scores);
                 release(Row::<ROW>::V_EMPTY, ring.stage());
                 ring = next;
-                p = pack::<E, SCORES, KEY_STEPS>(&scores);
-                if let Some(factors) = factors {
+                if Row::<ROW>::SCALE_BESIDE_POWERS {
+                    state.add::<CHAINS>(&mut scores[early..], scale);
                     for index in 0..OUTPUTS {
                         out[index] *= factors[index / 2 % 2];
                     }
                 }
+                p = pack::<E, SCORES, KEY_STEPS>(&scores);
+            }
+            if !Row::<ROW>::SCALE_BESIDE_POWERS {
+                scale_rows(&mut out, factors);
             }
             accumulate::<Values<E, ROW>, _, KEY_STEPS>(&mut out, &p, v_tile(ring.stage()));
             if stride > 1 {

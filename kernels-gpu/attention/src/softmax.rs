@@ -6,14 +6,11 @@
 //!
 //! With running maximum m, sum l and scores s of the next keys: `m' = max(m, max s)`, `a = 2^(c (m - m'))`,
 //! `p = 2^(c (s - m'))`, `l' = a l + sum p`, `O' = a O + p V` (Milakov and Gimelshein 2018; Dao et al. 2022), where
-//! `c = scale * log2(e)`.
+//! `c = scale * log2(e)`. The maximum is that of all keys so far, in each step: the largest probability of a row is exactly 1, which
+//! rounding to 16 bits keeps, and O is up to 5 % nearer to the exact result than with a maximum that may lag behind.
 
 use cuda_std::convert::{ex2, fma, lg2, max, rcp};
 use cuda_std::warp::{FULL_MASK, quad_max, quad_sum, warp_vote_any};
-
-/// How far a probability may exceed 1 before the row's maximum is renewed, as a power of two. 2^8 leaves f16 probabilities
-/// and f32 sums far from overflow, and rounding is relative.
-const SLACK_LOG2: f32 = 8.0;
 
 /// Running maximum and sum of this lane's two rows.
 pub(crate) struct RowState {
@@ -21,6 +18,8 @@ pub(crate) struct RowState {
     pub(crate) max: [f32; 2],
     /// Sum of the probabilities, this lane's part.
     pub(crate) sum: [f32; 2],
+    /// Whether a maximum of the warp is negative.
+    negative: bool,
 }
 
 /// What the epilogue needs of a finished row.
@@ -33,48 +32,71 @@ pub(crate) struct RowResult {
 }
 
 impl RowState {
-    pub(crate) const EMPTY: Self = Self { max: [f32::NEG_INFINITY; 2], sum: [0.0; 2] };
+    pub(crate) const EMPTY: Self = Self { max: [f32::NEG_INFINITY; 2], sum: [0.0; 2], negative: true };
 
-    /// Turns raw scores into probabilities and returns what the sums so far, and O, are scaled by; `None` where that is 1
-    /// throughout the warp.
+    /// Turns raw scores into probabilities, adds them up, and returns what O is scaled by: 1 for a row whose maximum stays.
     ///
-    /// The maximum that probabilities are relative to is lazy: it stays until a row of the warp exceeds it by a factor of
-    /// 2^[`SLACK_LOG2`], which few steps do. Most steps thus need no shuffles, and no pass over O. `CHAINS` maxima and sums of
-    /// a row are found side by side, where few warps hide each other's latency.
+    /// `CHAINS` maxima and sums of a row are found side by side, where few warps hide each other's latency.
     ///
     /// # Safety
     /// All lanes of the warp call it together.
     #[inline(always)]
-    pub(crate) unsafe fn step<const CHAINS: usize>(&mut self, scores: &mut [f32], scale_log2: f32) -> Option<[f32; 2]> {
-        let row = |index: usize| index / 2 % 2;
+    pub(crate) unsafe fn step<const CHAINS: usize>(&mut self, scores: &mut [f32], scale_log2: f32) -> [f32; 2] {
         // SAFETY: the caller's contract.
-        let seen = unsafe { largest::<CHAINS>(self.max, scores) };
-        let exceeds = |half: usize| (seen[half] - self.max[half]) * scale_log2 > SLACK_LOG2;
+        let factors = unsafe { self.renew::<CHAINS>(scores, scale_log2) };
+        self.add::<CHAINS>(scores, scale_log2);
+        factors
+    }
+
+    /// The first half of a step: the maxima are those of these scores too; returns what O is scaled by, as the sums so far are.
+    ///
+    /// # Safety
+    /// All lanes of the warp call it together.
+    #[inline(always)]
+    pub(crate) unsafe fn renew<const CHAINS: usize>(&mut self, scores: &[f32], scale_log2: f32) -> [f32; 2] {
         // SAFETY: all lanes of the warp are here.
-        let rescale = unsafe { warp_vote_any(FULL_MASK, exceeds(0) || exceeds(1)) };
-        let mut factors = [1.0; 2];
-        if rescale {
-            for half in 0..2 {
-                // SAFETY: the vote is the same in all lanes of the warp.
-                let row_max = unsafe { quad_max(seen[half]) };
-                // Both products are rounded as those in the probabilities are, so that the factor is exactly theirs.
-                factors[half] = ex2(self.max[half] * scale_log2 + shift(row_max, scale_log2));
-                self.max[half] = row_max;
-                self.sum[half] *= factors[half];
-            }
-        }
+        let seen = unsafe { self.largest::<CHAINS>(scores).map(|seen| quad_max(seen)) };
+        // Both products are rounded as those in the probabilities are, so that the factor is exactly theirs.
+        let factors = [0, 1].map(|half| ex2(self.max[half] * scale_log2 + shift(seen[half], scale_log2)));
+        self.max = seen;
+        self.sum = [0, 1].map(|half| self.sum[half] * factors[half]);
+        // SAFETY: as above.
+        self.negative = unsafe { warp_vote_any(FULL_MASK, seen[0].is_sign_negative() || seen[1].is_sign_negative()) };
+        factors
+    }
+
+    /// The second half of a step, at once or part by part, each of whole fours of scores: turns them into probabilities and adds them
+    /// up.
+    #[inline(always)]
+    pub(crate) fn add<const CHAINS: usize>(&mut self, scores: &mut [f32], scale_log2: f32) {
+        let row = |index: usize| index / 2 % 2;
         let shifts = self.max.map(|row_max| shift(row_max, scale_log2));
         let mut sums = [[0.0; 2]; CHAINS];
+        sums[0] = self.sum;
         for index in 0..scores.len() {
             let score = &mut scores[index];
             *score = ex2(fma(*score, scale_log2, shifts[row(index)]));
-            let sum = if index % CHAINS == 0 { &mut self.sum } else { &mut sums[index % CHAINS] };
-            sum[row(index)] += *score;
+            sums[index % CHAINS][row(index)] += *score;
         }
+        self.sum = sums[0];
         for chain in 1..CHAINS {
             self.sum = [0, 1].map(|half| self.sum[half] + sums[chain][half]);
         }
-        rescale.then_some(factors)
+    }
+
+    /// The largest of the maxima and the scores, of this lane's two rows.
+    ///
+    /// As integers, positive floats are ordered as they are, and above negative ones: where no maximum is negative, the integers'
+    /// is the floats'. sm_90 finds the maximum of three integers at the rate of that of two floats.
+    #[inline(always)]
+    fn largest<const CHAINS: usize>(&self, scores: &[f32]) -> [f32; 2] {
+        if cfg!(target_feature = "sm_90a") && !self.negative {
+            let bits = |value: f32| value.to_bits() as i32;
+            let largest = fold::<_, CHAINS>(self.max.map(bits), i32::MIN, scores, bits, i32::max);
+            largest.map(|bits| f32::from_bits(bits as u32))
+        } else {
+            fold::<_, CHAINS>(self.max, f32::NEG_INFINITY, scores, |score| score, max)
+        }
     }
 
     /// 0, found from the sums: their sign. Whatever uses it is executed after the last step.
@@ -95,35 +117,36 @@ impl RowState {
     }
 }
 
-/// The largest of `seen` and the scores, of this lane's two rows.
-///
-/// As integers, positive floats are ordered as they are, and above negative ones: where a row of each lane has none below 0 for its
-/// maximum, the integers' is the floats'. sm_90 finds the maximum of three integers at the rate of that of two floats.
+/// Scales accumulators of this lane's two rows, each half only where a factor of the warp is not 1: after the first steps of many
+/// keys few maxima grow.
 ///
 /// # Safety
 /// All lanes of the warp call it together.
 #[inline(always)]
-unsafe fn largest<const CHAINS: usize>(seen: [f32; 2], scores: &[f32]) -> [f32; 2] {
-    if cfg!(target_feature = "sm_90a") {
-        let bits = |value: f32| value.to_bits() as i32;
-        let seen = fold::<_, CHAINS>(seen.map(bits), scores, bits, i32::max);
-        // SAFETY: all lanes of the warp are here.
-        if !unsafe { warp_vote_any(FULL_MASK, (seen[0] | seen[1]) < 0) } {
-            return seen.map(|bits| f32::from_bits(bits as u32));
+pub(crate) unsafe fn scale_rows(values: &mut [f32], factors: [f32; 2]) {
+    for half in 0..2 {
+        // SAFETY: the caller's contract.
+        if unsafe { warp_vote_any(FULL_MASK, factors[half] != 1.0) } {
+            for pair in 0..values.len() / 4 {
+                for column in 0..2 {
+                    values[4 * pair + 2 * half + column] *= factors[half];
+                }
+            }
         }
     }
-    fold::<_, CHAINS>(seen, scores, |score| score, max)
 }
 
-/// `larger` over the scores of each of this lane's two rows and `start`, in `CHAINS` chains.
+/// `larger` over the scores of each of this lane's two rows and `start`, in `CHAINS` chains; `least` is no larger than anything.
 #[inline(always)]
 fn fold<T: Copy, const CHAINS: usize>(
     start: [T; 2],
+    least: T,
     scores: &[f32],
     value: impl Fn(f32) -> T,
     larger: impl Fn(T, T) -> T,
 ) -> [T; 2] {
-    let mut chains = [start; CHAINS];
+    let mut chains = [[least; 2]; CHAINS];
+    chains[0] = start;
     for index in 0..scores.len() {
         let seen = &mut chains[index % CHAINS][index / 2 % 2];
         *seen = larger(*seen, value(scores[index]));

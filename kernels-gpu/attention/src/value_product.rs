@@ -8,6 +8,7 @@ use cuda_std::shared::SharedAddr;
 use cuda_std::warp;
 use layout::attention::WARP_ROWS;
 
+use crate::softmax::scale_rows;
 use crate::tile::{Fragments, chunk_offset, store_pair};
 use crate::work::lane;
 
@@ -16,12 +17,12 @@ pub(crate) trait ValueProduct<E, const KEY_TILES: usize, const DIM_TILES: usize>
     /// O = 0.
     fn zero() -> Self;
 
-    /// `O = factors * O + P V`, the factors those of this lane's two rows, `None` for 1: P `16 x 16 KEY_TILES` in accumulator layout, V a tile of `16 * KEY_TILES` rows; `scratch` is this
-    /// warp's part of the region "p".
+    /// `O = factors * O + P V`, the factors those of this lane's two rows: P `16 x 16 KEY_TILES` in accumulator layout, V a tile of
+    /// `16 * KEY_TILES` rows; `scratch` is this warp's part of the region "p".
     ///
     /// # Safety
     /// All lanes of the warp call it together, and V is written and visible.
-    unsafe fn step(&mut self, factors: Option<[f32; 2]>, p: &[[f32; 8]; KEY_TILES], v: SharedAddr, scratch: SharedAddr);
+    unsafe fn step(&mut self, factors: [f32; 2], p: &[[f32; 8]; KEY_TILES], v: SharedAddr, scratch: SharedAddr);
 
     /// Writes `normalisers * O` as rows `row ..` of a tile of `rows` rows; `normalisers` are those of this lane's two rows.
     ///
@@ -59,20 +60,9 @@ impl<E: Element16, const KEY_TILES: usize, const DIM_TILES: usize> ValueProduct<
     }
 
     #[inline(always)]
-    unsafe fn step(
-        &mut self,
-        factors: Option<[f32; 2]>,
-        p: &[[f32; 8]; KEY_TILES],
-        v: SharedAddr,
-        _scratch: SharedAddr,
-    ) {
-        if let Some(factors) = factors {
-            for dim_tile in 0..DIM_TILES {
-                for register in 0..8 {
-                    self.out[dim_tile][register] *= factors[register / 2 % 2];
-                }
-            }
-        }
+    unsafe fn step(&mut self, factors: [f32; 2], p: &[[f32; 8]; KEY_TILES], v: SharedAddr, _scratch: SharedAddr) {
+        // SAFETY: the caller's contract.
+        unsafe { scale_rows(self.out.as_flattened_mut(), factors) };
         let v_fragments = Fragments::rows_first(v, 16 * KEY_TILES);
         for key_tile in 0..KEY_TILES {
             let s = &p[key_tile];
@@ -161,13 +151,7 @@ impl<E: Element16, const KEY_TILES: usize, const DIM_TILES: usize> ValueProduct<
     }
 
     #[inline(always)]
-    unsafe fn step(
-        &mut self,
-        factors: Option<[f32; 2]>,
-        p: &[[f32; 8]; KEY_TILES],
-        v: SharedAddr,
-        scratch: SharedAddr,
-    ) {
+    unsafe fn step(&mut self, factors: [f32; 2], p: &[[f32; 8]; KEY_TILES], v: SharedAddr, scratch: SharedAddr) {
         let (keys, lane) = (16 * KEY_TILES, lane());
         // SAFETY: the scratch is this warp's, and the barriers order its lanes' stores and loads.
         unsafe {
@@ -178,7 +162,7 @@ impl<E: Element16, const KEY_TILES: usize, const DIM_TILES: usize> ValueProduct<
                     scratch.offset((key * WARP_ROWS as u32 + row) * 4).store(p[key_tile][register as usize]);
                 }
             }
-            if let Some(factors) = factors {
+            if warp::warp_vote_any(warp::FULL_MASK, factors != [1.0; 2]) {
                 let factors = broadcast_rows(scratch.offset((keys * WARP_ROWS * 4) as u32), factors);
                 for panel in 0..DIM_TILES / 4 {
                     for row in 0..WARP_ROWS {
