@@ -1,9 +1,9 @@
 //! Products of 16-bit numbers by `mma.sync` m16n8k16. Stored numbers are operands as they are; the transposed use takes one byte
 //! permutation for two of them.
 //!
-//! X is f32 of any size. For bf16 it becomes the sum of two numbers, of 16 bits or more, and takes two products. For f16 each 32
-//! elements of a frame are multiplied by a power of two that brings the largest of them to at least 2^14 and below 2^15, and their
-//! sums, which start at 0, by its inverse.
+//! X is f32 of any size. For bf16 it becomes the sum of two numbers, of 16 bits or more, and takes two products; with one frame they
+//! are the even and the odd columns of one. For f16 each 32 elements of a frame are multiplied by a power of two that brings the
+//! largest of them to at least 2^14 and below 2^15, and their sums, which start at 0, by its inverse.
 
 use cuda_std::convert::{Bf16, F16, fma, max, pack_bf16x2, pack_f16x2, permute_bytes};
 use cuda_std::ptx::mma::m16n8k16;
@@ -38,12 +38,14 @@ const BIAS: u32 = (f32::MAX_EXP - 1) as u32;
 impl<const ROW: usize> Numbers<ROW> for Half {
     type Operand = Operand;
 
+    const HALVED: bool = matches!(ATA[ROW].precision, Precision::Bf16);
+
     #[inline(always)]
     unsafe fn operand(x: [Four; 2]) -> Operand {
         match const { ATA[ROW].precision } {
             // SAFETY: as required of the caller.
             Precision::F16 => unsafe { scaled::<ROW>(x) },
-            _ => split(x),
+            _ => split::<ROW>(x),
         }
     }
 
@@ -72,7 +74,9 @@ impl<const ROW: usize> Numbers<ROW> for Half {
                         }
                     } else {
                         for half in 0..2 {
-                            *sum = m16n8k16::<Bf16>(a[half], x.rest[half], *sum);
+                            if const { ATA[ROW].frames > 1 } {
+                                *sum = m16n8k16::<Bf16>(a[half], x.rest[half], *sum);
+                            }
                             *sum = m16n8k16::<Bf16>(a[half], x.words[half], *sum);
                         }
                     }
@@ -112,12 +116,14 @@ unsafe fn scaled<const ROW: usize>(x: [Four; 2]) -> Operand {
 
 /// X as the sum of two bf16 numbers: the one next to it on the side of 0, which is finite, and what that leaves.
 #[inline(always)]
-fn split(x: [Four; 2]) -> Operand {
+fn split<const ROW: usize>(x: [Four; 2]) -> Operand {
     let upper = |first: f32, second: f32| permute_bytes(first.to_bits(), second.to_bits(), 0x7632);
     let left = |x: f32| x - f32::from_bits(x.to_bits() & 0xFFFF_0000);
-    Operand {
-        words: x.map(|x| [upper(x[0], x[1]), upper(x[2], x[3])]),
-        rest: x.map(|x| [pack_bf16x2(left(x[0]), left(x[1])), pack_bf16x2(left(x[2]), left(x[3]))]),
-        factors: [1.0; 2],
+    let words = x.map(|x| [upper(x[0], x[1]), upper(x[2], x[3])]);
+    let rest = x.map(|x| [pack_bf16x2(left(x[0]), left(x[1])), pack_bf16x2(left(x[2]), left(x[3]))]);
+    if const { ATA[ROW].frames == 1 } && lane() / 4 % 2 == 1 {
+        // A lane has elements of the column of its group: odd columns are those of the rest.
+        return Operand { words: rest, rest, factors: [1.0; 2] };
     }
+    Operand { words, rest, factors: [1.0; 2] }
 }

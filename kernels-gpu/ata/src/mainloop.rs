@@ -33,7 +33,7 @@
 //! frames and 32 rows.
 
 use cuda_std::ptx::griddepcontrol;
-use cuda_std::thread;
+use cuda_std::{hint, thread};
 use layout::ata::{ATA, AtaArgs};
 
 use crate::cells::Use;
@@ -166,6 +166,7 @@ pub(crate) unsafe fn product<
                 U::store(&to, row, vector, sums[row][vector]);
             }
         }
-        store_result::<ROW>(args);
+        // Found out again here, so that it takes no registers during the main loop.
+        store_result::<ROW>(args, &Place::of_block::<ROW>(args, hint::opaque(thread::block_idx_x())));
     }
 }

@@ -2,7 +2,7 @@
 
 use core::marker::PhantomData;
 
-use layout::ata::{ATA, MMA_FRAMES};
+use layout::ata::{ATA, CELL, MMA_FRAMES};
 
 use crate::sums::WarpSums;
 use crate::unit::{Four, Unit};
@@ -18,6 +18,9 @@ pub(crate) type Accumulators = [[f32; 4]; 2];
 pub(crate) trait Numbers<const ROW: usize> {
     /// A lane's part of a vector as B operands.
     type Operand: Copy;
+
+    /// Whether the even and the odd columns of one frame have products that are to be added.
+    const HALVED: bool;
 
     /// As [`Unit::operand`].
     ///
@@ -66,14 +69,24 @@ impl<N: Numbers<ROW>, const ROW: usize> Unit<ROW> for Mma<N> {
     /// A lane has the rows of its group, and columns `2 * (lane % 4)` and the next.
     #[inline(always)]
     unsafe fn store(to: &WarpSums<ROW>, pair_row: usize, vector: usize, [first, second]: Self::Sums) {
-        for odd in 0..2 {
-            let column = lane() % 4 * 2 + odd as u32;
-            if const { ATA[ROW].frames > 1 } || column == 0 {
-                let frame = (vector * MMA_FRAMES) as u32 + column;
-                let rows = [first[odd], first[2 + odd], second[odd], second[2 + odd]];
-                // SAFETY: as required of the caller; each lane has two frames of its group's rows.
-                unsafe { to.store_rows(frame, pair_row, rows) };
+        let rows = |odd: usize| [first[odd], first[2 + odd], second[odd], second[2 + odd]];
+        if const { ATA[ROW].frames == 1 } {
+            // The lanes of a group have the same, and store a row each.
+            let (even, odd) = (rows(0), rows(1));
+            let mut sum = 0.0;
+            for row in 0..CELL {
+                if lane() % CELL as u32 == row as u32 {
+                    sum = if N::HALVED { even[row] + odd[row] } else { even[row] };
+                }
             }
+            // SAFETY: as required of the caller.
+            unsafe { to.store_row(pair_row, sum) };
+            return;
+        }
+        for odd in 0..2 {
+            let frame = (vector * MMA_FRAMES + odd) as u32 + lane() % 4 * 2;
+            // SAFETY: as required of the caller; each lane has two frames of its group's rows.
+            unsafe { to.store_rows(frame, pair_row, rows(odd)) };
         }
     }
 }

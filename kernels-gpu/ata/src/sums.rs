@@ -3,13 +3,16 @@
 
 use cuda_std::ptx::cp_async;
 use cuda_std::shared::{self, SharedAddr};
-use cuda_std::{global, hint, thread};
+use cuda_std::{global, thread};
 use layout::ata::{ATA, AtaArgs, CELL, PAIR_ROWS};
 
 use crate::work::{Place, lane, scale, warp};
 
 /// Rows of a frame that a thread adds up at once: half as many loads from shared memory.
 const TOGETHER: usize = 2;
+
+/// Sums that the sums of the warps are added to in turns: an addition does not wait for the one before.
+const PARTS: usize = 4;
 
 /// The sums of this warp: element (frame, row) is `frame * sums_stride + row`.
 pub(crate) struct WarpSums<const ROW: usize> {
@@ -31,6 +34,16 @@ impl<const ROW: usize> WarpSums<ROW> {
         self.base.offset((pair_row * PAIR_ROWS * size_of::<f32>()) as u32)
     }
 
+    /// Stores row `lane` of a pair row and the one frame of the block.
+    ///
+    /// # Safety
+    /// All lanes of the warp store theirs.
+    #[inline(always)]
+    pub(crate) unsafe fn store_row(&self, pair_row: usize, row: f32) {
+        // SAFETY: the row is inside the warp's stage, and no other lane's.
+        unsafe { self.of_pair_row(pair_row).offset(lane() * size_of::<f32>() as u32).store(row.to_bits()) }
+    }
+
     /// Stores rows `4 * group` to `4 * group + 3` of a pair row and a frame.
     ///
     /// # Safety
@@ -44,14 +57,15 @@ impl<const ROW: usize> WarpSums<ROW> {
     }
 }
 
-/// Adds up the sums of all warps and stores the block's part of Y, multiplied by the scale of its channel.
+/// Adds up the sums of all warps and stores the block's part of Y, which is that of `place`, multiplied by the scale of its channel.
 ///
 /// # Safety
 /// The launch is that of row `ROW`; every warp has written its sums; all threads of the block execute this call.
 #[inline(always)]
-pub(crate) unsafe fn store_result<const ROW: usize>(args: &AtaArgs) {
+pub(crate) unsafe fn store_result<const ROW: usize>(args: &AtaArgs, place: &Place) {
     let sums = const { ATA[ROW].sums() };
     let (rows, stride) = const { (ATA[ROW].rows() as u32, ATA[ROW].sums_stride() as u32) };
+    let (y, y_rows) = (place.y(args), args.n.saturating_sub(place.first_row));
     if const { ATA[ROW].precision.has_scales() } {
         cp_async::wait_all();
     }
@@ -60,24 +74,26 @@ pub(crate) unsafe fn store_result<const ROW: usize>(args: &AtaArgs) {
         thread::sync_threads();
         scale::<ROW>()
     };
-    // Found out again here, so that it takes no registers during the main loop.
-    let place = Place::of_block::<ROW>(args, hint::opaque(thread::block_idx_x()));
-    let y_rows = args.n.saturating_sub(place.first_row);
     let mut element = thread::thread_idx_x() * TOGETHER as u32;
     while element < const { (ATA[ROW].frames * ATA[ROW].rows()) as u32 } {
         let (frame, row) = (element / rows, element % rows);
         let first = shared::dynamic().offset(sums.offset_bytes + (frame * stride + row) * size_of::<f32>() as u32);
-        let mut sum = [0f32; TOGETHER];
-        for warp in 0..const { ATA[ROW].warps as u32 } {
+        let mut parts = [[0f32; TOGETHER]; PARTS];
+        for warp in 0..const { ATA[ROW].warps } {
             // SAFETY: every element of every warp's sums was stored.
-            let of_warp: [u32; TOGETHER] = unsafe { first.offset(warp * sums.stage_stride_bytes()).load() };
+            let of_warp: [u32; TOGETHER] = unsafe { first.offset(warp as u32 * sums.stage_stride_bytes()).load() };
             for i in 0..TOGETHER {
-                sum[i] += f32::from_bits(of_warp[i]);
+                parts[warp % PARTS][i] += f32::from_bits(of_warp[i]);
             }
+        }
+        let [first, second, third, fourth] = parts;
+        let mut sum = [0f32; TOGETHER];
+        for i in 0..TOGETHER {
+            sum[i] = (first[i] + second[i]) + (third[i] + fourth[i]);
         }
         let frame = place.first_frame + frame;
         if frame < args.frames {
-            let y = place.y(args).wrapping_offset(frame as isize * args.y_strides.frame as isize);
+            let y = y.wrapping_offset(frame as isize * args.y_strides.frame as isize);
             for i in 0..TOGETHER {
                 let row = row + i as u32;
                 if row < y_rows {

@@ -21,6 +21,8 @@ pub(crate) struct Operand {
 impl<const ROW: usize> Numbers<ROW> for Tf32 {
     type Operand = Operand;
 
+    const HALVED: bool = false;
+
     #[inline(always)]
     unsafe fn operand(x: [Four; 2]) -> Operand {
         let nearest = x.map(|x| x.map(tf32_from_f32));
