@@ -128,6 +128,14 @@ const SM_90A: &[Instructions] = &[
         "cluster_load",
         &[("mapa.shared::cluster.u32", 1), ("ld.shared::cluster.v2.b32", 1), ("ld.shared::cluster.b32", 2)],
     ),
+    (
+        "cluster_store_async",
+        &[
+            ("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32", 1),
+            ("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32", 1),
+            ("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32", 1),
+        ],
+    ),
     ("cluster_sync", &[("barrier.cluster.arrive.release.aligned", 2), ("barrier.cluster.wait.acquire.aligned", 2)]),
     ("stmatrix_x1", &[("stmatrix.sync.aligned.m8n8.x1.shared.b16", 1)]),
     ("stmatrix_x1_trans", &[("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16", 1)]),

@@ -31,8 +31,8 @@
 //!
 //! Warps of 32 lanes whose lanes part at branches and meet at the immediate post-dominator; blocks, or the blocks of a
 //! cluster, whose warps take turns; global, shared, local and parameter memory with bounds, alignment and a record of what
-//! was written; barriers of clusters, blocks and warps, `mbarrier` phases with their bytes; `cp.async` groups and bulk copies
-//! whose bytes arrive when they are waited for; [tensor maps](tensor_map); tensor-core products in the precision that
+//! was written; barriers of clusters, blocks and warps, `mbarrier` phases with their bytes; `cp.async` groups, bulk copies
+//! and `st.async` whose bytes arrive when they are waited for; [tensor maps](tensor_map); tensor-core products in the precision that
 //! [`tensor_core`] describes, that of Hopper bit by bit; [approximate functions](approximate), bit by bit those of Hopper; the
 //! registers that `setmaxnreg` moves.
 //!
@@ -44,7 +44,7 @@
 //!
 //! Integer, bit, f16, bf16, f32 and f64 arithmetic rounded to nearest; approximate functions; comparisons and selections;
 //! conversions, FP8 among them; loads and stores of all memories, vectors and generic addresses; atomics on words;
-//! `cp.async`; `bar`, `bar.warp`, `barrier.cluster`, `mbarrier`, `mapa`; shuffles, votes, `redux`, `match`, `elect`;
+//! `cp.async`; `bar`, `bar.warp`, `barrier.cluster`, `mbarrier`, `mapa`, `st.async`; shuffles, votes, `redux`, `match`, `elect`;
 //! `ldmatrix`, `stmatrix`, `wmma` in f16 and bf16, `mma` in f16, bf16, tf32 and FP8, `wgmma` in all of these; bulk copies of
 //! lines and of tiles of tensors, multicast and reductions among them; `setmaxnreg`; fences. Not covered: calls, variables of
 //! the module in global or constant memory, other roundings of f32 sums, sparse products, `im2col`. Whatever is not covered

@@ -1,6 +1,6 @@
 //! The registers that each instruction reads and writes, but for predicates.
 
-use crate::program::{Address, Base, D, Direction, GlobalSide, Hopper, Op, Reg, W, WgmmaA};
+use crate::program::{Access, Address, Base, D, Direction, GlobalSide, Hopper, Op, Reg, W, WgmmaA};
 
 /// What an instruction does with an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,10 +147,7 @@ pub(crate) fn visit(op: &mut Op, mut visit: impl FnMut(Role, Operand<'_>)) {
             v.address(&mut access.address);
             access.registers.iter_mut().flatten().for_each(|register| v.register(Write, register));
         }
-        Op::Store(access) => {
-            v.address(&mut access.address);
-            access.registers.iter_mut().flatten().for_each(|register| v.register(Read, register));
-        }
+        Op::Store(access) => stored(access, v),
         Op::Atomic(atomic) => {
             v.address(&mut atomic.address);
             v.register(Read, &mut atomic.b);
@@ -259,6 +256,11 @@ fn global_side(global: &mut GlobalSide, v: &mut impl FnMut(Role, Operand<'_>)) {
     }
 }
 
+fn stored(store: &mut Access, v: &mut impl FnMut(Role, Operand<'_>)) {
+    v.address(&mut store.address);
+    store.registers.iter_mut().flatten().for_each(|register| v.register(Role::Read, register));
+}
+
 fn hopper(op: &mut Hopper, v: &mut impl FnMut(Role, Operand<'_>)) {
     use Role::{Read, Update, Write};
     match op {
@@ -277,6 +279,10 @@ fn hopper(op: &mut Hopper, v: &mut impl FnMut(Role, Operand<'_>)) {
                 v.address(barrier);
                 blocks.iter_mut().for_each(|slot| v.word(Read, slot));
             }
+        }
+        Hopper::StoreAsync { store, barrier } => {
+            stored(store, v);
+            v.address(barrier);
         }
         Hopper::PrefetchMap { map } => v.address(map),
         Hopper::PrefetchBulk(global) => global_side(global, v),

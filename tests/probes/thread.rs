@@ -2,7 +2,7 @@
 
 use ferrotile::LaunchConfig;
 use layout::Arch;
-use layout::probe::{BLOCK_THREADS, PAIRS, WARPS};
+use layout::probe::{BLOCK_THREADS, PAIRS, STORE_WORDS, STORES, WARPS};
 use libtest_mimic::Failed;
 
 use crate::{POISON, Probe, Test, expect_equal, expect_lanes, row_of};
@@ -16,6 +16,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("barrier_numbered", barrier_numbered),
     Test::new("cluster_sync", cluster_sync).since(Arch::Sm90a),
     Test::new("cluster_load", cluster_load).since(Arch::Sm90a),
+    Test::new("cluster_store_async", cluster_store_async).since(Arch::Sm90a),
     Test::new("thread_sync", sync),
     Test::new("thread_block_fence", |probe| fence(probe, row_of(1, 64))),
     Test::new("thread_device_fence", |probe| fence(probe, row_of(2, 1))),
@@ -104,6 +105,20 @@ fn cluster_load(probe: &Probe<'_>) -> Result<(), Failed> {
         let words = |rank: u32, lane: u32| [0, 100, 0, 100].map(|word| 1000 * (1 - rank) + word + lane);
         let expected: Vec<u32> = (0..64).flat_map(|thread| words(thread / 32, thread % 32)).collect();
         expect_equal(&got, &expected, |at| format!("block {}, lane {}, word {}", at / 128, at / 4 % 32, at % 4))?;
+    }
+    Ok(())
+}
+
+fn cluster_store_async(probe: &Probe<'_>) -> Result<(), Failed> {
+    let config = LaunchConfig { shared_bytes: STORES.total_bytes(), cluster: [2, 1, 1], ..row_of(2, 32) };
+    for _ in 0..20 {
+        let got = probe.run(&config, 2 * 32 * STORE_WORDS as usize, &[])?;
+        let words = |rank: u32, lane: u32| (0..STORE_WORDS).map(move |word| 1000 * (1 - rank) + 100 * word + lane);
+        let expected: Vec<u32> = (0..64).flat_map(|thread| words(thread / 32, thread % 32)).collect();
+        expect_equal(&got, &expected, |at| {
+            let (thread, word) = (at / STORE_WORDS as usize, at % STORE_WORDS as usize);
+            format!("block {}, lane {}, word {word}", thread / 32, thread % 32)
+        })?;
     }
     Ok(())
 }

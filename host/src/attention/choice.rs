@@ -109,6 +109,12 @@ impl Request<'_> {
             },
             _ => 100,
         };
+        // Parts without a step wait for the others, and the sum of all takes 1 us: 1x1x32x64 on an H200.
+        if let AttentionKernel::Wgmma(tile) = variant.kernel
+            && tile.parts() > self.problem.k_len.div_ceil(tile.n)
+        {
+            return usize::MAX;
+        }
         // Keys of whole steps, and what a step takes beside them (4x8x4096x256 and 32x8x512x256 on an H200).
         let keys = match variant.kernel {
             AttentionKernel::Wgmma(tile) if variant.head_dim == MAX_HEAD_DIM => {
@@ -172,6 +178,8 @@ mod tests {
             assert_eq!(chosen(2, 2048, mask), (64, 2, 2));
             assert_eq!(chosen(4, 2048, mask), (64, 2, 1));
             assert_eq!(chosen(32, 4096, mask), (256, 1, 1));
+            assert_eq!(chosen(1, 32, mask), (64, 1, 1));
+            assert_eq!(chosen(8, 256, mask), (64, 2, 1));
         }
         assert_eq!(chosen(8, 2048, Mask::Full), (128, 2, 1));
         assert_eq!(chosen(8, 2048, Mask::Causal), (64, 2, 1));

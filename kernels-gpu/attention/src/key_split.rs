@@ -4,21 +4,24 @@
 //! that of key group `p % KEY_GROUPS` in the block of rank `p / KEY_GROUPS`.
 //!
 //! Softmax over all keys is that over each part, weighted: with the maximum m_p, sum l_p and output O_p of part p and the largest
-//! maximum m, `l = sum l_p 2^(c (m_p - m))`, and O likewise. Every part leaves what it has in the shared memory of its block, and
-//! then adds up a share of the columns from all parts, in their order, so nothing depends on who is first.
+//! maximum m, `l = sum l_p 2^(c (m_p - m))`, and O likewise. Every part adds up a share of the columns from all parts, in their order,
+//! so nothing depends on who is first. It finds them in shared memory of its own block, where the others have left them: within a
+//! block by stores and a barrier, from other blocks by `st.async`, whose bytes count on an mbarrier there. The release of an arrival at
+//! the barrier of the cluster would be a fence of the whole card.
 
 use cuda_std::convert::{Element16, ex2, max};
 use cuda_std::ptx::cluster::{self, ClusterAddr};
-use cuda_std::shared::{SharedAddr, Word};
+use cuda_std::ptx::mbarrier;
+use cuda_std::shared::SharedAddr;
 use cuda_std::thread;
-use cuda_std::warp::quad_sum;
+use cuda_std::warp::{FULL_MASK, quad_sum, sync_warp};
 use layout::attention::{AttentionArgs, WARPGROUP_THREADS};
 
 use crate::epilogue::store_row_lse;
 use crate::epilogue_sm90::{chunk_of, store_chunk};
 use crate::row::Row;
 use crate::softmax::{RowResult, RowState, row_result, shift};
-use crate::work::Work;
+use crate::work::{LANES, Work, lane};
 
 /// The most parts of a tile.
 const MAX_PARTS: usize = 8;
@@ -50,14 +53,37 @@ const fn place(word_bytes: u32) -> u32 {
 const O_BYTES: u32 = 16;
 const ROW_BYTES: u32 = 8;
 
-/// Where the maximum and the sum of row `half` of a thread are, from the start of a part; `thread` is its number in its warpgroup.
-const fn row_offset<const OUTPUTS: usize>(half: u32, thread: u32) -> u32 {
-    OUTPUTS as u32 / 4 * place(O_BYTES) + half * place(ROW_BYTES) + thread * ROW_BYTES
+/// Chunks of eight accumulators of a thread in the share of a part.
+const fn share_chunks<const ROW: usize, const OUTPUTS: usize>() -> usize {
+    OUTPUTS / 8 / Row::<ROW>::PARTS as usize
 }
 
-/// Where the accumulators `4 quarter ..` of chunk `chunk` of a thread are; chunks are those of one row after those of the other.
-const fn chunk_offset(chunk: u32, quarter: u32, thread: u32) -> u32 {
-    (2 * chunk + quarter) * place(O_BYTES) + thread * O_BYTES
+/// Where the accumulators `4 quarter ..` of the share of a thread are, from the start of what one part has for another; `thread` is its
+/// number in its warpgroup.
+const fn quarter_offset(quarter: u32, thread: u32) -> u32 {
+    quarter * place(O_BYTES) + thread * O_BYTES
+}
+
+/// Where the maximum and the sum of the row of the share are.
+const fn row_offset<const ROW: usize, const OUTPUTS: usize>(thread: u32) -> u32 {
+    2 * share_chunks::<ROW, OUTPUTS>() as u32 * place(O_BYTES) + thread * ROW_BYTES
+}
+
+/// Where what part `from` has for consumer warpgroup `group` of a block is.
+#[inline(always)]
+fn section<const ROW: usize, const OUTPUTS: usize>(base: SharedAddr, group: u32, from: u32) -> SharedAddr {
+    let bytes = const { row_offset::<ROW, OUTPUTS>(WARPGROUP_THREADS) };
+    base.offset(Row::<ROW>::PARTIAL.stage_offset(group) + from * bytes)
+}
+
+/// The bytes that come for a warpgroup from other blocks.
+pub(crate) const fn share_bytes<const ROW: usize, const OUTPUTS: usize>() -> u32 {
+    (Row::<ROW>::PARTS - Row::<ROW>::KEY_GROUPS) * row_offset::<ROW, OUTPUTS>(WARPGROUP_THREADS)
+}
+
+/// The warps of a block that have something for a warpgroup.
+pub(crate) const fn share_warps<const ROW: usize>() -> u32 {
+    Row::<ROW>::KEY_GROUPS * (WARPGROUP_THREADS / LANES)
 }
 
 /// This thread's number in its warpgroup.
@@ -66,55 +92,85 @@ fn thread_of_group() -> u32 {
     thread::thread_idx_x() % WARPGROUP_THREADS
 }
 
-/// Leaves what consumer warpgroup `group` of the block has, for [`gather`].
+/// Waits until the mbarriers of all blocks of the cluster can be used, behind the arrival of each at the barrier of the cluster.
 ///
 /// # Safety
-/// All threads of the warpgroup call it; what was there before has been read.
+/// All threads of the warpgroup call it, once.
+#[inline(always)]
+pub(crate) unsafe fn meet<const ROW: usize>() {
+    if const { Row::<ROW>::CLUSTER > 1 } {
+        // SAFETY: the caller's contract.
+        unsafe { cluster::wait() };
+    }
+}
+
+/// Leaves what part `part` has, for [`gather`] of each part of its rows, which are those of `row_group`.
+///
+/// # Safety
+/// All threads of the warpgroup call it, after [`meet`]; what was there before has been read.
 #[inline(always)]
 pub(crate) unsafe fn share<const ROW: usize, const OUTPUTS: usize>(
     base: SharedAddr,
-    group: u32,
+    row_group: u32,
+    part: u32,
     out: &[f32; OUTPUTS],
     state: &RowState,
 ) {
-    let (part, thread) = (base.offset(Row::<ROW>::PARTIAL.stage_offset(group)), thread_of_group());
-    for half in 0..2 {
-        let row = [state.max[half].to_bits(), state.sum[half].to_bits()];
-        // SAFETY: the part has room for the words of each thread.
-        unsafe { part.offset(row_offset::<OUTPUTS>(half as u32, thread)).store(row) };
-        for block in 0..OUTPUTS / 16 {
-            let values = chunk_of(out, half, block).map(f32::to_bits);
-            let chunk = (half * (OUTPUTS / 16) + block) as u32;
-            let quarters = [[values[0], values[1], values[2], values[3]], [values[4], values[5], values[6], values[7]]];
-            for quarter in 0..2 {
-                // SAFETY: as above.
-                unsafe { part.offset(chunk_offset(chunk, quarter as u32, thread)).store(quarters[quarter]) };
+    let (groups, blocks) = const { (Row::<ROW>::KEY_GROUPS, Row::<ROW>::CLUSTER) };
+    let (chunks, row_chunks) = (const { share_chunks::<ROW, OUTPUTS>() }, OUTPUTS / 16);
+    let (thread, own_rank) = (thread_of_group(), rank::<ROW>());
+    for rank in 0..blocks {
+        for key_group in 0..groups {
+            let to = row_group * groups + key_group;
+            let first_chunk = (rank * groups + key_group) as usize * chunks;
+            let half = first_chunk / row_chunks;
+            let place = section::<ROW, OUTPUTS>(base, to, part);
+            let row = [state.max[half].to_bits(), state.sum[half].to_bits()];
+            let mut quarters = [[0; 4]; MAX_QUARTERS];
+            for chunk in 0..chunks {
+                let values = chunk_of(out, half, first_chunk % row_chunks + chunk).map(f32::to_bits);
+                quarters[2 * chunk] = [values[0], values[1], values[2], values[3]];
+                quarters[2 * chunk + 1] = [values[4], values[5], values[6], values[7]];
+            }
+            // SAFETY: the section has room for the words of each thread; the mbarrier of the part counts those from other blocks.
+            unsafe {
+                if rank == own_rank {
+                    place.offset(row_offset::<ROW, OUTPUTS>(thread)).store(row);
+                    for quarter in 0..2 * chunks {
+                        place.offset(quarter_offset(quarter as u32, thread)).store(quarters[quarter]);
+                    }
+                } else {
+                    let full = base.offset(Row::<ROW>::PARTIAL_FULL.stage_offset(to));
+                    let [place, full] = [place, full].map(|own| ClusterAddr::of_block(own, rank));
+                    place.offset(row_offset::<ROW, OUTPUTS>(thread)).store_async(row, full);
+                    for quarter in 0..2 * chunks {
+                        place.offset(quarter_offset(quarter as u32, thread)).store_async(quarters[quarter], full);
+                    }
+                }
+            }
+        }
+    }
+    if blocks > 1 {
+        // SAFETY: the warp is together: what all of its lanes have stored is behind the arrival of one.
+        unsafe {
+            sync_warp(FULL_MASK);
+            for key_group in 0..groups {
+                let full = Row::<ROW>::PARTIAL_FULL.stage_offset(row_group * groups + key_group);
+                mbarrier::arrive_if(base.offset(full), lane() == 0);
             }
         }
     }
 }
 
-/// Tells the other blocks of the cluster that this warp has come so far, if there are any.
+/// Waits until all parts have left what they have for consumer warpgroup `group`; `sync_block` does so where they are in one block.
 ///
 /// # Safety
-/// All consumers of the cluster call it together, and then [`wait`].
+/// All threads of all parts call it, after [`share`].
 #[inline(always)]
-pub(crate) unsafe fn arrive<const ROW: usize>() {
+pub(crate) unsafe fn wait<const ROW: usize>(base: SharedAddr, group: u32, sync_block: impl FnOnce()) {
     if const { Row::<ROW>::CLUSTER > 1 } {
-        // SAFETY: the caller's contract. The producer exits, and is not waited for.
-        unsafe { cluster::arrive() };
-    }
-}
-
-/// Waits until all parts of a tile have called [`arrive`]; `sync_block` does so where they are in one block.
-///
-/// # Safety
-/// As [`arrive`].
-#[inline(always)]
-pub(crate) unsafe fn wait<const ROW: usize>(sync_block: impl FnOnce()) {
-    if const { Row::<ROW>::CLUSTER > 1 } {
-        // SAFETY: the caller's contract.
-        unsafe { cluster::wait() };
+        // SAFETY: the caller's contract. A cluster computes one tile: the first phase is the only one.
+        unsafe { mbarrier::wait_parity(base.offset(Row::<ROW>::PARTIAL_FULL.stage_offset(group)), 0) };
     } else {
         sync_block();
     }
@@ -128,35 +184,32 @@ pub(crate) struct Share<const OUTPUTS: usize> {
     first_chunk: u32,
 }
 
-/// Adds up what all parts have left, for the chunks of part `part`; `row_group` is that of its rows.
+/// Adds up what all parts have left for consumer warpgroup `group`, which is part `part`.
 ///
 /// # Safety
 /// All threads of the warpgroup call it, after [`wait`] behind the calls of [`share`].
 #[inline(always)]
 pub(crate) unsafe fn gather<const ROW: usize, const OUTPUTS: usize>(
     base: SharedAddr,
-    row_group: u32,
+    group: u32,
     part: u32,
     scale_log2: f32,
     sink: f32,
 ) -> Share<OUTPUTS> {
-    let (parts, groups) = const { (Row::<ROW>::PARTS as usize, Row::<ROW>::KEY_GROUPS) };
-    let (chunks, row_chunks) = (OUTPUTS / 8 / parts, OUTPUTS as u32 / 16);
-    let first_chunk = part * chunks as u32;
-    let (half, thread) = (first_chunk / row_chunks, thread_of_group());
-    let own = |part: u32| base.offset(Row::<ROW>::PARTIAL.stage_offset(row_group * groups + part % groups));
-    // All loads before the sums, which wait for the first of them: the parts of other blocks are far away.
+    let (parts, chunks) = const { (Row::<ROW>::PARTS as usize, share_chunks::<ROW, OUTPUTS>()) };
+    let (first_chunk, thread) = (part * chunks as u32, thread_of_group());
+    // All loads before the sums, which wait for the first of them.
     let (mut maxima, mut sums) = ([f32::NEG_INFINITY; MAX_PARTS], [0.0; MAX_PARTS]);
     let mut outs = [[[0u32; 4]; MAX_QUARTERS]; MAX_PARTS];
-    for part in 0..parts {
+    for from in 0..parts {
+        let place = section::<ROW, OUTPUTS>(base, group, from as u32);
         // SAFETY: the words were written, and are visible.
-        let row: [u32; 2] =
-            unsafe { load::<_, ROW>(own(part as u32), part as u32, row_offset::<OUTPUTS>(half, thread)) };
-        [maxima[part], sums[part]] = row.map(f32::from_bits);
-        for quarter in 0..2 * chunks {
-            let offset = chunk_offset(first_chunk, quarter as u32, thread);
-            // SAFETY: as above.
-            outs[part][quarter] = unsafe { load::<_, ROW>(own(part as u32), part as u32, offset) };
+        unsafe {
+            let row: [u32; 2] = place.offset(row_offset::<ROW, OUTPUTS>(thread)).load();
+            [maxima[from], sums[from]] = row.map(f32::from_bits);
+            for quarter in 0..2 * chunks {
+                outs[from][quarter] = place.offset(quarter_offset(quarter as u32, thread)).load();
+            }
         }
     }
     let largest = maxima.into_iter().fold(f32::NEG_INFINITY, max);
@@ -179,22 +232,6 @@ pub(crate) unsafe fn gather<const ROW: usize, const OUTPUTS: usize>(
     Share { values, row, first_chunk }
 }
 
-/// A word of a part, which this block has at `own`.
-///
-/// # Safety
-/// It was written, and is visible.
-#[inline(always)]
-unsafe fn load<T: Word, const ROW: usize>(own: SharedAddr, part: u32, offset: u32) -> T {
-    // SAFETY: the caller's contract.
-    unsafe {
-        if const { Row::<ROW>::CLUSTER == 1 } {
-            own.offset(offset).load()
-        } else {
-            ClusterAddr::of_block(own, part / const { Row::<ROW>::KEY_GROUPS }).offset(offset).load()
-        }
-    }
-}
-
 /// Writes a share to O and LSE; `warp_row` is the first row of the warp in its tile.
 ///
 /// # Safety
@@ -206,7 +243,7 @@ pub(crate) unsafe fn store<E: Element16, const ROW: usize, const OUTPUTS: usize>
     share: &Share<OUTPUTS>,
     warp_row: u32,
 ) {
-    let (chunks, row_chunks) = (OUTPUTS / 8 / const { Row::<ROW>::PARTS as usize }, OUTPUTS as u32 / 16);
+    let (chunks, row_chunks) = (const { share_chunks::<ROW, OUTPUTS>() }, OUTPUTS as u32 / 16);
     let (half, first_block) = (share.first_chunk / row_chunks, share.first_chunk % row_chunks);
     let warp_row = warp_row + 8 * half;
     for chunk in 0..chunks {

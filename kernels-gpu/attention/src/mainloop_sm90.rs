@@ -35,7 +35,7 @@ use cuda_std::convert::Element16;
 use cuda_std::hint::opaque;
 use cuda_std::ptx::tma;
 use cuda_std::ptx::wgmma::{self, Accumulator, Product};
-use cuda_std::ptx::{barrier, fence, griddepcontrol, mbarrier, setmaxnreg};
+use cuda_std::ptx::{barrier, cluster, fence, griddepcontrol, mbarrier, setmaxnreg};
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::thread;
 use cuda_std::warp::{FULL_MASK, elect, warp_shuffle_idx};
@@ -53,7 +53,7 @@ use crate::producer::{Maps, produce};
 use crate::query::Query;
 use crate::ring::Ring;
 use crate::row::{Row, ScoresOfRegisters, Values};
-use crate::schedule::Walk;
+use crate::schedule::{Tile, Walk};
 use crate::score::Scoring;
 use crate::softmax::{RowState, scale_rows};
 use crate::warpgroup_product::{accumulate, wait_before};
@@ -92,14 +92,26 @@ pub(crate) unsafe fn forward<
     // SAFETY: the whole block is here; roles are by warpgroup, and their registers add up to those of the launch.
     unsafe {
         let warpgroup = warp_shuffle_idx(FULL_MASK, thread::thread_idx_x() / WARPGROUP_THREADS, 0, LANES).0;
+        // A cluster computes one tile, which takes little time: the producer, in the second warp, finds it while the first warp
+        // initialises the barriers.
+        let early = const { Row::<ROW>::CLUSTER > 1 };
+        let mut first = Tile::none(args);
+        if early && is_warp(1) && elect() {
+            let mut walk = Walk::START;
+            first = walk.find::<ROW>(args, order);
+        }
         if thread::thread_idx_x() == 0 {
-            for map in [maps.q, maps.k, maps.v] {
-                tma::prefetch_tensormap(map);
-            }
-            initialise_barriers::<ROW>(base);
+            tma::prefetch_tensormap(maps.q);
+            tma::prefetch_tensormap(maps.k);
+            tma::prefetch_tensormap(maps.v);
+            initialise_barriers::<ROW, OUTPUTS>(base);
         }
         // The barriers are initialised.
         thread::sync_threads();
+        if const { Row::<ROW>::CLUSTER > 1 } {
+            // Those that other blocks use too; they wait for it when they have something for them.
+            cluster::arrive_relaxed();
+        }
         // The next kernel of the stream waits for the end of this one before it touches a tensor.
         griddepcontrol::launch_dependents();
         if warpgroup == 0 {
@@ -111,8 +123,8 @@ pub(crate) unsafe fn forward<
                 (3, Lengths::PerMember) => setmaxnreg::decrease::<{ SEARCH_PRODUCER_REGISTERS[3] }>(),
                 _ => {}
             }
-            if warp_shuffle_idx(FULL_MASK, warp(), 0, LANES).0 == 0 && elect() {
-                produce::<ROW, STAGES>(args, order, maps, base);
+            if is_warp(early as u32) && elect() {
+                produce::<ROW, STAGES>(args, order, maps, base, first);
             }
         } else {
             match const { (Row::<ROW>::TILE.consumers(), Row::<ROW>::LENGTHS) } {
@@ -128,12 +140,22 @@ pub(crate) unsafe fn forward<
     }
 }
 
+/// Whether this is the warp of this number in its block, the same to the eyes of `ptxas` in all lanes.
+///
+/// # Safety
+/// All lanes of the warp call it together.
+#[inline(always)]
+unsafe fn is_warp(number: u32) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe { warp_shuffle_idx(FULL_MASK, warp(), 0, LANES).0 == number }
+}
+
 /// A buffer is full after one arrival and its bytes, and empty after one arrival of each consumer warp that reads it.
 ///
 /// # Safety
 /// One thread calls it, before anything uses the barriers.
 #[inline(always)]
-unsafe fn initialise_barriers<const ROW: usize>(base: SharedAddr) {
+unsafe fn initialise_barriers<const ROW: usize, const OUTPUTS: usize>(base: SharedAddr) {
     let consumer_warps = const { Row::<ROW>::TILE.consumers() as u32 * (WARPGROUP_THREADS / LANES) };
     let step_warps = const { Row::<ROW>::TILE.row_groups as u32 * (WARPGROUP_THREADS / LANES) };
     let initialise = |region: SmemRegion, arrivals: u32| {
@@ -149,7 +171,14 @@ unsafe fn initialise_barriers<const ROW: usize>(base: SharedAddr) {
     initialise(Row::<ROW>::V_EMPTY, step_warps);
     initialise(Row::<ROW>::Q_EMPTY, consumer_warps);
     initialise(Row::<ROW>::TILE_FULL, 1);
+    // And one more for the bytes that come.
+    initialise(Row::<ROW>::PARTIAL_FULL, 1 + const { key_split::share_warps::<ROW>() });
     fence::mbarrier_init();
+    for stage in 0..Row::<ROW>::PARTIAL_FULL.stages {
+        let full = base.offset(Row::<ROW>::PARTIAL_FULL.stage_offset(stage));
+        // SAFETY: the barrier is initialised. All parts of the rows have something for each warpgroup.
+        unsafe { mbarrier::arrive_expect_tx(full, const { key_split::share_bytes::<ROW, OUTPUTS>() }) };
+    }
 }
 
 /// Computes the rows of one warpgroup in each tile.
@@ -263,14 +292,14 @@ unsafe fn consume<
         // Adds up what the parts of the tile have left.
         // SAFETY: all consumers of its blocks call it, once each.
         let add_up = || unsafe {
-            key_split::arrive::<ROW>();
             let (work, sink) = (work(), sink_of_head(args, batch_head));
-            key_split::wait::<ROW>(|| sync_consumers::<ROW>());
-            let share = key_split::gather::<ROW, OUTPUTS>(base, row_group, part(), scale, sink);
-            key_split::arrive::<ROW>();
+            key_split::wait::<ROW>(base, group, || sync_consumers::<ROW>());
+            let share = key_split::gather::<ROW, OUTPUTS>(base, group, part(), scale, sink);
             key_split::store::<E, ROW, OUTPUTS>(args, &work, &share, warp_row());
-            // The parts have been read: they may be written for the next tile, and the blocks may exit.
-            key_split::wait::<ROW>(|| sync_consumers::<ROW>());
+            if const { Row::<ROW>::CLUSTER == 1 } {
+                // The parts have been read: they may be written for the next tile.
+                sync_consumers::<ROW>();
+            }
         };
         let mut out = [0f32; OUTPUTS];
         let mut state = RowState::EMPTY;
@@ -305,7 +334,8 @@ unsafe fn consume<
                     // Fewer steps than parts: nothing for this one.
                     ring = ring.after(steps);
                     release(Row::<ROW>::Q_EMPTY, q_stage);
-                    key_split::share::<ROW, OUTPUTS>(base, group, &[0.0; OUTPUTS], &RowState::EMPTY);
+                    key_split::meet::<ROW>();
+                    key_split::share::<ROW, OUTPUTS>(base, row_group, part(), &[0.0; OUTPUTS], &RowState::EMPTY);
                     add_up();
                     continue;
                 }
@@ -383,11 +413,12 @@ unsafe fn consume<
             }
             accumulate::<Values<E, ROW>, _, KEY_STEPS>(&mut out, &p, v_tile(ring.stage()));
             if stride > 1 {
+                key_split::meet::<ROW>();
                 wgmma::wait_group::<0, _>(&mut out);
                 release(Row::<ROW>::V_EMPTY, ring.stage());
                 release(Row::<ROW>::Q_EMPTY, q_stage);
                 ring = ring.after((step - first_step) / const { Row::<ROW>::CLUSTER } + 1);
-                key_split::share::<ROW, OUTPUTS>(base, group, &out, &state);
+                key_split::share::<ROW, OUTPUTS>(base, row_group, part(), &out, &state);
                 add_up();
                 continue;
             }

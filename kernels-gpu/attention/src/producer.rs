@@ -8,7 +8,7 @@ use layout::attention::{AttentionArgs, Lengths, TILE_SWIZZLE, TileOrder};
 use crate::key_split::block_steps;
 use crate::ring::Ring;
 use crate::row::Row;
-use crate::schedule::Walk;
+use crate::schedule::{Tile, Walk};
 
 /// The maps of Q, K and V `[batch, head, row, column]`, whose boxes are a panel of a tile. In rows of [`Lengths::PerMember`] one more
 /// dimension is in front, for batch entries that follow each other ([`crate::schedule::Tile::q_place`]).
@@ -53,22 +53,31 @@ unsafe fn load_tile<const ROW: usize>(
 /// and V.
 ///
 /// # Safety
-/// One thread of the block calls it, and the barriers are initialised.
+/// One thread of the block calls it, and the barriers are initialised; `first` is the tile of a cluster, or none where blocks find theirs.
 #[inline(always)]
 pub(crate) unsafe fn produce<const ROW: usize, const STAGES: u32>(
     args: &AttentionArgs,
     order: &TileOrder,
     maps: Maps,
     base: SharedAddr,
+    mut first: Tile,
 ) {
     let (rows, step_keys) = (Row::<ROW>::M, Row::<ROW>::N);
     let (mut k, mut v) = (Ring::<STAGES>::PRODUCER, Ring::<STAGES>::PRODUCER);
     let at = |region: layout::SmemRegion, stage: u32| base.offset(region.stage_offset(stage));
     let mut walk = Walk::START;
-    // SAFETY: the caller's contract; the launch has a counter of its own, from which the first tile takes no number.
-    while let Some(tile) = unsafe { walk.take::<ROW>(args, order, base) } {
-        // The tensors are as the kernel before has left them, and it has done with O and its counter. Only the first tile waits.
-        griddepcontrol::wait();
+    loop {
+        let tile = if const { Row::<ROW>::CLUSTER > 1 } {
+            core::mem::replace(&mut first, Tile::none(args))
+        } else {
+            // SAFETY: the caller's contract; the launch has a counter of its own.
+            unsafe { walk.find::<ROW>(args, order) }
+        };
+        // SAFETY: the caller's contract.
+        unsafe { walk.tell::<ROW>(base, &tile) };
+        if tile.is_none() {
+            break;
+        }
         let member = tile.member::<ROW>(args);
         let last_row = (tile.first_row + rows).min(member.q_len) - 1;
         let steps = member.keys.steps(tile.first_row as i32, last_row as i32, step_keys);
@@ -83,6 +92,8 @@ pub(crate) unsafe fn produce<const ROW: usize, const STAGES: u32>(
                 load_tile::<ROW>(at(Row::<ROW>::K, k.stage()), maps.k, step_keys, row_of(step), full);
                 k = k.next();
             };
+            // The tensors are as the kernel before has left them, and it has done with O and its counter. Only the first tile waits.
+            griddepcontrol::wait();
             if left > 0 {
                 load_k(step);
             }

@@ -47,6 +47,7 @@ impl<const ROW: usize> Row<ROW> {
     pub(crate) const V_EMPTY: SmemRegion = Self::SMEM.get("v_empty");
     pub(crate) const Q_FULL: SmemRegion = Self::SMEM.get("q_full");
     pub(crate) const PARTIAL: SmemRegion = Self::SMEM.get("partial");
+    pub(crate) const PARTIAL_FULL: SmemRegion = Self::SMEM.get("partial_full");
     pub(crate) const Q_EMPTY: SmemRegion = Self::SMEM.get("q_empty");
     pub(crate) const TILES: SmemRegion = Self::SMEM.get("tile");
     pub(crate) const TILE_FULL: SmemRegion = Self::SMEM.get("tile_full");

@@ -33,6 +33,18 @@ pub(crate) struct Tile {
 }
 
 impl Tile {
+    /// No tile.
+    #[inline(always)]
+    pub(crate) fn none(args: &AttentionArgs) -> Self {
+        Self { batch: 0, head: 0, kv_head: 0, batch_head: NO_HEAD, first_row: 0, member: Member::equal(args) }
+    }
+
+    /// Whether there is none.
+    #[inline(always)]
+    pub(crate) fn is_none(&self) -> bool {
+        self.batch_head == NO_HEAD
+    }
+
     /// The tile of this number, which is below `order.tiles`, where all sequences are as long.
     #[inline(always)]
     fn of_number<const ROW: usize>(args: &AttentionArgs, order: &TileOrder, number: u32) -> Self {
@@ -146,47 +158,49 @@ impl Walk {
         (before % stages, before / stages % 2)
     }
 
-    /// The next tile, which the consumers are told; `None` after the last.
+    /// The next tile; [`Tile::is_none`] after the last.
     ///
     /// # Safety
     /// The producer calls it, in a launch whose counter, if it has one, no other has.
     #[inline(always)]
-    pub(crate) unsafe fn take<const ROW: usize>(
-        &mut self,
-        args: &AttentionArgs,
-        order: &TileOrder,
-        base: SharedAddr,
-    ) -> Option<Tile> {
-        let tile = match Row::<ROW>::LENGTHS {
+    pub(crate) unsafe fn find<const ROW: usize>(&mut self, args: &AttentionArgs, order: &TileOrder) -> Tile {
+        match Row::<ROW>::LENGTHS {
             Lengths::Equal => {
                 // SAFETY: the caller's contract.
                 let number = unsafe { number::<ROW>(order, self.round) };
-                (number < order.tiles).then(|| Tile::of_number::<ROW>(args, order, number))
+                if number < order.tiles { Tile::of_number::<ROW>(args, order, number) } else { Tile::none(args) }
             }
             Lengths::PerMember => loop {
                 // SAFETY: the caller's contract; the numbers of the batch entries are readable.
                 let number = unsafe { number::<ROW>(order, self.slots) };
                 self.slots += 1;
                 if number >= order.tiles {
-                    break None;
+                    break Tile::none(args);
                 }
                 // SAFETY: as above.
                 let tile = unsafe { Tile::of_slot::<ROW>(args, order, number) };
                 if tile.first_row < tile.member.q_len {
-                    break Some(tile);
+                    break tile;
                 }
             },
-        };
+        }
+    }
+
+    /// Tells the consumers what [`Self::find`] has found.
+    ///
+    /// # Safety
+    /// The producer calls it for each tile, and at the end; the barriers are initialised.
+    #[inline(always)]
+    pub(crate) unsafe fn tell<const ROW: usize>(&mut self, base: SharedAddr, tile: &Tile) {
         let (stage, _) = self.place();
         let at = |region: SmemRegion| base.offset(region.stage_offset(stage));
         // SAFETY: what was here is of a tile whose Q all consumers have left, which the producer has waited for: there are more
         // places for tiles than for Q.
         unsafe {
-            at(Row::<ROW>::TILES).store(tile.map_or([NO_HEAD, 0], |tile| [tile.batch_head, tile.first_row]));
+            at(Row::<ROW>::TILES).store([tile.batch_head, tile.first_row]);
             mbarrier::arrive_if(at(Row::<ROW>::TILE_FULL), true);
         }
         self.round += 1;
-        tile
     }
 
     /// The head, of those of all batch entries, and the first row of the next tile that the producer has taken; `None` after the
@@ -224,7 +238,7 @@ impl Walk {
 /// The number of the next tile, or slot, of this block, which has taken `taken` so far.
 ///
 /// # Safety
-/// As [`Walk::take`].
+/// As [`Walk::find`].
 #[inline(always)]
 unsafe fn number<const ROW: usize>(order: &TileOrder, taken: u32) -> u32 {
     let (block, blocks) = (tile_of_block::<ROW>(), thread::grid_dim_x() / const { Row::<ROW>::CLUSTER });

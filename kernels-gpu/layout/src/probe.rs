@@ -72,6 +72,16 @@ pub const WARPS: SmemLayout = SmemLayout::new().region("words", 32 * 4, 4);
 /// The map of `barrier_numbered`: a word for each lane of two warps.
 pub const PAIRS: SmemLayout = SmemLayout::new().region("words", 2 * 32 * 4, 4);
 
+/// The map of `cluster_store_async`: for each lane one word, two, and four, and the barrier that counts them.
+pub const STORES: SmemLayout = SmemLayout::new()
+    .region("one", 32 * 4, 4)
+    .region("two", 32 * 8, 8)
+    .region("four", 32 * 16, 16)
+    .region("barrier", 8, 8);
+
+/// The words of a lane of `cluster_store_async`.
+pub const STORE_WORDS: u32 = 1 + 2 + 4;
+
 /// The map of the TMA probes: the largest box, and the barrier of the copy.
 pub const TMA: SmemLayout = SmemLayout::new().region("tile", TMA_TILE_BYTES, 1024).region("barrier", 8, 8);
 

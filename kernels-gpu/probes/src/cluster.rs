@@ -58,7 +58,7 @@ pub mod blocks {
     use cuda_std::ptx::cluster::{self, ClusterAddr};
     use cuda_std::ptx::{fence, mbarrier};
     use cuda_std::{global, kernel, shared, thread, warp};
-    use layout::probe::{MBARRIER, PAIRS};
+    use layout::probe::{MBARRIER, PAIRS, STORE_WORDS, STORES};
 
     /// Each of two blocks stores a word a lane, and after the barrier of the cluster writes those of the other behind
     /// them.
@@ -100,6 +100,40 @@ pub mod blocks {
                 out.add((rank * 32 + lane) as usize * 4).cast::<[u32; 4]>(),
                 [pair[0], pair[1], single[0], single[1]],
             );
+        }
+    }
+
+    /// The lanes of each of two blocks store words in the other one, one, two and four at a time, which waits for all of them and writes
+    /// them.
+    ///
+    /// # Safety
+    /// A cluster of two warps; the dynamic shared memory is that of `STORES`; `out` has `STORE_WORDS` words for each thread of the
+    /// cluster.
+    #[kernel(max_threads = 32, cluster = 2)]
+    pub unsafe fn cluster_store_async(out: *mut u32) {
+        let (rank, lane) = (thread::cluster_rank(), warp::lane_id());
+        let at = |name: &str| shared::dynamic().offset(STORES.get(name).offset_bytes);
+        let (one, two, four) = (at("one").offset(lane * 4), at("two").offset(lane * 8), at("four").offset(lane * 16));
+        // SAFETY: the barriers are initialised before anyone stores; a block waits for all that is stored in it.
+        unsafe {
+            if lane == 0 {
+                mbarrier::init(at("barrier"), 1);
+                fence::mbarrier_init();
+                mbarrier::arrive_expect_tx(at("barrier"), 32 * STORE_WORDS * 4);
+            }
+            cluster::arrive_relaxed();
+            cluster::wait();
+            let other = |own| ClusterAddr::of_block(own, 1 - rank);
+            let (barrier, word) = (other(at("barrier")), |index: u32| 1000 * rank + 100 * index + lane);
+            other(one).store_async([word(0)], barrier);
+            other(two).store_async([word(1), word(2)], barrier);
+            other(four).store_async([word(3), word(4), word(5), word(6)], barrier);
+            mbarrier::wait_parity(at("barrier"), 0);
+            let (one, two, four): (u32, [u32; 2], [u32; 4]) = (one.load(), two.load(), four.load());
+            let words = [one, two[0], two[1], four[0], four[1], four[2], four[3]];
+            for (index, word) in words.into_iter().enumerate() {
+                global::store(out.add(((rank * 32 + lane) * STORE_WORDS) as usize + index), word);
+            }
         }
     }
 

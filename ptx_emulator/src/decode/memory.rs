@@ -1,8 +1,8 @@
-//! `ld`, `st`, `atom`, `red`, `cp.async`.
+//! `ld`, `st`, `st.async`, `atom`, `red`, `cp.async`.
 
 use super::{Args, Form, Refusal, Result, refuse, type_of};
 use crate::front::operand::Operand;
-use crate::program::{Access, Atomic, AtomicOp, Op, Order, Reg, Space, Type};
+use crate::program::{Access, Atomic, AtomicOp, Hopper, Op, Order, Reg, Space, Type};
 
 /// Orders, scopes and hints. The machine does the accesses of a warp in the order of the program and all of them at once
 /// visible, which is at least as strong as any order asks for: the order only says what is a race. Hints change nothing.
@@ -91,11 +91,33 @@ pub(super) fn load(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
 }
 
 pub(super) fn store(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
+    if form.next_is("async") {
+        return store_async(form, args);
+    }
     args.exactly(2)?;
-    let (space, order, (bytes, signed), count) = access(form)?;
-    if space == Space::Param {
+    let store = stored(form, args)?;
+    if store.space == Space::Param {
         return refuse("parameters are not written");
     }
+    Ok(Op::Store(Box::new(store)))
+}
+
+fn store_async(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
+    args.exactly(3)?;
+    if !form.flag("mbarrier::complete_tx::bytes") {
+        return refuse("the form is not covered");
+    }
+    let store = stored(form, args)?;
+    if store.space != Space::Cluster || store.order != Order::Weak || store.bytes < 4 || store.registers.len() > 4 {
+        return refuse("the form is not covered");
+    }
+    let barrier = args.address(2, Space::Cluster)?;
+    Ok(Op::Hopper(Box::new(Hopper::StoreAsync { store, barrier })))
+}
+
+/// `[address], values` of a store.
+fn stored(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Access> {
+    let (space, order, (bytes, signed), count) = access(form)?;
     let mut registers = Vec::new();
     for part in args.parts(1)? {
         registers.push(Some(match *part {
@@ -112,7 +134,7 @@ pub(super) fn store(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
     if registers.len() != count {
         return refuse(format!("operand 2 has {} registers", registers.len()));
     }
-    Ok(Op::Store(Box::new(Access { space, order, address: args.address(0, space)?, bytes, signed, registers })))
+    Ok(Access { space, order, address: args.address(0, space)?, bytes, signed, registers })
 }
 
 /// `atom` returns the old value, `red` does not.

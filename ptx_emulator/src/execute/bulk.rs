@@ -14,7 +14,7 @@ use super::{Fault, mbarrier};
 use crate::block::{Block, Turn};
 use crate::float::{BF16, Conversion, F16};
 use crate::memory::{MemoryError, Space as Place};
-use crate::program::{AtomicOp, Bulk, Direction, GlobalSide, Space, Type, W};
+use crate::program::{self, Address, AtomicOp, Bulk, Direction, GlobalSide, Space, Type, W};
 use crate::registers::{lanes, resolve};
 use crate::shadow::{Access, AccessKind, CtaShadow, Operation, Proxy, Threads};
 use crate::tensor_map::{ElementType, Piece, TensorMap};
@@ -48,7 +48,7 @@ struct Issue {
     line: u32,
 }
 
-/// A copy to shared memory.
+/// A copy to shared memory, or an asynchronous store.
 struct Load {
     to: u32,
     barrier: u32,
@@ -244,7 +244,10 @@ fn shared_ranges(swizzle: Swizzle, bytes: usize) -> Vec<(u32, u32)> {
         // The swizzle stays inside of its rows.
         return vec![(0, bytes as u32)];
     }
-    (0..bytes).step_by(UNIT_BYTES).map(|offset| (place(swizzle, offset), UNIT_BYTES as u32)).collect()
+    (0..bytes)
+        .step_by(UNIT_BYTES)
+        .map(|offset| (place(swizzle, offset), UNIT_BYTES.min(bytes - offset) as u32))
+        .collect()
 }
 
 fn async_access(Issue { warp, lane, line, .. }: Issue, kind: AccessKind) -> Access {
@@ -290,9 +293,42 @@ fn load(
         let noted = turn.block.shadow.access_global(&access, piece.address, piece.bytes as u32);
         noted.map_err(|race| Fault::lane(lane, race))?;
     }
-    let data: Arc<[u8]> = data.into();
+    let blocks = blocks.map(|slot| turn.registers.word(slot)[lane]);
+    send(turn, lane, (data.into(), side.swizzle), address, (barrier, blocks))
+}
+
+/// Stores what the lanes hold to shared memory of the cluster. It arrives as copies do.
+pub(crate) fn store_async(turn: &mut Turn<'_, '_>, store: &program::Access, barrier: Address) -> Result<()> {
+    let (addresses, barriers) = (turn.registers.addresses(store.address), turn.registers.addresses(barrier));
+    let each = usize::from(store.bytes);
+    for lane in lanes(turn.mask) {
+        let mut data = Vec::with_capacity(each * store.registers.len());
+        for register in &store.registers {
+            let value = register.map_or(0, |register| turn.registers.lane(register, lane));
+            data.extend_from_slice(&value.to_le_bytes()[..each]);
+        }
+        if !addresses[lane].is_multiple_of(data.len() as u64) {
+            let (address, bytes) = (addresses[lane], data.len());
+            return Err(Fault::lane(
+                lane,
+                format!("the shared address {address:#x} is no multiple of the {bytes} bytes stored"),
+            ));
+        }
+        send(turn, lane, (data.into(), Swizzle::None), addresses[lane], (barriers[lane], None))?;
+    }
+    Ok(())
+}
+
+/// Starts the way of data to shared memory at `address` of the cluster, in its block or in `blocks`, where the bytes count on the barrier.
+fn send(
+    turn: &mut Turn<'_, '_>,
+    lane: usize,
+    (data, swizzle): (Arc<[u8]>, Swizzle),
+    address: u64,
+    (barrier, blocks): (u64, Option<u32>),
+) -> Result<()> {
     let outside =
-        |address| MemoryError::OutOfBounds { space: Place::Shared, address, bytes: side.bytes as u64, nearest: None };
+        |address| MemoryError::OutOfBounds { space: Place::Shared, address, bytes: data.len() as u64, nearest: None };
     let destination = turn.split(Space::Cluster, address).zip(turn.split(Space::Cluster, barrier));
     let Some(((rank, offset), (barrier_rank, barrier_offset))) = destination else {
         return Err(Fault::lane(lane, outside(address)));
@@ -302,7 +338,7 @@ fn load(
             return Err(Fault::lane(lane, "the mbarrier of the copy is not in the block that it copies to"));
         }
         None => 1 << rank,
-        Some(slot) => turn.registers.word(slot)[lane],
+        Some(blocks) => blocks,
     };
     let count = turn.block.shape.blocks;
     if ranks == 0 || u64::from(ranks) >> count != 0 {
@@ -310,7 +346,7 @@ fn load(
     }
     for rank in lanes(ranks) {
         let window = |offset: u32| u64::from((rank as u32 + 1) << windows::RANK_SHIFT | offset);
-        let to = turn.shared_at(Space::Cluster, lane, window(offset), side.bytes)?;
+        let to = turn.shared_at(Space::Cluster, lane, window(offset), data.len())?;
         let barrier = turn.shared_at(Space::Cluster, lane, window(barrier_offset), 8)?;
         match turn.block.mbarriers.get(&barrier) {
             None => return Err(mbarrier::uninitialised(lane, barrier)),
@@ -321,8 +357,8 @@ fn load(
             }
             Some(_) => {}
         }
-        let operation = turn.note_copy(AccessKind::Write, lane, to, side.swizzle, side.bytes)?;
-        let (swizzle, data, issue) = (side.swizzle, Arc::clone(&data), turn.issue(lane));
+        let operation = turn.note_copy(AccessKind::Write, lane, to, swizzle, data.len())?;
+        let (data, issue) = (Arc::clone(&data), turn.issue(lane));
         turn.block.bulk.loads.push(Load { to, barrier, swizzle, data, operation, issue });
     }
     Ok(())

@@ -21,6 +21,7 @@ pub(crate) fn hopper(turn: &mut Turn<'_, '_>, hopper: &Hopper) -> Result<()> {
         Hopper::Bulk(ref copy) => bulk::start(turn, copy)?,
         Hopper::BulkCommit => bulk::commit(turn),
         Hopper::BulkWait { pending, read } => bulk::wait(turn, pending, read)?,
+        Hopper::StoreAsync { ref store, barrier } => bulk::store_async(turn, store, barrier)?,
         Hopper::PrefetchMap { map } => {
             let addresses = turn.registers.addresses(map);
             for lane in lanes(turn.mask) {

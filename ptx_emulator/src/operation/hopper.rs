@@ -2,7 +2,7 @@
 
 use layout::descriptor::Major;
 
-use super::{Address, AtomicOp, D, MmaKind, Op, Reg, Test, Type, W};
+use super::{Access, Address, AtomicOp, D, MmaKind, Op, Reg, Test, Type, W};
 use crate::report::Class;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +19,11 @@ pub(crate) enum Hopper {
     BulkWait {
         pending: u32,
         read: bool,
+    },
+    /// `st.async`: stores to shared memory of the cluster whose bytes count on a barrier of the same block.
+    StoreAsync {
+        store: Access,
+        barrier: Address,
     },
     PrefetchMap {
         map: Address,
@@ -114,7 +119,9 @@ impl Hopper {
     pub(crate) fn class(&self) -> Class {
         match self {
             Hopper::Wgmma(_) | Hopper::WgmmaFence | Hopper::WgmmaCommit | Hopper::WgmmaWait { .. } => Class::TensorCore,
-            Hopper::Bulk(_) | Hopper::BulkCommit | Hopper::BulkWait { .. } => Class::AsyncCopy,
+            Hopper::Bulk(_) | Hopper::BulkCommit | Hopper::BulkWait { .. } | Hopper::StoreAsync { .. } => {
+                Class::AsyncCopy
+            }
             Hopper::ClusterArrive | Hopper::ClusterWait | Hopper::MbarrierInitFence => Class::Barrier,
             Hopper::MapAddress { .. } | Hopper::RankOfAddress { .. } => Class::Integer,
             Hopper::SetRegisters { .. } => Class::Warp,

@@ -96,6 +96,35 @@ fn an_mbarrier_takes_arrivals_from_other_blocks() {
     );
 }
 
+/// Four lanes of either block store two words each to the other one, which waits for them and shows the second word of the last.
+fn stores(store: &str, wait: &str) -> String {
+    format!(
+        "setp.ne.u32 %p1, %r9, 0; @%p1 bra READY; mbarrier.init.shared.b64 [dynamic], 1;
+        fence.mbarrier_init.release.cluster; mbarrier.arrive.expect_tx.shared::cta.b64 _, [dynamic], 32;
+        READY: {SYNC} mov.b32 %r3, dynamic; xor.b32 %r2, %r8, 1; mapa.shared::cluster.u32 %r4, %r3, %r2;
+        shl.b32 %r5, %r9, 3; add.u32 %r5, %r5, %r4; mad.lo.u32 %r6, %r8, 100, %r9; setp.lt.u32 %p2, %r9, 4;
+        {store} {wait} ld.shared.b32 %r5, [dynamic+44]; {STORE}"
+    )
+}
+
+#[test]
+fn words_are_stored_in_other_blocks_and_counted_there() {
+    let store = "@%p2 st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%r5+16], {%r9, %r6}, [%r4];";
+    let wait = "W: mbarrier.try_wait.parity.shared::cta.b64 %p4, [dynamic], 0; @!%p4 bra W;";
+    assert_eq!(run(&stores(store, wait), 2).unwrap(), [103, 3]);
+    let error = |store: &str, wait: &str| run(&stores(store, wait), 2).unwrap_err().to_string();
+    let early = error(store, "");
+    assert!(early.contains("nobody waited") || early.contains("nothing wrote"), "{early}");
+    let three = error(&store.replace("@%p2", "setp.lt.u32 %p2, %r9, 3; @%p2"), wait);
+    assert!(three.contains("in phase 0: 1 of 1 arrivals came, 24 of 32 expected bytes"), "{three}");
+    let elsewhere = error(&store.replace("[%r4]", "[%r3]"), wait);
+    assert!(elsewhere.contains("is not in the block that it copies to"), "{elsewhere}");
+    let askew = error(&store.replace("%r5+16", "%r5+20"), wait);
+    assert!(askew.contains("is no multiple of the 8 bytes stored"), "{askew}");
+    let own = error(&store.replace("shared::cluster", "global"), wait);
+    assert!(own.contains("the form is not covered"), "{own}");
+}
+
 /// A block of two warps in which the first gives up registers and the second takes some.
 fn exchange(decrease: &str, increase: &str) -> Result<()> {
     let text =

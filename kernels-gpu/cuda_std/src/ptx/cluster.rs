@@ -111,4 +111,35 @@ impl ClusterAddr {
         // SAFETY: as required of the caller.
         unsafe { T::load_cluster(self) }
     }
+
+    /// Starts to store `N` words, 1, 2 or 4, which no register of this thread need keep; their bytes count on `barrier` when they are
+    /// there.
+    ///
+    /// PTX: `st.async.weak.shared::cluster.mbarrier::complete_tx::bytes{.v2,.v4}.b32` (PTX 8.1, sm_90).
+    /// Not a memory fence: they are visible to who has waited for the phase of `barrier` in which they count.
+    ///
+    /// # Safety
+    /// - The address is aligned to the size of the words and in the shared memory of its block; `barrier` is an mbarrier of the same
+    ///   block, whose initialisation is visible, and the current phase of which expects the bytes or will.
+    /// - The block does not exit before it has waited for that phase, and nothing uses the place until then.
+    #[inline(always)]
+    pub unsafe fn store_async<const N: usize>(self, words: [u32; N], barrier: ClusterAddr) {
+        // SAFETY: as required of the caller. The absent `nomem` keeps the compiler from moving accesses across it.
+        unsafe {
+            match *words.as_slice() {
+                [a] => asm!("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [{0}], {2}, [{1}];",
+                    in(reg32) self.0, in(reg32) barrier.0, in(reg32) a, options(nostack, preserves_flags)),
+                [a, b] => {
+                    asm!("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [{0}], {{{2}, {3}}}, [{1}];",
+                    in(reg32) self.0, in(reg32) barrier.0, in(reg32) a, in(reg32) b, options(nostack, preserves_flags))
+                }
+                [a, b, c, d] => asm!(
+                    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [{0}], {{{2}, {3}, {4}, {5}}}, [{1}];",
+                    in(reg32) self.0, in(reg32) barrier.0, in(reg32) a, in(reg32) b, in(reg32) c, in(reg32) d,
+                    options(nostack, preserves_flags)
+                ),
+                _ => const { assert!(matches!(N, 1 | 2 | 4), "words of one instruction") },
+            }
+        }
+    }
 }

@@ -301,8 +301,8 @@ impl AttentionVariant {
     ///
     /// WGMMA:
     /// - `q`, `k`, `v`: the stages of the Q, K and V tiles; all of whole panels.
-    /// - `partial`: where warpgroups share rows, a stage for each of the block: O of its threads, four words of each at a time, and
-    ///   then their maxima and sums, row by row.
+    /// - `partial`: where warpgroups share rows, a stage for each of the block: from each part of the rows the share of O that the
+    ///   warpgroup adds up, four words of each thread at a time, and the maximum and sum of the row of each thread.
     /// - `tile`: head and first row of the next tiles of the block.
     /// - `.._full`, `.._empty`: the mbarriers of those.
     ///
@@ -335,7 +335,8 @@ impl AttentionVariant {
                     .stages("q", q_stages, tile.m() as u32 * row_bytes, BASE_ALIGN_BYTES)
                     .stages("k", stages, stage_bytes, BASE_ALIGN_BYTES)
                     .stages("v", stages, stage_bytes, BASE_ALIGN_BYTES)
-                    .stages("partial", partials, self.partial_bytes(), 16)
+                    .stages("partial", partials, self.partial_bytes(tile.parts()), 16)
+                    .stages("partial_full", if tile.cluster > 1 { partials } else { 0 }, 8, 8)
                     .stages("k_full", stages, 8, 8)
                     .stages("k_empty", stages, 8, 8)
                     .stages("v_full", stages, 8, 8)
@@ -352,9 +353,9 @@ impl AttentionVariant {
         }
     }
 
-    /// The accumulators of O of a warpgroup, and the maximum and sum of two rows, of each of its threads.
-    const fn partial_bytes(&self) -> u32 {
-        let words = self.head_dim * WARPGROUP_ROWS / WARPGROUP_THREADS as usize + 4;
+    /// A share of O of a warpgroup from each of `parts` parts, and the maximum and sum of a row of each of its threads with it.
+    const fn partial_bytes(&self, parts: usize) -> u32 {
+        let words = self.head_dim * WARPGROUP_ROWS / WARPGROUP_THREADS as usize + 2 * parts;
         words as u32 * WARPGROUP_THREADS * size_of::<f32>() as u32
     }
 
