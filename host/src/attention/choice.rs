@@ -21,6 +21,9 @@ pub fn attention_variants(
 /// an H100, BENCHMARKS.md).
 const LONE_PERCENT: usize = 160;
 
+/// What a row takes a block of four consumer warpgroups, which have few registers and steps of few keys (4x32x4096x64 on an H200).
+const FOUR_PERCENT: usize = 110;
+
 /// What a row takes where warpgroups share it, whose sums meet in shared memory: two groups of rows (1x8x2048x64 on an H200), one,
 /// which reads K and V for half as many rows, or one in several blocks, whose sums meet over the cluster.
 const SPLIT_PERCENT: usize = 110;
@@ -109,6 +112,7 @@ impl Request<'_> {
             AttentionKernel::Wgmma(tile) => match (tile.row_groups, tile.key_groups, tile.cluster) {
                 (1, 1, 1) => LONE_PERCENT,
                 (1, _, 1) => LONE_SPLIT_PERCENT,
+                (4, 1, 1) => FOUR_PERCENT,
                 (_, 1, 1) if tile.multicast > 1 => MULTICAST_PERCENT,
                 (_, 1, 1) => 100,
                 (_, _, 1) => SPLIT_PERCENT,
@@ -174,25 +178,34 @@ mod tests {
         assert_eq!(refused, Err(Error::NoVariant { op: OP, dtype: Dtype::F32, compiled }));
     }
 
+    /// Rows, key groups and blocks of a tile that is chosen at head dimension 64.
+    fn tile_of(heads: usize, len: usize, mask: Mask) -> (usize, usize, usize) {
+        let problem =
+            AttentionProblem { batch: 1, q_heads: heads, kv_heads: heads, q_len: len, k_len: len, head_dim: 64 };
+        let variant = Request { mask, ..request(Arch::Sm90a, Dtype::F16, &problem) }.preferred().unwrap();
+        let AttentionKernel::Wgmma(tile) = variant.kernel else { panic!("{variant}") };
+        (tile.m(), tile.key_groups, tile.cluster)
+    }
+
     #[test]
     fn few_tiles_share_their_rows() {
-        let chosen = |q_heads, len, mask| {
-            let problem =
-                AttentionProblem { batch: 1, q_heads, kv_heads: q_heads, q_len: len, k_len: len, head_dim: 64 };
-            let variant = Request { mask, ..request(Arch::Sm90a, Dtype::F16, &problem) }.preferred().unwrap();
-            let AttentionKernel::Wgmma(tile) = variant.kernel else { panic!("{variant}") };
-            (tile.m(), tile.key_groups, tile.cluster)
-        };
         for mask in [Mask::Full, Mask::Causal] {
-            assert_eq!(chosen(8, 512, mask), (64, 2, 2));
-            assert_eq!(chosen(2, 2048, mask), (64, 2, 2));
-            assert_eq!(chosen(4, 2048, mask), (64, 2, 1));
-            assert_eq!(chosen(32, 4096, mask), (256, 1, 1));
-            assert_eq!(chosen(1, 32, mask), (64, 1, 1));
-            assert_eq!(chosen(8, 256, mask), (64, 2, 1));
+            assert_eq!(tile_of(8, 512, mask), (64, 2, 2));
+            assert_eq!(tile_of(2, 2048, mask), (64, 2, 2));
+            assert_eq!(tile_of(4, 2048, mask), (64, 2, 1));
+            assert_eq!(tile_of(1, 32, mask), (64, 1, 1));
+            assert_eq!(tile_of(8, 256, mask), (64, 2, 1));
         }
-        assert_eq!(chosen(8, 2048, Mask::Full), (128, 2, 1));
-        assert_eq!(chosen(8, 2048, Mask::Causal), (64, 2, 1));
+        assert_eq!(tile_of(8, 2048, Mask::Full), (128, 2, 1));
+        assert_eq!(tile_of(8, 2048, Mask::Causal), (64, 2, 1));
+    }
+
+    #[test]
+    fn many_tiles_have_three_warpgroups_where_their_rows_fit() {
+        for mask in [Mask::Full, Mask::Causal] {
+            assert_eq!([(1024, 512), (512, 1024)].map(|(heads, len)| tile_of(heads, len, mask)), [(256, 1, 1); 2]);
+            assert_eq!([(128, 4096), (32, 16384)].map(|(heads, len)| tile_of(heads, len, mask)), [(192, 1, 1); 2]);
+        }
     }
 
     #[test]

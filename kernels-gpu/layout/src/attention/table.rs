@@ -107,9 +107,9 @@ pub const ATTENTION: &[AttentionVariant] = {
         Row::decode("attention_bf16_d128_decode_4w_s3_general", Bf16, 128, warps(4, 3, 255)).scored(),
         Row::decode("attention_bf16_d256_decode_2w_s3_general", Bf16, 256, warps(2, 3, 255)).scored(),
         // WGMMA rows. Head dimension 64 has little for the tensor cores to do between exponentials: three or four warpgroups of
-        // rows take turns with them. 192 rows by 128 keys, 490 TFLOP/s at 4x32x4096 on an H100; the longest sequences.
+        // rows take turns with them. 192 rows by 128 keys, 553 TFLOP/s at 4x32x4096 on an H200; long sequences.
         Row::wgmma("attention_f16_d64_wgmma_full_192x128_s4", F16, 64, q_ahead(full(192, 128, 4))),
-        // 498 TFLOP/s there, and 15 % ahead at 512 rows, which 192 do not divide.
+        // 512 TFLOP/s there, and ahead at 512 rows, which 192 do not divide.
         Row::wgmma("attention_f16_d64_wgmma_full_256x64_s4", F16, 64, q_ahead(full(256, 64, 4))),
         // Few tiles: two warpgroups share 64 rows and take the keys in turns.
         Row::wgmma("attention_f16_d64_wgmma_full_64x128k2_s4", F16, 64, split(full(64, 128, 4), 2)),
