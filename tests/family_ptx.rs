@@ -196,13 +196,14 @@ fn ata_entries_are_the_rows_with_their_bounds_and_instructions() {
             assert_eq!(entry.count("bar.sync"), 1, "{row}: the sums of the warps meet once");
             assert_eq!((entry.count("atom"), entry.count("red")), (0, 0), "{row} has atomics");
             // A square of 32x32 takes eight products of m16n8k8, three times as many with two terms; four of m16n8k16, or eight
-            // with the two terms of X; or four of m32n8k16 with the two of X. As it is and transposed, for each pair row.
+            // with the two terms of X, which one frame has side by side; or four of m32n8k16 with the two of X. As it is and
+            // transposed, for each pair row.
             let squares = 2 * row.pair_rows * row.vectors();
             let [tf32, f16, bf16, wmma] = match (row.unit, row.precision) {
                 (AtaUnit::Mma, Precision::Tf32) => [8, 0, 0, 0],
                 (AtaUnit::Mma, Precision::Tf32x3) => [24, 0, 0, 0],
                 (AtaUnit::Mma, Precision::F16) => [0, 4, 0, 0],
-                (AtaUnit::Mma, Precision::Bf16) => [0, 0, 8, 0],
+                (AtaUnit::Mma, Precision::Bf16) => [0, 0, if row.frames == 1 { 4 } else { 8 }, 0],
                 (AtaUnit::Wmma, _) => [0, 0, 0, 4],
                 _ => [0; 4],
             };
