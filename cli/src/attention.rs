@@ -178,7 +178,7 @@ impl<T: Half> Task<T> for Problem<T> {
 }
 
 /// The largest error of O against f64, and the largest that a kernel may have.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Checked {
     error: f64,
     limit: f64,
@@ -187,6 +187,9 @@ pub(crate) struct Checked {
 }
 
 impl Checked {
+    /// Of O without a row: nothing is wrong with it.
+    pub(crate) const OF_NOTHING: Checked = Checked { error: 0.0, limit: 0.0, holds: true };
+
     pub(crate) fn new<T: Half>(out: &[T], exact: &Exact) -> Checked {
         let error = tolerance::max_error(out, &exact.out);
         Checked { error, limit: exact.limit, holds: exact.accepts(error) }

@@ -216,7 +216,7 @@ impl<T: Half> Task<T> for Sequences<T> {
                 Checked::new(out, &member.exact(options))
             })
             .reduce(Checked::worse)
-            .unwrap_or_default()
+            .unwrap_or(Checked::OF_NOTHING)
     }
 }
 

@@ -129,6 +129,17 @@ fn starts_are_of_either_integer_type_and_those_of_keys_are_those_of_rows() {
 }
 
 #[test]
+fn a_batch_without_sequences_gives_no_rows_and_passes_the_check() {
+    let scratch = Scratch::new("no-sequences");
+    let inputs = scratch.ones(&[0, 2, 8], &[0, 2, 8]);
+    let (starts, out) = (scratch.integers("starts.npy", &[0]), scratch.path("o.npy"));
+    let output = attention(&inputs, &out, &["--cu-seqlens-q", text(&starts), "--check"]);
+    assert_succeeded(&output);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("largest error against f64: 0"));
+    assert!(String::from_utf8_lossy(&fs::read(&out).unwrap()).contains("'shape': (0, 2, 8,)"));
+}
+
+#[test]
 fn sequences_that_do_not_fit_are_refused() {
     let scratch = Scratch::new("wrong-starts");
     let inputs = scratch.ones(&[4, 2, 8], &[6, 2, 8]);
