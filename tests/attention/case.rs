@@ -397,6 +397,6 @@ pub(crate) fn tensor_mut<'a, T: Half>(
 }
 
 /// Strides of a tensor without gaps.
-pub(crate) fn dense([_, heads, rows]: [usize; 3]) -> [i64; 3] {
-    [(heads * rows) as i64, rows as i64, 1]
+pub(crate) fn dense<const RANK: usize>(shape: [usize; RANK]) -> [i64; RANK] {
+    std::array::from_fn(|dim| shape[dim + 1..].iter().product::<usize>() as i64)
 }

@@ -15,7 +15,7 @@ use tests::inputs::{self, Half};
 use tests::is_small;
 
 use crate::Trials;
-use crate::case::{Case, Expected, Outcome, for_rows};
+use crate::case::{Case, Expected, Outcome, dense, for_rows};
 
 /// Lists the trials.
 pub(crate) fn list(trials: &mut Trials) {
@@ -93,7 +93,7 @@ impl<T: Half> Values<T> {
                 lse.buffer(),
                 lse_offset,
                 self.case.lse_shape(),
-                crate::case::dense(self.case.lse_shape()),
+                dense(self.case.lse_shape()),
             )?),
             workspace: Some(TensorMut::contiguous(&mut workspace, [bytes])?),
             ..AttentionTensors::new(
@@ -131,12 +131,11 @@ impl<T: Half> Values<T> {
             max_k_len: k_len,
             head_dim,
         };
-        let [_, heads, columns] = out_shape.map(|size| size as i64);
         let tensors = VarlenTensors {
             q: TensorRef::contiguous(&q, q_shape)?,
             k: TensorRef::contiguous(&k, k_shape)?,
             v: TensorRef::contiguous(&v, v_shape)?,
-            out: TensorMut::strided(out.buffer(), out_offset, out_shape, [heads * columns, columns, 1])?,
+            out: TensorMut::strided(out.buffer(), out_offset, out_shape, dense(out_shape))?,
             cu_seqlens_q: TensorRef::contiguous(&q_starts, [BATCH + 1])?,
             cu_seqlens_k: TensorRef::contiguous(&k_starts, [BATCH + 1])?,
             lse: Some(TensorMut::contiguous(&mut lse, [q_heads, BATCH * q_len])?),
@@ -160,10 +159,6 @@ impl<T: Half> Values<T> {
         compare::check(lse, &self.expected.lse, &self.case.lse_shape(), self.expected.lse_limit)?;
         Ok(())
     }
-}
-
-fn dense([_, rows, heads, columns]: [usize; 4]) -> [i64; 4] {
-    [rows * heads * columns, heads * columns, columns, 1].map(|stride| stride as i64)
 }
 
 /// Every kernel wide enough for both, a few rows in parts, and sequences that follow each other.
