@@ -23,8 +23,8 @@ const MAX_THREADS: u64 = 1024;
 const MAX_CLUSTER: u64 = 16;
 /// Blocks of a launch: many days of work.
 const MAX_BLOCKS: u64 = 1 << 26;
-/// Blocks that are under way at a time where they talk to each other: one on each multiprocessor of an H100.
-const RESIDENT_BLOCKS: usize = 132;
+/// Clusters that are under way at a time where they talk to each other: a block on each multiprocessor of an H100.
+const RESIDENT_CLUSTERS: usize = 132;
 
 /// The kernels of a PTX text. Clones are the same module.
 #[derive(Debug, Clone)]
@@ -308,22 +308,21 @@ impl<'a> Launch<'a> {
             let problem = format!("{blocks} blocks, of which the emulator runs up to {MAX_BLOCKS}");
             return Err(Error::Launch { kernel: program.name.clone(), problem });
         }
-        // The blocks of a cluster run as one.
-        let blocks = blocks / product(config.cluster);
+        let clusters = blocks / product(config.cluster);
         let grid = Grid { program, config, threads, params, shared_bytes, instruction_limit, fp8_sums, simd, tally };
-        if program.ordered { interleaved(&grid, memory, blocks) } else { parallel(&grid, memory, blocks) }
+        if program.ordered { interleaved(&grid, memory, clusters) } else { parallel(&grid, memory, clusters) }
     }
 }
 
-/// Runs blocks that do not talk to each other, each on one core of the CPU, and looks for races between them in the order
-/// of the grid.
-fn parallel(grid: &Grid<'_>, memory: &GlobalMemory, blocks: u64) -> Result<Report> {
+/// Runs clusters that do not talk to each other, each on one core of the CPU, and looks for races between them in the order of the
+/// grid. A block without clusters is one of one block.
+fn parallel(grid: &Grid<'_>, memory: &GlobalMemory, clusters: u64) -> Result<Report> {
     let (next, ended) = (AtomicU64::new(0), Mutex::new(Ended::new()));
     let work = || {
         let mut running: Option<Running<'_>> = None;
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
-            if index >= blocks {
+            if index >= clusters {
                 return;
             }
             let started = match &mut running {
@@ -336,17 +335,17 @@ fn parallel(grid: &Grid<'_>, memory: &GlobalMemory, blocks: u64) -> Result<Repor
             };
             let outcome = started.and_then(|running| {
                 let report = running.finish()?;
-                // A single block races with no other.
-                Ok((report, if blocks > 1 { running.publish() } else { Vec::new() }))
+                // A single one races with no other.
+                Ok((report, if clusters > 1 { running.publish() } else { Vec::new() }))
             });
             if outcome.is_err() {
-                // Blocks behind it need not begin.
-                next.fetch_max(blocks, Ordering::Relaxed);
+                // Those behind it need not begin.
+                next.fetch_max(clusters, Ordering::Relaxed);
             }
             ended.lock().unwrap_or_else(PoisonError::into_inner).add(grid, index, outcome);
         }
     };
-    let others = blocks.min(rayon::current_num_threads() as u64) - 1;
+    let others = clusters.min(rayon::current_num_threads() as u64) - 1;
     rayon::in_place_scope(|scope| {
         for _ in 0..others {
             scope.spawn(|_| work());
@@ -357,19 +356,19 @@ fn parallel(grid: &Grid<'_>, memory: &GlobalMemory, blocks: u64) -> Result<Repor
     failure.map_or(Ok(report), Err)
 }
 
-/// The blocks that came to their end.
+/// The clusters that came to their end.
 struct Ended {
-    /// The first block that did not, or whose predecessors did not.
+    /// The first that did not, or whose predecessors did not.
     next: u64,
     /// Those behind it.
     waiting: BTreeMap<u64, Outcome>,
     shadow: LaunchShadow,
     report: Report,
-    /// That of the first block of the grid that has one.
+    /// That of the first cluster of the grid that has one.
     failure: Option<Error>,
 }
 
-/// The counts of a block, and what it did to global memory.
+/// The counts of a cluster, and what it did to global memory.
 type Outcome = Result<(Report, Vec<Mark>)>;
 
 impl Ended {
@@ -394,13 +393,13 @@ impl Ended {
     }
 }
 
-/// Runs blocks that talk to each other: in turns, as many at a time as a card would, always in the same order.
-fn interleaved(grid: &Grid<'_>, memory: &GlobalMemory, blocks: u64) -> Result<Report> {
+/// Runs clusters that talk to each other: in turns, as many at a time as a card would, always in the same order.
+fn interleaved(grid: &Grid<'_>, memory: &GlobalMemory, clusters: u64) -> Result<Report> {
     let shadow = Mutex::new(LaunchShadow::new());
     let (mut report, mut under_way, mut next) = (Report::default(), VecDeque::new(), 0);
     let mut ended: Option<Running<'_>> = None;
     loop {
-        while next < blocks && under_way.len() < RESIDENT_BLOCKS {
+        while next < clusters && under_way.len() < RESIDENT_CLUSTERS {
             under_way.push_back(match ended.take() {
                 Some(mut running) => {
                     running.restart(next);

@@ -73,7 +73,6 @@
 //! An error says which kernel, block, warp and lane, which line of the PTX and of the Rust code it comes from.
 
 mod allocate;
-mod block;
 mod cluster;
 mod control;
 mod conversion;
