@@ -6,7 +6,7 @@ use crate::cluster::{CLUSTER_BARRIER, Cluster, Shape};
 use crate::counters::Tally;
 use crate::error::{Error, Place, Result, Thread};
 use crate::execute::{Fault, Simd};
-use crate::launch::LaunchConfig;
+use crate::launch::LaunchShape;
 use crate::memory::{GlobalView, MemoryError, OwnedMemory, Space};
 use crate::paths::State;
 use crate::program::{Hopper, Op, Program, Special};
@@ -25,7 +25,7 @@ const MAX_IDLE_ROUNDS: u32 = 10_000;
 #[derive(Clone, Copy)]
 pub(crate) struct Grid<'a> {
     pub(crate) program: &'a Program,
-    pub(crate) config: LaunchConfig,
+    pub(crate) launch: LaunchShape,
     pub(crate) threads: u32,
     pub(crate) params: &'a OwnedMemory,
     pub(crate) shared_bytes: u32,
@@ -45,7 +45,7 @@ fn unravel(index: u64, [x, y, _]: [u32; 3]) -> [u32; 3] {
 impl Grid<'_> {
     fn shape(&self) -> Shape {
         Shape {
-            blocks: self.config.cluster.iter().product(),
+            blocks: self.launch.cluster.iter().product(),
             warps: self.threads.div_ceil(LANES as u32),
             shared_bytes: self.shared_bytes,
         }
@@ -53,7 +53,7 @@ impl Grid<'_> {
 
     /// The block of a rank in the cluster of this index.
     fn place(&self, cluster: u64, rank: u32) -> [u32; 3] {
-        let LaunchConfig { grid, cluster: dims, .. } = self.config;
+        let LaunchShape { grid, cluster: dims, .. } = self.launch;
         let clusters = std::array::from_fn(|axis| grid[axis] / dims[axis]);
         let (first, inside) = (unravel(cluster, clusters), unravel(rank.into(), dims));
         std::array::from_fn(|axis| first[axis] * dims[axis] + inside[axis])
@@ -101,7 +101,7 @@ impl Grid<'_> {
     }
 
     fn special(&self, which: Special, place: [u32; 3], warp: u32, lane: u32) -> u32 {
-        let LaunchConfig { grid, block, cluster, shared_bytes } = self.config;
+        let LaunchShape { grid, block, cluster, shared_bytes } = self.launch;
         let axis = |axis: u8| axis as usize % 3;
         let in_cluster = |at: usize| place[at] % cluster[at];
         match which {
