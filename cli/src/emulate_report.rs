@@ -194,8 +194,8 @@ fn gemm<T: Float, D: Float>(gpu: &Gpu, args: &GemmArgs) -> ferrotile::Result<Vec
 /// The report of one launch.
 fn text(arch: Arch, launch: &Counters, most_lines: usize) -> String {
     let total = launch.total();
-    let [x, y, z] = launch.config.grid;
-    let threads: u32 = launch.config.block.iter().product();
+    let [x, y, z] = launch.shape.grid;
+    let threads: u32 = launch.shape.block.iter().product();
     let percent = |part: u64, all: u64| if all == 0 { 100.0 } else { 100.0 * part as f64 / all as f64 };
     let mut text = format!("{} ({arch}), grid {x}x{y}x{z}, {threads} threads a block\n", launch.kernel);
     text += &format!("instructions       {}\n", total.executed);
@@ -331,10 +331,10 @@ impl<'a> Kernel<'a> {
         Kernel {
             kernel: &launch.kernel,
             arch: arch.to_string(),
-            grid: launch.config.grid,
-            block: launch.config.block,
-            cluster: launch.config.cluster,
-            shared_bytes: launch.config.shared_bytes,
+            grid: launch.shape.grid,
+            block: launch.shape.block,
+            cluster: launch.shape.cluster,
+            shared_bytes: launch.shape.shared_bytes,
             total: launch.total().into(),
             classes: classes
                 .filter(|(_, counts)| counts.executed > 0)

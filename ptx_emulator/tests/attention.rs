@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ferrotile::{Arch, Dtype, KernelParam, Mask, attention_variants, embedded_ptx, reference, tolerance};
 use layout::attention::{ATTENTION, AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, Scores};
 use ndarray::Array4;
-use ptx_emulator::{Device, LaunchConfig, Module};
+use ptx_emulator::{Device, LaunchShape, Module};
 
 /// Sizes of one call.
 #[derive(Debug, Clone, Copy)]
@@ -159,14 +159,14 @@ fn check(module: &Module, arch: Arch, case: Case) -> Duration {
         output_aligned: aligned,
         ..AttentionArgs::default()
     };
-    let config = LaunchConfig {
+    let shape = LaunchShape {
         grid: [variant.tiles(batch * q_heads, q_len).unwrap(), 1, 1],
         block: [variant.threads(), 1, 1],
         shared_bytes: variant.smem().total_bytes(),
-        ..LaunchConfig::default()
+        ..LaunchShape::default()
     };
     let start = Instant::now();
-    let report = module.launch(&device, variant.name, config, &[&parameter(&args)]);
+    let report = module.launch(&device, variant.name, shape, &[&parameter(&args)]);
     let report = report.unwrap_or_else(|error| panic!("{case:?}: {error}"));
     let elapsed = start.elapsed();
     assert!(report.total() > 0);
