@@ -37,7 +37,7 @@ const BAND_STEP_KEYS: usize = 8;
 /// What a row takes where two blocks copy keys and values for each other, and what the start of the cluster takes, in keys of a tile
 /// (4x8x512x128, 2x16x1024x128, 32x16x512x128 and longer ones on an H200).
 const MULTICAST_PERCENT: usize = 99;
-const MULTICAST_START_KEYS: usize = 64;
+const MULTICAST_START_KEYS: usize = 96;
 
 /// What a variant is chosen for.
 #[derive(Debug, Clone, Copy)]
@@ -238,11 +238,11 @@ mod tests {
             let AttentionKernel::Wgmma(tile) = variant.kernel else { panic!("{variant}") };
             (tile.m(), tile.multicast)
         };
-        assert_eq!([512, 4096, 1001].map(|len| chosen(32, len, Mask::Full)), [(128, 2); 3]);
+        assert_eq!([2048, 4096, 1001].map(|len| chosen(32, len, Mask::Full)), [(128, 2); 3]);
         assert_eq!([640, 384, 1030].map(|len| chosen(32, len, Mask::Full)), [(128, 1); 3]);
         assert_eq!(chosen(32, 4096, Mask::Causal), (128, 1));
-        // Two tiles a block are done before the clusters have gained what their start takes.
-        assert_eq!(chosen(2, 1024, Mask::Full), (128, 1));
+        // Two tiles a block, or sixteen of few keys, are done before the clusters have gained what their start takes.
+        assert_eq!([(2, 1024), (32, 512)].map(|(batch, len)| chosen(batch, len, Mask::Full)), [(128, 1); 2]);
     }
 
     #[test]

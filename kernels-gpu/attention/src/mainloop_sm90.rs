@@ -29,6 +29,8 @@
 //! 6. O is scaled while the tensor cores have S, by the warps that have a row whose maximum grew. Where warpgroups share the rows of a
 //!    tile, or a block has four, half of the exponentials are left for behind the wait for O: their unit is slow, and O is scaled, in
 //!    every step, and P rounded on others meanwhile ([`Row::SCALE_BESIDE_POWERS`]).
+//!    Where Q is in registers half of them are left for there too, and the sums of all: between exponentials, where `ptxas` places them,
+//!    each sum waits for the exponential before the last, and the next one stands behind it ([`Row::SUMS_LAST`]).
 //!
 //! Budget: the registers of [`layout::attention::CONSUMER_REGISTERS`], for S, P and O of a step; shared memory is the row's
 //! [`layout::attention::AttentionVariant::smem`] map.
@@ -408,13 +410,25 @@ unsafe fn consume<
                     mask(&mut scores, step);
                 }
                 factors = state.renew::<CHAINS>(&scores, scale);
-                let early = const { if Row::<ROW>::SCALE_BESIDE_POWERS { SCORES / 2 } else { SCORES } };
-                state.add::<CHAINS>(&mut scores[..early], scale);
-                wait(Row::<ROW>::V_FULL, next.stage(), next.parity() + state.zero());
+                let half = const { Row::<ROW>::SCALE_BESIDE_POWERS || Row::<ROW>::SUMS_LAST };
+                let early = if half { SCORES / 2 } else { SCORES };
+                if Row::<ROW>::SUMS_LAST {
+                    state.powers(&mut scores[..early], scale);
+                    // Not behind the wait.
+                    wgmma::settle(&mut scores);
+                    wait(Row::<ROW>::V_FULL, next.stage(), next.parity());
+                } else {
+                    state.add::<CHAINS>(&mut scores[..early], scale);
+                    wait(Row::<ROW>::V_FULL, next.stage(), next.parity() + state.zero());
+                }
                 wgmma::wait_group::<0, _>(&mut out);
                 wgmma::settle(&mut scores);
                 release_keys(Row::<ROW>::V_EMPTY, ring.stage());
                 ring = next;
+                if Row::<ROW>::SUMS_LAST {
+                    state.powers(&mut scores[early..], scale);
+                    state.sum_up::<CHAINS>(&scores);
+                }
                 if Row::<ROW>::SCALE_BESIDE_POWERS {
                     state.add::<CHAINS>(&mut scores[early..], scale);
                     for index in 0..OUTPUTS {

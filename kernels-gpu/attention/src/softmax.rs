@@ -69,19 +69,37 @@ impl RowState {
     /// up.
     #[inline(always)]
     pub(crate) fn add<const CHAINS: usize>(&mut self, scores: &mut [f32], scale_log2: f32) {
-        let row = |index: usize| index / 2 % 2;
         let shifts = self.max.map(|row_max| shift(row_max, scale_log2));
         let mut sums = [[0.0; 2]; CHAINS];
         sums[0] = self.sum;
         for index in 0..scores.len() {
             let score = &mut scores[index];
-            *score = ex2(fma(*score, scale_log2, shifts[row(index)]));
-            sums[index % CHAINS][row(index)] += *score;
+            *score = ex2(fma(*score, scale_log2, shifts[row_of(index)]));
+            sums[index % CHAINS][row_of(index)] += *score;
         }
-        self.sum = sums[0];
-        for chain in 1..CHAINS {
-            self.sum = [0, 1].map(|half| self.sum[half] + sums[chain][half]);
+        self.sum = total(sums);
+    }
+
+    /// Turns whole fours of scores into probabilities, which [`Self::sum_up`] adds up later.
+    #[cfg(target_feature = "sm_90a")]
+    #[inline(always)]
+    pub(crate) fn powers(&self, scores: &mut [f32], scale_log2: f32) {
+        let shifts = self.max.map(|row_max| shift(row_max, scale_log2));
+        for index in 0..scores.len() {
+            scores[index] = ex2(fma(scores[index], scale_log2, shifts[row_of(index)]));
         }
+    }
+
+    /// Adds up whole fours of probabilities.
+    #[cfg(target_feature = "sm_90a")]
+    #[inline(always)]
+    pub(crate) fn sum_up<const CHAINS: usize>(&mut self, probabilities: &[f32]) {
+        let mut sums = [[0.0; 2]; CHAINS];
+        sums[0] = self.sum;
+        for index in 0..probabilities.len() {
+            sums[index % CHAINS][row_of(index)] += probabilities[index];
+        }
+        self.sum = total(sums);
     }
 
     /// The largest of the maxima and the scores, of this lane's two rows.
@@ -136,6 +154,22 @@ pub(crate) unsafe fn scale_rows(values: &mut [f32], factors: [f32; 2]) {
     }
 }
 
+/// The sum of the chains of each row.
+#[inline(always)]
+fn total<const CHAINS: usize>(sums: [[f32; 2]; CHAINS]) -> [f32; 2] {
+    let mut total = sums[0];
+    for chain in 1..CHAINS {
+        total = [0, 1].map(|half| total[half] + sums[chain][half]);
+    }
+    total
+}
+
+/// Which of a lane's two rows the accumulator of this number belongs to.
+#[inline(always)]
+const fn row_of(index: usize) -> usize {
+    index / 2 % 2
+}
+
 /// `larger` over the scores of each of this lane's two rows and `start`, in `CHAINS` chains; `least` is no larger than anything.
 #[inline(always)]
 fn fold<T: Copy, const CHAINS: usize>(
@@ -148,7 +182,7 @@ fn fold<T: Copy, const CHAINS: usize>(
     let mut chains = [[least; 2]; CHAINS];
     chains[0] = start;
     for index in 0..scores.len() {
-        let seen = &mut chains[index % CHAINS][index / 2 % 2];
+        let seen = &mut chains[index % CHAINS][row_of(index)];
         *seen = larger(*seen, value(scores[index]));
     }
     let mut seen = chains[0];
