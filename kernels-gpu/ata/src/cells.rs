@@ -170,8 +170,8 @@ impl CellPlace {
     /// Cell `half`.
     ///
     /// # Safety
-    /// The cell is one of a stored pair of the precision, which has `WORDS` words a cell: chunks on 16-byte boundaries inside of the pair,
-    /// nibbles on 8-byte ones.
+    /// The cell is one of a stored pair of the precision, which has `WORDS` words a cell: chunks on 16-byte boundaries inside of
+    /// the pair, nibbles on 8-byte ones.
     #[inline(always)]
     unsafe fn load<const WORDS: usize>(self, half: usize) -> [u32; WORDS] {
         // SAFETY: as required of the caller.

@@ -25,9 +25,9 @@
 //! 5. A record of a use is loaded two uses ahead, the first two of each warp before anything else, from where no other load has to
 //!    say that they are; and nothing is computed of it before it is needed. One branch, which nearly always goes one way, stands
 //!    before the loads of the two pairs of a pair row, and their addresses are one sum and constants.
-//! 6. One frame of 16-bit blocks in blocks of 16 warps: registers hold two uses, which is what a warp has where n is 2624, and the cells of
-//!    the second arrive while the first is multiplied (`ahead`).
-//! 7. What the end needs is left in shared memory at the start: it takes no register, and is not found out again when all wait for it.
+//! 6. One frame of 16-bit blocks in blocks of 16 warps: registers hold two uses, which is what a warp has where n is 2624, and the
+//!    cells of the second arrive while the first is multiplied (`ahead`).
+//! 7. What the end needs is left in shared memory at the start: it takes no register, and is not found out again when all wait.
 //!
 //! Reading each pair once, for its row and for its column, does not pay: sums for rows of other blocks are written, read again and
 //! added by a second kernel, which together takes longer (BENCHMARKS.md).

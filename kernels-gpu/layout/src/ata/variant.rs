@@ -81,8 +81,8 @@ impl AtaVariant {
         }
     }
 
-    /// Whether a warp takes its first two uses at once, for which registers hold the cells of both. Unpacking TF32 without a branch takes
-    /// longer than that saves.
+    /// Whether a warp takes its first two uses at once, for which registers hold the cells of both. Unpacking TF32 without a
+    /// branch takes longer than that saves.
     pub const fn two_ahead(&self) -> bool {
         self.frames == 1 && self.warps == 16 && matches!(self.precision, Precision::F16 | Precision::Bf16)
     }
@@ -100,7 +100,8 @@ impl AtaVariant {
     }
 
     /// The map of dynamic shared memory: `ending`, an address and two numbers of 32 bits; `scale`, an f32; a stage a warp each, `sums`,
-    /// `[frame][sums_stride]` f32; for [`AtaUnit::Wmma`] also `squares`, `[32][SQUARE_STRIDE]`, and `vectors`, `[frame][VECTOR_STRIDE]`, of 16-bit numbers.
+    /// `[frame][sums_stride]` f32; for [`AtaUnit::Wmma`] also `squares`, `[32][SQUARE_STRIDE]`, and `vectors`,
+    /// `[frame][VECTOR_STRIDE]`, of 16-bit numbers.
     pub const fn smem(&self) -> SmemLayout {
         let (warps, align) = (self.warps as u32, WMMA_ALIGN);
         let sums = (self.frames * self.sums_stride() * size_of::<f32>()) as u32;
