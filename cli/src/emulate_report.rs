@@ -140,9 +140,10 @@ fn attention<T: Half>(gpu: &Gpu, args: &AttentionArgs) -> ferrotile::Result<Vec<
     let options = AttentionOptions {
         mask: args.case.mask,
         variant: args.how.variant.clone(),
+        value_dim: Some(args.case.value_dim),
         ..AttentionOptions::new(Layout::Bhsd)
     };
-    let problem = random::problem::<T>(args.case.problem(), 0);
+    let problem = random::problem::<T>(args.case.problem(), args.case.value_dim, 0);
     let plan = AttentionPlan::new(gpu, T::DTYPE, &problem.sizes, &options)?;
     let stream = gpu.new_stream()?;
     let mut on_card = CardProblem::upload(gpu, &stream, &problem)?;
@@ -193,8 +194,8 @@ fn gemm<T: Float, D: Float>(gpu: &Gpu, args: &GemmArgs) -> ferrotile::Result<Vec
 /// The report of one launch.
 fn text(arch: Arch, launch: &Counters, most_lines: usize) -> String {
     let total = launch.total();
-    let [x, y, z] = launch.config.grid;
-    let threads: u32 = launch.config.block.iter().product();
+    let [x, y, z] = launch.shape.grid;
+    let threads: u32 = launch.shape.block.iter().product();
     let percent = |part: u64, all: u64| if all == 0 { 100.0 } else { 100.0 * part as f64 / all as f64 };
     let mut text = format!("{} ({arch}), grid {x}x{y}x{z}, {threads} threads a block\n", launch.kernel);
     text += &format!("instructions       {}\n", total.executed);
@@ -330,10 +331,10 @@ impl<'a> Kernel<'a> {
         Kernel {
             kernel: &launch.kernel,
             arch: arch.to_string(),
-            grid: launch.config.grid,
-            block: launch.config.block,
-            cluster: launch.config.cluster,
-            shared_bytes: launch.config.shared_bytes,
+            grid: launch.shape.grid,
+            block: launch.shape.block,
+            cluster: launch.shape.cluster,
+            shared_bytes: launch.shape.shared_bytes,
             total: launch.total().into(),
             classes: classes
                 .filter(|(_, counts)| counts.executed > 0)

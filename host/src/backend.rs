@@ -9,6 +9,7 @@ use std::fmt::Debug;
 use ptx_emulator::{Counters, Fp8Sums};
 
 use crate::error::{Error, Result};
+use crate::launch::LaunchConfig;
 
 /// An object of a backend: a stream, event, module, function or graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,12 +35,7 @@ pub(crate) struct DeviceFacts {
 
 /// One launch, checked by the caller against the kernel's limits.
 pub(crate) struct Launch<'a> {
-    pub(crate) grid: [u32; 3],
-    pub(crate) block: [u32; 3],
-    /// All ones for a launch without clusters.
-    pub(crate) cluster: [u32; 3],
-    pub(crate) shared_bytes: u32,
-    pub(crate) overlaps: bool,
+    pub(crate) config: LaunchConfig,
     /// The address and size of each parameter.
     pub(crate) params: &'a [(*const c_void, usize)],
 }

@@ -12,10 +12,11 @@ use std::time::Instant;
 
 use layout::{Arch, Swizzle};
 use ptx_emulator::tensor_map::{ElementType, TensorMap};
-use ptx_emulator::{Counters, Device, Fp8Sums, LaunchConfig, Module};
+use ptx_emulator::{Counters, Device, Fp8Sums, LaunchShape, Module};
 
 use crate::backend::{Backend, DeviceFacts, FunctionFacts, Handle, Launch, Memory, Modules, Streams, TiledMap};
 use crate::error::{Error, Result};
+use crate::launch::LaunchConfig;
 
 thread_local! {
     /// The counters of the launches of this thread, while they are asked for. A launch runs on the thread that enqueues it.
@@ -68,7 +69,7 @@ enum Work {
     ToDevice { destination: u64, source: usize, bytes: usize },
     ToHost { destination: usize, source: u64, bytes: usize },
     OnDevice { destination: u64, source: u64, bytes: usize },
-    Launch { function: Arc<Function>, config: LaunchConfig, params: Vec<Vec<u8>> },
+    Launch { function: Arc<Function>, shape: LaunchShape, params: Vec<Vec<u8>> },
     Record { event: Handle },
     Graph(Arc<Vec<Work>>),
 }
@@ -180,13 +181,13 @@ impl Emulated {
                 self.device.read(source, &mut copied).map_err(emulator_error)?;
                 self.device.write(destination, &copied).map_err(emulator_error)
             }
-            Work::Launch { function, config, params } => {
+            Work::Launch { function, shape, params } => {
                 let params: Vec<&[u8]> = params.iter().map(Vec::as_slice).collect();
                 let (module, name) = (&function.module, &function.name);
                 if COUNTED.with_borrow(Option::is_none) {
-                    return module.launch(&self.device, name, *config, &params).map(drop).map_err(emulator_error);
+                    return module.launch(&self.device, name, *shape, &params).map(drop).map_err(emulator_error);
                 }
-                let counters = module.count(&self.device, name, *config, &params).map_err(emulator_error)?;
+                let counters = module.count(&self.device, name, *shape, &params).map_err(emulator_error)?;
                 COUNTED.with_borrow_mut(|counted| counted.get_or_insert_default().push(counters));
                 Ok(())
             }
@@ -423,15 +424,15 @@ impl Modules for Emulated {
 
     unsafe fn launch(&self, function: Handle, stream: Handle, launch: Launch<'_>) -> Result<()> {
         // Launches of a stream run one after another here, so that none overlaps.
-        let Launch { grid, block, cluster, shared_bytes, overlaps: _, params } = launch;
+        let LaunchConfig { grid, block, cluster, shared_bytes, overlaps: _ } = launch.config;
         // SAFETY: each parameter is a live value of that size without padding.
         let bytes = |&(address, bytes): &(*const c_void, usize)| unsafe {
             std::slice::from_raw_parts(address.cast::<u8>(), bytes).to_vec()
         };
         let work = Work::Launch {
             function: self.function_of(function)?,
-            config: LaunchConfig { grid, block, cluster, shared_bytes },
-            params: params.iter().map(bytes).collect(),
+            shape: LaunchShape { grid, block, cluster, shared_bytes },
+            params: launch.params.iter().map(bytes).collect(),
         };
         // SAFETY: the caller's promise.
         unsafe { self.enqueue(stream, work) }

@@ -222,8 +222,7 @@ impl Kernel {
         config.check(&self.name, &self.attributes())?;
         same_device("kernel", self.device().facts().ordinal, stream.ordinal())?;
         let params: Vec<_> = params.iter().map(|param| param.as_param()).collect();
-        let &LaunchConfig { grid, block, cluster, shared_bytes, overlaps } = config;
-        let launch = Launch { grid, block, cluster, shared_bytes, overlaps, params: &params };
+        let launch = Launch { config: *config, params: &params };
         // SAFETY: the caller's promise; the driver only reads the parameters, during the call.
         unsafe { self.device().launch(self.function, stream.handle(), launch) }
     }

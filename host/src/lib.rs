@@ -80,5 +80,5 @@ pub use tensor_map::TensorMap;
 /// What an emulated device counts: see [`Gpu::counted`].
 pub mod counters {
     pub use ptx_emulator::counters::{Counters, Counts, GlobalTraffic, InstructionCounts, SharedTraffic};
-    pub use ptx_emulator::{Class, LaunchConfig, Place, RustPlace};
+    pub use ptx_emulator::{Class, LaunchShape, Place, RustPlace};
 }

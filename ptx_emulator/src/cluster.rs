@@ -1,10 +1,33 @@
-//! What the blocks of a cluster share: their barrier, each other's shared memory, and within a block its registers.
+//! What the warps of a cluster share: memory, barriers and counters. A block without clusters is one of one block.
 
+mod barrier;
+mod registers;
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use barrier::ClusterBarrier;
+use registers::RegisterPool;
+
+use crate::counters::Tally;
 use crate::execute::Fault;
+use crate::execute::bulk::BulkCopies;
+use crate::execute::mbarrier::Mbarrier;
+use crate::execute::wgmma::Warpgroups;
+use crate::in_flight::InFlight;
+use crate::memory::{GlobalView, OwnedMemory};
 use crate::program::Program;
-use crate::shadow::{CtaShadow, SyncPoint, Threads};
+use crate::registers::Registers;
+use crate::report::Report;
+use crate::shadow::{CopyGroups, CtaShadow, LaunchShadow, Threads};
+use crate::tensor_core::wgmma::Fp8Sums;
 
-/// The blocks that run together, one where there are no clusters, and what each of them has.
+/// The named barriers of a block.
+pub(crate) const BARRIERS: usize = 16;
+/// The number that stands for the barrier of the cluster.
+pub(crate) const CLUSTER_BARRIER: u32 = BARRIERS as u32;
+
+/// The sizes of a cluster: the blocks that run together, one where there are no clusters.
 ///
 /// Their warps are numbered through the cluster. Their shared memories lie one behind the other in one memory, so that one
 /// record of accesses serves them all.
@@ -42,128 +65,223 @@ impl Shape {
     }
 }
 
-/// The barrier of a cluster.
-pub(crate) struct ClusterBarrier {
-    completions: u32,
-    warps: Vec<Arrival>,
+/// The blocks of a cluster, under way: what they share, and what each of them has.
+pub(crate) struct Cluster<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) shape: Shape,
+    pub(crate) fp8_sums: Fp8Sums,
+    pub(crate) params: &'a OwnedMemory,
+    pub(crate) global: GlobalView,
+    pub(crate) shared: OwnedMemory,
+    /// Its accesses to shared and global memory.
+    pub(crate) shadow: CtaShadow,
+    /// Its index in the grid.
+    pub(crate) index: u64,
+    /// What the other blocks did to global memory, in a kernel whose blocks talk to each other.
+    others: Option<&'a Mutex<LaunchShadow>>,
+    pub(crate) copies: CopyGroups,
+    pub(crate) mbarriers: BTreeMap<u32, Mbarrier>,
+    pub(crate) bulk: BulkCopies,
+    pub(crate) warpgroups: Warpgroups,
+    pub(crate) barrier: ClusterBarrier,
+    pub(crate) registers: RegisterPool,
+    pub(crate) report: Report,
+    /// The counts of each instruction, where they are asked for.
+    pub(crate) tally: Option<Box<Tally>>,
+    /// Of each block.
+    block_barriers: Vec<[Barrier; BARRIERS]>,
+    /// Warps of each block that have threads which did not exit.
+    live_warps: Vec<u32>,
+}
+
+/// One named barrier, between two completions.
+#[derive(Default)]
+struct Barrier {
+    /// The threads that the instructions name; none if all of the block.
+    threads: Option<u32>,
     waiting: Vec<Threads>,
-    /// What comes before the end of the current phase, and of the last complete one.
-    arriving: SyncPoint,
-    completed: SyncPoint,
+    arrived: Vec<Threads>,
+    completions: u32,
 }
 
-#[derive(Clone, Copy, Default)]
-struct Arrival {
-    /// In the current phase.
-    arrived: bool,
-    /// The phase that the warp arrived in and did not wait for.
-    due: Option<u32>,
-    exited: bool,
-}
-
-impl ClusterBarrier {
-    pub(crate) fn new(shape: Shape, shadow: &CtaShadow) -> ClusterBarrier {
-        let warps = vec![Arrival::default(); (shape.blocks * shape.warps) as usize];
-        let (arriving, completed) = (shadow.sync_point(), shadow.sync_point());
-        ClusterBarrier { completions: 0, warps, waiting: Vec::new(), arriving, completed }
-    }
-
-    pub(crate) fn completions(&self) -> u32 {
-        self.completions
-    }
-
-    pub(crate) fn arrive(&mut self, shadow: &mut CtaShadow, threads: Threads) -> Result<(), Box<Fault>> {
-        let warp = &mut self.warps[threads.warp as usize];
-        if warp.due.is_some() {
-            return Err(Fault::warp(
-                "the warp arrives at the barrier of the cluster twice and does not wait in between",
-            ));
+impl<'a> Cluster<'a> {
+    pub(crate) fn new(
+        program: &'a Program,
+        params: &'a OwnedMemory,
+        (global, others): (GlobalView, Option<&'a Mutex<LaunchShadow>>),
+        shared: OwnedMemory,
+        (shape, fp8_sums): (Shape, Fp8Sums),
+    ) -> Cluster<'a> {
+        let threads = shape.blocks * shape.warps * 32;
+        let shadow = CtaShadow::new(shared.len(), threads);
+        let shadow = if program.signals { shadow.with_fences() } else { shadow };
+        Cluster {
+            program,
+            shape,
+            fp8_sums,
+            params,
+            global,
+            index: 0,
+            others,
+            copies: CopyGroups::new(threads),
+            bulk: BulkCopies::default(),
+            warpgroups: Warpgroups::new(shape),
+            barrier: ClusterBarrier::new(shape, &shadow),
+            registers: RegisterPool::new(program, shape),
+            shadow,
+            shared,
+            mbarriers: BTreeMap::new(),
+            report: Report::default(),
+            tally: None,
+            block_barriers: (0..shape.blocks).map(|_| Default::default()).collect(),
+            live_warps: vec![shape.warps; shape.blocks as usize],
         }
-        *warp = Arrival { arrived: true, due: Some(self.completions), exited: false };
-        shadow.release(threads, &mut self.arriving);
-        self.complete(shadow);
+    }
+
+    /// Makes it as it was when it was new, for another one of the launch.
+    pub(crate) fn restart(&mut self, index: u64) {
+        let shape = self.shape;
+        self.index = index;
+        self.shared.clear();
+        self.shadow.restart();
+        self.copies.restart();
+        self.mbarriers.clear();
+        self.bulk = BulkCopies::default();
+        self.warpgroups = Warpgroups::new(shape);
+        self.barrier = ClusterBarrier::new(shape, &self.shadow);
+        self.registers = RegisterPool::new(self.program, shape);
+        self.report = Report::default();
+        self.block_barriers.fill_with(Default::default);
+        self.live_warps.fill(shape.warps);
+    }
+
+    /// A fence between the threads of all blocks, or of one.
+    pub(crate) fn fence(&mut self, threads: Threads, device: bool) -> Result<(), Box<Fault>> {
+        self.global.fence();
+        self.shadow.fence(threads);
+        match self.others {
+            Some(others) if device => {
+                let mut others = others.lock().unwrap_or_else(PoisonError::into_inner);
+                others.fence(self.index as u32, &self.shadow.publish()).map_err(|race| Fault::race(&race))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// How often barrier `id` of the block of a warp was completed.
+    pub(crate) fn completions(&self, warp: u32, id: u32) -> u32 {
+        if id == CLUSTER_BARRIER {
+            return self.barrier.completions();
+        }
+        self.block_barriers[self.shape.rank_of(warp) as usize][id as usize % BARRIERS].completions
+    }
+
+    /// Whether the block of this rank has threads that did not exit.
+    pub(crate) fn is_live(&self, rank: u32) -> bool {
+        self.live_warps[rank as usize] > 0
+    }
+
+    /// A warp arrives at a barrier, to wait there or to go on.
+    pub(crate) fn arrive(
+        &mut self,
+        id: u32,
+        threads: Option<u32>,
+        warp: Threads,
+        waits: bool,
+    ) -> Result<(), Box<Fault>> {
+        let rank = self.shape.rank_of(warp.warp) as usize;
+        let Some(barrier) = self.block_barriers[rank].get_mut(id as usize) else {
+            return Err(Fault::warp(format!("there is no barrier {id}: a block has {BARRIERS}")));
+        };
+        if let Some(threads) = threads
+            && (threads == 0 || threads % 32 != 0)
+        {
+            return Err(Fault::warp(format!("a barrier of {threads} threads, which is no multiple of 32")));
+        }
+        let is_first = barrier.waiting.is_empty() && barrier.arrived.is_empty();
+        if !is_first && barrier.threads != threads {
+            let show =
+                |threads: Option<u32>| threads.map_or("all threads".to_owned(), |threads| format!("{threads} threads"));
+            let (there, here) = (show(barrier.threads), show(threads));
+            return Err(Fault::warp(format!("barrier {id} is of {there} for others, of {here} here")));
+        }
+        if barrier.waiting.iter().chain(&barrier.arrived).any(|other| other.warp == warp.warp) {
+            return Err(Fault::warp(format!("the warp arrives at barrier {id} twice before it is complete")));
+        }
+        barrier.threads = threads;
+        if waits { &mut barrier.waiting } else { &mut barrier.arrived }.push(warp);
+        self.complete(rank, id as usize);
         Ok(())
     }
 
-    /// Waits for the phase that the warp arrived in: whether it is complete, or else it is when the completions change.
-    pub(crate) fn wait(&mut self, shadow: &mut CtaShadow, threads: Threads) -> Result<bool, Box<Fault>> {
-        let Some(due) = self.warps[threads.warp as usize].due.take() else {
-            return Err(Fault::warp("the warp waits at the barrier of the cluster, where it did not arrive"));
-        };
-        if due == self.completions {
-            self.waiting.push(threads);
-            return Ok(false);
-        }
-        shadow.acquire(threads, &self.completed);
-        Ok(true)
-    }
-
-    /// A warp that has exited is not waited for.
-    pub(crate) fn exit(&mut self, shadow: &mut CtaShadow, warp: u32) {
-        self.warps[warp as usize].exited = true;
-        self.complete(shadow);
-    }
-
-    fn complete(&mut self, shadow: &mut CtaShadow) {
-        let is_missing = |warp: &Arrival| !warp.arrived && !warp.exited;
-        if self.warps.iter().any(is_missing) || !self.warps.iter().any(|warp| warp.arrived) {
+    fn complete(&mut self, rank: usize, id: usize) {
+        let barrier = &mut self.block_barriers[rank][id];
+        let there = (barrier.waiting.len() + barrier.arrived.len()) as u32;
+        let expected = barrier.threads.map_or(self.live_warps[rank], |threads| threads / 32);
+        if there == 0 || there < expected {
             return;
         }
-        self.completions += 1;
-        self.warps.iter_mut().for_each(|warp| warp.arrived = false);
-        self.completed = std::mem::replace(&mut self.arriving, shadow.sync_point());
-        for threads in std::mem::take(&mut self.waiting) {
-            shadow.acquire(threads, &self.completed);
+        let (waiting, arrived) = (std::mem::take(&mut barrier.waiting), std::mem::take(&mut barrier.arrived));
+        barrier.completions = barrier.completions.wrapping_add(1);
+        if arrived.is_empty() {
+            self.shadow.barrier(&waiting);
+            return;
         }
+        let mut point = self.shadow.sync_point();
+        for &threads in arrived.iter().chain(&waiting) {
+            self.shadow.release(threads, &mut point);
+        }
+        for &threads in &waiting {
+            self.shadow.acquire(threads, &point);
+        }
+    }
+
+    /// All threads of a warp have exited: barriers of all threads no longer wait for it.
+    pub(crate) fn warp_is_done(&mut self, warp: u32) {
+        let rank = self.shape.rank_of(warp) as usize;
+        self.live_warps[rank] -= 1;
+        for id in 0..BARRIERS {
+            if self.block_barriers[rank][id].threads.is_none() {
+                self.complete(rank, id);
+            }
+        }
+        self.barrier.exit(&mut self.shadow, warp);
     }
 }
 
-/// The registers of each block, which `setmaxnreg` moves between its warps.
-pub(crate) struct RegisterPool {
-    /// Registers a thread of each warp has; none where the hardware ignores the instruction.
-    held: Option<Vec<u32>>,
-    /// Of each block, in registers a thread of one warp.
-    free: Vec<u32>,
+/// One instruction of one warp, as the functions of `execute` see it.
+pub(crate) struct Turn<'t, 'a> {
+    pub(crate) cluster: &'t mut Cluster<'a>,
+    pub(crate) registers: &'t mut Registers,
+    pub(crate) local: &'t mut [OwnedMemory],
+    pub(crate) copies: &'t mut crate::execute::memory::LaneCopies,
+    pub(crate) in_flight: &'t mut InFlight,
+    /// Its number in the cluster.
+    pub(crate) warp: u32,
+    /// The lanes that execute it.
+    pub(crate) mask: u32,
+    /// The index of the instruction in the program, and its line in the PTX.
+    pub(crate) at: u32,
+    pub(crate) line: u32,
+    pub(crate) then: Then,
 }
 
-/// The registers of a multiprocessor.
-const REGISTERS: u32 = 1 << 16;
-/// The most of a thread.
-const MAX_REGISTERS: u32 = 256;
+/// How a warp goes on after an instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Then {
+    Next,
+    /// It tested an mbarrier in vain, that at this place: another warp should go on.
+    Polled(u32),
+    /// It cannot be executed yet.
+    Again,
+}
 
-impl RegisterPool {
-    /// At the start of a kernel, whose threads have what its launch bounds let all of them have. Without bounds the
-    /// assembler ignores the instruction.
-    pub(crate) fn new(program: &Program, shape: Shape) -> RegisterPool {
-        let blocks = program.min_blocks.unwrap_or(1).max(1);
-        let bound = |threads: u32| REGISTERS / threads.next_multiple_of(32).saturating_mul(blocks).max(1);
-        let start = program.max_registers.or(program.max_threads.map(bound));
-        let start = start.map(|registers| registers.min(MAX_REGISTERS) / 8 * 8);
-        let held = start.map(|start| vec![start; (shape.blocks * shape.warps) as usize]);
-        RegisterPool { held, free: vec![0; shape.blocks as usize] }
+impl Turn<'_, '_> {
+    pub(crate) fn rank(&self) -> u32 {
+        self.cluster.shape.rank_of(self.warp)
     }
 
-    /// Changes what a warp has; false if it must wait for registers that are not free.
-    pub(crate) fn set(&mut self, shape: Shape, warp: u32, increase: bool, registers: u32) -> Result<bool, Box<Fault>> {
-        let Some(held) = &mut self.held else { return Ok(true) };
-        let (held, free) = (&mut held[warp as usize], &mut self.free[shape.rank_of(warp) as usize]);
-        let (from, to) = if increase { (*held, registers) } else { (registers, *held) };
-        let Some(difference) = to.checked_sub(from) else {
-            let what = if increase { "an increase" } else { "a decrease" };
-            return Err(Fault::warp(format!("{what} to {registers} registers of threads that have {held}")));
-        };
-        if increase && difference > *free {
-            return Ok(false);
-        }
-        *held = registers;
-        *free = if increase { *free - difference } else { *free + difference };
-        Ok(true)
-    }
-
-    /// Why a warp waits for `registers`.
-    pub(crate) fn describe(&self, shape: Shape, warp: u32, registers: u32) -> String {
-        let held = self.held.as_ref().map_or(0, |held| held[warp as usize]);
-        let free = self.free[shape.rank_of(warp) as usize];
-        format!("waits for {} more registers a thread, of which {free} are free", registers.saturating_sub(held))
+    pub(crate) fn threads(&self) -> Threads {
+        Threads { warp: self.warp, lanes: self.mask }
     }
 }

@@ -22,7 +22,7 @@ use std::ops::AddAssign;
 use std::sync::Arc;
 
 use crate::error::{Place, RustPlace};
-use crate::launch::LaunchConfig;
+use crate::launch::LaunchShape;
 use crate::program::Program;
 use crate::registers::{LANES, lanes};
 use crate::report::Class;
@@ -112,13 +112,13 @@ pub struct Counters {
     /// The kernel.
     pub kernel: String,
     /// The launch.
-    pub config: LaunchConfig,
+    pub shape: LaunchShape,
     /// The instructions that ran, in the order of the PTX.
     pub instructions: Vec<InstructionCounts>,
 }
 
 impl Counters {
-    pub(crate) fn new(program: &Program, config: LaunchConfig, tally: &Tally) -> Counters {
+    pub(crate) fn new(program: &Program, shape: LaunchShape, tally: &Tally) -> Counters {
         let ran = tally.counts.iter().enumerate().filter(|(_, counts)| counts.executed > 0);
         let instructions = ran.map(|(at, &counts)| InstructionCounts {
             opcode: Arc::clone(&program.opcodes[at]),
@@ -126,7 +126,7 @@ impl Counters {
             class: program.code[at].op.class(),
             counts,
         });
-        Counters { kernel: program.name.clone(), config, instructions: instructions.collect() }
+        Counters { kernel: program.name.clone(), shape, instructions: instructions.collect() }
     }
 
     /// All of it.

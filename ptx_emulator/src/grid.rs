@@ -1,13 +1,12 @@
-//! The blocks of a launch: how each begins, and how its warps take turns.
+//! The clusters of a launch: how each begins, and how its warps take turns.
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::block::{Block, CLUSTER_BARRIER};
-use crate::cluster::Shape;
+use crate::cluster::{CLUSTER_BARRIER, Cluster, Shape};
 use crate::counters::Tally;
 use crate::error::{Error, Place, Result, Thread};
 use crate::execute::{Fault, Simd};
-use crate::launch::LaunchConfig;
+use crate::launch::LaunchShape;
 use crate::memory::{GlobalView, MemoryError, OwnedMemory, Space};
 use crate::paths::State;
 use crate::program::{Hopper, Op, Program, Special};
@@ -19,14 +18,14 @@ use crate::warp::{End, Warp};
 
 /// Bytes of local memory of a thread.
 pub(crate) const MAX_LOCAL_BYTES: u32 = 512 << 10;
-/// Rounds through the warps of a block in which all of them only poll, after which nothing is expected to change.
+/// Rounds through the warps of a cluster in which all of them only poll, after which nothing is expected to change.
 const MAX_IDLE_ROUNDS: u32 = 10_000;
 
-/// What the blocks of a launch share.
+/// What the clusters of a launch share.
 #[derive(Clone, Copy)]
 pub(crate) struct Grid<'a> {
     pub(crate) program: &'a Program,
-    pub(crate) config: LaunchConfig,
+    pub(crate) launch: LaunchShape,
     pub(crate) threads: u32,
     pub(crate) params: &'a OwnedMemory,
     pub(crate) shared_bytes: u32,
@@ -46,7 +45,7 @@ fn unravel(index: u64, [x, y, _]: [u32; 3]) -> [u32; 3] {
 impl Grid<'_> {
     fn shape(&self) -> Shape {
         Shape {
-            blocks: self.config.cluster.iter().product(),
+            blocks: self.launch.cluster.iter().product(),
             warps: self.threads.div_ceil(LANES as u32),
             shared_bytes: self.shared_bytes,
         }
@@ -54,13 +53,13 @@ impl Grid<'_> {
 
     /// The block of a rank in the cluster of this index.
     fn place(&self, cluster: u64, rank: u32) -> [u32; 3] {
-        let LaunchConfig { grid, cluster: dims, .. } = self.config;
+        let LaunchShape { grid, cluster: dims, .. } = self.launch;
         let clusters = std::array::from_fn(|axis| grid[axis] / dims[axis]);
         let (first, inside) = (unravel(cluster, clusters), unravel(rank.into(), dims));
         std::array::from_fn(|axis| first[axis] * dims[axis] + inside[axis])
     }
 
-    /// The first block, or blocks of a cluster, that one thread of the CPU runs: [`Running::restart`] makes any other of it.
+    /// The first cluster that one thread of the CPU runs: [`Running::restart`] makes any other of it.
     pub(crate) fn start<'b>(
         &'b self,
         global: GlobalView,
@@ -71,7 +70,7 @@ impl Grid<'_> {
             |error: MemoryError| Error::Launch { kernel: self.program.name.clone(), problem: error.to_string() };
         let shape = self.shape();
         let shared = OwnedMemory::new(Space::Shared, shape.total_bytes(), shape.total_bytes()).map_err(limit)?;
-        let block = Block::new(self.program, self.params, (global, others), shared, (shape, self.fp8_sums));
+        let cluster = Cluster::new(self.program, self.params, (global, others), shared, (shape, self.fp8_sums));
         let mut warps = Vec::new();
         for number in 0..shape.blocks * shape.warps {
             let mut local = Vec::new();
@@ -82,7 +81,7 @@ impl Grid<'_> {
             }
             warps.push(Warp::new(number, Registers::new(self.program), local));
         }
-        let mut running = Running { grid: self, index, block, warps, idle_rounds: 0 };
+        let mut running = Running { grid: self, index, cluster, warps, idle_rounds: 0 };
         running.restart(index);
         Ok(running)
     }
@@ -95,14 +94,14 @@ impl Grid<'_> {
         Error::Fault { kernel: self.program.name.clone(), thread, place, problem }
     }
 
-    /// The error of a race that a block has with one that came to its end before.
+    /// The error of a race that a cluster has with one that came to its end before.
     pub(crate) fn race(&self, cluster: u64, race: &LaunchRace) -> Error {
         let (warp, lane) = race.later.thread;
         self.fault(cluster, self.program.place_of_line(race.later.line), (warp, Some(lane)), race.to_string())
     }
 
     fn special(&self, which: Special, place: [u32; 3], warp: u32, lane: u32) -> u32 {
-        let LaunchConfig { grid, block, cluster, shared_bytes } = self.config;
+        let LaunchShape { grid, block, cluster, shared_bytes } = self.launch;
         let axis = |axis: u8| axis as usize % 3;
         let in_cluster = |at: usize| place[at] % cluster[at];
         match which {
@@ -130,25 +129,24 @@ impl Grid<'_> {
     }
 }
 
-/// A block, or the blocks of a cluster, under way.
+/// A cluster under way.
 pub(crate) struct Running<'b> {
     grid: &'b Grid<'b>,
-    /// Of the block or cluster.
     index: u64,
-    block: Block<'b>,
+    cluster: Cluster<'b>,
     warps: Vec<Warp>,
     /// Rounds since something other than a poll in vain happened.
     idle_rounds: u32,
 }
 
 impl Running<'_> {
-    /// Makes it a block or cluster that has executed nothing yet.
+    /// Makes it a cluster that has executed nothing yet.
     pub(crate) fn restart(&mut self, index: u64) {
-        let (grid, shape) = (self.grid, self.block.shape);
+        let (grid, shape) = (self.grid, self.cluster.shape);
         self.index = index;
         self.idle_rounds = 0;
-        self.block.restart(index);
-        self.block.tally = grid.tally.map(|_| Box::new(Tally::new(grid.program)));
+        self.cluster.restart(index);
+        self.cluster.tally = grid.tally.map(|_| Box::new(Tally::new(grid.program)));
         for warp in &mut self.warps {
             let (place, number) = (grid.place(index, shape.rank_of(warp.index)), warp.index % shape.warps);
             warp.registers.restart(grid.program, |which, lane| grid.special(which, place, number, lane as u32));
@@ -168,7 +166,7 @@ impl Running<'_> {
 
     /// Takes what it did to global memory since its last fence.
     pub(crate) fn publish(&mut self) -> Vec<Mark> {
-        self.block.shadow.publish()
+        self.cluster.shadow.publish()
     }
 
     /// Its index in the grid.
@@ -186,14 +184,14 @@ impl Running<'_> {
                 continue;
             }
             live = true;
-            match warp.run(&mut self.block, self.grid.simd) {
+            match warp.run(&mut self.cluster, self.grid.simd) {
                 Ok(End::Done) => {
                     warp.done = true;
                     moved = true;
-                    self.block.warp_is_done(warp.index);
-                    let rank = self.block.shape.rank_of(warp.index);
-                    if !self.block.is_live(rank)
-                        && let Err((at, thread, problem)) = crate::execute::bulk::end_block(&mut self.block, rank)
+                    self.cluster.warp_is_done(warp.index);
+                    let rank = self.cluster.shape.rank_of(warp.index);
+                    if !self.cluster.is_live(rank)
+                        && let Err((at, thread, problem)) = crate::execute::bulk::end_block(&mut self.cluster, rank)
                     {
                         return Err(self.fault(at, thread, problem));
                     }
@@ -212,14 +210,14 @@ impl Running<'_> {
             }
         }
         if !live {
-            if let (Some(tally), Some(all)) = (self.block.tally.take(), self.grid.tally) {
-                // A sum of whole numbers: the order of the blocks does not show.
+            if let (Some(tally), Some(all)) = (self.cluster.tally.take(), self.grid.tally) {
+                // A sum of whole numbers: the order of the clusters does not show.
                 all.lock().unwrap_or_else(PoisonError::into_inner).add(&tally);
             }
-            return Ok(Some(self.block.report));
+            return Ok(Some(self.cluster.report));
         }
         let (kernel, block) = (|| program.name.clone(), self.grid.place(self.index, 0));
-        if self.block.report.total() > self.grid.instruction_limit {
+        if self.cluster.report.total() > self.grid.instruction_limit {
             let limit = self.grid.instruction_limit;
             return Err(Error::InstructionLimit { kernel: kernel(), block, limit, at: self.waits() });
         }
@@ -236,20 +234,20 @@ impl Running<'_> {
 
     /// What a path that can run does: where it polls an mbarrier or cannot get registers, what it waits for.
     fn occupation(&self, warp: &Warp, at: u32) -> String {
-        if let Some(barrier) = warp.polled.and_then(|address| self.block.mbarriers.get(&address).zip(Some(address))) {
-            return barrier.0.describe(barrier.1 % self.block.shape.stride_bytes());
+        if let Some(barrier) = warp.polled.and_then(|address| self.cluster.mbarriers.get(&address).zip(Some(address))) {
+            return barrier.0.describe(barrier.1 % self.cluster.shape.stride_bytes());
         }
         if let Some(Op::Hopper(hopper)) = self.grid.program.code.get(at as usize).map(|instruction| &instruction.op)
             && let Hopper::SetRegisters { increase: true, registers } = **hopper
         {
-            return self.block.registers.describe(self.block.shape, warp.index, registers);
+            return self.cluster.registers.describe(self.cluster.shape, warp.index, registers);
         }
         "runs".to_owned()
     }
 
     /// What each warp waits for.
     fn waits(&self) -> String {
-        let shape = self.block.shape;
+        let shape = self.cluster.shape;
         let mut waits = Vec::new();
         for warp in self.warps.iter().filter(|warp| !warp.done) {
             for path in &warp.paths.list {

@@ -23,8 +23,8 @@ const MAX_THREADS: u64 = 1024;
 const MAX_CLUSTER: u64 = 16;
 /// Blocks of a launch: many days of work.
 const MAX_BLOCKS: u64 = 1 << 26;
-/// Blocks that are under way at a time where they talk to each other: one on each multiprocessor of an H100.
-const RESIDENT_BLOCKS: usize = 132;
+/// Clusters that are under way at a time where they talk to each other: a block on each multiprocessor of an H100.
+const RESIDENT_CLUSTERS: usize = 132;
 
 /// The kernels of a PTX text. Clones are the same module.
 #[derive(Debug, Clone)]
@@ -32,9 +32,9 @@ pub struct Module {
     programs: Vec<Arc<Program>>,
 }
 
-/// How many threads a launch has, and their dynamic shared memory.
+/// How many threads a launch has, in blocks and clusters, and their dynamic shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LaunchConfig {
+pub struct LaunchShape {
     /// Blocks in x, y, z.
     pub grid: [u32; 3],
     /// Threads of a block in x, y, z.
@@ -46,9 +46,9 @@ pub struct LaunchConfig {
 }
 
 /// One block of one thread.
-impl Default for LaunchConfig {
+impl Default for LaunchShape {
     fn default() -> Self {
-        LaunchConfig { grid: [1; 3], block: [1; 3], cluster: [1; 3], shared_bytes: 0 }
+        LaunchShape { grid: [1; 3], block: [1; 3], cluster: [1; 3], shared_bytes: 0 }
     }
 }
 
@@ -206,27 +206,27 @@ impl Module {
     /// # Errors
     /// [`Error::NoKernel`]; [`Error::Launch`] before anything runs; [`Error::Fault`] and [`Error::Deadlock`] of the
     /// first block, in the order of the grid, that has one. What other blocks wrote is then in memory.
-    pub fn launch(&self, device: &Device, kernel: &str, config: LaunchConfig, params: &[&[u8]]) -> Result<Report> {
+    pub fn launch(&self, device: &Device, kernel: &str, shape: LaunchShape, params: &[&[u8]]) -> Result<Report> {
         let program = self.program(kernel)?;
-        Launch::new(program, device, config, params)?.run(None)
+        Launch::new(program, device, shape, params)?.run(None)
     }
 
     /// [`launch`](Self::launch), with counts of what each instruction did.
     ///
     /// # Errors
     /// Those of [`launch`](Self::launch).
-    pub fn count(&self, device: &Device, kernel: &str, config: LaunchConfig, params: &[&[u8]]) -> Result<Counters> {
+    pub fn count(&self, device: &Device, kernel: &str, shape: LaunchShape, params: &[&[u8]]) -> Result<Counters> {
         let program = self.program(kernel)?;
         let tally = Mutex::new(Tally::new(program));
-        Launch::new(program, device, config, params)?.run(Some(&tally))?;
+        Launch::new(program, device, shape, params)?.run(Some(&tally))?;
         let tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Ok(Counters::new(program, config, &tally))
+        Ok(Counters::new(program, shape, &tally))
     }
 }
 
 struct Launch<'a> {
     program: &'a Program,
-    config: LaunchConfig,
+    shape: LaunchShape,
     threads: u32,
     params: OwnedMemory,
     memory: &'a GlobalMemory,
@@ -237,34 +237,33 @@ struct Launch<'a> {
 }
 
 impl<'a> Launch<'a> {
-    fn new(program: &'a Program, device: &'a Device, config: LaunchConfig, params: &[&[u8]]) -> Result<Launch<'a>> {
+    fn new(program: &'a Program, device: &'a Device, shape: LaunchShape, params: &[&[u8]]) -> Result<Launch<'a>> {
         let refuse = |problem: String| Err(Error::Launch { kernel: program.name.clone(), problem });
         let product = |dims: [u32; 3]| dims.iter().fold(1, |product: u64, &dim| product.saturating_mul(dim.into()));
-        let threads = product(config.block);
+        let threads = product(shape.block);
         let most = program.max_threads.map_or(MAX_THREADS, |most| MAX_THREADS.min(most.into()));
         if !(1..=most).contains(&threads) {
             return refuse(format!("a block of {threads} threads, of which there may be 1 to {most}"));
         }
         if let Some(required) = program.required_threads
-            && required != config.block
+            && required != shape.block
         {
-            return refuse(format!("a block of {:?} threads, where the kernel requires {required:?}", config.block));
+            return refuse(format!("a block of {:?} threads, where the kernel requires {required:?}", shape.block));
         }
         if let Some(required) = program.cluster
-            && required != config.cluster
+            && required != shape.cluster
         {
-            return refuse(format!("a cluster of {:?} blocks, where the kernel requires {required:?}", config.cluster));
+            return refuse(format!("a cluster of {:?} blocks, where the kernel requires {required:?}", shape.cluster));
         }
-        if product(config.cluster) > MAX_CLUSTER {
-            let problem =
-                format!("a cluster of {:?} blocks, of which there may be up to {MAX_CLUSTER}", config.cluster);
+        if product(shape.cluster) > MAX_CLUSTER {
+            let problem = format!("a cluster of {:?} blocks, of which there may be up to {MAX_CLUSTER}", shape.cluster);
             return refuse(problem);
         }
         let divides = |(grid, cluster): (u32, u32)| cluster != 0 && grid % cluster == 0;
-        if product(config.grid) == 0 || !config.grid.into_iter().zip(config.cluster).all(divides) {
-            return refuse(format!("a grid of {:?} blocks in clusters of {:?}", config.grid, config.cluster));
+        if product(shape.grid) == 0 || !shape.grid.into_iter().zip(shape.cluster).all(divides) {
+            return refuse(format!("a grid of {:?} blocks in clusters of {:?}", shape.grid, shape.cluster));
         }
-        let shared_bytes = u64::from(program.shared_bytes) + u64::from(config.shared_bytes);
+        let shared_bytes = u64::from(program.shared_bytes) + u64::from(shape.shared_bytes);
         if shared_bytes > device.shared_bytes_per_block().into() {
             let most = device.shared_bytes_per_block();
             return refuse(format!("{shared_bytes} bytes of shared memory, of which a block may have {most}"));
@@ -288,7 +287,7 @@ impl<'a> Launch<'a> {
         }
         Ok(Launch {
             program,
-            config,
+            shape,
             threads: threads as u32,
             params: OwnedMemory::of(Space::Param, &bytes),
             memory: &device.memory,
@@ -301,29 +300,29 @@ impl<'a> Launch<'a> {
 
     fn run(self, tally: Option<&Mutex<Tally>>) -> Result<Report> {
         let product = |dims: [u32; 3]| dims.iter().fold(1, |product: u64, &dim| product.saturating_mul(dim.into()));
-        let blocks = product(self.config.grid);
-        let Launch { program, config, threads, ref params, memory, shared_bytes, instruction_limit, fp8_sums, simd } =
+        let blocks = product(self.shape.grid);
+        let Launch { program, shape, threads, ref params, memory, shared_bytes, instruction_limit, fp8_sums, simd } =
             self;
         if blocks > MAX_BLOCKS {
             let problem = format!("{blocks} blocks, of which the emulator runs up to {MAX_BLOCKS}");
             return Err(Error::Launch { kernel: program.name.clone(), problem });
         }
-        // The blocks of a cluster run as one.
-        let blocks = blocks / product(config.cluster);
-        let grid = Grid { program, config, threads, params, shared_bytes, instruction_limit, fp8_sums, simd, tally };
-        if program.ordered { interleaved(&grid, memory, blocks) } else { parallel(&grid, memory, blocks) }
+        let clusters = blocks / product(shape.cluster);
+        let grid =
+            Grid { program, launch: shape, threads, params, shared_bytes, instruction_limit, fp8_sums, simd, tally };
+        if program.ordered { interleaved(&grid, memory, clusters) } else { parallel(&grid, memory, clusters) }
     }
 }
 
-/// Runs blocks that do not talk to each other, each on one core of the CPU, and looks for races between them in the order
-/// of the grid.
-fn parallel(grid: &Grid<'_>, memory: &GlobalMemory, blocks: u64) -> Result<Report> {
+/// Runs clusters that do not talk to each other, each on one core of the CPU, and looks for races between them in the order of the
+/// grid. A block without clusters is one of one block.
+fn parallel(grid: &Grid<'_>, memory: &GlobalMemory, clusters: u64) -> Result<Report> {
     let (next, ended) = (AtomicU64::new(0), Mutex::new(Ended::new()));
     let work = || {
         let mut running: Option<Running<'_>> = None;
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
-            if index >= blocks {
+            if index >= clusters {
                 return;
             }
             let started = match &mut running {
@@ -336,17 +335,17 @@ fn parallel(grid: &Grid<'_>, memory: &GlobalMemory, blocks: u64) -> Result<Repor
             };
             let outcome = started.and_then(|running| {
                 let report = running.finish()?;
-                // A single block races with no other.
-                Ok((report, if blocks > 1 { running.publish() } else { Vec::new() }))
+                // A single one races with no other.
+                Ok((report, if clusters > 1 { running.publish() } else { Vec::new() }))
             });
             if outcome.is_err() {
-                // Blocks behind it need not begin.
-                next.fetch_max(blocks, Ordering::Relaxed);
+                // Those behind it need not begin.
+                next.fetch_max(clusters, Ordering::Relaxed);
             }
             ended.lock().unwrap_or_else(PoisonError::into_inner).add(grid, index, outcome);
         }
     };
-    let others = blocks.min(rayon::current_num_threads() as u64) - 1;
+    let others = clusters.min(rayon::current_num_threads() as u64) - 1;
     rayon::in_place_scope(|scope| {
         for _ in 0..others {
             scope.spawn(|_| work());
@@ -357,19 +356,19 @@ fn parallel(grid: &Grid<'_>, memory: &GlobalMemory, blocks: u64) -> Result<Repor
     failure.map_or(Ok(report), Err)
 }
 
-/// The blocks that came to their end.
+/// The clusters that came to their end.
 struct Ended {
-    /// The first block that did not, or whose predecessors did not.
+    /// The first that did not, or whose predecessors did not.
     next: u64,
     /// Those behind it.
     waiting: BTreeMap<u64, Outcome>,
     shadow: LaunchShadow,
     report: Report,
-    /// That of the first block of the grid that has one.
+    /// That of the first cluster of the grid that has one.
     failure: Option<Error>,
 }
 
-/// The counts of a block, and what it did to global memory.
+/// The counts of a cluster, and what it did to global memory.
 type Outcome = Result<(Report, Vec<Mark>)>;
 
 impl Ended {
@@ -394,13 +393,13 @@ impl Ended {
     }
 }
 
-/// Runs blocks that talk to each other: in turns, as many at a time as a card would, always in the same order.
-fn interleaved(grid: &Grid<'_>, memory: &GlobalMemory, blocks: u64) -> Result<Report> {
+/// Runs clusters that talk to each other: in turns, as many at a time as a card would, always in the same order.
+fn interleaved(grid: &Grid<'_>, memory: &GlobalMemory, clusters: u64) -> Result<Report> {
     let shadow = Mutex::new(LaunchShadow::new());
     let (mut report, mut under_way, mut next) = (Report::default(), VecDeque::new(), 0);
     let mut ended: Option<Running<'_>> = None;
     loop {
-        while next < blocks && under_way.len() < RESIDENT_BLOCKS {
+        while next < clusters && under_way.len() < RESIDENT_CLUSTERS {
             under_way.push_back(match ended.take() {
                 Some(mut running) => {
                     running.restart(next);

@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use layout::Arch;
-//! use ptx_emulator::{Device, LaunchConfig, Module};
+//! use ptx_emulator::{Device, LaunchShape, Module};
 //!
 //! let module = Module::parse(
 //!     ".version 7.0 .target sm_80 .address_size 64
@@ -19,8 +19,8 @@
 //! )?;
 //! let device = Device::new(Arch::Sm80);
 //! let data = device.allocate(4 * 64)?;
-//! let config = LaunchConfig { block: [64, 1, 1], ..LaunchConfig::default() };
-//! module.launch(&device, "square", config, &[&data.to_le_bytes()])?;
+//! let shape = LaunchShape { block: [64, 1, 1], ..LaunchShape::default() };
+//! module.launch(&device, "square", shape, &[&data.to_le_bytes()])?;
 //! let mut last = [0; 4];
 //! device.read(data + 4 * 63, &mut last)?;
 //! assert_eq!(u32::from_le_bytes(last), 63 * 63);
@@ -73,7 +73,6 @@
 //! An error says which kernel, block, warp and lane, which line of the PTX and of the Rust code it comes from.
 
 mod allocate;
-mod block;
 mod cluster;
 mod control;
 mod conversion;
@@ -104,6 +103,6 @@ pub mod tensor_map;
 
 pub use counters::Counters;
 pub use error::{Error, Place, Result, RustPlace, Thread};
-pub use launch::{Device, KernelFacts, LaunchConfig, Module};
+pub use launch::{Device, KernelFacts, LaunchShape, Module};
 pub use report::{Class, Report};
 pub use tensor_core::wgmma::Fp8Sums;

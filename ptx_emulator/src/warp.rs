@@ -1,6 +1,6 @@
 //! One warp: it runs until it is done, waits, or had its turn.
 
-use crate::block::{Block, CLUSTER_BARRIER, Then, Turn};
+use crate::cluster::{CLUSTER_BARRIER, Cluster, Then, Turn};
 use crate::execute::memory::LaneCopies;
 use crate::execute::{self, Fault, Simd};
 use crate::in_flight::InFlight;
@@ -72,20 +72,20 @@ impl Warp {
         (self.polled, self.passed) = (None, false);
     }
 
-    pub(crate) fn run(&mut self, block: &mut Block<'_>, simd: Simd) -> Result<End, Failure> {
+    pub(crate) fn run(&mut self, cluster: &mut Cluster<'_>, simd: Simd) -> Result<End, Failure> {
         let mut left = TURN;
         loop {
             let index = self.index;
-            let Some(path) = self.paths.ready(|id| block.completions(index, id)) else {
+            let Some(path) = self.paths.ready(|id| cluster.completions(index, id)) else {
                 if self.paths.alive == 0 {
                     return Ok(End::Done);
                 }
-                if self.converge_any(block)? {
+                if self.converge_any(cluster)? {
                     continue;
                 }
                 return Ok(End::Waits { moved: left < TURN });
             };
-            if let Some(end) = self.run_path(block, simd, path, &mut left)? {
+            if let Some(end) = self.run_path(cluster, simd, path, &mut left)? {
                 self.paths.rotate();
                 return Ok(end);
             }
@@ -95,12 +95,12 @@ impl Warp {
     /// Runs a path until it ends, parts or waits: `None`; or until the turn is over.
     fn run_path(
         &mut self,
-        block: &mut Block<'_>,
+        cluster: &mut Cluster<'_>,
         simd: Simd,
         path: usize,
         left: &mut u32,
     ) -> Result<Option<End>, Failure> {
-        let code: &[Instruction] = &block.program.code;
+        let code: &[Instruction] = &cluster.program.code;
         let (lanes, meet) = (self.paths.list[path].lanes, self.paths.list[path].meet);
         let mut at = self.paths.list[path].at;
         loop {
@@ -119,12 +119,12 @@ impl Warp {
                 return Ok(None);
             };
             let mask = instruction.guard.map_or(lanes, |guard| lanes & self.registers.test(guard));
-            block.report.add(instruction.op.class());
+            cluster.report.add(instruction.op.class());
             if !self.in_flight.is_idle() && mask != 0 {
-                let operands = &block.program.operands[at as usize];
+                let operands = &cluster.program.operands[at as usize];
                 self.in_flight.check(&instruction.op, operands).map_err(|fault| (at, fault))?;
             }
-            if let Some(tally) = &mut block.tally {
+            if let Some(tally) = &mut cluster.tally {
                 tally.executed(at, mask);
             }
             if execute::arithmetic(simd, &mut self.registers, &instruction.op, mask) {
@@ -160,13 +160,13 @@ impl Warp {
                         if missing != 0 {
                             self.paths.list[path].at = at;
                             self.paths.list[path].state = State::Converging;
-                            self.converge(block, at)?;
+                            self.converge(cluster, at)?;
                             return Ok(None);
                         }
                     }
                     if let Op::Barrier { id, threads, wait } = *op {
                         self.paths.list[path].at = at;
-                        self.barrier(block, path, (id, threads, wait)).map_err(|fault| (at, fault))?;
+                        self.barrier(cluster, path, (id, threads, wait)).map_err(|fault| (at, fault))?;
                         if wait {
                             return Ok(None);
                         }
@@ -175,13 +175,13 @@ impl Warp {
                     }
                     if waits_for_cluster(op) {
                         self.paths.list[path].at = at;
-                        if self.cluster_wait(block, &[path]).map_err(|fault| (at, fault))? {
+                        if self.cluster_wait(cluster, &[path]).map_err(|fault| (at, fault))? {
                             at += 1;
                             continue;
                         }
                         return Ok(None);
                     }
-                    match self.execute(block, at, mask).map_err(|fault| (at, fault))? {
+                    match self.execute(cluster, at, mask).map_err(|fault| (at, fault))? {
                         Then::Next => at += 1,
                         Then::Polled(_) => {
                             self.paths.list[path].at = at + 1;
@@ -225,8 +225,8 @@ impl Warp {
     }
 
     /// Executes the instruction at `at` if the paths that wait there are all the lanes that it needs.
-    fn converge(&mut self, block: &mut Block<'_>, at: u32) -> Result<bool, Failure> {
-        let program = block.program;
+    fn converge(&mut self, cluster: &mut Cluster<'_>, at: u32) -> Result<bool, Failure> {
+        let program = cluster.program;
         let instruction = &program.code[at as usize];
         let syncs_warp = matches!(instruction.op, Op::WarpSync { .. });
         // Lanes may meet in different `bar.warp.sync`; any other instruction must be the same one.
@@ -250,8 +250,8 @@ impl Warp {
         }
         if let Op::Barrier { id, threads, wait } = instruction.op {
             // All lanes of the warp are here: the first path stands for them, and the others wait as it does.
-            let before = block.completions(self.index, self.registers.word(id)[together.trailing_zeros() as usize]);
-            self.barrier(block, group[0], (id, threads, wait)).map_err(|fault| (at, fault))?;
+            let before = cluster.completions(self.index, self.registers.word(id)[together.trailing_zeros() as usize]);
+            self.barrier(cluster, group[0], (id, threads, wait)).map_err(|fault| (at, fault))?;
             for &path in &group[1..] {
                 let id = self.registers.word(id)[together.trailing_zeros() as usize];
                 self.paths.list[path].state = State::Barrier { id, completions: before };
@@ -262,7 +262,7 @@ impl Warp {
             return Ok(true);
         }
         if waits_for_cluster(&instruction.op) {
-            if self.cluster_wait(block, &group).map_err(|fault| (at, fault))? {
+            if self.cluster_wait(cluster, &group).map_err(|fault| (at, fault))? {
                 self.go_on(&group);
             }
             return Ok(true);
@@ -270,7 +270,7 @@ impl Warp {
         if !self.in_flight.is_idle() {
             self.in_flight.check(&instruction.op, &program.operands[at as usize]).map_err(|fault| (at, fault))?;
         }
-        let then = self.execute(block, at, together).map_err(|fault| (at, fault))?;
+        let then = self.execute(cluster, at, together).map_err(|fault| (at, fault))?;
         if then == Then::Again {
             return Ok(false);
         }
@@ -286,17 +286,22 @@ impl Warp {
     }
 
     /// Looks for paths whose missing lanes have exited since.
-    fn converge_any(&mut self, block: &mut Block<'_>) -> Result<bool, Failure> {
+    fn converge_any(&mut self, cluster: &mut Cluster<'_>) -> Result<bool, Failure> {
         for path in 0..self.paths.list.len() {
             let there = self.paths.list[path];
-            if there.state == State::Converging && self.converge(block, there.at)? {
+            if there.state == State::Converging && self.converge(cluster, there.at)? {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    fn barrier(&mut self, block: &mut Block<'_>, path: usize, barrier: (W, Option<W>, bool)) -> Result<(), Box<Fault>> {
+    fn barrier(
+        &mut self,
+        cluster: &mut Cluster<'_>,
+        path: usize,
+        barrier: (W, Option<W>, bool),
+    ) -> Result<(), Box<Fault>> {
         let (id, threads, wait) = barrier;
         let lane = self.paths.alive.trailing_zeros() as usize % 32;
         let value = |slot: W| {
@@ -308,19 +313,19 @@ impl Warp {
         };
         let id = value(id)?;
         let threads = threads.map(value).transpose()?;
-        let completions = block.completions(self.index, id);
+        let completions = cluster.completions(self.index, id);
         let whole = Threads { warp: self.index, lanes: self.paths.alive };
         if wait {
             self.paths.list[path].state = State::Barrier { id, completions };
         }
-        block.arrive(id, threads, whole, wait)
+        cluster.arrive(id, threads, whole, wait)
     }
 
     /// The paths, all lanes of the warp, wait at the barrier of the cluster; whether it is complete.
-    fn cluster_wait(&mut self, block: &mut Block<'_>, group: &[usize]) -> Result<bool, Box<Fault>> {
-        let completions = block.cluster.completions();
+    fn cluster_wait(&mut self, cluster: &mut Cluster<'_>, group: &[usize]) -> Result<bool, Box<Fault>> {
+        let completions = cluster.barrier.completions();
         let whole = Threads { warp: self.index, lanes: self.paths.alive };
-        let complete = block.cluster.wait(&mut block.shadow, whole)?;
+        let complete = cluster.barrier.wait(&mut cluster.shadow, whole)?;
         if !complete {
             for &path in group {
                 self.paths.list[path].state = State::Barrier { id: CLUSTER_BARRIER, completions };
@@ -330,10 +335,10 @@ impl Warp {
     }
 
     /// Executes an instruction that is neither arithmetic nor a matter of control.
-    fn execute(&mut self, block: &mut Block<'_>, at: u32, mask: u32) -> Result<Then, Box<Fault>> {
-        let instruction: &Instruction = &block.program.code[at as usize];
+    fn execute(&mut self, cluster: &mut Cluster<'_>, at: u32, mask: u32) -> Result<Then, Box<Fault>> {
+        let instruction: &Instruction = &cluster.program.code[at as usize];
         let mut turn = Turn {
-            block,
+            cluster,
             registers: &mut self.registers,
             local: &mut self.local,
             copies: &mut self.copies,
@@ -354,7 +359,7 @@ impl Warp {
             }
             Op::CopyCommit => execute::memory::copy_commit(t),
             Op::CopyWait { pending } => execute::memory::copy_wait(t, pending)?,
-            Op::WarpSync { .. } => t.block.shadow.barrier(&[Threads { warp: t.warp, lanes: mask }]),
+            Op::WarpSync { .. } => t.cluster.shadow.barrier(&[Threads { warp: t.warp, lanes: mask }]),
             Op::Shuffle { kind, d, p, a, b, c, mask } => execute::warp::shuffle(t, kind, (d, p), [a, b, c, mask])?,
             Op::Vote { kind, d, a, mask } => execute::warp::vote(t, kind, d, a, mask),
             Op::Redux { op, d, a, mask } => execute::warp::redux(t, op, d, a, mask),
@@ -375,16 +380,16 @@ impl Warp {
             Op::Mma(ref mma) => execute::matrix::mma(t, mma)?,
             Op::Hopper(ref hopper) => execute::cluster::hopper(t, hopper)?,
             Op::Clock { d } => {
-                let now = t.block.report.total();
+                let now = t.cluster.report.total();
                 t.registers.set_wide(d, &[now; 32], mask);
             }
             Op::ActiveMask { d } => t.registers.set_word(d, &[mask; 32], mask),
             Op::Fence { device, proxy } => {
                 if proxy {
-                    t.block.shadow.proxy_fence(Threads { warp: t.warp, lanes: mask });
+                    t.cluster.shadow.proxy_fence(Threads { warp: t.warp, lanes: mask });
                     execute::mbarrier::publish(t);
                 }
-                t.block.fence(Threads { warp: t.warp, lanes: mask }, device)?;
+                t.cluster.fence(Threads { warp: t.warp, lanes: mask }, device)?;
             }
             // `arithmetic` and `run_path` have done all others.
             ref other => return Err(Fault::warp(format!("{other:?} is not executed here"))),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ferrotile::{Arch, Dtype, KernelParam, Mask, attention_variants, embedded_ptx, reference, tolerance};
 use layout::attention::{ATTENTION, AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, Scores};
 use ndarray::Array4;
-use ptx_emulator::{Device, LaunchConfig, Module};
+use ptx_emulator::{Device, LaunchShape, Module};
 
 /// Sizes of one call.
 #[derive(Debug, Clone, Copy)]
@@ -110,11 +110,13 @@ fn decodes(variant: &AttentionVariant) -> bool {
 
 /// The variant that is taken where none is named.
 fn preferred(dtype: Dtype, head_dim: usize) -> &'static AttentionVariant {
-    attention_variants(Arch::Sm80, dtype, head_dim).find(|row| !decodes(row)).expect("every type and width has one")
+    attention_variants(Arch::Sm80, dtype, [head_dim; 2])
+        .find(|row| !decodes(row))
+        .expect("every type and width has one")
 }
 
 fn scalar(dtype: Dtype) -> &'static AttentionVariant {
-    let mut rows = attention_variants(Arch::Sm80, dtype, 64);
+    let mut rows = attention_variants(Arch::Sm80, dtype, [64; 2]);
     rows.find(|row| row.kernel == AttentionKernel::Scalar).expect("every type has one")
 }
 
@@ -157,14 +159,14 @@ fn check(module: &Module, arch: Arch, case: Case) -> Duration {
         output_aligned: aligned,
         ..AttentionArgs::default()
     };
-    let config = LaunchConfig {
+    let shape = LaunchShape {
         grid: [variant.tiles(batch * q_heads, q_len).unwrap(), 1, 1],
         block: [variant.threads(), 1, 1],
         shared_bytes: variant.smem().total_bytes(),
-        ..LaunchConfig::default()
+        ..LaunchShape::default()
     };
     let start = Instant::now();
-    let report = module.launch(&device, variant.name, config, &[&parameter(&args)]);
+    let report = module.launch(&device, variant.name, shape, &[&parameter(&args)]);
     let report = report.unwrap_or_else(|error| panic!("{case:?}: {error}"));
     let elapsed = start.elapsed();
     assert!(report.total() > 0);

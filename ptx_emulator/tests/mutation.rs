@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ferrotile::embedded_ptx;
 use layout::Arch;
-use ptx_emulator::{Device, LaunchConfig, Module};
+use ptx_emulator::{Device, LaunchShape, Module};
 
 /// Longer than any text here takes on a busy machine, and shorter than what does not end.
 const SOON: Duration = Duration::from_secs(20);
@@ -200,9 +200,9 @@ fn damaged_snippets_are_modules_that_run_or_errors() {
             let device = Device::new(Arch::Sm90a).with_instruction_limit(1 << 12);
             let out = device.allocate(1 << 10).unwrap();
             device.write(out, &[1; 1 << 10]).unwrap();
-            let config = LaunchConfig { block: [64, 1, 1], shared_bytes: 1 << 10, ..LaunchConfig::default() };
+            let shape = LaunchShape { block: [64, 1, 1], shared_bytes: 1 << 10, ..LaunchShape::default() };
             let start = Instant::now();
-            let result = module.launch(&device, "k", config, &[&out.to_le_bytes()]);
+            let result = module.launch(&device, "k", shape, &[&out.to_le_bytes()]);
             assert!(start.elapsed() < SOON, "{result:?}:\n{text}");
             ran += u32::from(result.is_ok());
         }

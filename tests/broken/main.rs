@@ -12,7 +12,7 @@ use layout::Arch;
 use layout::Swizzle;
 use layout::broken::{FACTOR_ROWS, HOPPER, MAP, TENSOR_ROWS, THREADS, TILES, WARPGROUP, WORDS};
 use ptx_emulator::tensor_map::{ElementType, TensorMap};
-use ptx_emulator::{Device, Error, LaunchConfig, Module, Result};
+use ptx_emulator::{Device, Error, LaunchShape, Module, Result};
 
 /// A kernel with a fault.
 struct Case {
@@ -91,14 +91,14 @@ fn launch(module: &Module, kernel: &str, case: &Case) -> Result<()> {
         device.write(out, &vec![0; bytes])?;
     }
     let (threads, map) = if case.hopper { (WARPGROUP, HOPPER) } else { (THREADS, MAP) };
-    let config = LaunchConfig {
+    let shape = LaunchShape {
         grid: [case.blocks, 1, 1],
         block: [threads, 1, 1],
         shared_bytes: map.total_bytes(),
-        ..LaunchConfig::default()
+        ..LaunchShape::default()
     };
     let second = if case.hopper { tensor_map(&device)? } else { input.to_le_bytes().to_vec() };
-    module.launch(&device, kernel, config, &[&out.to_le_bytes(), &second]).map(drop)
+    module.launch(&device, kernel, shape, &[&out.to_le_bytes(), &second]).map(drop)
 }
 
 /// The map of a tensor of two factors.

@@ -1,7 +1,7 @@
 //! Faults that Rust has no words for.
 
 use layout::Arch;
-use ptx_emulator::{Device, LaunchConfig, Module, Result};
+use ptx_emulator::{Device, LaunchShape, Module, Result};
 
 /// Runs a kernel of one warp with this body and 64 bytes of local memory, `array`.
 fn launch(body: &str) -> Result<()> {
@@ -9,9 +9,9 @@ fn launch(body: &str) -> Result<()> {
         ".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k()\n{{\n.local .align 8 .b8 array[64];\n\
         .reg .pred %p<4>;\n.reg .b32 %r<8>;\n.reg .b64 %rd<4>;\nmov.u32 %r0, %tid.x;\n{body}\nret;\n}}\n.file 1 \"text.rs\"\n"
     ))?;
-    let config = LaunchConfig { block: [32, 1, 1], ..LaunchConfig::default() };
+    let shape = LaunchShape { block: [32, 1, 1], ..LaunchShape::default() };
     // A loop without an end is an error soon.
-    module.launch(&Device::new(Arch::Sm90a).with_instruction_limit(1 << 16), "k", config, &[]).map(drop)
+    module.launch(&Device::new(Arch::Sm90a).with_instruction_limit(1 << 16), "k", shape, &[]).map(drop)
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn launch_with_map(align: u32) -> Result<()> {
         .reg .b64 %rd<2>;\n.reg .b32 %r<2>;\nmov.b64 %rd1, map;\nmov.b32 %r1, 0;\n.loc 1 7 1\n\
         cp.async.bulk.tensor.1d.global.shared::cta.tile.bulk_group [%rd1, {{%r1}}], [tile];\nret;\n}}\n.file 1 \"text.rs\"\n"
     ))?;
-    module.launch(&Device::new(Arch::Sm90a), "k", LaunchConfig::default(), &[&[0; 4], &[0; 128]]).map(drop)
+    module.launch(&Device::new(Arch::Sm90a), "k", LaunchShape::default(), &[&[0; 4], &[0; 128]]).map(drop)
 }
 
 #[test]

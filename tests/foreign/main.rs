@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use layout::Arch;
-use ptx_emulator::{Device, Error, LaunchConfig, Module};
+use ptx_emulator::{Device, Error, LaunchShape, Module};
 
 /// An argument of a kernel.
 #[derive(Debug, Clone, Copy)]
@@ -120,8 +120,8 @@ fn run(case: &Case) -> Vec<u8> {
     }
     let params: Vec<&[u8]> = params.iter().map(Vec::as_slice).collect();
     let Case { grid, block, shared_bytes, .. } = *case;
-    let config = LaunchConfig { grid, block, shared_bytes, ..LaunchConfig::default() };
-    module.launch(&device, case.kernel, config, &params).unwrap_or_else(|error| fail(error));
+    let shape = LaunchShape { grid, block, shared_bytes, ..LaunchShape::default() };
+    module.launch(&device, case.kernel, shape, &params).unwrap_or_else(|error| fail(error));
     let (address, length) = output.expect("every kernel has an output");
     let mut bytes = vec![0; length];
     device.read(address, &mut bytes).unwrap();

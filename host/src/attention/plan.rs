@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use layout::Dtype;
 use layout::attention::{
-    AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, Lengths, MaskKind, Scores, TileOrder, WgmmaTile,
+    AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, Lengths, MaskKind, Scores, TileOrder,
 };
 
 use super::choice::{Request, is_wgmma};
@@ -96,31 +96,34 @@ impl Launcher {
         }
     }
 
-    /// Launches the variant on the tiles of `problem`; of a WGMMA variant as many blocks as are resident compute them, with the maps of
-    /// Q, K and V that `maps` makes for its tile.
+    /// Launches the variant on the tiles of `problem`; of a WGMMA variant as many blocks as are resident compute them, by the maps of
+    /// Q, K and V: `map` makes one of a tensor, for tiles of so many rows.
     ///
     /// # Safety
-    /// Arguments and maps describe tensors whose tiles are those of `problem` and that live until the stream has done the work.
-    pub(super) unsafe fn launch(
+    /// Arguments and maps describe the tensors, whose tiles are those of `problem` and which live until the stream has done the work.
+    pub(super) unsafe fn launch<T: Float>(
         &self,
         stream: StreamRef<'_>,
         problem: &AttentionProblem,
         args: &AttentionArgs,
         counters: Option<&LaunchCounters>,
-        maps: impl FnOnce(WgmmaTile) -> Result<[TensorMap; 3]>,
+        [q, k, v]: [&TensorRef<'_, T, 4>; 3],
+        map: impl Fn(&TensorRef<'_, T, 4>, usize) -> Result<TensorMap>,
     ) -> Result<()> {
         let mut config = self.config();
         let AttentionKernel::Wgmma(tile) = self.variant.kernel else {
             // SAFETY: the caller's contract; grid, block and shared memory are the variant's.
             return unsafe { self.kernel.launch(stream, &config, &[args]) };
         };
-        let [q, k, v] = maps(tile)?;
+        let key_rows = tile.copied_keys();
+        let (q, k, v) = (map(q, tile.m())?, map(k, key_rows)?, map(v, key_rows)?);
         let counter = match counters {
             Some(counters) => counters.next(stream.is_capturing()?).unwrap_or(0),
             None => 0,
         };
         let blocks = self.tiles.min(most_blocks(stream.gpu(), self.variant));
-        let order = TileOrder { counter, ..tma::order(problem, self.tiles, blocks, tile.mask) };
+        let order =
+            TileOrder { counter, ..tma::order(problem, args.value_dim as usize, self.tiles, blocks, tile.mask) };
         if tile.cluster == 1 {
             config.grid[0] = blocks;
         }
@@ -144,7 +147,8 @@ impl AttentionPlan {
             arch: gpu.arch(),
             multiprocessors: gpu.multiprocessors(),
             dtype,
-            problem: &terms.widest(problem),
+            problem,
+            value_dim: terms.value_dim,
             mask: terms.mask,
             scores: terms.scores(),
             lengths: Lengths::Equal,
@@ -260,14 +264,10 @@ impl AttentionPlan {
             loaded = Launcher::new(stream.gpu(), variant, &self.problem)?;
             &loaded
         };
-        let panel = |rows: usize, tensor| tma::map(stream.gpu(), variant.lengths, self.layout, tensor, rows);
-        let maps = |tile: WgmmaTile| {
-            let keys = tile.copied_keys();
-            Ok([panel(tile.m(), &q)?, panel(keys, &k)?, panel(keys, &v)?])
-        };
-        // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done the work; the
-        // maps are of the same tensors with the boxes of the variant.
-        unsafe { launcher.launch(stream, &self.problem, &args, self.counters.as_deref(), maps) }
+        let map =
+            |tensor: &TensorRef<'_, T, 4>, rows| tma::map(stream.gpu(), variant.lengths, self.layout, tensor, rows);
+        // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done the work.
+        unsafe { launcher.launch(stream, &self.problem, &args, self.counters.as_deref(), [&q, &k, &v], map) }
     }
 
     /// Whether Q, K, V, O and LSE are of the plan's problem.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use layout::Dtype;
-use layout::attention::{AttentionVariant, Lengths, MAX_LEN, WgmmaTile, first_slot};
+use layout::attention::{AttentionVariant, Lengths, MAX_LEN, first_slot};
 
 use super::choice::{Request, is_wgmma};
 use super::plan::{Launcher, add_addresses, check_device, check_dtype, check_lse, optional};
@@ -129,7 +129,8 @@ impl VarlenPlan {
             arch: gpu.arch(),
             multiprocessors: gpu.multiprocessors(),
             dtype,
-            problem: &terms.widest(&longest),
+            problem: &longest,
+            value_dim: terms.value_dim,
             mask: terms.mask,
             scores: terms.scores(),
             lengths: Lengths::PerMember,
@@ -220,15 +221,11 @@ impl VarlenPlan {
         if launcher.tiles == 0 {
             return Ok(());
         }
-        let panel = |rows, tensor| tma::map_of_sequences(stream.gpu(), tensor, rows);
-        let maps = |tile: WgmmaTile| {
-            let keys = tile.copied_keys();
-            Ok([panel(tile.m(), &q)?, panel(keys, &k)?, panel(keys, &v)?])
-        };
+        let map = |tensor: &TensorRef<'_, T, 4>, rows| tma::map_of_sequences(stream.gpu(), tensor, rows);
         let tiled = problem.tiled(launcher.variant);
         // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done the work, and the
-        // kernel keeps to them whatever the numbers on the card are; the maps are of the same tensors with the boxes of the variant.
-        unsafe { launcher.launch(stream, &tiled, &args, self.counters.as_deref(), maps) }
+        // kernel keeps to them whatever the numbers on the card are.
+        unsafe { launcher.launch(stream, &tiled, &args, self.counters.as_deref(), [&q, &k, &v], map) }
     }
 }
 

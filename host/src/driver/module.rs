@@ -9,6 +9,7 @@ use super::forward as cuda;
 use super::{Device, check, check_recent, forward};
 use crate::backend::{FunctionFacts, Handle, Launch, Modules, TiledMap};
 use crate::error::{DriverError, Error, Result};
+use crate::launch::LaunchConfig;
 
 /// `CUlaunchConfig` of cuda.h.
 #[repr(C)]
@@ -148,8 +149,8 @@ impl Modules for Device {
 
     unsafe fn launch(&self, function: Handle, stream: Handle, launch: Launch<'_>) -> Result<()> {
         let _entered = self.enter()?;
-        let Launch { grid, block, cluster, shared_bytes, overlaps, params } = launch;
-        let mut params: Vec<*mut c_void> = params.iter().map(|(address, _)| address.cast_mut()).collect();
+        let LaunchConfig { grid, block, cluster, shared_bytes, overlaps } = launch.config;
+        let mut params: Vec<*mut c_void> = launch.params.iter().map(|(address, _)| address.cast_mut()).collect();
         let params = params.as_mut_ptr();
         if cluster == [1; 3] && !overlaps {
             // SAFETY: the caller's promise; both handles are live.

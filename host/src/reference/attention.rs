@@ -4,7 +4,7 @@ use std::slice::ChunksExact;
 
 use layout::Dtype;
 use layout::attention::Mask;
-use ndarray::{Array3, Array4, ArrayView1, ArrayView4, LinalgScalar};
+use ndarray::{Array3, Array4, ArrayView1, ArrayView4, LinalgScalar, NdFloat};
 use rayon::prelude::*;
 
 use super::dot;
@@ -77,25 +77,7 @@ pub fn attention_with(
     v: ArrayView4<'_, f64>,
     terms: &AttentionTerms<'_>,
 ) -> (Array4<f64>, Array3<f64>) {
-    by_row(q, k, v, terms.mask, |place, query, keys, values, out| {
-        let score = |(index, key)| {
-            let score = terms.scale * dot(query, key);
-            terms.softcap.map_or(score, |cap| cap * (score / cap).tanh()) + terms.bias(place, index)
-        };
-        let (scores, sink): (Vec<f64>, _) = (keys.enumerate().map(score).collect(), terms.sink(place));
-        if scores.iter().all(|&score| score == f64::NEG_INFINITY) {
-            return sink;
-        }
-        let max = scores.iter().copied().fold(sink, f64::max);
-        let mut sum = (sink - max).exp();
-        for (score, value) in scores.iter().zip(values) {
-            let weight = (score - max).exp();
-            sum += weight;
-            out.iter_mut().zip(value).for_each(|(out, value)| *out += weight * value);
-        }
-        out.iter_mut().for_each(|out| *out /= sum);
-        max + sum.ln()
-    })
+    in_type(q, k, v, terms, |number| number, |value| value)
 }
 
 /// The obvious computation in a kernel's types: scores, sums and outputs accumulate in f32, the weights are rounded to `dtype`
@@ -132,29 +114,41 @@ pub fn attention_with_rounded(
 ) -> (Array4<f64>, Array3<f64>) {
     let narrow = |array: ArrayView4<'_, f64>| array.mapv(|value| value as f32);
     let (q, k, v) = (narrow(q), narrow(k), narrow(v));
-    let scale = terms.scale as f32;
-    let (out, lse) = by_row(q.view(), k.view(), v.view(), terms.mask, |place, query, keys, values, out| {
+    let rounded = |value: f32| round(value.into(), dtype) as f32;
+    let (out, lse) = in_type(q.view(), k.view(), v.view(), terms, |number| number as f32, rounded);
+    (out.mapv(f64::from), lse.mapv(f64::from))
+}
+
+/// Computes in `T`, of which `number` makes the terms; weights, before they multiply V, and outputs are rounded by `round`.
+fn in_type<T: NdFloat>(
+    q: ArrayView4<'_, T>,
+    k: ArrayView4<'_, T>,
+    v: ArrayView4<'_, T>,
+    terms: &AttentionTerms<'_>,
+    number: impl Fn(f64) -> T + Sync,
+    round: impl Fn(T) -> T + Sync,
+) -> (Array4<T>, Array3<T>) {
+    let (scale, softcap) = (number(terms.scale), terms.softcap.map(&number));
+    by_row(q, k, v, terms.mask, |place, query, keys, values, out| {
         let score = |(index, key)| {
             let score = scale * dot(query, key);
-            let capped = |cap: f64| cap as f32 * (score / cap as f32).tanh();
-            terms.softcap.map_or(score, capped) + terms.bias(place, index) as f32
+            softcap.map_or(score, |cap| cap * (score / cap).tanh()) + number(terms.bias(place, index))
         };
-        let (scores, sink): (Vec<f32>, _) = (keys.enumerate().map(score).collect(), terms.sink(place) as f32);
-        if scores.iter().all(|&score| score == f32::NEG_INFINITY) {
+        let (scores, sink): (Vec<T>, _) = (keys.enumerate().map(score).collect(), number(terms.sink(place)));
+        if scores.iter().all(|&score| score == T::neg_infinity()) {
             return sink;
         }
-        let max = scores.iter().copied().fold(sink, f32::max);
+        let max = scores.iter().copied().fold(sink, T::max);
         let mut sum = (sink - max).exp();
-        for (score, value) in scores.iter().zip(values) {
+        for (&score, value) in scores.iter().zip(values) {
             let weight = (score - max).exp();
             sum += weight;
-            let weight = round(weight.into(), dtype) as f32;
-            out.iter_mut().zip(value).for_each(|(out, value)| *out += weight * value);
+            let weight = round(weight);
+            out.iter_mut().zip(value).for_each(|(out, &value)| *out += weight * value);
         }
-        out.iter_mut().for_each(|out| *out = round(f64::from(*out / sum), dtype) as f32);
+        out.iter_mut().for_each(|out| *out = round(*out / sum));
         max + sum.ln()
-    });
-    (out.mapv(f64::from), lse.mapv(f64::from))
+    })
 }
 
 /// Where a query row stands.

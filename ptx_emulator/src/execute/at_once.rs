@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 
 use super::memory::number;
-use crate::block::Turn;
+use crate::cluster::Turn;
 use crate::program::{Access, Space};
 use crate::registers::{Doubles, LANES, lanes};
 
@@ -45,7 +45,7 @@ fn elements<const BYTES: usize, const COUNT: usize>(
 
 /// Where accesses of so many bytes to the shared memory of the block may start, in that of the cluster.
 fn own_shared(turn: &Turn<'_, '_>, bytes: usize) -> RangeInclusive<u64> {
-    let shape = turn.block.shape;
+    let shape = turn.cluster.shape;
     let first = u64::from(turn.rank() * shape.stride_bytes());
     // Where the memory is shorter than the access the end is noticed in the memory itself.
     first..=(first + u64::from(shape.shared_bytes)).saturating_sub(bytes as u64)
@@ -63,9 +63,9 @@ fn load<const BYTES: usize, const COUNT: usize>(
     for lane in lanes(turn.mask) {
         let address = addresses[lane];
         let elements: Option<[[u8; BYTES]; COUNT]> = match space {
-            Space::Shared if own.contains(&address) => turn.block.shared.load_elements(address as u32),
+            Space::Shared if own.contains(&address) => turn.cluster.shared.load_elements(address as u32),
             Space::Shared => None,
-            _ => turn.block.global.load_elements(address),
+            _ => turn.cluster.global.load_elements(address),
         };
         let Some(elements) = elements else { return false };
         for (values, element) in values.iter_mut().zip(&elements) {
@@ -99,8 +99,8 @@ fn store<const BYTES: usize, const COUNT: usize>(
             element.copy_from_slice(&values[lane].to_le_bytes()[..BYTES]);
         }
         match space {
-            Space::Shared => own.contains(&address) && turn.block.shared.store_elements(address as u32, &elements),
-            _ => turn.block.global.store_elements(address, &elements),
+            Space::Shared => own.contains(&address) && turn.cluster.shared.store_elements(address as u32, &elements),
+            _ => turn.cluster.global.store_elements(address, &elements),
         }
     })
 }

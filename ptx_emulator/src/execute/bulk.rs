@@ -11,7 +11,7 @@ use layout::Swizzle;
 
 use super::memory::replaced;
 use super::{Fault, mbarrier};
-use crate::block::{Block, Turn};
+use crate::cluster::{Cluster, Turn};
 use crate::float::{BF16, Conversion, F16};
 use crate::memory::{MemoryError, Space as Place};
 use crate::program::{self, Address, AtomicOp, Bulk, Direction, GlobalSide, Space, Type, W};
@@ -199,7 +199,7 @@ fn global_side(turn: &mut Turn<'_, '_>, lane: usize, global: &GlobalSide, loads:
             let pieces = map.pieces(&at);
             // A card faults where the tensor begins, whatever part of it is asked for.
             if !pieces.is_empty() {
-                let begin = turn.block.global.check(map.address, 1);
+                let begin = turn.cluster.global.check(map.address, 1);
                 begin.map_err(|error| Fault::lane(lane, format!("where the tensor of the map begins: {error}")))?;
             }
             Ok(Side {
@@ -220,13 +220,13 @@ pub(crate) fn read_map(turn: &mut Turn<'_, '_>, lane: usize, address: u64) -> Re
     let (read, misaligned) = match space {
         Space::Param => {
             let offset = offset as u32;
-            let params = &turn.block.program.params;
+            let params = &turn.cluster.program.params;
             let param = params.iter().rfind(|param| param.offset <= offset);
             // A parameter without an alignment of its own lies where those before it leave it.
             let base = if param.is_some_and(|param| param.align >= MAP_ALIGN) { 0 } else { PARAM_BASE };
-            (turn.block.params.copy_out(offset, &mut bytes), !(base + offset).is_multiple_of(MAP_ALIGN))
+            (turn.cluster.params.copy_out(offset, &mut bytes), !(base + offset).is_multiple_of(MAP_ALIGN))
         }
-        Space::Global => (turn.block.global.copy_out(offset, &mut bytes), !offset.is_multiple_of(MAP_ALIGN.into())),
+        Space::Global => (turn.cluster.global.copy_out(offset, &mut bytes), !offset.is_multiple_of(MAP_ALIGN.into())),
         _ => return Err(Fault::lane(lane, "a tensor map that is neither a parameter nor in global memory")),
     };
     read.map_err(|error| Fault::lane(lane, error))?;
@@ -269,9 +269,9 @@ impl Turn<'_, '_> {
         bytes: usize,
     ) -> Result<Operation> {
         let access = async_access(self.issue(lane), kind);
-        let operation = self.block.shadow.start();
+        let operation = self.cluster.shadow.start();
         for (offset, bytes) in shared_ranges(swizzle, bytes) {
-            let noted = self.block.shadow.access_pending(operation, &access, at + offset, bytes);
+            let noted = self.cluster.shadow.access_pending(operation, &access, at + offset, bytes);
             noted.map_err(|race| self.shared_fault(lane, race))?;
         }
         Ok(operation)
@@ -288,9 +288,9 @@ fn load(
     let mut data = vec![0; side.bytes];
     for piece in &side.pieces {
         let into = &mut data[piece.offset..][..piece.bytes];
-        turn.block.global.copy_out(piece.address, into).map_err(|error| Fault::lane(lane, error))?;
+        turn.cluster.global.copy_out(piece.address, into).map_err(|error| Fault::lane(lane, error))?;
         let access = async_access(turn.issue(lane), AccessKind::Read);
-        let noted = turn.block.shadow.access_global(&access, piece.address, piece.bytes as u32);
+        let noted = turn.cluster.shadow.access_global(&access, piece.address, piece.bytes as u32);
         noted.map_err(|race| Fault::lane(lane, race))?;
     }
     let blocks = blocks.map(|slot| turn.registers.word(slot)[lane]);
@@ -340,7 +340,7 @@ fn send(
         None => 1 << rank,
         Some(blocks) => blocks,
     };
-    let count = turn.block.shape.blocks;
+    let count = turn.cluster.shape.blocks;
     if ranks == 0 || u64::from(ranks) >> count != 0 {
         return Err(Fault::lane(lane, format!("a copy to the blocks {ranks:#b} of a cluster of {count}")));
     }
@@ -348,7 +348,7 @@ fn send(
         let window = |offset: u32| u64::from((rank as u32 + 1) << windows::RANK_SHIFT | offset);
         let to = turn.shared_at(Space::Cluster, lane, window(offset), data.len())?;
         let barrier = turn.shared_at(Space::Cluster, lane, window(barrier_offset), 8)?;
-        match turn.block.mbarriers.get(&barrier) {
+        match turn.cluster.mbarriers.get(&barrier) {
             None => return Err(mbarrier::uninitialised(lane, barrier)),
             Some(barrier) if !barrier.is_visible() => {
                 let problem =
@@ -359,26 +359,26 @@ fn send(
         }
         let operation = turn.note_copy(AccessKind::Write, lane, to, swizzle, data.len())?;
         let (data, issue) = (Arc::clone(&data), turn.issue(lane));
-        turn.block.bulk.loads.push(Load { to, barrier, swizzle, data, operation, issue });
+        turn.cluster.bulk.loads.push(Load { to, barrier, swizzle, data, operation, issue });
     }
     Ok(())
 }
 
 /// Lets the copies that count on a barrier arrive; whether there were any.
-pub(crate) fn deliver(block: &mut Block<'_>, barrier: u32) -> std::result::Result<bool, String> {
+pub(crate) fn deliver(cluster: &mut Cluster<'_>, barrier: u32) -> std::result::Result<bool, String> {
     let mut arrived = false;
-    while let Some(index) = block.bulk.loads.iter().position(|load| load.barrier == barrier) {
+    while let Some(index) = cluster.bulk.loads.iter().position(|load| load.barrier == barrier) {
         arrived = true;
-        let load = block.bulk.loads.remove(index);
+        let load = cluster.bulk.loads.remove(index);
         for (unit, bytes) in load.data.chunks(UNIT_BYTES).enumerate() {
             let at = load.to + place(load.swizzle, unit * UNIT_BYTES);
-            block.shared.copy_in(at, bytes).map_err(|error| error.to_string())?;
+            cluster.shared.copy_in(at, bytes).map_err(|error| error.to_string())?;
         }
-        let empty = block.shadow.sync_point();
-        let Some(object) = block.mbarriers.get_mut(&barrier) else {
+        let empty = cluster.shadow.sync_point();
+        let Some(object) = cluster.mbarriers.get_mut(&barrier) else {
             return Err(format!("the mbarrier of the copy in PTX line {} is no more", load.issue.line));
         };
-        block.shadow.finish_into(load.operation, barrier / 8, &mut object.arriving);
+        cluster.shadow.finish_into(load.operation, barrier / 8, &mut object.arriving);
         object.count_bytes(0, load.data.len() as u32, empty)?;
     }
     Ok(arrived)
@@ -396,17 +396,17 @@ fn store(
     let mut data = vec![0; side.bytes];
     for (unit, into) in data.chunks_mut(UNIT_BYTES).enumerate() {
         let at = from + place(side.swizzle, unit * UNIT_BYTES);
-        turn.block.shared.copy_out(at, into).map_err(|error| turn.shared_fault(lane, error))?;
+        turn.cluster.shared.copy_out(at, into).map_err(|error| turn.shared_fault(lane, error))?;
     }
     let store = Store { data, pieces: side.pieces, reduction, operation: Some(operation), issue: turn.issue(lane) };
     let thread = turn.warp * 32 + lane as u32;
-    turn.block.bulk.groups.entry(thread).or_default().open.push(store);
+    turn.cluster.bulk.groups.entry(thread).or_default().open.push(store);
     Ok(())
 }
 
 pub(crate) fn commit(turn: &mut Turn<'_, '_>) {
     for lane in lanes(turn.mask) {
-        let groups = turn.block.bulk.groups.entry(turn.warp * 32 + lane as u32).or_default();
+        let groups = turn.cluster.bulk.groups.entry(turn.warp * 32 + lane as u32).or_default();
         let group = std::mem::take(&mut groups.open);
         groups.committed.push_back(group);
     }
@@ -416,18 +416,18 @@ pub(crate) fn commit(turn: &mut Turn<'_, '_>) {
 pub(crate) fn wait(turn: &mut Turn<'_, '_>, pending: u32, read: bool) -> Result<()> {
     for lane in lanes(turn.mask) {
         let threads = Threads::lane(turn.warp, lane as u32);
-        let block = &mut *turn.block;
-        let Some(groups) = block.bulk.groups.get_mut(&(turn.warp * 32 + lane as u32)) else { continue };
+        let cluster = &mut *turn.cluster;
+        let Some(groups) = cluster.bulk.groups.get_mut(&(turn.warp * 32 + lane as u32)) else { continue };
         let done = groups.committed.len().saturating_sub(pending as usize);
         for store in groups.committed.iter_mut().take(done).flatten() {
-            finish_reading(store, &mut block.shadow, threads);
+            finish_reading(store, &mut cluster.shadow, threads);
         }
         if read {
             continue;
         }
         let finished: Vec<Store> = groups.committed.drain(..done).flatten().collect();
         for store in &finished {
-            write(block, store).map_err(|problem| Fault::lane(lane, problem))?;
+            write(cluster, store).map_err(|problem| Fault::lane(lane, problem))?;
         }
     }
     Ok(())
@@ -440,24 +440,24 @@ fn finish_reading(store: &mut Store, shadow: &mut CtaShadow, threads: Threads) {
 }
 
 /// Writes what a store has read.
-fn write(block: &mut Block<'_>, store: &Store) -> std::result::Result<(), String> {
+fn write(cluster: &mut Cluster<'_>, store: &Store) -> std::result::Result<(), String> {
     let kind = if store.reduction.is_some() { AccessKind::Atomic } else { AccessKind::Write };
     for piece in &store.pieces {
         let data = &store.data[piece.offset..][..piece.bytes];
         let written = match store.reduction {
-            None => block.global.copy_in(piece.address, data),
-            Some((op, ty)) => reduce(block, piece.address, data, (op, ty)),
+            None => cluster.global.copy_in(piece.address, data),
+            Some((op, ty)) => reduce(cluster, piece.address, data, (op, ty)),
         };
         written.map_err(|error| error.to_string())?;
         let access = async_access(store.issue, kind);
-        let noted = block.shadow.access_global(&access, piece.address, piece.bytes as u32);
+        let noted = cluster.shadow.access_global(&access, piece.address, piece.bytes as u32);
         noted.map_err(|race| race.to_string())?;
     }
     Ok(())
 }
 
 fn reduce(
-    block: &mut Block<'_>,
+    cluster: &mut Cluster<'_>,
     address: u64,
     data: &[u8],
     (op, ty): (AtomicOp, Type),
@@ -479,7 +479,7 @@ fn reduce(
             }
             _ => replaced(op, ty, old, b, b),
         };
-        block.global.atomic(address + (element * each) as u64, each, new)?;
+        cluster.global.atomic(address + (element * each) as u64, each, new)?;
     }
     Ok(())
 }
@@ -488,18 +488,18 @@ fn reduce(
 pub(crate) type EndFault = (u32, (u32, Option<u32>), String);
 
 /// All threads of a block have exited: copies that still use its shared memory are an error, and stores arrive.
-pub(crate) fn end_block(block: &mut Block<'_>, rank: u32) -> std::result::Result<(), EndFault> {
+pub(crate) fn end_block(cluster: &mut Cluster<'_>, rank: u32) -> std::result::Result<(), EndFault> {
     let fault = |issue: Issue, problem: &str| (issue.at, (issue.warp, Some(issue.lane)), problem.to_owned());
-    let stride = block.shape.stride_bytes();
-    if let Some(load) = block.bulk.loads.iter().find(|load| load.to / stride.max(1) == rank) {
+    let stride = cluster.shape.stride_bytes();
+    if let Some(load) = cluster.bulk.loads.iter().find(|load| load.to / stride.max(1) == rank) {
         return Err(fault(
             load.issue,
             "the block that it copies to exits while the copy is under way: nobody waited for it",
         ));
     }
-    let threads = block.shape.warps * 32;
+    let threads = cluster.shape.warps * 32;
     let mut stores = Vec::new();
-    for (_, groups) in block.bulk.groups.range_mut(rank * threads..(rank + 1) * threads) {
+    for (_, groups) in cluster.bulk.groups.range_mut(rank * threads..(rank + 1) * threads) {
         stores.extend(std::mem::take(&mut groups.committed).into_iter().flatten());
         stores.append(&mut groups.open);
     }
@@ -509,7 +509,7 @@ pub(crate) fn end_block(block: &mut Block<'_>, rank: u32) -> std::result::Result
                 "the block exits while the copy may still read its shared memory: cp.async.bulk.wait_group is missing";
             return Err(fault(store.issue, problem));
         }
-        write(block, &store).map_err(|problem| fault(store.issue, &problem))?;
+        write(cluster, &store).map_err(|problem| fault(store.issue, &problem))?;
     }
-    block.warpgroups.end(block.shape, rank)
+    cluster.warpgroups.end(cluster.shape, rank)
 }

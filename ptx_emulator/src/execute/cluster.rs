@@ -1,7 +1,7 @@
 //! Clusters, and where the instructions of sm_90 go.
 
 use super::{Fault, bulk, mbarrier, wgmma};
-use crate::block::{Then, Turn};
+use crate::cluster::{Then, Turn};
 use crate::program::{Hopper, Reg, Space, W};
 use crate::registers::lanes;
 use crate::windows;
@@ -16,7 +16,7 @@ pub(crate) fn hopper(turn: &mut Turn<'_, '_>, hopper: &Hopper) -> Result<()> {
         Hopper::WgmmaCommit => turn.in_flight.commit(),
         Hopper::WgmmaWait { pending } => {
             let threads = turn.threads();
-            turn.in_flight.wait(&mut turn.block.shadow, threads, pending);
+            turn.in_flight.wait(&mut turn.cluster.shadow, threads, pending);
         }
         Hopper::Bulk(ref copy) => bulk::start(turn, copy)?,
         Hopper::BulkCommit => bulk::commit(turn),
@@ -31,9 +31,9 @@ pub(crate) fn hopper(turn: &mut Turn<'_, '_>, hopper: &Hopper) -> Result<()> {
         Hopper::PrefetchBulk(ref global) => bulk::prefetch(turn, global)?,
         Hopper::ClusterArrive => {
             let threads = turn.threads();
-            let block = &mut *turn.block;
-            block.cluster.arrive(&mut block.shadow, threads)?;
-            block.global.fence();
+            let cluster = &mut *turn.cluster;
+            cluster.barrier.arrive(&mut cluster.shadow, threads)?;
+            cluster.global.fence();
         }
         Hopper::MapAddress { generic, d, a, rank } => map_address(turn, generic, (d, a), rank)?,
         Hopper::RankOfAddress { generic, d, a } => {
@@ -43,8 +43,8 @@ pub(crate) fn hopper(turn: &mut Turn<'_, '_>, hopper: &Hopper) -> Result<()> {
             }
         }
         Hopper::SetRegisters { increase, registers } => {
-            let shape = turn.block.shape;
-            if !turn.block.registers.set(shape, turn.warp, increase, registers)? {
+            let shape = turn.cluster.shape;
+            if !turn.cluster.registers.set(shape, turn.warp, increase, registers)? {
                 turn.then = Then::Again;
             }
         }
@@ -66,7 +66,7 @@ fn own_window(turn: &Turn<'_, '_>, lane: usize, generic: bool, address: u64) -> 
 fn map_address(turn: &mut Turn<'_, '_>, generic: bool, (d, a): (Reg, Reg), rank: W) -> Result<()> {
     for lane in lanes(turn.mask) {
         let (_, offset) = own_window(turn, lane, generic, turn.registers.lane(a, lane))?;
-        let (rank, blocks) = (turn.registers.word(rank)[lane], turn.block.shape.blocks);
+        let (rank, blocks) = (turn.registers.word(rank)[lane], turn.cluster.shape.blocks);
         if rank >= blocks {
             return Err(Fault::lane(lane, format!("rank {rank} of a cluster of {blocks} blocks")));
         }

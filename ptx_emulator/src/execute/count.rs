@@ -1,6 +1,6 @@
 //! What the accesses of an instruction add to the counters, where there are any.
 
-use crate::block::Turn;
+use crate::cluster::Turn;
 use crate::counters::SharedKind;
 use crate::program::{Fragment, Part, Space};
 use crate::registers::{Doubles, LANES, lanes, resolve};
@@ -14,13 +14,13 @@ impl Turn<'_, '_> {
     /// An access of each lane to `bytes` bytes.
     #[inline]
     pub(crate) fn count_access(&mut self, space: Space, addresses: &Doubles, bytes: usize, kind: SharedKind) {
-        if self.block.tally.is_some() {
+        if self.cluster.tally.is_some() {
             self.count_lanes(space, addresses, bytes as u32, kind);
         }
     }
 
     fn count_lanes(&mut self, space: Space, addresses: &Doubles, bytes: u32, kind: SharedKind) {
-        let Some(tally) = &mut self.block.tally else { return };
+        let Some(tally) = &mut self.cluster.tally else { return };
         let (mut shared, mut in_shared, mut in_global) = ([0; LANES], 0, 0);
         for lane in lanes(self.mask) {
             match resolve(space, addresses[lane]) {
@@ -42,7 +42,7 @@ impl Turn<'_, '_> {
 
     /// A `cp.async` of each lane, which reads `source[lane]` bytes and writes `bytes`.
     pub(crate) fn count_copy(&mut self, to: &Doubles, from: &Doubles, source: &[u32; LANES], bytes: u32) {
-        let Some(tally) = &mut self.block.tally else { return };
+        let Some(tally) = &mut self.cluster.tally else { return };
         let parts = lanes(self.mask).map(|lane| (from[lane], source[lane].min(bytes)));
         tally.global(self.at, parts.filter(|part| part.1 > 0));
         tally.shared(self.at, &to.map(|address| address as u32), bytes, self.mask, SharedKind::Plain);
@@ -50,14 +50,14 @@ impl Turn<'_, '_> {
 
     /// The rows of `ldmatrix` and `stmatrix`: eight for each of `matrices`.
     pub(crate) fn count_matrices(&mut self, rows: &[u32; LANES], matrices: usize) {
-        let Some(tally) = &mut self.block.tally else { return };
+        let Some(tally) = &mut self.cluster.tally else { return };
         let mask = u32::MAX >> (LANES - ROWS * matrices.min(LANES / ROWS));
         tally.shared(self.at, rows, ROW_BYTES, mask, SharedKind::Plain);
     }
 
     /// A fragment of `wmma`, of lines that are `stride` elements apart.
     pub(crate) fn count_fragment(&mut self, fragment: &Fragment, address: u64, row_major: bool, stride: u32) {
-        let Some(tally) = &mut self.block.tally else { return };
+        let Some(tally) = &mut self.cluster.tally else { return };
         let (shape, element_bytes) = (fragment.shape, if fragment.part == Part::C { 4 } else { 2 });
         let (rows, columns) = match fragment.part {
             Part::A => (shape.m(), shape.k()),
@@ -96,14 +96,14 @@ impl Turn<'_, '_> {
 
     /// A bulk copy, by its pieces in global memory.
     pub(crate) fn count_pieces(&mut self, pieces: impl Iterator<Item = (u64, u32)>) {
-        if let Some(tally) = &mut self.block.tally {
+        if let Some(tally) = &mut self.cluster.tally {
             tally.global(self.at, pieces);
         }
     }
 
     /// A product of tensor cores, of m x n x k.
     pub(crate) fn count_product(&mut self, m: u32, n: u32, k: u32) {
-        if let Some(tally) = &mut self.block.tally {
+        if let Some(tally) = &mut self.cluster.tally {
             tally.tensor_operations(self.at, 2 * u64::from(m) * u64::from(n) * u64::from(k));
         }
     }

@@ -2,7 +2,7 @@
 
 use super::Fault;
 use super::memory::{Noted, Way};
-use crate::block::Turn;
+use crate::cluster::Turn;
 use crate::memory::{MemoryError, Space as Place};
 use crate::program::{Address, Element, Fragment, Mma, MmaKind, Order, Part, Space, W, Wmma};
 use crate::registers::{LANES, Words};
@@ -25,11 +25,11 @@ pub(crate) fn ldmatrix(turn: &mut Turn<'_, '_>, transposed: bool, d: &[W], addre
     turn.count_matrices(&addresses.map(|address| address as u32), d.len());
     let read = |lane: usize, address: u64| {
         let address = turn.shared_at(Space::Shared, lane, address, 16)?;
-        let row = match turn.block.shared.load_elements(address) {
+        let row = match turn.cluster.shared.load_elements(address) {
             Some([row]) => row,
             None => {
                 let mut row = [0; 16];
-                turn.block.shared.load(address, &mut row).map_err(|error| turn.shared_fault(lane, error))?;
+                turn.cluster.shared.load(address, &mut row).map_err(|error| turn.shared_fault(lane, error))?;
                 row
             }
         };
@@ -55,7 +55,7 @@ pub(crate) fn stmatrix(turn: &mut Turn<'_, '_>, transposed: bool, s: &[W], addre
     let registers: Vec<Words> = s.iter().map(|&slot| *turn.registers.word(slot)).collect();
     tensor_core::stmatrix(transposed, &addresses, &registers, |lane, address, row| {
         let address = turn.shared_at(Space::Shared, lane, address, 16)?;
-        turn.block.shared.store(address, &row).map_err(|error| turn.shared_fault(lane, error))?;
+        turn.cluster.shared.store(address, &row).map_err(|error| turn.shared_fault(lane, error))?;
         turn.note_together(AccessKind::Write, lane, address, 16)
     })
 }

@@ -2,7 +2,7 @@
 
 use super::memory::lane_word;
 use super::{Fault, bulk};
-use crate::block::{Then, Turn};
+use crate::cluster::{Then, Turn};
 use crate::program::{Address, D, P, Reg, Space, W};
 use crate::registers::lanes;
 use crate::shadow::{AccessKind, SyncPoint, Threads};
@@ -82,7 +82,7 @@ impl Mbarrier {
 /// A fence of the threads makes the objects that they initialised visible to copies.
 pub(crate) fn publish(turn: &mut Turn<'_, '_>) {
     let fencing = turn.threads();
-    for barrier in turn.block.mbarriers.values_mut() {
+    for barrier in turn.cluster.mbarriers.values_mut() {
         let hidden = barrier.hidden_by.filter(|by| by.warp != fencing.warp || by.lanes & fencing.lanes == 0);
         barrier.hidden_by = hidden;
     }
@@ -92,7 +92,7 @@ pub(crate) fn publish(turn: &mut Turn<'_, '_>) {
 fn locate(turn: &mut Turn<'_, '_>, lane: usize, address: u64, kind: AccessKind) -> Result<u32> {
     let at = turn.shared_at(Space::Cluster, lane, address, 8).ok().filter(|at| at.is_multiple_of(8));
     let Some(at) = at else {
-        let shared = turn.block.shape.shared_bytes;
+        let shared = turn.cluster.shape.shared_bytes;
         return Err(Fault::lane(lane, format!("no mbarrier can be at shared address {address:#x} of {shared} bytes")));
     };
     turn.note(kind, lane, at, 8)?;
@@ -107,8 +107,8 @@ pub(crate) fn init(turn: &mut Turn<'_, '_>, address: Address, count: W) -> Resul
         if !(1..=MAX_COUNT).contains(&count) {
             return Err(Fault::lane(lane, format!("an mbarrier for {count} arrivals")));
         }
-        turn.block.shared.store(at, &[0; 8]).map_err(|error| Fault::lane(lane, error))?;
-        let point = turn.block.shadow.sync_point();
+        turn.cluster.shared.store(at, &[0; 8]).map_err(|error| Fault::lane(lane, error))?;
+        let point = turn.cluster.shadow.sync_point();
         let barrier = Mbarrier {
             count,
             missing: count,
@@ -119,7 +119,7 @@ pub(crate) fn init(turn: &mut Turn<'_, '_>, address: Address, count: W) -> Resul
             arriving: point.clone(),
             completed: point,
         };
-        turn.block.mbarriers.insert(at, barrier);
+        turn.cluster.mbarriers.insert(at, barrier);
     }
     Ok(())
 }
@@ -128,7 +128,7 @@ pub(crate) fn invalidate(turn: &mut Turn<'_, '_>, address: Address) -> Result<()
     let addresses = turn.registers.addresses(address);
     for lane in lanes(turn.mask) {
         let at = locate(turn, lane, addresses[lane], AccessKind::Write)?;
-        if turn.block.mbarriers.remove(&at).is_none() {
+        if turn.cluster.mbarriers.remove(&at).is_none() {
             return Err(uninitialised(lane, at));
         }
     }
@@ -152,15 +152,15 @@ pub(crate) fn arrive(
         let at = locate(turn, lane, addresses[lane], AccessKind::Atomic)?;
         let count = count.map_or(1, |count| lane_word(turn, count, lane));
         let bytes = expect_bytes.map_or(0, |bytes| lane_word(turn, bytes, lane));
-        let block = &mut *turn.block;
-        let empty = block.shadow.sync_point();
-        let Some(barrier) = block.mbarriers.get_mut(&at) else { return Err(uninitialised(lane, at)) };
+        let cluster = &mut *turn.cluster;
+        let empty = cluster.shadow.sync_point();
+        let Some(barrier) = cluster.mbarriers.get_mut(&at) else { return Err(uninitialised(lane, at)) };
         if count == 0 || count > barrier.missing {
             let missing = barrier.missing;
             return Err(Fault::lane(lane, format!("{count} arrivals at an mbarrier that waits for {missing}")));
         }
         let phase = barrier.phase;
-        block.shadow.release(Threads::lane(turn.warp, lane as u32), &mut barrier.arriving);
+        cluster.shadow.release(Threads::lane(turn.warp, lane as u32), &mut barrier.arriving);
         barrier.missing -= count;
         barrier.count_bytes(bytes, 0, empty).map_err(|problem| Fault::lane(lane, problem))?;
         if let Some(d) = d {
@@ -177,9 +177,9 @@ pub(crate) fn count(turn: &mut Turn<'_, '_>, address: Address, bytes: W, complet
         let at = locate(turn, lane, addresses[lane], AccessKind::Atomic)?;
         let bytes = lane_word(turn, bytes, lane);
         let (expected, arrived) = if completes { (0, bytes) } else { (bytes, 0) };
-        let block = &mut *turn.block;
-        let empty = block.shadow.sync_point();
-        let Some(barrier) = block.mbarriers.get_mut(&at) else { return Err(uninitialised(lane, at)) };
+        let cluster = &mut *turn.cluster;
+        let empty = cluster.shadow.sync_point();
+        let Some(barrier) = cluster.mbarriers.get_mut(&at) else { return Err(uninitialised(lane, at)) };
         barrier.count_bytes(expected, arrived, empty).map_err(|problem| Fault::lane(lane, problem))?;
     }
     Ok(())
@@ -196,14 +196,14 @@ pub(crate) fn test(turn: &mut Turn<'_, '_>, p: P, address: Address, token: Reg, 
         let at = locate(turn, lane, addresses[lane], AccessKind::Atomic)?;
         let token = turn.registers.lane(token, lane);
         let mut complete = is_complete(turn, lane, at, token, parity)?;
-        if !complete && bulk::deliver(turn.block, at).map_err(|problem| Fault::lane(lane, problem))? {
+        if !complete && bulk::deliver(turn.cluster, at).map_err(|problem| Fault::lane(lane, problem))? {
             complete = is_complete(turn, lane, at, token, parity)?;
         }
         if complete {
             done |= 1 << lane;
-            let block = &mut *turn.block;
-            let Some(barrier) = block.mbarriers.get(&at) else { return Err(uninitialised(lane, at)) };
-            block.shadow.acquire(Threads::lane(turn.warp, lane as u32), &barrier.completed);
+            let cluster = &mut *turn.cluster;
+            let Some(barrier) = cluster.mbarriers.get(&at) else { return Err(uninitialised(lane, at)) };
+            cluster.shadow.acquire(Threads::lane(turn.warp, lane as u32), &barrier.completed);
         } else {
             turn.then = Then::Polled(at);
         }
@@ -213,7 +213,7 @@ pub(crate) fn test(turn: &mut Turn<'_, '_>, p: P, address: Address, token: Reg, 
 }
 
 fn is_complete(turn: &Turn<'_, '_>, lane: usize, at: u32, token: u64, parity: bool) -> Result<bool> {
-    let Some(barrier) = turn.block.mbarriers.get(&at) else { return Err(uninitialised(lane, at)) };
+    let Some(barrier) = turn.cluster.mbarriers.get(&at) else { return Err(uninitialised(lane, at)) };
     let phase = barrier.phase;
     if parity {
         return Ok(phase % 2 != token % 2);

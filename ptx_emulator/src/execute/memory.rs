@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::Fault;
 use super::at_once::{self, Direction};
-use crate::block::Turn;
+use crate::cluster::Turn;
 use crate::counters::SharedKind;
 use crate::memory::{MemoryError, Nearest, Space as Place};
 use crate::program::{Access, Address, Atomic, AtomicOp, Order, Reg, Space, Type, W};
@@ -53,20 +53,20 @@ impl Turn<'_, '_> {
     /// Notes an access of one lane to shared memory.
     pub(crate) fn note(&mut self, kind: AccessKind, lane: usize, address: u32, bytes: usize) -> Result<()> {
         let access = shadow::Access::new(Threads::lane(self.warp, lane as u32), kind, self.line);
-        let noted = self.block.shadow.access(&access, address, bytes as u32);
+        let noted = self.cluster.shadow.access(&access, address, bytes as u32);
         noted.map_err(|race| self.shared_fault(lane, race))
     }
 
     /// Notes an access of the lanes as one to shared memory.
     pub(crate) fn note_together(&mut self, kind: AccessKind, lane: usize, address: u32, bytes: usize) -> Result<()> {
         let access = shadow::Access::collective(self.threads(), kind, self.line);
-        let noted = self.block.shadow.access(&access, address, bytes as u32);
+        let noted = self.cluster.shadow.access(&access, address, bytes as u32);
         noted.map_err(|race| self.shared_fault(lane, race))
     }
 
     /// An error that has addresses in shared memory and numbers of warps.
     pub(crate) fn shared_fault(&self, lane: usize, error: impl std::fmt::Display) -> Box<Fault> {
-        Fault::lane(lane, format!("{error}{}", self.block.shape.note()))
+        Fault::lane(lane, format!("{error}{}", self.cluster.shape.note()))
     }
 
     /// The block that an address of `.shared` or `.shared::cluster` is in, and where in its shared memory.
@@ -76,15 +76,15 @@ impl Turn<'_, '_> {
             return Some((self.rank(), offset));
         }
         let rank = (offset >> windows::RANK_SHIFT) - 1;
-        (rank < self.block.shape.blocks).then_some((rank, offset & ((1 << windows::RANK_SHIFT) - 1)))
+        (rank < self.cluster.shape.blocks).then_some((rank, offset & ((1 << windows::RANK_SHIFT) - 1)))
     }
 
     /// Where bytes at an address of `.shared` or `.shared::cluster` are in the memory of the cluster.
     pub(crate) fn shared_at(&self, space: Space, lane: usize, address: u64, bytes: usize) -> Result<u32> {
-        let shape = self.block.shape;
+        let shape = self.cluster.shape;
         match self.split(space, address) {
             Some((rank, offset)) if u64::from(offset) + bytes as u64 <= shape.shared_bytes.into() => {
-                if rank != self.rank() && !self.block.is_live(rank) {
+                if rank != self.rank() && !self.cluster.is_live(rank) {
                     return Err(Fault::lane(
                         lane,
                         format!("the block of rank {rank}, whose shared memory it is, has exited"),
@@ -104,7 +104,7 @@ impl Turn<'_, '_> {
     /// Notes an access of one lane to global memory.
     pub(crate) fn note_global(&mut self, kind: AccessKind, lane: usize, address: u64, bytes: usize) -> Result<()> {
         let access = shadow::Access::new(Threads::lane(self.warp, lane as u32), kind, self.line);
-        self.block.shadow.access_global(&access, address, bytes as u32).map_err(|race| Fault::lane(lane, race))
+        self.cluster.shadow.access_global(&access, address, bytes as u32).map_err(|race| Fault::lane(lane, race))
     }
 
     /// Notes weak accesses of the lanes to one memory, `bytes` each: neighbours, and lanes that read the same, at once.
@@ -135,7 +135,7 @@ impl Turn<'_, '_> {
             let threads = Threads { warp: self.warp, lanes: group };
             let access = shadow::Access::new(threads, kind, self.line);
             let apart = !group.is_power_of_two() && !same;
-            let shadow = &mut self.block.shadow;
+            let shadow = &mut self.cluster.shadow;
             let noted = match (space, apart) {
                 (Space::Shared, true) => shadow.access_each(&access, start as u32, bytes as u8),
                 (Space::Shared, false) => shadow.access(&access, start as u32, bytes as u32),
@@ -162,7 +162,7 @@ impl Turn<'_, '_> {
             resolved[lane] = match space {
                 Space::Shared => {
                     let (rank, offset) = self.split(space, address)?;
-                    (rank * self.block.shape.stride_bytes() + offset).into()
+                    (rank * self.cluster.shape.stride_bytes() + offset).into()
                 }
                 _ => address,
             };
@@ -173,7 +173,7 @@ impl Turn<'_, '_> {
     /// What an access of one lane with the order of a fence does beside it.
     fn fence(&mut self, lane: usize, order: Order) -> Result<()> {
         if order == Order::Fence {
-            self.block.fence(Threads::lane(self.warp, lane as u32), true)?;
+            self.cluster.fence(Threads::lane(self.warp, lane as u32), true)?;
         }
         Ok(())
     }
@@ -185,7 +185,7 @@ impl Turn<'_, '_> {
         let fault = |error: MemoryError| Fault::lane(lane, error);
         match space {
             Space::Global | Space::Generic => {
-                self.block.global.load(address, into).map_err(fault)?;
+                self.cluster.global.load(address, into).map_err(fault)?;
                 if noted == Noted::Later {
                     return Ok(());
                 }
@@ -194,7 +194,7 @@ impl Turn<'_, '_> {
             }
             Space::Shared | Space::Cluster => {
                 let address = self.shared_at(space, lane, address, into.len())?;
-                self.block.shared.load(address, into).map_err(|error| self.shared_fault(lane, error))?;
+                self.cluster.shared.load(address, into).map_err(|error| self.shared_fault(lane, error))?;
                 match noted {
                     Noted::Alone => self.note(kind(AccessKind::Read, order), lane, address, into.len())?,
                     Noted::Together => self.note_together(AccessKind::Read, lane, address, into.len())?,
@@ -204,7 +204,7 @@ impl Turn<'_, '_> {
             }
             Space::Param => {
                 let address = narrow(Place::Param, address, into.len(), lane)?;
-                self.block.params.load(address, into).map_err(fault)
+                self.cluster.params.load(address, into).map_err(fault)
             }
             Space::Local => {
                 let address = narrow(Place::Local, address, into.len(), lane)?;
@@ -224,7 +224,7 @@ impl Turn<'_, '_> {
         match space {
             Space::Global | Space::Generic => {
                 self.fence(lane, order)?;
-                self.block.global.store(address, bytes).map_err(fault)?;
+                self.cluster.global.store(address, bytes).map_err(fault)?;
                 if noted == Noted::Later {
                     return Ok(());
                 }
@@ -233,7 +233,7 @@ impl Turn<'_, '_> {
             Space::Shared | Space::Cluster => {
                 let address = self.shared_at(space, lane, address, bytes.len())?;
                 self.fence(lane, order)?;
-                let stored = self.block.shared.store(address, bytes);
+                let stored = self.cluster.shared.store(address, bytes);
                 stored.map_err(|error| self.shared_fault(lane, error))?;
                 match noted {
                     Noted::Alone => self.note(kind(AccessKind::Write, order), lane, address, bytes.len()),
@@ -322,7 +322,7 @@ pub(crate) fn atomic(turn: &mut Turn<'_, '_>, atomic: &Atomic) -> Result<()> {
         let old = match space {
             Space::Global => {
                 turn.fence(lane, atomic.order)?;
-                let old = turn.block.global.atomic(address, bytes, new).map_err(|error| Fault::lane(lane, error))?;
+                let old = turn.cluster.global.atomic(address, bytes, new).map_err(|error| Fault::lane(lane, error))?;
                 turn.note_global(AccessKind::Atomic, lane, address, bytes)?;
                 turn.fence(lane, atomic.order)?;
                 old
@@ -331,7 +331,7 @@ pub(crate) fn atomic(turn: &mut Turn<'_, '_>, atomic: &Atomic) -> Result<()> {
                 let address = turn.shared_at(space, lane, address, bytes)?;
                 turn.fence(lane, atomic.order)?;
                 let mut old = [0; 8];
-                let shared = &mut turn.block.shared;
+                let shared = &mut turn.cluster.shared;
                 shared.load(address, &mut old[..bytes]).map_err(|error| Fault::lane(lane, error))?;
                 let old = u64::from_le_bytes(old);
                 shared.store(address, &new(old).to_le_bytes()[..bytes]).map_err(|error| Fault::lane(lane, error))?;
@@ -462,12 +462,12 @@ pub(crate) fn copy_async(
             if from[lane] % u64::from(bytes) != 0 {
                 return Err(Fault::lane(lane, misaligned));
             }
-            let whole = || turn.block.global.load_elements::<8, 2>(from[lane]);
+            let whole = || turn.cluster.global.load_elements::<8, 2>(from[lane]);
             if let Some(elements) = (wanted == 16).then(whole).flatten() {
                 data.copy_from_slice(elements.as_flattened());
             } else {
                 let source = &mut data[..wanted as usize];
-                turn.block.global.copy_out(from[lane], source).map_err(|error| Fault::lane(lane, error))?;
+                turn.cluster.global.copy_out(from[lane], source).map_err(|error| Fault::lane(lane, error))?;
             }
             turn.note_global(AccessKind::Read, lane, from[lane], wanted as usize)?;
         }
@@ -477,8 +477,8 @@ pub(crate) fn copy_async(
         }
         let address = turn.shared_at(Space::Shared, lane, to[lane], length)?;
         let thread = (turn.warp, lane as u32);
-        let block = &mut *turn.block;
-        let noted = block.copies.copy(&mut block.shadow, thread, turn.line, (address, bytes.into()));
+        let cluster = &mut *turn.cluster;
+        let noted = cluster.copies.copy(&mut cluster.shadow, thread, turn.line, (address, bytes.into()));
         noted.map_err(|race| turn.shared_fault(lane, race))?;
         let lane = &mut turn.copies.lanes[lane];
         lane.copies.push_back((lane.committed, Copy { to: address, bytes, data }));
@@ -491,7 +491,7 @@ pub(crate) fn copy_commit(turn: &mut Turn<'_, '_>) {
         turn.copies.lanes[lane].committed += 1;
     }
     let threads = turn.threads();
-    turn.block.copies.commit(threads);
+    turn.cluster.copies.commit(threads);
 }
 
 /// Delivers what the lanes wait for.
@@ -505,14 +505,14 @@ pub(crate) fn copy_wait(turn: &mut Turn<'_, '_>, pending: Option<u32>) -> Result
         let count = copies.copies.iter().take_while(|copy| due(copy.0)).count();
         for (_, copy) in copies.copies.drain(..count) {
             let bytes = &copy.data[..usize::from(copy.bytes)];
-            turn.block.shared.store(copy.to, bytes).map_err(|error| Fault::lane(lane, error))?;
+            turn.cluster.shared.store(copy.to, bytes).map_err(|error| Fault::lane(lane, error))?;
         }
     }
     let threads = turn.threads();
-    let block = &mut *turn.block;
+    let cluster = &mut *turn.cluster;
     match pending {
-        None => block.copies.wait_all(&mut block.shadow, threads),
-        Some(pending) => block.copies.wait(&mut block.shadow, threads, pending as usize),
+        None => cluster.copies.wait_all(&mut cluster.shadow, threads),
+        Some(pending) => cluster.copies.wait(&mut cluster.shadow, threads, pending as usize),
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! What lanes of a warp do together: shuffles, votes, reductions, elections.
 
 use super::Fault;
-use crate::block::Turn;
+use crate::cluster::Turn;
 use crate::program::{IntOp, P, Reg, Shuffle, Test, Vote, W};
 use crate::registers::{LANES, Words, lanes};
 

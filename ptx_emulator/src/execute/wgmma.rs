@@ -8,8 +8,7 @@ use layout::descriptor::{Descriptor, Major};
 use super::Fault;
 use super::bulk::EndFault;
 use super::matrix::check_whole;
-use crate::block::Turn;
-use crate::cluster::Shape;
+use crate::cluster::{Shape, Turn};
 use crate::program::{D, Element as Narrow, MmaKind, Space, W, Wgmma, WgmmaA};
 use crate::shadow::{Access, AccessKind, Operation, Proxy};
 use crate::tensor_core::wgmma::{Accumulators, Element, Factor, ROWS, UNIT_BYTES};
@@ -104,7 +103,7 @@ impl Turn<'_, '_> {
         let factor = Factor::from_shared(element, (descriptor, major), extent, |address| {
             let at = self.shared_at(Space::Shared, 0, address.into(), UNIT_BYTES as usize).map_err(whole)?;
             let mut bytes = [0; UNIT_BYTES as usize];
-            let read = self.block.shared.copy_out(at, &mut bytes);
+            let read = self.cluster.shared.copy_out(at, &mut bytes);
             read.map_err(|error| whole(self.shared_fault(0, error)))?;
             units.push(at);
             Ok::<_, Box<Fault>>(bytes)
@@ -117,7 +116,7 @@ impl Turn<'_, '_> {
     fn note_units(&mut self, operation: Operation, units: &[u32]) -> Result<()> {
         let access = Access { proxy: Proxy::Async, ..Access::collective(self.threads(), AccessKind::Read, self.line) };
         units.iter().try_for_each(|&at| {
-            let noted = self.block.shadow.access_pending(operation, &access, at, UNIT_BYTES);
+            let noted = self.cluster.shadow.access_pending(operation, &access, at, UNIT_BYTES);
             noted.map_err(|race| whole(self.shared_fault(0, race)))
         })
     }
@@ -131,7 +130,7 @@ fn whole(mut fault: Box<Fault>) -> Box<Fault> {
 
 pub(crate) fn run(turn: &mut Turn<'_, '_>, wgmma: &Wgmma) -> Result<()> {
     check_whole(turn)?;
-    let shape = turn.block.shape;
+    let shape = turn.cluster.shape;
     let (warp, quarter) = (turn.warp % shape.warps, turn.warp % shape.warps % WARPS);
     if warp - quarter + WARPS > shape.warps {
         return Err(Fault::warp("the last warps of the block are no warpgroup, which has four"));
@@ -146,7 +145,7 @@ pub(crate) fn run(turn: &mut Turn<'_, '_>, wgmma: &Wgmma) -> Result<()> {
     turn.count_product(ROWS as u32, wgmma.n, wgmma.kind.k());
     let line = turn.line;
     turn.in_flight.start(wgmma, line)?;
-    let operation = turn.in_flight.operation(&mut turn.block.shadow);
+    let operation = turn.in_flight.operation(&mut turn.cluster.shadow);
     let [a_element, b_element] = elements(wgmma.kind);
     let (a, a_descriptor) = match wgmma.a {
         WgmmaA::Registers(slots) => {
@@ -167,7 +166,7 @@ pub(crate) fn run(turn: &mut Turn<'_, '_>, wgmma: &Wgmma) -> Result<()> {
     } else {
         Accumulators::from_registers(n, wgmma.f16, wgmma.d.iter().map(|&slot| turn.registers.word(slot)))
     };
-    d.add_product(&a, &b.factor, wgmma.negated, b_element.rule(wgmma.f16, turn.block.fp8_sums));
+    d.add_product(&a, &b.factor, wgmma.negated, b_element.rule(wgmma.f16, turn.cluster.fp8_sums));
     for (register, &slot) in wgmma.d.iter().enumerate() {
         *turn.registers.word_mut(slot) = d.register(wgmma.f16, register);
     }
@@ -182,16 +181,16 @@ fn shared_factor(
     descriptor: (u64, Major),
     (n, a): (usize, u64),
 ) -> Result<Arc<Read>> {
-    let shape = turn.block.shape;
+    let shape = turn.cluster.shape;
     let warpgroups = shape.warps / WARPS;
     let group = (turn.rank() * warpgroups + turn.warp % shape.warps / WARPS) as usize;
     let quarter = (turn.warp % shape.warps % WARPS) as usize;
-    let log = &turn.block.warpgroups.logs[group];
+    let log = &turn.cluster.warpgroups.logs[group];
     let index = (log.executed[quarter] - log.common) as usize;
     let factor = match log.ahead.get(index) {
         Some(product) => {
             if product.at != turn.at {
-                let there = turn.block.program.place(product.at);
+                let there = turn.cluster.program.place(product.at);
                 let problem = format!("another warp of the warpgroup executes the wgmma in {there} instead");
                 return Err(Fault::warp(problem));
             }
@@ -205,11 +204,11 @@ fn shared_factor(
         None => {
             let factor = Arc::new(turn.factor(operation, element, descriptor, (0, n))?);
             let product = Product { warp: turn.warp, at: turn.at, a, b: descriptor.0, factor: Arc::clone(&factor) };
-            turn.block.warpgroups.logs[group].ahead.push_back(product);
+            turn.cluster.warpgroups.logs[group].ahead.push_back(product);
             factor
         }
     };
-    let log = &mut turn.block.warpgroups.logs[group];
+    let log = &mut turn.cluster.warpgroups.logs[group];
     log.executed[quarter] += 1;
     if log.executed.iter().all(|&executed| executed > log.common) {
         log.common += 1;

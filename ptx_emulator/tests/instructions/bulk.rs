@@ -2,7 +2,7 @@
 
 use layout::{Arch, Swizzle};
 use ptx_emulator::tensor_map::{ElementType, TensorMap};
-use ptx_emulator::{Device, Error, LaunchConfig, Module, Result};
+use ptx_emulator::{Device, Error, LaunchShape, Module, Result};
 
 /// A launch of one block of a warp on a tensor of 8x8 words that count up, in boxes of 8x4.
 struct Run {
@@ -45,13 +45,13 @@ impl Run {
             swizzle: self.swizzle,
         };
         let map: Vec<u8> = map.encode().unwrap().iter().flat_map(|word| word.to_le_bytes()).collect();
-        let config = LaunchConfig {
+        let shape = LaunchShape {
             grid: [self.cluster, 1, 1],
             block: [32, 1, 1],
             cluster: [self.cluster, 1, 1],
             shared_bytes: 8192,
         };
-        module.launch(&device, "k", config, &[&out.to_le_bytes(), &map])?;
+        module.launch(&device, "k", shape, &[&out.to_le_bytes(), &map])?;
         let read = |address: u64, words: usize| {
             let mut bytes = vec![0; 4 * words];
             device

@@ -1,7 +1,7 @@
 //! Clusters: their barrier, each other's shared memory, and the registers of a block.
 
 use layout::Arch;
-use ptx_emulator::{Device, Error, LaunchConfig, Module, Result};
+use ptx_emulator::{Device, Error, LaunchShape, Module, Result};
 
 use crate::kernel;
 
@@ -14,8 +14,8 @@ fn run(body: &str, blocks: u32) -> Result<Vec<u32>> {
     let device = Device::new(Arch::Sm90a);
     let out = device.allocate(4 * u64::from(blocks))?;
     device.write(out, &vec![0xFF; 4 * blocks as usize])?;
-    let config = LaunchConfig { grid: [blocks, 1, 1], block: [32, 1, 1], cluster: [blocks, 1, 1], shared_bytes: 64 };
-    module.launch(&device, "k", config, &[&out.to_le_bytes()])?;
+    let shape = LaunchShape { grid: [blocks, 1, 1], block: [32, 1, 1], cluster: [blocks, 1, 1], shared_bytes: 64 };
+    module.launch(&device, "k", shape, &[&out.to_le_bytes()])?;
     let mut bytes = vec![0; 4 * blocks as usize];
     device.read(out, &mut bytes)?;
     Ok(bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect())
@@ -130,8 +130,8 @@ fn exchange(decrease: &str, increase: &str) -> Result<()> {
     let text =
         kernel("", &format!("setp.lt.u32 %p1, %r9, 32; @%p1 bra FIRST; {increase} bra END; FIRST: {decrease} END:"));
     let text = text.replace("(.param .u64 out)", "(.param .u64 out)\n.maxntid 512");
-    let config = LaunchConfig { block: [64, 1, 1], ..LaunchConfig::default() };
-    Module::parse(&text)?.launch(&Device::new(Arch::Sm90a), "k", config, &[&[0; 8]]).map(drop)
+    let shape = LaunchShape { block: [64, 1, 1], ..LaunchShape::default() };
+    Module::parse(&text)?.launch(&Device::new(Arch::Sm90a), "k", shape, &[&[0; 8]]).map(drop)
 }
 
 #[test]

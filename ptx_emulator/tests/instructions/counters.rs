@@ -2,7 +2,7 @@
 
 use layout::Arch;
 use ptx_emulator::counters::{Counters, Counts, GlobalTraffic, SharedTraffic};
-use ptx_emulator::{Device, LaunchConfig, Module};
+use ptx_emulator::{Device, LaunchShape, Module};
 
 use crate::kernel;
 
@@ -15,9 +15,9 @@ fn count(body: &str, blocks: u32, threads: u32) -> Counters {
     let device = Device::new(Arch::Sm90a);
     let out = device.allocate(OUT_BYTES).unwrap();
     device.write(out, &vec![0; OUT_BYTES as usize]).unwrap();
-    let config =
-        LaunchConfig { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 4096, ..LaunchConfig::default() };
-    let counters = module.count(&device, "k", config, &[&out.to_le_bytes()]);
+    let shape =
+        LaunchShape { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 4096, ..LaunchShape::default() };
+    let counters = module.count(&device, "k", shape, &[&out.to_le_bytes()]);
     counters.unwrap_or_else(|error| panic!("{body}\n{error}"))
 }
 
@@ -171,8 +171,8 @@ fn lines_of_rust_collect_what_their_instructions_do() {
     let device = Device::new(Arch::Sm80);
     let out = device.allocate(128).unwrap();
     device.write(out, &[0; 128]).unwrap();
-    let config = LaunchConfig { block: [32, 1, 1], ..LaunchConfig::default() };
-    let counters = Module::parse(&ptx).unwrap().count(&device, "k", config, &[&out.to_le_bytes()]).unwrap();
+    let shape = LaunchShape { block: [32, 1, 1], ..LaunchShape::default() };
+    let counters = Module::parse(&ptx).unwrap().count(&device, "k", shape, &[&out.to_le_bytes()]).unwrap();
     let lines: Vec<(u32, u64, u64)> =
         counters.by_rust_line().iter().map(|(at, counts)| (at.line, counts.executed, counts.global.sectors)).collect();
     // The `ret` behind the body has the line before it.

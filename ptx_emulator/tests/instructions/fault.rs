@@ -1,7 +1,7 @@
 //! What running kernels do wrong, and how it is said.
 
 use layout::Arch;
-use ptx_emulator::{Device, Error, LaunchConfig, Module};
+use ptx_emulator::{Device, Error, LaunchShape, Module};
 
 use crate::{fault, kernel, launch};
 
@@ -63,9 +63,9 @@ fn the_first_block_with_a_fault_is_named_whatever_runs_first() {
     let body = "mov.u32 %r1, %ctaid.x; setp.ge.u32 %p1, %r1, 57; @%p1 trap;";
     let module = Module::parse(&kernel("", body)).unwrap();
     let device = Device::new(Arch::Sm80);
-    let config = LaunchConfig { grid: [200, 1, 1], ..LaunchConfig::default() };
+    let shape = LaunchShape { grid: [200, 1, 1], ..LaunchShape::default() };
     for _ in 0..20 {
-        let error = module.launch(&device, "k", config, &[&[0; 8]]).unwrap_err();
+        let error = module.launch(&device, "k", shape, &[&[0; 8]]).unwrap_err();
         assert!(matches!(error, Error::Fault { thread, .. } if thread.block == [57, 0, 0]), "{error}");
     }
 }
@@ -75,18 +75,18 @@ fn launches_that_do_not_fit_run_nothing() {
     let bounds = ".visible .entry k(.param .u64 out)\n.maxntid 64\n{ ret; }";
     let module = Module::parse(&format!(".version 7.0\n.target sm_80\n.address_size 64\n{bounds}")).unwrap();
     let device = Device::new(Arch::Sm80);
-    let fits = LaunchConfig { block: [64, 1, 1], ..LaunchConfig::default() };
+    let fits = LaunchShape { block: [64, 1, 1], ..LaunchShape::default() };
     let params: &[&[u8]] = &[&[0; 8]];
     assert!(module.launch(&device, "k", fits, params).is_ok());
-    for config in [
-        LaunchConfig { block: [65, 1, 1], ..fits },
-        LaunchConfig { block: [0, 1, 1], ..fits },
-        LaunchConfig { grid: [1, 0, 1], ..fits },
-        LaunchConfig { grid: [3, 1, 1], cluster: [2, 1, 1], ..fits },
-        LaunchConfig { cluster: [0, 1, 1], ..fits },
-        LaunchConfig { shared_bytes: u32::MAX, ..fits },
+    for shape in [
+        LaunchShape { block: [65, 1, 1], ..fits },
+        LaunchShape { block: [0, 1, 1], ..fits },
+        LaunchShape { grid: [1, 0, 1], ..fits },
+        LaunchShape { grid: [3, 1, 1], cluster: [2, 1, 1], ..fits },
+        LaunchShape { cluster: [0, 1, 1], ..fits },
+        LaunchShape { shared_bytes: u32::MAX, ..fits },
     ] {
-        assert!(matches!(module.launch(&device, "k", config, params), Err(Error::Launch { .. })), "{config:?}");
+        assert!(matches!(module.launch(&device, "k", shape, params), Err(Error::Launch { .. })), "{shape:?}");
     }
     assert!(matches!(module.launch(&device, "k", fits, &[]), Err(Error::Launch { .. })));
     assert!(matches!(module.launch(&device, "none", fits, params), Err(Error::NoKernel { .. })));
@@ -99,8 +99,8 @@ fn blocks_that_touch_the_same_bytes_race() {
         let device = Device::new(Arch::Sm80);
         let out = device.allocate(64).unwrap();
         device.write(out, &[0; 64]).unwrap();
-        let config = LaunchConfig { grid: [8, 1, 1], ..LaunchConfig::default() };
-        module.launch(&device, "k", config, &[&out.to_le_bytes()]).map(|_| {
+        let shape = LaunchShape { grid: [8, 1, 1], ..LaunchShape::default() };
+        module.launch(&device, "k", shape, &[&out.to_le_bytes()]).map(|_| {
             let mut word = [0; 4];
             device.read(out, &mut word).unwrap();
             u32::from_le_bytes(word)
@@ -122,7 +122,7 @@ fn blocks_that_touch_the_same_bytes_race() {
 fn a_loop_without_an_end_is_an_error_where_there_is_a_limit() {
     let module = Module::parse(&kernel("", "FOREVER: add.u32 %r1, %r1, 1;\nbra FOREVER;")).unwrap();
     let device = Device::new(Arch::Sm80).with_instruction_limit(1 << 20);
-    let error = module.launch(&device, "k", LaunchConfig::default(), &[&[0; 8]]).unwrap_err();
+    let error = module.launch(&device, "k", LaunchShape::default(), &[&[0; 8]]).unwrap_err();
     let Error::InstructionLimit { limit, at, .. } = &error else { panic!("{error}") };
     assert_eq!(*limit, 1 << 20);
     assert!(at.starts_with("warp 0 (lanes 0x00000001) runs, PTX line 1"), "{at}");

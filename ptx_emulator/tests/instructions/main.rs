@@ -17,7 +17,7 @@ mod warp;
 mod wgmma;
 
 use layout::Arch;
-use ptx_emulator::{Device, Error, LaunchConfig, Module, Result};
+use ptx_emulator::{Device, Error, LaunchShape, Module, Result};
 
 /// A module with one kernel `k` of one parameter, `[out]`, in which `%rd9` is its value, `%r9` is `%tid.x` and `%rd8` the
 /// address of the thread's own word of the output.
@@ -36,8 +36,8 @@ fn launch(ptx: &str, threads: u32, shared_bytes: u32, words: usize) -> Result<Ve
     let device = Device::new(Arch::Sm90a);
     let out = device.allocate(4 * words as u64)?;
     device.write(out, &vec![0xFF; 4 * words])?;
-    let config = LaunchConfig { block: [threads, 1, 1], shared_bytes, ..LaunchConfig::default() };
-    module.launch(&device, "k", config, &[&out.to_le_bytes()])?;
+    let shape = LaunchShape { block: [threads, 1, 1], shared_bytes, ..LaunchShape::default() };
+    module.launch(&device, "k", shape, &[&out.to_le_bytes()])?;
     let mut bytes = vec![0; 4 * words];
     device.read(out, &mut bytes)?;
     Ok(bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect())

@@ -1,7 +1,7 @@
 //! Loads, stores and atomics in every memory.
 
 use layout::Arch;
-use ptx_emulator::{Class, Device, LaunchConfig, Module};
+use ptx_emulator::{Class, Device, LaunchShape, Module};
 
 use crate::{kernel, launch, per_thread};
 
@@ -100,13 +100,13 @@ fn parameters_lie_at_their_alignment() {
     let out = device.allocate(12).unwrap();
     let block: Vec<u8> = (0..24).collect();
     let params: [&[u8]; 3] = [&7u16.to_le_bytes(), &out.to_le_bytes(), &block];
-    let report = module.launch(&device, "k", LaunchConfig::default(), &params).unwrap();
+    let report = module.launch(&device, "k", LaunchShape::default(), &params).unwrap();
     let mut bytes = [0; 12];
     device.read(out, &mut bytes).unwrap();
     assert_eq!(bytes, [7, 0, 0, 0, 16, 17, 18, 19, 20, 21, 22, 23]);
     assert_eq!((report.count(Class::Load), report.count(Class::Store), report.total()), (3, 3, 8));
     let too_short: [&[u8]; 3] = [&[0; 2], &out.to_le_bytes(), &block[1..]];
-    let error = module.launch(&device, "k", LaunchConfig::default(), &too_short).unwrap_err().to_string();
+    let error = module.launch(&device, "k", LaunchShape::default(), &too_short).unwrap_err().to_string();
     assert_eq!(error, "launch of `k`: parameter 2 of 23 bytes, where the kernel has 24");
 }
 
@@ -124,8 +124,8 @@ fn blocks_of_a_grid_have_their_indices() {
     .unwrap();
     let device = Device::new(Arch::Sm80);
     let out = device.allocate(24 * 40 * 4).unwrap();
-    let config = LaunchConfig { grid: [2, 3, 4], block: [8, 5, 1], ..LaunchConfig::default() };
-    module.launch(&device, "k", config, &[&out.to_le_bytes()]).unwrap();
+    let shape = LaunchShape { grid: [2, 3, 4], block: [8, 5, 1], ..LaunchShape::default() };
+    module.launch(&device, "k", shape, &[&out.to_le_bytes()]).unwrap();
     let mut bytes = vec![0; 24 * 40 * 4];
     device.read(out, &mut bytes).unwrap();
     let words: Vec<u32> = bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
@@ -146,13 +146,13 @@ fn blocks_that_talk_to_each_other_take_turns() {
     let device = Device::new(Arch::Sm80).with_instruction_limit(1 << 30);
     let out = device.allocate(400).unwrap();
     device.write(out, &[0; 400]).unwrap();
-    let config = LaunchConfig { grid: [100, 1, 1], ..LaunchConfig::default() };
-    let report = module.launch(&device, "k", config, &[&out.to_le_bytes()]).unwrap();
+    let shape = LaunchShape { grid: [100, 1, 1], ..LaunchShape::default() };
+    let report = module.launch(&device, "k", shape, &[&out.to_le_bytes()]).unwrap();
     let mut bytes = [0; 400];
     device.read(out, &mut bytes).unwrap();
     let words: Vec<u32> = bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
     assert_eq!(words, (1..=100).rev().collect::<Vec<u32>>());
     // Even the number of times that they looked is always the same.
     device.write(out, &[0; 400]).unwrap();
-    assert_eq!(module.launch(&device, "k", config, &[&out.to_le_bytes()]).unwrap(), report);
+    assert_eq!(module.launch(&device, "k", shape, &[&out.to_le_bytes()]).unwrap(), report);
 }
