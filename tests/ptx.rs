@@ -12,7 +12,7 @@ type Instructions = (&'static str, &'static [(&'static str, usize)]);
 const SM_80: &[Instructions] = &[
     ("thread_sync", &[("bar.sync", 1), ("st.shared", 2), ("ld.shared", 2)]),
     ("barrier_warps", &[("bar.sync", 1), ("bar.arrive", 1)]),
-    ("barrier_numbered", &[("bar.sync", 1)]),
+    ("barrier_numbered", &[("bar.arrive", 1), ("bar.sync", 1)]),
     ("thread_block_fence", &[("fence.acq_rel.cta", 2)]),
     ("thread_device_fence", &[("fence.acq_rel.gpu", 2)]),
     (
@@ -46,12 +46,12 @@ const SM_80: &[Instructions] = &[
             ("ld.global.nc.b32", 2),
             ("ld.global.nc.v2.b32", 1),
             ("ld.global.nc.v4.b32", 1),
-            ("ld.global.b8", 1),
-            ("ld.global.b16", 1),
-            ("ld.global.b32", 2),
-            ("ld.global.v2.b32", 1),
-            ("ld.global.v4.b32", 1),
-            ("st.global.v4.b32", 2),
+            ("ld.global.b8", 3),
+            ("ld.global.b16", 3),
+            ("ld.global.b32", 6),
+            ("ld.global.v2.b32", 3),
+            ("ld.global.v4.b32", 3),
+            ("st.global.v4.b32", 3),
         ],
     ),
     (

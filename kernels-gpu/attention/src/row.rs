@@ -43,6 +43,9 @@ impl<const ROW: usize> Row<ROW> {
     /// less time so, 256 as much, and 64, with three warpgroups, 7 % more.
     pub(crate) const SUMS_LAST: bool =
         matches!(Self::TILE.query, QuerySource::Registers) && ATTENTION[ROW].head_dim <= 128;
+    /// Whether consumer warpgroups have the tensor cores in turns, and each has done P V of a step when it starts Q K^T of the one
+    /// before: four of them have no registers for P and S of two steps of more than 64 keys.
+    pub(crate) const IN_TURN: bool = Self::TILE.row_groups == 4 && Self::N > 64;
     /// How long sequences are.
     pub(crate) const LENGTHS: Lengths = ATTENTION[ROW].lengths;
     const SMEM: SmemLayout = ATTENTION[ROW].smem();
