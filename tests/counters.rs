@@ -67,7 +67,7 @@ fn matrices_of_the_attention_kernels_lie_without_bank_conflicts() {
     for arch in archs("attention") {
         let gpu = Gpu::emulated(arch);
         let rows = |dtype, head_dim| {
-            attention_variants(Arch::Sm80, dtype, head_dim).filter(|row| row.takes(Mask::Full, ROWS, ROWS))
+            attention_variants(Arch::Sm80, dtype, [head_dim; 2]).filter(|row| row.takes(Mask::Full, ROWS, ROWS))
         };
         for head_dim in [64, 128] {
             for row in rows(Dtype::F16, head_dim) {

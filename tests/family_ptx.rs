@@ -158,7 +158,7 @@ fn check_wgmma(row: &AttentionVariant, tile: WgmmaTile, entry: &Entry) {
     let (k_steps, n_steps) = (row.head_dim / 16, tile.n / 16);
     assert_eq!(
         entry.count(&format!("wgmma.mma_async.sync.aligned.m64n{}k16", tile.n)),
-        wgmmas(tile.n, row.head_dim, 2 * k_steps, 2 * n_steps),
+        wgmmas(tile.n, row.value_dim, 2 * k_steps, 2 * n_steps),
         "{row}"
     );
     let in_registers = tile.query == QuerySource::Registers;
@@ -167,18 +167,19 @@ fn check_wgmma(row: &AttentionVariant, tile: WgmmaTile, entry: &Entry) {
     // Where lengths differ there is one dimension more, in which sequences end.
     let dimensions = if row.lengths == Lengths::Equal { 4 } else { 5 };
     let copies = entry.count(&format!("cp.async.bulk.tensor.{dimensions}d.shared::cluster.global"));
-    assert_eq!(copies, 4 * row.panels() as usize, "{row}");
+    let (panels, value_panels) = (row.panels() as usize, row.value_panels() as usize);
+    assert_eq!(copies, 3 * panels + value_panels, "{row}");
     // Of K and V, where blocks copy them for each other.
     let to_all = format!(
         "cp.async.bulk.tensor.{dimensions}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
     );
-    assert_eq!(entry.count(&to_all), if tile.multicast > 1 { 3 * row.panels() as usize } else { 0 }, "{row}");
+    assert_eq!(entry.count(&to_all), if tile.multicast > 1 { 2 * panels + value_panels } else { 0 }, "{row}");
     assert_eq!(entry.count("setmaxnreg"), if tile.consumers() > 1 { 2 } else { 0 }, "{row}");
 }
 
-/// Instructions of `n` columns: those of Q K^T, and those of P V where the head dimension is as wide.
-const fn wgmmas(n: usize, head_dim: usize, scores: usize, values: usize) -> usize {
-    if n == head_dim { scores + values } else { scores }
+/// Instructions of `n` columns: those of Q K^T, and those of P V where V is as wide.
+const fn wgmmas(n: usize, value_dim: usize, scores: usize, values: usize) -> usize {
+    if n == value_dim { scores + values } else { scores }
 }
 
 #[test]

@@ -38,7 +38,7 @@ const FEATURES: [Feature; 5] = {
         Feature { name: "several lengths (`cu_seqlens`)", lengths: Lengths::PerMember, ..PLAIN },
         Feature { lengths: Lengths::PerMember, ..general },
         Feature { name: "up to 16 query rows: split keys, keys in pages", few_rows: true, ..PLAIN },
-        Feature { name: "softcap and bias beside those; in pages softcap alone", few_rows: true, ..general },
+        Feature { name: "softcap and bias beside those", few_rows: true, ..general },
     ]
 };
 

@@ -50,7 +50,7 @@ enum Family {
 /// What to measure and how.
 #[derive(Debug, Args)]
 struct AttentionBenchArgs {
-    /// A case BxHxSxD/mask/dtype, such as 1x8x512x64/causal/f16 (BxHq:HkvxSxD for grouped heads); with /softcap (of 50), /bias (the same
+    /// A case BxHxSxD/mask/dtype, such as 1x8x512x64/causal/f16 (BxHq:HkvxSxD for grouped heads, BxHxSxDvE where V has head dimension E); with /softcap (of 50), /bias (the same
     /// for all heads) or /varlen (lengths from S/B in equal steps to S) at its end; may be repeated.
     #[arg(long = "case", num_args = 1.., conflicts_with = "all")]
     cases: Vec<Case>,
@@ -159,7 +159,7 @@ fn jobs(arch: Arch, cases: &[Case], variants: &[String]) -> Result<Vec<Job>, Ben
             continue;
         }
         let before = jobs.len();
-        let rows = attention_variants(arch, case.dtype, case.head_dim)
+        let rows = attention_variants(arch, case.dtype, [case.head_dim, case.value_dim])
             .filter(|row| row.takes(case.mask, case.len, case.len) && serves(case.extra, row))
             .filter(|row| kernel_names::include(variants, row.name));
         jobs.extend(rows.map(|row| Job { case, variant: Some(row) }));
@@ -197,16 +197,17 @@ fn measure<T: Half>(gpu: &Gpu, timer: &mut Timer, job: &Job) -> ferrotile::Resul
         variant: variant.map(|row| row.name.to_owned()),
         softcap: (case.extra == Extra::Softcap).then_some(SOFTCAP),
         bias: case.extra == Extra::Bias,
+        value_dim: Some(case.value_dim),
         ..AttentionOptions::new(Layout::Bhsd)
     };
     let (us, row, kernel) = if case.extra == Extra::Varlen {
-        let sequences = random::sequences::<T>(case.sequences(), case.lens());
+        let sequences = random::sequences::<T>(case.sequences(), case.value_dim, case.lens());
         let plan = VarlenPlan::new(gpu, T::DTYPE, &sequences.sizes, &options)?;
         let mut on_card = CardSequences::upload(gpu, timer.stream(), &sequences)?;
         let us = timer.microseconds(case.is_small(), |stream| on_card.run(stream, &plan))?;
         (us, plan.variant(), plan.kernel().clone())
     } else {
-        let mut problem = random::problem::<T>(case.problem(), 0);
+        let mut problem = random::problem::<T>(case.problem(), case.value_dim, 0);
         if case.extra == Extra::Bias {
             problem.terms.bias = Some((random::normal(case.len * case.len, 3), [1, 1, case.len, case.len]));
         }
@@ -264,7 +265,10 @@ mod tests {
         let jobs = jobs(Arch::Sm90a, &cases(), &["all".to_owned()]).unwrap();
         for case in cases() {
             let named: Vec<_> = jobs.iter().filter(|job| job.case == case).map(|job| job.variant.unwrap()).collect();
-            assert!(!named.is_empty() && named.iter().all(|row| row.serves(Arch::Sm90a, case.dtype, case.head_dim)));
+            assert!(
+                !named.is_empty()
+                    && named.iter().all(|row| row.serves(Arch::Sm90a, case.dtype, [case.head_dim, case.value_dim]))
+            );
         }
     }
 

@@ -1,5 +1,5 @@
-//! Cases of the attention benchmark: `BxHxSxD/mask/dtype`, or `BxHq:HkvxSxD/mask/dtype` where heads share keys; then `/softcap`, `/bias`
-//! or `/varlen`.
+//! Cases of the attention benchmark: `BxHxSxD/mask/dtype`, or `BxHq:HkvxSxD/mask/dtype` where heads share keys, with `DvE` in place of
+//! `D` where V has head dimension E; then `/softcap`, `/bias` or `/varlen`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -38,8 +38,10 @@ pub(crate) struct Case {
     pub(crate) kv_heads: usize,
     /// Query rows and keys.
     pub(crate) len: usize,
-    /// Head dimension.
+    /// Head dimension of Q and K.
     pub(crate) head_dim: usize,
+    /// Head dimension of V.
+    pub(crate) value_dim: usize,
     /// The mask.
     pub(crate) mask: Mask,
     /// f16 or bf16.
@@ -67,8 +69,10 @@ const SHAPES: [(usize, usize, usize, usize); 15] = [
     (1, 8, 16384, 256),
 ];
 
-/// What is measured beside them with `all`, in f16: shared keys, a window, and each of [`Extra`].
-const FEATURES: [&str; 14] = [
+/// What is measured beside them with `all`, in f16: V with a head dimension of its own, shared keys, a window, and each of [`Extra`].
+const FEATURES: [&str; 17] = [
+    "4x16x4096x192v128/full/f16",
+    "4x16x4096x192v128/causal/f16",
     "4x32:8x4096x128/causal/f16",
     "4x32:4x4096x64/causal/f16",
     "1x16x16384x128/window:1024,0/f16",
@@ -83,6 +87,7 @@ const FEATURES: [&str; 14] = [
     "8x32x4096x64/causal/f16/varlen",
     "64x32x1024x64/causal/f16/varlen",
     "8x8x4096x256/causal/f16/varlen",
+    "8x16x4096x192v128/causal/f16/varlen",
 ];
 
 /// How many of [`SHAPES`] are measured unless more are asked for: the small ones, in seconds.
@@ -100,8 +105,8 @@ impl Case {
         for &(batch, heads, len, head_dim) in shapes {
             for &dtype in dtypes {
                 for mask in [Mask::Full, Mask::Causal] {
-                    let (q_heads, kv_heads, extra) = (heads, heads, Extra::None);
-                    cases.push(Case { batch, q_heads, kv_heads, len, head_dim, mask, dtype, extra });
+                    let (q_heads, kv_heads, value_dim, extra) = (heads, heads, head_dim, Extra::None);
+                    cases.push(Case { batch, q_heads, kv_heads, len, head_dim, value_dim, mask, dtype, extra });
                 }
             }
         }
@@ -152,17 +157,19 @@ impl Case {
             Mask::Causal => (len as f64).powi(2) / 2.0,
             Mask::Window { .. } => self.mask.visible_pairs(len, len) as f64,
         };
-        4.0 * (self.q_heads * self.head_dim) as f64 * self.lens().map(pairs).sum::<f64>()
+        let columns = self.q_heads * (self.head_dim + self.value_dim);
+        2.0 * columns as f64 * self.lens().map(pairs).sum::<f64>()
     }
 }
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Case { batch, q_heads, kv_heads, len, head_dim, mask, dtype, extra } = self;
+        let Case { batch, q_heads, kv_heads, len, head_dim, value_dim, mask, dtype, extra } = self;
         let heads = if q_heads == kv_heads { q_heads.to_string() } else { format!("{q_heads}:{kv_heads}") };
+        let dims = if head_dim == value_dim { head_dim.to_string() } else { format!("{head_dim}v{value_dim}") };
         let named = Extra::NAMED.iter().find(|(known, _)| known == extra);
         let end = named.map_or(String::new(), |(_, name)| format!("/{name}"));
-        f.pad(&format!("{batch}x{heads}x{len}x{head_dim}/{mask}/{dtype}{end}"))
+        f.pad(&format!("{batch}x{heads}x{len}x{dims}/{mask}/{dtype}{end}"))
     }
 }
 
@@ -171,7 +178,7 @@ impl fmt::Display for Case {
 pub(crate) enum ParseCaseError {
     /// Not these parts, or not four sizes.
     #[error(
-        "expected BxHxSxD/mask/dtype, such as 1x8x512x64/causal/f16 (or BxHq:HkvxSxD), and then /softcap, /bias or /varlen"
+        "expected BxHxSxD/mask/dtype, such as 1x8x512x64/causal/f16 (or BxHq:HkvxSxD, or BxHxSxDvE), and then /softcap, /bias or /varlen"
     )]
     Grammar,
     /// Not a mask.
@@ -192,7 +199,8 @@ impl FromStr for Case {
         });
         let (text, extra) = named.unwrap_or((text, Extra::None));
         let [shape, mask, dtype] = split(text, '/')?;
-        let [batch, heads, len, head_dim] = split(shape, 'x')?;
+        let [batch, heads, len, dims] = split(shape, 'x')?;
+        let (head_dim, value_dim) = dims.split_once('v').unwrap_or((dims, dims));
         let (q_heads, kv_heads) = heads.split_once(':').unwrap_or((heads, heads));
         let size = |text: &str| text.parse().map_err(|_| ParseCaseError::Grammar);
         let case = Case {
@@ -201,6 +209,7 @@ impl FromStr for Case {
             kv_heads: size(kv_heads)?,
             len: size(len)?,
             head_dim: size(head_dim)?,
+            value_dim: size(value_dim)?,
             mask: mask.parse()?,
             dtype: match dtype {
                 "f16" => Dtype::F16,
@@ -209,7 +218,8 @@ impl FromStr for Case {
             },
             extra,
         };
-        let sizes = [case.batch, case.q_heads, case.kv_heads, case.len, case.head_dim];
+        let dims = case.head_dim.saturating_mul(case.value_dim);
+        let sizes = [case.batch, case.q_heads, case.kv_heads, case.len, dims];
         if sizes.contains(&0) {
             return Err(ParseCaseError::Size("every size is at least 1"));
         }
@@ -236,13 +246,24 @@ mod tests {
         let grouped: Case = "2x8:2x33x64/window:3,0/bf16".parse().unwrap();
         assert_eq!((grouped.q_heads, grouped.kv_heads), (8, 2));
         assert_eq!(grouped.to_string(), "2x8:2x33x64/window:3,0/bf16");
+        let values: Case = "2x8x33x192v128/full/f16/varlen".parse().unwrap();
+        assert_eq!((values.head_dim, values.value_dim), (192, 128));
+        assert_eq!(values.to_string(), "2x8x33x192v128/full/f16/varlen");
     }
 
     #[test]
     fn what_is_not_a_case_is_refused() {
-        for text in
-            ["", "1x8x512x64", "1x8x512x64/full", "1x8x512/full/f16", "1x8x512x64/full/f32", "0x8x512x64/full/f16"]
-        {
+        for text in [
+            "",
+            "1x8x512x64",
+            "1x8x512x64v/full/f16",
+            "1x8x512x64v0/full/f16",
+            "1x8x512v64/full/f16",
+            "1x8x512x64/full",
+            "1x8x512/full/f16",
+            "1x8x512x64/full/f32",
+            "0x8x512x64/full/f16",
+        ] {
             assert!(text.parse::<Case>().is_err(), "{text}");
         }
         for end in ["/", "//softcap", "/softcap/", "/softcap/bias", "/sink", "softcap"] {
@@ -257,6 +278,7 @@ mod tests {
     fn operations_follow_the_mask() {
         let case = |text: &str| text.parse::<Case>().unwrap().flops();
         assert_eq!(case("1x8x512x64/full/f16"), 4.0 * 8.0 * 512.0 * 512.0 * 64.0);
+        assert_eq!(case("1x8x512x64v32/full/f16"), 2.0 * 8.0 * 512.0 * 512.0 * 96.0);
         assert_eq!(case("1x8x512x64/causal/f16") * 2.0, case("1x8x512x64/full/f16"));
         assert_eq!(case("1x1x100x64/window:0,0/f16"), 4.0 * 100.0 * 64.0);
         assert_eq!(case("2x1x100x64/full/f16/varlen"), 4.0 * (50.0 * 50.0 + 100.0 * 100.0) * 64.0);

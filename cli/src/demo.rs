@@ -69,7 +69,7 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
 }
 
 fn generated<T: Half>(sizes: AttentionProblem, options: &AttentionOptions) -> Problem<T> {
-    Problem { layout: options.layout, ..random::problem(sizes, 0) }
+    Problem { layout: options.layout, ..random::problem(sizes, sizes.head_dim, 0) }
 }
 
 /// Prints the table of one input.
@@ -128,7 +128,7 @@ fn on_card<T: Half>(
     let sizes = problem.sizes;
     let small = sizes.batch * sizes.q_heads * sizes.q_len <= SMALL_ROWS;
     let mut measured = Vec::new();
-    for row in attention_variants(gpu.arch(), T::DTYPE, sizes.head_dim.max(problem.value_dim))
+    for row in attention_variants(gpu.arch(), T::DTYPE, [sizes.head_dim, problem.value_dim])
         .filter(|row| row.takes(options.mask, sizes.q_len, sizes.k_len))
     {
         let options = AttentionOptions { variant: Some(row.name.to_owned()), ..problem.options(options) };

@@ -140,9 +140,10 @@ fn attention<T: Half>(gpu: &Gpu, args: &AttentionArgs) -> ferrotile::Result<Vec<
     let options = AttentionOptions {
         mask: args.case.mask,
         variant: args.how.variant.clone(),
+        value_dim: Some(args.case.value_dim),
         ..AttentionOptions::new(Layout::Bhsd)
     };
-    let problem = random::problem::<T>(args.case.problem(), 0);
+    let problem = random::problem::<T>(args.case.problem(), args.case.value_dim, 0);
     let plan = AttentionPlan::new(gpu, T::DTYPE, &problem.sizes, &options)?;
     let stream = gpu.new_stream()?;
     let mut on_card = CardProblem::upload(gpu, &stream, &problem)?;

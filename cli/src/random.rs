@@ -12,36 +12,41 @@ use crate::sequences::Sequences;
 /// Elements that one generator fills: chunks are filled in parallel, each from its own seed.
 const CHUNK: usize = 1 << 16;
 
-/// A problem of these sizes with normally distributed elements; the seed determines them.
-pub(crate) fn problem<T: Half>(sizes: AttentionProblem, seed: u64) -> Problem<T> {
+/// A problem of these sizes, and of this head dimension of V, with normally distributed elements; the seed determines them.
+pub(crate) fn problem<T: Half>(sizes: AttentionProblem, value_dim: usize, seed: u64) -> Problem<T> {
     let layout = Layout::Bhsd;
     let len = |shape: [usize; 4]| shape.iter().product();
-    let (q_len, kv_len) = (len(sizes.q_shape(layout)), len(sizes.kv_shape(layout)));
+    let v_sizes = AttentionProblem { head_dim: value_dim, ..sizes };
+    let [q_len, k_len, v_len] = [sizes.q_shape(layout), sizes.kv_shape(layout), v_sizes.kv_shape(layout)].map(len);
     Problem {
         layout,
         sizes,
-        value_dim: sizes.head_dim,
+        value_dim,
         q: normal(q_len, 3 * seed),
-        k: normal(kv_len, 3 * seed + 1),
-        v: normal(kv_len, 3 * seed + 2),
+        k: normal(k_len, 3 * seed + 1),
+        v: normal(v_len, 3 * seed + 2),
         terms: Terms::default(),
     }
 }
 
-/// Sequences of these lengths, as many rows as keys, with normally distributed elements.
-pub(crate) fn sequences<T: Half>(sizes: VarlenProblem, lens: impl Iterator<Item = usize>) -> Sequences<T> {
+/// Sequences of these lengths, as many rows as keys, and of this head dimension of V, with normally distributed elements.
+pub(crate) fn sequences<T: Half>(
+    sizes: VarlenProblem,
+    value_dim: usize,
+    lens: impl Iterator<Item = usize>,
+) -> Sequences<T> {
     let mut starts = vec![0];
     starts.extend(lens.scan(0, |end, len| {
         *end += len;
         Some(*end)
     }));
     let VarlenProblem { q_heads, kv_heads, q_total, k_total, head_dim, .. } = sizes;
-    let (q_elems, kv_elems) = (q_total * q_heads * head_dim, k_total * kv_heads * head_dim);
+    let (q_elems, k_rows) = (q_total * q_heads * head_dim, k_total * kv_heads);
     Sequences {
         sizes,
-        value_dim: head_dim,
+        value_dim,
         starts: [starts.clone(), starts],
-        inputs: [normal(q_elems, 0), normal(kv_elems, 1), normal(kv_elems, 2)],
+        inputs: [normal(q_elems, 0), normal(k_rows * head_dim, 1), normal(k_rows * value_dim, 2)],
         terms: Terms::default(),
     }
 }
@@ -66,11 +71,11 @@ mod tests {
     #[test]
     fn inputs_are_normal_and_different() {
         let sizes = AttentionProblem { batch: 1, q_heads: 4, kv_heads: 2, q_len: 512, k_len: 512, head_dim: 64 };
-        let problem: Problem<f16> = problem(sizes, 1);
-        assert_eq!((problem.q.len(), problem.k.len()), (131_072, 65_536));
+        let problem: Problem<f16> = problem(sizes, 32, 1);
+        assert_eq!([&problem.q, &problem.k, &problem.v].map(Vec::len), [131_072, 65_536, 32_768]);
         let variance = problem.q.iter().map(|x| x.to_f64().powi(2)).sum::<f64>() / problem.q.len() as f64;
         assert!((variance - 1.0).abs() < 0.05, "{variance}");
-        assert_ne!(problem.k, problem.v);
+        assert_ne!(problem.k[..CHUNK / 2], problem.v);
         assert_ne!(problem.q[..CHUNK], problem.q[CHUNK..]);
     }
 }

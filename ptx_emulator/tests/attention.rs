@@ -110,11 +110,13 @@ fn decodes(variant: &AttentionVariant) -> bool {
 
 /// The variant that is taken where none is named.
 fn preferred(dtype: Dtype, head_dim: usize) -> &'static AttentionVariant {
-    attention_variants(Arch::Sm80, dtype, head_dim).find(|row| !decodes(row)).expect("every type and width has one")
+    attention_variants(Arch::Sm80, dtype, [head_dim; 2])
+        .find(|row| !decodes(row))
+        .expect("every type and width has one")
 }
 
 fn scalar(dtype: Dtype) -> &'static AttentionVariant {
-    let mut rows = attention_variants(Arch::Sm80, dtype, 64);
+    let mut rows = attention_variants(Arch::Sm80, dtype, [64; 2]);
     rows.find(|row| row.kernel == AttentionKernel::Scalar).expect("every type has one")
 }
 

@@ -76,7 +76,7 @@ impl Case {
         lengths: Lengths,
     ) -> impl Iterator<Item = &'static AttentionVariant> + use<T> {
         let Case { sizes, mask, .. } = *self;
-        attention_variants(gpu.arch(), T::DTYPE, sizes.head_dim)
+        attention_variants(gpu.arch(), T::DTYPE, [sizes.head_dim; 2])
             .filter(move |row| row.covers(scores, lengths))
             .filter(move |row| row.takes(mask, sizes.q_len, sizes.k_len))
     }

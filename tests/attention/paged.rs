@@ -27,6 +27,7 @@ pub(crate) fn list(trials: &mut Trials) {
         let name = format!("paged/masks_and_rows/d{head_dim}");
         trials.both(&name, &head_dim, masks_and_rows::<f16>, masks_and_rows::<bf16>);
         trials.both(&format!("paged/softcaps/d{head_dim}"), &head_dim, softcaps::<f16>, softcaps::<bf16>);
+        trials.both(&format!("paged/biases/d{head_dim}"), &head_dim, biases::<f16>, biases::<bf16>);
     }
     trials.both("paged/is_the_same_as_keys_in_a_row", &(), same_as_dense::<f16>, same_as_dense::<bf16>);
     trials.both("paged/strides_do_not_matter", &(), strides::<f16>, strides::<bf16>);
@@ -58,6 +59,7 @@ impl Order {
 }
 
 /// A problem in pages on the host.
+#[derive(Clone)]
 struct Paged<T> {
     /// The longest batch entry.
     case: Case,
@@ -68,7 +70,7 @@ struct Paged<T> {
     k: Vec<T>,
     v: Vec<T>,
     table: Vec<i32>,
-    softcap: Option<f32>,
+    terms: Terms<T>,
 }
 
 impl<T: Half> Paged<T> {
@@ -121,7 +123,7 @@ impl<T: Half> Paged<T> {
             k,
             v,
             table,
-            softcap: None,
+            terms: Terms::NONE,
         }
     }
 
@@ -130,7 +132,8 @@ impl<T: Half> Paged<T> {
         AttentionOptions {
             mask,
             scale,
-            softcap: self.softcap,
+            softcap: self.terms.softcap,
+            bias: self.terms.bias.is_some(),
             splits: Some(splits),
             max_workspace_bytes: 1 << 26,
             ..AttentionOptions::new(Layout::Bhsd)
@@ -144,6 +147,7 @@ impl<T: Half> Paged<T> {
         let (k, v) = (Buffer::upload_blocking(&stream, &self.k)?, Buffer::upload_blocking(&stream, &self.v)?);
         let (table, lens) =
             (Buffer::upload_blocking(&stream, &self.table)?, Buffer::upload_blocking(&stream, &self.lens)?);
+        let terms = self.terms.upload(gpu)?;
         let mut out = Guarded::<T>::new(gpu, &stream, q.len())?;
         let mut lse = Guarded::<f32>::new(gpu, &stream, self.case.lse_shape().iter().product())?;
         let (out_offset, lse_offset) = (out.offset(), lse.offset());
@@ -164,6 +168,7 @@ impl<T: Half> Paged<T> {
         );
         let lse_shape = self.case.lse_shape();
         tensors.lse = Some(TensorMut::strided(lse.buffer(), lse_offset, lse_shape, dense(lse_shape))?);
+        (tensors.sink, tensors.bias) = (terms.sink()?, terms.bias()?);
         if splits == 1 {
             paged_attention(stream.as_ref(), tensors, &options)?;
         } else {
@@ -187,6 +192,17 @@ impl<T: Half> Paged<T> {
         (case, Inputs { q: self.inputs.q[entry * q..][..q].to_vec(), k: rows(&self.inputs.k), v: rows(&self.inputs.v) })
     }
 
+    /// The terms of the batch entry, whose bias ends with its keys.
+    fn terms_of(&self, entry: usize) -> Terms<T> {
+        let bias = self.terms.bias.as_ref().and_then(|(values, view)| {
+            let [batch, heads, rows, keys] = view.shape;
+            let len = self.lens[entry] as usize;
+            let of_entry = &values[(entry % batch) * heads * rows * keys..][..heads * rows * keys];
+            Terms::bias(of_entry.chunks(keys).flat_map(|row| row[..len].to_vec()).collect(), [1, heads, rows, len])
+        });
+        Terms { bias, ..self.terms.clone() }
+    }
+
     /// What a batch entry has of an output.
     fn part(&self, output: &Output<T>, entry: usize) -> Output<T> {
         let (out, lse) = (output.out.len() / self.lens.len(), output.lse.len() / self.lens.len());
@@ -198,7 +214,7 @@ impl<T: Half> Paged<T> {
             let output = self.run(gpu, splits)?;
             for entry in 0..self.lens.len() {
                 let (case, inputs) = self.entry(entry);
-                let expected = Terms { softcap: self.softcap, ..Terms::NONE }.expected(&case, &inputs);
+                let expected = self.terms_of(entry).expected(&case, &inputs);
                 let outcome = self.part(&output, entry).check(&case, &expected);
                 outcome.map_err(|failure| {
                     let Paged { problem, order, .. } = self;
@@ -233,7 +249,35 @@ fn softcaps<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     for (q_len, softcap) in [(1, 0.7), (5, 20.0)] {
         let case = Case::new(3, 1, q_len, 70, head_dim, Mask::Causal).grouped(6, 2).scaled(1.0);
         let paged = Paged::<T>::new(case, &[70, 0, 33], 32, Order::HeadsFirst, 66);
-        Paged { softcap: Some(softcap), ..paged }.check(gpu, &[1, 2])?;
+        Paged { terms: Terms { softcap: Some(softcap), ..Terms::NONE }, ..paged }.check(gpu, &[1, 2])?;
+    }
+    Ok(())
+}
+
+/// Biases of every shape that repeats, alone and with softcap and sinks; NaN stands behind the last key of each batch entry.
+fn biases<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
+    let (lens, page_len) = ([70, 0, 33], 32);
+    for (q_len, mask, alone) in [(1, Mask::Full, true), (5, Mask::Causal, false), (2, Mask::Causal, true)] {
+        let case = Case::new(3, 1, q_len, 70, head_dim, mask).grouped(6, 2);
+        let paged = Paged::<T>::new(case, &lens, page_len, Order::HeadsFirst, 67);
+        let keys = paged.problem.table_len * page_len;
+        for [batch, heads] in [[3, 6], [1, 6], [3, 1], [1, 1]] {
+            let shape = [batch, heads, q_len, keys];
+            let mut values: Vec<T> = inputs::normal(&mut inputs::random(68), shape.iter().product(), 2.0);
+            for (row, of_row) in values.chunks_mut(keys).enumerate() {
+                let entry = row / (heads * q_len);
+                let last = if batch == 1 { 70 } else { lens[entry] };
+                of_row[last..].fill(T::poison());
+            }
+            let terms = Terms { bias: Terms::bias(values, shape), ..Terms::NONE };
+            let terms = if alone {
+                terms
+            } else {
+                Terms { softcap: Some(5.0), sink: Some(vec![1.0, -2.0, 0.0, 3.0, f32::NEG_INFINITY, 0.5]), ..terms }
+            };
+            let paged = Paged { terms, ..paged.clone() };
+            paged.check(gpu, &[1, 2])?;
+        }
     }
     Ok(())
 }
@@ -316,10 +360,11 @@ fn refusals<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         Err(Error::Argument { argument: "page_len", .. }) => {}
         other => return Err(format!("pages of 24: {other:?}").into()),
     }
-    let biased = AttentionOptions { bias: true, ..paged.options(1) };
-    match PagedAttentionPlan::new(gpu, T::DTYPE, &paged.problem, &biased).map(drop) {
-        Err(Error::Unsupported { feature, .. }) if feature.contains("a bias with keys in pages") => {}
-        other => return Err(format!("a bias: {other:?}").into()),
+    // A bias of the longest batch entry's keys, not of all that its pages have.
+    let short = Terms { bias: Terms::bias(vec![T::poison(); 2 * 60], [1, 1, 2, 60]), ..Terms::NONE };
+    match (Paged { terms: short, ..paged.clone() }).run(gpu, 1).map(drop) {
+        Err(failed) if failed.message().is_some_and(|text| text.contains("bias has shape")) => {}
+        other => return Err(format!("a short bias: {other:?}").into()),
     }
     let stream = gpu.new_stream()?;
     let q = Buffer::<T>::zeroed(gpu, 1024)?;

@@ -19,7 +19,7 @@ use crate::case::{Case, Expected, Outcome, dense, for_rows};
 
 /// Lists the trials.
 pub(crate) fn list(trials: &mut Trials) {
-    for dims in [(192, 128), (128, 64), (64, 128), (72, 40), (40, 256)] {
+    for dims in [(192, 128), (168, 104), (128, 64), (64, 128), (72, 40), (40, 256)] {
         let (head_dim, value_dim) = dims;
         let name = format!("values/of_{value_dim}_for_queries_of_{head_dim}");
         trials.both(&name, &dims, match_reference::<f16>, match_reference::<bf16>);
@@ -163,12 +163,13 @@ impl<T: Half> Values<T> {
 
 /// Every kernel wide enough for both, a few rows in parts, and sequences that follow each other.
 fn match_reference<T: Half>(gpu: &Gpu, &dims: &(usize, usize)) -> Outcome {
-    let (few, many) = ((2, 41, Mask::Causal), [(70, 133, Mask::Causal), (65, 64, Mask::Full)]);
+    let window = Mask::Window { left: 300, right: 40 };
+    let few = (2, 41, Mask::Causal);
+    let many = [(70, 133, Mask::Causal), (65, 64, Mask::Full), (300, 900, Mask::Full), (300, 900, window)];
     for (q_len, k_len, mask) in many.into_iter().filter(|_| !is_small(gpu)).chain([(17, 40, Mask::Full), few]) {
         let values = Values::<T>::new(q_len, k_len, dims, mask);
         let rows = || {
-            attention_variants(gpu.arch(), T::DTYPE, dims.0.max(dims.1))
-                .filter(move |row| row.takes(mask, q_len, k_len))
+            attention_variants(gpu.arch(), T::DTYPE, [dims.0, dims.1]).filter(move |row| row.takes(mask, q_len, k_len))
         };
         for_rows(values.case, rows(), |row| values.check(&values.run(gpu, &values.options(row))?))?;
         let sequences = rows().filter(|row| row.covers(Scores::Plain, Lengths::PerMember));

@@ -70,7 +70,7 @@ fn run(gpu: &Gpu, arch: Arch, row: &AttentionVariant) -> Result<Vec<f16>, Failed
 
 /// The rows that serve the call on every architecture and whose kernels have one parameter.
 fn rows() -> impl Iterator<Item = &'static AttentionVariant> {
-    attention_variants(Arch::Sm80, Dtype::F16, SHAPE[3])
+    attention_variants(Arch::Sm80, Dtype::F16, [SHAPE[3]; 2])
         .filter(|row| row.scores == Scores::Plain && !matches!(row.kernel, AttentionKernel::Decode(_)))
 }
 

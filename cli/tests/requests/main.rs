@@ -343,7 +343,7 @@ fn a_benchmark_needs_a_card_and_writes_its_rows() {
     assert_succeeded(&output);
     let text = fs::read_to_string(&json).unwrap();
     // Its rows are too many for the kernels that decode.
-    let serves = |row: &&AttentionVariant| row.serves(layout::Arch::Sm80, layout::Dtype::F16, 64);
+    let serves = |row: &&AttentionVariant| row.serves(layout::Arch::Sm80, layout::Dtype::F16, [64; 2]);
     for row in ATTENTION.iter().filter(serves).filter(|row| !matches!(row.kernel, AttentionKernel::Decode(_))) {
         assert!(text.contains(row.name), "{row}");
     }
@@ -395,7 +395,7 @@ fn the_demo_runs_every_kernel_in_the_emulator() {
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(stdout.starts_with("emulated sm_89, sm_89 PTX"), "{stdout}");
     // Its rows are too many for the kernels that decode.
-    let serves = |row: &&AttentionVariant| row.serves(layout::Arch::Sm80, layout::Dtype::F16, 64);
+    let serves = |row: &&AttentionVariant| row.serves(layout::Arch::Sm80, layout::Dtype::F16, [64; 2]);
     for row in ATTENTION.iter().filter(serves).filter(|row| !matches!(row.kernel, AttentionKernel::Decode(_))) {
         assert!(stdout.contains(row.name), "{row} is not in: {stdout}");
     }

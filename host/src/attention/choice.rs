@@ -7,14 +7,14 @@ use super::decode::is_decode;
 use super::{AttentionProblem, OP};
 use crate::error::{Error, Result};
 
-/// The compiled variants of an architecture that serve this element type and head dimension. Whether one takes a mask and lengths
+/// The compiled variants of an architecture that serve this element type and these head dimensions, that of Q and K and that of V and O. Whether one takes a mask and lengths
 /// is [`AttentionVariant::takes`], whether it computes softcaps, biases and several lengths [`AttentionVariant::covers`].
 pub fn attention_variants(
     arch: Arch,
     dtype: Dtype,
-    head_dim: usize,
+    head_dims: [usize; 2],
 ) -> impl Iterator<Item = &'static AttentionVariant> {
-    ATTENTION.iter().filter(move |variant| variant.serves(arch, dtype, head_dim))
+    ATTENTION.iter().filter(move |variant| variant.serves(arch, dtype, head_dims))
 }
 
 /// What a row takes a block of one consumer warpgroup, which has nothing to do while it waits (4x32x4096x64 and 4x16x4096x128 on
@@ -46,6 +46,7 @@ pub(super) struct Request<'a> {
     pub(super) multiprocessors: u32,
     pub(super) dtype: Dtype,
     pub(super) problem: &'a AttentionProblem,
+    pub(super) value_dim: usize,
     pub(super) mask: Mask,
     pub(super) scores: Scores,
     pub(super) lengths: Lengths,
@@ -54,8 +55,8 @@ pub(super) struct Request<'a> {
 impl Request<'_> {
     /// The variants that can run it.
     fn eligible(self) -> impl Iterator<Item = &'static AttentionVariant> {
-        let Request { arch, dtype, problem, mask, scores, lengths, .. } = self;
-        attention_variants(arch, dtype, problem.head_dim)
+        let Request { arch, dtype, problem, value_dim, mask, scores, lengths, .. } = self;
+        attention_variants(arch, dtype, [problem.head_dim, value_dim])
             .filter(move |variant| variant.covers(scores, lengths) && variant.takes(mask, problem.q_len, problem.k_len))
     }
 
@@ -87,7 +88,8 @@ impl Request<'_> {
         let mut variants = self.eligible().filter(|variant| is_wgmma(variant));
         let Some(first) = variants.next() else { return self.for_any_strides() };
         // Not one that does more than is asked: the first in the table's order does least.
-        let made_for = |variant: &AttentionVariant| (variant.head_dim, variant.scores, variant.lengths);
+        let made_for =
+            |variant: &AttentionVariant| (variant.head_dim, variant.value_dim, variant.scores, variant.lengths);
         let same_width = variants.filter(|variant| made_for(variant) == made_for(first));
         Ok(same_width.fold(first, |best, variant| if self.cost(variant) < self.cost(best) { variant } else { best }))
     }
@@ -154,7 +156,7 @@ mod tests {
 
     fn request(arch: Arch, dtype: Dtype, problem: &AttentionProblem) -> Request<'_> {
         let (mask, scores, lengths) = (Mask::Causal, Scores::Plain, Lengths::Equal);
-        Request { arch, multiprocessors: 132, dtype, problem, mask, scores, lengths }
+        Request { arch, multiprocessors: 132, dtype, problem, value_dim: problem.head_dim, mask, scores, lengths }
     }
 
     fn problem(head_dim: usize) -> AttentionProblem {
@@ -176,6 +178,26 @@ mod tests {
         let compiled = vec![Dtype::F16, Dtype::Bf16];
         let refused = request(Arch::Sm90a, Dtype::F32, &problem(64)).preferred();
         assert_eq!(refused, Err(Error::NoVariant { op: OP, dtype: Dtype::F32, compiled }));
+    }
+
+    #[test]
+    fn values_narrower_than_keys_have_variants_of_their_own() {
+        for (dims, expected) in [
+            ([192, 128], [192, 128]),
+            ([136, 8], [192, 128]),
+            ([192, 136], [192, 192]),
+            ([128, 64], [128, 128]),
+            ([64, 128], [128, 128]),
+            ([200, 128], [256, 256]),
+        ] {
+            let problem = problem(dims[0]);
+            let request = Request { value_dim: dims[1], ..request(Arch::Sm90a, Dtype::F16, &problem) };
+            for lengths in [Lengths::Equal, Lengths::PerMember] {
+                let variant = Request { lengths, ..request }.preferred().unwrap();
+                let widest = if lengths == Lengths::PerMember && expected == [192, 192] { [256; 2] } else { expected };
+                assert_eq!([variant.head_dim, variant.value_dim], widest, "{dims:?}");
+            }
+        }
     }
 
     /// Rows, key groups and blocks of a tile that is chosen at head dimension 64.

@@ -7,7 +7,7 @@ use layout::attention::{AttentionVariant, DECODE_KEYS, DECODE_ROWS, Lengths, MAX
 
 use super::choice::attention_variants;
 use super::decode::{BlockTable, Decode, Limits, is_decode};
-use super::plan::{add_addresses, check_device, check_dtype, check_lse, kernel_strides};
+use super::plan::{add_addresses, check_device, check_dtype, check_lse, kernel_strides, optional};
 use super::problem::{check_shape, with_columns};
 use super::terms::Terms;
 use super::{AttentionOptions, AttentionProblem, Layout, OP};
@@ -104,13 +104,18 @@ pub struct PagedTensors<'a, T> {
     pub out: TensorMut<'a, T, 4>,
     /// Where the LSE goes, `[batch, q_heads, q_len]` and contiguous.
     pub lse: Option<TensorMut<'a, f32, 3>>,
+    /// As [`AttentionTensors::sink`](crate::AttentionTensors::sink).
+    pub sink: Option<TensorRef<'a, f32, 1>>,
+    /// As [`AttentionTensors::bias`](crate::AttentionTensors::bias), `[batch or 1, q_heads or 1, q_len, table_len * page_len]`: keys are
+    /// counted within their batch entry, and what is beyond the last of them is not read.
+    pub bias: Option<TensorRef<'a, T, 4>>,
     /// Memory for partial results: at least [`PagedAttentionPlan::workspace_bytes`] on a 16-byte boundary. What it holds does not matter,
     /// before and after. Runs that are under way at once need one each.
     pub workspace: Option<TensorMut<'a, u8, 1>>,
 }
 
 impl<'a, T> PagedTensors<'a, T> {
-    /// Inputs and output, without LSE and workspace.
+    /// Inputs and output, without the optional tensors.
     #[must_use]
     pub const fn new(
         q: TensorRef<'a, T, 4>,
@@ -119,7 +124,7 @@ impl<'a, T> PagedTensors<'a, T> {
         k_lens: TensorRef<'a, i32, 1>,
         out: TensorMut<'a, T, 4>,
     ) -> Self {
-        Self { q, k_pages, v_pages, block_table, k_lens, out, lse: None, workspace: None }
+        Self { q, k_pages, v_pages, block_table, k_lens, out, lse: None, sink: None, bias: None, workspace: None }
     }
 }
 
@@ -139,18 +144,14 @@ impl PagedAttentionPlan {
     /// the most that it may have.
     ///
     /// # Errors
-    /// Those of [`PagedProblem::check`]; [`Error::Unsupported`] for a bias; [`Error::Argument`] for a scale, softcap or splits that no variant takes, [`Error::NoVariant`] for an
+    /// Those of [`PagedProblem::check`]; [`Error::Argument`] for a scale, softcap or splits that no variant takes, [`Error::NoVariant`] for an
     /// element type that none has, [`Error::UnknownVariant`] where the named one does not serve the problem, and those of loading a
     /// module.
     pub fn new(gpu: &Gpu, dtype: Dtype, problem: &PagedProblem, options: &AttentionOptions) -> Result<Self> {
         problem.check()?;
         let terms = Terms::new(problem.head_dim, options)?;
-        if options.bias {
-            let feature = "a bias with keys in pages".to_owned();
-            return Err(Error::Unsupported { op: OP, feature, remedy: "copy the pages behind each other".to_owned() });
-        }
         let eligible = || {
-            attention_variants(gpu.arch(), dtype, problem.head_dim.max(terms.value_dim))
+            attention_variants(gpu.arch(), dtype, [problem.head_dim, terms.value_dim])
                 .filter(|variant| is_decode(variant) && variant.covers(terms.scores(), Lengths::Equal))
         };
         let variant = match &options.variant {
@@ -193,10 +194,10 @@ impl PagedAttentionPlan {
     ///
     /// # Errors
     /// [`Error::Shape`] for tensors that are not of the plan's problem, [`Error::Argument`] for another element type, an LSE that is not
-    /// contiguous or too little workspace, [`Error::WrongDevice`], and [`Error::Driver`] where the driver refuses the launch.
+    /// contiguous, too little workspace, or a bias that is there or not against the options of the plan, [`Error::WrongDevice`], and [`Error::Driver`] where the driver refuses the launch.
     pub fn run<T: Float>(&self, stream: StreamRef<'_>, tensors: PagedTensors<'_, T>) -> Result<()> {
         self.check(&tensors)?;
-        let PagedTensors { q, k_pages, v_pages, block_table, k_lens, out, lse, workspace } = tensors;
+        let PagedTensors { q, k_pages, v_pages, block_table, k_lens, out, lse, sink, bias, workspace } = tensors;
         let required = [
             ("Q", q.ordinal()),
             ("K", k_pages.ordinal()),
@@ -205,10 +206,12 @@ impl PagedAttentionPlan {
             ("numbers of keys", k_lens.ordinal()),
             ("O", out.ordinal()),
         ];
-        check_device(stream, required.into_iter().chain(lse.as_ref().map(|lse| ("LSE", lse.ordinal()))))?;
+        check_device(stream, required.into_iter().chain(optional(lse.as_ref(), sink.as_ref(), bias.as_ref())))?;
         let workspace = self.decode.workspace_address(workspace.as_ref(), stream.ordinal())?;
         let problem = &self.problem;
-        let mut args = self.terms.arguments(&problem.longest(), self.variant.scores);
+        let longest = problem.longest();
+        let mut args = self.terms.arguments(&longest, self.variant.scores);
+        self.terms.add_tensors(&mut args, &longest, sink.as_ref(), bias.as_ref())?;
         add_addresses(&mut args, self.layout, [&q, &k_pages, &v_pages], &out);
         // Pages stand where batch entries do otherwise, whatever the layout of Q and O.
         [args.k_strides, args.v_strides] =
@@ -267,7 +270,7 @@ impl fmt::Debug for PagedAttentionPlan {
 /// or a number of keys below 0 or above `table_len * page_len`, makes NaN of the O and LSE that depend on it; nothing is read outside of
 /// K and V. Otherwise as [`attention`](super::attention()).
 ///
-/// This call uses no workspace: [`PagedAttentionPlan`] does where it is faster.
+/// [`AttentionOptions::bias`] is taken from the tensors. This call uses no workspace: [`PagedAttentionPlan`] does where it is faster.
 ///
 /// # Errors
 /// As [`PagedAttentionPlan::new`] and [`PagedAttentionPlan::run`], before anything is enqueued.
@@ -280,8 +283,8 @@ pub fn paged_attention<T: Float>(
     let [pages, page_len, kv_heads, _] = *tensors.k_pages.shape();
     let table_len = tensors.block_table.shape()[1];
     let problem = PagedProblem { batch, q_heads, kv_heads, q_len, head_dim, pages, page_len, table_len };
-    let value_dim = Some(tensors.v_pages.shape()[3]);
-    let options = AttentionOptions { splits: Some(1), value_dim, ..options.clone() };
+    let (bias, value_dim) = (tensors.bias.is_some(), Some(tensors.v_pages.shape()[3]));
+    let options = AttentionOptions { splits: Some(1), bias, value_dim, ..options.clone() };
     PagedAttentionPlan::new(stream.gpu(), T::DTYPE, &problem, &options)?.run(stream, tensors)
 }
 

@@ -122,7 +122,8 @@ impl Launcher {
             None => 0,
         };
         let blocks = self.tiles.min(most_blocks(stream.gpu(), self.variant));
-        let order = TileOrder { counter, ..tma::order(problem, self.tiles, blocks, tile.mask) };
+        let order =
+            TileOrder { counter, ..tma::order(problem, args.value_dim as usize, self.tiles, blocks, tile.mask) };
         if tile.cluster == 1 {
             config.grid[0] = blocks;
         }
@@ -146,7 +147,8 @@ impl AttentionPlan {
             arch: gpu.arch(),
             multiprocessors: gpu.multiprocessors(),
             dtype,
-            problem: &terms.widest(problem),
+            problem,
+            value_dim: terms.value_dim,
             mask: terms.mask,
             scores: terms.scores(),
             lengths: Lengths::Equal,

@@ -46,11 +46,6 @@ impl Terms {
         if self.softcap.is_some() || self.bias { Scores::General } else { Scores::Plain }
     }
 
-    /// The same sizes with the greater head dimension, that of Q or of V: a kernel for it serves both.
-    pub(super) fn widest(&self, problem: &AttentionProblem) -> AttentionProblem {
-        AttentionProblem { head_dim: problem.head_dim.max(self.value_dim), ..*problem }
-    }
-
     /// The arguments of a kernel for these scores that depend on the terms and the sizes alone.
     pub(super) fn arguments(&self, problem: &AttentionProblem, scores: Scores) -> AttentionArgs {
         let (first_key, last_key) = self.mask.key_offsets(problem.q_len, problem.k_len);
@@ -136,10 +131,10 @@ mod tests {
 
     #[test]
     fn values_have_the_head_dimension_of_queries_or_their_own() {
-        for (value_dim, expected, widest) in [(None, 64, 64), (Some(40), 40, 64), (Some(256), 256, 256)] {
+        for (value_dim, expected) in [(None, 64), (Some(40), 40), (Some(256), 256)] {
             let terms = terms(AttentionOptions { value_dim, ..AttentionOptions::new(Layout::Bhsd) }).unwrap();
             let args = terms.arguments(&PROBLEM, Scores::Plain);
-            assert_eq!((args.head_dim, args.value_dim, terms.widest(&PROBLEM).head_dim), (64, expected, widest));
+            assert_eq!((args.head_dim, args.value_dim), (64, expected));
         }
         for value_dim in [0, 12, 264] {
             let options = AttentionOptions { value_dim: Some(value_dim), ..AttentionOptions::new(Layout::Bhsd) };

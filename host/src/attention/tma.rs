@@ -98,7 +98,13 @@ const fn panel_columns<T>() -> u32 {
 }
 
 /// The order of the `tiles` tiles of a problem that has some, in a launch of `blocks` blocks; its counter is another's to choose.
-pub(super) fn order(problem: &AttentionProblem, tiles: u32, blocks: u32, mask: MaskKind) -> TileOrder {
+pub(super) fn order(
+    problem: &AttentionProblem,
+    value_dim: usize,
+    tiles: u32,
+    blocks: u32,
+    mask: MaskKind,
+) -> TileOrder {
     let heads = problem.batch * problem.q_heads;
     let shared = problem.q_heads / problem.kv_heads;
     let row_tiles = tiles as usize / heads;
@@ -106,7 +112,7 @@ pub(super) fn order(problem: &AttentionProblem, tiles: u32, blocks: u32, mask: M
         MaskKind::Full => 1,
         MaskKind::Band => {
             // K and V of one head, in 16-bit elements.
-            let head_bytes = 4 * problem.k_len * problem.head_dim;
+            let head_bytes = 2 * problem.k_len * (problem.head_dim + value_dim);
             let group_bytes = if row_tiles <= FEW_ROW_TILES { BURST_BYTES } else { GROUP_BYTES };
             let most = (group_bytes / head_bytes.max(1)).max(1);
             group_size(heads / shared, most, blocks as usize / (row_tiles * shared))

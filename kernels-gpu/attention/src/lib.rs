@@ -214,6 +214,9 @@ pub mod sm90 {
     entry!(attention_f16_d128_wgmma_full_64x128_s2: wgmma F16 QueryTile);
     entry!(attention_f16_d128_wgmma_band_128x128_s3_q: wgmma F16 QueryRegisters);
     entry!(attention_f16_d128_wgmma_band_64x128_s2: wgmma F16 QueryTile);
+    entry!(attention_f16_d192v128_wgmma_full_128x128_s2_q: wgmma F16 QueryRegisters);
+    entry!(attention_f16_d192v128_wgmma_full_128x128_s2_q_m2: wgmma F16 QueryRegisters);
+    entry!(attention_f16_d192v128_wgmma_band_128x128_s2_q: wgmma F16 QueryRegisters);
     entry!(attention_f16_d192_wgmma_full_128x96_s2: wgmma F16 QueryTile);
     entry!(attention_f16_d192_wgmma_band_128x96_s2: wgmma F16 QueryTile);
     entry!(attention_f16_d256_wgmma_full_128x80_s2: wgmma F16 QueryTile);
@@ -239,6 +242,9 @@ pub mod sm90 {
     entry!(attention_bf16_d128_wgmma_full_64x128_s2: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d128_wgmma_band_128x128_s3_q: wgmma Bf16 QueryRegisters);
     entry!(attention_bf16_d128_wgmma_band_64x128_s2: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d192v128_wgmma_full_128x128_s2_q: wgmma Bf16 QueryRegisters);
+    entry!(attention_bf16_d192v128_wgmma_full_128x128_s2_q_m2: wgmma Bf16 QueryRegisters);
+    entry!(attention_bf16_d192v128_wgmma_band_128x128_s2_q: wgmma Bf16 QueryRegisters);
     entry!(attention_bf16_d192_wgmma_full_128x96_s2: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d192_wgmma_band_128x96_s2: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d256_wgmma_full_128x80_s2: wgmma Bf16 QueryTile);
@@ -247,12 +253,14 @@ pub mod sm90 {
     entry!(attention_bf16_d256_wgmma_band_128x64_s2: wgmma Bf16 QueryTile);
     entry!(attention_f16_d64_wgmma_band_192x96_s4_varlen: wgmma F16 QueryTile);
     entry!(attention_f16_d128_wgmma_band_128x128_s3_q_varlen: wgmma F16 QueryRegisters);
+    entry!(attention_f16_d192v128_wgmma_band_128x128_s2_varlen: wgmma F16 QueryTile);
     entry!(attention_f16_d256_wgmma_band_128x80_s2_varlen: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_band_192x64_s4_general: wgmma F16 QueryTile);
     entry!(attention_f16_d128_wgmma_band_128x96_s3_general: wgmma F16 QueryTile);
     entry!(attention_f16_d256_wgmma_band_128x64_s2_general: wgmma F16 QueryTile);
     entry!(attention_bf16_d64_wgmma_band_192x96_s4_varlen: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d128_wgmma_band_128x128_s3_q_varlen: wgmma Bf16 QueryRegisters);
+    entry!(attention_bf16_d192v128_wgmma_band_128x128_s2_varlen: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d256_wgmma_band_128x80_s2_varlen: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_band_192x64_s4_general: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d128_wgmma_band_128x96_s3_general: wgmma Bf16 QueryTile);

@@ -23,7 +23,7 @@ pub(crate) struct Maps {
 /// Columns of a panel.
 const PANEL_COLUMNS: u32 = TILE_SWIZZLE.row_bytes() / 2;
 
-/// Starts the copy of a tile of `rows` rows, a panel at a time; the bytes count on `full`, which expects them. Where the
+/// Starts the copy of a tile of `rows` rows and `panels` panels, a panel at a time; the bytes count on `full`, which expects them. Where the
 /// tile is `SHARED` by blocks that copy it together, each copies its part of the rows to all.
 ///
 /// # Safety
@@ -33,7 +33,7 @@ const PANEL_COLUMNS: u32 = TILE_SWIZZLE.row_bytes() / 2;
 unsafe fn load_tile<const ROW: usize, const SHARED: bool>(
     tile: SharedAddr,
     map: *const TensorMap,
-    rows: u32,
+    [rows, panels]: [u32; 2],
     [row, head, batch, end]: [u32; 4],
     full: SharedAddr,
 ) {
@@ -44,8 +44,8 @@ unsafe fn load_tile<const ROW: usize, const SHARED: bool>(
     let (tile, row) = (tile.offset(first * TILE_SWIZZLE.row_bytes()), row + first);
     // SAFETY: the caller's contract; the columns of a panel start on a multiple of 16 bytes.
     unsafe {
-        mbarrier::arrive_expect_tx(full, Row::<ROW>::PANELS * panel_bytes);
-        for panel in 0..Row::<ROW>::PANELS {
+        mbarrier::arrive_expect_tx(full, panels * panel_bytes);
+        for panel in 0..panels {
             let (place, column) = (tile.offset(panel * panel_bytes), (panel * PANEL_COLUMNS) as i32);
             let [row, head, batch, end] = [row, head, batch, end].map(|coordinate| coordinate as i32);
             match Row::<ROW>::LENGTHS {
@@ -97,13 +97,11 @@ pub(crate) unsafe fn produce<const ROW: usize>(
         // SAFETY: each buffer is filled after its consumers have left it, those of all blocks that it is filled in; a fresh barrier
         // counts as just left.
         unsafe {
-            let load_kv = |to: SharedAddr, map: *const TensorMap, row: [u32; 4], full: SharedAddr| {
-                load_tile::<ROW, true>(to, map, step_keys, row, full);
-            };
             let mut load_k = |step: u32| {
                 mbarrier::wait_parity(at(Row::<ROW>::K_EMPTY, k.stage()), k.parity());
                 let full = at(Row::<ROW>::K_FULL, k.stage());
-                load_kv(at(Row::<ROW>::K, k.stage()), maps.k, row_of(step), full);
+                let size = [step_keys, Row::<ROW>::PANELS];
+                load_tile::<ROW, true>(at(Row::<ROW>::K, k.stage()), maps.k, size, row_of(step), full);
                 k = k.next();
             };
             // The tensors are as the kernel before has left them, and it has done with O and its counter. Only the first tile waits.
@@ -114,7 +112,8 @@ pub(crate) unsafe fn produce<const ROW: usize>(
             let (q_stage, q_parity) = walk.q_place::<ROW>();
             mbarrier::wait_parity(at(Row::<ROW>::Q_EMPTY, q_stage), q_parity ^ 1);
             let q_row = tile.q_place::<ROW>(args);
-            load_tile::<ROW, false>(at(Row::<ROW>::Q, q_stage), maps.q, rows, q_row, at(Row::<ROW>::Q_FULL, q_stage));
+            let q_full = at(Row::<ROW>::Q_FULL, q_stage);
+            load_tile::<ROW, false>(at(Row::<ROW>::Q, q_stage), maps.q, [rows, Row::<ROW>::PANELS], q_row, q_full);
             while left > 0 {
                 left -= 1;
                 if left > 0 {
@@ -122,7 +121,8 @@ pub(crate) unsafe fn produce<const ROW: usize>(
                 }
                 mbarrier::wait_parity(at(Row::<ROW>::V_EMPTY, v.stage()), v.parity());
                 let full = at(Row::<ROW>::V_FULL, v.stage());
-                load_kv(at(Row::<ROW>::V, v.stage()), maps.v, row_of(step), full);
+                let size = [step_keys, Row::<ROW>::VALUE_PANELS];
+                load_tile::<ROW, true>(at(Row::<ROW>::V, v.stage()), maps.v, size, row_of(step), full);
                 v = v.next();
                 step = step.wrapping_sub(const { Row::<ROW>::CLUSTER });
             }

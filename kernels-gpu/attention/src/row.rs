@@ -32,14 +32,16 @@ impl<const ROW: usize> Row<ROW> {
     pub(crate) const PARTS: u32 = Self::TILE.parts() as u32;
     /// Keys of a step.
     pub(crate) const N: u32 = Self::TILE.n as u32;
-    /// Panels of a tile.
+    /// Panels of a tile of Q or K.
     pub(crate) const PANELS: u32 = ATTENTION[ROW].panels();
+    /// Panels of a tile of V.
+    pub(crate) const VALUE_PANELS: u32 = ATTENTION[ROW].value_panels();
     /// Whether every step may be masked, and not the last alone.
     pub(crate) const BAND: bool = matches!(Self::TILE.mask, MaskKind::Band);
     /// Whether scores are bounded, and a bias is added, where the launch says so.
     pub(crate) const GENERAL: bool = matches!(ATTENTION[ROW].scores, Scores::General);
     /// Whether the bias comes in chunks where it lies so: registers have room for them beside O up to this head dimension.
-    pub(crate) const BIAS_CHUNKS: bool = ATTENTION[ROW].head_dim <= 128;
+    pub(crate) const BIAS_CHUNKS: bool = ATTENTION[ROW].value_dim <= 128;
     /// Whether O is scaled in each step beside its last exponentials, and not beside the next Q K^T where a maximum grew. Steps take 2
     /// to 5 % less time so in these rows, and 1 to 3 % more in others.
     pub(crate) const SCALE_BESIDE_POWERS: bool = Self::PARTS > 1 || Self::TILE.consumers() == 4;
@@ -68,7 +70,7 @@ pub(crate) const fn score_registers(row: usize) -> usize {
 
 /// Accumulators of P V that a thread of row `row` holds.
 pub(crate) const fn output_registers(row: usize) -> usize {
-    dim_steps(row) * 8
+    ATTENTION[row].value_dim / 2
 }
 
 /// Steps of `wgmma` along the keys of one step of row `row`.
@@ -79,7 +81,7 @@ pub(crate) const fn key_steps(row: usize) -> usize {
     }
 }
 
-/// Steps of `wgmma` along the head dimension of row `row`.
+/// Steps of `wgmma` along the head dimension of Q and K of row `row`.
 pub(crate) const fn dim_steps(row: usize) -> usize {
     ATTENTION[row].head_dim / 16
 }

@@ -189,8 +189,10 @@ pub struct AttentionVariant {
     pub name: &'static str,
     /// Element type of Q, K, V and O.
     pub dtype: Dtype,
-    /// The widest head dimension that it serves; narrower ones are padded with zeros in shared memory.
+    /// The widest head dimension of Q and K that it serves; narrower ones are padded with zeros in shared memory.
     pub head_dim: usize,
+    /// The widest head dimension of V and O that it serves.
+    pub value_dim: usize,
     /// What it runs.
     pub kernel: AttentionKernel,
     /// Which scores it serves: these, and what stands before them.
@@ -207,7 +209,13 @@ const MAX_WIDE_REGISTERS: u32 = 168;
 
 impl AttentionVariant {
     const fn new(name: &'static str, dtype: Dtype, head_dim: usize, kernel: AttentionKernel) -> Self {
-        Self { name, dtype, head_dim, kernel, scores: Scores::Plain, lengths: Lengths::Equal }
+        let value_dim = head_dim;
+        Self { name, dtype, head_dim, value_dim, kernel, scores: Scores::Plain, lengths: Lengths::Equal }
+    }
+
+    /// The same with V and O of another head dimension.
+    pub(super) const fn values(self, value_dim: usize) -> Self {
+        Self { value_dim, ..self }
     }
 
     /// The same with every kind of lengths.
@@ -348,14 +356,15 @@ impl AttentionVariant {
             }
             AttentionKernel::Wgmma(tile) => {
                 let row_bytes = self.panels() * TILE_SWIZZLE.row_bytes();
-                let (stages, stage_bytes) = (tile.stages as u32, tile.n as u32 * row_bytes);
+                let v_row_bytes = self.value_panels() * TILE_SWIZZLE.row_bytes();
+                let (stages, n) = (tile.stages as u32, tile.n as u32);
                 let q_stages = tile.q_stages as u32;
                 assert!(q_stages < TILES_AHEAD, "a tile is known as long as its Q is there");
                 let partials = if tile.parts() > 1 { tile.consumers() as u32 } else { 0 };
                 SmemLayout::new()
                     .stages("q", q_stages, tile.m() as u32 * row_bytes, BASE_ALIGN_BYTES)
-                    .stages("k", stages, stage_bytes, BASE_ALIGN_BYTES)
-                    .stages("v", stages, stage_bytes, BASE_ALIGN_BYTES)
+                    .stages("k", stages, n * row_bytes, BASE_ALIGN_BYTES)
+                    .stages("v", stages, n * v_row_bytes, BASE_ALIGN_BYTES)
                     .stages("partial", partials, self.partial_bytes(tile.parts()), 16)
                     .stages("partial_full", if tile.cluster > 1 { partials } else { 0 }, 8, 8)
                     .stages("k_full", stages, 8, 8)
@@ -376,13 +385,22 @@ impl AttentionVariant {
 
     /// A share of O of a warpgroup from each of `parts` parts, and the maximum and sum of a row of each of its threads with it.
     const fn partial_bytes(&self, parts: usize) -> u32 {
-        let words = self.head_dim * WARPGROUP_ROWS / WARPGROUP_THREADS as usize + 2 * parts;
+        let words = self.value_dim * WARPGROUP_ROWS / WARPGROUP_THREADS as usize + 2 * parts;
         words as u32 * WARPGROUP_THREADS * size_of::<f32>() as u32
     }
 
-    /// Panels of [`TILE_SWIZZLE`]'s width that a row of a tile takes.
+    /// Panels of [`TILE_SWIZZLE`]'s width that a row of a tile of Q or K takes.
     pub const fn panels(&self) -> u32 {
-        ((self.head_dim * self.dtype.size_bytes()) as u32).div_ceil(TILE_SWIZZLE.row_bytes())
+        self.panels_of(self.head_dim)
+    }
+
+    /// Panels that a row of a tile of V takes.
+    pub const fn value_panels(&self) -> u32 {
+        self.panels_of(self.value_dim)
+    }
+
+    const fn panels_of(&self, columns: usize) -> u32 {
+        ((columns * self.dtype.size_bytes()) as u32).div_ceil(TILE_SWIZZLE.row_bytes())
     }
 
     /// Tiles of query rows of `heads` = batch x q_heads, of each head a multiple of those that a cluster computes side by side; `None`
@@ -393,9 +411,13 @@ impl AttentionVariant {
         i32::try_from(tiles.checked_mul(self.tile_blocks() as usize)?).ok().map(|_| tiles as u32)
     }
 
-    /// Whether a problem of this element type and head dimension can run on it, in the module of `arch`.
-    pub const fn serves(&self, arch: Arch, dtype: Dtype, head_dim: usize) -> bool {
-        self.compiled_for(arch) && self.dtype as u8 == dtype as u8 && head_dim <= self.head_dim
+    /// Whether a problem of this element type and these head dimensions, that of Q and K and that of V and O, can run on it, in the
+    /// module of `arch`.
+    pub const fn serves(&self, arch: Arch, dtype: Dtype, [head_dim, value_dim]: [usize; 2]) -> bool {
+        self.compiled_for(arch)
+            && self.dtype as u8 == dtype as u8
+            && head_dim <= self.head_dim
+            && value_dim <= self.value_dim
     }
 
     /// Whether it computes these scores of sequences of these lengths.
