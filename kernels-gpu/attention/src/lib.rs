@@ -12,6 +12,7 @@
 //! | `key_split` | which steps warpgroups that share rows take, in a block or a cluster, and the sum of what they find |
 //! | `schedule` | which tiles of query rows a persistent block computes |
 //! | `row` | one row of the table as constants of that main loop |
+//! | `ring` | buffers that are filled and emptied in turns |
 //! | `query` | Q as operand of `wgmma`, in shared memory or in registers |
 //! | `warpgroup_product` | products of a warpgroup with any number of steps |
 //! | `tile` | shared-memory tiles: copies from global memory, fragment addresses |
@@ -48,6 +49,7 @@ mod producer;
 #[cfg(target_feature = "sm_90a")]
 mod query;
 #[cfg(target_feature = "sm_90a")]
+mod ring;
 #[cfg(target_feature = "sm_90a")]
 mod row;
 mod scalar;
@@ -129,6 +131,7 @@ macro_rules! entry {
                 $element,
                 $query<$element, { row_index(stringify!($name)) }, { row::dim_steps(row_index(stringify!($name))) }>,
                 { row_index(stringify!($name)) },
+                { row::stages(row_index(stringify!($name))) },
                 { row::score_registers(row_index(stringify!($name))) },
                 { row::output_registers(row_index(stringify!($name))) },
                 { row::key_steps(row_index(stringify!($name))) },

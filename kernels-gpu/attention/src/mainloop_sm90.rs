@@ -38,7 +38,6 @@ use cuda_std::hint::opaque;
 use cuda_std::ptx::tma;
 use cuda_std::ptx::wgmma::{self, Accumulator, Product};
 use cuda_std::ptx::{barrier, cluster, fence, griddepcontrol, mbarrier, setmaxnreg};
-use cuda_std::ring::Ring;
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::thread;
 use cuda_std::warp::{FULL_MASK, elect, warp_shuffle_idx};
@@ -54,6 +53,7 @@ use crate::epilogue_sm90;
 use crate::key_split;
 use crate::producer::{Maps, produce};
 use crate::query::Query;
+use crate::ring::Ring;
 use crate::row::{Row, ScoresOfRegisters, Values};
 use crate::schedule::{Tile, Walk, steps_of_rows};
 use crate::score::Scoring;
@@ -72,6 +72,7 @@ pub(crate) unsafe fn forward<
     E,
     Q,
     const ROW: usize,
+    const STAGES: u32,
     const SCORES: usize,
     const OUTPUTS: usize,
     const KEY_STEPS: usize,
@@ -130,7 +131,7 @@ pub(crate) unsafe fn forward<
                 _ => {}
             }
             if is_warp(early as u32) && elect() {
-                produce::<ROW>(args, order, maps, base, first);
+                produce::<ROW, STAGES>(args, order, maps, base, first);
             }
         } else {
             match const { (Row::<ROW>::TILE.consumers(), Row::<ROW>::LENGTHS) } {
@@ -141,7 +142,7 @@ pub(crate) unsafe fn forward<
                 (3, Lengths::PerMember) => setmaxnreg::increase::<{ SEARCH_CONSUMER_REGISTERS[3] }>(),
                 _ => {}
             }
-            consume::<E, Q, ROW, SCORES, OUTPUTS, KEY_STEPS>(args, base, warpgroup - 1);
+            consume::<E, Q, ROW, STAGES, SCORES, OUTPUTS, KEY_STEPS>(args, base, warpgroup - 1);
         }
     }
 }
@@ -192,7 +193,15 @@ unsafe fn initialise_barriers<const ROW: usize, const OUTPUTS: usize>(base: Shar
 /// # Safety
 /// As [`forward`]; all threads of consumer warpgroup `group` call it together.
 #[inline(always)]
-unsafe fn consume<E, Q, const ROW: usize, const SCORES: usize, const OUTPUTS: usize, const KEY_STEPS: usize>(
+unsafe fn consume<
+    E,
+    Q,
+    const ROW: usize,
+    const STAGES: u32,
+    const SCORES: usize,
+    const OUTPUTS: usize,
+    const KEY_STEPS: usize,
+>(
     args: &AttentionArgs,
     base: SharedAddr,
     group: u32,
@@ -220,7 +229,7 @@ unsafe fn consume<E, Q, const ROW: usize, const SCORES: usize, const OUTPUTS: us
     let warp_row = || row_group * WARPGROUP_ROWS as u32 + warp() % 4 * WARP_ROWS as u32;
 
     // Where K and V of a step are: in the same stage of their rings.
-    let mut ring = Ring::<Row<ROW>>::CONSUMER;
+    let mut ring = Ring::<STAGES>::CONSUMER;
     let mut walk = Walk::START;
     // SAFETY: the warpgroup is together.
     while let Some([batch_head, first_row]) = unsafe { walk.follow::<ROW>(base) } {
@@ -314,7 +323,7 @@ unsafe fn consume<E, Q, const ROW: usize, const SCORES: usize, const OUTPUTS: us
                 }
             };
             let wait = |region: SmemRegion, stage: u32, parity: u32| mbarrier::wait_parity(at(region, stage), parity);
-            let skip = |ring: Ring<Row<ROW>>| {
+            let skip = |ring: Ring<STAGES>| {
                 wait(Row::<ROW>::K_FULL, ring.stage(), ring.parity());
                 release_keys(Row::<ROW>::K_EMPTY, ring.stage());
                 wait(Row::<ROW>::V_FULL, ring.stage(), ring.parity());

@@ -2,12 +2,12 @@
 
 use cuda_std::ptx::tma::{self, TensorMap};
 use cuda_std::ptx::{griddepcontrol, mbarrier};
-use cuda_std::ring::{Ring, Stages};
 use cuda_std::shared::SharedAddr;
 use cuda_std::thread;
 use layout::attention::{AttentionArgs, Lengths, TILE_SWIZZLE, TileOrder};
 
 use crate::key_split::block_steps;
+use crate::ring::Ring;
 use crate::row::Row;
 use crate::schedule::{Tile, Walk, steps_of_rows};
 
@@ -65,7 +65,7 @@ unsafe fn load_tile<const ROW: usize, const SHARED: bool>(
 /// # Safety
 /// One thread of the block calls it, and the barriers are initialised; `first` is the tile of a cluster, or none where blocks find theirs.
 #[inline(always)]
-pub(crate) unsafe fn produce<const ROW: usize>(
+pub(crate) unsafe fn produce<const ROW: usize, const STAGES: u32>(
     args: &AttentionArgs,
     order: &TileOrder,
     maps: Maps,
@@ -73,7 +73,7 @@ pub(crate) unsafe fn produce<const ROW: usize>(
     mut first: Tile,
 ) {
     let (rows, step_keys) = (Row::<ROW>::M, Row::<ROW>::N);
-    let (mut k, mut v) = (Ring::<Row<ROW>>::PRODUCER, Ring::<Row<ROW>>::PRODUCER);
+    let (mut k, mut v) = (Ring::<STAGES>::PRODUCER, Ring::<STAGES>::PRODUCER);
     let at = |region: layout::SmemRegion, stage: u32| base.offset(region.stage_offset(stage));
     let mut walk = Walk::START;
     loop {
@@ -130,7 +130,7 @@ pub(crate) unsafe fn produce<const ROW: usize>(
     }
     // The barriers outlive the arrivals of the other blocks, and the buffers what these copy, which is used before it is left.
     if const { Row::<ROW>::MULTICAST > 1 } {
-        for _ in 0..Row::<ROW>::STAGES {
+        for _ in 0..STAGES {
             // SAFETY: the barriers are initialised; consumers empty what was filled.
             unsafe {
                 mbarrier::wait_parity(at(Row::<ROW>::K_EMPTY, k.stage()), k.parity());

@@ -2,18 +2,12 @@
 
 use cuda_std::convert::Element16;
 use cuda_std::ptx::wgmma::Product;
-use cuda_std::ring::Stages;
 use layout::attention::{ATTENTION, AttentionKernel, Lengths, MaskKind, Scores, TILE_SWIZZLE, WgmmaTile};
 use layout::descriptor::{Major, Operand};
 use layout::{SmemLayout, SmemRegion};
 
 /// Row `ROW` of [`ATTENTION`].
 pub(crate) enum Row<const ROW: usize> {}
-
-/// Of keys and values.
-impl<const ROW: usize> Stages for Row<ROW> {
-    const STAGES: u32 = Self::TILE.stages as u32;
-}
 
 impl<const ROW: usize> Row<ROW> {
     pub(crate) const TILE: WgmmaTile = match ATTENTION[ROW].kernel {
@@ -71,6 +65,14 @@ pub(crate) const fn score_registers(row: usize) -> usize {
 /// Accumulators of P V that a thread of row `row` holds.
 pub(crate) const fn output_registers(row: usize) -> usize {
     ATTENTION[row].value_dim / 2
+}
+
+/// K buffers of row `row`.
+pub(crate) const fn stages(row: usize) -> u32 {
+    match ATTENTION[row].kernel {
+        AttentionKernel::Wgmma(tile) => tile.stages as u32,
+        _ => panic!("the row is not a WGMMA variant"),
+    }
 }
 
 /// Steps of `wgmma` along the keys of one step of row `row`.

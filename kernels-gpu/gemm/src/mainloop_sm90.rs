@@ -28,7 +28,7 @@
 use cuda_std::ptx::tma::{self, TensorMap};
 use cuda_std::ptx::wgmma::{self, Accumulator, Product};
 use cuda_std::ptx::{cluster, fence, mbarrier, setmaxnreg};
-use cuda_std::ring::{Ring, Stages};
+use cuda_std::ring::Place;
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::{thread, warp};
 use layout::SmemLayout;
@@ -51,10 +51,6 @@ impl<const ROW: usize> Product for Tiles<ROW> {
 #[derive(Clone, Copy)]
 pub(crate) struct Smem<const ROW: usize> {
     base: SharedAddr,
-}
-
-impl<const ROW: usize> Stages for Smem<ROW> {
-    const STAGES: u32 = GEMM[ROW].tile.stages as u32;
 }
 
 impl<const ROW: usize> Smem<ROW> {
@@ -266,17 +262,17 @@ unsafe fn produce<const ROW: usize>(
 ) {
     let row = const { GEMM[ROW] };
     let everyone = (1 << row.cluster) - 1;
-    let mut ring = Ring::<Smem<ROW>>::PRODUCER;
+    let mut place = Place::FIRST;
     while let Some(tile) = next {
         // An operand that all entries share has one.
         let a_batch = if tiles.args.a.batch_stride == 0 { 0 } else { tile.batch };
         let b_batch = if tiles.args.b.batch_stride == 0 { 0 } else { tile.batch };
         for round in 0..tile.rounds {
             let k = tile.first_k + if tile.backwards { tile.rounds - 1 - round } else { round } * row.tile.k as u32;
-            let (stage, full) = (ring.stage(), smem.full(ring.stage()));
+            let (stage, full) = (place.stage, smem.full(place.stage));
             // SAFETY: the stage is empty in all blocks that the copies go to.
             unsafe {
-                mbarrier::wait_parity(smem.empty(stage), ring.parity());
+                mbarrier::wait_parity(smem.empty(stage), place.parity ^ 1);
                 mbarrier::arrive_expect_tx(full, row.stage_bytes());
                 for i in 0..row.boxes(Side::A) {
                     let to = smem.region("a", stage).offset(i * row.box_bytes(Side::A));
@@ -295,7 +291,7 @@ unsafe fn produce<const ROW: usize>(
                     }
                 }
             }
-            ring = ring.next();
+            place.advance(row.tile.stages as u32);
         }
         next = tiles.next();
     }
@@ -303,8 +299,8 @@ unsafe fn produce<const ROW: usize>(
     if row.cluster > 1 {
         for _ in 0..row.tile.stages {
             // SAFETY: the barrier is initialised; consumers empty what was filled.
-            unsafe { mbarrier::wait_parity(smem.empty(ring.stage()), ring.parity()) };
-            ring = ring.next();
+            unsafe { mbarrier::wait_parity(smem.empty(place.stage), place.parity ^ 1) };
+            place.advance(row.tile.stages as u32);
         }
     }
 }
@@ -339,7 +335,7 @@ unsafe fn consume<const ROW: usize, const R: usize, const K_STEPS: usize>(
     };
     // SAFETY: as for the entry.
     let store = unsafe { Store::new(tiles.args, smem, d_map, consumer) };
-    let mut ring = Ring::<Smem<ROW>>::CONSUMER;
+    let mut place = Place::FIRST;
     // Outside of the loop: the first product of a tile overwrites it. Registers that anything else writes between two products
     // make ptxas wait for each of them.
     let mut d = [0.0; R];
@@ -353,8 +349,8 @@ unsafe fn consume<const ROW: usize, const R: usize, const K_STEPS: usize>(
                 let mut part = [0.0; R];
                 d = [0.0; R];
                 for round in 0..tile.rounds {
-                    mbarrier::wait_parity(smem.full(ring.stage()), ring.parity());
-                    let (a, b) = smem.operands(ring.stage(), consumer);
+                    mbarrier::wait_parity(smem.full(place.stage), place.parity);
+                    let (a, b) = smem.operands(place.stage, consumer);
                     wgmma::mma_async::<Tiles<ROW>, _, K_STEPS>(&mut part, a, b, false);
                     if round == 0
                         && let Some(tile) = put
@@ -362,8 +358,8 @@ unsafe fn consume<const ROW: usize, const R: usize, const K_STEPS: usize>(
                         store.end(tile);
                     }
                     wgmma::wait_group::<0, _>(&mut part);
-                    release(ring.stage());
-                    ring = ring.next();
+                    release(place.stage);
+                    place.advance(row.tile.stages as u32);
                     for i in 0..R {
                         d[i] += part[i];
                     }
@@ -371,30 +367,30 @@ unsafe fn consume<const ROW: usize, const R: usize, const K_STEPS: usize>(
                 next = tiles.next();
                 store.begin();
             } else {
-                let multiply = |d: &mut [f32; R], ring: Ring<Smem<ROW>>, adds: bool| {
-                    mbarrier::wait_parity(smem.full(ring.stage()), ring.parity());
+                let multiply = |d: &mut [f32; R], place: Place, adds: bool| {
+                    mbarrier::wait_parity(smem.full(place.stage), place.parity);
                     // As above: descriptors are computed once for the warp, and power is what limits long sums.
-                    let (stage, _) = warp::warp_shuffle_idx(warp::FULL_MASK, ring.stage(), 0, 32);
+                    let (stage, _) = warp::warp_shuffle_idx(warp::FULL_MASK, place.stage, 0, 32);
                     let (a, b) = smem.operands(stage, consumer);
                     wgmma::mma_async::<Tiles<ROW>, _, K_STEPS>(d, a, b, adds);
                 };
-                multiply(&mut d, ring, false);
+                multiply(&mut d, place, false);
                 if let Some(tile) = put {
                     store.end(tile);
                 }
-                let mut before = ring;
+                let mut before = place;
                 for _ in 1..tile.rounds {
-                    ring = ring.next();
-                    multiply(&mut d, ring, true);
+                    place.advance(row.tile.stages as u32);
+                    multiply(&mut d, place, true);
                     wgmma::wait_group::<1, _>(&mut d);
-                    release(before.stage());
-                    before = ring;
+                    release(before.stage);
+                    before = place;
                 }
-                ring = ring.next();
+                place.advance(row.tile.stages as u32);
                 next = tiles.next();
                 store.begin();
                 wgmma::wait_group::<0, _>(&mut d);
-                release(before.stage());
+                release(before.stage);
             }
             store.put(&d, tile);
         }

@@ -23,14 +23,14 @@ use cuda_std::hint::opaque;
 use cuda_std::ptx::tma::{self, TensorMap};
 use cuda_std::ptx::wgmma::{self, Accumulator};
 use cuda_std::ptx::{barrier, cluster, fence, mbarrier, setmaxnreg};
-use cuda_std::ring::Ring;
+use cuda_std::ring::Place;
 use cuda_std::shared::SharedAddr;
 use cuda_std::{thread, warp};
 use layout::Swizzle;
 use layout::fragment::wgmma_d;
 use layout::ladder::{
     CONSUMER_REGISTERS, LADDER, LadderSizes, LadderStep, PRODUCER_REGISTERS, STORE_BUFFERS, STORE_COLUMNS, WARPGROUP,
-    WGMMA_ROWS, place,
+    WGMMA_ROWS, place as place_of,
 };
 
 use crate::tile::{Smem, Tiles};
@@ -54,10 +54,11 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
     let (cluster_rows, columns) = (sizes.m / (step.m * step.cluster), sizes.n / step.n);
     let (first, clusters) = (thread::block_idx_x() / step.cluster, thread::grid_dim_x() / step.cluster);
     let tile_of = |index: u32| {
-        let (row, column) = place(index, cluster_rows, columns);
+        let (row, column) = place_of(index, cluster_rows, columns);
         ((row * step.cluster + rank) * step.m, column * step.n)
     };
     let rounds = sizes.k / step.k;
+    let mut place = Place::FIRST;
     // SAFETY: whole warpgroups take each branch; the mbarriers order copies and products as the header says, and no block leaves
     // the cluster before the last one has finished.
     unsafe {
@@ -76,18 +77,17 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
                 let half = rank * step.b_rows_loaded();
                 let half_bytes = step.b().mn_offset_bytes(step.b_rows_loaded());
                 let everyone = (1 << step.cluster) - 1;
-                let mut ring = Ring::<Smem<ROW>>::PRODUCER;
                 let mut index = first;
                 while index < cluster_rows * columns {
                     let (row, column) = tile_of(index);
                     for round in 0..rounds {
-                        let (stage, k) = (ring.stage(), (round * step.k) as i32);
+                        let (stage, k) = (place.stage, (round * step.k) as i32);
                         let (full, b_half) = (smem.full(stage), smem.b(stage).offset(rank * half_bytes));
-                        mbarrier::wait_parity(smem.empty(stage), ring.parity());
+                        mbarrier::wait_parity(smem.empty(stage), place.parity ^ 1);
                         mbarrier::arrive_expect_tx(full, step.stage_bytes());
                         tma::load(smem.a(stage), a, [k, row as i32], full);
                         tma::load_multicast(b_half, b, [k, (column + half) as i32], full, everyone);
-                        ring = ring.next();
+                        place.advance(step.stages);
                     }
                     index += clusters;
                 }
@@ -103,22 +103,21 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
             // Outside of the loop: the first product of a tile overwrites it. Registers that anything else writes between two
             // products make ptxas wait for each of them.
             let mut d = [0.0; R];
-            let mut ring = Ring::<Smem<ROW>>::CONSUMER;
             let mut index = first;
             while index < cluster_rows * columns {
                 let (row, column) = tile_of(index);
-                let mut before = ring;
+                let mut before = place;
                 for round in 0..rounds {
-                    mbarrier::wait_parity(smem.full(ring.stage()), ring.parity());
-                    let (a_tile, b_tile) = smem.operands(ring.stage(), consumer);
+                    mbarrier::wait_parity(smem.full(place.stage), place.parity);
+                    let (a_tile, b_tile) = smem.operands(place.stage, consumer);
                     wgmma::mma_async::<Tiles<ROW>, _, K_STEPS>(&mut d, a_tile, b_tile, round > 0);
                     wgmma::wait_group::<1, _>(&mut d);
-                    release(before.stage(), round > 0);
-                    before = ring;
-                    ring = ring.next();
+                    release(before.stage, round > 0);
+                    before = place;
+                    place.advance(step.stages);
                 }
                 wgmma::wait_group::<0, _>(&mut d);
-                release(before.stage(), true);
+                release(before.stage, true);
                 store(&d, smem, c, consumer, row + consumer * step.consumer_rows(), column);
                 index += clusters;
             }

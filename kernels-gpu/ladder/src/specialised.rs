@@ -18,7 +18,7 @@
 use cuda_std::ptx::tma::{self, TensorMap};
 use cuda_std::ptx::wgmma::{self, Accumulator};
 use cuda_std::ptx::{fence, mbarrier, setmaxnreg};
-use cuda_std::ring::Ring;
+use cuda_std::ring::Place;
 use cuda_std::{thread, warp};
 use layout::ladder::{CONSUMER_REGISTERS, LADDER, LadderSizes, LadderStep, PRODUCER_REGISTERS, WARPGROUP};
 
@@ -41,6 +41,7 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
     let smem = Smem::<ROW>::of_block();
     let (row, column) = step.tile_of(thread::block_idx_x(), sizes);
     let rounds = sizes.k / step.k;
+    let mut place = Place::FIRST;
     // SAFETY: whole warpgroups take each branch; the mbarriers order copies and products as the header says.
     unsafe {
         if thread::thread_idx_x() == 0 {
@@ -55,31 +56,29 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
         if thread::thread_idx_x() < WARPGROUP {
             setmaxnreg::decrease::<PRODUCER_REGISTERS>();
             if thread::thread_idx_x() == 0 {
-                let mut ring = Ring::<Smem<ROW>>::PRODUCER;
                 for round in 0..rounds {
-                    let (stage, k) = (ring.stage(), (round * step.k) as i32);
-                    mbarrier::wait_parity(smem.empty(stage), ring.parity());
+                    let (stage, k) = (place.stage, (round * step.k) as i32);
+                    mbarrier::wait_parity(smem.empty(stage), place.parity ^ 1);
                     mbarrier::arrive_expect_tx(smem.full(stage), step.stage_bytes());
                     tma::load(smem.a(stage), a, [k, row as i32], smem.full(stage));
                     tma::load(smem.b(stage), b, [k, column as i32], smem.full(stage));
-                    ring = ring.next();
+                    place.advance(step.stages);
                 }
             }
         } else {
             setmaxnreg::increase::<CONSUMER_REGISTERS>();
             let consumer = thread::thread_idx_x() / WARPGROUP - 1;
             let first_lane = warp::lane_id() == 0;
-            let mut ring = Ring::<Smem<ROW>>::CONSUMER;
-            let mut before = ring;
+            let mut before = place;
             let mut d = [0.0; R];
             for round in 0..rounds {
-                mbarrier::wait_parity(smem.full(ring.stage()), ring.parity());
-                let (a_tile, b_tile) = smem.operands(ring.stage(), consumer);
+                mbarrier::wait_parity(smem.full(place.stage), place.parity);
+                let (a_tile, b_tile) = smem.operands(place.stage, consumer);
                 wgmma::mma_async::<Tiles<ROW>, _, K_STEPS>(&mut d, a_tile, b_tile, true);
                 wgmma::wait_group::<1, _>(&mut d);
-                mbarrier::arrive_if(smem.empty(before.stage()), first_lane && round > 0);
-                before = ring;
-                ring = ring.next();
+                mbarrier::arrive_if(smem.empty(before.stage), first_lane && round > 0);
+                before = place;
+                place.advance(step.stages);
             }
             wgmma::wait_group::<0, _>(&mut d);
             write(&d, c, sizes, row + consumer * step.consumer_rows(), column);

@@ -1,7 +1,6 @@
 //! What the steps share: their operands and barriers in shared memory, and the way of the accumulators to memory.
 
 use cuda_std::ptx::wgmma::{Accumulator, Product};
-use cuda_std::ring::Stages;
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::{global, thread};
 use layout::SmemLayout;
@@ -21,10 +20,6 @@ impl<const ROW: usize> Product for Tiles<ROW> {
 #[derive(Clone, Copy)]
 pub(crate) struct Smem<const ROW: usize> {
     base: SharedAddr,
-}
-
-impl<const ROW: usize> Stages for Smem<ROW> {
-    const STAGES: u32 = LADDER[ROW].stages;
 }
 
 impl<const ROW: usize> Smem<ROW> {

@@ -17,7 +17,7 @@
 use cuda_std::ptx::tma::{self, TensorMap};
 use cuda_std::ptx::wgmma::{self, Accumulator};
 use cuda_std::ptx::{fence, mbarrier};
-use cuda_std::ring::Ring;
+use cuda_std::ring::Place;
 use cuda_std::thread;
 use layout::ladder::{LADDER, LadderSizes, LadderStep, WARPGROUP};
 
@@ -64,18 +64,18 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
         }
         // The barriers are initialised.
         thread::sync_threads();
-        let mut ring = Ring::<Smem<ROW>>::CONSUMER;
+        let mut place = Place::FIRST;
         for round in 0..rounds {
-            mbarrier::wait_parity(smem.full(ring.stage()), ring.parity());
-            let (a_tile, b_tile) = smem.operands(ring.stage(), consumer);
+            mbarrier::wait_parity(smem.full(place.stage), place.parity);
+            let (a_tile, b_tile) = smem.operands(place.stage, consumer);
             wgmma::mma_async::<Tiles<ROW>, _, K_STEPS>(&mut d, a_tile, b_tile, true);
             wgmma::wait_group::<0, _>(&mut d);
             // All warps have read the stage.
             thread::sync_threads();
             if leader && round + step.stages < rounds {
-                load(ring.stage(), round + step.stages);
+                load(place.stage, round + step.stages);
             }
-            ring = ring.next();
+            place.advance(step.stages);
         }
         write(&d, c, sizes, row + consumer * step.consumer_rows(), column);
     }
