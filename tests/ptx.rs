@@ -12,7 +12,7 @@ type Instructions = (&'static str, &'static [(&'static str, usize)]);
 const SM_80: &[Instructions] = &[
     ("thread_sync", &[("bar.sync", 1), ("st.shared", 2), ("ld.shared", 2)]),
     ("barrier_warps", &[("bar.sync", 1), ("bar.arrive", 1)]),
-    ("barrier_numbered", &[("bar.sync", 1)]),
+    ("barrier_numbered", &[("bar.arrive", 1), ("bar.sync", 1)]),
     ("thread_block_fence", &[("fence.acq_rel.cta", 2)]),
     ("thread_device_fence", &[("fence.acq_rel.gpu", 2)]),
     (

@@ -96,6 +96,11 @@ fn groups() -> Vec<(&'static str, Vec<Case>)> {
             ],
         ),
         (
+            // Steps of 96 keys at head dimension 64: one, two and more, with keys beyond the last, and rows after the first tile.
+            "warpgroups_take_turns",
+            [(1, 96), (65, 97), (257, 300)].map(|(q, k)| Case::new(1, 1, q, k, 64, Mask::Full)).to_vec(),
+        ),
+        (
             "serves_any_scale",
             each(&|d| {
                 [0.0, -0.125, 1e-6, 1.0, -3.0].map(|s| Case::new(1, 2, 37, 53, d, Mask::Full).scaled(s)).to_vec()

@@ -21,8 +21,10 @@ pub fn attention_variants(
 /// an H100, BENCHMARKS.md).
 const LONE_PERCENT: usize = 160;
 
-/// What a row takes a block of four consumer warpgroups, which have few registers and steps of few keys (4x32x4096x64 on an H200).
+/// What a row takes a block of four consumer warpgroups, which have few registers and steps of few keys (4x32x4096x64 on an H200), and
+/// one of those that have the tensor cores in turns (16x32x1024x64, 4x32x4096x64 and 1x32x16384x64).
 const FOUR_PERCENT: usize = 110;
+const IN_TURN_PERCENT: usize = 101;
 
 /// What a row takes where warpgroups share it, whose sums meet in shared memory: two groups of rows (1x8x2048x64 on an H200), one,
 /// which reads K and V for half as many rows, or one in several blocks, whose sums meet over the cluster.
@@ -114,6 +116,7 @@ impl Request<'_> {
             AttentionKernel::Wgmma(tile) => match (tile.row_groups, tile.key_groups, tile.cluster) {
                 (1, 1, 1) => LONE_PERCENT,
                 (1, _, 1) => LONE_SPLIT_PERCENT,
+                (4, 1, 1) if tile.n > 64 => IN_TURN_PERCENT,
                 (4, 1, 1) => FOUR_PERCENT,
                 (_, 1, 1) if tile.multicast > 1 => MULTICAST_PERCENT,
                 (_, 1, 1) => 100,
@@ -128,12 +131,14 @@ impl Request<'_> {
         {
             return usize::MAX;
         }
-        // Keys of whole steps, and what a step takes beside them (4x8x4096x256 and 32x8x512x256 on an H200).
+        // Keys of whole steps, where rows differ in them, and what a step takes beside them at head dimension 256 (4x8x4096x256 and
+        // 32x8x512x256 on an H200).
         let keys = match variant.kernel {
             AttentionKernel::Wgmma(tile) if variant.head_dim == MAX_HEAD_DIM => {
                 let step_keys = if tile.mask == MaskKind::Full { STEP_KEYS } else { BAND_STEP_KEYS };
                 self.problem.k_len.div_ceil(tile.n) * (tile.n + step_keys)
             }
+            AttentionKernel::Wgmma(tile) if tile.parts() == 1 => self.problem.k_len.next_multiple_of(tile.n),
             _ => self.problem.k_len,
         };
         let start_keys = if variant.cluster_tiles() > 1 { MULTICAST_START_KEYS } else { 0 };
@@ -226,8 +231,22 @@ mod tests {
     fn many_tiles_have_three_warpgroups_where_their_rows_fit() {
         for mask in [Mask::Full, Mask::Causal] {
             assert_eq!([(1024, 512), (512, 1024)].map(|(heads, len)| tile_of(heads, len, mask)), [(256, 1, 1); 2]);
-            assert_eq!([(128, 4096), (32, 16384)].map(|(heads, len)| tile_of(heads, len, mask)), [(192, 1, 1); 2]);
+            assert_eq!(tile_of(32, 16384, mask), (192, 1, 1));
         }
+        assert_eq!(tile_of(128, 4096, Mask::Causal), (192, 1, 1));
+        assert_eq!(tile_of(128, 4096, Mask::Full), (256, 1, 1));
+    }
+
+    #[test]
+    fn four_warpgroups_have_the_steps_that_end_with_the_keys() {
+        let step_keys = |heads, len| {
+            let problem =
+                AttentionProblem { batch: 1, q_heads: heads, kv_heads: heads, q_len: len, k_len: len, head_dim: 64 };
+            let request = Request { mask: Mask::Full, ..request(Arch::Sm90a, Dtype::F16, &problem) };
+            let AttentionKernel::Wgmma(tile) = request.preferred().unwrap().kernel else { panic!("a WGMMA kernel") };
+            tile.n
+        };
+        assert_eq!([(1024, 512), (512, 1024)].map(|(heads, len)| step_keys(heads, len)), [64, 96]);
     }
 
     #[test]

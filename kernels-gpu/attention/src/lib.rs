@@ -10,6 +10,7 @@
 //! | `mainloop_sm90` | FlashAttention tiling on `wgmma`: the roles of a block, and what its consumers do |
 //! | `producer` | the thread of that block which copies tiles by TMA |
 //! | `key_split` | which steps warpgroups that share rows take, in a block or a cluster, and the sum of what they find |
+//! | `turns` | the order in which warpgroups have the tensor cores |
 //! | `schedule` | which tiles of query rows a persistent block computes |
 //! | `row` | one row of the table as constants of that main loop |
 //! | `ring` | buffers that are filled and emptied in turns |
@@ -58,6 +59,8 @@ mod schedule;
 mod score;
 mod softmax;
 mod tile;
+#[cfg(target_feature = "sm_90a")]
+mod turns;
 mod value_product;
 #[cfg(target_feature = "sm_90a")]
 mod warpgroup_product;
@@ -199,6 +202,7 @@ pub mod sm90 {
     use crate::query::{QueryRegisters, QueryTile};
 
     entry!(attention_f16_d64_wgmma_full_192x128_s4: wgmma F16 QueryTile);
+    entry!(attention_f16_d64_wgmma_full_256x96_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_full_256x64_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_full_64x128k2_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_full_64x128k2c2_s4: wgmma F16 QueryTile);
@@ -227,6 +231,7 @@ pub mod sm90 {
     entry!(attention_f16_d256_wgmma_full_128x64_s2: wgmma F16 QueryTile);
     entry!(attention_f16_d256_wgmma_band_128x64_s2: wgmma F16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_192x128_s4: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d64_wgmma_full_256x96_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_256x64_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_64x128k2_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_64x128k2c2_s4: wgmma Bf16 QueryTile);

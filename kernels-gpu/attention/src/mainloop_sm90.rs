@@ -29,6 +29,8 @@
 //! 6. O is scaled while the tensor cores have S, by the warps that have a row whose maximum grew. Where warpgroups share the rows of a
 //!    tile, or a block has four, half of the exponentials are left for behind the wait for O: their unit is slow, and O is scaled, in
 //!    every step, and P rounded on others meanwhile ([`Row::SCALE_BESIDE_POWERS`]).
+//! 7. Four warpgroups have no registers for P of a step of 96 keys beside S of the next. There P V ends before Q K^T starts, and the
+//!    tensor cores have the work of the other warpgroups meanwhile, which come to them in turns (`turns.rs`).
 //!
 //! Budget: the registers of [`layout::attention::CONSUMER_REGISTERS`], for S, P and O of a step; shared memory is the row's
 //! [`layout::attention::AttentionVariant::smem`] map.
@@ -58,6 +60,7 @@ use crate::row::{Row, ScoresOfRegisters, Values};
 use crate::schedule::{Tile, Walk, steps_of_rows};
 use crate::score::Scoring;
 use crate::softmax::{RowState, scale_rows};
+use crate::turns;
 use crate::warpgroup_product::{accumulate, wait_before};
 use crate::work::{LANES, Member, Work, div_rem, lane, sink_of_head, warp};
 
@@ -89,6 +92,8 @@ pub(crate) unsafe fn forward<
     const {
         assert!(E::DTYPE as u8 == ATTENTION[ROW].dtype as u8, "the row has another element type");
         assert!(Q::SOURCE as u8 == Row::<ROW>::TILE.query as u8, "the row has Q elsewhere");
+        let all_steps = !Row::<ROW>::BAND && Row::<ROW>::PARTS == 1;
+        assert!(all_steps || !Row::<ROW>::IN_TURN, "warpgroups that take turns have as many steps");
     }
     let base = shared::dynamic();
     // SAFETY: the whole block is here; roles are by warpgroup, and their registers add up to those of the launch.
@@ -232,6 +237,8 @@ unsafe fn consume<
     let mut ring = Ring::<STAGES>::CONSUMER;
     let mut walk = Walk::START;
     // SAFETY: the warpgroup is together.
+    unsafe { turns::start::<ROW>(group) };
+    // SAFETY: as above.
     while let Some([batch_head, first_row]) = unsafe { walk.follow::<ROW>(base) } {
         // SAFETY: the tile is one of the problem's.
         let Member { q_len, keys, .. } = unsafe { Member::of_head(args, batch_head, Row::<ROW>::LENGTHS) };
@@ -376,28 +383,45 @@ unsafe fn consume<
             mask(&mut scores, step);
             state.step::<CHAINS>(&mut scores, scale);
             let mut p = pack::<E, SCORES, KEY_STEPS>(&scores);
-            if step >= own.0 + stride {
-                let next = ring.after(key_groups);
-                wait(Row::<ROW>::K_FULL, next.stage(), next.parity());
+            if !Row::<ROW>::IN_TURN {
+                if step >= own.0 + stride {
+                    let next = ring.after(key_groups);
+                    wait(Row::<ROW>::K_FULL, next.stage(), next.parity());
+                }
+                wait(Row::<ROW>::V_FULL, ring.stage(), ring.parity());
             }
-            wait(Row::<ROW>::V_FULL, ring.stage(), ring.parity());
             let mut factors = [1.0; 2];
             while step >= own.0 + stride {
-                // V of this step and K of the one before are there.
                 let next = ring.after(key_groups);
                 let bias = bias_of::<ROW, SCORES>(|| (scoring(), lane_row(), (step - stride) * step_keys));
-                let mut scores: [f32; SCORES] = q.scores(k_tile(next.stage()));
-                if !Row::<ROW>::SCALE_BESIDE_POWERS {
-                    // Not before S is under way.
+                let mut scores: [f32; SCORES];
+                if Row::<ROW>::IN_TURN {
+                    // Waits find addresses, which products then have without a turn's time.
+                    wait(Row::<ROW>::V_FULL, ring.stage(), ring.parity());
+                    turns::take(group);
+                    accumulate::<Values<E, ROW>, _, KEY_STEPS>(&mut out, &p, v_tile(ring.stage()));
+                    wgmma::wait_group::<0, _>(&mut out);
                     wgmma::settle(&mut out);
-                    scale_rows(&mut out, factors);
+                    release_keys(Row::<ROW>::V_EMPTY, ring.stage());
+                    wait(Row::<ROW>::K_FULL, next.stage(), next.parity());
+                    scores = q.scores(k_tile(next.stage()));
+                    turns::hand_on::<ROW>(group);
+                    wgmma::wait_group::<0, _>(&mut scores);
+                } else {
+                    // V of this step and K of the one before are there.
+                    scores = q.scores(k_tile(next.stage()));
+                    if !Row::<ROW>::SCALE_BESIDE_POWERS {
+                        // Not before S is under way.
+                        wgmma::settle(&mut out);
+                        scale_rows(&mut out, factors);
+                    }
+                    accumulate::<Values<E, ROW>, _, KEY_STEPS>(&mut out, &p, v_tile(ring.stage()));
+                    wait_before::<_, KEY_STEPS>(&mut scores);
                 }
-                accumulate::<Values<E, ROW>, _, KEY_STEPS>(&mut out, &p, v_tile(ring.stage()));
-                wait_before::<_, KEY_STEPS>(&mut scores);
                 wgmma::settle(&mut scores);
                 release_keys(Row::<ROW>::K_EMPTY, next.stage());
                 step -= stride;
-                if step >= own.0 + stride {
+                if !Row::<ROW>::IN_TURN && step >= own.0 + stride {
                     let second = next.after(key_groups);
                     wait(Row::<ROW>::K_FULL, second.stage(), second.parity());
                 }
@@ -408,20 +432,26 @@ unsafe fn consume<
                     mask(&mut scores, step);
                 }
                 factors = state.renew::<CHAINS>(&scores, scale);
-                let early = const { if Row::<ROW>::SCALE_BESIDE_POWERS { SCORES / 2 } else { SCORES } };
-                state.add::<CHAINS>(&mut scores[..early], scale);
-                wait(Row::<ROW>::V_FULL, next.stage(), next.parity() + state.zero());
-                wgmma::wait_group::<0, _>(&mut out);
-                wgmma::settle(&mut scores);
-                release_keys(Row::<ROW>::V_EMPTY, ring.stage());
+                if !Row::<ROW>::IN_TURN {
+                    let early = const { if Row::<ROW>::SCALE_BESIDE_POWERS { SCORES / 2 } else { SCORES } };
+                    state.add::<CHAINS>(&mut scores[..early], scale);
+                    wait(Row::<ROW>::V_FULL, next.stage(), next.parity() + state.zero());
+                    wgmma::wait_group::<0, _>(&mut out);
+                    wgmma::settle(&mut scores);
+                    release_keys(Row::<ROW>::V_EMPTY, ring.stage());
+                }
                 ring = next;
                 if Row::<ROW>::SCALE_BESIDE_POWERS {
-                    state.add::<CHAINS>(&mut scores[early..], scale);
+                    let late = const { if Row::<ROW>::IN_TURN { 0 } else { SCORES / 2 } };
+                    state.add::<CHAINS>(&mut scores[late..], scale);
                     for index in 0..OUTPUTS {
                         out[index] *= factors[index / 2 % 2];
                     }
                 }
                 p = pack::<E, SCORES, KEY_STEPS>(&scores);
+            }
+            if Row::<ROW>::IN_TURN {
+                wait(Row::<ROW>::V_FULL, ring.stage(), ring.parity());
             }
             if !Row::<ROW>::SCALE_BESIDE_POWERS {
                 scale_rows(&mut out, factors);

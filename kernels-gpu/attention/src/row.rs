@@ -39,6 +39,9 @@ impl<const ROW: usize> Row<ROW> {
     /// Whether O is scaled in each step beside its last exponentials, and not beside the next Q K^T where a maximum grew. Steps take 2
     /// to 5 % less time so in these rows, and 1 to 3 % more in others.
     pub(crate) const SCALE_BESIDE_POWERS: bool = Self::PARTS > 1 || Self::TILE.consumers() == 4;
+    /// Whether consumer warpgroups have the tensor cores in turns, and each has done P V of a step when it starts Q K^T of the one
+    /// before: four of them have no registers for P and S of two steps of more than 64 keys.
+    pub(crate) const IN_TURN: bool = Self::TILE.row_groups == 4 && Self::N > 64;
     /// How long sequences are.
     pub(crate) const LENGTHS: Lengths = ATTENTION[ROW].lengths;
     const SMEM: SmemLayout = ATTENTION[ROW].smem();

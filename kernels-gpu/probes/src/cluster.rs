@@ -30,8 +30,8 @@ pub unsafe fn barrier_warps(out: *mut u32) {
     }
 }
 
-/// Each of two pairs of warps meets at a barrier whose number is that of the pair: the first warp of a pair stores a word a lane,
-/// the second writes them in reverse.
+/// Each of two pairs of warps has a barrier whose number is that of the pair: the first warp of a pair stores a word a lane and
+/// arrives, the second waits and writes them in reverse.
 ///
 /// # Safety
 /// Four warps; the dynamic shared memory is that of `PAIRS`; `out` has 64 words.
@@ -44,9 +44,9 @@ pub unsafe fn barrier_numbered(out: *mut u32) {
     unsafe {
         if !second {
             words.store(pair * 32 + lane, 100 + pair * 32 + lane);
-        }
-        barrier::sync_numbered::<64>(1 + pair);
-        if second {
+            barrier::arrive_numbered::<64>(1 + pair);
+        } else {
+            barrier::sync_numbered::<64>(1 + pair);
             *out.add((pair * 32 + lane) as usize) = words.load(pair * 32 + 31 - lane);
         }
     }

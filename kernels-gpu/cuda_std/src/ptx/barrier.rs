@@ -43,6 +43,19 @@ pub unsafe fn arrive<const ID: u32, const THREADS: u32>() {
     unsafe { asm!("bar.arrive {0}, {1};", const ID, const THREADS, options(nostack, preserves_flags)) }
 }
 
+/// Arrives on barrier `id`, which is found out at run time, of `THREADS` threads, without waiting.
+///
+/// PTX: `bar.arrive id, THREADS` (PTX 2.0, sm_20), as [`arrive`].
+///
+/// # Safety
+/// As for [`sync_numbered`].
+#[inline(always)]
+pub unsafe fn arrive_numbered<const THREADS: u32>(id: u32) {
+    const { check(0, THREADS) };
+    // SAFETY: as required of the caller. The absent `nomem` keeps the compiler from moving accesses across it.
+    unsafe { asm!("bar.arrive {0}, {1};", in(reg32) id, const THREADS, options(nostack, preserves_flags)) }
+}
+
 const fn check(id: u32, threads: u32) {
     assert!(id < 16, "a block has barriers 0 to 15");
     assert!(threads > 0 && threads.is_multiple_of(32), "whole warps arrive at a barrier");
