@@ -34,8 +34,8 @@ pub(crate) fn list(trials: &mut Trials) {
     let cases = vec![
         Case::new(65_540, 1, 1, 2, 8, Mask::Full),
         Case::new(1, 65_540, 1, 2, 8, Mask::Full),
-        Case::new(1030, 64, 2, 3, 64, Mask::Causal),
-        Case::new(1030, 64, 2, 3, 128, Mask::Full),
+        Case::new(66, 1, 1, 2, 64, Mask::Causal).grouped(1000, 125),
+        Case::new(66, 1, 1, 2, 128, Mask::Full).grouped(1000, 125),
     ];
     trials.both(
         "serves_more_heads_than_a_grid_dimension_has_blocks",

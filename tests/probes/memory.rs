@@ -36,9 +36,15 @@ fn global_words(probe: &Probe<'_>) -> Result<(), Failed> {
     let got: Vec<u8> = got.into_iter().flat_map(u32::to_le_bytes).collect();
     let mut expected: Vec<u8> = POISON.to_le_bytes().repeat(6 * area / 4);
     for (kind, word_bytes) in [2, 4, 4, 8, 16, 1].into_iter().enumerate() {
-        // One copy by each kind of load.
+        // One copy by each kind of load that takes every word.
         for copy in expected[kind * area..][..2 * 32 * word_bytes].chunks_mut(32 * word_bytes) {
             copy.copy_from_slice(&input[..32 * word_bytes]);
+        }
+        // Odd lanes keep the word of the facing lane.
+        for lane in 0..32 {
+            let from = if lane % 2 == 0 { lane } else { 31 - lane };
+            expected[kind * area + (64 + lane) * word_bytes..][..word_bytes]
+                .copy_from_slice(&input[from * word_bytes..][..word_bytes]);
         }
     }
     expect_equal(&got, &expected, |at| format!("type {}, byte {}", at / area, at % area))

@@ -8,6 +8,7 @@ use layout::ata::{
     transposed_pair,
 };
 
+use crate::unit::Turn;
 use crate::work::lane;
 
 /// What the pair rows of a strip take of one pair row of X: a record as it is loaded. Nothing is computed of it before it is needed, so
@@ -30,6 +31,17 @@ impl Use {
         let record = (records as *const [u32; RECORD_WORDS]).wrapping_add(index as usize);
         // SAFETY: as required of the caller.
         Self { record: unsafe { global::load_nc(record) } }
+    }
+
+    /// As [`Use::load`], without a branch; no use where the condition does not hold.
+    ///
+    /// # Safety
+    /// There is such a record where the condition holds.
+    #[inline(always)]
+    pub(crate) unsafe fn load_where(records: u64, index: u32, condition: bool) -> Self {
+        let record = (records as *const [u32; RECORD_WORDS]).wrapping_add(index as usize);
+        // SAFETY: as required of the caller.
+        Self { record: unsafe { global::load_where(condition, record, [0; RECORD_WORDS]) } }
     }
 
     /// Whether there is a use, for whichever pair row.
@@ -100,6 +112,25 @@ impl RowUse {
         cells
     }
 
+    /// The lane's two cells as [`RowUse::load_cells`] gives them, without a branch.
+    ///
+    /// # Safety
+    /// As for [`RowUse::load_cells`].
+    #[inline(always)]
+    pub(crate) unsafe fn load_cells_where<const ROW: usize, const WORDS: usize>(
+        &self,
+        args: &AtaArgs,
+    ) -> [[u32; WORDS]; 2] {
+        let place = self.place::<ROW>(args);
+        let mut cells = [[0; WORDS]; 2];
+        for half in 0..2 {
+            let which = if self.is_transposed() { transposed_pair(lane()) } else { half as u32 };
+            // SAFETY: the pair is there where it is loaded.
+            cells[half] = unsafe { place.load_where(half, code_has_pair(self.code, 0, which)) };
+        }
+        cells
+    }
+
     /// Where the lane's cells are.
     #[inline(always)]
     fn place<const ROW: usize>(&self, args: &AtaArgs) -> CellPlace {
@@ -139,9 +170,39 @@ impl CellPlace {
     /// Cell `half`.
     ///
     /// # Safety
-    /// The cell is one of a stored pair of the precision, which has `WORDS` words a cell.
+    /// The cell is one of a stored pair of the precision, which has `WORDS` words a cell: chunks on 16-byte boundaries inside of
+    /// the pair, nibbles on 8-byte ones.
     #[inline(always)]
     unsafe fn load<const WORDS: usize>(self, half: usize) -> [u32; WORDS] {
+        // SAFETY: as required of the caller.
+        unsafe { self.load_by(half, |chunk| global::load(chunk), |nibbles| global::load(nibbles)) }
+    }
+
+    /// Cell `half` where `condition` holds, else zeros, without a branch.
+    ///
+    /// # Safety
+    /// As for [`CellPlace::load`], where the condition holds.
+    #[inline(always)]
+    unsafe fn load_where<const WORDS: usize>(self, half: usize, condition: bool) -> [u32; WORDS] {
+        // SAFETY: as required of the caller.
+        unsafe {
+            let (chunk, nibbles) = ([0; 4], [0; NIBBLE_WORDS]);
+            self.load_by(
+                half,
+                |from| global::load_where(condition, from, chunk),
+                |from| global::load_where(condition, from, nibbles),
+            )
+        }
+    }
+
+    /// Cell `half`, its chunks and nibbles as they are loaded by the two functions.
+    #[inline(always)]
+    fn load_by<const WORDS: usize>(
+        self,
+        half: usize,
+        load_chunk: impl Fn(*const [u32; 4]) -> [u32; 4],
+        load_nibbles: impl Fn(*const [u32; NIBBLE_WORDS]) -> [u32; NIBBLE_WORDS],
+    ) -> [u32; WORDS] {
         let storage = self.precision.storage();
         let mut words = [0; WORDS];
         for term in 0..self.precision.terms() {
@@ -149,16 +210,13 @@ impl CellPlace {
             let [chunks, nibbles] = [(self.chunks, self.step[0]), (self.nibbles, self.step[1])]
                 .map(|(cell, step)| cell.wrapping_add(half * step as usize).wrapping_add(start));
             for chunk in 0..storage.chunks() {
-                // SAFETY: the chunk is inside the pair, on a 16-byte boundary.
-                let loaded: [u32; 4] =
-                    unsafe { global::load(chunks.wrapping_add(chunk_offset(chunk, 0) as usize).cast()) };
+                let loaded = load_chunk(chunks.wrapping_add(chunk_offset(chunk, 0) as usize).cast());
                 for i in 0..4 {
                     words[first + 4 * chunk + i] = loaded[i];
                 }
             }
             if storage.has_nibbles() {
-                // SAFETY: as above, on an 8-byte boundary.
-                let loaded: [u32; NIBBLE_WORDS] = unsafe { global::load(nibbles.cast()) };
+                let loaded = load_nibbles(nibbles.cast());
                 for i in 0..NIBBLE_WORDS {
                     words[first + 4 * storage.chunks() + i] = loaded[i];
                 }
@@ -193,16 +251,27 @@ pub(crate) fn element<const WORDS: usize>(
 
 /// Two 16-bit elements of a cell: that of row `of_row` of Y and element `of_k` of X, an even one, and that of the next element of X.
 #[inline(always)]
-pub(crate) fn two_elements<const WORDS: usize, const TRANSPOSED: bool>(
+pub(crate) fn two_elements<T: Turn, const WORDS: usize>(
     cell: &[u32; WORDS],
+    turn: T,
     of_row: usize,
     of_k: usize,
 ) -> u32 {
     let source = |row: usize, column: usize| cell_source(Storage::Half, 0, row, column);
-    if TRANSPOSED {
-        let [first, second] = [source(of_k, of_row), source(of_k + 1, of_row)];
-        permute_bytes(cell[first.word], cell[second.word], if first.high { 0x7632 } else { 0x5410 })
-    } else {
-        cell[source(of_row, of_k).word]
+    if let Some(false) = T::KNOWN {
+        return cell[source(of_row, of_k).word];
     }
+    // The elements of two rows of Y and two elements of X are in two words, whose halves are taken as the use has it.
+    let (row, is_odd) = (of_row / 2 * 2, of_row % 2 == 1);
+    let straight = [source(row, of_k), source(row + 1, of_k)];
+    let turned = [source(of_k, row), source(of_k + 1, row)];
+    let transposed = turn.is_transposed();
+    let [first, second] = if transposed { turned } else { straight }.map(|source| cell[source.word]);
+    let selector = match (transposed, is_odd) {
+        (false, false) => 0x3210,
+        (false, true) => 0x7654,
+        (true, false) => 0x5410,
+        (true, true) => 0x7632,
+    };
+    permute_bytes(first, second, selector)
 }

@@ -9,7 +9,7 @@ use layout::ata::{ATA, CELL};
 
 use crate::cells::element;
 use crate::sums::WarpSums;
-use crate::unit::{Four, Unit};
+use crate::unit::{Four, Turn, Unit};
 use crate::work::lane;
 
 /// f32 multiply-adds.
@@ -32,16 +32,23 @@ impl<const ROW: usize> Unit<ROW> for Fma {
     }
 
     #[inline(always)]
-    unsafe fn multiply<const WORDS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
+    fn only_where(condition: bool, x: [Four; 2]) -> [Four; 2] {
+        x.map(|x| x.map(|x| if condition { x } else { 0.0 }))
+    }
+
+    #[inline(always)]
+    unsafe fn multiply<T: Turn, const WORDS: usize, const VECTORS: usize>(
         sums: &mut [Self::Sums; VECTORS],
         cells: &[[u32; WORDS]; 2],
+        turn: T,
         x: &[[Four; 2]; VECTORS],
     ) {
         for half in 0..2 {
             for of_row in 0..CELL {
                 for of_k in 0..CELL {
-                    let (row, column) = if TRANSPOSED { (of_k, of_row) } else { (of_row, of_k) };
-                    let a = f32::from_bits(element(&cells[half], const { ATA[ROW].precision }, 0, row, column));
+                    let at = |row, column| element(&cells[half], const { ATA[ROW].precision }, 0, row, column);
+                    let (straight, turned) = (at(of_row, of_k), at(of_k, of_row));
+                    let a = f32::from_bits(if turn.is_transposed() { turned } else { straight });
                     for vector in 0..VECTORS {
                         sums[vector][of_row] = fma(a, x[vector][half][of_k], sums[vector][of_row]);
                     }

@@ -12,7 +12,7 @@ use layout::ata::{ATA, Precision};
 
 use crate::cells::two_elements;
 use crate::mma::{Accumulators, Numbers};
-use crate::unit::Four;
+use crate::unit::{Four, Turn};
 use crate::work::{LANES, lane};
 
 /// f16 or bf16, as the precision of the row says.
@@ -50,16 +50,21 @@ impl<const ROW: usize> Numbers<ROW> for Half {
     }
 
     #[inline(always)]
-    unsafe fn multiply<const WORDS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
+    fn only_where(condition: bool, x: Operand) -> Operand {
+        let only = |x: [[u32; 2]; 2]| x.map(|x| x.map(|x| if condition { x } else { 0 }));
+        Operand { words: only(x.words), rest: only(x.rest), ..x }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply<T: Turn, const WORDS: usize, const VECTORS: usize>(
         sums: &mut [Accumulators; VECTORS],
         cells: &[[u32; WORDS]; 2],
+        turn: T,
         x: &[Operand; VECTORS],
     ) {
         for part in 0..2 {
             let a = cells.map(|cell| {
-                let register = |register: usize| {
-                    two_elements::<WORDS, TRANSPOSED>(&cell, 2 * part + register % 2, register / 2 * 2)
-                };
+                let register = |register: usize| two_elements(&cell, turn, 2 * part + register % 2, register / 2 * 2);
                 [register(0), register(1), register(2), register(3)]
             });
             for vector in 0..VECTORS {
@@ -121,9 +126,13 @@ fn split<const ROW: usize>(x: [Four; 2]) -> Operand {
     let left = |x: f32| x - f32::from_bits(x.to_bits() & 0xFFFF_0000);
     let words = x.map(|x| [upper(x[0], x[1]), upper(x[2], x[3])]);
     let rest = x.map(|x| [pack_bf16x2(left(x[0]), left(x[1])), pack_bf16x2(left(x[2]), left(x[3]))]);
-    if const { ATA[ROW].frames == 1 } && lane() / 4 % 2 == 1 {
-        // A lane has elements of the column of its group: odd columns are those of the rest.
-        return Operand { words: rest, rest, factors: [1.0; 2] };
+    // With one frame a lane has elements of the column of its group: odd columns are those of the rest.
+    let is_rest = const { ATA[ROW].frames == 1 } && lane() / 4 % 2 == 1;
+    let mut words = words;
+    for half in 0..2 {
+        for i in 0..2 {
+            words[half][i] = if is_rest { rest[half][i] } else { words[half][i] };
+        }
     }
     Operand { words, rest, factors: [1.0; 2] }
 }

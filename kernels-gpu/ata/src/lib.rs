@@ -4,6 +4,7 @@
 //! | file | what it holds |
 //! | --- | --- |
 //! | `mainloop` | the product: which loads are when in flight |
+//! | `ahead` | the first two uses of a warp at once |
 //! | `unit` | what multiplies a 32x32 square and 32 elements of X |
 //! | `mma`, `wmma`, `fma` | the units: `mma.sync`, bf16 `wmma`, f32 multiply-adds |
 //! | `tf32`, `half` | the numbers of `mma.sync` |
@@ -21,6 +22,7 @@
 )]
 #![allow(improper_gpu_kernel_arg, reason = "the argument struct is repr(C) and plain data")]
 
+mod ahead;
 mod cells;
 mod cg;
 mod fma;

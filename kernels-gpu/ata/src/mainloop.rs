@@ -25,6 +25,9 @@
 //! 5. A record of a use is loaded two uses ahead, the first two of each warp before anything else, from where no other load has to
 //!    say that they are; and nothing is computed of it before it is needed. One branch, which nearly always goes one way, stands
 //!    before the loads of the two pairs of a pair row, and their addresses are one sum and constants.
+//! 6. One frame of 16-bit blocks in blocks of 16 warps: registers hold two uses, which is what a warp has where n is 2624, and the
+//!    cells of the second arrive while the first is multiplied (`ahead`).
+//! 7. What the end needs is left in shared memory at the start: it takes no register, and is not found out again when all wait.
 //!
 //! Reading each pair once, for its row and for its column, does not pay: sums for rows of other blocks are written, read again and
 //! added by a second kernel, which together takes longer (BENCHMARKS.md).
@@ -33,9 +36,10 @@
 //! frames and 32 rows.
 
 use cuda_std::ptx::griddepcontrol;
-use cuda_std::{hint, thread};
+use cuda_std::thread;
 use layout::ata::{ATA, AtaArgs};
 
+use crate::ahead::{add_pairs, add_two, takes_two};
 use crate::cells::Use;
 use crate::sums::{WarpSums, store_result};
 use crate::unit::{Four, Unit};
@@ -99,7 +103,7 @@ pub(crate) unsafe fn product<
     let place = Place::of_block::<ROW>(args, thread::block_idx_x());
     // SAFETY: `args` describes the matrix, and all threads are here.
     let [begin, end] = unsafe {
-        place.copy_scale::<ROW>(args);
+        place.leave_ending::<ROW>(args);
         place.uses(args)
     };
     let load_use = |index: u32| {
@@ -114,21 +118,37 @@ pub(crate) unsafe fn product<
     // wait; X is loaded after it. All lanes of the warp take the same uses together.
     let mut stage = Stage::<WORDS, ROWS, VECTORS>::of_use(head(0));
     let mut next = head(1);
-    for row in 0..ROWS {
-        // SAFETY: see above.
-        unsafe { stage.load_cells::<ROW>(args, row, place.first_pair_row + row as u32) };
-    }
-    // Every thread waits before it reads X or writes Y.
-    griddepcontrol::wait();
-    let mut after_next = begin + warp() + 2 * warps;
+    let row_of_strip = |row: usize| place.first_pair_row + row as u32;
+    let load_cells = |stage: &mut Stage<WORDS, ROWS, VECTORS>| {
+        for row in 0..ROWS {
+            // SAFETY: see above.
+            unsafe { stage.load_cells::<ROW>(args, row, row_of_strip(row)) };
+        }
+    };
     let mut frames = [FrameRow::EMPTY; VECTORS];
     for vector in 0..VECTORS {
         frames[vector] = FrameRow::new(args, &place, place.first_frame + U::frame(vector));
     }
+    let mut after_next = begin + warp() + 2 * warps;
+    let mut sums = [[U::ZERO; VECTORS]; ROWS];
+    if takes_two::<ROW>(args) {
+        // SAFETY: see above.
+        stage.used = unsafe {
+            let uses = [stage.used, next];
+            add_two::<U, ROW, WORDS, ROWS, VECTORS>(args, &place, frames[0], uses, (after_next, end), &mut sums)
+        };
+        if stage.used.is_some() {
+            next = load_use(after_next + warps);
+            load_cells(&mut stage);
+        }
+        after_next += 2 * warps;
+    } else {
+        load_cells(&mut stage);
+        // Every thread waits before it reads X or writes Y.
+        griddepcontrol::wait();
+    }
     // SAFETY: see above.
     unsafe { stage.load_x(&frames) };
-
-    let mut sums = [[U::ZERO; VECTORS]; ROWS];
     while stage.used.is_some() {
         let used = core::mem::replace(&mut stage.used, next);
         // SAFETY: see above.
@@ -138,19 +158,12 @@ pub(crate) unsafe fn product<
             x
         };
         for row in 0..ROWS {
-            let row_of_strip = place.first_pair_row + row as u32;
-            let of_row = used.of_row(row_of_strip);
+            let of_row = used.of_row(row_of_strip(row));
             // SAFETY: see above.
             unsafe {
-                if of_row.has_pairs() {
-                    if of_row.is_transposed() {
-                        U::multiply::<WORDS, VECTORS, true>(&mut sums[row], &stage.cells[row], &x);
-                    } else {
-                        U::multiply::<WORDS, VECTORS, false>(&mut sums[row], &stage.cells[row], &x);
-                    }
-                }
+                add_pairs::<U, ROW, WORDS, VECTORS>(&mut sums[row], &of_row, &stage.cells[row], &x);
                 if stage.used.is_some() {
-                    stage.load_cells::<ROW>(args, row, row_of_strip);
+                    stage.load_cells::<ROW>(args, row, row_of_strip(row));
                 }
             }
         }
@@ -166,7 +179,6 @@ pub(crate) unsafe fn product<
                 U::store(&to, row, vector, sums[row][vector]);
             }
         }
-        // Found out again here, so that it takes no registers during the main loop.
-        store_result::<ROW>(args, &Place::of_block::<ROW>(args, hint::opaque(thread::block_idx_x())));
+        store_result::<ROW>(args);
     }
 }

@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 use layout::ata::{ATA, CELL, MMA_FRAMES};
 
 use crate::sums::WarpSums;
-use crate::unit::{Four, Unit};
+use crate::unit::{Four, Turn, Unit};
 use crate::work::lane;
 
 /// The unit, of numbers `N`.
@@ -28,13 +28,17 @@ pub(crate) trait Numbers<const ROW: usize> {
     /// All lanes of the warp execute this call together.
     unsafe fn operand(x: [Four; 2]) -> Self::Operand;
 
+    /// As [`Unit::only_where`].
+    fn only_where(condition: bool, x: Self::Operand) -> Self::Operand;
+
     /// As [`Unit::multiply`].
     ///
     /// # Safety
     /// All lanes of the warp execute this call together.
-    unsafe fn multiply<const WORDS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
+    unsafe fn multiply<T: Turn, const WORDS: usize, const VECTORS: usize>(
         sums: &mut [Accumulators; VECTORS],
         cells: &[[u32; WORDS]; 2],
+        turn: T,
         x: &[Self::Operand; VECTORS],
     );
 }
@@ -57,13 +61,19 @@ impl<N: Numbers<ROW>, const ROW: usize> Unit<ROW> for Mma<N> {
     }
 
     #[inline(always)]
-    unsafe fn multiply<const WORDS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
+    fn only_where(condition: bool, x: Self::Operand) -> Self::Operand {
+        N::only_where(condition, x)
+    }
+
+    #[inline(always)]
+    unsafe fn multiply<T: Turn, const WORDS: usize, const VECTORS: usize>(
         sums: &mut [Self::Sums; VECTORS],
         cells: &[[u32; WORDS]; 2],
+        turn: T,
         x: &[Self::Operand; VECTORS],
     ) {
         // SAFETY: as required of the caller.
-        unsafe { N::multiply::<WORDS, VECTORS, TRANSPOSED>(sums, cells, x) };
+        unsafe { N::multiply(sums, cells, turn, x) };
     }
 
     /// A lane has the rows of its group, and columns `2 * (lane % 4)` and the next.

@@ -1,15 +1,13 @@
 //! The end of a block: each warp writes its sums to shared memory, then threads add them up, warp by warp, and store Y. The order
 //! of the additions is always the same.
 
+use cuda_std::global::{self, Word};
 use cuda_std::ptx::cp_async;
 use cuda_std::shared::{self, SharedAddr};
-use cuda_std::{global, thread};
+use cuda_std::thread;
 use layout::ata::{ATA, AtaArgs, CELL, PAIR_ROWS};
 
-use crate::work::{Place, lane, scale, warp};
-
-/// Rows of a frame that a thread adds up at once: half as many loads from shared memory.
-const TOGETHER: usize = 2;
+use crate::work::{Ending, lane, warp};
 
 /// Sums that the sums of the warps are added to in turns: an addition does not wait for the one before.
 const PARTS: usize = 4;
@@ -57,24 +55,42 @@ impl<const ROW: usize> WarpSums<ROW> {
     }
 }
 
-/// Adds up the sums of all warps and stores the block's part of Y, which is that of `place`, multiplied by the scale of its channel.
+/// Adds up the sums of all warps and stores the block's part of Y, multiplied by the scale of its channel.
 ///
 /// # Safety
 /// The launch is that of row `ROW`; every warp has written its sums; all threads of the block execute this call.
 #[inline(always)]
-pub(crate) unsafe fn store_result<const ROW: usize>(args: &AtaArgs, place: &Place) {
+pub(crate) unsafe fn store_result<const ROW: usize>(args: &AtaArgs) {
+    // Two rows a thread are half as many loads from shared memory, one a thread is sooner done.
+    if const { (ATA[ROW].frames * ATA[ROW].rows()) as u32 <= ATA[ROW].threads() } {
+        // SAFETY: as required of the caller.
+        unsafe { add_up::<ROW, 1>(args) };
+    } else {
+        // SAFETY: as required of the caller.
+        unsafe { add_up::<ROW, 2>(args) };
+    }
+}
+
+/// As [`store_result`], with `TOGETHER` rows of a frame a thread.
+///
+/// # Safety
+/// As for [`store_result`].
+#[inline(always)]
+unsafe fn add_up<const ROW: usize, const TOGETHER: usize>(args: &AtaArgs)
+where
+    [u32; TOGETHER]: Word,
+{
     let sums = const { ATA[ROW].sums() };
     let (rows, stride) = const { (ATA[ROW].rows() as u32, ATA[ROW].sums_stride() as u32) };
-    let (y, y_rows) = (place.y(args), args.n.saturating_sub(place.first_row));
     if const { ATA[ROW].precision.has_scales() } {
         cp_async::wait_all();
     }
-    // SAFETY: all threads are here. The barrier orders the stores of the sums, and the copy of the scale, before the loads below.
-    let scale = unsafe {
+    // SAFETY: all threads are here. The barrier orders the stores of the sums and of what the end needs before the loads below.
+    let Ending { y, rows: y_rows, frames, scale } = unsafe {
         thread::sync_threads();
-        scale::<ROW>()
+        Ending::load::<ROW>()
     };
-    let mut element = thread::thread_idx_x() * TOGETHER as u32;
+    let mut element = thread::thread_idx_x() * const { TOGETHER as u32 };
     while element < const { (ATA[ROW].frames * ATA[ROW].rows()) as u32 } {
         let (frame, row) = (element / rows, element % rows);
         let first = shared::dynamic().offset(sums.offset_bytes + (frame * stride + row) * size_of::<f32>() as u32);
@@ -91,8 +107,7 @@ pub(crate) unsafe fn store_result<const ROW: usize>(args: &AtaArgs, place: &Plac
         for i in 0..TOGETHER {
             sum[i] = (first[i] + second[i]) + (third[i] + fourth[i]);
         }
-        let frame = place.first_frame + frame;
-        if frame < args.frames {
+        if const { ATA[ROW].frames == 1 } || frame < frames {
             let y = y.wrapping_offset(frame as isize * args.y_strides.frame as isize);
             for i in 0..TOGETHER {
                 let row = row + i as u32;

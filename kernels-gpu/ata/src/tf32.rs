@@ -2,11 +2,11 @@
 
 use cuda_std::convert::tf32_from_f32;
 use cuda_std::ptx::mma::m16n8k8_tf32;
-use layout::ata::ATA;
+use layout::ata::{ATA, CELL};
 
 use crate::cells::element;
 use crate::mma::{Accumulators, Numbers};
-use crate::unit::Four;
+use crate::unit::{Four, Turn};
 
 /// TF32 numbers, or sums of two.
 pub(crate) enum Tf32 {}
@@ -38,19 +38,34 @@ impl<const ROW: usize> Numbers<ROW> for Tf32 {
     }
 
     #[inline(always)]
-    unsafe fn multiply<const WORDS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
+    fn only_where(condition: bool, x: Operand) -> Operand {
+        let only = |x: [[u32; 4]; 2]| x.map(|x| x.map(|x| if condition { x } else { 0 }));
+        Operand { nearest: only(x.nearest), rest: only(x.rest) }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply<T: Turn, const WORDS: usize, const VECTORS: usize>(
         sums: &mut [Accumulators; VECTORS],
         cells: &[[u32; WORDS]; 2],
+        turn: T,
         x: &[Operand; VECTORS],
     ) {
         let precision = const { ATA[ROW].precision };
         for half in 0..2 {
+            let mut elements = [[[0; CELL]; CELL]; 2];
+            for term in 0..precision.terms() {
+                for row in 0..CELL {
+                    for column in 0..CELL {
+                        elements[term][row][column] = element(&cells[half], precision, term, row, column);
+                    }
+                }
+            }
             for part in 0..2 {
                 let a = |term: usize, step: usize| {
                     let register = |register: usize| {
                         let (of_row, of_k) = (2 * part + register % 2, 2 * step + register / 2);
-                        let (row, column) = if TRANSPOSED { (of_k, of_row) } else { (of_row, of_k) };
-                        element(&cells[half], precision, term, row, column)
+                        let (straight, turned) = (elements[term][of_row][of_k], elements[term][of_k][of_row]);
+                        if turn.is_transposed() { turned } else { straight }
                     };
                     [register(0), register(1), register(2), register(3)]
                 };

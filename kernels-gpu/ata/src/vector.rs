@@ -64,4 +64,22 @@ impl FrameRow {
         }
         x
     }
+
+    /// As [`FrameRow::load`], without a branch: zeros unless `condition` holds.
+    ///
+    /// # Safety
+    /// The row is one of X on a 16-byte boundary, and n is a multiple of four.
+    #[inline(always)]
+    pub(crate) unsafe fn load_where(self, condition: bool, pair_row: u32) -> [Four; 2] {
+        let column = pair_row * PAIR_ROWS as u32;
+        let elements = self.first.wrapping_add(column as usize);
+        let left = self.len.wrapping_sub(column) as i32;
+        [0, BLOCK].map(|first| {
+            // SAFETY: four elements are left, on a 16-byte boundary.
+            let four = unsafe {
+                global::load_where(condition & (left > first as i32), elements.wrapping_add(first).cast(), [0u32; CELL])
+            };
+            four.map(f32::from_bits)
+        })
+    }
 }

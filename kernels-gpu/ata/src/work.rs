@@ -47,25 +47,35 @@ impl Place {
         (args.x as *const f32).wrapping_offset(self.channel as isize * args.x_strides.channel as isize)
     }
 
-    /// Y of the block's channel, frame 0, at the first row of the block.
+    /// Y of the block's channel, at the first frame and the first row of the block.
     #[inline(always)]
-    pub(crate) fn y(&self, args: &AtaArgs) -> *mut f32 {
+    fn y(&self, args: &AtaArgs) -> *mut f32 {
         (args.y as *mut f32)
             .wrapping_offset(self.channel as isize * args.y_strides.channel as isize)
+            .wrapping_offset(self.first_frame as isize * args.y_strides.frame as isize)
             .wrapping_add(self.first_row as usize)
     }
 
-    /// Starts the copy to shared memory of what the sums of the channel are multiplied by, where the precision scales: it is there
-    /// when the sums are, and takes no register until then.
+    /// Leaves in shared memory what the end of the block needs ([`Ending`]), so that it takes no register until then and is not found
+    /// out again. What sums are multiplied by is copied there.
     ///
     /// # Safety
-    /// `args` describes the matrix, and the launch is that of row `ROW`. All threads of the block execute this call.
+    /// `args` describes the tensors and the matrix, and the launch is that of row `ROW`. All threads of the block execute this call.
     #[inline(always)]
-    pub(crate) unsafe fn copy_scale<const ROW: usize>(&self, args: &AtaArgs) {
-        if const { ATA[ROW].precision.has_scales() } && thread::thread_idx_x() == 0 {
-            let scale = (args.scales as *const f32).wrapping_add(self.channel as usize);
-            // SAFETY: there is a scale for each channel.
-            unsafe { cp_async::ca_4(scale_place::<ROW>(), scale, size_of::<f32>() as u32) };
+    pub(crate) unsafe fn leave_ending<const ROW: usize>(&self, args: &AtaArgs) {
+        if thread::thread_idx_x() != 0 {
+            return;
+        }
+        let y = self.y(args) as u64;
+        let (rows, frames) = (args.n.saturating_sub(self.first_row), args.frames - self.first_frame);
+        let [place, scale] = ending_places::<ROW>();
+        // SAFETY: the places are the block's, and there is a scale for each channel.
+        unsafe {
+            place.store([y as u32, (y >> 32) as u32, rows, frames]);
+            if const { ATA[ROW].precision.has_scales() } {
+                let of_channel = (args.scales as *const f32).wrapping_add(self.channel as usize);
+                cp_async::ca_4(scale, of_channel, size_of::<f32>() as u32);
+            }
         }
     }
 
@@ -87,20 +97,40 @@ impl Place {
     }
 }
 
-/// Where the scale of the block's channel is.
-#[inline(always)]
-fn scale_place<const ROW: usize>() -> SharedAddr {
-    shared::dynamic().offset(const { ATA[ROW].smem().get("scale") }.offset_bytes)
+/// What the end of a block needs.
+pub(crate) struct Ending {
+    /// Y at the block's first frame and row.
+    pub(crate) y: *mut f32,
+    /// Rows of Y from the block's first on.
+    pub(crate) rows: u32,
+    /// Frames from the block's first on.
+    pub(crate) frames: u32,
+    /// What the sums are multiplied by: 1 in precisions that scale nothing.
+    pub(crate) scale: f32,
 }
 
-/// What the block's sums are multiplied by: 1 in precisions that scale nothing.
-///
-/// # Safety
-/// The thread that called [`Place::copy_scale`] first has waited for its copies, and a barrier has followed.
+impl Ending {
+    /// What was left.
+    ///
+    /// # Safety
+    /// The thread that left it ([`Place::leave_ending`]) has waited for its copies, and a barrier has followed.
+    #[inline(always)]
+    pub(crate) unsafe fn load<const ROW: usize>() -> Self {
+        let [place, scale] = ending_places::<ROW>();
+        // SAFETY: as required of the caller.
+        unsafe {
+            let [low, high, rows, frames]: [u32; 4] = place.load();
+            let scale = if const { ATA[ROW].precision.has_scales() } { scale.load() } else { 1.0 };
+            Self { y: (u64::from(high) << 32 | u64::from(low)) as *mut f32, rows, frames, scale }
+        }
+    }
+}
+
+/// Where what was left is: words of [`Ending`], and the scale.
 #[inline(always)]
-pub(crate) unsafe fn scale<const ROW: usize>() -> f32 {
-    // SAFETY: as required of the caller.
-    if const { ATA[ROW].precision.has_scales() } { unsafe { scale_place::<ROW>().load() } } else { 1.0 }
+fn ending_places<const ROW: usize>() -> [SharedAddr; 2] {
+    const { [ATA[ROW].smem().get("ending"), ATA[ROW].smem().get("scale")] }
+        .map(|region| shared::dynamic().offset(region.offset_bytes))
 }
 
 /// This thread's warp in its block.

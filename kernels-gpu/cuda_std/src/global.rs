@@ -36,6 +36,20 @@ pub unsafe fn load_nc<T: Word>(ptr: *const T) -> T {
     unsafe { T::load_global_nc(ptr) }
 }
 
+/// Loads one word from global memory where `condition` holds, else gives `otherwise`: without a branch, which loads in flight would
+/// have to cross.
+///
+/// PTX: `@p ld.global{.v2,.v4}.b16/.b32` (PTX 1.0, sm_10).
+/// Not a memory fence.
+///
+/// # Safety
+/// As for [`load`], where the condition holds.
+#[inline(always)]
+pub unsafe fn load_where<T: Word>(condition: bool, ptr: *const T, otherwise: T) -> T {
+    // SAFETY: as required of the caller.
+    unsafe { otherwise.load_global_where(ptr, condition) }
+}
+
 /// Stores one word to global memory.
 ///
 /// PTX: `st.global{.v2,.v4}.b16/.b32` (PTX 1.0, sm_10).

@@ -28,6 +28,8 @@ pub trait Word: sealed::Sealed + Copy {
     #[doc(hidden)]
     unsafe fn load_global_nc(ptr: *const Self) -> Self;
     #[doc(hidden)]
+    unsafe fn load_global_where(self, ptr: *const Self, condition: bool) -> Self;
+    #[doc(hidden)]
     unsafe fn store_global(self, ptr: *mut Self);
 }
 
@@ -93,6 +95,17 @@ macro_rules! word {
             }
 
             #[inline(always)]
+            unsafe fn load_global_where(self, ptr: *const Self, condition: bool) -> Self {
+                unsafe {
+                    let mut r = transmute::<$value, [$register; $n]>(self);
+                    asm!(concat!("{{ .reg .pred p; setp.ne.u32 p, {condition}, 0; @p ld.global", $form, " ", $list,
+                        ", [{ptr}]; }}"), $(inout($class) r[$i],)+ ptr = in(reg64) ptr,
+                        condition = in(reg32) u32::from(condition), options(readonly, nostack, preserves_flags));
+                    transmute::<[$register; $n], $value>(r)
+                }
+            }
+
+            #[inline(always)]
             unsafe fn store_global(self, ptr: *mut Self) {
                 unsafe {
                     let r = transmute::<$value, [$register; $n]>(self);
@@ -107,6 +120,7 @@ macro_rules! word {
 word!(u16 = [u16; 1], reg16, ".b16", "{0}", 0);
 word!(u32 = [u32; 1], reg32, ".b32", "{0}", 0);
 word!(f32 = [u32; 1], reg32, ".b32", "{0}", 0);
+word!([u32; 1] = [u32; 1], reg32, ".b32", "{0}", 0);
 word!([u32; 2] = [u32; 2], reg32, ".v2.b32", "{{{0}, {1}}}", 0 1);
 word!([u32; 4] = [u32; 4], reg32, ".v4.b32", "{{{0}, {1}, {2}, {3}}}", 0 1 2 3);
 
@@ -160,6 +174,16 @@ impl Word for u8 {
         unsafe {
             asm!("ld.global.nc.b8 {0}, [{1}];", out(reg16) r, in(reg64) ptr,
                 options(pure, readonly, nostack, preserves_flags));
+        }
+        r as u8
+    }
+
+    #[inline(always)]
+    unsafe fn load_global_where(self, ptr: *const Self, condition: bool) -> Self {
+        let mut r = u16::from(self);
+        unsafe {
+            asm!("{{ .reg .pred p; setp.ne.u32 p, {2}, 0; @p ld.global.b8 {0}, [{1}]; }}", inout(reg16) r, in(reg64) ptr,
+                in(reg32) u32::from(condition), options(readonly, nostack, preserves_flags));
         }
         r as u8
     }

@@ -23,8 +23,8 @@ pub const WORDS: SmemLayout = SmemLayout::new()
 pub const SHARED_WORDS: u32 = 1 + 1 + 1 + 2 + 4 + 1 + 1;
 
 /// The distance between the results of two types of word in `global_words`, in bytes: 32 lanes of the largest word,
-/// twice.
-pub const GLOBAL_WORDS_BYTES: u32 = 2 * 32 * 16;
+/// three times.
+pub const GLOBAL_WORDS_BYTES: u32 = 3 * 32 * 16;
 
 /// The number after which `global_atomic_inc` counts from 0 again.
 pub const ATOMIC_MOST: u32 = 19;

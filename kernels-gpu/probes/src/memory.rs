@@ -47,13 +47,14 @@ pub unsafe fn shared_words(out: *mut [u32; SHARED_WORDS as usize]) {
     }
 }
 
-/// Copies one word of each type a lane, first by `load`, then by `load_nc`.
+/// Copies one word of each type a lane, first by `load`, then by `load_nc`; then by `load_where` for even lanes, where odd ones
+/// have that of the facing lane.
 ///
 /// # Safety
 /// `input` has 512 bytes and `out` `GLOBAL_WORDS_BYTES` for each of the six types, both 16-byte aligned.
 #[kernel(max_threads = 32)]
 pub unsafe fn global_words(out: *mut u8, input: *const u8) {
-    // SAFETY: the areas do not overlap and have room for 2 x 32 words of 16 bytes.
+    // SAFETY: the areas do not overlap and have room for 3 x 32 words of 16 bytes.
     unsafe {
         copy_words::<u16>(out, input);
         copy_words::<u32>(out.add(GLOBAL_WORDS_BYTES as usize), input);
@@ -87,5 +88,7 @@ unsafe fn copy_words<T: Word>(out: *mut u8, input: *const u8) {
     unsafe {
         global::store(out.add(lane), global::load(input.add(lane)));
         global::store(out.add(32 + lane), global::load_nc(input.add(lane)));
+        let facing = global::load(input.add(31 - lane));
+        global::store(out.add(64 + lane), global::load_where(lane.is_multiple_of(2), input.add(lane), facing));
     }
 }

@@ -81,6 +81,12 @@ impl AtaVariant {
         }
     }
 
+    /// Whether a warp takes its first two uses at once, for which registers hold the cells of both. Unpacking TF32 without a
+    /// branch takes longer than that saves.
+    pub const fn two_ahead(&self) -> bool {
+        self.frames == 1 && self.warps == 16 && matches!(self.precision, Precision::F16 | Precision::Bf16)
+    }
+
     /// f32 elements from one frame to the next of a warp's sums in shared memory: 4 more than rows, so that the lanes of a
     /// store reach all banks.
     pub const fn sums_stride(&self) -> usize {
@@ -93,12 +99,16 @@ impl AtaVariant {
         if share < MOST_REGISTERS { share } else { MOST_REGISTERS }
     }
 
-    /// The map of dynamic shared memory: `scale`, an f32; a stage a warp each, `sums`, `[frame][sums_stride]` f32; for
-    /// [`AtaUnit::Wmma`] also `squares`, `[32][SQUARE_STRIDE]`, and `vectors`, `[frame][VECTOR_STRIDE]`, of 16-bit numbers.
+    /// The map of dynamic shared memory: `ending`, an address and two numbers of 32 bits; `scale`, an f32; a stage a warp each, `sums`,
+    /// `[frame][sums_stride]` f32; for [`AtaUnit::Wmma`] also `squares`, `[32][SQUARE_STRIDE]`, and `vectors`,
+    /// `[frame][VECTOR_STRIDE]`, of 16-bit numbers.
     pub const fn smem(&self) -> SmemLayout {
         let (warps, align) = (self.warps as u32, WMMA_ALIGN);
         let sums = (self.frames * self.sums_stride() * size_of::<f32>()) as u32;
-        let map = SmemLayout::new().region("scale", size_of::<f32>() as u32, align).stages("sums", warps, sums, align);
+        let map = SmemLayout::new()
+            .region("ending", ENDING_BYTES, align)
+            .region("scale", size_of::<f32>() as u32, size_of::<f32>() as u32)
+            .stages("sums", warps, sums, align);
         match self.unit {
             AtaUnit::Fma | AtaUnit::Mma => map,
             AtaUnit::Wmma => map
@@ -124,6 +134,9 @@ impl AtaVariant {
         i32::try_from(rows.checked_mul(self.frame_tiles(frames))?).ok().map(|blocks| blocks as u32)
     }
 }
+
+/// The address of a block's part of Y, its rows and its frames.
+const ENDING_BYTES: u32 = (size_of::<u64>() + 2 * size_of::<u32>()) as u32;
 
 /// The alignment that `wmma` asks of a matrix in shared memory.
 const WMMA_ALIGN: u32 = 32;
