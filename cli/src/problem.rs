@@ -250,14 +250,12 @@ impl<T: Half> Problem<T> {
 
     /// The shape of V.
     pub(crate) fn v_shape(&self) -> [usize; 4] {
-        let [batch, second, third, _] = self.sizes.kv_shape(self.layout);
-        [batch, second, third, self.value_dim]
+        self.sizes.v_shape(self.layout, self.value_dim)
     }
 
     /// The shape of O.
     pub(crate) fn out_shape(&self) -> [usize; 4] {
-        let [batch, second, third, _] = self.sizes.q_shape(self.layout);
-        [batch, second, third, self.value_dim]
+        self.sizes.out_shape(self.layout, self.value_dim)
     }
 
     /// The options of a plan for the tensors of this problem.

@@ -16,8 +16,8 @@ const CHUNK: usize = 1 << 16;
 pub(crate) fn problem<T: Half>(sizes: AttentionProblem, value_dim: usize, seed: u64) -> Problem<T> {
     let layout = Layout::Bhsd;
     let len = |shape: [usize; 4]| shape.iter().product();
-    let v_sizes = AttentionProblem { head_dim: value_dim, ..sizes };
-    let [q_len, k_len, v_len] = [sizes.q_shape(layout), sizes.kv_shape(layout), v_sizes.kv_shape(layout)].map(len);
+    let [q_len, k_len, v_len] =
+        [sizes.q_shape(layout), sizes.kv_shape(layout), sizes.v_shape(layout, value_dim)].map(len);
     Problem {
         layout,
         sizes,

@@ -5,7 +5,7 @@ use std::fmt;
 use ferrotile::reference::AttentionTerms;
 use ferrotile::{
     AttentionOptions, AttentionPlan, AttentionProblem, AttentionTensors, Buffer, Gpu, Layout, Mask, TensorMut,
-    TensorRef, attention, attention_variants, reference, tolerance,
+    TensorRef, attention_variants, attention_with, reference, tolerance,
 };
 use layout::attention::{AttentionKernel, AttentionVariant, Lengths, Scores};
 use libtest_mimic::Failed;
@@ -14,6 +14,8 @@ use tests::compare::{self, Difference};
 use tests::guard::Guarded;
 use tests::inputs::{self, Half};
 use tests::view::View;
+
+use crate::scores::Terms;
 
 /// What a trial returns.
 pub(crate) type Outcome = Result<(), Failed>;
@@ -264,23 +266,38 @@ pub(crate) fn run_with<T: Half>(
     placement: &Placement,
     options: &AttentionOptions,
 ) -> Result<Output<T>, Failed> {
+    run_with_terms(gpu, case, inputs, placement, &Terms::NONE, options)
+}
+
+/// As [`run_with`], with these terms in place of those of the options.
+pub(crate) fn run_with_terms<T: Half>(
+    gpu: &Gpu,
+    case: &Case,
+    inputs: &Inputs<T>,
+    placement: &Placement,
+    terms: &Terms<T>,
+    options: &AttentionOptions,
+) -> Result<Output<T>, Failed> {
     let stream = gpu.new_stream()?;
-    let stored = Stored::upload(gpu, inputs, placement)?;
+    let (stored, stored_terms) = (Stored::upload(gpu, inputs, placement)?, terms.upload(gpu)?);
     let mut out = Guarded::<T>::new(gpu, &stream, placement.out.storage_len())?;
     let mut lse = Guarded::<f32>::new(gpu, &stream, case.lse_shape().iter().product())?;
     let (out_view, lse_offset) = (placement.out.moved(out.offset()), lse.offset());
     let [q, k, v] = stored.tensors(placement)?;
-    let out_tensor = tensor_mut(out.buffer(), &out_view, placement.layout)?;
-    let lse_tensor = TensorMut::strided(lse.buffer(), lse_offset, case.lse_shape(), dense(case.lse_shape()))?;
+    let mut tensors = AttentionTensors {
+        lse: Some(TensorMut::strided(lse.buffer(), lse_offset, case.lse_shape(), dense(case.lse_shape()))?),
+        sink: stored_terms.sink()?,
+        bias: stored_terms.bias()?,
+        ..AttentionTensors::new(q, k, v, tensor_mut(out.buffer(), &out_view, placement.layout)?)
+    };
+    let options = AttentionOptions { softcap: terms.softcap, bias: terms.bias.is_some(), ..options.clone() };
     if options.max_workspace_bytes == 0 {
-        attention(stream.as_ref(), q, k, v, out_tensor, Some(lse_tensor), options)?;
+        attention_with(stream.as_ref(), tensors, &options)?;
     } else {
-        let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, options)?;
+        let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &options)?;
         let bytes = plan.workspace_bytes();
         let mut workspace = Buffer::<u8>::zeroed(gpu, bytes)?;
         workspace.fill_bytes(&stream, 0xFF)?;
-        let mut tensors = AttentionTensors::new(q, k, v, out_tensor);
-        tensors.lse = Some(lse_tensor);
         tensors.workspace = Some(TensorMut::contiguous(&mut workspace, [bytes])?);
         plan.run_with(stream.as_ref(), tensors)?;
         stream.synchronize()?;

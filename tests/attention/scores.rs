@@ -1,9 +1,7 @@
 //! Softcap, sinks and biases.
 
 use ferrotile::reference::AttentionTerms;
-use ferrotile::{
-    AttentionOptions, AttentionPlan, AttentionTensors, Buffer, Error, Gpu, Layout, Mask, TensorMut, TensorRef,
-};
+use ferrotile::{AttentionOptions, AttentionPlan, AttentionTensors, Buffer, Error, Gpu, Layout, Mask, TensorRef};
 use half::{bf16, f16};
 use layout::attention::{AttentionVariant, Lengths, Scores};
 use libtest_mimic::Failed;
@@ -14,7 +12,7 @@ use tests::inputs::{self, Half};
 use tests::view::View;
 
 use crate::Trials;
-use crate::case::{Case, Expected, Inputs, Outcome, Output, Placement, Stored, dense, for_rows, tensor_mut};
+use crate::case::{Case, Expected, Inputs, Outcome, Output, Placement, Stored, for_rows, run_with_terms, tensor_mut};
 
 /// Lists the trials.
 pub(crate) fn list(trials: &mut Trials) {
@@ -132,26 +130,7 @@ pub(crate) fn run_with<T: Half>(
     terms: &Terms<T>,
     options: &AttentionOptions,
 ) -> Result<Output<T>, Failed> {
-    let stream = gpu.new_stream()?;
-    let placement = Placement::contiguous(case, options.layout);
-    let (stored, stored_terms) = (Stored::upload(gpu, inputs, &placement)?, terms.upload(gpu)?);
-    let mut out = Guarded::<T>::new(gpu, &stream, placement.out.storage_len())?;
-    let mut lse = Guarded::<f32>::new(gpu, &stream, case.lse_shape().iter().product())?;
-    let (out_view, lse_offset) = (placement.out.moved(out.offset()), lse.offset());
-    let [q, k, v] = stored.tensors(&placement)?;
-    let tensors = AttentionTensors {
-        lse: Some(TensorMut::strided(lse.buffer(), lse_offset, case.lse_shape(), dense(case.lse_shape()))?),
-        sink: stored_terms.sink()?,
-        bias: stored_terms.bias()?,
-        ..AttentionTensors::new(q, k, v, tensor_mut(out.buffer(), &out_view, placement.layout)?)
-    };
-    let options = AttentionOptions { softcap: terms.softcap, bias: terms.bias.is_some(), ..options.clone() };
-    let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &options)?;
-    let mut workspace = Buffer::<u8>::zeroed(gpu, plan.workspace_bytes())?;
-    let bytes = workspace.len();
-    let workspace = Some(TensorMut::contiguous(&mut workspace, [bytes])?);
-    plan.run_with(stream.as_ref(), AttentionTensors { workspace, ..tensors })?;
-    Ok(Output { out: placement.out.gather(&out.read(&stream)?), lse: lse.read(&stream)? })
+    run_with_terms(gpu, case, inputs, &Placement::contiguous(case, options.layout), terms, options)
 }
 
 /// Checks every kernel that serves the case with these terms.

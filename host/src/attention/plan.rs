@@ -10,7 +10,7 @@ use layout::attention::{
 
 use super::choice::{Request, is_wgmma};
 use super::decode::{BlockTable, Decode, Limits, is_decode};
-use super::problem::{check_shape, with_columns};
+use super::problem::check_shape;
 use super::terms::Terms;
 use super::{AttentionOptions, AttentionProblem, AttentionTensors, Layout, OP, tma};
 use crate::element::Float;
@@ -275,11 +275,11 @@ impl AttentionPlan {
         let problem = &self.problem;
         let AttentionTensors { q, k, v, out, lse, .. } = tensors;
         check_dtype::<T>(self.variant())?;
-        let (q_shape, kv_shape) = (problem.q_shape(self.layout), problem.kv_shape(self.layout));
-        check_shape("Q", q.shape(), &q_shape)?;
-        check_shape("K", k.shape(), &kv_shape)?;
-        check_shape("V", v.shape(), &with_columns(kv_shape, self.terms.value_dim))?;
-        check_shape("O", out.shape(), &with_columns(q_shape, self.terms.value_dim))?;
+        let (layout, value_dim) = (self.layout, self.terms.value_dim);
+        check_shape("Q", q.shape(), &problem.q_shape(layout))?;
+        check_shape("K", k.shape(), &problem.kv_shape(layout))?;
+        check_shape("V", v.shape(), &problem.v_shape(layout, value_dim))?;
+        check_shape("O", out.shape(), &problem.out_shape(layout, value_dim))?;
         if let Some(lse) = lse {
             check_lse(lse, [problem.batch, problem.q_heads, problem.q_len])?;
         }
@@ -380,14 +380,6 @@ unsafe impl KernelParam for TileOrder {}
 fn most_blocks(gpu: &Gpu, variant: &AttentionVariant) -> u32 {
     let cluster = variant.cluster_tiles();
     (variant.min_blocks() * gpu.multiprocessors() / cluster).max(1) * cluster
-}
-
-/// The scale as kernels take it: `scale_log2` and `q_sign`.
-pub(super) fn scale_arguments(scale: f32) -> (f32, u32) {
-    // A scale of 0 makes every score 0; the smallest normal number does so too, and keeps masked scores at -inf.
-    let magnitude = scale.abs().max(f32::MIN_POSITIVE);
-    let scale_log2 = (f64::from(magnitude) * std::f64::consts::LOG2_E).min(f64::from(f32::MAX)) as f32;
-    (scale_log2, if scale < 0.0 { 0x8000_8000 } else { 0 })
 }
 
 /// The strides as kernels take them: 0 along a dimension that is never stepped along, whose stride can be anything. Copies of

@@ -31,9 +31,8 @@ impl AttentionProblem {
         let [batch, q_heads, q_len, head_dim] = layout.reorder(q);
         let [_, kv_heads, k_len, _] = layout.reorder(k);
         let problem = Self { batch, q_heads, kv_heads, q_len, k_len, head_dim };
-        let kv_shape = problem.kv_shape(layout);
-        check_shape("K", &k, &kv_shape)?;
-        check_shape("V", &v, &with_columns(kv_shape, v[3]))?;
+        check_shape("K", &k, &problem.kv_shape(layout))?;
+        check_shape("V", &v, &problem.v_shape(layout, v[3]))?;
         Ok(problem)
     }
 
@@ -47,6 +46,18 @@ impl AttentionProblem {
     #[must_use]
     pub fn kv_shape(&self, layout: Layout) -> [usize; 4] {
         layout.reorder([self.batch, self.kv_heads, self.k_len, self.head_dim])
+    }
+
+    /// The shape of V that has a head dimension of its own.
+    #[must_use]
+    pub fn v_shape(&self, layout: Layout, value_dim: usize) -> [usize; 4] {
+        with_columns(self.kv_shape(layout), value_dim)
+    }
+
+    /// The shape of O where V has a head dimension of its own.
+    #[must_use]
+    pub fn out_shape(&self, layout: Layout, value_dim: usize) -> [usize; 4] {
+        with_columns(self.q_shape(layout), value_dim)
     }
 
     /// The floating-point operations of the keys that `mask` leaves: a multiplication and an addition for each element of Q K^T

@@ -2,7 +2,6 @@
 
 use layout::attention::{AttentionArgs, AttentionStrides, Mask, Scores};
 
-use super::plan::scale_arguments;
 use super::problem::{check_head_dim, check_shape};
 use super::{AttentionOptions, AttentionProblem, OP};
 use crate::element::Float;
@@ -98,6 +97,14 @@ impl Terms {
         }
         Ok(())
     }
+}
+
+/// The scale as kernels take it: `scale_log2` and `q_sign`.
+fn scale_arguments(scale: f32) -> (f32, u32) {
+    // A scale of 0 makes every score 0; the smallest normal number does so too, and keeps masked scores at -inf.
+    let magnitude = scale.abs().max(f32::MIN_POSITIVE);
+    let scale_log2 = (f64::from(magnitude) * std::f64::consts::LOG2_E).min(f64::from(f32::MAX)) as f32;
+    (scale_log2, if scale < 0.0 { 0x8000_8000 } else { 0 })
 }
 
 #[cfg(test)]

@@ -1,4 +1,7 @@
-//! Which buffer of a ring is next, and in which phase its barriers are.
+//! Which buffer of a ring is next, and in which phase its barriers are, in one register.
+//!
+//! `cuda_std::ring::Place` says the same in two. Consumers have none to spare here. GEMM at 512x512x512, whose ring has 12 stages, takes
+//! 3 % longer with this one (H200).
 
 /// A position in a ring of `STAGES` buffers that are filled and emptied in turns, in one register.
 ///

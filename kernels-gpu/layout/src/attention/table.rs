@@ -79,20 +79,26 @@ const fn warps(warps: usize, stages: usize, registers: u32) -> DecodeTile {
     DecodeTile { warps, stages, registers }
 }
 
-/// Every compiled attention kernel, those of one element type in the order of preference: the first row that serves a problem is
-/// the one to run (BENCHMARKS.md has the measurements).
+/// Every compiled attention kernel, those of one element type in the order of preference: the first row that serves a
+/// problem is the one to run (BENCHMARKS.md has the measurements).
 ///
-/// Name: `attention_<type>_scalar`, or `attention_<type>_d<head dim>_wmma_<m>x<n>_s<stages>`, then `_ldg` where tiles go through
-/// registers and `_fma` where P V is scalar; or `attention_<type>_d<head dim>[v<head dim of V>]_wgmma_<full or band>_<m>x<n>[k<key groups>][c<cluster>]_s<stages>`, then `_q`
-/// where Q is in registers and `_m<blocks>` where so many blocks copy K and V for each other; or `attention_<type>_d<head dim>_decode_<warps>w_s<stages>`.
-/// Rows that serve every kind of lengths have `_varlen` at the end, those that serve every kind of scores `_general`, which serve every
-/// kind of lengths too unless they decode.
+/// Names:
+/// - `attention_<type>_scalar`;
+/// - `attention_<type>_d<head dim>_wmma_<m>x<n>_s<stages>`, then `_ldg` where tiles go through registers and `_fma` where
+///   P V is scalar;
+/// - `attention_<type>_d<head dim>[v<head dim of V>]_wgmma_<mask>_<m>x<n>[k<key groups>][c<cluster>]_s<stages>`, where the
+///   mask is `full` or `band`, then `_q` where Q is in registers and `_m<blocks>` where so many blocks copy K and V for
+///   each other;
+/// - `attention_<type>_d<head dim>_decode_<warps>w_s<stages>`.
+///
+/// Rows that serve every kind of lengths have `_varlen` at the end, those that serve every kind of scores `_general`, which
+/// serve every kind of lengths too unless they decode.
 pub const ATTENTION: &[AttentionVariant] = {
     use AttentionVariant as Row;
     use Dtype::{Bf16, F16};
     &[
-        // Up to 16 query rows, whatever the architecture: what counts is the bytes under way. The steps that four warps, or two, have
-        // ahead are 64 to 80 KiB a block, and two blocks share a multiprocessor of sm_90.
+        // Up to 16 query rows, whatever the architecture: what counts is the bytes under way. The steps that four
+        // warps, or two, have ahead are 64 to 80 KiB a block, and two blocks share a multiprocessor of sm_90.
         Row::decode("attention_f16_d64_decode_4w_s6", F16, 64, warps(4, 6, 255)),
         Row::decode("attention_f16_d128_decode_4w_s3", F16, 128, warps(4, 3, 255)),
         Row::decode("attention_f16_d256_decode_2w_s3", F16, 256, warps(2, 3, 255)),
@@ -106,8 +112,9 @@ pub const ATTENTION: &[AttentionVariant] = {
         Row::decode("attention_bf16_d64_decode_4w_s6_general", Bf16, 64, warps(4, 6, 255)).scored(),
         Row::decode("attention_bf16_d128_decode_4w_s3_general", Bf16, 128, warps(4, 3, 255)).scored(),
         Row::decode("attention_bf16_d256_decode_2w_s3_general", Bf16, 256, warps(2, 3, 255)).scored(),
-        // WGMMA rows. Head dimension 64 has little for the tensor cores to do between exponentials: three or four warpgroups of
-        // rows take turns with them. 192 rows by 128 keys, 553 TFLOP/s at 4x32x4096 on an H200; long sequences.
+        // WGMMA rows. Head dimension 64 has little for the tensor cores to do between exponentials: three or four
+        // warpgroups of rows take turns with them. 192 rows by 128 keys, 553 TFLOP/s at 4x32x4096 on an H200; long
+        // sequences.
         Row::wgmma("attention_f16_d64_wgmma_full_192x128_s4", F16, 64, q_ahead(full(192, 128, 4))),
         // Four groups of rows, which have the tensor cores in turns: 556 TFLOP/s there, and 486 at 16x32x1024, where 192x128 has 446.
         Row::wgmma("attention_f16_d64_wgmma_full_256x96_s4", F16, 64, q_ahead(full(256, 96, 4))),
@@ -117,7 +124,8 @@ pub const ATTENTION: &[AttentionVariant] = {
         Row::wgmma("attention_f16_d64_wgmma_full_64x128k2_s4", F16, 64, split(full(64, 128, 4), 2)),
         // Two blocks of a cluster take the keys in turns too: 1x8x512 has work for all multiprocessors.
         Row::wgmma("attention_f16_d64_wgmma_full_64x128k2c2_s4", F16, 64, clustered(split(full(64, 128, 4), 2), 2)),
-        // 128 rows for each copy of K and V, two groups of keys: 1x8x2048 is one tile a multiprocessor, and 64 rows each wait for L2.
+        // 128 rows for each copy of K and V, two groups of keys: 1x8x2048 is one tile a multiprocessor, and 64 rows
+        // each wait for L2.
         Row::wgmma("attention_f16_d64_wgmma_full_128x64k2_s8", F16, 64, split(full(128, 64, 8), 2)),
         // One warpgroup of rows: the most blocks without a sum over warpgroups.
         Row::wgmma("attention_f16_d64_wgmma_full_64x128_s4", F16, 64, full(64, 128, 4)),
@@ -138,7 +146,8 @@ pub const ATTENTION: &[AttentionVariant] = {
         Row::wgmma("attention_f16_d96_wgmma_band_128x128_s3_q", F16, 96, q_registers(band(128, 128, 3))),
         // Two warpgroups, which leave 240 registers for S, P, O and Q. Three stages: 1 to 5 % ahead of two.
         Row::wgmma("attention_f16_d128_wgmma_full_128x128_s3_q", F16, 128, q_registers(full(128, 128, 3))),
-        // Two blocks copy keys and values for each other, half the reads of L2 and less power: 0.3 to 1.7 % ahead of the row above.
+        // Two blocks copy keys and values for each other, half the reads of L2 and less power: 0.3 to 1.7 % ahead of
+        // the row above.
         Row::wgmma(
             "attention_f16_d128_wgmma_full_128x128_s3_q_m2",
             F16,
@@ -148,8 +157,8 @@ pub const ATTENTION: &[AttentionVariant] = {
         Row::wgmma("attention_f16_d128_wgmma_full_64x128_s2", F16, 128, full(64, 128, 2)),
         Row::wgmma("attention_f16_d128_wgmma_band_128x128_s3_q", F16, 128, q_registers(band(128, 128, 3))),
         Row::wgmma("attention_f16_d128_wgmma_band_64x128_s2", F16, 128, band(64, 128, 2)),
-        // V narrower than K leaves room for 128 keys a step, and registers for Q: 739 TFLOP/s at 4x16x4096 on an H200, 3.5 % ahead of Q in
-        // shared memory and 13 % of the row below.
+        // V narrower than K leaves room for 128 keys a step, and registers for Q: 739 TFLOP/s at 4x16x4096 on an H200,
+        // 3.5 % ahead of Q in shared memory and 13 % of the row below.
         Row::wgmma("attention_f16_d192v128_wgmma_full_128x128_s2_q", F16, 192, q_registers(full(128, 128, 2)))
             .values(128),
         Row::wgmma(
@@ -218,11 +227,12 @@ pub const ATTENTION: &[AttentionVariant] = {
         Row::wgmma("attention_bf16_d256_wgmma_band_128x80_s2", Bf16, 256, band(128, 80, 2)),
         Row::wgmma("attention_bf16_d256_wgmma_full_128x64_s2", Bf16, 256, full(128, 64, 2)),
         Row::wgmma("attention_bf16_d256_wgmma_band_128x64_s2", Bf16, 256, band(128, 64, 2)),
-        // Sequences of several lengths, of every mask, as lengths are not known before the launch. The search takes registers of the
-        // producer, and leaves 152 or 232 to consumers. Three groups of rows at head dimension 64: 424 TFLOP/s at 8x32x4096 causal on
-        // an H200, where two of 128 keys a step have 393.
+        // Sequences of several lengths, of every mask, as lengths are not known before the launch. The search takes
+        // registers of the producer, and leaves 152 or 232 to consumers. Three groups of rows at head dimension 64: 424
+        // TFLOP/s at 8x32x4096 causal on an H200, where two of 128 keys a step have 393.
         Row::wgmma("attention_f16_d64_wgmma_band_192x96_s4_varlen", F16, 64, band(192, 96, 4)).varlen(),
-        // The shapes of rows of equal lengths, which fit beside the search too: 0.92 of their speed at 8x16x4096 causal.
+        // The shapes of rows of equal lengths, which fit beside the search too: 0.92 of their speed at 8x16x4096
+        // causal.
         Row::wgmma("attention_f16_d128_wgmma_band_128x128_s3_q_varlen", F16, 128, q_registers(band(128, 128, 3)))
             .varlen(),
         // Q in registers as well is more than the search leaves.
@@ -230,7 +240,8 @@ pub const ATTENTION: &[AttentionVariant] = {
             .values(128)
             .varlen(),
         Row::wgmma("attention_f16_d256_wgmma_band_128x80_s2_varlen", F16, 256, band(128, 80, 2)).varlen(),
-        // Softcap and bias beside that. The bias of a step is on its way while the scores are computed: fewer keys leave registers for it.
+        // Softcap and bias beside that. The bias of a step is on its way while the scores are computed: fewer keys
+        // leave registers for it.
         Row::wgmma("attention_f16_d64_wgmma_band_192x64_s4_general", F16, 64, band(192, 64, 4)).general(),
         Row::wgmma("attention_f16_d128_wgmma_band_128x96_s3_general", F16, 128, band(128, 96, 3)).general(),
         Row::wgmma("attention_f16_d256_wgmma_band_128x64_s2_general", F16, 256, band(128, 64, 2)).general(),
