@@ -84,15 +84,15 @@ const fn warps(warps: usize, stages: usize, registers: u32) -> DecodeTile {
 ///
 /// Names:
 /// - `attention_<type>_scalar`;
-/// - `attention_<type>_d<head dim>_wmma_<m>x<n>_s<stages>`, then `_ldg` where tiles go through registers and `_fma` where
-///   P V is scalar;
-/// - `attention_<type>_d<head dim>[v<head dim of V>]_wgmma_<mask>_<m>x<n>[k<key groups>][c<cluster>]_s<stages>`, where the
-///   mask is `full` or `band`, then `_q` where Q is in registers and `_m<blocks>` where so many blocks copy K and V for
-///   each other;
+/// - `attention_<type>_d<head dim>_wmma_<m>x<n>_s<stages>`, then `_ldg` where tiles go through registers and `_fma`
+///   where P V is scalar;
+/// - `attention_<type>_d<head dim>[v<head dim of V>]_wgmma_<mask>_<m>x<n>[k<key groups>][c<cluster>]_s<stages>`, where
+///   the mask is `full` or `band`, then `_q` where Q is in registers and `_m<blocks>` where so many blocks copy K and V
+///   for each other;
 /// - `attention_<type>_d<head dim>_decode_<warps>w_s<stages>`.
 ///
-/// Rows that serve every kind of lengths have `_varlen` at the end, those that serve every kind of scores `_general`, which
-/// serve every kind of lengths too unless they decode.
+/// Rows that serve every kind of lengths have `_varlen` at the end, those that serve every kind of scores `_general`,
+/// which serve every kind of lengths too unless they decode.
 pub const ATTENTION: &[AttentionVariant] = {
     use AttentionVariant as Row;
     use Dtype::{Bf16, F16};
@@ -116,7 +116,8 @@ pub const ATTENTION: &[AttentionVariant] = {
         // warpgroups of rows take turns with them. 192 rows by 128 keys, 553 TFLOP/s at 4x32x4096 on an H200; long
         // sequences.
         Row::wgmma("attention_f16_d64_wgmma_full_192x128_s4", F16, 64, q_ahead(full(192, 128, 4))),
-        // Four groups of rows, which have the tensor cores in turns: 556 TFLOP/s there, and 486 at 16x32x1024, where 192x128 has 446.
+        // Four groups of rows, which have the tensor cores in turns: 556 TFLOP/s there, and 486 at 16x32x1024, where
+        // 192x128 has 446.
         Row::wgmma("attention_f16_d64_wgmma_full_256x96_s4", F16, 64, q_ahead(full(256, 96, 4))),
         // 512 TFLOP/s there, and ahead at 512 rows and keys, which neither 192 nor 96 divide.
         Row::wgmma("attention_f16_d64_wgmma_full_256x64_s4", F16, 64, q_ahead(full(256, 64, 4))),
