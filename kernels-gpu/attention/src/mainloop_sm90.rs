@@ -26,12 +26,12 @@
 //! 6. `ptxas` moves a `wgmma.wait_group` up over arithmetic, in front of the exponentials that it is meant to overlap, but not out
 //!    of its basic block. The wait for O therefore stands behind that for V, a loop, whose operand depends on the last
 //!    exponential before it ([`RowState::zero`]); and the release of K in front of the wait for the next.
-//! 6. O is scaled while the tensor cores have S, by the warps that have a row whose maximum grew. Where warpgroups share the rows of a
+//! 7. O is scaled while the tensor cores have S, by the warps that have a row whose maximum grew. Where warpgroups share the rows of a
 //!    tile, or a block has four, half of the exponentials are left for behind the wait for O: their unit is slow, and O is scaled, in
 //!    every step, and P rounded on others meanwhile ([`Row::SCALE_BESIDE_POWERS`]).
 //!    Where Q is in registers half of them are left for there too, and the sums of all: between exponentials, where `ptxas` places them,
 //!    each sum waits for the exponential before the last, and the next one stands behind it ([`Row::SUMS_LAST`]).
-//! 7. Four warpgroups have no registers for P of a step of 96 keys beside S of the next. There P V ends before Q K^T starts, and the
+//! 8. Four warpgroups have no registers for P of a step of 96 keys beside S of the next. There P V ends before Q K^T starts, and the
 //!    tensor cores have the work of the other warpgroups meanwhile, which come to them in turns (`turns.rs`).
 //!
 //! Budget: the registers of [`layout::attention::CONSUMER_REGISTERS`], for S, P and O of a step; shared memory is the row's
