@@ -98,8 +98,8 @@ fn products_on_tensor_cores_are_those_of_the_problem() {
     let gpu = Gpu::emulated(archs("ata")[0]);
     for row in ATA.iter().filter(|row| row.name.contains("mma")) {
         let counters = &ata(&gpu, row.precision, row.frames, row.name)[0];
-        // 5 + 2 (4 + 3) blocks of 16 x 16 elements, which come in pairs: at most twice as many products. One frame takes as many
-        // columns as eight.
+        // 5 + 2 (4 + 3) blocks of 16 x 16 elements, which come in pairs: at most twice as many products. One frame
+        // takes as many columns as eight.
         let least = (2 * 19 * 16 * 16 * row.vectors() * MMA_FRAMES) as u64;
         let operations = counters.total().tensor_operations;
         assert!((least..=6 * least).contains(&operations), "{}: {operations}, at least {least}", row.name);

@@ -1,11 +1,14 @@
-//! Rules about the source tree itself. Where the tree is absent (a bundle on another machine) they have nothing to check and
-//! say so.
+//! Rules about the source tree itself. Where the tree is absent (a bundle on another machine) they have nothing to
+//! check and say so.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The longest source file, in lines.
 const MAX_LINES: usize = 600;
+
+/// The width of lines of comments and documents, in characters, which is that of code (`rustfmt.toml`).
+const MAX_WIDTH: usize = 120;
 
 /// The deepest path, in segments.
 const MAX_SEGMENTS: usize = 5;
@@ -88,7 +91,8 @@ fn paths_named_in_the_architecture_exist() {
     );
 }
 
-/// Code spans that are paths of the tree: they have a slash or a known extension and nothing that paths of the tree lack.
+/// Code spans that are paths of the tree: they have a slash or a known extension and nothing that paths of the tree
+/// lack.
 fn paths_in(text: &str) -> Vec<String> {
     let spans = text.split('`').skip(1).step_by(2);
     let is_path = |span: &&str| {
@@ -108,6 +112,23 @@ fn source_files_are_short() {
         "files that are too long",
         offenders.map(|(path, lines)| format!("{}: {lines}", path.display())).collect(),
     );
+}
+
+#[test]
+fn comments_and_documents_are_as_wide_as_code() {
+    let Some(root) = root() else { return };
+    // Rows of tables cannot be broken.
+    let is_wide =
+        |line: &str| line.chars().count() > MAX_WIDTH && !line.trim_start_matches(['/', '!', ' ']).starts_with('|');
+    let comments = sources(&root)
+        .into_iter()
+        .flat_map(|(path, text)| lines_with(&path, &text, |line| line.trim_start().starts_with("//") && is_wide(line)));
+    let documents = files(&root).into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    let prose = documents.flat_map(|path| {
+        let text = fs::read_to_string(root.join(&path)).expect("documents are text");
+        lines_with(&path, &text, is_wide)
+    });
+    assert_none("lines that are too wide", comments.chain(prose).collect());
 }
 
 #[test]

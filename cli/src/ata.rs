@@ -16,8 +16,9 @@ use crate::tensor::{self, Elements, FileError, OutputFile, Tensor};
 /// Computes Y = A X with a symmetric matrix A for each channel.
 #[derive(Debug, Args)]
 pub(crate) struct AtaArgs {
-    /// A: .npy, dense [n, n] or [channels, n, n]; or .npz, SciPy's diagonals (scipy.sparse.save_npz of a dia_array, both halves or the
-    /// upper one), or 16x16 blocks `blocks` [channels, block diagonals, block rows, 16, 16] with n from `shape` [2], if any.
+    /// A: .npy, dense [n, n] or [channels, n, n]; or .npz, SciPy's diagonals (scipy.sparse.save_npz of a dia_array,
+    /// both halves or the upper one), or 16x16 blocks `blocks` [channels, block diagonals, block rows, 16, 16] with n
+    /// from `shape` [2], if any.
     #[arg(long)]
     matrix: PathBuf,
     /// NPY file of X: [frames, channels, n], [channels, n] or [n].
@@ -35,10 +36,12 @@ pub(crate) struct AtaArgs {
     /// The kernel to run, by name; `ferrotile info` lists them.
     #[arg(long)]
     variant: Option<String>,
-    /// Also compute Y in f64 on the CPU, print the largest error, and fail if an element exceeds the tolerance of the precision.
+    /// Also compute Y in f64 on the CPU, print the largest error, and fail if an element exceeds the tolerance of the
+    /// precision.
     #[arg(long)]
     check: bool,
-    /// Where to run: auto (a card, or the CPU reference where there is none), cpu, cuda, cuda:N, emulator or emulator:ARCH.
+    /// Where to run: auto (a card, or the CPU reference where there is none), cpu, cuda, cuda:N, emulator or
+    /// emulator:ARCH.
     #[arg(long, default_value = "auto")]
     device: DeviceChoice,
 }
@@ -121,8 +124,9 @@ fn on_card(args: &AtaArgs, gpu: &Gpu, matrix: &SymmetricBlockMatrix, x: &Array3<
     Ok(y)
 }
 
-/// Compares Y with the product in f64 of A as it was given; the line that says how far it is. An element may differ by what its
-/// row's rounding of A to the precision makes of it, and by what the precision's arithmetic adds ([`tolerance::ata_limit`]).
+/// Compares Y with the product in f64 of A as it was given; the line that says how far it is. An element may differ by
+/// what its row's rounding of A to the precision makes of it, and by what the precision's arithmetic adds
+/// ([`tolerance::ata_limit`]).
 fn check(
     matrix: &SymmetricBlockMatrix,
     precision: Precision,

@@ -27,7 +27,8 @@ pub(crate) struct AttentionArgs {
     /// Where O is written: .npy (f16) or .safetensors (f16 or bf16, tensor `o`).
     #[arg(long)]
     out: PathBuf,
-    /// Where the f32 log-sum-exp [batch, heads, rows], or [heads, rows of all], is written: .npy or .safetensors (tensor `lse`).
+    /// Where the f32 log-sum-exp [batch, heads, rows], or [heads, rows of all], is written: .npy or .safetensors
+    /// (tensor `lse`).
     #[arg(long)]
     lse: Option<PathBuf>,
     /// The kernel to run, by name; `ferrotile info` lists them.
@@ -36,7 +37,8 @@ pub(crate) struct AttentionArgs {
     /// Also compute O in f64 on the CPU, print the largest error, and fail if it is too large.
     #[arg(long)]
     check: bool,
-    /// Where to run: auto (a card, or the CPU reference where there is none), cpu, cuda, cuda:N, emulator or emulator:ARCH.
+    /// Where to run: auto (a card, or the CPU reference where there is none), cpu, cuda, cuda:N, emulator or
+    /// emulator:ARCH.
     #[arg(long, default_value = "auto")]
     device: DeviceChoice,
 }
@@ -67,8 +69,8 @@ pub(crate) struct TermsArgs {
     /// NPY file [query heads] of the score of a key that every row of a head sees and whose value is 0.
     #[arg(long)]
     sink: Option<PathBuf>,
-    /// NPY file [batch or 1, query heads or 1, rows, keys] of what is added to scaled and capped scores; it is converted to the
-    /// type of Q.
+    /// NPY file [batch or 1, query heads or 1, rows, keys] of what is added to scaled and capped scores; it is
+    /// converted to the type of Q.
     #[arg(long)]
     bias: Option<PathBuf>,
 }
@@ -76,8 +78,8 @@ pub(crate) struct TermsArgs {
 /// Sequences of several lengths.
 #[derive(Debug, Args)]
 pub(crate) struct LengthsArgs {
-    /// NPY file (int32 or int64) [sequences + 1] of the row where each sequence starts, and the end of the last one: Q, K and V
-    /// are then [rows or keys of all sequences, heads, head dimension], sequence after sequence.
+    /// NPY file (int32 or int64) [sequences + 1] of the row where each sequence starts, and the end of the last one: Q,
+    /// K and V are then [rows or keys of all sequences, heads, head dimension], sequence after sequence.
     #[arg(long, value_name = "STARTS", conflicts_with = "layout")]
     cu_seqlens_q: Option<PathBuf>,
     /// The same of the keys [default: as the rows].

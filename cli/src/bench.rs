@@ -50,15 +50,16 @@ enum Family {
 /// What to measure and how.
 #[derive(Debug, Args)]
 struct AttentionBenchArgs {
-    /// A case BxHxSxD/mask/dtype, such as 1x8x512x64/causal/f16 (BxHq:HkvxSxD for grouped heads, BxHxSxDvE where V has head dimension E); with /softcap (of 50), /bias (the same
-    /// for all heads) or /varlen (lengths from S/B in equal steps to S) at its end; may be repeated.
+    /// A case BxHxSxD/mask/dtype, such as 1x8x512x64/causal/f16 (BxHq:HkvxSxD for grouped heads, BxHxSxDvE where V has
+    /// head dimension E); with /softcap (of 50), /bias (the same for all heads) or /varlen (lengths from S/B in equal
+    /// steps to S) at its end; may be repeated.
     #[arg(long = "case", num_args = 1.., conflicts_with = "all")]
     cases: Vec<Case>,
     /// A kernel by name, or `all` for every one that serves a case; may be repeated [default: the library's choice].
     #[arg(long = "variant", num_args = 1..)]
     variants: Vec<String>,
-    /// Every shape of the comparison with vendor libraries, in f16 and bf16, and grouped heads, windows, softcap, bias and several
-    /// lengths.
+    /// Every shape of the comparison with vendor libraries, in f16 and bf16, and grouped heads, windows, softcap, bias
+    /// and several lengths.
     #[arg(long)]
     all: bool,
     #[command(flatten)]

@@ -1,5 +1,5 @@
-//! `ferrotile bench decode`: attention of few query rows on many keys, which takes as long as reading the keys and values, beside a
-//! copy on the same card.
+//! `ferrotile bench decode`: attention of few query rows on many keys, which takes as long as reading the keys and
+//! values, beside a copy on the same card.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -63,7 +63,8 @@ struct DecodeCase {
 }
 
 impl DecodeCase {
-    /// The cases measured where none is named: a step of a model with 32 heads on 8, at two batch sizes and two lengths.
+    /// The cases measured where none is named: a step of a model with 32 heads on 8, at two batch sizes and two
+    /// lengths.
     fn defaults() -> Vec<DecodeCase> {
         let of = |batch, k_len| DecodeCase {
             sizes: AttentionProblem { batch, q_heads: 32, kv_heads: 8, q_len: 1, k_len, head_dim: 128 },

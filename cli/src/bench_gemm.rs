@@ -27,8 +27,8 @@ const WORKSPACE_BYTES: usize = 256 << 20;
 /// What to measure and how.
 #[derive(Debug, Args)]
 pub(crate) struct GemmBenchArgs {
-    /// A case MxNxK/dtype, such as 4096x4096x4096/f16 (or bf16, e4m3); may be repeated [default: those of the comparison with
-    /// vendor libraries].
+    /// A case MxNxK/dtype, such as 4096x4096x4096/f16 (or bf16, e4m3); may be repeated [default: those of the
+    /// comparison with vendor libraries].
     #[arg(long = "case", num_args = 1..)]
     cases: Vec<GemmCase>,
     /// How A and B are stored: nn, nt, tn or tt; may be repeated.

@@ -45,8 +45,8 @@ struct WrongProduct {
     error: f64,
 }
 
-/// The largest error relative to the largest element. Products of f16 are exact in f32 and their sums are rounded, of 512 terms at
-/// most.
+/// The largest error relative to the largest element. Products of f16 are exact in f32 and their sums are rounded, of
+/// 512 terms at most.
 const LIMIT: f64 = 1e-5;
 
 /// Checks, measures and prints.
@@ -84,7 +84,8 @@ pub(crate) fn run(args: &LadderBenchArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The last step, the library's product: checked with results in f32 as the others, timed with those in f16 that it has most often.
+/// The last step, the library's product: checked with results in f32 as the others, timed with those in f16 that it has
+/// most often.
 fn library(gpu: &Gpu, timer: &mut Timer, size: usize) -> anyhow::Result<Vec<String>> {
     let plan = |side: usize, d| {
         let problem = GemmProblem::new([side; 3], Dtype::F16, Dtype::F16, d);

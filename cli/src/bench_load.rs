@@ -21,7 +21,8 @@ pub(crate) struct LoadBenchArgs {
     device: u32,
 }
 
-/// Loads each kernel once and prints the milliseconds, those of the driver's compiler included unless its cache has the kernel.
+/// Loads each kernel once and prints the milliseconds, those of the driver's compiler included unless its cache has the
+/// kernel.
 pub(crate) fn run(args: &LoadBenchArgs) -> anyhow::Result<()> {
     kernel_names::check(&args.variants, "attention", ATTENTION.iter().map(|row| row.name))?;
     let began = Instant::now();

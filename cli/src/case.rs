@@ -1,5 +1,5 @@
-//! Cases of the attention benchmark: `BxHxSxD/mask/dtype`, or `BxHq:HkvxSxD/mask/dtype` where heads share keys, with `DvE` in place of
-//! `D` where V has head dimension E; then `/softcap`, `/bias` or `/varlen`.
+//! Cases of the attention benchmark: `BxHxSxD/mask/dtype`, or `BxHq:HkvxSxD/mask/dtype` where heads share keys, with
+//! `DvE` in place of `D` where V has head dimension E; then `/softcap`, `/bias` or `/varlen`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -69,7 +69,8 @@ const SHAPES: [(usize, usize, usize, usize); 15] = [
     (1, 8, 16384, 256),
 ];
 
-/// What is measured beside them with `all`, in f16: V with a head dimension of its own, shared keys, a window, and each of [`Extra`].
+/// What is measured beside them with `all`, in f16: V with a head dimension of its own, shared keys, a window, and each
+/// of [`Extra`].
 const FEATURES: [&str; 17] = [
     "4x16x4096x192v128/full/f16",
     "4x16x4096x192v128/causal/f16",
@@ -116,7 +117,8 @@ impl Case {
         cases
     }
 
-    /// How long the sequences of the batch entries are: from a part of the length, as many as there are entries, up to all of it.
+    /// How long the sequences of the batch entries are: from a part of the length, as many as there are entries, up to
+    /// all of it.
     pub(crate) fn lens(&self) -> impl Iterator<Item = usize> {
         let Case { batch, len, extra, .. } = *self;
         (1..=batch).map(move |entry| if extra == Extra::Varlen { (len * entry).div_ceil(batch) } else { len })
@@ -149,8 +151,8 @@ impl Case {
         AttentionProblem { batch, q_heads, kv_heads, q_len: len, k_len: len, head_dim }
     }
 
-    /// Floating-point operations by the convention of attention benchmarks: two products of the full size, half of that for
-    /// a causal mask, and the visible part for a window.
+    /// Floating-point operations by the convention of attention benchmarks: two products of the full size, half of that
+    /// for a causal mask, and the visible part for a window.
     pub(crate) fn flops(&self) -> f64 {
         let pairs = |len: usize| match self.mask {
             Mask::Full => (len as f64).powi(2),

@@ -93,7 +93,8 @@ impl Panels {
         [ours, others].concat()
     }
 
-    /// How each series is drawn: in the colour of its implementation, dashed where its element type is not the first one's.
+    /// How each series is drawn: in the colour of its implementation, dashed where its element type is not the first
+    /// one's.
     fn styles(&self) -> Vec<(&Name, RGBColor, bool)> {
         let names = self.names();
         let mut implementations: Vec<_> = names.iter().map(|name| &name.implementation).collect();

@@ -20,7 +20,8 @@ use crate::tensor::{self, Elements, FileError, OutputFile, Tensor};
 /// Workspace that a plan may use.
 const WORKSPACE_BYTES: usize = 256 << 20;
 
-/// Computes D = activation(alpha * A B + beta * C) on matrices [rows, columns] or batches [batch, rows, columns] from NPY files.
+/// Computes D = activation(alpha * A B + beta * C) on matrices [rows, columns] or batches [batch, rows, columns] from
+/// NPY files.
 #[derive(Debug, Args)]
 pub(crate) struct GemmArgs {
     /// NPY file of A: m x k, or k x m where the layout says t.
@@ -62,7 +63,8 @@ pub(crate) struct GemmArgs {
     /// Also compute D in f64 on the CPU, print the largest error, and fail if it is too large.
     #[arg(long)]
     check: bool,
-    /// Where to run: auto (a card, or the CPU reference where there is none), cpu, cuda, cuda:N, emulator or emulator:ARCH.
+    /// Where to run: auto (a card, or the CPU reference where there is none), cpu, cuda, cuda:N, emulator or
+    /// emulator:ARCH.
     #[arg(long, default_value = "auto")]
     device: DeviceChoice,
 }
@@ -362,7 +364,8 @@ impl<T: Float, D: Stored> HostGemm<T, D> {
             (exact, tolerance::gemm_limit(&self.problem, options.accumulation, cost, magnitude))
         });
         let error = tolerance::max_error(d, &exact);
-        // An infinite error is none that may be, though the limit is infinite where sums overflow the f32 of the kernels.
+        // An infinite error is none that may be, though the limit is infinite where sums overflow the f32 of the
+        // kernels.
         if error.is_finite() && error <= limit {
             Ok(format!("largest error against f64: {error:.3e}, tolerance: {limit:.3e}"))
         } else {

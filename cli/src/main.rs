@@ -1,7 +1,8 @@
 //! The program `ferrotile`.
 //!
-//! Exit codes: 0; 1 where the work failed (no such card, a driver error, a check that failed, an output that could not be
-//! written); 2 where the request is at fault (options, files, shapes, types), with one line on stderr and nothing written.
+//! Exit codes: 0; 1 where the work failed (no such card, a driver error, a check that failed, an output that could not
+//! be written); 2 where the request is at fault (options, files, shapes, types), with one line on stderr and nothing
+//! written.
 
 mod ata;
 mod attention;
@@ -96,7 +97,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Shows help where it was asked for or nothing else was said, else one line that says what is wrong with the arguments.
+/// Shows help where it was asked for or nothing else was said, else one line that says what is wrong with the
+/// arguments.
 fn refuse(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
@@ -112,7 +114,8 @@ fn refuse(error: &clap::Error) -> ExitCode {
     ExitCode::from(error.exit_code() as u8)
 }
 
-/// The text as one line of bearable length. What a file says may be in it: its control characters do not reach the terminal.
+/// The text as one line of bearable length. What a file says may be in it: its control characters do not reach the
+/// terminal.
 fn one_line(text: &str) -> String {
     const MOST: usize = 1000;
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ").replace(char::is_control, "\u{fffd}");

@@ -72,8 +72,8 @@ pub(crate) enum MatrixError {
     },
 }
 
-/// Reads the matrix of a file. Mirrored elements may differ by `tolerance` times the largest element of their channel; those of the
-/// upper triangle are taken.
+/// Reads the matrix of a file. Mirrored elements may differ by `tolerance` times the largest element of their channel;
+/// those of the upper triangle are taken.
 pub(crate) fn read(path: &Path, tolerance: f32) -> Result<SymmetricBlockMatrix, MatrixError> {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("npy") => dense(path, tensor::read_npy(path)?, tolerance),
@@ -151,8 +151,8 @@ fn square(path: &Path, sizes: &[i64]) -> Result<usize, MatrixError> {
     }
 }
 
-/// The matrix of SciPy's diagonals: `data[channel][k][j]` is element `(j - offsets[k], j)`. A file may have the upper half alone, or
-/// both, which must then be equal.
+/// The matrix of SciPy's diagonals: `data[channel][k][j]` is element `(j - offsets[k], j)`. A file may have the upper
+/// half alone, or both, which must then be equal.
 fn diagonals(
     n: usize,
     offsets: &[i64],

@@ -1,8 +1,8 @@
 //! Timing of work on a card.
 //!
-//! Small work is captured many times into one graph, whose replays are timed: a launch from the host costs more than the work.
-//! Large work is timed launch by launch with events, the L2 cache overwritten in between. Both are what Triton's benchmark
-//! functions do, with which the vendor libraries are timed, so that the numbers compare.
+//! Small work is captured many times into one graph, whose replays are timed: a launch from the host costs more than
+//! the work. Large work is timed launch by launch with events, the L2 cache overwritten in between. Both are what
+//! Triton's benchmark functions do, with which the vendor libraries are timed, so that the numbers compare.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -18,7 +18,8 @@ use crate::tensor;
 /// Microseconds of measuring in all that are aimed at where no number of iterations is given.
 const TARGET_US: f64 = 60_000.0;
 
-/// Microseconds that one replay of a graph is to take at least, so that the resolution of events (0.5 us) does not matter.
+/// Microseconds that one replay of a graph is to take at least, so that the resolution of events (0.5 us) does not
+/// matter.
 const REPLAY_US: f64 = 2_000.0;
 
 /// Bytes overwritten between two measurements of large work: more than the L2 cache of any card.
@@ -102,7 +103,8 @@ impl Timer {
         &self.stream
     }
 
-    /// Microseconds of one run of `work`, which must be enqueued on the stream it is given; `small` chooses graph replay.
+    /// Microseconds of one run of `work`, which must be enqueued on the stream it is given; `small` chooses graph
+    /// replay.
     pub(crate) fn microseconds(
         &mut self,
         small: bool,

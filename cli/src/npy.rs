@@ -1,9 +1,9 @@
-//! Reading and writing NPY files (NumPy's format, versions 1 to 3) of 16-, 32- and 64-bit floats; reading of integers and texts,
-//! which NPZ files have among their members.
+//! Reading and writing NPY files (NumPy's format, versions 1 to 3) of 16-, 32- and 64-bit floats; reading of integers
+//! and texts, which NPZ files have among their members.
 //!
-//! Every length in the file is checked before it is believed: a damaged file gives an [`NpyError`], never a panic or a huge
-//! allocation. The header is a Python literal; the parser takes the dictionaries that NumPy writes, with their three keys in
-//! any order, and nothing else.
+//! Every length in the file is checked before it is believed: a damaged file gives an [`NpyError`], never a panic or a
+//! huge allocation. The header is a Python literal; the parser takes the dictionaries that NumPy writes, with their
+//! three keys in any order, and nothing else.
 
 use half::f16;
 use ndarray::{ArrayD, IxDyn, ShapeBuilder};

@@ -1,4 +1,5 @@
-//! Reading NPZ files: ZIP archives of NPY files, as `numpy.savez` and `scipy.sparse.save_npz` write them, compressed or not.
+//! Reading NPZ files: ZIP archives of NPY files, as `numpy.savez` and `scipy.sparse.save_npz` write them, compressed or
+//! not.
 
 use std::io::{Cursor, Read};
 

@@ -12,7 +12,8 @@ use crate::sequences::Sequences;
 /// Elements that one generator fills: chunks are filled in parallel, each from its own seed.
 const CHUNK: usize = 1 << 16;
 
-/// A problem of these sizes, and of this head dimension of V, with normally distributed elements; the seed determines them.
+/// A problem of these sizes, and of this head dimension of V, with normally distributed elements; the seed determines
+/// them.
 pub(crate) fn problem<T: Half>(sizes: AttentionProblem, value_dim: usize, seed: u64) -> Problem<T> {
     let layout = Layout::Bhsd;
     let len = |shape: [usize; 4]| shape.iter().product();
@@ -29,7 +30,8 @@ pub(crate) fn problem<T: Half>(sizes: AttentionProblem, value_dim: usize, seed: 
     }
 }
 
-/// Sequences of these lengths, as many rows as keys, and of this head dimension of V, with normally distributed elements.
+/// Sequences of these lengths, as many rows as keys, and of this head dimension of V, with normally distributed
+/// elements.
 pub(crate) fn sequences<T: Half>(
     sizes: VarlenProblem,
     value_dim: usize,

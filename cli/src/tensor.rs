@@ -292,7 +292,8 @@ impl Written<'_> {
 
 impl Drop for Written<'_> {
     fn drop(&mut self) {
-        // After `publish` there is nothing left under this name; a failure to remove leaves a file that says what it is.
+        // After `publish` there is nothing left under this name; a failure to remove leaves a file that says what it
+        // is.
         let _ = fs::remove_file(&self.part);
     }
 }

@@ -1,15 +1,15 @@
 //! From a device crate to PTX.
 //!
-//! cargo compiles the crate in a target folder of its own, `<target>/cuda-builder/<arch>`, so that device and host builds do not
-//! wait for each other and both are incremental. Three choices shape the module:
+//! cargo compiles the crate in a target folder of its own, `<target>/cuda-builder/<arch>`, so that device and host
+//! builds do not wait for each other and both are incremental. Three choices shape the module:
 //!
-//! - `-Cno-prepopulate-passes`: rustc leaves the LLVM module unoptimised, so that the marks come before the first pass that
-//!   could move an instruction they protect.
+//! - `-Cno-prepopulate-passes`: rustc leaves the LLVM module unoptimised, so that the marks come before the first pass
+//!   that could move an instruction they protect.
 //! - crate type `staticlib` with fat LTO: one merged module, with neither a linker nor an optimiser run behind it.
 //! - `-Zbuild-std=core`: rustup has no precompiled `core` for the target.
 //!
-//! `opt -O3` then runs twice, as rustc's own two rounds (crate, then LTO) do: one run leaves the accumulator arrays of large
-//! kernels in local memory.
+//! `opt -O3` then runs twice, as rustc's own two rounds (crate, then LTO) do: one run leaves the accumulator arrays of
+//! large kernels in local memory.
 
 use std::fs::{self, File};
 use std::io::IsTerminal;
@@ -42,7 +42,8 @@ pub struct CudaBuilder {
 }
 
 impl CudaBuilder {
-    /// Starts the build of the device crate at `path`, which is relative to the current directory or to the root of its workspace.
+    /// Starts the build of the device crate at `path`, which is relative to the current directory or to the root of its
+    /// workspace.
     pub fn new(path: impl Into<PathBuf>) -> CudaBuilder {
         CudaBuilder { path: path.into(), arch: Arch::Sm80, copy_to: None, line_tables: true }
     }
@@ -59,8 +60,8 @@ impl CudaBuilder {
         self
     }
 
-    /// Sets whether the PTX says which source line each instruction comes from (`.file` and `.loc`), that of the call for what
-    /// `core` and `cuda_std` do; the default is yes, and it changes no instruction.
+    /// Sets whether the PTX says which source line each instruction comes from (`.file` and `.loc`), that of the call
+    /// for what `core` and `cuda_std` do; the default is yes, and it changes no instruction.
     pub fn line_tables(mut self, line_tables: bool) -> CudaBuilder {
         self.line_tables = line_tables;
         self
@@ -176,8 +177,8 @@ impl CudaBuilder {
         fs::write(&marked, at_calls(&mark(&text, self.arch)?)).map_err(Error::io(&marked))?;
 
         let optimised = raw_module.with_extension("opt.bc");
-        // Twice, as rustc does it (for the crate, then for the merged module), and with loops unrolled whatever the size of their
-        // body: a loop over a register array that stays a loop leaves the array in local memory.
+        // Twice, as rustc does it (for the crate, then for the merged module), and with loops unrolled whatever the
+        // size of their body: a loop over a register array that stays a loop leaves the array in local memory.
         run(toolchain
             .llvm_tool("opt")
             .args(["-passes=default<O3>,default<O3>", "-unroll-threshold=4000"])
@@ -279,8 +280,8 @@ fn workspace_root(toolchain: &Toolchain, folder: &Path) -> Result<PathBuf, Error
     Ok(manifest.parent().unwrap_or(folder).to_owned())
 }
 
-/// The target folder of the calling build: that of the build script that runs, else what `CARGO_TARGET_DIR` says, else the
-/// workspace's own.
+/// The target folder of the calling build: that of the build script that runs, else what `CARGO_TARGET_DIR` says, else
+/// the workspace's own.
 fn target_folder(workspace: &Path) -> PathBuf {
     let of_build_script = std::env::var_os("OUT_DIR").and_then(|out| {
         let out = PathBuf::from(out);

@@ -1,9 +1,9 @@
-//! The last step: PTX without what only takes room. Every program that embeds the text carries it, and the driver reads it at
-//! run time.
+//! The last step: PTX without what only takes room. Every program that embeds the text carries it, and the driver reads
+//! it at run time.
 
-/// Drops comments, blank lines, labels that nothing jumps to, a `.loc` that another one overrides at once, the empty section
-/// that LLVM writes even where line directives are all that is asked for, and the `.loc` lines inside of inline assembly, in
-/// which LLVM counts the lines of the assembly on from the call's. Instructions stay as they are.
+/// Drops comments, blank lines, labels that nothing jumps to, a `.loc` that another one overrides at once, the empty
+/// section that LLVM writes even where line directives are all that is asked for, and the `.loc` lines inside of inline
+/// assembly, in which LLVM counts the lines of the assembly on from the call's. Instructions stay as they are.
 pub(crate) fn compact(ptx: &str) -> String {
     let mut compact = String::with_capacity(ptx.len());
     let (mut pending_loc, mut in_assembly) = (None, false);

@@ -11,8 +11,8 @@ use crate::error::Error;
 
 /// Provides the PTX of each family for each architecture to the crate whose build script calls this.
 ///
-/// A family is the folder of a device crate, relative to the calling crate or to the root of its workspace; its last component
-/// is the family's name. The result is a file `ptx_table.rs` in `OUT_DIR`, an expression of the type
+/// A family is the folder of a device crate, relative to the calling crate or to the root of its workspace; its last
+/// component is the family's name. The result is a file `ptx_table.rs` in `OUT_DIR`, an expression of the type
 /// `&[(&str, Arch, &str)]` (family, architecture, PTX):
 ///
 /// ```ignore
@@ -20,8 +20,9 @@ use crate::error::Error;
 /// static TABLE: &[(&str, Arch, &str)] = include!(concat!(env!("OUT_DIR"), "/ptx_table.rs"));
 /// ```
 ///
-/// If the variable `PREBUILT_PTX` names a folder, or the calling crate has a folder `ptx`, as a packaged crate has, then the
-/// files `<family>.<arch>.ptx` in it are taken and nothing is compiled: stable Rust is enough. On docs.rs the table is empty.
+/// If the variable `PREBUILT_PTX` names a folder, or the calling crate has a folder `ptx`, as a packaged crate has,
+/// then the files `<family>.<arch>.ptx` in it are taken and nothing is compiled: stable Rust is enough. On docs.rs the
+/// table is empty.
 ///
 /// # Errors
 /// Those of [`CudaBuilder::build`], and [`Error::Io`] for a prebuilt file that is missing.

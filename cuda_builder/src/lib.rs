@@ -1,4 +1,5 @@
-//! Builds a device crate to PTX, with rustc's in-tree `nvptx64-nvidia-cuda` target and the LLVM tools of the same toolchain.
+//! Builds a device crate to PTX, with rustc's in-tree `nvptx64-nvidia-cuda` target and the LLVM tools of the same
+//! toolchain.
 //!
 //! ```no_run
 //! use cuda_builder::{Arch, CudaBuilder};

@@ -1,9 +1,10 @@
 //! Which lines of Rust the `.loc` lines of the PTX name: those of the kernels.
 //!
 //! What a kernel does to memory it does through `core` and `cuda_std`, whose functions are inlined. Their own lines say
-//! nothing to the author of a kernel whom a tool points at an instruction, and the chain of inlined calls needs PTX 7.2.
-//! So an instruction of these crates gets the line of the call that brought it: locations that rustc has inlined already
-//! become those of their calls, and functions that LLVM will inline lose theirs, for which LLVM then takes the call's.
+//! nothing to the author of a kernel whom a tool points at an instruction, and the chain of inlined calls needs PTX
+//! 7.2. So an instruction of these crates gets the line of the call that brought it: locations that rustc has inlined
+//! already become those of their calls, and functions that LLVM will inline lose theirs, for which LLVM then takes the
+//! call's.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,4 +1,5 @@
-//! Finding one's way in a line of LLVM assembly. Quotes within a string are escaped there, so a string ends at the next quote.
+//! Finding one's way in a line of LLVM assembly. Quotes within a string are escaped there, so a string ends at the next
+//! quote.
 
 /// The index of the bracket that closes the one at `open`.
 pub(crate) fn closing(text: &str, open: usize) -> Option<usize> {

@@ -1,18 +1,18 @@
 //! What rustc leaves out of the LLVM module of a device crate.
 //!
-//! - **Convergence.** rustc emits `asm!` without LLVM's `convergent`, so that LLVM may move or duplicate a `.sync` instruction
-//!   across a divergent branch. Every call of inline assembly with side effects gets it, and every function definition, from
-//!   which LLVM strips it again where nothing in the function needs it.
-//! - **Launch bounds.** `#[kernel]` leaves a static `__kernel_record_<name>` beside each kernel: max_threads, min_blocks, cluster
-//!   and the bit mask of the parameters that are tensor maps. They become `"nvvm.maxntid"`, `"nvvm.minctasm"` and
-//!   `"nvvm.cluster_dim"`, and the static is deleted.
-//! - **Tensor maps by value.** TMA needs them on a 64-byte boundary, and `align(64)` on a kernel argument crashes rustc:
-//!   `alignstack(64)` on the parameter places it.
-//! - **Line tables.** `emissionKind: DebugDirectivesOnly` keeps `.file` and `.loc` in the PTX without the DWARF sections and
-//!   without `debug` in `.target`, which would turn off ptxas's optimiser.
+//! - **Convergence.** rustc emits `asm!` without LLVM's `convergent`, so that LLVM may move or duplicate a `.sync`
+//!   instruction across a divergent branch. Every call of inline assembly with side effects gets it, and every function
+//!   definition, from which LLVM strips it again where nothing in the function needs it.
+//! - **Launch bounds.** `#[kernel]` leaves a static `__kernel_record_<name>` beside each kernel: max_threads,
+//!   min_blocks, cluster and the bit mask of the parameters that are tensor maps. They become `"nvvm.maxntid"`,
+//!   `"nvvm.minctasm"` and `"nvvm.cluster_dim"`, and the static is deleted.
+//! - **Tensor maps by value.** TMA needs them on a 64-byte boundary, and `align(64)` on a kernel argument crashes
+//!   rustc: `alignstack(64)` on the parameter places it.
+//! - **Line tables.** `emissionKind: DebugDirectivesOnly` keeps `.file` and `.loc` in the PTX without the DWARF
+//!   sections and without `debug` in `.target`, which would turn off ptxas's optimiser.
 //!
-//! The marks are made on LLVM's text, one line a function header or instruction, since its syntax is stable where the C++
-//! interface is not reachable from Rust.
+//! The marks are made on LLVM's text, one line a function header or instruction, since its syntax is stable where the
+//! C++ interface is not reachable from Rust.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,8 @@ struct Record {
 /// Marks an LLVM module.
 ///
 /// # Errors
-/// [`Error::Mark`] if a record is malformed, has no kernel, or asks for what the architecture or the parameter cannot have.
+/// [`Error::Mark`] if a record is malformed, has no kernel, or asks for what the architecture or the parameter cannot
+/// have.
 pub fn mark(module: &str, arch: Arch) -> Result<String, Error> {
     let mut records = BTreeMap::new();
     for line in module.lines().filter(|line| line.starts_with(RECORD_PREFIX)) {

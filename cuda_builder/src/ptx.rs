@@ -153,7 +153,8 @@ impl Entry {
         self.opcodes.iter().filter(|(opcode, _)| matches(opcode)).map(|(_, count)| count).sum()
     }
 
-    /// How many loads and stores name no state space, so that the hardware finds out at run time where each address lies.
+    /// How many loads and stores name no state space, so that the hardware finds out at run time where each address
+    /// lies.
     pub fn generic_accesses(&self) -> usize {
         let is_generic = |opcode: &str| {
             let mut parts = opcode.split('.');

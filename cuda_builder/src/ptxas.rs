@@ -43,8 +43,8 @@ pub struct EntryReport {
 }
 
 impl Ptxas {
-    /// Finds `ptxas` on PATH, in the toolkit of `CUDA_PATH` or `CUDA_HOME`, or in the virtual environment `.cuda-tools` of the
-    /// folder, which `cargo xtask tools` makes.
+    /// Finds `ptxas` on PATH, in the toolkit of `CUDA_PATH` or `CUDA_HOME`, or in the virtual environment `.cuda-tools`
+    /// of the folder, which `cargo xtask tools` makes.
     pub fn find(folder: &Path) -> Option<Ptxas> {
         find_tool("ptxas", folder).map(|path| Ptxas { path })
     }

@@ -1,4 +1,5 @@
-//! The Rust toolchain that compiles device crates: the one that their `rust-toolchain.toml` names, whichever compiles the caller.
+//! The Rust toolchain that compiles device crates: the one that their `rust-toolchain.toml` names, whichever compiles
+//! the caller.
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,7 +23,8 @@ impl Toolchain {
     /// Finds the toolchain of the crate or workspace at `path`.
     ///
     /// # Errors
-    /// [`Error::Toolchain`] if it is not installed, [`Error::MissingComponent`] if it lacks one; both say how to install it.
+    /// [`Error::Toolchain`] if it is not installed, [`Error::MissingComponent`] if it lacks one; both say how to
+    /// install it.
     pub fn find(path: &Path) -> Result<Toolchain, Error> {
         let named = path.ancestors().find_map(|folder| {
             let text = fs::read_to_string(folder.join("rust-toolchain.toml")).ok()?;
@@ -49,7 +51,8 @@ impl Toolchain {
         Ok(Toolchain { channel: channel.into(), sysroot, llvm_bin })
     }
 
-    /// A command that runs this toolchain's cargo, free of the settings that a calling cargo, clippy or build script made.
+    /// A command that runs this toolchain's cargo, free of the settings that a calling cargo, clippy or build script
+    /// made.
     pub fn cargo(&self) -> Command {
         let bin = self.sysroot.join("bin");
         let mut command = Command::new(bin.join(exe("cargo")));

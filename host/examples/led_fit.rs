@@ -1,14 +1,15 @@
 //! Fits the values of an LED panel behind a diffuser to an image sequence, by conjugate gradient on tensor cores:
 //! `cargo run --release -p ferrotile --example led_fit [FILE.png]`.
 //!
-//! Each LED lights a patch of pixels, so that a frame is `A x` with a sparse A, a column an LED. The values that come nearest to the
-//! frame b solve `(A^T A + c I) x = A^T b`, a banded symmetric system for each colour, with all frames at once on its right. The
-//! program solves it in every precision and shows that TF32 and f16 take about as many iterations as f32, and that every precision
-//! leaves a residual within what its rounding explains. How many iterations bf16 takes depends more on the system: its count is
-//! printed and not judged. It writes a picture: a row a frame, with target, fit and error side by side.
+//! Each LED lights a patch of pixels, so that a frame is `A x` with a sparse A, a column an LED. The values that come
+//! nearest to the frame b solve `(A^T A + c I) x = A^T b`, a banded symmetric system for each colour, with all frames
+//! at once on its right. The program solves it in every precision and shows that TF32 and f16 take about as many
+//! iterations as f32, and that every precision leaves a residual within what its rounding explains. How many iterations
+//! bf16 takes depends more on the system: its count is printed and not judged. It writes a picture: a row a frame, with
+//! target, fit and error side by side.
 //!
-//! It runs on the first card, with 2622 LEDs, or without one in the emulator, with fewer. It fails where an iteration count or a
-//! residual is not as said.
+//! It runs on the first card, with 2622 LEDs, or without one in the emulator, with fewer. It fails where an iteration
+//! count or a residual is not as said.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -44,7 +45,8 @@ const FRAMES: usize = 8;
 /// The residual that is asked for, as a share of the norm of `A^T b`: less than an 8-bit image can tell.
 const TOLERANCE: f64 = 1e-4;
 
-/// The share of the largest diagonal element that is added to the diagonal: it holds values down that pixels hardly tell.
+/// The share of the largest diagonal element that is added to the diagonal: it holds values down that pixels hardly
+/// tell.
 const REGULARISATION: f64 = 1e-3;
 
 /// A panel of LEDs, in rows.
@@ -76,8 +78,8 @@ impl Panel {
     }
 }
 
-/// The light of the LEDs of one row or column of the panel along it, `[led, pixel]`: a bright middle and a faint skirt. The light of
-/// an LED on the panel is the product of both.
+/// The light of the LEDs of one row or column of the panel along it, `[led, pixel]`: a bright middle and a faint skirt.
+/// The light of an LED on the panel is the product of both.
 fn profiles(leds: usize, width: f64) -> Array2<f64> {
     Array2::from_shape_fn((leds, leds * PITCH), |(led, pixel)| {
         let distance = (pixel as f64 + 0.5 - (led as f64 + 0.5) * PITCH as f64).abs();
@@ -194,7 +196,8 @@ impl Problem {
         pictures
     }
 
-    /// The largest relative residual of a system in f64, and that of `|A^T A| |x|`, both as shares of the norm of `A^T b`.
+    /// The largest relative residual of a system in f64, and that of `|A^T A| |x|`, both as shares of the norm of
+    /// `A^T b`.
     fn residual(&self, values: &Array3<f32>) -> (f64, f64) {
         let blocks = self.matrix.blocks().mapv(f64::from);
         let (x, b) = (values.mapv(f64::from), self.right.mapv(f64::from));
@@ -263,7 +266,8 @@ impl Fit {
         Ok(Self { precision, values, iterations: report.iterations(), residual, bound, milliseconds })
     }
 
-    /// Whether the residual is within its bound, and the iterations are within 5 % of those of f32, rounded up to whole ones.
+    /// Whether the residual is within its bound, and the iterations are within 5 % of those of f32, rounded up to whole
+    /// ones.
     fn holds(&self, of_f32: u32) -> bool {
         let as_many = self.iterations.abs_diff(of_f32) <= of_f32.div_ceil(20);
         self.residual <= self.bound && (as_many || self.precision == Precision::Bf16)

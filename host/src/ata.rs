@@ -49,11 +49,11 @@ const OP: &str = "ata";
 /// How to compute a product.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AtaOptions {
-    /// The compiled variant to run, by name; `None` picks one by the number of frames, and by whether all its blocks are on the card
-    /// at once.
+    /// The compiled variant to run, by name; `None` picks one by the number of frames, and by whether all its blocks
+    /// are on the card at once.
     pub variant: Option<String>,
-    /// Whether the product starts only when the work before it on the stream has ended. Else, on sm_90, it loads its first blocks
-    /// of A while the kernel before it still runs, and waits for that kernel's results only then.
+    /// Whether the product starts only when the work before it on the stream has ended. Else, on sm_90, it loads its
+    /// first blocks of A while the kernel before it still runs, and waits for that kernel's results only then.
     pub isolated: bool,
     /// The architecture whose kernel runs; `None` for the newest one. An older one serves to compare kernels.
     pub arch: Option<Arch>,
@@ -131,21 +131,23 @@ impl DeviceBlockMatrix {
         self.pairs_read * self.precision.pair_bytes()
     }
 
-    /// Computes `Y = A X` on `stream` and returns before it is done. X and Y are `[frames, channels, n]`; Y is overwritten.
+    /// Computes `Y = A X` on `stream` and returns before it is done. X and Y are `[frames, channels, n]`; Y is
+    /// overwritten.
     ///
-    /// The result is the same, bit by bit, in every run of one variant. A is zero where nothing is stored, except that squares of
-    /// 32x32 elements with a stored pair of blocks are multiplied as a whole: an infinity or NaN in X makes NaN up to 31 rows
-    /// from an element of A that is not 0 and is at most 31 columns from it.
+    /// The result is the same, bit by bit, in every run of one variant. A is zero where nothing is stored, except that
+    /// squares of 32x32 elements with a stored pair of blocks are multiplied as a whole: an infinity or NaN in X makes
+    /// NaN up to 31 rows from an element of A that is not 0 and is at most 31 columns from it.
     ///
     /// # Errors
-    /// [`Error::Shape`] for tensors that do not fit, [`Error::WrongDevice`], before anything is enqueued; those of loading the
-    /// kernel; [`Error::Driver`] where the driver refuses the launch.
+    /// [`Error::Shape`] for tensors that do not fit, [`Error::WrongDevice`], before anything is enqueued; those of
+    /// loading the kernel; [`Error::Driver`] where the driver refuses the launch.
     pub fn multiply(&self, stream: StreamRef<'_>, x: TensorRef<'_, f32, 3>, y: TensorMut<'_, f32, 3>) -> Result<()> {
         AtaPlan::new(self, x.shape()[0], &AtaOptions::default())?.run(stream, x, y)
     }
 }
 
-/// A chosen and loaded variant for repeated products of one matrix with one number of frames. Displays as the variant's name.
+/// A chosen and loaded variant for repeated products of one matrix with one number of frames. Displays as the variant's
+/// name.
 #[derive(Clone)]
 #[must_use = "a plan computes nothing until it is run"]
 pub struct AtaPlan<'a> {
@@ -161,8 +163,8 @@ impl<'a> AtaPlan<'a> {
     /// Chooses a variant and loads it.
     ///
     /// # Errors
-    /// [`Error::UnknownVariant`] where the named one does not multiply matrices of this precision, [`Error::Argument`] for more
-    /// frames than a grid has blocks, and those of loading a module.
+    /// [`Error::UnknownVariant`] where the named one does not multiply matrices of this precision, [`Error::Argument`]
+    /// for more frames than a grid has blocks, and those of loading a module.
     pub fn new(matrix: &'a DeviceBlockMatrix, frames: usize, options: &AtaOptions) -> Result<Self> {
         let at_once = |row: &AtaVariant| {
             let resident = u64::from(row.min_blocks) * u64::from(matrix.gpu().multiprocessors());
@@ -206,8 +208,8 @@ impl<'a> AtaPlan<'a> {
     /// Computes `Y = A X` as [`DeviceBlockMatrix::multiply`] does.
     ///
     /// # Errors
-    /// [`Error::Shape`] for tensors that are not of the plan's sizes, [`Error::WrongDevice`], and [`Error::Driver`] where the
-    /// driver refuses the launch.
+    /// [`Error::Shape`] for tensors that are not of the plan's sizes, [`Error::WrongDevice`], and [`Error::Driver`]
+    /// where the driver refuses the launch.
     pub fn run(&self, stream: StreamRef<'_>, x: TensorRef<'_, f32, 3>, y: TensorMut<'_, f32, 3>) -> Result<()> {
         let matrix = self.matrix;
         let expected = [self.frames, matrix.channels, matrix.n];
@@ -249,8 +251,9 @@ impl<'a> AtaPlan<'a> {
             overlaps: self.overlaps,
             ..LaunchConfig::default()
         };
-        // SAFETY: grid, block and shared memory are the variant's, the matrix is of its precision, and the views are tensors of
-        // the plan's sizes; the memory of all of them is kept by its owners until the stream has done the work.
+        // SAFETY: grid, block and shared memory are the variant's, the matrix is of its precision, and the views are
+        // tensors of the plan's sizes; the memory of all of them is kept by its owners until the stream has done the
+        // work.
         unsafe { self.kernel.launch(stream, &config, &[&args]) }
     }
 }

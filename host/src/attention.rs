@@ -1,5 +1,5 @@
-//! Attention forward: `O = softmax(scale * Q K^T + mask) V`, with softcap, bias and sinks where they are wanted, and for
-//! sequences of several lengths.
+//! Attention forward: `O = softmax(scale * Q K^T + mask) V`, with softcap, bias and sinks where they are wanted, and
+//! for sequences of several lengths.
 //!
 //! ```no_run
 //! use ferrotile::{AttentionOptions, Buffer, Gpu, Layout, Mask, TensorMut, TensorRef, attention};
@@ -91,15 +91,16 @@ pub struct AttentionOptions {
     pub softcap: Option<f32>,
     /// Whether a bias is added to scores ([`AttentionTensors::bias`]).
     pub bias: bool,
-    /// Head dimension of V and O, a multiple of 8 up to 256; `None` is that of Q and K. Functions that take tensors take it from V.
+    /// Head dimension of V and O, a multiple of 8 up to 256; `None` is that of Q and K. Functions that take tensors
+    /// take it from V.
     pub value_dim: Option<usize>,
     /// The compiled variant to run, by name; `None` picks the one that measures best.
     pub variant: Option<String>,
-    /// The parts that the keys are split into where a few query rows see many keys, each for blocks of its own; `None` picks by the
-    /// sizes.
+    /// The parts that the keys are split into where a few query rows see many keys, each for blocks of its own; `None`
+    /// picks by the sizes.
     pub splits: Option<usize>,
-    /// The most workspace that a plan may ask for. With 0 keys are not split between blocks, and a few rows of a few heads leave
-    /// most of the card idle.
+    /// The most workspace that a plan may ask for. With 0 keys are not split between blocks, and a few rows of a few
+    /// heads leave most of the card idle.
     pub max_workspace_bytes: usize,
 }
 
@@ -123,20 +124,22 @@ impl AttentionOptions {
 
 /// Computes attention on `stream` and returns before it is done.
 ///
-/// `q` and `out` are `[batch, q_heads, q_len, head_dim]`, `k` and `v` `[batch, kv_heads, k_len, head_dim]`, their dimensions in
-/// the order of [`AttentionOptions::layout`] and with any strides; `v` and `out` may have another head dimension; `lse` is `[batch, q_heads, q_len]` and contiguous, and
-/// receives `ln sum_j exp(scale * q_i . k_j)`. Every length may be 0. A row that sees no key, or no score above
-/// minus infinity, gives 0 and an LSE of minus infinity. Scores, softmax and sums are f32; the tensor-core variants round the
-/// probabilities to `T` before P V.
+/// `q` and `out` are `[batch, q_heads, q_len, head_dim]`, `k` and `v` `[batch, kv_heads, k_len, head_dim]`, their
+/// dimensions in the order of [`AttentionOptions::layout`] and with any strides; `v` and `out` may have another head
+/// dimension; `lse` is `[batch, q_heads, q_len]` and contiguous, and receives `ln sum_j exp(scale * q_i . k_j)`. Every
+/// length may be 0. A row that sees no key, or no score above minus infinity, gives 0 and an LSE of minus infinity.
+/// Scores, softmax and sums are f32; the tensor-core variants round the probabilities to `T` before P V.
 ///
 /// This call uses no workspace: [`AttentionPlan`] does where it is faster, for a few query rows on many keys.
 ///
-/// NaN and infinity spread as in the formula. Besides, in the tensor-core variants NaN and infinity in V make NaN, in their
-/// column, of hidden rows too, where a row of the same tile of query rows visits the tile of keys that holds them.
+/// NaN and infinity spread as in the formula. Besides, in the tensor-core variants NaN and infinity in V make NaN, in
+/// their column, of hidden rows too, where a row of the same tile of query rows visits the tile of keys that holds
+/// them.
 ///
 /// # Errors
-/// [`Error::Shape`], [`Error::Argument`], [`Error::NoVariant`], [`Error::UnknownVariant`] or [`Error::WrongDevice`] for tensors
-/// or options that do not fit, before anything is enqueued; [`Error::Driver`] where the driver refuses the launch.
+/// [`Error::Shape`], [`Error::Argument`], [`Error::NoVariant`], [`Error::UnknownVariant`] or [`Error::WrongDevice`] for
+/// tensors or options that do not fit, before anything is enqueued; [`Error::Driver`] where the driver refuses the
+/// launch.
 ///
 /// [`Error::Shape`]: crate::Error::Shape
 /// [`Error::Argument`]: crate::Error::Argument
@@ -158,9 +161,9 @@ pub fn attention<T: Float>(
     AttentionPlan::new(stream.gpu(), T::DTYPE, &problem, &options)?.run(stream, q, k, v, out, lse)
 }
 
-/// As [`attention`], with all tensors that a call may have: `s_ij = softcap(scale * q_i . k_j) + bias_ij` where row i sees key j,
-/// `LSE_i = ln (exp(sink) + sum_j exp(s_ij))` and `O_i = sum_j exp(s_ij - LSE_i) v_j`. [`AttentionOptions::bias`] is taken from the
-/// tensors.
+/// As [`attention`], with all tensors that a call may have: `s_ij = softcap(scale * q_i . k_j) + bias_ij` where row i
+/// sees key j, `LSE_i = ln (exp(sink) + sum_j exp(s_ij))` and `O_i = sum_j exp(s_ij - LSE_i) v_j`.
+/// [`AttentionOptions::bias`] is taken from the tensors.
 ///
 /// A row that sees no key gives 0, and its sink as LSE.
 ///

@@ -1,7 +1,7 @@
 //! What a device is to the rest of the library: memory, streams and kernels behind opaque handles.
 //!
-//! The public types hold an `Arc<dyn Backend>` and the [`Handle`]s that it gave them, and never learn which backend it is. Handles
-//! that are passed to a backend must be live ones of its own.
+//! The public types hold an `Arc<dyn Backend>` and the [`Handle`]s that it gave them, and never learn which backend it
+//! is. Handles that are passed to a backend must be live ones of its own.
 
 use std::ffi::{CStr, c_void};
 use std::fmt::Debug;
@@ -84,8 +84,8 @@ pub(crate) trait Backend: Memory + Streams + Modules + Debug + Send + Sync {
         Err(Error::Emulator { problem: "the precision of a card's sums cannot be set".to_owned() })
     }
 
-    /// Does `work` and returns the counters of the launches that it makes on this thread; [`Error::Emulator`] where the device
-    /// has none.
+    /// Does `work` and returns the counters of the launches that it makes on this thread; [`Error::Emulator`] where the
+    /// device has none.
     fn counted(&self, work: &mut dyn FnMut()) -> Result<Vec<Counters>> {
         let _ = work;
         let name = &self.facts().name;
@@ -98,9 +98,9 @@ pub(crate) trait Memory {
     /// Device memory of `bytes` bytes (not 0), aligned to 256.
     fn allocate(&self, bytes: usize) -> Result<u64>;
 
-    /// Gives memory of [`Memory::allocate`] back once all work that was enqueued before has finished: unlike `cuMemFreeAsync`,
-    /// the driver's `cuMemFree` synchronises. An error is dropped: it is that of earlier work, which later calls report too, or
-    /// the context is capturing, and the memory then stays allocated.
+    /// Gives memory of [`Memory::allocate`] back once all work that was enqueued before has finished: unlike
+    /// `cuMemFreeAsync`, the driver's `cuMemFree` synchronises. An error is dropped: it is that of earlier work, which
+    /// later calls report too, or the context is capturing, and the memory then stays allocated.
     ///
     /// # Safety
     /// `address` is not used again, by work that is enqueued later neither.
@@ -162,8 +162,8 @@ pub(crate) trait Streams {
     /// Whether what is enqueued on the stream is recorded, by this library or by another.
     fn is_capturing(&self, stream: Handle) -> Result<bool>;
 
-    /// Records what is enqueued on the stream until [`Streams::end_capture`] instead of running it. Meanwhile calls of this thread
-    /// that would synchronise or free memory fail, and so does [`Backend::synchronize`] on any thread.
+    /// Records what is enqueued on the stream until [`Streams::end_capture`] instead of running it. Meanwhile calls of
+    /// this thread that would synchronise or free memory fail, and so does [`Backend::synchronize`] on any thread.
     fn begin_capture(&self, stream: Handle) -> Result<()>;
 
     /// The work recorded since [`Streams::begin_capture`], ready to launch. The capture is over in any case.
@@ -199,8 +199,8 @@ pub(crate) trait Modules {
     /// Compiles PTX, or takes it from the driver's cache of compiled kernels. `what` names it in errors.
     fn load_module(&self, what: &str, ptx: &str) -> Result<Handle>;
 
-    /// Unloads a module once all work that was enqueued before has finished. Where it cannot be waited for, as while a stream
-    /// captures, kernels may be in flight, and the module stays loaded.
+    /// Unloads a module once all work that was enqueued before has finished. Where it cannot be waited for, as while a
+    /// stream captures, kernels may be in flight, and the module stays loaded.
     ///
     /// # Safety
     /// Neither the module nor its functions are used again.

@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::stream::{Event, StreamRef};
 
-/// The size of `shape` elements of `T`, if an array of that shape fits the address space: dimensions of 0 do not make the others
-/// smaller.
+/// The size of `shape` elements of `T`, if an array of that shape fits the address space: dimensions of 0 do not make
+/// the others smaller.
 fn size_bytes<T>(shape: &[usize]) -> Result<usize> {
     let bytes = shape
         .iter()
@@ -29,8 +29,8 @@ fn same_length(op: &'static str, got: usize, expected: usize) -> Result<()> {
 
 /// Device memory for `len` elements, aligned to 256 bytes.
 ///
-/// Dropping it while kernels use it is safe: the driver waits for all work of the card's context before it frees memory.
-/// A pool of buffers that are used again avoids that wait.
+/// Dropping it while kernels use it is safe: the driver waits for all work of the card's context before it frees
+/// memory. A pool of buffers that are used again avoids that wait.
 pub struct Buffer<T> {
     gpu: Gpu,
     /// 0 for an empty buffer, which has no allocation.
@@ -47,7 +47,8 @@ impl<T: Element> Buffer<T> {
         Ok(Buffer { gpu: gpu.clone(), address, len, element: PhantomData })
     }
 
-    /// Allocates `len` zeros. They are there when it returns, for every stream; no stream of the caller's is waited for.
+    /// Allocates `len` zeros. They are there when it returns, for every stream; no stream of the caller's is waited
+    /// for.
     pub fn zeroed(gpu: &Gpu, len: usize) -> Result<Buffer<T>> {
         let buffer = Buffer::allocate(gpu, len)?;
         if len > 0 {
@@ -95,8 +96,8 @@ impl<T: Element> Buffer<T> {
         let mut data = vec![T::default(); self.len];
         if self.len > 0 {
             let device = self.gpu.device();
-            // SAFETY: both ranges have `size_bytes` bytes, of which every pattern is a `T`; `data` is borrowed until the copy
-            // is done.
+            // SAFETY: both ranges have `size_bytes` bytes, of which every pattern is a `T`; `data` is borrowed until
+            // the copy is done.
             unsafe { device.copy_to_host(handle, data.as_mut_ptr().cast(), self.address, self.size_bytes()) }?;
             device.synchronize_stream(handle)?;
         }
@@ -150,8 +151,8 @@ impl<T: Element> Buffer<T> {
         let stream = stream.into();
         stream.on("buffer", &self.gpu)?;
         source.enqueue(stream, |handle| {
-            // SAFETY: both ranges have as many bytes; `source` waits for the copy before it is written or freed, and freeing
-            // this buffer waits for it too.
+            // SAFETY: both ranges have as many bytes; `source` waits for the copy before it is written or freed, and
+            // freeing this buffer waits for it too.
             unsafe {
                 let bytes = source.address.as_ptr().cast_const().cast();
                 self.gpu.device().copy_to_device(handle, self.address, bytes, self.size_bytes())
@@ -169,8 +170,8 @@ impl<T: Element> Buffer<T> {
         let stream = stream.into();
         stream.on("buffer", &self.gpu)?;
         destination.enqueue(stream, |handle| {
-            // SAFETY: both ranges have as many bytes, of which every pattern is a `T`; `destination` waits for the copy before
-            // it is accessed or freed, and freeing this buffer waits for it too.
+            // SAFETY: both ranges have as many bytes, of which every pattern is a `T`; `destination` waits for the copy
+            // before it is accessed or freed, and freeing this buffer waits for it too.
             unsafe {
                 let bytes = destination.address.as_ptr().cast();
                 self.gpu.device().copy_to_host(handle, bytes, self.address, self.size_bytes())
@@ -293,7 +294,8 @@ impl<T> PinnedBuffer<T> {
         self.copied.lock().unwrap_or_else(PoisonError::into_inner).synchronize()
     }
 
-    /// Enqueues a copy behind those that were enqueued before, on other streams too, so that the event stands for them all.
+    /// Enqueues a copy behind those that were enqueued before, on other streams too, so that the event stands for them
+    /// all.
     fn enqueue(&self, stream: StreamRef<'_>, copy: impl FnOnce(crate::backend::Handle) -> Result<()>) -> Result<()> {
         if self.len == 0 {
             return Ok(());

@@ -93,8 +93,8 @@ pub(crate) struct Device {
     context: Context,
     /// For work that is finished before its function returns and belongs to no stream of the caller's.
     setup_stream: Handle,
-    /// The streams of this library that are capturing. Waiting for the whole context would spoil the captures, on whatever
-    /// thread they are, so it takes the lock and is refused while there are any.
+    /// The streams of this library that are capturing. Waiting for the whole context would spoil the captures, on
+    /// whatever thread they are, so it takes the lock and is refused while there are any.
     captures: Mutex<usize>,
 }
 

@@ -107,8 +107,8 @@ impl Float for f32 {
     }
 }
 
-/// The nearest value of `dtype`, ties to even. What is beyond the largest finite value becomes infinite, or for E4M3, which has
-/// no infinities, that value.
+/// The nearest value of `dtype`, ties to even. What is beyond the largest finite value becomes infinite, or for E4M3,
+/// which has no infinities, that value.
 pub(crate) fn round(value: f64, dtype: Dtype) -> f64 {
     let (least_exponent, largest) = match dtype {
         Dtype::F16 => (-14, 65504.0),

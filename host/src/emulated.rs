@@ -1,7 +1,8 @@
 //! The backend without a card: `ptx_emulator` runs the kernels on the CPU.
 //!
-//! Work is done when it is enqueued, which is one of the orders that streams and events allow; a stream that captures records it
-//! instead. Handles are numbers of objects in a table, so that one that is not live is an error and nothing worse.
+//! Work is done when it is enqueued, which is one of the orders that streams and events allow; a stream that captures
+//! records it instead. Handles are numbers of objects in a table, so that one that is not live is an error and nothing
+//! worse.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -19,12 +20,13 @@ use crate::error::{Error, Result};
 use crate::launch::LaunchConfig;
 
 thread_local! {
-    /// The counters of the launches of this thread, while they are asked for. A launch runs on the thread that enqueues it.
+    /// The counters of the launches of this thread, while they are asked for. A launch runs on the thread that enqueues
+    /// it.
     static COUNTED: RefCell<Option<Vec<Counters>>> = const { RefCell::new(None) };
 }
 
-/// The instructions of a block, counted once for a warp, after which a kernel is taken for one without an end: more than a
-/// block of any kernel here needs, and about a minute of work.
+/// The instructions of a block, counted once for a warp, after which a kernel is taken for one without an end: more
+/// than a block of any kernel here needs, and about a minute of work.
 const INSTRUCTION_LIMIT: u64 = 1 << 28;
 
 /// An emulated card.

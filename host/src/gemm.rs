@@ -56,11 +56,11 @@ pub struct GemmOptions {
     pub variant: Option<String>,
     /// The parts that k is cut into, each summed by blocks of its own; `None` picks by the sizes.
     pub splits: Option<usize>,
-    /// Whether each kernel starts only when what is before it on the stream has ended. Otherwise, on sm_90, a kernel starts while
-    /// the one before still runs, and waits for its results before it reads or writes anything.
+    /// Whether each kernel starts only when what is before it on the stream has ended. Otherwise, on sm_90, a kernel
+    /// starts while the one before still runs, and waits for its results before it reads or writes anything.
     pub isolated: bool,
-    /// The most workspace that a plan may ask for. With 0 sums are not cut into parts, and operands that would have to be copied
-    /// first are refused where there is no other way.
+    /// The most workspace that a plan may ask for. With 0 sums are not cut into parts, and operands that would have to
+    /// be copied first are refused where there is no other way.
     pub max_workspace_bytes: usize,
 }
 
@@ -161,8 +161,8 @@ impl GemmProblem {
     /// Whether GEMM takes these sizes and types; [`GemmPlan::new`] checks it too. Needs no card.
     ///
     /// # Errors
-    /// [`Error::Argument`] that names the size or type and what is allowed, [`Error::NoVariant`] for types of A and B that are
-    /// never multiplied.
+    /// [`Error::Argument`] that names the size or type and what is allowed, [`Error::NoVariant`] for types of A and B
+    /// that are never multiplied.
     pub fn check(&self) -> Result<()> {
         for (argument, size) in [("m", self.m), ("n", self.n), ("k", self.k), ("batch", self.batch)] {
             if size > MAX_DIM {
@@ -203,15 +203,17 @@ pub fn gemm_variants(a: Dtype, b: Dtype, accumulation: Accumulation) -> impl Ite
 
 /// Computes `D = activation(alpha * A B + beta * C + bias)` on `stream` and returns before it is done.
 ///
-/// For each entry of the batch A is m x k, B is k x n, C and D are m x n; [`GemmOptions::layout`] says how A and B are stored, and
-/// the last dimension of every tensor is contiguous. Every size may be 0: without terms a sum is 0. Sums are f32; FP8 products are
-/// summed as [`GemmOptions::accumulation`] says. The result is the same, bit by bit, in every run of one plan.
+/// For each entry of the batch A is m x k, B is k x n, C and D are m x n; [`GemmOptions::layout`] says how A and B are
+/// stored, and the last dimension of every tensor is contiguous. Every size may be 0: without terms a sum is 0. Sums
+/// are f32; FP8 products are summed as [`GemmOptions::accumulation`] says. The result is the same, bit by bit, in every
+/// run of one plan.
 ///
 /// This call uses no workspace; [`GemmPlan`] does where it is faster, and is what repeated products use.
 ///
 /// # Errors
-/// [`Error::Shape`], [`Error::Argument`], [`Error::NoVariant`], [`Error::UnknownVariant`] or [`Error::WrongDevice`] for tensors
-/// or options that do not fit, before anything is enqueued; [`Error::Driver`] where the driver refuses the launch.
+/// [`Error::Shape`], [`Error::Argument`], [`Error::NoVariant`], [`Error::UnknownVariant`] or [`Error::WrongDevice`] for
+/// tensors or options that do not fit, before anything is enqueued; [`Error::Driver`] where the driver refuses the
+/// launch.
 pub fn gemm<A: Float, B: Float, D: Float>(
     stream: StreamRef<'_>,
     tensors: GemmTensors<'_, A, B, D>,

@@ -69,8 +69,8 @@ impl Gpu {
     /// Opens card `ordinal`, counted from 0 in the driver's order.
     ///
     /// # Errors
-    /// [`Error::NoDriver`] and [`Error::NoDevice`] where there is none, [`Error::UnsupportedDevice`] where the card is older
-    /// than every architecture that was compiled.
+    /// [`Error::NoDriver`] and [`Error::NoDevice`] where there is none, [`Error::UnsupportedDevice`] where the card is
+    /// older than every architecture that was compiled.
     pub fn new(ordinal: u32) -> Result<Gpu> {
         Gpu::opened(ordinal).cloned()
     }
@@ -96,8 +96,9 @@ impl Gpu {
 
     /// An emulated card: the CPU runs the kernels of this architecture, with the same buffers, streams and results.
     ///
-    /// It is hundreds of times slower than a card and finds faults that a card hides: [`Error::Emulator`] names the kernel, the
-    /// thread and the line. A block without an end is one of them, see [`limit_instructions`](Self::limit_instructions).
+    /// It is hundreds of times slower than a card and finds faults that a card hides: [`Error::Emulator`] names the
+    /// kernel, the thread and the line. A block without an end is one of them, see
+    /// [`limit_instructions`](Self::limit_instructions).
     #[must_use]
     pub fn emulated(arch: Arch) -> Gpu {
         let ordinal = FIRST_EMULATED + arch as u32;
@@ -113,8 +114,9 @@ impl Gpu {
         gpu.clone()
     }
 
-    /// Makes launches on this emulated device fail when one of their blocks has executed this many instructions, counted
-    /// once for a warp. Until this is called they are 2^28, about a minute of work. All handles of the device share it.
+    /// Makes launches on this emulated device fail when one of their blocks has executed this many instructions,
+    /// counted once for a warp. Until this is called they are 2^28, about a minute of work. All handles of the device
+    /// share it.
     ///
     /// # Errors
     /// [`Error::Emulator`] on a card.
@@ -122,8 +124,9 @@ impl Gpu {
         self.device().limit_instructions(instructions)
     }
 
-    /// How precise the FP8 sums of `wgmma` are on this emulated device from now on. Until this is called they are reduced, as
-    /// those of a card; with full ones the error of a kernel shows alone. All handles of the device share it.
+    /// How precise the FP8 sums of `wgmma` are on this emulated device from now on. Until this is called they are
+    /// reduced, as those of a card; with full ones the error of a kernel shows alone. All handles of the device share
+    /// it.
     ///
     /// # Errors
     /// [`Error::Emulator`] on a card.
@@ -138,7 +141,8 @@ impl Gpu {
     }
 
     /// Does `work` on this emulated device and counts what its kernels do: instructions, sectors of global memory, bank
-    /// conflicts, each with its PTX and Rust line. The counters are those of the launches of this thread, in their order.
+    /// conflicts, each with its PTX and Rust line. The counters are those of the launches of this thread, in their
+    /// order.
     ///
     /// ```
     /// use ferrotile::{Arch, Error, Gpu};
@@ -235,8 +239,8 @@ impl Gpu {
         Module::load(&self.inner.device, "PTX", ptx)
     }
 
-    /// A kernel of this crate for [`Gpu::arch`]: that of `entry` in a family such as `"attention"`. The first call for each
-    /// entry compiles it, which takes the driver some tenths of a second unless its cache on disk has it.
+    /// A kernel of this crate for [`Gpu::arch`]: that of `entry` in a family such as `"attention"`. The first call for
+    /// each entry compiles it, which takes the driver some tenths of a second unless its cache on disk has it.
     ///
     /// # Errors
     /// [`Error::NoPtx`] and [`Error::NoKernel`] where there is no such family or entry, [`Error::Jit`].
@@ -244,7 +248,8 @@ impl Gpu {
         self.kernel_for(family, self.arch(), entry)
     }
 
-    /// As [`Gpu::kernel`], for any architecture that runs on the card. An older one than [`Gpu::arch`] serves to compare kernels.
+    /// As [`Gpu::kernel`], for any architecture that runs on the card. An older one than [`Gpu::arch`] serves to
+    /// compare kernels.
     pub fn kernel_for(&self, family: &str, arch: Arch, entry: &str) -> Result<Kernel> {
         let slot = lock(&self.inner.kernels).entry((family.to_owned(), arch, entry.to_owned())).or_default().clone();
         let mut loaded = lock(&slot);

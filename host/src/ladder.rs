@@ -1,4 +1,5 @@
-//! The steps of the WGMMA ladder (`docs/wgmma.md`), for the benchmark and the tests: `C = A B^T` by one of the small kernels.
+//! The steps of the WGMMA ladder (`docs/wgmma.md`), for the benchmark and the tests: `C = A B^T` by one of the small
+//! kernels.
 
 use std::fmt;
 
@@ -36,8 +37,8 @@ impl<'a> LadderPlan<'a> {
     /// Loads the step's kernel and describes the matrices to it.
     ///
     /// # Errors
-    /// [`Error::Shape`] for sizes that do not fit each other or that the step does not take, [`Error::Argument`] for matrices
-    /// with gaps, [`Error::WrongDevice`]; those of loading the kernel and of [`TensorMap::tiled`].
+    /// [`Error::Shape`] for sizes that do not fit each other or that the step does not take, [`Error::Argument`] for
+    /// matrices with gaps, [`Error::WrongDevice`]; those of loading the kernel and of [`TensorMap::tiled`].
     pub fn new(
         gpu: &Gpu,
         step: &'static LadderStep,
@@ -106,8 +107,8 @@ impl<'a> LadderPlan<'a> {
     /// Those of [`Kernel::launch`].
     pub fn run(&mut self, stream: StreamRef<'_>) -> Result<()> {
         let (a, b, c, sizes) = (self.a.as_raw(), self.b.as_raw(), self.c.as_raw(), &self.sizes);
-        // SAFETY: the parameters are those of the step's pipeline; the matrices have the sizes, which the step takes, and the
-        // plan borrows them, C for writing. Grid, block, cluster and shared memory are the step's.
+        // SAFETY: the parameters are those of the step's pipeline; the matrices have the sizes, which the step takes,
+        // and the plan borrows them, C for writing. Grid, block, cluster and shared memory are the step's.
         unsafe {
             match (&self.maps, self.step.pipeline) {
                 (None, _) => self.kernel.launch(stream, &self.config, &[&a, &b, &c, sizes]),

@@ -105,9 +105,9 @@ pub struct LaunchConfig {
     pub cluster: [u32; 3],
     /// Dynamic shared memory of a block.
     pub shared_bytes: u32,
-    /// Whether the kernel may start before the one before it on the stream has ended (programmatic dependent launch, sm_90).
-    /// Only for a kernel that reads what an earlier kernel may write, and writes anything, only after a `griddepcontrol.wait` of
-    /// the same thread or of one that it has waited for.
+    /// Whether the kernel may start before the one before it on the stream has ended (programmatic dependent launch,
+    /// sm_90). Only for a kernel that reads what an earlier kernel may write, and writes anything, only after a
+    /// `griddepcontrol.wait` of the same thread or of one that it has waited for.
     pub overlaps: bool,
 }
 
@@ -164,8 +164,9 @@ impl LaunchConfig {
 /// ```
 ///
 /// # Safety
-/// The memory of the value is what the device sees: it must have the layout of the kernel's parameter (`repr(C)` without padding,
-/// or a primitive type), and no reference or pointer to host memory. An implementation does not override the method.
+/// The memory of the value is what the device sees: it must have the layout of the kernel's parameter (`repr(C)`
+/// without padding, or a primitive type), and no reference or pointer to host memory. An implementation does not
+/// override the method.
 pub unsafe trait KernelParam {
     /// The address that the parameter is copied from, and its size in bytes.
     fn as_param(&self) -> (*const c_void, usize) {
@@ -207,12 +208,12 @@ impl Kernel {
     /// Enqueues the kernel.
     ///
     /// # Safety
-    /// `params` must be the kernel's parameters in number, order and type. What they point to must be valid for the accesses
-    /// that the kernel makes with this configuration, and stay so until it has finished.
+    /// `params` must be the kernel's parameters in number, order and type. What they point to must be valid for the
+    /// accesses that the kernel makes with this configuration, and stay so until it has finished.
     ///
     /// # Errors
-    /// [`Error::LaunchConfig`] where a number is out of the card's or the kernel's range: an empty grid is. An error while the
-    /// kernel runs is reported by a later call.
+    /// [`Error::LaunchConfig`] where a number is out of the card's or the kernel's range: an empty grid is. An error
+    /// while the kernel runs is reported by a later call.
     pub unsafe fn launch(
         &self,
         stream: StreamRef<'_>,

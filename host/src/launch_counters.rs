@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::backend::Backend;
 use crate::error::Result;
 
-/// Counters that launches take in turns: far more than the driver queues, so that the launch that had one has ended long before
-/// it is taken again.
+/// Counters that launches take in turns: far more than the driver queues, so that the launch that had one has ended
+/// long before it is taken again.
 const IN_TURN: usize = 1 << 15;
 
 /// Counters for captured launches, each of which keeps its own: a graph may be launched at any time.
@@ -16,8 +16,8 @@ const COUNTER_BYTES: usize = size_of::<u32>();
 
 /// The counters of a device. Each is 0 while no launch uses it: kernels leave it so.
 ///
-/// A graph does not run beside itself, nor beside another one made of the same capture, as both write the same output. So no two
-/// launches use one counter at the same time.
+/// A graph does not run beside itself, nor beside another one made of the same capture, as both write the same output.
+/// So no two launches use one counter at the same time.
 #[derive(Debug)]
 pub(crate) struct LaunchCounters {
     first: u64,

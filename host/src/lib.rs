@@ -13,15 +13,16 @@
 //! ```
 //!
 //! Every call that enqueues work takes a stream and returns before the work is done; only functions whose name says so
-//! (`.._blocking`, `synchronize`) wait. Dropping a [`Buffer`], a [`PinnedBuffer`] or the last clone of a [`Module`] waits too,
-//! for the work that may use it.
+//! (`.._blocking`, `synchronize`) wait. Dropping a [`Buffer`], a [`PinnedBuffer`] or the last clone of a [`Module`]
+//! waits too, for the work that may use it.
 //!
 //! # Building without a CUDA toolkit
 //!
 //! Neither building nor starting a program needs CUDA: the driver (`libcuda.so.1`, Linux) is loaded on first use, and
-//! [`Gpu::new`] says so where there is none. The crate `cust`, which this one uses, looks for a toolkit while it builds, though,
-//! unless the environment variable `CUDA_LIBRARY_PATH` names a folder in its place. This workspace sets it in
-//! `.cargo/config.toml`. A crate elsewhere that depends on this one does the same in its own, where no toolkit is installed:
+//! [`Gpu::new`] says so where there is none. The crate `cust`, which this one uses, looks for a toolkit while it
+//! builds, though, unless the environment variable `CUDA_LIBRARY_PATH` names a folder in its place. This workspace sets
+//! it in `.cargo/config.toml`. A crate elsewhere that depends on this one does the same in its own, where no toolkit is
+//! installed:
 //!
 //! ```toml
 //! [env]

@@ -5,8 +5,8 @@ use layout::Arch;
 /// (family, architecture, PTX), written by the build script.
 static TABLE: &[(&str, Arch, &str)] = include!(concat!(env!("OUT_DIR"), "/ptx_table.rs"));
 
-/// The PTX of a kernel family, such as `"attention"`, for an architecture; `None` if the architecture's feature is off or there
-/// is no such family.
+/// The PTX of a kernel family, such as `"attention"`, for an architecture; `None` if the architecture's feature is off
+/// or there is no such family.
 pub fn embedded_ptx(family: &str, arch: Arch) -> Option<&'static str> {
     TABLE.iter().find(|row| row.0 == family && row.1 == arch).map(|row| row.2)
 }
@@ -21,8 +21,8 @@ const ENTRY: &str = "\n.visible .entry ";
 
 /// The module with one of its entries alone; `None` if it has no entry of this name.
 ///
-/// The driver compiles all of what it loads, which takes seconds for a whole family. The entries of a family share nothing but
-/// the declarations before the first and the file names of the line tables after the last.
+/// The driver compiles all of what it loads, which takes seconds for a whole family. The entries of a family share
+/// nothing but the declarations before the first and the file names of the line tables after the last.
 pub(crate) fn with_one_entry(ptx: &str, entry: &str) -> Option<String> {
     let declarations = &ptx[..ptx.find(ENTRY)?];
     let files = ptx.find("\n\t.file").unwrap_or(ptx.len());

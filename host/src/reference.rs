@@ -10,7 +10,8 @@ use rayon::prelude::*;
 pub use attention::{AttentionTerms, attention, attention_rounded, attention_with, attention_with_rounded};
 pub use gemm::{GemmTerms, gemm, gemm_magnitude, gemm_rounded};
 
-/// Puts partial results of attention on disjoint sets of keys together, in f64: O `[B, H, S, D]` and LSE `[B, H, S]` of each.
+/// Puts partial results of attention on disjoint sets of keys together, in f64: O `[B, H, S, D]` and LSE `[B, H, S]` of
+/// each.
 ///
 /// A part whose LSE is minus infinity saw no key, and its O is not used; where both are so, O is 0.
 ///
@@ -59,8 +60,8 @@ pub fn ata(a: ArrayView3<'_, f64>, x: ArrayView3<'_, f64>) -> Array3<f64> {
 }
 
 /// Computes `Y = A X` in f64 with a symmetric matrix of 16x16 blocks, `[channels][d][block_row][16][16]` as
-/// [`crate::SymmetricBlockMatrix::blocks`] has them; X and Y are `[frames, channels, n]`. For large n, of which a dense matrix would
-/// fill the memory.
+/// [`crate::SymmetricBlockMatrix::blocks`] has them; X and Y are `[frames, channels, n]`. For large n, of which a dense
+/// matrix would fill the memory.
 ///
 /// # Panics
 /// Where the shapes do not fit together.
@@ -90,9 +91,9 @@ pub fn ata_blocks(blocks: ArrayView5<'_, f64>, x: ArrayView3<'_, f64>) -> Array3
     y
 }
 
-/// Solves `A x = b` in f64 by conjugate gradient from x = 0, each system until the norm of its residual is at most `tolerance` times
-/// that of b, or for `max_iterations`: A is `[channels, n, n]`, b and x are `[frames, channels, n]`. Returns x, and the iterations by
-/// frame and channel.
+/// Solves `A x = b` in f64 by conjugate gradient from x = 0, each system until the norm of its residual is at most
+/// `tolerance` times that of b, or for `max_iterations`: A is `[channels, n, n]`, b and x are `[frames, channels, n]`.
+/// Returns x, and the iterations by frame and channel.
 ///
 /// # Panics
 /// Where the shapes do not fit together.

@@ -41,8 +41,8 @@ impl Stream {
 
     /// Records the work that `enqueue` puts on the stream as a graph, without running it.
     ///
-    /// Within `enqueue`, calls that synchronise or free device memory fail and spoil the capture; load modules before, by one
-    /// run of the same work or by making its plan.
+    /// Within `enqueue`, calls that synchronise or free device memory fail and spoil the capture; load modules before,
+    /// by one run of the same work or by making its plan.
     pub fn capture(&self, enqueue: impl FnOnce(StreamRef<'_>) -> Result<()>) -> Result<Graph> {
         /// Ends the capture, in a panic of `enqueue` too: the stream would stay unusable otherwise.
         struct Capture<'a>(&'a Stream);
@@ -82,8 +82,8 @@ pub struct StreamRef<'a> {
 }
 
 impl<'a> StreamRef<'a> {
-    /// Borrows a stream of another library: the `CUstream` (or `cudaStream_t`, which is the same) as a pointer, null for the
-    /// legacy default stream.
+    /// Borrows a stream of another library: the `CUstream` (or `cudaStream_t`, which is the same) as a pointer, null
+    /// for the legacy default stream.
     ///
     /// # Safety
     /// The stream must be in the primary context of `gpu` and stay live for `'a`.
@@ -223,9 +223,9 @@ impl Graph {
     /// Enqueues the recorded work. Launches of one graph run one after the other.
     ///
     /// # Safety
-    /// The graph holds the addresses of the buffers, pinned buffers and kernels of the recorded work and not a borrow of
-    /// them: each must still be alive, and stay so until the work is done; host memory that the work reads or writes must not
-    /// be used otherwise meanwhile.
+    /// The graph holds the addresses of the buffers, pinned buffers and kernels of the recorded work and not a borrow
+    /// of them: each must still be alive, and stay so until the work is done; host memory that the work reads or writes
+    /// must not be used otherwise meanwhile.
     pub unsafe fn launch(&self, stream: StreamRef<'_>) -> Result<()> {
         let stream = stream.on("graph", &self.gpu)?;
         let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);

@@ -51,9 +51,9 @@ fn check_bounds(shape: &[usize], strides: &[i64], offset: usize, len: usize) -> 
 
 /// Checks that no two indices are the same element.
 ///
-/// It suffices that, from the smallest stride up, each stride is larger than all that the smaller ones reach together. Views
-/// cut out of one row-major tensor by slicing and permuting are so; interleavings that are free of overlap only by the
-/// arithmetic of their strides are refused.
+/// It suffices that, from the smallest stride up, each stride is larger than all that the smaller ones reach together.
+/// Views cut out of one row-major tensor by slicing and permuting are so; interleavings that are free of overlap only
+/// by the arithmetic of their strides are refused.
 fn check_no_overlap(shape: &[usize], strides: &[i64]) -> Result<()> {
     if shape.contains(&0) {
         return Ok(());
@@ -138,8 +138,8 @@ impl<'a, T: Element, const RANK: usize> TensorRef<'a, T, RANK> {
     /// The elements from `offset` on with these strides.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`] where an element is outside the buffer, [`Error::LastStride`] where the last dimension is not
-    /// contiguous.
+    /// [`Error::OutOfBounds`] where an element is outside the buffer, [`Error::LastStride`] where the last dimension is
+    /// not contiguous.
     pub fn strided(buffer: &'a Buffer<T>, offset: usize, shape: [usize; RANK], strides: [i64; RANK]) -> Result<Self> {
         Ok(TensorRef { view: View::strided(buffer, offset, shape, strides)?, memory: PhantomData })
     }
@@ -147,8 +147,8 @@ impl<'a, T: Element, const RANK: usize> TensorRef<'a, T, RANK> {
     /// Memory of another library, from its device address.
     ///
     /// # Safety
-    /// Every element must be in memory that is accessible from the primary context of device `ordinal` and stays allocated
-    /// until the work that is given this view is done; `address` must be aligned for `T`.
+    /// Every element must be in memory that is accessible from the primary context of device `ordinal` and stays
+    /// allocated until the work that is given this view is done; `address` must be aligned for `T`.
     ///
     /// # Errors
     /// [`Error::LastStride`] where the last dimension is not contiguous.

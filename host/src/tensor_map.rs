@@ -34,12 +34,12 @@ unsafe impl KernelParam for TensorMap {}
 impl TensorMap {
     /// A map of tiles of `box_shape` elements, whose dimensions are those of the tensor, in its order.
     ///
-    /// A tile lies in shared memory in row-major order, swizzled. Elements of it that are outside the tensor arrive as zeros
-    /// and are not written.
+    /// A tile lies in shared memory in row-major order, swizzled. Elements of it that are outside the tensor arrive as
+    /// zeros and are not written.
     ///
     /// # Errors
-    /// [`Error::Alignment`] and [`Error::Argument`] where TMA cannot take the tensor or the tile, [`Error::WrongDevice`], and
-    /// [`Error::DriverTooOld`] before CUDA 12.0.
+    /// [`Error::Alignment`] and [`Error::Argument`] where TMA cannot take the tensor or the tile,
+    /// [`Error::WrongDevice`], and [`Error::DriverTooOld`] before CUDA 12.0.
     pub fn tiled<T: Element, const RANK: usize>(
         gpu: &Gpu,
         tensor: &TensorRef<'_, T, RANK>,
@@ -70,8 +70,8 @@ impl TensorMap {
 }
 
 impl TensorMap {
-    /// A map of tiles of the rows of matrices, `shape` being their number, their rows and the elements of a row; `strides` are
-    /// from one matrix and one row to the next, in elements. A stride of 0 is that of a dimension of one.
+    /// A map of tiles of the rows of matrices, `shape` being their number, their rows and the elements of a row;
+    /// `strides` are from one matrix and one row to the next, in elements. A stride of 0 is that of a dimension of one.
     pub(crate) fn matrices<T: Element>(
         gpu: &Gpu,
         address: u64,
@@ -98,10 +98,11 @@ impl TensorMap {
 }
 
 impl TensorMap {
-    /// A map of tiles of rows of sequences that follow each other in a tensor `[total, heads, columns]` at `address`; `strides` are from
-    /// one row and one head to the next, in elements.
+    /// A map of tiles of rows of sequences that follow each other in a tensor `[total, heads, columns]` at `address`;
+    /// `strides` are from one row and one head to the next, in elements.
     ///
-    /// Its dimensions are `[period, end, head, row, column]`: [`layout::attention::SEQUENCE_END`] says where the rows of a sequence are.
+    /// Its dimensions are `[period, end, head, row, column]`: [`layout::attention::SEQUENCE_END`] says where the rows
+    /// of a sequence are.
     pub(crate) fn sequences<T: Element>(
         gpu: &Gpu,
         address: u64,

@@ -1,9 +1,9 @@
 //! How far the result of a kernel may be from the f64 reference.
 //!
-//! The obvious computation in the kernel's own types (f32 sums, the output rounded to its dtype) has an error of its own,
-//! which grows with the input in ways that no fixed number foresees. A kernel adds the same numbers in another order and
-//! may be as unlucky again, so it is given twice that error, and `atol` on top for inputs on which the obvious computation
-//! happens to be exact: `max|out - ref| <= 2 * max|obvious - ref| + atol(dtype)`.
+//! The obvious computation in the kernel's own types (f32 sums, the output rounded to its dtype) has an error of its
+//! own, which grows with the input in ways that no fixed number foresees. A kernel adds the same numbers in another
+//! order and may be as unlucky again, so it is given twice that error, and `atol` on top for inputs on which the
+//! obvious computation happens to be exact: `max|out - ref| <= 2 * max|obvious - ref| + atol(dtype)`.
 
 use layout::Dtype;
 use layout::ata::Precision;
@@ -11,14 +11,15 @@ use layout::gemm::Accumulation;
 
 use crate::gemm::GemmProblem;
 
-/// The error that is always allowed: the distance from 1 to the next value of `dtype`, so that a result of about 1 may be
-/// rounded to either of its neighbours.
+/// The error that is always allowed: the distance from 1 to the next value of `dtype`, so that a result of about 1 may
+/// be rounded to either of its neighbours.
 #[must_use]
 pub fn atol(dtype: Dtype) -> f64 {
     f64::from(dtype.epsilon_exponent()).exp2()
 }
 
-/// The largest error that a result of type `dtype` may have where the same-precision reference has error `reference_error`.
+/// The largest error that a result of type `dtype` may have where the same-precision reference has error
+/// `reference_error`.
 ///
 /// It serves the largest absolute error and, where `reference_error` is one, the relative Frobenius error alike.
 #[must_use]
@@ -30,18 +31,20 @@ pub fn limit(dtype: Dtype, reference_error: f64) -> f64 {
 /// `reference_error`.
 ///
 /// Kernels work in powers of two: converting a score rounds it twice more than the reference does, by 2^-24 of its size
-/// each, and the approximate `ex2` and `lg2` instructions add up to 2^-22 each (PTX ISA) for each of a few hundred terms.
+/// each, and the approximate `ex2` and `lg2` instructions add up to 2^-22 each (PTX ISA) for each of a few hundred
+/// terms.
 #[must_use]
 pub fn lse_limit(largest: f64, reference_error: f64) -> f64 {
     2.0 * reference_error + largest * (-22f64).exp2() + (-16f64).exp2()
 }
 
-/// The largest error of an element of `Y = A X` where `magnitude` is the same element of `|A| |X|`, `terms` the elements of its
-/// row of A, and A is exactly what the kernel stores ([`crate::SymmetricBlockMatrix::rounded`]).
+/// The largest error of an element of `Y = A X` where `magnitude` is the same element of `|A| |X|`, `terms` the
+/// elements of its row of A, and A is exactly what the kernel stores ([`crate::SymmetricBlockMatrix::rounded`]).
 ///
-/// X is rounded to 11 bits (2^-11 of each product; for f16 those of at least 2^-28 of the largest of 32), or to 22 (2^-22, and as much for the product of the two small terms that is
-/// left out). A lane adds every 32nd product at most, then lanes and warps are added; each addition drops at most 2^-23 of the
-/// magnitude, as tensor cores cut off where f32 arithmetic rounds. What is below the normal numbers may be lost.
+/// X is rounded to 11 bits (2^-11 of each product; for f16 those of at least 2^-28 of the largest of 32), or to 22
+/// (2^-22, and as much for the product of the two small terms that is left out). A lane adds every 32nd product at
+/// most, then lanes and warps are added; each addition drops at most 2^-23 of the magnitude, as tensor cores cut off
+/// where f32 arithmetic rounds. What is below the normal numbers may be lost.
 #[must_use]
 pub fn ata_limit(precision: Precision, magnitude: f64, terms: usize) -> f64 {
     let of_x = match precision {
@@ -53,12 +56,12 @@ pub fn ata_limit(precision: Precision, magnitude: f64, terms: usize) -> f64 {
     magnitude * (of_x + of_sums) + terms as f64 * f64::from(f32::MIN_POSITIVE)
 }
 
-/// The largest error of an element of a product whose terms sum up to `magnitude` at most, without their signs, where the
-/// same-precision reference has error `reference_error`.
+/// The largest error of an element of a product whose terms sum up to `magnitude` at most, without their signs, where
+/// the same-precision reference has error `reference_error`.
 ///
-/// Besides [`limit`]: tensor cores cut off where f32 arithmetic rounds, so that each addition drops up to 2^-23 of what the terms
-/// can sum up to, once for every 16 terms. FP8 products are added with 14 bits, over all terms or over 128 at a time. The
-/// approximate `ex2` and `rcp` of activations err by 2^-20 of their result.
+/// Besides [`limit`]: tensor cores cut off where f32 arithmetic rounds, so that each addition drops up to 2^-23 of what
+/// the terms can sum up to, once for every 16 terms. FP8 products are added with 14 bits, over all terms or over 128 at
+/// a time. The approximate `ex2` and `rcp` of activations err by 2^-20 of their result.
 #[must_use]
 pub fn gemm_limit(problem: &GemmProblem, accumulation: Accumulation, reference_error: f64, magnitude: f64) -> f64 {
     let terms = problem.k as f64;

@@ -1,8 +1,8 @@
 //! The approximate functions of PTX, bit by bit those of a card.
 //!
-//! One unit of a multiprocessor computes them all, from tables of quadratic segments, and flushes subnormal numbers. Without
-//! `.ftz` PTX is made of that unit and of multiplications which scale arguments and results, and so it is here. Every NaN is the
-//! canonical one.
+//! One unit of a multiprocessor computes them all, from tables of quadratic segments, and flushes subnormal numbers.
+//! Without `.ftz` PTX is made of that unit and of multiplications which scale arguments and results, and so it is here.
+//! Every NaN is the canonical one.
 //!
 //! The results of an H200 (driver 580.159.04) are equal to those of these functions wherever they were compared, which
 //! `BENCHMARKS.md` tells. Of a logarithm the error is absolute: 2^-22 near 1, and the logarithm of 1/2 is not quite -1.
@@ -162,7 +162,8 @@ pub fn cos(x: f32, ftz: bool) -> f32 {
     turn(x, ftz, true)
 }
 
-/// The sine of an angle that is multiplied by the reciprocal of a whole turn and cut to 2^-25 of one, or its cosine, a quarter on.
+/// The sine of an angle that is multiplied by the reciprocal of a whole turn and cut to 2^-25 of one, or its cosine, a
+/// quarter on.
 fn turn(x: f32, ftz: bool, quarter: bool) -> f32 {
     let turns = flush(toward_zero(f64::from(if ftz { flush(x) } else { x }) * f64::from(RECIPROCAL_TURN)));
     if !turns.is_finite() {
@@ -303,8 +304,8 @@ mod tests {
         }
     }
 
-    /// Of the results for one argument in `STEP` the sum, each times an odd number that the argument gives, for `.ftz` and
-    /// without.
+    /// Of the results for one argument in `STEP` the sum, each times an odd number that the argument gives, for `.ftz`
+    /// and without.
     const SUMS: [(&str, Function, [u64; 2]); 8] = [
         ("ex2", ex2, [0xe074_1ef6_cba3_24f2, 0x5c14_bb57_8bf3_0454]),
         ("rcp", rcp, [0x29a2_e776_98c7_c1df, 0x6e5d_7321_570f_0a50]),

@@ -29,8 +29,8 @@ pub(crate) const CLUSTER_BARRIER: u32 = BARRIERS as u32;
 
 /// The sizes of a cluster: the blocks that run together, one where there are no clusters.
 ///
-/// Their warps are numbered through the cluster. Their shared memories lie one behind the other in one memory, so that one
-/// record of accesses serves them all.
+/// Their warps are numbered through the cluster. Their shared memories lie one behind the other in one memory, so that
+/// one record of accesses serves them all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) blocks: u32,

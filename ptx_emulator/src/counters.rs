@@ -1,8 +1,8 @@
 //! What the instructions of a launch did: how often each ran, and how well its accesses use the memories.
 //!
-//! [`Module::count`](crate::Module::count) counts, [`Module::launch`](crate::Module::launch) does not; they take the same time
-//! within the spread of repeated launches, which `tests/counters.rs` measures. Counts are sums over blocks, so they do not
-//! depend on the number of cores.
+//! [`Module::count`](crate::Module::count) counts, [`Module::launch`](crate::Module::launch) does not; they take the
+//! same time within the spread of repeated launches, which `tests/counters.rs` measures. Counts are sums over blocks,
+//! so they do not depend on the number of cores.
 //!
 //! # Global memory
 //!
@@ -11,11 +11,11 @@
 //!
 //! # Shared memory
 //!
-//! There are 32 banks of 4-byte words, and a wavefront serves one word of each bank. Lanes with elements of up to 4 bytes
-//! share their wavefronts, those of 8 bytes in half warps, those of 16 bytes in quarter warps; `ldmatrix`,
-//! `stmatrix` and the factors of `wmma` are served in matrices of eight rows of 16 bytes. Lanes that read one word need it
-//! once; atomics on one word take turns. Wavefronts beyond the first of such a part are [`SharedTraffic::conflicts`]. What
-//! `wgmma` and bulk copies do to shared memory is not counted.
+//! There are 32 banks of 4-byte words, and a wavefront serves one word of each bank. Lanes with elements of up to 4
+//! bytes share their wavefronts, those of 8 bytes in half warps, those of 16 bytes in quarter warps; `ldmatrix`,
+//! `stmatrix` and the factors of `wmma` are served in matrices of eight rows of 16 bytes. Lanes that read one word need
+//! it once; atomics on one word take turns. Wavefronts beyond the first of such a part are
+//! [`SharedTraffic::conflicts`]. What `wgmma` and bulk copies do to shared memory is not counted.
 
 use std::iter::Sum;
 use std::ops::AddAssign;
@@ -141,7 +141,8 @@ impl Counters {
         self.instructions.iter().filter(|at| at.class == class).map(|at| at.counts).sum()
     }
 
-    /// The same by lines of Rust, in the order in which the PTX first names them. Instructions without a line are left out.
+    /// The same by lines of Rust, in the order in which the PTX first names them. Instructions without a line are left
+    /// out.
     #[must_use]
     pub fn by_rust_line(&self) -> Vec<(RustPlace, Counts)> {
         let mut lines: Vec<(RustPlace, Counts)> = Vec::new();

@@ -1,7 +1,7 @@
 //! Opcodes and operands to typed instructions.
 //!
-//! An opcode is a name and modifiers. Each decoder takes the modifiers that it knows out of the [`Form`] and refuses the
-//! instruction if one is left, so that nothing is ignored by accident.
+//! An opcode is a name and modifiers. Each decoder takes the modifiers that it knows out of the [`Form`] and refuses
+//! the instruction if one is left, so that nothing is ignored by accident.
 
 mod arithmetic;
 mod convert;

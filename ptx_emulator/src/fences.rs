@@ -1,8 +1,8 @@
 //! Which `wgmma` may follow an access to its registers without a `wgmma.fence` in between.
 //!
 //! A pass over the control-flow graph: at each instruction, the registers that some way to it accesses after its last
-//! fence. Before the first fence of a kernel those are all of them. Accumulators that one `wgmma` after another adds to need
-//! no fence.
+//! fence. Before the first fence of a kernel those are all of them. Accumulators that one `wgmma` after another adds to
+//! need no fence.
 
 use crate::control::Graph;
 use crate::operands::{Operand, visit};

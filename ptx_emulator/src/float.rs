@@ -198,7 +198,8 @@ pub fn round_to_integral(value: f64, rounding: Rounding) -> f64 {
     }
 }
 
-/// `cvt` from a floating-point number to an integer of `bits` bits: rounded, then clamped to its range. A NaN becomes 0.
+/// `cvt` from a floating-point number to an integer of `bits` bits: rounded, then clamped to its range. A NaN becomes
+/// 0.
 ///
 /// The result is the two's complement in the low `bits` bits.
 ///

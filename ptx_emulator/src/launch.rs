@@ -81,8 +81,8 @@ impl Device {
         Device { arch, instruction_limit, full_fp8_sums: AtomicBool::new(false), memory: GlobalMemory::new() }
     }
 
-    /// The same card, on which a launch fails when one of its blocks has executed this many instructions, counted once for
-    /// a warp: a loop without an end is then an error, checked at the end of each warp's turn.
+    /// The same card, on which a launch fails when one of its blocks has executed this many instructions, counted once
+    /// for a warp: a loop without an end is then an error, checked at the end of each warp's turn.
     #[must_use]
     pub fn with_instruction_limit(self, instructions: u64) -> Device {
         self.set_instruction_limit(instructions);
@@ -94,8 +94,8 @@ impl Device {
         self.instruction_limit.store(instructions, Ordering::Relaxed);
     }
 
-    /// How precise the FP8 sums of `wgmma` are in the launches from now on; [reduced](Fp8Sums::Reduced), as those of a card,
-    /// until this is called.
+    /// How precise the FP8 sums of `wgmma` are in the launches from now on; [reduced](Fp8Sums::Reduced), as those of a
+    /// card, until this is called.
     pub fn set_fp8_sums(&self, sums: Fp8Sums) {
         self.full_fp8_sums.store(sums == Fp8Sums::Full, Ordering::Relaxed);
     }
@@ -168,8 +168,8 @@ impl Module {
     /// Reads a PTX text.
     ///
     /// # Errors
-    /// [`Error::Syntax`] where it is not PTX, [`Error::Unsupported`] at the first instruction that the emulator does not
-    /// know, whether it would ever be executed or not.
+    /// [`Error::Syntax`] where it is not PTX, [`Error::Unsupported`] at the first instruction that the emulator does
+    /// not know, whether it would ever be executed or not.
     pub fn parse(ptx: &str) -> Result<Module> {
         Ok(Module { programs: front::parse(ptx)? })
     }
@@ -314,8 +314,8 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// Runs clusters that do not talk to each other, each on one core of the CPU, and looks for races between them in the order of the
-/// grid. A block without clusters is one of one block.
+/// Runs clusters that do not talk to each other, each on one core of the CPU, and looks for races between them in the
+/// order of the grid. A block without clusters is one of one block.
 fn parallel(grid: &Grid<'_>, memory: &GlobalMemory, clusters: u64) -> Result<Report> {
     let (next, ended) = (AtomicU64::new(0), Mutex::new(Ended::new()));
     let work = || {

@@ -30,45 +30,44 @@
 //! # What is modelled
 //!
 //! Warps of 32 lanes whose lanes part at branches and meet at the immediate post-dominator; blocks, or the blocks of a
-//! cluster, whose warps take turns; global, shared, local and parameter memory with bounds, alignment and a record of what
-//! was written; barriers of clusters, blocks and warps, `mbarrier` phases with their bytes; `cp.async` groups, bulk copies
-//! and `st.async` whose bytes arrive when they are waited for; [tensor maps](tensor_map); tensor-core products in the precision that
-//! [`tensor_core`] describes, that of Hopper bit by bit; [approximate functions](approximate), bit by bit those of Hopper; the
-//! registers that `setmaxnreg` moves.
+//! cluster, whose warps take turns; global, shared, local and parameter memory with bounds, alignment and a record of
+//! what was written; barriers of clusters, blocks and warps, `mbarrier` phases with their bytes; `cp.async` groups,
+//! bulk copies and `st.async` whose bytes arrive when they are waited for; [tensor maps](tensor_map); tensor-core
+//! products in the precision that [`tensor_core`] describes, that of Hopper bit by bit; [approximate
+//! functions](approximate), bit by bit those of Hopper; the registers that `setmaxnreg` moves.
 //!
 //! Not modelled: time and caches; weak memory orders, beyond the checks (accesses take effect one after another, in an
-//! order that does not depend on the CPU); generic writes to global memory that a bulk copy of another block reads, for which no
-//! proxy fence is asked.
+//! order that does not depend on the CPU); generic writes to global memory that a bulk copy of another block reads, for
+//! which no proxy fence is asked.
 //!
 //! # What is covered
 //!
-//! Integer, bit, f16, bf16, f32 and f64 arithmetic rounded to nearest; approximate functions; comparisons and selections;
-//! conversions, FP8 among them; loads and stores of all memories, vectors and generic addresses; atomics on words;
-//! `cp.async`; `bar`, `bar.warp`, `barrier.cluster`, `mbarrier`, `mapa`, `st.async`; shuffles, votes, `redux`, `match`, `elect`;
-//! `ldmatrix`, `stmatrix`, `wmma` in f16 and bf16, `mma` in f16, bf16, tf32 and FP8, `wgmma` in all of these; bulk copies of
-//! lines and of tiles of tensors, multicast and reductions among them; `setmaxnreg`; fences. Not covered: calls, variables of
-//! the module in global or constant memory, other roundings of f32 sums, sparse products, `im2col`. Whatever is not covered
-//! is an error of [`Module::parse`].
+//! Integer, bit, f16, bf16, f32 and f64 arithmetic rounded to nearest; approximate functions; comparisons and
+//! selections; conversions, FP8 among them; loads and stores of all memories, vectors and generic addresses; atomics on
+//! words; `cp.async`; `bar`, `bar.warp`, `barrier.cluster`, `mbarrier`, `mapa`, `st.async`; shuffles, votes, `redux`,
+//! `match`, `elect`; `ldmatrix`, `stmatrix`, `wmma` in f16 and bf16, `mma` in f16, bf16, tf32 and FP8, `wgmma` in all
+//! of these; bulk copies of lines and of tiles of tensors, multicast and reductions among them; `setmaxnreg`; fences.
+//! Not covered: calls, variables of the module in global or constant memory, other roundings of f32 sums, sparse
+//! products, `im2col`. Whatever is not covered is an error of [`Module::parse`].
 //!
 //! # What is checked
 //!
 //! Bounds, alignment, reads of what nothing wrote; races on shared memory between the threads of a block, by
-//! [`shadow`]'s clocks, unfinished copies among them; races on global memory, between the threads of a block and between
-//! blocks; barriers that a part of a
-//! warp reaches, or that others use with another count; too many arrivals or bytes at an `mbarrier`; deadlocks, with what each
-//! warp waits for. What a kernel does wrong without any of these, such as a loop without an end, shows where
-//! [`Device::with_instruction_limit`] sets a limit.
+//! [`shadow`]'s clocks, unfinished copies among them; races on global memory, between the threads of a block and
+//! between blocks; barriers that a part of a warp reaches, or that others use with another count; too many arrivals or
+//! bytes at an `mbarrier`; deadlocks, with what each warp waits for. What a kernel does wrong without any of these,
+//! such as a loop without an end, shows where [`Device::with_instruction_limit`] sets a limit.
 //!
-//! Of the asynchronous units: generic writes to shared memory, and within a block to global memory, that a copy or a product
-//! reads without a proxy fence, an `mbarrier` that is
-//! not made visible to copies; bytes that are used before the copy was waited for, sources that are overwritten before,
-//! blocks that exit before; registers of a `wgmma` that are used before its wait or not fenced before its start; products
-//! that the warps of a warpgroup do not execute alike; tensor maps, boxes and coordinates that the hardware does not take.
+//! Of the asynchronous units: generic writes to shared memory, and within a block to global memory, that a copy or a
+//! product reads without a proxy fence, an `mbarrier` that is not made visible to copies; bytes that are used before
+//! the copy was waited for, sources that are overwritten before, blocks that exit before; registers of a `wgmma` that
+//! are used before its wait or not fenced before its start; products that the warps of a warpgroup do not execute
+//! alike; tensor maps, boxes and coordinates that the hardware does not take.
 //!
 //! # What is counted
 //!
-//! [`Module::count`] gives [`counters`] of every instruction: executions, lanes, sectors of global memory, wavefronts and bank
-//! conflicts of shared memory, operations of tensor cores.
+//! [`Module::count`] gives [`counters`] of every instruction: executions, lanes, sectors of global memory, wavefronts
+//! and bank conflicts of shared memory, operations of tensor cores.
 //!
 //! An error says which kernel, block, warp and lane, which line of the PTX and of the Rust code it comes from.
 

@@ -534,7 +534,8 @@ pub(crate) enum Op {
     Mma(Box<Mma>),
     Hopper(Box<Hopper>),
 
-    /// A fence between threads; `device`: of all blocks, not of one; `proxy`: before accesses of the asynchronous proxy.
+    /// A fence between threads; `device`: of all blocks, not of one; `proxy`: before accesses of the asynchronous
+    /// proxy.
     Fence {
         device: bool,
         proxy: bool,

@@ -1,9 +1,9 @@
 //! Which lanes of a warp are where: the paths that its lanes take after they part, and how they meet again.
 //!
-//! A path is a set of lanes at one instruction. A branch that some of its lanes take makes it two, and the path that was
-//! becomes the place where they meet: at the immediate post-dominator of the branch, with the lanes that did not exit in
-//! between. The paths are a forest; those without children run, one after another, in any order: a path that waits
-//! for lanes of another one lets that one run.
+//! A path is a set of lanes at one instruction. A branch that some of its lanes take makes it two, and the path that
+//! was becomes the place where they meet: at the immediate post-dominator of the branch, with the lanes that did not
+//! exit in between. The paths are a forest; those without children run, one after another, in any order: a path that
+//! waits for lanes of another one lets that one run.
 
 /// No instruction, or no parent.
 pub(crate) const NONE: u32 = u32::MAX;

@@ -1,8 +1,8 @@
 //! The form of a kernel that the machine runs: typed instructions over dense register slots.
 //!
 //! A warp has three banks: words (32-bit registers, and 16-bit ones with zero upper halves), doubles (64-bit) and
-//! predicates. Immediates and special registers are slots too, filled before the first instruction, so that every source
-//! operand of an arithmetic instruction is a slot.
+//! predicates. Immediates and special registers are slots too, filled before the first instruction, so that every
+//! source operand of an arithmetic instruction is a slot.
 
 use std::sync::Arc;
 

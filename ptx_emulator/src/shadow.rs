@@ -1,6 +1,6 @@
-//! Finds data races: two accesses, one of them a write, that nothing puts in an order. [`CtaShadow`] is for the threads of
-//! one CTA and the shared and global memory that they access, [`LaunchShadow`] for global memory between the CTAs of a
-//! launch.
+//! Finds data races: two accesses, one of them a write, that nothing puts in an order. [`CtaShadow`] is for the threads
+//! of one CTA and the shared and global memory that they access, [`LaunchShadow`] for global memory between the CTAs of
+//! a launch.
 //!
 //! ```
 //! use ptx_emulator::shadow::{Access, AccessKind, CtaShadow, Threads};
@@ -18,8 +18,8 @@
 //!
 //! # Order
 //!
-//! Every access belongs to an epoch of its warp, and every synchronisation of lanes of the warp ends the epoch. A thread
-//! knows of every other thread the epoch up to which that thread's accesses come before its own: its clock. A
+//! Every access belongs to an epoch of its warp, and every synchronisation of lanes of the warp ends the epoch. A
+//! thread knows of every other thread the epoch up to which that thread's accesses come before its own: its clock. A
 //! barrier joins the clocks of its participants. Where some threads only arrive and others only wait (named barriers,
 //! `mbarrier`), the clocks go through a [`SyncPoint`]: [`release`](CtaShadow::release) puts the arriving threads' into
 //! it, [`acquire`](CtaShadow::acquire) gives it to the waiting ones. The same kernel gives the same reports whatever

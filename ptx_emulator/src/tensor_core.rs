@@ -5,9 +5,9 @@
 //!
 //! # Precision
 //!
-//! That of Hopper, bit by bit: [`sum`] says how an instruction adds its products and the accumulator. Hopper has no `mma`
-//! of FP8: its compiler makes two products of f16 of it, of the lower and the upper halves of the registers, whose sum is
-//! added to the accumulator to nearest. A NaN result is 0x7fffffff.
+//! That of Hopper, bit by bit: [`sum`] says how an instruction adds its products and the accumulator. Hopper has no
+//! `mma` of FP8: its compiler makes two products of f16 of it, of the lower and the upper halves of the registers,
+//! whose sum is added to the accumulator to nearest. A NaN result is 0x7fffffff.
 
 use layout::fragment::{self, WmmaShape};
 
@@ -209,14 +209,14 @@ fn multiply<const K: usize>(
 
 /// `wmma.mma.sync.aligned` with f32 accumulators: `a` times `b` plus `c`.
 ///
-/// Of the registers of a factor only the first [`WmmaShape::a_registers`] or [`WmmaShape::b_registers`] are read: in the
-/// f16 forms, which name eight, the others repeat them.
+/// Of the registers of a factor only the first [`WmmaShape::a_registers`] or [`WmmaShape::b_registers`] are read: in
+/// the f16 forms, which name eight, the others repeat them.
 ///
 /// # Panics
 /// If a factor has fewer registers than that.
 pub fn wmma(shape: WmmaShape, half: Half, a: &[Register], b: &[Register], c: &[Accumulator; 8]) -> [Accumulator; 8] {
-    // By the maps of the fragments every shape is two m16n8k16 that share a factor, and m8n32k16 is m32n8k16 transposed,
-    // whose left factor is the right one.
+    // By the maps of the fragments every shape is two m16n8k16 that share a factor, and m8n32k16 is m32n8k16
+    // transposed, whose left factor is the right one.
     let (factors, shared, is_left_shared) = match shape {
         WmmaShape::M16N16K16 => (b, a, true),
         WmmaShape::M32N8K16 => (a, b, false),
@@ -269,8 +269,8 @@ pub enum Factor {
 /// The most elements of a row or column of a `wmma` matrix.
 pub const LINE: usize = 32;
 
-/// `wmma.load.a` and `wmma.load.b`: `read` gets the number of a row, or of a column where that is the major, and returns
-/// its elements, which are neighbours in memory.
+/// `wmma.load.a` and `wmma.load.b`: `read` gets the number of a row, or of a column where that is the major, and
+/// returns its elements, which are neighbours in memory.
 ///
 /// All eight registers are given; those above the ones that hold different elements repeat them.
 pub fn wmma_load_factor<E>(
@@ -339,8 +339,8 @@ pub fn wmma_store<E>(
     lines[..count].iter().enumerate().try_for_each(|(number, line)| write(number, &line[..length]))
 }
 
-/// `ldmatrix.sync.aligned.m8n8.x{1, 2, 4}{.trans}.shared.b16`: `rows` are the addresses that the lanes give; `read` gets
-/// (lane, its address) and returns the 16 bytes there.
+/// `ldmatrix.sync.aligned.m8n8.x{1, 2, 4}{.trans}.shared.b16`: `rows` are the addresses that the lanes give; `read`
+/// gets (lane, its address) and returns the 16 bytes there.
 ///
 /// The result has one register for each of the `COUNT` matrices.
 pub fn ldmatrix<const COUNT: usize, E>(

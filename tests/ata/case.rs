@@ -26,7 +26,8 @@ pub(crate) struct Sizes {
     pub(crate) diagonals: usize,
 }
 
-/// Sizes around every edge: blocks, pairs of blocks, odd numbers of block rows, bands from the main diagonal alone to all.
+/// Sizes around every edge: blocks, pairs of blocks, odd numbers of block rows, bands from the main diagonal alone to
+/// all.
 pub(crate) fn sizes() -> Vec<Sizes> {
     let all = usize::MAX;
     [

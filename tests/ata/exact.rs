@@ -39,8 +39,8 @@ fn small_integers(gpu: &Gpu, precision: Precision) -> Outcome {
     Ok(())
 }
 
-/// X of 8 significant bits comes back in every precision: for f16 where the elements of a frame are within 2^22 of each other, so
-/// that none loses bits beside a larger one.
+/// X of 8 significant bits comes back in every precision: for f16 where the elements of a frame are within 2^22 of each
+/// other, so that none loses bits beside a larger one.
 fn identity(gpu: &Gpu, precision: Precision) -> Outcome {
     let mut random = random(2);
     let exponents = if precision == Precision::F16 { -7..7 } else { -20..20 };

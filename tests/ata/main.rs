@@ -1,7 +1,7 @@
 //! Every ATA kernel on the device under test.
 //!
-//! A trial covers one property for one precision; within it, every row of the table that multiplies matrices of the precision runs,
-//! on the same inputs and against the same reference.
+//! A trial covers one property for one precision; within it, every row of the table that multiplies matrices of the
+//! precision runs, on the same inputs and against the same reference.
 
 mod bits;
 mod case;

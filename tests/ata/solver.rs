@@ -1,4 +1,5 @@
-//! Conjugate gradient: against the same method in f64, its stopping, its errors, and bits that are the same in every run.
+//! Conjugate gradient: against the same method in f64, its stopping, its errors, and bits that are the same in every
+//! run.
 
 use ferrotile::{
     BreakdownCause, Buffer, CgOptions, CgPlan, CgReport, DeviceBlockMatrix, Error, Gpu, Precision, Stream,
@@ -74,8 +75,8 @@ fn norm<'a>(elements: impl IntoIterator<Item = &'a f64>) -> f64 {
     elements.into_iter().map(|element| element * element).sum::<f64>().sqrt()
 }
 
-/// The residual in f64 is at most the tolerance and the error of the products, the report's as far from it as one product, and the
-/// iterations are those of the method in f64.
+/// The residual in f64 is at most the tolerance and the error of the products, the report's as far from it as one
+/// product, and the iterations are those of the method in f64.
 fn agrees(gpu: &Gpu, precision: Precision) -> Outcome {
     let mut random = random(41);
     let stream = gpu.new_stream()?;

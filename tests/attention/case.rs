@@ -228,8 +228,8 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// Whether TMA, which knows no negative strides, can copy inputs placed so and 16-byte stores write the output; kernels that
-    /// need it refuse others.
+    /// Whether TMA, which knows no negative strides, can copy inputs placed so and 16-byte stores write the output;
+    /// kernels that need it refuse others.
     pub(crate) fn is_regular(&self) -> bool {
         let steps = |view: &View| view.shape.into_iter().zip(view.strides).take(3).filter(|&(len, _)| len > 1);
         let is_aligned = |view: &View| view.offset.is_multiple_of(8) && steps(view).all(|(_, stride)| stride % 8 == 0);
@@ -246,8 +246,8 @@ impl Placement {
 
 /// Runs one kernel on tensors placed as asked.
 ///
-/// The storage of the inputs is NaN between and around their elements, the output is poison before the run, and whatever the
-/// output's view does not cover must be poison after it.
+/// The storage of the inputs is NaN between and around their elements, the output is poison before the run, and
+/// whatever the output's view does not cover must be poison after it.
 pub(crate) fn run<T: Half>(
     gpu: &Gpu,
     case: &Case,

@@ -1,4 +1,5 @@
-//! Few query rows on many keys: every decode variant, its splits of the keys, and what it has in common with the others.
+//! Few query rows on many keys: every decode variant, its splits of the keys, and what it has in common with the
+//! others.
 
 use ferrotile::{
     AttentionOptions, AttentionPlan, AttentionTensors, Buffer, Error, Gpu, Layout, Mask, Stream, StreamRef, TensorMut,
@@ -186,7 +187,8 @@ fn equals_prefill<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     Ok(())
 }
 
-/// As [`equals_prefill`], with a softcap, sinks and a bias of each head, in one part and in several, by the kernel that is chosen.
+/// As [`equals_prefill`], with a softcap, sinks and a bias of each head, in one part and in several, by the kernel that
+/// is chosen.
 fn equals_prefill_with_terms<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let (len, heads) = (if is_small(gpu) { 50 } else { 130 }, 4);
     for head_dim in [64, 128, 256] {

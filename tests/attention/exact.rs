@@ -23,8 +23,8 @@ fn zeros<T: Half>(len: usize) -> Vec<T> {
     vec![T::from_f64(0.0); len]
 }
 
-/// All weights are 1, so that O is a sum of values over their number: exact where that is a power of two and the sum has no
-/// more bits than the type.
+/// All weights are 1, so that O is a sum of values over their number: exact where that is a power of two and the sum
+/// has no more bits than the type.
 fn mean_of_values<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     for head_dim in HEAD_DIMS {
         for k_len in [1, 2, 16, 32, 64, 128] {
@@ -43,8 +43,8 @@ fn mean_of_values<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     Ok(())
 }
 
-/// The weights sum to 1. Rounding each of them to the type moves the sum by at most half an epsilon of itself, which is the distance
-/// from 1 to the next value below.
+/// The weights sum to 1. Rounding each of them to the type moves the sum by at most half an epsilon of itself, which is
+/// the distance from 1 to the next value below.
 fn values_of_one<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let below_one = f64::from(T::DTYPE.epsilon_exponent() - 1).exp2();
     for head_dim in HEAD_DIMS {
@@ -110,8 +110,8 @@ fn largest_probability<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     Ok(())
 }
 
-/// Scores whose largest may come late, by less than 2^8 larger than those before. Its value is 1 and the others are 0, so that O is
-/// the reciprocal of the sum of probabilities relative to it, rounded once, if they are relative to it.
+/// Scores whose largest may come late, by less than 2^8 larger than those before. Its value is 1 and the others are 0,
+/// so that O is the reciprocal of the sum of probabilities relative to it, rounded once, if they are relative to it.
 pub(crate) struct Largest<T> {
     pub(crate) inputs: Inputs<T>,
     expected: Vec<f64>,

@@ -1,7 +1,7 @@
 //! Every attention kernel on the device under test.
 //!
-//! A trial covers one property for one element type; within it, every row of the table that serves the case runs, on the same
-//! inputs and against the same reference.
+//! A trial covers one property for one element type; within it, every row of the table that serves the case runs, on
+//! the same inputs and against the same reference.
 
 mod bits;
 mod case;

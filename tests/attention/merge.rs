@@ -44,7 +44,8 @@ fn lse_shape([batch, heads, rows, _]: [usize; 4]) -> [usize; 3] {
 }
 
 impl<P: Float + Poison> Parts<P> {
-    /// Normally distributed parts, whose LSE are of all sizes; every seventh row of each saw no key and has poison in its O.
+    /// Normally distributed parts, whose LSE are of all sizes; every seventh row of each saw no key and has poison in
+    /// its O.
     fn random(shape: [usize; 4], seed: u64) -> Parts<P> {
         let mut random = inputs::random(seed);
         let rows: usize = shape[..3].iter().product();

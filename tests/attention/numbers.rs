@@ -85,8 +85,8 @@ fn groups() -> Vec<(&'static str, Vec<Case>)> {
             }),
         ),
         (
-            // Even and odd numbers of tiles of a head, heads that share keys, and a mask that would hide keys only from rows after the
-            // last.
+            // Even and odd numbers of tiles of a head, heads that share keys, and a mask that would hide keys only from
+            // rows after the last.
             "blocks_copy_keys_for_each_other",
             vec![
                 Case::new(1, 1, 128, 300, 128, Mask::Full),
@@ -96,7 +96,8 @@ fn groups() -> Vec<(&'static str, Vec<Case>)> {
             ],
         ),
         (
-            // Steps of 96 keys at head dimension 64: one, two and more, with keys beyond the last, and rows after the first tile.
+            // Steps of 96 keys at head dimension 64: one, two and more, with keys beyond the last, and rows after the
+            // first tile.
             "warpgroups_take_turns",
             [(1, 96), (65, 97), (257, 300)].map(|(q, k)| Case::new(1, 1, q, k, 64, Mask::Full)).to_vec(),
         ),
@@ -147,8 +148,8 @@ fn match_reference<T: Half>(gpu: &Gpu, group: &Group) -> Outcome {
     group.cases.iter().try_for_each(|case| check(gpu, case, |case| Inputs::<T>::normal(case, 2)))
 }
 
-/// Where trials are small, the scalar rows and the narrowest heads alone: the emulator takes minutes for as many blocks of the
-/// others, and tests their arithmetic on fewer heads.
+/// Where trials are small, the scalar rows and the narrowest heads alone: the emulator takes minutes for as many blocks
+/// of the others, and tests their arithmetic on fewer heads.
 fn many_heads<T: Half>(gpu: &Gpu, group: &Group) -> Outcome {
     let cases = group.cases.iter().filter(|case| !is_small(gpu) || case.sizes.head_dim == 8);
     for case in cases {
@@ -178,7 +179,8 @@ fn check<T: Half>(gpu: &Gpu, case: &Case, inputs: impl Fn(&Case) -> Inputs<T>) -
     for_each_row::<T>(gpu, case, |row| run_contiguous(gpu, case, &inputs, row)?.check(case, &expected))
 }
 
-/// The error of a whole call on a shape of the acceptance list; of one head, one seed and fewer queries where trials are small.
+/// The error of a whole call on a shape of the acceptance list; of one head, one seed and fewer queries where trials
+/// are small.
 fn accepted(gpu: &Gpu, mut case: Case) -> Result<(), Failed> {
     let mut seeds = 3;
     if is_small(gpu) {

@@ -74,8 +74,8 @@ struct Paged<T> {
 }
 
 impl<T: Half> Paged<T> {
-    /// Puts the keys of the case, `lens` of them for each batch entry, into shuffled pages among others that are poison; so is what is
-    /// beyond the last key of a page. Entries of the table that are not in use name no page.
+    /// Puts the keys of the case, `lens` of them for each batch entry, into shuffled pages among others that are
+    /// poison; so is what is beyond the last key of a page. Entries of the table that are not in use name no page.
     fn new(case: Case, lens: &[usize], page_len: usize, order: Order, seed: u64) -> Paged<T> {
         let inputs = Inputs::<T>::normal(&case, seed);
         let [batch, heads, k_len, head_dim] = case.kv_shape();
@@ -254,7 +254,8 @@ fn softcaps<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     Ok(())
 }
 
-/// Biases of every shape that repeats, alone and with softcap and sinks; NaN stands behind the last key of each batch entry.
+/// Biases of every shape that repeats, alone and with softcap and sinks; NaN stands behind the last key of each batch
+/// entry.
 fn biases<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     let (lens, page_len) = ([70, 0, 33], 32);
     for (q_len, mask, alone) in [(1, Mask::Full, true), (5, Mask::Causal, false), (2, Mask::Causal, true)] {

@@ -234,7 +234,8 @@ fn together<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     Ok(())
 }
 
-/// A bias of minus infinity for every key of a row but one: O is a copy of rows of V, and the LSE the one bias that counts.
+/// A bias of minus infinity for every key of a row but one: O is a copy of rows of V, and the LSE the one bias that
+/// counts.
 fn bias_picks_keys<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     let case = Case::new(2, 2, 66, 99, head_dim, Mask::Full).grouped(2, 1);
     let [batch, heads, q_len, _] = case.q_shape();

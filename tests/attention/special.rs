@@ -58,7 +58,8 @@ fn offset_scores<T: Half>(gpu: &Gpu, sign: f64) -> Outcome {
     Ok(())
 }
 
-/// The keys of one head are so far below its queries that every score is minus infinity: its rows are as those without keys.
+/// The keys of one head are so far below its queries that every score is minus infinity: its rows are as those without
+/// keys.
 fn all_minus_infinity<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     for head_dim in [64, 128, 72] {
         let case = Case::new(1, 2, 70, 133, head_dim, Mask::Causal);
@@ -178,8 +179,8 @@ fn spreads<T: Half>(gpu: &Gpu, &(tensor, special): &(Tensor, f64)) -> Outcome {
 
 /// Whether the special key may be in a tile of keys that the query tile of this row works on.
 ///
-/// 0 * NaN is NaN: where tiles are multiplied whole, V also reaches the rows of a query tile that the mask hides it from. The
-/// scalar kernel has no tiles.
+/// 0 * NaN is NaN: where tiles are multiplied whole, V also reaches the rows of a query tile that the mask hides it
+/// from. The scalar kernel has no tiles.
 fn may_meet_in_a_tile(row: &AttentionVariant, case: &Case, q_row: usize) -> bool {
     let (m, n) = match row.kernel {
         AttentionKernel::Scalar => return false,

@@ -24,7 +24,8 @@ fn case() -> Case {
     Case::new(2, 3, 131, 150, 64, Mask::Causal)
 }
 
-/// Calls with few tiles and, on a card, with so many that blocks take them from a counter; an emulated device has few blocks.
+/// Calls with few tiles and, on a card, with so many that blocks take them from a counter; an emulated device has few
+/// blocks.
 fn cases(gpu: &Gpu) -> Vec<Case> {
     let many = (!gpu.is_emulated()).then(|| Case::new(2, 150, 70, 70, 8, Mask::Causal));
     [case()].into_iter().chain(many).collect()

@@ -394,8 +394,8 @@ fn unnamed<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     Ok(())
 }
 
-/// More tiles than blocks, so that blocks take many one after the other, in members from one row to many tiles, and twice with the
-/// same bits.
+/// More tiles than blocks, so that blocks take many one after the other, in members from one row to many tiles, and
+/// twice with the same bits.
 fn many_tiles<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let (members, heads) = if is_small(gpu) { (8, [1, 1]) } else { (60, [12, 4]) };
     let lens = [1, 130, 257, 3, 64, 0, 128, 385];
@@ -414,7 +414,8 @@ fn many_tiles<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     })
 }
 
-/// Numbers that are not in order, negative, or beyond the tensors: results mean nothing, and nothing outside is read or written.
+/// Numbers that are not in order, negative, or beyond the tensors: results mean nothing, and nothing outside is read or
+/// written.
 fn wrong_numbers<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let batch = Batch { members: vec![(40, 40); 3], around: [0, 0], ..Batch::new(64, Mask::Causal) };
     let data = Data::<T>::normal(&batch, Terms::NONE, 46);

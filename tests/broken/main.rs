@@ -1,7 +1,8 @@
-//! Kernels with one fault each: the emulator finds it, by the check that is meant for it, and names its line of Rust. It says
-//! nothing of the same kernel without the fault.
+//! Kernels with one fault each: the emulator finds it, by the check that is meant for it, and names its line of Rust.
+//! It says nothing of the same kernel without the fault.
 //!
-//! The kernels are those of `kernels-gpu/broken`, where a comment marks the line; what Rust cannot say is PTX in `text`.
+//! The kernels are those of `kernels-gpu/broken`, where a comment marks the line; what Rust cannot say is PTX in
+//! `text`.
 
 mod text;
 
@@ -117,8 +118,8 @@ fn tensor_map(device: &Device) -> Result<Vec<u8>> {
     Ok(map.encode().expect("the map is valid").iter().flat_map(|word| word.to_le_bytes()).collect())
 }
 
-/// The places `file:line` with a comment that marks this fault: both sides of a race, where the order of warps decides which
-/// of them finds it.
+/// The places `file:line` with a comment that marks this fault: both sides of a race, where the order of warps decides
+/// which of them finds it.
 fn marked(name: &str) -> Vec<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels-gpu/broken/src");
     let mut places = Vec::new();

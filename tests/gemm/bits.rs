@@ -56,7 +56,8 @@ fn case(gpu: &Gpu, layout: GemmLayout) -> Case {
     Case { beta: 0.5, bias: true, ..Case::new(shape, layout).batched(2) }
 }
 
-/// Every row gives what it gives on contiguous tensors; a row that is alone with this placement is compared with the reference.
+/// Every row gives what it gives on contiguous tensors; a row that is alone with this placement is compared with the
+/// reference.
 fn placed<T: Stored>(gpu: &Gpu, &(place, aligned): &Place) -> Outcome {
     for layout in GemmLayout::ALL {
         let case = case(gpu, layout);

@@ -97,8 +97,8 @@ pub(crate) struct Way {
     pub(crate) splits: usize,
 }
 
-/// Runs `body` for every row that serves the case, with k in one part and, where there are as many tiles, in three. The failures
-/// of all of them are told.
+/// Runs `body` for every row that serves the case, with k in one part and, where there are as many tiles, in three. The
+/// failures of all of them are told.
 pub(crate) fn for_each_way<A: Float, B: Float>(
     gpu: &Gpu,
     case: &Case,
@@ -287,7 +287,8 @@ pub(crate) struct OnDevice<A, B, D> {
 impl<A: Stored, B: Stored, D: Stored> OnDevice<A, B, D> {
     pub(crate) fn upload(stream: &Stream, inputs: &Inputs<A, B, D>, placement: &Placement) -> Result<Self, Failed> {
         fn placed<T: Stored>(stream: &Stream, values: &[T], view: &View) -> Result<Buffer<T>, Failed> {
-            // Up to a whole chunk: memcheck counts 16 bytes for a copy of fewer. What is added is NaN, and would show if it were read.
+            // Up to a whole chunk: memcheck counts 16 bytes for a copy of fewer. What is added is NaN, and would show
+            // if it were read.
             let chunk_elems = CHUNK_BYTES / size_of::<T>();
             let mut storage = vec![T::poison(); view.storage_len().next_multiple_of(chunk_elems)];
             view.scatter(values, &mut storage);
@@ -315,7 +316,8 @@ impl<A: Stored, B: Stored, D: Stored> OnDevice<A, B, D> {
     }
 }
 
-/// Runs one kernel and returns D in C order, after checks that nothing else was written: not around D, nor between its rows.
+/// Runs one kernel and returns D in C order, after checks that nothing else was written: not around D, nor between its
+/// rows.
 pub(crate) fn run<A: Stored, B: Stored, D: Stored>(
     gpu: &Gpu,
     case: &Case,

@@ -94,7 +94,8 @@ fn exact<T: Stored, D: Stored>(gpu: &Gpu, case: &Case) -> Outcome {
     let inputs = Inputs::<T, T, D>::integers(case, 1);
     let expected = inputs.expected(case);
     let largest = expected.d.iter().fold(0f64, |largest, x| largest.max(x.abs()));
-    // f32 holds every integer to 2^24; D of another type rounds an exact sum to its nearest value, as its reference does.
+    // f32 holds every integer to 2^24; D of another type rounds an exact sum to its nearest value, as its reference
+    // does.
     assert!(largest < 16_777_216.0, "the sums are exact");
     let rounded = expected.d.iter().map(|&x| D::from_f64(x).to_f64()).collect();
     let expected = Expected { d: rounded, limit: 0.0 };

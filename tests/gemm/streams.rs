@@ -133,7 +133,8 @@ fn chosen<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
     Ok(())
 }
 
-/// Launches beyond what a queue holds, 100,000 and more with those of all rows, with the same result at the end as at first.
+/// Launches beyond what a queue holds, 100,000 and more with those of all rows, with the same result at the end as at
+/// first.
 fn many_launches<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
     let launches = if is_small(gpu) { 3 } else { 10_000 };
     let case = Case::new([40, 72, 264], GemmLayout::Nn);

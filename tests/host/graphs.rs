@@ -168,8 +168,8 @@ fn nested(gpu: &Gpu) -> Outcome {
     expect_usable(gpu, &stream)
 }
 
-/// The documents advise to load kernels before a capture. In one, either everything works or the capture fails; the kernel
-/// can be loaded afterwards, and the stream is usable.
+/// The documents advise to load kernels before a capture. In one, either everything works or the capture fails; the
+/// kernel can be loaded afterwards, and the stream is usable.
 fn loading(gpu: &Gpu) -> Outcome {
     let stream = gpu.new_stream()?;
     let out = Buffer::upload_blocking(&stream, &[1])?;

@@ -115,7 +115,8 @@ fn refused_maps(gpu: &Gpu) -> Outcome {
     )
 }
 
-/// The map of a tile. Cards without the accelerator have no use for one, and there the driver may refuse: then there is none.
+/// The map of a tile. Cards without the accelerator have no use for one, and there the driver may refuse: then there is
+/// none.
 fn encode<T: Element, const RANK: usize>(
     gpu: &Gpu,
     tensor: TensorRef<'_, T, RANK>,

@@ -1,5 +1,5 @@
-//! Two kernels in PTX written by hand, as a caller of `Gpu::load_ptx` has it: they make work that takes a known time, and
-//! work that does not give the same result when it is done twice.
+//! Two kernels in PTX written by hand, as a caller of `Gpu::load_ptx` has it: they make work that takes a known time,
+//! and work that does not give the same result when it is done twice.
 
 use std::sync::OnceLock;
 

@@ -57,8 +57,8 @@ const BOX_SHAPE: [u32; 5] = [2, 2, 3, 2, 8];
 const INNER_STEP: i32 = 4;
 
 impl<const RANK: usize> Case<RANK> {
-    /// Boxes inside the tensor, across each of its edges, and outside; for matrices also in every swizzle. The unit takes innermost
-    /// coordinates that are multiples of 16 bytes, so those count in steps of four words.
+    /// Boxes inside the tensor, across each of its edges, and outside; for matrices also in every swizzle. The unit
+    /// takes innermost coordinates that are multiples of 16 bytes, so those count in steps of four words.
     fn all() -> Vec<Case<RANK>> {
         let shape: [usize; RANK] = std::array::from_fn(|dim| SHAPE[5 - RANK + dim]);
         let box_shape: [u32; RANK] = std::array::from_fn(|dim| BOX_SHAPE[5 - RANK + dim]);

@@ -1,8 +1,8 @@
 //! The device under test.
 //!
-//! `FERROTILE_DEVICE` names it: `auto` (the default: the first card, or the emulator where there is none), `cuda`, `cuda:N`,
-//! `emulator` (of sm_80) or `emulator:ARCH`. A card that is asked for by name and is not there fails every trial that
-//! needs a device, so that nothing passes without having run.
+//! `FERROTILE_DEVICE` names it: `auto` (the default: the first card, or the emulator where there is none), `cuda`,
+//! `cuda:N`, `emulator` (of sm_80) or `emulator:ARCH`. A card that is asked for by name and is not there fails every
+//! trial that needs a device, so that nothing passes without having run.
 
 use std::process::ExitCode;
 use std::sync::OnceLock;
@@ -75,8 +75,8 @@ pub fn device() -> &'static Device {
 /// The variable that asks for small sizes on a card by `small`, for tools under which kernels take long.
 pub const SIZES: &str = "FERROTILE_SIZES";
 
-/// Whether trials take their small sizes: on the emulator, where [`SIZES`] asks for them, and wherever outputs are recorded or
-/// compared, since those of two devices are comparable only if their trials are the same.
+/// Whether trials take their small sizes: on the emulator, where [`SIZES`] asks for them, and wherever outputs are
+/// recorded or compared, since those of two devices are comparable only if their trials are the same.
 pub fn is_small(gpu: &Gpu) -> bool {
     gpu.is_emulated() || record::is_on() || std::env::var_os(SIZES).is_some_and(|sizes| sizes == "small")
 }

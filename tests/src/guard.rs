@@ -6,8 +6,8 @@ use libtest_mimic::Failed;
 
 use crate::record;
 
-/// Elements before and after the output that must stay untouched; a multiple of every vector width, so that the output keeps
-/// the alignment of its buffer.
+/// Elements before and after the output that must stay untouched; a multiple of every vector width, so that the output
+/// keeps the alignment of its buffer.
 const BAND: usize = 256;
 
 /// An element type with a bit pattern that no kernel writes: all ones, a NaN.

@@ -1,9 +1,9 @@
 //! Outputs of trials, kept to compare two devices.
 //!
-//! With `FERROTILE_RECORD=FOLDER` every trial of a kernel that passes writes a file that tells of its outputs: of each the
-//! length, a hash of its bits, and some of its elements; of a probe all words. With `FERROTILE_COMPARE=FOLDER` it compares its
-//! outputs with those of such a file, and the run ends with the largest difference, in units of the last place. Random inputs are
-//! the same where `FERROTILE_SEED` is.
+//! With `FERROTILE_RECORD=FOLDER` every trial of a kernel that passes writes a file that tells of its outputs: of each
+//! the length, a hash of its bits, and some of its elements; of a probe all words. With `FERROTILE_COMPARE=FOLDER` it
+//! compares its outputs with those of such a file, and the run ends with the largest difference, in units of the last
+//! place. Random inputs are the same where `FERROTILE_SEED` is.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -16,8 +16,8 @@ pub const PRIMES: [usize; 4] = [3, 37, 131, 257];
 pub const ACCEPTANCE: [(&str, [usize; 4]); 3] =
     [("small", [1, 1, 32, 64]), ("mission", [1, 8, 512, 64]), ("long", [1, 8, 2048, 64])];
 
-/// The largest error on [`ACCEPTANCE`] shapes with normally distributed f16 inputs: absolute, and relative to the largest
-/// element of the reference.
+/// The largest error on [`ACCEPTANCE`] shapes with normally distributed f16 inputs: absolute, and relative to the
+/// largest element of the reference.
 pub const ACCEPTED_ERROR: f64 = 1e-2;
 
 #[cfg(test)]

@@ -14,7 +14,8 @@ pub struct View {
 }
 
 impl View {
-    /// A tensor without gaps whose dimensions lie in memory in the order of `layout`; `shape` is batch, heads, rows, elements.
+    /// A tensor without gaps whose dimensions lie in memory in the order of `layout`; `shape` is batch, heads, rows,
+    /// elements.
     #[must_use]
     pub fn contiguous(shape: [usize; 4], layout: Layout) -> View {
         let [_, second, third, last] = layout.reorder(shape).map(|size| size as i64);

@@ -29,8 +29,8 @@ pub(crate) fn run() -> Result<()> {
     workspace::run(&mut documentation)
 }
 
-/// A cargo command on the device crates as GPU code, in a target folder of its own: the artifacts fit neither the host's builds
-/// nor `cuda_builder`'s.
+/// A cargo command on the device crates as GPU code, in a target folder of its own: the artifacts fit neither the
+/// host's builds nor `cuda_builder`'s.
 fn device_cargo(arch: Arch, command: &str) -> Command {
     let mut cargo = cargo();
     cargo.env("CARGO_TARGET_DIR", target().join("check").join(arch.target_cpu()));

@@ -64,8 +64,8 @@ pub(crate) fn budget(entry: &str) -> Option<Budget> {
     attention.or(combine).or(ata).or(cg).or(gemm).or(sum).or(pack).or(ladder)
 }
 
-/// How many blocks of the entry fit on one multiprocessor. Registers are allotted to a warp in units of 256 within one of four
-/// partitions, and each block takes 1 KiB of shared memory for the system (CUDA's occupancy calculator).
+/// How many blocks of the entry fit on one multiprocessor. Registers are allotted to a warp in units of 256 within one
+/// of four partitions, and each block takes 1 KiB of shared memory for the system (CUDA's occupancy calculator).
 pub(crate) fn blocks_per_multiprocessor(arch: Arch, entry: &EntryReport, budget: Budget) -> u32 {
     let limits = arch.limits();
     let warps = budget.threads.div_ceil(32).max(1);

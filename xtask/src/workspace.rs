@@ -6,7 +6,8 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use layout::FAMILIES;
 
-/// The device crates that are built: the kernel families, the ladder of `docs/wgmma.md`, and the probes of the PTX wrappers.
+/// The device crates that are built: the kernel families, the ladder of `docs/wgmma.md`, and the probes of the PTX
+/// wrappers.
 pub(crate) fn device_crates() -> impl Iterator<Item = &'static str> {
     FAMILIES.into_iter().chain(["ladder", "probes"])
 }

@@ -1,4 +1,5 @@
-//! `ferrotile ata`: the forms of a matrix, the shapes of X, and requests that are refused. The CPU and the emulator compute.
+//! `ferrotile ata`: the forms of a matrix, the shapes of X, and requests that are refused. The CPU and the emulator
+//! compute.
 
 use std::fs;
 use std::io::{Cursor, Write};

@@ -12,8 +12,8 @@ use crate::tensor::{TensorMut, TensorRef};
 impl DeviceBlockMatrix {
     /// Computes `Y = A X` of an array `[frames, channels, n]` with any strides, and waits for the stream.
     ///
-    /// It copies X to the card and Y back, which takes far longer than the product: for repeated products keep X and Y there
-    /// ([`DeviceBlockMatrix::multiply`]).
+    /// It copies X to the card and Y back, which takes far longer than the product: for repeated products keep X and Y
+    /// there ([`DeviceBlockMatrix::multiply`]).
     ///
     /// # Errors
     /// As [`DeviceBlockMatrix::multiply`], and those of allocating and copying.
@@ -31,8 +31,8 @@ impl DeviceBlockMatrix {
         y.download_array_blocking(stream, shape)
     }
 
-    /// Solves `A x = b` by conjugate gradient for an array `[frames, channels, n]` with any strides, from x = 0, and waits for the
-    /// stream.
+    /// Solves `A x = b` by conjugate gradient for an array `[frames, channels, n]` with any strides, from x = 0, and
+    /// waits for the stream.
     ///
     /// # Errors
     /// As [`CgPlan::new`] and [`CgPlan::solve_blocking`], and those of allocating and copying.

@@ -43,13 +43,13 @@ const LEAST_TOLERANCE: f64 = 1e-12;
 pub struct CgOptions {
     /// A system has converged when the norm of its residual is at most this share of the norm of b. From 1e-12 to below 1.
     ///
-    /// The residual meant is the one that the method carries along. What is left of `b - A x` beside it is the error of the
-    /// products: [`CgSystem::residual`] is measured anew.
+    /// The residual meant is the one that the method carries along. What is left of `b - A x` beside it is the error of
+    /// the products: [`CgSystem::residual`] is measured anew.
     pub tolerance: f64,
     /// The most iterations of a system, at least 1. Those left over are not converged in the report.
     pub max_iterations: u32,
-    /// Iterations from one look at the states to the next, at least 1. Each look waits for the card; a system that has converged
-    /// in between stays as it is, so that results do not depend on this number.
+    /// Iterations from one look at the states to the next, at least 1. Each look waits for the card; a system that has
+    /// converged in between stays as it is, so that results do not depend on this number.
     pub test_every: u32,
     /// Whether the iterations from one test to the next are one captured graph, and not a launch a kernel.
     pub graph: bool,
@@ -156,8 +156,8 @@ impl<'a> CgPlan<'a> {
     /// Loads the kernels and takes memory: four vectors for each system.
     ///
     /// # Errors
-    /// [`Error::Argument`] for options out of range or more systems than a grid has blocks, those of [`AtaPlan::new`], and those
-    /// of allocating and of capturing a graph.
+    /// [`Error::Argument`] for options out of range or more systems than a grid has blocks, those of [`AtaPlan::new`],
+    /// and those of allocating and of capturing a graph.
     pub fn new(matrix: &'a DeviceBlockMatrix, frames: usize, options: &CgOptions) -> Result<Self> {
         options.check()?;
         let product = AtaPlan::new(matrix, frames, &options.product)?;
@@ -201,13 +201,14 @@ impl<'a> CgPlan<'a> {
         &self.product
     }
 
-    /// Solves `A x = b` for every frame and channel, and waits for the stream. `b`, `guess` and `x` are `[frames, channels, n]`;
-    /// it starts at `guess`, or at 0 without one. The result is the same, bit by bit, in every run.
+    /// Solves `A x = b` for every frame and channel, and waits for the stream. `b`, `guess` and `x` are
+    /// `[frames, channels, n]`; it starts at `guess`, or at 0 without one. The result is the same, bit by bit, in every
+    /// run.
     ///
     /// # Errors
-    /// Nothing is written to `x` on one: [`Error::Breakdown`] where A is not positive definite for some system, or a number is or
-    /// becomes NaN or infinite; [`Error::Shape`] and [`Error::WrongDevice`] for tensors that do not fit; [`Error::Driver`].
-    /// To run out of iterations is none: see [`CgReport`].
+    /// Nothing is written to `x` on one: [`Error::Breakdown`] where A is not positive definite for some system, or a
+    /// number is or becomes NaN or infinite; [`Error::Shape`] and [`Error::WrongDevice`] for tensors that do not fit;
+    /// [`Error::Driver`]. To run out of iterations is none: see [`CgReport`].
     pub fn solve_blocking(
         &mut self,
         stream: StreamRef<'_>,
@@ -238,7 +239,8 @@ impl<'a> CgPlan<'a> {
         let states = loop {
             let iterations = left.min(self.options.test_every);
             match &self.graph {
-                // SAFETY: what the graph refers to is this plan's, and dropping a buffer waits for the work that uses it.
+                // SAFETY: what the graph refers to is this plan's, and dropping a buffer waits for the work that uses
+                // it.
                 Some(graph) => unsafe { graph.launch(stream)? },
                 None => self.iterate(stream, iterations)?,
             }
@@ -313,8 +315,8 @@ impl<'a> CgPlan<'a> {
             shared_bytes: row.smem().total_bytes(),
             ..LaunchConfig::default()
         };
-        // SAFETY: grid, block and shared memory are the row's; the vectors are the plan's own and of its sizes, and the tensors
-        // were checked; the memory of all of them is kept by its owners until the stream has done the work.
+        // SAFETY: grid, block and shared memory are the row's; the vectors are the plan's own and of its sizes, and the
+        // tensors were checked; the memory of all of them is kept by its owners until the stream has done the work.
         unsafe { kernel.launch(stream, &config, &[args]) }
     }
 

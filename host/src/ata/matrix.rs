@@ -10,8 +10,8 @@ use crate::stream::StreamRef;
 
 /// A symmetric n x n matrix for each channel, as 16x16 blocks of its main and upper block diagonals, in f32.
 ///
-/// Block `(d, r)` holds rows `16 r` on and columns `16 (r + d)` on. n is any positive number; what blocks hold beyond it is 0.
-/// The lower triangle is that of the transposed blocks.
+/// Block `(d, r)` holds rows `16 r` on and columns `16 (r + d)` on. n is any positive number; what blocks hold beyond
+/// it is 0. The lower triangle is that of the transposed blocks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SymmetricBlockMatrix {
     n: usize,
@@ -33,12 +33,12 @@ impl SymmetricBlockMatrix {
         }
     }
 
-    /// From a dense matrix for each channel, `[channels, n, n]`. The upper triangle is kept; the lower one must be equal to it up
-    /// to `tolerance` times the largest element of the channel.
+    /// From a dense matrix for each channel, `[channels, n, n]`. The upper triangle is kept; the lower one must be
+    /// equal to it up to `tolerance` times the largest element of the channel.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a matrix that is not square, [`Error::Asymmetric`], and [`Error::Argument`] for n of 0, a tolerance
-    /// below 0 or an element that is not finite.
+    /// [`Error::Shape`] for a matrix that is not square, [`Error::Asymmetric`], and [`Error::Argument`] for n of 0, a
+    /// tolerance below 0 or an element that is not finite.
     pub fn from_dense(dense: ArrayView3<'_, f32>, tolerance: f32) -> Result<Self> {
         let (channels, n, columns) = dense.dim();
         if n != columns {
@@ -69,12 +69,12 @@ impl SymmetricBlockMatrix {
     }
 
     /// From scalar diagonals of the upper half, as SciPy's `dia_array` holds them: `data[channel][k][j]` is element
-    /// `(j - offsets[k], j)`, and what lies above the matrix (`j < offsets[k]`) is not looked at. The block diagonals reach as
-    /// far as the largest offset.
+    /// `(j - offsets[k], j)`, and what lies above the matrix (`j < offsets[k]`) is not looked at. The block diagonals
+    /// reach as far as the largest offset.
     ///
     /// # Errors
-    /// [`Error::Argument`] for n of 0, for an offset below 0, of n or more, or given twice, or for an element that is not finite;
-    /// [`Error::Shape`] where `data` is not `[channels, offsets, n]`.
+    /// [`Error::Argument`] for n of 0, for an offset below 0, of n or more, or given twice, or for an element that is
+    /// not finite; [`Error::Shape`] where `data` is not `[channels, offsets, n]`.
     pub fn from_diagonals(n: usize, offsets: &[i64], data: ArrayView3<'_, f32>) -> Result<Self> {
         check_n(n)?;
         let (channels, ..) = data.dim();
@@ -106,12 +106,13 @@ impl SymmetricBlockMatrix {
         Ok(result)
     }
 
-    /// From blocks `[channels, d, block_rows, 16, 16]`, block `(d, r)` being rows `16 r` on and columns `16 (r + d)` on.
+    /// From blocks `[channels, d, block_rows, 16, 16]`, block `(d, r)` being rows `16 r` on and columns `16 (r + d)`
+    /// on.
     ///
     /// # Errors
-    /// [`Error::Shape`] where there are not `n / 16` block rows, rounded up, of 16x16 blocks, or not between one and as many
-    /// block diagonals; [`Error::Asymmetric`] for a block of the main diagonal that is not symmetric; [`Error::Argument`] for n
-    /// of 0 or an element that is not finite, or not 0 outside the matrix.
+    /// [`Error::Shape`] where there are not `n / 16` block rows, rounded up, of 16x16 blocks, or not between one and as
+    /// many block diagonals; [`Error::Asymmetric`] for a block of the main diagonal that is not symmetric;
+    /// [`Error::Argument`] for n of 0 or an element that is not finite, or not 0 outside the matrix.
     pub fn from_blocks(n: usize, blocks: ArrayView5<'_, f32>) -> Result<Self> {
         check_n(n)?;
         let (channels, diagonals, ..) = blocks.dim();
@@ -136,13 +137,13 @@ impl SymmetricBlockMatrix {
         Ok(Self { n, blocks: blocks.to_owned() })
     }
 
-    /// A block-Toeplitz matrix, from one block for each block diagonal: `blocks[channel][k]` stands in every block row of block
-    /// diagonal `offsets[k]`, cut off at n. No other matrix can be held by one block a diagonal.
+    /// A block-Toeplitz matrix, from one block for each block diagonal: `blocks[channel][k]` stands in every block row
+    /// of block diagonal `offsets[k]`, cut off at n. No other matrix can be held by one block a diagonal.
     ///
     /// # Errors
-    /// [`Error::Shape`] where `blocks` is not `[channels, offsets, 16, 16]`; [`Error::Asymmetric`] for a block of the main
-    /// diagonal that is not symmetric; [`Error::Argument`] for n of 0, for an offset that is given twice or beyond the last block
-    /// diagonal, or for an element that is not finite.
+    /// [`Error::Shape`] where `blocks` is not `[channels, offsets, 16, 16]`; [`Error::Asymmetric`] for a block of the
+    /// main diagonal that is not symmetric; [`Error::Argument`] for n of 0, for an offset that is given twice or beyond
+    /// the last block diagonal, or for an element that is not finite.
     pub fn from_toeplitz(n: usize, offsets: &[usize], blocks: ArrayView4<'_, f32>) -> Result<Self> {
         check_n(n)?;
         let (channels, ..) = blocks.dim();
@@ -294,7 +295,8 @@ fn check_finite<'a>(what: &'static str, mut elements: impl Iterator<Item = &'a f
     }
 }
 
-/// Checks that a square matrix, whose first row and column have this number, differs from its transpose by at most `tolerance`.
+/// Checks that a square matrix, whose first row and column have this number, differs from its transpose by at most
+/// `tolerance`.
 fn check_symmetric(matrix: ArrayView2<'_, f32>, channel: usize, first: usize, tolerance: f32) -> Result<()> {
     for ((row, column), &got) in matrix.indexed_iter() {
         let mirrored = matrix[[column, row]];

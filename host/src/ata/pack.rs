@@ -1,5 +1,5 @@
-//! The matrix as kernels read it: pairs of blocks in the order of [`layout::ata`], their uses by strip, and how elements are
-//! rounded.
+//! The matrix as kernels read it: pairs of blocks in the order of [`layout::ata`], their uses by strip, and how
+//! elements are rounded.
 
 use half::{bf16, f16};
 use layout::ata::{
@@ -12,8 +12,8 @@ use super::matrix::SymmetricBlockMatrix;
 use crate::element::Float;
 use crate::error::{Error, Result};
 
-/// How many vertical pairs of blocks of the band are of each class, over all channels. A block is missing where it is outside the
-/// band or the matrix, or all zeros.
+/// How many vertical pairs of blocks of the band are of each class, over all channels. A block is missing where it is
+/// outside the band or the matrix, or all zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct PairClasses {
     /// Both blocks are there.
@@ -50,8 +50,8 @@ struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    /// The pair of pair row `pair_row` and block column `column`, which is not left of the diagonal. The one block of it that is
-    /// below the diagonal is the transpose of its mirror image.
+    /// The pair of pair row `pair_row` and block column `column`, which is not left of the diagonal. The one block of
+    /// it that is below the diagonal is the transpose of its mirror image.
     fn of(matrix: &'a SymmetricBlockMatrix, channel: usize, pair_row: usize, column: usize) -> Self {
         let (top, bottom) = (2 * pair_row, 2 * pair_row + 1);
         Self {
@@ -233,8 +233,8 @@ fn write(precision: Precision, bytes: &mut [u8], place: Place, number: f32) {
     }
 }
 
-/// The power of two that elements of a channel are divided by: for f16 what brings the largest to at least 2^14 and below 2^15, as
-/// far as it is a normal f32; else 0.
+/// The power of two that elements of a channel are divided by: for f16 what brings the largest to at least 2^14 and
+/// below 2^15, as far as it is a normal f32; else 0.
 pub(super) fn exponent<'a>(precision: Precision, elements: impl Iterator<Item = &'a f32>) -> i32 {
     let largest = elements.fold(0f32, |largest, element| largest.max(element.abs()));
     if !precision.has_scales() || largest == 0.0 {
@@ -388,7 +388,8 @@ mod tests {
 
     #[test]
     fn classes_count_what_is_there() {
-        // Two pair rows: columns 0, 1, 2 of the first (the main and the first block diagonal), columns 2, 3 of the second.
+        // Two pair rows: columns 0, 1, 2 of the first (the main and the first block diagonal), columns 2, 3 of the
+        // second.
         let mut blocks = Array5::zeros((1, 2, 4, BLOCK, BLOCK));
         let classes =
             |blocks: &Array5<f32>| SymmetricBlockMatrix::from_blocks(64, blocks.view()).unwrap().pair_classes();

@@ -7,8 +7,9 @@ use super::decode::is_decode;
 use super::{AttentionProblem, OP};
 use crate::error::{Error, Result};
 
-/// The compiled variants of an architecture that serve this element type and these head dimensions, that of Q and K and that of V and O. Whether one takes a mask and lengths
-/// is [`AttentionVariant::takes`], whether it computes softcaps, biases and several lengths [`AttentionVariant::covers`].
+/// The compiled variants of an architecture that serve this element type and these head dimensions, that of Q and K and
+/// that of V and O. Whether one takes a mask and lengths is [`AttentionVariant::takes`], whether it computes softcaps,
+/// biases and several lengths [`AttentionVariant::covers`].
 pub fn attention_variants(
     arch: Arch,
     dtype: Dtype,
@@ -17,17 +18,17 @@ pub fn attention_variants(
     ATTENTION.iter().filter(move |variant| variant.serves(arch, dtype, head_dims))
 }
 
-/// What a row takes a block of one consumer warpgroup, which has nothing to do while it waits (4x32x4096x64 and 4x16x4096x128 on
-/// an H100, BENCHMARKS.md).
+/// What a row takes a block of one consumer warpgroup, which has nothing to do while it waits (4x32x4096x64 and
+/// 4x16x4096x128 on an H100, BENCHMARKS.md).
 const LONE_PERCENT: usize = 160;
 
-/// What a row takes a block of four consumer warpgroups, which have few registers and steps of few keys (4x32x4096x64 on an H200), and
-/// one of those that have the tensor cores in turns (16x32x1024x64, 4x32x4096x64 and 1x32x16384x64).
+/// What a row takes a block of four consumer warpgroups, which have few registers and steps of few keys (4x32x4096x64
+/// on an H200), and one of those that have the tensor cores in turns (16x32x1024x64, 4x32x4096x64 and 1x32x16384x64).
 const FOUR_PERCENT: usize = 110;
 const IN_TURN_PERCENT: usize = 101;
 
-/// What a row takes where warpgroups share it, whose sums meet in shared memory: two groups of rows (1x8x2048x64 on an H200), one,
-/// which reads K and V for half as many rows, or one in several blocks, whose sums meet over the cluster.
+/// What a row takes where warpgroups share it, whose sums meet in shared memory: two groups of rows (1x8x2048x64 on an
+/// H200), one, which reads K and V for half as many rows, or one in several blocks, whose sums meet over the cluster.
 const SPLIT_PERCENT: usize = 110;
 const LONE_SPLIT_PERCENT: usize = 140;
 const CLUSTER_PERCENT: usize = 200;
@@ -36,8 +37,8 @@ const CLUSTER_PERCENT: usize = 200;
 const STEP_KEYS: usize = 1;
 const BAND_STEP_KEYS: usize = 8;
 
-/// What a row takes where two blocks copy keys and values for each other, and what the start of the cluster takes, in keys of a tile
-/// (4x8x512x128, 2x16x1024x128, 32x16x512x128 and longer ones on an H200).
+/// What a row takes where two blocks copy keys and values for each other, and what the start of the cluster takes, in
+/// keys of a tile (4x8x512x128, 2x16x1024x128, 32x16x512x128 and longer ones on an H200).
 const MULTICAST_PERCENT: usize = 99;
 const MULTICAST_START_KEYS: usize = 96;
 
@@ -81,8 +82,8 @@ impl Request<'_> {
         })
     }
 
-    /// The variant to run where none is named: one that decodes where the query rows are few, else a WGMMA kernel where one can,
-    /// else the first in the table's order.
+    /// The variant to run where none is named: one that decodes where the query rows are few, else a WGMMA kernel where
+    /// one can, else the first in the table's order.
     pub(super) fn preferred(self) -> Result<&'static AttentionVariant> {
         if let Some(variant) = self.eligible().find(|variant| is_decode(variant)) {
             return Ok(variant);
@@ -109,8 +110,9 @@ impl Request<'_> {
         })
     }
 
-    /// What the time of a launch follows: the query rows that the busiest multiprocessor computes, each over all keys, times
-    /// what a row takes there, in percent of what it takes a block of several row groups; and its steps, where rows differ in them.
+    /// What the time of a launch follows: the query rows that the busiest multiprocessor computes, each over all keys,
+    /// times what a row takes there, in percent of what it takes a block of several row groups; and its steps, where
+    /// rows differ in them.
     fn cost(self, variant: &AttentionVariant) -> usize {
         let percent = match variant.kernel {
             AttentionKernel::Wgmma(tile) => match (tile.row_groups, tile.key_groups, tile.cluster) {
@@ -131,8 +133,8 @@ impl Request<'_> {
         {
             return usize::MAX;
         }
-        // Keys of whole steps, where rows differ in them, and what a step takes beside them at head dimension 256 (4x8x4096x256 and
-        // 32x8x512x256 on an H200).
+        // Keys of whole steps, where rows differ in them, and what a step takes beside them at head dimension 256
+        // (4x8x4096x256 and 32x8x512x256 on an H200).
         let keys = match variant.kernel {
             AttentionKernel::Wgmma(tile) if variant.head_dim == MAX_HEAD_DIM => {
                 let step_keys = if tile.mask == MaskKind::Full { STEP_KEYS } else { BAND_STEP_KEYS };

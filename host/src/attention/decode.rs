@@ -57,7 +57,8 @@ pub(super) struct BlockTable {
 }
 
 impl Decode {
-    /// Loads the variant and decides how the keys of `problem`, whose `k_len` is that of the longest batch entry, are split.
+    /// Loads the variant and decides how the keys of `problem`, whose `k_len` is that of the longest batch entry, are
+    /// split.
     pub(super) fn new(
         gpu: &Gpu,
         variant: &'static AttentionVariant,
@@ -163,8 +164,8 @@ impl Decode {
     /// Enqueues the kernels.
     ///
     /// # Safety
-    /// `args` and `table` describe tensors, a block table and numbers of keys, and the workspace has [`Self::workspace_bytes`], all
-    /// valid until the stream has done the work.
+    /// `args` and `table` describe tensors, a block table and numbers of keys, and the workspace has
+    /// [`Self::workspace_bytes`], all valid until the stream has done the work.
     pub(super) unsafe fn run(
         &self,
         stream: StreamRef<'_>,
@@ -292,11 +293,12 @@ fn lone_percent(variant: &AttentionVariant) -> usize {
 }
 
 impl Card {
-    /// The number of splits that is expected to be fastest, for `groups` blocks without splitting of `steps` steps each.
+    /// The number of splits that is expected to be fastest, for `groups` blocks without splitting of `steps` steps
+    /// each.
     ///
-    /// One block nearly has the rate of its multiprocessor, or less by [`Card::lone_percent`], and several share it: what counts is
-    /// the bytes that the busiest one reads.
-    /// Each round of blocks pays for starting them, and several splits pay for their sum.
+    /// One block nearly has the rate of its multiprocessor, or less by [`Card::lone_percent`], and several share it:
+    /// what counts is the bytes that the busiest one reads. Each round of blocks pays for starting them, and several
+    /// splits pay for their sum.
     fn preferred_splits(self, groups: usize, steps: usize, step_bytes: usize, most: usize) -> usize {
         let cost = |splits: usize| {
             let blocks = groups.saturating_mul(splits);

@@ -14,19 +14,19 @@ const OP: &str = "merge";
 
 /// Puts two partial results of attention together, on `stream`, and returns before it is done.
 ///
-/// The parts are attention of the same queries on two disjoint sets of keys: `o1` and `o2` their O `[batch, heads, rows, head_dim]`, its
-/// dimensions in the order of `layout` and with any strides, `lse1` and `lse2` their LSE `[batch, heads, rows]`, contiguous. The result is
-/// attention on all of the keys:
+/// The parts are attention of the same queries on two disjoint sets of keys: `o1` and `o2` their O
+/// `[batch, heads, rows, head_dim]`, its dimensions in the order of `layout` and with any strides, `lse1` and `lse2`
+/// their LSE `[batch, heads, rows]`, contiguous. The result is attention on all of the keys:
 ///
 /// `LSE = ln(exp(lse1) + exp(lse2))`, `O = exp(lse1 - LSE) o1 + exp(lse2 - LSE) o2`.
 ///
-/// A row whose LSE is minus infinity saw no key: its O is not used, whatever it holds, and the other part comes out as it is. Where both
-/// are so, O is 0 and the LSE minus infinity. Sums are f32. The parts are f16, bf16 or f32; O is of the same type, f32, or, of f32
-/// parts, f16 or bf16.
+/// A row whose LSE is minus infinity saw no key: its O is not used, whatever it holds, and the other part comes out as
+/// it is. Where both are so, O is 0 and the LSE minus infinity. Sums are f32. The parts are f16, bf16 or f32; O is of
+/// the same type, f32, or, of f32 parts, f16 or bf16.
 ///
 /// # Errors
-/// [`Error::Shape`], [`Error::Argument`] or [`Error::WrongDevice`] for tensors that do not fit, before anything is enqueued;
-/// [`Error::Driver`] where the driver refuses the launch.
+/// [`Error::Shape`], [`Error::Argument`] or [`Error::WrongDevice`] for tensors that do not fit, before anything is
+/// enqueued; [`Error::Driver`] where the driver refuses the launch.
 pub fn merge<P: Float, O: Float>(
     stream: StreamRef<'_>,
     (o1, lse1): (TensorRef<'_, P, 4>, TensorRef<'_, f32, 3>),

@@ -61,7 +61,8 @@ impl PagedProblem {
     /// Whether attention takes these sizes; [`PagedAttentionPlan::new`] checks it too. Needs no card.
     ///
     /// # Errors
-    /// [`Error::Argument`] that names the size and what is allowed; [`Error::Unsupported`] for more query rows than the kernels take.
+    /// [`Error::Argument`] that names the size and what is allowed; [`Error::Unsupported`] for more query rows than the
+    /// kernels take.
     pub fn check(&self) -> Result<()> {
         let refused = |argument, got: usize, expected: String| {
             Err(Error::Argument { op: OP, argument, got: got.to_string(), expected })
@@ -95,8 +96,8 @@ pub struct PagedTensors<'a, T> {
     pub k_pages: TensorRef<'a, T, 4>,
     /// V, as K; its head dimension may be another, and is then that of O.
     pub v_pages: TensorRef<'a, T, 4>,
-    /// The block table `[batch, table_len]`: key j of batch entry b is row `j % page_len` of page `block_table[b][j / page_len]`. Entries
-    /// for no key are not read, and can be anything.
+    /// The block table `[batch, table_len]`: key j of batch entry b is row `j % page_len` of page
+    /// `block_table[b][j / page_len]`. Entries for no key are not read, and can be anything.
     pub block_table: TensorRef<'a, i32, 2>,
     /// How many keys each batch entry has `[batch]`, from 0 to `table_len * page_len`.
     pub k_lens: TensorRef<'a, i32, 1>,
@@ -106,11 +107,12 @@ pub struct PagedTensors<'a, T> {
     pub lse: Option<TensorMut<'a, f32, 3>>,
     /// As [`AttentionTensors::sink`](crate::AttentionTensors::sink).
     pub sink: Option<TensorRef<'a, f32, 1>>,
-    /// As [`AttentionTensors::bias`](crate::AttentionTensors::bias), `[batch or 1, q_heads or 1, q_len, table_len * page_len]`: keys are
-    /// counted within their batch entry, and what is beyond the last of them is not read.
+    /// As [`AttentionTensors::bias`](crate::AttentionTensors::bias),
+    /// `[batch or 1, q_heads or 1, q_len, table_len * page_len]`: keys are counted within their batch entry, and what
+    /// is beyond the last of them is not read.
     pub bias: Option<TensorRef<'a, T, 4>>,
-    /// Memory for partial results: at least [`PagedAttentionPlan::workspace_bytes`] on a 16-byte boundary. What it holds does not matter,
-    /// before and after. Runs that are under way at once need one each.
+    /// Memory for partial results: at least [`PagedAttentionPlan::workspace_bytes`] on a 16-byte boundary. What it
+    /// holds does not matter, before and after. Runs that are under way at once need one each.
     pub workspace: Option<TensorMut<'a, u8, 1>>,
 }
 
@@ -140,13 +142,13 @@ pub struct PagedAttentionPlan {
 }
 
 impl PagedAttentionPlan {
-    /// Chooses a variant for the problem and loads it. Masks are aligned at the last key that a batch entry has. The keys are split for
-    /// the most that it may have.
+    /// Chooses a variant for the problem and loads it. Masks are aligned at the last key that a batch entry has. The
+    /// keys are split for the most that it may have.
     ///
     /// # Errors
-    /// Those of [`PagedProblem::check`]; [`Error::Argument`] for a scale, softcap or splits that no variant takes, [`Error::NoVariant`] for an
-    /// element type that none has, [`Error::UnknownVariant`] where the named one does not serve the problem, and those of loading a
-    /// module.
+    /// Those of [`PagedProblem::check`]; [`Error::Argument`] for a scale, softcap or splits that no variant takes,
+    /// [`Error::NoVariant`] for an element type that none has, [`Error::UnknownVariant`] where the named one does not
+    /// serve the problem, and those of loading a module.
     pub fn new(gpu: &Gpu, dtype: Dtype, problem: &PagedProblem, options: &AttentionOptions) -> Result<Self> {
         problem.check()?;
         let terms = Terms::new(problem.head_dim, options)?;
@@ -183,8 +185,8 @@ impl PagedAttentionPlan {
         self.decode.splits()
     }
 
-    /// The workspace that a run needs: at most [`AttentionOptions::max_workspace_bytes`]. The caller owns it; runs that are under way
-    /// at once need one each.
+    /// The workspace that a run needs: at most [`AttentionOptions::max_workspace_bytes`]. The caller owns it; runs that
+    /// are under way at once need one each.
     #[must_use]
     pub fn workspace_bytes(&self) -> usize {
         self.decode.workspace_bytes()
@@ -193,8 +195,9 @@ impl PagedAttentionPlan {
     /// Computes attention on `stream` and returns before it is done; see [`paged_attention`].
     ///
     /// # Errors
-    /// [`Error::Shape`] for tensors that are not of the plan's problem, [`Error::Argument`] for another element type, an LSE that is not
-    /// contiguous, too little workspace, or a bias that is there or not against the options of the plan, [`Error::WrongDevice`], and [`Error::Driver`] where the driver refuses the launch.
+    /// [`Error::Shape`] for tensors that are not of the plan's problem, [`Error::Argument`] for another element type,
+    /// an LSE that is not contiguous, too little workspace, or a bias that is there or not against the options of the
+    /// plan, [`Error::WrongDevice`], and [`Error::Driver`] where the driver refuses the launch.
     pub fn run<T: Float>(&self, stream: StreamRef<'_>, tensors: PagedTensors<'_, T>) -> Result<()> {
         self.check(&tensors)?;
         let PagedTensors { q, k_pages, v_pages, block_table, k_lens, out, lse, sink, bias, workspace } = tensors;
@@ -224,8 +227,9 @@ impl PagedAttentionPlan {
             page_len: problem.page_len,
             pages: problem.pages,
         };
-        // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done the work, and so
-        // is the workspace; the kernel reads nothing where the table or a number of keys is out of range.
+        // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done
+        // the work, and so is the workspace; the kernel reads nothing where the table or a number of keys is out of
+        // range.
         unsafe { self.decode.run(stream, &args, table, workspace) }
     }
 
@@ -265,12 +269,13 @@ impl fmt::Debug for PagedAttentionPlan {
 
 /// Computes attention of up to 16 query rows on keys and values in pages, on `stream`, and returns before it is done.
 ///
-/// Batch entry b has `k_lens[b]` keys, in the pages that its row of the block table names; its query rows stand at the last of them, as
-/// masks see it. The block table and the numbers of keys are read on the card. An entry of the table that is in use and names no page,
-/// or a number of keys below 0 or above `table_len * page_len`, makes NaN of the O and LSE that depend on it; nothing is read outside of
-/// K and V. Otherwise as [`attention`](super::attention()).
+/// Batch entry b has `k_lens[b]` keys, in the pages that its row of the block table names; its query rows stand at the
+/// last of them, as masks see it. The block table and the numbers of keys are read on the card. An entry of the table
+/// that is in use and names no page, or a number of keys below 0 or above `table_len * page_len`, makes NaN of the O
+/// and LSE that depend on it; nothing is read outside of K and V. Otherwise as [`attention`](super::attention()).
 ///
-/// [`AttentionOptions::bias`] is taken from the tensors. This call uses no workspace: [`PagedAttentionPlan`] does where it is faster.
+/// [`AttentionOptions::bias`] is taken from the tensors. This call uses no workspace: [`PagedAttentionPlan`] does where
+/// it is faster.
 ///
 /// # Errors
 /// As [`PagedAttentionPlan::new`] and [`PagedAttentionPlan::run`], before anything is enqueued.

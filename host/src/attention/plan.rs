@@ -83,8 +83,8 @@ impl Launcher {
         }
     }
 
-    /// Counters for the blocks of WGMMA launches whose tiles take unlike times; `None` where each block has one tile at most, or all
-    /// take the same time.
+    /// Counters for the blocks of WGMMA launches whose tiles take unlike times; `None` where each block has one tile at
+    /// most, or all take the same time.
     pub(super) fn counters(&self, gpu: &Gpu) -> Result<Option<Arc<LaunchCounters>>> {
         match self.variant.kernel {
             AttentionKernel::Wgmma(tile)
@@ -96,11 +96,12 @@ impl Launcher {
         }
     }
 
-    /// Launches the variant on the tiles of `problem`; of a WGMMA variant as many blocks as are resident compute them, by the maps of
-    /// Q, K and V: `map` makes one of a tensor, for tiles of so many rows.
+    /// Launches the variant on the tiles of `problem`; of a WGMMA variant as many blocks as are resident compute them,
+    /// by the maps of Q, K and V: `map` makes one of a tensor, for tiles of so many rows.
     ///
     /// # Safety
-    /// Arguments and maps describe the tensors, whose tiles are those of `problem` and which live until the stream has done the work.
+    /// Arguments and maps describe the tensors, whose tiles are those of `problem` and which live until the stream has
+    /// done the work.
     pub(super) unsafe fn launch<T: Float>(
         &self,
         stream: StreamRef<'_>,
@@ -137,9 +138,9 @@ impl AttentionPlan {
     /// Chooses a variant for the problem and loads it.
     ///
     /// # Errors
-    /// [`Error::Argument`] for sizes, a head dimension of V, a scale, a softcap or splits that no variant takes, [`Error::NoVariant`] for an element type that none has,
-    /// [`Error::UnknownVariant`] where the named one does not serve the problem, [`Error::Unsupported`] where the architecture lacks it,
-    /// and those of loading a module.
+    /// [`Error::Argument`] for sizes, a head dimension of V, a scale, a softcap or splits that no variant takes,
+    /// [`Error::NoVariant`] for an element type that none has, [`Error::UnknownVariant`] where the named one does not
+    /// serve the problem, [`Error::Unsupported`] where the architecture lacks it, and those of loading a module.
     pub fn new(gpu: &Gpu, dtype: Dtype, problem: &AttentionProblem, options: &AttentionOptions) -> Result<Self> {
         problem.check()?;
         let terms = Terms::new(problem.head_dim, options)?;
@@ -176,8 +177,8 @@ impl AttentionPlan {
         self.chosen.variant
     }
 
-    /// The variant that [`AttentionPlan::run`] takes for these tensors: [`AttentionPlan::variant`] or, where none was named and
-    /// that one does not take their strides or addresses, one that takes any.
+    /// The variant that [`AttentionPlan::run`] takes for these tensors: [`AttentionPlan::variant`] or, where none was
+    /// named and that one does not take their strides or addresses, one that takes any.
     ///
     /// # Errors
     /// [`Error::Alignment`] or [`Error::Argument`] where the variant was named and does not take them.
@@ -205,14 +206,15 @@ impl AttentionPlan {
         &self.chosen.kernel
     }
 
-    /// The parts that the keys are split into, each for blocks of its own; 1 for variants that split no keys between blocks.
+    /// The parts that the keys are split into, each for blocks of its own; 1 for variants that split no keys between
+    /// blocks.
     #[must_use]
     pub fn splits(&self) -> usize {
         self.chosen.decode.as_ref().map_or(1, Decode::splits)
     }
 
-    /// The workspace that a run needs: at most [`AttentionOptions::max_workspace_bytes`]. The caller owns it; runs that are under way
-    /// at once need one each.
+    /// The workspace that a run needs: at most [`AttentionOptions::max_workspace_bytes`]. The caller owns it; runs that
+    /// are under way at once need one each.
     #[must_use]
     pub fn workspace_bytes(&self) -> usize {
         self.chosen.decode.as_ref().map_or(0, Decode::workspace_bytes)
@@ -234,13 +236,14 @@ impl AttentionPlan {
         self.run_with(stream, AttentionTensors { lse, ..AttentionTensors::new(q, k, v, out) })
     }
 
-    /// Computes attention on `stream` and returns before it is done; see [`attention`](super::attention) for the tensors.
+    /// Computes attention on `stream` and returns before it is done; see [`attention`](super::attention) for the
+    /// tensors.
     ///
     /// # Errors
-    /// [`Error::Shape`] for tensors that are not of the plan's problem, [`Error::LastStride`] or [`Error::Argument`] for an LSE
-    /// that is not contiguous, [`Error::Argument`] for too little workspace and for a bias that is there or not against the options of
-    /// the plan, those of [`AttentionPlan::variant_for`], [`Error::WrongDevice`], and [`Error::Driver`] where the driver refuses the
-    /// launch.
+    /// [`Error::Shape`] for tensors that are not of the plan's problem, [`Error::LastStride`] or [`Error::Argument`]
+    /// for an LSE that is not contiguous, [`Error::Argument`] for too little workspace and for a bias that is there or
+    /// not against the options of the plan, those of [`AttentionPlan::variant_for`], [`Error::WrongDevice`], and
+    /// [`Error::Driver`] where the driver refuses the launch.
     pub fn run_with<T: Float>(&self, stream: StreamRef<'_>, tensors: AttentionTensors<'_, T>) -> Result<()> {
         self.check(&tensors)?;
         let variant = self.variant_for(&tensors.q, &tensors.k, &tensors.v, &tensors.out)?;
@@ -250,8 +253,8 @@ impl AttentionPlan {
         check_device(stream, required.into_iter().chain(optional(lse.as_ref(), sink.as_ref(), bias.as_ref())))?;
         if let Some(decode) = self.chosen.decode.as_ref().filter(|_| variant == self.chosen.variant) {
             let workspace = decode.workspace_address(workspace.as_ref(), stream.ordinal())?;
-            // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done the work;
-            // so is the workspace.
+            // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has
+            // done the work; so is the workspace.
             return unsafe { decode.run(stream, &args, BlockTable::default(), workspace) };
         }
         if self.chosen.tiles == 0 {
@@ -266,7 +269,8 @@ impl AttentionPlan {
         };
         let map =
             |tensor: &TensorRef<'_, T, 4>, rows| tma::map(stream.gpu(), variant.lengths, self.layout, tensor, rows);
-        // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done the work.
+        // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done
+        // the work.
         unsafe { launcher.launch(stream, &self.problem, &args, self.counters.as_deref(), [&q, &k, &v], map) }
     }
 
@@ -382,8 +386,9 @@ fn most_blocks(gpu: &Gpu, variant: &AttentionVariant) -> u32 {
     (variant.min_blocks() * gpu.multiprocessors() / cluster).max(1) * cluster
 }
 
-/// The strides as kernels take them: 0 along a dimension that is never stepped along, whose stride can be anything. Copies of
-/// a tile form the addresses of rows beyond the last, which are not read but must be aligned as the others are.
+/// The strides as kernels take them: 0 along a dimension that is never stepped along, whose stride can be anything.
+/// Copies of a tile form the addresses of rows beyond the last, which are not read but must be aligned as the others
+/// are.
 pub(super) fn kernel_strides(layout: Layout, shape: &[usize; 4], strides: &[i64; 4]) -> AttentionStrides {
     let taken = std::array::from_fn(|dim| if shape[dim] > 1 { strides[dim] } else { 0 });
     let [batch, head, row, _] = layout.reorder(taken);

@@ -60,15 +60,16 @@ impl AttentionProblem {
         with_columns(self.q_shape(layout), value_dim)
     }
 
-    /// The floating-point operations of the keys that `mask` leaves: a multiplication and an addition for each element of Q K^T
-    /// and of P V.
+    /// The floating-point operations of the keys that `mask` leaves: a multiplication and an addition for each element
+    /// of Q K^T and of P V.
     #[must_use]
     pub fn flops(&self, mask: Mask) -> f64 {
         let pairs = mask.visible_pairs(self.q_len, self.k_len) as f64;
         4.0 * self.batch as f64 * self.q_heads as f64 * self.head_dim as f64 * pairs
     }
 
-    /// Whether attention takes these sizes; [`AttentionPlan::new`](super::AttentionPlan::new) checks it too. Needs no card.
+    /// Whether attention takes these sizes; [`AttentionPlan::new`](super::AttentionPlan::new) checks it too. Needs no
+    /// card.
     ///
     /// # Errors
     /// [`Error::Argument`] that names the size and what is allowed.

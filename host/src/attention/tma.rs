@@ -40,8 +40,8 @@ pub(super) fn check<T: Float>(
     }
 }
 
-/// The map of a tensor for a variant of these lengths, `[batch, head, row, column]` whatever its layout, whose boxes are one panel of a
-/// tile of `rows` rows.
+/// The map of a tensor for a variant of these lengths, `[batch, head, row, column]` whatever its layout, whose boxes
+/// are one panel of a tile of `rows` rows.
 ///
 pub(super) fn map<T: Float>(
     gpu: &Gpu,
@@ -87,7 +87,8 @@ const fn row_elems<T>(columns: usize) -> i64 {
     columns.next_multiple_of(ALIGN / size_of::<T>()) as i64
 }
 
-/// The stride of a dimension. That of a dimension of one can be anything, also what TMA refuses; here it is that of a row.
+/// The stride of a dimension. That of a dimension of one can be anything, also what TMA refuses; here it is that of a
+/// row.
 const fn taken_stride<T>(shape: &[usize; 4], strides: &[i64; 4], dim: usize) -> i64 {
     if shape[dim] > 1 { strides[dim] } else { row_elems::<T>(shape[3]) }
 }
@@ -97,7 +98,8 @@ const fn panel_columns<T>() -> u32 {
     TILE_SWIZZLE.row_bytes() / size_of::<T>() as u32
 }
 
-/// The order of the `tiles` tiles of a problem that has some, in a launch of `blocks` blocks; its counter is another's to choose.
+/// The order of the `tiles` tiles of a problem that has some, in a launch of `blocks` blocks; its counter is another's
+/// to choose.
 pub(super) fn order(
     problem: &AttentionProblem,
     value_dim: usize,
@@ -127,16 +129,16 @@ pub(super) fn order(
     }
 }
 
-/// Heads of few tiles are read as fast as memory can: their groups are small, so that the start of one, when all its keys and values
-/// come, is beside the end of another (1 to 5 % at 512 keys, BENCHMARKS.md).
+/// Heads of few tiles are read as fast as memory can: their groups are small, so that the start of one, when all its
+/// keys and values come, is beside the end of another (1 to 5 % at 512 keys, BENCHMARKS.md).
 const FEW_ROW_TILES: usize = 4;
 
 /// Bytes of keys and values of such a group.
 const BURST_BYTES: usize = 8 << 20;
 
-/// How many of `heads` heads form a group: at most `most`, from `wave`, which give each block a tile, to twice as many. The last
-/// group is the end of the launch, where blocks run out of tiles: of these sizes, the one that leaves most heads for it (3 to 9 % at
-/// 4096 keys, BENCHMARKS.md).
+/// How many of `heads` heads form a group: at most `most`, from `wave`, which give each block a tile, to twice as many.
+/// The last group is the end of the launch, where blocks run out of tiles: of these sizes, the one that leaves most
+/// heads for it (3 to 9 % at 4096 keys, BENCHMARKS.md).
 fn group_size(heads: usize, most: usize, wave: usize) -> usize {
     let least = wave.clamp(1, most);
     let last = |size: usize| (heads - 1) % size + 1;
@@ -149,8 +151,8 @@ mod tests {
 
     #[test]
     fn groups_give_blocks_a_tile_or_two_and_the_last_is_no_remainder() {
-        // Heads, most of a group, heads of a wave; 132 blocks at 4x16x4096x128, 4x32x4096x64, 1x16x16384x128, 4x8x4096x256,
-        // 32x16x512x128, 32x8x512x256.
+        // Heads, most of a group, heads of a wave; 132 blocks at 4x16x4096x128, 4x32x4096x64, 1x16x16384x128,
+        // 4x8x4096x256, 32x16x512x128, 32x8x512x256.
         for (heads, most, wave, size) in
             [(64, 12, 4, 8), (128, 24, 8, 16), (16, 3, 1, 2), (32, 6, 4, 4), (512, 32, 33, 32), (256, 16, 33, 16)]
         {

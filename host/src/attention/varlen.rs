@@ -64,7 +64,8 @@ impl VarlenProblem {
         AttentionProblem { batch: members, q_heads, kv_heads, q_len: max_q_len, k_len: max_k_len, head_dim }
     }
 
-    /// What the tiles of a variant are those of: all members as long as the longest, or one sequence that has all their slots.
+    /// What the tiles of a variant are those of: all members as long as the longest, or one sequence that has all their
+    /// slots.
     fn tiled(&self, variant: &AttentionVariant) -> AttentionProblem {
         if !is_wgmma(variant) {
             return self.longest();
@@ -87,9 +88,9 @@ pub struct VarlenTensors<'a, T: Float> {
     pub v: TensorRef<'a, T, 3>,
     /// O, shaped as Q, with the head dimension of V.
     pub out: TensorMut<'a, T, 3>,
-    /// `[members + 1]`: the first row of each member in Q, and one number more, the row after its last one. Equal neighbours are
-    /// a member without rows. What is before the first number or after the last one belongs to nobody: it is neither read nor
-    /// written.
+    /// `[members + 1]`: the first row of each member in Q, and one number more, the row after its last one. Equal
+    /// neighbours are a member without rows. What is before the first number or after the last one belongs to nobody:
+    /// it is neither read nor written.
     pub cu_seqlens_q: TensorRef<'a, i32, 1>,
     /// The same of K and V.
     pub cu_seqlens_k: TensorRef<'a, i32, 1>,
@@ -97,8 +98,8 @@ pub struct VarlenTensors<'a, T: Float> {
     pub lse: Option<TensorMut<'a, f32, 2>>,
     /// As [`AttentionTensors::sink`](crate::AttentionTensors::sink).
     pub sink: Option<TensorRef<'a, f32, 1>>,
-    /// As [`AttentionTensors::bias`](crate::AttentionTensors::bias), `[members or 1, q_heads or 1, max_q_len, max_k_len]`: rows
-    /// and keys are counted within their member.
+    /// As [`AttentionTensors::bias`](crate::AttentionTensors::bias),
+    /// `[members or 1, q_heads or 1, max_q_len, max_k_len]`: rows and keys are counted within their member.
     pub bias: Option<TensorRef<'a, T, 4>>,
 }
 
@@ -159,8 +160,8 @@ impl VarlenPlan {
         &self.chosen.kernel
     }
 
-    /// Computes attention on `stream` and returns before it is done. The numbers of `cu_seqlens_q` and `cu_seqlens_k` are read on
-    /// the card, when the work is done; whatever they are, nothing outside the tensors is touched.
+    /// Computes attention on `stream` and returns before it is done. The numbers of `cu_seqlens_q` and `cu_seqlens_k`
+    /// are read on the card, when the work is done; whatever they are, nothing outside the tensors is touched.
     ///
     /// # Errors
     /// As [`AttentionPlan::run_with`](crate::AttentionPlan::run_with).
@@ -223,8 +224,8 @@ impl VarlenPlan {
         }
         let map = |tensor: &TensorRef<'_, T, 4>, rows| tma::map_of_sequences(stream.gpu(), tensor, rows);
         let tiled = problem.tiled(launcher.variant);
-        // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done the work, and the
-        // kernel keeps to them whatever the numbers on the card are.
+        // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done
+        // the work, and the kernel keeps to them whatever the numbers on the card are.
         unsafe { launcher.launch(stream, &tiled, &args, self.counters.as_deref(), [&q, &k, &v], map) }
     }
 }
@@ -251,11 +252,11 @@ fn as_one_batch_entry<'a, T: Float>(tensor: &TensorRef<'a, T, 3>) -> Result<Tens
     unsafe { TensorRef::from_raw(tensor.ordinal(), tensor.as_raw(), [1, rows, heads, columns], [0, row, head, column]) }
 }
 
-/// Computes attention on sequences of several lengths, with at most `max_q_len` rows and `max_k_len` keys each, on `stream`, and
-/// returns before it is done. See [`attention_with`](crate::attention_with) for what is computed.
+/// Computes attention on sequences of several lengths, with at most `max_q_len` rows and `max_k_len` keys each, on
+/// `stream`, and returns before it is done. See [`attention_with`](crate::attention_with) for what is computed.
 ///
-/// `lengths` is `[max_q_len, max_k_len]`. [`AttentionOptions::bias`] is taken from the tensors, [`AttentionOptions::layout`] is not
-/// used.
+/// `lengths` is `[max_q_len, max_k_len]`. [`AttentionOptions::bias`] is taken from the tensors,
+/// [`AttentionOptions::layout`] is not used.
 ///
 /// # Errors
 /// As [`attention`](crate::attention()).

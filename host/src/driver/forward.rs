@@ -1,8 +1,8 @@
 //! The driver's functions as this crate defines them: each one finds its namesake in the loaded library and calls it.
 //!
-//! cust declares these functions and expects a linker to find them in libcuda. It finds those of [`exported`] instead, so a
-//! program needs no libcuda to link or to start. Without a driver each call returns `CUDA_ERROR_NO_DEVICE`; where the driver
-//! lacks the function, `CUDA_ERROR_NOT_FOUND`.
+//! cust declares these functions and expects a linker to find them in libcuda. It finds those of [`exported`] instead,
+//! so a program needs no libcuda to link or to start. Without a driver each call returns `CUDA_ERROR_NO_DEVICE`; where
+//! the driver lacks the function, `CUDA_ERROR_NOT_FOUND`.
 #![allow(non_snake_case, clippy::too_many_arguments, reason = "the functions are the driver's")]
 
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
@@ -20,8 +20,8 @@ pub(super) const NOT_FOUND: c_int = 500;
 pub(super) const CAPTURE_UNSUPPORTED: c_int = 900;
 const UNKNOWN: c_int = 999;
 
-/// Defines for each `name(argument: type, ..);` a function of this module, which returns the driver's code as it is, and its
-/// namesake in [`exported`], which cust links against:
+/// Defines for each `name(argument: type, ..);` a function of this module, which returns the driver's code as it is,
+/// and its namesake in [`exported`], which cust links against:
 ///
 /// ```text
 /// pub(super) unsafe fn cuInit(flags: c_uint) -> c_int { .. }

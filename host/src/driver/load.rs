@@ -28,7 +28,8 @@ pub(super) fn absence() -> Option<&'static str> {
     library().err()
 }
 
-/// The address of the function whose NUL-terminated name is `name`; `None` without a driver or where the driver lacks it.
+/// The address of the function whose NUL-terminated name is `name`; `None` without a driver or where the driver lacks
+/// it.
 pub(super) fn symbol(name: &[u8]) -> Option<*const c_void> {
     // SAFETY: the symbol is only read as an address; the caller gives it the type of the function.
     let symbol = unsafe { library().ok()?.get::<*const c_void>(name) }.ok()?;

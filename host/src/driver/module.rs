@@ -196,8 +196,8 @@ impl Modules for Device {
         let _entered = self.enter()?;
         let mut encoded = Aligned([0; 16]);
         let element_strides = [1_u32; 5];
-        // SAFETY: the slices have one entry a dimension (strides one fewer), of which the caller has at most 5. The driver
-        // checks the values and does not access the address.
+        // SAFETY: the slices have one entry a dimension (strides one fewer), of which the caller has at most 5. The
+        // driver checks the values and does not access the address.
         let code = unsafe {
             cuda::cuTensorMapEncodeTiled(
                 &mut encoded.0,

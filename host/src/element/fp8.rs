@@ -16,8 +16,8 @@ pub struct F8E5M2(u8);
 
 const SIGN: u8 = 0x80;
 
-/// The value of the bits of a format with so many fraction bits, whose exponents are from `bias` below 0 on; NaN and infinities
-/// are left to the caller.
+/// The value of the bits of a format with so many fraction bits, whose exponents are from `bias` below 0 on; NaN and
+/// infinities are left to the caller.
 fn decode(bits: u8, fraction_bits: u32, bias: i32) -> f64 {
     let (exponent, fraction) = (i32::from((bits & !SIGN) >> fraction_bits), bits & ((1 << fraction_bits) - 1));
     let unit = f64::from(exponent.max(1) - bias - fraction_bits as i32).exp2();

@@ -1,7 +1,7 @@
 //! Which variant computes a product, in how many parts of k, and what is copied before.
 //!
-//! What can run and what ought to are two questions: [`candidates`] answers the first, [`preferred`] the second, by an estimate
-//! of the cycles that each takes.
+//! What can run and what ought to are two questions: [`candidates`] answers the first, [`preferred`] the second, by an
+//! estimate of the cycles that each takes.
 
 use layout::descriptor::Major;
 use layout::gemm::{Accumulation, GEMM, GemmLayout, GemmUnit, GemmVariant, PackKernel, SUM, partial_row};
@@ -74,9 +74,9 @@ impl Choice {
 
     /// How long it takes, in cycles.
     ///
-    /// The blocks of one multiprocessor share its rate, which fewer than fill it do not reach; each round of blocks pays for
-    /// filling and emptying its pipeline. Copies and the sums of parts run at the speed of the memory. The constants are rounded
-    /// measurements on an H100.
+    /// The blocks of one multiprocessor share its rate, which fewer than fill it do not reach; each round of blocks
+    /// pays for filling and emptying its pipeline. Copies and the sums of parts run at the speed of the memory. The
+    /// constants are rounded measurements on an H100.
     fn cycles(&self, problem: &GemmProblem, multiprocessors: u32) -> f64 {
         const ROUND: f64 = 2000.0;
         const LAUNCH: f64 = 3000.0;
@@ -115,8 +115,8 @@ pub(super) fn candidates(problem: &GemmProblem, options: &GemmOptions, arch: Arc
         .filter(move |choice| choice.workspace_bytes() <= most)
 }
 
-/// Whether A and B must be copied before the row takes them; `None` where it does not take them then either. What is copied has
-/// contiguous k and aligned rows, and is copied only where it has to be.
+/// Whether A and B must be copied before the row takes them; `None` where it does not take them then either. What is
+/// copied has contiguous k and aligned rows, and is copied only where it has to be.
 fn packs(row: &GemmVariant, problem: &GemmProblem, layout: GemmLayout) -> Option<[bool; 2]> {
     if row.unit == GemmUnit::Wgmma && problem.k == 0 {
         // A tensor map of nothing does not exist.

@@ -52,9 +52,9 @@ impl GemmPlan {
     /// Chooses a variant for the problem and loads it.
     ///
     /// # Errors
-    /// [`Error::Argument`] for sizes, types or factors that no variant takes and for too little workspace where the operands must
-    /// be copied, [`Error::NoVariant`] for types that are not multiplied on this card, [`Error::UnknownVariant`] where the named
-    /// variant does not serve the problem, and those of loading a module.
+    /// [`Error::Argument`] for sizes, types or factors that no variant takes and for too little workspace where the
+    /// operands must be copied, [`Error::NoVariant`] for types that are not multiplied on this card,
+    /// [`Error::UnknownVariant`] where the named variant does not serve the problem, and those of loading a module.
     pub fn new(gpu: &Gpu, problem: &GemmProblem, options: &GemmOptions) -> Result<Self> {
         problem.check()?;
         for (argument, factor) in [("alpha", options.alpha), ("beta", options.beta)] {
@@ -107,13 +107,13 @@ impl GemmPlan {
 
     /// Computes the product on `stream` and returns before it is done; see [`gemm`](super::gemm) for the tensors.
     ///
-    /// `workspace` has at least [`Self::workspace_bytes`] bytes on a 16-byte boundary; what it holds does not matter, before and
-    /// after.
+    /// `workspace` has at least [`Self::workspace_bytes`] bytes on a 16-byte boundary; what it holds does not matter,
+    /// before and after.
     ///
     /// # Errors
-    /// [`Error::Shape`] for tensors that are not of the plan's problem, [`Error::Alignment`] for operands that are less aligned
-    /// than the problem says, [`Error::Argument`] for other element types, scales that are not finite and too little workspace,
-    /// [`Error::WrongDevice`], and [`Error::Driver`] where the driver refuses a launch.
+    /// [`Error::Shape`] for tensors that are not of the plan's problem, [`Error::Alignment`] for operands that are less
+    /// aligned than the problem says, [`Error::Argument`] for other element types, scales that are not finite and too
+    /// little workspace, [`Error::WrongDevice`], and [`Error::Driver`] where the driver refuses a launch.
     pub fn run<A: Float, B: Float, D: Float>(
         &self,
         stream: StreamRef<'_>,
@@ -140,8 +140,8 @@ impl GemmPlan {
             overlaps: self.overlaps,
             ..LaunchConfig::default()
         };
-        // SAFETY: grid, block and shared memory are the variant's, and the views are tensors of the plan's sizes whose memory
-        // their owners keep until the stream has done the work; so is the workspace.
+        // SAFETY: grid, block and shared memory are the variant's, and the views are tensors of the plan's sizes whose
+        // memory their owners keep until the stream has done the work; so is the workspace.
         unsafe {
             match row.unit {
                 GemmUnit::Mma => {
@@ -185,8 +185,8 @@ impl GemmPlan {
         Ok(maps)
     }
 
-    /// The tensor maps of A and B as they are multiplied, and of D where it is stored by TMA; otherwise the kernel has no use for
-    /// the last one.
+    /// The tensor maps of A and B as they are multiplied, and of D where it is stored by TMA; otherwise the kernel has
+    /// no use for the last one.
     fn encode<A: Float, B: Float, D: Float>(&self, gpu: &Gpu, args: &GemmArgs) -> Result<[TensorMap; 3]> {
         let (row, batch) = (self.choice.row, args.batch);
         let map = |side: Side, operand: &GemmOperand, mn: u32| {
@@ -358,8 +358,8 @@ impl GemmPlan {
             overlaps: self.overlaps,
             ..LaunchConfig::default()
         };
-        // SAFETY: grid, block and shared memory are the kernel's; the operand is one of the plan's sizes and the workspace has
-        // room for its copy, both kept by their owners until the stream has done the work.
+        // SAFETY: grid, block and shared memory are the kernel's; the operand is one of the plan's sizes and the
+        // workspace has room for its copy, both kept by their owners until the stream has done the work.
         unsafe { kernel.launch(stream, &config, &[&args]) }
     }
 }

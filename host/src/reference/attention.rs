@@ -47,9 +47,9 @@ impl AttentionTerms<'_> {
 
 /// Computes `O = softmax(scale * Q K^T + mask) V` and `LSE_i = ln sum_j exp(s_ij)` in f64.
 ///
-/// Q is `[B, Hq, Sq, D]`, K `[B, Hkv, Sk, D]`, V `[B, Hkv, Sk, Dv]`; query head `h` uses key-value head `h / (Hq / Hkv)`. O is
-/// `[B, Hq, Sq, Dv]`, LSE `[B, Hq, Sq]`. A row that sees no score above minus
-/// infinity, or no key, has `O = 0` and `LSE = -inf`.
+/// Q is `[B, Hq, Sq, D]`, K `[B, Hkv, Sk, D]`, V `[B, Hkv, Sk, Dv]`; query head `h` uses key-value head
+/// `h / (Hq / Hkv)`. O is `[B, Hq, Sq, Dv]`, LSE `[B, Hq, Sq]`. A row that sees no score above minus infinity, or no
+/// key, has `O = 0` and `LSE = -inf`.
 ///
 /// # Panics
 /// Where the shapes do not fit together.
@@ -64,9 +64,9 @@ pub fn attention(
     attention_with(q, k, v, &AttentionTerms::new(mask, scale))
 }
 
-/// As [`attention`], with softcap, bias and sinks: `s_ij = softcap(scale * q_i . k_j) + bias_ij` where row i sees key j,
-/// `LSE_i = ln (exp(sink) + sum_j exp(s_ij))` and `O_i = sum_j exp(s_ij - LSE_i) v_j`. A row that sees no score above minus
-/// infinity, or no key, has `O = 0` and its sink as LSE.
+/// As [`attention`], with softcap, bias and sinks: `s_ij = softcap(scale * q_i . k_j) + bias_ij` where row i sees key
+/// j, `LSE_i = ln (exp(sink) + sum_j exp(s_ij))` and `O_i = sum_j exp(s_ij - LSE_i) v_j`. A row that sees no score
+/// above minus infinity, or no key, has `O = 0` and its sink as LSE.
 ///
 /// # Panics
 /// Where the shapes do not fit together.
@@ -80,11 +80,11 @@ pub fn attention_with(
     in_type(q, k, v, terms, |number| number, |value| value)
 }
 
-/// The obvious computation in a kernel's types: scores, sums and outputs accumulate in f32, the weights are rounded to `dtype`
-/// before they multiply V, and the output is rounded to `dtype`.
+/// The obvious computation in a kernel's types: scores, sums and outputs accumulate in f32, the weights are rounded to
+/// `dtype` before they multiply V, and the output is rounded to `dtype`.
 ///
-/// Its distance from [`attention`] is what these types cost, whatever the order of the sums; see [`crate::tolerance`]. Inputs
-/// are values of `dtype`, shapes and rows without keys as for [`attention`].
+/// Its distance from [`attention`] is what these types cost, whatever the order of the sums; see [`crate::tolerance`].
+/// Inputs are values of `dtype`, shapes and rows without keys as for [`attention`].
 ///
 /// # Panics
 /// Where the shapes do not fit together.
@@ -119,7 +119,8 @@ pub fn attention_with_rounded(
     (out.mapv(f64::from), lse.mapv(f64::from))
 }
 
-/// Computes in `T`, of which `number` makes the terms; weights, before they multiply V, and outputs are rounded by `round`.
+/// Computes in `T`, of which `number` makes the terms; weights, before they multiply V, and outputs are rounded by
+/// `round`.
 fn in_type<T: NdFloat>(
     q: ArrayView4<'_, T>,
     k: ArrayView4<'_, T>,
@@ -161,8 +162,8 @@ struct Place {
     first_key: usize,
 }
 
-/// Computes each query row by `row(place, query, keys, values, out)`, which is given the keys and values that the row sees, and
-/// zeros for its output, and returns its LSE. Rows run in parallel.
+/// Computes each query row by `row(place, query, keys, values, out)`, which is given the keys and values that the row
+/// sees, and zeros for its output, and returns its LSE. Rows run in parallel.
 fn by_row<T: LinalgScalar + Send + Sync>(
     q: ArrayView4<'_, T>,
     k: ArrayView4<'_, T>,

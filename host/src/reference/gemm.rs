@@ -59,7 +59,8 @@ fn activate(activation: Activation, x: f64) -> f64 {
     }
 }
 
-/// Computes `D = d_scale * activation(alpha * A B + beta * C + bias)` in f64: A is `[batch, m, k]`, B is `[batch, k, n]`.
+/// Computes `D = d_scale * activation(alpha * A B + beta * C + bias)` in f64: A is `[batch, m, k]`, B is
+/// `[batch, k, n]`.
 ///
 /// # Panics
 /// Where the shapes do not fit together.

@@ -8,9 +8,10 @@
 //! Y += products of the second
 //! ```
 //!
-//! A warp waits for loads by scoreboard, and ptxas gives one scoreboard to all loads that are in flight across a branch. So nothing
-//! branches before the products of the first use are there: what is missing is not loaded by a predicate, and cells are transposed
-//! by selection. X is loaded before the second cells, behind which it would wait in the queue of the multiprocessor.
+//! A warp waits for loads by scoreboard, and ptxas gives one scoreboard to all loads that are in flight across a
+//! branch. So nothing branches before the products of the first use are there: what is missing is not loaded by a
+//! predicate, and cells are transposed by selection. X is loaded before the second cells, behind which it would wait in
+//! the queue of the multiprocessor.
 
 use cuda_std::ptx::griddepcontrol;
 use layout::ata::{ATA, AtaArgs, CELL};
@@ -26,11 +27,12 @@ pub(crate) fn takes_two<const ROW: usize>(args: &AtaArgs) -> bool {
     (const { ATA[ROW].two_ahead() }) && args.x_aligned != 0 && args.n.is_multiple_of(CELL as u32)
 }
 
-/// Adds the products of two uses, after it has waited for the kernel before, and gives the use at `third` if that is before `end`.
+/// Adds the products of two uses, after it has waited for the kernel before, and gives the use at `third` if that is
+/// before `end`.
 ///
 /// # Safety
-/// The uses are those of `args` for the block at `place`, or none, and `frame` is that of the block; the kernel [`takes_two`]; all
-/// lanes of the warp execute this call together.
+/// The uses are those of `args` for the block at `place`, or none, and `frame` is that of the block; the kernel
+/// [`takes_two`]; all lanes of the warp execute this call together.
 #[inline(always)]
 pub(crate) unsafe fn add_two<
     U: Unit<ROW>,

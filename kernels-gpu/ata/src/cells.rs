@@ -11,8 +11,8 @@ use layout::ata::{
 use crate::unit::Turn;
 use crate::work::lane;
 
-/// What the pair rows of a strip take of one pair row of X: a record as it is loaded. Nothing is computed of it before it is needed, so
-/// that it may be in flight until then.
+/// What the pair rows of a strip take of one pair row of X: a record as it is loaded. Nothing is computed of it before
+/// it is needed, so that it may be in flight until then.
 #[derive(Clone, Copy)]
 pub(crate) struct Use {
     record: [u32; RECORD_WORDS],
@@ -170,8 +170,8 @@ impl CellPlace {
     /// Cell `half`.
     ///
     /// # Safety
-    /// The cell is one of a stored pair of the precision, which has `WORDS` words a cell: chunks on 16-byte boundaries inside of
-    /// the pair, nibbles on 8-byte ones.
+    /// The cell is one of a stored pair of the precision, which has `WORDS` words a cell: chunks on 16-byte boundaries
+    /// inside of the pair, nibbles on 8-byte ones.
     #[inline(always)]
     unsafe fn load<const WORDS: usize>(self, half: usize) -> [u32; WORDS] {
         // SAFETY: as required of the caller.
@@ -226,7 +226,8 @@ impl CellPlace {
     }
 }
 
-/// An element of a cell, of 32-bit or split numbers, as the bits of an f32; of a split one the upper 19 bits count alone.
+/// An element of a cell, of 32-bit or split numbers, as the bits of an f32; of a split one the upper 19 bits count
+/// alone.
 #[inline(always)]
 pub(crate) fn element<const WORDS: usize>(
     cell: &[u32; WORDS],
@@ -242,14 +243,15 @@ pub(crate) fn element<const WORDS: usize>(
         return word;
     }
     let nibbles = cell[source.nibble_word];
-    // The nibble is made the upper half of its byte; that byte and one more are the lower half of the number. LLVM does not see that
-    // both uses of a square do the same, which it would do before it knows which, and hold in registers.
+    // The nibble is made the upper half of its byte; that byte and one more are the lower half of the number. LLVM does
+    // not see that both uses of a square do the same, which it would do before it knows which, and hold in registers.
     let nibbles = if source.high { nibbles } else { hint::opaque(nibbles) << 4 };
     let (upper, lower) = (if source.high { 0x32 } else { 0x10 }, 4 + source.nibble_byte as u32);
     permute_bytes(word, nibbles, upper << 8 | lower << 4 | lower)
 }
 
-/// Two 16-bit elements of a cell: that of row `of_row` of Y and element `of_k` of X, an even one, and that of the next element of X.
+/// Two 16-bit elements of a cell: that of row `of_row` of Y and element `of_k` of X, an even one, and that of the next
+/// element of X.
 #[inline(always)]
 pub(crate) fn two_elements<T: Turn, const WORDS: usize>(
     cell: &[u32; WORDS],

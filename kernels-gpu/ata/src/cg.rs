@@ -7,13 +7,14 @@
 //! p = r + b p
 //! ```
 //!
-//! 1. It is bound by latency: the vectors of n = 2624 are 10 KiB each. One block a system needs no second kernel for a sum, and
-//!    none waits for another block. A grid of several blocks a system would take two launches more an iteration.
+//! 1. It is bound by latency: the vectors of n = 2624 are 10 KiB each. One block a system needs no second kernel for a
+//!    sum, and none waits for another block. A grid of several blocks a system would take two launches more an
+//!    iteration.
 //! 2. A thread keeps the first group of each vector in registers: up to n = 4096 each vector is read once.
-//! 3. Sums are f64: squares of f32 neither overflow nor vanish in it, and the scalars of the method have no error of their own.
-//!    Lanes, then warps, are added in a fixed order. No atomics, and the same bits in every run.
-//! 4. A system that has converged or broken down is left as it is, and its block ends at once: systems stop one by one without the
-//!    host.
+//! 3. Sums are f64: squares of f32 neither overflow nor vanish in it, and the scalars of the method have no error of
+//!    their own. Lanes, then warps, are added in a fixed order. No atomics, and the same bits in every run.
+//! 4. A system that has converged or broken down is left as it is, and its block ends at once: systems stop one by one
+//!    without the host.
 
 use cuda_std::shared;
 use cuda_std::warp::{FULL_MASK, warp_shuffle_xor};
@@ -36,7 +37,8 @@ macro_rules! entry {
         /// Kernel of the solver, of the row of this name.
         ///
         /// # Safety
-        /// The grid has one block a system, block and dynamic shared memory are the row's, and `args` describes the vectors.
+        /// The grid has one block a system, block and dynamic shared memory are the row's, and `args` describes the
+        /// vectors.
         #[kernel(max_threads = CG[row_index(stringify!($name))].threads(), min_blocks = 1)]
         pub(crate) unsafe fn $name(args: CgArgs) {
             // SAFETY: the caller's contract is the body's.
@@ -190,7 +192,8 @@ unsafe fn block_sum<const ROW: usize>(stage: u32, value: f64) -> f64 {
     let sums = const { CG[ROW].sums() };
     let first = shared::dynamic().offset(sums.stage_offset(stage));
     let of_warp = |warp: u32| first.offset(warp * size_of::<f64>() as u32);
-    // SAFETY: all lanes of every warp are here; each warp stores its own sum, and the barrier orders the stores before the loads.
+    // SAFETY: all lanes of every warp are here; each warp stores its own sum, and the barrier orders the stores before
+    // the loads.
     unsafe {
         let bits = warp_sum(value).to_bits();
         if lane() == 0 {

@@ -1,7 +1,7 @@
 //! The unit of f32 multiply-adds, one frame a vector. The four lanes of a group hold parts of the same sums.
 //!
-//! With one frame each loaded element is used once and the kernel runs at the speed of the memory. With eight frames it is the
-//! oracle on the card: no number is rounded but by the f32 arithmetic itself.
+//! With one frame each loaded element is used once and the kernel runs at the speed of the memory. With eight frames it
+//! is the oracle on the card: no number is rounded but by the f32 arithmetic itself.
 
 use cuda_std::convert::fma;
 use cuda_std::warp::quad_sum;

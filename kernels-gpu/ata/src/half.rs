@@ -1,9 +1,10 @@
-//! Products of 16-bit numbers by `mma.sync` m16n8k16. Stored numbers are operands as they are; the transposed use takes one byte
-//! permutation for two of them.
+//! Products of 16-bit numbers by `mma.sync` m16n8k16. Stored numbers are operands as they are; the transposed use takes
+//! one byte permutation for two of them.
 //!
-//! X is f32 of any size. For bf16 it becomes the sum of two numbers, of 16 bits or more, and takes two products; with one frame they
-//! are the even and the odd columns of one. For f16 each 32 elements of a frame are multiplied by a power of two that brings the
-//! largest of them to at least 2^14 and below 2^15, and their sums, which start at 0, by its inverse.
+//! X is f32 of any size. For bf16 it becomes the sum of two numbers, of 16 bits or more, and takes two products; with
+//! one frame they are the even and the odd columns of one. For f16 each 32 elements of a frame are multiplied by a
+//! power of two that brings the largest of them to at least 2^14 and below 2^15, and their sums, which start at 0, by
+//! its inverse.
 
 use cuda_std::convert::{Bf16, F16, fma, max, pack_bf16x2, pack_f16x2, permute_bytes};
 use cuda_std::ptx::mma::m16n8k16;

@@ -1,5 +1,5 @@
-//! Kernels of `Y = A X` with a symmetric block matrix: one entry for each row of [`layout::ata::ATA`]; and of the solver on top of
-//! it: one for each row of [`layout::cg::CG`].
+//! Kernels of `Y = A X` with a symmetric block matrix: one entry for each row of [`layout::ata::ATA`]; and of the
+//! solver on top of it: one for each row of [`layout::cg::CG`].
 //!
 //! | file | what it holds |
 //! | --- | --- |

@@ -1,4 +1,5 @@
-//! The product. A thread block computes the rows of one strip (64), or of one of its pair rows (32), of one channel for some frames:
+//! The product. A thread block computes the rows of one strip (64), or of one of its pair rows (32), of one channel for
+//! some frames:
 //!
 //! ```text
 //! for each use of the strip that is this warp's, the next one in flight:
@@ -7,33 +8,37 @@
 //! add the sums of the warps in shared memory, store Y
 //! ```
 //!
-//! Bytes and floor: n = 2624, 3 channels and 27 block diagonals are 6.5 MB of 16-bit pairs stored, 8.1 MB of TF32 and 13.0 MB of
-//! f32, all of which stays in L2. Each pair is read twice, which is 12.5, 15.6 and 25.0 MB, and X as far as the band reaches by
-//! each block, 6.8 MB for blocks of 32 rows and 8 frames, 3.6 MB for those of 64. A kernel that does nothing but read 13.4 MB from
-//! L2 takes 2.4 us on an H200 by graph replay, of 16.4 MB 2.8 us, one of 25.8 MB 3.7 us, and an empty one 0.6 us (BENCHMARKS.md).
+//! Bytes and floor: n = 2624, 3 channels and 27 block diagonals are 6.5 MB of 16-bit pairs stored, 8.1 MB of TF32 and
+//! 13.0 MB of f32, all of which stays in L2. Each pair is read twice, which is 12.5, 15.6 and 25.0 MB, and X as far as
+//! the band reaches by each block, 6.8 MB for blocks of 32 rows and 8 frames, 3.6 MB for those of 64. A kernel that
+//! does nothing but read 13.4 MB from L2 takes 2.4 us on an H200 by graph replay, of 16.4 MB 2.8 us, one of 25.8 MB 3.7
+//! us, and an empty one 0.6 us (BENCHMARKS.md).
 //!
-//! 1. Pairs lie in memory as the lanes want them, for both uses, and every load is 16 bytes a lane and whole lines for a warp.
-//!    Nothing of A passes through shared memory. A use loads X once, for all its pairs.
-//! 2. All warps of a multiprocessor have loads in flight, and more warps with one use each do better than half as many with two: ptxas
-//!    gives all loads of the loop one scoreboard, so that a wait for the first use is one for both. The loads of the next use start
-//!    as soon as the registers of X, and then of each pair row, are free. Copies to shared memory, by `cp.async` of each lane or in
-//!    bulk, take 5 to 18 % longer where n is 2624 (BENCHMARKS.md).
-//! 3. The warps of a block take every so-manyth use, so that a block ends within one use of all its warps; their sums meet in
-//!    shared memory in a fixed order. No atomics, and the same bits in every run.
-//! 4. The kernel starts before the one before it has ended (sm_90), and loads its first uses of A, which nothing writes, before it
-//!    waits for that one's results. A is loaded by plain loads: those through the read-only cache sink below the wait.
-//! 5. A record of a use is loaded two uses ahead, the first two of each warp before anything else, from where no other load has to
-//!    say that they are; and nothing is computed of it before it is needed. One branch, which nearly always goes one way, stands
-//!    before the loads of the two pairs of a pair row, and their addresses are one sum and constants.
-//! 6. One frame of 16-bit blocks in blocks of 16 warps: registers hold two uses, which is what a warp has where n is 2624, and the
-//!    cells of the second arrive while the first is multiplied (`ahead`).
-//! 7. What the end needs is left in shared memory at the start: it takes no register, and is not found out again when all wait.
+//! 1. Pairs lie in memory as the lanes want them, for both uses, and every load is 16 bytes a lane and whole lines for
+//!    a warp. Nothing of A passes through shared memory. A use loads X once, for all its pairs.
+//! 2. All warps of a multiprocessor have loads in flight, and more warps with one use each do better than half as many
+//!    with two: ptxas gives all loads of the loop one scoreboard, so that a wait for the first use is one for both. The
+//!    loads of the next use start as soon as the registers of X, and then of each pair row, are free. Copies to shared
+//!    memory, by `cp.async` of each lane or in bulk, take 5 to 18 % longer where n is 2624 (BENCHMARKS.md).
+//! 3. The warps of a block take every so-manyth use, so that a block ends within one use of all its warps; their sums
+//!    meet in shared memory in a fixed order. No atomics, and the same bits in every run.
+//! 4. The kernel starts before the one before it has ended (sm_90), and loads its first uses of A, which nothing
+//!    writes, before it waits for that one's results. A is loaded by plain loads: those through the read-only cache
+//!    sink below the wait.
+//! 5. A record of a use is loaded two uses ahead, the first two of each warp before anything else, from where no other
+//!    load has to say that they are; and nothing is computed of it before it is needed. One branch, which nearly always
+//!    goes one way, stands before the loads of the two pairs of a pair row, and their addresses are one sum and
+//!    constants.
+//! 6. One frame of 16-bit blocks in blocks of 16 warps: registers hold two uses, which is what a warp has where n is
+//!    2624, and the cells of the second arrive while the first is multiplied (`ahead`).
+//! 7. What the end needs is left in shared memory at the start: it takes no register, and is not found out again when
+//!    all wait.
 //!
-//! Reading each pair once, for its row and for its column, does not pay: sums for rows of other blocks are written, read again and
-//! added by a second kernel, which together takes longer (BENCHMARKS.md).
+//! Reading each pair once, for its row and for its column, does not pay: sums for rows of other blocks are written,
+//! read again and added by a second kernel, which together takes longer (BENCHMARKS.md).
 //!
-//! Registers: 8 sums for 8 frames and 32 rows, 16 to 40 for the cells of 32 rows, 8 for X. Shared memory: 1152 bytes a warp for 8
-//! frames and 32 rows.
+//! Registers: 8 sums for 8 frames and 32 rows, 16 to 40 for the cells of 32 rows, 8 for X. Shared memory: 1152 bytes a
+//! warp for 8 frames and 32 rows.
 
 use cuda_std::ptx::griddepcontrol;
 use cuda_std::thread;
@@ -114,8 +119,8 @@ pub(crate) unsafe fn product<
         // SAFETY: the head has as many uses as this.
         unsafe { Use::load(args.heads, place.first_head() + warp() + index * warps) }
     };
-    // SAFETY: the uses are those of the strip; the matrix was there before any kernel that uses it, so that it is loaded before the
-    // wait; X is loaded after it. All lanes of the warp take the same uses together.
+    // SAFETY: the uses are those of the strip; the matrix was there before any kernel that uses it, so that it is
+    // loaded before the wait; X is loaded after it. All lanes of the warp take the same uses together.
     let mut stage = Stage::<WORDS, ROWS, VECTORS>::of_use(head(0));
     let mut next = head(1);
     let row_of_strip = |row: usize| place.first_pair_row + row as u32;

@@ -1,4 +1,5 @@
-//! The unit of `mma.sync`: eight frames a vector, the columns of the instruction; for one frame, columns that are all the same.
+//! The unit of `mma.sync`: eight frames a vector, the columns of the instruction; for one frame, columns that are all
+//! the same.
 
 use core::marker::PhantomData;
 

@@ -1,5 +1,5 @@
-//! The end of a block: each warp writes its sums to shared memory, then threads add them up, warp by warp, and store Y. The order
-//! of the additions is always the same.
+//! The end of a block: each warp writes its sums to shared memory, then threads add them up, warp by warp, and store Y.
+//! The order of the additions is always the same.
 
 use cuda_std::global::{self, Word};
 use cuda_std::ptx::cp_async;
@@ -85,7 +85,8 @@ where
     if const { ATA[ROW].precision.has_scales() } {
         cp_async::wait_all();
     }
-    // SAFETY: all threads are here. The barrier orders the stores of the sums and of what the end needs before the loads below.
+    // SAFETY: all threads are here. The barrier orders the stores of the sums and of what the end needs before the
+    // loads below.
     let Ending { y, rows: y_rows, frames, scale } = unsafe {
         thread::sync_threads();
         Ending::load::<ROW>()

@@ -78,8 +78,8 @@ impl<const ROW: usize> Numbers<ROW> for Tf32 {
     }
 }
 
-/// Adds a 16x16 by 16x8 product in two steps. With two terms a number, the small products are added up with the large one before
-/// the sum grows.
+/// Adds a 16x16 by 16x8 product in two steps. With two terms a number, the small products are added up with the large
+/// one before the sum grows.
 ///
 /// # Safety
 /// All lanes of the warp execute this call together.

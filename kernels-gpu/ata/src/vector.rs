@@ -34,8 +34,8 @@ impl FrameRow {
         }
     }
 
-    /// The lane's elements of both blocks of pair row `pair_row` of X; zeros beyond n. A kernel before may have written them while
-    /// this one had started, so they are not read through the read-only cache.
+    /// The lane's elements of both blocks of pair row `pair_row` of X; zeros beyond n. A kernel before may have written
+    /// them while this one had started, so they are not read through the read-only cache.
     ///
     /// # Safety
     /// The row is one of X, and the pair row starts before n.

@@ -56,11 +56,12 @@ impl Place {
             .wrapping_add(self.first_row as usize)
     }
 
-    /// Leaves in shared memory what the end of the block needs ([`Ending`]), so that it takes no register until then and is not found
-    /// out again. What sums are multiplied by is copied there.
+    /// Leaves in shared memory what the end of the block needs ([`Ending`]), so that it takes no register until then
+    /// and is not found out again. What sums are multiplied by is copied there.
     ///
     /// # Safety
-    /// `args` describes the tensors and the matrix, and the launch is that of row `ROW`. All threads of the block execute this call.
+    /// `args` describes the tensors and the matrix, and the launch is that of row `ROW`. All threads of the block
+    /// execute this call.
     #[inline(always)]
     pub(crate) unsafe fn leave_ending<const ROW: usize>(&self, args: &AtaArgs) {
         if thread::thread_idx_x() != 0 {
@@ -145,7 +146,8 @@ pub(crate) fn lane() -> u32 {
     thread::thread_idx_x() % LANES
 }
 
-/// Quotient and remainder for a divisor that is not 0, such as what a launched grid has; without the panic call that a plain `/` links.
+/// Quotient and remainder for a divisor that is not 0, such as what a launched grid has; without the panic call that a
+/// plain `/` links.
 #[inline(always)]
 pub(crate) fn div_rem(dividend: u32, divisor: u32) -> (u32, u32) {
     // SAFETY: the divisors are frame tiles and pair rows of a launched grid: not 0.

@@ -1,8 +1,8 @@
 //! The sum of partial results by their LSE: `O = sum_p w_p O_p / sum_p w_p`, `w_p = exp(LSE_p - max LSE)`.
 //!
-//! One warp takes one row. Lanes first share the parts, to find the largest LSE and the sum of the weights, then the columns: eight
-//! each, as wide as a head dimension can be. A part whose LSE is minus infinity is not there, whatever its O holds; where all others
-//! are so, a part comes out as it is.
+//! One warp takes one row. Lanes first share the parts, to find the largest LSE and the sum of the weights, then the
+//! columns: eight each, as wide as a head dimension can be. A part whose LSE is minus infinity is not there, whatever
+//! its O holds; where all others are so, a part comes out as it is.
 
 use core::f32::consts::{LN_2, LOG2_E};
 

@@ -9,9 +9,11 @@
 //! one split: O / l and the LSE to global memory; several: to the workspace, for combine.rs
 //! ```
 //!
-//! 1. Every byte of K and V is used once and by one warp, so what counts is how many are under way. Each warp waits for its own
-//!    copies alone: no barrier of the block stands in the loop, and warps that compute leave the memory to those that wait.
-//! 2. All query heads of one key-value head share a tile, position by position, so that K and V are read once for all of them.
+//! 1. Every byte of K and V is used once and by one warp, so what counts is how many are under way. Each warp waits for
+//!    its own copies alone: no barrier of the block stands in the loop, and warps that compute leave the memory to
+//!    those that wait.
+//! 2. All query heads of one key-value head share a tile, position by position, so that K and V are read once for all
+//!    of them.
 //! 3. A step lies in one page of a block table, whose entry is loaded a step before it is used.
 //! 4. Sums are in one order, that of warps and splits: the same bits in every run.
 //!
@@ -116,8 +118,8 @@ impl Share {
 }
 
 /// # Safety
-/// The launch is that of row `ROW`, `DIM_TILES` and `PENDING` are its [`dim_tiles`] and [`pending`], and `args` and `decode` describe
-/// its tensors, the block table, the numbers of keys and the workspace.
+/// The launch is that of row `ROW`, `DIM_TILES` and `PENDING` are its [`dim_tiles`] and [`pending`], and `args` and
+/// `decode` describe its tensors, the block table, the numbers of keys and the workspace.
 #[inline(always)]
 pub(crate) unsafe fn forward<E, const ROW: usize, const DIM_TILES: usize, const PENDING: u32>(
     args: &AttentionArgs,
@@ -164,8 +166,8 @@ pub(crate) unsafe fn forward<E, const ROW: usize, const DIM_TILES: usize, const 
 
     let mut out = TensorCore::<E, DIM_TILES>::zero_rows();
     let mut state = RowState::EMPTY;
-    // SAFETY: a warp's lanes stay together, and its barriers order the uses of its stages as the comments say; steps below
-    // `end_step` have keys.
+    // SAFETY: a warp's lanes stay together, and its barriers order the uses of its stages as the comments say; steps
+    // below `end_step` have keys.
     unsafe {
         let mut ahead = first_step + warp();
         let mut place = if ahead < end_step { pages.place(ahead) } else { Place::NOWHERE };
@@ -211,7 +213,8 @@ pub(crate) unsafe fn forward<E, const ROW: usize, const DIM_TILES: usize, const 
             // On its way while the copies come and Q K^T is computed, where registers have room for it beside Q and O.
             let load_bias = || BiasWords::load(bias_rows, key + pair, k_len);
             let bias = if general && columns <= EARLY_BIAS_COLUMNS { Some(load_bias()) } else { None };
-            // The copies of this step are there, and every lane has finished with the stage before, which is filled next.
+            // The copies of this step are there, and every lane has finished with the stage before, which is filled
+            // next.
             cp_async::wait_group::<PENDING>();
             sync_warp(FULL_MASK);
             advance(if stage == 0 { stages - 1 } else { stage - 1 });
@@ -254,7 +257,8 @@ struct Results<const ROW: usize> {
 }
 
 impl<const ROW: usize> Results<ROW> {
-    /// Elements from one row of O to the next: eight more than it has, so that the rows of a store fall on different banks.
+    /// Elements from one row of O to the next: eight more than it has, so that the rows of a store fall on different
+    /// banks.
     const STRIDE: u32 = ATTENTION[ROW].head_dim as u32 + 8;
     const MAXIMA: u32 = WARP_ROWS as u32 * Self::STRIDE * size_of::<f32>() as u32;
     const SUMS: u32 = Self::MAXIMA + (WARP_ROWS * size_of::<f32>()) as u32;

@@ -11,7 +11,8 @@ use crate::work::{Work, lane};
 /// Copies the 16 rows of a warp from the output tile to O, 16 bytes a lane.
 ///
 /// # Safety
-/// All lanes of the warp call it together; rows `warp_row ..` of the tile of `rows` rows are written and visible to them.
+/// All lanes of the warp call it together; rows `warp_row ..` of the tile of `rows` rows are written and visible to
+/// them.
 #[inline(always)]
 pub(crate) unsafe fn store_rows(
     args: &AttentionArgs,

@@ -1,7 +1,7 @@
 //! O from the accumulators of `wgmma` to global memory.
 //!
-//! A lane holds pairs of columns 8 apart. The lanes of a quad exchange them, so that each writes 16 bytes at a time: 64 adjacent
-//! bytes of a row from a quad, whole sectors of memory.
+//! A lane holds pairs of columns 8 apart. The lanes of a quad exchange them, so that each writes 16 bytes at a time: 64
+//! adjacent bytes of a row from a quad, whole sectors of memory.
 
 use cuda_std::convert::Element16;
 use cuda_std::global;
@@ -16,8 +16,8 @@ use crate::work::{LANES, Work, lane};
 /// Writes the 16 rows of a warp to O from its accumulators, times `normalisers`, 16 bytes a lane.
 ///
 /// # Safety
-/// All lanes of the warp call it together, and rows of O start on 16-byte boundaries. `out` and `normalisers` are those of rows
-/// `warp_row + lane / 4` and 8 below.
+/// All lanes of the warp call it together, and rows of O start on 16-byte boundaries. `out` and `normalisers` are those
+/// of rows `warp_row + lane / 4` and 8 below.
 #[inline(always)]
 pub(crate) unsafe fn store_accumulators<E: Element16, const OUTPUTS: usize>(
     args: &AttentionArgs,
@@ -54,7 +54,8 @@ pub(crate) unsafe fn store_accumulators<E: Element16, const OUTPUTS: usize>(
     }
 }
 
-/// The most accumulators that are exchanged ahead of all stores: those of head dimension 128, which gains 1.4 % at 512 keys. 256 loses 2 %.
+/// The most accumulators that are exchanged ahead of all stores: those of head dimension 128, which gains 1.4 % at 512
+/// keys. 256 loses 2 %.
 const EXCHANGED_AHEAD: usize = 64;
 
 /// Blocks of 32 columns of their rows.

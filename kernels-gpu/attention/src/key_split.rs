@@ -1,13 +1,14 @@
 //! Warpgroups that share query rows: which steps of the keys each takes, and the sum of what they find.
 //!
-//! The blocks of a cluster take the steps in turns, and within a block its key groups take those of the block. Part p of a tile is
-//! that of key group `p % KEY_GROUPS` in the block of rank `p / KEY_GROUPS`.
+//! The blocks of a cluster take the steps in turns, and within a block its key groups take those of the block. Part p
+//! of a tile is that of key group `p % KEY_GROUPS` in the block of rank `p / KEY_GROUPS`.
 //!
-//! Softmax over all keys is that over each part, weighted: with the maximum m_p, sum l_p and output O_p of part p and the largest
-//! maximum m, `l = sum l_p 2^(c (m_p - m))`, and O likewise. Every part adds up a share of the columns from all parts, in their order,
-//! so nothing depends on who is first. It finds them in shared memory of its own block, where the others have left them: within a
-//! block by stores and a barrier, from other blocks by `st.async`, whose bytes count on an mbarrier there. The release of an arrival at
-//! the barrier of the cluster would be a fence of the whole card.
+//! Softmax over all keys is that over each part, weighted: with the maximum m_p, sum l_p and output O_p of part p and
+//! the largest maximum m, `l = sum l_p 2^(c (m_p - m))`, and O likewise. Every part adds up a share of the columns from
+//! all parts, in their order, so nothing depends on who is first. It finds them in shared memory of its own block,
+//! where the others have left them: within a block by stores and a barrier, from other blocks by `st.async`, whose
+//! bytes count on an mbarrier there. The release of an arrival at the barrier of the cluster would be a fence of the
+//! whole card.
 
 use cuda_std::convert::{Element16, ex2, max};
 use cuda_std::ptx::cluster::{self, ClusterAddr};
@@ -35,8 +36,8 @@ pub(crate) fn rank<const ROW: usize>() -> u32 {
     if const { Row::<ROW>::CLUSTER > 1 } { thread::cluster_rank() } else { 0 }
 }
 
-/// The last of the steps `first .. end` of a tile that this block takes, and how many it takes; the one before is that of so many
-/// steps before as there are blocks.
+/// The last of the steps `first .. end` of a tile that this block takes, and how many it takes; the one before is that
+/// of so many steps before as there are blocks.
 #[inline(always)]
 pub(crate) fn block_steps<const ROW: usize>((first, end): (u32, u32)) -> (u32, u32) {
     let (rank, blocks) = (rank::<ROW>(), const { Row::<ROW>::CLUSTER });
@@ -58,8 +59,8 @@ const fn share_chunks<const ROW: usize, const OUTPUTS: usize>() -> usize {
     OUTPUTS / 8 / Row::<ROW>::PARTS as usize
 }
 
-/// Where the accumulators `4 quarter ..` of the share of a thread are, from the start of what one part has for another; `thread` is its
-/// number in its warpgroup.
+/// Where the accumulators `4 quarter ..` of the share of a thread are, from the start of what one part has for another;
+/// `thread` is its number in its warpgroup.
 const fn quarter_offset(quarter: u32, thread: u32) -> u32 {
     quarter * place(O_BYTES) + thread * O_BYTES
 }
@@ -92,7 +93,8 @@ fn thread_of_group() -> u32 {
     thread::thread_idx_x() % WARPGROUP_THREADS
 }
 
-/// Waits until the mbarriers of all blocks of the cluster can be used, behind the arrival of each at the barrier of the cluster.
+/// Waits until the mbarriers of all blocks of the cluster can be used, behind the arrival of each at the barrier of the
+/// cluster.
 ///
 /// # Safety
 /// All threads of the warpgroup call it, once.
@@ -132,7 +134,8 @@ pub(crate) unsafe fn share<const ROW: usize, const OUTPUTS: usize>(
                 quarters[2 * chunk] = [values[0], values[1], values[2], values[3]];
                 quarters[2 * chunk + 1] = [values[4], values[5], values[6], values[7]];
             }
-            // SAFETY: the section has room for the words of each thread; the mbarrier of the part counts those from other blocks.
+            // SAFETY: the section has room for the words of each thread; the mbarrier of the part counts those from
+            // other blocks.
             unsafe {
                 if rank == own_rank {
                     place.offset(row_offset::<ROW, OUTPUTS>(thread)).store(row);
@@ -162,7 +165,8 @@ pub(crate) unsafe fn share<const ROW: usize, const OUTPUTS: usize>(
     }
 }
 
-/// Waits until all parts have left what they have for consumer warpgroup `group`; `sync_block` does so where they are in one block.
+/// Waits until all parts have left what they have for consumer warpgroup `group`; `sync_block` does so where they are
+/// in one block.
 ///
 /// # Safety
 /// All threads of all parts call it, after [`share`].

@@ -85,8 +85,8 @@ macro_rules! entry {
         /// Attention kernel of the row of this name.
         ///
         /// # Safety
-        /// The grid, block and dynamic shared memory are the row's; the addresses and strides of `args` describe tensors
-        /// of its lengths.
+        /// The grid, block and dynamic shared memory are the row's; the addresses and strides of `args` describe
+        /// tensors of its lengths.
         #[kernel(
             max_threads = ATTENTION[row_index(stringify!($name))].threads(),
             min_blocks = ATTENTION[row_index(stringify!($name))].min_blocks()

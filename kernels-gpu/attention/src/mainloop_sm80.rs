@@ -10,13 +10,14 @@
 //! O / l -> shared memory -> global memory, 16 bytes a lane
 //! ```
 //!
-//! 1. Fragments come from swizzled tiles by `ldmatrix` instead of `wmma.load`, whose constant row stride cannot express a
-//!    swizzle. The register layouts of `wmma` m16n16k16 are those of two `mma` m16n8k16 ([`layout::fragment`], checked by the
-//!    probes), so the accumulator of Q K^T is operand A of P V without passing through shared memory.
-//! 2. With two stages both tiles of the next step are under way during the whole of this one, at one barrier a step. With one
-//!    stage, V is under way during Q K^T and the next K during P V, at two barriers a step and half the shared memory.
-//! 3. Fragments of Q are read again at each step, which leaves registers for two tiles of scores: at 128 a thread, two to four
-//!    blocks share a multiprocessor and hide each other's latency.
+//! 1. Fragments come from swizzled tiles by `ldmatrix` instead of `wmma.load`, whose constant row stride cannot express
+//!    a swizzle. The register layouts of `wmma` m16n16k16 are those of two `mma` m16n8k16 ([`layout::fragment`],
+//!    checked by the probes), so the accumulator of Q K^T is operand A of P V without passing through shared memory.
+//! 2. With two stages both tiles of the next step are under way during the whole of this one, at one barrier a step.
+//!    With one stage, V is under way during Q K^T and the next K during P V, at two barriers a step and half the shared
+//!    memory.
+//! 3. Fragments of Q are read again at each step, which leaves registers for two tiles of scores: at 128 a thread, two
+//!    to four blocks share a multiprocessor and hide each other's latency.
 //!
 //! Budget: 128 registers a thread; shared memory is the row's [`layout::attention::AttentionVariant::smem`] map.
 
@@ -55,8 +56,8 @@ pub(crate) const fn dim_tiles(row: usize) -> usize {
 }
 
 /// # Safety
-/// The launch is that of row `ROW`, `KEY_TILES` and `DIM_TILES` are its [`key_tiles`] and [`dim_tiles`], and `args` describes
-/// its tensors.
+/// The launch is that of row `ROW`, `KEY_TILES` and `DIM_TILES` are its [`key_tiles`] and [`dim_tiles`], and `args`
+/// describes its tensors.
 #[inline(always)]
 pub(crate) unsafe fn forward<E, const ROW: usize, const KEY_TILES: usize, const DIM_TILES: usize>(args: &AttentionArgs)
 where
@@ -106,7 +107,8 @@ where
     let stage_tile = |region: SmemRegion, step: u32| base.offset(region.stage_offset(step % region.stages));
     let copy_k = |step: u32| {
         let k_tile = stage_tile(k_region, step);
-        // SAFETY: every thread of the block is here, after the barrier that frees the tile; some row sees a key of the step.
+        // SAFETY: every thread of the block is here, after the barrier that frees the tile; some row sees a key of the
+        // step.
         unsafe { k.copy_to_tile(k_tile, step * step_keys, tile.n, columns, threads, tile.copy) };
     };
     let copy_v = |step: u32| {
@@ -124,8 +126,8 @@ where
     let p_region = || base.offset(const { ATTENTION[ROW].smem().get("p") }.stage_offset(warp()));
     let mut out = PV::zero();
     let mut state = RowState::EMPTY;
-    // SAFETY: the whole block takes the same steps, so that its threads meet at every barrier and copy; the barriers order the
-    // uses of the tiles as the comments say.
+    // SAFETY: the whole block takes the same steps, so that its threads meet at every barrier and copy; the barriers
+    // order the uses of the tiles as the comments say.
     unsafe {
         if first_step < end_step {
             q.copy_to_tile(q_tile, work.first_row, tile.m, columns, threads, tile.copy);

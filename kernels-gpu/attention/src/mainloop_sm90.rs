@@ -13,29 +13,32 @@
 //!                                                O = factor O + P V of the first step; O / l -> global memory
 //! ```
 //!
-//! 1. The block is persistent: while consumers finish a tile, the producer fills the buffers for the next, that of Q too where it
-//!    has two or Q goes on to registers. It takes its tiles from a counter of the launch (`schedule.rs`).
-//! 2. Steps go from the last key to the first, so that the step with keys beyond the end, and the diagonal of a causal mask, come
-//!    first, and the steps after them are free of masks.
-//! 3. S of one step is on the tensor cores while the softmax of the step before runs in other warpgroups, and P V of that step
-//!    behind it: the tensor cores have work while this warpgroup does the softmax.
-//! 4. A warpgroup skips the steps that only rows of the others see. Where tiles are few, warpgroups of a block or a cluster share
-//!    rows and take the steps in turns (`key_split.rs`); a cluster computes one tile.
-//! 5. Blocks of a cluster that copy K and V for each other (`WgmmaTile::multicast`) compute tiles of the same keys in step: a buffer
-//!    is filled when the consumers of all of them have left it, half of the reads of L2 are spared, and power with them.
-//! 6. `ptxas` moves a `wgmma.wait_group` up over arithmetic, in front of the exponentials that it is meant to overlap, but not out
-//!    of its basic block. The wait for O therefore stands behind that for V, a loop, whose operand depends on the last
-//!    exponential before it ([`RowState::zero`]); and the release of K in front of the wait for the next.
-//! 7. O is scaled while the tensor cores have S, by the warps that have a row whose maximum grew. Where warpgroups share the rows of a
-//!    tile, or a block has four, half of the exponentials are left for behind the wait for O: their unit is slow, and O is scaled, in
-//!    every step, and P rounded on others meanwhile ([`Row::SCALE_BESIDE_POWERS`]).
-//!    Where Q is in registers half of them are left for there too, and the sums of all: between exponentials, where `ptxas` places them,
-//!    each sum waits for the exponential before the last, and the next one stands behind it ([`Row::SUMS_LAST`]).
-//! 8. Four warpgroups have no registers for P of a step of 96 keys beside S of the next. There P V ends before Q K^T starts, and the
-//!    tensor cores have the work of the other warpgroups meanwhile, which come to them in turns (`turns.rs`).
+//! 1. The block is persistent: while consumers finish a tile, the producer fills the buffers for the next, that of Q
+//!    too where it has two or Q goes on to registers. It takes its tiles from a counter of the launch (`schedule.rs`).
+//! 2. Steps go from the last key to the first, so that the step with keys beyond the end, and the diagonal of a causal
+//!    mask, come first, and the steps after them are free of masks.
+//! 3. S of one step is on the tensor cores while the softmax of the step before runs in other warpgroups, and P V of
+//!    that step behind it: the tensor cores have work while this warpgroup does the softmax.
+//! 4. A warpgroup skips the steps that only rows of the others see. Where tiles are few, warpgroups of a block or a
+//!    cluster share rows and take the steps in turns (`key_split.rs`); a cluster computes one tile.
+//! 5. Blocks of a cluster that copy K and V for each other (`WgmmaTile::multicast`) compute tiles of the same keys in
+//!    step: a buffer is filled when the consumers of all of them have left it, half of the reads of L2 are spared, and
+//!    power with them.
+//! 6. `ptxas` moves a `wgmma.wait_group` up over arithmetic, in front of the exponentials that it is meant to overlap,
+//!    but not out of its basic block. The wait for O therefore stands behind that for V, a loop, whose operand depends
+//!    on the last exponential before it ([`RowState::zero`]); and the release of K in front of the wait for the next.
+//! 7. O is scaled while the tensor cores have S, by the warps that have a row whose maximum grew. Where warpgroups
+//!    share the rows of a tile, or a block has four, half of the exponentials are left for behind the wait for O: their
+//!    unit is slow, and O is scaled, in every step, and P rounded on others meanwhile ([`Row::SCALE_BESIDE_POWERS`]).
+//!    Where Q is in registers half of them are left for there too, and the sums of all: between exponentials, where
+//!    `ptxas` places them, each sum waits for the exponential before the last, and the next one stands behind it
+//!    ([`Row::SUMS_LAST`]).
+//! 8. Four warpgroups have no registers for P of a step of 96 keys beside S of the next. There P V ends before Q K^T
+//!    starts, and the tensor cores have the work of the other warpgroups meanwhile, which come to them in turns
+//!    (`turns.rs`).
 //!
-//! Budget: the registers of [`layout::attention::CONSUMER_REGISTERS`], for S, P and O of a step; shared memory is the row's
-//! [`layout::attention::AttentionVariant::smem`] map.
+//! Budget: the registers of [`layout::attention::CONSUMER_REGISTERS`], for S, P and O of a step; shared memory is the
+//! row's [`layout::attention::AttentionVariant::smem`] map.
 
 use cuda_std::convert::Element16;
 use cuda_std::hint::opaque;
@@ -70,8 +73,8 @@ use crate::work::{LANES, Member, Work, div_rem, lane, sink_of_head, warp};
 const CHAINS: usize = 2;
 
 /// # Safety
-/// The launch is that of row `ROW`, persistent with any number of blocks; the const parameters are what `row` says of it; `args`,
-/// `order` and `maps` describe the tensors.
+/// The launch is that of row `ROW`, persistent with any number of blocks; the const parameters are what `row` says of
+/// it; `args`, `order` and `maps` describe the tensors.
 #[inline(always)]
 pub(crate) unsafe fn forward<
     E,
@@ -101,8 +104,8 @@ pub(crate) unsafe fn forward<
     // SAFETY: the whole block is here; roles are by warpgroup, and their registers add up to those of the launch.
     unsafe {
         let warpgroup = warp_shuffle_idx(FULL_MASK, thread::thread_idx_x() / WARPGROUP_THREADS, 0, LANES).0;
-        // A cluster computes one tile, which takes little time: the producer, in the second warp, finds it while the first warp
-        // initialises the barriers.
+        // A cluster computes one tile, which takes little time: the producer, in the second warp, finds it while the
+        // first warp initialises the barriers.
         let early = const { Row::<ROW>::CLUSTER > 1 };
         let mut first = Tile::none(args);
         if early && is_warp(1) && elect() {
@@ -228,7 +231,8 @@ unsafe fn consume<
         let first = const { Values::<E, ROW>::B.descriptor(Row::<ROW>::V.offset_bytes) };
         stage_descriptor(first, Row::<ROW>::V, base, stage)
     };
-    // Warpgroups have rows of their own, or share them with others of their block or cluster and take the steps in turns.
+    // Warpgroups have rows of their own, or share them with others of their block or cluster and take the steps in
+    // turns.
     let (stride, key_groups) = const { (Row::<ROW>::PARTS, Row::<ROW>::KEY_GROUPS) };
     let (row_group, key_group) = (group / key_groups, group % key_groups);
     let part = || key_split::rank::<ROW>() * key_groups + key_group;
@@ -283,7 +287,8 @@ unsafe fn consume<
             }
         };
         let unmasked = unmasked_of(first_row);
-        // Once a tile, where registers have room for it: the division by which a step finds its head stands in front of its loads.
+        // Once a tile, where registers have room for it: the division by which a step finds its head stands in front of
+        // its loads.
         let scoring_of_head = || {
             let (batch, head) = div_rem(batch_head, args.q_heads);
             Scoring::of_head(args, [batch, head], q_len, keys.len())
@@ -292,7 +297,8 @@ unsafe fn consume<
         let scoring = || if Row::<ROW>::BIAS_CHUNKS { of_tile } else { scoring_of_head().by_elements() };
         let lane_row = || opaque(first_row) + warp_row() + lane() / 4;
         let mask = |scores: &mut [f32; SCORES], step: u32| {
-            // Opaque, what the mask needs takes no registers where there is none. Rows that are shared have none to spare.
+            // Opaque, what the mask needs takes no registers where there is none. Rows that are shared have none to
+            // spare.
             let unmasked = if stride == 1 { unmasked } else { unmasked_of(opaque(first_row)) };
             let key = (step * step_keys) as i32;
             if step >= unmasked.1 {
@@ -319,8 +325,8 @@ unsafe fn consume<
         };
         let mut out = [0f32; OUTPUTS];
         let mut state = RowState::EMPTY;
-        // SAFETY: the warpgroup is together wherever the branches depend on the tile and its own number alone. A buffer is read
-        // between the wait for its being full and the arrival that lets it be filled again.
+        // SAFETY: the warpgroup is together wherever the branches depend on the tile and its own number alone. A buffer
+        // is read between the wait for its being full and the arrival that lets it be filled again.
         unsafe {
             let release = |region: SmemRegion, stage: u32| mbarrier::arrive_if(at(region, stage), lane() == 0);
             let release_keys = |region: SmemRegion, stage: u32| {
@@ -372,11 +378,13 @@ unsafe fn consume<
             wait(Row::<ROW>::K_FULL, ring.stage(), ring.parity());
             let mut scores: [f32; SCORES] = q.scores(k_tile(ring.stage()));
             wgmma::wait_group::<0, _>(&mut scores);
-            // What a mask changes is in registers of its own, to which the compiler moves it after this, not before the wait.
+            // What a mask changes is in registers of its own, to which the compiler moves it after this, not before the
+            // wait.
             wgmma::settle(&mut scores);
             release_keys(Row::<ROW>::K_EMPTY, ring.stage());
             if let QuerySource::Registers = Q::SOURCE {
-                // A load of Q may still be under way when an arrival behind it has come; the product above has used what it gives.
+                // A load of Q may still be under way when an arrival behind it has come; the product above has used
+                // what it gives.
                 release(Row::<ROW>::Q_EMPTY, q_stage);
             }
             if Row::<ROW>::GENERAL {
@@ -510,8 +518,8 @@ unsafe fn consume<
     }
 }
 
-/// The bias of a lane's accumulators, from the row and the first key of a step that are given, in rows of the table that have one. It is
-/// on its way while Q K^T is computed.
+/// The bias of a lane's accumulators, from the row and the first key of a step that are given, in rows of the table
+/// that have one. It is on its way while Q K^T is computed.
 ///
 /// # Safety
 /// As [`Scoring::bias_words`].
@@ -544,8 +552,8 @@ fn pack<E: Element16, const SCORES: usize, const KEY_STEPS: usize>(scores: &[f32
     fragments
 }
 
-/// Changes the sign of the rows of a row group of the tile of Q, for a negative scale; one warpgroup of those that share the rows
-/// writes.
+/// Changes the sign of the rows of a row group of the tile of Q, for a negative scale; one warpgroup of those that
+/// share the rows writes.
 ///
 /// # Safety
 /// All consumers call it together, once a tile, before they use Q.
@@ -554,8 +562,8 @@ unsafe fn negate_rows<const ROW: usize>(tile: SharedAddr, row_group: u32, writes
     const SIGNS: u32 = 0x8000_8000;
     let group_bytes = const { WARPGROUP_ROWS as u32 * TILE_SWIZZLE.row_bytes() };
     let thread = thread::thread_idx_x() % WARPGROUP_THREADS;
-    // SAFETY: the rows of a warpgroup are adjacent in each panel, and no other warpgroup uses them; the fence and the barrier
-    // order the stores before the products.
+    // SAFETY: the rows of a warpgroup are adjacent in each panel, and no other warpgroup uses them; the fence and the
+    // barrier order the stores before the products.
     unsafe {
         for panel in 0..if writes { Row::<ROW>::PANELS } else { 0 } {
             let rows = panel * (Row::<ROW>::M * TILE_SWIZZLE.row_bytes()) + row_group * group_bytes;

@@ -103,9 +103,9 @@ impl KeyRows {
         }
     }
 
-    /// Copies the first `len` of [`DECODE_KEYS`] rows at `place` into a tile of `columns` columns; the others, and the columns beyond
-    /// those there are, become zeros. An asynchronous copy is complete after its group was waited for, and all are visible to the
-    /// other lanes after a barrier of the warp.
+    /// Copies the first `len` of [`DECODE_KEYS`] rows at `place` into a tile of `columns` columns; the others, and the
+    /// columns beyond those there are, become zeros. An asynchronous copy is complete after its group was waited for,
+    /// and all are visible to the other lanes after a barrier of the warp.
     ///
     /// # Safety
     /// All lanes of the warp call it together; the tile is the warp's to write; `len` is 0 or the rows are there.

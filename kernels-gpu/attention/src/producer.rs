@@ -11,8 +11,9 @@ use crate::ring::Ring;
 use crate::row::Row;
 use crate::schedule::{Tile, Walk, steps_of_rows};
 
-/// The maps of Q, K and V `[batch, head, row, column]`, whose boxes are a panel of a tile. In rows of [`Lengths::PerMember`] one more
-/// dimension is in front, for batch entries that follow each other ([`crate::schedule::Tile::q_place`]).
+/// The maps of Q, K and V `[batch, head, row, column]`, whose boxes are a panel of a tile. In rows of
+/// [`Lengths::PerMember`] one more dimension is in front, for batch entries that follow each other
+/// ([`crate::schedule::Tile::q_place`]).
 #[derive(Clone, Copy)]
 pub(crate) struct Maps {
     pub(crate) q: *const TensorMap,
@@ -23,12 +24,12 @@ pub(crate) struct Maps {
 /// Columns of a panel.
 const PANEL_COLUMNS: u32 = TILE_SWIZZLE.row_bytes() / 2;
 
-/// Starts the copy of a tile of `rows` rows and `panels` panels, a panel at a time; the bytes count on `full`, which expects them. Where the
-/// tile is `SHARED` by blocks that copy it together, each copies its part of the rows to all.
+/// Starts the copy of a tile of `rows` rows and `panels` panels, a panel at a time; the bytes count on `full`, which
+/// expects them. Where the tile is `SHARED` by blocks that copy it together, each copies its part of the rows to all.
 ///
 /// # Safety
-/// One thread calls it, of each block; `full` has an arrival left in its phase, and nothing uses the tile of any block before that has
-/// passed.
+/// One thread calls it, of each block; `full` has an arrival left in its phase, and nothing uses the tile of any block
+/// before that has passed.
 #[inline(always)]
 unsafe fn load_tile<const ROW: usize, const SHARED: bool>(
     tile: SharedAddr,
@@ -59,11 +60,12 @@ unsafe fn load_tile<const ROW: usize, const SHARED: bool>(
     }
 }
 
-/// Brings K of the last visible step of the block and Q, then, step after step from the last to the first, K of the step before
-/// and V.
+/// Brings K of the last visible step of the block and Q, then, step after step from the last to the first, K of the
+/// step before and V.
 ///
 /// # Safety
-/// One thread of the block calls it, and the barriers are initialised; `first` is the tile of a cluster, or none where blocks find theirs.
+/// One thread of the block calls it, and the barriers are initialised; `first` is the tile of a cluster, or none where
+/// blocks find theirs.
 #[inline(always)]
 pub(crate) unsafe fn produce<const ROW: usize, const STAGES: u32>(
     args: &AttentionArgs,
@@ -94,8 +96,8 @@ pub(crate) unsafe fn produce<const ROW: usize, const STAGES: u32>(
         let (mut step, mut left) = block_steps::<ROW>(steps);
         let [first_key, kv_head, batch, end] = tile.kv_place::<ROW>(args);
         let row_of = |step: u32| [first_key + step * step_keys, kv_head, batch, end];
-        // SAFETY: each buffer is filled after its consumers have left it, those of all blocks that it is filled in; a fresh barrier
-        // counts as just left.
+        // SAFETY: each buffer is filled after its consumers have left it, those of all blocks that it is filled in; a
+        // fresh barrier counts as just left.
         unsafe {
             let mut load_k = |step: u32| {
                 mbarrier::wait_parity(at(Row::<ROW>::K_EMPTY, k.stage()), k.parity());
@@ -104,7 +106,8 @@ pub(crate) unsafe fn produce<const ROW: usize, const STAGES: u32>(
                 load_tile::<ROW, true>(at(Row::<ROW>::K, k.stage()), maps.k, size, row_of(step), full);
                 k = k.next();
             };
-            // The tensors are as the kernel before has left them, and it has done with O and its counter. Only the first tile waits.
+            // The tensors are as the kernel before has left them, and it has done with O and its counter. Only the
+            // first tile waits.
             griddepcontrol::wait();
             if left > 0 {
                 load_k(step);
@@ -128,7 +131,8 @@ pub(crate) unsafe fn produce<const ROW: usize, const STAGES: u32>(
             }
         }
     }
-    // The barriers outlive the arrivals of the other blocks, and the buffers what these copy, which is used before it is left.
+    // The barriers outlive the arrivals of the other blocks, and the buffers what these copy, which is used before it
+    // is left.
     if const { Row::<ROW>::MULTICAST > 1 } {
         for _ in 0..STAGES {
             // SAFETY: the barriers are initialised; consumers empty what was filled.

@@ -1,5 +1,5 @@
-//! The scalar kernel: one warp computes one query row in f32. It serves every head dimension, stride and alignment, and is the
-//! oracle on the card.
+//! The scalar kernel: one warp computes one query row in f32. It serves every head dimension, stride and alignment, and
+//! is the oracle on the card.
 //!
 //! For each 32 visible keys, lane i computes the score of key i; the warp updates the running maximum and sum (see
 //! [`crate::softmax`] for the recurrence); then the lanes share the columns of O, lane i holding columns i, i + 32, ..

@@ -1,7 +1,7 @@
 //! Which tiles of query rows a block of a persistent launch computes, in which order ([`TileOrder`]).
 //!
-//! The producer takes the next tile when it has started the copies of one, and leaves its head and first row in shared memory for
-//! the consumers, which then need no divisions to find them.
+//! The producer takes the next tile when it has started the copies of one, and leaves its head and first row in shared
+//! memory for the consumers, which then need no divisions to find them.
 
 use cuda_std::global;
 use cuda_std::hint::opaque;
@@ -59,8 +59,8 @@ impl Tile {
         Self { batch, head, kv_head, batch_head, first_row, member: Member::equal(args) }
     }
 
-    /// The tile in the slot of this number, which is below `order.tiles`, where sequences may differ in length; without rows if there
-    /// is none.
+    /// The tile in the slot of this number, which is below `order.tiles`, where sequences may differ in length; without
+    /// rows if there is none.
     ///
     /// # Safety
     /// The numbers of all batch entries are readable.
@@ -126,9 +126,9 @@ impl Tile {
 
 /// The coordinates of a row of a sequence in its map: row, head, batch entry, and 0.
 ///
-/// Where sequences follow each other the third is the row after the sequence, and rows count from [`SEQUENCE_END`] back: those of the
-/// sequence are inside the map, and those after its last one outside. They arrive as zeros, whatever the next sequence has there. The
-/// last coordinate takes away what the rows have too much.
+/// Where sequences follow each other the third is the row after the sequence, and rows count from [`SEQUENCE_END`]
+/// back: those of the sequence are inside the map, and those after its last one outside. They arrive as zeros, whatever
+/// the next sequence has there. The last coordinate takes away what the rows have too much.
 #[inline(always)]
 fn place<const ROW: usize>(args: &AttentionArgs, [start, len]: [u32; 2], row: u32, head: u32, batch: u32) -> [u32; 4] {
     match Row::<ROW>::LENGTHS {
@@ -207,8 +207,8 @@ impl Walk {
     pub(crate) unsafe fn tell<const ROW: usize>(&mut self, base: SharedAddr, tile: &Tile) {
         let (stage, _) = self.place();
         let at = |region: SmemRegion| base.offset(region.stage_offset(stage));
-        // SAFETY: what was here is of a tile whose Q all consumers have left, which the producer has waited for: there are more
-        // places for tiles than for Q.
+        // SAFETY: what was here is of a tile whose Q all consumers have left, which the producer has waited for: there
+        // are more places for tiles than for Q.
         unsafe {
             at(Row::<ROW>::TILES).store([tile.batch_head, tile.first_row]);
             mbarrier::arrive_if(at(Row::<ROW>::TILE_FULL), true);
@@ -216,8 +216,8 @@ impl Walk {
         self.round += 1;
     }
 
-    /// The head, of those of all batch entries, and the first row of the next tile that the producer has taken; `None` after the
-    /// last.
+    /// The head, of those of all batch entries, and the first row of the next tile that the producer has taken; `None`
+    /// after the last.
     ///
     /// # Safety
     /// All lanes of a consumer warp call it together.
@@ -230,9 +230,8 @@ impl Walk {
             mbarrier::wait_parity(at(Row::<ROW>::TILE_FULL), parity);
             at(Row::<ROW>::TILES).load()
         };
-        // The same in all lanes, and to the eyes of `ptxas`: descriptors and barriers are then in uniform registers, without moves
-        // to them between the products.
-        // SAFETY: the warp is together.
+        // The same in all lanes, and to the eyes of `ptxas`: descriptors and barriers are then in uniform registers,
+        // without moves to them between the products. SAFETY: the warp is together.
         let tile = tile.map(|word| unsafe { warp_shuffle_idx(FULL_MASK, word, 0, LANES).0 });
         // Every lane has read it, not the first alone, which leaves Q for all.
         // SAFETY: as above.

@@ -1,7 +1,8 @@
-//! What happens to a raw score `q . k` before the mask: `softcap(scale * score) + bias`, with `softcap(x) = cap * tanh(x / cap)`.
+//! What happens to a raw score `q . k` before the mask: `softcap(scale * score) + bias`, with
+//! `softcap(x) = cap * tanh(x / cap)`.
 //!
-//! The result is what the softmax takes the exponential of. It is for rows of [`layout::attention::Scores::General`]; the others
-//! leave the scale to the softmax.
+//! The result is what the softmax takes the exponential of. It is for rows of [`layout::attention::Scores::General`];
+//! the others leave the scale to the softmax.
 
 use cuda_std::convert::{Element16, fma, rcp};
 use cuda_std::global;
@@ -61,8 +62,8 @@ impl Scoring {
         }
     }
 
-    /// The same for a kernel with few registers to spare: it loads the bias element by element, wherever it lies, and has one path for
-    /// scores with and without a cap.
+    /// The same for a kernel with few registers to spare: it loads the bias element by element, wherever it lies, and
+    /// has one path for scores with and without a cap.
     #[cfg(target_feature = "sm_90a")]
     #[inline(always)]
     pub(crate) fn by_elements(self) -> Self {
@@ -85,7 +86,8 @@ impl Scoring {
     }
 
     /// The same for this lane's accumulators of 16 rows by keys from `key` on, which lie as for
-    /// [`KeyRange::apply`](crate::mask::KeyRange::apply). Scores beyond the last row or key get no bias: nothing uses them.
+    /// [`KeyRange::apply`](crate::mask::KeyRange::apply). Scores beyond the last row or key get no bias: nothing uses
+    /// them.
     ///
     /// # Safety
     /// The tensors are as long as `work` said.
@@ -117,8 +119,8 @@ impl Scoring {
     }
 
     /// The bias of this lane's accumulators, as [`Scoring::apply`] has them, on its way: half of the words are used, as
-    /// [`Scoring::apply_words`] takes them. Lanes do not part, as they must not between a `wgmma` and the wait for it: rows and keys
-    /// beyond the last get the bias of the last.
+    /// [`Scoring::apply_words`] takes them. Lanes do not part, as they must not between a `wgmma` and the wait for it:
+    /// rows and keys beyond the last get the bias of the last.
     ///
     /// # Safety
     /// As [`Scoring::apply`]; there are rows and keys, and `key` is a multiple of [`CHUNK_ELEMS`].
@@ -218,13 +220,14 @@ impl Scoring {
     }
 }
 
-/// The bias of two rows and 16 keys, on its way, for a lane's accumulators: a word for each two of them, which are neighbours.
+/// The bias of two rows and 16 keys, on its way, for a lane's accumulators: a word for each two of them, which are
+/// neighbours.
 #[derive(Clone, Copy)]
 pub(crate) struct BiasWords([u32; 4]);
 
 impl BiasWords {
-    /// Rows start where [`Scoring::bias_row`] says, and are null where they have none; `key` is the lane's first, and keys from `k_len`
-    /// on have none.
+    /// Rows start where [`Scoring::bias_row`] says, and are null where they have none; `key` is the lane's first, and
+    /// keys from `k_len` on have none.
     ///
     /// # Safety
     /// The rows have `k_len` keys.
@@ -273,9 +276,9 @@ impl Cap {
 
     /// `cap * tanh(score / cap)`, to 2^-21 of itself.
     ///
-    /// `tanh(x) = x P(x^2) / Q(x^2)` up to [`Self::MOST`], with all coefficients above 0, so that nothing cancels, and no branch. The two
-    /// polynomials are the best of degree 4 in the relative error, 2^-25. The score itself is what P / Q multiplies: near 0, where that
-    /// is 1, it is kept to the last bits.
+    /// `tanh(x) = x P(x^2) / Q(x^2)` up to [`Self::MOST`], with all coefficients above 0, so that nothing cancels, and
+    /// no branch. The two polynomials are the best of degree 4 in the relative error, 2^-25. The score itself is what P
+    /// / Q multiplies: near 0, where that is 1, it is kept to the last bits.
     #[inline(always)]
     fn bound(&self, score: f32) -> f32 {
         const P: [f32; 5] = [1.0, 0.133_803_94, 3.494_836e-3, 2.059_664_3e-5, 1.333_728_1e-8];

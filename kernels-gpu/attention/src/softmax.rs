@@ -1,13 +1,14 @@
 //! Online softmax over the rows of a warp.
 //!
 //! A lane holds parts of two rows, `lane / 4` and 8 below, in the accumulator layout of `wmma` m16n16k16
-//! ([`layout::fragment`]): registers 0, 1, 4, 5 of a tile belong to the first row, 2, 3, 6, 7 to the second. Maxima are the
-//! whole row's in every lane of its quad; sums are the lane's own until [`RowState::finish`].
+//! ([`layout::fragment`]): registers 0, 1, 4, 5 of a tile belong to the first row, 2, 3, 6, 7 to the second. Maxima are
+//! the whole row's in every lane of its quad; sums are the lane's own until [`RowState::finish`].
 //!
 //! With running maximum m, sum l and scores s of the next keys: `m' = max(m, max s)`, `a = 2^(c (m - m'))`,
 //! `p = 2^(c (s - m'))`, `l' = a l + sum p`, `O' = a O + p V` (Milakov and Gimelshein 2018; Dao et al. 2022), where
-//! `c = scale * log2(e)`. The maximum is that of all keys so far, in each step: the largest probability of a row is exactly 1, which
-//! rounding to 16 bits keeps, and O is up to 5 % nearer to the exact result than with a maximum that may lag behind.
+//! `c = scale * log2(e)`. The maximum is that of all keys so far, in each step: the largest probability of a row is
+//! exactly 1, which rounding to 16 bits keeps, and O is up to 5 % nearer to the exact result than with a maximum that
+//! may lag behind.
 
 use cuda_std::convert::{ex2, fma, lg2, max, rcp};
 use cuda_std::warp::{FULL_MASK, quad_max, quad_sum, warp_vote_any};
@@ -34,7 +35,8 @@ pub(crate) struct RowResult {
 impl RowState {
     pub(crate) const EMPTY: Self = Self { max: [f32::NEG_INFINITY; 2], sum: [0.0; 2], negative: true };
 
-    /// Turns raw scores into probabilities, adds them up, and returns what O is scaled by: 1 for a row whose maximum stays.
+    /// Turns raw scores into probabilities, adds them up, and returns what O is scaled by: 1 for a row whose maximum
+    /// stays.
     ///
     /// `CHAINS` maxima and sums of a row are found side by side, where few warps hide each other's latency.
     ///
@@ -48,7 +50,8 @@ impl RowState {
         factors
     }
 
-    /// The first half of a step: the maxima are those of these scores too; returns what O is scaled by, as the sums so far are.
+    /// The first half of a step: the maxima are those of these scores too; returns what O is scaled by, as the sums so
+    /// far are.
     ///
     /// # Safety
     /// All lanes of the warp call it together.
@@ -65,8 +68,8 @@ impl RowState {
         factors
     }
 
-    /// The second half of a step, at once or part by part, each of whole fours of scores: turns them into probabilities and adds them
-    /// up.
+    /// The second half of a step, at once or part by part, each of whole fours of scores: turns them into probabilities
+    /// and adds them up.
     #[inline(always)]
     pub(crate) fn add<const CHAINS: usize>(&mut self, scores: &mut [f32], scale_log2: f32) {
         let shifts = self.max.map(|row_max| shift(row_max, scale_log2));
@@ -104,8 +107,8 @@ impl RowState {
 
     /// The largest of the maxima and the scores, of this lane's two rows.
     ///
-    /// As integers, positive floats are ordered as they are, and above negative ones: where no maximum is negative, the integers'
-    /// is the floats'. sm_90 finds the maximum of three integers at the rate of that of two floats.
+    /// As integers, positive floats are ordered as they are, and above negative ones: where no maximum is negative, the
+    /// integers' is the floats'. sm_90 finds the maximum of three integers at the rate of that of two floats.
     #[inline(always)]
     fn largest<const CHAINS: usize>(&self, scores: &[f32]) -> [f32; 2] {
         if cfg!(target_feature = "sm_90a") && !self.negative {
@@ -135,8 +138,8 @@ impl RowState {
     }
 }
 
-/// Scales accumulators of this lane's two rows, each half only where a factor of the warp is not 1: after the first steps of many
-/// keys few maxima grow.
+/// Scales accumulators of this lane's two rows, each half only where a factor of the warp is not 1: after the first
+/// steps of many keys few maxima grow.
 ///
 /// # Safety
 /// All lanes of the warp call it together.
@@ -170,7 +173,8 @@ const fn row_of(index: usize) -> usize {
     index / 2 % 2
 }
 
-/// `larger` over the scores of each of this lane's two rows and `start`, in `CHAINS` chains; `least` is no larger than anything.
+/// `larger` over the scores of each of this lane's two rows and `start`, in `CHAINS` chains; `least` is no larger than
+/// anything.
 #[inline(always)]
 fn fold<T: Copy, const CHAINS: usize>(
     start: [T; 2],
@@ -192,14 +196,15 @@ fn fold<T: Copy, const CHAINS: usize>(
     seen
 }
 
-/// What is added to scaled scores before the power of two: minus the scaled maximum. A row that has seen no score above -inf
-/// has that as its maximum; 0 in its place gives 2^-inf = 0 instead of NaN.
+/// What is added to scaled scores before the power of two: minus the scaled maximum. A row that has seen no score above
+/// -inf has that as its maximum; 0 in its place gives 2^-inf = 0 instead of NaN.
 #[inline(always)]
 pub(crate) fn shift(row_max: f32, scale_log2: f32) -> f32 {
     if row_max == f32::NEG_INFINITY { 0.0 } else { -row_max * scale_log2 }
 }
 
-/// The result of a row of this maximum (of raw scores) and sum, to which `exp(sink)` is added: that of a key whose value is 0.
+/// The result of a row of this maximum (of raw scores) and sum, to which `exp(sink)` is added: that of a key whose
+/// value is 0.
 ///
 /// The sum is relative to the maximum. A sink above it takes its place, so that nothing overflows.
 #[inline(always)]

@@ -1,7 +1,7 @@
 //! Tiles of 16-bit elements in shared memory: panels `[columns / 64][rows][64]` with the 128-byte swizzle.
 //!
-//! A row of a panel is 128 bytes, eight 16-byte chunks; chunk c of row r lies at chunk c ^ (r % 8). The eight rows of one
-//! `ldmatrix` operand then touch all 32 banks once, and so do the eight chunks of a row as they are copied in.
+//! A row of a panel is 128 bytes, eight 16-byte chunks; chunk c of row r lies at chunk c ^ (r % 8). The eight rows of
+//! one `ldmatrix` operand then touch all 32 banks once, and so do the eight chunks of a row as they are copied in.
 
 use cuda_std::convert::Element16;
 use cuda_std::hint::opaque;
@@ -44,9 +44,9 @@ pub(crate) fn chunk_offset(rows: usize, row: u32, chunk: u32) -> u32 {
 }
 
 impl Rows {
-    /// Copies the rows from `first_row` on into a tile of `rows` rows by `columns` columns, with all `threads` threads of the
-    /// block. An asynchronous copy is complete after its group was waited for; any copy is visible to other threads after a
-    /// barrier.
+    /// Copies the rows from `first_row` on into a tile of `rows` rows by `columns` columns, with all `threads` threads
+    /// of the block. An asynchronous copy is complete after its group was waited for; any copy is visible to other
+    /// threads after a barrier.
     ///
     /// # Safety
     /// All threads of the block call it; the tile is theirs to write; `first_row` is inside the tensor.
@@ -64,8 +64,8 @@ impl Rows {
             // SAFETY: the caller's contract.
             return unsafe { self.gather_to_tile(tile, first_row, rows, columns) };
         }
-        // In each panel a thread copies one chunk of every `step_rows`-th row. That is a multiple of the 8 rows after which the
-        // swizzle repeats, so the destinations are constant distances apart, which the instructions hold.
+        // In each panel a thread copies one chunk of every `step_rows`-th row. That is a multiple of the 8 rows after
+        // which the swizzle repeats, so the destinations are constant distances apart, which the instructions hold.
         let step_rows = threads / PANEL_CHUNKS;
         // Opaque: found anew at each copy, it takes no registers between copies.
         let thread = opaque(thread::thread_idx_x());
@@ -92,8 +92,8 @@ impl Rows {
         }
     }
 
-    /// As [`Self::copy_to_tile`], for rows that start anywhere. The loop's step is read from the launch, so that it stays a
-    /// loop: this path is for correctness, and unrolled it would be most of the kernel's code.
+    /// As [`Self::copy_to_tile`], for rows that start anywhere. The loop's step is read from the launch, so that it
+    /// stays a loop: this path is for correctness, and unrolled it would be most of the kernel's code.
     ///
     /// # Safety
     /// As [`Self::copy_to_tile`].
@@ -135,10 +135,11 @@ pub(crate) unsafe fn gather_chunk(source: *const u16) -> [u32; 4] {
 
 /// The 16x16 fragments of a tile, as one lane reads them with `ldmatrix.x4`.
 ///
-/// The four 8x8 matrices of a fragment are its quarters in the order of the registers that the operand wants: A (and V, which is
-/// transposed on the way) takes rows first, B takes columns first.
+/// The four 8x8 matrices of a fragment are its quarters in the order of the registers that the operand wants: A (and V,
+/// which is transposed on the way) takes rows first, B takes columns first.
 ///
-/// It is made anew at each use of a tile: addresses held through the loop over the keys would take a quarter of the registers.
+/// It is made anew at each use of a tile: addresses held through the loop over the keys would take a quarter of the
+/// registers.
 #[derive(Clone, Copy)]
 pub(crate) struct Fragments {
     /// The lane's row in the first panel.
@@ -169,11 +170,13 @@ impl Fragments {
         Self { row: tile.offset(row * PANEL_ROW_BYTES), chunk_bytes: (chunk ^ (row % 8)) * CHUNK_BYTES, rows }
     }
 
-    /// Address of this lane's part of the fragment whose rows start at `16 * row_tile` and columns at `16 * column_tile`.
+    /// Address of this lane's part of the fragment whose rows start at `16 * row_tile` and columns at
+    /// `16 * column_tile`.
     #[inline(always)]
     fn address(self, row_tile: usize, column_tile: usize) -> SharedAddr {
         let panel_row = (column_tile / PANEL_TILES * self.rows + row_tile * 16) as u32;
-        // A 16-column tile starts at an even chunk, to which the lane's chunk (0 or 1) is added: an XOR, as the swizzle is.
+        // A 16-column tile starts at an even chunk, to which the lane's chunk (0 or 1) is added: an XOR, as the swizzle
+        // is.
         let chunk_bytes = ((column_tile % PANEL_TILES * 2) as u32 * CHUNK_BYTES) ^ self.chunk_bytes;
         self.row.offset(chunk_bytes).offset(panel_row * PANEL_ROW_BYTES)
     }

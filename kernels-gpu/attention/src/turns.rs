@@ -1,7 +1,8 @@
 //! Consumer warpgroups that have the tensor cores one after the other, a step each, in the order of their numbers.
 //!
-//! Each waits at a barrier of its own for the one before it, the first for the last. While one is on the tensor cores the others have
-//! the exponentials of theirs: without turns all come at once, first to the one and then to the other. All take as many turns.
+//! Each waits at a barrier of its own for the one before it, the first for the last. While one is on the tensor cores
+//! the others have the exponentials of theirs: without turns all come at once, first to the one and then to the other.
+//! All take as many turns.
 
 use cuda_std::ptx::barrier;
 use layout::attention::WARPGROUP_THREADS;

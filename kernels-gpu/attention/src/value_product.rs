@@ -17,14 +17,15 @@ pub(crate) trait ValueProduct<E, const KEY_TILES: usize, const DIM_TILES: usize>
     /// O = 0.
     fn zero() -> Self;
 
-    /// `O = factors * O + P V`, the factors those of this lane's two rows: P `16 x 16 KEY_TILES` in accumulator layout, V a tile of
-    /// `16 * KEY_TILES` rows; `scratch` is this warp's part of the region "p".
+    /// `O = factors * O + P V`, the factors those of this lane's two rows: P `16 x 16 KEY_TILES` in accumulator layout,
+    /// V a tile of `16 * KEY_TILES` rows; `scratch` is this warp's part of the region "p".
     ///
     /// # Safety
     /// All lanes of the warp call it together, and V is written and visible.
     unsafe fn step(&mut self, factors: [f32; 2], p: &[[f32; 8]; KEY_TILES], v: SharedAddr, scratch: SharedAddr);
 
-    /// Writes `normalisers * O` as rows `row ..` of a tile of `rows` rows; `normalisers` are those of this lane's two rows.
+    /// Writes `normalisers * O` as rows `row ..` of a tile of `rows` rows; `normalisers` are those of this lane's two
+    /// rows.
     ///
     /// # Safety
     /// All lanes of the warp call it together, and the rows are this warp's to write.
@@ -93,8 +94,9 @@ impl<E: Element16, const KEY_TILES: usize, const DIM_TILES: usize> ValueProduct<
     }
 }
 
-/// P V by f32 multiply-adds. A lane holds columns `2 lane` and the next (and the same 64 further on) of all 16 rows; P reaches it
-/// through shared memory, transposed, so that the 16 rows of one key are four vector loads that every lane shares.
+/// P V by f32 multiply-adds. A lane holds columns `2 lane` and the next (and the same 64 further on) of all 16 rows; P
+/// reaches it through shared memory, transposed, so that the 16 rows of one key are four vector loads that every lane
+/// shares.
 pub(crate) struct MultiplyAdd<E> {
     /// `[64 columns][row][column of the pair]`.
     out: [[[f32; 2]; WARP_ROWS]; MAX_PANELS],

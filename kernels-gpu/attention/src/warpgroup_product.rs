@@ -1,4 +1,5 @@
-//! Products of a warpgroup with any number of steps along K up to 16: groups of 8, 4, 2 and 1 steps, one after the other.
+//! Products of a warpgroup with any number of steps along K up to 16: groups of 8, 4, 2 and 1 steps, one after the
+//! other.
 
 use cuda_std::ptx::wgmma::{self, Accumulator, Product};
 use layout::descriptor::Descriptor;

@@ -11,8 +11,8 @@ pub(crate) const LANES: u32 = 32;
 
 /// The tensors of one (batch, head), as addresses of their first row, and the block's rows.
 ///
-/// Blocks of one head follow each other, so that its keys and values stay in L2, and the last rows come first: under a causal
-/// mask they have the most keys, and the short blocks fill the end of the grid.
+/// Blocks of one head follow each other, so that its keys and values stay in L2, and the last rows come first: under a
+/// causal mask they have the most keys, and the short blocks fill the end of the grid.
 pub(crate) struct Work {
     pub(crate) q: *const u16,
     pub(crate) k: *const u16,
@@ -110,8 +110,8 @@ impl Member {
 }
 
 impl Work {
-    /// The work of this block when each block takes `rows` query rows. Sequences shorter than the longest have fewer rows than
-    /// blocks were launched for: some start beyond [`Work::q_len`].
+    /// The work of this block when each block takes `rows` query rows. Sequences shorter than the longest have fewer
+    /// rows than blocks were launched for: some start beyond [`Work::q_len`].
     ///
     /// # Safety
     /// The grid has one block for each (batch, head, `rows` rows) of `args`, whose tensors are as long as it says.
@@ -167,7 +167,8 @@ impl Work {
     }
 }
 
-/// The batch entry and head, counted together, of this block, its row blocks from the last one on, and how many there are.
+/// The batch entry and head, counted together, of this block, its row blocks from the last one on, and how many there
+/// are.
 #[inline(always)]
 fn block_place(args: &AttentionArgs, rows: u32) -> (u32, u32, u32) {
     // Opaque: what a second call needs is found anew and takes no registers in between.
@@ -202,8 +203,8 @@ pub(crate) unsafe fn sink_of_head(args: &AttentionArgs, batch_head: u32) -> f32 
 
 /// This thread's lane in its warp.
 ///
-/// It is opaque at each call, as [`warp`] is: what is derived from it is computed where it is used, and takes no registers
-/// through the loop over the keys.
+/// It is opaque at each call, as [`warp`] is: what is derived from it is computed where it is used, and takes no
+/// registers through the loop over the keys.
 #[inline(always)]
 pub(crate) fn lane() -> u32 {
     opaque(thread::thread_idx_x()) % LANES
@@ -217,8 +218,8 @@ pub(crate) fn warp() -> u32 {
 
 /// Quotient and remainder for a divisor that is not 0; without the panic call that a plain `/` links.
 ///
-/// A division takes 100 cycles. One batch entry, or as many heads of keys as of queries, need none on sm_90a, where the first tile
-/// waits for it; elsewhere the branches cost registers that rows lack.
+/// A division takes 100 cycles. One batch entry, or as many heads of keys as of queries, need none on sm_90a, where the
+/// first tile waits for it; elsewhere the branches cost registers that rows lack.
 #[inline(always)]
 pub(crate) fn div_rem(dividend: u32, divisor: u32) -> (u32, u32) {
     if cfg!(target_feature = "sm_90a") {

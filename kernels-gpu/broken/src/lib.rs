@@ -1,5 +1,5 @@
-//! Kernels with one fault each, and the same without it: `tests/broken` runs both on the emulator, which must find the first
-//! and say nothing of the second.
+//! Kernels with one fault each, and the same without it: `tests/broken` runs both on the emulator, which must find the
+//! first and say nothing of the second.
 //!
 //! The comment `// fault: name` marks the line that the emulator must name. Numbers that the tests must know too are in
 //! [`layout::broken`]. None of them is meant for a card.
@@ -18,8 +18,8 @@ macro_rules! pair {
             /// With the fault.
             ///
             /// # Safety
-            /// Blocks of `THREADS` threads with the shared memory of `MAP`; `out` and `input` have a word for each thread of
-            /// a tile.
+            /// Blocks of `THREADS` threads with the shared memory of `MAP`; `out` and `input` have a word for each
+            /// thread of a tile.
             #[cuda_std::kernel(max_threads = layout::broken::THREADS)]
             pub unsafe fn $broken(out: *mut u32, input: *const u32) {
                 // SAFETY: nothing makes it right: the emulator stops it.
@@ -47,8 +47,8 @@ macro_rules! hopper_pair {
             /// With the fault.
             ///
             /// # Safety
-            /// A block of `WARPGROUP` threads with the shared memory of `HOPPER`; `out` has a word for each thread; the map is of
-            /// `TENSOR_ROWS` rows of f16 numbers as long as those of a factor, in boxes of a factor.
+            /// A block of `WARPGROUP` threads with the shared memory of `HOPPER`; `out` has a word for each thread; the
+            /// map is of `TENSOR_ROWS` rows of f16 numbers as long as those of a factor, in boxes of a factor.
             #[cuda_std::kernel(max_threads = layout::broken::WARPGROUP)]
             pub unsafe fn $broken(out: *mut u32, map: TensorMap) {
                 // SAFETY: nothing makes it right: the emulator stops it.

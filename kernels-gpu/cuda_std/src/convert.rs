@@ -10,8 +10,8 @@
 //! }
 //! ```
 //!
-//! Conversions to a narrower type round to nearest, ties to even (TF32: ties away from zero). f16 and bf16 overflow to infinity; the 8-bit
-//! formats saturate at their largest finite value.
+//! Conversions to a narrower type round to nearest, ties to even (TF32: ties away from zero). f16 and bf16 overflow to
+//! infinity; the 8-bit formats saturate at their largest finite value.
 
 use core::arch::asm;
 

@@ -36,8 +36,8 @@ pub unsafe fn load_nc<T: Word>(ptr: *const T) -> T {
     unsafe { T::load_global_nc(ptr) }
 }
 
-/// Loads one word from global memory where `condition` holds, else gives `otherwise`: without a branch, which loads in flight would
-/// have to cross.
+/// Loads one word from global memory where `condition` holds, else gives `otherwise`: without a branch, which loads in
+/// flight would have to cross.
 ///
 /// PTX: `@p ld.global{.v2,.v4}.b16/.b32` (PTX 1.0, sm_10).
 /// Not a memory fence.

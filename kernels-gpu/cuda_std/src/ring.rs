@@ -1,9 +1,10 @@
 //! A ring of stages in shared memory, through which producers hand tiles to consumers.
 //!
-//! Each stage has two mbarriers: *full*, on which copies complete and consumers wait, and *empty*, on which consumers arrive and
-//! the producer waits before it fills the stage again. Both sides walk the ring with a [`Place`] of their own, which knows the
-//! parity to wait for: it changes with every round. At the start all stages are empty though nobody has arrived, so that
-//! the producer waits for the parity of the round before, which an mbarrier counts as complete.
+//! Each stage has two mbarriers: *full*, on which copies complete and consumers wait, and *empty*, on which consumers
+//! arrive and the producer waits before it fills the stage again. Both sides walk the ring with a [`Place`] of their
+//! own, which knows the parity to wait for: it changes with every round. At the start all stages are empty though
+//! nobody has arrived, so that the producer waits for the parity of the round before, which an mbarrier counts as
+//! complete.
 //!
 //! ```ignore
 //! let mut place = Place::FIRST;                               // producer

@@ -7,8 +7,8 @@ use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::{Error, Ident, LitInt, Result, Token};
 
-/// The types of an instruction: the number that `cuda_std::ptx::wgmma` gives the pair, the suffix, K, and whether the operands
-/// have a choice of order.
+/// The types of an instruction: the number that `cuda_std::ptx::wgmma` gives the pair, the suffix, K, and whether the
+/// operands have a choice of order.
 struct Types {
     number: u32,
     suffix: &'static str,
@@ -92,8 +92,8 @@ enum Source {
 enum Sum {
     /// It does, or at run time does not: the registers are read and written.
     Added,
-    /// Its first instruction does not: the registers are written alone. As operands that are read they would have to be moved
-    /// there, and from there, while the group is in flight.
+    /// Its first instruction does not: the registers are written alone. As operands that are read they would have to be
+    /// moved there, and from there, while the group is in flight.
     New,
 }
 

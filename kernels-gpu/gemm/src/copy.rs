@@ -35,8 +35,8 @@ impl Range {
     }
 }
 
-/// The copies of one thread by `cp.async`: `COUNT` chunks of 16 bytes a stage, at the same chunk of rows that are equally far
-/// apart. Whatever is outside the operand, beyond the last k too, becomes zeros.
+/// The copies of one thread by `cp.async`: `COUNT` chunks of 16 bytes a stage, at the same chunk of rows that are
+/// equally far apart. Whatever is outside the operand, beyond the last k too, becomes zeros.
 #[derive(Clone, Copy)]
 pub(crate) struct ChunkCopy<const COUNT: usize> {
     shape: TileShape,
@@ -114,8 +114,8 @@ impl<const COUNT: usize> ChunkCopy<COUNT> {
     }
 }
 
-/// The copies of one thread by single 16-bit elements, through registers, to a tile with contiguous k: `COUNT` of them a stage.
-/// Threads beside each other read what lies beside each other.
+/// The copies of one thread by single 16-bit elements, through registers, to a tile with contiguous k: `COUNT` of them
+/// a stage. Threads beside each other read what lies beside each other.
 #[derive(Clone, Copy)]
 pub(crate) struct ElementCopy<const COUNT: usize> {
     shape: TileShape,

@@ -1,8 +1,8 @@
 //! The end of a block: sums of fragments to rows of D, through shared memory.
 //!
 //! A warp stores 16 rows of its sums at a time to its own part of shared memory and reads them back in groups of
-//! [`layout::gemm::GROUP`] columns, so that each lane moves 16 bytes of D. The loop over these rows is kept a loop, with the sums
-//! moving up by a fragment each time: unrolled, the code of a group would stand there four times.
+//! [`layout::gemm::GROUP`] columns, so that each lane moves 16 bytes of D. The loop over these rows is kept a loop,
+//! with the sums moving up by a fragment each time: unrolled, the code of a group would stand there four times.
 
 use cuda_std::hint::opaque;
 use cuda_std::shared;
@@ -30,8 +30,8 @@ pub(crate) unsafe fn store<const ROW: usize, const A: usize, const B: usize>(arg
     let mut first_row = work.first_row + warp / warps_n * warp_m;
     let base = shared::dynamic().offset(GEMM[ROW].sums_offset(warp));
     let at = |row: u32, column: u32| base.offset((row * stride + column) * size_of::<f32>() as u32);
-    // SAFETY: all lanes take the same steps; each place is in the warp's part, and its stores and loads are ordered by the
-    // barriers of the warp.
+    // SAFETY: all lanes take the same steps; each place is in the warp's part, and its stores and loads are ordered by
+    // the barriers of the warp.
     unsafe {
         let output = Output::new(args, work.batch);
         let mut fragment = opaque(0);

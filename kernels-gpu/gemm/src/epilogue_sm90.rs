@@ -1,8 +1,9 @@
 //! From the accumulators of a consumer warpgroup to D: finished, rounded, gathered in shared memory and stored by TMA.
 //!
-//! A consumer has buffers of 64 rows of 128 bytes, swizzled, for a whole tile: TMA stores them while the next tile is multiplied. Where
-//! blocks have one tile or two ([`GemmVariant::warps_store`]) each warp stores its own rows at once. What is more than a factor and
-//! rounding to 16 bits is done group by group as in the other kernels, from f32 in the same buffers.
+//! A consumer has buffers of 64 rows of 128 bytes, swizzled, for a whole tile: TMA stores them while the next tile is
+//! multiplied. Where blocks have one tile or two ([`GemmVariant::warps_store`]) each warp stores its own rows at once.
+//! What is more than a factor and rounding to 16 bits is done group by group as in the other kernels, from f32 in the
+//! same buffers.
 //!
 //! [`GemmVariant::warps_store`]: layout::gemm::GemmVariant::warps_store
 
@@ -24,8 +25,8 @@ use crate::work::LANES;
 /// The way of a consumer's tiles to D.
 pub(crate) struct Store<'a, const ROW: usize> {
     args: &'a GemmArgs,
-    /// Whether D is of 16 bits in whole groups, and nothing but alpha is to be applied. TMA writes beyond a row that ends within a
-    /// 4-byte word.
+    /// Whether D is of 16 bits in whole groups, and nothing but alpha is to be applied. TMA writes beyond a row that
+    /// ends within a 4-byte word.
     plain: bool,
     alpha: f32,
     smem: Smem<ROW>,
@@ -75,7 +76,8 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
             if !self.plain {
                 self.store_finished(d, tile);
             } else {
-                // Where there is nothing to multiply by, the multiplications are most of the instructions between two tiles.
+                // Where there is nothing to multiply by, the multiplications are most of the instructions between two
+                // tiles.
                 match (self.args.d_dtype == Dtype::F16 as u32, self.alpha == 1.0) {
                     (true, true) => self.round::<F16, false, R>(d),
                     (true, false) => self.round::<F16, true, R>(d),
@@ -154,8 +156,8 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
     unsafe fn store_rows(&self, tile: Tile) {
         let chunks = const { SWIZZLE.row_bytes() / CHUNK_BYTES as u32 };
         let (warp, lane) = (thread_of_consumer() / LANES, thread_of_consumer() % LANES);
-        // SAFETY: the whole warp is here, and its barriers stand before and after the reading of the buffers; the rows of D are
-        // aligned, in whole groups.
+        // SAFETY: the whole warp is here, and its barriers stand before and after the reading of the buffers; the rows
+        // of D are aligned, in whole groups.
         unsafe {
             warp::sync_warp(warp::FULL_MASK);
             for part in 0..GEMM[ROW].buffers() {
@@ -175,10 +177,11 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
         }
     }
 
-    /// Gathers the accumulators in rows, and has groups of columns finished and stored, or stores them as parts of sums.
+    /// Gathers the accumulators in rows, and has groups of columns finished and stored, or stores them as parts of
+    /// sums.
     ///
-    /// The loop over the columns is kept a loop, whose rounds pick their accumulators by branches: the code that finishes
-    /// elements stands there once.
+    /// The loop over the columns is kept a loop, whose rounds pick their accumulators by branches: the code that
+    /// finishes elements stands there once.
     ///
     /// # Safety
     /// As for [`Self::put`].
@@ -246,8 +249,8 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
     }
 }
 
-/// This thread in its consumer. Opaque at each call: what is derived from it is computed where it is used, and takes no registers
-/// through the loop over k.
+/// This thread in its consumer. Opaque at each call: what is derived from it is computed where it is used, and takes no
+/// registers through the loop over k.
 #[inline(always)]
 fn thread_of_consumer() -> u32 {
     opaque(thread::thread_idx_x()) % WARPGROUP

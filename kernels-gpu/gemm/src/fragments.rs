@@ -1,9 +1,9 @@
 //! Fragments of `mma` from tiles in shared memory, by `ldmatrix`.
 //!
-//! A tile with contiguous k is a row of k for each m (of A) or n (of B), as long as a row of its swizzle. The other is a row of m
-//! or n for each k, cut into panels as wide as its swizzle; `ldmatrix.trans` transposes it on the way. A fragment is four 8x8
-//! matrices, two along m or n and two along k; `mma` wants them in the order m first for A, k first for B, and what runs along
-//! the rows of the tile decides which lanes give which row.
+//! A tile with contiguous k is a row of k for each m (of A) or n (of B), as long as a row of its swizzle. The other is
+//! a row of m or n for each k, cut into panels as wide as its swizzle; `ldmatrix.trans` transposes it on the way. A
+//! fragment is four 8x8 matrices, two along m or n and two along k; `mma` wants them in the order m first for A, k
+//! first for B, and what runs along the rows of the tile decides which lanes give which row.
 
 use cuda_std::ptx::ldmatrix;
 use cuda_std::shared::SharedAddr;
@@ -74,8 +74,8 @@ impl Fragments {
     #[inline(always)]
     pub(crate) unsafe fn load(self, stage: SharedAddr, index: u32, step: u32) -> [u32; 4] {
         let pitch = self.shape.swizzle.row_bytes();
-        // A step along the contiguous dimension starts at an even chunk, to which the lane's chunk (0 or 1) is added: an XOR, as
-        // the swizzle is.
+        // A step along the contiguous dimension starts at an even chunk, to which the lane's chunk (0 or 1) is added:
+        // an XOR, as the swizzle is.
         let row = stage.offset(self.row_bytes);
         // SAFETY: the caller's contract; each address is the start of a chunk of the tile.
         unsafe {

@@ -157,7 +157,8 @@ pub unsafe fn gemm_sum(args: GemmArgs) {
 /// Copies an operand of 8-bit elements.
 ///
 /// # Safety
-/// The grid, block and dynamic shared memory are those of [`PACK_8BIT`]; `args` describes an operand and room for its copy.
+/// The grid, block and dynamic shared memory are those of [`PACK_8BIT`]; `args` describes an operand and room for its
+/// copy.
 #[kernel(max_threads = PACK_8BIT.threads, min_blocks = BESIDE_MIN_BLOCKS)]
 pub unsafe fn gemm_pack_8bit(args: PackArgs) {
     // SAFETY: the caller's contract is the body's.
@@ -167,7 +168,8 @@ pub unsafe fn gemm_pack_8bit(args: PackArgs) {
 /// Copies an operand of 16-bit elements.
 ///
 /// # Safety
-/// The grid, block and dynamic shared memory are those of [`PACK_16BIT`]; `args` describes an operand and room for its copy.
+/// The grid, block and dynamic shared memory are those of [`PACK_16BIT`]; `args` describes an operand and room for its
+/// copy.
 #[kernel(max_threads = PACK_16BIT.threads, min_blocks = BESIDE_MIN_BLOCKS)]
 pub unsafe fn gemm_pack_16bit(args: PackArgs) {
     // SAFETY: the caller's contract is the body's.

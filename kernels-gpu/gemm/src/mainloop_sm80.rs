@@ -10,18 +10,19 @@
 //! sums -> shared memory -> D                          see epilogue.rs
 //! ```
 //!
-//! 1. Fragments come from two sets of registers, so that the loads of one step run beside the products of the step before.
-//! 2. One barrier a stage, before the first fragments of the next one are read, says both that this stage has arrived for every
-//!    thread and that all warps have read the stage before it, whose place the next copies take.
-//! 3. The copies of stages beyond the last k are made all the same, as zeros without a read: the loop has no branches, and no
-//!    fragment is read that was not written.
-//! 4. Tiles lie swizzled in shared memory in the order of the operand; `ldmatrix` transposes on the way where that order is not
-//!    that of `mma`. So all four layouts cost the same.
-//! 5. Operands whose rows do not start on 16-byte boundaries pass through registers by single elements ([`any`]); the copies of
-//!    the next stage are loaded before the products of this one and stored after them.
+//! 1. Fragments come from two sets of registers, so that the loads of one step run beside the products of the step
+//!    before.
+//! 2. One barrier a stage, before the first fragments of the next one are read, says both that this stage has arrived
+//!    for every thread and that all warps have read the stage before it, whose place the next copies take.
+//! 3. The copies of stages beyond the last k are made all the same, as zeros without a read: the loop has no branches,
+//!    and no fragment is read that was not written.
+//! 4. Tiles lie swizzled in shared memory in the order of the operand; `ldmatrix` transposes on the way where that
+//!    order is not that of `mma`. So all four layouts cost the same.
+//! 5. Operands whose rows do not start on 16-byte boundaries pass through registers by single elements ([`any`]); the
+//!    copies of the next stage are loaded before the products of this one and stored after them.
 //!
-//! Budget: a warp of 64x64 has 128 sums, 64 registers of fragments and some 40 of addresses a thread; shared memory is the row's
-//! [`layout::gemm::GemmVariant::smem`] map.
+//! Budget: a warp of 64x64 has 128 sums, 64 registers of fragments and some 40 of addresses a thread; shared memory is
+//! the row's [`layout::gemm::GemmVariant::smem`] map.
 
 use cuda_std::ptx::cp_async;
 use cuda_std::shared::{self, SharedAddr};
@@ -181,8 +182,8 @@ pub(crate) unsafe fn product<
     let warp_tile = WarpTile::of_warp::<ROW>();
     let mut sums: Sums<A, B> = [[[[0.0; 4]; 2]; B]; A];
     let mut totals: Sums<A, B> = [[[[0.0; 4]; 2]; B]; A];
-    // SAFETY: the whole block takes the same steps, so that its threads meet at every barrier and copy; the barriers order the
-    // uses of the stages as the comments say.
+    // SAFETY: the whole block takes the same steps, so that its threads meet at every barrier and copy; the barriers
+    // order the uses of the stages as the comments say.
     unsafe {
         take_turn();
         let mut copy = |stage: u32| {
@@ -266,8 +267,8 @@ pub(crate) unsafe fn any<
     let mut sums: Sums<A, B> = [[[[0.0; 4]; 2]; B]; A];
     let mut stage = 0;
     let mut k_left = a_range.end_k as i32 - a_range.first_k as i32;
-    // SAFETY: the whole block takes the same steps, so that its threads meet at every barrier; a stage is stored two barriers
-    // after the products that read it.
+    // SAFETY: the whole block takes the same steps, so that its threads meet at every barrier; a stage is stored two
+    // barriers after the products that read it.
     unsafe {
         take_turn();
         let (a, b) = (a_copy.load(), b_copy.load());

@@ -1,5 +1,5 @@
-//! The product on `wgmma`: a producer warpgroup copies tiles by TMA, one or two consumer warpgroups multiply them, and a block
-//! computes one tile of D after the other.
+//! The product on `wgmma`: a producer warpgroup copies tiles by TMA, one or two consumer warpgroups multiply them, and
+//! a block computes one tile of D after the other.
 //!
 //! ```text
 //! producer, one thread                          consumers, 64 rows of D each
@@ -14,12 +14,12 @@
 //! ```
 //!
 //! - Tiles of a cluster lie under each other and need the same columns of B: each block copies a part of them to all.
-//! - A product is waited for when the next one has started, so that the tensor cores always have work. For the same reason the
-//!   fence and the barrier before a tile's stores wait until the first product of the next tile has started, and the next tile's
-//!   place is found, and its buffers are waited for, during the last product of this one.
+//! - A product is waited for when the next one has started, so that the tensor cores always have work. For the same
+//!   reason the fence and the barrier before a tile's stores wait until the first product of the next tile has started,
+//!   and the next tile's place is found, and its buffers are waited for, during the last product of this one.
 //! - While the consumers finish a tile, the producer fills the stages of the next one.
-//! - Two-level sums: the tensor cores sum FP8 products over one stage, 128 elements of k, with fewer bits than f32; the sums of
-//!   stages are added by the threads, while the other consumer multiplies.
+//! - Two-level sums: the tensor cores sum FP8 products over one stage, 128 elements of k, with fewer bits than f32; the
+//!   sums of stages are added by the threads, while the other consumer multiplies.
 //! - Every other tile of a block sums k from its end, where operands are large: what was read last is still in L2.
 //! - What is outside A or B arrives as zeros, what is outside D is not stored: the loop knows no edges.
 //!
@@ -187,8 +187,8 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
     let row: GemmVariant = const { GEMM[ROW] };
     let smem = Smem::<ROW> { base: shared::dynamic() };
     let rank = if row.cluster > 1 { thread::cluster_rank() } else { 0 };
-    // SAFETY: whole warpgroups take each branch; the mbarriers order copies and products as the header says, and a block does not
-    // end before the others have arrived at its barriers.
+    // SAFETY: whole warpgroups take each branch; the mbarriers order copies and products as the header says, and a
+    // block does not end before the others have arrived at its barriers.
     unsafe {
         if thread::thread_idx_x() == 0 {
             tma::prefetch_tensormap(a);
@@ -197,8 +197,8 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
                 tma::prefetch_tensormap(d);
             }
         }
-        // Not the thread that copies, which finds its first tile meanwhile, and two warps. The instruction takes its address from a
-        // uniform register: lanes that had a stage each would take turns.
+        // Not the thread that copies, which finds its first tile meanwhile, and two warps. The instruction takes its
+        // address from a uniform register: lanes that had a stage each would take turns.
         if thread::thread_idx_x() == LANES {
             for stage in 0..row.tile.stages as u32 {
                 mbarrier::init(smem.full(stage), 1);
@@ -336,14 +336,14 @@ unsafe fn consume<const ROW: usize, const R: usize, const K_STEPS: usize>(
     // SAFETY: as for the entry.
     let store = unsafe { Store::new(tiles.args, smem, d_map, consumer) };
     let mut place = Place::FIRST;
-    // Outside of the loop: the first product of a tile overwrites it. Registers that anything else writes between two products
-    // make ptxas wait for each of them.
+    // Outside of the loop: the first product of a tile overwrites it. Registers that anything else writes between two
+    // products make ptxas wait for each of them.
     let mut d = [0.0; R];
     // The tile that is in the buffers.
     let mut put: Option<Tile> = None;
     while let Some(tile) = next {
-        // SAFETY: the stages are full when they are multiplied and not released before; the buffers are free when they are written,
-        // and whole when they are stored.
+        // SAFETY: the stages are full when they are multiplied and not released before; the buffers are free when they
+        // are written, and whole when they are stored.
         unsafe {
             if let Accumulation::TwoLevel = row.accumulation {
                 let mut part = [0.0; R];

@@ -255,7 +255,8 @@ unsafe fn load_e4m3(address: *const u8, columns: u32, whole: bool) -> [f32; GROU
     }
 }
 
-/// Widens an e4m3 value. E4M3 has no infinities: the bits are those of an f16 whose exponent is too small by 8, but for NaN.
+/// Widens an e4m3 value. E4M3 has no infinities: the bits are those of an f16 whose exponent is too small by 8, but for
+/// NaN.
 #[inline(always)]
 fn widen_e4m3(bits: u8) -> f32 {
     const NAN: u8 = 0x7f;
@@ -279,8 +280,8 @@ unsafe fn load_16bit<E: Element16>(address: *const u16, columns: u32, whole: boo
     }
 }
 
-/// The first `columns` of a group, then zeros. Elements move up as they come, from the last on: an index that is not known would
-/// put the group into local memory.
+/// The first `columns` of a group, then zeros. Elements move up as they come, from the last on: an index that is not
+/// known would put the group into local memory.
 #[inline(always)]
 fn load_rest(columns: u32, element: impl Fn(usize) -> f32) -> [f32; GROUP] {
     let mut values = [0.0; GROUP];

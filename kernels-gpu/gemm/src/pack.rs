@@ -1,7 +1,7 @@
 //! Copies an operand so that its k are contiguous and its rows start on 16-byte boundaries, a tile of it a block.
 //!
-//! Elements are read along whatever dimension is contiguous, pass through a tile in shared memory, and are written 16 bytes at a
-//! time. The end of a row is padded with zeros.
+//! Elements are read along whatever dimension is contiguous, pass through a tile in shared memory, and are written 16
+//! bytes at a time. The end of a row is padded with zeros.
 
 use cuda_std::shared::{self, Word};
 use cuda_std::{global, thread};
@@ -60,7 +60,8 @@ pub(crate) unsafe fn pack<T: Word, const ELEMENTS: usize>(args: &PackArgs, zero:
         if row < args.mn && column < args.packed_k {
             let element = (u64::from(batch) * u64::from(args.mn) + u64::from(row)) * u64::from(args.packed_k);
             let address = args.packed + (element + u64::from(column)) * u64::from(element_bytes);
-            // SAFETY: the chunk is inside the copy, whose rows are whole chunks; words of the tile are on 4-byte boundaries.
+            // SAFETY: the chunk is inside the copy, whose rows are whole chunks; words of the tile are on 4-byte
+            // boundaries.
             unsafe {
                 let words: [u32; 4] = core::array::from_fn(|word| at(mn, k).offset(4 * word as u32).load());
                 global::store(address as *mut [u32; 4], words);

@@ -46,8 +46,8 @@ impl Work {
     }
 }
 
-/// Lets the next kernel of the stream start, and waits until the one before has ended: this one may read what that writes, and
-/// write what it reads. Every thread calls it before it touches a tensor or the workspace.
+/// Lets the next kernel of the stream start, and waits until the one before has ended: this one may read what that
+/// writes, and write what it reads. Every thread calls it before it touches a tensor or the workspace.
 #[inline(always)]
 pub(crate) fn take_turn() {
     griddepcontrol::launch_dependents();

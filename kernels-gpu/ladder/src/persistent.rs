@@ -12,9 +12,10 @@
 //!                                                    write them to the buffer, start a TMA store
 //! ```
 //!
-//! - The two tiles lie under each other and need the same columns of B: each block loads half of them for both, so that a tile
-//!   costs a third less traffic from L2.
-//! - A stage is full when the copies of both blocks have arrived, and may be overwritten when the consumers of both have read it.
+//! - The two tiles lie under each other and need the same columns of B: each block loads half of them for both, so that
+//!   a tile costs a third less traffic from L2.
+//! - A stage is full when the copies of both blocks have arrived, and may be overwritten when the consumers of both
+//!   have read it.
 //! - The producer goes on to the next tiles while the consumers write: the stages are full when they come back.
 //! - A block takes every so many-eth pair. Those that run at a time lie in a square and find their operands in L2.
 //! - TMA writes whole rows of 128 bytes, and what waits for memory is the unit instead of the threads.
@@ -59,8 +60,8 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
     };
     let rounds = sizes.k / step.k;
     let mut place = Place::FIRST;
-    // SAFETY: whole warpgroups take each branch; the mbarriers order copies and products as the header says, and no block leaves
-    // the cluster before the last one has finished.
+    // SAFETY: whole warpgroups take each branch; the mbarriers order copies and products as the header says, and no
+    // block leaves the cluster before the last one has finished.
     unsafe {
         if thread::thread_idx_x() == 0 {
             for stage in 0..step.stages {
@@ -100,8 +101,8 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
             let release = |stage, arrives| {
                 mbarrier::arrive_cluster_if(smem.empty(stage), lane % step.cluster, lane < step.cluster && arrives);
             };
-            // Outside of the loop: the first product of a tile overwrites it. Registers that anything else writes between two
-            // products make ptxas wait for each of them.
+            // Outside of the loop: the first product of a tile overwrites it. Registers that anything else writes
+            // between two products make ptxas wait for each of them.
             let mut d = [0.0; R];
             let mut index = first;
             while index < cluster_rows * columns {
@@ -148,7 +149,8 @@ unsafe fn store<const ROW: usize, const R: usize>(
     let barrier = 1 + consumer;
     for part in 0..R as u32 / (4 * per_box) {
         let buffer = smem.c(consumer * STORE_BUFFERS + part % STORE_BUFFERS);
-        // SAFETY: the barriers of the warpgroup stand between the uses of a buffer, and the fence before what TMA reads.
+        // SAFETY: the barriers of the warpgroup stand between the uses of a buffer, and the fence before what TMA
+        // reads.
         unsafe {
             if thread == 0 {
                 tma::wait_group_read::<{ STORE_BUFFERS - 1 }>();

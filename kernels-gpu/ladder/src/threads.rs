@@ -28,7 +28,8 @@ const UNIT_BYTES: u32 = 16;
 /// Copies `rows` rows of a row-major matrix of `k` columns, from `from` on, to the tile of `operand`.
 ///
 /// # Safety
-/// The whole block calls it; the matrix has the rows and as many columns as a stage, from `from` on, on 16-byte boundaries.
+/// The whole block calls it; the matrix has the rows and as many columns as a stage, from `from` on, on 16-byte
+/// boundaries.
 #[inline(always)]
 unsafe fn copy<const ROW: usize>(operand: Operand, rows: u32, to: SharedAddr, from: *const u16, k: u32) {
     let step = const { LADDER[ROW] };

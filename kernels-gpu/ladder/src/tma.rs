@@ -10,9 +10,10 @@
 //! c = d
 //! ```
 //!
-//! - One instruction copies a whole tile, swizzled, without registers or address arithmetic of the threads, while `wgmma` works on
-//!   the other stage.
-//! - A barrier of the block still stands in each round: thread 0 may not overwrite what the products of other warps read.
+//! - One instruction copies a whole tile, swizzled, without registers or address arithmetic of the threads, while
+//!   `wgmma` works on the other stage.
+//! - A barrier of the block still stands in each round: thread 0 may not overwrite what the products of other warps
+//!   read.
 
 use cuda_std::ptx::tma::{self, TensorMap};
 use cuda_std::ptx::wgmma::{self, Accumulator};

@@ -1,13 +1,15 @@
-//! ATA, the product `Y = A X` with a symmetric matrix of 16x16 blocks: how blocks are stored, the argument struct and the table of
-//! compiled variants.
+//! ATA, the product `Y = A X` with a symmetric matrix of 16x16 blocks: how blocks are stored, the argument struct and
+//! the table of compiled variants.
 //!
-//! Two blocks under each other are a *pair*, 32 rows by 16 columns: pair row R and block column c hold the blocks (2R, c) and
-//! (2R + 1, c). Stored are the pairs of the upper triangle, c >= 2R, that have an element other than 0; the pairs of c = 2R and
-//! c = 2R + 1 hold the whole of the 32x32 square on the diagonal. A missing block of a stored pair is zeros.
+//! Two blocks under each other are a *pair*, 32 rows by 16 columns: pair row R and block column c hold the blocks (2R,
+//! c) and (2R + 1, c). Stored are the pairs of the upper triangle, c >= 2R, that have an element other than 0; the
+//! pairs of c = 2R and c = 2R + 1 hold the whole of the 32x32 square on the diagonal. A missing block of a stored pair
+//! is zeros.
 //!
 //! Two pairs beside each other, c = 2C and 2C + 1, are a 32x32 square. It serves twice: as it is for the rows of R, and
-//! transposed for the rows of C, unless R = C. A pair is stored as 32 *cells* of 4x4 elements, so that a lane loads whole cells
-//! for either use, and the two differ only in which cells it loads and in whether it takes rows for columns:
+//! transposed for the rows of C, unless R = C. A pair is stored as 32 *cells* of 4x4 elements, so that a lane loads
+//! whole cells for either use, and the two differ only in which cells it loads and in whether it takes rows for
+//! columns:
 //!
 //! | use | cell `half` of a lane: rows, columns | row `group`, `group + 8` of operand `part` | k = `thread`, `thread + 4` of `step` |
 //! | --- | --- | --- | --- |
@@ -16,9 +18,9 @@
 //!
 //! Either way the lane needs four elements in a row of X, and has rows `4 * group` to `4 * group + 3` of Y.
 //!
-//! TF32 numbers have 19 bits. They are stored in 20: the upper 16 as 16-bit numbers are, and four more (a *nibble*) apart, which
-//! is 1280 bytes a pair instead of 2048. A byte permutation puts a number together; what it leaves in the lower 13 bits of the
-//! register is of other numbers, and tensor cores do not read it.
+//! TF32 numbers have 19 bits. They are stored in 20: the upper 16 as 16-bit numbers are, and four more (a *nibble*)
+//! apart, which is 1280 bytes a pair instead of 2048. A byte permutation puts a number together; what it leaves in the
+//! lower 13 bits of the register is of other numbers, and tensor cores do not read it.
 
 use core::fmt;
 
@@ -68,8 +70,9 @@ pub enum Precision {
     Tf32,
     /// A and X as sums of two TF32 numbers, three products: about the precision of f32, at twice the memory of TF32.
     Tf32x3,
-    /// A as f16 times a power of two of its channel, and X as f16 times a power of two of each 32 elements of a frame. Half the
-    /// memory of A. Elements of A below 2^-38 of the channel's largest become 0, those of X below 2^-38 of the largest of the 32.
+    /// A as f16 times a power of two of its channel, and X as f16 times a power of two of each 32 elements of a frame.
+    /// Half the memory of A. Elements of A below 2^-38 of the channel's largest become 0, those of X below 2^-38 of the
+    /// largest of the 32.
     F16,
     /// A as bf16, 8 significant bits, and X as the sum of two bf16 numbers. Half the memory of A.
     Bf16,
@@ -150,7 +153,8 @@ impl core::str::FromStr for Precision {
     }
 }
 
-/// What one strip takes of 32 elements of X: for each of its pair rows, the two pairs beside each other of a 32x32 square.
+/// What one strip takes of 32 elements of X: for each of its pair rows, the two pairs beside each other of a 32x32
+/// square.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct StripUse {
     /// The pair row of X.
@@ -165,8 +169,8 @@ pub struct StripUse {
 const ROW_BITS: u32 = 3;
 
 impl StripUse {
-    /// What the kernel reads: the code, then for each pair row the number of its first pair, which the second follows; where there is
-    /// only the second, one less than its number.
+    /// What the kernel reads: the code, then for each pair row the number of its first pair, which the second follows;
+    /// where there is only the second, one less than its number.
     pub fn record(&self) -> [u32; RECORD_WORDS] {
         let mut record = [0; RECORD_WORDS];
         record[0] = self.code();

@@ -1,6 +1,7 @@
 //! Attention: masks, the argument structs and the table of compiled variants.
 //!
-//! `O = softmax(scale * Q K^T + mask) V` and `LSE_i = ln sum_j exp(s_ij)`, with Q `[B, Hq, Sq, D]` and K, V `[B, Hkv, Sk, D]`.
+//! `O = softmax(scale * Q K^T + mask) V` and `LSE_i = ln sum_j exp(s_ij)`, with Q `[B, Hq, Sq, D]` and K, V
+//! `[B, Hkv, Sk, D]`.
 
 mod decode;
 mod mask;
@@ -42,8 +43,8 @@ pub struct AttentionStrides {
 
 /// The first parameter of every attention kernel.
 ///
-/// With [`Lengths::PerMember`] the sequences of all batch entries follow each other in one tensor, batch strides are 0, and
-/// `q_len` and `k_len` are those of the longest.
+/// With [`Lengths::PerMember`] the sequences of all batch entries follow each other in one tensor, batch strides are 0,
+/// and `q_len` and `k_len` are those of the longest.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct AttentionArgs {
@@ -61,8 +62,8 @@ pub struct AttentionArgs {
     pub sink: u64,
     /// Device address of the bias `[batch, q_heads, q_len, k_len]`, of the element type of Q; 0 where there is none.
     pub bias: u64,
-    /// Device address of the i32 numbers `[batch + 1]` of the first query row of each batch entry and after the last one; 0 where
-    /// all batch entries are as long.
+    /// Device address of the i32 numbers `[batch + 1]` of the first query row of each batch entry and after the last
+    /// one; 0 where all batch entries are as long.
     pub q_starts: u64,
     /// The same of the keys.
     pub k_starts: u64,
@@ -100,8 +101,8 @@ pub struct AttentionArgs {
     pub left: i32,
     /// Visible keys after it.
     pub right: i32,
-    /// What the softmax multiplies by to have powers of two: `|scale| * log2(e)` of raw scores, `log2(e)` of those that are scaled;
-    /// above 0 and finite.
+    /// What the softmax multiplies by to have powers of two: `|scale| * log2(e)` of raw scores, `log2(e)` of those that
+    /// are scaled; above 0 and finite.
     pub scale_log2: f32,
     /// `|scale|`, for [`Scores::General`].
     pub scale: f32,
@@ -119,20 +120,21 @@ pub struct AttentionArgs {
     pub reserved: u32,
 }
 
-/// In which order the blocks of a persistent launch compute the tiles of query rows: the second parameter of the WGMMA kernels.
+/// In which order the blocks of a persistent launch compute the tiles of query rows: the second parameter of the WGMMA
+/// kernels.
 ///
-/// A tile is a range of query rows of one head. Heads form groups, whose keys and values fit the L2 cache together. Within a
-/// group, the tiles of the same rows of each head follow each other, from the last rows to the first: under a causal mask the
-/// work of successive tiles then shrinks little by little. The first tile of a block is that of its number. After it the block
-/// takes the next tile that no other has taken, by counting; without a counter, blocks take the tiles in turns, in every other
-/// round in reverse.
+/// A tile is a range of query rows of one head. Heads form groups, whose keys and values fit the L2 cache together.
+/// Within a group, the tiles of the same rows of each head follow each other, from the last rows to the first: under a
+/// causal mask the work of successive tiles then shrinks little by little. The first tile of a block is that of its
+/// number. After it the block takes the next tile that no other has taken, by counting; without a counter, blocks take
+/// the tiles in turns, in every other round in reverse.
 ///
 /// Where batch entries follow each other ([`Lengths::PerMember`]) their tiles lie in slots: [`first_slot`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TileOrder {
-    /// Device address of a 32-bit counter that is 0 when the launch starts, and again when it ends; 0 where there is none. Two
-    /// launches that may run at the same time have two counters.
+    /// Device address of a 32-bit counter that is 0 when the launch starts, and again when it ends; 0 where there is
+    /// none. Two launches that may run at the same time have two counters.
     pub counter: u64,
     /// Tiles of the launch: `heads * row_tiles`.
     pub tiles: u32,
@@ -146,18 +148,19 @@ pub struct TileOrder {
 
 /// The slot of the first tile of batch entry `member`, whose query rows start at row `start`, in tiles of `rows` rows.
 ///
-/// An entry has as many slots as tiles, or one more, which no search over the lengths before it has to tell: its first slot follows from
-/// where it starts.
+/// An entry has as many slots as tiles, or one more, which no search over the lengths before it has to tell: its first
+/// slot follows from where it starts.
 pub const fn first_slot(start: u32, member: u32, rows: u32) -> u32 {
     start / rows + member
 }
 
 /// Where sequences that follow each other end, in the coordinate of rows of their tensor map: row `r` of `len` is at
-/// `SEQUENCE_END - len + r`, so that every row beyond the sequence is outside the map, whose next dimension has the row after the
-/// sequence.
+/// `SEQUENCE_END - len + r`, so that every row beyond the sequence is outside the map, whose next dimension has the row
+/// after the sequence.
 ///
-/// Both dimensions have the stride of a row, and the two coordinates are `SEQUENCE_END` too far together. The last dimension, of stride
-/// [`SEQUENCE_PERIOD`] less a row and coordinate `SEQUENCE_END`, brings that back: `SEQUENCE_END * SEQUENCE_PERIOD` bytes are 2^64.
+/// Both dimensions have the stride of a row, and the two coordinates are `SEQUENCE_END` too far together. The last
+/// dimension, of stride [`SEQUENCE_PERIOD`] less a row and coordinate `SEQUENCE_END`, brings that back:
+/// `SEQUENCE_END * SEQUENCE_PERIOD` bytes are 2^64.
 pub const SEQUENCE_END: u32 = 1 << 30;
 
 /// Bytes that `SEQUENCE_END` times are once around all addresses.

@@ -1,9 +1,9 @@
-//! Conjugate gradient for `A x = b`, all systems of all frames and channels at once: the state of a system, the argument struct and
-//! the table of kernels.
+//! Conjugate gradient for `A x = b`, all systems of all frames and channels at once: the state of a system, the
+//! argument struct and the table of kernels.
 //!
 //! The kernels are part of the device crate `ata`, with whose product they take turns: an iteration is `q = A p`, then
-//! [`CgStage::Step`]. One thread block does all that is to be done for one system. The vectors x, r, p and q lie in memory of the
-//! solver, each system's at a multiple of [`CgArgs::row_elems`], with zeros beyond n.
+//! [`CgStage::Step`]. One thread block does all that is to be done for one system. The vectors x, r, p and q lie in
+//! memory of the solver, each system's at a multiple of [`CgArgs::row_elems`], with zeros beyond n.
 
 use core::fmt;
 
@@ -106,7 +106,8 @@ pub struct CgArgs {
     pub r: u64,
     /// Device address of the directions, `[systems][row_elems]`.
     pub p: u64,
-    /// Device address of the products: of A with the guess (start), with p (step) or with x (finish), `[systems][row_elems]`.
+    /// Device address of the products: of A with the guess (start), with p (step) or with x (finish),
+    /// `[systems][row_elems]`.
     pub q: u64,
     /// Device address of the states, [`STATE_WORDS`] a system.
     pub states: u64,
@@ -197,16 +198,16 @@ pub const fn of_stage(stage: CgStage) -> &'static CgVariant {
 
 /// Every kernel of the solver, in the order of [`CgStage`].
 ///
-/// 32 warps: up to n = 4096 a thread has at most one group of each vector, so that every vector is read once, with all loads in
-/// flight together.
+/// 32 warps: up to n = 4096 a thread has at most one group of each vector, so that every vector is read once, with all
+/// loads in flight together.
 pub const CG: &[CgVariant] = &[
     CgVariant { name: "cg_start", stage: CgStage::Start, warps: 32 },
     CgVariant { name: "cg_step", stage: CgStage::Step, warps: 32 },
     CgVariant { name: "cg_finish", stage: CgStage::Finish, warps: 32 },
 ];
 
-/// A row that is out of place, or whose threads or shared memory do not fit, does not compile. The sums of the warps are added by
-/// one warp, a lane each.
+/// A row that is out of place, or whose threads or shared memory do not fit, does not compile. The sums of the warps
+/// are added by one warp, a lane each.
 const _: () = {
     let mut index = 0;
     while index < CG.len() {

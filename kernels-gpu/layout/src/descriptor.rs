@@ -149,8 +149,8 @@ impl Operand {
     /// ```
     ///
     /// # Panics
-    /// If the offset is not a multiple of [`Swizzle::period_bytes`], or the operand is in registers. Used in a constant,
-    /// it stops the build.
+    /// If the offset is not a multiple of [`Swizzle::period_bytes`], or the operand is in registers. Used in a
+    /// constant, it stops the build.
     #[must_use]
     pub const fn descriptor(self, offset_bytes: u32) -> Descriptor {
         assert!(!self.is_in_registers(), "an operand in registers has no descriptor");
@@ -244,9 +244,9 @@ impl Descriptor {
     /// The descriptor of the same tile `bytes` bytes further on; `bytes` is a multiple of 16.
     ///
     /// Also how a descriptor of an offset becomes one of an address: by adding the base of the dynamic shared memory.
-    /// Only distances that leave the swizzle's pattern in place make sense: multiples of its period, and those
-    /// that [`Operand`] gives. Of an address the bits below 2^18 count, which are all of it that lies in the block: in a cluster
-    /// the upper bits are the rank of the block, and would change the fields behind the address.
+    /// Only distances that leave the swizzle's pattern in place make sense: multiples of its period, and those that
+    /// [`Operand`] gives. Of an address the bits below 2^18 count, which are all of it that lies in the block: in a
+    /// cluster the upper bits are the rank of the block, and would change the fields behind the address.
     #[inline(always)]
     #[must_use]
     pub const fn offset(self, bytes: u32) -> Descriptor {

@@ -1,14 +1,14 @@
 //! Which element of a matrix each register of each lane holds, for the tensor-core instructions of sm_80 and later.
 //!
 //! A warp holds a matrix in pieces, its fragments: some registers in each of 32 lanes, a 32-bit register having two
-//! 16-bit halves. Every map below goes from (lane, register, half) to the (row, column) of the element. With `group =
-//! lane / 4` and `thread = lane % 4`, those of 16-bit elements and of accumulators are made of one 8x8 matrix whose row is
-//! `group` and whose columns are `2 * thread` and `2 * thread + 1`: also what `ldmatrix` delivers. TF32 elements fill a
-//! register each; their 8x4 matrix has the row `group` and the column `thread`.
+//! 16-bit halves. Every map below goes from (lane, register, half) to the (row, column) of the element. With
+//! `group = lane / 4` and `thread = lane % 4`, those of 16-bit elements and of accumulators are made of one 8x8 matrix
+//! whose row is `group` and whose columns are `2 * thread` and `2 * thread + 1`: also what `ldmatrix` delivers. TF32
+//! elements fill a register each; their 8x4 matrix has the row `group` and the column `thread`.
 //!
-//! The maps of `mma` and `ldmatrix` are those of the PTX ISA ("Matrix fragments for mma.m16n8k16", ".. mma.m16n8k8"). Those of `wmma` are
-//! left open by the ISA; the ones here are measured on sm_90 for PTX of sm_80 and sm_90a, and the tests on the card
-//! compare every register with them.
+//! The maps of `mma` and `ldmatrix` are those of the PTX ISA ("Matrix fragments for mma.m16n8k16", ".. mma.m16n8k8").
+//! Those of `wmma` are left open by the ISA; the ones here are measured on sm_90 for PTX of sm_80 and sm_90a, and the
+//! tests on the card compare every register with them.
 
 /// The element of an 8x8 matrix that `ldmatrix` puts into `half` of one register of `lane`, as (row, column).
 ///

@@ -1,7 +1,7 @@
 //! GEMM: layouts, argument structs and the tables of compiled kernels.
 //!
-//! `D = activation(alpha * A B + beta * C + bias)`, for each entry of a batch: A is m x k, B is k x n, C and D are m x n with
-//! contiguous rows, the bias has n elements. Sums over k are f32.
+//! `D = activation(alpha * A B + beta * C + bias)`, for each entry of a batch: A is m x k, B is k x n, C and D are m x
+//! n with contiguous rows, the bias has n elements. Sums over k are f32.
 
 mod beside;
 mod schedule;
@@ -185,8 +185,8 @@ pub struct GemmMatrix {
     pub row_stride: i64,
 }
 
-/// The parameter of the main kernels and of the sum of their parts. Kernels on `wgmma` are given the tensor maps of A, B
-/// and D before it.
+/// The parameter of the main kernels and of the sum of their parts. Kernels on `wgmma` are given the tensor maps of A,
+/// B and D before it.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct GemmArgs {
@@ -206,8 +206,8 @@ pub struct GemmArgs {
     pub b_scale: u64,
     /// Device address of one f32 that D is multiplied by, besides `d_factor`; 0 for none.
     pub d_scale: u64,
-    /// Device address of the partial sums `[splits][batch][m][n]` in f32, n padded to a multiple of [`GROUP`], where `splits` is
-    /// more than 1.
+    /// Device address of the partial sums `[splits][batch][m][n]` in f32, n padded to a multiple of [`GROUP`], where
+    /// `splits` is more than 1.
     pub partial: u64,
     /// Rows of D.
     pub m: u32,

@@ -1,8 +1,8 @@
-//! The ladder: six small kernels of the product `C = A B^T` on the matrix unit of Hopper, each one idea further than the one
-//! before. `docs/wgmma.md` explains them; the library does not use them.
+//! The ladder: six small kernels of the product `C = A B^T` on the matrix unit of Hopper, each one idea further than
+//! the one before. `docs/wgmma.md` explains them; the library does not use them.
 //!
-//! A, M x K, and B, N x K, are f16 and row-major, so that both are K-major for `wgmma`; C, M x N, is f32 and row-major. Sizes are
-//! multiples of the step's tile.
+//! A, M x K, and B, N x K, are f16 and row-major, so that both are K-major for `wgmma`; C, M x N, is f32 and row-major.
+//! Sizes are multiples of the step's tile.
 
 use core::fmt;
 
@@ -28,8 +28,8 @@ pub const STORE_COLUMNS: u32 = 32;
 /// Buffers for stores of each warpgroup: one is filled while the other is written.
 pub const STORE_BUFFERS: u32 = 2;
 
-/// Rows of clusters whose tiles are computed column by column: those that run at a time then form about a square, and read the
-/// least from L2.
+/// Rows of clusters whose tiles are computed column by column: those that run at a time then form about a square, and
+/// read the least from L2.
 pub const GROUP_ROWS: u32 = 8;
 
 /// The sizes of a product, the last parameter of every kernel.
@@ -109,7 +109,8 @@ impl LadderStep {
         Operand::new(Dtype::F16, Major::K, self.swizzle(), self.n)
     }
 
-    /// The swizzle of A and B: none for the one k-step of the first kernel, whose rows have two units, else that of the rows.
+    /// The swizzle of A and B: none for the one k-step of the first kernel, whose rows have two units, else that of the
+    /// rows.
     pub const fn swizzle(&self) -> Swizzle {
         if self.k * F16_BYTES == K_STEP_BYTES { Swizzle::None } else { Swizzle::B128 }
     }
@@ -139,8 +140,8 @@ impl LadderStep {
         self.a().tile_bytes(self.k) + self.b().tile_bytes(self.k)
     }
 
-    /// The map of dynamic shared memory: stages of `a` and `b`, buffers for `c` where TMA stores it, and an mbarrier `full` and
-    /// `empty` for each stage.
+    /// The map of dynamic shared memory: stages of `a` and `b`, buffers for `c` where TMA stores it, and an mbarrier
+    /// `full` and `empty` for each stage.
     pub const fn smem(&self) -> SmemLayout {
         let period = self.swizzle().period_bytes();
         let c_buffers = match self.pipeline {
@@ -208,7 +209,8 @@ pub const fn row_index(name: &str) -> usize {
     panic!("no step of the ladder has this name")
 }
 
-/// The tile of all products in the place of a cluster's tile: (row of clusters, column of tiles), for the `index`-th of them.
+/// The tile of all products in the place of a cluster's tile: (row of clusters, column of tiles), for the `index`-th of
+/// them.
 ///
 /// [`GROUP_ROWS`] rows of clusters are computed column by column, then the next ones.
 #[inline(always)]

@@ -18,8 +18,8 @@ pub const WORDS: SmemLayout = SmemLayout::new()
     .region("u32x4", 32 * 16, 16)
     .region("u8", 32, 1);
 
-/// The words that one lane of `shared_words` writes: one u16, u32 and f32, a pair and four u32, a u8, and the base modulo
-/// its alignment.
+/// The words that one lane of `shared_words` writes: one u16, u32 and f32, a pair and four u32, a u8, and the base
+/// modulo its alignment.
 pub const SHARED_WORDS: u32 = 1 + 1 + 1 + 2 + 4 + 1 + 1;
 
 /// The distance between the results of two types of word in `global_words`, in bytes: 32 lanes of the largest word,

@@ -5,8 +5,8 @@ use cuda_std::shared::SharedArray;
 use cuda_std::{kernel, thread, warp};
 use layout::probe::{PAIRS, WARPS};
 
-/// The first warp stores a word a lane and arrives, the second waits for it and writes the words in reverse; the third has
-/// nothing to do with it.
+/// The first warp stores a word a lane and arrives, the second waits for it and writes the words in reverse; the third
+/// has nothing to do with it.
 ///
 /// # Safety
 /// Three warps; the dynamic shared memory is that of `WARPS`; `out` has 32 words.
@@ -30,8 +30,8 @@ pub unsafe fn barrier_warps(out: *mut u32) {
     }
 }
 
-/// Each of two pairs of warps has a barrier whose number is that of the pair: the first warp of a pair stores a word a lane and
-/// arrives, the second waits and writes them in reverse.
+/// Each of two pairs of warps has a barrier whose number is that of the pair: the first warp of a pair stores a word a
+/// lane and arrives, the second waits and writes them in reverse.
 ///
 /// # Safety
 /// Four warps; the dynamic shared memory is that of `PAIRS`; `out` has 64 words.
@@ -79,16 +79,18 @@ pub mod blocks {
         }
     }
 
-    /// Each of two blocks stores two words a lane in its shared memory, and after the barrier of the cluster writes those of the
-    /// other: the first in one load, then each alone.
+    /// Each of two blocks stores two words a lane in its shared memory, and after the barrier of the cluster writes
+    /// those of the other: the first in one load, then each alone.
     ///
     /// # Safety
-    /// A cluster of two warps; the dynamic shared memory is that of `PAIRS`; `out` has 4 words for each thread of the cluster.
+    /// A cluster of two warps; the dynamic shared memory is that of `PAIRS`; `out` has 4 words for each thread of the
+    /// cluster.
     #[kernel(max_threads = 32, cluster = 2)]
     pub unsafe fn cluster_load(out: *mut u32) {
         let (rank, lane) = (thread::cluster_rank(), warp::lane_id());
         let words = shared::dynamic().offset(PAIRS.get("words").offset_bytes + lane * 8);
-        // SAFETY: every thread of the cluster meets at the barriers, the second of which keeps both blocks until they have been read.
+        // SAFETY: every thread of the cluster meets at the barriers, the second of which keeps both blocks until they
+        // have been read.
         unsafe {
             words.store([1000 * rank + lane, 1000 * rank + 100 + lane]);
             cluster::sync();
@@ -103,12 +105,12 @@ pub mod blocks {
         }
     }
 
-    /// The lanes of each of two blocks store words in the other one, one, two and four at a time, which waits for all of them and writes
-    /// them.
+    /// The lanes of each of two blocks store words in the other one, one, two and four at a time, which waits for all
+    /// of them and writes them.
     ///
     /// # Safety
-    /// A cluster of two warps; the dynamic shared memory is that of `STORES`; `out` has `STORE_WORDS` words for each thread of the
-    /// cluster.
+    /// A cluster of two warps; the dynamic shared memory is that of `STORES`; `out` has `STORE_WORDS` words for each
+    /// thread of the cluster.
     #[kernel(max_threads = 32, cluster = 2)]
     pub unsafe fn cluster_store_async(out: *mut u32) {
         let (rank, lane) = (thread::cluster_rank(), warp::lane_id());
@@ -137,8 +139,8 @@ pub mod blocks {
         }
     }
 
-    /// The mbarrier of the first block takes one arrival from either block; writes whether its phase is complete after its own
-    /// and after that of the other block.
+    /// The mbarrier of the first block takes one arrival from either block; writes whether its phase is complete after
+    /// its own and after that of the other block.
     ///
     /// # Safety
     /// A cluster of two warps; the dynamic shared memory is that of `MBARRIER`; `out` has 2 words.

@@ -90,8 +90,8 @@ pub mod stores {
             /// Writes the matrices that one form of `stmatrix` stores, one under the other.
             ///
             /// # Safety
-            /// One warp; the dynamic shared memory is that of `STMATRIX`; `input` has the registers of every lane; `out` has 32
-            /// words a matrix.
+            /// One warp; the dynamic shared memory is that of `STMATRIX`; `input` has the registers of every lane;
+            /// `out` has 32 words a matrix.
             #[kernel(max_threads = 32)]
             pub unsafe fn $name(out: *mut u32, input: *const [u32; $registers]) {
                 let rows = shared::dynamic().offset(STMATRIX.get("rows").offset_bytes);

@@ -47,8 +47,8 @@ pub unsafe fn shared_words(out: *mut [u32; SHARED_WORDS as usize]) {
     }
 }
 
-/// Copies one word of each type a lane, first by `load`, then by `load_nc`; then by `load_where` for even lanes, where odd ones
-/// have that of the facing lane.
+/// Copies one word of each type a lane, first by `load`, then by `load_nc`; then by `load_where` for even lanes, where
+/// odd ones have that of the facing lane.
 ///
 /// # Safety
 /// `input` has 512 bytes and `out` `GLOBAL_WORDS_BYTES` for each of the six types, both 16-byte aligned.

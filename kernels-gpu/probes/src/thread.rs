@@ -48,11 +48,12 @@ pub unsafe fn thread_cluster_rank(out: *mut u32) {
     unsafe { *out.add(block as usize) = thread::cluster_rank() }
 }
 
-/// Adds one to the word of the thread that the kernel before gave another thread of another block, and passes it on: by as many
-/// launches as overlap, each word counts them.
+/// Adds one to the word of the thread that the kernel before gave another thread of another block, and passes it on: by
+/// as many launches as overlap, each word counts them.
 ///
 /// # Safety
-/// `from` and `to` have a word for each thread of the grid; the launch before wrote `from`, and the one before it read `to`.
+/// `from` and `to` have a word for each thread of the grid; the launch before wrote `from`, and the one before it read
+/// `to`.
 #[cfg(target_feature = "sm_90")]
 #[kernel]
 pub unsafe fn griddepcontrol_chain(from: *const u32, to: *mut u32) {

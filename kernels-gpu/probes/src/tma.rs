@@ -172,7 +172,8 @@ macro_rules! tma_probes {
         /// Stores a box.
         ///
         /// # Safety
-        /// The dynamic shared memory is that of `TMA`, the map has this rank and a box of `at`, which is what `input` has.
+        /// The dynamic shared memory is that of `TMA`, the map has this rank and a box of `at`, which is what `input`
+        /// has.
         #[kernel(max_threads = 32)]
         pub unsafe fn $store(input: *const u32, at: BoxAt, map: TensorMap) {
             // SAFETY: as required of the caller.
@@ -199,8 +200,8 @@ tma_probes! {
     5: tma_load_5d tma_load_multicast_5d tma_store_5d tma_reduce_add_5d,
 }
 
-/// Stores a box twice, from the same tile, which is written anew as soon as the first copy has read it; then loads what the
-/// second one and ordinary stores have left in the tensor.
+/// Stores a box twice, from the same tile, which is written anew as soon as the first copy has read it; then loads what
+/// the second one and ordinary stores have left in the tensor.
 ///
 /// # Safety
 /// The dynamic shared memory is that of `TMA`; the map is of `tensor`, 64 words, in boxes of 32; `out` has

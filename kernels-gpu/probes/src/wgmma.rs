@@ -308,7 +308,8 @@ const PRODUCT_REGISTERS_ROW: usize = row_of("wgmma_f32_f16_f16_n64_s4_r_k128");
 /// A product with A in registers, in new registers.
 ///
 /// # Safety
-/// One warpgroup; the dynamic shared memory is `MAP`; operands and `out` are those of `wgmma_f32_f16_f16_n64_s4_r_k128`.
+/// One warpgroup; the dynamic shared memory is `MAP`; operands and `out` are those of
+/// `wgmma_f32_f16_f16_n64_s4_r_k128`.
 #[kernel(max_threads = THREADS)]
 pub unsafe fn wgmma_product_registers(out: *mut u32, operands: WgmmaOperands) {
     // SAFETY: the whole warpgroup is here, and the tile is filled.

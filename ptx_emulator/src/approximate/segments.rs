@@ -1,10 +1,10 @@
 //! What all functions have in common: a quadratic in each of some tens of segments, in integers.
 //!
 //! An argument of fixed point is the number of a segment and an offset of 17 bits in it. The result is
-//! `c0 + c1 * offset + c2 * square(offset)`, a sum of fixed point in which nothing is rounded, cut off at the last place of an f32.
-//! Only the square is not exact: of its partial products those below 2^19 are left out, and a constant makes up for their mean
-//! and, in some functions, for the cut. That is the design of Oberman and Siu, "A High-Performance Area-Efficient
-//! Multifunction Interpolator" (ARITH 2005).
+//! `c0 + c1 * offset + c2 * square(offset)`, a sum of fixed point in which nothing is rounded, cut off at the last
+//! place of an f32. Only the square is not exact: of its partial products those below 2^19 are left out, and a constant
+//! makes up for their mean and, in some functions, for the cut. That is the design of Oberman and Siu, "A
+//! High-Performance Area-Efficient Multifunction Interpolator" (ARITH 2005).
 
 /// Bits of an offset.
 pub(super) const OFFSET: u32 = 17;
@@ -52,8 +52,8 @@ impl<const N: usize> Segments<N> {
 
 /// The square of an offset in units of 2^19, without partial products below.
 ///
-/// Bits i < j give a product of place i + j + 1, bit i alone one of place 2i. From bit 10 on no product is left out; what a bit below
-/// has with bits above it is those bits, shifted.
+/// Bits i < j give a product of place i + j + 1, bit i alone one of place 2i. From bit 10 on no product is left out;
+/// what a bit below has with bits above it is those bits, shifted.
 #[inline(always)]
 fn square(offset: u32) -> u32 {
     let upper = offset >> 10;

@@ -1,5 +1,5 @@
-//! Loads and stores whose lanes all go to one memory and do nothing wrong: most of them, without what finds the words for an
-//! error.
+//! Loads and stores whose lanes all go to one memory and do nothing wrong: most of them, without what finds the words
+//! for an error.
 
 use std::ops::RangeInclusive;
 
@@ -14,8 +14,8 @@ pub(super) enum Direction {
     Store,
 }
 
-/// Loads or stores the elements of all lanes at addresses in the memory of the cluster or in global memory. False where that
-/// does not do, as a lane does wrong or such elements are rare: then the access is to be made lane by lane.
+/// Loads or stores the elements of all lanes at addresses in the memory of the cluster or in global memory. False where
+/// that does not do, as a lane does wrong or such elements are rare: then the access is to be made lane by lane.
 pub(super) fn access(turn: &mut Turn<'_, '_>, direction: Direction, access: &Access, place: (Space, &Doubles)) -> bool {
     match (access.bytes, access.registers.len()) {
         (1, 1) => elements::<1, 1>(turn, direction, access, place),

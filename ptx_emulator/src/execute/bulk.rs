@@ -319,7 +319,8 @@ pub(crate) fn store_async(turn: &mut Turn<'_, '_>, store: &program::Access, barr
     Ok(())
 }
 
-/// Starts the way of data to shared memory at `address` of the cluster, in its block or in `blocks`, where the bytes count on the barrier.
+/// Starts the way of data to shared memory at `address` of the cluster, in its block or in `blocks`, where the bytes
+/// count on the barrier.
 fn send(
     turn: &mut Turn<'_, '_>,
     lane: usize,

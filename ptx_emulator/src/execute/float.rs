@@ -5,8 +5,8 @@ use crate::float::{BF16, Conversion, F16, flush, max_f32, min_f32, packed3, satu
 use crate::program::{D, FloatOp, W};
 use crate::registers::{LANES, Registers};
 
-/// The bits of a result. The comparison is of integers: LLVM takes one NaN for as good as another, and drops a selection
-/// between `sqrt` of a negative number and a constant NaN.
+/// The bits of a result. The comparison is of integers: LLVM takes one NaN for as good as another, and drops a
+/// selection between `sqrt` of a negative number and a constant NaN.
 #[inline(always)]
 fn bits(value: f32) -> u32 {
     let bits = value.to_bits();

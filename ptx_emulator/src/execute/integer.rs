@@ -292,8 +292,8 @@ fn high64(a: u64, b: u64, signed: bool) -> u64 {
     }
 }
 
-/// `bfe`: `length` bits of `a` from `position` on, zero- or sign-extended. Above the highest bit there is its copy where
-/// it is signed, else zeros.
+/// `bfe`: `length` bits of `a` from `position` on, zero- or sign-extended. Above the highest bit there is its copy
+/// where it is signed, else zeros.
 #[inline(always)]
 fn extract(a: u64, position: u32, length: u32, bits: u32, signed: bool) -> u64 {
     let (position, length) = (position & 0xFF, length & 0xFF);

@@ -56,8 +56,8 @@ impl OwnedMemory {
         self.copy_out(address, into)
     }
 
-    /// Elements at a multiple of their length, which is a power of two up to 32 bytes; `None` where [`load`](Self::load)
-    /// is an error.
+    /// Elements at a multiple of their length, which is a power of two up to 32 bytes; `None` where
+    /// [`load`](Self::load) is an error.
     #[inline(always)]
     pub(crate) fn load_elements<const BYTES: usize, const COUNT: usize>(
         &self,
@@ -69,8 +69,8 @@ impl OwnedMemory {
         (start.is_multiple_of(length) && written == u64::MAX).then(|| std::array::from_fn(|at| elements[at]))
     }
 
-    /// [`store`](Self::store) of elements whose length together is a power of two up to 32 bytes; false, and nothing done,
-    /// where it is an error.
+    /// [`store`](Self::store) of elements whose length together is a power of two up to 32 bytes; false, and nothing
+    /// done, where it is an error.
     #[inline(always)]
     pub(crate) fn store_elements<const BYTES: usize, const COUNT: usize>(
         &mut self,

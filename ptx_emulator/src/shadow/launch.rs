@@ -1,13 +1,13 @@
 //! Finds data races of global memory between the CTAs of a launch.
 //!
 //! Two CTAs run in no order, so two accesses of theirs to one byte, one of them a write, race, unless a protocol of
-//! fences and atomics orders them. Such a protocol is not followed in detail: the accesses count as ordered if the first
-//! CTA executed a fence after its access, and the second one a fence after that fence and before its own access. So no
-//! correct protocol is reported, and some wrong ones are not.
+//! fences and atomics orders them. Such a protocol is not followed in detail: the accesses count as ordered if the
+//! first CTA executed a fence after its access, and the second one a fence after that fence and before its own access.
+//! So no correct protocol is reported, and some wrong ones are not.
 //!
-//! A CTA publishes what it did ([`CtaShadow::publish`](super::CtaShadow::publish)) at its fences and at its end. Of each
-//! byte the last write and the last atomics are kept, and the reads of two CTAs: whoever writes it later races with one
-//! of them or with none.
+//! A CTA publishes what it did ([`CtaShadow::publish`](super::CtaShadow::publish)) at its fences and at its end. Of
+//! each byte the last write and the last atomics are kept, and the reads of two CTAs: whoever writes it later races
+//! with one of them or with none.
 
 use std::collections::HashMap;
 use std::fmt;

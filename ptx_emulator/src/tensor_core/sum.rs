@@ -1,5 +1,5 @@
-//! The sums of tensor cores, as those of Hopper compute them: every one of 50,000 results of random factors of f16, bf16,
-//! tf32 and FP8, tiny, huge and special ones among them, has the bits that an H100 and an H200 give it.
+//! The sums of tensor cores, as those of Hopper compute them: every one of 50,000 results of random factors of f16,
+//! bf16, tf32 and FP8, tiny, huge and special ones among them, has the bits that an H100 and an H200 give it.
 //!
 //! An instruction adds its k products and the accumulator in one step. The products are exact. All terms are aligned to
 //! the largest exponent among them, that of a product being the sum of its factors' exponents; [`FRACTION_BITS`] bits
@@ -61,8 +61,8 @@ pub struct Rule {
     pub is_rounded_again: bool,
 }
 
-/// Adds the product of A and B to C, each of its elements the sum of one instruction. The exponents of the factors' type
-/// begin at `lowest`.
+/// Adds the product of A and B to C, each of its elements the sum of one instruction. The exponents of the factors'
+/// type begin at `lowest`.
 pub fn multiply<const K: usize, const N: usize>(a: &[[f32; K]], b: &[[f32; N]; K], c: &mut [[f32; N]], lowest: i32) {
     multiply_by(Rule { lowest, fraction_bits: FRACTION_BITS, result_bits: None, is_rounded_again: false }, a, b, c);
 }

@@ -96,7 +96,8 @@ fn an_mbarrier_takes_arrivals_from_other_blocks() {
     );
 }
 
-/// Four lanes of either block store two words each to the other one, which waits for them and shows the second word of the last.
+/// Four lanes of either block store two words each to the other one, which waits for them and shows the second word of
+/// the last.
 fn stores(store: &str, wait: &str) -> String {
     format!(
         "setp.ne.u32 %p1, %r9, 0; @%p1 bra READY; mbarrier.init.shared.b64 [dynamic], 1;

@@ -8,7 +8,8 @@ use crate::kernel;
 
 const OUT_BYTES: u64 = 8192;
 
-/// What the kernel with this body does in `blocks` blocks of `threads` threads with 4096 bytes of shared memory, `dynamic`.
+/// What the kernel with this body does in `blocks` blocks of `threads` threads with 4096 bytes of shared memory,
+/// `dynamic`.
 fn count(body: &str, blocks: u32, threads: u32) -> Counters {
     let ptx = kernel(".extern .shared .align 16 .b8 dynamic[];", body);
     let module = Module::parse(&ptx).unwrap_or_else(|error| panic!("{body}\n{error}"));

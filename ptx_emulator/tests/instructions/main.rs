@@ -19,8 +19,8 @@ mod wgmma;
 use layout::Arch;
 use ptx_emulator::{Device, Error, LaunchShape, Module, Result};
 
-/// A module with one kernel `k` of one parameter, `[out]`, in which `%rd9` is its value, `%r9` is `%tid.x` and `%rd8` the
-/// address of the thread's own word of the output.
+/// A module with one kernel `k` of one parameter, `[out]`, in which `%rd9` is its value, `%r9` is `%tid.x` and `%rd8`
+/// the address of the thread's own word of the output.
 fn kernel(declarations: &str, body: &str) -> String {
     format!(
         ".version 8.0\n.target sm_90a\n.address_size 64\n{declarations}\n.visible .entry k(.param .u64 out)\n{{\n\
@@ -64,7 +64,8 @@ fn doubles(body: &str, a: u64, b: u64, c: u64) -> u64 {
     u64::from(words[1]) << 32 | u64::from(words[0])
 }
 
-/// What the kernel with this body does wrong in a block of 64 threads with 1024 bytes of dynamic shared memory, `dynamic`.
+/// What the kernel with this body does wrong in a block of 64 threads with 1024 bytes of dynamic shared memory,
+/// `dynamic`.
 fn fault(body: &str) -> Error {
     let ptx = kernel(".extern .shared .align 16 .b8 dynamic[];", body);
     launch(&ptx, 64, 1024, 64).expect_err("the kernel is wrong")

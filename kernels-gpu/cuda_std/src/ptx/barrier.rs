@@ -5,7 +5,8 @@ use core::arch::asm;
 
 /// Waits on barrier `ID` until `THREADS` threads have arrived there.
 ///
-/// PTX: `bar.sync ID, THREADS` (PTX 2.0, sm_20), which orders the accesses of these threads before it ahead of those after it.
+/// PTX: `bar.sync ID, THREADS` (PTX 2.0, sm_20), which orders the accesses of these threads before it ahead of those
+/// after it.
 ///
 /// # Safety
 /// - All threads of the warp execute this call together; `THREADS / 32` warps of the block arrive in each round.
@@ -31,8 +32,8 @@ pub unsafe fn sync_numbered<const THREADS: u32>(id: u32) {
 
 /// Arrives on barrier `ID`, of `THREADS` threads, without waiting.
 ///
-/// PTX: `bar.arrive ID, THREADS` (PTX 2.0, sm_20), which orders the accesses of these threads before it ahead of those after a
-/// [`sync`] of the same round.
+/// PTX: `bar.arrive ID, THREADS` (PTX 2.0, sm_20), which orders the accesses of these threads before it ahead of those
+/// after a [`sync`] of the same round.
 ///
 /// # Safety
 /// As for [`sync`].

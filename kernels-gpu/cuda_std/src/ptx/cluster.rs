@@ -13,8 +13,8 @@ use crate::word::Word;
 /// PTX: `barrier.cluster.arrive.release.aligned` (PTX 7.8, sm_90), release semantics in the cluster.
 ///
 /// # Safety
-/// - All threads of the warp execute this call together; every thread of the cluster arrives, and each waits once before it
-///   arrives again.
+/// - All threads of the warp execute this call together; every thread of the cluster arrives, and each waits once
+///   before it arrives again.
 #[inline(always)]
 pub unsafe fn arrive() {
     // SAFETY: as required of the caller. The absent `nomem` keeps the compiler from moving accesses across it.
@@ -103,24 +103,26 @@ impl ClusterAddr {
     /// Not a memory fence.
     ///
     /// # Safety
-    /// - The address is aligned to the size of the word and inside the shared memory of its block, which has not exited, and where
-    ///   something was stored.
-    /// - No thread writes it without a barrier of the cluster in between: the load may be merged with an earlier equal one.
+    /// - The address is aligned to the size of the word and inside the shared memory of its block, which has not
+    ///   exited, and where something was stored.
+    /// - No thread writes it without a barrier of the cluster in between: the load may be merged with an earlier equal
+    ///   one.
     #[inline(always)]
     pub unsafe fn load<T: Word>(self) -> T {
         // SAFETY: as required of the caller.
         unsafe { T::load_cluster(self) }
     }
 
-    /// Starts to store `N` words, 1, 2 or 4, which no register of this thread need keep; their bytes count on `barrier` when they are
-    /// there.
+    /// Starts to store `N` words, 1, 2 or 4, which no register of this thread need keep; their bytes count on `barrier`
+    /// when they are there.
     ///
     /// PTX: `st.async.weak.shared::cluster.mbarrier::complete_tx::bytes{.v2,.v4}.b32` (PTX 8.1, sm_90).
     /// Not a memory fence: they are visible to who has waited for the phase of `barrier` in which they count.
     ///
     /// # Safety
-    /// - The address is aligned to the size of the words and in the shared memory of its block; `barrier` is an mbarrier of the same
-    ///   block, whose initialisation is visible, and the current phase of which expects the bytes or will.
+    /// - The address is aligned to the size of the words and in the shared memory of its block; `barrier` is an
+    ///   mbarrier of the same block, whose initialisation is visible, and the current phase of which expects the bytes
+    ///   or will.
     /// - The block does not exit before it has waited for that phase, and nothing uses the place until then.
     #[inline(always)]
     pub unsafe fn store_async<const N: usize>(self, words: [u32; N], barrier: ClusterAddr) {

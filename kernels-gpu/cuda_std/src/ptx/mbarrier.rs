@@ -104,8 +104,8 @@ pub unsafe fn arrive_expect_tx(barrier: SharedAddr, bytes: u32) {
 /// Whether the phase of this parity, the current or the preceding one, has completed; the hardware may wait a while
 /// first.
 ///
-/// The hardware goes on with what does not need the answer: an arrival of the same thread further on can complete the phase
-/// that is still being waited for.
+/// The hardware goes on with what does not need the answer: an arrival of the same thread further on can complete the
+/// phase that is still being waited for.
 ///
 /// PTX: `mbarrier.try_wait.parity.shared::cta.b64` (PTX 7.8, sm_90), acquire semantics in the block if it has.
 ///
@@ -156,9 +156,9 @@ pub unsafe fn expect_tx(barrier: SharedAddr, bytes: u32) {
 
 /// Arrives once on the mbarrier at the same place in the block of rank `rank` of the cluster, if `arrives`.
 ///
-/// One lane of a warp arrives for all without a branch. The scope of release is the block: what asynchronous copies read
-/// is thereby free for the next ones, and ordinary stores to the other block are not ordered. (A release in the cluster is a
-/// fence of the whole card in the machine code.)
+/// One lane of a warp arrives for all without a branch. The scope of release is the block: what asynchronous copies
+/// read is thereby free for the next ones, and ordinary stores to the other block are not ordered. (A release in the
+/// cluster is a fence of the whole card in the machine code.)
 ///
 /// PTX: `mapa.shared::cluster.u32` and `mbarrier.arrive.shared::cluster.b64` (PTX 8.0, sm_90), release semantics in the
 /// block.

@@ -41,8 +41,8 @@ use crate::shared::SharedAddr;
 #[repr(C, align(16))]
 pub struct TensorMap([u64; 16]);
 
-/// Runs one form of a copy for the rank of its coordinates: `by_rank!(RANK, form, coordinates, operands)`, where the form
-/// takes the name of the rank and the list of the coordinates.
+/// Runs one form of a copy for the rank of its coordinates: `by_rank!(RANK, form, coordinates, operands)`, where the
+/// form takes the name of the rank and the list of the coordinates.
 macro_rules! by_rank {
     ($form:ident, $c:ident) => {
         match RANK {
@@ -170,8 +170,8 @@ pub unsafe fn prefetch<const RANK: usize>(map: *const TensorMap, coordinates: [i
 ///
 /// # Safety
 /// - `map` is the address of a kernel parameter that describes a tensor of `RANK` dimensions, valid for writes.
-/// - The innermost coordinate is as for [`load`], and none is negative, which the unit takes for an illegal instruction too; the
-///   box may reach beyond the other edges of the tensor.
+/// - The innermost coordinate is as for [`load`], and none is negative, which the unit takes for an illegal instruction
+///   too; the box may reach beyond the other edges of the tensor.
 /// - `src` is in the shared memory of the block, is aligned as for [`load`], and holds the box: written before a
 ///   [`fence::proxy_async_shared`](crate::ptx::fence::proxy_async_shared) of the writing threads and a barrier.
 /// - The box is not written until [`wait_group_read`] or [`wait_group`] has covered the group, and this thread does not
@@ -232,8 +232,8 @@ pub fn commit_group() {
     unsafe { asm!("cp.async.bulk.commit_group;", options(nostack, preserves_flags)) }
 }
 
-/// Waits until at most `PENDING` of this thread's newest groups are in flight. What the older ones wrote is then visible
-/// to this thread.
+/// Waits until at most `PENDING` of this thread's newest groups are in flight. What the older ones wrote is then
+/// visible to this thread.
 ///
 /// PTX: `cp.async.bulk.wait_group PENDING` (PTX 8.0, sm_90).
 /// Not a memory fence.

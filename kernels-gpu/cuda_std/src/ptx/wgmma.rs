@@ -1,8 +1,8 @@
 //! Matrix products of a warpgroup (four warps) with operands in shared memory, asynchronous; Hopper only.
 //!
 //! D, 64xN, is in registers: an array of N / 2 `f32`, or of N / 4 registers of two f16 ([`layout::fragment::wgmma_d`],
-//! [`layout::fragment::wgmma_d_f16`]); the array's length gives N, any multiple of 8 up to 256. B is in shared memory, A
-//! there or in registers ([`layout::fragment::wgmma_a`]). How they are stored is a [`Product`], made of the
+//! [`layout::fragment::wgmma_d_f16`]); the array's length gives N, any multiple of 8 up to 256. B is in shared memory,
+//! A there or in registers ([`layout::fragment::wgmma_a`]). How they are stored is a [`Product`], made of the
 //! [`Operand`]s of `layout`, which give the descriptors too.
 //!
 //! ```ignore

@@ -29,8 +29,8 @@ impl AtaUnit {
     }
 }
 
-/// One compiled kernel. A thread block computes the rows of one strip or of one of its pair rows for `frames` frames; its warps
-/// share the uses.
+/// One compiled kernel. A thread block computes the rows of one strip or of one of its pair rows for `frames` frames;
+/// its warps share the uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AtaVariant {
     /// Name of the PTX entry.
@@ -58,7 +58,8 @@ const MOST_REGISTERS: u32 = 255;
 /// 16-bit elements from one row to the next of the square that a warp of [`AtaUnit::Wmma`] stages in shared memory.
 pub const SQUARE_STRIDE: usize = PAIR_ROWS + 8;
 
-/// 16-bit elements from one frame to the next of the part of X that a warp of [`AtaUnit::Wmma`] stages, two terms of 32 elements.
+/// 16-bit elements from one frame to the next of the part of X that a warp of [`AtaUnit::Wmma`] stages, two terms of 32
+/// elements.
 pub const VECTOR_STRIDE: usize = 2 * PAIR_ROWS + 8;
 
 impl AtaVariant {
@@ -72,8 +73,8 @@ impl AtaVariant {
         self.pair_rows * PAIR_ROWS
     }
 
-    /// The parts of X that a lane holds for a use, each of 32 elements of a frame: all frames for multiply-adds, one frame for
-    /// each eight columns on tensor cores.
+    /// The parts of X that a lane holds for a use, each of 32 elements of a frame: all frames for multiply-adds, one
+    /// frame for each eight columns on tensor cores.
     pub const fn vectors(&self) -> usize {
         match self.unit {
             AtaUnit::Fma => self.frames,
@@ -81,14 +82,14 @@ impl AtaVariant {
         }
     }
 
-    /// Whether a warp takes its first two uses at once, for which registers hold the cells of both. Unpacking TF32 without a
-    /// branch takes longer than that saves.
+    /// Whether a warp takes its first two uses at once, for which registers hold the cells of both. Unpacking TF32
+    /// without a branch takes longer than that saves.
     pub const fn two_ahead(&self) -> bool {
         self.frames == 1 && self.warps == 16 && matches!(self.precision, Precision::F16 | Precision::Bf16)
     }
 
-    /// f32 elements from one frame to the next of a warp's sums in shared memory: 4 more than rows, so that the lanes of a
-    /// store reach all banks.
+    /// f32 elements from one frame to the next of a warp's sums in shared memory: 4 more than rows, so that the lanes
+    /// of a store reach all banks.
     pub const fn sums_stride(&self) -> usize {
         self.rows() + 4
     }
@@ -99,9 +100,9 @@ impl AtaVariant {
         if share < MOST_REGISTERS { share } else { MOST_REGISTERS }
     }
 
-    /// The map of dynamic shared memory: `ending`, an address and two numbers of 32 bits; `scale`, an f32; a stage a warp each, `sums`,
-    /// `[frame][sums_stride]` f32; for [`AtaUnit::Wmma`] also `squares`, `[32][SQUARE_STRIDE]`, and `vectors`,
-    /// `[frame][VECTOR_STRIDE]`, of 16-bit numbers.
+    /// The map of dynamic shared memory: `ending`, an address and two numbers of 32 bits; `scale`, an f32; a stage a
+    /// warp each, `sums`, `[frame][sums_stride]` f32; for [`AtaUnit::Wmma`] also `squares`, `[32][SQUARE_STRIDE]`, and
+    /// `vectors`, `[frame][VECTOR_STRIDE]`, of 16-bit numbers.
     pub const fn smem(&self) -> SmemLayout {
         let (warps, align) = (self.warps as u32, WMMA_ALIGN);
         let sums = (self.frames * self.sums_stride() * size_of::<f32>()) as u32;
@@ -159,8 +160,8 @@ pub const fn row_index(name: &str) -> usize {
     panic!("no row of ATA has this name")
 }
 
-/// The variant to run: of those of the precision, those with the fewest frames a block that holds all frames, else those with the most;
-/// of these the first whose blocks are on the card all at once, as `fits` says, else the last.
+/// The variant to run: of those of the precision, those with the fewest frames a block that holds all frames, else
+/// those with the most; of these the first whose blocks are on the card all at once, as `fits` says, else the last.
 pub fn preferred(precision: Precision, frames: usize, fits: impl Fn(&AtaVariant) -> bool) -> &'static AtaVariant {
     let rows = || ATA.iter().filter(|row| row.precision as u8 == precision as u8);
     let tile = rows().map(|row| row.frames).filter(|&tile| tile >= frames).min();
@@ -180,16 +181,17 @@ const fn row(
     AtaVariant { name, precision, unit, frames, pair_rows: rows / PAIR_ROWS, warps, min_blocks }
 }
 
-/// Every compiled ATA kernel, those of equal precision and frames in the order of preference ([`preferred`]), the last of them for
-/// grids of more blocks than are on the card at once.
+/// Every compiled ATA kernel, those of equal precision and frames in the order of preference ([`preferred`]), the last
+/// of them for grids of more blocks than are on the card at once.
 ///
 /// Name: `ata_<precision>_<unit>_<frames>x<rows>x<warps>`.
 pub const ATA: &[AtaVariant] = {
     use AtaUnit::{Fma, Mma, Wmma};
     use Precision::{Bf16, F16, F32, Tf32, Tf32x3};
     &[
-        // One frame. Rows for few blocks have as many warps as fit, so that each takes a use or two. The next have as many blocks on
-        // a multiprocessor as bring all those of n = 8192 there at once: what starts when others end finds half of the card idle.
+        // One frame. Rows for few blocks have as many warps as fit, so that each takes a use or two. The next have as
+        // many blocks on a multiprocessor as bring all those of n = 8192 there at once: what starts when others end
+        // finds half of the card idle.
         row("ata_f32_fma_1x64x16", F32, Fma, [1, 64, 16], 1),
         row("ata_f32_fma_1x64x5", F32, Fma, [1, 64, 5], 3),
         row("ata_f32_fma_1x32x12", F32, Fma, [1, 32, 12], 2),

@@ -1,9 +1,9 @@
 //! Decoding: few query rows on many keys, which may lie in pages, and the sum of partial results.
 //!
-//! The query heads of one key-value head and their query rows are packed into tiles of [`WARP_ROWS`](super::WARP_ROWS) rows, position
-//! by position: packed row `p` is row `p / heads_per_kv` of head `p % heads_per_kv` of the group. The visible keys of a tile are split
-//! between blocks, and those of a block between its warps. With several splits each gives a partial result, normalised, with its LSE;
-//! [`COMBINE`] has the kernels that add them up.
+//! The query heads of one key-value head and their query rows are packed into tiles of [`WARP_ROWS`](super::WARP_ROWS)
+//! rows, position by position: packed row `p` is row `p / heads_per_kv` of head `p % heads_per_kv` of the group. The
+//! visible keys of a tile are split between blocks, and those of a block between its warps. With several splits each
+//! gives a partial result, normalised, with its LSE; [`COMBINE`] has the kernels that add them up.
 
 use core::fmt;
 

@@ -34,10 +34,11 @@ impl Mask {
         start..end
     }
 
-    /// The canonical form that kernels take: row `i` sees the keys `j` with `i + first <= j <= i + last` and `0 <= j < k_len`.
+    /// The canonical form that kernels take: row `i` sees the keys `j` with `i + first <= j <= i + last` and
+    /// `0 <= j < k_len`.
     ///
-    /// Both are clamped to `-q_len - 1 ..= k_len`, beyond which nothing changes, so that `i + first` and `i + last` fit an `i32`
-    /// for lengths up to [`MAX_LEN`].
+    /// Both are clamped to `-q_len - 1 ..= k_len`, beyond which nothing changes, so that `i + first` and `i + last` fit
+    /// an `i32` for lengths up to [`MAX_LEN`].
     pub fn key_offsets(self, q_len: usize, k_len: usize) -> (i32, i32) {
         let diagonal = k_len as i64 - q_len as i64;
         let clamp = |offset: i64| offset.clamp(-(q_len as i64) - 1, k_len as i64) as i32;

@@ -81,8 +81,8 @@ pub struct WgmmaTile {
     pub key_groups: usize,
     /// Blocks of a cluster, which have the same rows and take the steps in turns too; 1 for no cluster.
     pub cluster: usize,
-    /// Blocks of a cluster that compute tiles of their own, side by side, of rows that see the same keys: each copies a part of the
-    /// keys and values of a step to all; 1 where every block copies for itself.
+    /// Blocks of a cluster that compute tiles of their own, side by side, of rows that see the same keys: each copies a
+    /// part of the keys and values of a step to all; 1 where every block copies for itself.
     pub multicast: usize,
     /// Keys of one step.
     pub n: usize,
@@ -128,7 +128,8 @@ impl WgmmaTile {
 /// Registers of a producer thread, by the number of consumer warpgroups; 0 where it keeps those of the launch.
 pub const PRODUCER_REGISTERS: [u32; 5] = [0, 0, 24, 32, 24];
 
-/// The same where lengths differ and the producer searches the batch entry of a tile; 0 where no row has so many consumers.
+/// The same where lengths differ and the producer searches the batch entry of a tile; 0 where no row has so many
+/// consumers.
 pub const SEARCH_PRODUCER_REGISTERS: [u32; 5] = [0, 0, 40, 40, 0];
 
 /// Registers of a consumer thread, by the number of consumer warpgroups; 0 where it keeps those of the launch.
@@ -204,7 +205,8 @@ pub struct AttentionVariant {
 /// Registers that a thread of a scalar or WMMA kernel may use.
 const MAX_REGISTERS: u32 = 128;
 
-/// Registers of a WMMA kernel with more to hold, for head dimensions above 64: shared memory holds three blocks at most.
+/// Registers of a WMMA kernel with more to hold, for head dimensions above 64: shared memory holds three blocks at
+/// most.
 const MAX_WIDE_REGISTERS: u32 = 168;
 
 impl AttentionVariant {
@@ -330,14 +332,15 @@ impl AttentionVariant {
     ///
     /// WGMMA:
     /// - `q`, `k`, `v`: the stages of the Q, K and V tiles; all of whole panels.
-    /// - `partial`: where warpgroups share rows, a stage for each of the block: from each part of the rows the share of O that the
-    ///   warpgroup adds up, four words of each thread at a time, and the maximum and sum of the row of each thread.
+    /// - `partial`: where warpgroups share rows, a stage for each of the block: from each part of the rows the share of
+    ///   O that the warpgroup adds up, four words of each thread at a time, and the maximum and sum of the row of each
+    ///   thread.
     /// - `tile`: head and first row of the next tiles of the block.
     /// - `.._full`, `.._empty`: the mbarriers of those.
     ///
     /// Decoding:
-    /// - `ring`: the stages of each warp in turn, a K tile and then a V tile; at the end, as many stages of each warp as it takes hold
-    ///   its O, rows of `head_dim + 8` f32, and then the maxima and the sums of its rows.
+    /// - `ring`: the stages of each warp in turn, a K tile and then a V tile; at the end, as many stages of each warp
+    ///   as it takes hold its O, rows of `head_dim + 8` f32, and then the maxima and the sums of its rows.
     pub const fn smem(&self) -> SmemLayout {
         match self.kernel {
             AttentionKernel::Scalar => SmemLayout::new(),
@@ -383,7 +386,8 @@ impl AttentionVariant {
         }
     }
 
-    /// A share of O of a warpgroup from each of `parts` parts, and the maximum and sum of a row of each of its threads with it.
+    /// A share of O of a warpgroup from each of `parts` parts, and the maximum and sum of a row of each of its threads
+    /// with it.
     const fn partial_bytes(&self, parts: usize) -> u32 {
         let words = self.value_dim * WARPGROUP_ROWS / WARPGROUP_THREADS as usize + 2 * parts;
         words as u32 * WARPGROUP_THREADS * size_of::<f32>() as u32
@@ -403,16 +407,16 @@ impl AttentionVariant {
         ((columns * self.dtype.size_bytes()) as u32).div_ceil(TILE_SWIZZLE.row_bytes())
     }
 
-    /// Tiles of query rows of `heads` = batch x q_heads, of each head a multiple of those that a cluster computes side by side; `None`
-    /// where there are more than the 2^31 - 1 blocks of a grid.
+    /// Tiles of query rows of `heads` = batch x q_heads, of each head a multiple of those that a cluster computes side
+    /// by side; `None` where there are more than the 2^31 - 1 blocks of a grid.
     pub fn tiles(&self, heads: usize, q_len: usize) -> Option<u32> {
         let row_tiles = q_len.div_ceil(self.rows()).next_multiple_of(self.cluster_tiles() as usize);
         let tiles = heads.checked_mul(row_tiles)?;
         i32::try_from(tiles.checked_mul(self.tile_blocks() as usize)?).ok().map(|_| tiles as u32)
     }
 
-    /// Whether a problem of this element type and these head dimensions, that of Q and K and that of V and O, can run on it, in the
-    /// module of `arch`.
+    /// Whether a problem of this element type and these head dimensions, that of Q and K and that of V and O, can run
+    /// on it, in the module of `arch`.
     pub const fn serves(&self, arch: Arch, dtype: Dtype, [head_dim, value_dim]: [usize; 2]) -> bool {
         self.compiled_for(arch)
             && self.dtype as u8 == dtype as u8

@@ -73,8 +73,8 @@ pub struct GemmVariant {
     pub cluster: u32,
     /// Resident blocks that the register budget must allow on a multiprocessor.
     pub min_blocks: u32,
-    /// Products that a multiprocessor adds in a cycle while its blocks are in their main loop, as measured on an H100: what the
-    /// library's choice of a variant rests on.
+    /// Products that a multiprocessor adds in a cycle while its blocks are in their main loop, as measured on an H100:
+    /// what the library's choice of a variant rests on.
     pub products_per_cycle: u32,
 }
 
@@ -94,7 +94,8 @@ impl GemmVariant {
         }
     }
 
-    /// Whether the PTX of `arch` has the kernel: those of its architecture and of later ones that have the shared memory.
+    /// Whether the PTX of `arch` has the kernel: those of its architecture and of later ones that have the shared
+    /// memory.
     pub const fn is_in(&self, arch: Arch) -> bool {
         arch as u8 >= self.arch() as u8 && self.smem().fits(arch)
     }
@@ -170,7 +171,8 @@ impl GemmVariant {
         if share > 255 { 255 } else { share / 8 * 8 }
     }
 
-    /// The swizzle of a tile of A or B, whose rows of contiguous elements are as wide as it or cut into panels of that width.
+    /// The swizzle of a tile of A or B, whose rows of contiguous elements are as wide as it or cut into panels of that
+    /// width.
     pub const fn swizzle(&self, major: Major, mn: usize) -> Swizzle {
         let row_bytes = match major {
             Major::K => self.k_bytes(),
@@ -195,11 +197,11 @@ impl GemmVariant {
 
     /// The map of dynamic shared memory.
     ///
-    /// - `a`, `b`: the stages of the tiles. A tile with contiguous k is a row of k for each m or n; the other is a row of m or n,
-    ///   in panels, for each k.
+    /// - `a`, `b`: the stages of the tiles. A tile with contiguous k is a row of k for each m or n; the other is a row
+    ///   of m or n, in panels, for each k.
     ///
-    /// After the last stage it holds the sums of each warp instead ([`GemmVariant::sums_offset`]). Variants on `wgmma` have
-    /// buffers for D and mbarriers too.
+    /// After the last stage it holds the sums of each warp instead ([`GemmVariant::sums_offset`]). Variants on `wgmma`
+    /// have buffers for D and mbarriers too.
     pub const fn smem(&self) -> SmemLayout {
         if matches!(self.unit, GemmUnit::Wgmma) {
             return self.wgmma_smem();
@@ -213,8 +215,8 @@ impl GemmVariant {
         )
     }
 
-    /// Floats from one row of a warp's sums to the next: 8 more than its columns, so that the four rows that half a warp writes
-    /// lie in different banks.
+    /// Floats from one row of a warp's sums to the next: 8 more than its columns, so that the four rows that half a
+    /// warp writes lie in different banks.
     pub const fn sums_stride(&self) -> u32 {
         (self.warp_n() + 8) as u32
     }
@@ -225,7 +227,8 @@ impl GemmVariant {
         warp * FRAGMENT as u32 * self.sums_stride() * size_of::<f32>() as u32
     }
 
-    /// The tiles of a problem, those of a cluster as one, and their blocks, with k in `splits` parts; `None` where they or the blocks exceed the 2^31 - 1 of a grid.
+    /// The tiles of a problem, those of a cluster as one, and their blocks, with k in `splits` parts; `None` where they
+    /// or the blocks exceed the 2^31 - 1 of a grid.
     pub fn schedule(&self, batch: usize, m: usize, n: usize, splits: usize) -> Option<(Schedule, u32)> {
         let cluster = self.cluster as usize;
         let (m_tiles, n_tiles) = (m.div_ceil(self.tile.m * cluster), n.div_ceil(self.tile.n));
@@ -273,12 +276,14 @@ const fn shape(
     Shape { tile: GemmTile { m, n, k, stages, warps }, min_blocks, products_per_cycle }
 }
 
-/// Large problems: a warp of 64x64 reads the fewest bytes of shared memory for each product, and half as many barriers as those of
-/// [`LARGE`] leave the tensor cores 67 % of the time at work, not 62 %. It takes all registers, and with tn more than there are.
+/// Large problems: a warp of 64x64 reads the fewest bytes of shared memory for each product, and half as many barriers
+/// as those of [`LARGE`] leave the tensor cores 67 % of the time at work, not 62 %. It takes all registers, and with tn
+/// more than there are.
 const LONG: Shape = shape([128, 256, 64], 3, [2, 4], 1, 880);
 /// The same in the 99 KiB of sm_89.
 const LARGE: Shape = shape([128, 256, 32], 4, [2, 4], 1, 860);
-/// Two blocks of four such warps on a multiprocessor: half the columns, where 128x256 leaves too much of the last tiles idle.
+/// Two blocks of four such warps on a multiprocessor: half the columns, where 128x256 leaves too much of the last tiles
+/// idle.
 const MEDIUM: Shape = shape([128, 128, 32], 4, [2, 2], 2, 850);
 /// Small problems.
 const SMALL: Shape = shape([64, 64, 64], 3, [2, 2], 2, 580);
@@ -286,8 +291,8 @@ const SMALL: Shape = shape([64, 64, 64], 3, [2, 2], 2, 580);
 const FLAT: Shape = shape([16, 128, 64], 4, [1, 4], 2, 290);
 /// Operands of any alignment.
 const ANY: Shape = shape([64, 64, 32], 2, [2, 2], 2, 125);
-/// FP8, large problems: two levels of sums take 128 registers, and on an H100 they take no longer than one, for which there is
-/// hence no row of `mma`.
+/// FP8, large problems: two levels of sums take 128 registers, and on an H100 they take no longer than one, for which
+/// there is hence no row of `mma`.
 const MEDIUM_8BIT: Shape = shape([128, 128, 128], 3, [2, 4], 1, 620);
 /// FP8, small problems.
 const SMALL_8BIT: Shape = shape([64, 64, 128], 3, [2, 2], 2, 480);
@@ -317,8 +322,8 @@ const fn row(
     GemmVariant { name, a, b, operands, unit, accumulation, tile, cluster, min_blocks, products_per_cycle }
 }
 
-/// `wgmma`, large problems: the widest instruction reads the fewest bytes of shared memory for each product. With three stages
-/// the buffers hold a whole tile of D, so that the consumers wait for no store.
+/// `wgmma`, large problems: the widest instruction reads the fewest bytes of shared memory for each product. With three
+/// stages the buffers hold a whole tile of D, so that the consumers wait for no store.
 const WIDE: Shape = shape([128, 256, 64], 3, [8, 1], 1, 1850);
 /// Where tiles of [`WIDE`] leave too much of the last round idle.
 const MIDDLE: Shape = shape([128, 192, 64], 4, [8, 1], 1, 1600);
@@ -345,16 +350,16 @@ const fn wgmma_fp8(name: &'static str, b: Dtype, accumulation: Accumulation, sha
     on_wgmma(row(name, Dtype::E4M3, b, Operands::Aligned(GemmLayout::Nt), accumulation, shape))
 }
 
-/// The row on `wgmma`: large tiles in clusters of two, which halves what they read of B. A cluster of four finds room on fewer
-/// multiprocessors.
+/// The row on `wgmma`: large tiles in clusters of two, which halves what they read of B. A cluster of four finds room
+/// on fewer multiprocessors.
 const fn on_wgmma(row: GemmVariant) -> GemmVariant {
     GemmVariant { unit: GemmUnit::Wgmma, cluster: if row.tile.m >= 128 { 2 } else { 1 }, ..row }
 }
 
 /// Every compiled main kernel.
 ///
-/// Name: `gemm_<type>_<unit>_<layout>_<m>x<n>x<k>_s<stages>`, the type of B after that of A where they differ, and at the end
-/// `_two_level` where FP8 products are summed so.
+/// Name: `gemm_<type>_<unit>_<layout>_<m>x<n>x<k>_s<stages>`, the type of B after that of A where they differ, and at
+/// the end `_two_level` where FP8 products are summed so.
 pub const GEMM: &[GemmVariant] = {
     use Accumulation::{Direct, TwoLevel};
     use Dtype::{Bf16, E4M3, E5M2, F16};

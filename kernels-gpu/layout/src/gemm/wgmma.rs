@@ -1,7 +1,8 @@
 //! The kernels on `wgmma`, for Hopper: operands, boxes of tensor maps, registers and shared memory.
 //!
-//! A block has a producer warpgroup, one thread of which copies tiles by TMA, and consumer warpgroups, each of which computes
-//! [`CONSUMER_ROWS`] rows of D. The blocks of a cluster compute tiles under each other and share the columns of B.
+//! A block has a producer warpgroup, one thread of which copies tiles by TMA, and consumer warpgroups, each of which
+//! computes [`CONSUMER_ROWS`] rows of D. The blocks of a cluster compute tiles under each other and share the columns
+//! of B.
 
 use super::{CHUNK_BYTES, GemmTile, GemmUnit, GemmVariant, TWO_LEVEL_K};
 use crate::descriptor::{Major, Operand};
@@ -51,7 +52,8 @@ impl GemmVariant {
         if share > 240 { 240 } else { share / 8 * 8 }
     }
 
-    /// Whether consumers take registers of the producer: where all start with the most that a thread can have, they need none.
+    /// Whether consumers take registers of the producer: where all start with the most that a thread can have, they
+    /// need none.
     pub const fn moves_registers(&self) -> bool {
         self.consumer_registers() > self.max_registers()
     }
@@ -88,7 +90,8 @@ impl GemmVariant {
         self.stage_bytes_of(Side::A) + self.stage_bytes_of(Side::B)
     }
 
-    /// Rows of A or columns of B that a block copies to a stage: its own rows, and its part of the columns of the cluster.
+    /// Rows of A or columns of B that a block copies to a stage: its own rows, and its part of the columns of the
+    /// cluster.
     const fn copied(&self, side: Side) -> u32 {
         match side {
             Side::A => self.tile.m as u32,
@@ -128,8 +131,9 @@ impl GemmVariant {
         self.tile.n as u32 / STORE_COLUMNS
     }
 
-    /// Whether each warp stores its rows of D where nothing but rounding is to be done, and not TMA, which would begin only after a
-    /// fence and a barrier of the consumer: blocks of one consumer are for products so short that this shows.
+    /// Whether each warp stores its rows of D where nothing but rounding is to be done, and not TMA, which would begin
+    /// only after a fence and a barrier of the consumer: blocks of one consumer are for products so short that this
+    /// shows.
     pub const fn warps_store(&self) -> bool {
         self.consumers() == 1
     }
@@ -139,7 +143,8 @@ impl GemmVariant {
         self.cluster * self.consumers() * WARPGROUP / 32
     }
 
-    /// Blocks of the grid for `blocks` tiles on a card with so many multiprocessors: each computes one tile after the other.
+    /// Blocks of the grid for `blocks` tiles on a card with so many multiprocessors: each computes one tile after the
+    /// other.
     pub const fn resident_blocks(&self, blocks: u32, multiprocessors: u32) -> u32 {
         let at_once = multiprocessors * self.min_blocks / self.cluster * self.cluster;
         if at_once == 0 {
@@ -151,8 +156,8 @@ impl GemmVariant {
         }
     }
 
-    /// The map of dynamic shared memory: stages of `a` and `b`, buffers of `d` for each consumer, and for each stage the mbarriers
-    /// `full` and `empty`.
+    /// The map of dynamic shared memory: stages of `a` and `b`, buffers of `d` for each consumer, and for each stage
+    /// the mbarriers `full` and `empty`.
     pub(super) const fn wgmma_smem(&self) -> SmemLayout {
         let (period, stages) = (SWIZZLE.period_bytes(), self.tile.stages as u32);
         SmemLayout::new()

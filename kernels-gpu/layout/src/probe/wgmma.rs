@@ -17,8 +17,8 @@ pub const MAP: SmemLayout = SmemLayout::new().region("a", 16 << 10, 1024).region
 /// One product, D = A B + D.
 #[derive(Debug, Clone, Copy)]
 pub struct WgmmaProbe {
-    /// The kernel: `wgmma_<D>_<A>_<B>_n<N>_s<steps>_<A>_<B>`, where a tile in shared memory is `k` or `mn` for its order and
-    /// the width of its swizzle, and registers are `r`.
+    /// The kernel: `wgmma_<D>_<A>_<B>_n<N>_s<steps>_<A>_<B>`, where a tile in shared memory is `k` or `mn` for its
+    /// order and the width of its swizzle, and registers are `r`.
     pub name: &'static str,
     /// The type of D.
     pub d: Dtype,
