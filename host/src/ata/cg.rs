@@ -41,7 +41,8 @@ const LEAST_TOLERANCE: f64 = 1e-12;
 /// When to stop, and how to go about it. The precision of the products is that of the matrix.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CgOptions {
-    /// A system has converged when the norm of its residual is at most this share of the norm of b. From 1e-12 to below 1.
+    /// A system has converged when the norm of its residual is at most this share of the norm of b, which is from 1e-12
+    /// to below 1.
     ///
     /// The residual meant is the one that the method carries along. What is left of `b - A x` beside it is the error of
     /// the products: [`CgSystem::residual`] is measured anew.

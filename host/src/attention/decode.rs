@@ -284,7 +284,8 @@ struct Card {
     lone_percent: usize,
 }
 
-/// [`Card::lone_percent`]: two warps wait for their products and the memory in turns (16x32:8x1x8192x256 on an H200, BENCHMARKS.md).
+/// [`Card::lone_percent`]: two warps wait for their products and the memory in turns (16x32:8x1x8192x256 on an H200,
+/// BENCHMARKS.md).
 fn lone_percent(variant: &AttentionVariant) -> usize {
     match variant.kernel {
         AttentionKernel::Decode(tile) if tile.warps <= 2 => 125,

@@ -49,7 +49,9 @@ use wmma::Wmma;
 ///
 /// ```ignore
 /// #[kernel(max_threads = ROW.threads(), min_blocks = ROW.min_blocks)]
-/// pub unsafe fn NAME(args: AtaArgs) { mainloop::product::<Mma<Half>, { row_index("NAME") }, WORDS, ROWS, VECTORS>(&args) }
+/// pub unsafe fn NAME(args: AtaArgs) {
+///     mainloop::product::<Mma<Half>, { row_index("NAME") }, WORDS, ROWS, VECTORS>(&args)
+/// }
 /// ```
 ///
 /// A name that no row has does not compile.

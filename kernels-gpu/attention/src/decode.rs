@@ -4,7 +4,7 @@
 //! 16 packed rows of Q -> registers
 //! each warp, for its share of the 16-key steps of the block's split:
 //!     K, V -> the warp's ring, some steps ahead      cp.async, pages.rs
-//!     S = Q K^T, mask, online softmax, O += P V      in registers; softcap and bias in rows of general scores, score.rs
+//!     S = Q K^T, mask, online softmax, O += P V      in registers; softcap and bias by score.rs in general rows
 //! O, maxima and sums of the warps -> shared memory -> their sum
 //! one split: O / l and the LSE to global memory; several: to the workspace, for combine.rs
 //! ```
