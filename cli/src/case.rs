@@ -220,8 +220,7 @@ impl FromStr for Case {
             },
             extra,
         };
-        let dims = case.head_dim.saturating_mul(case.value_dim);
-        let sizes = [case.batch, case.q_heads, case.kv_heads, case.len, dims];
+        let sizes = [case.batch, case.q_heads, case.kv_heads, case.len, case.head_dim, case.value_dim];
         if sizes.contains(&0) {
             return Err(ParseCaseError::Size("every size is at least 1"));
         }

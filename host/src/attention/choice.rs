@@ -118,7 +118,7 @@ impl Request<'_> {
             AttentionKernel::Wgmma(tile) => match (tile.row_groups, tile.key_groups, tile.cluster) {
                 (1, 1, 1) => LONE_PERCENT,
                 (1, _, 1) => LONE_SPLIT_PERCENT,
-                (4, 1, 1) if tile.n > 64 => IN_TURN_PERCENT,
+                (4, 1, 1) if tile.in_turn() => IN_TURN_PERCENT,
                 (4, 1, 1) => FOUR_PERCENT,
                 (_, 1, 1) if tile.multicast > 1 => MULTICAST_PERCENT,
                 (_, 1, 1) => 100,
@@ -159,6 +159,8 @@ pub(super) fn is_wgmma(variant: &AttentionVariant) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use layout::attention::WgmmaTile;
+
     use super::*;
 
     fn request(arch: Arch, dtype: Dtype, problem: &AttentionProblem) -> Request<'_> {
@@ -207,12 +209,22 @@ mod tests {
         }
     }
 
-    /// Rows, key groups and blocks of a tile that is chosen at head dimension 64.
-    fn tile_of(heads: usize, len: usize, mask: Mask) -> (usize, usize, usize) {
-        let problem =
-            AttentionProblem { batch: 1, q_heads: heads, kv_heads: heads, q_len: len, k_len: len, head_dim: 64 };
-        let variant = Request { mask, ..request(Arch::Sm90a, Dtype::F16, &problem) }.preferred().unwrap();
+    /// The tile that is chosen for a problem on sm_90a.
+    fn chosen(problem: &AttentionProblem, mask: Mask) -> WgmmaTile {
+        let variant = Request { mask, ..request(Arch::Sm90a, Dtype::F16, problem) }.preferred().unwrap();
         let AttentionKernel::Wgmma(tile) = variant.kernel else { panic!("{variant}") };
+        tile
+    }
+
+    /// That of one sequence at head dimension 64.
+    fn chosen_of_heads(heads: usize, len: usize, mask: Mask) -> WgmmaTile {
+        let (q_heads, kv_heads, q_len, k_len) = (heads, heads, len, len);
+        chosen(&AttentionProblem { batch: 1, q_heads, kv_heads, q_len, k_len, head_dim: 64 }, mask)
+    }
+
+    /// Its rows, key groups and blocks.
+    fn tile_of(heads: usize, len: usize, mask: Mask) -> (usize, usize, usize) {
+        let tile = chosen_of_heads(heads, len, mask);
         (tile.m(), tile.key_groups, tile.cluster)
     }
 
@@ -241,29 +253,22 @@ mod tests {
 
     #[test]
     fn four_warpgroups_have_the_steps_that_end_with_the_keys() {
-        let step_keys = |heads, len| {
-            let problem =
-                AttentionProblem { batch: 1, q_heads: heads, kv_heads: heads, q_len: len, k_len: len, head_dim: 64 };
-            let request = Request { mask: Mask::Full, ..request(Arch::Sm90a, Dtype::F16, &problem) };
-            let AttentionKernel::Wgmma(tile) = request.preferred().unwrap().kernel else { panic!("a WGMMA kernel") };
-            tile.n
-        };
-        assert_eq!([(1024, 512), (512, 1024)].map(|(heads, len)| step_keys(heads, len)), [64, 96]);
+        let step_keys = |(heads, len)| chosen_of_heads(heads, len, Mask::Full).n;
+        assert_eq!([(1024, 512), (512, 1024)].map(step_keys), [64, 96]);
     }
 
     #[test]
     fn blocks_copy_for_each_other_where_tiles_are_even() {
-        let chosen = |batch, len, mask| {
+        let tile_of = |batch, len, mask| {
             let problem = AttentionProblem { batch, q_heads: 16, kv_heads: 4, q_len: len, k_len: len, head_dim: 128 };
-            let variant = Request { mask, ..request(Arch::Sm90a, Dtype::F16, &problem) }.preferred().unwrap();
-            let AttentionKernel::Wgmma(tile) = variant.kernel else { panic!("{variant}") };
+            let tile = chosen(&problem, mask);
             (tile.m(), tile.multicast)
         };
-        assert_eq!([2048, 4096, 1001].map(|len| chosen(32, len, Mask::Full)), [(128, 2); 3]);
-        assert_eq!([640, 384, 1030].map(|len| chosen(32, len, Mask::Full)), [(128, 1); 3]);
-        assert_eq!(chosen(32, 4096, Mask::Causal), (128, 1));
+        assert_eq!([2048, 4096, 1001].map(|len| tile_of(32, len, Mask::Full)), [(128, 2); 3]);
+        assert_eq!([640, 384, 1030].map(|len| tile_of(32, len, Mask::Full)), [(128, 1); 3]);
+        assert_eq!(tile_of(32, 4096, Mask::Causal), (128, 1));
         // Two tiles a block, or sixteen of few keys, are done before the clusters have gained what their start takes.
-        assert_eq!([(2, 1024), (32, 512)].map(|(batch, len)| chosen(batch, len, Mask::Full)), [(128, 1); 2]);
+        assert_eq!([(2, 1024), (32, 512)].map(|(batch, len)| tile_of(batch, len, Mask::Full)), [(128, 1); 2]);
     }
 
     #[test]
@@ -271,9 +276,7 @@ mod tests {
         let step = |len, mask| {
             let problem =
                 AttentionProblem { batch: 32, q_heads: 8, kv_heads: 8, q_len: len, k_len: len, head_dim: 256 };
-            let variant = Request { mask, ..request(Arch::Sm90a, Dtype::F16, &problem) }.preferred().unwrap();
-            let AttentionKernel::Wgmma(tile) = variant.kernel else { panic!("{variant}") };
-            tile.n
+            chosen(&problem, mask).n
         };
         assert_eq!([512, 4096, 16384].map(|len| step(len, Mask::Full)), [64, 64, 80]);
         assert_eq!([512, 4096, 16384].map(|len| step(len, Mask::Causal)), [64, 80, 80]);

@@ -442,8 +442,7 @@ unsafe fn consume<
                     mask(&mut scores, step);
                 }
                 factors = state.renew::<CHAINS>(&scores, scale);
-                let half = const { Row::<ROW>::SCALE_BESIDE_POWERS || Row::<ROW>::SUMS_LAST };
-                let early = if half { SCORES / 2 } else { SCORES };
+                let early = const { Row::<ROW>::early_powers(SCORES) };
                 if !Row::<ROW>::IN_TURN {
                     if Row::<ROW>::SUMS_LAST {
                         state.powers(&mut scores[..early], scale);
@@ -464,8 +463,7 @@ unsafe fn consume<
                     state.sum_up::<CHAINS>(&scores);
                 }
                 if Row::<ROW>::SCALE_BESIDE_POWERS {
-                    let late = const { if Row::<ROW>::IN_TURN { 0 } else { SCORES / 2 } };
-                    state.add::<CHAINS>(&mut scores[late..], scale);
+                    state.add::<CHAINS>(&mut scores[early..], scale);
                     for index in 0..OUTPUTS {
                         out[index] *= factors[index / 2 % 2];
                     }

@@ -44,9 +44,8 @@ impl<const ROW: usize> Row<ROW> {
     /// and 128 take 1 to 2 % less time so, 256 as much, and 64, with three warpgroups, 7 % more.
     pub(crate) const SUMS_LAST: bool =
         matches!(Self::TILE.query, QuerySource::Registers) && ATTENTION[ROW].head_dim <= 128;
-    /// Whether consumer warpgroups have the tensor cores in turns, and each has done P V of a step when it starts Q K^T
-    /// of the one before: four of them have no registers for P and S of two steps of more than 64 keys.
-    pub(crate) const IN_TURN: bool = Self::TILE.row_groups == 4 && Self::N > 64;
+    /// Whether consumer warpgroups have the tensor cores in turns.
+    pub(crate) const IN_TURN: bool = Self::TILE.in_turn();
     /// How long sequences are.
     pub(crate) const LENGTHS: Lengths = ATTENTION[ROW].lengths;
     const SMEM: SmemLayout = ATTENTION[ROW].smem();
@@ -63,6 +62,17 @@ impl<const ROW: usize> Row<ROW> {
     pub(crate) const Q_EMPTY: SmemRegion = Self::SMEM.get("q_empty");
     pub(crate) const TILES: SmemRegion = Self::SMEM.get("tile");
     pub(crate) const TILE_FULL: SmemRegion = Self::SMEM.get("tile_full");
+
+    /// How many of a lane's exponentials of a step stand in front of the wait for O. In turns O is there before them.
+    pub(crate) const fn early_powers(scores: usize) -> usize {
+        if Self::IN_TURN {
+            0
+        } else if Self::SCALE_BESIDE_POWERS || Self::SUMS_LAST {
+            scores / 2
+        } else {
+            scores
+        }
+    }
 }
 
 /// Accumulators of Q K^T that a thread of row `row` holds.

@@ -123,6 +123,12 @@ impl WgmmaTile {
         let registers = Arch::Sm90a.limits().registers / threads / 8 * 8;
         if registers > 255 { 255 } else { registers }
     }
+
+    /// Whether warpgroups have the tensor cores in turns, and each has done P V of a step when it starts Q K^T of the
+    /// one before: four groups of rows have no registers for P and S of two steps of more than 64 keys.
+    pub const fn in_turn(&self) -> bool {
+        self.row_groups == 4 && self.n > 64
+    }
 }
 
 /// Registers of a producer thread, by the number of consumer warpgroups; 0 where it keeps those of the launch.
