@@ -198,9 +198,8 @@ fn ata_entries_are_the_rows_with_their_bounds_and_instructions() {
             assert_eq!((entry.count("atom"), entry.count("red")), (0, 0), "{row} has atomics");
             // A square of 32x32 takes eight products of m16n8k8, three times as many with two terms; four of m16n8k16,
             // or eight with the two terms of X, which one frame has side by side; or four of m32n8k16 with the two of
-            // X. As it is and transposed, for each pair row; once more for the second of two uses at once, and in one
-            // for the first.
-            let squares = if row.two_ahead() { 5 } else { 2 } * row.pair_rows * row.vectors();
+            // X. As it is and transposed, for each pair row, and once more in the first uses of either turn at once.
+            let squares = if row.two_ahead() { 4 } else { 2 } * row.pair_rows * row.vectors();
             let [tf32, f16, bf16, wmma] = match (row.unit, row.precision) {
                 (AtaUnit::Mma, Precision::Tf32) => [8, 0, 0, 0],
                 (AtaUnit::Mma, Precision::Tf32x3) => [24, 0, 0, 0],

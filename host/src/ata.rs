@@ -71,8 +71,10 @@ pub struct DeviceBlockMatrix {
     channels: usize,
     n: usize,
     pairs: Buffer<u8>,
+    zero_pair: u32,
     uses: Buffer<u32>,
     heads: Buffer<u32>,
+    turns: Buffer<u32>,
     starts: Buffer<u32>,
     scales: Buffer<f32>,
     pairs_read: usize,
@@ -86,8 +88,10 @@ impl DeviceBlockMatrix {
             channels: matrix.channels(),
             n: matrix.n(),
             pairs: Buffer::upload_blocking(stream, &packed.pairs)?,
+            zero_pair: packed.zero_pair,
             uses: Buffer::upload_blocking(stream, &packed.uses)?,
             heads: Buffer::upload_blocking(stream, &packed.heads)?,
+            turns: Buffer::upload_blocking(stream, &packed.turns)?,
             starts: Buffer::upload_blocking(stream, &packed.starts)?,
             scales: Buffer::upload_blocking(stream, &packed.scales)?,
             pairs_read: packed.pairs_read,
@@ -121,7 +125,8 @@ impl DeviceBlockMatrix {
     /// Device memory that it takes.
     #[must_use]
     pub fn footprint_bytes(&self) -> usize {
-        let words = self.uses.len() + self.heads.len() + self.starts.len() + self.scales.len();
+        let lists = [&self.uses, &self.heads, &self.turns, &self.starts];
+        let words = lists.map(Buffer::len).iter().sum::<usize>() + self.scales.len();
         self.pairs.len() + words * size_of::<u32>()
     }
 
@@ -234,6 +239,7 @@ impl<'a> AtaPlan<'a> {
             pairs: matrix.pairs.as_raw(),
             uses: matrix.uses.as_raw(),
             heads: matrix.heads.as_raw(),
+            turns: matrix.turns.as_raw(),
             starts: matrix.starts.as_raw(),
             scales: matrix.scales.as_raw(),
             x_strides: strides(x.strides()),
@@ -242,7 +248,8 @@ impl<'a> AtaPlan<'a> {
             n: matrix.n as u32,
             strips: Divisor::new(matrix.n.div_ceil(STRIP_ROWS) as u32),
             frame_tiles: Divisor::new(self.variant.frame_tiles(self.frames) as u32),
-            x_aligned: u64::from(rows_aligned(x.as_raw(), x.shape(), x.strides())),
+            x_aligned: u32::from(rows_aligned(x.as_raw(), x.shape(), x.strides())),
+            zero_pair: matrix.zero_pair,
         };
         let config = LaunchConfig {
             grid: [self.blocks, 1, 1],

@@ -3,7 +3,8 @@
 
 use half::{bf16, f16};
 use layout::ata::{
-    BLOCK, HEAD_USES, PAIR_ROWS, Place, Precision, RECORD_WORDS, STRIP_PAIR_ROWS, Storage, StripUse, element_place,
+    BLOCK, HEAD_USES, PAIR_ROWS, Place, Precision, RECORD_WORDS, STRIP_PAIR_ROWS, Storage, StripUse, TURN_USES,
+    element_place,
 };
 use ndarray::ArrayView2;
 
@@ -100,12 +101,14 @@ struct Plan {
     stored: Vec<[usize; 3]>,
     uses: Vec<StripUse>,
     starts: Vec<u32>,
+    /// The records of the first uses of either turn of each strip.
+    turns: Vec<u32>,
 }
 
 impl Plan {
     fn new(matrix: &SymmetricBlockMatrix) -> Result<Self> {
         let (pair_rows, width) = (pair_rows(matrix), matrix.block_diagonals() + 1);
-        let mut plan = Self { stored: Vec::new(), uses: Vec::new(), starts: vec![0] };
+        let mut plan = Self { stored: Vec::new(), uses: Vec::new(), starts: vec![0], turns: Vec::new() };
         for channel in 0..matrix.channels() {
             // The numbers of the pairs of this channel, by pair row and distance from the diagonal.
             let mut numbers = vec![None; pair_rows * width];
@@ -128,21 +131,40 @@ impl Plan {
             let reach = width / 2;
             for strip in 0..pair_rows.div_ceil(STRIP_PAIR_ROWS) {
                 let first = strip * STRIP_PAIR_ROWS;
+                let mut uses = Vec::new();
                 for column in first.saturating_sub(reach)..(first + STRIP_PAIR_ROWS + reach).min(pair_rows) {
                     let rows: [usize; STRIP_PAIR_ROWS] = std::array::from_fn(|row| first + row);
                     let used = StripUse {
                         column: column as u32,
                         pairs: rows.map(|row| square(row.min(column), row.max(column))),
-                        transposed: rows.map(|row| column < row),
+                        transposed: column <= first,
                     };
                     if used.pairs.iter().flatten().any(Option::is_some) {
-                        plan.uses.push(used);
+                        uses.push(used);
                     }
                 }
-                plan.starts.push(count(plan.uses.len())?);
+                plan.push_strip(&uses)?;
             }
         }
         Ok(plan)
+    }
+
+    /// The next strip, of these uses: those that warps take at first come first, of either turn.
+    fn push_strip(&mut self, uses: &[StripUse]) -> Result<()> {
+        let turns = [true, false].map(|transposed| uses.iter().filter(move |used| used.transposed == transposed));
+        let start = self.uses.len();
+        self.uses.extend(turns.iter().flat_map(|uses| uses.clone().take(TURN_USES)));
+        let others = count(self.uses.len())?;
+        self.uses.extend(turns.iter().flat_map(|uses| uses.clone().skip(TURN_USES)));
+        let end = count(self.uses.len())?;
+        debug_assert_eq!(self.uses.len() - start, uses.len());
+        for (uses, last_word) in turns.into_iter().zip([others, end]) {
+            let records = uses.map(StripUse::record).chain(std::iter::repeat([0; RECORD_WORDS]));
+            self.turns
+                .extend(records.take(TURN_USES).flat_map(|[code, first, second, _]| [code, first, second, last_word]));
+        }
+        self.starts.push(end);
+        Ok(())
     }
 }
 
@@ -160,18 +182,22 @@ fn count(number: usize) -> Result<u32> {
 pub(super) fn footprint_bytes(matrix: &SymmetricBlockMatrix, precision: Precision) -> Result<usize> {
     let plan = Plan::new(matrix)?;
     let records = plan.uses.len() + (plan.starts.len() - 1) * HEAD_USES;
-    let words = records * RECORD_WORDS + plan.starts.len() + matrix.channels();
-    Ok(plan.stored.len() * precision.pair_bytes() + words * size_of::<u32>())
+    let words = records * RECORD_WORDS + plan.turns.len() + plan.starts.len() + matrix.channels();
+    Ok((plan.stored.len() + 1) * precision.pair_bytes() + words * size_of::<u32>())
 }
 
 /// Everything that kernels read of a matrix.
 pub(super) struct Packed {
-    /// The stored pairs.
+    /// The stored pairs, and one of zeros.
     pub(super) pairs: Vec<u8>,
+    /// The number of the pair of zeros.
+    pub(super) zero_pair: u32,
     /// The record of each use.
     pub(super) uses: Vec<u32>,
     /// The first records of each strip of each channel.
     pub(super) heads: Vec<u32>,
+    /// The records of the first uses of each strip of each channel, by turn.
+    pub(super) turns: Vec<u32>,
     /// The first use of each strip of each channel, and the end.
     pub(super) starts: Vec<u32>,
     /// What sums of each channel are multiplied by.
@@ -182,10 +208,10 @@ pub(super) struct Packed {
 
 impl Packed {
     pub(super) fn new(matrix: &SymmetricBlockMatrix, precision: Precision) -> Result<Self> {
-        let Plan { stored, uses, starts } = Plan::new(matrix)?;
+        let Plan { stored, uses, starts, turns } = Plan::new(matrix)?;
         let blocks = matrix.blocks();
         let exponents: Vec<i32> = blocks.outer_iter().map(|channel| exponent(precision, channel.iter())).collect();
-        let mut pairs = vec![0; stored.len() * precision.pair_bytes()];
+        let mut pairs = vec![0; (stored.len() + 1) * precision.pair_bytes()];
         for (bytes, &[channel, pair_row, column]) in pairs.chunks_exact_mut(precision.pair_bytes()).zip(&stored) {
             let pair = Pair::of(matrix, channel, pair_row, column);
             for (block, first_row) in [(pair.top, 0), (pair.bottom, BLOCK)] {
@@ -200,10 +226,12 @@ impl Packed {
         let scales = exponents.into_iter().map(|exponent| f64::from(exponent).exp2() as f32).collect();
         Ok(Self {
             pairs,
+            zero_pair: count(stored.len())?,
             pairs_read: uses.iter().flat_map(|used| used.pairs.iter().flatten()).flatten().count(),
             heads: starts.windows(2).flat_map(|range| head(&uses[range[0] as usize..range[1] as usize])).collect(),
             uses: uses.iter().flat_map(StripUse::record).collect(),
             starts,
+            turns,
             scales,
         })
     }
@@ -387,6 +415,39 @@ mod tests {
     }
 
     #[test]
+    fn every_use_is_one_of_the_first_of_its_turn_or_one_of_the_others() {
+        // Bands that reach less far than there are first uses of a turn, as far, and farther.
+        for (diagonals, n) in [(1, 16), (3, 300), (31, 1100), (33, 1100), (70, 1200)] {
+            let packed = Packed::new(&numbered(1, diagonals, n), Precision::Bf16).unwrap();
+            let (turns, _) = packed.turns.as_chunks::<RECORD_WORDS>();
+            for (strip, range) in packed.starts.windows(2).enumerate() {
+                let [transposed, straight] = [0, 1].map(|turn| &turns[(2 * strip + turn) * TURN_USES..][..TURN_USES]);
+                let (others, end) = (transposed[0][3], straight[0][3]);
+                assert_eq!(end, range[1]);
+                assert!(transposed.iter().all(|record| record[3] == others));
+                assert!(straight.iter().all(|record| record[3] == end));
+                let first = transposed.iter().chain(straight).filter(|record| record[0] != 0);
+                let first: Vec<_> = first.map(|&[code, first, second, _]| [code, first, second, 0]).collect();
+                assert_eq!(first, records_of(&packed, range[0], others));
+                for (records, is_transposed) in [(transposed, true), (straight, false)] {
+                    let of_turn = |record: &[u32; RECORD_WORDS]| code_is_transposed(record[0], 0) == is_transposed;
+                    assert!(records.iter().all(|record| record[0] == 0 || of_turn(record)));
+                    let is_full = records.iter().all(|record| record[0] != 0);
+                    assert!(
+                        is_full || !records_of(&packed, others, end).iter().any(of_turn),
+                        "{diagonals} {n} {strip}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// The records of uses from one number to another.
+    fn records_of(packed: &Packed, start: u32, end: u32) -> &[[u32; RECORD_WORDS]] {
+        &packed.uses.as_chunks::<RECORD_WORDS>().0[start as usize..end as usize]
+    }
+
+    #[test]
     fn classes_count_what_is_there() {
         // Two pair rows: columns 0, 1, 2 of the first (the main and the first block diagonal), columns 2, 3 of the
         // second.
@@ -408,21 +469,24 @@ mod tests {
     fn nothing_is_stored_of_an_empty_matrix() {
         let empty = SymmetricBlockMatrix::from_diagonals(100, &[0, 40], Array3::zeros((2, 2, 100)).view()).unwrap();
         let packed = Packed::new(&empty, Precision::F16).unwrap();
-        assert!(packed.pairs.is_empty() && packed.uses.is_empty());
+        let zeros = Precision::F16.pair_bytes();
+        assert_eq!((packed.pairs, packed.zero_pair), (vec![0; zeros], 0));
+        assert!(packed.uses.is_empty());
         assert_eq!((packed.starts, packed.scales), (vec![0; 5], vec![1.0; 2]));
-        let heads = packed.heads;
+        let (heads, turns) = (packed.heads, packed.turns);
         assert_eq!(heads, vec![0; 4 * HEAD_USES * RECORD_WORDS]);
-        assert_eq!(empty.footprint_bytes(Precision::F16), Ok((heads.len() + 7) * 4));
+        assert_eq!(turns, vec![0; 4 * 2 * TURN_USES * RECORD_WORDS]);
+        assert_eq!(empty.footprint_bytes(Precision::F16), Ok(zeros + (heads.len() + turns.len() + 7) * 4));
     }
 
     #[test]
     fn the_footprint_is_what_is_stored() {
         let matrix = numbered(2, 3, 150);
         for precision in Precision::ALL {
-            let Packed { pairs, uses, heads, starts, scales, .. } = Packed::new(&matrix, precision).unwrap();
-            let bytes = pairs.len() + 4 * (uses.len() + heads.len() + starts.len() + scales.len());
+            let Packed { pairs, uses, heads, turns, starts, scales, .. } = Packed::new(&matrix, precision).unwrap();
+            let bytes = pairs.len() + 4 * (uses.len() + heads.len() + turns.len() + starts.len() + scales.len());
             assert_eq!(matrix.footprint_bytes(precision), Ok(bytes));
-            assert_eq!(pairs.len(), matrix.pair_classes().stored() * precision.pair_bytes());
+            assert_eq!(pairs.len(), (matrix.pair_classes().stored() + 1) * precision.pair_bytes());
         }
     }
 

@@ -1,25 +1,25 @@
-//! The first two uses of each warp at once, where registers hold the cells of both:
+//! The first two uses of each warp at once, where registers hold the cells of both: one that is transposed and one as
+//! it is, so that nothing has to be found out of them:
 //!
 //! ```text
-//! load the cells of the first use
+//! load the cells of the transposed use
 //! wait for the kernel before
-//! load X for both uses, then the cells of the second
-//! Y += products of the first use, while the second one's cells arrive
-//! Y += products of the second
+//! load X for both uses, then the cells of the other
+//! Y += products of the transposed use, while the other one's cells arrive
+//! Y += products of the other
 //! ```
 //!
 //! A warp waits for loads by scoreboard, and ptxas gives one scoreboard to all loads that are in flight across a
-//! branch. So nothing branches before the products of the first use are there: what is missing is not loaded by a
-//! predicate, and cells are transposed by selection. X is loaded before the second cells, behind which it would wait in
-//! the queue of the multiprocessor.
+//! branch. So nothing branches before the products of the first use are there: pairs that are missing are loaded from
+//! one of zeros. X is loaded before the second cells, behind which it would wait in the queue of the multiprocessor.
 
 use cuda_std::ptx::griddepcontrol;
-use layout::ata::{ATA, AtaArgs, CELL};
+use layout::ata::{ATA, AtaArgs, CELL, TURN_USES};
 
 use crate::cells::{RowUse, Use};
-use crate::unit::{Found, Known, Unit};
+use crate::unit::Unit;
 use crate::vector::FrameRow;
-use crate::work::Place;
+use crate::work::{Place, warp};
 
 /// Whether the kernel of row `ROW` takes its first two uses at once for these tensors.
 #[inline(always)]
@@ -27,12 +27,31 @@ pub(crate) fn takes_two<const ROW: usize>(args: &AtaArgs) -> bool {
     (const { ATA[ROW].two_ahead() }) && args.x_aligned != 0 && args.n.is_multiple_of(CELL as u32)
 }
 
-/// Adds the products of two uses, after it has waited for the kernel before, and gives the use at `third` if that is
-/// before `end`.
+/// The transposed use that the warp takes at first, and the one as it is, or none.
 ///
 /// # Safety
-/// The uses are those of `args` for the block at `place`, or none, and `frame` is that of the block; the kernel
-/// [`takes_two`]; all lanes of the warp execute this call together.
+/// `args` describes the matrix, and the block is at `place` and [`takes_two`].
+#[inline(always)]
+unsafe fn first_uses(args: &AtaArgs, place: &Place) -> [Use; 2] {
+    // SAFETY: a strip has as many records of either turn as a block has warps.
+    [0, 1].map(|turn| unsafe { Use::load(args.turns, place.first_head() + turn * TURN_USES as u32 + warp()) })
+}
+
+/// The first of the uses of the strip that no warp takes at first, and the end of them.
+///
+/// # Safety
+/// As for [`first_uses`].
+#[inline(always)]
+pub(crate) unsafe fn other_uses(args: &AtaArgs, place: &Place) -> [u32; 2] {
+    // SAFETY: as required of the caller.
+    unsafe { first_uses(args, place) }.map(|used| used.last_word())
+}
+
+/// Adds the products of the first two uses of the warp, after it has waited for the kernel before, and says whether
+/// there are others for it.
+///
+/// # Safety
+/// As for [`first_uses`]; all lanes of the warp execute this call together.
 #[inline(always)]
 pub(crate) unsafe fn add_two<
     U: Unit<ROW>,
@@ -43,46 +62,41 @@ pub(crate) unsafe fn add_two<
 >(
     args: &AtaArgs,
     place: &Place,
-    frame: FrameRow,
-    [first, second]: [Use; 2],
-    (third, end): (u32, u32),
     sums: &mut [[U::Sums; VECTORS]; ROWS],
-) -> Use {
-    let of_row = |used: &Use, row: usize| used.of_row(place.first_pair_row + row as u32);
+) -> bool {
     // SAFETY: as required of the caller; A is loaded before the wait and X after it.
     unsafe {
-        let load = |used: &Use, row: usize| of_row(used, row).load_cells_where::<ROW, WORDS>(args);
-        let mut first_cells = [[[0; WORDS]; 2]; ROWS];
+        let [transposed, straight] = first_uses(args, place);
+        let has_others = transposed.last_word() + warp() < straight.last_word();
+        let frame = FrameRow::new(args, place, place.first_frame + U::frame(0));
+        let of_row = |used: &Use, row: usize| used.of_row(place.first_pair_row + row as u32);
+        let mut transposed_cells = [[[0; WORDS]; 2]; ROWS];
         for row in 0..ROWS {
-            first_cells[row] = load(&first, row);
+            transposed_cells[row] = of_row(&transposed, row).load_known::<ROW, WORDS, true>(args, true);
         }
-        let third = Use::load_where(args.uses, third, third < end);
         // Every thread waits before it reads X or writes Y.
         griddepcontrol::wait();
-        let x = [first, second].map(|used| frame.load_where(used.is_some(), used.column()));
-        let mut second_cells = [[[0; WORDS]; 2]; ROWS];
+        let x = [transposed, straight].map(|used| frame.load_where(used.is_some(), used.column()));
+        // Where X has to be converted, the other use crosses a branch, before which nothing of it is waited for.
+        let is_there = !U::CONVERTS || straight.is_some();
+        let mut straight_cells = [[[0; WORDS]; 2]; ROWS];
         for row in 0..ROWS {
-            second_cells[row] = load(&second, row);
+            straight_cells[row] = of_row(&straight, row).load_known::<ROW, WORDS, false>(args, is_there);
         }
+        let x_where = |has_pairs: bool, x: U::Operand| [U::only_where(has_pairs, x); VECTORS];
         let operand = U::operand(x[0]);
         for row in 0..ROWS {
-            let used = of_row(&first, row);
-            let operand = U::only_where(used.has_pairs(), operand);
-            U::multiply(&mut sums[row], &first_cells[row], Found(used.is_transposed()), &[operand; VECTORS]);
+            let x = x_where(of_row(&transposed, row).has_pairs(), operand);
+            U::multiply::<true, WORDS, VECTORS>(&mut sums[row], &transposed_cells[row], &x);
         }
-        // The second use crosses a branch, so that nothing of it is waited for before.
-        if second.is_some() {
-            let operand = [U::operand(x[1]); VECTORS];
+        if is_there {
+            let operand = U::operand(x[1]);
             for row in 0..ROWS {
-                add_pairs::<U, ROW, WORDS, VECTORS>(
-                    &mut sums[row],
-                    &of_row(&second, row),
-                    &second_cells[row],
-                    &operand,
-                );
+                let x = x_where(of_row(&straight, row).has_pairs(), operand);
+                U::multiply::<false, WORDS, VECTORS>(&mut sums[row], &straight_cells[row], &x);
             }
         }
-        third
+        has_others
     }
 }
 
@@ -101,9 +115,9 @@ pub(crate) unsafe fn add_pairs<U: Unit<ROW>, const ROW: usize, const WORDS: usiz
         // SAFETY: as required of the caller.
         unsafe {
             if used.is_transposed() {
-                U::multiply(sums, cells, Known::<true>, x);
+                U::multiply::<true, WORDS, VECTORS>(sums, cells, x);
             } else {
-                U::multiply(sums, cells, Known::<false>, x);
+                U::multiply::<false, WORDS, VECTORS>(sums, cells, x);
             }
         }
     }

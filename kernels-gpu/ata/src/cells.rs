@@ -3,12 +3,11 @@
 use cuda_std::convert::permute_bytes;
 use cuda_std::{global, hint};
 use layout::ata::{
-    ATA, AtaArgs, NIBBLE_WORDS, Precision, RECORD_WORDS, Storage, cell_source, chunk_offset, code_column,
+    ATA, AtaArgs, NIBBLE_WORDS, Precision, RECORD_WORDS, Source, Storage, cell_source, chunk_offset, code_column,
     code_from_row, code_has_pair, code_has_pairs, code_is_transposed, nibbles_offset, straight_cell, transposed_cell,
     transposed_pair,
 };
 
-use crate::unit::Turn;
 use crate::work::lane;
 
 /// What the pair rows of a strip take of one pair row of X: a record as it is loaded. Nothing is computed of it before
@@ -33,21 +32,16 @@ impl Use {
         Self { record: unsafe { global::load_nc(record) } }
     }
 
-    /// As [`Use::load`], without a branch; no use where the condition does not hold.
-    ///
-    /// # Safety
-    /// There is such a record where the condition holds.
-    #[inline(always)]
-    pub(crate) unsafe fn load_where(records: u64, index: u32, condition: bool) -> Self {
-        let record = (records as *const [u32; RECORD_WORDS]).wrapping_add(index as usize);
-        // SAFETY: as required of the caller.
-        Self { record: unsafe { global::load_where(condition, record, [0; RECORD_WORDS]) } }
-    }
-
     /// Whether there is a use, for whichever pair row.
     #[inline(always)]
     pub(crate) fn is_some(&self) -> bool {
         self.record[0] != 0
+    }
+
+    /// The last word of the record of a first use of its turn.
+    #[inline(always)]
+    pub(crate) fn last_word(&self) -> u32 {
+        self.record[RECORD_WORDS - 1]
     }
 
     /// The pair row of X.
@@ -112,23 +106,32 @@ impl RowUse {
         cells
     }
 
-    /// The lane's two cells as [`RowUse::load_cells`] gives them, without a branch.
+    /// The lane's two cells as [`RowUse::load_cells`] gives them, of a use that is known to be transposed or known not to
+    /// be, without a branch: what is missing is loaded from the pair of zeros, and nothing is where `condition` does not
+    /// hold.
     ///
     /// # Safety
-    /// As for [`RowUse::load_cells`].
+    /// As for [`RowUse::load_cells`], and the use is transposed or not as said.
     #[inline(always)]
-    pub(crate) unsafe fn load_cells_where<const ROW: usize, const WORDS: usize>(
+    pub(crate) unsafe fn load_known<const ROW: usize, const WORDS: usize, const TRANSPOSED: bool>(
         &self,
         args: &AtaArgs,
+        condition: bool,
     ) -> [[u32; WORDS]; 2] {
-        let place = self.place::<ROW>(args);
-        let mut cells = [[0; WORDS]; 2];
-        for half in 0..2 {
-            let which = if self.is_transposed() { transposed_pair(lane()) } else { half as u32 };
-            // SAFETY: the pair is there where it is loaded.
-            cells[half] = unsafe { place.load_where(half, code_has_pair(self.code, 0, which)) };
+        let of_pair = |which: u32| {
+            let number = self.first_pair.wrapping_add_unsigned(which) as u32;
+            let number = if code_has_pair(self.code, 0, which) { number } else { args.zero_pair };
+            CellPlace::of_lane::<ROW, TRANSPOSED>(args, number)
+        };
+        // SAFETY: the pairs are there.
+        unsafe {
+            if TRANSPOSED {
+                let place = of_pair(transposed_pair(lane()));
+                [place.load_where(0, condition), place.load_where(1, condition)]
+            } else {
+                [of_pair(0).load_where(0, condition), of_pair(1).load_where(0, condition)]
+            }
         }
-        cells
     }
 
     /// Where the lane's cells are.
@@ -167,6 +170,24 @@ struct CellPlace {
 }
 
 impl CellPlace {
+    /// The lane's first cell of pair `number`, and the second for the transposed use.
+    #[inline(always)]
+    fn of_lane<const ROW: usize, const TRANSPOSED: bool>(args: &AtaArgs, number: u32) -> Self {
+        let precision = const { ATA[ROW].precision };
+        let cell = if TRANSPOSED { transposed_cell(lane(), 0) } else { straight_cell(lane()) };
+        let cells = const { transposed_cell(0, 1) - transposed_cell(0, 0) };
+        // Where the lane's cells are in a pair is added first: it is the same for all pairs.
+        let start = u64::from(number) * const { ATA[ROW].precision.pair_bytes() as u64 };
+        let of_lane =
+            |offset: u32| (args.pairs as *const u8).wrapping_add(offset as usize).wrapping_add(start as usize);
+        Self {
+            chunks: of_lane(chunk_offset(0, cell)),
+            nibbles: of_lane(nibbles_offset(cell)),
+            step: [chunk_offset(0, cells), nibbles_offset(cells) - nibbles_offset(0)],
+            precision,
+        }
+    }
+
     /// Cell `half`.
     ///
     /// # Safety
@@ -186,11 +207,10 @@ impl CellPlace {
     unsafe fn load_where<const WORDS: usize>(self, half: usize, condition: bool) -> [u32; WORDS] {
         // SAFETY: as required of the caller.
         unsafe {
-            let (chunk, nibbles) = ([0; 4], [0; NIBBLE_WORDS]);
             self.load_by(
                 half,
-                |from| global::load_where(condition, from, chunk),
-                |from| global::load_where(condition, from, nibbles),
+                |chunk| global::load_where(condition, chunk, [0; 4]),
+                |nibbles| global::load_where(condition, nibbles, [0; NIBBLE_WORDS]),
             )
         }
     }
@@ -226,54 +246,62 @@ impl CellPlace {
     }
 }
 
-/// An element of a cell, of 32-bit or split numbers, as the bits of an f32; of a split one the upper 19 bits count
-/// alone.
+/// An element of a cell of 32-bit or split numbers, as the bits of an f32.
 #[inline(always)]
-pub(crate) fn element<const WORDS: usize>(
+pub(crate) fn f32_element<const WORDS: usize>(
     cell: &[u32; WORDS],
     precision: Precision,
-    term: usize,
     row: usize,
     column: usize,
 ) -> u32 {
     let storage = precision.storage();
-    let source = cell_source(storage, term, row, column);
-    let word = cell[source.word];
+    let source = cell_source(storage, 0, row, column);
     if !storage.has_nibbles() {
-        return word;
+        return cell[source.word];
     }
+    // The nibble is left alone in its byte, and the byte beside it is made 0.
+    let mask = if source.nibble_byte.is_multiple_of(2) { 0x00F0_00F0 } else { 0xF000_F000 };
+    joined(cell, source, source.nibble_byte ^ 1, |nibbles| hint::opaque(nibbles) & mask)
+}
+
+/// A split number of a cell as tensor cores take it: as the bits of an f32 whose lower 13 are of other numbers.
+#[inline(always)]
+pub(crate) fn tf32_element<const WORDS: usize>(cell: &[u32; WORDS], term: usize, row: usize, column: usize) -> u32 {
+    let source = cell_source(Storage::Split, term, row, column);
+    joined(cell, source, source.nibble_byte, |nibbles| nibbles)
+}
+
+/// The upper 16 bits of a split number, the byte of its nibble and a last one of the same word, which has become what
+/// `cleared` makes of it.
+#[inline(always)]
+fn joined<const WORDS: usize>(
+    cell: &[u32; WORDS],
+    source: Source,
+    last_byte: usize,
+    cleared: impl Fn(u32) -> u32,
+) -> u32 {
     let nibbles = cell[source.nibble_word];
-    // The nibble is made the upper half of its byte; that byte and one more are the lower half of the number. LLVM does
-    // not see that both uses of a square do the same, which it would do before it knows which, and hold in registers.
-    let nibbles = if source.high { nibbles } else { hint::opaque(nibbles) << 4 };
-    let (upper, lower) = (if source.high { 0x32 } else { 0x10 }, 4 + source.nibble_byte as u32);
-    permute_bytes(word, nibbles, upper << 8 | lower << 4 | lower)
+    // The nibble is made the upper half of its byte. LLVM does not see that both uses of a square do the same, which it
+    // would do before it knows which, and hold in registers.
+    let nibbles = cleared(if source.high { nibbles } else { hint::opaque(nibbles) << 4 });
+    let upper = if source.high { 0x32 } else { 0x10 };
+    let [nibble, last] = [source.nibble_byte, last_byte].map(|byte| 4 + byte as u32);
+    permute_bytes(cell[source.word], nibbles, upper << 8 | nibble << 4 | last)
 }
 
 /// Two 16-bit elements of a cell: that of row `of_row` of Y and element `of_k` of X, an even one, and that of the next
 /// element of X.
 #[inline(always)]
-pub(crate) fn two_elements<T: Turn, const WORDS: usize>(
+pub(crate) fn two_elements<const TRANSPOSED: bool, const WORDS: usize>(
     cell: &[u32; WORDS],
-    turn: T,
     of_row: usize,
     of_k: usize,
 ) -> u32 {
-    let source = |row: usize, column: usize| cell_source(Storage::Half, 0, row, column);
-    if let Some(false) = T::KNOWN {
-        return cell[source(of_row, of_k).word];
+    let word = |row: usize, column: usize| cell[cell_source(Storage::Half, 0, row, column).word];
+    if !TRANSPOSED {
+        return word(of_row, of_k);
     }
-    // The elements of two rows of Y and two elements of X are in two words, whose halves are taken as the use has it.
-    let (row, is_odd) = (of_row / 2 * 2, of_row % 2 == 1);
-    let straight = [source(row, of_k), source(row + 1, of_k)];
-    let turned = [source(of_k, row), source(of_k + 1, row)];
-    let transposed = turn.is_transposed();
-    let [first, second] = if transposed { turned } else { straight }.map(|source| cell[source.word]);
-    let selector = match (transposed, is_odd) {
-        (false, false) => 0x3210,
-        (false, true) => 0x7654,
-        (true, false) => 0x5410,
-        (true, true) => 0x7632,
-    };
-    permute_bytes(first, second, selector)
+    // Two elements of X in the column of one row of Y, each with that of the next or the last row.
+    let selector = if of_row.is_multiple_of(2) { 0x5410 } else { 0x7632 };
+    permute_bytes(word(of_k, of_row), word(of_k + 1, of_row), selector)
 }

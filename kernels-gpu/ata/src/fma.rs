@@ -1,16 +1,17 @@
 //! The unit of f32 multiply-adds, one frame a vector. The four lanes of a group hold parts of the same sums.
 //!
-//! With one frame each loaded element is used once and the kernel runs at the speed of the memory. With eight frames it
-//! is the oracle on the card: no number is rounded but by the f32 arithmetic itself.
+//! With one frame each loaded element is used once and the kernel runs at the speed of the memory, with TF32 numbers as
+//! well, of which there are fewer bytes: X is taken as it is, and a lane's sums are half as many as on tensor cores.
+//! With eight frames it is the oracle on the card: no number is rounded but by the f32 arithmetic itself.
 
 use cuda_std::convert::fma;
-use cuda_std::warp::quad_sum;
+use cuda_std::warp::{FULL_MASK, warp_shuffle_xor};
 use layout::ata::{ATA, CELL};
 
-use crate::cells::element;
+use crate::cells::f32_element;
 use crate::sums::WarpSums;
-use crate::unit::{Four, Turn, Unit};
-use crate::work::lane;
+use crate::unit::{Four, Unit};
+use crate::work::{LANES, lane};
 
 /// f32 multiply-adds.
 pub(crate) enum Fma {}
@@ -18,6 +19,8 @@ pub(crate) enum Fma {}
 impl<const ROW: usize> Unit<ROW> for Fma {
     type Sums = [f32; CELL];
     type Operand = [Four; 2];
+
+    const CONVERTS: bool = false;
 
     const ZERO: Self::Sums = [0.0; CELL];
 
@@ -37,18 +40,16 @@ impl<const ROW: usize> Unit<ROW> for Fma {
     }
 
     #[inline(always)]
-    unsafe fn multiply<T: Turn, const WORDS: usize, const VECTORS: usize>(
+    unsafe fn multiply<const TRANSPOSED: bool, const WORDS: usize, const VECTORS: usize>(
         sums: &mut [Self::Sums; VECTORS],
         cells: &[[u32; WORDS]; 2],
-        turn: T,
         x: &[[Four; 2]; VECTORS],
     ) {
         for half in 0..2 {
             for of_row in 0..CELL {
                 for of_k in 0..CELL {
-                    let at = |row, column| element(&cells[half], const { ATA[ROW].precision }, 0, row, column);
-                    let (straight, turned) = (at(of_row, of_k), at(of_k, of_row));
-                    let a = f32::from_bits(if turn.is_transposed() { turned } else { straight });
+                    let (row, column) = if TRANSPOSED { (of_k, of_row) } else { (of_row, of_k) };
+                    let a = f32::from_bits(f32_element(&cells[half], const { ATA[ROW].precision }, row, column));
                     for vector in 0..VECTORS {
                         sums[vector][of_row] = fma(a, x[vector][half][of_k], sums[vector][of_row]);
                     }
@@ -59,12 +60,22 @@ impl<const ROW: usize> Unit<ROW> for Fma {
 
     #[inline(always)]
     unsafe fn store(to: &WarpSums<ROW>, pair_row: usize, vector: usize, sums: Self::Sums) {
-        // SAFETY: as required of the caller; one lane of each group stores its rows.
-        unsafe {
-            let sums = sums.map(|part| quad_sum(part));
-            if lane().is_multiple_of(4) {
-                to.store_rows(vector as u32, pair_row, sums);
-            }
-        }
+        // SAFETY: as required of the caller.
+        unsafe { to.store_row(vector as u32, pair_row, sum_of_lane(sums)) }
     }
+}
+
+/// The sum over the lanes of a quad of that of the row whose number in the quad is the lane's: each lane gives away
+/// half of what it has, then half of that.
+///
+/// # Safety
+/// All lanes of the warp execute this call together.
+#[inline(always)]
+unsafe fn sum_of_lane(sums: [f32; CELL]) -> f32 {
+    let add = |[low, high]: [f32; 2], mask: u32| {
+        let (kept, given) = if lane() & mask == 0 { (low, high) } else { (high, low) };
+        // SAFETY: as required of the caller.
+        kept + unsafe { warp_shuffle_xor(FULL_MASK, given, mask, LANES) }.0
+    };
+    add([add([sums[0], sums[2]], 2), add([sums[1], sums[3]], 2)], 1)
 }

@@ -13,7 +13,7 @@ use layout::ata::{ATA, Precision};
 
 use crate::cells::two_elements;
 use crate::mma::{Accumulators, Numbers};
-use crate::unit::{Four, Turn};
+use crate::unit::Four;
 use crate::work::{LANES, lane};
 
 /// f16 or bf16, as the precision of the row says.
@@ -57,15 +57,16 @@ impl<const ROW: usize> Numbers<ROW> for Half {
     }
 
     #[inline(always)]
-    unsafe fn multiply<T: Turn, const WORDS: usize, const VECTORS: usize>(
+    unsafe fn multiply<const TRANSPOSED: bool, const WORDS: usize, const VECTORS: usize>(
         sums: &mut [Accumulators; VECTORS],
         cells: &[[u32; WORDS]; 2],
-        turn: T,
         x: &[Operand; VECTORS],
     ) {
         for part in 0..2 {
             let a = cells.map(|cell| {
-                let register = |register: usize| two_elements(&cell, turn, 2 * part + register % 2, register / 2 * 2);
+                let register = |register: usize| {
+                    two_elements::<TRANSPOSED, WORDS>(&cell, 2 * part + register % 2, register / 2 * 2)
+                };
                 [register(0), register(1), register(2), register(3)]
             });
             for vector in 0..VECTORS {

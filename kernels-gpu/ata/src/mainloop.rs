@@ -29,8 +29,8 @@
 //!    load has to say that they are; and nothing is computed of it before it is needed. One branch, which nearly always
 //!    goes one way, stands before the loads of the two pairs of a pair row, and their addresses are one sum and
 //!    constants.
-//! 6. One frame of 16-bit blocks in blocks of 16 warps: registers hold two uses, which is what a warp has where n is
-//!    2624, and the cells of the second arrive while the first is multiplied (`ahead`).
+//! 6. One frame of 16-bit or 20-bit numbers in blocks of 16 warps: registers hold two uses, which is what a warp has
+//!    where n is 2624, and the cells of the second arrive while the first is multiplied (`ahead`).
 //! 7. What the end needs is left in shared memory at the start: it takes no register, and is not found out again when
 //!    all wait.
 //!
@@ -41,10 +41,10 @@
 //! warp for 8 frames and 32 rows.
 
 use cuda_std::ptx::griddepcontrol;
-use cuda_std::thread;
+use cuda_std::{hint, thread};
 use layout::ata::{ATA, AtaArgs};
 
-use crate::ahead::{add_pairs, add_two, takes_two};
+use crate::ahead::{add_pairs, add_two, other_uses, takes_two};
 use crate::cells::Use;
 use crate::sums::{WarpSums, store_result};
 use crate::unit::{Four, Unit};
@@ -107,47 +107,54 @@ pub(crate) unsafe fn product<
     griddepcontrol::launch_dependents();
     let place = Place::of_block::<ROW>(args, thread::block_idx_x());
     // SAFETY: `args` describes the matrix, and all threads are here.
-    let [begin, end] = unsafe {
-        place.leave_ending::<ROW>(args);
-        place.uses(args)
-    };
-    let load_use = |index: u32| {
+    unsafe { place.leave_ending::<ROW>(args) };
+    let load_use = |index: u32, end: u32| {
         // SAFETY: the uses of the strip are those of `args` up to `end`.
         if index < end { unsafe { Use::load(args.uses, index) } } else { Use::NONE }
     };
-    let head = |index: u32| {
-        // SAFETY: the head has as many uses as this.
-        unsafe { Use::load(args.heads, place.first_head() + warp() + index * warps) }
-    };
+    let row_of_strip = |row: usize| place.first_pair_row + row as u32;
     // SAFETY: the uses are those of the strip; the matrix was there before any kernel that uses it, so that it is
     // loaded before the wait; X is loaded after it. All lanes of the warp take the same uses together.
-    let mut stage = Stage::<WORDS, ROWS, VECTORS>::of_use(head(0));
-    let mut next = head(1);
-    let row_of_strip = |row: usize| place.first_pair_row + row as u32;
     let load_cells = |stage: &mut Stage<WORDS, ROWS, VECTORS>| {
         for row in 0..ROWS {
             // SAFETY: see above.
             unsafe { stage.load_cells::<ROW>(args, row, row_of_strip(row)) };
         }
     };
-    let mut frames = [FrameRow::EMPTY; VECTORS];
-    for vector in 0..VECTORS {
-        frames[vector] = FrameRow::new(args, &place, place.first_frame + U::frame(vector));
-    }
-    let mut after_next = begin + warp() + 2 * warps;
+    let frames_of = |place: &Place| {
+        let mut frames = [FrameRow::EMPTY; VECTORS];
+        for vector in 0..VECTORS {
+            frames[vector] = FrameRow::new(args, place, place.first_frame + U::frame(vector));
+        }
+        frames
+    };
     let mut sums = [[U::ZERO; VECTORS]; ROWS];
+    let (mut stage, mut next, mut after_next, end, frames);
     if takes_two::<ROW>(args) {
         // SAFETY: see above.
-        stage.used = unsafe {
-            let uses = [stage.used, next];
-            add_two::<U, ROW, WORDS, ROWS, VECTORS>(args, &place, frames[0], uses, (after_next, end), &mut sums)
-        };
-        if stage.used.is_some() {
-            next = load_use(after_next + warps);
+        let has_others = unsafe { add_two::<U, ROW, WORDS, ROWS, VECTORS>(args, &place, &mut sums) };
+        if has_others {
+            // What they need is found out again, and in no register before.
+            let place = Place::of_block::<ROW>(args, hint::opaque(thread::block_idx_x()));
+            // SAFETY: see above.
+            let [start, of_strip] = unsafe { other_uses(args, &place) };
+            (end, frames) = (of_strip, frames_of(&place));
+            after_next = start + warp() + 2 * warps;
+            stage = Stage::of_use(load_use(start + warp(), end));
+            next = load_use(start + warp() + warps, end);
             load_cells(&mut stage);
+        } else {
+            (stage, next, after_next, end) = (Stage::of_use(Use::NONE), Use::NONE, 0, 0);
+            frames = [FrameRow::EMPTY; VECTORS];
         }
-        after_next += 2 * warps;
     } else {
+        // SAFETY: the head has as many uses as this, and `args` describes the matrix.
+        let ([first, second], [start, of_strip]) = unsafe {
+            let head = |index: u32| Use::load(args.heads, place.first_head() + warp() + index * warps);
+            ([head(0), head(1)], place.uses(args))
+        };
+        (stage, next, end, frames) = (Stage::of_use(first), second, of_strip, frames_of(&place));
+        after_next = start + warp() + 2 * warps;
         load_cells(&mut stage);
         // Every thread waits before it reads X or writes Y.
         griddepcontrol::wait();
@@ -172,7 +179,7 @@ pub(crate) unsafe fn product<
                 }
             }
         }
-        next = load_use(after_next);
+        next = load_use(after_next, end);
         after_next += warps;
     }
 

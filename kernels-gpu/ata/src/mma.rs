@@ -6,7 +6,7 @@ use core::marker::PhantomData;
 use layout::ata::{ATA, CELL, MMA_FRAMES};
 
 use crate::sums::WarpSums;
-use crate::unit::{Four, Turn, Unit};
+use crate::unit::{Four, Unit};
 use crate::work::lane;
 
 /// The unit, of numbers `N`.
@@ -36,10 +36,9 @@ pub(crate) trait Numbers<const ROW: usize> {
     ///
     /// # Safety
     /// All lanes of the warp execute this call together.
-    unsafe fn multiply<T: Turn, const WORDS: usize, const VECTORS: usize>(
+    unsafe fn multiply<const TRANSPOSED: bool, const WORDS: usize, const VECTORS: usize>(
         sums: &mut [Accumulators; VECTORS],
         cells: &[[u32; WORDS]; 2],
-        turn: T,
         x: &[Self::Operand; VECTORS],
     );
 }
@@ -47,6 +46,8 @@ pub(crate) trait Numbers<const ROW: usize> {
 impl<N: Numbers<ROW>, const ROW: usize> Unit<ROW> for Mma<N> {
     type Sums = Accumulators;
     type Operand = N::Operand;
+
+    const CONVERTS: bool = true;
 
     const ZERO: Self::Sums = [[0.0; 4]; 2];
 
@@ -67,14 +68,13 @@ impl<N: Numbers<ROW>, const ROW: usize> Unit<ROW> for Mma<N> {
     }
 
     #[inline(always)]
-    unsafe fn multiply<T: Turn, const WORDS: usize, const VECTORS: usize>(
+    unsafe fn multiply<const TRANSPOSED: bool, const WORDS: usize, const VECTORS: usize>(
         sums: &mut [Self::Sums; VECTORS],
         cells: &[[u32; WORDS]; 2],
-        turn: T,
         x: &[Self::Operand; VECTORS],
     ) {
         // SAFETY: as required of the caller.
-        unsafe { N::multiply(sums, cells, turn, x) };
+        unsafe { N::multiply::<TRANSPOSED, WORDS, VECTORS>(sums, cells, x) };
     }
 
     /// A lane has the rows of its group, and columns `2 * (lane % 4)` and the next.
@@ -91,7 +91,7 @@ impl<N: Numbers<ROW>, const ROW: usize> Unit<ROW> for Mma<N> {
                 }
             }
             // SAFETY: as required of the caller.
-            unsafe { to.store_row(pair_row, sum) };
+            unsafe { to.store_row(0, pair_row, sum) };
             return;
         }
         for odd in 0..2 {

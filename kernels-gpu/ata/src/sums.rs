@@ -32,14 +32,15 @@ impl<const ROW: usize> WarpSums<ROW> {
         self.base.offset((pair_row * PAIR_ROWS * size_of::<f32>()) as u32)
     }
 
-    /// Stores row `lane` of a pair row and the one frame of the block.
+    /// Stores row `lane` of a pair row and a frame.
     ///
     /// # Safety
-    /// All lanes of the warp store theirs.
+    /// The frame is one of the block's; all lanes of the warp store theirs.
     #[inline(always)]
-    pub(crate) unsafe fn store_row(&self, pair_row: usize, row: f32) {
+    pub(crate) unsafe fn store_row(&self, frame: u32, pair_row: usize, row: f32) {
+        let element = frame * Self::STRIDE + lane();
         // SAFETY: the row is inside the warp's stage, and no other lane's.
-        unsafe { self.of_pair_row(pair_row).offset(lane() * size_of::<f32>() as u32).store(row.to_bits()) }
+        unsafe { self.of_pair_row(pair_row).offset(element * size_of::<f32>() as u32).store(row.to_bits()) }
     }
 
     /// Stores rows `4 * group` to `4 * group + 3` of a pair row and a frame.

@@ -4,9 +4,9 @@ use cuda_std::convert::tf32_from_f32;
 use cuda_std::ptx::mma::m16n8k8_tf32;
 use layout::ata::{ATA, CELL};
 
-use crate::cells::element;
+use crate::cells::tf32_element;
 use crate::mma::{Accumulators, Numbers};
-use crate::unit::{Four, Turn};
+use crate::unit::Four;
 
 /// TF32 numbers, or sums of two.
 pub(crate) enum Tf32 {}
@@ -44,10 +44,9 @@ impl<const ROW: usize> Numbers<ROW> for Tf32 {
     }
 
     #[inline(always)]
-    unsafe fn multiply<T: Turn, const WORDS: usize, const VECTORS: usize>(
+    unsafe fn multiply<const TRANSPOSED: bool, const WORDS: usize, const VECTORS: usize>(
         sums: &mut [Accumulators; VECTORS],
         cells: &[[u32; WORDS]; 2],
-        turn: T,
         x: &[Operand; VECTORS],
     ) {
         let precision = const { ATA[ROW].precision };
@@ -56,7 +55,7 @@ impl<const ROW: usize> Numbers<ROW> for Tf32 {
             for term in 0..precision.terms() {
                 for row in 0..CELL {
                     for column in 0..CELL {
-                        elements[term][row][column] = element(&cells[half], precision, term, row, column);
+                        elements[term][row][column] = tf32_element(&cells[half], term, row, column);
                     }
                 }
             }
@@ -65,7 +64,7 @@ impl<const ROW: usize> Numbers<ROW> for Tf32 {
                     let register = |register: usize| {
                         let (of_row, of_k) = (2 * part + register % 2, 2 * step + register / 2);
                         let (straight, turned) = (elements[term][of_row][of_k], elements[term][of_k][of_row]);
-                        if turn.is_transposed() { turned } else { straight }
+                        if TRANSPOSED { turned } else { straight }
                     };
                     [register(0), register(1), register(2), register(3)]
                 };

@@ -7,41 +7,6 @@ use crate::sums::WarpSums;
 /// The elements of X that a lane has of one block of 16.
 pub(crate) type Four = [f32; CELL];
 
-/// Whether a square is transposed.
-pub(crate) trait Turn: Copy {
-    /// Whether it is, where the compiler knows it.
-    const KNOWN: Option<bool>;
-
-    /// Whether it is.
-    fn is_transposed(self) -> bool;
-}
-
-/// The square is known to be transposed, or known not to be.
-#[derive(Clone, Copy)]
-pub(crate) struct Known<const TRANSPOSED: bool>;
-
-/// Whether the square is transposed is found out, and both are computed without a branch.
-#[derive(Clone, Copy)]
-pub(crate) struct Found(pub(crate) bool);
-
-impl<const TRANSPOSED: bool> Turn for Known<TRANSPOSED> {
-    const KNOWN: Option<bool> = Some(TRANSPOSED);
-
-    #[inline(always)]
-    fn is_transposed(self) -> bool {
-        TRANSPOSED
-    }
-}
-
-impl Turn for Found {
-    const KNOWN: Option<bool> = None;
-
-    #[inline(always)]
-    fn is_transposed(self) -> bool {
-        self.0
-    }
-}
-
 /// The unit of the row `ROW`. A lane has cells of the square as [`layout::ata`] says, and parts of X, the *vectors*.
 pub(crate) trait Unit<const ROW: usize> {
     /// A lane's sums of one pair row and one vector.
@@ -49,6 +14,9 @@ pub(crate) trait Unit<const ROW: usize> {
 
     /// A lane's part of a vector as the unit takes it.
     type Operand: Copy;
+
+    /// Whether a vector is brought into another form.
+    const CONVERTS: bool;
 
     /// Sums of nothing.
     const ZERO: Self::Sums;
@@ -69,10 +37,9 @@ pub(crate) trait Unit<const ROW: usize> {
     ///
     /// # Safety
     /// All lanes of the warp execute this call together.
-    unsafe fn multiply<T: Turn, const WORDS: usize, const VECTORS: usize>(
+    unsafe fn multiply<const TRANSPOSED: bool, const WORDS: usize, const VECTORS: usize>(
         sums: &mut [Self::Sums; VECTORS],
         cells: &[[u32; WORDS]; 2],
-        turn: T,
         x: &[Self::Operand; VECTORS],
     );
 

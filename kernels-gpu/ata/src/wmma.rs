@@ -12,7 +12,7 @@ use layout::ata::{ATA, BLOCK, CELL, PAIR_ROWS, SQUARE_STRIDE, VECTOR_STRIDE, str
 
 use crate::cells::two_elements;
 use crate::sums::WarpSums;
-use crate::unit::{Four, Known, Turn, Unit};
+use crate::unit::{Four, Unit};
 use crate::work::{lane, warp};
 
 /// `wmma` m32n8k16 on bf16.
@@ -28,6 +28,8 @@ impl<const ROW: usize> Unit<ROW> for Wmma {
     /// The accumulator fragment of 32 rows by eight frames.
     type Sums = [f32; 8];
     type Operand = Operand;
+
+    const CONVERTS: bool = true;
 
     const ZERO: Self::Sums = [0.0; 8];
 
@@ -55,10 +57,9 @@ impl<const ROW: usize> Unit<ROW> for Wmma {
     }
 
     #[inline(always)]
-    unsafe fn multiply<T: Turn, const WORDS: usize, const VECTORS: usize>(
+    unsafe fn multiply<const TRANSPOSED: bool, const WORDS: usize, const VECTORS: usize>(
         sums: &mut [Self::Sums; VECTORS],
         cells: &[[u32; WORDS]; 2],
-        turn: T,
         x: &[Operand; VECTORS],
     ) {
         let regions = const { [ATA[ROW].smem().get("squares"), ATA[ROW].smem().get("vectors")] };
@@ -70,14 +71,14 @@ impl<const ROW: usize> Unit<ROW> for Wmma {
         unsafe {
             sync_warp(FULL_MASK);
             for half in 0..2 {
-                let (row, column) = if turn.is_transposed() {
+                let (row, column) = if TRANSPOSED {
                     ((BLOCK * half) as u32 + CELL as u32 * thread, CELL as u32 * group)
                 } else {
                     let cell = straight_cell(lane());
                     (cell / 4 * CELL as u32, (BLOCK * half) as u32 + cell % 4 * CELL as u32)
                 };
                 for i in 0..CELL {
-                    let words = [0, 2].map(|of_k| two_elements(&cells[half], Known::<false>, i, of_k));
+                    let words = [0, 2].map(|of_k| two_elements::<false, WORDS>(&cells[half], i, of_k));
                     at(row + i as u32, column).store(words);
                 }
                 for term in 0..2 {
@@ -93,7 +94,7 @@ impl<const ROW: usize> Unit<ROW> for Wmma {
                         vectors.offset(element * BYTES as u32),
                         VECTOR_STRIDE as u32,
                     );
-                    sums[0] = if turn.is_transposed() {
+                    sums[0] = if TRANSPOSED {
                         product::<Col>(at((BLOCK * half) as u32, 0), b, sums[0])
                     } else {
                         product::<Row>(at(0, (BLOCK * half) as u32), b, sums[0])

@@ -20,7 +20,8 @@
 //!
 //! TF32 numbers have 19 bits. They are stored in 20: the upper 16 as 16-bit numbers are, and four more (a *nibble*)
 //! apart, which is 1280 bytes a pair instead of 2048. A byte permutation puts a number together; what it leaves in the
-//! lower 13 bits of the register is of other numbers, and tensor cores do not read it.
+//! lower 13 bits of the register is of other numbers, and tensor cores do not read it. For multiply-adds the nibbles are
+//! cleared of each other first.
 
 use core::fmt;
 
@@ -57,6 +58,9 @@ pub const STRIP_ROWS: usize = STRIP_PAIR_ROWS * PAIR_ROWS;
 /// Uses of a strip that kernels find without knowing where its list starts: as many as the warps of a block take first.
 pub const HEAD_USES: usize = 32;
 
+/// Uses of a strip of either turn, transposed or as they are, that the warps of a block take at first, one of each.
+pub const TURN_USES: usize = HEAD_USES / 2;
+
 /// Words of a record ([`StripUse::record`]): one load.
 pub const RECORD_WORDS: usize = 4;
 
@@ -65,7 +69,7 @@ pub const RECORD_WORDS: usize = 4;
 pub enum Precision {
     /// f32 elements and multiply-adds.
     F32,
-    /// A and X rounded to TF32: 11 significant bits.
+    /// A rounded to TF32, 11 significant bits; X too, but for one frame.
     #[default]
     Tf32,
     /// A and X as sums of two TF32 numbers, three products: about the precision of f32, at twice the memory of TF32.
@@ -161,8 +165,8 @@ pub struct StripUse {
     pub column: u32,
     /// The numbers of the stored pairs.
     pub pairs: [[Option<u32>; 2]; STRIP_PAIR_ROWS],
-    /// Whether the square is below the diagonal, and the pairs are transposed.
-    pub transposed: [bool; STRIP_PAIR_ROWS],
+    /// Whether the pairs are transposed: those of squares below the diagonal, and of the first pair row's on it.
+    pub transposed: bool,
 }
 
 /// Bits of a code ([`StripUse::code`]) for each pair row.
@@ -186,8 +190,7 @@ impl StripUse {
     pub fn code(&self) -> u32 {
         let mut code = self.column << (ROW_BITS * STRIP_PAIR_ROWS as u32);
         for (row, pairs) in self.pairs.iter().enumerate() {
-            let bits =
-                self.transposed[row] as u32 | (pairs[0].is_some() as u32) << 1 | (pairs[1].is_some() as u32) << 2;
+            let bits = self.transposed as u32 | (pairs[0].is_some() as u32) << 1 | (pairs[1].is_some() as u32) << 2;
             code |= bits << (ROW_BITS * row as u32);
         }
         code
@@ -273,6 +276,10 @@ pub struct AtaArgs {
     pub uses: u64,
     /// Device address of the first [`HEAD_USES`] uses of each strip, and zeros where it has fewer.
     pub heads: u64,
+    /// Device address of the first [`TURN_USES`] transposed uses of each strip, then of as many as they are, and zeros
+    /// where it has fewer. The last word of a record is where the uses of the strip that are none of these start, and
+    /// of one as it is where they end.
+    pub turns: u64,
     /// Device address of where the uses of each strip start, `channels * strips + 1` words.
     pub starts: u64,
     /// Device address of an f32 for each channel, by which sums are multiplied.
@@ -290,7 +297,9 @@ pub struct AtaArgs {
     /// Blocks that share the rows of a strip, each with frames of its own.
     pub frame_tiles: Divisor,
     /// Whether every row of X starts on a 16-byte boundary (1) or not (0).
-    pub x_aligned: u64,
+    pub x_aligned: u32,
+    /// The number of a stored pair of zeros.
+    pub zero_pair: u32,
 }
 
 #[cfg(test)]
@@ -300,16 +309,18 @@ mod tests {
 
     #[test]
     fn codes_say_what_a_use_has() {
-        let used = StripUse { column: 77, pairs: [[Some(5), None], [None, Some(9)]], transposed: [false, true] };
-        let code = used.code();
-        assert_eq!(used.record(), [code, 5, 8, 0]);
-        assert_eq!(code_column(code), 77);
-        for row in 0..2 {
-            assert!(code_has_pairs(code, row));
-            assert_eq!(code_is_transposed(code, row), used.transposed[row]);
-            assert_eq!(code_is_transposed(code_from_row(code, row as u32), 0), used.transposed[row]);
-            for (which, pair) in used.pairs[row].iter().enumerate() {
-                assert_eq!(code_has_pair(code, row, which as u32), pair.is_some());
+        let used = StripUse { column: 77, pairs: [[Some(5), None], [None, Some(9)]], transposed: false };
+        for used in [used, StripUse { transposed: true, ..used }] {
+            let code = used.code();
+            assert_eq!(used.record(), [code, 5, 8, 0]);
+            assert_eq!(code_column(code), 77);
+            for row in 0..2 {
+                assert!(code_has_pairs(code, row));
+                assert_eq!(code_is_transposed(code, row), used.transposed);
+                assert_eq!(code_is_transposed(code_from_row(code, row as u32), 0), used.transposed);
+                for (which, pair) in used.pairs[row].iter().enumerate() {
+                    assert_eq!(code_has_pair(code, row, which as u32), pair.is_some());
+                }
             }
         }
         assert_eq!(StripUse::default().record(), [0; RECORD_WORDS]);
