@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use clap::{Args, Subcommand};
-use ferrotile::{Arch, AttentionOptions, AttentionPlan, Dtype, Gpu, Layout, VarlenPlan, attention_variants};
+use ferrotile::{Arch, AttentionOptions, AttentionPlan, Dtype, Gpu, VarlenPlan, attention_variants};
 use half::{bf16, f16};
 use indicatif::{ProgressBar, ProgressStyle};
 use layout::attention::{ATTENTION, AttentionVariant, Lengths, Scores};
@@ -13,7 +13,7 @@ use crate::bench_decode::{self, DecodeBenchArgs};
 use crate::bench_gemm::{self, GemmBenchArgs};
 use crate::bench_ladder::{self, LadderBenchArgs};
 use crate::bench_load::{self, LoadBenchArgs};
-use crate::case::{Case, Extra, SOFTCAP};
+use crate::case::{Case, Extra};
 use crate::kernel_names::{self, UnknownKernel};
 use crate::measure::{MeasureArgs, Timer};
 use crate::on_card::{CardProblem, CardSequences};
@@ -43,7 +43,7 @@ enum Family {
     Ladder(LadderBenchArgs),
     /// Measures matrix products.
     Gemm(GemmBenchArgs),
-    /// Measures how long attention kernels take to load.
+    /// Measures first calls: how long kernels take to load and to run once.
     Load(LoadBenchArgs),
 }
 
@@ -193,25 +193,15 @@ struct Measured {
 
 fn measure<T: Half>(gpu: &Gpu, timer: &mut Timer, job: &Job) -> ferrotile::Result<Measured> {
     let Job { case, variant } = job;
-    let options = AttentionOptions {
-        mask: case.mask,
-        variant: variant.map(|row| row.name.to_owned()),
-        softcap: (case.extra == Extra::Softcap).then_some(SOFTCAP),
-        bias: case.extra == Extra::Bias,
-        value_dim: Some(case.value_dim),
-        ..AttentionOptions::new(Layout::Bhsd)
-    };
+    let options = AttentionOptions { variant: variant.map(|row| row.name.to_owned()), ..case.options() };
     let (us, row, kernel) = if case.extra == Extra::Varlen {
-        let sequences = random::sequences::<T>(case.sequences(), case.value_dim, case.lens());
+        let sequences = random::sequences_of::<T>(case);
         let plan = VarlenPlan::new(gpu, T::DTYPE, &sequences.sizes, &options)?;
         let mut on_card = CardSequences::upload(gpu, timer.stream(), &sequences)?;
         let us = timer.microseconds(case.is_small(), |stream| on_card.run(stream, &plan))?;
         (us, plan.variant(), plan.kernel().clone())
     } else {
-        let mut problem = random::problem::<T>(case.problem(), case.value_dim, 0);
-        if case.extra == Extra::Bias {
-            problem.terms.bias = Some((random::normal(case.len * case.len, 3), [1, 1, case.len, case.len]));
-        }
+        let problem = random::problem_of::<T>(case);
         let plan = AttentionPlan::new(gpu, T::DTYPE, &problem.sizes, &options)?;
         let mut on_card = CardProblem::upload(gpu, timer.stream(), &problem)?;
         let us = timer.microseconds(case.is_small(), |stream| on_card.run(stream, &plan))?;

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ferrotile::{AttentionProblem, Dtype, Mask, VarlenProblem};
+use ferrotile::{AttentionOptions, AttentionProblem, Dtype, Layout, Mask, VarlenProblem};
 
 /// What a case has beside a mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(crate) enum Extra {
 }
 
 /// What bounds scores in cases with a softcap.
-pub(crate) const SOFTCAP: f32 = 50.0;
+const SOFTCAP: f32 = 50.0;
 
 impl Extra {
     /// All but [`Extra::None`], by name.
@@ -143,6 +143,17 @@ impl Case {
     /// Whether the case is so small that launching it would be measured instead of running it.
     pub(crate) fn is_small(&self) -> bool {
         self.q_heads * self.lens().sum::<usize>() <= SMALL_ROWS
+    }
+
+    /// The options of a plan for the case.
+    pub(crate) fn options(&self) -> AttentionOptions {
+        AttentionOptions {
+            mask: self.mask,
+            softcap: (self.extra == Extra::Softcap).then_some(SOFTCAP),
+            bias: self.extra == Extra::Bias,
+            value_dim: Some(self.value_dim),
+            ..AttentionOptions::new(Layout::Bhsd)
+        }
     }
 
     /// The sizes of the case.

@@ -6,6 +6,7 @@ use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
 use rayon::prelude::*;
 
+use crate::case::{Case, Extra};
 use crate::problem::{Half, Problem, Terms};
 use crate::sequences::Sequences;
 
@@ -28,6 +29,20 @@ pub(crate) fn problem<T: Half>(sizes: AttentionProblem, value_dim: usize, seed: 
         v: normal(v_len, 3 * seed + 2),
         terms: Terms::default(),
     }
+}
+
+/// The tensors of a case of attention whose sequences have one length.
+pub(crate) fn problem_of<T: Half>(case: &Case) -> Problem<T> {
+    let mut problem = problem(case.problem(), case.value_dim, 0);
+    if case.extra == Extra::Bias {
+        problem.terms.bias = Some((normal(case.len * case.len, 3), [1, 1, case.len, case.len]));
+    }
+    problem
+}
+
+/// Those of a case with several lengths.
+pub(crate) fn sequences_of<T: Half>(case: &Case) -> Sequences<T> {
+    sequences(case.sequences(), case.value_dim, case.lens())
 }
 
 /// Sequences of these lengths, as many rows as keys, and of this head dimension of V, with normally distributed

@@ -304,7 +304,8 @@ fn a_benchmark_of_nothing_is_refused() {
     for (args, reason) in [
         (["ata", "--variant", "fastest"], "no ata kernel is called 'fastest'"),
         (["gemm", "--variant", "fastest"], "no gemm kernel is called 'fastest'"),
-        (["load", "--variant", "fastest"], "no attention kernel is called 'fastest'"),
+        (["load", "--variant", "fastest"], "no attention, gemm or ata kernel is called 'fastest'"),
+        (["load", "--case", "512x512"], "expected a case such as 1x8x512x64/causal/f16"),
         (["decode", "--page", "7"], "a page size that divides the number of keys"),
     ] {
         assert_refused(&ferrotile(&[&["bench"], &args[..]].concat()), reason);
