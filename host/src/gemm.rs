@@ -211,9 +211,9 @@ pub fn gemm_variants(a: Dtype, b: Dtype, accumulation: Accumulation) -> impl Ite
 /// This call uses no workspace; [`GemmPlan`] does where it is faster, and is what repeated products use.
 ///
 /// # Errors
-/// [`Error::Shape`], [`Error::Argument`], [`Error::NoVariant`], [`Error::UnknownVariant`] or [`Error::WrongDevice`] for
-/// tensors or options that do not fit, before anything is enqueued; [`Error::Driver`] where the driver refuses the
-/// launch.
+/// [`Error::Shape`], [`Error::Argument`], [`Error::NoVariant`], [`Error::Unsupported`], [`Error::UnknownVariant`] or
+/// [`Error::WrongDevice`] for tensors or options that do not fit, before anything is enqueued; [`Error::Driver`] where
+/// the driver refuses the launch.
 pub fn gemm<A: Float, B: Float, D: Float>(
     stream: StreamRef<'_>,
     tensors: GemmTensors<'_, A, B, D>,
