@@ -58,12 +58,7 @@ impl GemmPlan {
     /// problem, and those of loading a module.
     pub fn new(gpu: &Gpu, problem: &GemmProblem, options: &GemmOptions) -> Result<Self> {
         problem.check()?;
-        for (argument, factor) in [("alpha", options.alpha), ("beta", options.beta)] {
-            if !factor.is_finite() {
-                let (got, expected) = (factor.to_string(), "a finite number".to_owned());
-                return Err(Error::Argument { op: OP, argument, got, expected });
-            }
-        }
+        options.check()?;
         let choice = choose(gpu, problem, options)?;
         let kernel = |name: &str| gpu.kernel("gemm", name);
         let pack = |needed: bool, dtype| needed.then(|| kernel(PackKernel::of(dtype).name)).transpose();
@@ -380,10 +375,6 @@ impl GemmPlan {
 
 fn choose(gpu: &Gpu, problem: &GemmProblem, options: &GemmOptions) -> Result<Choice> {
     let arch = gpu.arch();
-    if options.splits == Some(0) {
-        let (got, expected) = ("0".to_owned(), "at least 1".to_owned());
-        return Err(Error::Argument { op: OP, argument: "splits", got, expected });
-    }
     if let Some(needed) = missing(problem, options.accumulation, arch) {
         return Err(Error::Unsupported {
             op: OP,
