@@ -82,8 +82,8 @@ impl SymmetricBlockMatrix {
     ///
     /// # Errors
     /// [`Error::Argument`] for n of 0, for an offset below 0, of n or more, or given twice, or for an element that is
-    /// not finite; [`Error::Shape`] where `data` is not `[channels, offsets, n]`; [`Error::TooLarge`] without memory for
-    /// the blocks, those between the main diagonal and the last one included.
+    /// not finite; [`Error::Shape`] where `data` is not `[channels, offsets, n]`; [`Error::TooLarge`] without memory
+    /// for the blocks, those between the main diagonal and the last one included.
     pub fn from_diagonals(n: usize, offsets: &[i64], data: ArrayView3<'_, f32>) -> Result<Self> {
         check_n(n)?;
         let (channels, ..) = data.dim();
@@ -152,7 +152,8 @@ impl SymmetricBlockMatrix {
     /// # Errors
     /// [`Error::Shape`] where `blocks` is not `[channels, offsets, 16, 16]`; [`Error::Asymmetric`] for a block of the
     /// main diagonal that is not symmetric; [`Error::Argument`] for n of 0, for an offset that is given twice or beyond
-    /// the last block diagonal, or for an element that is not finite; [`Error::TooLarge`] without memory for the blocks.
+    /// the last block diagonal, or for an element that is not finite; [`Error::TooLarge`] without memory for the
+    /// blocks.
     pub fn from_toeplitz(n: usize, offsets: &[usize], blocks: ArrayView4<'_, f32>) -> Result<Self> {
         check_n(n)?;
         let (channels, ..) = blocks.dim();
