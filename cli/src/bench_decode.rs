@@ -16,9 +16,10 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
 
+use crate::attention::finite;
+use crate::bench::BenchError;
 use crate::measure::{MeasureArgs, Timer};
 use crate::report::Row;
-use crate::table::table;
 
 /// Workspace that plans may use.
 const WORKSPACE_BYTES: usize = 256 << 20;
@@ -45,13 +46,20 @@ pub(crate) struct DecodeBenchArgs {
     #[arg(long)]
     page: Option<usize>,
     /// What bounds scores; without it nothing does.
-    #[arg(long, value_name = "CAP")]
+    #[arg(long, value_name = "CAP", allow_hyphen_values = true, value_parser = finite)]
     softcap: Option<f32>,
     /// A kernel by name [default: the library's choice].
     #[arg(long)]
     variant: Option<String>,
     #[command(flatten)]
     measure: MeasureArgs,
+}
+
+impl DecodeBenchArgs {
+    /// The options of a case.
+    fn options(&self, case: &DecodeCase) -> AttentionOptions {
+        AttentionOptions { softcap: self.softcap, variant: self.variant.clone(), ..case.options() }
+    }
 }
 
 /// One problem to measure.
@@ -99,7 +107,10 @@ impl fmt::Display for DecodeCase {
 
 /// The text is not a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("expected BxHq:HkvxSqxSkxD/mask/dtype with numbers above 0, such as 16x32:8x1x8192x128/causal/f16")]
+#[error(
+    "expected BxHq:HkvxSqxSkxD/mask/dtype with numbers above 0 whose product 64 bits hold, such as \
+     16x32:8x1x8192x128/causal/f16"
+)]
 pub(crate) struct ParseDecodeCaseError;
 
 /// The keys do not fill their pages.
@@ -127,6 +138,11 @@ impl FromStr for DecodeCase {
             k_len: size(k_len)?,
             head_dim: size(head_dim)?,
         };
+        let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = sizes;
+        let product = [batch, q_heads, kv_heads, q_len, k_len, head_dim]
+            .into_iter()
+            .try_fold(1usize, |product, size| product.checked_mul(size));
+        product.ok_or(ParseDecodeCaseError)?;
         let dtype = [Dtype::F16, Dtype::Bf16].into_iter().find(|known| known.name() == dtype);
         let mask = mask.parse().map_err(|_| ParseDecodeCaseError)?;
         Ok(DecodeCase { sizes, mask, dtype: dtype.ok_or(ParseDecodeCaseError)? })
@@ -138,7 +154,8 @@ pub(crate) fn run(args: &DecodeBenchArgs) -> anyhow::Result<()> {
     let cases = if args.cases.is_empty() { DecodeCase::defaults() } else { args.cases.clone() };
     args.measure.check_place()?;
     for case in &cases {
-        case.sizes.check()?;
+        let checked = case.sizes.check().and_then(|()| args.options(case).check(case.sizes.head_dim));
+        checked.map_err(|reason| BenchError::Case { case: case.to_string(), reason })?;
         if args.page.is_some_and(|page| page == 0 || !case.sizes.k_len.is_multiple_of(page)) {
             return Err(PartialPage { case: case.to_string() }.into());
         }
@@ -158,10 +175,8 @@ pub(crate) fn run(args: &DecodeBenchArgs) -> anyhow::Result<()> {
             rows.push(row);
         }
     }
-    args.measure.write(&gpu, rows)?;
     let heading = ["case", "kernel", "splits", "p50 us", "p90 us", "GB/s", "of the copy", "workspace"];
-    write!(io::stdout(), "{}", table(&heading, &lines))?;
-    Ok(())
+    args.measure.report(&gpu, &heading, &lines, rows)
 }
 
 /// GB/s of a copy from device memory to device memory, each byte counted as it is read and as it is written.
@@ -302,8 +317,7 @@ fn measure<T: Float>(
     let flops = case.sizes.flops(case.mask);
     let mut measured = Vec::new();
     for splits in splits {
-        let (softcap, variant) = (args.softcap, args.variant.clone());
-        let options = AttentionOptions { splits, softcap, variant, ..case.options() };
+        let options = AttentionOptions { splits, ..args.options(case) };
         let plan = Plan::new(gpu, timer.stream(), case, args.page, &options)?;
         let bytes = plan.workspace_bytes();
         let mut workspace = Buffer::<u8>::zeroed(gpu, bytes)?;
@@ -336,8 +350,15 @@ mod tests {
         for case in DecodeCase::defaults() {
             assert_eq!(case.to_string().parse(), Ok(case));
         }
-        for text in ["", "1x2x3", "1x2:1x1x9/full/f16", "1x2:1x0x9x64/full/f16", "1x2:1x1x9x64/full/f32", "1x2x1x9x64"]
-        {
+        for text in [
+            "99999999999x99999999999x1x9x64/full/f16",
+            "",
+            "1x2x3",
+            "1x2:1x1x9/full/f16",
+            "1x2:1x0x9x64/full/f16",
+            "1x2:1x1x9x64/full/f32",
+            "1x2x1x9x64",
+        ] {
             assert_eq!(text.parse::<DecodeCase>(), Err(ParseDecodeCaseError), "{text}");
         }
     }

@@ -21,9 +21,8 @@ use crate::bench_decode::{self, DecodeCase};
 use crate::bench_gemm::{self, CardProduct, GemmCase};
 use crate::case::{Case, Extra};
 use crate::kernel_names;
-use crate::on_card::{CardProblem, CardSequences};
+use crate::on_card;
 use crate::problem::Half;
-use crate::random;
 use crate::table::table;
 
 /// What to load.
@@ -61,7 +60,7 @@ impl FromStr for Call {
     type Err = ParseCallError;
 
     fn from_str(text: &str) -> Result<Call, ParseCallError> {
-        let attention = || text.parse().ok().filter(|case: &Case| case.problem().check().is_ok()).map(Call::Attention);
+        let attention = || text.parse().ok().filter(|case: &Case| case.check().is_ok()).map(Call::Attention);
         let found = attention()
             .or_else(|| text.parse().ok().map(Call::Decode))
             .or_else(|| text.parse().ok().map(Call::Gemm))
@@ -122,9 +121,7 @@ const CALLS: [&str; 33] = [
 /// unless its cache has the kernel.
 pub(crate) fn run(args: &LoadBenchArgs) -> anyhow::Result<()> {
     kernel_names::check(&args.variants, "attention, gemm or ata", rows().map(|(_, name)| name))?;
-    let began = Instant::now();
-    let gpu = Gpu::new(args.device)?;
-    let context_ms = milliseconds(began);
+    let (context_ms, gpu) = timed(|| Gpu::new(args.device))?;
     writeln!(io::stdout(), "{}, {} PTX, context in {context_ms:.0} ms", gpu.name(), gpu.arch())?;
     if !args.variants.is_empty() {
         return load(&gpu, &args.variants);
@@ -160,9 +157,7 @@ fn load(gpu: &Gpu, names: &[String]) -> anyhow::Result<()> {
     let mut lines = Vec::new();
     for (family, name) in rows().filter(|(_, name)| kernel_names::include(names, name)) {
         if kernel_ptx(family, gpu.arch(), name).is_some() {
-            let began = Instant::now();
-            gpu.kernel(family, name)?;
-            let load_ms = milliseconds(began);
+            let (load_ms, _) = timed(|| gpu.kernel(family, name))?;
             lines.push(vec![name.to_owned(), kibibytes(gpu, name), format!("{load_ms:.1}")]);
         }
     }
@@ -193,14 +188,9 @@ impl FirstCall {
         plan: impl FnOnce() -> Result<P>,
         run: impl FnOnce(StreamRef<'_>, &P) -> Result<()>,
     ) -> Result<FirstCall> {
-        stream.synchronize()?;
-        let began = Instant::now();
-        let plan = plan()?;
-        let plan_ms = milliseconds(began);
-        let began = Instant::now();
-        run(stream.as_ref(), &plan)?;
-        stream.synchronize()?;
-        Ok(FirstCall { kernel: plan.to_string(), plan_ms, run_ms: milliseconds(began) })
+        let (plan_ms, plan) = timed(plan)?;
+        let (run_ms, ()) = timed(|| run(stream.as_ref(), &plan).and_then(|()| stream.synchronize()))?;
+        Ok(FirstCall { kernel: plan.to_string(), plan_ms, run_ms })
     }
 }
 
@@ -221,17 +211,14 @@ fn first_call(gpu: &Gpu, call: &Call) -> Result<FirstCall> {
 }
 
 fn attention<T: Half>(gpu: &Gpu, stream: &Stream, case: &Case) -> Result<FirstCall> {
-    let options = case.options();
-    if case.extra == Extra::Varlen {
-        let sequences = random::sequences_of::<T>(case);
-        let mut on_card = CardSequences::upload(gpu, stream, &sequences)?;
-        let plan = || VarlenPlan::new(gpu, T::DTYPE, &sequences.sizes, &options);
-        return FirstCall::new(stream, plan, |stream, plan| on_card.run(stream, plan));
-    }
-    let problem = random::problem_of::<T>(case);
-    let mut on_card = CardProblem::upload(gpu, stream, &problem)?;
-    let plan = || AttentionPlan::new(gpu, T::DTYPE, &problem.sizes, &options);
-    FirstCall::new(stream, plan, |stream, plan| on_card.run(stream, plan))
+    let (plan_ms, ()) = timed(|| match case.extra {
+        Extra::Varlen => VarlenPlan::new(gpu, T::DTYPE, &case.sequences(), &case.options()).map(drop),
+        _ => AttentionPlan::new(gpu, T::DTYPE, &case.problem(), &case.options()).map(drop),
+    })?;
+    on_card::with_case::<T, _>(gpu, case, None, |row, _, run| {
+        let (run_ms, ()) = timed(|| run(stream.as_ref()).and_then(|()| stream.synchronize()))?;
+        Ok(FirstCall { kernel: row.to_string(), plan_ms, run_ms })
+    })
 }
 
 fn decode<T: Half>(gpu: &Gpu, stream: &Stream, case: &DecodeCase) -> Result<FirstCall> {
@@ -255,7 +242,7 @@ fn gemm<T: Float, D: Float>(gpu: &Gpu, stream: &Stream, case: &GemmCase) -> Resu
 
 fn ata(gpu: &Gpu, stream: &Stream, case: &AtaCase) -> Result<FirstCall> {
     let matrix = case.matrix()?.upload_blocking(stream.as_ref(), Precision::Tf32)?;
-    let (shape, values) = case.frames();
+    let (shape, values) = case.frames()?;
     let x = Buffer::upload_blocking(stream, &values)?;
     let mut y = Buffer::zeroed(gpu, values.len())?;
     let plan = || AtaPlan::new(&matrix, case.frames, &AtaOptions::default());
@@ -264,8 +251,11 @@ fn ata(gpu: &Gpu, stream: &Stream, case: &AtaCase) -> Result<FirstCall> {
     })
 }
 
-fn milliseconds(began: Instant) -> f64 {
-    began.elapsed().as_secs_f64() * 1e3
+/// What `work` gives, and the milliseconds that it takes.
+fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<(f64, T)> {
+    let began = Instant::now();
+    let done = work()?;
+    Ok((began.elapsed().as_secs_f64() * 1e3, done))
 }
 
 #[cfg(test)]

@@ -145,7 +145,13 @@ impl Case {
         self.q_heads * self.lens().sum::<usize>() <= SMALL_ROWS
     }
 
-    /// The options of a plan for the case.
+    /// The sizes of the case.
+    pub(crate) fn problem(&self) -> AttentionProblem {
+        let Case { batch, q_heads, kv_heads, len, head_dim, .. } = *self;
+        AttentionProblem { batch, q_heads, kv_heads, q_len: len, k_len: len, head_dim }
+    }
+
+    /// The options of the case.
     pub(crate) fn options(&self) -> AttentionOptions {
         AttentionOptions {
             mask: self.mask,
@@ -156,10 +162,11 @@ impl Case {
         }
     }
 
-    /// The sizes of the case.
-    pub(crate) fn problem(&self) -> AttentionProblem {
-        let Case { batch, q_heads, kv_heads, len, head_dim, .. } = *self;
-        AttentionProblem { batch, q_heads, kv_heads, q_len: len, k_len: len, head_dim }
+    /// Whether attention takes the sizes.
+    pub(crate) fn check(&self) -> ferrotile::Result<()> {
+        self.problem().check()?;
+        self.options().check(self.head_dim)?;
+        if self.extra == Extra::Varlen { self.sequences().check() } else { Ok(()) }
     }
 
     /// Floating-point operations by the convention of attention benchmarks: two products of the full size, half of that
