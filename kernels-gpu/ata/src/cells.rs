@@ -106,9 +106,9 @@ impl RowUse {
         cells
     }
 
-    /// The lane's two cells as [`RowUse::load_cells`] gives them, of a use that is known to be transposed or known not to
-    /// be, without a branch: what is missing is loaded from the pair of zeros, and nothing is where `condition` does not
-    /// hold.
+    /// The lane's two cells as [`RowUse::load_cells`] gives them, of a use that is known to be transposed or known not
+    /// to be, without a branch: what is missing is loaded from the pair of zeros, and nothing is where `condition` does
+    /// not hold.
     ///
     /// # Safety
     /// As for [`RowUse::load_cells`], and the use is transposed or not as said.

@@ -20,8 +20,8 @@
 //!
 //! TF32 numbers have 19 bits. They are stored in 20: the upper 16 as 16-bit numbers are, and four more (a *nibble*)
 //! apart, which is 1280 bytes a pair instead of 2048. A byte permutation puts a number together; what it leaves in the
-//! lower 13 bits of the register is of other numbers, and tensor cores do not read it. For multiply-adds the nibbles are
-//! cleared of each other first.
+//! lower 13 bits of the register is of other numbers, and tensor cores do not read it. For multiply-adds the nibbles
+//! are cleared of each other first.
 
 use core::fmt;
 

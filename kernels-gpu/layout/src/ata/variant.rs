@@ -204,7 +204,7 @@ pub const ATA: &[AtaVariant] = {
         row("ata_f32_fma_1x32x12", F32, Fma, [1, 32, 12], 2),
         // The oracle on the card: its sums and 8 rows of X take more than 128 registers.
         row("ata_f32_fma_8x32x8", F32, Fma, [8, 32, 8], 1),
-        // With one frame seven of eight columns of tensor cores are for nothing: n = 2624 takes 4 to 7 % longer on them.
+        // With one frame seven of eight columns of tensor cores are for nothing: n = 2624 takes 4 to 7 % longer there.
         row("ata_tf32_fma_1x64x16", Tf32, Fma, [1, 64, 16], 1),
         row("ata_tf32_fma_1x64x6", Tf32, Fma, [1, 64, 6], 3),
         row("ata_tf32_mma_8x32x12", Tf32, Mma, [8, 32, 12], 2),
