@@ -39,7 +39,7 @@ enum Family {
     Ladder(LadderBenchArgs),
     /// Measures matrix products.
     Gemm(GemmBenchArgs),
-    /// Measures how long attention kernels take to load.
+    /// Measures first calls: how long kernels take to load and to run once.
     Load(LoadBenchArgs),
 }
 

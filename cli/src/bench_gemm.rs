@@ -184,6 +184,11 @@ pub(crate) fn run(args: &GemmBenchArgs) -> anyhow::Result<()> {
     args.measure.report(&gpu, &heading, &lines, rows)
 }
 
+/// The library's choices, with a workspace.
+pub(crate) fn options(layout: GemmLayout) -> GemmOptions {
+    GemmOptions { max_workspace_bytes: WORKSPACE_BYTES, ..GemmOptions::new(layout) }
+}
+
 /// The plans to measure: those of the kernels named that serve the case, or the library's choice for each way to sum.
 fn plans<T: Float, D: Float>(
     gpu: &Gpu,
@@ -199,13 +204,8 @@ fn plans<T: Float, D: Float>(
     };
     let mut plans = Vec::new();
     for &accumulation in ways {
-        let options = GemmOptions {
-            accumulation,
-            splits: args.splits,
-            isolated: args.isolated,
-            max_workspace_bytes: WORKSPACE_BYTES,
-            ..GemmOptions::new(layout)
-        };
+        let (splits, isolated) = (args.splits, args.isolated);
+        let options = GemmOptions { accumulation, splits, isolated, ..options(layout) };
         if args.variants.is_empty() {
             plans.push(GemmPlan::new(gpu, &problem, &options)?);
             continue;

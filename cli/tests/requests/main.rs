@@ -324,7 +324,8 @@ fn a_benchmark_of_nothing_is_refused() {
     for (args, reason) in [
         (["ata", "--variant", "fastest"], "no ata kernel is called 'fastest'"),
         (["gemm", "--variant", "fastest"], "no gemm kernel is called 'fastest'"),
-        (["load", "--variant", "fastest"], "no attention kernel is called 'fastest'"),
+        (["load", "--variant", "fastest"], "no attention, gemm or ata kernel is called 'fastest'"),
+        (["load", "--case", "512x512"], "expected a case such as 1x8x512x64/causal/f16"),
         (["gemm", "--case", "99999999999x1x1/f16"], "m is 99999999999"),
         (["decode", "--page", "7"], "a page size that divides the number of keys"),
         (["decode", "--softcap", "nan"], "expected a finite number"),
