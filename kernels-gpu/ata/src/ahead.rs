@@ -30,9 +30,9 @@ pub(crate) fn takes_two<const ROW: usize>(args: &AtaArgs) -> bool {
 /// The transposed use that the warp takes at first, and the one as it is, or none.
 ///
 /// # Safety
-/// `args` describes the matrix, and the block is at `place` and [`takes_two`].
+/// `args` describes the matrix, and the block is at `place` and of a row that takes two uses at once.
 #[inline(always)]
-unsafe fn first_uses(args: &AtaArgs, place: &Place) -> [Use; 2] {
+pub(crate) unsafe fn first_uses(args: &AtaArgs, place: &Place) -> [Use; 2] {
     // SAFETY: a strip has as many records of either turn as a block has warps.
     [0, 1].map(|turn| unsafe { Use::load(args.turns, place.first_head() + turn * TURN_USES as u32 + warp()) })
 }

@@ -44,7 +44,7 @@ use cuda_std::ptx::griddepcontrol;
 use cuda_std::{hint, thread};
 use layout::ata::{ATA, AtaArgs};
 
-use crate::ahead::{add_pairs, add_two, other_uses, takes_two};
+use crate::ahead::{add_pairs, add_two, first_uses, other_uses, takes_two};
 use crate::cells::Use;
 use crate::sums::{WarpSums, store_result};
 use crate::unit::{Four, Unit};
@@ -147,6 +147,29 @@ pub(crate) unsafe fn product<
             (stage, next, after_next, end) = (Stage::of_use(Use::NONE), Use::NONE, 0, 0);
             frames = [FrameRow::EMPTY; VECTORS];
         }
+    } else if const { ATA[ROW].two_ahead() } {
+        // The same uses in the same order as those of `add_two`, so that the sums are the same, but for none.
+        // SAFETY: `args` describes the matrix, and the row takes two uses at once.
+        let [transposed, straight] = unsafe { first_uses(args, &place) };
+        (end, frames) = (straight.last_word(), frames_of(&place));
+        after_next = transposed.last_word() + warp();
+        let mut other = || {
+            let used = load_use(after_next, end);
+            after_next += warps;
+            used
+        };
+        let first = if transposed.is_some() {
+            transposed
+        } else if straight.is_some() {
+            straight
+        } else {
+            other()
+        };
+        next = if transposed.is_some() & straight.is_some() { straight } else { other() };
+        stage = Stage::of_use(first);
+        load_cells(&mut stage);
+        // Every thread waits before it reads X or writes Y.
+        griddepcontrol::wait();
     } else {
         // SAFETY: the head has as many uses as this, and `args` describes the matrix.
         let ([first, second], [start, of_strip]) = unsafe {
