@@ -40,7 +40,7 @@ impl<const ROW: usize> Row<ROW> {
     /// Whether half of the exponentials, and the sums of all, are left for behind the wait for O. Head dimensions 96
     /// and 128 take 1 to 2 % less time so, 256 as much, and 64, with three warpgroups, 7 % more.
     pub(crate) const SUMS_LAST: bool =
-        matches!(Self::TILE.query, QuerySource::Registers) && ATTENTION[ROW].head_dim <= 128;
+        matches!(Self::TILE.query, QuerySource::Registers) && (ATTENTION[ROW].head_dim <= 128 || Self::TILE.n == 64);
     /// Whether consumer warpgroups have the tensor cores in turns.
     pub(crate) const IN_TURN: bool = Self::TILE.in_turn();
     /// How long sequences are.

@@ -135,15 +135,14 @@ impl Scoring {
                 let row_chunks = (keys / CHUNK_ELEMS - first_chunk).min(PANEL_CHUNKS) as u32;
                 let (lane_row, chunk) = (lane / row_chunks, first_chunk as u32 + lane % row_chunks);
                 let (lane_key, rows) = (key + chunk * CHUNK_ELEMS as u32, LANES / row_chunks);
-                let mut source = self.bias_row(row + lane_row).wrapping_add(lane_key as usize);
-                for step in 0..WARP_ROWS as u32 / rows {
-                    let tile_row = lane_row + step * rows;
-                    let inside = row + tile_row < self.q_len && lane_key < self.k_len;
+                let (place, source_row) = (chunk_offset(WARP_ROWS, lane_row, chunk), row + lane_row);
+                let rows_left = if lane_key < self.k_len { self.q_len as i32 - source_row as i32 } else { 0 };
+                let mut source = self.bias_row(source_row).wrapping_add(lane_key as usize);
+                for below in (0..WARP_ROWS as u32).step_by(rows as usize) {
+                    // Places are XORed, as the swizzle is: the rows differ in bits that are 0 in the lane's first.
+                    let place = tile.offset(place ^ chunk_offset(WARP_ROWS, below, 0));
                     // SAFETY: the chunk is one of the bias, and aligned, or nothing is read.
-                    unsafe {
-                        let place = tile.offset(chunk_offset(WARP_ROWS, tile_row, chunk));
-                        cp_async::cg_16(place, source, if inside { 16 } else { 0 });
-                    }
+                    unsafe { cp_async::cg_16(place, source, if (below as i32) < rows_left { 16 } else { 0 }) };
                     source = source.wrapping_offset((i64::from(rows) * self.row_stride) as isize);
                 }
             }
@@ -289,7 +288,7 @@ impl Cap {
     fn bound(&self, score: f32) -> f32 {
         const P: [f32; 5] = [1.0, 0.133_803_94, 3.494_836e-3, 2.059_664_3e-5, 1.333_728_1e-8];
         const Q: [f32; 5] = [1.0, 0.467_137_1, 2.587_412_5e-2, 3.284_402_3e-4, 7.769_477e-7];
-        let score = if score.abs() > self.most { self.most.copysign(score) } else { score };
+        let score = score.maximum(-self.most).minimum(self.most);
         let x = score * self.inverse;
         let square = x * x;
         let of_square =
