@@ -1,6 +1,8 @@
 //! Which compiled variant runs a problem.
 
-use layout::attention::{ATTENTION, AttentionKernel, AttentionVariant, Lengths, MAX_HEAD_DIM, Mask, MaskKind, Scores};
+use layout::attention::{
+    ATTENTION, AttentionKernel, AttentionVariant, Lengths, MAX_HEAD_DIM, Mask, MaskKind, Scores, WARPGROUP_ROWS,
+};
 use layout::{Arch, Dtype};
 
 use super::decode::is_decode;
@@ -30,7 +32,7 @@ const IN_TURN_PERCENT: usize = 101;
 /// What a row takes a block of two consumer warpgroups at head dimension 64, which leave the tensor cores idle: steps of
 /// 128 keys, and of 64 (64x12x256x64, 64x12x384x64 and 64x12x128x64 causal on an H200).
 const TWO_PERCENT: usize = 118;
-const TWO_SHORT_PERCENT: usize = 133;
+const TWO_SHORT_PERCENT: usize = 142;
 
 /// What a row takes where warpgroups share it, whose sums meet in shared memory: two groups of rows (1x8x2048x64 on an
 /// H200), one, which reads K and V for half as many rows, or one in several blocks, whose sums meet over the cluster.
@@ -142,6 +144,13 @@ impl Request<'_> {
         // Parts without a step wait for the others, and the sum of all takes 1 us: 1x1x32x64 on an H200.
         if let AttentionKernel::Wgmma(tile) = variant.kernel
             && tile.parts() > self.problem.k_len.div_ceil(tile.n)
+        {
+            return usize::MAX;
+        }
+        // A warpgroup without rows waits for the other.
+        if let AttentionKernel::Wgmma(tile) = variant.kernel
+            && (variant.head_dim, tile.row_groups) == (64, 2)
+            && self.problem.q_len <= WARPGROUP_ROWS
         {
             return usize::MAX;
         }
