@@ -114,10 +114,10 @@ impl Scoring {
         self.bias.wrapping_offset((i64::from(row) * self.row_stride) as isize)
     }
 
-    /// Starts to copy the bias of the 16 rows from `row` on and the keys of a step, twice
-    /// `SCORES`, from `key` on to `tile`,
-    /// as [`Fragments`] read it. Lanes do not part, as they must not between a `wgmma` and the wait for it: beyond the
-    /// last row and key there is some number.
+    /// Starts to copy the bias of the 16 rows from `row` on and the keys of a step from `key` on, two for each of
+    /// `SCORES`, to `tile`, as [`Fragments`] read it. Beyond the last row and key there is some number.
+    ///
+    /// Lanes do not part, as they must not between a `wgmma` and the wait for it.
     ///
     /// # Safety
     /// As [`Scoring::apply`], where there are rows and keys; `key` is a multiple of [`CHUNK_ELEMS`]. All lanes of the
