@@ -29,8 +29,8 @@ const LONE_PERCENT: usize = 160;
 const FOUR_PERCENT: usize = 110;
 const IN_TURN_PERCENT: usize = 101;
 
-/// What a row takes a block of two consumer warpgroups at head dimension 64, which leave the tensor cores idle: steps of
-/// 128 keys, and of 64 (64x12x256x64, 64x12x384x64 and 64x12x128x64 causal on an H200).
+/// What a row takes a block of two consumer warpgroups at head dimension 64, which leave the tensor cores idle: steps
+/// of 128 keys, and of 64 (64x12x256x64, 64x12x384x64 and 64x12x128x64 causal on an H200).
 const TWO_PERCENT: usize = 118;
 const TWO_SHORT_PERCENT: usize = 142;
 
@@ -154,7 +154,7 @@ impl Request<'_> {
         {
             return usize::MAX;
         }
-        // Keys of whole steps, of all parts of a tile in turns, and what steps and the sum of the parts take beside them.
+        // Keys of whole steps, of all parts of a tile in turns, and what steps and the sum of parts take beside them.
         let keys = match variant.kernel {
             AttentionKernel::Wgmma(tile) => {
                 let band = usize::from(tile.mask == MaskKind::Band);

@@ -37,8 +37,8 @@ impl<const ROW: usize> Row<ROW> {
     /// Whether O is scaled in each step beside its last exponentials, and not beside the next Q K^T where a maximum
     /// grew. Steps take 2 to 5 % less time so in these rows, and 1 to 3 % more in others.
     pub(crate) const SCALE_BESIDE_POWERS: bool = Self::PARTS > 1 || Self::TILE.consumers() == 4;
-    /// Whether half of the exponentials, and the sums of all, are left for behind the wait for O. Head dimensions 96
-    /// and 128 take 1 to 2 % less time so, 256 as much, and 64, with three warpgroups, 7 % more.
+    /// Whether half of the exponentials, and the sums of all, are left for behind the wait for O. Head dimensions 96,
+    /// 128 and, by 64 keys, 192 take 1 to 2 % less time so, 256 as much, and 64, with three warpgroups, 7 % more.
     pub(crate) const SUMS_LAST: bool =
         matches!(Self::TILE.query, QuerySource::Registers) && (ATTENTION[ROW].head_dim <= 128 || Self::TILE.n == 64);
     /// Whether consumer warpgroups have the tensor cores in turns.

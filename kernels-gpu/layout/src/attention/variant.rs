@@ -338,7 +338,7 @@ impl AttentionVariant {
     ///
     /// WGMMA:
     /// - `q`, `k`, `v`: the stages of the Q, K and V tiles; all of whole panels.
-    /// - `bias`: where scores may have one, for each consumer warp that of its rows and the keys of a step; whole panels.
+    /// - `bias`: where scores may have one, a stage a consumer warp, of its rows and the keys of a step; whole panels.
     /// - `partial`: where warpgroups share rows, a stage for each of the block: from each part of the rows the share of
     ///   O that the warpgroup adds up, four words of each thread at a time, and the maximum and sum of the row of each
     ///   thread.
