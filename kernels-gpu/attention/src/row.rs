@@ -34,16 +34,13 @@ impl<const ROW: usize> Row<ROW> {
     pub(crate) const BAND: bool = matches!(Self::TILE.mask, MaskKind::Band);
     /// Whether scores are bounded, and a bias is added, where the launch says so.
     pub(crate) const GENERAL: bool = matches!(ATTENTION[ROW].scores, Scores::General);
-    /// Whether the bias comes in chunks where it lies so: registers have room for them beside O up to this head
-    /// dimension.
-    pub(crate) const BIAS_CHUNKS: bool = ATTENTION[ROW].value_dim <= 128;
     /// Whether O is scaled in each step beside its last exponentials, and not beside the next Q K^T where a maximum
     /// grew. Steps take 2 to 5 % less time so in these rows, and 1 to 3 % more in others.
     pub(crate) const SCALE_BESIDE_POWERS: bool = Self::PARTS > 1 || Self::TILE.consumers() == 4;
-    /// Whether half of the exponentials, and the sums of all, are left for behind the wait for O. Head dimensions 96
-    /// and 128 take 1 to 2 % less time so, 256 as much, and 64, with three warpgroups, 7 % more.
+    /// Whether half of the exponentials, and the sums of all, are left for behind the wait for O. Head dimensions 96,
+    /// 128 and, by 64 keys, 192 take 1 to 2 % less time so, 256 as much, and 64, with three warpgroups, 7 % more.
     pub(crate) const SUMS_LAST: bool =
-        matches!(Self::TILE.query, QuerySource::Registers) && ATTENTION[ROW].head_dim <= 128;
+        matches!(Self::TILE.query, QuerySource::Registers) && (ATTENTION[ROW].head_dim <= 128 || Self::TILE.n == 64);
     /// Whether consumer warpgroups have the tensor cores in turns.
     pub(crate) const IN_TURN: bool = Self::TILE.in_turn();
     /// How long sequences are.
@@ -52,6 +49,7 @@ impl<const ROW: usize> Row<ROW> {
     pub(crate) const Q: SmemRegion = Self::SMEM.get("q");
     pub(crate) const K: SmemRegion = Self::SMEM.get("k");
     pub(crate) const V: SmemRegion = Self::SMEM.get("v");
+    pub(crate) const BIAS: SmemRegion = Self::SMEM.get("bias");
     pub(crate) const K_FULL: SmemRegion = Self::SMEM.get("k_full");
     pub(crate) const K_EMPTY: SmemRegion = Self::SMEM.get("k_empty");
     pub(crate) const V_FULL: SmemRegion = Self::SMEM.get("v_full");
