@@ -159,6 +159,17 @@ fn shapes_that_do_not_fit_are_refused() {
     assert!(is_shape(SymmetricBlockMatrix::from_toeplitz(40, &[0], Array4::zeros((1, 1, 15, 16)).view())));
 }
 
+/// A diagonal far from the main one makes the band wider than any memory.
+#[test]
+fn bands_beyond_memory_are_refused() {
+    let n = 1 << 22;
+    let too_large = |matrix| matches!(matrix, Err(Error::TooLarge { .. }));
+    let data = Array3::ones((1, 2, n));
+    assert!(too_large(SymmetricBlockMatrix::from_diagonals(n, &[0, n as i64 - 1], data.view())));
+    let blocks = Array4::ones((1, 2, BLOCK, BLOCK));
+    assert!(too_large(SymmetricBlockMatrix::from_toeplitz(n, &[0, n / BLOCK - 1], blocks.view())));
+}
+
 #[test]
 fn numbers_that_do_not_fit_are_refused() {
     let diagonals = |n, offsets: &[i64]| {

@@ -64,7 +64,7 @@ pub(crate) struct InputArgs {
 #[derive(Debug, Args)]
 pub(crate) struct TermsArgs {
     /// What bounds scaled scores: CAP * tanh(score / CAP) takes their place.
-    #[arg(long, value_name = "CAP", value_parser = finite)]
+    #[arg(long, value_name = "CAP", allow_hyphen_values = true, value_parser = finite)]
     softcap: Option<f32>,
     /// NPY file [query heads] of the score of a key that every row of a head sees and whose value is 0.
     #[arg(long)]
@@ -136,6 +136,9 @@ pub(crate) trait Task<T: Half>: Sized {
     /// The same with these tensors, which are checked and converted.
     fn with_terms(self, sink: Option<Tensor>, bias: Option<Tensor>) -> Result<Self, ProblemError>;
 
+    /// Checks the options, whoever computes.
+    fn check_options(&self, options: &AttentionOptions) -> ferrotile::Result<()>;
+
     /// The shape of O.
     fn out_shape(&self) -> Vec<usize>;
 
@@ -156,6 +159,10 @@ impl<T: Half> Task<T> for Problem<T> {
     fn with_terms(self, sink: Option<Tensor>, bias: Option<Tensor>) -> Result<Self, ProblemError> {
         let terms = Terms::new(&self.sizes, sink, bias)?;
         Ok(Problem { terms, ..self })
+    }
+
+    fn check_options(&self, options: &AttentionOptions) -> ferrotile::Result<()> {
+        self.options(options).check(self.sizes.head_dim)
     }
 
     fn out_shape(&self) -> Vec<usize> {
@@ -207,7 +214,8 @@ impl Checked {
     }
 }
 
-fn finite(text: &str) -> Result<f32, &'static str> {
+/// A number as options take it.
+pub(crate) fn finite(text: &str) -> Result<f32, &'static str> {
     text.parse().ok().filter(|scale: &f32| scale.is_finite()).ok_or("expected a finite number")
 }
 
@@ -305,6 +313,7 @@ fn run_typed<T: Half>(args: &AttentionArgs, task: impl Task<T>) -> anyhow::Resul
     }
     let softcap = args.terms.softcap;
     let options = AttentionOptions { softcap, ..args.how.options(args.variant.clone()) };
+    task.check_options(&options)?;
     let solution = solve(&args.device, &task, &options)?;
     let checked = args.check.then(|| check(&task, &solution, &options)).transpose()?;
     let out = Tensor { shape: task.out_shape(), elements: T::elements(solution.out) };

@@ -1,9 +1,7 @@
 //! `ferrotile bench`: times of kernels.
 
-use std::io::{self, Write};
-
 use clap::{Args, Subcommand};
-use ferrotile::{Arch, AttentionOptions, AttentionPlan, Dtype, Gpu, Layout, VarlenPlan, attention_variants};
+use ferrotile::{Arch, Dtype, Gpu, attention_variants};
 use half::{bf16, f16};
 use indicatif::{ProgressBar, ProgressStyle};
 use layout::attention::{ATTENTION, AttentionVariant, Lengths, Scores};
@@ -13,15 +11,13 @@ use crate::bench_decode::{self, DecodeBenchArgs};
 use crate::bench_gemm::{self, GemmBenchArgs};
 use crate::bench_ladder::{self, LadderBenchArgs};
 use crate::bench_load::{self, LoadBenchArgs};
-use crate::case::{Case, Extra, SOFTCAP};
+use crate::case::{Case, Extra};
 use crate::kernel_names::{self, UnknownKernel};
 use crate::measure::{MeasureArgs, Timer};
-use crate::on_card::{CardProblem, CardSequences};
+use crate::on_card;
 use crate::problem::Half;
-use crate::random;
 use crate::report::Row;
 use crate::statistics::Summary;
-use crate::table::table;
 
 /// Measures kernels on a card.
 #[derive(Debug, Args)]
@@ -43,7 +39,7 @@ enum Family {
     Ladder(LadderBenchArgs),
     /// Measures matrix products.
     Gemm(GemmBenchArgs),
-    /// Measures how long attention kernels take to load.
+    /// Measures first calls: how long kernels take to load and to run once.
     Load(LoadBenchArgs),
 }
 
@@ -138,17 +134,13 @@ fn run_attention(args: &AttentionBenchArgs) -> anyhow::Result<()> {
         "shared bytes",
         "blocks/SM",
     ];
-    args.measure.write(&gpu, rows)?;
-    write!(io::stdout(), "{}", table(&heading, &lines))?;
-    Ok(())
+    args.measure.report(&gpu, &heading, &lines, rows)
 }
 
 /// Refuses what no card can run.
 fn check_request(cases: &[Case], variants: &[String]) -> Result<(), BenchError> {
     kernel_names::check(variants, "attention", ATTENTION.iter().map(|row| row.name))?;
-    cases.iter().try_for_each(|case| {
-        case.problem().check().map_err(|reason| BenchError::Case { case: case.to_string(), reason })
-    })
+    cases.iter().try_for_each(|case| case.check().map_err(|reason| BenchError::Case { case: case.to_string(), reason }))
 }
 
 /// Pairs each case with the kernels of `arch` that are to run it.
@@ -192,39 +184,18 @@ struct Measured {
 }
 
 fn measure<T: Half>(gpu: &Gpu, timer: &mut Timer, job: &Job) -> ferrotile::Result<Measured> {
-    let Job { case, variant } = job;
-    let options = AttentionOptions {
-        mask: case.mask,
-        variant: variant.map(|row| row.name.to_owned()),
-        softcap: (case.extra == Extra::Softcap).then_some(SOFTCAP),
-        bias: case.extra == Extra::Bias,
-        value_dim: Some(case.value_dim),
-        ..AttentionOptions::new(Layout::Bhsd)
-    };
-    let (us, row, kernel) = if case.extra == Extra::Varlen {
-        let sequences = random::sequences::<T>(case.sequences(), case.value_dim, case.lens());
-        let plan = VarlenPlan::new(gpu, T::DTYPE, &sequences.sizes, &options)?;
-        let mut on_card = CardSequences::upload(gpu, timer.stream(), &sequences)?;
-        let us = timer.microseconds(case.is_small(), |stream| on_card.run(stream, &plan))?;
-        (us, plan.variant(), plan.kernel().clone())
-    } else {
-        let mut problem = random::problem::<T>(case.problem(), case.value_dim, 0);
-        if case.extra == Extra::Bias {
-            problem.terms.bias = Some((random::normal(case.len * case.len, 3), [1, 1, case.len, case.len]));
-        }
-        let plan = AttentionPlan::new(gpu, T::DTYPE, &problem.sizes, &options)?;
-        let mut on_card = CardProblem::upload(gpu, timer.stream(), &problem)?;
-        let us = timer.microseconds(case.is_small(), |stream| on_card.run(stream, &plan))?;
-        (us, plan.variant(), plan.kernel().clone())
-    };
-    let shared_bytes = row.smem().total_bytes();
-    Ok(Measured {
-        case: *case,
-        kernel: row.name.to_owned(),
-        us,
-        registers: kernel.attributes().registers,
-        shared_bytes,
-        blocks_per_multiprocessor: kernel.blocks_per_multiprocessor(row.threads(), shared_bytes)?,
+    let Job { case, variant } = *job;
+    on_card::with_case::<T, _>(gpu, &case, variant.map(|row| row.name.to_owned()), |row, kernel, run| {
+        let us = timer.microseconds(case.is_small(), run)?;
+        let shared_bytes = row.smem().total_bytes();
+        Ok(Measured {
+            case,
+            kernel: row.name.to_owned(),
+            us,
+            registers: kernel.attributes().registers,
+            shared_bytes,
+            blocks_per_multiprocessor: kernel.blocks_per_multiprocessor(row.threads(), shared_bytes)?,
+        })
     })
 }
 
@@ -284,7 +255,8 @@ mod tests {
     #[test]
     fn the_library_chooses_where_no_kernel_is_named() {
         assert_eq!(jobs(Arch::Sm90a, &cases(), &[]).unwrap().len(), 2);
-        let odd = "1x3:2x64x64/full/f16".parse().unwrap();
-        assert!(matches!(check_request(&[odd], &[]), Err(BenchError::Case { .. })));
+        for odd in ["1x3:2x64x64/full/f16", "1x2x64x64v12/full/f16", "4x1x1000000000x64/full/f16/varlen"] {
+            assert!(matches!(check_request(&[odd.parse().unwrap()], &[]), Err(BenchError::Case { .. })), "{odd}");
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! `ferrotile bench ata`: times of products with symmetric block matrices.
 
 use std::fmt;
-use std::io::{self, Write};
 use std::str::FromStr;
 
 use clap::Args;
@@ -18,8 +17,9 @@ use rand_distr::StandardNormal;
 
 use crate::kernel_names;
 use crate::measure::{MeasureArgs, Timer};
+use crate::memory::zeros;
+use crate::random;
 use crate::report::Row;
-use crate::table::table;
 
 /// What to measure and how.
 #[derive(Debug, Args)]
@@ -75,7 +75,8 @@ impl AtaCase {
     pub(crate) fn matrix(&self) -> ferrotile::Result<SymmetricBlockMatrix> {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(0);
         let AtaCase { n, channels, diagonals, .. } = *self;
-        let mut blocks = Array5::zeros((channels, diagonals, n.div_ceil(BLOCK), BLOCK, BLOCK));
+        let shape = [channels, diagonals, n.div_ceil(BLOCK), BLOCK, BLOCK];
+        let mut blocks = Array5::from_shape_vec(shape, zeros(&shape)?).expect("there is a zero for each element");
         for mut of_channel in blocks.outer_iter_mut() {
             for d in 0..diagonals {
                 for row in 0..n {
@@ -95,10 +96,9 @@ impl AtaCase {
     }
 
     /// The shape `[frames, channels, n]` and normally distributed elements; the same in every run.
-    pub(crate) fn frames(&self) -> ([usize; 3], Vec<f32>) {
+    pub(crate) fn frames(&self) -> ferrotile::Result<([usize; 3], Vec<f32>)> {
         let shape = [self.frames, self.channels, self.n];
-        let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
-        (shape, (0..shape.iter().product::<usize>()).map(|_| random.sample(StandardNormal)).collect())
+        Ok((shape, random::normal(&shape, 1)?))
     }
 }
 
@@ -164,7 +164,6 @@ pub(crate) fn run(args: &AtaBenchArgs) -> anyhow::Result<()> {
             }
         }
     }
-    args.measure.write(&gpu, rows)?;
     let heading = [
         "case",
         "kernel",
@@ -177,8 +176,7 @@ pub(crate) fn run(args: &AtaBenchArgs) -> anyhow::Result<()> {
         "shared bytes",
         "blocks/SM",
     ];
-    write!(io::stdout(), "{}", table(&heading, &lines))?;
-    Ok(())
+    args.measure.report(&gpu, &heading, &lines, rows)
 }
 
 /// Times one kernel by replay of a graph, as small work is.
@@ -189,7 +187,7 @@ fn measure(
     matrix: &DeviceBlockMatrix,
     options: &AtaOptions,
 ) -> ferrotile::Result<(Vec<String>, Row)> {
-    let (shape, values) = case.frames();
+    let (shape, values) = case.frames()?;
     let x = Buffer::upload_blocking(timer.stream(), &values)?;
     let mut y = Buffer::zeroed(gpu, values.len())?;
     let plan = AtaPlan::new(matrix, case.frames, options)?;

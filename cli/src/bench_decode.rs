@@ -8,7 +8,7 @@ use std::str::FromStr;
 use clap::Args;
 use ferrotile::{
     AttentionOptions, AttentionPlan, AttentionProblem, AttentionTensors, Buffer, Dtype, Float, Gpu, Layout, Mask,
-    PagedAttentionPlan, PagedProblem, PagedTensors, Result, StreamRef, TensorMut, TensorRef,
+    PagedAttentionPlan, PagedProblem, PagedTensors, Result, Stream, StreamRef, TensorMut, TensorRef,
 };
 use half::{bf16, f16};
 use rand::rngs::Xoshiro256PlusPlus;
@@ -16,9 +16,10 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
 
+use crate::attention::finite;
+use crate::bench::BenchError;
 use crate::measure::{MeasureArgs, Timer};
 use crate::report::Row;
-use crate::table::table;
 
 /// Workspace that plans may use.
 const WORKSPACE_BYTES: usize = 256 << 20;
@@ -45,7 +46,7 @@ pub(crate) struct DecodeBenchArgs {
     #[arg(long)]
     page: Option<usize>,
     /// What bounds scores; without it nothing does.
-    #[arg(long, value_name = "CAP")]
+    #[arg(long, value_name = "CAP", allow_hyphen_values = true, value_parser = finite)]
     softcap: Option<f32>,
     /// A kernel by name [default: the library's choice].
     #[arg(long)]
@@ -54,12 +55,19 @@ pub(crate) struct DecodeBenchArgs {
     measure: MeasureArgs,
 }
 
+impl DecodeBenchArgs {
+    /// The options of a case.
+    fn options(&self, case: &DecodeCase) -> AttentionOptions {
+        AttentionOptions { softcap: self.softcap, variant: self.variant.clone(), ..case.options() }
+    }
+}
+
 /// One problem to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct DecodeCase {
+pub(crate) struct DecodeCase {
     sizes: AttentionProblem,
     mask: Mask,
-    dtype: Dtype,
+    pub(crate) dtype: Dtype,
 }
 
 impl DecodeCase {
@@ -72,6 +80,12 @@ impl DecodeCase {
             dtype: Dtype::F16,
         };
         [8192, 65536].into_iter().flat_map(|k_len| [16, 64].map(|batch| of(batch, k_len))).collect()
+    }
+
+    /// The options of a plan for the case.
+    pub(crate) fn options(&self) -> AttentionOptions {
+        let (mask, max_workspace_bytes) = (self.mask, WORKSPACE_BYTES);
+        AttentionOptions { mask, max_workspace_bytes, ..AttentionOptions::new(LAYOUT) }
     }
 
     /// Bytes that the call reads and writes at least: the visible keys and values, Q and O.
@@ -93,8 +107,11 @@ impl fmt::Display for DecodeCase {
 
 /// The text is not a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("expected BxHq:HkvxSqxSkxD/mask/dtype with numbers above 0, such as 16x32:8x1x8192x128/causal/f16")]
-struct ParseDecodeCaseError;
+#[error(
+    "expected BxHq:HkvxSqxSkxD/mask/dtype with numbers above 0 whose product 64 bits hold, such as \
+     16x32:8x1x8192x128/causal/f16"
+)]
+pub(crate) struct ParseDecodeCaseError;
 
 /// The keys do not fill their pages.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -121,6 +138,11 @@ impl FromStr for DecodeCase {
             k_len: size(k_len)?,
             head_dim: size(head_dim)?,
         };
+        let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = sizes;
+        let product = [batch, q_heads, kv_heads, q_len, k_len, head_dim]
+            .into_iter()
+            .try_fold(1usize, |product, size| product.checked_mul(size));
+        product.ok_or(ParseDecodeCaseError)?;
         let dtype = [Dtype::F16, Dtype::Bf16].into_iter().find(|known| known.name() == dtype);
         let mask = mask.parse().map_err(|_| ParseDecodeCaseError)?;
         Ok(DecodeCase { sizes, mask, dtype: dtype.ok_or(ParseDecodeCaseError)? })
@@ -132,7 +154,8 @@ pub(crate) fn run(args: &DecodeBenchArgs) -> anyhow::Result<()> {
     let cases = if args.cases.is_empty() { DecodeCase::defaults() } else { args.cases.clone() };
     args.measure.check_place()?;
     for case in &cases {
-        case.sizes.check()?;
+        let checked = case.sizes.check().and_then(|()| args.options(case).check(case.sizes.head_dim));
+        checked.map_err(|reason| BenchError::Case { case: case.to_string(), reason })?;
         if args.page.is_some_and(|page| page == 0 || !case.sizes.k_len.is_multiple_of(page)) {
             return Err(PartialPage { case: case.to_string() }.into());
         }
@@ -152,10 +175,8 @@ pub(crate) fn run(args: &DecodeBenchArgs) -> anyhow::Result<()> {
             rows.push(row);
         }
     }
-    args.measure.write(&gpu, rows)?;
     let heading = ["case", "kernel", "splits", "p50 us", "p90 us", "GB/s", "of the copy", "workspace"];
-    write!(io::stdout(), "{}", table(&heading, &lines))?;
-    Ok(())
+    args.measure.report(&gpu, &heading, &lines, rows)
 }
 
 /// GB/s of a copy from device memory to device memory, each byte counted as it is read and as it is written.
@@ -167,39 +188,49 @@ fn copy_rate(gpu: &Gpu, timer: &mut Timer) -> Result<f64> {
 }
 
 /// A tensor of random numbers, some of which repeat.
-fn random<T: Float>(gpu: &Gpu, timer: &Timer, len: usize, seed: u64) -> Result<Buffer<T>> {
+fn random<T: Float>(gpu: &Gpu, stream: &Stream, len: usize, seed: u64) -> Result<Buffer<T>> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
     let numbers: Vec<T> = (0..len.min(BLOCK)).map(|_| T::from_f64(random.sample(StandardNormal))).collect();
     let mut tensor = Buffer::zeroed(gpu, len)?;
-    let block = Buffer::upload_blocking(timer.stream(), &numbers)?;
+    let block = Buffer::upload_blocking(stream, &numbers)?;
     let whole = if numbers.is_empty() { 0 } else { len / numbers.len() };
     for index in 0..whole {
-        tensor.copy_from(timer.stream(), index * numbers.len(), &block)?;
+        tensor.copy_from(stream, index * numbers.len(), &block)?;
     }
-    let rest = Buffer::upload_blocking(timer.stream(), &numbers[..len - whole * numbers.len()])?;
-    tensor.copy_from(timer.stream(), len - rest.len(), &rest)?;
+    let rest = Buffer::upload_blocking(stream, &numbers[..len - whole * numbers.len()])?;
+    tensor.copy_from(stream, len - rest.len(), &rest)?;
     Ok(tensor)
 }
 
 /// Tensors of a case on the card.
-struct Tensors<T> {
+pub(crate) struct Tensors<T> {
     q: Buffer<T>,
     k: Buffer<T>,
     v: Buffer<T>,
     out: Buffer<T>,
 }
 
+impl<T: Float> Tensors<T> {
+    /// Random ones.
+    pub(crate) fn new(gpu: &Gpu, stream: &Stream, case: &DecodeCase) -> Result<Tensors<T>> {
+        let tensor = |shape: [usize; 4], seed| random::<T>(gpu, stream, shape.iter().product(), seed);
+        let (q_shape, kv_shape) = (case.sizes.q_shape(LAYOUT), case.sizes.kv_shape(LAYOUT));
+        let (q, k, v) = (tensor(q_shape, 1)?, tensor(kv_shape, 2)?, tensor(kv_shape, 3)?);
+        Ok(Tensors { out: Buffer::zeroed(gpu, q.len())?, q, k, v })
+    }
+}
+
 /// A plan for keys in a row or in pages.
-enum Plan {
+pub(crate) enum Plan {
     Row(AttentionPlan),
     /// With the block table and the numbers of keys.
     Pages(PagedAttentionPlan, PagedProblem, [Buffer<i32>; 2]),
 }
 
 impl Plan {
-    fn new(
+    pub(crate) fn new(
         gpu: &Gpu,
-        timer: &Timer,
+        stream: &Stream,
         case: &DecodeCase,
         page: Option<usize>,
         options: &AttentionOptions,
@@ -214,14 +245,12 @@ impl Plan {
         let plan = PagedAttentionPlan::new(gpu, case.dtype, &problem, options)?;
         let mut table: Vec<i32> = (0..pages as i32).collect();
         table.shuffle(&mut Xoshiro256PlusPlus::seed_from_u64(4));
-        let numbers = [
-            Buffer::upload_blocking(timer.stream(), &table)?,
-            Buffer::upload_blocking(timer.stream(), &vec![k_len as i32; batch])?,
-        ];
+        let numbers =
+            [Buffer::upload_blocking(stream, &table)?, Buffer::upload_blocking(stream, &vec![k_len as i32; batch])?];
         Ok(Plan::Pages(plan, problem, numbers))
     }
 
-    fn workspace_bytes(&self) -> usize {
+    pub(crate) fn workspace_bytes(&self) -> usize {
         match self {
             Plan::Row(plan) => plan.workspace_bytes(),
             Plan::Pages(plan, ..) => plan.workspace_bytes(),
@@ -235,7 +264,7 @@ impl Plan {
         }
     }
 
-    fn run<T: Float>(
+    pub(crate) fn run<T: Float>(
         &self,
         stream: StreamRef<'_>,
         case: &DecodeCase,
@@ -283,23 +312,13 @@ fn measure<T: Float>(
     copied: f64,
     args: &DecodeBenchArgs,
 ) -> Result<Vec<(Vec<String>, Row)>> {
-    let tensor = |shape: [usize; 4], seed| random::<T>(gpu, timer, shape.iter().product(), seed);
-    let (q_shape, kv_shape) = (case.sizes.q_shape(LAYOUT), case.sizes.kv_shape(LAYOUT));
-    let (q, k, v) = (tensor(q_shape, 1)?, tensor(kv_shape, 2)?, tensor(kv_shape, 3)?);
-    let mut tensors = Tensors { out: Buffer::zeroed(gpu, q.len())?, q, k, v };
+    let mut tensors = Tensors::<T>::new(gpu, timer.stream(), case)?;
     let splits = if args.splits.is_empty() { vec![None] } else { args.splits.iter().copied().map(Some).collect() };
     let flops = case.sizes.flops(case.mask);
     let mut measured = Vec::new();
     for splits in splits {
-        let options = AttentionOptions {
-            mask: case.mask,
-            splits,
-            softcap: args.softcap,
-            max_workspace_bytes: WORKSPACE_BYTES,
-            variant: args.variant.clone(),
-            ..AttentionOptions::new(LAYOUT)
-        };
-        let plan = Plan::new(gpu, timer, case, args.page, &options)?;
+        let options = AttentionOptions { splits, ..args.options(case) };
+        let plan = Plan::new(gpu, timer.stream(), case, args.page, &options)?;
         let bytes = plan.workspace_bytes();
         let mut workspace = Buffer::<u8>::zeroed(gpu, bytes)?;
         let us = timer.microseconds(false, |stream| plan.run(stream, case, &mut tensors, &mut workspace))?;
@@ -331,8 +350,15 @@ mod tests {
         for case in DecodeCase::defaults() {
             assert_eq!(case.to_string().parse(), Ok(case));
         }
-        for text in ["", "1x2x3", "1x2:1x1x9/full/f16", "1x2:1x0x9x64/full/f16", "1x2:1x1x9x64/full/f32", "1x2x1x9x64"]
-        {
+        for text in [
+            "99999999999x99999999999x1x9x64/full/f16",
+            "",
+            "1x2x3",
+            "1x2:1x1x9/full/f16",
+            "1x2:1x0x9x64/full/f16",
+            "1x2:1x1x9x64/full/f32",
+            "1x2x1x9x64",
+        ] {
             assert_eq!(text.parse::<DecodeCase>(), Err(ParseDecodeCaseError), "{text}");
         }
     }

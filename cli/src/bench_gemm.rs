@@ -1,7 +1,6 @@
 //! `ferrotile bench gemm`: times of matrix products.
 
 use std::fmt;
-use std::io::{self, Write};
 use std::str::FromStr;
 
 use clap::Args;
@@ -11,15 +10,12 @@ use ferrotile::{
 };
 use half::{bf16, f16};
 use layout::gemm::GEMM;
-use rand::rngs::Xoshiro256PlusPlus;
-use rand::{RngExt, SeedableRng};
-use rand_distr::StandardNormal;
-use rayon::prelude::*;
 
+use crate::bench::BenchError;
 use crate::kernel_names;
 use crate::measure::{MeasureArgs, Timer};
+use crate::random;
 use crate::report::Row;
-use crate::table::table;
 
 /// Workspace that plans may use.
 const WORKSPACE_BYTES: usize = 256 << 20;
@@ -71,7 +67,7 @@ const SHAPES: [[usize; 3]; 10] = [
 ];
 
 /// Products up to this many terms are measured by replaying a graph, where a launch costs nothing.
-const SMALL_TERMS: usize = 2048 * 2048 * 2048;
+const SMALL_TERMS: f64 = 2048.0 * 2048.0 * 2048.0;
 
 impl GemmCase {
     /// The cases measured where none is named; FP8 where vendor libraries multiply it.
@@ -80,6 +76,12 @@ impl GemmCase {
         let cases = SHAPES.into_iter().flat_map(|[m, n, k]| types.map(|dtype| GemmCase { m, n, k, dtype }));
         let multiple = |size: usize| size.is_multiple_of(16);
         cases.filter(|case| case.dtype != Dtype::E4M3 || (multiple(case.k) && multiple(case.n))).collect()
+    }
+
+    /// Whether products take these sizes.
+    fn check(&self) -> Result<(), BenchError> {
+        let problem = GemmProblem::new([self.m, self.n, self.k], self.dtype, self.dtype, Dtype::F16);
+        problem.check().map_err(|reason| BenchError::Case { case: self.to_string(), reason })
     }
 
     fn problem<T: Float, D: Float>(&self, layout: GemmLayout) -> GemmProblem {
@@ -111,7 +113,9 @@ impl<T: Float, D: Float> CardProduct<T, D> {
     /// The same matrices in every run.
     pub(crate) fn new(gpu: &Gpu, stream: &Stream, case: &GemmCase, layout: GemmLayout) -> ferrotile::Result<Self> {
         let problem = case.problem::<T, D>(layout);
-        let (a, b) = (normal(stream, 0, problem.a_shape(layout))?, normal(stream, 1, problem.b_shape(layout))?);
+        problem.check()?;
+        let operand = |shape: [usize; 3], seed| Buffer::upload_blocking(stream, &random::normal(&shape, seed)?);
+        let (a, b) = (operand(problem.a_shape(layout), 0)?, operand(problem.b_shape(layout), 1)?);
         let d = Buffer::zeroed(gpu, problem.d_shape().iter().product())?;
         Ok(CardProduct { problem, layout, a, b, d })
     }
@@ -160,6 +164,7 @@ pub(crate) fn run(args: &GemmBenchArgs) -> anyhow::Result<()> {
     kernel_names::check(&args.variants, "gemm", GEMM.iter().map(|row| row.name))?;
     let cases = if args.cases.is_empty() { GemmCase::defaults() } else { args.cases.clone() };
     args.measure.check_place()?;
+    cases.iter().try_for_each(GemmCase::check)?;
     let gpu = args.measure.gpu()?;
     let mut timer = args.measure.timer(&gpu)?;
     let (mut lines, mut rows) = (Vec::new(), Vec::new());
@@ -175,10 +180,13 @@ pub(crate) fn run(args: &GemmBenchArgs) -> anyhow::Result<()> {
             rows.push(row);
         }
     }
-    args.measure.write(&gpu, rows)?;
     let heading = ["case", "layout", "kernels", "p50 us", "p90 us", "TFLOP/s", "registers", "workspace"];
-    write!(io::stdout(), "{}", table(&heading, &lines))?;
-    Ok(())
+    args.measure.report(&gpu, &heading, &lines, rows)
+}
+
+/// The library's choices, with a workspace.
+pub(crate) fn options(layout: GemmLayout) -> GemmOptions {
+    GemmOptions { max_workspace_bytes: WORKSPACE_BYTES, ..GemmOptions::new(layout) }
 }
 
 /// The plans to measure: those of the kernels named that serve the case, or the library's choice for each way to sum.
@@ -196,13 +204,8 @@ fn plans<T: Float, D: Float>(
     };
     let mut plans = Vec::new();
     for &accumulation in ways {
-        let options = GemmOptions {
-            accumulation,
-            splits: args.splits,
-            isolated: args.isolated,
-            max_workspace_bytes: WORKSPACE_BYTES,
-            ..GemmOptions::new(layout)
-        };
+        let (splits, isolated) = (args.splits, args.isolated);
+        let options = GemmOptions { accumulation, splits, isolated, ..options(layout) };
         if args.variants.is_empty() {
             plans.push(GemmPlan::new(gpu, &problem, &options)?);
             continue;
@@ -219,17 +222,6 @@ fn plans<T: Float, D: Float>(
     Ok(plans)
 }
 
-/// Normally distributed numbers. No part of them comes twice: equal rows make large products some per cent slower.
-fn normal<T: Float>(stream: &Stream, operand: u64, shape: [usize; 3]) -> ferrotile::Result<Buffer<T>> {
-    const BLOCK: usize = 1 << 16;
-    let mut values = vec![T::from_f64(0.0); shape.iter().product()];
-    values.par_chunks_mut(BLOCK).enumerate().for_each(|(index, block)| {
-        let mut random = Xoshiro256PlusPlus::seed_from_u64(operand << 32 | index as u64);
-        block.fill_with(|| T::from_f64(random.sample(StandardNormal)));
-    });
-    Buffer::upload_blocking(stream, &values)
-}
-
 fn measure<T: Float, D: Float>(
     gpu: &Gpu,
     timer: &mut Timer,
@@ -243,9 +235,7 @@ fn measure<T: Float, D: Float>(
     for plan in plans::<T, D>(gpu, case, layout, args)? {
         let bytes = plan.workspace_bytes();
         let mut workspace = Buffer::<u8>::zeroed(gpu, bytes)?;
-        let us = timer.microseconds(case.m * case.n * case.k <= SMALL_TERMS, |stream| {
-            on_card.run(stream, &plan, &mut workspace)
-        })?;
+        let us = timer.microseconds(flops <= 2.0 * SMALL_TERMS, |stream| on_card.run(stream, &plan, &mut workspace))?;
         let tflops = flops / us.p50 / 1e6;
         let line = vec![
             case.to_string(),
@@ -275,6 +265,13 @@ mod tests {
         for text in ["", "1x2x3", "1x2/f16", "1x2x0/f16", "1x2x3/f32", "1x2x3x4/f16", "1x2x-3/f16"] {
             assert_eq!(text.parse::<GemmCase>(), Err(ParseGemmCaseError), "{text}");
         }
+    }
+
+    #[test]
+    fn sizes_beyond_the_kernels_are_refused() {
+        let case = |text: &str| text.parse::<GemmCase>().unwrap().check();
+        assert!(matches!(case("99999999999x1x1/f16"), Err(BenchError::Case { .. })));
+        assert!(case("4096x4096x4096/e4m3").is_ok());
     }
 
     #[test]

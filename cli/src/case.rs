@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ferrotile::{AttentionProblem, Dtype, Mask, VarlenProblem};
+use ferrotile::{AttentionOptions, AttentionProblem, Dtype, Layout, Mask, VarlenProblem};
 
 /// What a case has beside a mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(crate) enum Extra {
 }
 
 /// What bounds scores in cases with a softcap.
-pub(crate) const SOFTCAP: f32 = 50.0;
+const SOFTCAP: f32 = 50.0;
 
 impl Extra {
     /// All but [`Extra::None`], by name.
@@ -149,6 +149,24 @@ impl Case {
     pub(crate) fn problem(&self) -> AttentionProblem {
         let Case { batch, q_heads, kv_heads, len, head_dim, .. } = *self;
         AttentionProblem { batch, q_heads, kv_heads, q_len: len, k_len: len, head_dim }
+    }
+
+    /// The options of the case.
+    pub(crate) fn options(&self) -> AttentionOptions {
+        AttentionOptions {
+            mask: self.mask,
+            softcap: (self.extra == Extra::Softcap).then_some(SOFTCAP),
+            bias: self.extra == Extra::Bias,
+            value_dim: Some(self.value_dim),
+            ..AttentionOptions::new(Layout::Bhsd)
+        }
+    }
+
+    /// Whether attention takes the sizes.
+    pub(crate) fn check(&self) -> ferrotile::Result<()> {
+        self.problem().check()?;
+        self.options().check(self.head_dim)?;
+        if self.extra == Extra::Varlen { self.sequences().check() } else { Ok(()) }
     }
 
     /// Floating-point operations by the convention of attention benchmarks: two products of the full size, half of that

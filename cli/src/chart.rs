@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 
 use crate::case::{Case, Extra};
 use crate::report::Row;
+use crate::tensor::{self, FileError};
 
 /// The name of the library's own results.
 const OURS: &str = "ferrotile";
@@ -35,9 +36,22 @@ pub(crate) enum ChartError {
     /// Nothing to draw.
     #[error("no case of attention is in both files")]
     NoAttention,
+    /// The name of the file is that of another kind of picture.
+    #[error("{}: the name of a picture ends in .svg", .0.display())]
+    Name(PathBuf),
+    /// No file can be there.
+    #[error(transparent)]
+    Place(#[from] FileError),
     /// The picture could not be drawn or written.
     #[error("the chart: {0}")]
     Drawing(String),
+}
+
+impl ChartError {
+    /// Whether the request is at fault rather than the machine.
+    pub(crate) fn is_bad_request(&self) -> bool {
+        !matches!(self, ChartError::Drawing(_))
+    }
 }
 
 /// TFLOP/s by sequence length; of several cases of one length, those of the most work.
@@ -108,13 +122,27 @@ impl Panels {
     }
 }
 
-/// Writes the picture of our results beside those of the baseline.
-pub(crate) fn write(path: &Path, device: &str, ours: &[Row], baseline: &[Row]) -> Result<(), ChartError> {
-    let panels = Panels::new(ours, baseline);
-    if panels.0.is_empty() {
-        return Err(ChartError::NoAttention);
+/// A picture that can be drawn.
+pub(crate) struct Chart<'a> {
+    path: &'a Path,
+    panels: Panels,
+}
+
+impl<'a> Chart<'a> {
+    /// That of our results beside those of the baseline, to be written to `path`; touches nothing.
+    pub(crate) fn plan(path: &'a Path, ours: &[Row], baseline: &[Row]) -> Result<Chart<'a>, ChartError> {
+        if path.extension().is_none_or(|extension| extension != "svg") {
+            return Err(ChartError::Name(path.to_owned()));
+        }
+        tensor::check_place(path)?;
+        let panels = Panels::new(ours, baseline);
+        if panels.0.is_empty() { Err(ChartError::NoAttention) } else { Ok(Chart { path, panels }) }
     }
-    draw(path, device, &panels).map_err(|error| ChartError::Drawing(error.to_string()))
+
+    /// Writes the picture of results of this device.
+    pub(crate) fn write(&self, device: &str) -> Result<(), ChartError> {
+        draw(self.path, device, &self.panels).map_err(|error| ChartError::Drawing(error.to_string()))
+    }
 }
 
 fn draw(path: &Path, device: &str, panels: &Panels) -> Result<(), Box<dyn std::error::Error>> {
@@ -235,7 +263,9 @@ mod tests {
 
     #[test]
     fn results_without_a_common_case_of_attention_are_refused() {
-        let error = write(Path::new("unwritten.svg"), "card", &[row("64x64x64/f16", "a", 1.0)], &[]);
-        assert!(matches!(error, Err(ChartError::NoAttention)));
+        let rows = [row("64x64x64/f16", "a", 1.0)];
+        assert!(matches!(Chart::plan(Path::new("unwritten.svg"), &rows, &[]), Err(ChartError::NoAttention)));
+        assert!(matches!(Chart::plan(Path::new("unwritten.png"), &rows, &rows), Err(ChartError::Name(_))));
+        assert!(matches!(Chart::plan(Path::new("none/unwritten.svg"), &rows, &rows), Err(ChartError::Place(_))));
     }
 }

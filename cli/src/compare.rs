@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::chart;
+use crate::chart::Chart;
 use crate::report::{Report, Row};
 use crate::statistics::geometric_mean;
 use crate::table::table;
@@ -34,11 +34,11 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     if ours.device != baseline.device {
         eprintln!("warning: the results are from different devices: {} and {}", ours.device, baseline.device);
     }
-    write!(io::stdout(), "{}", comparison(&ours.rows, &baseline.rows).ok_or(NothingInCommon)?)?;
-    match &args.chart {
-        Some(path) => Ok(chart::write(path, &ours.device, &ours.rows, &baseline.rows)?),
-        None => Ok(()),
-    }
+    let text = comparison(&ours.rows, &baseline.rows).ok_or(NothingInCommon)?;
+    let chart = args.chart.as_deref().map(|path| Chart::plan(path, &ours.rows, &baseline.rows)).transpose()?;
+    let printed = write!(io::stdout(), "{text}");
+    chart.map_or(Ok(()), |chart| chart.write(&ours.device))?;
+    Ok(printed?)
 }
 
 /// The comparison as text; `None` where no case is in both.

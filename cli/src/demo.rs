@@ -7,7 +7,7 @@ use clap::Args;
 use ferrotile::{Arch, AttentionOptions, AttentionPlan, AttentionProblem, Dtype, Gpu, attention_variants, tolerance};
 use half::{bf16, f16};
 
-use crate::attention::{HowArgs, InputArgs};
+use crate::attention::{HowArgs, InputArgs, Task};
 use crate::case::SMALL_ROWS;
 use crate::device::{Device, DeviceChoice};
 use crate::measure::{Repeats, Timer};
@@ -45,6 +45,11 @@ pub(crate) struct WrongResult(String);
 pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let given = args.input.read()?.map(|tensors| args.how.problem(tensors)).transpose()?;
     let options = args.how.options(None);
+    match &given {
+        Some(AnyProblem::F16(problem)) => problem.check_options(&options)?,
+        Some(AnyProblem::Bf16(problem)) => problem.check_options(&options)?,
+        None => (),
+    }
     let mut device = args.device.open()?;
     if args.device == DeviceChoice::Auto && matches!(device, Device::Cpu) {
         eprintln!("no CUDA device here: the CPU emulates one");
@@ -69,7 +74,8 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
 }
 
 fn generated<T: Half>(sizes: AttentionProblem, options: &AttentionOptions) -> Problem<T> {
-    Problem { layout: options.layout, ..random::problem(sizes, sizes.head_dim, 0) }
+    let problem = random::problem(sizes, sizes.head_dim, 0).expect("the generated input is small");
+    Problem { layout: options.layout, ..problem }
 }
 
 /// Prints the table of one input.
@@ -148,7 +154,9 @@ fn on_card<T: Half>(
 }
 
 fn line<T>(kernel: &str, error: f64, us: f64, problem: &Problem<T>, options: &AttentionOptions) -> Vec<String> {
-    let tflops = problem.sizes.flops(options.mask) / us / 1e6;
+    // Half of the operations have the columns of V.
+    let columns = (problem.sizes.head_dim + problem.value_dim) as f64 / (2 * problem.sizes.head_dim) as f64;
+    let tflops = columns * problem.sizes.flops(options.mask) / us / 1e6;
     let precise = |number: f64| if number < 10.0 { format!("{number:.3}") } else { format!("{number:.1}") };
     vec![kernel.to_owned(), format!("{error:.2e}"), precise(us), precise(tflops)]
 }

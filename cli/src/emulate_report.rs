@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use ferrotile::counters::{Class, Counters, Counts, Place, RustPlace};
 use ferrotile::{
-    Arch, AtaOptions, AtaPlan, AttentionOptions, AttentionPlan, Buffer, CgOptions, CgPlan, Dtype, F8E4M3, Float,
-    GemmLayout, GemmOptions, GemmPlan, Gpu, Layout, Precision, SymmetricBlockMatrix, TensorMut, TensorRef,
+    Arch, AtaOptions, AtaPlan, Buffer, CgOptions, CgPlan, Dtype, F8E4M3, Float, GemmLayout, GemmOptions, GemmPlan, Gpu,
+    Precision, SymmetricBlockMatrix, TensorMut, TensorRef,
 };
 use half::{bf16, f16};
 use serde::Serialize;
@@ -16,9 +16,8 @@ use serde::Serialize;
 use crate::bench_ata::AtaCase;
 use crate::bench_gemm::{CardProduct, GemmCase};
 use crate::case::Case;
-use crate::on_card::CardProblem;
+use crate::on_card;
 use crate::problem::Half;
-use crate::random;
 use crate::table::table;
 use crate::tensor::{self, FileError};
 
@@ -45,7 +44,7 @@ enum Family {
 /// An attention kernel.
 #[derive(Debug, Args)]
 struct AttentionArgs {
-    /// The case BxHxSxD/mask/dtype (BxHq:HkvxSxD for grouped heads).
+    /// The case BxHxSxD/mask/dtype, as `bench attention` takes it.
     #[arg(long, default_value = "1x1x128x64/full/f16")]
     case: Case,
     #[command(flatten)]
@@ -125,35 +124,26 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
             _ => gemm::<f16, f16>(&gpu, args)?,
         },
     };
+    let printed = launches.iter().try_for_each(|launch| write!(io::stdout(), "{}", text(how.arch, launch, how.lines)));
     if let Some(path) = &how.json {
         let kernels: Vec<Kernel<'_>> = launches.iter().map(|launch| Kernel::new(how.arch, launch)).collect();
         fs::write(path, serde_json::to_string_pretty(&kernels)? + "\n")
             .map_err(|source| FileError::Write { path: path.clone(), source })?;
     }
-    for launch in &launches {
-        write!(io::stdout(), "{}", text(how.arch, launch, how.lines))?;
-    }
-    Ok(())
+    Ok(printed?)
 }
 
 fn attention<T: Half>(gpu: &Gpu, args: &AttentionArgs) -> ferrotile::Result<Vec<Counters>> {
-    let options = AttentionOptions {
-        mask: args.case.mask,
-        variant: args.how.variant.clone(),
-        value_dim: Some(args.case.value_dim),
-        ..AttentionOptions::new(Layout::Bhsd)
-    };
-    let problem = random::problem::<T>(args.case.problem(), args.case.value_dim, 0);
-    let plan = AttentionPlan::new(gpu, T::DTYPE, &problem.sizes, &options)?;
     let stream = gpu.new_stream()?;
-    let mut on_card = CardProblem::upload(gpu, &stream, &problem)?;
-    gpu.counted(|| on_card.run(stream.as_ref(), &plan)).map(|counted| counted.1)
+    on_card::with_case::<T, _>(gpu, &args.case, args.how.variant.clone(), |_, _, run| {
+        gpu.counted(|| run(stream.as_ref())).map(|counted| counted.1)
+    })
 }
 
 fn ata(gpu: &Gpu, args: &AtaArgs) -> ferrotile::Result<Vec<Counters>> {
     let stream = gpu.new_stream()?;
     let matrix = args.case.matrix()?.upload_blocking(stream.as_ref(), args.precision)?;
-    let (shape, values) = args.case.frames();
+    let (shape, values) = args.case.frames()?;
     let x = Buffer::upload_blocking(&stream, &values)?;
     let mut y = Buffer::zeroed(gpu, values.len())?;
     let plan = AtaPlan::new(&matrix, args.case.frames, &args.options())?;
@@ -172,7 +162,7 @@ fn solver(gpu: &Gpu, args: &AtaArgs) -> ferrotile::Result<Vec<Counters>> {
     }
     let matrix = SymmetricBlockMatrix::from_dense(dense.view(), 0.0)?;
     let matrix = matrix.upload_blocking(stream.as_ref(), args.precision)?;
-    let (shape, values) = args.case.frames();
+    let (shape, values) = args.case.frames()?;
     let b = Buffer::upload_blocking(&stream, &values)?;
     let mut x = Buffer::zeroed(gpu, values.len())?;
     let options =

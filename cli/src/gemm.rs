@@ -275,6 +275,7 @@ fn run_typed<T: Float, D: Stored>(
         }
     }
     let (options, problem) = (args.options(), args.problem::<T, D>(a, b, c)?);
+    options.check()?;
     let host = HostGemm { problem, a: a.rounded::<T>(), b: b.rounded::<T>(), c: c.map(Matrices::rounded::<D>) };
     let d = match args.device.open()? {
         Device::Gpu(gpu) => host.on_card(&gpu, &options)?,

@@ -23,6 +23,7 @@ mod info;
 mod kernel_names;
 mod matrix_file;
 mod measure;
+mod memory;
 mod npy;
 mod npz;
 mod on_card;
@@ -153,6 +154,7 @@ fn is_bad_request(error: &anyhow::Error) -> bool {
         || error.is::<gemm::GemmError>()
         || error.is::<report::ReportError>()
         || error.is::<compare::NothingInCommon>()
+        || error.downcast_ref::<chart::ChartError>().is_some_and(chart::ChartError::is_bad_request)
         || error.is::<bench::BenchError>()
         || error.is::<bench_decode::PartialPage>()
         || error.is::<kernel_names::UnknownKernel>()

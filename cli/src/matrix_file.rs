@@ -7,6 +7,7 @@ use ferrotile::SymmetricBlockMatrix;
 use layout::ata::BLOCK;
 use ndarray::{Array3, ArrayD, ArrayView2, ArrayView3, Axis, Dimension, IxDyn, s};
 
+use crate::memory;
 use crate::npz::{Npz, NpzError};
 use crate::tensor::{self, FileError, Tensor};
 
@@ -164,14 +165,18 @@ fn diagonals(
     let upper_offsets: Vec<i64> = upper.iter().map(|&k| offsets[k]).collect();
     // SciPy leaves out columns of zeros at the end, and does not look at those beyond the matrix.
     let stored = columns.min(n);
-    let mut half = Array3::zeros((channels, upper.len(), n));
+    let zeros = |diagonals: usize| {
+        let shape = [channels, diagonals, n];
+        Ok(Array3::from_shape_vec(shape, memory::zeros(&shape)?).expect("there is a zero for each element"))
+    };
+    let mut half: Array3<f32> = zeros(upper.len())?;
     half.slice_mut(s![.., .., ..stored]).assign(&data.select(Axis(1), &upper).slice(s![.., .., ..stored]));
     let matrix = SymmetricBlockMatrix::from_diagonals(n, &upper_offsets, half.view())?;
     let lower: Vec<usize> = (0..offsets.len()).filter(|&k| offsets[k] < 0).collect();
     if !lower.is_empty() {
         // The lower half, transposed, is an upper half: a value of column j is in column j + distance there.
         let distances: Vec<i64> = lower.iter().map(|&k| offsets[k].saturating_neg()).collect();
-        let mut mirrored = Array3::zeros((channels, lower.len(), n));
+        let mut mirrored: Array3<f32> = zeros(lower.len())?;
         for ((&k, &distance), index) in lower.iter().zip(&distances).zip(0..) {
             let distance = usize::try_from(distance).unwrap_or(n).min(n);
             let len = (n - distance).min(columns);

@@ -13,6 +13,7 @@ use ferrotile::{Buffer, Event, Gpu, Result, Stream, StreamRef};
 
 use crate::report::{Report, Row};
 use crate::statistics::Summary;
+use crate::table::table;
 use crate::tensor;
 
 /// Microseconds of measuring in all that are aimed at where no number of iterations is given.
@@ -59,12 +60,19 @@ impl MeasureArgs {
         Ok(Timer::new(gpu, Repeats { warmup: self.warmup, iterations: self.iterations })?)
     }
 
-    /// Writes the results where they are wanted.
-    pub(crate) fn write(&self, gpu: &Gpu, rows: Vec<Row>) -> anyhow::Result<()> {
-        match &self.json {
-            Some(path) => Report { device: gpu.name().to_owned(), rows }.write(path),
-            None => Ok(()),
+    /// Prints the results as a table and writes them where they are wanted; where one fails, the other is done.
+    pub(crate) fn report(
+        &self,
+        gpu: &Gpu,
+        heading: &[&str],
+        lines: &[Vec<String>],
+        rows: Vec<Row>,
+    ) -> anyhow::Result<()> {
+        let printed = write!(io::stdout(), "{}", table(heading, lines));
+        if let Some(path) = &self.json {
+            Report { device: gpu.name().to_owned(), rows }.write(path)?;
         }
+        Ok(printed?)
     }
 }
 

@@ -32,6 +32,9 @@ pub(crate) enum NpyError {
         /// The types that are read.
         expected: &'static str,
     },
+    /// Numbers of another shape than a list's.
+    #[error("the shape is {0:?}, expected one dimension")]
+    NotAList(Vec<usize>),
     /// The header promises another number of bytes than there are.
     #[error("shape {shape:?} needs {expected} bytes of data, the file has {got}")]
     Length {
@@ -62,9 +65,12 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Tensor, NpyError> {
     Ok(Tensor { shape: header.shape, elements })
 }
 
-/// Reads the elements of an NPY file of integers, in C order.
+/// Reads the elements of an NPY file of a list of integers.
 pub(crate) fn decode_integers(bytes: &[u8]) -> Result<Vec<i64>, NpyError> {
     let (header, data) = open(bytes)?;
+    if header.shape.len() != 1 {
+        return Err(NpyError::NotAList(header.shape));
+    }
     match header.kind("i4 or i8 (int32 or int64)", &["i4", "i8"])? {
         ("i4", big_endian) => {
             Ok(numbers(data, &header, big_endian, i32::from_le_bytes)?.into_iter().map(i64::from).collect())
@@ -299,9 +305,11 @@ mod tests {
         let header = "{'descr': '<i4', 'fortran_order': False, 'shape': (2,)}";
         let data = [(-7i32).to_le_bytes(), 9i32.to_le_bytes()].concat();
         assert_eq!(decode_integers(&file(header, &data)), Ok(vec![-7, 9]));
-        let header = "{'descr': '>i8', 'fortran_order': False, 'shape': ()}";
+        let header = "{'descr': '>i8', 'fortran_order': False, 'shape': (1,)}";
         assert_eq!(decode_integers(&file(header, &(-2i64).to_be_bytes())), Ok(vec![-2]));
-        let refused = decode_integers(&file("{'descr': '<f4', 'fortran_order': False, 'shape': ()}", &[0; 4]));
+        let header = "{'descr': '<i8', 'fortran_order': False, 'shape': (1, 1)}";
+        assert_eq!(decode_integers(&file(header, &[0; 8])), Err(NpyError::NotAList(vec![1, 1])));
+        let refused = decode_integers(&file("{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}", &[0; 4]));
         assert!(matches!(refused, Err(NpyError::Dtype { got, .. }) if got == "<f4"));
         let header = "{'descr': '|S4', 'fortran_order': False, 'shape': ()}";
         assert_eq!(decode_text(&file(header, b"dia\0")).as_deref(), Ok("dia"));

@@ -1,11 +1,14 @@
 //! Attention problems in the memory of a card.
 
 use ferrotile::{
-    AttentionOptions, AttentionPlan, AttentionTensors, Buffer, Gpu, Result, Stream, StreamRef, TensorMut, TensorRef,
-    VarlenPlan, VarlenProblem, VarlenTensors,
+    AttentionOptions, AttentionPlan, AttentionTensors, Buffer, Gpu, Kernel, Result, Stream, StreamRef, TensorMut,
+    TensorRef, VarlenPlan, VarlenProblem, VarlenTensors,
 };
+use layout::attention::AttentionVariant;
 
+use crate::case::{Case, Extra};
 use crate::problem::{Half, Problem, Solution, Terms};
+use crate::random;
 use crate::sequences::Sequences;
 
 /// What is in the memory of a card: inputs, outputs, and the tensors of terms.
@@ -106,7 +109,7 @@ impl<'a, T: Half> CardProblem<'a, T> {
 }
 
 /// Inputs and outputs of sequences that follow each other, on a card.
-pub(crate) struct CardSequences<'a, T: Half> {
+struct CardSequences<'a, T: Half> {
     sequences: &'a Sequences<T>,
     memory: Memory<T>,
     starts: [Buffer<i32>; 2],
@@ -114,7 +117,7 @@ pub(crate) struct CardSequences<'a, T: Half> {
 
 impl<'a, T: Half> CardSequences<'a, T> {
     /// Copies the inputs to the card of `stream`.
-    pub(crate) fn upload(gpu: &Gpu, stream: &Stream, sequences: &'a Sequences<T>) -> Result<CardSequences<'a, T>> {
+    fn upload(gpu: &Gpu, stream: &Stream, sequences: &'a Sequences<T>) -> Result<CardSequences<'a, T>> {
         let rows = sequences.sizes.q_heads * sequences.sizes.q_total;
         let inputs = sequences.inputs.each_ref().map(|values| &**values);
         // No start is beyond the rows of its tensor, of which there are fewer than 2^31.
@@ -130,12 +133,12 @@ impl<'a, T: Half> CardSequences<'a, T> {
     }
 
     /// Enqueues one computation of O.
-    pub(crate) fn run(&mut self, stream: StreamRef<'_>, plan: &VarlenPlan) -> Result<()> {
+    fn run(&mut self, stream: StreamRef<'_>, plan: &VarlenPlan) -> Result<()> {
         self.enqueue(stream, plan, false)
     }
 
     /// Computes O and LSE.
-    pub(crate) fn solve(mut self, stream: &Stream, plan: &VarlenPlan) -> Result<Solution<T>> {
+    fn solve(mut self, stream: &Stream, plan: &VarlenPlan) -> Result<Solution<T>> {
         self.enqueue(stream.as_ref(), plan, true)?;
         self.memory.download(stream)
     }
@@ -179,10 +182,36 @@ pub(crate) fn solve_sequences<T: Half>(
     sequences: &Sequences<T>,
     options: &AttentionOptions,
 ) -> Result<(Solution<T>, String)> {
-    let (bias, value_dim) = (sequences.terms.bias.is_some(), Some(sequences.value_dim));
-    let options = AttentionOptions { bias, value_dim, ..options.clone() };
-    let plan = VarlenPlan::new(gpu, T::DTYPE, &sequences.sizes, &options)?;
+    let plan = VarlenPlan::new(gpu, T::DTYPE, &sequences.sizes, &sequences.options(options))?;
     let stream = gpu.new_stream()?;
     let solution = CardSequences::upload(gpu, &stream, sequences)?.solve(&stream, &plan)?;
     Ok((solution, plan.to_string()))
+}
+
+/// Makes the inputs of a case on a card and calls `body` with the kernel that computes it, the library's choice unless
+/// one is named, and with what enqueues it.
+pub(crate) fn with_case<T: Half, R>(
+    gpu: &Gpu,
+    case: &Case,
+    variant: Option<String>,
+    body: impl FnOnce(&'static AttentionVariant, &Kernel, &mut dyn FnMut(StreamRef<'_>) -> Result<()>) -> Result<R>,
+) -> Result<R> {
+    case.check()?;
+    let options = AttentionOptions { variant, ..case.options() };
+    let stream = gpu.new_stream()?;
+    if case.extra == Extra::Varlen {
+        let sequences = random::sequences::<T>(case.sequences(), case.value_dim, case.lens())?;
+        let plan = VarlenPlan::new(gpu, T::DTYPE, &sequences.sizes, &options)?;
+        let mut on_card = CardSequences::upload(gpu, &stream, &sequences)?;
+        body(plan.variant(), plan.kernel(), &mut |stream| on_card.run(stream, &plan))
+    } else {
+        let mut problem = random::problem::<T>(case.problem(), case.value_dim, 0)?;
+        if case.extra == Extra::Bias {
+            let shape = [1, 1, case.len, case.len];
+            problem.terms.bias = Some((random::normal(&shape, 3)?, shape));
+        }
+        let plan = AttentionPlan::new(gpu, T::DTYPE, &problem.sizes, &options)?;
+        let mut on_card = CardProblem::upload(gpu, &stream, &problem)?;
+        body(plan.variant(), plan.kernel(), &mut |stream| on_card.run(stream, &plan))
+    }
 }

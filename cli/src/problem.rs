@@ -5,6 +5,7 @@ use ferrotile::{AttentionOptions, AttentionProblem, Dtype, Layout, reference, to
 use half::{bf16, f16};
 use ndarray::{Array1, Array3, Array4, ArrayView4};
 
+use crate::memory::array_bytes;
 use crate::sequences::StartsError;
 use crate::tensor::{Elements, Tensor};
 
@@ -218,7 +219,7 @@ fn sizes(q: &[usize], k: &[usize], v: &[usize], layout: Layout) -> Result<(Atten
     let sizes = AttentionProblem::of_shapes(q, k, v, layout)?;
     sizes.check()?;
     for shape in [q, k, v] {
-        array_fits(&shape)?;
+        array_bytes::<f64>(&shape)?;
     }
     Ok((sizes, v[3]))
 }
@@ -230,16 +231,6 @@ pub(crate) fn dimensions<const RANK: usize>(
     expected: &'static str,
 ) -> Result<[usize; RANK], ProblemError> {
     shape.try_into().map_err(|_| ProblemError::Rank { tensor, shape: shape.to_vec(), expected })
-}
-
-/// Checks that an array of f64 can have this shape; dimensions of 0 do not make the others smaller.
-pub(crate) fn array_fits(shape: &[usize]) -> Result<(), ferrotile::Error> {
-    const ELEMENT_BYTES: usize = size_of::<f64>();
-    let bytes = shape.iter().try_fold(ELEMENT_BYTES, |bytes, &size| bytes.checked_mul(size.max(1)));
-    match bytes {
-        Some(bytes) if bytes <= isize::MAX as usize => Ok(()),
-        _ => Err(ferrotile::Error::TooLarge { shape: shape.to_vec(), element_bytes: ELEMENT_BYTES }),
-    }
 }
 
 impl<T: Half> Problem<T> {

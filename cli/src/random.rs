@@ -1,11 +1,12 @@
 //! Normally distributed inputs.
 
-use ferrotile::{AttentionProblem, Layout, VarlenProblem};
+use ferrotile::{AttentionProblem, Float, Layout, Result, VarlenProblem};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
 use rayon::prelude::*;
 
+use crate::memory::zeros;
 use crate::problem::{Half, Problem, Terms};
 use crate::sequences::Sequences;
 
@@ -14,20 +15,17 @@ const CHUNK: usize = 1 << 16;
 
 /// A problem of these sizes, and of this head dimension of V, with normally distributed elements; the seed determines
 /// them.
-pub(crate) fn problem<T: Half>(sizes: AttentionProblem, value_dim: usize, seed: u64) -> Problem<T> {
+pub(crate) fn problem<T: Half>(sizes: AttentionProblem, value_dim: usize, seed: u64) -> Result<Problem<T>> {
     let layout = Layout::Bhsd;
-    let len = |shape: [usize; 4]| shape.iter().product();
-    let [q_len, k_len, v_len] =
-        [sizes.q_shape(layout), sizes.kv_shape(layout), sizes.v_shape(layout, value_dim)].map(len);
-    Problem {
+    Ok(Problem {
         layout,
         sizes,
         value_dim,
-        q: normal(q_len, 3 * seed),
-        k: normal(k_len, 3 * seed + 1),
-        v: normal(v_len, 3 * seed + 2),
+        q: normal(&sizes.q_shape(layout), 3 * seed)?,
+        k: normal(&sizes.kv_shape(layout), 3 * seed + 1)?,
+        v: normal(&sizes.v_shape(layout, value_dim), 3 * seed + 2)?,
         terms: Terms::default(),
-    }
+    })
 }
 
 /// Sequences of these lengths, as many rows as keys, and of this head dimension of V, with normally distributed
@@ -36,33 +34,32 @@ pub(crate) fn sequences<T: Half>(
     sizes: VarlenProblem,
     value_dim: usize,
     lens: impl Iterator<Item = usize>,
-) -> Sequences<T> {
+) -> Result<Sequences<T>> {
     let mut starts = vec![0];
     starts.extend(lens.scan(0, |end, len| {
         *end += len;
         Some(*end)
     }));
     let VarlenProblem { q_heads, kv_heads, q_total, k_total, head_dim, .. } = sizes;
-    let (q_elems, k_rows) = (q_total * q_heads * head_dim, k_total * kv_heads);
-    Sequences {
+    let [q, k, v] = [[q_total, q_heads, head_dim], [k_total, kv_heads, head_dim], [k_total, kv_heads, value_dim]];
+    Ok(Sequences {
         sizes,
         value_dim,
         starts: [starts.clone(), starts],
-        inputs: [normal(q_elems, 0), normal(k_rows * head_dim, 1), normal(k_rows * value_dim, 2)],
+        inputs: [normal(&q, 0)?, normal(&k, 1)?, normal(&v, 2)?],
         terms: Terms::default(),
-    }
+    })
 }
 
-/// Normally distributed elements; the seed determines them.
-pub(crate) fn normal<T: Half>(len: usize, seed: u64) -> Vec<T> {
-    let mut values = vec![T::from_f64(0.0); len];
+/// Normally distributed elements of an array of this shape; the seed determines them. No part of them comes twice:
+/// equal rows make large products some per cent slower.
+pub(crate) fn normal<T: Float>(shape: &[usize], seed: u64) -> Result<Vec<T>> {
+    let mut values = zeros(shape)?;
     values.par_chunks_mut(CHUNK).enumerate().for_each(|(index, chunk)| {
         let mut random = Xoshiro256PlusPlus::seed_from_u64((seed << 32) + index as u64);
-        for value in chunk {
-            *value = T::from_f64(random.sample(StandardNormal));
-        }
+        chunk.fill_with(|| T::from_f64(random.sample(StandardNormal)));
     });
-    values
+    Ok(values)
 }
 
 #[cfg(test)]
@@ -73,7 +70,7 @@ mod tests {
     #[test]
     fn inputs_are_normal_and_different() {
         let sizes = AttentionProblem { batch: 1, q_heads: 4, kv_heads: 2, q_len: 512, k_len: 512, head_dim: 64 };
-        let problem: Problem<f16> = problem(sizes, 32, 1);
+        let problem: Problem<f16> = problem(sizes, 32, 1).unwrap();
         assert_eq!([&problem.q, &problem.k, &problem.v].map(Vec::len), [131_072, 65_536, 32_768]);
         let variance = problem.q.iter().map(|x| x.to_f64().powi(2)).sum::<f64>() / problem.q.len() as f64;
         assert!((variance - 1.0).abs() < 0.05, "{variance}");

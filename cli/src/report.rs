@@ -34,7 +34,7 @@ pub(crate) struct Row {
     pub(crate) tflops: f64,
     /// The 90th percentile of the time in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub p90_us: Option<f64>,
+    pub(crate) p90_us: Option<f64>,
     /// The mean time in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mean_us: Option<f64>,

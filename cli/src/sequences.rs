@@ -7,8 +7,9 @@ use ferrotile::{AttentionOptions, AttentionProblem, Gpu, Layout, VarlenProblem};
 use ndarray::{ArrayView4, s};
 
 use crate::attention::{Checked, Task};
+use crate::memory::array_bytes;
 use crate::on_card;
-use crate::problem::{Half, Problem, ProblemError, Solution, Terms, array_fits, convert, dimensions};
+use crate::problem::{Half, Problem, ProblemError, Solution, Terms, convert, dimensions};
 use crate::tensor::{self, FileError, Tensor};
 
 /// Why numbers of a file are not where sequences start.
@@ -139,10 +140,15 @@ impl<T: Half> Sequences<T> {
         let sizes = VarlenProblem { members, q_heads, kv_heads, q_total, k_total, max_q_len, max_k_len, head_dim };
         sizes.check()?;
         for shape in [[q_total, q_heads, head_dim], k, v] {
-            array_fits(&shape)?;
+            array_bytes::<f64>(&shape)?;
         }
         let inputs = tensors.map(|tensor| convert(tensor.elements));
         Ok(Sequences { sizes, value_dim, starts, inputs, terms: Terms::default() })
+    }
+
+    /// The options of a plan for the tensors of these sequences.
+    pub(crate) fn options(&self, options: &AttentionOptions) -> AttentionOptions {
+        AttentionOptions { bias: self.terms.bias.is_some(), value_dim: Some(self.value_dim), ..options.clone() }
     }
 
     /// Each member's rows, and the member as a problem of its own.
@@ -180,6 +186,10 @@ impl<T: Half> Task<T> for Sequences<T> {
     fn with_terms(self, sink: Option<Tensor>, bias: Option<Tensor>) -> Result<Self, ProblemError> {
         let terms = Terms::new(&self.sizes.longest(), sink, bias)?;
         Ok(Sequences { terms, ..self })
+    }
+
+    fn check_options(&self, options: &AttentionOptions) -> ferrotile::Result<()> {
+        self.options(options).check(self.sizes.head_dim)
     }
 
     fn out_shape(&self) -> Vec<usize> {

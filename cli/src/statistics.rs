@@ -4,9 +4,9 @@
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Summary {
     /// The median.
-    pub p50: f64,
+    pub(crate) p50: f64,
     /// Nine in ten are at most this.
-    pub p90: f64,
+    pub(crate) p90: f64,
     /// The arithmetic mean.
     pub(crate) mean: f64,
     /// The standard deviation of the sample (0 for a single measurement).

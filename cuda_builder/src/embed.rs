@@ -8,16 +8,20 @@ use layout::Arch;
 
 use crate::builder::CudaBuilder;
 use crate::error::Error;
+use crate::ptx::entry_ranges;
 
 /// Provides the PTX of each family for each architecture to the crate whose build script calls this.
 ///
 /// A family is the folder of a device crate, relative to the calling crate or to the root of its workspace; its last
 /// component is the family's name. The result is a file `ptx_table.rs` in `OUT_DIR`, an expression of the type
-/// `&[(&str, Arch, &str)]` (family, architecture, PTX):
+/// `&[(&str, Arch, &str, &[(&str, Range<usize>)])]` (family, architecture, PTX, and where each entry stands in it, see
+/// [`entry_ranges`]):
 ///
 /// ```ignore
+/// use std::ops::Range;
 /// use layout::Arch;
-/// static TABLE: &[(&str, Arch, &str)] = include!(concat!(env!("OUT_DIR"), "/ptx_table.rs"));
+/// type Family = (&'static str, Arch, &'static str, &'static [(&'static str, Range<usize>)]);
+/// static TABLE: &[Family] = include!(concat!(env!("OUT_DIR"), "/ptx_table.rs"));
 /// ```
 ///
 /// If the variable `PREBUILT_PTX` names a folder, or the calling crate has a folder `ptx`, as a packaged crate has,
@@ -41,9 +45,11 @@ pub fn embed(families: &[&str], archs: &[Arch]) -> Result<(), Error> {
         }
         for (family, arch) in files {
             let (name, file) = (family_name(family), file_name(family, arch));
+            let path = out.join(&file);
+            let ptx = fs::read_to_string(&path).map_err(Error::io(&path))?;
+            let text = format!("include_str!(concat!(env!(\"OUT_DIR\"), \"/{file}\"))");
             // Writing to a String cannot fail.
-            let _ =
-                writeln!(table, "(\"{name}\", Arch::{arch:?}, include_str!(concat!(env!(\"OUT_DIR\"), \"/{file}\"))),");
+            let _ = writeln!(table, "(\"{name}\", Arch::{arch:?}, {text}, &{:?}),", entry_ranges(&ptx));
         }
     }
     table.push_str("]\n");

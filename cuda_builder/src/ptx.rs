@@ -1,6 +1,7 @@
 //! A reader of PTX modules: what tests and gates ask of them, not a full parser.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use crate::error::Error;
 
@@ -197,6 +198,20 @@ impl Parameter {
     }
 }
 
+/// Where each entry stands in PTX of [`CudaBuilder`](crate::CudaBuilder), by name, in the order of the text.
+///
+/// What precedes the first entry, one of them, and what follows the last, are together a module of its own: entries
+/// share nothing but the declarations before the first and the file names of the line tables after the last.
+pub fn entry_ranges(ptx: &str) -> Vec<(&str, Range<usize>)> {
+    const ENTRY: &str = "\n.visible .entry ";
+    let starts: Vec<usize> = ptx.match_indices(ENTRY).map(|(at, _)| at + 1).collect();
+    let Some(&last) = starts.last() else { return Vec::new() };
+    let end = ptx[last..].find("\n\t.file").map_or(ptx.len(), |length| last + length + 1);
+    let ends = starts[1..].iter().copied().chain([end]);
+    let name = |start: usize| ptx[start + ENTRY.len() - 1..].split('(').next().unwrap_or_default();
+    starts.iter().zip(ends).map(|(&start, end)| (name(start), start..end)).collect()
+}
+
 /// The text with comments blanked.
 fn without_comments(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
@@ -354,6 +369,16 @@ $L__BB0_1:
         assert_eq!(names, ["scale", "empty"]);
         assert_eq!(module.entry("other"), None);
         assert!(Module::parse(".version 8.0").is_err());
+    }
+
+    #[test]
+    fn entries_stand_where_their_ranges_say() {
+        let text = "head\n.visible .entry a(\n)\n{\n}\n.visible .entry ab()\n{\n}\n\t.file\t1 \"x\"\n";
+        let ranges = entry_ranges(text);
+        let texts: Vec<_> = ranges.iter().map(|(name, range)| (*name, &text[range.clone()])).collect();
+        assert_eq!(texts, [("a", ".visible .entry a(\n)\n{\n}\n"), ("ab", ".visible .entry ab()\n{\n}\n")]);
+        assert_eq!((&text[..ranges[0].1.start], &text[ranges[1].1.end..]), ("head\n", "\t.file\t1 \"x\"\n"));
+        assert!(entry_ranges("head\n").is_empty());
     }
 
     #[test]

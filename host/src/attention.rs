@@ -55,6 +55,7 @@ use crate::element::Float;
 use crate::error::Result;
 use crate::stream::StreamRef;
 use crate::tensor::{TensorMut, TensorRef};
+use terms::Terms;
 
 const OP: &str = "attention";
 
@@ -119,6 +120,15 @@ impl AttentionOptions {
             splits: None,
             max_workspace_bytes: 0,
         }
+    }
+
+    /// Whether attention of this head dimension of Q and K takes these numbers; plans check it too. Needs no card. The
+    /// variant and what a mask leaves are not looked at.
+    ///
+    /// # Errors
+    /// [`Error::Argument`](crate::Error::Argument) that names the option and what is allowed.
+    pub fn check(&self, head_dim: usize) -> Result<()> {
+        Terms::new(head_dim, self).map(drop)
     }
 }
 

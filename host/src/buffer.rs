@@ -14,7 +14,7 @@ use crate::stream::{Event, StreamRef};
 
 /// The size of `shape` elements of `T`, if an array of that shape fits the address space: dimensions of 0 do not make
 /// the others smaller.
-fn size_bytes<T>(shape: &[usize]) -> Result<usize> {
+pub(crate) fn size_bytes<T>(shape: &[usize]) -> Result<usize> {
     let bytes = shape
         .iter()
         .try_fold(size_of::<T>(), |bytes, &dim| bytes.checked_mul(dim.max(1)))

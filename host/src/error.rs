@@ -130,7 +130,7 @@ pub enum Error {
         /// The elements of the buffer.
         expected: usize,
     },
-    /// A shape has more elements than the address space.
+    /// A shape has more elements than there is memory for, or than the address space.
     #[error("shape {shape:?} has too many elements of {element_bytes} bytes")]
     TooLarge {
         /// The shape.

@@ -80,6 +80,26 @@ impl GemmOptions {
             max_workspace_bytes: 0,
         }
     }
+
+    /// Whether products take these numbers; [`GemmPlan::new`] checks it too. Needs no card. The variant is not looked
+    /// at.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] that names the option and what is allowed.
+    pub fn check(&self) -> Result<()> {
+        let refused = |argument, got: String, expected: &str| {
+            Err(Error::Argument { op: OP, argument, got, expected: expected.to_owned() })
+        };
+        for (argument, factor) in [("alpha", self.alpha), ("beta", self.beta)] {
+            if !factor.is_finite() {
+                return refused(argument, factor.to_string(), "a finite number");
+            }
+        }
+        if self.splits == Some(0) {
+            return refused("splits", "0".to_owned(), "at least 1, or none");
+        }
+        Ok(())
+    }
 }
 
 /// The sizes and types of a product.
@@ -211,9 +231,9 @@ pub fn gemm_variants(a: Dtype, b: Dtype, accumulation: Accumulation) -> impl Ite
 /// This call uses no workspace; [`GemmPlan`] does where it is faster, and is what repeated products use.
 ///
 /// # Errors
-/// [`Error::Shape`], [`Error::Argument`], [`Error::NoVariant`], [`Error::UnknownVariant`] or [`Error::WrongDevice`] for
-/// tensors or options that do not fit, before anything is enqueued; [`Error::Driver`] where the driver refuses the
-/// launch.
+/// [`Error::Shape`], [`Error::Argument`], [`Error::NoVariant`], [`Error::Unsupported`], [`Error::UnknownVariant`] or
+/// [`Error::WrongDevice`] for tensors or options that do not fit, before anything is enqueued; [`Error::Driver`] where
+/// the driver refuses the launch.
 pub fn gemm<A: Float, B: Float, D: Float>(
     stream: StreamRef<'_>,
     tensors: GemmTensors<'_, A, B, D>,

@@ -13,7 +13,7 @@ use crate::emulated::Emulated;
 use crate::error::{Error, Result};
 use crate::launch::{Kernel, Module};
 use crate::launch_counters::LaunchCounters;
-use crate::ptx::{embedded_ptx, with_one_entry};
+use crate::ptx::{embedded_ptx, kernel_ptx};
 use crate::stream::{Event, Stream};
 
 /// A graphics card, ready for work.
@@ -257,10 +257,11 @@ impl Gpu {
             return Ok(kernel.clone());
         }
         let module = format!("{family} ({arch})");
-        let ptx = embedded_ptx(family, arch).ok_or_else(|| Error::NoPtx { family: family.to_owned(), arch })?;
-        let alone = with_one_entry(ptx, entry)
-            .ok_or_else(|| Error::NoKernel { kernel: entry.to_owned(), module: module.clone() })?;
-        let kernel = Module::load(&self.inner.device, &module, &alone)?.kernel(entry)?;
+        let ptx = kernel_ptx(family, arch, entry).ok_or_else(|| match embedded_ptx(family, arch) {
+            None => Error::NoPtx { family: family.to_owned(), arch },
+            Some(_) => Error::NoKernel { kernel: entry.to_owned(), module: module.clone() },
+        })?;
+        let kernel = Module::load(&self.inner.device, &module, &ptx)?.kernel(entry)?;
         Ok(loaded.insert(kernel).clone())
     }
 

@@ -20,6 +20,7 @@ pub(crate) fn list(trials: &mut Trials) {
     trials.each("repeated_runs_are_the_same", repeated_runs);
     trials.each("overlapping_products_wait_for_each_other", chained);
     trials.each("placement_does_not_matter", placed);
+    trials.each("strides_never_taken_do_not_matter", single);
     trials.each("other_frames_do_not_matter", other_frames);
     trials.each("a_captured_graph_and_the_library_s_choice", graph);
 }
@@ -106,6 +107,22 @@ fn placed(gpu: &Gpu, precision: Precision) -> Outcome {
         })?;
     }
     Ok(())
+}
+
+/// The strides of one frame and one channel, which no element is found by.
+fn single(gpu: &Gpu, precision: Precision) -> Outcome {
+    let mut random = random(25);
+    let sizes = Sizes { n: 45, channels: 1, diagonals: 2 };
+    let matrix = matrix(sizes, || normal(&mut random));
+    let case = Case::new(gpu, &matrix, precision, vectors(sizes, 1, || normal(&mut random)))?;
+    let contiguous = Place::contiguous([1, 1, 45]);
+    case.for_each_row(|row| {
+        let expected = case.run(row)?;
+        [[0, 0], [3, 5], [-1, -1], [i64::MAX, i64::MIN]].into_iter().try_for_each(|[frame, channel]| {
+            let place = Place { strides: [frame, channel, 1], ..contiguous };
+            check_same(&case.run_placed(row, place, place)?, &expected)
+        })
+    })
 }
 
 /// A frame alone gives what it gives among others.

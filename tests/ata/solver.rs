@@ -244,6 +244,11 @@ fn same_bits(gpu: &Gpu, precision: Precision) -> Outcome {
         let again = solve(gpu, &stream, &matrix, &b, None, &options)??;
         ensure(again == (expected.clone(), report.clone()), || format!("graph {graph}, test every {test_every}"))?;
     }
+    // A test after the last iteration that is allowed, however late it is asked for.
+    let never = CgOptions { test_every: u32::MAX, max_iterations: report.iterations(), graph: true, ..options.clone() };
+    ensure(solve(gpu, &stream, &matrix, &b, None, &never)?? == (expected.clone(), report.clone()), || {
+        "late".to_owned()
+    })?;
     let (array, array_report) = matrix.cg_array_blocking(stream.as_ref(), b.view(), &options)?;
     ensure((&array, &array_report) == (&expected, &report), || "the array".to_owned())?;
 

@@ -42,7 +42,7 @@ fn is_argument(error: &Error, name: &str) -> bool {
     matches!(error, Error::Argument { argument, .. } if *argument == name)
 }
 
-const REFUSALS: [(&str, Refusal); 14] = [
+const REFUSALS: [(&str, Refusal); 15] = [
     ("keys_of_another_batch", Refusal { shapes: |s, _| s[1][0] = 3, is_right: |e| is_shape_of(e, "K"), ..RIGHT }),
     ("keys_of_another_head_dim", Refusal { shapes: |s, _| s[1][3] = 72, is_right: |e| is_shape_of(e, "K"), ..RIGHT }),
     ("values_of_another_length", Refusal { shapes: |s, _| s[2][2] += 1, is_right: |e| is_shape_of(e, "V"), ..RIGHT }),
@@ -103,6 +103,7 @@ const REFUSALS: [(&str, Refusal); 14] = [
         "a_scale_that_is_not_a_number",
         Refusal { options: |o| o.scale = Some(f32::NAN), is_right: |e| is_argument(e, "scale"), ..RIGHT },
     ),
+    ("keys_in_no_parts", Refusal { options: |o| o.splits = Some(0), is_right: |e| is_argument(e, "splits"), ..RIGHT }),
     (
         "an_infinite_scale",
         Refusal { options: |o| o.scale = Some(f32::INFINITY), is_right: |e| is_argument(e, "scale"), ..RIGHT },

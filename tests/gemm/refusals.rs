@@ -1,6 +1,8 @@
 //! Calls that are refused, with nothing written.
 
-use ferrotile::{Buffer, Error, GemmLayout, GemmOptions, GemmPlan, GemmTensors, Gpu, TensorMut, TensorRef, gemm};
+use ferrotile::{
+    Buffer, Error, GemmLayout, GemmOptions, GemmPlan, GemmTensors, Gpu, Scale, TensorMut, TensorRef, gemm,
+};
 use half::{bf16, f16};
 use tests::guard::Guarded;
 
@@ -76,6 +78,16 @@ fn options<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
     untouched::<T>(gpu, |stream, tensors| {
         let options = GemmOptions { splits: Some(7), ..good.clone() };
         expect(gemm(stream.as_ref(), tensors, &options), argument("splits"))
+    })?;
+    untouched::<T>(gpu, |stream, tensors| {
+        let options = GemmOptions { splits: Some(0), ..good.clone() };
+        expect(gemm(stream.as_ref(), tensors, &options), argument("splits"))
+    })?;
+    // Each is finite, and their product is not.
+    untouched::<T>(gpu, |stream, tensors| {
+        let options = GemmOptions { alpha: 1e30, ..good.clone() };
+        let tensors = GemmTensors { b_scale: Scale::Value(1e30), ..tensors };
+        expect(gemm(stream.as_ref(), tensors, &options), argument("alpha * a_scale * b_scale"))
     })
 }
 

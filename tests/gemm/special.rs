@@ -19,6 +19,7 @@ pub(crate) fn list(trials: &mut Trials) {
     trials.both("c_is_what_d_held", &(), in_place::<f16>, in_place::<bf16>);
     trials.both("nan_and_infinity_stay_in_their_rows", &(), not_finite::<f16>, not_finite::<bf16>);
     trials.both("scales_from_the_host_and_the_device", &(), scales::<f16>, scales::<bf16>);
+    trials.both("factors_that_balance_each_other", &(), balanced::<f16>, balanced::<bf16>);
 }
 
 fn shape(gpu: &Gpu) -> [usize; 3] {
@@ -116,4 +117,22 @@ fn scales<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
         }
         Ok(())
     })
+}
+
+/// Two of the three factors leave the range of f32 together, and the third brings them back.
+fn balanced<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
+    let case = Case::new(shape(gpu), GemmLayout::Nn);
+    let inputs = Inputs::<T, T, f32>::integers(&case, 6);
+    let expected = Expected { limit: 0.0, ..inputs.expected(&case) };
+    let placement = Placement::contiguous::<T, T, f32>(&case);
+    let stream = gpu.new_stream()?;
+    let on_device = OnDevice::upload(&stream, &inputs, &placement)?;
+    let mut out = Guarded::<f32>::new(gpu, &stream, placement.d.count())?;
+    let view = placement.d.moved(out.offset());
+    let tensors = on_device.tensors(&case, &placement, tensor_mut(out.buffer(), &view)?)?;
+    let [alpha, a_scale, b_scale] = [70f32, 60.0, -130.0].map(f32::exp2);
+    let (a_scale, b_scale) = (Scale::Value(a_scale), Scale::Value(b_scale));
+    let options = GemmOptions { alpha, ..GemmOptions::new(case.layout) };
+    gemm(stream.as_ref(), GemmTensors { a_scale, b_scale, ..tensors }, &options)?;
+    check(&case, &out.read(&stream)?, &expected)
 }

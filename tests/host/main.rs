@@ -9,6 +9,7 @@ mod launches;
 mod memory;
 mod modules;
 mod pinned;
+mod sizes;
 mod tensors;
 mod words;
 
@@ -72,10 +73,11 @@ impl Test {
 }
 
 fn main() -> ExitCode {
-    let files: [(&str, Tests); 8] = [
+    let files: [(&str, Tests); 9] = [
         ("memory", memory::TESTS),
         ("pinned", pinned::TESTS),
         ("tensors", tensors::TESTS),
+        ("sizes", sizes::TESTS),
         ("events", events::TESTS),
         ("graphs", graphs::TESTS),
         ("modules", modules::TESTS),

@@ -1,9 +1,14 @@
 //! The PTX of the probes, one tiny kernel for each wrapper of `cuda_std`.
 
+use std::ops::Range;
+
 use layout::Arch;
 
-/// (package, architecture, PTX), written by the build script.
-static TABLE: &[(&str, Arch, &str)] = include!(concat!(env!("OUT_DIR"), "/ptx_table.rs"));
+/// Package, architecture, PTX, and where each entry stands in it.
+type Probes = (&'static str, Arch, &'static str, &'static [(&'static str, Range<usize>)]);
+
+/// Written by the build script.
+static TABLE: &[Probes] = include!(concat!(env!("OUT_DIR"), "/ptx_table.rs"));
 
 /// The PTX of the probes for an architecture.
 pub fn probe_ptx(arch: Arch) -> &'static str {

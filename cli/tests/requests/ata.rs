@@ -9,18 +9,7 @@ use std::process::Output;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-use crate::program::{Scratch, assert_refused, assert_succeeded, ferrotile};
-
-/// An NPY file as NumPy writes it.
-fn npy(descr: &str, shape: &[usize], data: &[u8]) -> Vec<u8> {
-    let sizes: String = shape.iter().map(|size| format!("{size}, ")).collect();
-    let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({}), }}\n", sizes.trim_end());
-    [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes(), data].concat()
-}
-
-fn f32s(shape: &[usize], values: &[f32]) -> Vec<u8> {
-    npy("<f4", shape, &values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>())
-}
+use crate::program::{Scratch, assert_refused, assert_succeeded, f32s, ferrotile, npy};
 
 fn f64s(shape: &[usize], values: &[f64]) -> Vec<u8> {
     npy("<f8", shape, &values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>())
@@ -246,6 +235,8 @@ fn matrices_that_cannot_be_used_are_refused() {
             "two equal sizes",
         ),
         (npz(&scratch, "block.npz", stored, &[("blocks", f32s(&[1, 1, 1, 16, 16], &block))]), "(0, 1) and (1, 0)"),
+        (dia(&scratch, "vast.npz", 1 << 60, &[0], 3, &[1.0; 3]), "too many elements"),
+        (dia(&scratch, "far.npz", 1 << 22, &[0, (1 << 22) - 1], 1, &[1.0; 2]), "too many elements"),
         (npz(&scratch, "flat.npz", stored, &[("blocks", f32s(&[256], &block))]), "block rows, 16, 16]"),
     ];
     let x = scratch.write("x.npy", &f32s(&[1, 1, N], &[0.0; N]));

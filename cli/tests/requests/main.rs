@@ -1,6 +1,7 @@
 //! The program as a whole: good requests give files, bad ones one line, exit code 2 and nothing written.
 
 mod ata;
+mod gemm;
 mod program;
 mod sequences;
 
@@ -241,6 +242,8 @@ fn options_out_of_range_are_refused() {
         (&["--dtype", "f32"], "possible values: f16, bf16"),
         (&["--variant", "fastest"], "--variant names a kernel of the GPU"),
         (&["--scale", "-inf"], "expected a finite number"),
+        (&["--softcap", "0"], "softcap is 0, expected a number from"),
+        (&["--softcap", "-1"], "softcap is -1, expected a number from"),
         (&["--mask", "window:1,99999999999999999999"], "window:LEFT,RIGHT"),
         (&["--wat"], "--wat"),
         (&["--safetensors", "x"], "cannot be used with"),
@@ -248,6 +251,22 @@ fn options_out_of_range_are_refused() {
     for (options, reason) in cases {
         assert_refused(&attention(&inputs, &scratch.path("o.npy"), options), reason);
     }
+    // What a kernel refuses is refused where the CPU computes, in every command.
+    let [q, k, _] = inputs.each_ref().map(|path| path.to_str().unwrap());
+    let odd = scratch.npy("odd.npy", "<f2", &[1, 1, 4, 12], &ONE);
+    let odd_values = [inputs[0].clone(), inputs[1].clone(), odd.clone()];
+    assert_refused(&attention(&odd_values, &scratch.path("o.npy"), &[]), "value_dim is 12");
+    let demo = ["demo", "--device", "cpu", "--q", q, "--k", k, "--v", odd.to_str().unwrap()];
+    assert_refused(&ferrotile(&demo), "value_dim is 12");
+    fs::remove_file(odd).unwrap();
+    let starts = scratch.integers("starts.npy", &[0, 4]);
+    let flat = scratch.npy("flat.npy", "<f2", &[4, 1, 8], &ONE);
+    let more = ["--cu-seqlens-q", starts.to_str().unwrap(), "--softcap", "0"];
+    assert_refused(
+        &attention(&[flat.clone(), flat.clone(), flat.clone()], &scratch.path("o.npy"), &more),
+        "softcap is 0",
+    );
+    [starts, flat].into_iter().for_each(|path| fs::remove_file(path).unwrap());
     // Where the device is chosen too, nothing is said about the choice.
     assert_refused(&on("auto", &inputs, &scratch.path("o.npy"), &["--variant", "fastest"]), "variant");
     assert_refused(&attention(&inputs, &scratch.path("o.txt"), &[]), ".npy or .safetensors");
@@ -295,6 +314,7 @@ fn a_benchmark_of_nothing_is_refused() {
     for (args, reason) in [
         (&["--case", "1x8x512x64"][..], "expected BxHxSxD/mask/dtype"),
         (&["--case", "1x8x512x60/full/f16"], "a multiple of 8"),
+        (&["--case", "1x8x512x64v12/full/f16"], "a multiple of 8"),
         (&["--variant", "fastest"], "no attention kernel is called 'fastest'"),
         (&["--iterations", "0"], "--iterations"),
         (&["--json", "/no/such/folder/o.json"], "folder does not exist"),
@@ -304,8 +324,12 @@ fn a_benchmark_of_nothing_is_refused() {
     for (args, reason) in [
         (["ata", "--variant", "fastest"], "no ata kernel is called 'fastest'"),
         (["gemm", "--variant", "fastest"], "no gemm kernel is called 'fastest'"),
-        (["load", "--variant", "fastest"], "no attention kernel is called 'fastest'"),
+        (["load", "--variant", "fastest"], "no attention, gemm or ata kernel is called 'fastest'"),
+        (["load", "--case", "512x512"], "expected a case such as 1x8x512x64/causal/f16"),
+        (["gemm", "--case", "99999999999x1x1/f16"], "m is 99999999999"),
         (["decode", "--page", "7"], "a page size that divides the number of keys"),
+        (["decode", "--softcap", "nan"], "expected a finite number"),
+        (["decode", "--softcap", "-1"], "softcap is -1"),
     ] {
         assert_refused(&ferrotile(&[&["bench"], &args[..]].concat()), reason);
     }
@@ -369,6 +393,15 @@ fn results_are_compared_by_case() {
     assert_refused(&ferrotile(&["compare", garbage.to_str().unwrap(), &baseline]), "not a file of benchmark results");
     let negative = report("negative.json", "ours", -1.0);
     assert_refused(&ferrotile(&["compare", &negative, &baseline]), "took -1 us");
+    let chart = |name: &str| {
+        let path = scratch.path(name);
+        (ferrotile(&["compare", &ours, &baseline, "--chart", path.to_str().unwrap()]), path)
+    };
+    assert_refused(&chart("chart.png").0, "ends in .svg");
+    assert_refused(&chart("none/chart.svg").0, "folder does not exist");
+    let (output, path) = chart("chart.svg");
+    assert_succeeded(&output);
+    assert!(fs::read_to_string(path).unwrap().starts_with("<svg"));
 }
 
 #[test]
@@ -427,6 +460,23 @@ fn the_emulator_reports_what_a_kernel_does() {
         };
         assert_eq!(sum("instructions"), sum("classes"));
         assert!(!kernel["rust_lines"].as_array().unwrap().is_empty());
+    }
+    // What a case has beside a mask is counted too.
+    for extra in ["softcap", "bias", "varlen"] {
+        let case = format!("1x1x32x64/full/f16/{extra}");
+        let output = ferrotile(&["emulate-report", "attention", "--case", &case]);
+        assert_succeeded(&output);
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(stdout.lines().next().is_some_and(|line| line.contains("_general ")), "{extra}: {stdout}");
+    }
+    for [family, case] in [
+        ["attention", "1x1x1000000000x64/full/f16"],
+        ["ata", "n99999999999_c1_d1_f1"],
+        ["ata", "n18446744073709551615_c1_d1_f1"],
+        ["ata", "n16_c1_d1_f99999999999999"],
+        ["gemm", "1000000000x1x1000000/f16"],
+    ] {
+        assert_refused(&ferrotile(&["emulate-report", family, "--case", case]), "too many elements");
     }
     assert_refused(&ferrotile(&["emulate-report", "attention", "--variant", "fastest"]), "fastest");
     assert_refused(&ferrotile(&["emulate-report", "ata", "--json", "/no/such/folder/o.json"]), "folder does not exist");

@@ -24,14 +24,12 @@ impl Scratch {
 
     /// Writes an NPY file of this element type with each element the bytes of `element`.
     pub(crate) fn npy(&self, name: &str, descr: &str, shape: &[usize], element: &[u8]) -> PathBuf {
-        let sizes: String = shape.iter().map(|size| format!("{size}, ")).collect();
-        let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({sizes}), }}\n");
-        let header = header.replace(", )", ",)");
-        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
-        bytes.extend((header.len() as u16).to_le_bytes());
-        bytes.extend(header.as_bytes());
-        bytes.extend(element.repeat(shape.iter().product()));
-        self.write(name, &bytes)
+        self.npy_of(name, descr, shape, &element.repeat(shape.iter().product()))
+    }
+
+    /// Writes an NPY file of this data.
+    pub(crate) fn npy_of(&self, name: &str, descr: &str, shape: &[usize], data: &[u8]) -> PathBuf {
+        self.write(name, &npy(descr, shape, data))
     }
 
     /// Writes a file.
@@ -58,6 +56,18 @@ impl Drop for Scratch {
             fs::remove_dir_all(&self.folder).unwrap();
         }
     }
+}
+
+/// An NPY file as NumPy writes it.
+pub(crate) fn npy(descr: &str, shape: &[usize], data: &[u8]) -> Vec<u8> {
+    let sizes: String = shape.iter().map(|size| format!("{size}, ")).collect();
+    let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({}), }}\n", sizes.trim_end());
+    [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes(), data].concat()
+}
+
+/// That of f32 numbers.
+pub(crate) fn f32s(shape: &[usize], values: &[f32]) -> Vec<u8> {
+    npy("<f4", shape, &values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>())
 }
 
 /// The program: the one that the environment names, as a bundle's script does, or the one that cargo built.

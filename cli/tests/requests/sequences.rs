@@ -28,12 +28,6 @@ impl Scratch {
         let data: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
         self.npy_of(name, "<i4", &[numbers.len()], &data)
     }
-
-    /// An NPY file of this data.
-    fn npy_of(&self, name: &str, descr: &str, shape: &[usize], data: &[u8]) -> PathBuf {
-        let header = fs::read(self.npy(name, descr, shape, &[])).unwrap();
-        self.write(name, &[&header, data].concat())
-    }
 }
 
 fn lens() -> [Vec<usize>; 2] {
@@ -169,7 +163,10 @@ fn sequences_that_do_not_fit_are_refused() {
         assert_refused(&attention(inputs, &out, more), reason);
     };
     refused(&inputs, &good[..2], "the last number is 4, expected 6, the rows of k");
-    refused(&inputs, &["--cu-seqlens-q", text(&inputs[0])], "'<f2'");
+    refused(&inputs, &["--cu-seqlens-q", text(&inputs[0])], "expected one dimension");
+    let floats = scratch.npy("floats.npy", "<f4", &[3], &[0; 4]);
+    refused(&inputs, &["--cu-seqlens-q", text(&floats)], "'<f4'");
+    fs::remove_file(floats).unwrap();
     refused(&inputs, &["--cu-seqlens-k", text(&keys)], "--cu-seqlens-q");
     refused(&inputs, &[&good[..], &["--layout", "bshd"]].concat(), "--layout");
     // The longest sequence has 3 rows and 4 keys.

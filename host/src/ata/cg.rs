@@ -161,6 +161,9 @@ impl<'a> CgPlan<'a> {
     /// and those of allocating and of capturing a graph.
     pub fn new(matrix: &'a DeviceBlockMatrix, frames: usize, options: &CgOptions) -> Result<Self> {
         options.check()?;
+        // What the states look like after the last iteration is looked at anyway.
+        let test_every = options.test_every.min(options.max_iterations);
+        let options = CgOptions { test_every, ..options.clone() };
         let product = AtaPlan::new(matrix, frames, &options.product)?;
         let shape = [frames, matrix.channels(), matrix.n()];
         let systems = frames.checked_mul(matrix.channels()).filter(|&systems| i32::try_from(systems).is_ok());
@@ -181,7 +184,7 @@ impl<'a> CgPlan<'a> {
         let mut plan = Self {
             matrix,
             frames,
-            options: options.clone(),
+            options,
             product,
             start: kernel(CgStage::Start)?,
             step: kernel(CgStage::Step)?,
@@ -190,9 +193,9 @@ impl<'a> CgPlan<'a> {
             states: Buffer::zeroed(gpu, systems * STATE_WORDS)?,
             graph: None,
         };
-        if options.graph && systems > 0 {
+        if plan.options.graph && systems > 0 {
             let stream = gpu.new_stream()?;
-            plan.graph = Some(stream.capture(|stream| plan.iterate(stream, options.test_every))?);
+            plan.graph = Some(stream.capture(|stream| plan.iterate(stream, test_every))?);
         }
         Ok(plan)
     }

@@ -5,6 +5,7 @@ use ndarray::{Array3, Array5, ArrayView2, ArrayView3, ArrayView4, ArrayView5, s}
 
 use super::pack::{self, PairClasses};
 use super::{DeviceBlockMatrix, OP};
+use crate::buffer::size_bytes;
 use crate::error::{Error, Result};
 use crate::stream::StreamRef;
 
@@ -20,8 +21,15 @@ pub struct SymmetricBlockMatrix {
 }
 
 impl SymmetricBlockMatrix {
-    fn zeros(channels: usize, diagonals: usize, n: usize) -> Self {
-        Self { n, blocks: Array5::zeros((channels, diagonals, n.div_ceil(BLOCK), BLOCK, BLOCK)) }
+    fn zeros(channels: usize, diagonals: usize, n: usize) -> Result<Self> {
+        let shape = [channels, diagonals, n.div_ceil(BLOCK), BLOCK, BLOCK];
+        // One diagonal far from the main one takes as much as all between.
+        let too_large = || Error::TooLarge { shape: shape.to_vec(), element_bytes: size_of::<f32>() };
+        let mut elements = Vec::new();
+        let len = size_bytes::<f32>(&shape)? / size_of::<f32>();
+        elements.try_reserve_exact(len).map_err(|_| too_large())?;
+        elements.resize(len, 0.0);
+        Ok(Self { n, blocks: Array5::from_shape_vec(shape, elements).map_err(|_| too_large())? })
     }
 
     /// Sets the element of the upper triangle, and its mirror image where that is in a block of the main diagonal.
@@ -37,8 +45,8 @@ impl SymmetricBlockMatrix {
     /// equal to it up to `tolerance` times the largest element of the channel.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a matrix that is not square, [`Error::Asymmetric`], and [`Error::Argument`] for n of 0, a
-    /// tolerance below 0 or an element that is not finite.
+    /// [`Error::Shape`] for a matrix that is not square, [`Error::Asymmetric`], [`Error::Argument`] for n of 0, a
+    /// tolerance below 0 or an element that is not finite, and [`Error::TooLarge`] without memory for the blocks.
     pub fn from_dense(dense: ArrayView3<'_, f32>, tolerance: f32) -> Result<Self> {
         let (channels, n, columns) = dense.dim();
         if n != columns {
@@ -59,7 +67,7 @@ impl SymmetricBlockMatrix {
                 }
             }
         }
-        let mut result = Self::zeros(channels, last_block_diagonal + 1, n);
+        let mut result = Self::zeros(channels, last_block_diagonal + 1, n)?;
         for ((channel, row, column), &element) in dense.indexed_iter() {
             if element != 0.0 && column >= row {
                 result.set(channel, row, column, element);
@@ -74,7 +82,8 @@ impl SymmetricBlockMatrix {
     ///
     /// # Errors
     /// [`Error::Argument`] for n of 0, for an offset below 0, of n or more, or given twice, or for an element that is
-    /// not finite; [`Error::Shape`] where `data` is not `[channels, offsets, n]`.
+    /// not finite; [`Error::Shape`] where `data` is not `[channels, offsets, n]`; [`Error::TooLarge`] without memory
+    /// for the blocks, those between the main diagonal and the last one included.
     pub fn from_diagonals(n: usize, offsets: &[i64], data: ArrayView3<'_, f32>) -> Result<Self> {
         check_n(n)?;
         let (channels, ..) = data.dim();
@@ -93,7 +102,7 @@ impl SymmetricBlockMatrix {
         let last = offsets.iter().copied().max().unwrap_or(0);
         // An element (i, i + offset) is at most this many block diagonals from the main one.
         let last_block_diagonal = last.div_ceil(BLOCK).min((n - 1) / BLOCK);
-        let mut result = Self::zeros(channels, last_block_diagonal + 1, n);
+        let mut result = Self::zeros(channels, last_block_diagonal + 1, n)?;
         for channel in 0..channels {
             for (k, &offset) in offsets.iter().enumerate() {
                 let diagonal = data.slice(s![channel, k, offset..]);
@@ -143,7 +152,8 @@ impl SymmetricBlockMatrix {
     /// # Errors
     /// [`Error::Shape`] where `blocks` is not `[channels, offsets, 16, 16]`; [`Error::Asymmetric`] for a block of the
     /// main diagonal that is not symmetric; [`Error::Argument`] for n of 0, for an offset that is given twice or beyond
-    /// the last block diagonal, or for an element that is not finite.
+    /// the last block diagonal, or for an element that is not finite; [`Error::TooLarge`] without memory for the
+    /// blocks.
     pub fn from_toeplitz(n: usize, offsets: &[usize], blocks: ArrayView4<'_, f32>) -> Result<Self> {
         check_n(n)?;
         let (channels, ..) = blocks.dim();
@@ -158,7 +168,7 @@ impl SymmetricBlockMatrix {
             }
         }
         check_finite("element of a block", blocks.iter())?;
-        let mut result = Self::zeros(channels, offsets.iter().copied().max().unwrap_or(0) + 1, n);
+        let mut result = Self::zeros(channels, offsets.iter().copied().max().unwrap_or(0) + 1, n)?;
         for (k, &offset) in offsets.iter().enumerate() {
             for channel in 0..channels {
                 let block = blocks.slice(s![channel, k, .., ..]);

@@ -145,10 +145,12 @@ impl Request<'_> {
         };
         let start_keys = if variant.cluster_tiles() > 1 { MULTICAST_START_KEYS } else { 0 };
         let row_tiles = self.problem.q_len.div_ceil(variant.rows()).next_multiple_of(variant.cluster_tiles() as usize);
-        let tiles = self.problem.batch * self.problem.q_heads * row_tiles;
+        // More tiles than a grid has are refused once a variant is chosen.
+        let tiles = self.problem.batch.saturating_mul(self.problem.q_heads).saturating_mul(row_tiles);
         let blocks = variant.tile_blocks() as usize;
-        let rows = (tiles * blocks).div_ceil(self.multiprocessors.max(1) as usize) * variant.rows();
-        (rows * percent / blocks).saturating_mul(keys).saturating_add(100 * variant.rows() * start_keys)
+        let on_one = tiles.saturating_mul(blocks).div_ceil(self.multiprocessors.max(1) as usize);
+        let rows = on_one.saturating_mul(variant.rows() * percent) / blocks;
+        rows.saturating_mul(keys).saturating_add(100 * variant.rows() * start_keys)
     }
 }
 

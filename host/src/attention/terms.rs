@@ -28,6 +28,9 @@ impl Terms {
         let argument = |argument, got: f32, expected: &str| {
             Err(Error::Argument { op: OP, argument, got: got.to_string(), expected: expected.to_owned() })
         };
+        if options.splits == Some(0) {
+            return argument("splits", 0.0, "at least 1, or none");
+        }
         if !scale.is_finite() {
             return argument("scale", scale, "a finite number");
         }

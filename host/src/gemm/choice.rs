@@ -108,7 +108,7 @@ pub(super) fn candidates(problem: &GemmProblem, options: &GemmOptions, arch: Arc
         .filter(move |row| row.is_in(arch) && row.multiplies(problem.a, problem.b, accumulation))
         .filter_map(move |row| {
             let packs = packs(row, &problem, layout)?;
-            let splits = splits.map_or_else(|| SPLITS.to_vec(), |splits| vec![splits.max(1)]);
+            let splits = splits.map_or_else(|| SPLITS.to_vec(), |splits| vec![splits]);
             Some(splits.into_iter().filter_map(move |splits| Choice::new(row, packs, splits, &problem)))
         })
         .flatten()
@@ -149,9 +149,10 @@ pub(super) fn least_workspace(problem: &GemmProblem, options: &GemmOptions, arch
     candidates(problem, &unlimited, arch).map(|choice| choice.workspace_bytes()).min()
 }
 
-/// The rows that run on `arch` for these types, whatever their layout.
-pub(super) fn compiled(problem: &GemmProblem, accumulation: Accumulation, arch: Arch) -> bool {
-    GEMM.iter().any(|row| row.is_in(arch) && row.multiplies(problem.a, problem.b, accumulation))
+/// The oldest architecture that multiplies these types, where `arch` does not.
+pub(super) fn missing(problem: &GemmProblem, accumulation: Accumulation, arch: Arch) -> Option<Arch> {
+    let serves = |arch| GEMM.iter().any(|row| row.is_in(arch) && row.multiplies(problem.a, problem.b, accumulation));
+    if serves(arch) { None } else { Arch::ALL.into_iter().find(|&arch| serves(arch)) }
 }
 
 #[cfg(test)]

@@ -11,9 +11,9 @@ use layout::gemm::{
     PackKernel, SUM,
 };
 
-use super::choice::{Choice, candidates, compiled, least_workspace, preferred};
-use super::tensors::{GemmTensors, matrix, operand, rows_aligned};
-use super::{GemmOptions, GemmProblem, OP, no_variant};
+use super::choice::{Choice, candidates, least_workspace, missing, preferred};
+use super::tensors::{GemmTensors, Scale, matrix, operand, rows_aligned};
+use super::{GemmOptions, GemmProblem, OP};
 use crate::element::Float;
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
@@ -53,16 +53,12 @@ impl GemmPlan {
     ///
     /// # Errors
     /// [`Error::Argument`] for sizes, types or factors that no variant takes and for too little workspace where the
-    /// operands must be copied, [`Error::NoVariant`] for types that are not multiplied on this card,
-    /// [`Error::UnknownVariant`] where the named variant does not serve the problem, and those of loading a module.
+    /// operands must be copied, [`Error::NoVariant`] for types that are never multiplied, [`Error::Unsupported`] for
+    /// those that this card does not multiply, [`Error::UnknownVariant`] where the named variant does not serve the
+    /// problem, and those of loading a module.
     pub fn new(gpu: &Gpu, problem: &GemmProblem, options: &GemmOptions) -> Result<Self> {
         problem.check()?;
-        for (argument, factor) in [("alpha", options.alpha), ("beta", options.beta)] {
-            if !factor.is_finite() {
-                let (got, expected) = (factor.to_string(), "a finite number".to_owned());
-                return Err(Error::Argument { op: OP, argument, got, expected });
-            }
-        }
+        options.check()?;
         let choice = choose(gpu, problem, options)?;
         let kernel = |name: &str| gpu.kernel("gemm", name);
         let pack = |needed: bool, dtype| needed.then(|| kernel(PackKernel::of(dtype).name)).transpose();
@@ -112,8 +108,9 @@ impl GemmPlan {
     ///
     /// # Errors
     /// [`Error::Shape`] for tensors that are not of the plan's problem, [`Error::Alignment`] for operands that are less
-    /// aligned than the problem says, [`Error::Argument`] for other element types, scales that are not finite and too
-    /// little workspace, [`Error::WrongDevice`], and [`Error::Driver`] where the driver refuses a launch.
+    /// aligned than the problem says, [`Error::Argument`] for other element types, scales that are not finite, alone or
+    /// multiplied, and too little workspace, [`Error::WrongDevice`], and [`Error::Driver`] where the driver refuses a
+    /// launch.
     pub fn run<A: Float, B: Float, D: Float>(
         &self,
         stream: StreamRef<'_>,
@@ -246,7 +243,19 @@ impl GemmPlan {
                 return Err(Error::Argument { op: OP, argument, got, expected });
             }
         }
+        let factor = self.factor(tensors);
+        if !factor.is_finite() {
+            let (got, expected) = (factor.to_string(), "a finite number".to_owned());
+            return Err(Error::Argument { op: OP, argument: "alpha * a_scale * b_scale", got, expected });
+        }
         Ok(())
+    }
+
+    /// What sums are multiplied by: one of two factors that are known here may leave the range of f32, and the other
+    /// bring it back.
+    fn factor<A: Float, B: Float, D: Float>(&self, tensors: &GemmTensors<'_, A, B, D>) -> f32 {
+        let wide = |scale: &Scale<'_>| f64::from(scale.value());
+        (f64::from(self.alpha) * wide(&tensors.a_scale) * wide(&tensors.b_scale)) as f32
     }
 
     /// The address of the workspace, checked.
@@ -317,7 +326,7 @@ impl GemmPlan {
             batch: batch as u32,
             splits: self.choice.splits as u32,
             split_k: self.choice.split_k as u32,
-            alpha: self.alpha * a_scale.value() * b_scale.value(),
+            alpha: self.factor(tensors),
             beta: self.beta,
             d_factor: d_scale.value(),
             activation: self.activation as u32,
@@ -366,8 +375,12 @@ impl GemmPlan {
 
 fn choose(gpu: &Gpu, problem: &GemmProblem, options: &GemmOptions) -> Result<Choice> {
     let arch = gpu.arch();
-    if !compiled(problem, options.accumulation, arch) {
-        return Err(no_variant(problem));
+    if let Some(needed) = missing(problem, options.accumulation, arch) {
+        return Err(Error::Unsupported {
+            op: OP,
+            feature: format!("{} by {} on {arch}", problem.a, problem.b),
+            remedy: format!("it needs {needed} or newer; convert A and B to f16 or bf16"),
+        });
     }
     let named = |choice: &Choice| options.variant.as_ref().is_none_or(|name| choice.row.name == name);
     let choices = candidates(problem, options, arch).filter(named);

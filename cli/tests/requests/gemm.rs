@@ -2,52 +2,20 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
-/// A folder for one test, removed when the test passes.
-struct Scratch(PathBuf);
+use crate::program::{Scratch, assert_refused, assert_succeeded, f32s, ferrotile};
 
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let folder = std::env::temp_dir().join(format!("ferrotile-gemm-{}-{name}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        Scratch(folder)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    /// Writes an NPY file of f32 numbers.
-    fn npy(&self, name: &str, shape: &[usize], element: impl Fn(usize) -> f32) -> PathBuf {
-        let sizes: String = shape.iter().map(|size| format!("{size}, ")).collect();
-        let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({sizes}), }}\n").replace(", )", ",)");
-        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
-        bytes.extend((header.len() as u16).to_le_bytes());
-        bytes.extend(header.as_bytes());
-        bytes.extend((0..shape.iter().product()).flat_map(|index| element(index).to_le_bytes()));
-        let path = self.path(name);
-        fs::write(&path, bytes).unwrap();
-        path
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            fs::remove_dir_all(&self.0).unwrap();
-        }
-    }
-}
-
-fn program() -> PathBuf {
-    std::env::var_os("CARGO_BIN_EXE_ferrotile").unwrap_or_else(|| env!("CARGO_BIN_EXE_ferrotile").into()).into()
+/// Writes an NPY file of f32 numbers.
+fn matrix(scratch: &Scratch, name: &str, shape: &[usize], element: impl Fn(usize) -> f32) -> PathBuf {
+    let values: Vec<f32> = (0..shape.iter().product()).map(element).collect();
+    scratch.write(name, &f32s(shape, &values))
 }
 
 fn gemm(device: &str, [a, b]: [&Path; 2], out: &Path, more: &[&str]) -> Output {
     let [a, b, out] = [a, b, out].map(|path| path.to_str().unwrap());
     let fixed = ["gemm", "--device", device, "--a", a, "--b", b, "--out", out];
-    Command::new(program()).args([&fixed, more].concat()).output().unwrap()
+    ferrotile(&[&fixed, more].concat())
 }
 
 /// The f32 numbers at the end of an NPY file.
@@ -57,10 +25,6 @@ fn numbers(path: &Path, count: usize) -> Vec<f32> {
     data.as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
 }
 
-fn assert_succeeded(output: &Output) {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
 #[test]
 fn the_cpu_and_the_emulator_give_the_same_integers_in_every_layout() {
     let scratch = Scratch::new("layouts");
@@ -68,9 +32,9 @@ fn the_cpu_and_the_emulator_give_the_same_integers_in_every_layout() {
     for (layout, a_shape, b_shape) in
         [("nn", [m, k], [k, n]), ("nt", [m, k], [n, k]), ("tn", [k, m], [k, n]), ("tt", [k, m], [n, k])]
     {
-        let a = scratch.npy("a.npy", &a_shape, |index| (index % 7) as f32 - 3.0);
-        let b = scratch.npy("b.npy", &b_shape, |index| (index % 5) as f32 - 2.0);
-        let c = scratch.npy("c.npy", &[m, n], |index| index as f32);
+        let a = matrix(&scratch, "a.npy", &a_shape, |index| (index % 7) as f32 - 3.0);
+        let b = matrix(&scratch, "b.npy", &b_shape, |index| (index % 5) as f32 - 2.0);
+        let c = matrix(&scratch, "c.npy", &[m, n], |index| index as f32);
         let results = ["cpu", "emulator"].map(|device| {
             let out = scratch.path(&format!("{device}.npy"));
             let c = c.to_str().unwrap();
@@ -89,8 +53,8 @@ fn the_cpu_and_the_emulator_give_the_same_integers_in_every_layout() {
 #[test]
 fn a_batch_keeps_its_dimension_and_fp8_runs_on_sm_89() {
     let scratch = Scratch::new("batch");
-    let a = scratch.npy("a.npy", &[2, 3, 16], |_| 1.0);
-    let b = scratch.npy("b.npy", &[2, 16, 4], |_| 0.5);
+    let a = matrix(&scratch, "a.npy", &[2, 3, 16], |_| 1.0);
+    let b = matrix(&scratch, "b.npy", &[2, 16, 4], |_| 0.5);
     let out = scratch.path("d.npy");
     let more = ["--dtype", "e4m3", "--out-dtype", "f32", "--activation", "relu", "--check"];
     assert_succeeded(&gemm("emulator:sm_89", [&a, &b], &out, &more));
@@ -109,15 +73,12 @@ fn a_batch_keeps_its_dimension_and_fp8_runs_on_sm_89() {
 #[test]
 fn requests_that_cannot_be_served_are_refused_in_one_line() {
     let scratch = Scratch::new("refused");
-    let a = scratch.npy("a.npy", &[3, 8], |_| 1.0);
-    let b = scratch.npy("b.npy", &[9, 4], |_| 1.0);
-    let good = scratch.npy("good.npy", &[8, 4], |_| 1.0);
+    let a = matrix(&scratch, "a.npy", &[3, 8], |_| 1.0);
+    let b = matrix(&scratch, "b.npy", &[9, 4], |_| 1.0);
+    let good = matrix(&scratch, "good.npy", &[8, 4], |_| 1.0);
     let out = scratch.path("d.npy");
     let refused = |inputs: [&Path; 2], out: &Path, more: &[&str], reason: &str| {
-        let output = gemm("cpu", inputs, out, more);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{stderr}");
-        assert!(stderr.lines().count() == 1 && stderr.contains(reason), "'{reason}' is not in: {stderr}");
+        assert_refused(&gemm("cpu", inputs, out, more), reason);
         assert!(!scratch.path("d.npy").exists());
     };
     refused([&a, &b], &out, &["--dtype", "f16"], "B has shape [1, 9, 4], expected [1, 8, 4]");
@@ -129,4 +90,9 @@ fn requests_that_cannot_be_served_are_refused_in_one_line() {
     refused([&a, &good], &a, &["--dtype", "f16"], "an input cannot be an output too");
     refused([&a, &good], &out, &["--dtype", "f16", "--variant", "fast"], "runs on the CPU");
     refused([&a, &good], &out, &["--dtype", "f16", "--beta", "2"], "--c");
+    refused([&a, &good], &out, &["--dtype", "f16", "--alpha", "nan"], "alpha is NaN, expected a finite number");
+    // What an architecture lacks is no fault of the request.
+    let output = gemm("emulator:sm_80", [&a, &good], &out, &["--dtype", "e4m3"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("e4m3 by e4m3 on sm_80 is not supported: it needs sm_89"));
 }
