@@ -131,11 +131,10 @@ pub(crate) fn run(args: &LoadBenchArgs) -> anyhow::Result<()> {
     let mut lines = Vec::new();
     for call in calls {
         let first = first_call(&gpu, &call)?;
-        let name = first.kernel.split(['(', ' ']).next().unwrap_or_default();
         lines.push(vec![
             call.to_string(),
             first.kernel.clone(),
-            kibibytes(&gpu, name),
+            kibibytes(&gpu, &first.kernel),
             format!("{:.1}", first.plan_ms),
             format!("{:.1}", first.run_ms),
             format!("{:.0}", context_ms + first.plan_ms + first.run_ms),
@@ -165,9 +164,9 @@ fn load(gpu: &Gpu, names: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The size of the PTX of a row; nothing where there is none.
-fn kibibytes(gpu: &Gpu, name: &str) -> String {
-    let row = rows().find(|row| row.1 == name);
+/// The size of the PTX of the row that a plan names; nothing where there is none.
+fn kibibytes(gpu: &Gpu, plan: &str) -> String {
+    let row = rows().find(|row| plan.split([' ', '(', ',']).any(|word| word == row.1));
     let ptx = row.and_then(|(family, name)| kernel_ptx(family, gpu.arch(), name));
     ptx.map_or(String::new(), |ptx| format!("{:.0}", ptx.len() as f64 / 1024.0))
 }
