@@ -56,7 +56,7 @@ pub(crate) unsafe fn hand_on<const ROW: usize>(group: u32) {
 #[inline(always)]
 pub(crate) unsafe fn make_up<const ROW: usize>(group: u32, steps: u32) {
     let key_groups = const { Row::<ROW>::KEY_GROUPS };
-    if steps % key_groups > 0 && group % key_groups > 0 {
+    if !steps.is_multiple_of(key_groups) && !group.is_multiple_of(key_groups) {
         // SAFETY: the caller's contract.
         unsafe {
             take(group);
