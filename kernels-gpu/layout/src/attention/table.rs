@@ -128,7 +128,8 @@ pub const ATTENTION: &[AttentionVariant] = {
         // 128 rows for each copy of K and V, two groups of keys: 1x8x2048 is one tile a multiprocessor, and 64 rows
         // each wait for L2.
         Row::wgmma("attention_f16_d64_wgmma_full_128x64k2_s8", F16, 64, split(full(128, 64, 8), 2)),
-        // Steps of more keys, in turns, where few are beyond the last: 1x8x2048 takes 4 % less time, 1x16x1024 1 % more.
+        // Steps of more keys, in turns, where few are beyond the last: 1x8x2048 takes 4 % less time, and 1x16x1024 1 %
+        // more.
         Row::wgmma("attention_f16_d64_wgmma_full_128x96k2_s4", F16, 64, split(full(128, 96, 4), 2)),
         // One warpgroup of rows: the most blocks without a sum over warpgroups.
         Row::wgmma("attention_f16_d64_wgmma_full_64x128_s4", F16, 64, full(64, 128, 4)),
