@@ -1,5 +1,4 @@
-//! Rules about the source tree itself. Where the tree is absent (a bundle on another machine) they have nothing to
-//! check and say so.
+//! Rules about the source tree itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,14 +18,9 @@ const EMPTY_NAMES: [&str; 8] = ["utils", "util", "common", "base", "helpers", "h
 /// Extensions of files that are built from others.
 const GENERATED: [&str; 5] = ["ptx", "cubin", "ll", "bc", "fatbin"];
 
-/// The root of the source tree, if this machine has it.
-fn root() -> Option<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent()?;
-    if root.join("Cargo.toml").is_file() {
-        return Some(root.to_owned());
-    }
-    println!("skipped: the source tree is not at {}", root.display());
-    None
+/// The root of the source tree.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package is a folder of the tree")
 }
 
 /// Every file of the tree, relative to the root, without what version control ignores.
@@ -64,7 +58,7 @@ fn assert_none(what: &str, offenders: Vec<String>) {
 
 #[test]
 fn the_change_log_starts_at_the_version_of_the_workspace() {
-    let Some(root) = root() else { return };
+    let root = root();
     let text = fs::read_to_string(root.join("CHANGELOG.md")).expect("there is a CHANGELOG.md");
     assert_eq!(top_version(&text), Some(env!("CARGO_PKG_VERSION")), "the first heading of CHANGELOG.md with a version");
 }
@@ -81,7 +75,7 @@ fn top_version(text: &str) -> Option<&str> {
 
 #[test]
 fn paths_named_in_the_architecture_exist() {
-    let Some(root) = root() else { return };
+    let root = root();
     let text = fs::read_to_string(root.join("ARCHITECTURE.md")).expect("there is an ARCHITECTURE.md");
     let named = paths_in(&text);
     assert!(named.len() > 5, "ARCHITECTURE.md names the parts of the tree: {named:?}");
@@ -105,8 +99,8 @@ fn paths_in(text: &str) -> Vec<String> {
 
 #[test]
 fn source_files_are_short() {
-    let Some(root) = root() else { return };
-    let long = sources(&root).into_iter().map(|(path, text)| (path, text.lines().count()));
+    let root = root();
+    let long = sources(root).into_iter().map(|(path, text)| (path, text.lines().count()));
     let offenders = long.filter(|(_, lines)| *lines > MAX_LINES);
     assert_none(
         "files that are too long",
@@ -116,14 +110,14 @@ fn source_files_are_short() {
 
 #[test]
 fn comments_and_documents_are_as_wide_as_code() {
-    let Some(root) = root() else { return };
+    let root = root();
     // Rows of tables cannot be broken.
     let is_wide =
         |line: &str| line.chars().count() > MAX_WIDTH && !line.trim_start_matches(['/', '!', ' ']).starts_with('|');
-    let comments = sources(&root)
+    let comments = sources(root)
         .into_iter()
         .flat_map(|(path, text)| lines_with(&path, &text, |line| line.trim_start().starts_with("//") && is_wide(line)));
-    let documents = files(&root).into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    let documents = files(root).into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "md"));
     let prose = documents.flat_map(|path| {
         let text = fs::read_to_string(root.join(&path)).expect("documents are text");
         lines_with(&path, &text, is_wide)
@@ -133,7 +127,7 @@ fn comments_and_documents_are_as_wide_as_code() {
 
 #[test]
 fn paths_are_shallow_and_say_what_is_inside() {
-    let Some(root) = root() else { return };
+    let root = root();
     let says_nothing = |path: &Path| {
         path.iter()
             .any(|part| EMPTY_NAMES.iter().any(|name| Path::new(part).file_stem().is_some_and(|stem| stem == *name)))
@@ -144,16 +138,16 @@ fn paths_are_shallow_and_say_what_is_inside() {
             && path.extension().is_some_and(|extension| GENERATED.iter().any(|generated| extension == *generated))
     };
     let offends = |path: &PathBuf| path.iter().count() > MAX_SEGMENTS || says_nothing(path) || is_generated(path);
-    let offenders = files(&root).into_iter().filter(offends).map(|path| path.display().to_string());
+    let offenders = files(root).into_iter().filter(offends).map(|path| path.display().to_string());
     assert_none("paths that are too deep, say nothing, or are of generated files", offenders.collect());
 }
 
 #[test]
 fn nothing_is_left_to_be_written() {
-    let Some(root) = root() else { return };
+    let root = root();
     // Put together here so that this file does not offend.
     let marks = [concat!("to", "do!("), concat!("unim", "plemented!("), concat!("FIX", "ME"), concat!("TO", "DO")];
-    let offenders = sources(&root)
+    let offenders = sources(root)
         .into_iter()
         .flat_map(|(path, text)| lines_with(&path, &text, |line| marks.iter().any(|mark| line.contains(mark))));
     assert_none("code that is left to be written", offenders.collect());
@@ -161,12 +155,12 @@ fn nothing_is_left_to_be_written() {
 
 #[test]
 fn entry_names_are_written_in_the_layout_alone() {
-    let Some(root) = root() else { return };
+    let root = root();
     let attention = layout::attention::ATTENTION.iter().map(|row| row.name);
     let ata = layout::ata::ATA.iter().map(|row| row.name);
     let cg = layout::cg::CG.iter().map(|row| row.name);
     let names: Vec<String> = attention.chain(ata).chain(cg).map(|name| format!("\"{name}\"")).collect();
-    let outside = sources(&root).into_iter().filter(|(path, _)| !path.starts_with("kernels-gpu/layout"));
+    let outside = sources(root).into_iter().filter(|(path, _)| !path.starts_with("kernels-gpu/layout"));
     let offenders = outside.flat_map(|(path, text)| {
         lines_with(&path, &text, |line| {
             let is_comment = line.trim_start().starts_with("//");

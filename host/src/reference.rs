@@ -13,7 +13,8 @@ pub use gemm::{GemmTerms, gemm, gemm_magnitude, gemm_rounded};
 /// Puts partial results of attention on disjoint sets of keys together, in f64: O `[B, H, S, D]` and LSE `[B, H, S]` of
 /// each.
 ///
-/// A part whose LSE is minus infinity saw no key, and its O is not used; where both are so, O is 0.
+/// A part whose LSE is minus infinity saw no key, and its O is not used; where both are so, O is 0. One whose LSE is
+/// NaN makes NaN of both.
 ///
 /// # Panics
 /// Where the shapes do not fit together.
@@ -27,14 +28,14 @@ pub fn merge(
     for (row, lse) in lse.indexed_iter_mut() {
         let parts = [(lse1[row], &o1), (lse2[row], &o2)];
         let largest = parts[0].0.max(parts[1].0);
-        if largest == f64::NEG_INFINITY {
+        if parts.iter().all(|(lse, _)| *lse == f64::NEG_INFINITY) {
             continue;
         }
         let sum: f64 = parts.iter().map(|(lse, _)| (lse - largest).exp()).sum();
         *lse = largest + sum.ln();
         let (batch, head, index) = row;
         let mut out = out.slice_mut(s![batch, head, index, ..]);
-        for (lse, o) in parts.into_iter().filter(|(lse, _)| *lse > f64::NEG_INFINITY) {
+        for (lse, o) in parts.into_iter().filter(|(lse, _)| *lse != f64::NEG_INFINITY) {
             out.scaled_add((lse - largest).exp() / sum, &o.slice(s![batch, head, index, ..]));
         }
     }

@@ -1,6 +1,7 @@
 //! Calls that cannot be served: a typed error before anything is written.
 
 use ferrotile::{AtaOptions, AtaPlan, Buffer, Error, Gpu, Precision, TensorMut, TensorRef, ata_variants};
+use tests::expect_error;
 use tests::guard::Guarded;
 use tests::inputs::random;
 
@@ -12,14 +13,6 @@ pub(crate) fn list(trials: &mut Trials) {
     trials.each("refuses/tensors_that_do_not_fit", shapes);
     trials.each("refuses/unknown_variants", variants);
     trials.each("no_frames_are_no_work", no_frames);
-}
-
-fn expect<T>(result: ferrotile::Result<T>, is_right: impl Fn(&Error) -> bool) -> Outcome {
-    match result {
-        Ok(_) => Err("the call succeeded".into()),
-        Err(error) if is_right(&error) => Ok(()),
-        Err(error) => Err(format!("another error was expected than: {error} ({error:?})").into()),
-    }
 }
 
 fn shapes(gpu: &Gpu, precision: Precision) -> Outcome {
@@ -35,7 +28,7 @@ fn shapes(gpu: &Gpu, precision: Precision) -> Outcome {
         let (offset, [_, channels, n]) = (y.offset(), y_shape.map(|size| size as i64));
         let out = TensorMut::strided(y.buffer(), offset, y_shape, [channels * n, n, 1])?;
         let result = matrix.multiply(stream.as_ref(), TensorRef::contiguous(&x, x_shape)?, out);
-        expect(result, |error| matches!(error, Error::Shape { tensor, .. } if *tensor == named))?;
+        expect_error(result, |error| matches!(error, Error::Shape { tensor, .. } if *tensor == named))?;
         y.check_untouched(&stream)?;
     }
     // A plan for another number of frames.
@@ -47,7 +40,7 @@ fn shapes(gpu: &Gpu, precision: Precision) -> Outcome {
         TensorRef::contiguous(&x, right)?,
         TensorMut::strided(y.buffer(), offset, right, [80, 40, 1])?,
     );
-    expect(result, |error| matches!(error, Error::Shape { tensor: "X", .. }))?;
+    expect_error(result, |error| matches!(error, Error::Shape { tensor: "X", .. }))?;
     y.check_untouched(&stream)
 }
 
@@ -58,13 +51,13 @@ fn variants(gpu: &Gpu, precision: Precision) -> Outcome {
     let others = Precision::ALL.into_iter().filter(|&other| other != precision).flat_map(ata_variants);
     for name in others.map(|row| row.name).chain(["fastest"]) {
         let options = AtaOptions { variant: Some(name.to_owned()), ..AtaOptions::default() };
-        expect(
+        expect_error(
             AtaPlan::new(&matrix, 8, &options),
             |error| matches!(error, Error::UnknownVariant { name: got, known, .. } if got == name && !known.is_empty()),
         )?;
     }
     // More frames than a grid has blocks.
-    expect(AtaPlan::new(&matrix, usize::MAX / 2, &AtaOptions::default()), |error| {
+    expect_error(AtaPlan::new(&matrix, usize::MAX / 2, &AtaOptions::default()), |error| {
         matches!(error, Error::Argument { .. })
     })
 }

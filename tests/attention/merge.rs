@@ -21,6 +21,7 @@ pub(crate) fn list(trials: &mut Trials) {
     trials.both("merge/of_f32_parts", &(), matches_reference::<f32, f16>, matches_reference::<f32, bf16>);
     trials.add("merge/of_f32_parts_in_f32", |gpu| matches_reference::<f32, f32>(gpu, &()));
     trials.both("merge/a_part_beside_nothing_is_itself", &(), beside_nothing::<f16>, beside_nothing::<bf16>);
+    trials.both("merge/what_is_no_number_stays_none", &(), not_a_number::<f16>, not_a_number::<bf16>);
     trials.both("merge/strides_do_not_matter", &(), strides::<f16>, strides::<bf16>);
     trials.both("merge/refusals", &(), refusals::<f16>, refusals::<bf16>);
 }
@@ -143,6 +144,24 @@ fn beside_nothing<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         let merged = parts.merge_contiguous::<T>(gpu)?;
         compare::check_same(&merged.out, &parts.o[full], &parts.shape)?;
         compare::check_same(&merged.lse, &parts.lse[full], &lse_shape(parts.shape))?;
+    }
+    Ok(())
+}
+
+/// A part that is not a number, beside one that saw no key and beside one that did.
+fn not_a_number<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    for (bad, other) in [(f32::NAN, f32::NEG_INFINITY), (f32::NAN, 1.0), (f32::INFINITY, 1.0)] {
+        for first in [true, false] {
+            let mut parts = Parts::<T>::random([1, 2, 3, 64], 54);
+            parts.lse[usize::from(!first)].fill(bad);
+            parts.lse[usize::from(first)].fill(other);
+            let expected = parts.expected();
+            assert!(expected.0.iter().chain(&expected.1).all(|number| number.is_nan()));
+            let merged = parts.merge_contiguous::<T>(gpu)?;
+            if !merged.out.iter().all(|x| x.to_f64().is_nan()) || !merged.lse.iter().all(|lse| lse.is_nan()) {
+                return Err(format!("an LSE of {bad} beside {other} is hidden").into());
+            }
+        }
     }
     Ok(())
 }

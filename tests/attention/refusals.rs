@@ -2,6 +2,7 @@
 
 use ferrotile::{AttentionOptions, AttentionPlan, Dtype, Error, Gpu, Layout, Mask, TensorMut, TensorRef, attention};
 use half::{bf16, f16};
+use tests::expect_error;
 use tests::guard::Guarded;
 use tests::inputs::Half;
 use tests::view::View;
@@ -139,14 +140,6 @@ fn refused<T: Half>(gpu: &Gpu, refusal: &Refusal) -> Outcome {
     expect_error(result, refusal.is_right)?;
     out.check_untouched(&stream)?;
     lse.check_untouched(&stream)
-}
-
-fn expect_error<R>(result: ferrotile::Result<R>, is_right: impl Fn(&Error) -> bool) -> Outcome {
-    match result {
-        Ok(_) => Err("the call succeeded".into()),
-        Err(error) if is_right(&error) => Ok(()),
-        Err(error) => Err(format!("another error was expected than: {error} ({error:?})").into()),
-    }
 }
 
 /// Strides by which two indices of an output are one element.

@@ -4,6 +4,7 @@ use ferrotile::{
     Buffer, Error, GemmLayout, GemmOptions, GemmPlan, GemmTensors, Gpu, Scale, TensorMut, TensorRef, gemm,
 };
 use half::{bf16, f16};
+use tests::expect_error;
 use tests::guard::Guarded;
 
 use crate::Trials;
@@ -17,13 +18,6 @@ pub(crate) fn list(trials: &mut Trials) {
 }
 
 const CASE: Case = Case::new([16, 24, 32], GemmLayout::Nt);
-
-fn expect(error: Result<(), Error>, wanted: impl Fn(&Error) -> bool) -> Outcome {
-    match error {
-        Err(error) if wanted(&error) => Ok(()),
-        other => Err(format!("{other:?}").into()),
-    }
-}
 
 /// Calls `body` with tensors of [`CASE`], then checks that D is untouched.
 fn untouched<T: Stored>(
@@ -46,18 +40,18 @@ fn shapes<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
     let of =
         |wanted: &'static str| move |error: &Error| matches!(error, Error::Shape { tensor, .. } if *tensor == wanted);
     untouched::<T>(gpu, |stream, tensors| {
-        expect(gemm(stream.as_ref(), GemmTensors { a: matrix, ..tensors }, &options), of("A"))
+        expect_error(gemm(stream.as_ref(), GemmTensors { a: matrix, ..tensors }, &options), of("A"))
     })?;
     untouched::<T>(gpu, |stream, tensors| {
-        expect(gemm(stream.as_ref(), GemmTensors { b: matrix, ..tensors }, &options), of("B"))
+        expect_error(gemm(stream.as_ref(), GemmTensors { b: matrix, ..tensors }, &options), of("B"))
     })?;
     untouched::<T>(gpu, |stream, tensors| {
-        expect(gemm(stream.as_ref(), GemmTensors { c: Some(matrix), ..tensors }, &options), of("C"))
+        expect_error(gemm(stream.as_ref(), GemmTensors { c: Some(matrix), ..tensors }, &options), of("C"))
     })?;
     let bias = Buffer::<f32>::zeroed(gpu, 23)?;
     let bias = TensorRef::contiguous(&bias, [23])?;
     untouched::<T>(gpu, |stream, tensors| {
-        expect(gemm(stream.as_ref(), GemmTensors { bias: Some(bias), ..tensors }, &options), of("bias"))
+        expect_error(gemm(stream.as_ref(), GemmTensors { bias: Some(bias), ..tensors }, &options), of("bias"))
     })
 }
 
@@ -65,29 +59,32 @@ fn options<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
     let good = GemmOptions::new(GemmLayout::Nt);
     let argument = |wanted: &'static str| move |error: &Error| matches!(error, Error::Argument { argument, .. } if *argument == wanted);
     untouched::<T>(gpu, |stream, tensors| {
-        expect(gemm(stream.as_ref(), tensors, &GemmOptions { alpha: f32::NAN, ..good.clone() }), argument("alpha"))
+        expect_error(
+            gemm(stream.as_ref(), tensors, &GemmOptions { alpha: f32::NAN, ..good.clone() }),
+            argument("alpha"),
+        )
     })?;
     untouched::<T>(gpu, |stream, tensors| {
         let options = GemmOptions { beta: f32::INFINITY, ..good.clone() };
-        expect(gemm(stream.as_ref(), tensors, &options), argument("beta"))
+        expect_error(gemm(stream.as_ref(), tensors, &options), argument("beta"))
     })?;
     untouched::<T>(gpu, |stream, tensors| {
         let options = GemmOptions { variant: Some("fast".to_owned()), ..good.clone() };
-        expect(gemm(stream.as_ref(), tensors, &options), |error| matches!(error, Error::UnknownVariant { .. }))
+        expect_error(gemm(stream.as_ref(), tensors, &options), |error| matches!(error, Error::UnknownVariant { .. }))
     })?;
     untouched::<T>(gpu, |stream, tensors| {
         let options = GemmOptions { splits: Some(7), ..good.clone() };
-        expect(gemm(stream.as_ref(), tensors, &options), argument("splits"))
+        expect_error(gemm(stream.as_ref(), tensors, &options), argument("splits"))
     })?;
     untouched::<T>(gpu, |stream, tensors| {
         let options = GemmOptions { splits: Some(0), ..good.clone() };
-        expect(gemm(stream.as_ref(), tensors, &options), argument("splits"))
+        expect_error(gemm(stream.as_ref(), tensors, &options), argument("splits"))
     })?;
     // Each is finite, and their product is not.
     untouched::<T>(gpu, |stream, tensors| {
         let options = GemmOptions { alpha: 1e30, ..good.clone() };
         let tensors = GemmTensors { b_scale: Scale::Value(1e30), ..tensors };
-        expect(gemm(stream.as_ref(), tensors, &options), argument("alpha * a_scale * b_scale"))
+        expect_error(gemm(stream.as_ref(), tensors, &options), argument("alpha * a_scale * b_scale"))
     })
 }
 
@@ -98,13 +95,13 @@ fn plans<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
     let odd = TensorRef::strided(&odd, 1, [1, 16, 32], [512, 32, 1])?;
     untouched::<T>(gpu, |stream, tensors| {
         let refused = plan.run(stream.as_ref(), GemmTensors { a: odd, ..tensors }, None);
-        expect(refused, |error| matches!(error, Error::Alignment { tensor: "A", .. }))
+        expect_error(refused, |error| matches!(error, Error::Alignment { tensor: "A", .. }))
     })?;
     let mut other = Buffer::<f32>::zeroed(gpu, 16 * 24)?;
     untouched::<T>(gpu, |stream, GemmTensors { a, b, .. }| {
         let d = TensorMut::contiguous(&mut other, [1, 16, 24])?;
         let refused = plan.run(stream.as_ref(), GemmTensors::new(a, b, d), None);
-        expect(refused, |error| matches!(error, Error::Argument { argument: "element type of D", .. }))
+        expect_error(refused, |error| matches!(error, Error::Argument { argument: "element type of D", .. }))
     })?;
     // A plan with workspace is not run without.
     let long = Case::new([16, 24, 4096], GemmLayout::Nt);
@@ -119,7 +116,7 @@ fn plans<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
         TensorRef::contiguous(&b, [1, 24, 4096])?,
         tensor_mut(out.buffer(), &view)?,
     );
-    expect(plan.run(stream.as_ref(), tensors, None), |error| {
+    expect_error(plan.run(stream.as_ref(), tensors, None), |error| {
         matches!(error, Error::Argument { argument: "workspace", .. })
     })?;
     out.check_untouched(&stream)

@@ -9,10 +9,11 @@ use cust::memory::DeviceBuffer;
 use cust::stream::{Stream as CustStream, StreamFlags};
 use ferrotile::{Buffer, Error, Gpu, PinnedBuffer, StreamRef, TensorMut, TensorRef, attention};
 use half::f16;
+use tests::expect_error;
 
 use crate::call::{Call, LEN, SHAPE, bits, expected_bits, host_inputs, options, plan};
 use crate::words::{add_word, kernel, slow_store};
-use crate::{Outcome, Tests, expect_equal, expect_error, test};
+use crate::{Outcome, Tests, expect_equal, test};
 
 pub(crate) const TESTS: Tests = &[
     test("a_thread_without_a_context", without_context),

@@ -2,11 +2,12 @@
 
 use ferrotile::{Arch, Buffer, Error, Event, Gpu, LaunchConfig, PinnedBuffer, TensorRef, attention};
 use libtest_mimic::Trial;
+use tests::expect_error;
 use tests::{Device, card_trial, device, device_trial};
 
 use crate::call::{Call, SHAPE, options, plan};
 use crate::words::{PTX, add_word};
-use crate::{Outcome, beside_others, expect_equal, expect_error};
+use crate::{Outcome, beside_others, expect_equal};
 
 /// The trials; one of them needs a second card and is ignored without it.
 pub(crate) fn trials() -> Vec<Trial> {

@@ -1,9 +1,10 @@
 //! Events, their times, and what waits for what.
 
 use ferrotile::{Buffer, Error, Event, Gpu};
+use tests::expect_error;
 
 use crate::words::{SLOW_MS, add_word, kernel, slow_store};
-use crate::{Outcome, Tests, expect_equal, expect_error, test};
+use crate::{Outcome, Tests, expect_equal, test};
 
 pub(crate) const TESTS: Tests = &[
     test("times_grow_by_what_lies_between", times),

@@ -5,10 +5,11 @@ use std::sync::mpsc;
 
 use ferrotile::{Arch, Buffer, Error, Gpu, Stream};
 use layout::attention::ATTENTION;
+use tests::expect_error;
 
 use crate::call::{Call, bits, expected_bits, plan};
 use crate::words::{PTX, add_word, kernel, slow_store};
-use crate::{Outcome, Tests, expect_equal, expect_error, test};
+use crate::{Outcome, Tests, expect_equal, test};
 
 pub(crate) const TESTS: Tests = &[
     test("replays_do_the_work_each_time", replays),

@@ -1,10 +1,11 @@
 //! Launches that the card or the kernel cannot serve: a typed error, and nothing runs.
 
 use ferrotile::{Buffer, Error, Gpu, LaunchConfig};
+use tests::expect_error;
 use tests::probe_ptx::probe_ptx;
 
 use crate::words::{add_word, kernel};
-use crate::{Outcome, Tests, expect_equal, expect_error, test};
+use crate::{Outcome, Tests, expect_equal, test};
 
 pub(crate) const TESTS: Tests = &[
     test("launches_out_of_range_are_refused_and_run_nothing", out_of_range),

@@ -17,7 +17,7 @@ use std::fmt::Debug;
 use std::process::ExitCode;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
-use ferrotile::{Error, Gpu};
+use ferrotile::Gpu;
 use libtest_mimic::{Failed, Trial};
 use tests::{card_trial, device_trial, run_trials};
 
@@ -94,15 +94,6 @@ fn main() -> ExitCode {
     }
     trials.extend(devices::trials());
     run_trials(trials)
-}
-
-/// Checks that a call failed with the right error.
-fn expect_error<R>(result: ferrotile::Result<R>, is_right: impl Fn(&Error) -> bool) -> Outcome {
-    match result {
-        Ok(_) => Err("the call succeeded".into()),
-        Err(error) if is_right(&error) => Ok(()),
-        Err(error) => Err(format!("another error was expected than: {error} ({error:?})").into()),
-    }
 }
 
 /// Checks that two values are the same.

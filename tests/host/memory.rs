@@ -3,9 +3,10 @@
 use ferrotile::{Buffer, Element, Error, Gpu, PinnedBuffer, TensorMut, TensorRef};
 use half::{bf16, f16};
 use ndarray::{Array, Array2, Array3, ArrayView, Dimension, IxDyn, s};
+use tests::expect_error;
 
 use crate::words::slow_store;
-use crate::{Outcome, Tests, expect_equal, expect_error, test};
+use crate::{Outcome, Tests, expect_equal, test};
 
 pub(crate) const TESTS: Tests = &[
     test("every_type_comes_back/f16", |gpu| round_trips(gpu, |i| f16::from_bits(i as u16))),

@@ -6,10 +6,11 @@ use ferrotile::{Arch, Buffer, Dtype, Error, Gpu, LaunchConfig, attention_variant
 use half::f16;
 use layout::attention::{AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, Mask, Scores};
 use libtest_mimic::Failed;
+use tests::expect_error;
 
 use crate::call::{Call, SHAPE, bits, check};
 use crate::words::{PTX, SLOW_MS, add_word, slow_store};
-use crate::{Outcome, Tests, expect_equal, expect_error, test};
+use crate::{Outcome, Tests, expect_equal, test};
 
 pub(crate) const TESTS: Tests = &[
     test("threads_that_ask_at_once_share_one_load", threads),

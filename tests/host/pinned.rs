@@ -1,9 +1,10 @@
 //! Page-locked host memory: copies in the order of the stream, and access that waits for them.
 
 use ferrotile::{Buffer, Error, Gpu, PinnedBuffer};
+use tests::expect_error;
 
 use crate::words::slow_store;
-use crate::{Outcome, Tests, expect_equal, expect_error, test};
+use crate::{Outcome, Tests, expect_equal, test};
 
 pub(crate) const TESTS: Tests = &[
     test("copies_both_ways", both_ways),

@@ -3,8 +3,9 @@
 use ferrotile::{Buffer, Element, Error, Gpu, Swizzle, TensorMap, TensorMut, TensorRef};
 use half::{bf16, f16};
 use libtest_mimic::Failed;
+use tests::expect_error;
 
-use crate::{Outcome, Tests, expect_equal, expect_error, test};
+use crate::{Outcome, Tests, expect_equal, test};
 
 pub(crate) const TESTS: Tests = &[
     test("views_start_where_they_say", views),

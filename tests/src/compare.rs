@@ -58,6 +58,7 @@ pub fn check<T: Copy + Into<f64>>(
     limit: f64,
 ) -> Result<Difference, Mismatch> {
     assert_eq!(expected.len(), shape.iter().product::<usize>(), "the shape is that of the arrays");
+    assert!(limit.is_finite(), "a limit of {limit} holds nothing back");
     let difference = difference(got, expected);
     if difference.max_abs <= limit {
         return Ok(difference);

@@ -1,4 +1,5 @@
-//! What the tests share: the device under test, inputs from a seed, edge shapes, guarded buffers and comparison.
+//! What the tests share: the device under test, inputs from a seed, edge shapes, guarded buffers, comparison and
+//! calls that must fail.
 
 pub mod compare;
 pub mod device;
@@ -6,10 +7,12 @@ pub mod guard;
 pub mod inputs;
 pub mod probe_ptx;
 pub mod record;
+pub mod refusal;
 pub mod shapes;
 pub mod trials;
 pub mod view;
 
 pub use device::{Device, card_trial, device, device_trial, is_small, run_trials};
 pub use record::note_words;
+pub use refusal::expect_error;
 pub use trials::Trials;

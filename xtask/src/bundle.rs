@@ -27,7 +27,8 @@ const MOST_BYTES: u64 = 60 << 20;
 const LEFT_OUT_PACKAGES: [&str; 6] = ["cuda_builder", "cuda_std", "cuda_std_macros", "layout", "ptx_emulator", "xtask"];
 
 /// Test programs of other packages that stay behind for the same reasons.
-const LEFT_OUT_TESTS: [&str; 4] = ["ata_matrix", "family_ptx", "ptx", "tidy"];
+const LEFT_OUT_TESTS: [&str; 8] =
+    ["ata_matrix", "broken", "counters", "family_ptx", "foreign", "ptx", "support", "tidy"];
 
 const RUN_SCRIPT: &str = r#"#!/bin/sh
 # Runs every test program of this folder, then the demo, on the card. FERROTILE_DEVICE chooses another device; arguments go to the
@@ -145,4 +146,29 @@ fn make_executable(file: &Path) -> Result<()> {
 #[cfg(not(unix))]
 fn make_executable(_: &Path) -> Result<()> {
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The texts of a file, or of all files below a folder.
+    fn texts(path: &Path) -> Vec<String> {
+        if path.is_file() {
+            return vec![fs::read_to_string(path).unwrap_or_default()];
+        }
+        fs::read_dir(path).unwrap().flat_map(|entry| texts(&entry.unwrap().path())).collect()
+    }
+
+    #[test]
+    fn tests_that_read_the_sources_stay_behind() {
+        for entry in fs::read_dir(root().join("tests")).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+            let is_program = path.join("main.rs").is_file() || (path.extension().is_some_and(|end| end == "rs"));
+            if is_program && name != "build" && texts(&path).iter().any(|text| text.contains("CARGO_MANIFEST_DIR")) {
+                assert!(LEFT_OUT_TESTS.contains(&name.as_str()), "{name}");
+            }
+        }
+    }
 }

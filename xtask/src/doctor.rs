@@ -76,7 +76,7 @@ fn cards() -> Finding {
     match output {
         Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
         Ok(output) => Err(String::from_utf8_lossy(&output.stdout).into_owned()),
-        Err(_) => Err("no nvidia-smi: without a card, the tests of kernels are skipped".into()),
+        Err(_) => Err("no nvidia-smi: without a card, the tests of kernels run on the emulator".into()),
     }
 }
 

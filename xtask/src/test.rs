@@ -15,7 +15,7 @@ const MBARRIERS: &str = "64";
 /// Arguments of `cargo xtask test`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Fails if there is no card, instead of skipping the kernels
+    /// Fails if there is no card, instead of running the kernels on the emulator
     #[arg(long)]
     gpu: bool,
     /// Runs the kernel tests, at small sizes, under compute-sanitizer: memcheck, racecheck, synccheck or initcheck

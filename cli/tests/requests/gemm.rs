@@ -91,6 +91,11 @@ fn requests_that_cannot_be_served_are_refused_in_one_line() {
     refused([&a, &good], &out, &["--dtype", "f16", "--variant", "fast"], "runs on the CPU");
     refused([&a, &good], &out, &["--dtype", "f16", "--beta", "2"], "--c");
     refused([&a, &good], &out, &["--dtype", "f16", "--alpha", "nan"], "alpha is NaN, expected a finite number");
+    // An infinity of one row does not accept whatever the others are.
+    let infinite = matrix(&scratch, "infinite.npy", &[3, 8], |index| if index == 0 { f32::INFINITY } else { 1.0 });
+    let checked = gemm("cpu", [&infinite, &good], &scratch.path("checked.npy"), &["--dtype", "f16", "--check"]);
+    assert_succeeded(&checked);
+    assert!(!String::from_utf8_lossy(&checked.stdout).contains("tolerance: inf"));
     // What an architecture lacks is no fault of the request.
     let output = gemm("emulator:sm_80", [&a, &good], &out, &["--dtype", "e4m3"]);
     assert_eq!(output.status.code(), Some(1));

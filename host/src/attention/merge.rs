@@ -21,7 +21,8 @@ const OP: &str = "merge";
 /// `LSE = ln(exp(lse1) + exp(lse2))`, `O = exp(lse1 - LSE) o1 + exp(lse2 - LSE) o2`.
 ///
 /// A row whose LSE is minus infinity saw no key: its O is not used, whatever it holds, and the other part comes out as
-/// it is. Where both are so, O is 0 and the LSE minus infinity. Sums are f32. The parts are f16, bf16 or f32; O is of
+/// it is. Where both are so, O is 0 and the LSE minus infinity. An LSE of NaN or plus infinity makes both NaN. Sums are
+/// f32. The parts are f16, bf16 or f32; O is of
 /// the same type, f32, or, of f32 parts, f16 or bf16.
 ///
 /// # Errors

@@ -117,8 +117,8 @@ pub struct VarlenPlan {
 }
 
 impl VarlenPlan {
-    /// Chooses a variant for the problem and loads it. Masks are aligned at the last row and key of each member;
-    /// [`AttentionOptions::layout`] is not used.
+    /// Chooses a variant for the problem and loads it. Masks are aligned at the last row and key of each member; the
+    /// layout, splits and workspace of the options are not used.
     ///
     /// # Errors
     /// As [`AttentionPlan::new`](crate::AttentionPlan::new).
@@ -255,8 +255,8 @@ fn as_one_batch_entry<'a, T: Float>(tensor: &TensorRef<'a, T, 3>) -> Result<Tens
 /// Computes attention on sequences of several lengths, with at most `max_q_len` rows and `max_k_len` keys each, on
 /// `stream`, and returns before it is done. See [`attention_with`](crate::attention_with) for what is computed.
 ///
-/// `lengths` is `[max_q_len, max_k_len]`. [`AttentionOptions::bias`] is taken from the tensors,
-/// [`AttentionOptions::layout`] is not used.
+/// `lengths` is `[max_q_len, max_k_len]`. [`AttentionOptions::bias`] is taken from the tensors, and what [`VarlenPlan`]
+/// does not use is not used here.
 ///
 /// # Errors
 /// As [`attention`](crate::attention()).

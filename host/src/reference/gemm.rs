@@ -86,14 +86,16 @@ pub fn gemm_rounded(
     })
 }
 
-/// What the terms of each element can sum up to: the product of the magnitudes, scaled, without C and bias.
+/// What the terms of an element can sum up to: the largest element of the product of the magnitudes, scaled, without C
+/// and bias. Elements with a term that is infinite or NaN do not count: they are themselves, and hold back no other.
 ///
 /// # Panics
 /// Where the shapes do not fit together.
 #[must_use]
 pub fn gemm_magnitude(a: ArrayView3<'_, f64>, b: ArrayView3<'_, f64>, terms: &GemmTerms<'_>) -> f64 {
     let (a, b) = (a.mapv(f64::abs), b.mapv(f64::abs));
-    let largest = gemm(a.view(), b.view(), &GemmTerms::default()).into_iter().fold(0.0, f64::max);
+    let magnitudes = gemm(a.view(), b.view(), &GemmTerms::default());
+    let largest = magnitudes.into_iter().filter(|magnitude| magnitude.is_finite()).fold(0.0, f64::max);
     largest * (terms.alpha * terms.d_scale).abs()
 }
 
@@ -140,6 +142,10 @@ mod tests {
         assert_eq!(gemm(a.view(), b.view(), &terms), array![[[4.5, 12.5, 0.0], [0.0, 0.0, 0.0]]]);
         assert_eq!(gemm_rounded(a.view(), b.view(), &terms, Dtype::F16), gemm(a.view(), b.view(), &terms));
         assert_eq!(gemm_magnitude(a.view(), b.view(), &GemmTerms::default()), 8.0);
+        for number in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
+            let a = array![[[1.0, number], [0.0, -1.0]]];
+            assert_eq!(gemm_magnitude(a.view(), b.view(), &GemmTerms::default()), 4.0, "{number}");
+        }
     }
 
     #[test]
