@@ -7,7 +7,7 @@ use cuda_builder::ptx::{Entry, Module};
 use ferrotile::embedded_ptx;
 use layout::ata::{ATA, AtaUnit, Precision};
 use layout::attention::{
-    ATTENTION, AttentionKernel, AttentionVariant, COMBINE, DECODE_KEYS, Lengths, PvUnit, QuerySource, TileCopy,
+    ATTENTION, AttentionKernel, AttentionVariant, COMBINE, DECODE_KEYS, Lengths, PvUnit, QuerySource, Scores, TileCopy,
     WgmmaTile,
 };
 use layout::cg::{CG, CgStage};
@@ -162,7 +162,12 @@ fn check_wgmma(row: &AttentionVariant, tile: WgmmaTile, entry: &Entry) {
         "{row}"
     );
     let in_registers = tile.query == QuerySource::Registers;
-    assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4"), if in_registers { k_steps } else { 0 }, "{row}");
+    // A bias comes for the first step, for the one after it and in the loop, a chunk a lane and 16 keys, and is read in
+    // the first step and in the loop.
+    let biases = if row.scores == Scores::General { n_steps } else { 0 };
+    assert_eq!(entry.count("cp.async.cg.shared.global"), 3 * biases, "{row}");
+    let queries = if in_registers { k_steps } else { 0 };
+    assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4"), queries + 2 * biases, "{row}");
     // A box a panel: of K of the last step, of Q, of K and V in the loop.
     // Where lengths differ there is one dimension more, in which sequences end.
     let dimensions = if row.lengths == Lengths::Equal { 4 } else { 5 };

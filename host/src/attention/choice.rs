@@ -1,6 +1,8 @@
 //! Which compiled variant runs a problem.
 
-use layout::attention::{ATTENTION, AttentionKernel, AttentionVariant, Lengths, MAX_HEAD_DIM, Mask, MaskKind, Scores};
+use layout::attention::{
+    ATTENTION, AttentionKernel, AttentionVariant, Lengths, MAX_HEAD_DIM, Mask, MaskKind, Scores, WARPGROUP_ROWS,
+};
 use layout::{Arch, Dtype};
 
 use super::decode::is_decode;
@@ -28,15 +30,25 @@ const LONE_PERCENT: usize = 160;
 const FOUR_PERCENT: usize = 110;
 const IN_TURN_PERCENT: usize = 101;
 
+/// What a row takes a block of two consumer warpgroups at head dimension 64, which leave the tensor cores idle: steps
+/// of 128 keys, and of 64 (64x12x256x64, 64x12x384x64 and 64x12x128x64 causal on an H200).
+const TWO_PERCENT: usize = 118;
+const TWO_SHORT_PERCENT: usize = 142;
+
 /// What a row takes where warpgroups share it, whose sums meet in shared memory: two groups of rows (1x8x2048x64 on an
 /// H200), one, which reads K and V for half as many rows, or one in several blocks, whose sums meet over the cluster.
 const SPLIT_PERCENT: usize = 110;
 const LONE_SPLIT_PERCENT: usize = 140;
 const CLUSTER_PERCENT: usize = 200;
 
-/// What a step takes beside its keys at head dimension 256, in keys: where none is masked, and in a band.
-const STEP_KEYS: usize = 1;
-const BAND_STEP_KEYS: usize = 8;
+/// What the sum over warpgroups of two groups of rows takes, in keys of a tile (64x12x197x64 and 32x12x128x64 on an
+/// H200).
+const SPLIT_KEYS: usize = 64;
+
+/// What a step takes beside its keys, in keys, where none is masked, and in a band: at head dimension 256 (4x8x4096x256
+/// and 32x8x512x256 on an H200) and at 192 (32x16x512x192, 8x16x2048x192 and 2x16x4096x192).
+const STEP_KEYS: [usize; 2] = [1, 8];
+const STEP_KEYS_192: [usize; 2] = [4, 12];
 
 /// What a row takes where two blocks copy keys and values for each other, and what the start of the cluster takes, in
 /// keys of a tile (4x8x512x128, 2x16x1024x128, 32x16x512x128 and longer ones on an H200).
@@ -122,6 +134,8 @@ impl Request<'_> {
                 (_, _, 1) if tile.in_turn() => IN_TURN_PERCENT,
                 (4, 1, 1) => FOUR_PERCENT,
                 (_, 1, 1) if tile.multicast > 1 => MULTICAST_PERCENT,
+                (2, 1, 1) if variant.head_dim == 64 && tile.n > 64 => TWO_PERCENT,
+                (2, 1, 1) if variant.head_dim == 64 => TWO_SHORT_PERCENT,
                 (_, 1, 1) => 100,
                 (_, _, 1) => SPLIT_PERCENT,
                 _ => CLUSTER_PERCENT,
@@ -134,15 +148,24 @@ impl Request<'_> {
         {
             return usize::MAX;
         }
-        // Keys of whole steps, where rows differ in them, and what a step takes beside them at head dimension 256
-        // (4x8x4096x256 and 32x8x512x256 on an H200).
+        // A warpgroup without rows waits for the other.
+        if let AttentionKernel::Wgmma(tile) = variant.kernel
+            && (variant.head_dim, tile.row_groups) == (64, 2)
+            && self.problem.q_len <= WARPGROUP_ROWS
+        {
+            return usize::MAX;
+        }
+        // Keys of whole steps, of all parts of a tile in turns, and what steps and the sum of parts take beside them.
         let keys = match variant.kernel {
-            AttentionKernel::Wgmma(tile) if variant.head_dim == MAX_HEAD_DIM => {
-                let step_keys = if tile.mask == MaskKind::Full { STEP_KEYS } else { BAND_STEP_KEYS };
-                self.problem.k_len.div_ceil(tile.n) * (tile.n + step_keys)
-            }
-            AttentionKernel::Wgmma(tile) if tile.parts() == 1 || tile.row_groups > 1 => {
-                self.problem.k_len.next_multiple_of(tile.n * tile.key_groups)
+            AttentionKernel::Wgmma(tile) => {
+                let band = usize::from(tile.mask == MaskKind::Band);
+                let step_keys = match variant.head_dim {
+                    MAX_HEAD_DIM => STEP_KEYS[band],
+                    192 => STEP_KEYS_192[band],
+                    _ => 0,
+                };
+                let sum_keys = if tile.row_groups > 1 && tile.parts() > 1 { SPLIT_KEYS } else { 0 };
+                self.problem.k_len.div_ceil(tile.n).next_multiple_of(tile.parts()) * (tile.n + step_keys) + sum_keys
             }
             _ => self.problem.k_len,
         };
@@ -261,6 +284,30 @@ mod tests {
         let step_keys = |(heads, len)| chosen_of_heads(heads, len, Mask::Full).n;
         assert_eq!([(1024, 512), (512, 1024)].map(step_keys), [64, 96]);
         assert_eq!([(16, 1024), (8, 2048)].map(step_keys), [64, 96]);
+    }
+
+    #[test]
+    fn short_sequences_have_tiles_of_their_length() {
+        let tile_of = |len, mask| {
+            let problem =
+                AttentionProblem { batch: 64, q_heads: 12, kv_heads: 12, q_len: len, k_len: len, head_dim: 64 };
+            let tile = chosen(&problem, mask);
+            (tile.m(), tile.n, tile.key_groups)
+        };
+        let full = [(128, 128, 1), (256, 64, 1), (256, 64, 1), (192, 128, 1)];
+        assert_eq!([128, 197, 256, 384].map(|len| tile_of(len, Mask::Full)), full);
+        assert_eq!(tile_of(128, Mask::Causal), (128, 64, 1));
+    }
+
+    #[test]
+    fn steps_of_192_columns_end_with_512_keys() {
+        let step = |len, mask| {
+            let problem =
+                AttentionProblem { batch: 8, q_heads: 16, kv_heads: 16, q_len: len, k_len: len, head_dim: 192 };
+            chosen(&problem, mask).n
+        };
+        assert_eq!([512, 2048, 4096].map(|len| step(len, Mask::Full)), [64, 64, 96]);
+        assert_eq!([512, 2048, 4096].map(|len| step(len, Mask::Causal)), [64, 96, 96]);
     }
 
     #[test]

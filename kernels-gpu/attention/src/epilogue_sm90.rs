@@ -141,7 +141,7 @@ pub(crate) unsafe fn store_unseen<const OUTPUTS: usize>(args: &AttentionArgs, wo
 /// # Safety
 /// All lanes of the warp call it together.
 #[inline(always)]
-pub(crate) unsafe fn transpose_quad(quad_lane: u32, words: [u32; 4]) -> [u32; 4] {
+unsafe fn transpose_quad(quad_lane: u32, words: [u32; 4]) -> [u32; 4] {
     let exchange = |word: u32, distance: u32| {
         // SAFETY: the caller's contract.
         unsafe { warp_shuffle_xor(FULL_MASK, word, distance, LANES) }.0

@@ -25,7 +25,7 @@
 //! | `work` | which rows of which head a block computes |
 #![cfg(target_arch = "nvptx64")]
 #![no_std]
-#![feature(abi_gpu_kernel)]
+#![feature(abi_gpu_kernel, float_minimum_maximum)]
 #![cfg_attr(target_feature = "sm_90a", feature(asm_experimental_arch))]
 #![allow(
     clippy::needless_range_loop,
@@ -208,9 +208,11 @@ pub mod sm90 {
     entry!(attention_f16_d64_wgmma_full_64x128k2c2_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_full_128x64k2_s8: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_full_128x96k2_s4: wgmma F16 QueryTile);
+    entry!(attention_f16_d64_wgmma_full_128x128_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_full_64x128_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_band_256x64_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_band_192x128_s4: wgmma F16 QueryTile);
+    entry!(attention_f16_d64_wgmma_band_128x64_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_band_64x128k2_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_band_64x128k2c2_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_band_64x128_s4: wgmma F16 QueryTile);
@@ -227,6 +229,8 @@ pub mod sm90 {
     entry!(attention_f16_d192v128_wgmma_band_128x128_s2_q: wgmma F16 QueryRegisters);
     entry!(attention_f16_d192_wgmma_full_128x96_s2: wgmma F16 QueryTile);
     entry!(attention_f16_d192_wgmma_band_128x96_s2: wgmma F16 QueryTile);
+    entry!(attention_f16_d192_wgmma_full_128x64_s3_q: wgmma F16 QueryRegisters);
+    entry!(attention_f16_d192_wgmma_band_128x64_s3_q: wgmma F16 QueryRegisters);
     entry!(attention_f16_d256_wgmma_full_128x80_s2: wgmma F16 QueryTile);
     entry!(attention_f16_d256_wgmma_band_128x80_s2: wgmma F16 QueryTile);
     entry!(attention_f16_d256_wgmma_full_128x64_s2: wgmma F16 QueryTile);
@@ -238,9 +242,11 @@ pub mod sm90 {
     entry!(attention_bf16_d64_wgmma_full_64x128k2c2_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_128x64k2_s8: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_128x96k2_s4: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d64_wgmma_full_128x128_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_64x128_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_band_256x64_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_band_192x128_s4: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d64_wgmma_band_128x64_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_band_64x128k2_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_band_64x128k2c2_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_band_64x128_s4: wgmma Bf16 QueryTile);
@@ -257,6 +263,8 @@ pub mod sm90 {
     entry!(attention_bf16_d192v128_wgmma_band_128x128_s2_q: wgmma Bf16 QueryRegisters);
     entry!(attention_bf16_d192_wgmma_full_128x96_s2: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d192_wgmma_band_128x96_s2: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d192_wgmma_full_128x64_s3_q: wgmma Bf16 QueryRegisters);
+    entry!(attention_bf16_d192_wgmma_band_128x64_s3_q: wgmma Bf16 QueryRegisters);
     entry!(attention_bf16_d256_wgmma_full_128x80_s2: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d256_wgmma_band_128x80_s2: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d256_wgmma_full_128x64_s2: wgmma Bf16 QueryTile);
@@ -265,14 +273,14 @@ pub mod sm90 {
     entry!(attention_f16_d128_wgmma_band_128x128_s3_q_varlen: wgmma F16 QueryRegisters);
     entry!(attention_f16_d192v128_wgmma_band_128x128_s2_varlen: wgmma F16 QueryTile);
     entry!(attention_f16_d256_wgmma_band_128x80_s2_varlen: wgmma F16 QueryTile);
-    entry!(attention_f16_d64_wgmma_band_192x64_s4_general: wgmma F16 QueryTile);
-    entry!(attention_f16_d128_wgmma_band_128x96_s3_general: wgmma F16 QueryTile);
+    entry!(attention_f16_d64_wgmma_band_192x96_s4_general: wgmma F16 QueryTile);
+    entry!(attention_f16_d128_wgmma_band_128x128_s2_general: wgmma F16 QueryTile);
     entry!(attention_f16_d256_wgmma_band_128x64_s2_general: wgmma F16 QueryTile);
     entry!(attention_bf16_d64_wgmma_band_192x96_s4_varlen: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d128_wgmma_band_128x128_s3_q_varlen: wgmma Bf16 QueryRegisters);
     entry!(attention_bf16_d192v128_wgmma_band_128x128_s2_varlen: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d256_wgmma_band_128x80_s2_varlen: wgmma Bf16 QueryTile);
-    entry!(attention_bf16_d64_wgmma_band_192x64_s4_general: wgmma Bf16 QueryTile);
-    entry!(attention_bf16_d128_wgmma_band_128x96_s3_general: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d64_wgmma_band_192x96_s4_general: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d128_wgmma_band_128x128_s2_general: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d256_wgmma_band_128x64_s2_general: wgmma Bf16 QueryTile);
 }

@@ -287,14 +287,11 @@ unsafe fn consume<
             }
         };
         let unmasked = unmasked_of(first_row);
-        // Once a tile, where registers have room for it: the division by which a step finds its head stands in front of
-        // its loads.
-        let scoring_of_head = || {
+        // Once a tile: the division by which it is found would stand in front of each copy.
+        let scoring = {
             let (batch, head) = div_rem(batch_head, args.q_heads);
             Scoring::of_head(args, [batch, head], q_len, keys.len())
         };
-        let of_tile = scoring_of_head();
-        let scoring = || if Row::<ROW>::BIAS_CHUNKS { of_tile } else { scoring_of_head().by_elements() };
         let lane_row = || opaque(first_row) + warp_row() + lane() / 4;
         let mask = |scores: &mut [f32; SCORES], step: u32| {
             // Opaque, what the mask needs takes no registers where there is none. Rows that are shared have none to
@@ -373,8 +370,11 @@ unsafe fn consume<
                 step = last_step + 1 - key_group * const { Row::<ROW>::CLUSTER };
             }
 
+            let bias_tile = || at(Row::<ROW>::BIAS, group * const { WARPGROUP_ROWS / WARP_ROWS } as u32 + warp() % 4);
             step -= 1;
-            let bias = bias_of::<ROW, SCORES>(|| (scoring(), lane_row(), step * step_keys));
+            if Row::<ROW>::GENERAL {
+                scoring.copy_bias::<SCORES>(bias_tile(), opaque(first_row) + warp_row(), step * step_keys);
+            }
             wait(Row::<ROW>::K_FULL, ring.stage(), ring.parity());
             let mut scores: [f32; SCORES] = q.scores(k_tile(ring.stage()));
             wgmma::wait_group::<0, _>(&mut scores);
@@ -388,7 +388,11 @@ unsafe fn consume<
                 release(Row::<ROW>::Q_EMPTY, q_stage);
             }
             if Row::<ROW>::GENERAL {
-                scoring().apply_words::<E, SCORES>(&mut scores, &bias, lane() % 4);
+                scoring.apply_tile::<E, SCORES>(&mut scores, bias_tile());
+                if step >= own.0 + stride {
+                    let key = (step - stride) * step_keys;
+                    scoring.copy_bias::<SCORES>(bias_tile(), opaque(first_row) + warp_row(), key);
+                }
             }
             mask(&mut scores, step);
             state.step::<CHAINS>(&mut scores, scale);
@@ -403,7 +407,6 @@ unsafe fn consume<
             let mut factors = [1.0; 2];
             while step >= own.0 + stride {
                 let next = ring.after(key_groups);
-                let bias = bias_of::<ROW, SCORES>(|| (scoring(), lane_row(), (step - stride) * step_keys));
                 let mut scores: [f32; SCORES];
                 if const { Row::<ROW>::STEP_END.in_turn() } {
                     // Waits find addresses, which products then have without a turn's time.
@@ -436,7 +439,11 @@ unsafe fn consume<
                     wait(Row::<ROW>::K_FULL, second.stage(), second.parity());
                 }
                 if Row::<ROW>::GENERAL {
-                    scoring().apply_words::<E, SCORES>(&mut scores, &bias, lane() % 4);
+                    scoring.apply_tile::<E, SCORES>(&mut scores, bias_tile());
+                    if step >= own.0 + stride {
+                        let key = (step - stride) * step_keys;
+                        scoring.copy_bias::<SCORES>(bias_tile(), opaque(first_row) + warp_row(), key);
+                    }
                 }
                 if Row::<ROW>::BAND {
                     mask(&mut scores, step);
@@ -515,21 +522,6 @@ unsafe fn consume<
             );
         }
     }
-}
-
-/// The bias of a lane's accumulators, from the row and the first key of a step that are given, in rows of the table
-/// that have one. It is on its way while Q K^T is computed.
-///
-/// # Safety
-/// As [`Scoring::bias_words`].
-#[inline(always)]
-unsafe fn bias_of<const ROW: usize, const SCORES: usize>(step: impl FnOnce() -> (Scoring, u32, u32)) -> [u32; SCORES] {
-    if !Row::<ROW>::GENERAL {
-        return [0; SCORES];
-    }
-    let (scoring, row, key) = step();
-    // SAFETY: the caller's contract.
-    unsafe { scoring.bias_words(row, lane() % 4, key) }
 }
 
 /// The descriptor of a stage, from that of the first one as an offset.

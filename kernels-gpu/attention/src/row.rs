@@ -34,15 +34,14 @@ impl<const ROW: usize> Row<ROW> {
     pub(crate) const BAND: bool = matches!(Self::TILE.mask, MaskKind::Band);
     /// Whether scores are bounded, and a bias is added, where the launch says so.
     pub(crate) const GENERAL: bool = matches!(ATTENTION[ROW].scores, Scores::General);
-    /// Whether the bias comes in chunks where it lies so: registers have room for them beside O up to this head
-    /// dimension.
-    pub(crate) const BIAS_CHUNKS: bool = ATTENTION[ROW].value_dim <= 128;
     /// How a step ends.
     pub(crate) const STEP_END: StepEnd = if Self::TILE.in_turn() {
         StepEnd::InTurn
     } else if Self::PARTS > 1 || Self::TILE.consumers() == 4 {
         StepEnd::ScaleBesidePowers
-    } else if matches!(Self::TILE.query, QuerySource::Registers) && ATTENTION[ROW].head_dim <= 128 {
+    } else if matches!(Self::TILE.query, QuerySource::Registers)
+        && (ATTENTION[ROW].head_dim <= 128 || Self::TILE.n == 64)
+    {
         StepEnd::SumsLast
     } else {
         StepEnd::PowersFirst
@@ -53,6 +52,7 @@ impl<const ROW: usize> Row<ROW> {
     pub(crate) const Q: SmemRegion = Self::SMEM.get("q");
     pub(crate) const K: SmemRegion = Self::SMEM.get("k");
     pub(crate) const V: SmemRegion = Self::SMEM.get("v");
+    pub(crate) const BIAS: SmemRegion = Self::SMEM.get("bias");
     pub(crate) const K_FULL: SmemRegion = Self::SMEM.get("k_full");
     pub(crate) const K_EMPTY: SmemRegion = Self::SMEM.get("k_empty");
     pub(crate) const V_FULL: SmemRegion = Self::SMEM.get("v_full");
@@ -82,8 +82,8 @@ pub(crate) enum StepEnd {
     /// Half of the exponentials too, and the scaling of O in each step beside them. Steps take 2 to 5 % less time so
     /// where warpgroups share rows or are four, and 1 to 3 % more elsewhere.
     ScaleBesidePowers,
-    /// Half of the exponentials, and the sums of all; O is scaled as in [`Self::PowersFirst`]. Head dimensions 96 and
-    /// 128 take 1 to 2 % less time so, 256 as much, and 64, with three warpgroups, 7 % more.
+    /// Half of the exponentials, and the sums of all; O is scaled as in [`Self::PowersFirst`]. Head dimensions 96,
+    /// 128 and, by 64 keys, 192 take 1 to 2 % less time so, 256 as much, and 64, with three warpgroups, 7 % more.
     SumsLast,
     /// All of the softmax: O is there before the next Q K^T starts, as warpgroups have the tensor cores in turns. O is
     /// scaled as in [`Self::ScaleBesidePowers`].

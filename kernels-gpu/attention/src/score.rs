@@ -6,13 +6,22 @@
 
 use cuda_std::convert::{Element16, fma, rcp};
 use cuda_std::global;
+#[cfg(target_feature = "sm_90a")]
+use cuda_std::{
+    hint::opaque,
+    ptx::cp_async,
+    shared::SharedAddr,
+    warp::{FULL_MASK, sync_warp},
+};
 use layout::attention::AttentionArgs;
+#[cfg(target_feature = "sm_90a")]
+use layout::attention::WARP_ROWS;
 
 #[cfg(target_feature = "sm_90a")]
-use crate::epilogue_sm90::transpose_quad;
-#[cfg(target_feature = "sm_90a")]
-use crate::tile::CHUNK_ELEMS;
+use crate::tile::{CHUNK_ELEMS, Fragments, PANEL_CHUNKS, chunk_offset};
 use crate::work::Work;
+#[cfg(target_feature = "sm_90a")]
+use crate::work::{LANES, lane};
 
 /// What the scores of one head become.
 #[derive(Clone, Copy)]
@@ -29,9 +38,6 @@ pub(crate) struct Scoring {
     /// Whether rows of the bias are whole aligned chunks of [`CHUNK_ELEMS`] keys.
     #[cfg(target_feature = "sm_90a")]
     in_chunks: bool,
-    /// Whether scores that nothing bounds are scaled by the same instruction that adds the bias.
-    #[cfg(target_feature = "sm_90a")]
-    fused: bool,
 }
 
 impl Scoring {
@@ -57,17 +63,7 @@ impl Scoring {
             #[cfg(target_feature = "sm_90a")]
             in_chunks: args.bias.is_multiple_of((CHUNK_ELEMS * size_of::<u16>()) as u64)
                 && (i64::from(args.k_len) | strides.batch | strides.head | strides.row) % CHUNK_ELEMS as i64 == 0,
-            #[cfg(target_feature = "sm_90a")]
-            fused: true,
         }
-    }
-
-    /// The same for a kernel with few registers to spare: it loads the bias element by element, wherever it lies, and
-    /// has one path for scores with and without a cap.
-    #[cfg(target_feature = "sm_90a")]
-    #[inline(always)]
-    pub(crate) fn by_elements(self) -> Self {
-        Self { in_chunks: false, fused: false, ..self }
     }
 
     /// What a raw score of this row and key becomes.
@@ -118,82 +114,91 @@ impl Scoring {
         self.bias.wrapping_offset((i64::from(row) * self.row_stride) as isize)
     }
 
-    /// The bias of this lane's accumulators, as [`Scoring::apply`] has them, on its way: half of the words are used, as
-    /// [`Scoring::apply_words`] takes them. Lanes do not part, as they must not between a `wgmma` and the wait for it:
-    /// rows and keys beyond the last get the bias of the last.
+    /// Starts to copy the bias of the 16 rows from `row` on and the keys of a step from `key` on, two for each of
+    /// `SCORES`, to `tile`, as [`Fragments`] read it. Beyond the last row and key there is some number.
+    ///
+    /// Lanes do not part, as they must not between a `wgmma` and the wait for it.
     ///
     /// # Safety
-    /// As [`Scoring::apply`]; there are rows and keys, and `key` is a multiple of [`CHUNK_ELEMS`].
+    /// As [`Scoring::apply`], where there are rows and keys; `key` is a multiple of [`CHUNK_ELEMS`]. All lanes of the
+    /// warp call it together; the tile is theirs, and they have read what was there.
     #[cfg(target_feature = "sm_90a")]
     #[inline(always)]
-    pub(crate) unsafe fn bias_words<const SCORES: usize>(&self, row: u32, pair: u32, key: u32) -> [u32; SCORES] {
-        let mut words = [0; SCORES];
+    pub(crate) unsafe fn copy_bias<const SCORES: usize>(&self, tile: SharedAddr, row: u32, key: u32) {
         if self.bias.is_null() {
-            return words;
+            return;
         }
-        let last = self.k_len - 1;
-        for half in 0..2 {
-            let row = self.bias_row((row + 8 * half as u32).min(self.q_len - 1));
-            let place = SCORES / 4 * half;
-            // One branch, not one for each load.
-            if self.in_chunks {
-                for four in (0..SCORES / 4).step_by(4) {
-                    // The chunk of this lane of the 32 keys of its quad.
-                    let chunk = key + 8 * four as u32 + CHUNK_ELEMS as u32 * pair;
-                    let chunk = chunk.min(last) & !(CHUNK_ELEMS as u32 - 1);
-                    // SAFETY: there is such a row and such a key, and rows are whole chunks, of which each is aligned.
-                    let chunk: [u32; 4] = unsafe { global::load(row.wrapping_add(chunk as usize).cast()) };
-                    words[place + four..place + four + 4].copy_from_slice(&chunk);
-                }
-            } else {
-                for index in 0..SCORES / 4 {
-                    let key = key + 8 * index as u32 + 2 * pair;
-                    // SAFETY: there is such a row and such a key.
-                    let at = |key: u32| u32::from(unsafe { global::load(row.wrapping_add(key.min(last) as usize)) });
-                    words[place + index] = at(key) | at(key + 1) << 16;
+        let (lane, keys) = (lane(), 2 * SCORES);
+        if self.in_chunks {
+            for first_chunk in (0..keys / CHUNK_ELEMS).step_by(PANEL_CHUNKS) {
+                // Whole sectors of memory from neighbouring lanes, a panel or what is left of one.
+                let row_chunks = (keys / CHUNK_ELEMS - first_chunk).min(PANEL_CHUNKS) as u32;
+                let (lane_row, chunk) = (lane / row_chunks, first_chunk as u32 + lane % row_chunks);
+                let (lane_key, rows) = (key + chunk * CHUNK_ELEMS as u32, LANES / row_chunks);
+                let (place, source_row) = (chunk_offset(WARP_ROWS, lane_row, chunk), row + lane_row);
+                let rows_left = if lane_key < self.k_len { self.q_len as i32 - source_row as i32 } else { 0 };
+                let mut source = self.bias_row(source_row).wrapping_add(lane_key as usize);
+                for below in (0..WARP_ROWS as u32).step_by(rows as usize) {
+                    // Places are XORed, as the swizzle is: the rows differ in bits that are 0 in the lane's first.
+                    let place = tile.offset(place ^ chunk_offset(WARP_ROWS, below, 0));
+                    // SAFETY: the chunk is one of the bias, and aligned, or nothing is read.
+                    unsafe { cp_async::cg_16(place, source, if (below as i32) < rows_left { 16 } else { 0 }) };
+                    source = source.wrapping_offset((i64::from(rows) * self.row_stride) as isize);
                 }
             }
+        } else {
+            // A loop, as it is for correctness: unrolled it would be most of the kernel's code.
+            let mut step = 0;
+            while step < opaque((WARP_ROWS * keys / CHUNK_ELEMS) as u32 / LANES) {
+                let (tile_row, chunk) = (lane % WARP_ROWS as u32, 2 * step + lane / WARP_ROWS as u32);
+                let source = self.bias_row((row + tile_row).min(self.q_len - 1));
+                let at = |element: usize| {
+                    let key = (key + chunk * CHUNK_ELEMS as u32 + element as u32).min(self.k_len - 1);
+                    // SAFETY: there is such a row and such a key.
+                    u32::from(unsafe { global::load(source.wrapping_add(key as usize)) })
+                };
+                let words: [u32; 4] = core::array::from_fn(|word| at(2 * word) | at(2 * word + 1) << 16);
+                // SAFETY: the tile is this warp's.
+                unsafe { tile.offset(chunk_offset(WARP_ROWS, tile_row, chunk)).store(words) };
+                step += 1;
+            }
         }
-        words
     }
 
-    /// [`Scoring::apply`] with the bias that [`Scoring::bias_words`] has loaded.
+    /// [`Scoring::apply`] with the bias that [`Scoring::copy_bias`] has brought to `tile`, to which the next may come
+    /// then.
     ///
     /// # Safety
     /// All lanes of the warp call it together.
     #[cfg(target_feature = "sm_90a")]
     #[inline(always)]
-    pub(crate) unsafe fn apply_words<E: Element16, const SCORES: usize>(
+    pub(crate) unsafe fn apply_tile<E: Element16, const SCORES: usize>(
         &self,
         scores: &mut [f32; SCORES],
-        bias: &[u32; SCORES],
-        pair: u32,
+        tile: SharedAddr,
     ) {
-        if self.bias.is_null() {
-            return self.cap(scores);
-        }
-        let mut words = *bias;
-        if self.in_chunks {
-            for four in (0..SCORES / 2).step_by(4) {
-                let chunk = [words[four], words[four + 1], words[four + 2], words[four + 3]];
-                // SAFETY: the caller's contract.
-                words[four..four + 4].copy_from_slice(&unsafe { transpose_quad(pair, chunk) });
-            }
-        }
-        let bias = |index: usize| {
-            // Two accumulators of one row, then two of the other.
-            let word = words[index / 4 + SCORES / 4 * (index / 2 % 2)];
-            E::to_f32((word >> (16 * (index % 2))) as u16)
-        };
-        if self.fused && self.softcap == f32::INFINITY {
-            for index in 0..SCORES {
-                scores[index] = fma(scores[index], self.scale, bias(index));
-            }
-        } else {
+        let capped = self.softcap != f32::INFINITY;
+        if capped || self.bias.is_null() {
             self.cap(scores);
-            for index in 0..SCORES {
-                scores[index] += bias(index);
+        }
+        if self.bias.is_null() {
+            return;
+        }
+        let scale = if capped { 1.0 } else { self.scale };
+        // SAFETY: all lanes of the warp are here, and each has waited for its copies.
+        unsafe {
+            cp_async::wait_all();
+            sync_warp(FULL_MASK);
+            let bias = Fragments::rows_first(tile, WARP_ROWS);
+            for eight in 0..SCORES / 8 {
+                let words = bias.load(0, eight);
+                for pair in 0..4 {
+                    let (first, (low, high)) = (8 * eight + 2 * pair, E::unpack(words[pair]));
+                    scores[first] = fma(scores[first], scale, low);
+                    scores[first + 1] = fma(scores[first + 1], scale, high);
+                }
             }
+            sync_warp(FULL_MASK);
         }
     }
 
@@ -283,7 +288,7 @@ impl Cap {
     fn bound(&self, score: f32) -> f32 {
         const P: [f32; 5] = [1.0, 0.133_803_94, 3.494_836e-3, 2.059_664_3e-5, 1.333_728_1e-8];
         const Q: [f32; 5] = [1.0, 0.467_137_1, 2.587_412_5e-2, 3.284_402_3e-4, 7.769_477e-7];
-        let score = if score.abs() > self.most { self.most.copysign(score) } else { score };
+        let score = score.maximum(-self.most).minimum(self.most);
         let x = score * self.inverse;
         let square = x * x;
         let of_square =

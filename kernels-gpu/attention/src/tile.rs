@@ -19,7 +19,7 @@ const CHUNK_BYTES: u32 = 16;
 /// Bytes of one row of a panel.
 const PANEL_ROW_BYTES: u32 = TILE_SWIZZLE.row_bytes();
 /// Chunks of one row of a panel.
-const PANEL_CHUNKS: u32 = PANEL_ROW_BYTES / CHUNK_BYTES;
+pub(crate) const PANEL_CHUNKS: usize = (PANEL_ROW_BYTES / CHUNK_BYTES) as usize;
 /// 16-column tiles of one panel.
 const PANEL_TILES: usize = PANEL_ROW_BYTES as usize / 32;
 
@@ -66,13 +66,14 @@ impl Rows {
         }
         // In each panel a thread copies one chunk of every `step_rows`-th row. That is a multiple of the 8 rows after
         // which the swizzle repeats, so the destinations are constant distances apart, which the instructions hold.
-        let step_rows = threads / PANEL_CHUNKS;
+        let panel_chunks = PANEL_CHUNKS as u32;
+        let step_rows = threads / panel_chunks;
         // Opaque: found anew at each copy, it takes no registers between copies.
         let thread = opaque(thread::thread_idx_x());
-        let (thread_row, thread_chunk) = (thread / PANEL_CHUNKS, thread % PANEL_CHUNKS);
+        let (thread_row, thread_chunk) = (thread / panel_chunks, thread % panel_chunks);
         let destination = tile.offset(chunk_offset(rows, thread_row, thread_chunk));
-        for panel in 0..(columns / CHUNK_ELEMS) as u32 / PANEL_CHUNKS {
-            let chunk = panel * PANEL_CHUNKS + thread_chunk;
+        for panel in 0..(columns / CHUNK_ELEMS) as u32 / panel_chunks {
+            let chunk = panel * panel_chunks + thread_chunk;
             let mut next_source = self.chunk(first_row + thread_row, chunk);
             for step in 0..rows as u32 / step_rows {
                 let inside =

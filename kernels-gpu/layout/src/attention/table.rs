@@ -131,11 +131,14 @@ pub const ATTENTION: &[AttentionVariant] = {
         // Steps of more keys, in turns, where few are beyond the last: 1x8x2048 takes 4 % less time, and 1x16x1024 1 %
         // more.
         Row::wgmma("attention_f16_d64_wgmma_full_128x96k2_s4", F16, 64, split(full(128, 96, 4), 2)),
+        // Two warpgroups of rows, for sequences of 128.
+        Row::wgmma("attention_f16_d64_wgmma_full_128x128_s4", F16, 64, q_ahead(full(128, 128, 4))),
         // One warpgroup of rows: the most blocks without a sum over warpgroups.
         Row::wgmma("attention_f16_d64_wgmma_full_64x128_s4", F16, 64, full(64, 128, 4)),
         // The same with masks.
         Row::wgmma("attention_f16_d64_wgmma_band_256x64_s4", F16, 64, q_ahead(band(256, 64, 4))),
         Row::wgmma("attention_f16_d64_wgmma_band_192x128_s4", F16, 64, q_ahead(band(192, 128, 4))),
+        Row::wgmma("attention_f16_d64_wgmma_band_128x64_s4", F16, 64, q_ahead(band(128, 64, 4))),
         Row::wgmma("attention_f16_d64_wgmma_band_64x128k2_s4", F16, 64, split(band(64, 128, 4), 2)),
         Row::wgmma("attention_f16_d64_wgmma_band_64x128k2c2_s4", F16, 64, clustered(split(band(64, 128, 4), 2), 2)),
         Row::wgmma("attention_f16_d64_wgmma_band_64x128_s4", F16, 64, band(64, 128, 4)),
@@ -177,6 +180,9 @@ pub const ATTENTION: &[AttentionVariant] = {
         // Two stages of 96 keys, all that shared memory holds.
         Row::wgmma("attention_f16_d192_wgmma_full_128x96_s2", F16, 192, full(128, 96, 2)),
         Row::wgmma("attention_f16_d192_wgmma_band_128x96_s2", F16, 192, band(128, 96, 2)),
+        // Steps of 64 keys end with 512, where 96 leave 64 beyond the end, and leave registers for Q: 9 % ahead.
+        Row::wgmma("attention_f16_d192_wgmma_full_128x64_s3_q", F16, 192, q_registers(full(128, 64, 3))),
+        Row::wgmma("attention_f16_d192_wgmma_band_128x64_s3_q", F16, 192, q_registers(band(128, 64, 3))),
         // Two stages of 80 keys: 748 TFLOP/s at 4x8x4096, 1.05 of cuDNN.
         Row::wgmma("attention_f16_d256_wgmma_full_128x80_s2", F16, 256, full(128, 80, 2)),
         Row::wgmma("attention_f16_d256_wgmma_band_128x80_s2", F16, 256, band(128, 80, 2)),
@@ -191,9 +197,11 @@ pub const ATTENTION: &[AttentionVariant] = {
         Row::wgmma("attention_bf16_d64_wgmma_full_64x128k2c2_s4", Bf16, 64, clustered(split(full(64, 128, 4), 2), 2)),
         Row::wgmma("attention_bf16_d64_wgmma_full_128x64k2_s8", Bf16, 64, split(full(128, 64, 8), 2)),
         Row::wgmma("attention_bf16_d64_wgmma_full_128x96k2_s4", Bf16, 64, split(full(128, 96, 4), 2)),
+        Row::wgmma("attention_bf16_d64_wgmma_full_128x128_s4", Bf16, 64, q_ahead(full(128, 128, 4))),
         Row::wgmma("attention_bf16_d64_wgmma_full_64x128_s4", Bf16, 64, full(64, 128, 4)),
         Row::wgmma("attention_bf16_d64_wgmma_band_256x64_s4", Bf16, 64, q_ahead(band(256, 64, 4))),
         Row::wgmma("attention_bf16_d64_wgmma_band_192x128_s4", Bf16, 64, q_ahead(band(192, 128, 4))),
+        Row::wgmma("attention_bf16_d64_wgmma_band_128x64_s4", Bf16, 64, q_ahead(band(128, 64, 4))),
         Row::wgmma("attention_bf16_d64_wgmma_band_64x128k2_s4", Bf16, 64, split(band(64, 128, 4), 2)),
         Row::wgmma("attention_bf16_d64_wgmma_band_64x128k2c2_s4", Bf16, 64, clustered(split(band(64, 128, 4), 2), 2)),
         Row::wgmma("attention_bf16_d64_wgmma_band_64x128_s4", Bf16, 64, band(64, 128, 4)),
@@ -228,6 +236,8 @@ pub const ATTENTION: &[AttentionVariant] = {
             .values(128),
         Row::wgmma("attention_bf16_d192_wgmma_full_128x96_s2", Bf16, 192, full(128, 96, 2)),
         Row::wgmma("attention_bf16_d192_wgmma_band_128x96_s2", Bf16, 192, band(128, 96, 2)),
+        Row::wgmma("attention_bf16_d192_wgmma_full_128x64_s3_q", Bf16, 192, q_registers(full(128, 64, 3))),
+        Row::wgmma("attention_bf16_d192_wgmma_band_128x64_s3_q", Bf16, 192, q_registers(band(128, 64, 3))),
         Row::wgmma("attention_bf16_d256_wgmma_full_128x80_s2", Bf16, 256, full(128, 80, 2)),
         Row::wgmma("attention_bf16_d256_wgmma_band_128x80_s2", Bf16, 256, band(128, 80, 2)),
         Row::wgmma("attention_bf16_d256_wgmma_full_128x64_s2", Bf16, 256, full(128, 64, 2)),
@@ -245,10 +255,10 @@ pub const ATTENTION: &[AttentionVariant] = {
             .values(128)
             .varlen(),
         Row::wgmma("attention_f16_d256_wgmma_band_128x80_s2_varlen", F16, 256, band(128, 80, 2)).varlen(),
-        // Softcap and bias beside that. The bias of a step is on its way while the scores are computed: fewer keys
-        // leave registers for it.
-        Row::wgmma("attention_f16_d64_wgmma_band_192x64_s4_general", F16, 64, band(192, 64, 4)).general(),
-        Row::wgmma("attention_f16_d128_wgmma_band_128x96_s3_general", F16, 128, band(128, 96, 3)).general(),
+        // Softcap and bias beside that. The bias of a step is on its way to shared memory while the one after it is
+        // computed.
+        Row::wgmma("attention_f16_d64_wgmma_band_192x96_s4_general", F16, 64, band(192, 96, 4)).general(),
+        Row::wgmma("attention_f16_d128_wgmma_band_128x128_s2_general", F16, 128, band(128, 128, 2)).general(),
         Row::wgmma("attention_f16_d256_wgmma_band_128x64_s2_general", F16, 256, band(128, 64, 2)).general(),
         // bf16 as f16.
         Row::wgmma("attention_bf16_d64_wgmma_band_192x96_s4_varlen", Bf16, 64, band(192, 96, 4)).varlen(),
@@ -258,8 +268,8 @@ pub const ATTENTION: &[AttentionVariant] = {
             .values(128)
             .varlen(),
         Row::wgmma("attention_bf16_d256_wgmma_band_128x80_s2_varlen", Bf16, 256, band(128, 80, 2)).varlen(),
-        Row::wgmma("attention_bf16_d64_wgmma_band_192x64_s4_general", Bf16, 64, band(192, 64, 4)).general(),
-        Row::wgmma("attention_bf16_d128_wgmma_band_128x96_s3_general", Bf16, 128, band(128, 96, 3)).general(),
+        Row::wgmma("attention_bf16_d64_wgmma_band_192x96_s4_general", Bf16, 64, band(192, 96, 4)).general(),
+        Row::wgmma("attention_bf16_d128_wgmma_band_128x128_s2_general", Bf16, 128, band(128, 128, 2)).general(),
         Row::wgmma("attention_bf16_d256_wgmma_band_128x64_s2_general", Bf16, 256, band(128, 64, 2)).general(),
         // 64 rows by 64 keys, two stages: the best, or within 4 % of it, at every length.
         Row::wmma("attention_f16_d64_wmma_64x64_s2", F16, 64, tile(64, 64, 2)),

@@ -338,6 +338,7 @@ impl AttentionVariant {
     ///
     /// WGMMA:
     /// - `q`, `k`, `v`: the stages of the Q, K and V tiles; all of whole panels.
+    /// - `bias`: where scores may have one, a stage a consumer warp, of its rows and the keys of a step; whole panels.
     /// - `partial`: where warpgroups share rows, a stage for each of the block: from each part of the rows the share of
     ///   O that the warpgroup adds up, four words of each thread at a time, and the maximum and sum of the row of each
     ///   thread.
@@ -369,11 +370,20 @@ impl AttentionVariant {
                 let (stages, n) = (tile.stages as u32, tile.n as u32);
                 let q_stages = tile.q_stages as u32;
                 assert!(q_stages < TILES_AHEAD, "a tile is known as long as its Q is there");
+                let biases =
+                    if let Scores::General = self.scores { tile.consumers() * WARPGROUP_ROWS / WARP_ROWS } else { 0 };
+                let bias_panels = ((tile.n * self.dtype.size_bytes()) as u32).div_ceil(TILE_SWIZZLE.row_bytes());
                 let partials = if tile.parts() > 1 { tile.consumers() as u32 } else { 0 };
                 SmemLayout::new()
                     .stages("q", q_stages, tile.m() as u32 * row_bytes, BASE_ALIGN_BYTES)
                     .stages("k", stages, n * row_bytes, BASE_ALIGN_BYTES)
                     .stages("v", stages, n * v_row_bytes, BASE_ALIGN_BYTES)
+                    .stages(
+                        "bias",
+                        biases as u32,
+                        bias_panels * WARP_ROWS as u32 * TILE_SWIZZLE.row_bytes(),
+                        BASE_ALIGN_BYTES,
+                    )
                     .stages("partial", partials, self.partial_bytes(tile.parts()), 16)
                     .stages("partial_full", if tile.cluster > 1 { partials } else { 0 }, 8, 8)
                     .stages("k_full", stages, 8, 8)
