@@ -25,7 +25,8 @@ pub fn attention_variants(
 const LONE_PERCENT: usize = 160;
 
 /// What a row takes a block of four consumer warpgroups, which have few registers and steps of few keys (4x32x4096x64
-/// on an H200), and one of those that have the tensor cores in turns (16x32x1024x64, 4x32x4096x64 and 1x32x16384x64).
+/// on an H200), and one of those that have the tensor cores in turns (16x32x1024x64, 4x32x4096x64 and 1x32x16384x64,
+/// and 1x8x2048x64, 1x8x1920x64 and 1x16x1024x64 where they share rows).
 const FOUR_PERCENT: usize = 110;
 const IN_TURN_PERCENT: usize = 101;
 
@@ -130,7 +131,7 @@ impl Request<'_> {
             AttentionKernel::Wgmma(tile) => match (tile.row_groups, tile.key_groups, tile.cluster) {
                 (1, 1, 1) => LONE_PERCENT,
                 (1, _, 1) => LONE_SPLIT_PERCENT,
-                (4, 1, 1) if tile.in_turn() => IN_TURN_PERCENT,
+                (_, _, 1) if tile.in_turn() => IN_TURN_PERCENT,
                 (4, 1, 1) => FOUR_PERCENT,
                 (_, 1, 1) if tile.multicast > 1 => MULTICAST_PERCENT,
                 (2, 1, 1) if variant.head_dim == 64 && tile.n > 64 => TWO_PERCENT,
@@ -282,6 +283,7 @@ mod tests {
     fn four_warpgroups_have_the_steps_that_end_with_the_keys() {
         let step_keys = |(heads, len)| chosen_of_heads(heads, len, Mask::Full).n;
         assert_eq!([(1024, 512), (512, 1024)].map(step_keys), [64, 96]);
+        assert_eq!([(16, 1024), (8, 2048)].map(step_keys), [64, 96]);
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! bytes count on an mbarrier there. The release of an arrival at the barrier of the cluster would be a fence of the
 //! whole card.
 
-use cuda_std::convert::{Element16, ex2, max};
+use cuda_std::convert::{Element16, ex2, fma, max};
 use cuda_std::ptx::cluster::{self, ClusterAddr};
 use cuda_std::ptx::mbarrier;
 use cuda_std::shared::SharedAddr;
@@ -21,7 +21,7 @@ use layout::attention::{AttentionArgs, WARPGROUP_THREADS};
 use crate::epilogue::store_row_lse;
 use crate::epilogue_sm90::{chunk_of, store_chunk};
 use crate::row::Row;
-use crate::softmax::{RowResult, RowState, row_result, shift};
+use crate::softmax::{RowState, row_result, shift};
 use crate::work::{LANES, Work, lane};
 
 /// The most parts of a tile.
@@ -182,9 +182,9 @@ pub(crate) unsafe fn wait<const ROW: usize>(base: SharedAddr, group: u32, sync_b
 
 /// The share of one part in the sum of all: chunks of one row of each thread.
 pub(crate) struct Share<const OUTPUTS: usize> {
-    /// The chunks, of which the first `OUTPUTS / 8 / PARTS` are used.
+    /// The chunks of O, of which the first `OUTPUTS / 8 / PARTS` are used.
     values: [f32; OUTPUTS],
-    row: RowResult,
+    lse: f32,
     first_chunk: u32,
 }
 
@@ -225,15 +225,18 @@ pub(crate) unsafe fn gather<const ROW: usize, const OUTPUTS: usize>(
     }
     // SAFETY: all lanes of the warp are here.
     let row = row_result(largest, unsafe { quad_sum(sum) }, scale_log2, sink);
+    // With the normaliser in its weight, a part takes one instruction for each value: all warps end at once.
     let mut values = [0.0; OUTPUTS];
     for part in 0..parts {
+        let weight = weights[part] * row.normaliser;
         for quarter in 0..2 * chunks {
             for index in 0..4 {
-                values[4 * quarter + index] += weights[part] * f32::from_bits(outs[part][quarter][index]);
+                let (value, out) = (&mut values[4 * quarter + index], f32::from_bits(outs[part][quarter][index]));
+                *value = if part == 0 { weight * out } else { fma(weight, out, *value) };
             }
         }
     }
-    Share { values, row, first_chunk }
+    Share { values, lse: row.lse, first_chunk }
 }
 
 /// Writes a share to O and LSE; `warp_row` is the first row of the warp in its tile.
@@ -251,12 +254,12 @@ pub(crate) unsafe fn store<E: Element16, const ROW: usize, const OUTPUTS: usize>
     let (half, first_block) = (share.first_chunk / row_chunks, share.first_chunk % row_chunks);
     let warp_row = warp_row + 8 * half;
     for chunk in 0..chunks {
-        let values = core::array::from_fn(|index| share.values[8 * chunk + index] * share.row.normaliser);
+        let values = core::array::from_fn(|index| share.values[8 * chunk + index]);
         // SAFETY: the caller's contract.
         unsafe { store_chunk::<E>(args, work, values, warp_row, first_block + chunk as u32) };
     }
     if first_block == 0 {
         // SAFETY: the row is the share's.
-        unsafe { store_row_lse(work, share.row.lse, warp_row) };
+        unsafe { store_row_lse(work, share.lse, warp_row) };
     }
 }

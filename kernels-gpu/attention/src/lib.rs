@@ -207,6 +207,7 @@ pub mod sm90 {
     entry!(attention_f16_d64_wgmma_full_64x128k2_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_full_64x128k2c2_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_full_128x64k2_s8: wgmma F16 QueryTile);
+    entry!(attention_f16_d64_wgmma_full_128x96k2_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_full_128x128_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_full_64x128_s4: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_band_256x64_s4: wgmma F16 QueryTile);
@@ -240,6 +241,7 @@ pub mod sm90 {
     entry!(attention_bf16_d64_wgmma_full_64x128k2_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_64x128k2c2_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_128x64k2_s8: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d64_wgmma_full_128x96k2_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_128x128_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_full_64x128_s4: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_band_256x64_s4: wgmma Bf16 QueryTile);

@@ -29,10 +29,10 @@
 //!    on the last exponential before it ([`RowState::zero`]); and the release of K in front of the wait for the next.
 //! 7. O is scaled while the tensor cores have S, by the warps that have a row whose maximum grew. Where warpgroups
 //!    share the rows of a tile, or a block has four, half of the exponentials are left for behind the wait for O: their
-//!    unit is slow, and O is scaled, in every step, and P rounded on others meanwhile ([`Row::SCALE_BESIDE_POWERS`]).
+//!    unit is slow, and O is scaled, in every step, and P rounded on others meanwhile ([`crate::row::StepEnd`]).
 //!    Where Q is in registers half of them are left for there too, and the sums of all: between exponentials, where
 //!    `ptxas` places them, each sum waits for the exponential before the last, and the next one stands behind it
-//!    ([`Row::SUMS_LAST`]).
+//!    (`SumsLast` there).
 //! 8. Four warpgroups have no registers for P of a step of 96 keys beside S of the next. There P V ends before Q K^T
 //!    starts, and the tensor cores have the work of the other warpgroups meanwhile, which come to them in turns
 //!    (`turns.rs`).
@@ -97,8 +97,8 @@ pub(crate) unsafe fn forward<
     const {
         assert!(E::DTYPE as u8 == ATTENTION[ROW].dtype as u8, "the row has another element type");
         assert!(Q::SOURCE as u8 == Row::<ROW>::TILE.query as u8, "the row has Q elsewhere");
-        let all_steps = !Row::<ROW>::BAND && Row::<ROW>::PARTS == 1;
-        assert!(all_steps || !Row::<ROW>::IN_TURN, "warpgroups that take turns have as many steps");
+        let all_steps = !Row::<ROW>::BAND && Row::<ROW>::CLUSTER == 1 && Row::<ROW>::KEY_GROUPS <= 2;
+        assert!(all_steps || !Row::<ROW>::STEP_END.in_turn(), "steps of warpgroups in turns differ by one at most");
     }
     let base = shared::dynamic();
     // SAFETY: the whole block is here; roles are by warpgroup, and their registers add up to those of the launch.
@@ -397,7 +397,7 @@ unsafe fn consume<
             mask(&mut scores, step);
             state.step::<CHAINS>(&mut scores, scale);
             let mut p = pack::<E, SCORES, KEY_STEPS>(&scores);
-            if !Row::<ROW>::IN_TURN {
+            if !const { Row::<ROW>::STEP_END.in_turn() } {
                 if step >= own.0 + stride {
                     let next = ring.after(key_groups);
                     wait(Row::<ROW>::K_FULL, next.stage(), next.parity());
@@ -408,7 +408,7 @@ unsafe fn consume<
             while step >= own.0 + stride {
                 let next = ring.after(key_groups);
                 let mut scores: [f32; SCORES];
-                if Row::<ROW>::IN_TURN {
+                if const { Row::<ROW>::STEP_END.in_turn() } {
                     // Waits find addresses, which products then have without a turn's time.
                     wait(Row::<ROW>::V_FULL, ring.stage(), ring.parity());
                     turns::take(group);
@@ -423,7 +423,7 @@ unsafe fn consume<
                 } else {
                     // V of this step and K of the one before are there.
                     scores = q.scores(k_tile(next.stage()));
-                    if !Row::<ROW>::SCALE_BESIDE_POWERS {
+                    if !const { Row::<ROW>::STEP_END.scales_beside_powers() } {
                         // Not before S is under way.
                         wgmma::settle(&mut out);
                         scale_rows(&mut out, factors);
@@ -434,7 +434,7 @@ unsafe fn consume<
                 wgmma::settle(&mut scores);
                 release_keys(Row::<ROW>::K_EMPTY, next.stage());
                 step -= stride;
-                if !Row::<ROW>::IN_TURN && step >= own.0 + stride {
+                if !const { Row::<ROW>::STEP_END.in_turn() } && step >= own.0 + stride {
                     let second = next.after(key_groups);
                     wait(Row::<ROW>::K_FULL, second.stage(), second.parity());
                 }
@@ -450,8 +450,8 @@ unsafe fn consume<
                 }
                 factors = state.renew::<CHAINS>(&scores, scale);
                 let early = const { Row::<ROW>::early_powers(SCORES) };
-                if !Row::<ROW>::IN_TURN {
-                    if Row::<ROW>::SUMS_LAST {
+                if !const { Row::<ROW>::STEP_END.in_turn() } {
+                    if const { Row::<ROW>::STEP_END.sums_last() } {
                         state.powers(&mut scores[..early], scale);
                         // Not behind the wait.
                         wgmma::settle(&mut scores);
@@ -465,11 +465,11 @@ unsafe fn consume<
                     release_keys(Row::<ROW>::V_EMPTY, ring.stage());
                 }
                 ring = next;
-                if Row::<ROW>::SUMS_LAST {
+                if const { Row::<ROW>::STEP_END.sums_last() } {
                     state.powers(&mut scores[early..], scale);
                     state.sum_up::<CHAINS>(&scores);
                 }
-                if Row::<ROW>::SCALE_BESIDE_POWERS {
+                if const { Row::<ROW>::STEP_END.scales_beside_powers() } {
                     state.add::<CHAINS>(&mut scores[early..], scale);
                     for index in 0..OUTPUTS {
                         out[index] *= factors[index / 2 % 2];
@@ -477,10 +477,11 @@ unsafe fn consume<
                 }
                 p = pack::<E, SCORES, KEY_STEPS>(&scores);
             }
-            if Row::<ROW>::IN_TURN {
+            if const { Row::<ROW>::STEP_END.in_turn() } {
+                turns::make_up::<ROW>(group, end_step - first_step);
                 wait(Row::<ROW>::V_FULL, ring.stage(), ring.parity());
             }
-            if !Row::<ROW>::SCALE_BESIDE_POWERS {
+            if !const { Row::<ROW>::STEP_END.scales_beside_powers() } {
                 scale_rows(&mut out, factors);
             }
             accumulate::<Values<E, ROW>, _, KEY_STEPS>(&mut out, &p, v_tile(ring.stage()));

@@ -34,15 +34,18 @@ impl<const ROW: usize> Row<ROW> {
     pub(crate) const BAND: bool = matches!(Self::TILE.mask, MaskKind::Band);
     /// Whether scores are bounded, and a bias is added, where the launch says so.
     pub(crate) const GENERAL: bool = matches!(ATTENTION[ROW].scores, Scores::General);
-    /// Whether O is scaled in each step beside its last exponentials, and not beside the next Q K^T where a maximum
-    /// grew. Steps take 2 to 5 % less time so in these rows, and 1 to 3 % more in others.
-    pub(crate) const SCALE_BESIDE_POWERS: bool = Self::PARTS > 1 || Self::TILE.consumers() == 4;
-    /// Whether half of the exponentials, and the sums of all, are left for behind the wait for O. Head dimensions 96,
-    /// 128 and, by 64 keys, 192 take 1 to 2 % less time so, 256 as much, and 64, with three warpgroups, 7 % more.
-    pub(crate) const SUMS_LAST: bool =
-        matches!(Self::TILE.query, QuerySource::Registers) && (ATTENTION[ROW].head_dim <= 128 || Self::TILE.n == 64);
-    /// Whether consumer warpgroups have the tensor cores in turns.
-    pub(crate) const IN_TURN: bool = Self::TILE.in_turn();
+    /// How a step ends.
+    pub(crate) const STEP_END: StepEnd = if Self::TILE.in_turn() {
+        StepEnd::InTurn
+    } else if Self::PARTS > 1 || Self::TILE.consumers() == 4 {
+        StepEnd::ScaleBesidePowers
+    } else if matches!(Self::TILE.query, QuerySource::Registers)
+        && (ATTENTION[ROW].head_dim <= 128 || Self::TILE.n == 64)
+    {
+        StepEnd::SumsLast
+    } else {
+        StepEnd::PowersFirst
+    };
     /// How long sequences are.
     pub(crate) const LENGTHS: Lengths = ATTENTION[ROW].lengths;
     const SMEM: SmemLayout = ATTENTION[ROW].smem();
@@ -61,15 +64,46 @@ impl<const ROW: usize> Row<ROW> {
     pub(crate) const TILES: SmemRegion = Self::SMEM.get("tile");
     pub(crate) const TILE_FULL: SmemRegion = Self::SMEM.get("tile_full");
 
-    /// How many of a lane's exponentials of a step stand in front of the wait for O. In turns O is there before them.
+    /// How many of a lane's exponentials of a step stand in front of the wait for O.
     pub(crate) const fn early_powers(scores: usize) -> usize {
-        if Self::IN_TURN {
-            0
-        } else if Self::SCALE_BESIDE_POWERS || Self::SUMS_LAST {
-            scores / 2
-        } else {
-            scores
+        match Self::STEP_END {
+            StepEnd::PowersFirst => scores,
+            StepEnd::ScaleBesidePowers | StepEnd::SumsLast => scores / 2,
+            StepEnd::InTurn => 0,
         }
+    }
+}
+
+/// What of a step stands behind the wait for the product O of the step before, and where O is scaled.
+#[derive(Clone, Copy)]
+pub(crate) enum StepEnd {
+    /// The rounding of P. O is scaled beside the next Q K^T, where a maximum grew.
+    PowersFirst,
+    /// Half of the exponentials too, and the scaling of O in each step beside them. Steps take 2 to 5 % less time so
+    /// where warpgroups share rows or are four, and 1 to 3 % more elsewhere.
+    ScaleBesidePowers,
+    /// Half of the exponentials, and the sums of all; O is scaled as in [`Self::PowersFirst`]. Head dimensions 96,
+    /// 128 and, by 64 keys, 192 take 1 to 2 % less time so, 256 as much, and 64, with three warpgroups, 7 % more.
+    SumsLast,
+    /// All of the softmax: O is there before the next Q K^T starts, as warpgroups have the tensor cores in turns. O is
+    /// scaled as in [`Self::ScaleBesidePowers`].
+    InTurn,
+}
+
+impl StepEnd {
+    /// Whether warpgroups have the tensor cores in turns.
+    pub(crate) const fn in_turn(self) -> bool {
+        matches!(self, Self::InTurn)
+    }
+
+    /// Whether O is scaled in each step beside its last exponentials, and not beside the next Q K^T.
+    pub(crate) const fn scales_beside_powers(self) -> bool {
+        matches!(self, Self::ScaleBesidePowers | Self::InTurn)
+    }
+
+    /// Whether the sums stand behind all exponentials.
+    pub(crate) const fn sums_last(self) -> bool {
+        matches!(self, Self::SumsLast)
     }
 }
 

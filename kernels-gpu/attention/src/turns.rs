@@ -2,7 +2,7 @@
 //!
 //! Each waits at a barrier of its own for the one before it, the first for the last. While one is on the tensor cores
 //! the others have the exponentials of theirs: without turns all come at once, first to the one and then to the other.
-//! All take as many turns.
+//! All take as many turns: who has a step less than others hands one on unused.
 
 use cuda_std::ptx::barrier;
 use layout::attention::WARPGROUP_THREADS;
@@ -21,7 +21,7 @@ const THREADS: u32 = 2 * WARPGROUP_THREADS;
 /// All threads of consumer warpgroup `group` call it together, once, before it takes a turn.
 #[inline(always)]
 pub(crate) unsafe fn start<const ROW: usize>(group: u32) {
-    if Row::<ROW>::IN_TURN && group == const { last::<ROW>() } {
+    if const { Row::<ROW>::STEP_END.in_turn() } && group == const { last::<ROW>() } {
         // SAFETY: the caller's contract.
         unsafe { hand_on::<ROW>(group) };
     }
@@ -46,6 +46,23 @@ pub(crate) unsafe fn hand_on<const ROW: usize>(group: u32) {
     let next = if group == const { last::<ROW>() } { 0 } else { group + 1 };
     // SAFETY: the caller's contract.
     unsafe { barrier::arrive_numbered::<THREADS>(FIRST + next) };
+}
+
+/// Takes and hands on the turn that warpgroup `group` lacks where it has a step less than others of the `steps` of the
+/// tile, which two groups of keys share at most.
+///
+/// # Safety
+/// All threads of the warpgroup call it together, behind its last turn in a tile.
+#[inline(always)]
+pub(crate) unsafe fn make_up<const ROW: usize>(group: u32, steps: u32) {
+    let key_groups = const { Row::<ROW>::KEY_GROUPS };
+    if !steps.is_multiple_of(key_groups) && !group.is_multiple_of(key_groups) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            take(group);
+            hand_on::<ROW>(group);
+        }
+    }
 }
 
 /// The last consumer warpgroup.

@@ -128,6 +128,9 @@ pub const ATTENTION: &[AttentionVariant] = {
         // 128 rows for each copy of K and V, two groups of keys: 1x8x2048 is one tile a multiprocessor, and 64 rows
         // each wait for L2.
         Row::wgmma("attention_f16_d64_wgmma_full_128x64k2_s8", F16, 64, split(full(128, 64, 8), 2)),
+        // Steps of more keys, in turns, where few are beyond the last: 1x8x2048 takes 4 % less time, and 1x16x1024 1 %
+        // more.
+        Row::wgmma("attention_f16_d64_wgmma_full_128x96k2_s4", F16, 64, split(full(128, 96, 4), 2)),
         // Two warpgroups of rows, for sequences of 128.
         Row::wgmma("attention_f16_d64_wgmma_full_128x128_s4", F16, 64, q_ahead(full(128, 128, 4))),
         // One warpgroup of rows: the most blocks without a sum over warpgroups.
@@ -193,6 +196,7 @@ pub const ATTENTION: &[AttentionVariant] = {
         Row::wgmma("attention_bf16_d64_wgmma_full_64x128k2_s4", Bf16, 64, split(full(64, 128, 4), 2)),
         Row::wgmma("attention_bf16_d64_wgmma_full_64x128k2c2_s4", Bf16, 64, clustered(split(full(64, 128, 4), 2), 2)),
         Row::wgmma("attention_bf16_d64_wgmma_full_128x64k2_s8", Bf16, 64, split(full(128, 64, 8), 2)),
+        Row::wgmma("attention_bf16_d64_wgmma_full_128x96k2_s4", Bf16, 64, split(full(128, 96, 4), 2)),
         Row::wgmma("attention_bf16_d64_wgmma_full_128x128_s4", Bf16, 64, q_ahead(full(128, 128, 4))),
         Row::wgmma("attention_bf16_d64_wgmma_full_64x128_s4", Bf16, 64, full(64, 128, 4)),
         Row::wgmma("attention_bf16_d64_wgmma_band_256x64_s4", Bf16, 64, q_ahead(band(256, 64, 4))),

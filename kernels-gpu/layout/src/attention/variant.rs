@@ -125,9 +125,9 @@ impl WgmmaTile {
     }
 
     /// Whether warpgroups have the tensor cores in turns, and each has done P V of a step when it starts Q K^T of the
-    /// one before: four groups of rows have no registers for P and S of two steps of more than 64 keys.
+    /// one before: four have no registers for P and S of two steps of more than 64 keys.
     pub const fn in_turn(&self) -> bool {
-        self.row_groups == 4 && self.n > 64
+        self.consumers() == 4 && self.n > 64
     }
 }
 
