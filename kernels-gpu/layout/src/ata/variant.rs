@@ -10,7 +10,7 @@ use crate::text::same_text;
 /// Which algorithm a variant runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AtaUnit {
-    /// f32 multiply-adds: the oracle on the card, and the matrix-vector product.
+    /// f32 multiply-adds: the oracle on the card, and the matrix-vector product, of TF32 as well.
     Fma,
     /// `mma.sync`: m16n8k8 on TF32, m16n8k16 on 16-bit numbers.
     Mma,
