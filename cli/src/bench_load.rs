@@ -9,7 +9,7 @@ use std::time::Instant;
 use clap::Args;
 use ferrotile::{
     AtaOptions, AtaPlan, AttentionPlan, Buffer, Dtype, F8E4M3, Float, GemmLayout, GemmPlan, Gpu, Precision, Result,
-    Stream, StreamRef, TensorMut, TensorRef, VarlenPlan, kernel_ptx,
+    Stream, StreamRef, TensorMut, TensorRef, VarlenPlan, embedded_kernels, kernel_ptx,
 };
 use half::{bf16, f16};
 use layout::ata::ATA;
@@ -155,7 +155,7 @@ fn rows() -> impl Iterator<Item = (&'static str, &'static str)> + Clone {
 fn load(gpu: &Gpu, names: &[String]) -> anyhow::Result<()> {
     let mut lines = Vec::new();
     for (family, name) in rows().filter(|(_, name)| kernel_names::include(names, name)) {
-        if kernel_ptx(family, gpu.arch(), name).is_some() {
+        if embedded_kernels(family, gpu.arch()).any(|known| known == name) {
             let (load_ms, _) = timed(|| gpu.kernel(family, name))?;
             lines.push(vec![name.to_owned(), kibibytes(gpu, name), format!("{load_ms:.1}")]);
         }

@@ -1,9 +1,8 @@
 //! `ferrotile info`: the driver, the cards and the kernels of this build.
 
-use std::collections::HashSet;
 use std::io::{self, Write};
 
-use ferrotile::{Arch, Gpu, embedded_ptx};
+use ferrotile::{Arch, Gpu, embedded_kernels, embedded_ptx};
 use layout::FAMILIES;
 use layout::ata::ATA;
 use layout::attention::{ATTENTION, COMBINE};
@@ -33,8 +32,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
         let mut lines = Vec::new();
         for arch in Arch::ALL {
             let Some(ptx) = embedded_ptx(family, arch) else { continue };
-            let declared = declared(ptx);
-            let present = entries.iter().filter(|name| declared.contains(*name)).count();
+            let present = embedded_kernels(family, arch).filter(|name| entries.contains(name)).count();
             lines.push(vec![family.to_owned(), arch.to_string(), ptx.len().to_string(), present.to_string()]);
         }
         write!(out, "{}", table(&["family", "architecture", "bytes", "entries"], &lines))?;
@@ -77,21 +75,4 @@ fn cards(out: &mut impl Write) -> anyhow::Result<()> {
         table(&["device", "number", "capability", "memory GiB", "multiprocessors", "runs PTX of"], &lines)
     )?;
     Ok(())
-}
-
-/// The names of the kernels that PTX declares.
-fn declared(ptx: &str) -> HashSet<&str> {
-    let names = ptx.lines().filter_map(|line| line.trim_start().strip_prefix(".visible .entry ")?.split('(').next());
-    names.map(str::trim).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn entries_are_found_by_their_whole_name() {
-        let ptx = "\n.visible .entry scale_f16(\n\t.param .u64 p\n)\n";
-        assert_eq!(declared(ptx), HashSet::from(["scale_f16"]));
-    }
 }

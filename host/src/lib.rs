@@ -72,7 +72,7 @@ pub use layout::attention::Mask;
 pub use layout::gemm::{Accumulation, Activation, GemmLayout};
 pub use layout::swizzle::Swizzle;
 pub use layout::{Arch, Dtype};
-pub use ptx::{embedded_ptx, kernel_ptx};
+pub use ptx::{embedded_kernels, embedded_ptx, kernel_ptx};
 pub use ptx_emulator::Fp8Sums;
 pub use stream::{Event, Graph, Stream, StreamRef};
 pub use tensor::{TensorMut, TensorRef};

@@ -20,6 +20,11 @@ pub fn embedded_ptx(family: &str, arch: Arch) -> Option<&'static str> {
     family_of(family, arch).map(|row| row.2)
 }
 
+/// The names of the kernels of a family, in the order of its PTX; none where [`embedded_ptx`] is none.
+pub fn embedded_kernels(family: &str, arch: Arch) -> impl Iterator<Item = &'static str> {
+    family_of(family, arch).into_iter().flat_map(|row| row.3.iter().map(|(name, _)| *name))
+}
+
 /// The PTX of one kernel of a family, a module of its own: what [`Gpu::kernel`](crate::Gpu::kernel) loads. `None` where
 /// [`embedded_ptx`] is, or if the family has no such kernel.
 ///
@@ -44,7 +49,8 @@ mod tests {
             // The ladder is for Hopper alone.
             assert!(!entries.is_empty() || (*family == "ladder" && *arch != Arch::Sm90a), "{family} {arch}");
             assert_eq!(ptx.matches(ENTRY).count(), entries.len(), "{family} {arch}");
-            for (name, _) in *entries {
+            assert_eq!(embedded_kernels(family, *arch).count(), entries.len(), "{family} {arch}");
+            for name in embedded_kernels(family, *arch) {
                 let alone = kernel_ptx(family, *arch, name).unwrap();
                 assert_eq!(alone.matches(ENTRY).count(), 1, "{name}");
                 assert!(alone.contains(&format!("{ENTRY}{name}(")), "{name}");
@@ -55,5 +61,6 @@ mod tests {
             assert_eq!(kernel_ptx(family, *arch, "no_such_entry"), None);
         }
         assert_eq!(kernel_ptx("no_such_family", Arch::Sm80, "no_such_entry"), None);
+        assert_eq!(embedded_kernels("no_such_family", Arch::Sm80).count(), 0);
     }
 }
