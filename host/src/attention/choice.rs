@@ -197,7 +197,12 @@ mod tests {
     }
 
     fn problem(head_dim: usize) -> AttentionProblem {
-        AttentionProblem { batch: 1, q_heads: 2, kv_heads: 2, q_len: 100, k_len: 100, head_dim }
+        square(1, [2, 2], 100, head_dim)
+    }
+
+    /// As many rows as keys, of so many heads of queries and of keys.
+    fn square(batch: usize, [q_heads, kv_heads]: [usize; 2], len: usize, head_dim: usize) -> AttentionProblem {
+        AttentionProblem { batch, q_heads, kv_heads, q_len: len, k_len: len, head_dim }
     }
 
     #[test]
@@ -246,8 +251,7 @@ mod tests {
 
     /// That of one sequence at head dimension 64.
     fn chosen_of_heads(heads: usize, len: usize, mask: Mask) -> WgmmaTile {
-        let (q_heads, kv_heads, q_len, k_len) = (heads, heads, len, len);
-        chosen(&AttentionProblem { batch: 1, q_heads, kv_heads, q_len, k_len, head_dim: 64 }, mask)
+        chosen(&square(1, [heads; 2], len, 64), mask)
     }
 
     /// Its rows, key groups and blocks.
@@ -289,9 +293,7 @@ mod tests {
     #[test]
     fn short_sequences_have_tiles_of_their_length() {
         let tile_of = |len, mask| {
-            let problem =
-                AttentionProblem { batch: 64, q_heads: 12, kv_heads: 12, q_len: len, k_len: len, head_dim: 64 };
-            let tile = chosen(&problem, mask);
+            let tile = chosen(&square(64, [12, 12], len, 64), mask);
             (tile.m(), tile.n, tile.key_groups)
         };
         let full = [(128, 128, 1), (256, 64, 1), (256, 64, 1), (192, 128, 1)];
@@ -301,11 +303,7 @@ mod tests {
 
     #[test]
     fn steps_of_192_columns_end_with_512_keys() {
-        let step = |len, mask| {
-            let problem =
-                AttentionProblem { batch: 8, q_heads: 16, kv_heads: 16, q_len: len, k_len: len, head_dim: 192 };
-            chosen(&problem, mask).n
-        };
+        let step = |len, mask| chosen(&square(8, [16, 16], len, 192), mask).n;
         assert_eq!([512, 2048, 4096].map(|len| step(len, Mask::Full)), [64, 64, 96]);
         assert_eq!([512, 2048, 4096].map(|len| step(len, Mask::Causal)), [64, 96, 96]);
     }
@@ -313,8 +311,7 @@ mod tests {
     #[test]
     fn blocks_copy_for_each_other_where_tiles_are_even() {
         let tile_of = |batch, len, mask| {
-            let problem = AttentionProblem { batch, q_heads: 16, kv_heads: 4, q_len: len, k_len: len, head_dim: 128 };
-            let tile = chosen(&problem, mask);
+            let tile = chosen(&square(batch, [16, 4], len, 128), mask);
             (tile.m(), tile.multicast)
         };
         assert_eq!([2048, 4096, 1001].map(|len| tile_of(32, len, Mask::Full)), [(128, 2); 3]);
@@ -326,11 +323,7 @@ mod tests {
 
     #[test]
     fn steps_of_wide_heads_end_with_the_keys() {
-        let step = |len, mask| {
-            let problem =
-                AttentionProblem { batch: 32, q_heads: 8, kv_heads: 8, q_len: len, k_len: len, head_dim: 256 };
-            chosen(&problem, mask).n
-        };
+        let step = |len, mask| chosen(&square(32, [8, 8], len, 256), mask).n;
         assert_eq!([512, 4096, 16384].map(|len| step(len, Mask::Full)), [64, 64, 80]);
         assert_eq!([512, 4096, 16384].map(|len| step(len, Mask::Causal)), [64, 80, 80]);
     }
