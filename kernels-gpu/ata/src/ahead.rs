@@ -37,16 +37,6 @@ pub(crate) unsafe fn first_uses(args: &AtaArgs, place: &Place) -> [Use; 2] {
     [0, 1].map(|turn| unsafe { Use::load(args.turns, place.first_head() + turn * TURN_USES as u32 + warp()) })
 }
 
-/// The first of the uses of the strip that no warp takes at first, and the end of them.
-///
-/// # Safety
-/// As for [`first_uses`].
-#[inline(always)]
-pub(crate) unsafe fn other_uses(args: &AtaArgs, place: &Place) -> [u32; 2] {
-    // SAFETY: as required of the caller.
-    unsafe { first_uses(args, place) }.map(|used| used.last_word())
-}
-
 /// Adds the products of the first two uses of the warp, after it has waited for the kernel before, and says whether
 /// there are others for it.
 ///

@@ -4,6 +4,7 @@
 //! | file | what it holds |
 //! | --- | --- |
 //! | `mainloop` | the product: which loads are when in flight |
+//! | `queue` | which uses a warp takes, one after the other |
 //! | `ahead` | the first two uses of a warp at once |
 //! | `unit` | what multiplies a 32x32 square and 32 elements of X |
 //! | `mma`, `wmma`, `fma` | the units: `mma.sync`, bf16 `wmma`, f32 multiply-adds |
@@ -29,6 +30,7 @@ mod fma;
 mod half;
 mod mainloop;
 mod mma;
+mod queue;
 mod sums;
 mod tf32;
 mod unit;

@@ -44,12 +44,13 @@ use cuda_std::ptx::griddepcontrol;
 use cuda_std::{hint, thread};
 use layout::ata::{ATA, AtaArgs};
 
-use crate::ahead::{add_pairs, add_two, first_uses, other_uses, takes_two};
+use crate::ahead::{add_pairs, add_two, takes_two};
 use crate::cells::Use;
+use crate::queue::Queue;
 use crate::sums::{WarpSums, store_result};
 use crate::unit::{Four, Unit};
 use crate::vector::FrameRow;
-use crate::work::{Place, warp};
+use crate::work::Place;
 
 /// A use and what was loaded for it.
 #[derive(Clone, Copy)]
@@ -103,21 +104,15 @@ pub(crate) unsafe fn product<
 >(
     args: &AtaArgs,
 ) {
-    let warps = const { ATA[ROW].warps as u32 };
     griddepcontrol::launch_dependents();
     let place = Place::of_block::<ROW>(args, thread::block_idx_x());
     // SAFETY: `args` describes the matrix, and all threads are here.
     unsafe { place.leave_ending::<ROW>(args) };
-    let load_use = |index: u32, end: u32| {
-        // SAFETY: the uses of the strip are those of `args` up to `end`.
-        if index < end { unsafe { Use::load(args.uses, index) } } else { Use::NONE }
-    };
     let row_of_strip = |row: usize| place.first_pair_row + row as u32;
-    // SAFETY: the uses are those of the strip; the matrix was there before any kernel that uses it, so that it is
-    // loaded before the wait; X is loaded after it. All lanes of the warp take the same uses together.
     let load_cells = |stage: &mut Stage<WORDS, ROWS, VECTORS>| {
         for row in 0..ROWS {
-            // SAFETY: see above.
+            // SAFETY: the use is one of the strip. The matrix was there before any kernel that uses it, so that it is
+            // loaded before the wait.
             unsafe { stage.load_cells::<ROW>(args, row, row_of_strip(row)) };
         }
     };
@@ -129,86 +124,46 @@ pub(crate) unsafe fn product<
         frames
     };
     let mut sums = [[U::ZERO; VECTORS]; ROWS];
-    let (mut stage, mut next, mut after_next, end, frames);
-    if takes_two::<ROW>(args) {
-        // SAFETY: see above.
-        let has_others = unsafe { add_two::<U, ROW, WORDS, ROWS, VECTORS>(args, &place, &mut sums) };
-        if has_others {
-            // What they need is found out again, and in no register before.
-            let place = Place::of_block::<ROW>(args, hint::opaque(thread::block_idx_x()));
-            // SAFETY: see above.
-            let [start, of_strip] = unsafe { other_uses(args, &place) };
-            (end, frames) = (of_strip, frames_of(&place));
-            after_next = start + warp() + 2 * warps;
-            stage = Stage::of_use(load_use(start + warp(), end));
-            next = load_use(start + warp() + warps, end);
+    let (mut stage, mut next, mut queue, frames);
+    // SAFETY: `args` describes the matrix; X is loaded after the wait. All lanes of the warp take the same uses
+    // together.
+    unsafe {
+        if takes_two::<ROW>(args) {
+            if add_two::<U, ROW, WORDS, ROWS, VECTORS>(args, &place, &mut sums) {
+                // What the others need is found out again, and in no register before.
+                let place = Place::of_block::<ROW>(args, hint::opaque(thread::block_idx_x()));
+                frames = frames_of(&place);
+                let ([first, second], others) = Queue::behind_two(args, &place);
+                (stage, next, queue) = (Stage::of_use(first), second, others);
+                load_cells(&mut stage);
+            } else {
+                frames = [FrameRow::EMPTY; VECTORS];
+                (stage, next, queue) = (Stage::of_use(Use::NONE), Use::NONE, Queue::<ROW>::EMPTY);
+            }
+        } else {
+            let uses = if const { ATA[ROW].two_ahead() } { Queue::of_turns } else { Queue::of_head };
+            let ([first, second], others) = uses(args, &place);
+            frames = frames_of(&place);
+            (stage, next, queue) = (Stage::of_use(first), second, others);
             load_cells(&mut stage);
-        } else {
-            (stage, next, after_next, end) = (Stage::of_use(Use::NONE), Use::NONE, 0, 0);
-            frames = [FrameRow::EMPTY; VECTORS];
+            // Every thread waits before it reads X or writes Y.
+            griddepcontrol::wait();
         }
-    } else if const { ATA[ROW].two_ahead() } {
-        // The same uses in the same order as those of `add_two`, so that the sums are the same, but for none.
-        // SAFETY: `args` describes the matrix, and the row takes two uses at once.
-        let [transposed, straight] = unsafe { first_uses(args, &place) };
-        (end, frames) = (straight.last_word(), frames_of(&place));
-        after_next = transposed.last_word() + warp();
-        let mut other = || {
-            let used = load_use(after_next, end);
-            after_next += warps;
-            used
-        };
-        let first = if transposed.is_some() {
-            transposed
-        } else if straight.is_some() {
-            straight
-        } else {
-            other()
-        };
-        next = if transposed.is_some() & straight.is_some() { straight } else { other() };
-        stage = Stage::of_use(first);
-        load_cells(&mut stage);
-        // Every thread waits before it reads X or writes Y.
-        griddepcontrol::wait();
-    } else {
-        // SAFETY: the head has as many uses as this, and `args` describes the matrix.
-        let ([first, second], [start, of_strip]) = unsafe {
-            let head = |index: u32| Use::load(args.heads, place.first_head() + warp() + index * warps);
-            ([head(0), head(1)], place.uses(args))
-        };
-        (stage, next, end, frames) = (Stage::of_use(first), second, of_strip, frames_of(&place));
-        after_next = start + warp() + 2 * warps;
-        load_cells(&mut stage);
-        // Every thread waits before it reads X or writes Y.
-        griddepcontrol::wait();
-    }
-    // SAFETY: see above.
-    unsafe { stage.load_x(&frames) };
-    while stage.used.is_some() {
-        let used = core::mem::replace(&mut stage.used, next);
-        // SAFETY: see above.
-        let x = unsafe {
+        stage.load_x(&frames);
+        while stage.used.is_some() {
+            let used = core::mem::replace(&mut stage.used, next);
             let x = stage.x.map(|x| U::operand(x));
             stage.load_x(&frames);
-            x
-        };
-        for row in 0..ROWS {
-            let of_row = used.of_row(row_of_strip(row));
-            // SAFETY: see above.
-            unsafe {
+            for row in 0..ROWS {
+                let of_row = used.of_row(row_of_strip(row));
                 add_pairs::<U, ROW, WORDS, VECTORS>(&mut sums[row], &of_row, &stage.cells[row], &x);
                 if stage.used.is_some() {
                     stage.load_cells::<ROW>(args, row, row_of_strip(row));
                 }
             }
+            next = queue.load(args);
         }
-        next = load_use(after_next, end);
-        after_next += warps;
-    }
-
-    let to = WarpSums::<ROW>::of_warp();
-    // SAFETY: the warp is together again, and stores the sums of every pair row and vector.
-    unsafe {
+        let to = WarpSums::<ROW>::of_warp();
         for row in 0..ROWS {
             for vector in 0..VECTORS {
                 U::store(&to, row, vector, sums[row][vector]);
