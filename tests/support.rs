@@ -42,11 +42,29 @@ const FEATURES: [Feature; 5] = {
     ]
 };
 
-/// The kernel that the library takes for tensors on 16-byte boundaries; `None` where it has none.
+/// The kernel that the library takes for tensors on 16-byte boundaries; `None` where it has none. It is of the same
+/// kind with a softcap alone, with a bias alone and with both.
 fn kernel(feature: &Feature, gpu: &Gpu, dtype: Dtype, head_dim: usize) -> Option<&'static str> {
+    let terms: &[_] = match feature.scores {
+        Scores::General => &[(Some(1.0), true), (Some(1.0), false), (None, true)],
+        _ => &[(None, false)],
+    };
+    let mut kernels = terms.iter().map(|&terms| kernel_with(terms, feature, gpu, dtype, head_dim));
+    let kernel = kernels.next().expect("a feature has terms");
+    assert!(kernels.all(|other| other == kernel), "{} at {head_dim} on {}", feature.name, gpu.arch());
+    kernel
+}
+
+/// The same with this softcap and, where there is one, a bias.
+fn kernel_with(
+    (softcap, bias): (Option<f32>, bool),
+    feature: &Feature,
+    gpu: &Gpu,
+    dtype: Dtype,
+    head_dim: usize,
+) -> Option<&'static str> {
     let (heads, q_len, k_len) = (1, if feature.few_rows { 1 } else { 4096 }, 4096);
-    let softcap = (feature.scores == Scores::General).then_some(1.0);
-    let options = AttentionOptions { mask: Mask::Causal, softcap, ..AttentionOptions::new(Layout::Bhsd) };
+    let options = AttentionOptions { mask: Mask::Causal, softcap, bias, ..AttentionOptions::new(Layout::Bhsd) };
     let variant = match feature.lengths {
         Lengths::Equal => {
             let (q_heads, kv_heads) = (heads, heads);

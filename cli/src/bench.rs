@@ -167,7 +167,8 @@ fn jobs(arch: Arch, cases: &[Case], variants: &[String]) -> Result<Vec<Job>, Ben
 fn serves(extra: Extra, row: &AttentionVariant) -> bool {
     let (scores, lengths) = match extra {
         Extra::None => return (row.scores, row.lengths) == (Scores::Plain, Lengths::Equal),
-        Extra::Softcap | Extra::Bias => (Scores::General, Lengths::Equal),
+        Extra::Softcap => (Scores::Softcap, Lengths::Equal),
+        Extra::Bias => (Scores::General, Lengths::Equal),
         Extra::Varlen => (Scores::Plain, Lengths::PerMember),
     };
     row.covers(scores, lengths)

@@ -81,7 +81,7 @@ impl fmt::Display for Call {
 }
 
 /// The calls where none is named.
-const CALLS: [&str; 33] = [
+const CALLS: [&str; 37] = [
     "1x8x512x64/full/f16",
     "1x8x2048x64/full/f16",
     "16x32x512x64/full/f16",
@@ -106,6 +106,10 @@ const CALLS: [&str; 33] = [
     "4x16x1024x128/causal/f16/softcap",
     "4x8x1024x256/causal/f16/softcap",
     "4x16x1024x128/causal/bf16/softcap",
+    "4x16x1024x64/causal/f16/bias",
+    "4x16x1024x128/causal/f16/bias",
+    "4x8x1024x256/causal/f16/bias",
+    "4x16x1024x128/causal/bf16/bias",
     "4x32:8x1x8192x64/causal/f16",
     "4x32:8x1x8192x128/causal/f16",
     "4x32:8x1x8192x256/causal/f16",

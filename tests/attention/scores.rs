@@ -19,12 +19,14 @@ pub(crate) fn list(trials: &mut Trials) {
     for head_dim in HEAD_DIMS {
         let name = |what: &str| format!("{what}/d{head_dim}");
         trials.both(&name("softcaps_match_the_reference"), &head_dim, softcaps::<f16>, softcaps::<bf16>);
+        let nan = ["a_softcap_keeps_nan_in_rows_that_see_it", "nan_in_a_bias_stays_in_its_row"].map(name);
+        trials.both(&nan[0], &head_dim, nan_under_softcap::<f16>, nan_under_softcap::<bf16>);
         trials.both(&name("sinks_match_the_reference"), &head_dim, sinks::<f16>, sinks::<bf16>);
         trials.both(&name("biases_match_the_reference"), &head_dim, biases::<f16>, biases::<bf16>);
         trials.both(&name("all_terms_together_match_the_reference"), &head_dim, together::<f16>, together::<bf16>);
         trials.both(&name("a_bias_picks_keys"), &head_dim, bias_picks_keys::<f16>, bias_picks_keys::<bf16>);
         trials.both(&name("terms_that_change_nothing_keep_the_bits"), &head_dim, no_change::<f16>, no_change::<bf16>);
-        trials.both(&name("nan_in_a_bias_stays_in_its_row"), &head_dim, nan_in_bias::<f16>, nan_in_bias::<bf16>);
+        trials.both(&nan[1], &head_dim, nan_in_bias::<f16>, nan_in_bias::<bf16>);
     }
     trials.both("sinks_are_served_where_rows_are_few", &(), few_rows::<f16>, few_rows::<bf16>);
     trials.both("refuses/terms_that_do_not_fit", &(), refused_terms::<f16>, refused_terms::<bf16>);
@@ -55,7 +57,7 @@ impl<T: Half> Terms<T> {
     }
 
     pub(crate) fn scores(&self) -> Scores {
-        if self.softcap.is_some() || self.bias.is_some() { Scores::General } else { Scores::Plain }
+        Scores::of(self.softcap, self.bias.is_some())
     }
 
     pub(crate) fn expected(&self, case: &Case, inputs: &Inputs<T>) -> Expected {
@@ -71,10 +73,12 @@ impl<T: Half> Terms<T> {
             ..AttentionTerms::new(case.mask, case.scale())
         };
         let mut expected = inputs.expected_of(case, &terms);
-        if self.softcap.is_some() {
-            // Kernels bound a score to 2^-21 of itself, by polynomials and an approximate reciprocal.
+        if let Some(softcap) = self.softcap {
+            // Kernels bound a score to 2^-21 of itself, by polynomials and an approximate reciprocal, or of the cap, as
+            // a difference from it.
             let largest = expected.lse.iter().filter(|x| x.is_finite()).fold(0f64, |largest, x| largest.max(x.abs()));
-            expected.lse_limit += largest * (-21f64).exp2();
+            let of_cap = if self.scores() == Scores::Softcap { f64::from(softcap) } else { 0.0 };
+            expected.lse_limit += (largest + of_cap) * (-21f64).exp2();
         }
         expected
     }
@@ -158,9 +162,9 @@ fn few_rows<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     Ok(())
 }
 
-/// Caps far below the scores, among them, and far above them.
+/// Caps far below the scores, among them, and far above them; without sinks and with them, and rows without keys.
 fn softcaps<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
-    for (q_len, k_len) in LENGTHS {
+    for (q_len, k_len) in LENGTHS.into_iter().chain([(20, 9)]) {
         for (softcap, mask, scale) in [
             (0.5, Mask::Full, 1.0),
             (30.0, Mask::Causal, 1.0),
@@ -169,10 +173,31 @@ fn softcaps<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
         ] {
             let case = Case::new(1, 2, q_len, k_len, head_dim, mask).grouped(2, 1).scaled(scale);
             let inputs = Inputs::<T>::normal(&case, 21);
-            check(gpu, &case, &inputs, &Terms { softcap: Some(softcap), ..Terms::NONE })?;
+            let sink = (mask != Mask::Full).then(|| vec![0.25 * softcap, -1.5]);
+            check(gpu, &case, &inputs, &Terms { softcap: Some(softcap), sink, ..Terms::NONE })?;
         }
     }
     Ok(())
+}
+
+/// Rows that see a key with NaN are NaN; the others are as without, bit by bit.
+fn nan_under_softcap<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
+    let case = Case::new(1, 1, 70, 133, head_dim, Mask::Causal);
+    let terms = Terms { softcap: Some(3.0), ..Terms::NONE };
+    let clean = Inputs::<T>::normal(&case, 33);
+    let mut dirty = clean.clone();
+    // Row 37 is the first that sees key 100.
+    dirty.k[100 * head_dim + 5] = T::poison();
+    for_rows(case, case.rows_of::<T>(gpu, terms.scores(), Lengths::Equal), |row| {
+        let without = run(gpu, &case, &clean, &terms, row)?;
+        let mut got = run(gpu, &case, &dirty, &terms, row)?;
+        if !got.out[37 * head_dim..].iter().all(|x| x.to_f64().is_nan()) || !got.lse[37..].iter().all(|x| x.is_nan()) {
+            return Err("a row that sees NaN is not NaN".into());
+        }
+        got.out[37 * head_dim..].copy_from_slice(&without.out[37 * head_dim..]);
+        got.lse[37..].copy_from_slice(&without.lse[37..]);
+        got.check_same(&case, &without)
+    })
 }
 
 /// Sinks that change nothing, far below and far above the scores and among them, for rows with and without keys.

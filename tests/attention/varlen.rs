@@ -296,7 +296,8 @@ fn match_reference<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     for mask in [Mask::Full, Mask::Causal, Mask::Window { left: 30, right: 4 }] {
         let batch = Batch::new(head_dim, mask);
         let sink = Terms { sink: Some(vec![0.5, 40.0]), ..Terms::NONE };
-        for terms in [Terms::NONE, sink, every_term(&batch)] {
+        let capped = Terms { softcap: Some(6.0), ..sink.clone() };
+        for terms in [Terms::NONE, sink, capped, every_term(&batch)] {
             let data = Data::<T>::normal(&batch, terms, 42);
             let expected: Vec<_> = (0..batch.members.len())
                 .map(|member| data.terms_of(&batch, member).expected(&batch.case(member), &data.inputs[member]))
@@ -313,17 +314,19 @@ fn match_reference<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
 /// What a member gives does not depend on the others: it is what it gives alone, bit by bit.
 fn same_alone<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     let batch = Batch::new(head_dim, Mask::Causal);
-    let data = Data::<T>::normal(&batch, every_term(&batch), 43);
-    for_rows(&batch, batch.rows(gpu, &data.terms), |row| {
-        let outputs = run(gpu, &batch, &data, Strides::dense(&batch), row)?;
-        let taken = |&member: &usize| {
-            let (q_len, k_len) = batch.members[member];
-            row.takes(batch.mask, q_len, k_len)
-        };
-        (0..outputs.len()).filter(taken).try_for_each(|member| {
-            let case = batch.case(member);
-            let alone = scores::run(gpu, &case, &data.inputs[member], &data.terms_of(&batch, member), row)?;
-            outputs[member].check_same(&case, &alone)
+    [every_term(&batch), Terms { softcap: Some(6.0), ..Terms::NONE }].into_iter().try_for_each(|terms| {
+        let data = Data::<T>::normal(&batch, terms, 43);
+        for_rows(&batch, batch.rows(gpu, &data.terms), |row| {
+            let outputs = run(gpu, &batch, &data, Strides::dense(&batch), row)?;
+            let taken = |&member: &usize| {
+                let (q_len, k_len) = batch.members[member];
+                row.takes(batch.mask, q_len, k_len)
+            };
+            (0..outputs.len()).filter(taken).try_for_each(|member| {
+                let case = batch.case(member);
+                let alone = scores::run(gpu, &case, &data.inputs[member], &data.terms_of(&batch, member), row)?;
+                outputs[member].check_same(&case, &alone)
+            })
         })
     })
 }

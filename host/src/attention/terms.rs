@@ -45,7 +45,7 @@ impl Terms {
 
     /// What kernels must do to scores.
     pub(super) const fn scores(&self) -> Scores {
-        if self.softcap.is_some() || self.bias { Scores::General } else { Scores::Plain }
+        Scores::of(self.softcap, self.bias)
     }
 
     /// The arguments of a kernel for these scores that depend on the terms and the sizes alone.
@@ -53,6 +53,17 @@ impl Terms {
         let (first_key, last_key) = self.mask.key_offsets(problem.q_len, problem.k_len);
         let (left, right) = self.mask.reach();
         let (scale_log2, q_sign) = scale_arguments(self.scale);
+        let softcap = self.softcap.unwrap_or(f32::INFINITY);
+        // The smallest normal number keeps what is 0 beside an infinite score.
+        let magnitude = self.scale.abs().max(f32::MIN_POSITIVE);
+        let (scale_log2, scale) = match scores {
+            Scores::Plain => (scale_log2, magnitude),
+            Scores::Softcap => {
+                let factor = (2.0 * std::f64::consts::LOG2_E * f64::from(magnitude) / f64::from(softcap)) as f32;
+                (scale_arguments(2.0 * softcap).0, -factor.clamp(f32::MIN_POSITIVE, f32::MAX))
+            }
+            Scores::General => (scale_arguments(1.0).0, magnitude),
+        };
         AttentionArgs {
             q_heads: problem.q_heads as u32,
             heads_per_kv: (problem.q_heads / problem.kv_heads.max(1)) as u32,
@@ -64,9 +75,9 @@ impl Terms {
             last_key,
             left,
             right,
-            scale_log2: if scores == Scores::Plain { scale_log2 } else { scale_arguments(1.0).0 },
-            scale: self.scale.abs().max(f32::MIN_POSITIVE),
-            softcap: self.softcap.unwrap_or(f32::INFINITY),
+            scale_log2,
+            scale,
+            softcap,
             q_sign,
             ..AttentionArgs::default()
         }
@@ -123,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn only_kernels_for_general_scores_scale_before_the_softmax() {
+    fn kernels_for_other_than_plain_scores_scale_before_the_softmax() {
         let plain = AttentionOptions { scale: Some(-0.5), ..AttentionOptions::new(Layout::Bhsd) };
         let log2_e = std::f32::consts::LOG2_E;
         for (scores, scale_log2) in [(Scores::Plain, log2_e / 2.0), (Scores::General, log2_e)] {
@@ -131,12 +142,21 @@ mod tests {
             assert_eq!((args.scale_log2, args.scale, args.q_sign), (scale_log2, 0.5, 0x8000_8000));
             assert_eq!(args.softcap, f32::INFINITY);
         }
-        let [capped, biased] = [
-            AttentionOptions { softcap: Some(3.0), ..plain.clone() },
-            AttentionOptions { bias: true, ..plain.clone() },
-        ];
-        let kinds = [plain, capped, biased].map(|options| terms(options).unwrap().scores());
-        assert_eq!(kinds, [Scores::Plain, Scores::General, Scores::General]);
+        // 2 cap / (1 + 2^(score factor)) - cap, where the softmax multiplies by 2 cap log2(e).
+        let capped = AttentionOptions { softcap: Some(4.0), ..plain.clone() };
+        let args = terms(capped.clone()).unwrap().arguments(&PROBLEM, Scores::Softcap);
+        assert_eq!((args.scale_log2, args.scale, args.softcap), (8.0 * log2_e, -2.0 * log2_e * 0.5 / 4.0, 4.0));
+        for scale in [0.0, 1e-30, 1e38] {
+            let options = AttentionOptions { scale: Some(scale), ..capped.clone() };
+            let args = terms(options).unwrap().arguments(&PROBLEM, Scores::Softcap);
+            assert!(args.scale < 0.0 && args.scale.is_normal(), "{scale}");
+        }
+        let with_bias = |options: &AttentionOptions| AttentionOptions { bias: true, ..options.clone() };
+        let wide = AttentionOptions { softcap: Some(100.0), ..plain.clone() };
+        let kinds = [with_bias(&plain), with_bias(&capped), plain, capped, wide]
+            .map(|options| terms(options).unwrap().scores());
+        let general = Scores::General;
+        assert_eq!(kinds, [general, general, Scores::Plain, Scores::Softcap, general]);
     }
 
     #[test]

@@ -273,6 +273,9 @@ pub mod sm90 {
     entry!(attention_f16_d128_wgmma_band_128x128_s3_q_varlen: wgmma F16 QueryRegisters);
     entry!(attention_f16_d192v128_wgmma_band_128x128_s2_varlen: wgmma F16 QueryTile);
     entry!(attention_f16_d256_wgmma_band_128x80_s2_varlen: wgmma F16 QueryTile);
+    entry!(attention_f16_d64_wgmma_band_256x64_s4_softcap: wgmma F16 QueryTile);
+    entry!(attention_f16_d128_wgmma_band_128x128_s3_q_softcap: wgmma F16 QueryRegisters);
+    entry!(attention_f16_d256_wgmma_band_128x80_s2_softcap: wgmma F16 QueryTile);
     entry!(attention_f16_d64_wgmma_band_192x96_s4_general: wgmma F16 QueryTile);
     entry!(attention_f16_d128_wgmma_band_128x128_s2_general: wgmma F16 QueryTile);
     entry!(attention_f16_d256_wgmma_band_128x64_s2_general: wgmma F16 QueryTile);
@@ -280,6 +283,9 @@ pub mod sm90 {
     entry!(attention_bf16_d128_wgmma_band_128x128_s3_q_varlen: wgmma Bf16 QueryRegisters);
     entry!(attention_bf16_d192v128_wgmma_band_128x128_s2_varlen: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d256_wgmma_band_128x80_s2_varlen: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d64_wgmma_band_256x64_s4_softcap: wgmma Bf16 QueryTile);
+    entry!(attention_bf16_d128_wgmma_band_128x128_s3_q_softcap: wgmma Bf16 QueryRegisters);
+    entry!(attention_bf16_d256_wgmma_band_128x80_s2_softcap: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d64_wgmma_band_192x96_s4_general: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d128_wgmma_band_128x128_s2_general: wgmma Bf16 QueryTile);
     entry!(attention_bf16_d256_wgmma_band_128x64_s2_general: wgmma Bf16 QueryTile);

@@ -63,7 +63,7 @@ use crate::query::Query;
 use crate::ring::Ring;
 use crate::row::{Row, ScoresOfRegisters, Values};
 use crate::schedule::{Tile, Walk, steps_of_rows};
-use crate::score::Scoring;
+use crate::score::{Scoring, bound};
 use crate::softmax::{RowState, scale_rows};
 use crate::turns;
 use crate::warpgroup_product::{accumulate, wait_before};
@@ -138,6 +138,7 @@ pub(crate) unsafe fn forward<
                 (4, Lengths::Equal) => setmaxnreg::decrease::<{ PRODUCER_REGISTERS[4] }>(),
                 (2, Lengths::PerMember) => setmaxnreg::decrease::<{ SEARCH_PRODUCER_REGISTERS[2] }>(),
                 (3, Lengths::PerMember) => setmaxnreg::decrease::<{ SEARCH_PRODUCER_REGISTERS[3] }>(),
+                (4, Lengths::PerMember) => setmaxnreg::decrease::<{ SEARCH_PRODUCER_REGISTERS[4] }>(),
                 _ => {}
             }
             if is_warp(early as u32) && elect() {
@@ -150,6 +151,7 @@ pub(crate) unsafe fn forward<
                 (4, Lengths::Equal) => setmaxnreg::increase::<{ CONSUMER_REGISTERS[4] }>(),
                 (2, Lengths::PerMember) => setmaxnreg::increase::<{ SEARCH_CONSUMER_REGISTERS[2] }>(),
                 (3, Lengths::PerMember) => setmaxnreg::increase::<{ SEARCH_CONSUMER_REGISTERS[3] }>(),
+                (4, Lengths::PerMember) => setmaxnreg::increase::<{ SEARCH_CONSUMER_REGISTERS[4] }>(),
                 _ => {}
             }
             consume::<E, Q, ROW, STAGES, SCORES, OUTPUTS, KEY_STEPS>(args, base, warpgroup - 1);
@@ -321,7 +323,7 @@ unsafe fn consume<
             }
         };
         let mut out = [0f32; OUTPUTS];
-        let mut state = RowState::EMPTY;
+        let mut state = if Row::<ROW>::SOFTCAP { RowState::POSITIVE } else { RowState::EMPTY };
         // SAFETY: the warpgroup is together wherever the branches depend on the tile and its own number alone. A buffer
         // is read between the wait for its being full and the arrival that lets it be filled again.
         unsafe {
@@ -387,6 +389,7 @@ unsafe fn consume<
                 // what it gives.
                 release(Row::<ROW>::Q_EMPTY, q_stage);
             }
+            bound::<ROW>(&mut scores, args.scale);
             if Row::<ROW>::GENERAL {
                 scoring.apply_tile::<E, SCORES>(&mut scores, bias_tile());
                 if step >= own.0 + stride {
@@ -438,6 +441,7 @@ unsafe fn consume<
                     let second = next.after(key_groups);
                     wait(Row::<ROW>::K_FULL, second.stage(), second.parity());
                 }
+                bound::<ROW>(&mut scores, args.scale);
                 if Row::<ROW>::GENERAL {
                     scoring.apply_tile::<E, SCORES>(&mut scores, bias_tile());
                     if step >= own.0 + stride {
@@ -497,7 +501,12 @@ unsafe fn consume<
             }
             // Divisions and what ends the sums, beside the last product.
             let work = work();
-            let results = state.finish(scale, sink_of_head(args, batch_head));
+            let sink = sink_of_head(args, batch_head);
+            let results = if Row::<ROW>::SOFTCAP {
+                state.finish_above(scale, sink, args.softcap)
+            } else {
+                state.finish(scale, sink)
+            };
             wgmma::wait_group::<0, _>(&mut out);
             release_keys(Row::<ROW>::V_EMPTY, ring.stage());
             ring = ring.next();

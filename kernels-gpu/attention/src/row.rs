@@ -34,6 +34,8 @@ impl<const ROW: usize> Row<ROW> {
     pub(crate) const BAND: bool = matches!(Self::TILE.mask, MaskKind::Band);
     /// Whether scores are bounded, and a bias is added, where the launch says so.
     pub(crate) const GENERAL: bool = matches!(ATTENTION[ROW].scores, Scores::General);
+    /// Whether scores are bounded by a softcap, and nothing else is done to them.
+    pub(crate) const SOFTCAP: bool = matches!(ATTENTION[ROW].scores, Scores::Softcap);
     /// How a step ends.
     pub(crate) const STEP_END: StepEnd = if Self::TILE.in_turn() {
         StepEnd::InTurn

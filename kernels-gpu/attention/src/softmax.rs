@@ -21,6 +21,8 @@ pub(crate) struct RowState {
     pub(crate) sum: [f32; 2],
     /// Whether a maximum of the warp is negative.
     negative: bool,
+    /// Whether no score is below 0 but minus infinity.
+    positive: bool,
 }
 
 /// What the epilogue needs of a finished row.
@@ -33,7 +35,11 @@ pub(crate) struct RowResult {
 }
 
 impl RowState {
-    pub(crate) const EMPTY: Self = Self { max: [f32::NEG_INFINITY; 2], sum: [0.0; 2], negative: true };
+    pub(crate) const EMPTY: Self = Self { max: [f32::NEG_INFINITY; 2], sum: [0.0; 2], negative: true, positive: false };
+
+    /// The same for scores of which none is below 0 but minus infinity.
+    #[cfg(target_feature = "sm_90a")]
+    pub(crate) const POSITIVE: Self = Self { negative: false, positive: true, ..Self::EMPTY };
 
     /// Turns raw scores into probabilities, adds them up, and returns what O is scaled by: 1 for a row whose maximum
     /// stays.
@@ -63,8 +69,11 @@ impl RowState {
         let factors = [0, 1].map(|half| ex2(self.max[half] * scale_log2 + shift(seen[half], scale_log2)));
         self.max = seen;
         self.sum = [0, 1].map(|half| self.sum[half] * factors[half]);
-        // SAFETY: as above.
-        self.negative = unsafe { warp_vote_any(FULL_MASK, seen[0].is_sign_negative() || seen[1].is_sign_negative()) };
+        if !self.positive {
+            let negative = seen[0].is_sign_negative() || seen[1].is_sign_negative();
+            // SAFETY: as above.
+            self.negative = unsafe { warp_vote_any(FULL_MASK, negative) };
+        }
         factors
     }
 
@@ -107,8 +116,9 @@ impl RowState {
 
     /// The largest of the maxima and the scores, of this lane's two rows.
     ///
-    /// As integers, positive floats are ordered as they are, and above negative ones: where no maximum is negative, the
-    /// integers' is the floats'. sm_90 finds the maximum of three integers at the rate of that of two floats.
+    /// As integers, positive floats are ordered as they are, and above negative ones: where no maximum is negative, or
+    /// no score but minus infinity, the integers' is the floats'. sm_90 finds the maximum of three integers at the rate
+    /// of that of two floats.
     #[inline(always)]
     fn largest<const CHAINS: usize>(&self, scores: &[f32]) -> [f32; 2] {
         if cfg!(target_feature = "sm_90a") && !self.negative {
@@ -135,6 +145,18 @@ impl RowState {
     pub(crate) unsafe fn finish(&self, scale_log2: f32, sink: f32) -> [RowResult; 2] {
         // SAFETY: all lanes of the warp are here.
         [0, 1].map(|half| row_result(self.max[half], unsafe { quad_sum(self.sum[half]) }, scale_log2, sink))
+    }
+
+    /// The same where scores are `above` what they stand for.
+    ///
+    /// # Safety
+    /// As [`Self::finish`].
+    #[cfg(target_feature = "sm_90a")]
+    #[inline(always)]
+    pub(crate) unsafe fn finish_above(&self, scale_log2: f32, sink: f32, above: f32) -> [RowResult; 2] {
+        // SAFETY: the caller's contract.
+        let results = unsafe { self.finish(scale_log2, sink + above) };
+        results.map(|row| RowResult { lse: row.lse - above, ..row })
     }
 }
 

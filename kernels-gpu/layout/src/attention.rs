@@ -102,9 +102,10 @@ pub struct AttentionArgs {
     /// Visible keys after it.
     pub right: i32,
     /// What the softmax multiplies by to have powers of two: `|scale| * log2(e)` of raw scores, `log2(e)` of those that
-    /// are scaled; above 0 and finite.
+    /// are scaled, `2 * softcap * log2(e)` for [`Scores::Softcap`]; above 0 and finite.
     pub scale_log2: f32,
-    /// `|scale|`, for [`Scores::General`].
+    /// `|scale|`, for [`Scores::General`]; for [`Scores::Softcap`], `-2 * log2(e) * |scale| / softcap`, below 0 and
+    /// finite.
     pub scale: f32,
     /// What bounds scaled scores on both sides; infinite where nothing does.
     pub softcap: f32,

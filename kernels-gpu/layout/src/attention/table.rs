@@ -2,7 +2,7 @@
 
 use super::{
     AttentionKernel, AttentionVariant, CONSUMER_REGISTERS, DECODE_KEYS, DecodeTile, Lengths, MAX_HEAD_DIM, MaskKind,
-    PvUnit, QuerySource, TILE_SWIZZLE, TileCopy, WARP_ROWS, WARPGROUP_ROWS, WgmmaTile, WmmaTile,
+    PvUnit, QuerySource, Scores, TILE_SWIZZLE, TileCopy, WARP_ROWS, WARPGROUP_ROWS, WgmmaTile, WmmaTile,
 };
 use crate::text::same_text;
 use crate::{Arch, Dtype};
@@ -92,7 +92,7 @@ const fn warps(warps: usize, stages: usize, registers: u32) -> DecodeTile {
 /// - `attention_<type>_d<head dim>_decode_<warps>w_s<stages>`.
 ///
 /// Rows that serve every kind of lengths have `_varlen` at the end, those that serve every kind of scores `_general`,
-/// which serve every kind of lengths too unless they decode.
+/// those that serve a softcap alone `_softcap`; the last two serve every kind of lengths too unless they decode.
 pub const ATTENTION: &[AttentionVariant] = {
     use AttentionVariant as Row;
     use Dtype::{Bf16, F16};
@@ -255,6 +255,15 @@ pub const ATTENTION: &[AttentionVariant] = {
             .values(128)
             .varlen(),
         Row::wgmma("attention_f16_d256_wgmma_band_128x80_s2_varlen", F16, 256, band(128, 80, 2)).varlen(),
+        // Softcap beside that, by two more operations of the unit that computes exponentials, which then has more to do
+        // than the tensor cores. Four groups of rows at head dimension 64: 1,070 us at 4x32x4096 causal on an H200,
+        // where three of 96 or 128 keys a step take 1,220 and 1,194.
+        Row::wgmma("attention_f16_d64_wgmma_band_256x64_s4_softcap", F16, 64, q_ahead(band(256, 64, 4))).softcap(),
+        // 648 us at 4x16x4096 causal; 96 keys a step 660, and three groups of rows by 64 or 80 keys 665 and 674.
+        Row::wgmma("attention_f16_d128_wgmma_band_128x128_s3_q_softcap", F16, 128, q_registers(band(128, 128, 3)))
+            .softcap(),
+        // 484 us at 4x8x4096 causal; 64 keys a step 508.
+        Row::wgmma("attention_f16_d256_wgmma_band_128x80_s2_softcap", F16, 256, band(128, 80, 2)).softcap(),
         // Softcap and bias beside that. The bias of a step is on its way to shared memory while the one after it is
         // computed.
         Row::wgmma("attention_f16_d64_wgmma_band_192x96_s4_general", F16, 64, band(192, 96, 4)).general(),
@@ -268,6 +277,10 @@ pub const ATTENTION: &[AttentionVariant] = {
             .values(128)
             .varlen(),
         Row::wgmma("attention_bf16_d256_wgmma_band_128x80_s2_varlen", Bf16, 256, band(128, 80, 2)).varlen(),
+        Row::wgmma("attention_bf16_d64_wgmma_band_256x64_s4_softcap", Bf16, 64, q_ahead(band(256, 64, 4))).softcap(),
+        Row::wgmma("attention_bf16_d128_wgmma_band_128x128_s3_q_softcap", Bf16, 128, q_registers(band(128, 128, 3)))
+            .softcap(),
+        Row::wgmma("attention_bf16_d256_wgmma_band_128x80_s2_softcap", Bf16, 256, band(128, 80, 2)).softcap(),
         Row::wgmma("attention_bf16_d64_wgmma_band_192x96_s4_general", Bf16, 64, band(192, 96, 4)).general(),
         Row::wgmma("attention_bf16_d128_wgmma_band_128x128_s2_general", Bf16, 128, band(128, 128, 2)).general(),
         Row::wgmma("attention_bf16_d256_wgmma_band_128x64_s2_general", Bf16, 256, band(128, 64, 2)).general(),
@@ -336,6 +349,10 @@ const _: () = {
                 "whole steps along K of both products"
             );
             assert!(tile.n <= 256 && tile.m() <= 256 && tile.consumers() < CONSUMER_REGISTERS.len());
+            assert!(
+                !matches!(row.scores, Scores::General) || tile.n.is_multiple_of(32),
+                "a thread bounds 16 scores at a time, and has one of two keys"
+            );
             assert!(tile.stages > tile.key_groups, "a group waits for its next step with one in its hands");
             assert!(
                 tile.parts() == 1
@@ -386,7 +403,6 @@ const _: () = {
 #[cfg(test)]
 mod tests {
     extern crate std;
-    use super::super::Scores;
     use super::*;
     use std::collections::HashSet;
     use std::format;
@@ -427,6 +443,7 @@ mod tests {
             + match (row.scores, row.lengths) {
                 (Scores::Plain, Lengths::Equal) => "",
                 (Scores::Plain, Lengths::PerMember) => "_varlen",
+                (Scores::Softcap, _) => "_softcap",
                 (Scores::General, _) => "_general",
             }
     }

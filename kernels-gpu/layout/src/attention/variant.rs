@@ -136,13 +136,13 @@ pub const PRODUCER_REGISTERS: [u32; 5] = [0, 0, 24, 32, 24];
 
 /// The same where lengths differ and the producer searches the batch entry of a tile; 0 where no row has so many
 /// consumers.
-pub const SEARCH_PRODUCER_REGISTERS: [u32; 5] = [0, 0, 40, 40, 0];
+pub const SEARCH_PRODUCER_REGISTERS: [u32; 5] = [0, 0, 40, 40, 32];
 
 /// Registers of a consumer thread, by the number of consumer warpgroups; 0 where it keeps those of the launch.
 pub const CONSUMER_REGISTERS: [u32; 5] = [0, 0, 240, 160, 112];
 
 /// The same beside a producer of [`SEARCH_PRODUCER_REGISTERS`].
-pub const SEARCH_CONSUMER_REGISTERS: [u32; 5] = [0, 0, 232, 152, 0];
+pub const SEARCH_CONSUMER_REGISTERS: [u32; 5] = [0, 0, 232, 152, 112];
 
 /// More registers than a block starts with would be waited for for ever.
 const _: () = {
@@ -163,8 +163,29 @@ const _: () = {
 pub enum Scores {
     /// They are scaled.
     Plain,
+    /// They are scaled and bounded by a softcap of at most [`Self::MAX_SOFTCAP`].
+    Softcap,
     /// They are scaled, bounded by a softcap, and a bias is added, where the problem has them.
     General,
+}
+
+impl Scores {
+    /// The largest softcap of [`Self::Softcap`], whose kernels bound a score with an error of 2^-21 of the cap.
+    pub const MAX_SOFTCAP: f32 = 64.0;
+
+    /// What a problem asks for.
+    pub const fn of(softcap: Option<f32>, bias: bool) -> Self {
+        match softcap {
+            None if !bias => Self::Plain,
+            Some(cap) if !bias && cap <= Self::MAX_SOFTCAP => Self::Softcap,
+            _ => Self::General,
+        }
+    }
+
+    /// Whether a kernel for these scores computes those of `problem` too.
+    pub const fn include(self, problem: Self) -> bool {
+        matches!(self, Self::General) || self as u8 == problem as u8
+    }
 }
 
 /// How long the sequences of a batch are.
@@ -202,7 +223,7 @@ pub struct AttentionVariant {
     pub value_dim: usize,
     /// What it runs.
     pub kernel: AttentionKernel,
-    /// Which scores it serves: these, and what stands before them.
+    /// Which scores it serves ([`Scores::include`]).
     pub scores: Scores,
     /// Which lengths it serves: these, and what stands before them.
     pub lengths: Lengths,
@@ -234,6 +255,11 @@ impl AttentionVariant {
     /// The same with every kind of scores and lengths.
     pub(super) const fn general(self) -> Self {
         Self { scores: Scores::General, lengths: Lengths::PerMember, ..self }
+    }
+
+    /// The same with a softcap, and every kind of lengths.
+    pub(super) const fn softcap(self) -> Self {
+        Self { scores: Scores::Softcap, lengths: Lengths::PerMember, ..self }
     }
 
     /// The same with every kind of scores.
@@ -442,7 +468,7 @@ impl AttentionVariant {
 
     /// Whether it computes these scores of sequences of these lengths.
     pub fn covers(&self, scores: Scores, lengths: Lengths) -> bool {
-        scores <= self.scores && lengths <= self.lengths
+        self.scores.include(scores) && lengths <= self.lengths
     }
 
     /// Whether it takes a problem of these lengths and this mask.
