@@ -4,10 +4,11 @@
 //! The result is what the softmax takes the exponential of. It is for rows of [`layout::attention::Scores::General`];
 //! the others leave the scale to the softmax. Rows of [`layout::attention::Scores::Softcap`] have `bound`.
 
-use cuda_std::convert::{Element16, ex2, fma, rcp};
+use cuda_std::convert::{Element16, fma, rcp};
 use cuda_std::global;
 #[cfg(target_feature = "sm_90a")]
 use cuda_std::{
+    convert::ex2,
     hint::opaque,
     ptx::cp_async,
     shared::SharedAddr,
