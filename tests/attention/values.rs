@@ -168,11 +168,12 @@ fn match_reference<T: Half>(gpu: &Gpu, &dims: &(usize, usize)) -> Outcome {
     let many = [(70, 133, Mask::Causal), (65, 64, Mask::Full), (300, 900, Mask::Full), (300, 900, window)];
     for (q_len, k_len, mask) in many.into_iter().filter(|_| !is_small(gpu)).chain([(17, 40, Mask::Full), few]) {
         let values = Values::<T>::new(q_len, k_len, dims, mask);
-        let rows = || {
-            attention_variants(gpu.arch(), T::DTYPE, [dims.0, dims.1]).filter(move |row| row.takes(mask, q_len, k_len))
+        let rows = |lengths: Lengths| {
+            attention_variants(gpu.arch(), T::DTYPE, [dims.0, dims.1])
+                .filter(move |row| row.covers(Scores::Plain, lengths) && row.takes(mask, q_len, k_len))
         };
-        for_rows(values.case, rows(), |row| values.check(&values.run(gpu, &values.options(row))?))?;
-        let sequences = rows().filter(|row| row.covers(Scores::Plain, Lengths::PerMember));
+        for_rows(values.case, rows(Lengths::Equal), |row| values.check(&values.run(gpu, &values.options(row))?))?;
+        let sequences = rows(Lengths::PerMember);
         for_rows(values.case, sequences, |row| values.check(&values.run_as_sequences(gpu, &values.options(row))?))?;
         let options = AttentionOptions {
             mask,

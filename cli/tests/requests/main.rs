@@ -434,6 +434,16 @@ fn the_demo_runs_every_kernel_in_the_emulator() {
     }
 }
 
+/// Hopper has kernels that compute nothing but scores with a softcap, which the demo has not.
+#[test]
+fn the_demo_leaves_out_kernels_of_other_scores() {
+    let output = ferrotile(&["demo", "--device", "emulator:sm_90a"]);
+    assert_succeeded(&output);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(stdout.contains("attention_f16_d64_wgmma_full_128x128_s4"), "{stdout}");
+    assert!(!stdout.contains("_softcap"), "{stdout}");
+}
+
 #[test]
 fn the_emulator_reports_what_a_kernel_does() {
     let scratch = Scratch::new("report");
