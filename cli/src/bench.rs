@@ -153,7 +153,7 @@ fn jobs(arch: Arch, cases: &[Case], variants: &[String]) -> Result<Vec<Job>, Ben
         }
         let before = jobs.len();
         let rows = attention_variants(arch, case.dtype, [case.head_dim, case.value_dim])
-            .filter(|row| row.takes(case.mask, case.len, case.len) && serves(case.extra, row))
+            .filter(|row| row.takes(case.mask, case.len, case.len) && serves(&case, row))
             .filter(|row| kernel_names::include(variants, row.name));
         jobs.extend(rows.map(|row| Job { case, variant: Some(row) }));
         if jobs.len() == before {
@@ -164,14 +164,14 @@ fn jobs(arch: Arch, cases: &[Case], variants: &[String]) -> Result<Vec<Job>, Ben
 }
 
 /// Whether a kernel computes what a case has, and is made for no more.
-fn serves(extra: Extra, row: &AttentionVariant) -> bool {
-    let (scores, lengths) = match extra {
-        Extra::None => return (row.scores, row.lengths) == (Scores::Plain, Lengths::Equal),
-        Extra::Softcap => (Scores::Softcap, Lengths::Equal),
-        Extra::Bias => (Scores::General, Lengths::Equal),
-        Extra::Varlen => (Scores::Plain, Lengths::PerMember),
-    };
-    row.covers(scores, lengths)
+fn serves(case: &Case, row: &AttentionVariant) -> bool {
+    let options = case.options();
+    let scores = Scores::of(options.softcap, options.bias);
+    match case.extra {
+        Extra::None => (row.scores, row.lengths) == (scores, Lengths::Equal),
+        Extra::Softcap | Extra::Bias => row.covers(scores, Lengths::Equal),
+        Extra::Varlen => row.covers(scores, Lengths::PerMember),
+    }
 }
 
 /// A finished measurement.

@@ -333,8 +333,9 @@ mod tests {
         for arch in Arch::ALL {
             for row in ATTENTION.iter().filter(|row| row.head_dim == 64 && row.dtype == Dtype::F16) {
                 let found = |dtype, head_dim| request(arch, dtype, &problem(head_dim)).named(row.name).is_ok();
-                let takes = row.compiled_for(arch) && row.covers(Scores::Plain, Lengths::Equal);
-                let takes = takes && row.takes(Mask::Causal, 100, 100);
+                let takes = row.compiled_for(arch)
+                    && row.covers(Scores::Plain, Lengths::Equal)
+                    && row.takes(Mask::Causal, 100, 100);
                 assert_eq!(found(Dtype::F16, 64), takes, "{arch} {row}");
                 assert!(!found(Dtype::F16, 72) && !found(Dtype::Bf16, 64), "{row}");
             }

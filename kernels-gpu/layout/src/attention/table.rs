@@ -343,6 +343,11 @@ const _: () = {
                 && row.threads() <= 1024
                 && row.min_blocks() >= 1
         );
+        assert!(
+            !matches!(row.scores, Scores::Softcap)
+                || matches!(row.kernel, AttentionKernel::Wgmma(tile) if tile.parts() == 1),
+            "only the end of a tile that is one part takes the cap from its log-sum-exp"
+        );
         if let AttentionKernel::Wgmma(tile) = row.kernel {
             assert!(
                 row.head_dim.is_multiple_of(16) && row.value_dim.is_multiple_of(16) && tile.n.is_multiple_of(16),

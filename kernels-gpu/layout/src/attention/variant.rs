@@ -159,7 +159,7 @@ const _: () = {
 };
 
 /// What happens to raw scores before the mask.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scores {
     /// They are scaled.
     Plain,
