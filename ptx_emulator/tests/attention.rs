@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use ferrotile::{Arch, Dtype, KernelParam, Mask, attention_variants, embedded_ptx, reference, tolerance};
-use layout::attention::{ATTENTION, AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, Scores};
+use layout::attention::{
+    ATTENTION, AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, Scores, exact_from,
+};
 use ndarray::Array4;
 use ptx_emulator::{Device, LaunchShape, Module};
 
@@ -135,6 +137,7 @@ fn check(module: &Module, arch: Arch, case: Case) -> Duration {
         (q.fill(&device, dtype, 1), k.fill(&device, dtype, 2), v.fill(&device, dtype, 3));
     let scale = 1.0 / (head_dim as f64).sqrt();
     let (first_key, last_key) = mask.key_offsets(q_len, k_len);
+    let scale_log2 = (scale * std::f64::consts::LOG2_E) as f32;
     let aligned = u32::from(padding % 8 == 0);
     let args = AttentionArgs {
         q: q.address,
@@ -154,7 +157,8 @@ fn check(module: &Module, arch: Arch, case: Case) -> Duration {
         value_dim: head_dim as u32,
         first_key,
         last_key,
-        scale_log2: (scale * std::f64::consts::LOG2_E) as f32,
+        scale_log2,
+        exact_from: exact_from(scale_log2),
         inputs_aligned: aligned,
         output_aligned: aligned,
         ..AttentionArgs::default()

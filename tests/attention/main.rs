@@ -11,6 +11,7 @@ mod merge;
 mod numbers;
 mod paged;
 mod property;
+mod range;
 mod refusals;
 mod scores;
 mod special;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
     exact::list(&mut trials);
     bits::list(&mut trials);
     special::list(&mut trials);
+    range::list(&mut trials);
     refusals::list(&mut trials);
     streams::list(&mut trials);
     scores::list(&mut trials);

@@ -14,7 +14,6 @@ pub(crate) fn list(trials: &mut Trials) {
     trials.both("scores_far_below_zero", &(), far_below_zero::<f16>, far_below_zero::<bf16>);
     trials.both("scores_far_above_zero", &(), far_above_zero::<f16>, far_above_zero::<bf16>);
     trials.both("scores_of_minus_infinity_are_unseen", &(), all_minus_infinity::<f16>, all_minus_infinity::<bf16>);
-    trials.both("scores_beyond_f32_are_not_a_number", &(), beyond_f32::<f16>, beyond_f32::<bf16>);
     trials.both("scores_that_grow_with_the_key", &(), growing_scores::<f16>, growing_scores::<bf16>);
     for special in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
         for tensor in [Tensor::Q, Tensor::K, Tensor::V] {
@@ -73,24 +72,6 @@ fn all_minus_infinity<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
             return Err("the reference does not call these rows unseen".into());
         }
         for_each_row::<T>(gpu, &case, |row| run_contiguous(gpu, &case, &inputs, row)?.check(&case, &expected))?;
-    }
-    Ok(())
-}
-
-/// Scaled scores that f32 cannot hold give NaN, and never zeros that look like a result.
-fn beyond_f32<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
-    for head_dim in [64, 128, 72] {
-        let case = Case::new(1, 1, 3, 40, head_dim, Mask::Full).scaled(1e38);
-        let mut inputs = Inputs::<T>::normal(&case, 12);
-        inputs.q.fill(T::from_f64(1.0));
-        inputs.k.fill(T::from_f64(1.0));
-        for_each_row::<T>(gpu, &case, |row| {
-            let output = run_contiguous(gpu, &case, &inputs, row)?;
-            if output.out.iter().all(|x| x.to_f64().is_nan()) {
-                return Ok(());
-            }
-            Err(format!("{:?}", &output.out[..8]).into())
-        })?;
     }
     Ok(())
 }

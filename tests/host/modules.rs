@@ -4,7 +4,7 @@ use std::sync::Barrier;
 
 use ferrotile::{Arch, Buffer, Dtype, Error, Gpu, LaunchConfig, attention_variants};
 use half::f16;
-use layout::attention::{AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, Mask, Scores};
+use layout::attention::{AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, Mask, Scores, exact_from};
 use libtest_mimic::Failed;
 use tests::expect_error;
 
@@ -35,6 +35,7 @@ fn run(gpu: &Gpu, arch: Arch, row: &AttentionVariant) -> Result<Vec<f16>, Failed
     let (head, row_stride) = ((rows * head_dim) as i64, head_dim as i64);
     let strides = AttentionStrides { batch: heads as i64 * head, head, row: row_stride };
     let (first_key, last_key) = Mask::Causal.key_offsets(rows, rows);
+    let scale_log2 = std::f32::consts::LOG2_E / (head_dim as f32).sqrt();
     let args = AttentionArgs {
         q,
         k,
@@ -52,7 +53,8 @@ fn run(gpu: &Gpu, arch: Arch, row: &AttentionVariant) -> Result<Vec<f16>, Failed
         value_dim: head_dim as u32,
         first_key,
         last_key,
-        scale_log2: std::f32::consts::LOG2_E / (head_dim as f32).sqrt(),
+        scale_log2,
+        exact_from: exact_from(scale_log2),
         inputs_aligned: 1,
         output_aligned: 1,
         ..AttentionArgs::default()

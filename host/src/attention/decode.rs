@@ -23,6 +23,9 @@ const BLOCK_BYTES: usize = 96 << 10;
 /// Bytes that a multiprocessor could read while partial results are summed: another kernel.
 const COMBINE_BYTES: usize = 192 << 10;
 
+/// Numbers that a row of a partial result has beside those of O: its maximum and its sum.
+const ROW_NUMBERS: usize = 2;
+
 /// A decode variant, loaded, and how it splits the keys.
 #[derive(Clone)]
 pub(super) struct Decode {
@@ -71,7 +74,7 @@ impl Decode {
         let row_tiles = packed_rows(problem).div_ceil(WARP_ROWS);
         let groups = batch.saturating_mul(kv_heads).saturating_mul(row_tiles);
         let (mask, value_dim) = (terms.mask, terms.value_dim);
-        let row_bytes = (value_dim + 1) * size_of::<f32>();
+        let row_bytes = (value_dim + ROW_NUMBERS) * size_of::<f32>();
         let rows = batch.saturating_mul(q_heads).saturating_mul(q_len);
         let most = limits.workspace_bytes / rows.saturating_mul(row_bytes).max(1);
         let resident = kernel.blocks_per_multiprocessor(variant.threads(), variant.smem().total_bytes())?;
@@ -131,9 +134,9 @@ impl Decode {
         self.splits
     }
 
-    /// Partial O and LSE of every split; nothing for one.
+    /// Partial O, maxima and sums of every split; nothing for one.
     pub(super) fn workspace_bytes(&self) -> usize {
-        if self.splits > 1 { self.splits * self.rows * (self.value_dim + 1) * size_of::<f32>() } else { 0 }
+        if self.splits > 1 { self.splits * self.rows * (self.value_dim + ROW_NUMBERS) * size_of::<f32>() } else { 0 }
     }
 
     /// The address of the workspace, checked.
@@ -176,12 +179,14 @@ impl Decode {
         if self.blocks == 0 {
             return Ok(());
         }
-        let partial_lse = workspace + (self.splits * self.rows * self.value_dim * size_of::<f32>()) as u64;
+        let split_bytes = |numbers: usize| (self.rows * numbers * size_of::<f32>()) as u64;
+        let partial_max = workspace + self.splits as u64 * split_bytes(self.value_dim);
         let decode = DecodeArgs {
             table: table.table,
             k_lens: table.k_lens,
             partial_o: workspace,
-            partial_lse,
+            partial_max,
+            partial_sum: partial_max + self.splits as u64 * split_bytes(1),
             table_stride: table.stride,
             rows: self.rows as u64,
             page_len: table.page_len.max(DECODE_KEYS) as u32,
@@ -203,16 +208,18 @@ impl Decode {
         let dim = self.value_dim as i64;
         let (q_len, heads) = (i64::from(args.q_len), i64::from(args.q_heads));
         let strides = AttentionStrides { batch: heads * q_len * dim, head: q_len * dim, row: dim };
-        let part = |index: usize| PartialResult {
-            o: decode.partial_o + (index * self.rows * self.value_dim * size_of::<f32>()) as u64,
-            lse: decode.partial_lse + (index * self.rows * size_of::<f32>()) as u64,
+        let part = |index: u64| PartialResult {
+            o: decode.partial_o + index * split_bytes(self.value_dim),
+            max: decode.partial_max + index * split_bytes(1),
+            sum: decode.partial_sum + index * split_bytes(1),
             strides,
         };
         let sum = CombineArgs {
             first: part(0),
             second: part(1),
             o_step: self.rows as i64 * dim,
-            lse_step: self.rows as i64,
+            row_step: self.rows as i64,
+            sink: args.sink,
             o: args.o,
             lse: args.lse,
             o_strides: args.o_strides,
@@ -223,7 +230,7 @@ impl Decode {
             head_dim: args.value_dim,
             inputs_aligned: 1,
             output_aligned: args.output_aligned,
-            reserved: 0,
+            scale_log2: args.scale_log2,
         };
         // SAFETY: the launch before has written the parts; the caller's promise is for the rest.
         unsafe { launch_combine(stream, combine, kernel, &sum) }

@@ -88,7 +88,8 @@ pub fn merge<P: Float, O: Float>(
     }
     let part = |o: &TensorRef<'_, P, 4>, lse: &TensorRef<'_, f32, 3>| PartialResult {
         o: o.as_raw(),
-        lse: lse.as_raw(),
+        max: lse.as_raw(),
+        sum: 0,
         strides: kernel_strides(layout, o.shape(), o.strides()),
     };
     let aligned = |o: &TensorRef<'_, P, 4>| rows_aligned::<P>(o.as_raw(), o.shape(), o.strides());
@@ -96,7 +97,8 @@ pub fn merge<P: Float, O: Float>(
         first: part(&o1, &lse1),
         second: part(&o2, &lse2),
         o_step: 0,
-        lse_step: 0,
+        row_step: 0,
+        sink: 0,
         o: out.as_raw(),
         lse: lse.as_ref().map_or(0, TensorMut::as_raw),
         o_strides: kernel_strides(layout, &shape, out.strides()),
@@ -107,7 +109,7 @@ pub fn merge<P: Float, O: Float>(
         head_dim: head_dim as u32,
         inputs_aligned: u32::from(aligned(&o1) && aligned(&o2)),
         output_aligned: u32::from(rows_aligned::<O>(out.as_raw(), &shape, out.strides())),
-        reserved: 0,
+        scale_log2: std::f32::consts::LOG2_E,
     };
     let kernel = stream.gpu().kernel("attention", combine.name)?;
     // SAFETY: the views are tensors of these sizes, whose memory their owners keep until the stream has done the work.

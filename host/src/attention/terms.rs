@@ -1,6 +1,6 @@
 //! What attention does beside its sizes: scale, softcap, bias, mask and sink, and the head dimension of V.
 
-use layout::attention::{AttentionArgs, AttentionStrides, Mask, Scores};
+use layout::attention::{AttentionArgs, AttentionStrides, Mask, Scores, exact_from};
 
 use super::problem::{check_head_dim, check_shape};
 use super::{AttentionOptions, AttentionProblem, OP};
@@ -43,9 +43,29 @@ impl Terms {
         }
     }
 
-    /// What kernels must do to scores.
-    pub(super) const fn scores(&self) -> Scores {
-        Scores::of(self.softcap, self.bias)
+    /// What kernels must do to scores. A scale that has no power of two in f32 is applied before the softmax.
+    pub(super) fn scores(&self) -> Scores {
+        match Scores::of(self.softcap, self.bias) {
+            Scores::Plain if self.scale.abs() > f32::MAX / std::f32::consts::LOG2_E => Scores::General,
+            scores => scores,
+        }
+    }
+
+    /// The power of two that general kernels multiply scores, softcap and bias by, so that no sum of a finite score and a
+    /// finite bias is beyond f32; see [`AttentionArgs::bias_scale`].
+    fn bias_scale(&self) -> f32 {
+        // What a power of two this large leaves below f32::MAX is more than bf16 has above its largest number.
+        const HARMLESS: f32 = (1u128 << 100) as f32;
+        match self.softcap {
+            Some(softcap) if softcap <= HARMLESS => 1.0,
+            Some(_) => 0.5,
+            // Raw scores are f32: half of `scale` times the largest of them is below half of what f32 has, where scale
+            // is at most 1.
+            None => {
+                let exponent = self.scale.abs().max(1.0).log2().ceil();
+                (-1.0 - exponent).max(-126.0).exp2()
+            }
+        }
     }
 
     /// The arguments of a kernel for these scores that depend on the terms and the sizes alone.
@@ -56,13 +76,14 @@ impl Terms {
         let softcap = self.softcap.unwrap_or(f32::INFINITY);
         // The smallest normal number keeps what is 0 beside an infinite score.
         let magnitude = self.scale.abs().max(f32::MIN_POSITIVE);
-        let (scale_log2, scale) = match scores {
-            Scores::Plain => (scale_log2, magnitude),
+        let bias_scale = self.bias_scale();
+        let (scale_log2, scale, softcap) = match scores {
+            Scores::Plain => (scale_log2, magnitude, softcap),
             Scores::Softcap => {
                 let factor = (2.0 * std::f64::consts::LOG2_E * f64::from(magnitude) / f64::from(softcap)) as f32;
-                (scale_arguments(2.0 * softcap).0, -factor.clamp(f32::MIN_POSITIVE, f32::MAX))
+                (scale_arguments(2.0 * softcap).0, -factor.clamp(f32::MIN_POSITIVE, f32::MAX), softcap)
             }
-            Scores::General => (scale_arguments(1.0).0, magnitude),
+            Scores::General => (scale_arguments(bias_scale.recip()).0, magnitude * bias_scale, softcap * bias_scale),
         };
         AttentionArgs {
             q_heads: problem.q_heads as u32,
@@ -76,8 +97,10 @@ impl Terms {
             left,
             right,
             scale_log2,
+            exact_from: exact_from(scale_log2),
             scale,
             softcap,
+            bias_scale,
             q_sign,
             ..AttentionArgs::default()
         }

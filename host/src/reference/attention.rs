@@ -3,7 +3,7 @@
 use std::slice::ChunksExact;
 
 use layout::Dtype;
-use layout::attention::Mask;
+use layout::attention::{MAX_LEN, Mask};
 use ndarray::{Array3, Array4, ArrayView1, ArrayView4, LinalgScalar, NdFloat};
 use rayon::prelude::*;
 
@@ -129,26 +129,32 @@ fn in_type<T: NdFloat>(
     number: impl Fn(f64) -> T + Sync,
     round: impl Fn(T) -> T + Sync,
 ) -> (Array4<T>, Array3<T>) {
-    let (scale, softcap) = (number(terms.scale), terms.softcap.map(&number));
+    // Powers of two, which change no digit, keep sums within the type: of a finite score and a finite bias, and of
+    // products with V.
+    let unit = number((-2.0 - terms.scale.abs().max(1.0).log2().ceil()).max(-126.0).exp2());
+    let headroom = number((MAX_LEN as f64).recip() / 2.0);
+    let (scale, softcap) = (number(terms.scale) * unit, terms.softcap.map(&number));
     by_row(q, k, v, terms.mask, |place, query, keys, values, out| {
         let score = |(index, key)| {
             let score = scale * dot(query, key);
-            softcap.map_or(score, |cap| cap * (score / cap).tanh()) + number(terms.bias(place, index))
+            let capped = softcap.map_or(score, |cap| cap * unit * (score / unit / cap).tanh());
+            capped + number(terms.bias(place, index)) * unit
         };
         let (scores, sink): (Vec<T>, _) = (keys.enumerate().map(score).collect(), number(terms.sink(place)));
         if scores.iter().all(|&score| score == T::neg_infinity()) {
             return sink;
         }
-        let max = scores.iter().copied().fold(sink, T::max);
-        let mut sum = (sink - max).exp();
+        let max = scores.iter().copied().fold(sink * unit, T::max);
+        let term = |score: T| ((score - max) / unit).exp();
+        let mut sum = term(sink * unit);
         for (&score, value) in scores.iter().zip(values) {
-            let weight = (score - max).exp();
+            let weight = term(score);
             sum += weight;
-            let weight = round(weight);
+            let weight = round(weight) * headroom;
             out.iter_mut().zip(value).for_each(|(out, &value)| *out += weight * value);
         }
-        out.iter_mut().for_each(|out| *out = round(*out / sum));
-        max + sum.ln()
+        out.iter_mut().for_each(|out| *out = round(*out / (sum * headroom)));
+        max / unit + sum.ln()
     })
 }
 

@@ -1,18 +1,20 @@
-//! The sum of partial results by their LSE: `O = sum_p w_p O_p / sum_p w_p`, `w_p = exp(LSE_p - max LSE)`.
+//! The sum of partial results: `O = sum_p w_p O_p / sum_p w_p`, `w_p = l_p 2^(c (m_p - max m))`.
 //!
-//! One warp takes one row. Lanes first share the parts, to find the largest LSE and the sum of the weights, then the
-//! columns: eight each, as wide as a head dimension can be. A part whose LSE is minus infinity is not there, whatever
+//! A part of decoding has its maximum m and its sum l. One that a caller merges has its LSE as m, with a sum of 1: the
+//! LSE of large scores has no digits left for the sum.
+//!
+//! One warp takes one row. Lanes first share the parts, to find the largest maximum and the sum of the weights, then the
+//! columns: eight each, as wide as a head dimension can be. A part whose maximum is minus infinity is not there, whatever
 //! its O holds; where all others are so, a part comes out as it is.
 
-use core::f32::consts::{LN_2, LOG2_E};
-
-use cuda_std::convert::{Element16, ex2, fma, lg2, max, rcp};
+use cuda_std::convert::{Element16, fma, max};
 use cuda_std::ptx::griddepcontrol;
 use cuda_std::warp::{FULL_MASK, warp_max, warp_shuffle_idx, warp_sum};
 use cuda_std::{global, thread};
 use layout::Dtype;
 use layout::attention::{COMBINE, COMBINE_ROWS, CombineArgs, PartialResult};
 
+use crate::softmax::{part_weight, row_result};
 use crate::work::{LANES, div_rem, lane, warp};
 
 /// Columns of a lane.
@@ -132,30 +134,42 @@ pub(crate) unsafe fn combine<I: Part, O: Part, const ROW: usize>(args: &CombineA
             + i64::from(in_head) * strides.row
             + i64::from(column)
     };
-    let lse = |part: u32| {
-        let base = if part == 0 { args.first.lse } else { args.second.lse };
-        let index = i64::from(row) + i64::from(part.max(1) - 1) * args.lse_step;
-        // SAFETY: each part has an LSE for each row.
+    let of_part = |part: u32, address: fn(&PartialResult) -> u64| {
+        let base = address(if part == 0 { &args.first } else { &args.second });
+        let index = i64::from(row) + i64::from(part.max(1) - 1) * args.row_step;
+        // SAFETY: each part has a number for each row.
         unsafe { global::load((base as *const f32).wrapping_offset(index as isize)) }
     };
+    let max_of = |part: u32| of_part(part, |part| part.max);
     // SAFETY: the whole warp has the same row, so all its lanes are here.
     unsafe {
         let mut largest = f32::NEG_INFINITY;
         let mut part = lane();
         while part < args.parts {
-            largest = max(largest, lse(part));
+            largest = max(largest, max_of(part));
             part += LANES;
         }
         let largest = warp_max(largest);
-        let shift = if largest == f32::NEG_INFINITY { 0.0 } else { largest };
-        let weight = |part: u32| if part < args.parts { ex2((lse(part) - shift) * LOG2_E) } else { 0.0 };
+        let weight = |part: u32| {
+            if part >= args.parts {
+                return 0.0;
+            }
+            let sum = if args.first.sum == 0 { 1.0 } else { of_part(part, |part| part.sum) };
+            part_weight(max_of(part), largest, args.scale_log2) * sum
+        };
         let mut total = 0.0;
         let mut part = lane();
         while part < args.parts {
             total += weight(part);
             part += LANES;
         }
-        let total = warp_sum(total);
+        let sink = if args.sink == 0 {
+            f32::NEG_INFINITY
+        } else {
+            // SAFETY: there is a sink for each head.
+            global::load((args.sink as *const f32).wrapping_add(head as usize))
+        };
+        let result = row_result(largest, warp_sum(total), args.scale_log2, sink, 0);
 
         let mine = column < args.head_dim;
         let values_of = |part: u32| {
@@ -168,7 +182,8 @@ pub(crate) unsafe fn combine<I: Part, O: Part, const ROW: usize>(args: &CombineA
         let mut sums = [0f32; COLUMNS];
         let mut first = 0;
         while first < args.parts {
-            let own = weight(first + lane());
+            // Normalised first: no sum of parts is larger than they are.
+            let own = weight(first + lane()) * result.normaliser;
             let mut group = first;
             while group < args.parts.min(first + LANES) {
                 let values: [[f32; COLUMNS]; AT_ONCE as usize] = core::array::from_fn(|n| values_of(group + n as u32));
@@ -184,14 +199,12 @@ pub(crate) unsafe fn combine<I: Part, O: Part, const ROW: usize>(args: &CombineA
             first += LANES;
         }
 
-        let normaliser = if total == 0.0 { 0.0 } else { rcp(total) };
         if mine {
             let address = args.o.wrapping_add_signed(offset(&args.o_strides) * O::BYTES);
-            O::store(address, args.output_aligned != 0, sums.map(|sum| sum * normaliser));
+            O::store(address, args.output_aligned != 0, sums);
         }
         if args.lse != 0 && lane() == 0 {
-            let value = if total == 0.0 { f32::NEG_INFINITY } else { fma(lg2(total), LN_2, largest) };
-            global::store((args.lse as *mut f32).wrapping_add(row as usize), value);
+            global::store((args.lse as *mut f32).wrapping_add(row as usize), result.lse);
         }
     }
 }

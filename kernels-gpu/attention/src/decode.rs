@@ -6,7 +6,7 @@
 //!     K, V -> the warp's ring, some steps ahead      cp.async, pages.rs
 //!     S = Q K^T, mask, online softmax, O += P V      in registers; softcap and bias by score.rs in general rows
 //! O, maxima and sums of the warps -> shared memory -> their sum
-//! one split: O / l and the LSE to global memory; several: to the workspace, for combine.rs
+//! one split: O / l and the LSE to global memory; several: O / l, maximum and l to the workspace, for combine.rs
 //! ```
 //!
 //! 1. Every byte of K and V is used once and by one warp, so what counts is how many are under way. Each warp waits for
@@ -20,7 +20,7 @@
 //! Budget: O, Q and one step of scores in the row's registers; shared memory is the row's
 //! [`layout::attention::AttentionVariant::smem`] map.
 
-use cuda_std::convert::{Element16, ex2, fma, max};
+use cuda_std::convert::{Element16, fma, max};
 use cuda_std::hint::opaque;
 use cuda_std::ptx::cp_async;
 use cuda_std::ptx::griddepcontrol;
@@ -35,7 +35,7 @@ use layout::attention::{
 use crate::mask::KeyRange;
 use crate::pages::{KeyRows, Pages, Place};
 use crate::score::{BiasWords, Scoring};
-use crate::softmax::{RowResult, RowState, row_result, shift};
+use crate::softmax::{LargeScores, RowState, ScoreScale, headroom, part_weight, power_of_two, row_result};
 use crate::tile::Fragments;
 use crate::value_product::{TensorCore, ValueProduct};
 use crate::work::{div_rem, lane, sink_of_head, warp};
@@ -165,7 +165,7 @@ pub(crate) unsafe fn forward<E, const ROW: usize, const DIM_TILES: usize, const 
     let v = KeyRows::new(args, args.v, &args.v_strides, share.kv_head, args.value_dim);
 
     let mut out = TensorCore::<E, DIM_TILES>::zero_rows();
-    let mut state = RowState::EMPTY;
+    let mut state = RowState::empty::<E>(LargeScores::Late);
     // SAFETY: a warp's lanes stay together, and its barriers order the uses of its stages as the comments say; steps
     // below `end_step` have keys.
     unsafe {
@@ -228,13 +228,13 @@ pub(crate) unsafe fn forward<E, const ROW: usize, const DIM_TILES: usize, const 
             if general {
                 // All heads are scaled and bounded alike.
                 scoring(0).cap(&mut scores[0]);
-                bias.unwrap_or_else(load_bias).add_to::<E>(&mut scores[0]);
+                bias.unwrap_or_else(load_bias).add_to::<E>(&mut scores[0], args.bias_scale);
             }
             let key = key as i32;
             if !keys.covers(top, bottom, key, DECODE_KEYS as i32) {
                 keys.hide(&mut scores[0], positions, (lane() % 4) as i32, key);
             }
-            let factors = state.step::<1>(&mut scores[0], args.scale_log2);
+            let factors = state.step::<1>(&mut scores[0], ScoreScale::new(args));
             out.step(factors, &scores, v_tile(stage), v_tile(stage));
             step += warps;
             stage = if stage + 1 == stages { 0 } else { stage + 1 };
@@ -334,47 +334,44 @@ unsafe fn finish<E: Element16, const ROW: usize>(args: &AttentionArgs, decode: &
         let (mut sum, mut values) = (0f32, [0f32; SUM_COLUMNS as usize]);
         for warp in 0..warps as u32 {
             let results = Results::<ROW>::of_warp(warp);
-            let row_max = word(&results, Results::<ROW>::MAXIMA);
-            let factor = ex2(fma(row_max, args.scale_log2, shift(largest, args.scale_log2)));
-            sum = fma(factor, word(&results, Results::<ROW>::SUMS), sum);
+            let weight = part_weight(word(&results, Results::<ROW>::MAXIMA), largest, args.scale_log2);
+            sum = fma(weight, word(&results, Results::<ROW>::SUMS), sum);
             // SAFETY: written before the barrier.
             let part: [u32; 4] = unsafe { results.element(tile_row, column).load() };
             for offset in 0..values.len() {
-                values[offset] = fma(factor, f32::from_bits(part[offset]), values[offset]);
+                values[offset] = fma(weight, f32::from_bits(part[offset]), values[offset]);
             }
         }
         let batch_head = share.batch * args.q_heads + head;
-        // The sink counts once, in the first split.
+        let split = decode.splits > 1;
+        // The sum of the splits has the sink.
         // SAFETY: there is such a head.
-        let sink = if share.split == 0 { unsafe { sink_of_head(args, batch_head) } } else { f32::NEG_INFINITY };
-        let result = row_result(largest, sum, args.scale_log2, sink);
+        let sink = if split { f32::NEG_INFINITY } else { unsafe { sink_of_head(args, batch_head) } };
+        let result = row_result(largest, sum, args.scale_log2, sink, const { headroom::<E>() });
         let values = values.map(|value| value * result.normaliser);
         let row = u64::from(batch_head) * u64::from(args.q_len) + u64::from(position);
+        let store = |address: u64, row: u64, value: f32| {
+            // SAFETY: there is a number for each row.
+            unsafe { global::store((address + row * size_of::<f32>() as u64) as *mut f32, value) };
+        };
         // SAFETY: the row and the column are inside O, its LSE and the workspace.
         unsafe {
-            if decode.splits == 1 {
-                store_output::<E>(args, share.batch, head, position, column, values);
-                if column == 0 && args.lse != 0 {
-                    store_lse(args.lse, row, result);
-                }
-            } else {
+            if split {
                 let row = u64::from(share.split) * decode.rows + row;
                 let partial = decode.partial_o + (row * u64::from(args.value_dim) + u64::from(column)) * 4;
                 global::store(partial as *mut [u32; 4], values.map(f32::to_bits));
                 if column == 0 {
-                    store_lse(decode.partial_lse, row, result);
+                    store(decode.partial_max, row, largest);
+                    store(decode.partial_sum, row, sum * power_of_two(const { headroom::<E>() }));
+                }
+            } else {
+                store_output::<E>(args, share.batch, head, position, column, values);
+                if column == 0 && args.lse != 0 {
+                    store(args.lse, row, result.lse);
                 }
             }
         }
     }
-}
-
-/// # Safety
-/// `lse` is the address of more than `row` numbers.
-#[inline(always)]
-unsafe fn store_lse(lse: u64, row: u64, result: RowResult) {
-    // SAFETY: the caller's contract.
-    unsafe { global::store((lse + row * size_of::<f32>() as u64) as *mut f32, result.lse) };
 }
 
 /// # Safety

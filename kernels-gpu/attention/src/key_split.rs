@@ -10,7 +10,7 @@
 //! bytes count on an mbarrier there. The release of an arrival at the barrier of the cluster would be a fence of the
 //! whole card.
 
-use cuda_std::convert::{Element16, ex2, fma, max};
+use cuda_std::convert::{Element16, fma, max};
 use cuda_std::ptx::cluster::{self, ClusterAddr};
 use cuda_std::ptx::mbarrier;
 use cuda_std::shared::SharedAddr;
@@ -21,7 +21,7 @@ use layout::attention::{AttentionArgs, WARPGROUP_THREADS};
 use crate::epilogue::store_row_lse;
 use crate::epilogue_sm90::{chunk_of, store_chunk};
 use crate::row::Row;
-use crate::softmax::{RowState, row_result, shift};
+use crate::softmax::{RowState, headroom, part_weight, row_result};
 use crate::work::{LANES, Work, lane};
 
 /// The most parts of a tile.
@@ -193,7 +193,7 @@ pub(crate) struct Share<const OUTPUTS: usize> {
 /// # Safety
 /// All threads of the warpgroup call it, after [`wait`] behind the calls of [`share`].
 #[inline(always)]
-pub(crate) unsafe fn gather<const ROW: usize, const OUTPUTS: usize>(
+pub(crate) unsafe fn gather<E: Element16, const ROW: usize, const OUTPUTS: usize>(
     base: SharedAddr,
     group: u32,
     part: u32,
@@ -217,14 +217,14 @@ pub(crate) unsafe fn gather<const ROW: usize, const OUTPUTS: usize>(
         }
     }
     let largest = maxima.into_iter().fold(f32::NEG_INFINITY, max);
-    // Both products are rounded as those in the probabilities are.
-    let weights = maxima.map(|maximum| ex2(maximum * scale_log2 + shift(largest, scale_log2)));
+    let headroom = const { headroom::<E>() };
+    let weights = maxima.map(|maximum| part_weight(maximum, largest, scale_log2));
     let mut sum = 0.0;
     for part in 0..parts {
         sum += weights[part] * sums[part];
     }
     // SAFETY: all lanes of the warp are here.
-    let row = row_result(largest, unsafe { quad_sum(sum) }, scale_log2, sink);
+    let row = row_result(largest, unsafe { quad_sum(sum) }, scale_log2, sink, headroom);
     // With the normaliser in its weight, a part takes one instruction for each value: all warps end at once.
     let mut values = [0.0; OUTPUTS];
     for part in 0..parts {

@@ -33,7 +33,7 @@ use layout::attention::{ATTENTION, AttentionArgs, AttentionKernel, Lengths, PvUn
 
 use crate::epilogue;
 use crate::score::Scoring;
-use crate::softmax::RowState;
+use crate::softmax::{LargeScores, RowState, ScoreScale};
 use crate::tile::{Fragments, Rows, chunk_offset};
 use crate::value_product::{MultiplyAdd, TensorCore, ValueProduct};
 use crate::work::{Work, lane, sink_of_block, warp};
@@ -125,7 +125,7 @@ where
 
     let p_region = || base.offset(const { ATTENTION[ROW].smem().get("p") }.stage_offset(warp()));
     let mut out = PV::zero();
-    let mut state = RowState::EMPTY;
+    let mut state = RowState::empty::<E>(LargeScores::Late);
     // SAFETY: the whole block takes the same steps, so that its threads meet at every barrier and copy; the barriers
     // order the uses of the tiles as the comments say.
     unsafe {
@@ -176,7 +176,7 @@ where
                     key,
                 );
             }
-            let factors = state.step::<1>(scores.as_flattened_mut(), args.scale_log2);
+            let factors = state.step::<1>(scores.as_flattened_mut(), ScoreScale::new(args));
 
             if tile.stages == 1 {
                 // V of this step is there, and every warp has finished with K.
@@ -192,7 +192,7 @@ where
         }
 
         // The rows of the Q tile that a warp overwrites with O are those that it alone reads.
-        let results = state.finish(args.scale_log2, sink_of_block(args, tile.m as u32));
+        let results = state.finish(ScoreScale::new(args), sink_of_block(args, tile.m as u32));
         sync_warp(FULL_MASK);
         out.store([results[0].normaliser, results[1].normaliser], q_tile, tile.m, warp_row(), p_region());
         sync_warp(FULL_MASK);

@@ -64,7 +64,7 @@ use crate::ring::Ring;
 use crate::row::{Row, ScoresOfRegisters, Values};
 use crate::schedule::{Tile, Walk, steps_of_rows};
 use crate::score::{Scoring, bound};
-use crate::softmax::{RowState, scale_rows};
+use crate::softmax::{RowState, ScoreScale, scale_rows};
 use crate::turns;
 use crate::warpgroup_product::{accumulate, wait_before};
 use crate::work::{LANES, Member, Work, div_rem, lane, sink_of_head, warp};
@@ -223,7 +223,7 @@ unsafe fn consume<
     [f32; SCORES]: Accumulator,
     [f32; OUTPUTS]: Accumulator,
 {
-    let (rows, step_keys, scale) = (Row::<ROW>::M, Row::<ROW>::N, args.scale_log2);
+    let (rows, step_keys, scale) = (Row::<ROW>::M, Row::<ROW>::N, ScoreScale::new(args));
     let at = |region: SmemRegion, stage: u32| base.offset(region.stage_offset(stage));
     let k_tile = |stage: u32| {
         let first = const { ScoresOfRegisters::<E, ROW>::B.descriptor(Row::<ROW>::K.offset_bytes) };
@@ -315,7 +315,7 @@ unsafe fn consume<
         let add_up = || unsafe {
             let (work, sink) = (work(), sink_of_head(args, batch_head));
             key_split::wait::<ROW>(base, group, || sync_consumers::<ROW>());
-            let share = key_split::gather::<ROW, OUTPUTS>(base, group, part(), scale, sink);
+            let share = key_split::gather::<E, ROW, OUTPUTS>(base, group, part(), scale.log2, sink);
             key_split::store::<E, ROW, OUTPUTS>(args, &work, &share, warp_row());
             if const { Row::<ROW>::CLUSTER == 1 } {
                 // The parts have been read: they may be written for the next tile.
@@ -323,7 +323,7 @@ unsafe fn consume<
             }
         };
         let mut out = [0f32; OUTPUTS];
-        let mut state = if Row::<ROW>::SOFTCAP { RowState::POSITIVE } else { RowState::EMPTY };
+        let mut state = RowState::empty::<E>(Row::<ROW>::LARGE_SCORES);
         // SAFETY: the warpgroup is together wherever the branches depend on the tile and its own number alone. A buffer
         // is read between the wait for its being full and the arrival that lets it be filled again.
         unsafe {
@@ -364,7 +364,13 @@ unsafe fn consume<
                     ring = ring.after(steps);
                     release(Row::<ROW>::Q_EMPTY, q_stage);
                     key_split::meet::<ROW>();
-                    key_split::share::<ROW, OUTPUTS>(base, row_group, part(), &[0.0; OUTPUTS], &RowState::EMPTY);
+                    key_split::share::<ROW, OUTPUTS>(
+                        base,
+                        row_group,
+                        part(),
+                        &[0.0; OUTPUTS],
+                        &RowState::empty::<E>(Row::<ROW>::LARGE_SCORES),
+                    );
                     add_up();
                     continue;
                 }
@@ -452,7 +458,7 @@ unsafe fn consume<
                 if Row::<ROW>::BAND {
                     mask(&mut scores, step);
                 }
-                factors = state.renew::<CHAINS>(&scores, scale);
+                factors = state.renew::<CHAINS>(&mut scores, scale);
                 let early = const { Row::<ROW>::early_powers(SCORES) };
                 if !const { Row::<ROW>::STEP_END.in_turn() } {
                     if const { Row::<ROW>::STEP_END.sums_last() } {

@@ -6,6 +6,8 @@ use layout::attention::{ATTENTION, AttentionKernel, Lengths, MaskKind, QuerySour
 use layout::descriptor::{Major, Operand};
 use layout::{SmemLayout, SmemRegion};
 
+use crate::softmax::LargeScores;
+
 /// Row `ROW` of [`ATTENTION`].
 pub(crate) enum Row<const ROW: usize> {}
 
@@ -36,6 +38,14 @@ impl<const ROW: usize> Row<ROW> {
     pub(crate) const GENERAL: bool = matches!(ATTENTION[ROW].scores, Scores::General);
     /// Whether scores are bounded by a softcap, and nothing else is done to them.
     pub(crate) const SOFTCAP: bool = matches!(ATTENTION[ROW].scores, Scores::Softcap);
+    /// When large scores are found.
+    pub(crate) const LARGE_SCORES: LargeScores = if Self::SOFTCAP {
+        LargeScores::Never
+    } else if Self::GENERAL {
+        LargeScores::Late
+    } else {
+        LargeScores::Early
+    };
     /// How a step ends.
     pub(crate) const STEP_END: StepEnd = if Self::TILE.in_turn() {
         StepEnd::InTurn

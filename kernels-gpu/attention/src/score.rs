@@ -32,6 +32,8 @@ pub(crate) struct Scoring {
     scale: f32,
     /// Infinite where nothing bounds scores.
     softcap: f32,
+    /// What the bias is multiplied by, as scale and softcap have been: see [`AttentionArgs::bias_scale`].
+    bias_scale: f32,
     /// The bias of row 0 and key 0; null where there is none.
     bias: *const u16,
     /// Elements from one row of the bias to the next.
@@ -59,6 +61,7 @@ impl Scoring {
         Self {
             scale: args.scale,
             softcap: args.softcap,
+            bias_scale: args.bias_scale,
             bias: args.bias.wrapping_add_signed(offset) as *const u16,
             row_stride: strides.row,
             q_len,
@@ -81,7 +84,7 @@ impl Scoring {
             return score[0];
         }
         // SAFETY: the caller's contract.
-        score[0] + unsafe { self.bias::<E>(row, key) }
+        fma(unsafe { self.bias::<E>(row, key) }, self.bias_scale, score[0])
     }
 
     /// The same for this lane's accumulators of 16 rows by keys from `key` on, which lie as for
@@ -102,7 +105,8 @@ impl Scoring {
                 let key = key + 2 * pair + (8 * (index / 4) + index % 2) as u32;
                 if index / 2 % 2 == half && row < self.q_len && key < self.k_len {
                     // SAFETY: there are such a row and key.
-                    scores[index] += unsafe { self.bias::<E>(row, key) };
+                    let bias = unsafe { self.bias::<E>(row, key) };
+                    scores[index] = fma(bias, self.bias_scale, scores[index]);
                 }
             }
         }
@@ -197,8 +201,8 @@ impl Scoring {
                 let words = bias.load(0, eight);
                 for pair in 0..4 {
                     let (first, (low, high)) = (8 * eight + 2 * pair, E::unpack(words[pair]));
-                    scores[first] = fma(scores[first], scale, low);
-                    scores[first + 1] = fma(scores[first + 1], scale, high);
+                    scores[first] = fma(low, self.bias_scale, scores[first] * scale);
+                    scores[first + 1] = fma(high, self.bias_scale, scores[first + 1] * scale);
                 }
             }
             sync_warp(FULL_MASK);
@@ -278,12 +282,13 @@ impl BiasWords {
         Self(words)
     }
 
-    /// Adds it to accumulators that lie as [`Scoring::apply`] has them.
+    /// Adds it, times `bias_scale`, to accumulators that lie as [`Scoring::apply`] has them.
     #[inline(always)]
-    pub(crate) fn add_to<E: Element16>(self, scores: &mut [f32; 8]) {
+    pub(crate) fn add_to<E: Element16>(self, scores: &mut [f32; 8], bias_scale: f32) {
         for index in 0..self.0.len() {
-            scores[2 * index] += E::to_f32(self.0[index] as u16);
-            scores[2 * index + 1] += E::to_f32((self.0[index] >> 16) as u16);
+            let (low, high) = E::unpack(self.0[index]);
+            scores[2 * index] = fma(low, bias_scale, scores[2 * index]);
+            scores[2 * index + 1] = fma(high, bias_scale, scores[2 * index + 1]);
         }
     }
 }
@@ -335,6 +340,6 @@ impl Cap {
         let square = x * x;
         let of_square =
             |factors: [f32; 5]| (0..4).rev().fold(factors[4], |sum, index| fma(sum, square, factors[index]));
-        score * of_square(P) * rcp(of_square(Q))
+        score * (of_square(P) * rcp(of_square(Q)))
     }
 }

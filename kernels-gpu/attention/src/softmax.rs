@@ -1,78 +1,162 @@
 //! Online softmax over the rows of a warp.
 //!
-//! A lane holds parts of two rows, `lane / 4` and 8 below, in the accumulator layout of `wmma` m16n16k16
+//! A lane holds parts of two rows, `lane / 4` and 8 below, in the accumulator layout of two `mma` m16n8k16
 //! ([`layout::fragment`]): registers 0, 1, 4, 5 of a tile belong to the first row, 2, 3, 6, 7 to the second. Maxima are
 //! the whole row's in every lane of its quad; sums are the lane's own until [`RowState::finish`].
 //!
 //! With running maximum m, sum l and scores s of the next keys: `m' = max(m, max s)`, `a = 2^(c (m - m'))`,
 //! `p = 2^(c (s - m'))`, `l' = a l + sum p`, `O' = a O + p V` (Milakov and Gimelshein 2018; Dao et al. 2022), where
 //! `c = scale * log2(e)`. The maximum is that of all keys so far, in each step: the largest probability of a row is
-//! exactly 1, which rounding to 16 bits keeps, and O is up to 5 % nearer to the exact result than with a maximum that
-//! may lag behind.
+//! 1, which rounding to 16 bits keeps, and O is up to 5 % nearer to the exact result than with a maximum that may lag
+//! behind.
+//!
+//! The exponent takes one instruction a score, `fma(s, c, -c m')`, while maxima are small. The rounding of `c m'` stays
+//! in it, in all terms of a row alike: at most 2^-17 up to [`layout::attention::exact_from`], but tens at 4e8. In steps
+//! in which a warp has a larger score, m' is subtracted first: the exponent is `(s - m') c`, exactly 0 for the maximum
+//! ([`LargeScores`]). To subtract in every step would cost 3 to 7 %.
 
-use cuda_std::convert::{ex2, fma, lg2, max, rcp};
+use cuda_std::convert::{Element16, ex2, fma, lg2, max, rcp};
 use cuda_std::warp::{FULL_MASK, quad_max, quad_sum, warp_vote_any};
+use layout::Dtype;
+use layout::attention::AttentionArgs;
+
+/// How a launch turns scores into powers of two.
+#[derive(Clone, Copy)]
+pub(crate) struct ScoreScale {
+    /// A score times this is the logarithm to base 2 of its term.
+    pub(crate) log2: f32,
+    /// The bits of the maximum above which it is subtracted first.
+    exact_from: u32,
+}
+
+impl ScoreScale {
+    #[inline(always)]
+    pub(crate) fn new(args: &AttentionArgs) -> Self {
+        Self { log2: args.scale_log2, exact_from: args.exact_from.to_bits() }
+    }
+
+    /// Whether a score, or a maximum, is larger on either side than the exponent by one instruction bears; infinite ones
+    /// are not.
+    #[inline(always)]
+    fn is_large(self, score: f32) -> bool {
+        const INFINITY: u32 = f32::INFINITY.to_bits();
+        (score.to_bits() & !(1 << 31)).wrapping_sub(self.exact_from) < INFINITY.wrapping_sub(self.exact_from)
+    }
+}
+
+/// When a warp finds out that it has large scores.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LargeScores {
+    /// Never: scores are from 0 to 1, or minus infinity, and scaled by up to 2^8.
+    Never,
+    /// Before its lanes exchange their maxima, by a vote of its own. Exponentials wait less for it, in kernels that wait
+    /// for exponentials.
+    Early,
+    /// Behind the exchange, by the vote that finds negative maxima too: one vote less.
+    Late,
+}
+
+/// All probabilities are `2^-headroom` of what they are to be, so that a sum of products with V is within f32 wherever
+/// O is: V in bf16 has the range of f32, and there are up to 2^30 keys.
+#[inline(always)]
+pub(crate) const fn headroom<E: Element16>() -> i32 {
+    match E::DTYPE {
+        Dtype::Bf16 => layout::attention::MAX_LEN.ilog2() as i32 + 1,
+        _ => 0,
+    }
+}
+
+/// `2^exponent`, of a normal number.
+#[inline(always)]
+pub(crate) const fn power_of_two(exponent: i32) -> f32 {
+    f32::from_bits(((127 + exponent) as u32) << 23)
+}
 
 /// Running maximum and sum of this lane's two rows.
 pub(crate) struct RowState {
-    /// Largest raw score.
+    /// Largest score.
     pub(crate) max: [f32; 2],
     /// Sum of the probabilities, this lane's part.
     pub(crate) sum: [f32; 2],
-    /// Whether a maximum of the warp is negative.
-    negative: bool,
-    /// Whether no score is below 0 but minus infinity.
-    positive: bool,
+    /// What is added to scaled scores before the power of two.
+    shifts: [f32; 2],
+    /// Whether a maximum of the warp is negative; or large, with [`LargeScores::Late`].
+    unusual: bool,
+    large: LargeScores,
+    headroom: i32,
 }
 
 /// What the epilogue needs of a finished row.
 #[derive(Clone, Copy)]
 pub(crate) struct RowResult {
-    /// `1 / l`, or 0 where the row saw no score above minus infinity.
+    /// What O is multiplied by; 0 where the row saw no score above minus infinity.
     pub(crate) normaliser: f32,
     /// `ln (exp(sink) + sum exp(scale * s))`, or the sink there.
     pub(crate) lse: f32,
 }
 
 impl RowState {
-    pub(crate) const EMPTY: Self = Self { max: [f32::NEG_INFINITY; 2], sum: [0.0; 2], negative: true, positive: false };
+    /// Rows that have seen no key, whose probabilities are to be multiplied with V of this type.
+    #[inline(always)]
+    pub(crate) const fn empty<E: Element16>(large: LargeScores) -> Self {
+        Self {
+            max: [f32::NEG_INFINITY; 2],
+            sum: [0.0; 2],
+            shifts: [0.0; 2],
+            unusual: !matches!(large, LargeScores::Never),
+            large,
+            headroom: headroom::<E>(),
+        }
+    }
 
-    /// The same for scores of which none is below 0 but minus infinity.
-    #[cfg(target_feature = "sm_90a")]
-    pub(crate) const POSITIVE: Self = Self { negative: false, positive: true, ..Self::EMPTY };
-
-    /// Turns raw scores into probabilities, adds them up, and returns what O is scaled by: 1 for a row whose maximum
-    /// stays.
+    /// Turns scores into probabilities, adds them up, and returns what O is scaled by: 1 for a row whose maximum stays.
     ///
     /// `CHAINS` maxima and sums of a row are found side by side, where few warps hide each other's latency.
     ///
     /// # Safety
     /// All lanes of the warp call it together.
     #[inline(always)]
-    pub(crate) unsafe fn step<const CHAINS: usize>(&mut self, scores: &mut [f32], scale_log2: f32) -> [f32; 2] {
+    pub(crate) unsafe fn step<const CHAINS: usize>(&mut self, scores: &mut [f32], scale: ScoreScale) -> [f32; 2] {
         // SAFETY: the caller's contract.
-        let factors = unsafe { self.renew::<CHAINS>(scores, scale_log2) };
-        self.add::<CHAINS>(scores, scale_log2);
+        let factors = unsafe { self.renew::<CHAINS>(scores, scale) };
+        self.add::<CHAINS>(scores, scale);
         factors
     }
 
     /// The first half of a step: the maxima are those of these scores too; returns what O is scaled by, as the sums so
-    /// far are.
+    /// far are. Large maxima are subtracted from the scores.
     ///
     /// # Safety
     /// All lanes of the warp call it together.
     #[inline(always)]
-    pub(crate) unsafe fn renew<const CHAINS: usize>(&mut self, scores: &[f32], scale_log2: f32) -> [f32; 2] {
+    pub(crate) unsafe fn renew<const CHAINS: usize>(&mut self, scores: &mut [f32], scale: ScoreScale) -> [f32; 2] {
+        let own = self.largest::<CHAINS>(scores);
+        let large = own.iter().any(|&own| scale.is_large(own));
         // SAFETY: all lanes of the warp are here.
-        let seen = unsafe { self.largest::<CHAINS>(scores).map(|seen| quad_max(seen)) };
-        // Both products are rounded as those in the probabilities are, so that the factor is exactly theirs.
-        let factors = [0, 1].map(|half| ex2(self.max[half] * scale_log2 + shift(seen[half], scale_log2)));
+        let early = self.large == LargeScores::Early && unsafe { warp_vote_any(FULL_MASK, large) };
+        // SAFETY: as above.
+        let seen = unsafe { own.map(|own| quad_max(own)) };
+        let bases = seen.map(base);
+        let headroom = self.headroom as f32;
+        let factors = [0, 1].map(|half| part_weight(self.max[half], seen[half], scale.log2));
         self.max = seen;
         self.sum = [0, 1].map(|half| self.sum[half] * factors[half]);
-        if !self.positive {
-            let negative = seen[0].is_sign_negative() || seen[1].is_sign_negative();
+        self.shifts = bases.map(|base| fma(-base, scale.log2, -headroom));
+        let unusual = seen.iter().any(|seen| match self.large {
+            LargeScores::Never => false,
+            LargeScores::Early => seen.is_sign_negative(),
+            // The bits of a negative number are above those of all others.
+            LargeScores::Late => seen.to_bits() > scale.exact_from,
+        });
+        if self.large != LargeScores::Never {
             // SAFETY: as above.
-            self.negative = unsafe { warp_vote_any(FULL_MASK, negative) };
+            self.unusual = unsafe { warp_vote_any(FULL_MASK, unusual) };
+        }
+        if early || (self.large == LargeScores::Late && self.unusual) {
+            for index in 0..scores.len() {
+                scores[index] -= bases[row_of(index)];
+            }
+            self.shifts = [-headroom; 2];
         }
         factors
     }
@@ -80,13 +164,12 @@ impl RowState {
     /// The second half of a step, at once or part by part, each of whole fours of scores: turns them into probabilities
     /// and adds them up.
     #[inline(always)]
-    pub(crate) fn add<const CHAINS: usize>(&mut self, scores: &mut [f32], scale_log2: f32) {
-        let shifts = self.max.map(|row_max| shift(row_max, scale_log2));
+    pub(crate) fn add<const CHAINS: usize>(&mut self, scores: &mut [f32], scale: ScoreScale) {
         let mut sums = [[0.0; 2]; CHAINS];
         sums[0] = self.sum;
         for index in 0..scores.len() {
             let score = &mut scores[index];
-            *score = ex2(fma(*score, scale_log2, shifts[row_of(index)]));
+            *score = ex2(fma(*score, scale.log2, self.shifts[row_of(index)]));
             sums[index % CHAINS][row_of(index)] += *score;
         }
         self.sum = total(sums);
@@ -95,10 +178,9 @@ impl RowState {
     /// Turns whole fours of scores into probabilities, which [`Self::sum_up`] adds up later.
     #[cfg(target_feature = "sm_90a")]
     #[inline(always)]
-    pub(crate) fn powers(&self, scores: &mut [f32], scale_log2: f32) {
-        let shifts = self.max.map(|row_max| shift(row_max, scale_log2));
+    pub(crate) fn powers(&self, scores: &mut [f32], scale: ScoreScale) {
         for index in 0..scores.len() {
-            scores[index] = ex2(fma(scores[index], scale_log2, shifts[row_of(index)]));
+            scores[index] = ex2(fma(scores[index], scale.log2, self.shifts[row_of(index)]));
         }
     }
 
@@ -117,11 +199,11 @@ impl RowState {
     /// The largest of the maxima and the scores, of this lane's two rows.
     ///
     /// As integers, positive floats are ordered as they are, and above negative ones: where no maximum is negative, or
-    /// no score but minus infinity, the integers' is the floats'. sm_90 finds the maximum of three integers at the rate
-    /// of that of two floats.
+    /// no score but minus infinity, the maximum of the integers is that of the floats. sm_90 finds the maximum of three
+    /// integers at the rate of that of two floats.
     #[inline(always)]
     fn largest<const CHAINS: usize>(&self, scores: &[f32]) -> [f32; 2] {
-        if cfg!(target_feature = "sm_90a") && !self.negative {
+        if cfg!(target_feature = "sm_90a") && !self.unusual {
             let bits = |value: f32| value.to_bits() as i32;
             let largest = fold::<_, CHAINS>(self.max.map(bits), i32::MIN, scores, bits, i32::max);
             largest.map(|bits| f32::from_bits(bits as u32))
@@ -142,9 +224,10 @@ impl RowState {
     /// # Safety
     /// All lanes of the warp call it together.
     #[inline(always)]
-    pub(crate) unsafe fn finish(&self, scale_log2: f32, sink: f32) -> [RowResult; 2] {
+    pub(crate) unsafe fn finish(&self, scale: ScoreScale, sink: f32) -> [RowResult; 2] {
         // SAFETY: all lanes of the warp are here.
-        [0, 1].map(|half| row_result(self.max[half], unsafe { quad_sum(self.sum[half]) }, scale_log2, sink))
+        let sums = self.sum.map(|sum| unsafe { quad_sum(sum) });
+        [0, 1].map(|half| row_result(self.max[half], sums[half], scale.log2, sink, self.headroom))
     }
 
     /// The same where scores are `above` what they stand for.
@@ -153,9 +236,9 @@ impl RowState {
     /// As [`Self::finish`].
     #[cfg(target_feature = "sm_90a")]
     #[inline(always)]
-    pub(crate) unsafe fn finish_above(&self, scale_log2: f32, sink: f32, above: f32) -> [RowResult; 2] {
+    pub(crate) unsafe fn finish_above(&self, scale: ScoreScale, sink: f32, above: f32) -> [RowResult; 2] {
         // SAFETY: the caller's contract.
-        let results = unsafe { self.finish(scale_log2, sink + above) };
+        let results = unsafe { self.finish(scale, sink + above) };
         results.map(|row| RowResult { lse: row.lse - above, ..row })
     }
 }
@@ -218,26 +301,43 @@ fn fold<T: Copy, const CHAINS: usize>(
     seen
 }
 
-/// What is added to scaled scores before the power of two: minus the scaled maximum. A row that has seen no score above
-/// -inf has that as its maximum; 0 in its place gives 2^-inf = 0 instead of NaN.
+/// What scores are relative to: their maximum. A row that has seen no score above minus infinity has that as its
+/// maximum; 0 in its place gives 2^-inf = 0 instead of NaN.
 #[inline(always)]
-pub(crate) fn shift(row_max: f32, scale_log2: f32) -> f32 {
-    if row_max == f32::NEG_INFINITY { 0.0 } else { -row_max * scale_log2 }
+pub(crate) fn base(row_max: f32) -> f32 {
+    if row_max == f32::NEG_INFINITY { 0.0 } else { row_max }
 }
 
-/// The result of a row of this maximum (of raw scores) and sum, to which `exp(sink)` is added: that of a key whose
-/// value is 0.
-///
-/// The sum is relative to the maximum. A sink above it takes its place, so that nothing overflows.
+/// What the terms of a part, relative to its maximum, are multiplied by to be relative to that of all parts.
 #[inline(always)]
-pub(crate) fn row_result(max: f32, sum: f32, scale_log2: f32, sink: f32) -> RowResult {
+pub(crate) fn part_weight(part_max: f32, row_max: f32, scale_log2: f32) -> f32 {
+    ex2((part_max - base(row_max)) * scale_log2)
+}
+
+/// The result of a row of this maximum (of scores) and sum, to which `exp(sink)` is added: that of a key whose value is
+/// 0. Sum and O are `2^-headroom` of what they are to be.
+///
+/// The sum is relative to the maximum. A sink above it takes its place, so that nothing overflows; the LSE does where f32
+/// cannot hold it.
+#[inline(always)]
+pub(crate) fn row_result(max: f32, sum: f32, scale_log2: f32, sink: f32, headroom: i32) -> RowResult {
+    /// Stands for all distances from which on nothing is left of the smaller term.
+    const FAR: f32 = power_of_two(100);
     if sum == 0.0 && max == f32::NEG_INFINITY {
         return RowResult { normaliser: 0.0, lse: sink };
     }
-    let largest = max * scale_log2;
-    let above = fma(sink, core::f32::consts::LOG2_E, -largest);
+    // In nats; the true one may be beyond f32 on either side.
+    let largest = max * (scale_log2 * core::f32::consts::LN_2);
+    let sum = sum * power_of_two(headroom);
+    if sink == f32::NEG_INFINITY {
+        let lse = fma(lg2(sum), core::f32::consts::LN_2, largest);
+        return RowResult { normaliser: power_of_two(headroom) * rcp(sum), lse };
+    }
+    let above = (sink - largest.max(f32::MIN)) * core::f32::consts::LOG2_E;
+    let above = if above > FAR { FAR } else { above };
     let excess = above.max(0.0);
     let factor = ex2(-excess);
     let sum = sum * factor + ex2(above - excess);
-    RowResult { normaliser: factor * rcp(sum), lse: (largest + excess + lg2(sum)) * core::f32::consts::LN_2 }
+    let lse = fma(lg2(sum), core::f32::consts::LN_2, largest.max(sink));
+    RowResult { normaliser: factor * power_of_two(headroom) * rcp(sum), lse }
 }

@@ -101,14 +101,19 @@ pub struct AttentionArgs {
     pub left: i32,
     /// Visible keys after it.
     pub right: i32,
-    /// What the softmax multiplies by to have powers of two: `|scale| * log2(e)` of raw scores, `log2(e)` of those that
-    /// are scaled, `2 * softcap * log2(e)` for [`Scores::Softcap`]; above 0 and finite.
+    /// What the softmax multiplies by to have powers of two: `|scale| * log2(e)` of raw scores, `log2(e) / bias_scale`
+    /// for [`Scores::General`], `2 * softcap * log2(e)` for [`Scores::Softcap`]; above 0 and finite.
     pub scale_log2: f32,
-    /// `|scale|`, for [`Scores::General`]; for [`Scores::Softcap`], `-2 * log2(e) * |scale| / softcap`, below 0 and
-    /// finite.
+    /// The maximum above which it is subtracted from the scores before they are scaled: [`exact_from`].
+    pub exact_from: f32,
+    /// `|scale| * bias_scale`, for [`Scores::General`]; for [`Scores::Softcap`], `-2 * log2(e) * |scale| / softcap`,
+    /// below 0 and finite.
     pub scale: f32,
-    /// What bounds scaled scores on both sides; infinite where nothing does.
+    /// What bounds scaled scores on both sides, times `bias_scale`; infinite where nothing does.
     pub softcap: f32,
+    /// The power of two that a bias is multiplied by, for [`Scores::General`], so that no sum of a finite score and a
+    /// finite bias is beyond f32.
+    pub bias_scale: f32,
     /// XORed into each pair of 16-bit elements of Q: `0x8000_8000` where the scale is negative, else 0.
     pub q_sign: u32,
     /// Whether every row of Q, K and V starts on a 16-byte boundary (1) or not (0).
@@ -119,6 +124,15 @@ pub struct AttentionArgs {
     pub members: u32,
     /// 0: what would be padding otherwise.
     pub reserved: u32,
+}
+
+/// The maximum of a row above which it is subtracted from the scores before these are scaled by `scale_log2`: that whose
+/// power of two is `2^256`.
+///
+/// Below, `score * scale_log2 - maximum * scale_log2` is one instruction, in which the rounding of the second product,
+/// at most 2^-17, is left. Models have maxima of tens.
+pub const fn exact_from(scale_log2: f32) -> f32 {
+    256.0 / scale_log2
 }
 
 /// In which order the blocks of a persistent launch compute the tiles of query rows: the second parameter of the WGMMA

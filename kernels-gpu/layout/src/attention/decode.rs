@@ -3,7 +3,8 @@
 //! The query heads of one key-value head and their query rows are packed into tiles of [`WARP_ROWS`](super::WARP_ROWS)
 //! rows, position by position: packed row `p` is row `p / heads_per_kv` of head `p % heads_per_kv` of the group. The
 //! visible keys of a tile are split between blocks, and those of a block between its warps. With several splits each
-//! gives a partial result, normalised, with its LSE; [`COMBINE`] has the kernels that add them up.
+//! gives a partial result, normalised, with the maximum and the sum of its rows; [`COMBINE`] has the kernels that add
+//! them up.
 
 use core::fmt;
 
@@ -46,8 +47,10 @@ pub struct DecodeArgs {
     pub k_lens: u64,
     /// Device address of the partial results `[splits, batch, q_heads, q_len, value_dim]`, f32; 0 with one split.
     pub partial_o: u64,
-    /// Device address of their LSE `[splits, batch, q_heads, q_len]`.
-    pub partial_lse: u64,
+    /// Device address of the largest scores of their rows `[splits, batch, q_heads, q_len]`, f32.
+    pub partial_max: u64,
+    /// Device address of the sums of their rows, relative to the largest score.
+    pub partial_sum: u64,
     /// Elements from one row of the block table to the next.
     pub table_stride: i64,
     /// Partial results from one split to the next, in rows: `batch * q_heads * q_len`.
@@ -66,21 +69,23 @@ pub struct DecodeArgs {
     pub reserved: u32,
 }
 
-/// Rows of O and their LSE, for [`CombineArgs`].
+/// Rows of O and what they weigh, for [`CombineArgs`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PartialResult {
     /// Device address of O `[batch, heads, rows, head_dim]`.
     pub o: u64,
-    /// Device address of the f32 LSE `[batch, heads, rows]`, contiguous.
-    pub lse: u64,
+    /// Device address of the largest f32 scores of the rows, or of their LSE, `[batch, heads, rows]`, contiguous.
+    pub max: u64,
+    /// Device address of the f32 sums of the rows relative to them; 0 where each is 1, as for LSE.
+    pub sum: u64,
     /// Strides of O.
     pub strides: AttentionStrides,
 }
 
 /// The one parameter of the combine kernels.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct CombineArgs {
     /// The first part.
     pub first: PartialResult,
@@ -88,8 +93,10 @@ pub struct CombineArgs {
     pub second: PartialResult,
     /// Elements from O of the second part to that of the third, and so on.
     pub o_step: i64,
-    /// Elements from the LSE of the second part to that of the third, and so on.
-    pub lse_step: i64,
+    /// Elements from the numbers of the rows of the second part to those of the third, and so on.
+    pub row_step: i64,
+    /// Device address of the f32 sinks `[heads]`; 0 where there are none.
+    pub sink: u64,
     /// Device address of O `[batch, heads, rows, head_dim]`.
     pub o: u64,
     /// Device address of the f32 LSE `[batch, heads, rows]`, contiguous; 0 where it is not wanted.
@@ -110,8 +117,9 @@ pub struct CombineArgs {
     pub inputs_aligned: u32,
     /// Whether every row of O does.
     pub output_aligned: u32,
-    /// 0: what would be padding otherwise.
-    pub reserved: u32,
+    /// What scores are multiplied by to have powers of two, as [`AttentionArgs::scale_log2`](super::AttentionArgs);
+    /// `log2(e)` for LSE.
+    pub scale_log2: f32,
 }
 
 /// A kernel that adds up partial results.
@@ -202,8 +210,8 @@ mod tests {
 
     #[test]
     fn argument_structs_have_no_padding() {
-        assert_eq!(size_of::<DecodeArgs>(), 6 * 8 + 6 * 4);
-        assert_eq!(size_of::<AttentionArgs>(), 9 * 8 + 5 * 24 + 20 * 4);
-        assert_eq!(size_of::<CombineArgs>(), 2 * 40 + 4 * 8 + 24 + 8 * 4);
+        assert_eq!(size_of::<DecodeArgs>(), 7 * 8 + 6 * 4);
+        assert_eq!(size_of::<AttentionArgs>(), 9 * 8 + 5 * 24 + 22 * 4);
+        assert_eq!(size_of::<CombineArgs>(), 2 * 48 + 5 * 8 + 24 + 8 * 4);
     }
 }

@@ -1,0 +1,236 @@
+//! Scores, scales, biases, sinks and values of every size that the types hold: a finite input has a finite result.
+
+use ferrotile::tolerance::{element_error, lse_limit};
+use ferrotile::{AttentionOptions, Gpu, Layout, Mask};
+use half::{bf16, f16};
+use layout::Dtype;
+use layout::attention::{AttentionKernel, AttentionVariant, Lengths, Scores};
+use libtest_mimic::Failed;
+use tests::compare;
+use tests::inputs::{self, Half};
+use tests::is_small;
+
+use crate::Trials;
+use crate::case::{Case, Expected, Inputs, Outcome, Output, for_rows};
+use crate::scores::{Terms, run, run_with};
+
+/// Lists the trials.
+pub(crate) fn list(trials: &mut Trials) {
+    for head_dim in [64, 128, 256, 40] {
+        let name = |what: &str| format!("range/{what}/d{head_dim}");
+        trials.both(&name("a_finite_bias_masks_keys"), &head_dim, masks::<f16>, masks::<bf16>);
+        trials.both(&name("scores_are_of_any_size"), &head_dim, any_size::<f16>, any_size::<bf16>);
+        trials.both(&name("scores_and_biases_add_up"), &head_dim, large_sums::<f16>, large_sums::<bf16>);
+        trials.both(&name("sinks_are_of_any_size"), &head_dim, sinks::<f16>, sinks::<bf16>);
+        trials.both(&name("softcaps_bound_any_size"), &head_dim, softcaps::<f16>, softcaps::<bf16>);
+        trials.both(&name("values_are_of_any_size"), &head_dim, values::<f16>, values::<bf16>);
+    }
+    trials.both("range/splits_weigh_masked_keys", &(), masked_splits::<f16>, masked_splits::<bf16>);
+}
+
+/// The numbers with which models mask: the lowest finite one of the type and parts of it, and round numbers.
+fn masking_numbers<T: Half>() -> Vec<f64> {
+    let lowest = -largest::<T>();
+    let round = [-1e4, -1e9, -1e10, -1e30].into_iter().filter(|&number| number > lowest);
+    [1.0, 0.5, 0.25].map(|part| part * lowest).into_iter().chain(round).collect()
+}
+
+/// The largest finite number of the type.
+fn largest<T: Half>() -> f64 {
+    match T::DTYPE {
+        Dtype::F16 => f16::MAX.to_f64(),
+        _ => bf16::MAX.to_f64(),
+    }
+}
+
+/// The variants that serve the case with these terms, all their numbers of splits.
+fn check<T: Half>(gpu: &Gpu, case: &Case, inputs: &Inputs<T>, terms: &Terms<T>) -> Outcome {
+    let expected = terms.expected(case, inputs);
+    let scores = if case.scale().abs() > f64::from(f32::MAX / std::f32::consts::LOG2_E) {
+        Scores::General
+    } else {
+        terms.scores()
+    };
+    for_rows(case, case.rows_of::<T>(gpu, scores, Lengths::Equal), |row| {
+        for splits in if is_decode(row) { &[1, 3][..] } else { &[1] } {
+            let options = AttentionOptions {
+                splits: is_decode(row).then_some(*splits),
+                max_workspace_bytes: if *splits > 1 { 1 << 24 } else { 0 },
+                ..case.options(Layout::Bshd, row)
+            };
+            let output = run_with(gpu, case, inputs, terms, &options)?;
+            check_output(case, &output, &expected)
+                .map_err(|error| format!("{splits} splits: {}", error.message().unwrap_or("failed")))?;
+        }
+        Ok(())
+    })
+}
+
+fn is_decode(row: &AttentionVariant) -> bool {
+    matches!(row.kernel, AttentionKernel::Decode(_))
+}
+
+/// O by the rule for all tensors; each LSE by its own size, which differs between rows by 38 orders of magnitude.
+fn check_output<T: Half>(case: &Case, output: &Output<T>, expected: &Expected) -> Outcome {
+    if !expected.out.iter().all(|x| x.is_finite()) || !expected.limit.max_abs.is_finite() {
+        return Err("the reference is not finite".into());
+    }
+    compare::check(&output.out, &expected.out, &case.q_shape(), expected.limit.max_abs)?;
+    for (index, (&got, &want)) in output.lse.iter().zip(&expected.lse).enumerate() {
+        // What f32 cannot hold is infinite.
+        let want = if want.abs() > f64::from(f32::MAX) { f64::INFINITY.copysign(want) } else { want };
+        let limit = if want.is_finite() { 4.0 * lse_limit(want.abs(), 0.0) } else { 0.0 };
+        let at_the_end = want.abs() > f64::from(f32::MAX) * (1.0 - 1e-6) && got.is_infinite();
+        if element_error(f64::from(got), want) > limit && !at_the_end {
+            return Err(format!("LSE {index} is {got:e}, expected {want:e}, limit {limit:e}").into());
+        }
+    }
+    Ok(())
+}
+
+/// Keys that a finite bias hides are as keys that the mask hides, whichever they are; a row whose keys are all masked so
+/// weighs them alike.
+fn masks<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
+    let (q_len, k_len) = (70, 200);
+    let case = Case::new(1, 2, q_len, k_len, head_dim, Mask::Full);
+    let mut random = inputs::random(41);
+    let mut inputs = Inputs::<T>::normal(&case, 41);
+    // Integers: scores are exact, in whichever order a kernel adds them up.
+    inputs.q = inputs::integers(&mut random, inputs.q.len(), 1);
+    inputs.k = inputs::integers(&mut random, inputs.k.len(), 1);
+    let positions: [(&str, &dyn Fn(usize, usize) -> bool); 7] = [
+        ("the first keys", &|_, key| key < 64),
+        ("the middle", &|_, key| (64..128).contains(&key)),
+        ("the last keys", &|_, key| key >= 128),
+        ("all but the first", &|_, key| key > 0),
+        ("all but one", &|row, key| key != (3 * row) % 200),
+        ("all", &|_, _| true),
+        ("a causal mask", &|row, key| key > row + 130),
+    ];
+    let numbers = masking_numbers::<T>();
+    for (index, (what, is_masked)) in positions.into_iter().enumerate() {
+        let chosen = if is_small(gpu) { &numbers[index % numbers.len()..][..1] } else { &numbers[..] };
+        for &number in chosen.iter().chain(&numbers[..1]) {
+            let bias = (0..q_len * k_len)
+                .map(|at| is_masked(at / k_len, at % k_len))
+                .map(|masked| T::from_f64(if masked { number } else { 0.0 }));
+            let terms = Terms { bias: Terms::bias(bias.collect(), [1, 1, q_len, k_len]), ..Terms::NONE };
+            check(gpu, &case, &inputs, &terms)
+                .map_err(|error| format!("{what} by {number:e}: {}", error.message().unwrap_or("failed")))?;
+        }
+    }
+    Ok(())
+}
+
+/// Scales from the smallest to the largest, of both signs, on scores that are exact: the largest of a row, and whatever
+/// is as large, has all of the weight where the scale is large.
+fn any_size<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
+    let scales = [1e-45, 1e-30, 1e-10, 1.0, 40.0, 1e3, 1e7, 4e8, 1e20, 1e30, 2.3e38, f32::MAX];
+    let of_this = |index: usize| !is_small(gpu) || index % 4 == head_dim / 64 % 4 || index == 7;
+    for (_, scale) in scales.into_iter().enumerate().filter(|&(index, _)| of_this(index)) {
+        for (sign, (q_len, k_len)) in [(1.0, (70, 200)), (-1.0, (5, 133))] {
+            let case = Case::new(1, 2, q_len, k_len, head_dim, Mask::Causal).scaled(sign * scale);
+            let mut random = inputs::random(42);
+            let mut inputs = Inputs::<T>::normal(&case, 42);
+            inputs.q = inputs::integers(&mut random, inputs.q.len(), 1);
+            inputs.k = inputs::integers(&mut random, inputs.k.len(), 1);
+            check(gpu, &case, &inputs, &Terms::NONE)?;
+        }
+    }
+    // Scores that are themselves so large or small.
+    for (q, k) in [(1e-15f64, 1e-15f64), (1e19, 1e19), (-1e19, 1e19), (3e38, 1.0), (-3e38, 1.0)] {
+        if q.abs() > largest::<T>() || k.abs() > largest::<T>() {
+            continue;
+        }
+        let case = Case::new(1, 1, 70, 133, head_dim, Mask::Causal).scaled(1.0);
+        let mut inputs = Inputs::<T>::normal(&case, 43);
+        // One product a score, times 1 or 2.
+        inputs.q.iter_mut().enumerate().for_each(|(at, x)| *x = T::from_f64(if at % head_dim == 3 { q } else { 0.0 }));
+        inputs.k.iter_mut().enumerate().for_each(|(at, x)| {
+            *x = T::from_f64(if at % head_dim == 3 { k * [0.5, 1.0][at / head_dim * 7 % 3 % 2] } else { 0.0 });
+        });
+        check(gpu, &case, &inputs, &Terms::NONE)?;
+    }
+    Ok(())
+}
+
+/// Scores and biases whose sums are beyond f32.
+fn large_sums<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
+    let (q_len, k_len) = (33, 133);
+    for (scale, sign) in [(3e38, 1.0), (3e38, -1.0), (1e38, -1.0)] {
+        let case = Case::new(1, 1, q_len, k_len, head_dim, Mask::Full).scaled(scale);
+        let mut inputs = Inputs::<T>::normal(&case, 44);
+        // Scores of 0, 1 and -1 before the scale.
+        inputs.q.iter_mut().enumerate().for_each(|(at, x)| *x = T::from_f64(f64::from(u8::from(at % head_dim == 0))));
+        inputs.k.iter_mut().enumerate().for_each(|(at, x)| {
+            let score = [-1.0, 0.0, 1.0][at / head_dim % 3];
+            *x = T::from_f64(if at % head_dim == 0 { score } else { 0.0 });
+        });
+        let bias = (0..q_len * k_len).map(|at| T::from_f64([1.0, 0.5, 1.0, 1.0][at % 4] * sign * largest::<T>()));
+        check(gpu, &case, &inputs, &Terms { bias: Terms::bias(bias.collect(), [1, 1, q_len, k_len]), ..Terms::NONE })?;
+    }
+    Ok(())
+}
+
+/// Sinks far beyond all scores, on both sides; beside masked keys too.
+fn sinks<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
+    let sink = Some(vec![3e38, -3e38, f32::MAX, f32::MIN, 0.0, f32::NEG_INFINITY]);
+    for scale in [0.125, 1e30] {
+        let case = Case::new(1, 6, 20, 70, head_dim, Mask::Causal).scaled(scale);
+        let mut random = inputs::random(45);
+        let mut inputs = Inputs::<T>::normal(&case, 45);
+        inputs.q = inputs::integers(&mut random, inputs.q.len(), 1);
+        inputs.k = inputs::integers(&mut random, inputs.k.len(), 1);
+        check(gpu, &case, &inputs, &Terms { sink: sink.clone(), ..Terms::NONE })?;
+        let bias = Terms::bias(vec![T::from_f64(-largest::<T>()); 20 * 70], [1, 1, 20, 70]);
+        check(gpu, &case, &inputs, &Terms { sink: sink.clone(), bias, ..Terms::NONE })?;
+    }
+    Ok(())
+}
+
+/// Softcaps of any size on scores of any size.
+fn softcaps<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
+    for (softcap, scale) in [(30.0, 1e30), (30.0, f32::MAX), (1e-30, 1e-30), (1e30, 1e28), (8e37, 1e38), (64.0, 1e-30)]
+    {
+        let case = Case::new(1, 2, 33, 133, head_dim, Mask::Causal).scaled(scale);
+        let mut random = inputs::random(46);
+        let mut inputs = Inputs::<T>::normal(&case, 46);
+        inputs.q = inputs::integers(&mut random, inputs.q.len(), 1);
+        inputs.k = inputs::integers(&mut random, inputs.k.len(), 1);
+        check(gpu, &case, &inputs, &Terms { softcap: Some(softcap), ..Terms::NONE })?;
+    }
+    Ok(())
+}
+
+/// Values up to half of the largest number that the type holds, all of one sign, and tiny ones.
+fn values<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
+    for (value, q_len) in [(0.5 * largest::<T>(), 70), (0.5 * largest::<T>(), 3), (1e-5, 33)] {
+        let case = Case::new(1, 2, q_len, 200, head_dim, Mask::Causal);
+        let mut inputs = Inputs::<T>::normal(&case, 47);
+        let mut random = inputs::random(48);
+        inputs.v.iter_mut().for_each(|x| {
+            *x = T::from_f64(value * (1.0 + 0.125 * inputs::integer(&mut random, 4) / 4.0));
+        });
+        check(gpu, &case, &inputs, &Terms::NONE)?;
+    }
+    Ok(())
+}
+
+/// Rows whose keys are all masked, in splits of unlike length: an LSE has no digits left for how many keys it stands
+/// for, and each key must count the same.
+fn masked_splits<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    let case = Case::new(1, 2, 3, 133, 64, Mask::Full).scaled(0.0);
+    let inputs = Inputs::<T>::normal(&case, 49);
+    let bias = Terms::bias(vec![T::from_f64(-largest::<T>()); 3 * 133], [1, 1, 3, 133]);
+    let terms = Terms { bias, ..Terms::NONE };
+    let expected = terms.expected(&case, &inputs);
+    let row = case.rows_of::<T>(gpu, Scores::General, Lengths::Equal).find(|row| is_decode(row));
+    let row = row.ok_or("no kernel decodes the case")?;
+    for splits in [1, 2, 4, 9] {
+        let options =
+            AttentionOptions { splits: Some(splits), max_workspace_bytes: 1 << 24, ..case.options(Layout::Bshd, row) };
+        let output: Result<_, Failed> = run_with(gpu, &case, &inputs, &terms, &options);
+        check_output(&case, &output?, &expected)?;
+    }
+    run(gpu, &case, &inputs, &terms, row).and_then(|output| check_output(&case, &output, &expected))
+}
