@@ -189,7 +189,7 @@ fn mma_from_ldmatrix<T: Half>(probe: &Probe<'_>) -> Result<(), Failed> {
         let got = probe.run(&one_warp(&LDMATRIX), 8 * 32, &[&buffer.as_raw(), &k_step])?;
         let at = |row: u32| move |k: u32| entry(77, row, k_step * 16 + k);
         expect_lanes(&got, 8, |lane| {
-            let element = |register| {
+            let element = |register: u32| {
                 let (row, column) = fragment::mma_m16n8k16_c(lane, register % 4);
                 product(16, at(row), at(16 + column + register / 4 * 8), 0).to_bits()
             };
