@@ -299,8 +299,8 @@ mod tests {
 
     #[test]
     fn two_accumulators_are_one_register_of_the_next_a() {
-        // What lets P = softmax(Q K^T) be the A operand of P V without leaving the registers: of two m16n8 side by side,
-        // the pair of accumulators (2r, 2r + 1) is where the two halves of register r of A are.
+        // What lets P = softmax(Q K^T) be the A operand of P V without leaving the registers: of two m16n8 side by
+        // side, the pair of accumulators (2r, 2r + 1) is where the two halves of register r of A are.
         for (lane, register, half) in halves(4) {
             let accumulator = register * 2 + half;
             let (row, column) = mma_m16n8k16_c(lane, accumulator % 4);
@@ -310,8 +310,8 @@ mod tests {
 
     #[test]
     fn one_ldmatrix_is_b_of_two_mma_side_by_side() {
-        // Rows of memory are columns of B; matrices 0 and 1 are k 0 to 7 and 8 to 15 of columns 0 to 7, matrices 2 and 3
-        // of columns 8 to 15.
+        // Rows of memory are columns of B; matrices 0 and 1 are k 0 to 7 and 8 to 15 of columns 0 to 7, matrices 2 and
+        // 3 of columns 8 to 15.
         for (lane, register, half) in halves(4) {
             let (row, place) = ldmatrix(lane, half);
             let (column, k) = (row + register / 2 * 8, place + register % 2 * 8);
