@@ -10,9 +10,9 @@
 //! mma.m16n8k16", ".. mma.m16n8k8", "Register fragments and shared memory matrix layouts" of `wgmma`): kernels may rely
 //! on them.
 //!
-//! Those of `wmma` ([`WmmaShape::a`], [`WmmaShape::b`], [`WmmaShape::c`]) are left open by the ISA, and no kernel relies
-//! on them. The ones here are what the compiler of CUDA 13 makes of PTX of sm_80, sm_89 and sm_90a, measured on sm_90.
-//! The emulator has them too, and the probes compare every register with them.
+//! Those of `wmma` ([`WmmaShape::a`], [`WmmaShape::b`], [`WmmaShape::c`]) are left open by the ISA, and no kernel
+//! relies on them. The ones here are what the compiler of CUDA 13 makes of PTX of sm_80, sm_89 and sm_90a, measured on
+//! sm_90. The emulator has them too, and the probes compare every register with them.
 
 /// The element of an 8x8 matrix that `ldmatrix` puts into `half` of one register of `lane`, as (row, column).
 ///

@@ -110,7 +110,8 @@ impl Mask {
 /// The sum over the rows `i` of the keys before `i + offset`: of `(i + offset).clamp(0, k_len)`.
 fn keys_before(offset: i128, q_len: usize, k_len: usize) -> u128 {
     let (rows, keys) = (q_len as i128, k_len as i128);
-    // Rows below `some` have no key before them, rows from `all` on every key, and those between one more than the last.
+    // Rows below `some` have no key before them, rows from `all` on every key; in between each has one more than the
+    // row above.
     let some = (-offset).clamp(0, rows);
     let all = (keys - offset).clamp(some, rows);
     let (between, after) = ((all - some) as u128, (rows - all) as u128);
