@@ -1,9 +1,9 @@
 //! The PTX that the library embeds, against the tables of variants: every row is an entry and every entry a row, with
 //! the row's launch bounds and as many tensor-core, copy and barrier instructions as its loop has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use cuda_builder::ptx::{Entry, Module};
+use cuda_builder::ptx::{Entry, Module, entry_ranges};
 use ferrotile::embedded_ptx;
 use layout::ata::{ATA, AtaUnit, Precision};
 use layout::attention::{
@@ -118,7 +118,7 @@ fn instructions_are_those_of_the_algorithm() {
         };
         let products = (tile.n / 16) * (row.head_dim / 16);
         let tensor_core_pv = usize::from(tile.pv == PvUnit::TensorCore);
-        assert_eq!(entry.count("wmma.mma.sync.aligned.row.col.m16n16k16"), products * (1 + tensor_core_pv), "{row}");
+        check_products(row, entry, products * (1 + tensor_core_pv));
         assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4.trans"), products * tensor_core_pv, "{row}");
         // With two stages one barrier a step serves K and V; with one stage each has its own.
         assert_eq!(entry.count("bar.sync"), 3 - tile.stages, "{row}");
@@ -128,10 +128,21 @@ fn instructions_are_those_of_the_algorithm() {
     });
 }
 
+/// `products` of 16x16 fragments, two `mma` each; none by `wmma`, whose fragments PTX leaves open.
+fn check_products(row: &AttentionVariant, entry: &Entry, products: usize) {
+    let types = format!("{0}.{0}", row.dtype.name());
+    let product = format!("mma.sync.aligned.m16n8k16.row.col.f32.{types}.f32");
+    assert_eq!(
+        (entry.count(&product), entry.count("mma"), entry.count("wmma")),
+        (2 * products, 2 * products, 0),
+        "{row}"
+    );
+}
+
 /// One loop over the steps of a warp, and two barriers of the block after it: before and after its warps' sums meet.
 fn check_decode(row: &AttentionVariant, entry: &Entry) {
     let products = DECODE_KEYS / 16 * (row.head_dim / 16);
-    assert_eq!(entry.count("wmma.mma.sync.aligned.row.col.m16n16k16"), 2 * products, "{row}");
+    check_products(row, entry, 2 * products);
     assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4.trans"), products, "{row}");
     assert_eq!(entry.count("bar.sync"), 2, "{row}");
     assert!(entry.count("cp.async.cg.shared.global") > 0, "{row}");
@@ -226,6 +237,31 @@ fn ata_entries_are_the_rows_with_their_bounds_and_instructions() {
             assert!(entry.count("ld.global.v4") >= chunks, "{row}");
         }
     }
+}
+
+/// Which elements the registers of a `wmma` fragment hold is left open by PTX, so a product takes whole fragments of
+/// `wmma.load`.
+#[test]
+fn factors_of_wmma_are_what_wmma_loads() {
+    let mut kernels = BTreeSet::new();
+    for (arch, family) in Arch::ALL.into_iter().flat_map(|arch| FAMILIES.map(|family| (arch, family))) {
+        let ptx = embedded_ptx(family, arch).expect("every architecture is embedded by default");
+        for (name, range) in entry_ranges(ptx) {
+            let mut loaded = BTreeSet::new();
+            for line in ptx[range].lines().map(str::trim) {
+                let fragments: Vec<&str> = line.split('{').skip(1).filter_map(|rest| rest.split('}').next()).collect();
+                if line.starts_with("wmma.load.") {
+                    loaded.insert((line.as_bytes()["wmma.load.".len()], fragments[0]));
+                } else if line.starts_with("wmma.mma.") {
+                    let [_, a, b, _] = fragments[..] else { panic!("{name}: {line}") };
+                    assert!(loaded.contains(&(b'a', a)) && loaded.contains(&(b'b', b)), "{arch} {name}: {line}");
+                    kernels.insert(name);
+                }
+            }
+        }
+    }
+    let rows = ATA.iter().filter(|row| row.unit == AtaUnit::Wmma).map(|row| row.name);
+    assert_eq!(kernels, rows.collect(), "the kernels that multiply by `wmma`");
 }
 
 #[test]

@@ -90,8 +90,14 @@ const SM_80: &[Instructions] = &[
     ("mma_m16n8k16_f16", &[("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", 1), ("mma", 1)]),
     ("mma_m16n8k16_bf16", &[("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", 1), ("mma", 1)]),
     ("mma_m16n8k8_tf32", &[("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", 1), ("mma", 1)]),
-    ("wmma_from_ldmatrix_f16", &[("ldmatrix", 2), ("wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32", 1)]),
-    ("wmma_from_ldmatrix_bf16", &[("ldmatrix", 2), ("wmma.mma.sync.aligned.row.col.m16n16k16.f32.bf16.bf16.f32", 1)]),
+    (
+        "mma_from_ldmatrix_f16",
+        &[("ldmatrix", 2), ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", 2), ("wmma", 0)],
+    ),
+    (
+        "mma_from_ldmatrix_bf16",
+        &[("ldmatrix", 2), ("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", 2), ("wmma", 0)],
+    ),
 ];
 
 const SM_89: &[Instructions] = &[

@@ -87,7 +87,7 @@ fn kernel_with(
     };
     match variant.map(|variant| variant.kernel) {
         Ok(AttentionKernel::Scalar) => Some("scalar"),
-        Ok(AttentionKernel::Wmma(_)) => Some("`wmma`"),
+        Ok(AttentionKernel::Wmma(_)) => Some("`mma`"),
         Ok(AttentionKernel::Wgmma(_)) => Some("`wgmma`"),
         Ok(AttentionKernel::Decode(_)) => Some("decoding"),
         Err(Error::NoVariant { .. }) => None,

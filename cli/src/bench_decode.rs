@@ -91,10 +91,10 @@ impl DecodeCase {
     /// Bytes that the call reads and writes at least: the visible keys and values, Q and O.
     fn bytes(&self) -> f64 {
         let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = self.sizes;
-        let rows = (0..q_len).map(|row| self.mask.key_range(row, q_len, k_len));
-        let (first, end) = rows.fold((k_len, 0), |(first, end), keys| (first.min(keys.start), end.max(keys.end)));
-        let keys = 2 * kv_heads * end.saturating_sub(first);
-        (2 * batch * head_dim * (keys + 2 * q_heads * q_len)) as f64
+        let seen_by = |row| self.mask.key_range(row, q_len, k_len);
+        // Both ends of what a row sees grow with the row.
+        let keys = q_len.checked_sub(1).map_or(0, |last| seen_by(last).end.saturating_sub(seen_by(0).start));
+        (2 * batch * head_dim * (2 * kv_heads * keys + 2 * q_heads * q_len)) as f64
     }
 }
 

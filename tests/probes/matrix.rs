@@ -27,18 +27,27 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("mma_m16n8k8_tf32", mma_tf32),
     Test::new("mma_m16n8k32_e4m3_e4m3", mma_fp8::<F8E4M3>).since(Arch::Sm89),
     Test::new("mma_m16n8k32_e4m3_e5m2", mma_fp8::<F8E5M2>).since(Arch::Sm89),
-    Test::new("wmma_from_ldmatrix_f16", wmma_from_ldmatrix::<f16>),
-    Test::new("wmma_from_ldmatrix_bf16", wmma_from_ldmatrix::<bf16>),
+    Test::new("mma_from_ldmatrix_f16", mma_from_ldmatrix::<f16>),
+    Test::new("mma_from_ldmatrix_bf16", mma_from_ldmatrix::<bf16>),
 ];
 
 /// A 16-bit type that represents small integers exactly.
 trait Half: Element {
     const NAME: &'static str;
+
+    /// The registers of a factor of `wmma`, of which `distinct` hold different elements.
+    fn wmma_registers(distinct: u32) -> u32;
+
     fn bits_of(integer: i32) -> u16;
 }
 
 impl Half for f16 {
     const NAME: &'static str = "f16";
+
+    fn wmma_registers(_distinct: u32) -> u32 {
+        8
+    }
+
     fn bits_of(integer: i32) -> u16 {
         f16::from_f32(integer as f32).to_bits()
     }
@@ -46,6 +55,11 @@ impl Half for f16 {
 
 impl Half for bf16 {
     const NAME: &'static str = "bf16";
+
+    fn wmma_registers(distinct: u32) -> u32 {
+        distinct
+    }
+
     fn bits_of(integer: i32) -> u16 {
         bf16::from_f32(integer as f32).to_bits()
     }
@@ -166,7 +180,7 @@ fn mma_tf32(probe: &Probe<'_>) -> Result<(), Failed> {
     Ok(())
 }
 
-fn wmma_from_ldmatrix<T: Half>(probe: &Probe<'_>) -> Result<(), Failed> {
+fn mma_from_ldmatrix<T: Half>(probe: &Probe<'_>) -> Result<(), Failed> {
     let tile: Vec<u16> = (0..LDMATRIX_ROWS * LDMATRIX_COLUMNS)
         .map(|i| T::bits_of(entry(77, i / LDMATRIX_COLUMNS, i % LDMATRIX_COLUMNS)))
         .collect();
@@ -175,11 +189,11 @@ fn wmma_from_ldmatrix<T: Half>(probe: &Probe<'_>) -> Result<(), Failed> {
         let got = probe.run(&one_warp(&LDMATRIX), 8 * 32, &[&buffer.as_raw(), &k_step])?;
         let at = |row: u32| move |k: u32| entry(77, row, k_step * 16 + k);
         expect_lanes(&got, 8, |lane| {
-            let element = |register| {
-                let (row, column) = WmmaShape::M16N16K16.c(lane, register);
-                product(16, at(row), at(16 + column), 0).to_bits()
+            let element = |register: u32| {
+                let (row, column) = fragment::mma_m16n8k16_c(lane, register % 4);
+                product(16, at(row), at(16 + column + register / 4 * 8), 0).to_bits()
             };
-            (0..WmmaShape::C_REGISTERS).map(element).collect()
+            (0..8).map(element).collect()
         })?;
     }
     Ok(())
@@ -260,7 +274,7 @@ pub(crate) fn wmma_tests() -> impl Iterator<Item = &'static Test> {
 
 fn wmma<T: Half, const SHAPE: usize, const A_ROW: bool, const B_ROW: bool>(probe: &Probe<'_>) -> Result<(), Failed> {
     let case = Wmma { shape: WmmaShape::ALL[SHAPE], a_row_major: A_ROW, b_row_major: B_ROW };
-    case.check_fragments(probe)?;
+    case.check_fragments::<T>(probe)?;
     for seed in 0..4 {
         case.check_product::<T>(probe, seed)?;
     }
@@ -278,6 +292,12 @@ struct WmmaResult {
 const PADDING: f32 = -12_345.0;
 
 impl Wmma {
+    /// The registers of A, B and C in one lane.
+    fn registers<T: Half>(self) -> [u32; 3] {
+        let [a, b] = [self.shape.a_registers(), self.shape.b_registers()].map(T::wmma_registers);
+        [a, b, WmmaShape::C_REGISTERS]
+    }
+
     fn a(self) -> Matrix {
         Matrix::wmma_a(self.shape, self.a_row_major)
     }
@@ -296,7 +316,7 @@ impl Wmma {
         Matrix::wmma_c(self.shape, self.b_row_major)
     }
 
-    fn run(
+    fn run<T: Half>(
         self,
         probe: &Probe<'_>,
         a: impl Fn(u32, u32) -> u16,
@@ -306,7 +326,7 @@ impl Wmma {
         let a = probe.upload(&in_memory(self.a(), u16::MAX, a))?;
         let b = probe.upload(&in_memory(self.b(), u16::MAX, b))?;
         let c = probe.upload(&in_memory(self.c(), PADDING, c))?;
-        let registers = self.shape.a_registers() + self.shape.b_registers() + WmmaShape::C_REGISTERS;
+        let registers = self.registers::<T>().iter().sum::<u32>();
         let fragments = probe.output(32 * registers as usize)?;
         let d_by_shared = probe.output(self.c().len_elems() as usize)?;
         let d_by_global = probe.output(self.d().len_elems() as usize)?;
@@ -327,19 +347,19 @@ impl Wmma {
     }
 
     /// Every element tells where it is, as bits; the loads do not look at them.
-    fn check_fragments(self, probe: &Probe<'_>) -> Result<(), Failed> {
+    fn check_fragments<T: Half>(self, probe: &Probe<'_>) -> Result<(), Failed> {
         let shape = self.shape;
         let place = |row: u32, column: u32| (row * 64 + column) as u16;
-        let got = self.run(probe, place, place, |row, column| place(row, column).into())?.fragments;
+        let got = self.run::<T>(probe, place, place, |row, column| place(row, column).into())?.fragments;
         let pair = |element: &dyn Fn(u32) -> (u32, u32)| {
             let bits = |half| u32::from(place(element(half).0, element(half).1));
             bits(0) | bits(1) << 16
         };
-        let registers = shape.a_registers() + shape.b_registers() + WmmaShape::C_REGISTERS;
-        expect_lanes(&got, registers as usize, |lane| {
-            let a = (0..shape.a_registers()).map(|register| pair(&|half| shape.a(lane, register, half)));
-            let b = (0..shape.b_registers()).map(|register| pair(&|half| shape.b(lane, register, half)));
-            let c = (0..WmmaShape::C_REGISTERS).map(|register| {
+        let [of_a, of_b, of_c] = self.registers::<T>();
+        expect_lanes(&got, (of_a + of_b + of_c) as usize, |lane| {
+            let a = (0..of_a).map(|register| pair(&|half| shape.a(lane, register % shape.a_registers(), half)));
+            let b = (0..of_b).map(|register| pair(&|half| shape.b(lane, register % shape.b_registers(), half)));
+            let c = (0..of_c).map(|register| {
                 let (row, column) = shape.c(lane, register);
                 f32::from(place(row, column)).to_bits()
             });
@@ -351,7 +371,7 @@ impl Wmma {
     fn check_product<T: Half>(self, probe: &Probe<'_>, seed: u32) -> Result<(), Failed> {
         let [a, b, c] = [3 * seed, 3 * seed + 1, 3 * seed + 2];
         let half = |seed| move |row, column| T::bits_of(entry(seed, row, column));
-        let got = self.run(probe, half(a), half(b), |row, column| entry(c, row, column) as f32)?;
+        let got = self.run::<T>(probe, half(a), half(b), |row, column| entry(c, row, column) as f32)?;
         let d = |row, column| {
             let value = product(self.shape.k(), |k| entry(a, row, k), |k| entry(b, k, column), entry(c, row, column));
             value.to_bits()

@@ -5,7 +5,7 @@
 //! TF32. Of f16 two numbers would not reach beyond 65504.
 
 use cuda_std::convert::{Bf16, bf16_from_f32, bf16_to_f32};
-use cuda_std::ptx::wmma::{self, Col, M32N8K16, Row};
+use cuda_std::ptx::wmma::{self, Col, Factors, M32N8K16, Row};
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::warp::{FULL_MASK, sync_warp};
 use layout::ata::{ATA, BLOCK, CELL, PAIR_ROWS, SQUARE_STRIDE, VECTOR_STRIDE, straight_cell};
@@ -115,9 +115,10 @@ impl<const ROW: usize> Unit<ROW> for Wmma {
 /// Adds the product of 32x16 elements of the square, in the order `L`, and a fragment of X.
 ///
 /// # Safety
-/// All lanes of the warp execute this call together; the elements were stored, and a barrier has followed.
+/// All lanes of the warp execute this call together; the elements were stored, and a barrier has followed; `b` was
+/// loaded, and `sum` is zeros or what this function gave.
 #[inline(always)]
-unsafe fn product<L: wmma::Order>(a: SharedAddr, b: <M32N8K16 as wmma::Shape>::B, sum: [f32; 8]) -> [f32; 8] {
+unsafe fn product<L: wmma::Order>(a: SharedAddr, b: <M32N8K16 as Factors<Bf16>>::B, sum: [f32; 8]) -> [f32; 8] {
     // SAFETY: as required of the caller; the stride is a multiple of 8, the first element on a 32-byte boundary.
     unsafe {
         let a = wmma::load_a::<M32N8K16, Bf16, L>(a, SQUARE_STRIDE as u32);

@@ -24,7 +24,6 @@ use cuda_std::convert::{Element16, fma, max};
 use cuda_std::hint::opaque;
 use cuda_std::ptx::cp_async;
 use cuda_std::ptx::griddepcontrol;
-use cuda_std::ptx::wmma::{Col, M16N16K16, Row, mma};
 use cuda_std::shared::SharedAddr;
 use cuda_std::warp::{FULL_MASK, quad_sum, sync_warp};
 use cuda_std::{global, shared, thread};
@@ -36,7 +35,7 @@ use crate::mask::KeyRange;
 use crate::pages::{KeyRows, Pages, Place};
 use crate::score::{BiasWords, Scoring};
 use crate::softmax::{LargeScores, RowState, ScoreScale, headroom, part_weight, power_of_two, row_result};
-use crate::tile::Fragments;
+use crate::tile::{Fragments, multiply};
 use crate::value_product::{TensorCore, ValueProduct};
 use crate::work::{div_rem, lane, sink_of_head, warp};
 
@@ -223,7 +222,7 @@ pub(crate) unsafe fn forward<E, const ROW: usize, const DIM_TILES: usize, const 
             let mut scores = [[0f32; 8]; 1];
             for dim_tile in 0..DIM_TILES {
                 let b = k_fragments.load(0, dim_tile);
-                scores[0] = mma::<M16N16K16, E, Row, Col>(q[dim_tile], b, scores[0]);
+                scores[0] = multiply::<E>(q[dim_tile], b, scores[0]);
             }
             if general {
                 // All heads are scaled and bounded alike.

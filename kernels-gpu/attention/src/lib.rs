@@ -3,7 +3,7 @@
 //! | file | what it holds |
 //! | --- | --- |
 //! | `scalar` | the kernel that serves everything: one warp a query row |
-//! | `mainloop_sm80` | FlashAttention tiling on `wmma`, tiles by `cp.async` |
+//! | `mainloop_sm80` | FlashAttention tiling on `mma`, tiles by `cp.async` |
 //! | `decode` | few query rows on many keys, which blocks and warps split between them |
 //! | `pages` | where those keys lie, one after the other or in pages |
 //! | `combine` | the sum of partial results |

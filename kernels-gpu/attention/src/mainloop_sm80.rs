@@ -1,4 +1,4 @@
-//! FlashAttention forward on `wmma` m16n16k16 with `cp.async` tiles, for sm_80 and later.
+//! FlashAttention forward on `mma` m16n8k16 with `cp.async` tiles, for sm_80 and later.
 //!
 //! ```text
 //! Q tile -> shared memory
@@ -10,9 +10,9 @@
 //! O / l -> shared memory -> global memory, 16 bytes a lane
 //! ```
 //!
-//! 1. Fragments come from swizzled tiles by `ldmatrix` instead of `wmma.load`, whose constant row stride cannot express
-//!    a swizzle. The register layouts of `wmma` m16n16k16 are those of two `mma` m16n8k16 ([`layout::fragment`],
-//!    checked by the probes), so the accumulator of Q K^T is operand A of P V without passing through shared memory.
+//! 1. Products are those of `mma.sync`, two side by side for 16 columns ([`multiply`]): PTX fixes the maps of its
+//!    fragments ([`layout::fragment`]). So they come from swizzled tiles by `ldmatrix`, where `wmma.load`, of one row
+//!    stride, cannot read, and the accumulator of Q K^T is operand A of P V without passing through shared memory.
 //! 2. With two stages both tiles of the next step are under way during the whole of this one, at one barrier a step.
 //!    With one stage, V is under way during Q K^T and the next K during P V, at two barriers a step and half the shared
 //!    memory.
@@ -24,7 +24,6 @@
 use cuda_std::convert::Element16;
 use cuda_std::hint::opaque;
 use cuda_std::ptx::cp_async;
-use cuda_std::ptx::wmma::{Col, M16N16K16, Row, mma};
 use cuda_std::shared;
 use cuda_std::thread;
 use cuda_std::warp::{FULL_MASK, sync_warp};
@@ -34,14 +33,14 @@ use layout::attention::{ATTENTION, AttentionArgs, AttentionKernel, Lengths, PvUn
 use crate::epilogue;
 use crate::score::Scoring;
 use crate::softmax::{LargeScores, RowState, ScoreScale};
-use crate::tile::{Fragments, Rows, chunk_offset};
+use crate::tile::{Fragments, Rows, chunk_offset, multiply};
 use crate::value_product::{MultiplyAdd, TensorCore, ValueProduct};
 use crate::work::{Work, lane, sink_of_block, warp};
 
 const fn wmma_tile(row: usize) -> WmmaTile {
     match ATTENTION[row].kernel {
         AttentionKernel::Wmma(tile) => tile,
-        _ => panic!("the row is not a WMMA variant"),
+        _ => panic!("the row is not an `mma` variant"),
     }
 }
 
@@ -158,7 +157,7 @@ where
                 let a = q_fragments.load(0, dim_tile).map(|pair| pair ^ args.q_sign);
                 for key_tile in 0..KEY_TILES {
                     let b = k_fragments.load(key_tile, dim_tile);
-                    scores[key_tile] = mma::<M16N16K16, E, Row, Col>(a, b, scores[key_tile]);
+                    scores[key_tile] = multiply::<E>(a, b, scores[key_tile]);
                 }
             }
             if let Scores::General = const { ATTENTION[ROW].scores } {

@@ -1,8 +1,9 @@
 //! Online softmax over the rows of a warp.
 //!
-//! A lane holds parts of two rows, `lane / 4` and 8 below, in the accumulator layout of two `mma` m16n8k16
-//! ([`layout::fragment`]): registers 0, 1, 4, 5 of a tile belong to the first row, 2, 3, 6, 7 to the second. Maxima are
-//! the whole row's in every lane of its quad; sums are the lane's own until [`RowState::finish`].
+//! A lane holds parts of two rows, `lane / 4` and 8 below, in the accumulator layout of `mma` and `wgmma`
+//! ([`layout::fragment::mma_m16n8k16_c`] for every 8 keys): registers 0, 1, 4, 5 of 16 keys belong to the first row, 2,
+//! 3, 6, 7 to the second. Maxima are the whole row's in every lane of its quad; sums are the lane's own until
+//! [`RowState::finish`].
 //!
 //! With running maximum m, sum l and scores s of the next keys: `m' = max(m, max s)`, `a = 2^(c (m - m'))`,
 //! `p = 2^(c (s - m'))`, `l' = a l + sum p`, `O' = a O + p V` (Milakov and Gimelshein 2018; Dao et al. 2022), where

@@ -3,13 +3,12 @@
 use core::marker::PhantomData;
 
 use cuda_std::convert::{Element16, fma};
-use cuda_std::ptx::wmma::{Col, M16N16K16, Row, mma};
 use cuda_std::shared::SharedAddr;
 use cuda_std::warp;
 use layout::attention::WARP_ROWS;
 
 use crate::softmax::scale_rows;
-use crate::tile::{Fragments, chunk_offset, store_pair};
+use crate::tile::{Fragments, chunk_offset, multiply, store_pair};
 use crate::work::lane;
 
 /// The accumulator O of one warp: 16 rows by `16 * DIM_TILES` columns.
@@ -72,7 +71,7 @@ impl<E: Element16, const KEY_TILES: usize, const DIM_TILES: usize> ValueProduct<
                 // SAFETY: the caller's contract.
                 unsafe {
                     let b = v_fragments.load_transposed(key_tile, dim_tile);
-                    self.out[dim_tile] = mma::<M16N16K16, E, Row, Col>(a, b, self.out[dim_tile]);
+                    self.out[dim_tile] = multiply::<E>(a, b, self.out[dim_tile]);
                 }
             }
         }
@@ -103,7 +102,7 @@ pub(crate) struct MultiplyAdd<E> {
     element: PhantomData<E>,
 }
 
-/// Panels of the widest head dimension that a WMMA row has.
+/// Panels of the widest head dimension that a row of `mainloop_sm80` has.
 const MAX_PANELS: usize = 2;
 
 /// Gives every lane the values of all 16 rows, from the two that the first lane of each quad has.

@@ -6,9 +6,13 @@
 //! whose row is `group` and whose columns are `2 * thread` and `2 * thread + 1`: also what `ldmatrix` delivers. TF32
 //! elements fill a register each; their 8x4 matrix has the row `group` and the column `thread`.
 //!
-//! The maps of `mma` and `ldmatrix` are those of the PTX ISA ("Matrix fragments for mma.m16n8k16", ".. mma.m16n8k8").
-//! Those of `wmma` are left open by the ISA; the ones here are measured on sm_90 for PTX of sm_80 and sm_90a, and the
-//! tests on the card compare every register with them.
+//! The maps of `mma`, `ldmatrix`, `stmatrix` and `wgmma` are those of the PTX ISA ("Matrix fragments for
+//! mma.m16n8k16", ".. mma.m16n8k8", "Register fragments and shared memory matrix layouts" of `wgmma`): kernels may rely
+//! on them.
+//!
+//! Those of `wmma` ([`WmmaShape::a`], [`WmmaShape::b`], [`WmmaShape::c`]) are left open by the ISA, and no kernel
+//! relies on them. The ones here are what the compiler of CUDA 13 makes of PTX of sm_80, sm_89 and sm_90a, measured on
+//! sm_90. The emulator has them too, and the probes compare every register with them.
 
 /// The element of an 8x8 matrix that `ldmatrix` puts into `half` of one register of `lane`, as (row, column).
 ///
@@ -98,7 +102,7 @@ pub const fn wgmma_a(thread: u32, register: u32, part: u32, element_bytes: u32) 
     (row, (thread % 4 + register / 2 * 4) * parts + part)
 }
 
-/// A shape of `wmma`: D, m x n, is A, m x k, times B, k x n, plus C.
+/// A shape of `wmma`: D, m x n, is A, m x k, times B, k x n, plus C. Its maps are measured: the ISA leaves them open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WmmaShape {
     /// 16x16 from 16x16 and 16x16.
@@ -139,12 +143,13 @@ impl WmmaShape {
         16
     }
 
-    /// The registers of A in one lane that hold different elements.
+    /// The registers of A in one lane that hold different elements. The f16 forms have eight registers: the rest repeat
+    /// them in order.
     pub const fn a_registers(self) -> u32 {
         self.m() * self.k() / 64
     }
 
-    /// The registers of B in one lane that hold different elements.
+    /// The registers of B in one lane that hold different elements, as [`WmmaShape::a_registers`].
     pub const fn b_registers(self) -> u32 {
         self.n() * self.k() / 64
     }
@@ -294,16 +299,24 @@ mod tests {
 
     #[test]
     fn two_accumulators_are_one_register_of_the_next_a() {
-        // What lets P = softmax(Q K^T) be the A operand of P V without leaving the registers: the pair of accumulators
-        // (2r, 2r + 1) of the 16x16 tile is where the two halves of register r of A are.
-        for lane in 0..32 {
-            for register in 0..4 {
-                for half in 0..2 {
-                    let a = WmmaShape::M16N16K16.a(lane, register, half);
-                    let c = WmmaShape::M16N16K16.c(lane, register * 2 + half);
-                    assert_eq!(a, c);
-                }
-            }
+        // What lets P = softmax(Q K^T) be the A operand of P V without leaving the registers: of two m16n8 side by
+        // side, the pair of accumulators (2r, 2r + 1) is where the two halves of register r of A are.
+        for (lane, register, half) in halves(4) {
+            let accumulator = register * 2 + half;
+            let (row, column) = mma_m16n8k16_c(lane, accumulator % 4);
+            assert_eq!(mma_m16n8k16_a(lane, register, half), (row, column + accumulator / 4 * 8));
+        }
+    }
+
+    #[test]
+    fn one_ldmatrix_is_b_of_two_mma_side_by_side() {
+        // Rows of memory are columns of B; matrices 0 and 1 are k 0 to 7 and 8 to 15 of columns 0 to 7, matrices 2 and
+        // 3 of columns 8 to 15.
+        for (lane, register, half) in halves(4) {
+            let (row, place) = ldmatrix(lane, half);
+            let (column, k) = (row + register / 2 * 8, place + register % 2 * 8);
+            let (k_of_b, column_of_b) = mma_m16n8k16_b(lane, register % 2, half);
+            assert_eq!((k, column), (k_of_b, column_of_b + register / 2 * 8));
         }
     }
 

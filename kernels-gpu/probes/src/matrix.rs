@@ -3,7 +3,7 @@
 use cuda_std::convert::{Bf16, Element16, F16};
 #[cfg(target_feature = "sm_89")]
 use cuda_std::convert::{E4m3, E5m2, Element8};
-use cuda_std::ptx::wmma::{self, Col, M8N32K16, M16N16K16, M32N8K16, Order, Row, Shape};
+use cuda_std::ptx::wmma::{self, Col, Factors, M8N32K16, M16N16K16, M32N8K16, Order, Row};
 use cuda_std::ptx::{ldmatrix, mma};
 use cuda_std::shared::{self, SharedAddr, Word};
 use cuda_std::{global, kernel, thread, warp};
@@ -258,7 +258,7 @@ pub struct WmmaMatrices {
 /// # Safety
 /// The dynamic shared memory is that of `WMMA`; the matrices have the layouts of `layout::probe::Matrix`.
 #[inline(always)]
-unsafe fn wmma<S: Shape, E: Element16, LA: Order, LB: Order>(m: WmmaMatrices) {
+unsafe fn wmma<S: Factors<E>, E: Element16, LA: Order, LB: Order>(m: WmmaMatrices) {
     let (a_form, b_form) = (Matrix::wmma_a(S::SHAPE, LA::ROW), Matrix::wmma_b(S::SHAPE, LB::ROW));
     let (c_form, d_form) = (Matrix::wmma_c(S::SHAPE, LA::ROW), Matrix::wmma_c(S::SHAPE, LB::ROW));
     let region = |name| shared::dynamic().offset(probe::WMMA.get(name).offset_bytes);
@@ -326,40 +326,41 @@ wmma_probes!(M32N8K16, Bf16, wmma_m32n8k16_bf16_row_row: Row Row, wmma_m32n8k16_
 wmma_probes!(M8N32K16, Bf16, wmma_m8n32k16_bf16_row_row: Row Row, wmma_m8n32k16_bf16_row_col: Row Col,
     wmma_m8n32k16_bf16_col_row: Col Row, wmma_m8n32k16_bf16_col_col: Col Col);
 
-/// Multiplies with `wmma` what `ldmatrix` loaded from one swizzled tile: A is rows 0 to 15, B the transpose of rows 16
-/// to 31, both of columns `16 * k_step` on. Every lane writes its accumulators.
+/// Multiplies with two `mma` what `ldmatrix` loaded from one swizzled tile: A is rows 0 to 15, B the transpose of rows
+/// 16 to 31, both of columns `16 * k_step` on. Every lane writes its accumulators, of columns 0 to 7 and 8 to 15.
 ///
 /// # Safety
 /// The dynamic shared memory is that of `LDMATRIX`; `input` is its tile.
 #[inline(always)]
-unsafe fn wmma_from_ldmatrix<E: Element16>(out: *mut [f32; 8], input: *const u16, k_step: u32) {
+unsafe fn mma_from_ldmatrix<E: Element16>(out: *mut [[f32; 4]; 2], input: *const u16, k_step: u32) {
     let (matrix, row) = fragment::ldmatrix_source(warp::lane_id());
     // SAFETY: the rows are in the tile, and the whole warp is here.
     unsafe {
         let tile = swizzled_tile(input);
         let at = |row, unit| tile.offset(LDMATRIX_SWIZZLE.tile_offset(row, (k_step * 2 + unit) * 16, LDMATRIX_ROWS));
         let a = ldmatrix::x4(at(matrix % 2 * 8 + row, matrix / 2));
-        let b = ldmatrix::x4(at(16 + matrix / 2 * 8 + row, matrix % 2));
-        *out.add(warp::lane_id() as usize) = wmma::mma::<M16N16K16, E, Row, Col>(a, b, [0.0; 8]);
+        let [b0, b1, b2, b3] = ldmatrix::x4(at(16 + matrix / 2 * 8 + row, matrix % 2));
+        *out.add(warp::lane_id() as usize) =
+            [mma::m16n8k16::<E>(a, [b0, b1], [0.0; 4]), mma::m16n8k16::<E>(a, [b2, b3], [0.0; 4])];
     }
 }
 
-/// `wmma_from_ldmatrix` in f16.
+/// `mma_from_ldmatrix` in f16.
 ///
 /// # Safety
 /// The dynamic shared memory is that of `LDMATRIX`; `input` is its tile; `out` has 8 values for each lane.
 #[kernel(max_threads = 32)]
-pub unsafe fn wmma_from_ldmatrix_f16(out: *mut [f32; 8], input: *const u16, k_step: u32) {
+pub unsafe fn mma_from_ldmatrix_f16(out: *mut [[f32; 4]; 2], input: *const u16, k_step: u32) {
     // SAFETY: the areas are as required.
-    unsafe { wmma_from_ldmatrix::<F16>(out, input, k_step) }
+    unsafe { mma_from_ldmatrix::<F16>(out, input, k_step) }
 }
 
-/// `wmma_from_ldmatrix` in bf16.
+/// `mma_from_ldmatrix` in bf16.
 ///
 /// # Safety
 /// The dynamic shared memory is that of `LDMATRIX`; `input` is its tile; `out` has 8 values for each lane.
 #[kernel(max_threads = 32)]
-pub unsafe fn wmma_from_ldmatrix_bf16(out: *mut [f32; 8], input: *const u16, k_step: u32) {
+pub unsafe fn mma_from_ldmatrix_bf16(out: *mut [[f32; 4]; 2], input: *const u16, k_step: u32) {
     // SAFETY: the areas are as required.
-    unsafe { wmma_from_ldmatrix::<Bf16>(out, input, k_step) }
+    unsafe { mma_from_ldmatrix::<Bf16>(out, input, k_step) }
 }

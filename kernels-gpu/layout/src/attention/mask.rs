@@ -27,29 +27,47 @@ pub enum Mask {
 
 impl Mask {
     /// The keys that query row `row` of `q_len` sees among `k_len`; empty where it sees none.
+    ///
+    /// ```
+    /// use layout::attention::Mask;
+    ///
+    /// // Four rows stand at the last four of six keys.
+    /// assert_eq!(Mask::Causal.key_range(0, 4, 6), 0..3);
+    /// assert_eq!(Mask::Window { left: 1, right: 0 }.key_range(3, 4, 6), 4..6);
+    /// ```
     pub fn key_range(self, row: usize, q_len: usize, k_len: usize) -> Range<usize> {
-        let (first, last) = self.key_offsets(q_len, k_len);
-        let start = (row as i64 + i64::from(first)).clamp(0, k_len as i64) as usize;
-        let end = (row as i64 + i64::from(last) + 1).clamp(start as i64, k_len as i64) as usize;
+        let (first, last) = self.offsets(q_len, k_len);
+        let start = (row as i128 + first).clamp(0, k_len as i128) as usize;
+        let end = (row as i128 + last + 1).clamp(start as i128, k_len as i128) as usize;
         start..end
+    }
+
+    /// The canonical form: row `i` sees the keys `j` with `i + first <= j <= i + last` and `0 <= j < k_len`.
+    ///
+    /// Both are clamped to `-q_len - 1 ..= k_len`, beyond which nothing changes. No sum of two lengths and a width
+    /// overflows an `i128`.
+    fn offsets(self, q_len: usize, k_len: usize) -> (i128, i128) {
+        let (least, most) = (-(q_len as i128) - 1, k_len as i128);
+        let diagonal = k_len as i128 - q_len as i128;
+        match self {
+            Mask::Full => (least, most),
+            Mask::Causal => (least, diagonal),
+            Mask::Window { left, right } => {
+                ((diagonal - left as i128).max(least), (diagonal + right as i128).min(most))
+            }
+        }
     }
 
     /// The canonical form that kernels take: row `i` sees the keys `j` with `i + first <= j <= i + last` and
     /// `0 <= j < k_len`.
     ///
     /// Both are clamped to `-q_len - 1 ..= k_len`, beyond which nothing changes, so that `i + first` and `i + last` fit
-    /// an `i32` for lengths up to [`MAX_LEN`].
+    /// an `i32` for lengths up to [`MAX_LEN`]. For longer ones, which no kernel takes, they are the nearest that an
+    /// `i32` has.
     pub fn key_offsets(self, q_len: usize, k_len: usize) -> (i32, i32) {
-        let diagonal = k_len as i64 - q_len as i64;
-        let clamp = |offset: i64| offset.clamp(-(q_len as i64) - 1, k_len as i64) as i32;
-        let saturated = |width: usize| i64::try_from(width).unwrap_or(i64::MAX);
-        match self {
-            Mask::Full => (clamp(i64::MIN), clamp(i64::MAX)),
-            Mask::Causal => (clamp(i64::MIN), clamp(diagonal)),
-            Mask::Window { left, right } => {
-                (clamp(diagonal.saturating_sub(saturated(left))), clamp(diagonal.saturating_add(saturated(right))))
-            }
-        }
+        let (first, last) = self.offsets(q_len, k_len);
+        let nearest = |offset: i128| offset.clamp(i32::MIN.into(), i32::MAX.into()) as i32;
+        (nearest(first), nearest(last))
     }
 
     /// How many keys before and after its own position a row sees; [`MAX_LEN`] stands for all of them.
@@ -72,14 +90,38 @@ impl Mask {
 
     /// Whether every row sees every key.
     pub fn hides_nothing(self, q_len: usize, k_len: usize) -> bool {
-        let (first, last) = self.key_offsets(q_len, k_len);
-        q_len == 0 || k_len == 0 || (q_len as i64 - 1 + i64::from(first) <= 0 && i64::from(last) >= k_len as i64 - 1)
+        let (first, last) = self.offsets(q_len, k_len);
+        q_len == 0 || k_len == 0 || (q_len as i128 - 1 + first <= 0 && last >= k_len as i128 - 1)
     }
 
     /// The number of (row, key) pairs that are visible: the work that the mask leaves.
-    pub fn visible_pairs(self, q_len: usize, k_len: usize) -> u64 {
-        (0..q_len).map(|row| self.key_range(row, q_len, k_len).len() as u64).sum()
+    ///
+    /// ```
+    /// use layout::attention::Mask;
+    ///
+    /// assert_eq!(Mask::Causal.visible_pairs(4, 4), 1 + 2 + 3 + 4);
+    /// ```
+    pub fn visible_pairs(self, q_len: usize, k_len: usize) -> u128 {
+        let (first, last) = self.offsets(q_len, k_len);
+        keys_before(last + 1, q_len, k_len) - keys_before(first, q_len, k_len)
     }
+}
+
+/// The sum over the rows `i` of the keys before `i + offset`: of `(i + offset).clamp(0, k_len)`.
+fn keys_before(offset: i128, q_len: usize, k_len: usize) -> u128 {
+    let (rows, keys) = (q_len as i128, k_len as i128);
+    // Rows below `some` have no key before them, rows from `all` on every key; in between each has one more than the
+    // row above.
+    let some = (-offset).clamp(0, rows);
+    let all = (keys - offset).clamp(some, rows);
+    let (between, after) = ((all - some) as u128, (rows - all) as u128);
+    if between == 0 {
+        return after * keys as u128;
+    }
+    let ends = (some + offset) as u128 + (all - 1 + offset) as u128;
+    // One of the two is even: halved before the product, which has no more than 128 bits then.
+    let pairs = if between.is_multiple_of(2) { between / 2 * ends } else { ends / 2 * between };
+    pairs + after * keys as u128
 }
 
 impl fmt::Display for Mask {
@@ -165,8 +207,63 @@ mod tests {
         for (q_len, k_len) in (0..6).flat_map(|q_len| (0..7).map(move |k_len| (q_len, k_len))) {
             let windows = (0..8).flat_map(|left| (0..8).map(move |right| Mask::Window { left, right }));
             for mask in windows.chain([Mask::Full, Mask::Causal]) {
-                let all = mask.visible_pairs(q_len, k_len) == (q_len * k_len) as u64;
+                let all = mask.visible_pairs(q_len, k_len) == (q_len * k_len) as u128;
                 assert_eq!(mask.hides_nothing(q_len, k_len), all || q_len == 0, "{mask} {q_len} {k_len}");
+            }
+        }
+    }
+
+    #[test]
+    fn visible_pairs_are_those_of_the_rows() {
+        let sides = [0, 1, 2, 3, 5, 8, 13, usize::MAX];
+        let windows = sides.into_iter().flat_map(|left| sides.map(|right| Mask::Window { left, right }));
+        for mask in windows.chain([Mask::Full, Mask::Causal]) {
+            for (q_len, k_len) in (0..16).flat_map(|q_len| (0..16).map(move |k_len| (q_len, k_len))) {
+                let walked: usize = (0..q_len).map(|row| mask.key_range(row, q_len, k_len).len()).sum();
+                assert_eq!(mask.visible_pairs(q_len, k_len), walked as u128, "{mask} {q_len} {k_len}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_longest_lengths_have_exact_ranges_and_counts() {
+        const ALL: usize = usize::MAX;
+        let all = ALL as u128;
+        let square = all * all;
+        // Half of the square and half of its diagonal, without the bit that twice it would need.
+        let triangle = all.div_ceil(2) * all;
+        assert_eq!(Mask::Full.visible_pairs(ALL, ALL), square);
+        assert_eq!(Mask::Causal.visible_pairs(ALL, ALL), triangle);
+        assert_eq!(Mask::Causal.visible_pairs(ALL, 1), 1);
+        assert_eq!(Mask::Causal.visible_pairs(1, ALL), all);
+        assert_eq!(Mask::Window { left: 0, right: 0 }.visible_pairs(ALL, ALL), all);
+        assert_eq!(Mask::Window { left: 0, right: ALL }.visible_pairs(ALL, ALL), triangle);
+        assert_eq!(Mask::Window { left: 1, right: 1 }.visible_pairs(ALL, ALL), 3 * all - 2);
+        let lengths = [0, 1, 1 << 31, u32::MAX as usize, 1 << 32, i64::MAX as usize, 1 << 63, ALL];
+        let sides = [0, 1, u32::MAX as usize, i64::MAX as usize, ALL];
+        let windows = sides.into_iter().flat_map(|left| sides.map(|right| Mask::Window { left, right }));
+        let masks: std::vec::Vec<Mask> = windows.chain([Mask::Full, Mask::Causal]).collect();
+        for (q_len, k_len) in lengths.into_iter().flat_map(|q_len| lengths.map(|k_len| (q_len, k_len))) {
+            for &mask in &masks {
+                let pairs = mask.visible_pairs(q_len, k_len);
+                let every = q_len as u128 * k_len as u128;
+                assert_eq!(mask.hides_nothing(q_len, k_len), pairs == every || q_len == 0, "{mask} {q_len} {k_len}");
+                let (first, last) = mask.key_offsets(q_len, k_len);
+                assert!(first <= last, "{mask} {q_len} {k_len}: {first} {last}");
+                for row in [0, q_len / 2, q_len.saturating_sub(1)].into_iter().filter(|&row| row < q_len) {
+                    let position = row as i128 + k_len as i128 - q_len as i128;
+                    let (left, right) = match mask {
+                        Mask::Full => (i128::from(u64::MAX) * 2, i128::from(u64::MAX) * 2),
+                        Mask::Causal => (i128::from(u64::MAX) * 2, 0),
+                        Mask::Window { left, right } => (left as i128, right as i128),
+                    };
+                    let range = mask.key_range(row, q_len, k_len);
+                    for key in [0, 1, k_len / 2, k_len.saturating_sub(1)].into_iter().filter(|&key| key < k_len) {
+                        let distance = key as i128 - position;
+                        let sees = -left <= distance && distance <= right;
+                        assert_eq!(range.contains(&key), sees, "{mask} {q_len} {k_len} {row} {key}");
+                    }
+                }
             }
         }
     }

@@ -84,8 +84,8 @@ const fn warps(warps: usize, stages: usize, registers: u32) -> DecodeTile {
 ///
 /// Names:
 /// - `attention_<type>_scalar`;
-/// - `attention_<type>_d<head dim>_wmma_<m>x<n>_s<stages>`, then `_ldg` where tiles go through registers and `_fma`
-///   where P V is scalar;
+/// - `attention_<type>_d<head dim>_wmma_<m>x<n>_s<stages>` for the rows on `mma.sync`, then `_ldg` where tiles go
+///   through registers and `_fma` where P V is scalar;
 /// - `attention_<type>_d<head dim>[v<head dim of V>]_wgmma_<mask>_<m>x<n>[k<key groups>][c<cluster>]_s<stages>`, where
 ///   the mask is `full` or `band`, then `_q` where Q is in registers and `_m<blocks>` where so many blocks copy K and V
 ///   for each other;

@@ -6,7 +6,7 @@ use super::{DECODE_KEYS, DECODE_ROWS, DecodeTile, MAX_HEAD_DIM, Mask};
 use crate::smem::{BASE_ALIGN_BYTES, SmemLayout};
 use crate::{Arch, Dtype, Swizzle};
 
-/// How a WMMA variant brings tiles from global to shared memory.
+/// How an `mma` variant brings tiles from global to shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TileCopy {
     /// `cp.async` of 16 bytes, which runs beside the arithmetic.
@@ -18,13 +18,13 @@ pub enum TileCopy {
 /// Which units compute P V.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PvUnit {
-    /// `wmma` on the tensor cores, P rounded to the input type.
+    /// `mma` on the tensor cores, P rounded to the input type.
     TensorCore,
     /// f32 multiply-adds, P in f32.
     Scalar,
 }
 
-/// The tile of a WMMA variant. One warp owns 16 query rows.
+/// The tile of an `mma` variant. One warp owns 16 query rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WmmaTile {
     /// Query rows of a block.
@@ -39,10 +39,10 @@ pub struct WmmaTile {
     pub pv: PvUnit,
 }
 
-/// Query rows of one warp: the M of `wmma` m16n16k16.
+/// Query rows of one warp: the M of `mma` m16n8k16.
 pub const WARP_ROWS: usize = 16;
 
-/// How the tiles of WMMA variants lie in shared memory: panels of 64 16-bit columns.
+/// How the tiles of `mma` and decode variants lie in shared memory: panels of 64 16-bit columns.
 pub const TILE_SWIZZLE: Swizzle = Swizzle::B128;
 
 /// Query rows of one consumer warpgroup: the M of `wgmma`.
@@ -202,7 +202,8 @@ pub enum Lengths {
 pub enum AttentionKernel {
     /// One warp a query row, f32 multiply-adds: serves every head dimension and is the oracle on the card.
     Scalar,
-    /// FlashAttention tiling on `wmma`.
+    /// FlashAttention tiling on `mma.sync`, whose entries have `wmma` in their names: two m16n8k16 compute what one
+    /// `wmma` m16n16k16 would, with fragments whose maps PTX fixes.
     Wmma(WmmaTile),
     /// FlashAttention tiling on `wgmma`, with tiles copied by TMA; sm_90a.
     Wgmma(WgmmaTile),
@@ -229,10 +230,10 @@ pub struct AttentionVariant {
     pub lengths: Lengths,
 }
 
-/// Registers that a thread of a scalar or WMMA kernel may use.
+/// Registers that a thread of a scalar or `mma` kernel may use.
 const MAX_REGISTERS: u32 = 128;
 
-/// Registers of a WMMA kernel with more to hold, for head dimensions above 64: shared memory holds three blocks at
+/// Registers of an `mma` kernel with more to hold, for head dimensions above 64: shared memory holds three blocks at
 /// most.
 const MAX_WIDE_REGISTERS: u32 = 168;
 
@@ -357,7 +358,7 @@ impl AttentionVariant {
 
     /// The map of dynamic shared memory; empty for the scalar kernel. Tiles lie as [`TILE_SWIZZLE`] says.
     ///
-    /// WMMA:
+    /// `mma`:
     /// - `q`: the Q tile; the O tile afterwards.
     /// - `k`, `v`: the stages of the K and V tiles.
     /// - `p`: for scalar P V, a stage a warp: P transposed, `[n][16]` f32, then a factor for each of the 16 rows.
