@@ -32,6 +32,7 @@
 
 mod choice;
 mod decode;
+mod lengths;
 mod merge;
 mod paged;
 mod plan;
