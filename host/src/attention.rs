@@ -91,7 +91,7 @@ pub struct AttentionOptions {
     pub scale: Option<f32>,
     /// What bounds scaled scores: `cap * tanh(score / cap)` takes their place. `None` bounds nothing.
     pub softcap: Option<f32>,
-    /// Whether a bias is added to scores ([`AttentionTensors::bias`]).
+    /// Whether a bias is added to scores ([`AttentionTensors::bias`]). Functions that take a bias take this from it.
     pub bias: bool,
     /// Head dimension of V and O, a multiple of 8 up to 256; `None` is that of Q and K. Functions that take tensors
     /// take it from V.

@@ -19,7 +19,15 @@ use crate::varlen::{Batch, Data, Outputs, Stored, Strides};
 pub(crate) fn list(trials: &mut Trials) {
     trials.both("wrong_lengths/touch_nothing_outside", &(), wrong_numbers::<f16>, wrong_numbers::<bf16>);
     trials.both("wrong_lengths/write_the_rows_that_are_documented", &(), written_rows::<f16>, written_rows::<bf16>);
-    trials.both("wrong_lengths/are_found_on_request", &(), validated::<f16>, validated::<bf16>);
+    trials.add("wrong_lengths/are_found_on_request", validated);
+}
+
+/// Numbers by which two members have rows 20 to 39.
+const OVERLAPPING: [i32; 4] = [0, 40, 20, 60];
+
+/// Two blocks that write one row are a race, which an emulated device reports.
+fn is_race(error: &Error) -> bool {
+    matches!(error, Error::Emulator { problem } if problem.contains("race on global"))
 }
 
 /// Numbers that are not in order, negative, or beyond the tensors: results mean nothing, and nothing outside is read or
@@ -30,12 +38,17 @@ fn wrong_numbers<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let (problem, strides) = (batch.problem(), Strides::dense(&batch));
     let stream = gpu.new_stream()?;
     for_rows(&batch, batch.rows(gpu, &data.terms), |row| {
-        for numbers in [[90, 40, 20, 0], [-7, i32::MIN, i32::MAX, 130], [0, 119, 121, i32::MAX], [5, 120, 120, 0]] {
+        for numbers in
+            [[90, 40, 20, 0], [-7, i32::MIN, i32::MAX, 130], [0, 119, 121, i32::MAX], [5, 120, 120, 0], OVERLAPPING]
+        {
             let mut stored = Stored::upload(gpu, &batch, &data, strides)?;
             stored.starts = [Buffer::upload_blocking(&stream, &numbers)?, Buffer::upload_blocking(&stream, &numbers)?];
             let mut outputs = Outputs::new(gpu, &stream, &problem, strides)?;
             let tensors = stored.tensors(&problem, strides, &mut outputs.out, &mut outputs.lse)?;
-            attention_varlen(stream.as_ref(), tensors, [40, 40], &batch.options(&data.terms, row))?;
+            let done = attention_varlen(stream.as_ref(), tensors, [40, 40], &batch.options(&data.terms, row));
+            if !(numbers == OVERLAPPING && done.as_ref().is_err_and(is_race)) {
+                done?;
+            }
             outputs.out.read(&stream)?;
             outputs.lse.read(&stream)?;
         }
@@ -96,7 +109,7 @@ fn is_out_of_range(error: &Error, wanted: &str) -> bool {
 }
 
 /// Numbers are checked against the problem before a call, where the caller waits for that.
-fn validated<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+fn validated(gpu: &Gpu) -> Outcome {
     let stream = gpu.new_stream()?;
     let sizes = Batch { members: vec![(64, 64)], around: [0, 0], ..Batch::new(64, Mask::Full) }.problem();
     let validate = |q: &[i32], k: &[i32]| {

@@ -88,7 +88,6 @@ impl PagedProblem {
 
 /// The tensors of attention on keys in pages.
 #[derive(Debug)]
-#[non_exhaustive]
 pub struct PagedTensors<'a, T> {
     /// Q `[batch, q_heads, q_len, head_dim]`, in the layout of the options.
     pub q: TensorRef<'a, T, 4>,
@@ -118,7 +117,8 @@ pub struct PagedTensors<'a, T> {
 }
 
 impl<'a, T> PagedTensors<'a, T> {
-    /// Inputs and output, without the optional tensors.
+    /// Inputs and output, without the optional tensors, which are added as in
+    /// [`AttentionTensors::new`](crate::AttentionTensors::new).
     #[must_use]
     pub const fn new(
         q: TensorRef<'a, T, 4>,

@@ -299,11 +299,11 @@ fn as_one_batch_entry<'a, T: Float>(tensor: &TensorRef<'a, T, 3>) -> Result<Tens
 /// that do not ascend, are negative, or lie beyond the tensor are no error; [`VarlenProblem::validate_blocking`] finds
 /// them. Whatever the numbers are, nothing outside of the tensors is read or written:
 /// - A number below 0 counts as the rows of the tensor, as one beyond them does.
-/// - A member that ends where it starts, or before, has no rows; without keys, its rows give 0 and an LSE of minus
-///   infinity.
+/// - A member that ends where it starts, or before, has no rows. Where it is so for its keys, its rows see none.
 /// - A member of more rows than `max_q_len` has the first of them, and the same of its keys.
 /// - The rows of every member are written, and no others. But where the numbers of `cu_seqlens_q`, so counted, do not
-///   ascend, the rows of a member may stay unwritten, and a row of several members has the result of any of them.
+///   ascend, the rows of a member may stay unwritten. Each element of a row that several members have is then the
+///   result of one of them; an emulated device reports a race.
 ///
 /// Of 64 rows, `[0, 30, 64, 70]` has members of 30, 34 and no rows, and `[-4, 30, 64]` of none and 34: rows 0 to 29
 /// stay unwritten.
