@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use ferrotile::counters::Counters;
 use ferrotile::{
-    Arch, AtaOptions, AtaPlan, AttentionOptions, AttentionPlan, AttentionProblem, Buffer, Dtype, Float, Gpu, Layout,
-    Mask, Precision, SymmetricBlockMatrix, TensorMut, TensorRef, ata_variants, attention_variants, embedded_ptx,
+    Arch, AtaOptions, AtaPlan, AttentionOptions, AttentionPlan, AttentionProblem, Buffer, Dtype, Error, Float, Gpu,
+    LaunchConfig, Layout, Mask, Precision, SymmetricBlockMatrix, TensorMut, TensorRef, ata_variants,
+    attention_variants, embedded_ptx,
 };
 use half::{bf16, f16};
 use layout::ata::{ATA, MMA_FRAMES, PAIR_ROWS};
@@ -143,4 +144,31 @@ fn cost_of_counting() {
         gpu.counted(&mut run).unwrap();
         println!("{plan}: {plain:.2?}, counted {:.2?}", start.elapsed());
     }
+}
+
+/// A panic within counted work leaves nothing behind: what is counted around it has its own launches alone.
+#[test]
+fn counting_ends_with_work_that_panics() {
+    let gpu = Gpu::emulated(Arch::Sm80);
+    let text = ".version 7.0 .target sm_80 .address_size 64 .visible .entry nothing() { ret; }";
+    let kernel = gpu.load_ptx(text).unwrap().kernel("nothing").unwrap();
+    let stream = gpu.new_stream().unwrap();
+    // SAFETY: the kernel has no parameters and touches no memory.
+    let launch = || unsafe { kernel.launch(stream.as_ref(), &LaunchConfig::default(), &[]) };
+    let ((), counters) = gpu
+        .counted(|| {
+            let inner = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                gpu.counted(|| {
+                    launch()?;
+                    // Unlike a panic, this prints nothing.
+                    std::panic::resume_unwind(Box::new(()));
+                    #[allow(unreachable_code, reason = "it names the type")]
+                    Ok::<(), Error>(())
+                })
+            }));
+            assert!(inner.is_err());
+            launch()
+        })
+        .unwrap();
+    assert_eq!(counters.len(), 1);
 }

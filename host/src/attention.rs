@@ -32,6 +32,7 @@
 
 mod choice;
 mod decode;
+mod lengths;
 mod merge;
 mod paged;
 mod plan;
@@ -44,7 +45,7 @@ mod varlen;
 use layout::attention::Mask;
 
 pub use choice::attention_variants;
-pub use merge::merge;
+pub use merge::{MergePlan, merge};
 pub use paged::{PagedAttentionPlan, PagedProblem, PagedTensors, paged_attention};
 pub use plan::AttentionPlan;
 pub use problem::AttentionProblem;
@@ -90,7 +91,7 @@ pub struct AttentionOptions {
     pub scale: Option<f32>,
     /// What bounds scaled scores: `cap * tanh(score / cap)` takes their place. `None` bounds nothing.
     pub softcap: Option<f32>,
-    /// Whether a bias is added to scores ([`AttentionTensors::bias`]).
+    /// Whether a bias is added to scores ([`AttentionTensors::bias`]). Functions that take a bias take this from it.
     pub bias: bool,
     /// Head dimension of V and O, a multiple of 8 up to 256; `None` is that of Q and K. Functions that take tensors
     /// take it from V.
@@ -168,7 +169,8 @@ pub fn attention<T: Float>(
 ) -> Result<()> {
     let problem = AttentionProblem::of_shapes(*q.shape(), *k.shape(), *v.shape(), options.layout)?;
     let options = AttentionOptions { value_dim: Some(v.shape()[3]), ..options.clone() };
-    AttentionPlan::new(stream.gpu(), T::DTYPE, &problem, &options)?.run(stream, q, k, v, out, lse)
+    let tensors = AttentionTensors { lse, ..AttentionTensors::new(q, k, v, out) };
+    AttentionPlan::for_call(stream.gpu(), &problem, &options, &tensors)?.run_with(stream, tensors)
 }
 
 /// As [`attention`], with all tensors that a call may have: `s_ij = softcap(scale * q_i . k_j) + bias_ij` where row i
@@ -187,5 +189,5 @@ pub fn attention_with<T: Float>(
     let AttentionTensors { q, k, v, bias, .. } = &tensors;
     let problem = AttentionProblem::of_shapes(*q.shape(), *k.shape(), *v.shape(), options.layout)?;
     let options = AttentionOptions { bias: bias.is_some(), value_dim: Some(v.shape()[3]), ..options.clone() };
-    AttentionPlan::new(stream.gpu(), T::DTYPE, &problem, &options)?.run_with(stream, tensors)
+    AttentionPlan::for_call(stream.gpu(), &problem, &options, &tensors)?.run_with(stream, tensors)
 }

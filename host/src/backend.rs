@@ -215,7 +215,7 @@ pub(crate) trait Modules {
     /// Lets a live function be launched with up to `bytes` of dynamic shared memory; the driver's own limit is 48 KiB.
     fn allow_shared_bytes(&self, function: Handle, bytes: u32) -> Result<()>;
 
-    /// How many blocks of a live function fit on a multiprocessor at a time.
+    /// How many blocks of a live function, of a size that can be launched, fit on a multiprocessor at a time.
     fn blocks_per_multiprocessor(&self, function: Handle, threads: u32, shared_bytes: u32) -> Result<u32>;
 
     /// # Safety

@@ -300,10 +300,10 @@ impl<T> PinnedBuffer<T> {
         if self.len == 0 {
             return Ok(());
         }
-        stream.on("pinned buffer", &self.gpu)?;
+        let handle = stream.on("pinned buffer", &self.gpu)?;
         let copied = self.copied.lock().unwrap_or_else(PoisonError::into_inner);
         stream.wait_for(&copied)?;
-        copy(stream.handle())?;
+        copy(handle)?;
         copied.record(stream).inspect_err(|_| {
             // The event does not stand for the copy, so the copy is over before this returns.
             let _ = self.gpu.synchronize();

@@ -1,20 +1,22 @@
 //! The backend without a card: `ptx_emulator` runs the kernels on the CPU.
 //!
-//! Work is done when it is enqueued, which is one of the orders that streams and events allow; a stream that captures
-//! records it instead. Handles are numbers of objects in a table, so that one that is not live is an error and nothing
-//! worse.
+//! Work is done when it is enqueued, which is one of the orders that streams and events allow; a stream that is
+//! captured records it instead. Handles are numbers of objects in a table, so that one that is not live is an error and
+//! nothing worse.
+
+mod capture;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use layout::{Arch, Swizzle};
 use ptx_emulator::tensor_map::{ElementType, TensorMap};
 use ptx_emulator::{Counters, Device, Fp8Sums, LaunchShape, Module};
 
+use self::capture::{Capture, Recorded};
 use crate::backend::{Backend, DeviceFacts, FunctionFacts, Handle, Launch, Memory, Modules, Streams, TiledMap};
 use crate::error::{Error, Result};
 use crate::launch::LaunchConfig;
@@ -43,16 +45,16 @@ pub(crate) struct Emulated {
 #[derive(Debug, Default)]
 struct Objects {
     table: HashMap<usize, Object>,
-    /// The number of the last object.
+    captures: HashMap<usize, Capture>,
+    /// The number of the last object or capture.
     last: usize,
 }
 
 #[derive(Debug)]
 enum Object {
-    /// What a capturing stream has recorded.
-    Stream(Option<Vec<Work>>),
-    /// When it was recorded last.
-    Event(Option<Instant>),
+    /// The capture that it takes part in.
+    Stream(Option<usize>),
+    Event(Recorded),
     Module(Arc<Module>),
     Function(Arc<Function>),
     Graph(Arc<Vec<Work>>),
@@ -72,7 +74,6 @@ enum Work {
     ToHost { destination: usize, source: u64, bytes: usize },
     OnDevice { destination: u64, source: u64, bytes: usize },
     Launch { function: Arc<Function>, shape: LaunchShape, params: Vec<Vec<u8>> },
-    Record { event: Handle },
     Graph(Arc<Vec<Work>>),
 }
 
@@ -135,28 +136,14 @@ impl Emulated {
         })
     }
 
-    fn recorded(&self, event: Handle) -> Result<Option<Instant>> {
-        self.get("event", event, |object| match object {
-            Object::Event(recorded) => Some(*recorded),
-            _ => None,
-        })
-    }
-
-    /// Does the work, or records it where the stream is capturing.
+    /// Does the work, or records it where the stream is captured.
     ///
     /// # Safety
     /// The memory that the work refers to is valid for it: now, or whenever the captured graph is launched.
     unsafe fn enqueue(&self, stream: Handle, work: Work) -> Result<()> {
-        let captured = self.get("stream", stream, |object| match object {
-            Object::Stream(Some(recorded)) => {
-                recorded.push(work.clone());
-                Some(true)
-            }
-            Object::Stream(None) => Some(false),
-            _ => None,
-        })?;
+        let left = self.objects().record(stream, work)?;
         // SAFETY: the caller's promise.
-        if captured { Ok(()) } else { unsafe { self.run(&work) } }
+        left.map_or(Ok(()), |work| unsafe { self.run(&work) })
     }
 
     /// # Safety
@@ -193,13 +180,6 @@ impl Emulated {
                 COUNTED.with_borrow_mut(|counted| counted.get_or_insert_default().push(counters));
                 Ok(())
             }
-            &Work::Record { event } => self.get("event", event, |object| match object {
-                Object::Event(recorded) => {
-                    *recorded = Some(Instant::now());
-                    Some(())
-                }
-                _ => None,
-            }),
             // SAFETY: as for the graph's launch.
             Work::Graph(graph) => graph.iter().try_for_each(|work| unsafe { self.run(work) }),
         }
@@ -212,6 +192,10 @@ impl Backend for Emulated {
     }
 
     fn synchronize(&self) -> Result<()> {
+        if self.objects().are_capturing() {
+            let problem = "a device of which a stream is captured cannot be waited for".to_owned();
+            return Err(Error::Emulator { problem });
+        }
         Ok(())
     }
 
@@ -230,23 +214,34 @@ impl Backend for Emulated {
     }
 
     fn counted(&self, work: &mut dyn FnMut()) -> Result<Vec<Counters>> {
-        let outer = COUNTED.replace(Some(Vec::new()));
+        /// Puts back what was counted outside, after a panic of the work too.
+        struct Outer(Option<Vec<Counters>>);
+        impl Drop for Outer {
+            fn drop(&mut self) {
+                COUNTED.set(self.0.take());
+            }
+        }
+        let _outer = Outer(COUNTED.replace(Some(Vec::new())));
         work();
-        Ok(COUNTED.replace(outer).unwrap_or_default())
+        Ok(COUNTED.take().unwrap_or_default())
     }
 }
 
 impl Memory for Emulated {
     fn allocate(&self, bytes: usize) -> Result<u64> {
+        self.objects().refuse_in_capture("allocates memory")?;
         self.device.allocate(bytes as u64).map_err(emulator_error)
     }
 
     unsafe fn free(&self, address: u64) {
-        // Only an address that is not allocated is refused.
-        let _ = self.device.free(address);
+        // As on a card, a capture keeps the memory allocated. Otherwise only an address that is not is refused.
+        if self.objects().refuse_in_capture("frees memory").is_ok() {
+            let _ = self.device.free(address);
+        }
     }
 
     fn allocate_pinned(&self, bytes: usize) -> Result<*mut u8> {
+        self.objects().refuse_in_capture("allocates pinned memory")?;
         let layout = std::alloc::Layout::from_size_align(bytes, 256)
             .map_err(|_| Error::TooLarge { shape: vec![bytes], element_bytes: 1 })?;
         // SAFETY: the size is not 0.
@@ -259,6 +254,9 @@ impl Memory for Emulated {
     }
 
     unsafe fn free_pinned(&self, address: *mut u8) {
+        if self.objects().refuse_in_capture("frees pinned memory").is_err() {
+            return;
+        }
         let layout = self.pinned.lock().unwrap_or_else(PoisonError::into_inner).remove(&address.addr());
         if let Some(layout) = layout {
             // SAFETY: it was allocated with this layout, and the caller gives it up.
@@ -304,41 +302,23 @@ impl Streams for Emulated {
     }
 
     fn synchronize_stream(&self, stream: Handle) -> Result<()> {
-        self.get("stream", stream, |object| match object {
-            Object::Stream(None) => Some(Ok(())),
-            Object::Stream(Some(_)) => {
-                Some(Err(Error::Emulator { problem: "a stream that captures cannot be waited for".to_owned() }))
-            }
-            _ => None,
-        })?
+        self.objects().refuse_to_wait(stream)
     }
 
-    fn stream_wait_event(&self, _stream: Handle, event: Handle) -> Result<()> {
-        self.recorded(event).map(drop)
+    fn stream_wait_event(&self, stream: Handle, event: Handle) -> Result<()> {
+        self.objects().wait_event(stream, event)
     }
 
     fn is_capturing(&self, stream: Handle) -> Result<bool> {
-        self.get("stream", stream, |object| match object {
-            Object::Stream(recorded) => Some(recorded.is_some()),
-            _ => None,
-        })
+        self.objects().capture_of(stream).map(|capture| capture.is_some())
     }
 
     fn begin_capture(&self, stream: Handle) -> Result<()> {
-        self.get("stream", stream, |object| match object {
-            Object::Stream(recorded @ None) => {
-                *recorded = Some(Vec::new());
-                Some(())
-            }
-            _ => None,
-        })
+        self.objects().begin_capture(stream)
     }
 
     fn end_capture(&self, stream: Handle) -> Result<Handle> {
-        let recorded = self.get("stream", stream, |object| match object {
-            Object::Stream(recorded) => recorded.take(),
-            _ => None,
-        })?;
+        let recorded = self.objects().end_capture(stream)?;
         Ok(self.insert(Object::Graph(Arc::new(recorded))))
     }
 
@@ -356,7 +336,7 @@ impl Streams for Emulated {
     }
 
     fn create_event(&self) -> Result<Handle> {
-        Ok(self.insert(Object::Event(None)))
+        Ok(self.insert(Object::Event(Recorded::Never)))
     }
 
     unsafe fn destroy_event(&self, event: Handle) {
@@ -364,16 +344,18 @@ impl Streams for Emulated {
     }
 
     fn record_event(&self, event: Handle, stream: Handle) -> Result<()> {
-        // SAFETY: the work refers to no host memory.
-        unsafe { self.enqueue(stream, Work::Record { event }) }
+        self.objects().record_event(event, stream)
     }
 
     fn synchronize_event(&self, event: Handle) -> Result<()> {
-        self.recorded(event).map(drop)
+        self.objects().reached(event).map(drop)
     }
 
     fn elapsed_ms(&self, start: Handle, end: Handle) -> Result<f32> {
-        let (start, end) = (self.recorded(start)?, self.recorded(end)?);
+        let (start, end) = {
+            let mut objects = self.objects();
+            (objects.reached(start)?, objects.reached(end)?)
+        };
         let recorded =
             start.zip(end).ok_or_else(|| Error::Emulator { problem: "the event was never recorded".to_owned() });
         recorded.map(|(start, end)| end.saturating_duration_since(start).as_secs_f32() * 1e3)

@@ -107,7 +107,7 @@ pub enum Error {
     /// A stream, kernel, buffer or tensor belongs to another device than the call's stream.
     #[error("{what} is on device {got}, the stream on device {expected}")]
     WrongDevice {
-        /// What is elsewhere: a tensor's name, or "kernel", "buffer", "event".
+        /// What is elsewhere: a tensor's name, or "plan", "kernel", "buffer", "event".
         what: &'static str,
         /// The device it is on.
         got: u32,
@@ -120,6 +120,12 @@ pub enum Error {
         /// The device.
         ordinal: u32,
     },
+    /// Another library captures the stream, and its graph would outlive what the work uses.
+    #[error(
+        "another library captures the stream, and its graph would not keep alive what this work uses; where you do, \
+         say so by StreamRef::allow_capture"
+    )]
+    ForeignCapture,
     /// Host data and a buffer differ in length.
     #[error("{op}: {got} elements, expected {expected}")]
     Length {
@@ -165,6 +171,22 @@ pub enum Error {
     LastStride {
         /// The last stride in elements.
         stride: i64,
+    },
+    /// A number on the card, where a sequence starts or which page keys are in, is not one that the tensors allow.
+    #[error("{op}: {tensor}{index:?} is {got}, allowed: {least} to {most}")]
+    OutOfRange {
+        /// The operation.
+        op: &'static str,
+        /// The tensor.
+        tensor: &'static str,
+        /// Which of its elements.
+        index: Vec<usize>,
+        /// The element.
+        got: i64,
+        /// The least that it may be, given the elements before it.
+        least: i64,
+        /// The greatest that it may be.
+        most: i64,
     },
     /// A tensor has the wrong shape.
     #[error("{op}: {tensor} has shape {got:?}, expected {expected:?}")]

@@ -44,13 +44,14 @@ const OP: &str = "gemm";
 pub struct GemmOptions {
     /// How A and B are stored.
     pub layout: GemmLayout,
-    /// What the product is multiplied by.
+    /// What the product is multiplied by. With 0, neither A and B nor their scales are read, as in BLAS: NaN and
+    /// infinity in them do not reach D.
     pub alpha: f32,
-    /// What C is multiplied by. With 0, C is not read.
+    /// What C is multiplied by. With 0, C is not read; otherwise it must be there.
     pub beta: f32,
     /// What is applied to each element before it is rounded.
     pub activation: Activation,
-    /// How FP8 products are summed.
+    /// How exactly FP8 products are summed at least: a variant that sums them more exactly may run.
     pub accumulation: Accumulation,
     /// The compiled variant to run, by name; `None` picks one by the sizes.
     pub variant: Option<String>,
@@ -224,16 +225,16 @@ pub fn gemm_variants(a: Dtype, b: Dtype, accumulation: Accumulation) -> impl Ite
 /// Computes `D = activation(alpha * A B + beta * C + bias)` on `stream` and returns before it is done.
 ///
 /// For each entry of the batch A is m x k, B is k x n, C and D are m x n; [`GemmOptions::layout`] says how A and B are
-/// stored, and the last dimension of every tensor is contiguous. Every size may be 0: without terms a sum is 0. Sums
-/// are f32; FP8 products are summed as [`GemmOptions::accumulation`] says. The result is the same, bit by bit, in every
-/// run of one plan.
+/// stored, and the last dimension of every tensor is contiguous. Every size may be 0: without terms a sum is 0. C may
+/// be what D holds: [`GemmTensors::accumulating`]. Sums are f32; FP8 products are summed as
+/// [`GemmOptions::accumulation`] says. The result is the same, bit by bit, in every run of one plan.
 ///
 /// This call uses no workspace; [`GemmPlan`] does where it is faster, and is what repeated products use.
 ///
 /// # Errors
 /// [`Error::Shape`], [`Error::Argument`], [`Error::NoVariant`], [`Error::Unsupported`], [`Error::UnknownVariant`] or
-/// [`Error::WrongDevice`] for tensors or options that do not fit, before anything is enqueued; [`Error::Driver`] where
-/// the driver refuses the launch.
+/// [`Error::WrongDevice`] for tensors or options that do not fit (a beta other than 0 without C is one), and
+/// [`Error::ForeignCapture`], before anything is enqueued; [`Error::Driver`] where the driver refuses the launch.
 pub fn gemm<A: Float, B: Float, D: Float>(
     stream: StreamRef<'_>,
     tensors: GemmTensors<'_, A, B, D>,

@@ -200,8 +200,16 @@ impl Kernel {
         KernelAttributes { registers, local_bytes, static_shared_bytes, max_shared_bytes, max_threads }
     }
 
-    /// How many blocks of this size fit on a multiprocessor at a time.
+    /// How many blocks of so many threads, with so much dynamic shared memory each, fit on a multiprocessor at a time;
+    /// 0 where a launch of them is refused.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
     pub fn blocks_per_multiprocessor(&self, block_threads: u32, shared_bytes: u32) -> Result<u32> {
+        let threads = 1..=self.facts.max_threads;
+        if !threads.contains(&block_threads) || shared_bytes > self.max_shared_bytes {
+            return Ok(0);
+        }
         self.device().blocks_per_multiprocessor(self.function, block_threads, shared_bytes)
     }
 
@@ -221,11 +229,17 @@ impl Kernel {
         params: &[&dyn KernelParam],
     ) -> Result<()> {
         config.check(&self.name, &self.attributes())?;
-        same_device("kernel", self.device().facts().ordinal, stream.ordinal())?;
+        same_device("kernel", self.ordinal(), stream.ordinal())?;
         let params: Vec<_> = params.iter().map(|param| param.as_param()).collect();
         let launch = Launch { config: *config, params: &params };
+        let stream = stream.enqueue()?;
         // SAFETY: the caller's promise; the driver only reads the parameters, during the call.
-        unsafe { self.device().launch(self.function, stream.handle(), launch) }
+        unsafe { self.device().launch(self.function, stream, launch) }
+    }
+
+    /// The number of the card that it is loaded on.
+    pub(crate) fn ordinal(&self) -> u32 {
+        self.device().facts().ordinal
     }
 
     fn device(&self) -> &dyn Backend {

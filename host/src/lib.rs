@@ -55,9 +55,9 @@ pub use ata::{
     ata_variants,
 };
 pub use attention::{
-    AttentionOptions, AttentionPlan, AttentionProblem, AttentionTensors, Layout, PagedAttentionPlan, PagedProblem,
-    PagedTensors, VarlenPlan, VarlenProblem, VarlenTensors, attention, attention_variants, attention_varlen,
-    attention_with, merge, paged_attention,
+    AttentionOptions, AttentionPlan, AttentionProblem, AttentionTensors, Layout, MergePlan, PagedAttentionPlan,
+    PagedProblem, PagedTensors, VarlenPlan, VarlenProblem, VarlenTensors, attention, attention_variants,
+    attention_varlen, attention_with, merge, paged_attention,
 };
 pub use buffer::{Buffer, PinnedBuffer};
 pub use element::{Element, F8E4M3, F8E5M2, Float};

@@ -31,7 +31,7 @@ impl Stream {
     /// The reference that every call which enqueues work takes.
     #[must_use]
     pub fn as_ref(&self) -> StreamRef<'_> {
-        StreamRef { handle: self.handle, gpu: &self.gpu }
+        StreamRef { handle: self.handle, gpu: &self.gpu, foreign: false }
     }
 
     /// Waits for the work that was enqueued, and reports an error of it.
@@ -41,8 +41,15 @@ impl Stream {
 
     /// Records the work that `enqueue` puts on the stream as a graph, without running it.
     ///
-    /// Within `enqueue`, calls that synchronise or free device memory fail and spoil the capture; load modules before,
-    /// by one run of the same work or by making its plan.
+    /// Within `enqueue`, calls of this thread that wait, allocate or free fail and spoil the capture, also where their
+    /// error is dropped. So do copies of pinned memory, which wait for an event outside the capture. Plans are made
+    /// before: making one loads kernels.
+    ///
+    /// Another stream takes part from where it waits for an event that was recorded in the capture. The captured stream
+    /// must wait for the last of its work in turn.
+    ///
+    /// # Errors
+    /// That of `enqueue`, and that of the call which spoiled the capture or of one that follows it.
     pub fn capture(&self, enqueue: impl FnOnce(StreamRef<'_>) -> Result<()>) -> Result<Graph> {
         /// Ends the capture, in a panic of `enqueue` too: the stream would stay unusable otherwise.
         struct Capture<'a>(&'a Stream);
@@ -75,10 +82,17 @@ impl Drop for Stream {
 }
 
 /// A borrowed stream: one of this crate's, of cust, or of any library by its raw handle.
+///
+/// A stream of another library may be one that this library captures. Its graph would hold addresses of buffers and
+/// kernels that nothing keeps alive for it. So calls that enqueue work on such a stream ask the driver, which takes
+/// some 0.1 us, and refuse with [`Error::ForeignCapture`]. [`StreamRef::allow_capture`] is for callers that keep
+/// everything alive themselves.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamRef<'a> {
     handle: Handle,
     gpu: &'a Gpu,
+    /// Whether work is refused while the stream is being captured.
+    foreign: bool,
 }
 
 impl<'a> StreamRef<'a> {
@@ -86,13 +100,28 @@ impl<'a> StreamRef<'a> {
     /// for the legacy default stream.
     ///
     /// # Safety
-    /// The stream must be in the primary context of `gpu` and stay live for `'a`.
+    /// The stream must be in the primary context of `gpu` and stay live for `'a`. No other thread begins to capture it
+    /// during a call that is given this reference.
     #[must_use]
     pub const unsafe fn from_raw(stream: *mut c_void, gpu: &'a Gpu) -> StreamRef<'a> {
-        StreamRef { handle: Handle(stream), gpu }
+        StreamRef { handle: Handle(stream), gpu, foreign: true }
     }
 
-    /// The `CUstream` as a pointer.
+    /// The same stream, on which work may also be enqueued while another library captures it. It becomes part of that
+    /// library's graph. Make plans before the capture: making one loads kernels, which a capture may refuse.
+    ///
+    /// # Safety
+    /// Work that is captured by way of this reference, or on a stream that waits for an event recorded by it, runs in
+    /// launches of a graph that this library does not know. For all of them the promise of [`Graph::launch`] must hold:
+    /// buffers, workspaces, plans, kernels and modules of the work stay alive until the last launch is done. No two
+    /// launches of the graph run at once, nor do launches of two graphs that were made of the same capture.
+    #[must_use]
+    pub const unsafe fn allow_capture(self) -> StreamRef<'a> {
+        StreamRef { foreign: false, ..self }
+    }
+
+    /// The `CUstream` as a pointer. A library that captures the stream by it, and not by [`Stream::capture`], must keep
+    /// the promise of [`StreamRef::allow_capture`].
     #[must_use]
     pub const fn as_raw(self) -> *mut c_void {
         self.handle.0
@@ -115,11 +144,18 @@ impl<'a> StreamRef<'a> {
         self.gpu.device().synchronize_stream(self.handle)
     }
 
-    /// Makes the work that is enqueued from now on wait for an event; the calling thread does not.
+    /// Makes the work that is enqueued from now on wait for an event; the calling thread does not. The event may be one
+    /// of another card.
     ///
     /// An event that was never recorded is not waited for.
+    ///
+    /// # Errors
+    /// [`Error::WrongDevice`] for an event of another device where either is emulated; [`Error::Driver`].
     pub fn wait_for(self, event: &Event) -> Result<()> {
-        // Another card's event is allowed: the driver orders across cards.
+        // The driver orders across cards, and knows nothing of emulated devices.
+        if self.gpu.is_emulated() || event.gpu.is_emulated() {
+            same_device("event", event.gpu.ordinal(), self.ordinal())?;
+        }
         self.gpu.device().stream_wait_event(self.handle, event.handle)
     }
 
@@ -128,14 +164,15 @@ impl<'a> StreamRef<'a> {
         self.gpu.device().is_capturing(self.handle)
     }
 
-    pub(crate) const fn handle(self) -> Handle {
-        self.handle
+    /// The handle, for work that is enqueued.
+    pub(crate) fn enqueue(self) -> Result<Handle> {
+        if self.foreign && self.is_capturing()? { Err(Error::ForeignCapture) } else { Ok(self.handle) }
     }
 
-    /// The handle, if the stream is on the card of `what`.
+    /// The handle, for work that is enqueued, if the stream is on the card of `what`.
     pub(crate) fn on(self, what: &'static str, owner: &Gpu) -> Result<Handle> {
         same_device(what, owner.ordinal(), self.ordinal())?;
-        Ok(self.handle)
+        self.enqueue()
     }
 }
 
@@ -159,7 +196,7 @@ impl<'a> TryFrom<&'a cust::stream::Stream> for StreamRef<'a> {
         let gpu = Gpu::opened(ordinal)?;
         // SAFETY: as above.
         if unsafe { gpu.device().owns_stream(handle) }? {
-            Ok(StreamRef { handle, gpu })
+            Ok(StreamRef { handle, gpu, foreign: true })
         } else {
             Err(Error::ForeignContext { ordinal })
         }

@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use crate::buffer::Buffer;
 use crate::element::Element;
 use crate::error::{Error, Result};
+use crate::stream::{StreamRef, same_device};
 
 /// Row-major strides of a shape.
 fn contiguous_strides<const RANK: usize>(shape: [usize; RANK]) -> [i64; RANK] {
@@ -155,6 +156,34 @@ impl<'a, T: Element, const RANK: usize> TensorRef<'a, T, RANK> {
     pub unsafe fn from_raw(ordinal: u32, address: u64, shape: [usize; RANK], strides: [i64; RANK]) -> Result<Self> {
         check_last_stride(&shape, &strides)?;
         Ok(TensorRef { view: View { ordinal, address, shape, strides }, memory: PhantomData })
+    }
+}
+
+impl<T: Element, const RANK: usize> TensorRef<'_, T, RANK> {
+    /// Copies the elements to the host in row-major order, and waits for the stream. `what` names the view in errors.
+    pub(crate) fn download_blocking(&self, what: &'static str, stream: StreamRef<'_>) -> Result<Vec<T>> {
+        same_device(what, self.ordinal(), stream.ordinal())?;
+        let View { address, shape, strides, .. } = self.view;
+        let mut data = vec![T::default(); element_count::<T>(&shape)?];
+        if data.is_empty() {
+            return Ok(data);
+        }
+        let (handle, device) = (stream.enqueue()?, stream.gpu().device());
+        let row_elems = shape.last().copied().unwrap_or(1);
+        let copied = data.chunks_exact_mut(row_elems).enumerate().try_for_each(|(mut row, elements)| {
+            let mut start = address;
+            for dim in (0..RANK.saturating_sub(1)).rev() {
+                let step = (row % shape[dim]) as i64 * strides[dim];
+                start = start.wrapping_add_signed(step * size_of::<T>() as i64);
+                row /= shape[dim];
+            }
+            // SAFETY: the row is one of the view, whose owner keeps it until the wait below; every pattern of its bytes
+            // is a `T`, and `data` is borrowed until then too.
+            unsafe { device.copy_to_host(handle, elements.as_mut_ptr().cast(), start, size_of_val(elements)) }
+        });
+        // Copies that were enqueued before one that failed write to `data` too.
+        device.synchronize_stream(handle)?;
+        copied.map(|()| data)
     }
 }
 

@@ -54,8 +54,9 @@ impl TensorMap {
         // The driver counts dimensions from the innermost, whose stride it takes for granted.
         let innermost_first = |dim: usize| RANK - 1 - dim;
         let dims: [u64; RANK] = std::array::from_fn(|dim| shape[innermost_first(dim)] as u64);
-        let strides_bytes: [u64; RANK] =
-            std::array::from_fn(|dim| strides[innermost_first(dim)].unsigned_abs() * size_of::<T>() as u64);
+        let strides_bytes: [u64; RANK] = std::array::from_fn(|dim| {
+            strides[innermost_first(dim)].unsigned_abs().saturating_mul(size_of::<T>() as u64)
+        });
         let box_dims: [u32; RANK] = std::array::from_fn(|dim| box_shape[innermost_first(dim)]);
         let map = TiledMap {
             data_type: T::TENSOR_MAP_TYPE,

@@ -7,6 +7,7 @@ mod bits;
 mod case;
 mod decode;
 mod exact;
+mod lengths;
 mod merge;
 mod numbers;
 mod paged;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
     streams::list(&mut trials);
     scores::list(&mut trials);
     varlen::list(&mut trials);
+    lengths::list(&mut trials);
     values::list(&mut trials);
     property::list(&mut trials);
     decode::list(&mut trials);

@@ -9,6 +9,7 @@ use layout::attention::{DECODE_ROWS, MAX_PAGE_LEN};
 use libtest_mimic::Failed;
 use rand::seq::SliceRandom;
 use tests::compare;
+use tests::expect_error;
 use tests::guard::Guarded;
 use tests::inputs::{self, Half};
 use tests::shapes;
@@ -32,6 +33,7 @@ pub(crate) fn list(trials: &mut Trials) {
     trials.both("paged/is_the_same_as_keys_in_a_row", &(), same_as_dense::<f16>, same_as_dense::<bf16>);
     trials.both("paged/strides_do_not_matter", &(), strides::<f16>, strides::<bf16>);
     trials.both("paged/tables_that_name_no_page_make_nan", &(), wrong_tables::<f16>, wrong_tables::<bf16>);
+    trials.both("paged/tables_are_validated_on_request", &(), validated::<f16>, validated::<bf16>);
     trials.both("paged/refusals", &(), refusals::<f16>, refusals::<bf16>);
 }
 
@@ -314,6 +316,39 @@ fn strides<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         .map(|order| Paged::<T>::new(case, &[90, 17, 48], 48, order, 63).run(gpu, 2));
     let first = first?;
     rest.into_iter().try_for_each(|output| output?.check_same(&case, &first))
+}
+
+/// Numbers of keys and tables are checked against the problem before a call, where the caller waits for that; a table
+/// may be part of a wider one.
+fn validated<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    let stream = gpu.new_stream()?;
+    let case = Case::new(2, 1, 1, 60, 64, Mask::Full).grouped(4, 2);
+    let paged = Paged::<T>::new(case, &[60, 17], 16, Order::RowsFirst, 69);
+    let PagedProblem { batch, pages, table_len, .. } = paged.problem;
+    let validate = |table: &[i32], lens: &[i32]| {
+        let wide: Vec<i32> = table.chunks(table_len).flat_map(|row| [&[i32::MIN; 3], row].concat()).collect();
+        let (table, lens) = (Buffer::upload_blocking(&stream, &wide)?, Buffer::upload_blocking(&stream, lens)?);
+        let table = TensorRef::strided(&table, 3, [batch, table_len], [table_len as i64 + 3, 1])?;
+        paged.problem.validate_blocking(stream.as_ref(), table, TensorRef::contiguous(&lens, [lens.len()])?)
+    };
+    validate(&paged.table, &paged.lens)?;
+    let most = (table_len * 16) as i64;
+    for (lens, index, got) in [([61 + 20, 17], 0, 81), ([60, -1], 1, -1), ([i32::MIN, 0], 0, i64::from(i32::MIN))] {
+        let expected =
+            Error::OutOfRange { op: "attention", tensor: "numbers of keys", index: vec![index], got, least: 0, most };
+        expect_error(validate(&paged.table, &lens), |error| *error == expected)?;
+    }
+    for page in [-1, pages as i32, i32::MIN, i32::MAX] {
+        let mut table = paged.table.clone();
+        table[table_len + 1] = page;
+        let (index, most) = (vec![1, 1], pages as i64 - 1);
+        let expected =
+            Error::OutOfRange { op: "attention", tensor: "block table", index, got: page.into(), least: 0, most };
+        expect_error(validate(&table, &paged.lens), |error| *error == expected)?;
+        // The page is of no key.
+        validate(&table, &[60, 16])?;
+    }
+    expect_error(validate(&paged.table, &[60]), |error| matches!(error, Error::Shape { tensor: "numbers of keys", .. }))
 }
 
 /// One batch entry has a wrong table or number of keys: its rows are NaN, and those of the others as they are without.

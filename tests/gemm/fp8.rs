@@ -11,6 +11,7 @@ use crate::Trials;
 use crate::case::{
     Case, Expected, Inputs, OnDevice, Outcome, Placement, Stored, check, check_every_way, for_each_way, run, tensor_mut,
 };
+use crate::special::check_unread;
 
 /// Lists the trials.
 pub(crate) fn list(trials: &mut Trials) {
@@ -24,6 +25,8 @@ pub(crate) fn list(trials: &mut Trials) {
     trials.typed("fp8_outputs_saturate", "e4m3", &(), saturated);
     trials.typed("fp8_operands_at_odd_bytes", "e4m3", &(), odd_bytes);
     trials.typed("fp8_scales", "e4m3", &(), scaled);
+    trials.typed("fp8_alpha_zero_does_not_read_a_and_b", "e4m3", &(), unread_operands::<F8E4M3>);
+    trials.typed("fp8_alpha_zero_does_not_read_a_and_b", "e4m3_e5m2", &(), unread_operands::<F8E5M2>);
 }
 
 /// Whether the device multiplies FP8; where it does not, that plans say so.
@@ -81,6 +84,21 @@ fn normal<B: Stored>(gpu: &Gpu, (): &()) -> Outcome {
         check_every_way(gpu, &case, &Inputs::<F8E4M3, B, f16>::normal(&case, 2))?;
         check_every_way(gpu, &case, &Inputs::<F8E4M3, B, bf16>::normal(&case, 2))?;
         check_every_way(gpu, &case, &Inputs::<F8E4M3, B, F8E4M3>::normal(&Case { beta: 0.5, ..case }, 2))?;
+    }
+    Ok(())
+}
+
+/// In layouts that are copied first, too.
+fn unread_operands<B: Stored>(gpu: &Gpu, (): &()) -> Outcome {
+    if !is_compiled(gpu)? {
+        return Ok(());
+    }
+    for (layout, accumulation) in GemmLayout::ALL
+        .into_iter()
+        .flat_map(|layout| [Accumulation::Direct, Accumulation::TwoLevel].map(|a| (layout, a)))
+    {
+        let case = Case { alpha: 0.0, beta: 0.5, accumulation, ..Case::new([20, 40, 144], layout).batched(2) };
+        check_unread::<F8E4M3, B>(gpu, &case)?;
     }
     Ok(())
 }

@@ -80,6 +80,21 @@ fn options<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
         let options = GemmOptions { splits: Some(0), ..good.clone() };
         expect_error(gemm(stream.as_ref(), tensors, &options), argument("splits"))
     })?;
+    // Without a C there is nothing that beta multiplies; D's old content is it only where that is said.
+    untouched::<T>(gpu, |stream, tensors| {
+        let options = GemmOptions { beta: 0.5, ..good.clone() };
+        expect_error(gemm(stream.as_ref(), GemmTensors { c: None, ..tensors }, &options), argument("C"))
+    })?;
+    // An alpha of 0 refuses what others do.
+    for options in [
+        GemmOptions { variant: Some("fast".to_owned()), alpha: 0.0, ..good.clone() },
+        GemmOptions { splits: Some(7), alpha: 0.0, ..good.clone() },
+    ] {
+        untouched::<T>(gpu, |stream, tensors| {
+            let is_right = |error: &Error| matches!(error, Error::UnknownVariant { .. } | Error::Argument { .. });
+            expect_error(gemm(stream.as_ref(), tensors, &options), is_right)
+        })?;
+    }
     // Each is finite, and their product is not.
     untouched::<T>(gpu, |stream, tensors| {
         let options = GemmOptions { alpha: 1e30, ..good.clone() };

@@ -1,6 +1,8 @@
 //! Sizes of 0, a C that must not be read, infinities and NaN, scales.
 
-use ferrotile::{Buffer, GemmLayout, GemmOptions, GemmTensors, Gpu, Scale, TensorRef, gemm};
+use ferrotile::{
+    Buffer, GemmLayout, GemmOptions, GemmPlan, GemmProblem, GemmTensors, Gpu, Scale, TensorMut, TensorRef, gemm,
+};
 use half::{bf16, f16};
 use tests::guard::Guarded;
 use tests::is_small;
@@ -17,6 +19,7 @@ pub(crate) fn list(trials: &mut Trials) {
     trials.both("empty_products_write_nothing", &(), empty::<f16>, empty::<bf16>);
     trials.both("beta_zero_does_not_read_c", &(), unread_c::<f16>, unread_c::<bf16>);
     trials.both("c_is_what_d_held", &(), in_place::<f16>, in_place::<bf16>);
+    trials.both("alpha_zero_does_not_read_a_and_b", &(), unread_operands::<f16>, unread_operands::<bf16>);
     trials.both("nan_and_infinity_stay_in_their_rows", &(), not_finite::<f16>, not_finite::<bf16>);
     trials.both("scales_from_the_host_and_the_device", &(), scales::<f16>, scales::<bf16>);
     trials.both("factors_that_balance_each_other", &(), balanced::<f16>, balanced::<bf16>);
@@ -55,7 +58,45 @@ fn unread_c<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
     Ok(())
 }
 
-/// Without a C, beta multiplies what D holds.
+/// NaN in A, in B and in their scales on the device: with an alpha of 0, of either sign, D has nothing of them.
+fn unread_operands<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
+    for (layout, alpha, beta) in
+        GemmLayout::ALL.into_iter().flat_map(|layout| [(layout, 0.0, 2.0), (layout, -0.0, 0.0)])
+    {
+        let case = Case { alpha, beta, bias: true, ..Case::new(shape(gpu), layout).batched(2) };
+        check_unread::<T, T>(gpu, &case)?;
+    }
+    // Sums in several parts, if they were summed.
+    check_unread::<T, T>(gpu, &Case { alpha: 0.0, beta: -1.0, ..Case::new([20, 40, 520], GemmLayout::Nt) })
+}
+
+/// Checks every way to compute a case whose alpha is 0.
+pub(crate) fn check_unread<A: Stored, B: Stored>(gpu: &Gpu, case: &Case) -> Outcome {
+    let mut inputs = Inputs::<A, B, f32>::integers(case, 7);
+    let expected = Expected { limit: 0.0, ..inputs.expected(case) };
+    inputs.a.fill(A::poison());
+    inputs.b.fill(B::poison());
+    let placement = Placement::contiguous::<A, B, f32>(case);
+    for_each_way::<A, B>(gpu, case, is_aligned::<A, B>(case), |way| {
+        let stream = gpu.new_stream()?;
+        let on_device = OnDevice::upload(&stream, &inputs, &placement)?;
+        let scale = Buffer::upload_blocking(&stream, &[f32::NAN])?;
+        let scale = Scale::Device(TensorRef::contiguous(&scale, [1])?);
+        let mut out = Guarded::<f32>::new(gpu, &stream, placement.d.count())?;
+        let view = placement.d.moved(out.offset());
+        let tensors = on_device.tensors(case, &placement, tensor_mut(out.buffer(), &view)?)?;
+        let tensors = GemmTensors { a_scale: scale, b_scale: scale, ..tensors };
+        let problem = GemmProblem::of(&tensors, case.layout)?;
+        let plan = GemmPlan::new(gpu, &problem, &case.options(way))?;
+        let mut workspace = Buffer::<u8>::zeroed(gpu, plan.workspace_bytes())?;
+        let bytes = workspace.len();
+        plan.run(stream.as_ref(), tensors, Some(TensorMut::contiguous(&mut workspace, [bytes])?))?;
+        let d = out.read(&stream)?;
+        check(case, &d, &expected)
+    })
+}
+
+/// Beta multiplies what D holds, where that is C.
 fn in_place<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
     let case = Case { alpha: 2.0, beta: -1.0, ..Case::new(shape(gpu), GemmLayout::Nt) };
     let inputs = Inputs::<T, T, f32>::integers(&case, 3);
@@ -67,7 +108,7 @@ fn in_place<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
         let mut d = Buffer::upload_blocking(&stream, &inputs.c)?;
         let tensors = on_device.tensors(&case, &placement, tensor_mut(&mut d, &placement.d)?)?;
         let options = GemmOptions { splits: None, ..case.options(way) };
-        gemm(stream.as_ref(), GemmTensors { c: None, ..tensors }, &options)?;
+        gemm(stream.as_ref(), GemmTensors { c: None, ..tensors }.accumulating(), &options)?;
         check(&case, &d.download_blocking(&stream)?, &expected)
     })
 }

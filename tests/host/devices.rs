@@ -7,7 +7,7 @@ use tests::{Device, card_trial, device, device_trial};
 
 use crate::call::{Call, SHAPE, options, plan};
 use crate::words::{PTX, add_word};
-use crate::{Outcome, beside_others, expect_equal};
+use crate::{Outcome, beside_others, expect_equal, plans};
 
 /// The trials; one of them needs a second card and is ignored without it.
 pub(crate) fn trials() -> Vec<Trial> {
@@ -15,10 +15,12 @@ pub(crate) fn trials() -> Vec<Trial> {
     let two_cards = device_trial("devices/what_is_on_another_card_is_named", |gpu| {
         another_card(gpu, &second(gpu).ok_or("there is no second card")?)
     });
+    let emulated = || another_card(&Gpu::emulated(Arch::Sm80), &Gpu::emulated(Arch::Sm90a));
     vec![
         device_trial("devices/a_tensor_that_is_elsewhere_is_named", foreign_tensor),
         card_trial("devices/a_card_that_is_opened_again_is_the_same", "the driver opens it", same_card),
         Trial::test("devices/an_emulated_block_without_an_end_is_an_error", endless),
+        Trial::test("devices/what_is_on_another_emulated_device_is_named", emulated),
         if only_one { two_cards.with_ignored_flag(true) } else { two_cards },
     ]
 }
@@ -104,8 +106,14 @@ fn another_card(gpu: &Gpu, other: &Gpu) -> Outcome {
     let graph = here.capture(|_| Ok(()))?;
     // SAFETY: the graph uses nothing.
     expect_error(unsafe { graph.launch(there.as_ref()) }, is_elsewhere("graph"))?;
-    // Waiting across cards is allowed.
-    there.as_ref().wait_for(&start)?;
+    // Waiting across cards is allowed; emulated devices know nothing of each other.
+    let waited = there.as_ref().wait_for(&start);
+    if gpu.is_emulated() {
+        expect_error(waited, is_elsewhere("event"))?
+    } else {
+        waited?
+    }
+    plans::on_another_device(gpu, other)?;
     far.overwrite_blocking(&there, &[9])?;
     expect_equal("the other card's buffer", &far.download_blocking(&there)?, &[9])?;
     expect_equal("this card's buffer", &buffer.download_blocking(&here)?, &[0])

@@ -1,6 +1,6 @@
 //! Launches that the card or the kernel cannot serve: a typed error, and nothing runs.
 
-use ferrotile::{Buffer, Error, Gpu, LaunchConfig};
+use ferrotile::{Buffer, Error, Gpu, KernelAttributes, LaunchConfig};
 use tests::expect_error;
 use tests::probe_ptx::probe_ptx;
 
@@ -10,6 +10,7 @@ use crate::{Outcome, Tests, expect_equal, test};
 pub(crate) const TESTS: Tests = &[
     test("launches_out_of_range_are_refused_and_run_nothing", out_of_range),
     test("limits_are_those_of_the_kernel", kernel_limits),
+    test("blocks_that_do_not_fit_are_not_resident", residency),
     test("grids_up_to_the_limits_run", large_grids)
         .on_a_card("its blocks write one word, which the emulator reports as a race"),
     test("all_shared_memory_can_be_asked_for", shared_memory),
@@ -74,6 +75,30 @@ fn kernel_limits(gpu: &Gpu) -> Outcome {
         expect_error(launched, is_right)?;
     }
     expect_equal("nothing ran", &out.download_blocking(&stream)?, &vec![0; 4096])
+}
+
+/// No block of a size that a launch refuses fits on a multiprocessor.
+fn residency(gpu: &Gpu) -> Outcome {
+    let add = kernel(gpu, "add_word")?;
+    let KernelAttributes { max_threads, max_shared_bytes, .. } = add.attributes();
+    for (threads, shared_bytes) in [
+        (0, 0),
+        (max_threads + 1, 0),
+        (u32::MAX, 0),
+        (1 << 31, 0),
+        (128, max_shared_bytes + 1),
+        (128, u32::MAX - 1023),
+        (128, u32::MAX),
+    ] {
+        let blocks = add.blocks_per_multiprocessor(threads, shared_bytes)?;
+        expect_equal(&format!("blocks of {threads} threads and {shared_bytes} bytes"), &blocks, &0)?;
+    }
+    let fitting = [(1, 0), (max_threads, 0), (128, max_shared_bytes)];
+    for (threads, shared_bytes) in fitting {
+        let blocks = add.blocks_per_multiprocessor(threads, shared_bytes)?;
+        expect_equal(&format!("{blocks} of {threads} threads and {shared_bytes} bytes fit"), &(blocks > 0), &true)?;
+    }
+    Ok(())
 }
 
 /// Each dimension at its limit, but x, whose would take long.

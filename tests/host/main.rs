@@ -9,6 +9,7 @@ mod launches;
 mod memory;
 mod modules;
 mod pinned;
+mod plans;
 mod sizes;
 mod tensors;
 mod words;

@@ -21,6 +21,7 @@ pub(crate) const TESTS: Tests = &[
     test("tensor_maps_of_every_type_and_swizzle/u16", maps::<u16>),
     test("tensor_maps_of_every_type_and_swizzle/u8", maps::<u8>),
     test("tensor_maps_of_one_to_five_dimensions", map_ranks),
+    test("tensor_maps_ignore_strides_that_are_never_taken", untaken_strides),
 ];
 
 /// Elements of the buffer that views are cut from.
@@ -158,5 +159,22 @@ fn map_ranks(gpu: &Gpu) -> Outcome {
     encode(gpu, TensorRef::contiguous(&buffer, [2, 2, 2, 8, 64])?, [1, 1, 2, 8, 64], Swizzle::B128)?;
     // A tile that reaches beyond the tensor, whose rows are apart.
     encode(gpu, TensorRef::strided(&buffer, 8, [9, 40], [64, 1])?, [16, 64], Swizzle::B128)?;
+    Ok(())
+}
+
+/// The stride of a last dimension of one element can be anything.
+fn untaken_strides(gpu: &Gpu) -> Outcome {
+    let buffer = Buffer::<f32>::zeroed(gpu, LEN)?;
+    let map = |stride| {
+        let view = TensorRef::strided(&buffer, 0, [10, 1], [4, stride])?;
+        TensorMap::tiled(gpu, &view, [8, 4], Swizzle::None)
+    };
+    for stride in [i64::MIN, -1, i64::MAX] {
+        match gpu.compute_capability() {
+            (9.., _) => expect_equal("the map", &map(stride)?, &map(1)?)?,
+            // The driver may not encode maps for older cards.
+            _ => drop(map(stride)),
+        }
+    }
     Ok(())
 }

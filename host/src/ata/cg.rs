@@ -38,6 +38,9 @@ const OP: &str = "cg";
 /// The smallest tolerance: elements are f32, and a residual much below their rounding says nothing about x.
 const LEAST_TOLERANCE: f64 = 1e-12;
 
+/// The most iterations that a graph holds: a graph takes some 0.5 KB for each. It is replayed for more.
+const GRAPH_ITERATIONS: u32 = 64;
+
 /// When to stop, and how to go about it. The precision of the products is that of the matrix.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CgOptions {
@@ -52,7 +55,7 @@ pub struct CgOptions {
     /// Iterations from one look at the states to the next, at least 1. Each look waits for the card; a system that has
     /// converged in between stays as it is, so that results do not depend on this number.
     pub test_every: u32,
-    /// Whether the iterations from one test to the next are one captured graph, and not a launch a kernel.
+    /// Whether the iterations from one test to the next are replays of a captured graph, and not a launch a kernel.
     pub graph: bool,
     /// How to compute `A p`.
     pub product: AtaOptions,
@@ -132,8 +135,8 @@ pub struct CgPlan<'a> {
     finish: Kernel,
     vectors: Vectors,
     states: Buffer<u32>,
-    /// As many iterations as there are from one test to the next.
-    graph: Option<Graph>,
+    /// Some iterations, and how many.
+    graph: Option<(Graph, u32)>,
 }
 
 /// The vectors of all systems, `[frames, channels, row_elems]`.
@@ -195,7 +198,9 @@ impl<'a> CgPlan<'a> {
         };
         if plan.options.graph && systems > 0 {
             let stream = gpu.new_stream()?;
-            plan.graph = Some(stream.capture(|stream| plan.iterate(stream, test_every))?);
+            // As many in each replay of those from one test to the next.
+            let iterations = test_every.div_ceil(test_every.div_ceil(GRAPH_ITERATIONS));
+            plan.graph = Some((stream.capture(|stream| plan.iterate(stream, iterations))?, iterations));
         }
         Ok(plan)
     }
@@ -243,9 +248,12 @@ impl<'a> CgPlan<'a> {
         let states = loop {
             let iterations = left.min(self.options.test_every);
             match &self.graph {
-                // SAFETY: what the graph refers to is this plan's, and dropping a buffer waits for the work that uses
-                // it.
-                Some(graph) => unsafe { graph.launch(stream)? },
+                // A few iterations more than are left do nothing: systems count their own.
+                Some((graph, each)) => (0..iterations.div_ceil(*each)).try_for_each(|_| {
+                    // SAFETY: what the graph refers to is this plan's, and dropping a buffer waits for the work that
+                    // uses it.
+                    unsafe { graph.launch(stream) }
+                })?,
                 None => self.iterate(stream, iterations)?,
             }
             left -= iterations;
@@ -365,7 +373,24 @@ unsafe impl KernelParam for CgArgs {}
 
 #[cfg(test)]
 mod tests {
+    use layout::Arch;
+    use layout::ata::Precision;
+    use ndarray::Array3;
+
     use super::*;
+    use crate::{Gpu, SymmetricBlockMatrix};
+
+    #[test]
+    fn a_graph_holds_few_iterations_however_rare_the_tests_are() {
+        let gpu = Gpu::emulated(Arch::Sm80);
+        let host = SymmetricBlockMatrix::from_diagonals(16, &[0], Array3::ones((1, 1, 16)).view()).unwrap();
+        let matrix = host.upload_blocking(gpu.new_stream().unwrap().as_ref(), Precision::Tf32).unwrap();
+        for (test_every, held) in [(1, 1), (8, 8), (64, 64), (65, 33), (200, 50), (1_000_000, 64), (u32::MAX, 64)] {
+            let options = CgOptions { test_every, max_iterations: u32::MAX, ..CgOptions::default() };
+            let plan = CgPlan::new(&matrix, 1, &options).unwrap();
+            assert_eq!(plan.graph.map(|(_, iterations)| iterations), Some(held), "tests every {test_every}");
+        }
+    }
 
     #[test]
     fn options_out_of_range_are_refused_by_name() {

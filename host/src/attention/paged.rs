@@ -14,7 +14,7 @@ use super::{AttentionOptions, AttentionProblem, Layout, OP};
 use crate::element::Float;
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
-use crate::stream::StreamRef;
+use crate::stream::{StreamRef, same_device};
 use crate::tensor::{TensorMut, TensorRef};
 
 /// The sizes of a problem whose keys lie in pages.
@@ -88,7 +88,6 @@ impl PagedProblem {
 
 /// The tensors of attention on keys in pages.
 #[derive(Debug)]
-#[non_exhaustive]
 pub struct PagedTensors<'a, T> {
     /// Q `[batch, q_heads, q_len, head_dim]`, in the layout of the options.
     pub q: TensorRef<'a, T, 4>,
@@ -96,8 +95,9 @@ pub struct PagedTensors<'a, T> {
     pub k_pages: TensorRef<'a, T, 4>,
     /// V, as K; its head dimension may be another, and is then that of O.
     pub v_pages: TensorRef<'a, T, 4>,
-    /// The block table `[batch, table_len]`: key j of batch entry b is row `j % page_len` of page
-    /// `block_table[b][j / page_len]`. Entries for no key are not read, and can be anything.
+    /// The block table `[batch, table_len]`: key j of batch entry b is row `j % page_len` of page `block_table[b][j /
+    /// page_len]`. Entries for no key are not read, and can be anything; of others that name no page see
+    /// [`paged_attention`].
     pub block_table: TensorRef<'a, i32, 2>,
     /// How many keys each batch entry has `[batch]`, from 0 to `table_len * page_len`.
     pub k_lens: TensorRef<'a, i32, 1>,
@@ -117,7 +117,8 @@ pub struct PagedTensors<'a, T> {
 }
 
 impl<'a, T> PagedTensors<'a, T> {
-    /// Inputs and output, without the optional tensors.
+    /// Inputs and output, without the optional tensors, which are added as in
+    /// [`AttentionTensors::new`](crate::AttentionTensors::new).
     #[must_use]
     pub const fn new(
         q: TensorRef<'a, T, 4>,
@@ -199,6 +200,7 @@ impl PagedAttentionPlan {
     /// an LSE that is not contiguous, too little workspace, or a bias that is there or not against the options of the
     /// plan, [`Error::WrongDevice`], and [`Error::Driver`] where the driver refuses the launch.
     pub fn run<T: Float>(&self, stream: StreamRef<'_>, tensors: PagedTensors<'_, T>) -> Result<()> {
+        same_device("plan", self.decode.kernel().ordinal(), stream.ordinal())?;
         self.check(&tensors)?;
         let PagedTensors { q, k_pages, v_pages, block_table, k_lens, out, lse, sink, bias, workspace } = tensors;
         let required = [
@@ -272,7 +274,8 @@ impl fmt::Debug for PagedAttentionPlan {
 /// Batch entry b has `k_lens[b]` keys, in the pages that its row of the block table names; its query rows stand at the
 /// last of them, as masks see it. The block table and the numbers of keys are read on the card. An entry of the table
 /// that is in use and names no page, or a number of keys below 0 or above `table_len * page_len`, makes NaN of the O
-/// and LSE that depend on it; nothing is read outside of K and V. Otherwise as [`attention`](super::attention()).
+/// and LSE that depend on it; nothing is read outside of K and V. No call knows these numbers before:
+/// [`PagedProblem::validate_blocking`] finds such ones. Otherwise as [`attention`](super::attention()).
 ///
 /// [`AttentionOptions::bias`] is taken from the tensors. This call uses no workspace: [`PagedAttentionPlan`] does where
 /// it is faster.

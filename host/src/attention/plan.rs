@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::launch::{Kernel, KernelParam, LaunchConfig};
 use crate::launch_counters::LaunchCounters;
-use crate::stream::StreamRef;
+use crate::stream::{StreamRef, same_device};
 use crate::tensor::{TensorMut, TensorRef};
 use crate::tensor_map::TensorMap;
 
@@ -31,7 +31,7 @@ pub struct AttentionPlan {
     terms: Terms,
     chosen: Launcher,
     /// What runs tensors that the chosen variant does not take; `None` where it takes all, or was named.
-    substitute: Option<&'static AttentionVariant>,
+    substitute: Option<Launcher>,
     /// Where the blocks of a launch count tiles ([`Launcher::counters`]).
     counters: Option<Arc<LaunchCounters>>,
 }
@@ -58,6 +58,19 @@ impl Launcher {
         let limits = Limits { splits: options.splits, workspace_bytes: options.max_workspace_bytes };
         let decode = Decode::new(gpu, variant, problem, terms, limits)?;
         Ok(Self { variant, kernel: decode.kernel().clone(), tiles: decode.blocks(), decode: Some(decode) })
+    }
+
+    /// Loads the variant that takes the place of the chosen one for tensors that TMA cannot copy; `None` where its grid
+    /// has no room for the problem.
+    pub(super) fn substitute(
+        gpu: &Gpu,
+        variant: &'static AttentionVariant,
+        problem: &AttentionProblem,
+    ) -> Result<Option<Self>> {
+        match Self::new(gpu, variant, problem) {
+            Err(Error::Argument { .. }) => Ok(None),
+            loaded => loaded.map(Some),
+        }
     }
 
     /// Loads any other variant.
@@ -135,13 +148,46 @@ impl Launcher {
 }
 
 impl AttentionPlan {
-    /// Chooses a variant for the problem and loads it.
+    /// Chooses a variant for the problem and loads all that a run needs, also for tensors that the variant does not
+    /// take ([`AttentionPlan::variant_for`]).
     ///
     /// # Errors
     /// [`Error::Argument`] for sizes, a head dimension of V, a scale, a softcap or splits that no variant takes,
     /// [`Error::NoVariant`] for an element type that none has, [`Error::UnknownVariant`] where the named one does not
     /// serve the problem, [`Error::Unsupported`] where the architecture lacks it, and those of loading a module.
     pub fn new(gpu: &Gpu, dtype: Dtype, problem: &AttentionProblem, options: &AttentionOptions) -> Result<Self> {
+        let (plan, substitute) = Self::choose(gpu, dtype, problem, options)?;
+        plan.with_substitute(gpu, substitute)
+    }
+
+    /// A plan for one run on these tensors: it loads a substitute only where they need it.
+    ///
+    /// # Errors
+    /// Those of [`AttentionPlan::new`].
+    pub(super) fn for_call<T: Float>(
+        gpu: &Gpu,
+        problem: &AttentionProblem,
+        options: &AttentionOptions,
+        tensors: &AttentionTensors<'_, T>,
+    ) -> Result<Self> {
+        let (plan, substitute) = Self::choose(gpu, T::DTYPE, problem, options)?;
+        let AttentionTensors { q, k, v, out, .. } = tensors;
+        let needed = substitute.filter(|_| tma::check(&[("Q", q), ("K", k), ("V", v)], &out.as_ref()).is_err());
+        plan.with_substitute(gpu, needed)
+    }
+
+    fn with_substitute(self, gpu: &Gpu, variant: Option<&'static AttentionVariant>) -> Result<Self> {
+        let Some(variant) = variant else { return Ok(self) };
+        Ok(Self { substitute: Launcher::substitute(gpu, variant, &self.problem)?, ..self })
+    }
+
+    /// A plan without a substitute, and the variant that is one.
+    fn choose(
+        gpu: &Gpu,
+        dtype: Dtype,
+        problem: &AttentionProblem,
+        options: &AttentionOptions,
+    ) -> Result<(Self, Option<&'static AttentionVariant>)> {
         problem.check()?;
         let terms = Terms::new(problem.head_dim, options)?;
         let request = Request {
@@ -158,8 +204,7 @@ impl AttentionPlan {
             Some(name) => (request.named(name)?, None),
             None => {
                 let variant = request.preferred()?;
-                let chooses = is_wgmma(variant) || is_decode(variant);
-                (variant, if chooses { Some(request.for_any_strides()?) } else { None })
+                (variant, if is_wgmma(variant) { Some(request.for_any_strides()?) } else { None })
             }
         };
         let chosen = if is_decode(variant) {
@@ -168,7 +213,8 @@ impl AttentionPlan {
             Launcher::new(gpu, variant, problem)?
         };
         let counters = chosen.counters(gpu)?;
-        Ok(Self { problem: *problem, layout: options.layout, terms, chosen, substitute, counters })
+        let plan = Self { problem: *problem, layout: options.layout, terms, chosen, substitute: None, counters };
+        Ok((plan, substitute))
     }
 
     /// The chosen variant.
@@ -189,12 +235,21 @@ impl AttentionPlan {
         v: &TensorRef<'_, T, 4>,
         out: &TensorMut<'_, T, 4>,
     ) -> Result<&'static AttentionVariant> {
-        let variant = self.chosen.variant;
-        if !is_wgmma(variant) {
-            return Ok(variant);
+        self.launcher_for(q, k, v, out).map(|launcher| launcher.variant)
+    }
+
+    fn launcher_for<T: Float>(
+        &self,
+        q: &TensorRef<'_, T, 4>,
+        k: &TensorRef<'_, T, 4>,
+        v: &TensorRef<'_, T, 4>,
+        out: &TensorMut<'_, T, 4>,
+    ) -> Result<&Launcher> {
+        if !is_wgmma(self.chosen.variant) {
+            return Ok(&self.chosen);
         }
-        match (tma::check(&[("Q", q), ("K", k), ("V", v)], out), self.substitute) {
-            (Ok(()), _) => Ok(variant),
+        match (tma::check(&[("Q", q), ("K", k), ("V", v)], &out.as_ref()), &self.substitute) {
+            (Ok(()), _) => Ok(&self.chosen),
             (Err(_), Some(substitute)) => Ok(substitute),
             (Err(error), None) => Err(error),
         }
@@ -242,31 +297,26 @@ impl AttentionPlan {
     /// # Errors
     /// [`Error::Shape`] for tensors that are not of the plan's problem, [`Error::LastStride`] or [`Error::Argument`]
     /// for an LSE that is not contiguous, [`Error::Argument`] for too little workspace and for a bias that is there or
-    /// not against the options of the plan, those of [`AttentionPlan::variant_for`], [`Error::WrongDevice`], and
-    /// [`Error::Driver`] where the driver refuses the launch.
+    /// not against the options of the plan, those of [`AttentionPlan::variant_for`], [`Error::WrongDevice`],
+    /// [`Error::ForeignCapture`], and [`Error::Driver`] where the driver refuses the launch.
     pub fn run_with<T: Float>(&self, stream: StreamRef<'_>, tensors: AttentionTensors<'_, T>) -> Result<()> {
+        same_device("plan", self.kernel().ordinal(), stream.ordinal())?;
         self.check(&tensors)?;
-        let variant = self.variant_for(&tensors.q, &tensors.k, &tensors.v, &tensors.out)?;
+        let launcher = self.launcher_for(&tensors.q, &tensors.k, &tensors.v, &tensors.out)?;
+        let variant = launcher.variant;
         let args = self.arguments(&tensors, variant.scores)?;
         let AttentionTensors { q, k, v, out, lse, sink, bias, workspace } = tensors;
         let required = [("Q", q.ordinal()), ("K", k.ordinal()), ("V", v.ordinal()), ("O", out.ordinal())];
         check_device(stream, required.into_iter().chain(optional(lse.as_ref(), sink.as_ref(), bias.as_ref())))?;
-        if let Some(decode) = self.chosen.decode.as_ref().filter(|_| variant == self.chosen.variant) {
+        if let Some(decode) = &launcher.decode {
             let workspace = decode.workspace_address(workspace.as_ref(), stream.ordinal())?;
             // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has
             // done the work; so is the workspace.
             return unsafe { decode.run(stream, &args, BlockTable::default(), workspace) };
         }
-        if self.chosen.tiles == 0 {
+        if launcher.tiles == 0 {
             return Ok(());
         }
-        let loaded;
-        let launcher = if variant == self.chosen.variant {
-            &self.chosen
-        } else {
-            loaded = Launcher::new(stream.gpu(), variant, &self.problem)?;
-            &loaded
-        };
         let map =
             |tensor: &TensorRef<'_, T, 4>, rows| tma::map(stream.gpu(), variant.lengths, self.layout, tensor, rows);
         // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done
@@ -411,6 +461,45 @@ mod tests {
         assert!(!rows_aligned(264, &[2, 3, 4, 64], &[768, 256, 64, 1]));
         assert!(!rows_aligned(256, &[2, 3, 4, 64], &[780, 260, 65, 1]));
         assert!(rows_aligned(256, &[1, 3, 1, 64], &[3, 0, 5, 1]), "a dimension of one is never stepped along");
+    }
+
+    #[test]
+    fn a_plan_has_loaded_what_takes_any_strides_and_a_call_only_what_it_needs() {
+        let gpu = Gpu::emulated(layout::Arch::Sm90a);
+        let (problem, options) = (problem(), AttentionOptions::new(Layout::Bhsd));
+        let plan = AttentionPlan::new(&gpu, Dtype::F16, &problem, &options).unwrap();
+        assert!(is_wgmma(plan.variant()));
+        assert!(plan.substitute.is_some_and(|substitute| !is_wgmma(substitute.variant)));
+        let named = AttentionOptions { variant: Some(plan.chosen.variant.name.to_owned()), ..options.clone() };
+        assert!(AttentionPlan::new(&gpu, Dtype::F16, &problem, &named).unwrap().substitute.is_none());
+        for (row, needed) in [(64, false), (67, true)] {
+            let strides = [64 * row, 64 * row, row, 1];
+            // SAFETY: nothing is enqueued.
+            let (q, out) = unsafe {
+                let shape = problem.q_shape(Layout::Bhsd);
+                let ordinal = gpu.ordinal();
+                (
+                    TensorRef::<half::f16, 4>::from_raw(ordinal, 256, shape, strides),
+                    TensorMut::from_raw(ordinal, 256, shape, strides),
+                )
+            };
+            let q = q.unwrap();
+            let tensors = AttentionTensors::new(q, q, q, out.unwrap());
+            let plan = AttentionPlan::for_call(&gpu, &problem, &options, &tensors).unwrap();
+            assert_eq!(plan.substitute.is_some(), needed, "rows {row} elements apart");
+        }
+    }
+
+    #[test]
+    fn a_plan_needs_no_substitute_where_its_grid_has_no_room() {
+        let gpu = Gpu::emulated(layout::Arch::Sm90a);
+        let vast = AttentionProblem { batch: 1 << 24, q_len: 128 * 64, ..problem() };
+        let plan = AttentionPlan::new(&gpu, Dtype::F16, &vast, &AttentionOptions::new(Layout::Bhsd)).unwrap();
+        assert!(is_wgmma(plan.variant()) && plan.substitute.is_none(), "{plan}");
+    }
+
+    fn problem() -> AttentionProblem {
+        AttentionProblem { batch: 1, q_heads: 1, kv_heads: 1, q_len: 64, k_len: 64, head_dim: 64 }
     }
 
     #[test]

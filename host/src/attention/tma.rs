@@ -7,7 +7,7 @@ use super::{AttentionProblem, Layout, OP};
 use crate::element::Float;
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
-use crate::tensor::{TensorMut, TensorRef};
+use crate::tensor::TensorRef;
 use crate::tensor_map::TensorMap;
 
 /// What addresses and strides are multiples of, in bytes.
@@ -19,7 +19,7 @@ const STRIDE_LIMIT: i64 = 1 << 39;
 /// Whether TMA can copy the inputs, and 16-byte stores write the output.
 pub(super) fn check<T: Float>(
     inputs: &[(&'static str, &TensorRef<'_, T, 4>); 3],
-    out: &TensorMut<'_, T, 4>,
+    out: &TensorRef<'_, T, 4>,
 ) -> Result<()> {
     for &(tensor, view) in inputs {
         let (shape, strides) = (view.shape(), view.strides());

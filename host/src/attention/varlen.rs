@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::launch::Kernel;
 use crate::launch_counters::LaunchCounters;
-use crate::stream::StreamRef;
+use crate::stream::{StreamRef, same_device};
 use crate::tensor::{TensorMut, TensorRef};
 
 /// The sizes of attention on sequences of several lengths. How long each is stands on the card alone, in
@@ -90,7 +90,7 @@ pub struct VarlenTensors<'a, T: Float> {
     pub out: TensorMut<'a, T, 3>,
     /// `[members + 1]`: the first row of each member in Q, and one number more, the row after its last one. Equal
     /// neighbours are a member without rows. What is before the first number or after the last one belongs to nobody:
-    /// it is neither read nor written.
+    /// it is neither read nor written. Numbers that do not describe sequences: see [`attention_varlen`].
     pub cu_seqlens_q: TensorRef<'a, i32, 1>,
     /// The same of K and V.
     pub cu_seqlens_k: TensorRef<'a, i32, 1>,
@@ -111,18 +111,54 @@ pub struct VarlenPlan {
     terms: Terms,
     chosen: Launcher,
     /// What runs tensors that TMA cannot copy; `None` where the chosen variant takes all, or was named.
-    substitute: Option<&'static AttentionVariant>,
+    substitute: Option<Launcher>,
     /// Where the blocks of a launch count tiles ([`Launcher::counters`]).
     counters: Option<Arc<LaunchCounters>>,
 }
 
 impl VarlenPlan {
-    /// Chooses a variant for the problem and loads it. Masks are aligned at the last row and key of each member; the
-    /// layout, splits and workspace of the options are not used.
+    /// Chooses a variant for the problem and loads all that a run needs. Masks are aligned at the last row and key of
+    /// each member; the layout, splits and workspace of the options are not used.
     ///
     /// # Errors
     /// As [`AttentionPlan::new`](crate::AttentionPlan::new).
     pub fn new(gpu: &Gpu, dtype: Dtype, problem: &VarlenProblem, options: &AttentionOptions) -> Result<Self> {
+        let (plan, substitute) = Self::choose(gpu, dtype, problem, options)?;
+        plan.with_substitute(gpu, substitute)
+    }
+
+    /// A plan for one run on these tensors: it loads a substitute only where they need it.
+    fn for_call<T: Float>(
+        gpu: &Gpu,
+        problem: &VarlenProblem,
+        options: &AttentionOptions,
+        tensors: &VarlenTensors<'_, T>,
+    ) -> Result<Self> {
+        let (plan, substitute) = Self::choose(gpu, T::DTYPE, problem, options)?;
+        let needed = match substitute {
+            Some(variant) => {
+                let VarlenTensors { q, k, v, out, .. } = tensors;
+                let ([q, k, v], out) = ([q, k, v].map(as_one_batch_entry), as_one_batch_entry(&out.as_ref())?);
+                let taken = tma::check(&[("Q", &q?), ("K", &k?), ("V", &v?)], &out);
+                taken.is_err().then_some(variant)
+            }
+            None => None,
+        };
+        plan.with_substitute(gpu, needed)
+    }
+
+    fn with_substitute(self, gpu: &Gpu, variant: Option<&'static AttentionVariant>) -> Result<Self> {
+        let Some(variant) = variant else { return Ok(self) };
+        Ok(Self { substitute: Launcher::substitute(gpu, variant, &self.problem.tiled(variant))?, ..self })
+    }
+
+    /// A plan without a substitute, and the variant that is one.
+    fn choose(
+        gpu: &Gpu,
+        dtype: Dtype,
+        problem: &VarlenProblem,
+        options: &AttentionOptions,
+    ) -> Result<(Self, Option<&'static AttentionVariant>)> {
         problem.check()?;
         let longest = problem.longest();
         let terms = Terms::new(problem.head_dim, options)?;
@@ -145,7 +181,7 @@ impl VarlenPlan {
         };
         let chosen = Launcher::new(gpu, variant, &problem.tiled(variant))?;
         let counters = chosen.counters(gpu)?;
-        Ok(Self { problem: *problem, terms, chosen, substitute, counters })
+        Ok((Self { problem: *problem, terms, chosen, substitute: None, counters }, substitute))
     }
 
     /// The chosen variant.
@@ -160,14 +196,15 @@ impl VarlenPlan {
         &self.chosen.kernel
     }
 
-    /// Computes attention on `stream` and returns before it is done. The numbers of `cu_seqlens_q` and `cu_seqlens_k`
-    /// are read on the card, when the work is done; whatever they are, nothing outside the tensors is touched.
+    /// Computes attention on `stream` and returns before it is done; see [`attention_varlen`], also for numbers of
+    /// `cu_seqlens_q` and `cu_seqlens_k` that do not describe sequences.
     ///
     /// # Errors
     /// As [`AttentionPlan::run_with`](crate::AttentionPlan::run_with).
     pub fn run<T: Float>(&self, stream: StreamRef<'_>, tensors: VarlenTensors<'_, T>) -> Result<()> {
         let VarlenTensors { q, k, v, out, cu_seqlens_q, cu_seqlens_k, lse, sink, bias } = tensors;
         let problem = &self.problem;
+        same_device("plan", self.kernel().ordinal(), stream.ordinal())?;
         check_dtype::<T>(self.variant())?;
         let q_shape = [problem.q_total, problem.q_heads, problem.head_dim];
         let kv_shape = [problem.k_total, problem.kv_heads, problem.head_dim];
@@ -201,15 +238,14 @@ impl VarlenPlan {
         let strides = [0, out.strides()[0], out.strides()[1], out.strides()[2]];
         // SAFETY: the same elements as those of `out`, which is not used besides.
         let out: TensorMut<'_, T, 4> = unsafe { TensorMut::from_raw(out.ordinal(), out.as_raw(), shape, strides)? };
-        let taken =
-            if is_wgmma(self.variant()) { tma::check(&[("Q", &q), ("K", &k), ("V", &v)], &out) } else { Ok(()) };
-        let loaded;
-        let launcher = match (taken, self.substitute) {
+        let taken = if is_wgmma(self.variant()) {
+            tma::check(&[("Q", &q), ("K", &k), ("V", &v)], &out.as_ref())
+        } else {
+            Ok(())
+        };
+        let launcher = match (taken, &self.substitute) {
             (Ok(()), _) => &self.chosen,
-            (Err(_), Some(variant)) => {
-                loaded = Launcher::new(stream.gpu(), variant, &problem.tiled(variant))?;
-                &loaded
-            }
+            (Err(_), Some(substitute)) => substitute,
             (Err(error), None) => return Err(error),
         };
         let mut args = self.terms.arguments(&longest, launcher.variant.scores);
@@ -258,6 +294,20 @@ fn as_one_batch_entry<'a, T: Float>(tensor: &TensorRef<'a, T, 3>) -> Result<Tens
 /// `lengths` is `[max_q_len, max_k_len]`. [`AttentionOptions::bias`] is taken from the tensors, and what [`VarlenPlan`]
 /// does not use is not used here.
 ///
+/// # Numbers that do not describe sequences
+/// `cu_seqlens_q` and `cu_seqlens_k` stand on the card, where the work reads them: no call knows them before. Those
+/// that do not ascend, are negative, or lie beyond the tensor are no error; [`VarlenProblem::validate_blocking`] finds
+/// them. Whatever the numbers are, nothing outside of the tensors is read or written:
+/// - A number below 0 counts as the rows of the tensor, as one beyond them does.
+/// - A member that ends where it starts, or before, has no rows. Where it is so for its keys, its rows see none.
+/// - A member of more rows than `max_q_len` has the first of them, and the same of its keys.
+/// - The rows of every member are written, and no others. But where the numbers of `cu_seqlens_q`, so counted, do not
+///   ascend, the rows of a member may stay unwritten. Each element of a row that several members have is then the
+///   result of one of them; an emulated device reports a race.
+///
+/// Of 64 rows, `[0, 30, 64, 70]` has members of 30, 34 and no rows, and `[-4, 30, 64]` of none and 34: rows 0 to 29
+/// stay unwritten.
+///
 /// # Errors
 /// As [`attention`](crate::attention()).
 pub fn attention_varlen<T: Float>(
@@ -272,5 +322,5 @@ pub fn attention_varlen<T: Float>(
     let problem = VarlenProblem { members, q_heads, kv_heads, q_total, k_total, max_q_len, max_k_len, head_dim };
     let value_dim = Some(tensors.v.shape()[2]);
     let options = AttentionOptions { bias: tensors.bias.is_some(), value_dim, ..options.clone() };
-    VarlenPlan::new(stream.gpu(), T::DTYPE, &problem, &options)?.run(stream, tensors)
+    VarlenPlan::for_call(stream.gpu(), &problem, &options, &tensors)?.run(stream, tensors)
 }

@@ -18,7 +18,7 @@ use crate::element::Float;
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::launch::{Kernel, KernelParam, LaunchConfig};
-use crate::stream::StreamRef;
+use crate::stream::{StreamRef, same_device};
 use crate::tensor::TensorMut;
 use crate::tensor_map::TensorMap;
 
@@ -29,6 +29,8 @@ use crate::tensor_map::TensorMap;
 #[must_use = "a plan computes nothing until it is run"]
 pub struct GemmPlan {
     problem: GemmProblem,
+    /// Terms of a sum: none where alpha is 0.
+    summed_k: usize,
     layout: GemmLayout,
     alpha: f32,
     beta: f32,
@@ -49,7 +51,9 @@ struct Encoded {
 }
 
 impl GemmPlan {
-    /// Chooses a variant for the problem and loads it.
+    /// Chooses a variant for the problem and loads all kernels that a run needs.
+    ///
+    /// Where [`GemmOptions::alpha`] is 0 it is one that sums nothing, whatever variant and parts of k the options name.
     ///
     /// # Errors
     /// [`Error::Argument`] for sizes, types or factors that no variant takes and for too little workspace where the
@@ -59,11 +63,19 @@ impl GemmPlan {
     pub fn new(gpu: &Gpu, problem: &GemmProblem, options: &GemmOptions) -> Result<Self> {
         problem.check()?;
         options.check()?;
-        let choice = choose(gpu, problem, options)?;
+        let mut choice = choose(gpu, problem, options)?;
+        let mut summed_k = problem.k;
+        if options.alpha == 0.0 {
+            // As in BLAS, nothing is summed: a kernel for sums without terms reads neither A nor B.
+            summed_k = 0;
+            let unnamed = GemmOptions { variant: None, splits: None, ..options.clone() };
+            choice = choose(gpu, &GemmProblem { k: 0, ..*problem }, &unnamed)?;
+        }
         let kernel = |name: &str| gpu.kernel("gemm", name);
         let pack = |needed: bool, dtype| needed.then(|| kernel(PackKernel::of(dtype).name)).transpose();
         Ok(Self {
             problem: *problem,
+            summed_k,
             layout: options.layout,
             alpha: options.alpha,
             beta: options.beta,
@@ -108,8 +120,9 @@ impl GemmPlan {
     ///
     /// # Errors
     /// [`Error::Shape`] for tensors that are not of the plan's problem, [`Error::Alignment`] for operands that are less
-    /// aligned than the problem says, [`Error::Argument`] for other element types, scales that are not finite, alone or
-    /// multiplied, and too little workspace, [`Error::WrongDevice`], and [`Error::Driver`] where the driver refuses a
+    /// aligned than the problem says, [`Error::Argument`] for other element types, a C that is not there though beta is
+    /// not 0, scales that are not finite, alone or multiplied, and too little workspace, [`Error::WrongDevice`],
+    /// [`Error::ForeignCapture`], and [`Error::Driver`] where the driver refuses a
     /// launch.
     pub fn run<A: Float, B: Float, D: Float>(
         &self,
@@ -117,6 +130,7 @@ impl GemmPlan {
         tensors: GemmTensors<'_, A, B, D>,
         workspace: Option<TensorMut<'_, u8, 1>>,
     ) -> Result<()> {
+        same_device("plan", self.kernel.ordinal(), stream.ordinal())?;
         self.check(&tensors)?;
         tensors.check_devices(stream.ordinal())?;
         let workspace = self.workspace_address(workspace.as_ref(), stream.ordinal())?;
@@ -230,6 +244,10 @@ impl GemmPlan {
             }
         }
         tensors.check_shapes(problem, self.layout)?;
+        if self.beta != 0.0 && tensors.c.is_none() {
+            let expected = format!("a tensor, as beta is {}: GemmTensors::accumulating takes what D holds", self.beta);
+            return Err(Error::Argument { op: OP, argument: "C", got: "none".to_owned(), expected });
+        }
         let a_aligned = rows_aligned::<A>(tensors.a.as_raw(), tensors.a.shape(), tensors.a.strides());
         let b_aligned = rows_aligned::<B>(tensors.b.as_raw(), tensors.b.shape(), tensors.b.strides());
         for (tensor, got, expected) in [("A", a_aligned, problem.a_aligned), ("B", b_aligned, problem.b_aligned)] {
@@ -252,8 +270,11 @@ impl GemmPlan {
     }
 
     /// What sums are multiplied by: one of two factors that are known here may leave the range of f32, and the other
-    /// bring it back.
+    /// bring it back. An alpha of 0 leaves nothing of them, not a sign either.
     fn factor<A: Float, B: Float, D: Float>(&self, tensors: &GemmTensors<'_, A, B, D>) -> f32 {
+        if self.alpha == 0.0 {
+            return 0.0;
+        }
         let wide = |scale: &Scale<'_>| f64::from(scale.value());
         (f64::from(self.alpha) * wide(&tensors.a_scale) * wide(&tensors.b_scale)) as f32
     }
@@ -285,7 +306,7 @@ impl GemmPlan {
         tensors: &GemmTensors<'_, A, B, D>,
         workspace: u64,
     ) -> (GemmArgs, [(GemmOperand, GemmOperand); 2]) {
-        let GemmProblem { batch, m, n, k, .. } = self.problem;
+        let (GemmProblem { batch, m, n, .. }, k) = (self.problem, self.summed_k);
         let GemmTensors { a, b, c, d, bias, a_scale, b_scale, d_scale } = tensors;
         let stored = [
             operand(a.as_raw(), a.shape(), a.strides(), self.layout.a()),
@@ -303,21 +324,22 @@ impl GemmPlan {
         let d_matrix = matrix(d.as_raw(), d.shape(), d.strides());
         let d_aligned = rows_aligned::<D>(d.as_raw(), d.shape(), d.strides());
         let (c_matrix, aligned) = match c {
-            _ if self.beta == 0.0 => (GemmMatrix::default(), d_aligned),
-            None => (d_matrix, d_aligned),
-            Some(c) => {
+            Some(c) if self.beta != 0.0 => {
                 let c_aligned = rows_aligned::<D>(c.as_raw(), c.shape(), c.strides());
                 (matrix(c.as_raw(), c.shape(), c.strides()), c_aligned && d_aligned)
             }
+            _ => (GemmMatrix::default(), d_aligned),
         };
+        // Without sums their scales are not read either.
+        let of_sums = |scale: &Scale<'_>| if self.alpha == 0.0 { 0 } else { scale.address() };
         let args = GemmArgs {
             a: a_packed,
             b: b_packed,
             c: c_matrix,
             d: d_matrix,
             bias: bias.as_ref().map_or(0, |bias| bias.as_raw()),
-            a_scale: a_scale.address(),
-            b_scale: b_scale.address(),
+            a_scale: of_sums(a_scale),
+            b_scale: of_sums(b_scale),
             d_scale: d_scale.address(),
             partial: workspace + self.choice.offsets[2] as u64,
             m: m as u32,
@@ -345,7 +367,7 @@ impl GemmPlan {
         source: GemmOperand,
         packed: GemmOperand,
     ) -> Result<()> {
-        let GemmProblem { batch, m, n, k, a, b, .. } = self.problem;
+        let (GemmProblem { batch, m, n, a, b, .. }, k) = (self.problem, self.summed_k);
         let (mn, dtype) = [(m, a), (n, b)][index];
         let pack = PackKernel::of(dtype);
         let blocks = pack.blocks(batch, mn, k).expect("the choice has counted them");

@@ -48,7 +48,8 @@ pub struct GemmTensors<'a, A, B, D> {
     pub a: TensorRef<'a, A, 3>,
     /// B: `[batch, k, n]`, or `[batch, n, k]` where the layout says t.
     pub b: TensorRef<'a, B, 3>,
-    /// C: `[batch, m, n]`. `None` stands for what D holds before the product, where beta is not 0.
+    /// C: `[batch, m, n]`, which is there where beta is not 0, and not read where it is.
+    /// [`GemmTensors::accumulating`] takes what D holds.
     pub c: Option<TensorRef<'a, D, 3>>,
     /// D: `[batch, m, n]`.
     pub d: TensorMut<'a, D, 3>,
@@ -68,6 +69,16 @@ impl<'a, A: Float, B: Float, D: Float> GemmTensors<'a, A, B, D> {
     pub fn new(a: TensorRef<'a, A, 3>, b: TensorRef<'a, B, 3>, d: TensorMut<'a, D, 3>) -> Self {
         let [a_scale, b_scale, d_scale] = [Scale::default(); 3];
         Self { a, b, c: None, d, bias: None, a_scale, b_scale, d_scale }
+    }
+
+    /// The same, with what D holds before the product as C: `D = activation(alpha * A B + beta * D + bias)`.
+    #[must_use]
+    pub fn accumulating(self) -> Self {
+        let d = &self.d;
+        // SAFETY: the elements are those of D, which `self` holds; each is read by the thread that then writes it, and
+        // by no other.
+        let held = unsafe { TensorRef::from_raw(d.ordinal(), d.as_raw(), *d.shape(), *d.strides()) };
+        Self { c: Some(held.expect("the last dimension of D is contiguous")), ..self }
     }
 
     /// The factors and their names.

@@ -11,7 +11,7 @@ use crate::element::round;
 /// What is added to products and done to them.
 #[derive(Debug, Clone, Copy)]
 pub struct GemmTerms<'a> {
-    /// What products are multiplied by.
+    /// What products are multiplied by. With 0, they do not count: NaN and infinity in A and B do not reach D.
     pub alpha: f64,
     /// What C is multiplied by.
     pub beta: f64,
@@ -35,7 +35,7 @@ impl Default for GemmTerms<'_> {
 impl GemmTerms<'_> {
     /// The element of D at `index` whose product is `sum`.
     fn finish(&self, sum: f64, index: (usize, usize, usize)) -> f64 {
-        let mut value = self.alpha * sum;
+        let mut value = if self.alpha == 0.0 { 0.0 } else { self.alpha * sum };
         if let Some(c) = self.c {
             value += self.beta * c[index];
         }
