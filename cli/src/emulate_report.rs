@@ -16,10 +16,11 @@ use serde::Serialize;
 use crate::bench_ata::AtaCase;
 use crate::bench_gemm::{CardProduct, GemmCase};
 use crate::case::Case;
+use crate::input_file::FileError;
 use crate::on_card;
+use crate::output_file;
 use crate::problem::Half;
 use crate::table::table;
-use crate::tensor::{self, FileError};
 
 /// Runs a kernel in the emulator and shows its instructions, sectors of global memory and bank conflicts.
 #[derive(Debug, Args)]
@@ -108,7 +109,7 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
         Family::Gemm(args) => &args.how,
     };
     if let Some(path) = &how.json {
-        tensor::check_place(path)?;
+        output_file::check_place(path)?;
     }
     let gpu = Gpu::emulated(how.arch);
     let launches = match &args.family {
