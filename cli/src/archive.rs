@@ -105,7 +105,7 @@ impl Archive {
     /// The array of this name; `None` where there is none.
     pub(crate) fn tensor(&mut self, name: &str) -> Result<Option<Tensor>, ArchiveError> {
         let Kind::Safetensors(file) = &self.kind else {
-            return self.member(name, |member| member.tensor(Opaque::Refused { has_dtype: false }));
+            return self.member(name, |member| member.tensor(Opaque::REFUSED));
         };
         let present = file.names(&self.origin)?.iter().any(|present| present == name);
         Ok(present.then(|| file.named(&self.origin, name)).transpose()?)

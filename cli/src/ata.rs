@@ -77,7 +77,7 @@ pub(crate) fn run(args: &AtaArgs) -> anyhow::Result<()> {
     out_file.check_inputs([&args.matrix, &args.x].map(|path| file_of(path)))?;
     let mut converter = Converter::new(args.check, args.allow_overflow);
     let matrix = matrix_file::read(&args.matrix, args.symmetry_tolerance, &mut converter)?;
-    let x = input_file::read(&args.x, "X", Opaque::Refused { has_dtype: false })?;
+    let x = input_file::read(&args.x, "X", Opaque::REFUSED)?;
     let vectors = Vectors::new(x, &matrix.matrix, &mut converter)?;
     let findings = converter.finish()?;
     let y = multiply(args, &matrix, &vectors.x, &findings)?;

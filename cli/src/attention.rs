@@ -289,10 +289,7 @@ impl HowArgs {
 
     /// What elements of a type without a name are.
     fn opaque(&self) -> Opaque {
-        match self.dtype {
-            Some(DtypeName::Bf16) => Opaque::Bf16,
-            _ => Opaque::Refused { has_dtype: true },
-        }
+        Opaque { dtype: self.dtype().map(Dtype::name), offered: &["f16", "bf16"] }
     }
 }
 

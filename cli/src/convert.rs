@@ -110,6 +110,17 @@ impl Loss {
     }
 }
 
+/// How a conversion loses an element, if it does.
+fn lost<T: Float>(own: f64, value: T) -> Option<LossKind> {
+    let (value, largest) = (value.to_f64(), T::from_f64(f64::INFINITY).to_f64());
+    if own != 0.0 && value == 0.0 {
+        return Some(LossKind::Zero);
+    }
+    // Rounding may end at the largest value of a type as well.
+    let is_beyond = value.abs() == largest && is_beyond::<T>(own);
+    is_beyond.then_some(if largest.is_infinite() { LossKind::Infinite } else { LossKind::CutOff })
+}
+
 /// Elements that a request would lose, and does not allow to be lost.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(crate) struct Lossy {
@@ -164,16 +175,10 @@ impl Converter {
     }
 
     fn count_losses<T: Stored>(&mut self, origin: &Origin, shape: &[usize], own: &[f64], values: &[T]) {
-        let beyond =
-            if T::from_f64(f64::INFINITY).to_f64().is_infinite() { LossKind::Infinite } else { LossKind::CutOff };
-        let limit = T::from_f64(f64::INFINITY);
-        let flushed = |(&own, &value): (&f64, &T)| own != 0.0 && value.to_f64() == 0.0;
-        // A value that is not beyond may round to the largest one all the same.
-        let beyond_range = |(&own, &value): (&f64, &T)| value.to_f64().abs() == limit.to_f64() && is_beyond::<T>(own);
-        for (kind, is_lost) in [(beyond, &beyond_range as &dyn Fn((&f64, &T)) -> bool), (LossKind::Zero, &flushed)] {
-            let lost = |flat: &usize| is_lost((&own[*flat], &values[*flat]));
-            let Some(first) = (0..own.len()).find(lost) else { continue };
-            let count = (first..own.len()).filter(lost).count();
+        for kind in [LossKind::Infinite, LossKind::CutOff, LossKind::Zero] {
+            let is_lost = |flat: &usize| lost(own[*flat], values[*flat]) == Some(kind);
+            let Some(first) = (0..own.len()).find(is_lost) else { continue };
+            let count = (first..own.len()).filter(is_lost).count();
             let loss = Loss {
                 origin: origin.clone(),
                 dtype: T::DTYPE,
@@ -183,8 +188,8 @@ impl Converter {
                 value: own[first],
             };
             let largest = own.iter().filter(|value| value.is_finite()).fold(0f64, |largest, x| largest.max(x.abs()));
-            let lost_most = (first..own.len()).filter(lost).fold(0f64, |most, flat| most.max(own[flat].abs()));
-            if kind == LossKind::Zero && lost_most <= step(largest, T::DTYPE) / 2.0 {
+            let most = (first..own.len()).filter(is_lost).fold(0f64, |most, flat| most.max(own[flat].abs()));
+            if kind == LossKind::Zero && most <= step(largest, T::DTYPE) / 2.0 {
                 self.notes.push(loss.to_string());
             } else {
                 self.losses.push(loss);

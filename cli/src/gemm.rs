@@ -199,11 +199,12 @@ fn run_input<T: Stored>(args: &GemmArgs, inputs: Inputs, out_dtype: OutputDtype)
 
 impl GemmArgs {
     fn read(&self, path: &Path, name: &'static str) -> anyhow::Result<Input> {
-        let opaque = match self.dtype {
-            Some(InputDtype::Bf16) => Opaque::Bf16,
-            Some(InputDtype::E4m3) => Opaque::E4m3,
-            _ => Opaque::Refused { has_dtype: true },
-        };
+        let dtype = self.dtype.map(|dtype| match dtype {
+            InputDtype::F16 => "f16",
+            InputDtype::Bf16 => "bf16",
+            InputDtype::E4m3 => "e4m3",
+        });
+        let opaque = Opaque { dtype, offered: &["f16", "bf16", "e4m3"] };
         Ok(input_file::read(path, name, opaque)?)
     }
 

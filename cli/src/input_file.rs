@@ -176,7 +176,7 @@ pub(crate) fn read(path: &Path, name: &'static str, opaque: Opaque) -> Result<In
 
 /// Reads a list of integers.
 pub(crate) fn read_integers(path: &Path, name: &'static str) -> Result<Vec<i64>, FileError> {
-    let Input { origin, tensor } = read(path, name, Opaque::Refused { has_dtype: false })?;
+    let Input { origin, tensor } = read(path, name, Opaque::REFUSED)?;
     match tensor {
         // Beyond 2^53 they are near enough to be refused.
         Tensor { shape, elements: Elements::Integers(_, values) } if shape.len() == 1 => {

@@ -61,7 +61,9 @@ pub(crate) enum MatrixError {
         expected: &'static str,
     },
     /// A dense matrix of which one half is 0.
-    #[error("A ({path}): only the {half} half has elements other than 0: a dense matrix needs both, diagonals one")]
+    #[error(
+        "A ({path}): only the {half} half has elements other than 0: give both (diagonals may have one half alone)"
+    )]
     Triangle {
         /// The file.
         path: PathBuf,
@@ -174,7 +176,7 @@ impl Tensor32 {
 
 fn dense(origin: &Origin, tolerance: f32, converter: &mut Converter) -> Result<MatrixFile, MatrixError> {
     let path = || origin.path.clone();
-    let mut input = input_file::read(&origin.path, origin.name, Opaque::Refused { has_dtype: false })?;
+    let mut input = input_file::read(&origin.path, origin.name, Opaque::REFUSED)?;
     let shape = &mut input.tensor.shape;
     if shape.len() == 2 {
         shape.insert(0, 1);

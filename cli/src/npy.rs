@@ -41,41 +41,37 @@ pub(crate) enum NpyError {
         expected: &'static str,
     },
     /// Elements of a type that NumPy does not know, as those of ml_dtypes are written.
-    #[error("elements of type '{got}', which only says that they have {bytes}: {guess} of ml_dtypes? {cure}")]
+    #[error("elements of type '{got}', of which NumPy knows the size alone: {hint}")]
     Opaque {
         /// The type, as NumPy writes it.
         got: String,
-        /// The size of an element, in words.
-        bytes: &'static str,
-        /// The type that they may have.
-        guess: &'static str,
-        /// How to have them read.
-        cure: String,
+        /// What they may be, and how to have them read.
+        hint: &'static str,
     },
     /// The header promises another number of bytes than there are.
-    #[error("shape {shape:?} needs {expected} bytes of data, the file has {got}")]
+    #[error("shape {shape:?} needs {expected} bytes of data, the file has {}", got.map_or("more".to_owned(), |got| got.to_string()))]
     Length {
         /// The shape in the header.
         shape: Vec<usize>,
         /// The bytes that it needs.
         expected: u64,
-        /// The bytes after the header, in words where not all were read.
-        got: String,
+        /// The bytes after the header; `None` for more, where not all were read.
+        got: Option<u64>,
     },
 }
 
-/// What elements of a type without a name (`V1` and `V2`) are taken for.
+/// What elements of a type without a name (`V1` and `V2`) are taken for, by the words of `--dtype`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Opaque {
-    /// For nothing: the file is refused.
-    Refused {
-        /// Whether the command has `--dtype`, which would say what they are.
-        has_dtype: bool,
-    },
-    /// Those of two bytes for bf16.
-    Bf16,
-    /// Those of one byte for e4m3.
-    E4m3,
+pub(crate) struct Opaque {
+    /// The type that the request names. Those of two bytes are bf16 where it is that, those of one byte e4m3.
+    pub(crate) dtype: Option<&'static str>,
+    /// The types that the command can be asked for.
+    pub(crate) offered: &'static [&'static str],
+}
+
+impl Opaque {
+    /// Of a command without `--dtype`.
+    pub(crate) const REFUSED: Opaque = Opaque { dtype: None, offered: &[] };
 }
 
 /// What the header says.
@@ -115,7 +111,7 @@ impl<R: Read> NpyReader<R> {
             return Err(self.unknown_type());
         }
         let big_endian = order == ">";
-        let elements = match (kind, opaque) {
+        let elements = match (kind, opaque.dtype) {
             ("f2", _) => Elements::F16(self.numbers(big_endian, f16::from_le_bytes)?),
             ("f4", _) => Elements::F32(self.numbers(big_endian, f32::from_le_bytes)?),
             ("f8", _) => Elements::F64(self.numbers(big_endian, f64::from_le_bytes)?),
@@ -128,8 +124,8 @@ impl<R: Read> NpyReader<R> {
             ("u4", _) => Elements::Integers("u32", self.numbers(big_endian, |x| u32::from_le_bytes(x).into())?),
             ("u8", _) => Elements::Integers("u64", self.numbers(big_endian, |x| u64::from_le_bytes(x) as f64)?),
             ("b1", _) => Elements::Bool(self.numbers(big_endian, |[byte]| byte != 0)?),
-            ("V2", Opaque::Bf16) => Elements::Bf16(self.numbers(big_endian, bf16::from_le_bytes)?),
-            ("V1", Opaque::E4m3) => Elements::E4m3(self.numbers(big_endian, u8::from_le_bytes)?),
+            ("V2", Some("bf16")) => Elements::Bf16(self.numbers(big_endian, bf16::from_le_bytes)?),
+            ("V1", Some("e4m3")) => Elements::E4m3(self.numbers(big_endian, u8::from_le_bytes)?),
             _ => return Err(self.opaque_type(kind, opaque)),
         };
         Ok(Tensor { shape: self.header.shape, elements })
@@ -160,16 +156,18 @@ impl<R: Read> NpyReader<R> {
     }
 
     fn opaque_type(self, kind: &str, opaque: Opaque) -> NpyError {
-        let (bytes, guess) = match kind {
-            "V2" => ("2 bytes", "bf16"),
-            "V1" => ("1 byte", "e4m3"),
+        let hint = match (kind, opaque.offered) {
+            ("V2", offered) if offered.contains(&"bf16") => {
+                "bf16 of ml_dtypes? give --dtype bf16, or save them as float32"
+            }
+            ("V2", _) => "bf16 of ml_dtypes? save them as float32",
+            ("V1", offered) if offered.contains(&"e4m3") => {
+                "e4m3 of ml_dtypes? give --dtype e4m3, or save them as float32"
+            }
+            ("V1", _) => "e4m3 of ml_dtypes? save them as float32",
             _ => return self.unknown_type(),
         };
-        let cure = match opaque {
-            Opaque::Refused { has_dtype: false } => "save them as float32".to_owned(),
-            _ => format!("give --dtype {guess}, or save them as float32"),
-        };
-        NpyError::Opaque { got: self.header.descr, bytes, guess, cure }
+        NpyError::Opaque { got: self.header.descr, hint }
     }
 
     fn numbers<T: Clone, const SIZE: usize>(
@@ -195,13 +193,13 @@ impl<R: Read> NpyReader<R> {
     /// Reads the data: as many bytes as elements of this size fill the shape with, and not one more.
     fn bytes(&mut self, element_bytes: u64) -> Result<Vec<u8>, NpyError> {
         let shape = &self.header.shape;
-        let sizes = shape.iter().map(|&size| size as u64);
-        let expected = sizes.fold(Some(element_bytes), |bytes, size| bytes?.checked_mul(size)).ok_or(TOO_LARGE)?;
-        let wrong = |got: String| NpyError::Length { shape: shape.clone(), expected, got };
+        let mut sizes = shape.iter().map(|&size| size as u64);
+        let expected = sizes.try_fold(element_bytes, u64::checked_mul).ok_or(TOO_LARGE)?;
+        let wrong = |got: Option<u64>| NpyError::Length { shape: shape.clone(), expected, got };
         let mut data = Vec::new();
         if let Some(bytes) = self.data_bytes {
             if bytes != expected {
-                return Err(wrong(bytes.to_string()));
+                return Err(wrong(Some(bytes)));
             }
             let len = usize::try_from(expected).map_err(|_| TOO_LARGE)?;
             data.try_reserve_exact(len).map_err(|_| TOO_LARGE)?;
@@ -209,11 +207,11 @@ impl<R: Read> NpyReader<R> {
         // What is beyond would be read by nobody; and an archive compares its checksum at the end alone.
         self.data.by_ref().take(expected).read_to_end(&mut data).map_err(NpyError::Read)?;
         if data.len() as u64 != expected {
-            return Err(wrong(data.len().to_string()));
+            return Err(wrong(Some(data.len() as u64)));
         }
         match self.data.read(&mut [0]) {
             Ok(0) => Ok(data),
-            Ok(_) => Err(wrong("more".to_owned())),
+            Ok(_) => Err(wrong(None)),
             Err(error) => Err(NpyError::Read(error)),
         }
     }
@@ -357,7 +355,11 @@ impl HeaderParser<'_> {
 mod tests {
     use super::*;
 
-    const REFUSED: Opaque = Opaque::Refused { has_dtype: true };
+    const REFUSED: Opaque = Opaque::REFUSED;
+
+    fn gemm(dtype: Option<&'static str>) -> Opaque {
+        Opaque { dtype, offered: &["f16", "bf16", "e4m3"] }
+    }
 
     fn file(header: &str, data: &[u8]) -> Vec<u8> {
         let len = (header.len() as u16).to_le_bytes();
@@ -445,15 +447,17 @@ mod tests {
     fn types_without_a_name_are_read_as_what_the_caller_says() {
         let bf16s = two("<V2", &[0x80, 0x3F, 0x00, 0xC0]);
         let expected = Elements::Bf16(vec![bf16::ONE, bf16::from_f32(-2.0)]);
-        assert_eq!(decode_as(&bf16s, Opaque::Bf16).unwrap().elements, expected);
+        assert_eq!(decode_as(&bf16s, gemm(Some("bf16"))).unwrap().elements, expected);
         let fp8s = two("|V1", &[0x38, 0xC0]);
-        assert_eq!(decode_as(&fp8s, Opaque::E4m3).unwrap().elements, Elements::E4m3(vec![0x38, 0xC0]));
+        assert_eq!(decode_as(&fp8s, gemm(Some("e4m3"))).unwrap().elements, Elements::E4m3(vec![0x38, 0xC0]));
         let message = |bytes: &[u8], opaque| decode_as(bytes, opaque).unwrap_err().to_string();
-        assert!(message(&bf16s, REFUSED).contains("bf16 of ml_dtypes? give --dtype bf16"));
-        assert!(message(&bf16s, Opaque::E4m3).contains("give --dtype bf16"));
-        assert!(message(&fp8s, REFUSED).contains("e4m3 of ml_dtypes? give --dtype e4m3"));
-        assert!(message(&bf16s, Opaque::Refused { has_dtype: false }).ends_with("? save them as float32"));
-        assert!(message(&two("|V3", &[0; 6]), Opaque::Bf16).contains("'|V3' are not supported"));
+        for other in [None, Some("f16"), Some("e4m3")] {
+            assert!(message(&bf16s, gemm(other)).contains("bf16 of ml_dtypes? give --dtype bf16"));
+        }
+        assert!(message(&fp8s, gemm(None)).contains("e4m3 of ml_dtypes? give --dtype e4m3"));
+        assert!(message(&bf16s, REFUSED).ends_with("bf16 of ml_dtypes? save them as float32"));
+        assert!(message(&fp8s, Opaque { dtype: None, offered: &["bf16"] }).ends_with("? save them as float32"));
+        assert!(message(&two("|V3", &[0; 6]), gemm(Some("bf16"))).contains("'|V3' are not supported"));
     }
 
     #[test]

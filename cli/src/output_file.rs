@@ -203,7 +203,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("o.safetensors");
         write(&path);
-        let read = input_file::read(&path, "q", Opaque::Bf16).unwrap();
+        let read = input_file::read(&path, "q", Opaque::REFUSED).unwrap();
         assert_eq!(read.tensor, tensor());
         assert_eq!(names(&folder), ["o.safetensors"]);
     }

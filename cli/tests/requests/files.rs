@@ -129,7 +129,7 @@ fn bf16_of_ml_dtypes_is_read_where_it_is_asked_for() {
     let inputs = ["q", "k", "v"].map(|name| scratch.npy(&format!("{name}.npy"), "<V2", &[1, 1, 2, 8], &one));
     let out = scratch.path("o.safetensors");
     let cure =
-        "q.npy): elements of type '<V2', which only says that they have 2 bytes: bf16 of ml_dtypes? give --dtype bf16";
+        "q.npy): elements of type '<V2', of which NumPy knows the size alone: bf16 of ml_dtypes? give --dtype bf16";
     assert_refused(&attention(&inputs, &out, &[]), cure);
     assert_refused(&attention(&inputs, &out, &["--dtype", "f16"]), cure);
     let output = attention(&inputs, &out, &["--dtype", "bf16", "--check"]);
@@ -192,25 +192,25 @@ fn no_more_of_an_archive_is_unpacked_than_its_shapes_need() {
     let scratch = Scratch::new("bombs");
     let shape = || ("shape", npy("<i8", &[2], &[40i64, 40].map(i64::to_le_bytes).concat()), 0);
     let offsets = || ("offsets", npy("<i4", &[1], &[0; 4]), 0);
-    let elements = 64 << 18;
+    let elements = 4 << 18;
     let cases = [
         (
-            archive(&scratch, "more.npz", &[("blocks", npy("<f4", &[1, 1, 1, 16, 16], &[]), 64)]),
-            "needs 1024 bytes of data, the file has 67108864",
+            archive(&scratch, "more.npz", &[("blocks", npy("<f4", &[1, 1, 1, 16, 16], &[]), 4)]),
+            "needs 1024 bytes of data, the file has 4194304",
         ),
         (
             archive(&scratch, "less.npz", &[("blocks", npy("<f4", &[1 << 40, 1, 1, 16, 16], &[]), 1)]),
             "bytes of data, the file has 1048576",
         ),
         (
-            archive(&scratch, "wide.npz", &[shape(), offsets(), ("data", npy("<f4", &[1, elements], &[]), 64)]),
+            archive(&scratch, "wide.npz", &[shape(), offsets(), ("data", npy("<f4", &[1, elements], &[]), 4)]),
             "at most n columns",
         ),
         (
             archive(
                 &scratch,
                 "many.npz",
-                &[shape(), ("offsets", npy("<i4", &[elements], &[]), 64), ("data", npy("<f4", &[1, 40], &[0; 160]), 0)],
+                &[shape(), ("offsets", npy("<i4", &[elements], &[]), 4), ("data", npy("<f4", &[1, 40], &[0; 160]), 0)],
             ),
             "offsets has shape",
         ),
@@ -219,16 +219,16 @@ fn no_more_of_an_archive_is_unpacked_than_its_shapes_need() {
                 &scratch,
                 "sizes.npz",
                 &[
-                    ("shape", npy("<i8", &[elements / 2], &[]), 64),
+                    ("shape", npy("<i8", &[elements / 2], &[]), 4),
                     offsets(),
                     ("data", npy("<f4", &[1, 40], &[0; 160]), 0),
                 ],
             ),
             "no matrix",
         ),
-        (archive(&scratch, "text.npz", &[("format", npy("|S67108864", &[], &[]), 64)]), "expected a short text"),
+        (archive(&scratch, "text.npz", &[("format", npy("|S4194304", &[], &[]), 4)]), "expected a short text"),
         (
-            archive(&scratch, "rows.npz", &[shape(), ("blocks", npy("<f4", &[1, 1, 64 << 10, 16, 16], &[]), 64)]),
+            archive(&scratch, "rows.npz", &[shape(), ("blocks", npy("<f4", &[1, 1, 4 << 10, 16, 16], &[]), 4)]),
             "as many block rows as n has",
         ),
     ];
