@@ -26,8 +26,8 @@ const CURE: &str = "scale A or X";
 #[derive(Debug, Args)]
 pub(crate) struct AtaArgs {
     /// A: .npy, dense [n, n] or [channels, n, n]; or .npz, SciPy's diagonals (scipy.sparse.save_npz of a dia_array,
-    /// both halves or one), or 16x16 blocks `blocks` [channels, block diagonals, block rows, 16, 16] with n from `shape`
-    /// [2], if any; or .safetensors with any of these.
+    /// both halves or one), or 16x16 blocks `blocks` [channels, block diagonals, block rows, 16, 16] with n from
+    /// `shape` [2], if any; or .safetensors with any of these.
     #[arg(long)]
     matrix: PathBuf,
     /// NPY or safetensors file of X: [frames, channels, n], [channels, n] or [n]; FILE.safetensors:NAME names a tensor.
@@ -174,10 +174,10 @@ fn on_card(
 /// Compares Y with the product in f64.
 ///
 /// An element may differ by what its row's rounding of A to the precision makes of it, by what the precision's
-/// arithmetic adds ([`tolerance::ata_limit`]), and by the rounding of the result. Where A or X has wider elements in its
-/// file, rounding both to f32, 2^-24 of each, adds 2^-23 of the sum of the magnitudes. Where an element of A that is 0
-/// meets one of X that is not finite, kernels may multiply them or leave them out: NaN and the sum of the others are
-/// both right.
+/// arithmetic adds ([`tolerance::ata_limit`]), and by the rounding of the result. Where A or X has wider elements in
+/// its file, rounding both to f32, 2^-24 of each, adds 2^-23 of the sum of the magnitudes. Where an element of A that
+/// is 0 meets one of X that is not finite, kernels may multiply them or leave them out: NaN and the sum of the others
+/// are both right.
 fn check(matrix: &MatrixFile, precision: Precision, vectors: &Vectors, y: &[f32]) -> Verdicts {
     let given = &matrix.matrix;
     let rounded = given.rounded(precision);

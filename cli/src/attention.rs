@@ -110,7 +110,8 @@ pub(crate) struct HowArgs {
     /// What the dimensions of the tensors are: batch, heads, sequence (rows), head dimension.
     #[arg(long, value_enum, default_value = "bhsd", ignore_case = true)]
     layout: LayoutName,
-    /// Convert the elements to this type first, integers among them; with bf16, NPY files of ml_dtypes are read as such.
+    /// Convert the elements to this type first, integers among them; with bf16, NPY files of ml_dtypes are read as
+    /// such.
     #[arg(long, value_enum, ignore_case = true)]
     dtype: Option<DtypeName>,
     /// Convert elements that are then infinite or 0, and say how many, instead of refusing them.
