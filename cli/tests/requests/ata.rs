@@ -125,6 +125,12 @@ fn every_form_of_a_matrix_gives_the_same_product() {
         (npz(&scratch, "padded.npz", stored, &[("blocks", blocks(48))]), 48),
     ];
     for (matrix, n) in matrices {
+        let half = match matrix.file_stem().and_then(|stem| stem.to_str()) {
+            Some("dense") => "both halves",
+            Some("lower" | "short") => "the lower half, the only one",
+            Some("both") => "the upper half (the lower one agrees",
+            _ => "the upper half",
+        };
         let (x, y) = product(3, 1, n);
         let x = scratch.write("x.npy", &f32s(&[3, 1, n], &x));
         for device in ["cpu", "emulator"] {
@@ -132,6 +138,8 @@ fn every_form_of_a_matrix_gives_the_same_product() {
             let output = ata(device, &matrix, &x, &out, &["--check"]);
             assert_succeeded(&output);
             assert!(String::from_utf8_lossy(&output.stdout).contains(": 0.000e0, 0.00 of the tolerance"));
+            let understood = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(understood.contains(&format!("A from {half}")), "{understood}");
             assert_eq!(read(&out), (format!("(3, 1, {n},)"), y.clone()), "{} on {device}", matrix.display());
         }
     }
