@@ -8,27 +8,36 @@ use ferrotile::{AtaOptions, AtaPlan, Gpu, Precision, SymmetricBlockMatrix, refer
 use layout::ata::BLOCK;
 use ndarray::Array3;
 
+use crate::convert::{Converted, Converter, Findings};
 use crate::device::{Device, DeviceChoice};
-use crate::matrix_file;
+use crate::input_file::{self, Input, Origin, file_of};
+use crate::matrix_file::{self, MatrixFile};
+use crate::npy::Opaque;
+use crate::output_file::OutputFile;
 use crate::problem::ProblemError;
-use crate::tensor::{self, Elements, FileError, OutputFile, Tensor};
+use crate::spelling::in_any_case;
+use crate::tensor::{Elements, Tensor};
+use crate::verdict::{NotFinite, Verdict, Verdicts};
+
+/// What helps where Y is not finite.
+const CURE: &str = "scale A or X";
 
 /// Computes Y = A X with a symmetric matrix A for each channel.
 #[derive(Debug, Args)]
 pub(crate) struct AtaArgs {
     /// A: .npy, dense [n, n] or [channels, n, n]; or .npz, SciPy's diagonals (scipy.sparse.save_npz of a dia_array,
-    /// both halves or the upper one), or 16x16 blocks `blocks` [channels, block diagonals, block rows, 16, 16] with n
-    /// from `shape` [2], if any.
+    /// both halves or one), or 16x16 blocks `blocks` [channels, block diagonals, block rows, 16, 16] with n from
+    /// `shape` [2], if any; or .safetensors with any of these.
     #[arg(long)]
     matrix: PathBuf,
-    /// NPY file of X: [frames, channels, n], [channels, n] or [n].
+    /// NPY or safetensors file of X: [frames, channels, n], [channels, n] or [n]; FILE.safetensors:NAME names a tensor.
     #[arg(long)]
     x: PathBuf,
     /// Where Y is written, f32, of the shape of X: .npy or .safetensors (tensor `y`).
     #[arg(long)]
     out: PathBuf,
     /// What is computed in: f32, tf32, tf32x3 (about as f32), f16 (scaled for each channel) or bf16.
-    #[arg(long, default_value_t)]
+    #[arg(long, default_value_t, value_parser = in_any_case::<Precision>)]
     precision: Precision,
     /// How far mirrored elements of A may differ, as a share of the largest of the channel.
     #[arg(long, default_value_t = 1e-6, allow_hyphen_values = true, value_parser = share)]
@@ -36,123 +45,175 @@ pub(crate) struct AtaArgs {
     /// The kernel to run, by name; `ferrotile info` lists them.
     #[arg(long)]
     variant: Option<String>,
-    /// Also compute Y in f64 on the CPU, print the largest error, and fail if an element exceeds the tolerance of the
-    /// precision.
+    /// Convert elements that are then infinite or 0, and say how many, instead of refusing them.
+    #[arg(long)]
+    allow_overflow: bool,
+    /// Also compute Y in f64 on the CPU from the files' own elements, print the largest error and what is NaN or
+    /// infinite, and fail if an element exceeds the tolerance of the precision.
     #[arg(long)]
     check: bool,
     /// Where to run: auto (a card, or the CPU reference where there is none), cpu, cuda, cuda:N, emulator or
     /// emulator:ARCH.
-    #[arg(long, default_value = "auto")]
+    #[arg(long, default_value = "auto", value_parser = in_any_case::<DeviceChoice>)]
     device: DeviceChoice,
 }
 
 /// X does not fit A.
 #[derive(Debug, thiserror::Error)]
-#[error("X has shape {got:?}, expected {expected}")]
+#[error("{x} has shape {got:?}, expected {expected}")]
 pub(crate) struct WrongVectors {
+    x: Origin,
     got: Vec<usize>,
     expected: String,
-}
-
-/// An element of Y is further from the f64 product than the precision explains.
-#[derive(Debug, thiserror::Error)]
-#[error("the largest error against f64 is {error:.3e}; an element has {share:.2} times its tolerance")]
-pub(crate) struct CheckFailed {
-    error: f64,
-    share: f64,
 }
 
 fn share(text: &str) -> Result<f32, &'static str> {
     text.parse().ok().filter(|share: &f32| share.is_finite() && *share >= 0.0).ok_or("expected a number of at least 0")
 }
 
-/// Reads, computes, checks and writes, in this order.
+/// Reads, converts, computes, checks and writes, in this order.
 pub(crate) fn run(args: &AtaArgs) -> anyhow::Result<()> {
     let out_file = OutputFile::plan(&args.out, "f32")?;
-    for input in [&args.matrix, &args.x] {
-        if out_file.replaces(input) {
-            return Err(FileError::Output { path: input.clone(), reason: "an input cannot be an output too" }.into());
-        }
+    out_file.check_inputs([&args.matrix, &args.x].map(|path| file_of(path)))?;
+    let mut converter = Converter::new(args.check, args.allow_overflow);
+    let matrix = matrix_file::read(&args.matrix, args.symmetry_tolerance, &mut converter)?;
+    let x = input_file::read(&args.x, "X", Opaque::REFUSED)?;
+    let vectors = Vectors::new(x, &matrix.matrix, &mut converter)?;
+    let findings = converter.finish()?;
+    let y = multiply(args, &matrix, &vectors.x, &findings)?;
+    let shape = vectors.shape.clone();
+    let checked = args.check.then(|| check(&matrix, args.precision, &vectors, &y).line(args.allow_overflow, CURE));
+    let checked = checked.transpose()?;
+    if findings.all_finite && !args.allow_overflow {
+        NotFinite::check("Y", &shape, &y, CURE)?;
     }
-    let matrix = matrix_file::read(&args.matrix, args.symmetry_tolerance)?;
-    let Tensor { shape, elements } = tensor::read_npy(&args.x)?;
-    let x = vectors(&shape, elements, &matrix)?;
-    let y = multiply(args, &matrix, &x)?;
-    let checked = args.check.then(|| check(&matrix, args.precision, &x, &y)).transpose()?;
-    let y = Tensor { shape, elements: Elements::F32(y.into_iter().collect()) };
-    out_file.write("y", &y)?.publish()?;
+    out_file.write("y", &Tensor { shape, elements: Elements::F32(y) })?.publish()?;
     if let Some(line) = checked {
         writeln!(io::stdout(), "{line}")?;
     }
     Ok(())
 }
 
-/// X as `[frames, channels, n]`.
-fn vectors(shape: &[usize], elements: Elements, matrix: &SymmetricBlockMatrix) -> Result<Array3<f32>, WrongVectors> {
-    let (channels, n) = (matrix.channels(), matrix.n());
-    let dims = match *shape {
-        [frames, of_x, len] if (of_x, len) == (channels, n) => Some((frames, channels, n)),
-        [of_x, len] if (of_x, len) == (channels, n) => Some((1, channels, n)),
-        [len] if (1, len) == (channels, n) => Some((1, 1, n)),
-        _ => None,
-    };
-    let array = dims.and_then(|dims| Array3::from_shape_vec(dims, elements.into_f32()).ok());
-    let one = if channels == 1 { format!(" or [{n}]") } else { String::new() };
-    let expected = format!("[frames, {channels}, {n}], [{channels}, {n}]{one}: A has {channels} channels and n = {n}");
-    array.ok_or_else(|| WrongVectors { got: shape.to_vec(), expected })
+/// X.
+struct Vectors {
+    /// Its shape in the file.
+    shape: Vec<usize>,
+    /// Its elements in f32, `[frames, channels, n]`.
+    x: Array3<f32>,
+    /// The file's own elements, where they are others and the converter keeps them.
+    own: Option<Array3<f64>>,
 }
 
-fn multiply(args: &AtaArgs, matrix: &SymmetricBlockMatrix, x: &Array3<f32>) -> anyhow::Result<Array3<f32>> {
-    match args.device.open()? {
-        Device::Gpu(gpu) => on_card(args, &gpu, matrix, x),
-        Device::Cpu if args.variant.is_some() => Err(ProblemError::VariantOnCpu.into()),
-        Device::Cpu => {
-            args.device.announce_cpu();
-            let stored = matrix.rounded(args.precision).blocks().mapv(f64::from);
-            Ok(reference::ata_blocks(stored.view(), x.mapv(f64::from).view()).mapv(|element| element as f32))
-        }
+impl Vectors {
+    fn new(x: Input, matrix: &SymmetricBlockMatrix, converter: &mut Converter) -> Result<Vectors, WrongVectors> {
+        let (channels, n) = (matrix.channels(), matrix.n());
+        let dims = match x.tensor.shape[..] {
+            [frames, of_x, len] if (of_x, len) == (channels, n) => (frames, channels, n),
+            [of_x, len] if (of_x, len) == (channels, n) => (1, channels, n),
+            [len] if (1, len) == (channels, n) => (1, 1, n),
+            _ => {
+                let one = if channels == 1 { format!(" or [{n}]") } else { String::new() };
+                let of_a = format!("A has {channels} channels and n = {n}");
+                let expected = format!("[frames, {channels}, {n}], [{channels}, {n}]{one}: {of_a}");
+                return Err(WrongVectors { x: x.origin, got: x.tensor.shape, expected });
+            }
+        };
+        let Converted { shape, values, own } = converter.convert::<f32>(x);
+        let array = "a file has an element for each index";
+        Ok(Vectors {
+            shape,
+            x: Array3::from_shape_vec(dims, values).expect(array),
+            own: own.map(|own| Array3::from_shape_vec(dims, own).expect(array)),
+        })
     }
 }
 
-fn on_card(args: &AtaArgs, gpu: &Gpu, matrix: &SymmetricBlockMatrix, x: &Array3<f32>) -> anyhow::Result<Array3<f32>> {
+/// Multiplies where the request says, and says on stderr what was understood and who computes.
+fn multiply(args: &AtaArgs, matrix: &MatrixFile, x: &Array3<f32>, findings: &Findings) -> anyhow::Result<Vec<f32>> {
+    let MatrixFile { matrix, half, .. } = matrix;
+    let say_understood = || {
+        eprintln!(
+            "ata: A from {half}, channels {}, n {}, block diagonals {}, frames {}, precision {}",
+            matrix.channels(),
+            matrix.n(),
+            matrix.block_diagonals(),
+            x.dim().0,
+            args.precision
+        );
+        findings.print();
+    };
+    let y = match args.device.open()? {
+        Device::Gpu(gpu) => on_card(args, &gpu, matrix, x, say_understood)?,
+        Device::Cpu if args.variant.is_some() => return Err(ProblemError::VariantOnCpu.into()),
+        Device::Cpu => {
+            say_understood();
+            args.device.announce_cpu();
+            let stored = matrix.rounded(args.precision).blocks().mapv(f64::from);
+            reference::ata_blocks(stored.view(), x.mapv(f64::from).view()).mapv(|element| element as f32)
+        }
+    };
+    Ok(y.into_iter().collect())
+}
+
+fn on_card(
+    args: &AtaArgs,
+    gpu: &Gpu,
+    matrix: &SymmetricBlockMatrix,
+    x: &Array3<f32>,
+    say_understood: impl FnOnce(),
+) -> anyhow::Result<Array3<f32>> {
     let stream = gpu.new_stream()?;
     let options = AtaOptions { variant: args.variant.clone(), ..AtaOptions::default() };
     let matrix = matrix.upload_blocking(stream.as_ref(), args.precision)?;
     let kernel = AtaPlan::new(&matrix, x.dim().0, &options)?.to_string();
-    let y = matrix.multiply_array_blocking(stream.as_ref(), x.view(), &options)?;
+    say_understood();
     eprintln!("{kernel} on {}", gpu.name());
-    Ok(y)
+    Ok(matrix.multiply_array_blocking(stream.as_ref(), x.view(), &options)?)
 }
 
-/// Compares Y with the product in f64 of A as it was given; the line that says how far it is. An element may differ by
-/// what its row's rounding of A to the precision makes of it, and by what the precision's arithmetic adds
-/// ([`tolerance::ata_limit`]).
-fn check(
-    matrix: &SymmetricBlockMatrix,
-    precision: Precision,
-    x: &Array3<f32>,
-    y: &Array3<f32>,
-) -> Result<String, CheckFailed> {
-    let rounded = matrix.rounded(precision);
-    let terms = (2 * matrix.block_diagonals() * BLOCK).min(matrix.block_rows() * BLOCK);
-    let wide = x.mapv(f64::from);
-    let exact = reference::ata_blocks(matrix.blocks().mapv(f64::from).view(), wide.view());
-    let stored = reference::ata_blocks(rounded.blocks().mapv(f64::from).view(), wide.view());
+/// Compares Y with the product in f64.
+///
+/// An element may differ by what its row's rounding of A to the precision makes of it, by what the precision's
+/// arithmetic adds ([`tolerance::ata_limit`]), and by the rounding of the result. Where A or X has wider elements in
+/// its file, rounding both to f32, 2^-24 of each, adds 2^-23 of the sum of the magnitudes. Where an element of A that
+/// is 0 meets one of X that is not finite, kernels may multiply them or leave them out: NaN and the sum of the others
+/// are both right.
+fn check(matrix: &MatrixFile, precision: Precision, vectors: &Vectors, y: &[f32]) -> Verdicts {
+    let given = &matrix.matrix;
+    let rounded = given.rounded(precision);
+    let terms = (2 * given.block_diagonals() * BLOCK).min(given.block_rows() * BLOCK);
+    let x = vectors.x.mapv(f64::from);
+    let product = |matrix: &SymmetricBlockMatrix, x: &Array3<f64>| -> Vec<f64> {
+        reference::ata_blocks(matrix.blocks().mapv(f64::from).view(), x.view()).into_iter().collect()
+    };
+    let (exact, stored) = (product(given, &x), product(&rounded, &x));
     let magnitudes = rounded.blocks().mapv(|element| f64::from(element).abs());
-    let magnitudes = reference::ata_blocks(magnitudes.view(), wide.mapv(f64::abs).view());
-    let (mut error, mut share) = (0f64, 0f64);
-    for (((&y, &exact), &stored), &magnitude) in y.iter().zip(&exact).zip(&stored).zip(&magnitudes) {
-        let of_element = tolerance::element_error(y.into(), exact);
-        // Rounding to f32 is the last step of every one.
-        let of_result = f64::from(f32::EPSILON) * exact.abs();
-        let limit = tolerance::ata_limit(precision, magnitude, terms) + (stored - exact).abs() + of_result;
-        error = error.max(of_element);
-        // An infinite error is beyond every limit, an infinite one too.
-        let of_limit = if of_element == 0.0 { 0.0 } else { of_element / limit };
-        share = share.max(if of_limit.is_nan() { f64::INFINITY } else { of_limit });
-    }
-    if share > 1.0 || error.is_infinite() {
-        return Err(CheckFailed { error, share });
-    }
-    Ok(format!("largest error against f64: {error:.3e}, at most {share:.2} of the tolerance of {precision}"))
+    let finite = vectors.x.mapv(|element| if element.is_finite() { element } else { 0.0 });
+    let sizes = finite.mapv(|element| f64::from(element).abs());
+    let magnitudes: Vec<f64> = reference::ata_blocks(magnitudes.view(), sizes.view()).into_iter().collect();
+    let limit = |index: usize| {
+        let of_rounding = (stored[index] - exact[index]).abs();
+        let of_result = f64::from(f32::EPSILON) * exact[index].abs();
+        let of_input = if of_rounding.is_finite() { of_rounding + of_result } else { 0.0 };
+        tolerance::ata_limit(precision, magnitudes[index], terms) + of_input
+    };
+    let n = given.n();
+    let with_zeros = |x: &Array3<f64>, mut exact: Vec<f64>| {
+        let has_all_finite: Vec<bool> = x.rows().into_iter().map(|x| x.iter().all(|x| x.is_finite())).collect();
+        for ((index, exact), y) in exact.iter_mut().enumerate().zip(y) {
+            if y.is_nan() && exact.is_finite() && !has_all_finite[index / n] {
+                *exact = f64::NAN;
+            }
+        }
+        exact
+    };
+    let own = (matrix.has_own() || vectors.own.is_some()).then(|| {
+        let x = vectors.own.as_ref().unwrap_or(&x);
+        let exact = with_zeros(x, matrix.multiply_own(x.view()).into_iter().collect());
+        let of_conversion = (-23f64).exp2();
+        Verdict::new("Y", &vectors.shape)
+            .compare(0, y, &exact, |index| limit(index) + of_conversion * magnitudes[index])
+    });
+    let given = Verdict::new("Y", &vectors.shape).compare(0, y, &with_zeros(&x, exact.clone()), limit);
+    Verdicts { given, own }
 }

@@ -4,14 +4,23 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use ferrotile::{AttentionOptions, Dtype, Gpu, Layout, Mask, tolerance};
+use ferrotile::{AttentionOptions, AttentionProblem, Dtype, Gpu, Layout, Mask};
 use half::{bf16, f16};
 
+use crate::convert::{Converter, Findings};
 use crate::device::{Device, DeviceChoice};
+use crate::input_file::{self, FileError, Input, SizesError, file_of, listed_shapes};
+use crate::npy::Opaque;
 use crate::on_card;
-use crate::problem::{AnyProblem, Exact, Half, Problem, ProblemError, Solution, Terms, element_type};
+use crate::output_file::OutputFile;
+use crate::problem::{Half, Problem, ProblemError, Solution, TermInputs, element_type, nothing_compared};
 use crate::sequences::{Sequences, StartsFile};
-use crate::tensor::{self, Elements, FileError, OutputFile, Tensor};
+use crate::spelling::in_any_case;
+use crate::tensor::{Elements, Tensor};
+use crate::verdict::{NotFinite, Verdicts};
+
+/// What helps where O is not finite.
+const CURE: &str = "scale q or k, or give --scale";
 
 /// Computes O = softmax(scale * Q K^T + mask) V on tensors from files.
 #[derive(Debug, Args)]
@@ -34,25 +43,26 @@ pub(crate) struct AttentionArgs {
     /// The kernel to run, by name; `ferrotile info` lists them.
     #[arg(long)]
     variant: Option<String>,
-    /// Also compute O in f64 on the CPU, print the largest error, and fail if it is too large.
+    /// Also compute O in f64 on the CPU from the files' own elements, print the largest error and what is NaN or
+    /// infinite, and fail if it is more than the type and the rounding of the elements explain.
     #[arg(long)]
     check: bool,
     /// Where to run: auto (a card, or the CPU reference where there is none), cpu, cuda, cuda:N, emulator or
     /// emulator:ARCH.
-    #[arg(long, default_value = "auto")]
+    #[arg(long, default_value = "auto", value_parser = in_any_case::<DeviceChoice>)]
     device: DeviceChoice,
 }
 
-/// The files of Q, K and V.
+/// The files of Q, K and V: NPY or safetensors, of which FILE.safetensors:NAME names a tensor.
 #[derive(Debug, Args)]
 pub(crate) struct InputArgs {
-    /// NPY file of Q.
+    /// File of Q.
     #[arg(long, requires_all = ["k", "v"])]
     q: Option<PathBuf>,
-    /// NPY file of K.
+    /// File of K.
     #[arg(long, requires_all = ["q", "v"])]
     k: Option<PathBuf>,
-    /// NPY file of V.
+    /// File of V.
     #[arg(long, requires_all = ["q", "k"])]
     v: Option<PathBuf>,
     /// One safetensors file with tensors `q`, `k` and `v` instead.
@@ -66,11 +76,12 @@ pub(crate) struct TermsArgs {
     /// What bounds scaled scores: CAP * tanh(score / CAP) takes their place.
     #[arg(long, value_name = "CAP", allow_hyphen_values = true, value_parser = finite)]
     softcap: Option<f32>,
-    /// NPY file [query heads] of the score of a key that every row of a head sees and whose value is 0.
+    /// File [query heads] of the score of a key that every row of a head sees and whose value is 0.
     #[arg(long)]
     sink: Option<PathBuf>,
-    /// NPY file [batch or 1, query heads or 1, rows, keys] of what is added to scaled and capped scores; it is
-    /// converted to the type of Q.
+    /// File of what is added to scaled and capped scores: floats, which are converted to the type of Q, or bool, true
+    /// where a key is visible; [batch, query heads, rows, keys], of which any may be 1 and the first ones may be left
+    /// out.
     #[arg(long)]
     bias: Option<PathBuf>,
 }
@@ -78,7 +89,7 @@ pub(crate) struct TermsArgs {
 /// Sequences of several lengths.
 #[derive(Debug, Args)]
 pub(crate) struct LengthsArgs {
-    /// NPY file (int32 or int64) [sequences + 1] of the row where each sequence starts, and the end of the last one: Q,
+    /// File of integers [sequences + 1] of the row where each sequence starts, and the end of the last one: Q,
     /// K and V are then [rows or keys of all sequences, heads, head dimension], sequence after sequence.
     #[arg(long, value_name = "STARTS", conflicts_with = "layout")]
     cu_seqlens_q: Option<PathBuf>,
@@ -91,17 +102,21 @@ pub(crate) struct LengthsArgs {
 #[derive(Debug, Args)]
 pub(crate) struct HowArgs {
     /// Which keys a row sees: full, causal or window:LEFT,RIGHT (aligned at the last row and key).
-    #[arg(long, default_value = "full")]
+    #[arg(long, default_value = "full", value_parser = in_any_case::<Mask>)]
     mask: Mask,
     /// What scores are multiplied by [default: 1 / sqrt(head dimension)].
     #[arg(long, allow_hyphen_values = true, value_parser = finite)]
     scale: Option<f32>,
     /// What the dimensions of the tensors are: batch, heads, sequence (rows), head dimension.
-    #[arg(long, value_enum, default_value = "bhsd")]
+    #[arg(long, value_enum, default_value = "bhsd", ignore_case = true)]
     layout: LayoutName,
-    /// Convert the elements to this type first.
-    #[arg(long, value_enum)]
+    /// Convert the elements to this type first, integers among them; with bf16, NPY files of ml_dtypes are read as
+    /// such.
+    #[arg(long, value_enum, ignore_case = true)]
     dtype: Option<DtypeName>,
+    /// Convert elements that are then infinite or 0, and say how many, instead of refusing them.
+    #[arg(long)]
+    pub(crate) allow_overflow: bool,
 }
 
 /// A layout as options spell it.
@@ -123,18 +138,13 @@ enum DtypeName {
 #[error("give --q, --k and --v, or --safetensors")]
 pub(crate) struct NoInput;
 
-/// The error of the result exceeds its limit, or is infinite.
-#[derive(Debug, thiserror::Error)]
-#[error("the largest error against f64 is {error:.3e}, the tolerance {limit:.3e}")]
-pub(crate) struct CheckFailed {
-    pub(crate) error: f64,
-    pub(crate) limit: f64,
-}
-
 /// What a request asks to compute: one problem, or sequences of several lengths.
 pub(crate) trait Task<T: Half>: Sized {
-    /// The same with these tensors, which are checked and converted.
-    fn with_terms(self, sink: Option<Tensor>, bias: Option<Tensor>) -> Result<Self, ProblemError>;
+    /// The same of the files' own elements.
+    type Own;
+
+    /// The sizes, in words.
+    fn understood(&self) -> String;
 
     /// Checks the options, whoever computes.
     fn check_options(&self, options: &AttentionOptions) -> ferrotile::Result<()>;
@@ -145,20 +155,35 @@ pub(crate) trait Task<T: Half>: Sized {
     /// The shape of the LSE.
     fn lse_shape(&self) -> Vec<usize>;
 
-    /// O and LSE by a kernel, and the kernel's name.
-    fn solve_on_card(&self, gpu: &Gpu, options: &AttentionOptions) -> ferrotile::Result<(Solution<T>, String)>;
+    /// O and LSE by a kernel; calls `started` with its name before it runs.
+    fn solve_on_card(
+        &self,
+        gpu: &Gpu,
+        options: &AttentionOptions,
+        started: &dyn Fn(&str),
+    ) -> ferrotile::Result<Solution<T>>;
 
     /// O and LSE on the CPU, rounded where a kernel rounds.
     fn solve_on_cpu(&self, options: &AttentionOptions) -> Solution<T>;
 
     /// Compares O with the f64 reference.
-    fn check(&self, solution: &Solution<T>, options: &AttentionOptions) -> Checked;
+    fn check(&self, own: Option<&Self::Own>, solution: &Solution<T>, options: &AttentionOptions) -> Verdicts;
 }
 
 impl<T: Half> Task<T> for Problem<T> {
-    fn with_terms(self, sink: Option<Tensor>, bias: Option<Tensor>) -> Result<Self, ProblemError> {
-        let terms = Terms::new(&self.sizes, sink, bias)?;
-        Ok(Problem { terms, ..self })
+    type Own = Problem<f64>;
+
+    fn understood(&self) -> String {
+        let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = self.sizes;
+        let layout = match self.layout {
+            Layout::Bhsd => "bhsd",
+            Layout::Bshd => "bshd",
+        };
+        format!(
+            "batch {batch}, heads {q_heads} (of keys {kv_heads}), rows {q_len}, keys {k_len}, head dimension {head_dim} \
+             (of values {}), layout {layout}",
+            self.value_dim
+        )
     }
 
     fn check_options(&self, options: &AttentionOptions) -> ferrotile::Result<()> {
@@ -173,44 +198,22 @@ impl<T: Half> Task<T> for Problem<T> {
         vec![self.sizes.batch, self.sizes.q_heads, self.sizes.q_len]
     }
 
-    fn solve_on_card(&self, gpu: &Gpu, options: &AttentionOptions) -> ferrotile::Result<(Solution<T>, String)> {
-        on_card::solve(gpu, self, options)
+    fn solve_on_card(
+        &self,
+        gpu: &Gpu,
+        options: &AttentionOptions,
+        started: &dyn Fn(&str),
+    ) -> ferrotile::Result<Solution<T>> {
+        on_card::solve(gpu, self, options, started)
     }
 
     fn solve_on_cpu(&self, options: &AttentionOptions) -> Solution<T> {
         Problem::solve_on_cpu(self, options)
     }
 
-    fn check(&self, solution: &Solution<T>, options: &AttentionOptions) -> Checked {
-        Checked::new(&solution.out, &self.exact(options))
-    }
-}
-
-/// The largest error of O against f64, and the largest that a kernel may have.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Checked {
-    error: f64,
-    limit: f64,
-    /// Whether the error is accepted.
-    holds: bool,
-}
-
-impl Checked {
-    /// Of O without a row: nothing is wrong with it.
-    pub(crate) const OF_NOTHING: Checked = Checked { error: 0.0, limit: 0.0, holds: true };
-
-    pub(crate) fn new<T: Half>(out: &[T], exact: &Exact) -> Checked {
-        let error = tolerance::max_error(out, &exact.out);
-        Checked { error, limit: exact.limit, holds: exact.accepts(error) }
-    }
-
-    /// The one that does not hold, or comes nearer to its limit.
-    pub(crate) fn worse(self, other: Checked) -> Checked {
-        let is_worse = match (self.holds, other.holds) {
-            (true, true) => other.error / other.limit > self.error / self.limit,
-            (holds, _) => holds,
-        };
-        if is_worse { other } else { self }
+    fn check(&self, own: Option<&Problem<f64>>, solution: &Solution<T>, options: &AttentionOptions) -> Verdicts {
+        let nothing = nothing_compared(&Task::<T>::out_shape(self), own.is_some());
+        self.compare(own, &solution.out, options, 0, nothing)
     }
 }
 
@@ -221,13 +224,13 @@ pub(crate) fn finite(text: &str) -> Result<f32, &'static str> {
 
 impl InputArgs {
     /// Reads Q, K and V; `None` where no file is named.
-    pub(crate) fn read(&self) -> Result<Option<[Tensor; 3]>, FileError> {
+    pub(crate) fn read(&self, how: &HowArgs) -> Result<Option<[Input; 3]>, FileError> {
         if let Some(path) = &self.safetensors {
-            return tensor::read_safetensors(path, ["q", "k", "v"]).map(Some);
+            return input_file::read_all(path, ["q", "k", "v"]).map(Some);
         }
         let (Some(q), Some(k), Some(v)) = (&self.q, &self.k, &self.v) else { return Ok(None) };
-        let read = |path: &Path| tensor::read_npy(path);
-        Ok(Some([read(q)?, read(k)?, read(v)?]))
+        let read = |path, name| input_file::read(path, name, how.opaque());
+        Ok(Some([read(q, "q")?, read(k, "k")?, read(v, "v")?]))
     }
 
     /// The files that are named.
@@ -237,6 +240,14 @@ impl InputArgs {
 }
 
 impl TermsArgs {
+    /// Reads sinks and bias.
+    fn read(&self, how: &HowArgs) -> Result<TermInputs, FileError> {
+        let read = |path: &Option<PathBuf>, name| {
+            path.as_deref().map(|path| input_file::read(path, name, how.opaque())).transpose()
+        };
+        Ok(TermInputs { sink: read(&self.sink, "sink")?, bias: read(&self.bias, "bias")? })
+    }
+
     /// The files that are named.
     fn paths(&self) -> impl Iterator<Item = &Path> {
         [&self.sink, &self.bias].into_iter().flatten().map(PathBuf::as_path)
@@ -247,8 +258,9 @@ impl LengthsArgs {
     /// Reads where rows and keys start; `None` where all sequences are as long.
     fn read(&self) -> Result<Option<[StartsFile; 2]>, FileError> {
         let Some(q) = &self.cu_seqlens_q else { return Ok(None) };
-        let q = StartsFile::read(q)?;
-        let k = self.cu_seqlens_k.as_deref().map_or_else(|| Ok(q.clone()), StartsFile::read)?;
+        let q = StartsFile::read(q, "cu_seqlens_q")?;
+        let of_keys = |path: &PathBuf| StartsFile::read(path, "cu_seqlens_k");
+        let k = self.cu_seqlens_k.as_ref().map_or_else(|| Ok(q.clone()), of_keys)?;
         Ok(Some([q, k]))
     }
 
@@ -276,46 +288,56 @@ impl HowArgs {
         })
     }
 
-    /// Checks the tensors and converts them as asked.
-    pub(crate) fn problem(&self, tensors: [Tensor; 3]) -> Result<AnyProblem, ProblemError> {
-        AnyProblem::new(tensors, self.options(None).layout, self.dtype())
+    /// What elements of a type without a name are.
+    fn opaque(&self) -> Opaque {
+        Opaque { dtype: self.dtype().map(Dtype::name), offered: &["f16", "bf16"] }
     }
 }
 
-/// Reads, computes, checks and writes, in this order.
+/// Reads, converts, computes, checks and writes, in this order.
 pub(crate) fn run(args: &AttentionArgs) -> anyhow::Result<()> {
-    let tensors = args.input.read()?.ok_or(NoInput)?;
-    let Some(starts) = args.lengths.read()? else {
-        return match args.how.problem(tensors)? {
-            AnyProblem::F16(problem) => run_typed(args, problem),
-            AnyProblem::Bf16(problem) => run_typed(args, problem),
-        };
-    };
-    match element_type(&tensors, args.how.dtype())? {
-        Dtype::Bf16 => run_typed(args, Sequences::<bf16>::new(tensors, starts.each_ref())?),
-        _ => run_typed(args, Sequences::<f16>::new(tensors, starts.each_ref())?),
+    let inputs = args.input.read(&args.how)?.ok_or(NoInput)?;
+    match element_type(&inputs, args.how.dtype())? {
+        Dtype::Bf16 => run_typed::<bf16>(args, inputs),
+        _ => run_typed::<f16>(args, inputs),
     }
 }
 
-fn run_typed<T: Half>(args: &AttentionArgs, task: impl Task<T>) -> anyhow::Result<()> {
-    let [sink, bias] =
-        [&args.terms.sink, &args.terms.bias].map(|path| path.as_deref().map(tensor::read_npy).transpose());
-    let task = task.with_terms(sink?, bias?)?;
-    let out_file = OutputFile::plan(&args.out, T::DTYPE.name())?;
-    let lse_file = args.lse.as_ref().map(|path| OutputFile::plan(path, "f32")).transpose()?;
-    if args.lse.as_ref().is_some_and(|lse| out_file.replaces(lse)) {
-        return Err(FileError::Output { path: args.out.clone(), reason: "--out and --lse are the same file" }.into());
-    }
-    for input in args.input.paths().chain(args.terms.paths()).chain(args.lengths.paths()) {
-        if out_file.replaces(input) || lse_file.as_ref().is_some_and(|lse| lse.replaces(input)) {
-            return Err(FileError::Output { path: input.to_owned(), reason: "an input cannot be an output too" }.into());
+fn run_typed<T: Half>(args: &AttentionArgs, inputs: [Input; 3]) -> anyhow::Result<()> {
+    let (starts, terms) = (args.lengths.read()?, args.terms.read(&args.how)?);
+    let tensors = listed_shapes(&inputs);
+    let mut converter = Converter::new(args.check, args.how.allow_overflow);
+    match starts {
+        Some(starts) => {
+            let (task, own) = Sequences::<T>::new(inputs, terms, starts.each_ref(), &mut converter)?;
+            run_task(args, &task, own, &tensors, converter)
+        }
+        None => {
+            let (task, own) = Problem::<T>::new(inputs, terms, args.how.options(None).layout, &mut converter)?;
+            run_task(args, &task, own, &tensors, converter)
         }
     }
+}
+
+fn run_task<T: Half, P: Task<T>>(
+    args: &AttentionArgs,
+    task: &P,
+    own: Option<P::Own>,
+    tensors: &str,
+    converter: Converter,
+) -> anyhow::Result<()> {
+    let (out_file, lse_file) = output_files(args, T::DTYPE)?;
     let softcap = args.terms.softcap;
     let options = AttentionOptions { softcap, ..args.how.options(args.variant.clone()) };
-    task.check_options(&options)?;
-    let solution = solve(&args.device, &task, &options)?;
-    let checked = args.check.then(|| check(&task, &solution, &options)).transpose()?;
+    task.check_options(&options).map_err(|reason| SizesError::new(reason, tensors.to_owned()))?;
+    let findings = converter.finish()?;
+    let solution = solve(args, task, &options, &findings)?;
+    let allow_overflow = args.how.allow_overflow;
+    let checked = args.check.then(|| task.check(own.as_ref(), &solution, &options).line(allow_overflow, CURE));
+    let checked = checked.transpose()?;
+    if findings.all_finite && !allow_overflow {
+        NotFinite::check("O", &task.out_shape(), &solution.out, CURE)?;
+    }
     let out = Tensor { shape: task.out_shape(), elements: T::elements(solution.out) };
     let lse = Tensor { shape: task.lse_shape(), elements: Elements::F32(solution.lse) };
     // Both files are complete before either gets its name.
@@ -329,33 +351,42 @@ fn run_typed<T: Half>(args: &AttentionArgs, task: impl Task<T>) -> anyhow::Resul
     Ok(())
 }
 
-/// Compares O with the f64 reference; the line that says how far it is.
-fn check<T: Half>(
-    task: &impl Task<T>,
-    solution: &Solution<T>,
-    options: &AttentionOptions,
-) -> Result<String, CheckFailed> {
-    let Checked { error, limit, holds } = task.check(solution, options);
-    if !holds {
-        return Err(CheckFailed { error, limit });
+/// Where O and the LSE are written: to files of their own.
+fn output_files(args: &AttentionArgs, dtype: Dtype) -> Result<(OutputFile, Option<OutputFile>), FileError> {
+    let out_file = OutputFile::plan(&args.out, dtype.name())?;
+    let lse_file = args.lse.as_ref().map(|path| OutputFile::plan(path, "f32")).transpose()?;
+    if args.lse.as_ref().is_some_and(|lse| out_file.replaces(lse)) {
+        return Err(FileError::Output { path: args.out.clone(), reason: "--out and --lse are the same file" });
     }
-    Ok(format!("largest error against f64: {error:.3e}, tolerance: {limit:.3e}"))
+    for file in [Some(&out_file), lse_file.as_ref()].into_iter().flatten() {
+        file.check_inputs(args.input.paths().chain(args.terms.paths()).chain(args.lengths.paths()).map(file_of))?;
+    }
+    Ok((out_file, lse_file))
 }
 
-fn solve<T: Half>(
-    device: &DeviceChoice,
-    task: &impl Task<T>,
+/// Solves where the request says, and says on stderr what was understood and who computes.
+fn solve<T: Half, P: Task<T>>(
+    args: &AttentionArgs,
+    task: &P,
     options: &AttentionOptions,
+    findings: &Findings,
 ) -> anyhow::Result<Solution<T>> {
-    match device.open()? {
+    let say_understood = || {
+        eprintln!("attention: {}, mask {}, {}", task.understood(), options.mask, T::DTYPE);
+        findings.print();
+    };
+    match args.device.open()? {
         Device::Gpu(gpu) => {
-            let (solution, kernel) = task.solve_on_card(&gpu, options)?;
-            eprintln!("{kernel} on {}", gpu.name());
-            Ok(solution)
+            let started = |kernel: &str| {
+                say_understood();
+                eprintln!("{kernel} on {}", gpu.name());
+            };
+            Ok(task.solve_on_card(&gpu, options, &started)?)
         }
         Device::Cpu if options.variant.is_some() => Err(ProblemError::VariantOnCpu.into()),
         Device::Cpu => {
-            device.announce_cpu();
+            say_understood();
+            args.device.announce_cpu();
             Ok(task.solve_on_cpu(options))
         }
     }

@@ -20,6 +20,7 @@ use crate::measure::{MeasureArgs, Timer};
 use crate::memory::zeros;
 use crate::random;
 use crate::report::Row;
+use crate::spelling::in_any_case;
 
 /// What to measure and how.
 #[derive(Debug, Args)]
@@ -28,7 +29,7 @@ pub(crate) struct AtaBenchArgs {
     #[arg(long = "case", num_args = 1..)]
     cases: Vec<AtaCase>,
     /// A precision: f32, tf32, tf32x3, f16 or bf16; may be repeated [default: each].
-    #[arg(long = "precision", num_args = 1..)]
+    #[arg(long = "precision", num_args = 1.., value_parser = in_any_case::<Precision>)]
     precisions: Vec<Precision>,
     /// A kernel by name, or `all` for every one; may be repeated [default: the library's choice].
     #[arg(long = "variant", num_args = 1..)]

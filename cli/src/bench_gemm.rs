@@ -16,6 +16,7 @@ use crate::kernel_names;
 use crate::measure::{MeasureArgs, Timer};
 use crate::random;
 use crate::report::Row;
+use crate::spelling::in_any_case;
 
 /// Workspace that plans may use.
 const WORKSPACE_BYTES: usize = 256 << 20;
@@ -28,7 +29,7 @@ pub(crate) struct GemmBenchArgs {
     #[arg(long = "case", num_args = 1..)]
     cases: Vec<GemmCase>,
     /// How A and B are stored: nn, nt, tn or tt; may be repeated.
-    #[arg(long = "layout", num_args = 1.., default_values_t = [GemmLayout::Nt])]
+    #[arg(long = "layout", num_args = 1.., default_values_t = [GemmLayout::Nt], value_parser = in_any_case::<GemmLayout>)]
     layouts: Vec<GemmLayout>,
     /// A kernel by name, or `all` for every one that serves a case; may be repeated [default: the library's choice].
     #[arg(long = "variant", num_args = 1..)]

@@ -8,8 +8,9 @@ use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 
 use crate::case::{Case, Extra};
+use crate::input_file::FileError;
+use crate::output_file;
 use crate::report::Row;
-use crate::tensor::{self, FileError};
 
 /// The name of the library's own results.
 const OURS: &str = "ferrotile";
@@ -134,7 +135,7 @@ impl<'a> Chart<'a> {
         if path.extension().is_none_or(|extension| extension != "svg") {
             return Err(ChartError::Name(path.to_owned()));
         }
-        tensor::check_place(path)?;
+        output_file::check_place(path)?;
         let panels = Panels::new(ours, baseline);
         if panels.0.is_empty() { Err(ChartError::NoAttention) } else { Ok(Chart { path, panels }) }
     }

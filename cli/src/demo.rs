@@ -10,12 +10,16 @@ use layout::attention::{Lengths, Scores};
 
 use crate::attention::{HowArgs, InputArgs, Task};
 use crate::case::SMALL_ROWS;
+use crate::convert::Converter;
 use crate::device::{Device, DeviceChoice};
+use crate::input_file::{Input, SizesError, listed_shapes};
 use crate::measure::{Repeats, Timer};
 use crate::on_card::CardProblem;
-use crate::problem::{AnyProblem, Exact, Half, Problem};
+use crate::problem::{Half, Problem, TermInputs, element_type};
 use crate::random;
+use crate::spelling::in_any_case;
 use crate::table::table;
+use crate::verdict::finite_error;
 
 /// Runs every attention kernel on a generated input, and on Q, K and V from files where they are given.
 #[derive(Debug, Args)]
@@ -25,8 +29,29 @@ pub(crate) struct DemoArgs {
     #[command(flatten)]
     how: HowArgs,
     /// Where to run: auto (a card, or the emulator where there is none), cpu, cuda, cuda:N, emulator or emulator:ARCH.
-    #[arg(long, default_value = "auto")]
+    #[arg(long, default_value = "auto", value_parser = in_any_case::<DeviceChoice>)]
     device: DeviceChoice,
+}
+
+/// The problem of the files, of either type.
+enum AnyProblem {
+    F16(Problem<f16>),
+    Bf16(Problem<bf16>),
+}
+
+/// The exact solution and how far from it a kernel may be.
+struct Exact {
+    /// O in f64, in the problem's layout.
+    out: Vec<f64>,
+    /// The largest error of O that a kernel may have.
+    limit: f64,
+}
+
+impl Exact {
+    /// Whether O may have this largest error: not an infinite one.
+    fn accepts(&self, error: f64) -> bool {
+        error.is_finite() && error <= self.limit
+    }
 }
 
 /// The generated input.
@@ -44,13 +69,14 @@ pub(crate) struct WrongResult(String);
 
 /// Runs the demo.
 pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
-    let given = args.input.read()?.map(|tensors| args.how.problem(tensors)).transpose()?;
     let options = args.how.options(None);
-    match &given {
-        Some(AnyProblem::F16(problem)) => problem.check_options(&options)?,
-        Some(AnyProblem::Bf16(problem)) => problem.check_options(&options)?,
-        None => (),
-    }
+    let given = match args.input.read(&args.how)? {
+        None => None,
+        Some(inputs) => Some(match element_type(&inputs, args.how.dtype())? {
+            Dtype::Bf16 => AnyProblem::Bf16(problem(args, inputs, &options)?),
+            _ => AnyProblem::F16(problem(args, inputs, &options)?),
+        }),
+    };
     let mut device = args.device.open()?;
     if args.device == DeviceChoice::Auto && matches!(device, Device::Cpu) {
         eprintln!("no CUDA device here: the CPU emulates one");
@@ -72,6 +98,16 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
         Some(AnyProblem::F16(problem)) => show("given", &device, &problem, &options),
         Some(AnyProblem::Bf16(problem)) => show("given", &device, &problem, &options),
     }
+}
+
+/// The problem of the files.
+fn problem<T: Half>(args: &DemoArgs, inputs: [Input; 3], options: &AttentionOptions) -> anyhow::Result<Problem<T>> {
+    let tensors = listed_shapes(&inputs);
+    let mut converter = Converter::new(false, args.how.allow_overflow);
+    let (problem, _) = Problem::<T>::new(inputs, TermInputs::default(), options.layout, &mut converter)?;
+    problem.check_options(options).map_err(|reason| SizesError::new(reason, tensors))?;
+    converter.finish()?.print();
+    Ok(problem)
 }
 
 fn generated<T: Half>(sizes: AttentionProblem, options: &AttentionOptions) -> Problem<T> {
@@ -96,7 +132,8 @@ fn show<T: Half>(title: &str, device: &Device, problem: &Problem<T>, options: &A
     let rounded = problem.solve_on_cpu(options).out;
     let rounded_us = began.elapsed().as_secs_f64() * 1e6;
     let rounded_error = tolerance::max_error(&rounded, &exact_out);
-    let exact = Exact { out: exact_out, limit: tolerance::limit(T::DTYPE, rounded_error) };
+    let limit = tolerance::limit(T::DTYPE, finite_error(&rounded, &exact_out));
+    let exact = Exact { out: exact_out, limit };
     let mut lines = vec![
         line("CPU reference, f64", 0.0, exact_us, problem, options),
         line(&format!("CPU reference, {}", T::DTYPE), rounded_error, rounded_us, problem, options),

@@ -4,6 +4,8 @@ use std::str::FromStr;
 
 use ferrotile::{Arch, Error, Gpu};
 
+use crate::spelling::in_any_case;
+
 /// What `--device` asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum DeviceChoice {
@@ -50,6 +52,14 @@ impl FromStr for DeviceChoice {
     }
 }
 
+/// The number of the card that a benchmark runs on.
+pub(crate) fn card(text: &str) -> Result<u32, &'static str> {
+    match (text.parse(), in_any_case(text)) {
+        (Ok(ordinal), _) | (_, Ok(DeviceChoice::Cuda(ordinal))) => Ok(ordinal),
+        _ => Err("a benchmark runs on a card: expected cuda, cuda:N or N"),
+    }
+}
+
 impl DeviceChoice {
     /// Opens the device.
     pub(crate) fn open(self) -> ferrotile::Result<Device> {
@@ -80,6 +90,16 @@ impl DeviceChoice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_benchmark_takes_cards_alone() {
+        for (text, ordinal) in [("0", 0), ("cuda", 0), ("CUDA:3", 3), ("2", 2)] {
+            assert_eq!(card(text), Ok(ordinal));
+        }
+        for text in ["", "-1", "cpu", "auto", "emulator", "emulator:sm_90a"] {
+            assert!(card(text).unwrap_err().contains("runs on a card"), "{text}");
+        }
+    }
 
     #[test]
     fn devices_are_understood_by_name() {

@@ -16,10 +16,12 @@ use serde::Serialize;
 use crate::bench_ata::AtaCase;
 use crate::bench_gemm::{CardProduct, GemmCase};
 use crate::case::Case;
+use crate::input_file::FileError;
 use crate::on_card;
+use crate::output_file;
 use crate::problem::Half;
+use crate::spelling::in_any_case;
 use crate::table::table;
-use crate::tensor::{self, FileError};
 
 /// Runs a kernel in the emulator and shows its instructions, sectors of global memory and bank conflicts.
 #[derive(Debug, Args)]
@@ -58,7 +60,7 @@ struct AtaArgs {
     #[arg(long, default_value = "n320_c1_d10_f8")]
     case: AtaCase,
     /// The precision: f32, tf32, tf32x3, f16 or bf16.
-    #[arg(long, default_value = "tf32")]
+    #[arg(long, default_value = "tf32", value_parser = in_any_case::<Precision>)]
     precision: Precision,
     #[command(flatten)]
     how: HowArgs,
@@ -71,7 +73,7 @@ struct GemmArgs {
     #[arg(long, default_value = "128x128x128/f16")]
     case: GemmCase,
     /// How A and B are stored: nn, nt, tn or tt.
-    #[arg(long, default_value = "nt")]
+    #[arg(long, default_value = "nt", value_parser = in_any_case::<GemmLayout>)]
     layout: GemmLayout,
     #[command(flatten)]
     how: HowArgs,
@@ -84,7 +86,7 @@ struct HowArgs {
     #[arg(long)]
     variant: Option<String>,
     /// The emulated architecture.
-    #[arg(long, default_value = "sm_80")]
+    #[arg(long, default_value = "sm_80", value_parser = in_any_case::<Arch>)]
     arch: Arch,
     /// Lines of Rust to show: those with the most bank conflicts, then those with the most traffic.
     #[arg(long, default_value_t = 10)]
@@ -108,7 +110,7 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
         Family::Gemm(args) => &args.how,
     };
     if let Some(path) = &how.json {
-        tensor::check_place(path)?;
+        output_file::check_place(path)?;
     }
     let gpu = Gpu::emulated(how.arch);
     let launches = match &args.family {

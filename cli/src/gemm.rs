@@ -1,36 +1,37 @@
 //! `ferrotile gemm`: matrix products of tensors from files.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use ferrotile::reference::{self, GemmTerms};
-use ferrotile::{
-    Accumulation, Activation, Buffer, F8E4M3, Float, GemmLayout, GemmOptions, GemmPlan, GemmProblem, GemmTensors, Gpu,
-    TensorMut, TensorRef, tolerance,
-};
+use ferrotile::{Accumulation, Activation, Dtype, F8E4M3, Float, GemmLayout, GemmOptions, GemmProblem};
 use half::{bf16, f16};
 use layout::descriptor::Major;
-use ndarray::{Array3, ArrayView3};
 
-use crate::attention::CheckFailed;
+use crate::convert::{Converter, Findings};
 use crate::device::{Device, DeviceChoice};
-use crate::tensor::{self, Elements, FileError, OutputFile, Tensor};
+use crate::input_file::{self, Input, Origin, SizesError, file_of, listed_shapes};
+use crate::npy::Opaque;
+use crate::output_file::OutputFile;
+use crate::product::{HostGemm, Operands};
+use crate::spelling::in_any_case;
+use crate::tensor::{Stored, Tensor};
+use crate::verdict::NotFinite;
 
 /// Workspace that a plan may use.
 const WORKSPACE_BYTES: usize = 256 << 20;
 
 /// Computes D = activation(alpha * A B + beta * C) on matrices [rows, columns] or batches [batch, rows, columns] from
-/// NPY files.
+/// NPY or safetensors files; FILE.safetensors:NAME names a tensor.
 #[derive(Debug, Args)]
 pub(crate) struct GemmArgs {
-    /// NPY file of A: m x k, or k x m where the layout says t.
+    /// File of A: m x k, or k x m where the layout says t.
     #[arg(long)]
     a: PathBuf,
-    /// NPY file of B: k x n, or n x k where the layout says t.
+    /// File of B: k x n, or n x k where the layout says t.
     #[arg(long)]
     b: PathBuf,
-    /// NPY file of C: m x n.
+    /// File of C: m x n.
     #[arg(long)]
     c: Option<PathBuf>,
     /// Where D is written: .npy (f16, f32) or .safetensors (bf16 and e4m3 too, tensor `d`).
@@ -43,29 +44,35 @@ pub(crate) struct GemmArgs {
     #[arg(long, allow_hyphen_values = true, requires = "c")]
     beta: Option<f32>,
     /// How A and B are stored: n as the formula has it, t transposed; first A, then B.
-    #[arg(long, default_value = "nn")]
+    #[arg(long, default_value = "nn", value_parser = in_any_case::<GemmLayout>)]
     layout: GemmLayout,
     /// What is applied to each element.
-    #[arg(long, value_enum, default_value = "none")]
+    #[arg(long, value_enum, default_value = "none", ignore_case = true)]
     activation: ActivationName,
-    /// Convert the elements of A and B to this type first.
-    #[arg(long, value_enum)]
+    /// Convert the elements of A and B to this type first, integers among them; with bf16 or e4m3, NPY files of
+    /// ml_dtypes are read as such.
+    #[arg(long, value_enum, ignore_case = true)]
     dtype: Option<InputDtype>,
     /// The type of C and D [default: that of A and B; f16 for e4m3].
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, ignore_case = true)]
     out_dtype: Option<OutputDtype>,
+    /// Convert elements that are then infinite, cut off or 0, and say how many, instead of refusing them; and accept
+    /// elements of D beyond its type.
+    #[arg(long)]
+    allow_overflow: bool,
     /// Sum FP8 products in the tensor cores alone.
     #[arg(long)]
     direct: bool,
     /// The kernel to run, by name; `ferrotile info` lists them.
     #[arg(long)]
     variant: Option<String>,
-    /// Also compute D in f64 on the CPU, print the largest error, and fail if it is too large.
+    /// Also compute D in f64 on the CPU from the files' own elements, print the largest error and what is NaN or
+    /// infinite, and fail if it is more than the types and the rounding of the elements explain.
     #[arg(long)]
     check: bool,
     /// Where to run: auto (a card, or the CPU reference where there is none), cpu, cuda, cuda:N, emulator or
     /// emulator:ARCH.
-    #[arg(long, default_value = "auto")]
+    #[arg(long, default_value = "auto", value_parser = in_any_case::<DeviceChoice>)]
     device: DeviceChoice,
 }
 
@@ -103,119 +110,104 @@ pub(crate) enum GemmError {
     #[error("{tensor} has shape {shape:?}, expected [rows, columns] or [batch, rows, columns]")]
     Rank {
         /// The tensor.
-        tensor: &'static str,
+        tensor: Origin,
         /// Its shape.
         shape: Vec<usize>,
     },
     /// Elements that the kernels do not read.
-    #[error(
-        "A has elements of type {a} and B of type {b}; kernels read f16, bf16 and e4m3: give --dtype to convert them"
-    )]
+    #[error("kernels read f16, bf16 and e4m3, but {a} has {a_type} and {b} {b_type}: give --dtype to convert them")]
     NeedsDtype {
+        /// A.
+        a: Origin,
         /// Type of A.
-        a: &'static str,
+        a_type: &'static str,
+        /// B.
+        b: Origin,
         /// Type of B.
-        b: &'static str,
+        b_type: &'static str,
     },
     /// A kernel named where there is none.
     #[error("--variant names a kernel of the GPU, but this runs on the CPU")]
     VariantOnCpu,
 }
 
-/// An element type of D.
-trait Stored: Float + Into<f64> {
-    /// Elements of this type for a file.
-    fn elements(values: Vec<Self>) -> Elements;
-}
-
-impl Stored for f16 {
-    fn elements(values: Vec<f16>) -> Elements {
-        Elements::F16(values)
-    }
-}
-
-impl Stored for bf16 {
-    fn elements(values: Vec<bf16>) -> Elements {
-        Elements::Bf16(values)
-    }
-}
-
-impl Stored for f32 {
-    fn elements(values: Vec<f32>) -> Elements {
-        Elements::F32(values)
-    }
-}
-
-impl Stored for F8E4M3 {
-    fn elements(values: Vec<F8E4M3>) -> Elements {
-        Elements::E4m3(values.into_iter().map(F8E4M3::to_bits).collect())
-    }
-}
-
-/// A batch of matrices in f64, as they are stored.
+/// A file of a batch of matrices.
 struct Matrices {
-    values: Array3<f64>,
+    input: Input,
+    shape: [usize; 3],
     /// Whether the file has no batch dimension.
     single: bool,
 }
 
 impl Matrices {
-    fn new(tensor: &'static str, file: Tensor) -> Result<Matrices, GemmError> {
-        let shape = match *file.shape.as_slice() {
-            [rows, columns] => [1, rows, columns],
-            [batch, rows, columns] => [batch, rows, columns],
-            _ => return Err(GemmError::Rank { tensor, shape: file.shape }),
+    fn new(input: Input) -> Result<Matrices, GemmError> {
+        let (shape, single) = match input.tensor.shape[..] {
+            [rows, columns] => ([1, rows, columns], true),
+            [batch, rows, columns] => ([batch, rows, columns], false),
+            _ => return Err(GemmError::Rank { tensor: input.origin, shape: input.tensor.shape }),
         };
-        let values =
-            Array3::from_shape_vec(shape, file.elements.into_f64()).expect("a file has an element for each index");
-        Ok(Matrices { values, single: file.shape.len() == 2 })
-    }
-
-    /// The elements rounded to a type.
-    fn rounded<T: Float>(&self) -> Vec<T> {
-        self.values.iter().map(|&value| T::from_f64(value)).collect()
+        Ok(Matrices { input, shape, single })
     }
 }
 
-/// Reads, computes, checks and writes, in this order.
+/// A, B and C of a request.
+struct Inputs {
+    a: Matrices,
+    b: Matrices,
+    c: Option<Matrices>,
+}
+
+impl Inputs {
+    fn all(&self) -> impl Iterator<Item = &Input> {
+        [&self.a, &self.b].into_iter().chain(&self.c).map(|matrices| &matrices.input)
+    }
+}
+
+/// Reads, converts, computes, checks and writes, in this order.
 pub(crate) fn run(args: &GemmArgs) -> anyhow::Result<()> {
-    let (a, b) = (tensor::read_npy(&args.a)?, tensor::read_npy(&args.b)?);
-    let names = (a.elements.dtype_name(), b.elements.dtype_name());
-    let dtype = match (args.dtype, names) {
-        (Some(dtype), _) => dtype,
-        (None, ("f16", "f16")) => InputDtype::F16,
-        (None, (a, b)) => return Err(GemmError::NeedsDtype { a, b }.into()),
+    let (a, b) = (args.read(&args.a, "A")?, args.read(&args.b, "B")?);
+    let dtype = match (args.dtype, a.tensor.elements.dtype_name(), b.tensor.elements.dtype_name()) {
+        (Some(dtype), ..) => dtype,
+        (None, "f16", "f16") => InputDtype::F16,
+        (None, "bf16", "bf16") => InputDtype::Bf16,
+        (None, "e4m3", "e4m3") => InputDtype::E4m3,
+        (None, a_type, b_type) => {
+            return Err(GemmError::NeedsDtype { a: a.origin, a_type, b: b.origin, b_type }.into());
+        }
     };
-    let (a, b) = (Matrices::new("A", a)?, Matrices::new("B", b)?);
-    let c = args.c.as_ref().map(|path| tensor::read_npy(path)).transpose()?;
-    let c = c.map(|c| Matrices::new("C", c)).transpose()?;
+    let c = args.c.as_ref().map(|path| args.read(path, "C")).transpose()?;
+    let inputs = Inputs { a: Matrices::new(a)?, b: Matrices::new(b)?, c: c.map(Matrices::new).transpose()? };
     let out_dtype = args.out_dtype.unwrap_or(match dtype {
         InputDtype::Bf16 => OutputDtype::Bf16,
         InputDtype::F16 | InputDtype::E4m3 => OutputDtype::F16,
     });
     match dtype {
-        InputDtype::F16 => run_input::<f16>(args, &a, &b, c.as_ref(), out_dtype),
-        InputDtype::Bf16 => run_input::<bf16>(args, &a, &b, c.as_ref(), out_dtype),
-        InputDtype::E4m3 => run_input::<F8E4M3>(args, &a, &b, c.as_ref(), out_dtype),
+        InputDtype::F16 => run_input::<f16>(args, inputs, out_dtype),
+        InputDtype::Bf16 => run_input::<bf16>(args, inputs, out_dtype),
+        InputDtype::E4m3 => run_input::<F8E4M3>(args, inputs, out_dtype),
     }
 }
 
-fn run_input<T: Float>(
-    args: &GemmArgs,
-    a: &Matrices,
-    b: &Matrices,
-    c: Option<&Matrices>,
-    out_dtype: OutputDtype,
-) -> anyhow::Result<()> {
+fn run_input<T: Stored>(args: &GemmArgs, inputs: Inputs, out_dtype: OutputDtype) -> anyhow::Result<()> {
     match out_dtype {
-        OutputDtype::F16 => run_typed::<T, f16>(args, a, b, c),
-        OutputDtype::Bf16 => run_typed::<T, bf16>(args, a, b, c),
-        OutputDtype::F32 => run_typed::<T, f32>(args, a, b, c),
-        OutputDtype::E4m3 => run_typed::<T, F8E4M3>(args, a, b, c),
+        OutputDtype::F16 => run_typed::<T, f16>(args, inputs),
+        OutputDtype::Bf16 => run_typed::<T, bf16>(args, inputs),
+        OutputDtype::F32 => run_typed::<T, f32>(args, inputs),
+        OutputDtype::E4m3 => run_typed::<T, F8E4M3>(args, inputs),
     }
 }
 
 impl GemmArgs {
+    fn read(&self, path: &Path, name: &'static str) -> anyhow::Result<Input> {
+        let dtype = self.dtype.map(|dtype| match dtype {
+            InputDtype::F16 => "f16",
+            InputDtype::Bf16 => "bf16",
+            InputDtype::E4m3 => "e4m3",
+        });
+        let opaque = Opaque { dtype, offered: &["f16", "bf16", "e4m3"] };
+        Ok(input_file::read(path, name, opaque)?)
+    }
+
     /// The options of the library.
     fn options(&self) -> GemmOptions {
         GemmOptions {
@@ -235,59 +227,63 @@ impl GemmArgs {
     }
 
     /// The problem that matrices of these shapes are.
-    fn problem<T: Float, D: Float>(
-        &self,
-        a: &Matrices,
-        b: &Matrices,
-        c: Option<&Matrices>,
-    ) -> ferrotile::Result<GemmProblem> {
-        let rows_and_columns = |matrices: &Matrices, as_is: bool| {
-            let (batch, rows, columns) = matrices.values.dim();
+    fn problem<T: Float, D: Float>(&self, inputs: &Inputs) -> Result<GemmProblem, SizesError> {
+        let wrong = |reason| SizesError::new(reason, listed_shapes(inputs.all()));
+        let rows_and_columns = |[batch, rows, columns]: [usize; 3], as_is: bool| {
             if as_is { (batch, rows, columns) } else { (batch, columns, rows) }
         };
-        let (batch, m, k) = rows_and_columns(a, self.layout.a() == Major::K);
-        let (_, _, n) = rows_and_columns(b, self.layout.b() == Major::Mn);
+        let (batch, m, k) = rows_and_columns(inputs.a.shape, self.layout.a() == Major::K);
+        let (_, _, n) = rows_and_columns(inputs.b.shape, self.layout.b() == Major::Mn);
         let problem = GemmProblem { batch, ..GemmProblem::new([m, n, k], T::DTYPE, T::DTYPE, D::DTYPE) };
-        let check = |tensor, got: &Matrices, expected: [usize; 3]| {
-            if got.values.shape() == expected {
+        let check = |tensor, got: [usize; 3], expected: [usize; 3]| {
+            if got == expected {
                 return Ok(());
             }
-            let got = got.values.shape().to_vec();
-            Err(ferrotile::Error::Shape { op: "gemm", tensor, got, expected: expected.to_vec() })
+            let (got, expected) = (got.to_vec(), expected.to_vec());
+            Err(wrong(ferrotile::Error::Shape { op: "gemm", tensor, got, expected }))
         };
-        check("B", b, problem.b_shape(self.layout))?;
-        c.map_or(Ok(()), |c| check("C", c, problem.d_shape()))?;
-        problem.check()?;
+        check("B", inputs.b.shape, problem.b_shape(self.layout))?;
+        inputs.c.as_ref().map_or(Ok(()), |c| check("C", c.shape, problem.d_shape()))?;
+        problem.check().map_err(wrong)?;
         Ok(problem)
     }
 }
 
-fn run_typed<T: Float, D: Stored>(
-    args: &GemmArgs,
-    a: &Matrices,
-    b: &Matrices,
-    c: Option<&Matrices>,
-) -> anyhow::Result<()> {
-    let out_file = OutputFile::plan(&args.out, D::DTYPE.name())?;
-    for input in [&args.a, &args.b].into_iter().chain(&args.c) {
-        if out_file.replaces(input) {
-            return Err(FileError::Output { path: input.clone(), reason: "an input cannot be an output too" }.into());
-        }
+/// What helps where D is beyond its type.
+fn cure(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::F16 => "use --out-dtype bf16 or f32, or a smaller --alpha",
+        Dtype::E4M3 => "use --out-dtype f16, bf16 or f32, or a smaller --alpha",
+        _ => "give a smaller --alpha, or scale A or B",
     }
-    let (options, problem) = (args.options(), args.problem::<T, D>(a, b, c)?);
+}
+
+fn run_typed<T: Stored, D: Stored>(args: &GemmArgs, inputs: Inputs) -> anyhow::Result<()> {
+    let out_file = OutputFile::plan(&args.out, D::DTYPE.name())?;
+    out_file.check_inputs([&args.a, &args.b].into_iter().chain(&args.c).map(|path| file_of(path)))?;
+    let (options, problem) = (args.options(), args.problem::<T, D>(&inputs)?);
     options.check()?;
-    let host = HostGemm { problem, a: a.rounded::<T>(), b: b.rounded::<T>(), c: c.map(Matrices::rounded::<D>) };
-    let d = match args.device.open()? {
-        Device::Gpu(gpu) => host.on_card(&gpu, &options)?,
-        Device::Cpu if options.variant.is_some() => return Err(GemmError::VariantOnCpu.into()),
-        Device::Cpu => {
-            args.device.announce_cpu();
-            host.on_cpu(&options)
-        }
+    let shape = match inputs.a.single && inputs.b.single {
+        true => vec![problem.m, problem.n],
+        false => problem.d_shape().to_vec(),
     };
-    let checked = args.check.then(|| host.check(&options, &d)).transpose()?;
-    let single = a.single && b.single;
-    let shape = if single { vec![problem.m, problem.n] } else { problem.d_shape().to_vec() };
+    let mut converter = Converter::new(args.check, args.allow_overflow);
+    let Inputs { a, b, c } = inputs;
+    let (a, b) = (converter.convert::<T>(a.input), converter.convert::<T>(b.input));
+    let c = c.map(|c| converter.convert::<D>(c.input));
+    let findings = converter.finish()?;
+    let own = Operands::of_files(&a, &b, c.as_ref());
+    let host = HostGemm { problem, a: a.values, b: b.values, c: c.map(|c| c.values) };
+    let d = compute(args, &host, &options, &findings)?;
+    let cure = cure(D::DTYPE);
+    let checked = args.check.then(|| host.check(own.as_ref(), &options, &shape, &d).line(args.allow_overflow, cure));
+    let checked = checked.transpose()?;
+    if findings.all_finite && !args.allow_overflow {
+        NotFinite::check("D", &shape, &d, cure)?;
+    }
+    if !args.check && D::DTYPE == Dtype::E4M3 {
+        note_cut_off(&d);
+    }
     out_file.write("d", &Tensor { shape, elements: D::elements(d) })?.publish()?;
     if let Some(line) = checked {
         writeln!(io::stdout(), "{line}")?;
@@ -295,82 +291,41 @@ fn run_typed<T: Float, D: Stored>(
     Ok(())
 }
 
-/// A product in host memory.
-struct HostGemm<T, D> {
-    problem: GemmProblem,
-    a: Vec<T>,
-    b: Vec<T>,
-    c: Option<Vec<D>>,
+/// Says on stderr how many elements have the largest value of a type that has no infinities.
+fn note_cut_off<D: Float>(d: &[D]) {
+    let largest = D::from_f64(f64::INFINITY).to_f64();
+    let count = d.iter().filter(|value| value.to_f64().abs() == largest).count();
+    if count > 0 {
+        eprintln!("note: {count} of {} elements of D are {largest}, where {} ends: see --check", d.len(), D::DTYPE);
+    }
 }
 
-impl<T: Float, D: Stored> HostGemm<T, D> {
-    /// Calls `body` with A and B in the order of the formula and what follows the product, all in f64.
-    fn wide<R>(
-        &self,
-        options: &GemmOptions,
-        body: impl FnOnce(ArrayView3<'_, f64>, ArrayView3<'_, f64>, &GemmTerms<'_>) -> R,
-    ) -> R {
-        let array = |values: Vec<f64>, shape: [usize; 3], transposed: bool| {
-            let array = Array3::from_shape_vec(shape, values).expect("elements fill the shape");
-            if transposed { array.permuted_axes([0, 2, 1]) } else { array }
-        };
-        let wide = |values: &[T]| values.iter().map(|x| x.to_f64()).collect::<Vec<f64>>();
+/// Computes where the request says, and says on stderr what was understood and who computes.
+fn compute<T: Stored, D: Stored>(
+    args: &GemmArgs,
+    host: &HostGemm<T, D>,
+    options: &GemmOptions,
+    findings: &Findings,
+) -> anyhow::Result<Vec<D>> {
+    let say_understood = || {
+        let GemmProblem { batch, m, n, k, .. } = host.problem;
         let layout = options.layout;
-        let a = array(wide(&self.a), self.problem.a_shape(layout), layout.a() == Major::Mn);
-        let b = array(wide(&self.b), self.problem.b_shape(layout), layout.b() == Major::K);
-        let c = self.c.as_ref().map(|c| array(c.iter().map(|x| x.to_f64()).collect(), self.problem.d_shape(), false));
-        let terms = GemmTerms {
-            alpha: options.alpha.into(),
-            beta: options.beta.into(),
-            c: c.as_ref().filter(|_| options.beta != 0.0).map(|c| c.view()),
-            activation: options.activation,
-            ..GemmTerms::default()
-        };
-        body(a.view(), b.view(), &terms)
-    }
-
-    fn on_cpu(&self, options: &GemmOptions) -> Vec<D> {
-        let d = self.wide(options, |a, b, terms| reference::gemm_rounded(a, b, terms, D::DTYPE));
-        d.into_iter().map(D::from_f64).collect()
-    }
-
-    fn on_card(&self, gpu: &Gpu, options: &GemmOptions) -> ferrotile::Result<Vec<D>> {
-        let stream = gpu.new_stream()?;
-        let (a, b) = (Buffer::upload_blocking(&stream, &self.a)?, Buffer::upload_blocking(&stream, &self.b)?);
-        let c = self.c.as_ref().map(|c| Buffer::upload_blocking(&stream, c)).transpose()?;
-        let mut d = Buffer::<D>::zeroed(gpu, self.problem.d_shape().iter().product())?;
-        let tensors = GemmTensors::new(
-            TensorRef::contiguous(&a, self.problem.a_shape(options.layout))?,
-            TensorRef::contiguous(&b, self.problem.b_shape(options.layout))?,
-            TensorMut::contiguous(&mut d, self.problem.d_shape())?,
-        );
-        let c = c.as_ref().map(|c| TensorRef::contiguous(c, self.problem.d_shape())).transpose()?;
-        let tensors = GemmTensors { c, ..tensors };
-        let plan = GemmPlan::new(gpu, &GemmProblem::of(&tensors, options.layout)?, options)?;
-        let mut workspace = Buffer::<u8>::zeroed(gpu, plan.workspace_bytes())?;
-        let bytes = workspace.len();
-        plan.run(stream.as_ref(), tensors, Some(TensorMut::contiguous(&mut workspace, [bytes])?))?;
-        let values = d.download_blocking(&stream)?;
-        eprintln!("{plan} on {}", gpu.name());
-        Ok(values)
-    }
-
-    /// Compares D with the f64 reference; the line that says how far it is.
-    fn check(&self, options: &GemmOptions, d: &[D]) -> Result<String, CheckFailed> {
-        let (exact, limit) = self.wide(options, |a, b, terms| {
-            let exact: Vec<f64> = reference::gemm(a, b, terms).into_iter().collect();
-            let rounded: Vec<f64> = reference::gemm_rounded(a, b, terms, D::DTYPE).into_iter().collect();
-            let cost = tolerance::max_error(&rounded, &exact);
-            let magnitude = reference::gemm_magnitude(a, b, terms);
-            (exact, tolerance::gemm_limit(&self.problem, options.accumulation, cost, magnitude))
-        });
-        let error = tolerance::max_error(d, &exact);
-        // An infinite error is none that may be, though the limit is infinite where sums overflow the f32 of the
-        // kernels.
-        if error.is_finite() && error <= limit {
-            Ok(format!("largest error against f64: {error:.3e}, tolerance: {limit:.3e}"))
-        } else {
-            Err(CheckFailed { error, limit })
+        eprintln!("gemm: batch {batch}, m {m}, n {n}, k {k}, layout {layout}, {} to {}", T::DTYPE, D::DTYPE);
+        findings.print();
+    };
+    match args.device.open()? {
+        Device::Gpu(gpu) => {
+            let started = |kernel: &str| {
+                say_understood();
+                eprintln!("{kernel} on {}", gpu.name());
+            };
+            Ok(host.on_card(&gpu, options, &started)?)
+        }
+        Device::Cpu if options.variant.is_some() => Err(GemmError::VariantOnCpu.into()),
+        Device::Cpu => {
+            say_understood();
+            args.device.announce_cpu();
+            Ok(host.on_cpu(options))
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The program `ferrotile`.
 //!
-//! Exit codes: 0; 1 where the work failed (no such card, a driver error, a check that failed, an output that could not
-//! be written); 2 where the request is at fault (options, files, shapes, types), with one line on stderr and nothing
-//! written.
+//! Exit codes: 0; 1 where the work failed (no such card, a driver error, a check that failed, a result that is not
+//! finite, an output that could not be written); 2 where the request is at fault (options, files, shapes, types, lost
+//! elements), with one line on stderr and nothing written.
 
+mod archive;
 mod ata;
 mod attention;
 mod bench;
@@ -12,34 +13,42 @@ mod bench_decode;
 mod bench_gemm;
 mod bench_ladder;
 mod bench_load;
+mod bias;
 mod case;
 mod chart;
 mod compare;
+mod convert;
 mod demo;
 mod device;
 mod emulate_report;
 mod gemm;
 mod info;
+mod input_file;
 mod kernel_names;
 mod matrix_file;
 mod measure;
 mod memory;
 mod npy;
-mod npz;
 mod on_card;
+mod output_file;
 mod problem;
+mod product;
 mod random;
 mod report;
 mod sequences;
+mod spelling;
 mod statistics;
 mod table;
 mod tensor;
+mod verdict;
 
 use std::io;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::spelling::EXIT_CODES;
 
 /// Tensor-core GPU kernels in pure Rust.
 #[derive(Debug, Parser)]
@@ -71,7 +80,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
@@ -98,6 +107,11 @@ fn main() -> ExitCode {
     }
 }
 
+/// The command line; the help of each command says what exit codes mean.
+fn command() -> clap::Command {
+    Cli::command().after_help(EXIT_CODES).mut_subcommands(|command| command.after_help(EXIT_CODES))
+}
+
 /// Shows help where it was asked for or nothing else was said, else one line that says what is wrong with the
 /// arguments.
 fn refuse(error: &clap::Error) -> ExitCode {
@@ -107,7 +121,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
             let _ = error.print();
         }
         _ => {
-            let text = error.render().to_string();
+            let text = spelling::meant(error).unwrap_or_else(|| error.render().to_string());
             let end = ["\n\nUsage:", "\n\nFor more information"].iter().filter_map(|mark| text.find(mark)).min();
             eprintln!("{}", one_line(&text[..end.unwrap_or(text.len())]));
         }
@@ -129,11 +143,8 @@ fn one_line(text: &str) -> String {
 /// Whether the request is at fault rather than the machine or the program.
 fn is_bad_request(error: &anyhow::Error) -> bool {
     use ferrotile::Error::{Alignment, Argument, Asymmetric, LastStride, NoVariant, Shape, TooLarge, UnknownVariant};
-    if let Some(error) = error.downcast_ref::<tensor::FileError>() {
-        return !matches!(error, tensor::FileError::Write { .. });
-    }
-    if let Some(error) = error.downcast_ref::<matrix_file::MatrixError>() {
-        return !matches!(error, matrix_file::MatrixError::File(tensor::FileError::Write { .. }));
+    if let Some(error) = error.downcast_ref::<input_file::FileError>() {
+        return !matches!(error, input_file::FileError::Write { .. });
     }
     if let Some(error) = error.downcast_ref::<ferrotile::Error>() {
         return matches!(
@@ -149,6 +160,9 @@ fn is_bad_request(error: &anyhow::Error) -> bool {
         );
     }
     error.is::<problem::ProblemError>()
+        || error.is::<input_file::SizesError>()
+        || error.is::<matrix_file::MatrixError>()
+        || error.is::<convert::Lossy>()
         || error.is::<ata::WrongVectors>()
         || error.is::<attention::NoInput>()
         || error.is::<gemm::GemmError>()
@@ -163,11 +177,10 @@ fn is_bad_request(error: &anyhow::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]

@@ -11,10 +11,11 @@ use std::time::Instant;
 use clap::Args;
 use ferrotile::{Buffer, Event, Gpu, Result, Stream, StreamRef};
 
+use crate::device;
+use crate::output_file;
 use crate::report::{Report, Row};
 use crate::statistics::Summary;
 use crate::table::table;
-use crate::tensor;
 
 /// Microseconds of measuring in all that are aimed at where no number of iterations is given.
 const TARGET_US: f64 = 60_000.0;
@@ -38,15 +39,15 @@ pub(crate) struct MeasureArgs {
     /// Measurements [default: about 60 ms].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     iterations: Option<u32>,
-    /// The number of the card.
-    #[arg(long, default_value_t = 0)]
+    /// The card: cuda, cuda:N or N.
+    #[arg(long, default_value = "cuda", value_parser = device::card)]
     device: u32,
 }
 
 impl MeasureArgs {
     /// Refuses a place where no results can be written, before anything is measured.
     pub(crate) fn check_place(&self) -> anyhow::Result<()> {
-        Ok(self.json.as_deref().map_or(Ok(()), tensor::check_place)?)
+        Ok(self.json.as_deref().map_or(Ok(()), output_file::check_place)?)
     }
 
     /// The card.

@@ -31,6 +31,7 @@ impl<T: Half> Memory<T> {
         [out_elems, lse_elems]: [usize; 2],
         terms: &Terms<T>,
     ) -> Result<Memory<T>> {
+        let sink = terms.sink.as_ref().map(|sink| sink.iter().map(|&value| value as f32).collect::<Vec<f32>>());
         let bias = terms.bias.as_ref();
         let bias = bias.map(|(bias, shape)| Buffer::upload_blocking(stream, bias).map(|bias| (bias, *shape)));
         Ok(Memory {
@@ -39,7 +40,7 @@ impl<T: Half> Memory<T> {
             v: Buffer::upload_blocking(stream, v)?,
             out: Buffer::zeroed(gpu, out_elems)?,
             lse: Buffer::zeroed(gpu, lse_elems)?,
-            sink: terms.sink.as_ref().map(|sink| Buffer::upload_blocking(stream, sink)).transpose()?,
+            sink: sink.map(|sink| Buffer::upload_blocking(stream, &sink)).transpose()?,
             bias: bias.transpose()?,
         })
     }
@@ -164,16 +165,17 @@ impl<'a, T: Half> CardSequences<'a, T> {
     }
 }
 
-/// Solves a problem on a card; also returns the name of the kernel that did.
+/// Solves a problem on a card; calls `started` with the name of the kernel before it runs.
 pub(crate) fn solve<T: Half>(
     gpu: &Gpu,
     problem: &Problem<T>,
     options: &AttentionOptions,
-) -> Result<(Solution<T>, String)> {
+    started: &dyn Fn(&str),
+) -> Result<Solution<T>> {
     let plan = AttentionPlan::new(gpu, T::DTYPE, &problem.sizes, &problem.options(options))?;
+    started(&plan.to_string());
     let stream = gpu.new_stream()?;
-    let solution = CardProblem::upload(gpu, &stream, problem)?.solve(&stream, &plan)?;
-    Ok((solution, plan.to_string()))
+    CardProblem::upload(gpu, &stream, problem)?.solve(&stream, &plan)
 }
 
 /// As [`solve`], for sequences of several lengths.
@@ -181,11 +183,12 @@ pub(crate) fn solve_sequences<T: Half>(
     gpu: &Gpu,
     sequences: &Sequences<T>,
     options: &AttentionOptions,
-) -> Result<(Solution<T>, String)> {
+    started: &dyn Fn(&str),
+) -> Result<Solution<T>> {
     let plan = VarlenPlan::new(gpu, T::DTYPE, &sequences.sizes, &sequences.options(options))?;
+    started(&plan.to_string());
     let stream = gpu.new_stream()?;
-    let solution = CardSequences::upload(gpu, &stream, sequences)?.solve(&stream, &plan)?;
-    Ok((solution, plan.to_string()))
+    CardSequences::upload(gpu, &stream, sequences)?.solve(&stream, &plan)
 }
 
 /// Makes the inputs of a case on a card and calls `body` with the kernel that computes it, the library's choice unless

@@ -1,48 +1,23 @@
-//! An attention problem in host memory, checked, and its solution on a card or on the CPU.
+//! An attention problem in host memory, checked, and its solution on the CPU.
 
 use ferrotile::reference::AttentionTerms;
 use ferrotile::{AttentionOptions, AttentionProblem, Dtype, Layout, reference, tolerance};
 use half::{bf16, f16};
 use ndarray::{Array1, Array3, Array4, ArrayView4};
 
+use crate::bias;
+use crate::convert::{Converted, Converter, in_range};
+use crate::input_file::{Input, Origin, SizesError, listed_shapes};
 use crate::memory::array_bytes;
 use crate::sequences::StartsError;
-use crate::tensor::{Elements, Tensor};
+use crate::tensor::Stored;
+use crate::verdict::{Verdict, Verdicts, finite_error};
 
 /// A 16-bit float type that kernels read and write.
-pub(crate) trait Half: ferrotile::Float + Into<f64> {
-    /// Elements of this type for a file.
-    fn elements(values: Vec<Self>) -> Elements;
+pub(crate) trait Half: Stored {}
 
-    /// The elements of a file where they have this type, else what was given.
-    fn from_elements(elements: Elements) -> Result<Vec<Self>, Elements>;
-}
-
-impl Half for f16 {
-    fn elements(values: Vec<f16>) -> Elements {
-        Elements::F16(values)
-    }
-
-    fn from_elements(elements: Elements) -> Result<Vec<f16>, Elements> {
-        match elements {
-            Elements::F16(values) => Ok(values),
-            others => Err(others),
-        }
-    }
-}
-
-impl Half for bf16 {
-    fn elements(values: Vec<bf16>) -> Elements {
-        Elements::Bf16(values)
-    }
-
-    fn from_elements(elements: Elements) -> Result<Vec<bf16>, Elements> {
-        match elements {
-            Elements::Bf16(values) => Ok(values),
-            others => Err(others),
-        }
-    }
-}
+impl Half for f16 {}
+impl Half for bf16 {}
 
 /// A tensor `[batch, head, row, column]`.
 type View<'a> = ArrayView4<'a, f64>;
@@ -69,35 +44,72 @@ pub(crate) struct Problem<T> {
 /// The optional tensors of a problem.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Terms<T> {
-    /// The sinks `[q_heads]`.
-    pub(crate) sink: Option<Vec<f32>>,
+    /// The sinks `[q_heads]`; kernels read the nearest f32.
+    pub(crate) sink: Option<Vec<f64>>,
     /// The bias and its shape.
     pub(crate) bias: Option<(Vec<T>, [usize; 4])>,
 }
 
-impl<T: Half> Terms<T> {
-    /// Checks tensors from files against the sizes, and converts them.
+/// The files of the optional tensors.
+#[derive(Debug, Default)]
+pub(crate) struct TermInputs {
+    /// The sinks.
+    pub(crate) sink: Option<Input>,
+    /// The bias.
+    pub(crate) bias: Option<Input>,
+}
+
+/// The tensors of a problem, converted to the type of a kernel.
+#[derive(Debug)]
+pub(crate) struct ConvertedInputs<T> {
+    q_k_v: [Converted<T>; 3],
+    sink: Option<Converted<f32>>,
+    bias: Option<(Converted<T>, [usize; 4])>,
+}
+
+impl<T: Half> ConvertedInputs<T> {
+    /// Checks sinks and bias against the sizes, and converts all.
     pub(crate) fn new(
+        inputs: [Input; 3],
+        terms: TermInputs,
         sizes: &AttentionProblem,
-        sink: Option<Tensor>,
-        bias: Option<Tensor>,
-    ) -> Result<Terms<T>, ProblemError> {
-        let AttentionProblem { batch, q_heads, q_len, k_len, .. } = *sizes;
-        if let Some(sink) = sink.as_ref().filter(|sink| sink.shape != [q_heads]) {
-            return Err(ProblemError::shape("sink", &sink.shape, vec![q_heads]));
+        converter: &mut Converter,
+    ) -> Result<ConvertedInputs<T>, ProblemError> {
+        let q_heads = sizes.q_heads;
+        if let Some(sink) = terms.sink.as_ref().filter(|sink| sink.tensor.shape != [q_heads]) {
+            let (tensor, shape) = (sink.origin.clone(), sink.tensor.shape.clone());
+            return Err(ProblemError::Shape {
+                tensor,
+                shape,
+                expected: format!("[{q_heads}], a number for each head"),
+            });
         }
-        let bias = bias.map(|bias| {
-            let one_of = |dim: usize, size: usize| if bias.shape.get(dim) == Some(&1) { 1 } else { size };
-            let shape = [one_of(0, batch), one_of(1, q_heads), q_len, k_len];
-            if bias.shape == shape {
-                Ok((convert(bias.elements), shape))
-            } else {
-                Err(ProblemError::shape("bias", &bias.shape, shape.to_vec()))
-            }
+        let q_k_v = inputs.map(|input| converter.convert(input));
+        let sink = terms.sink.map(|sink| converter.convert(sink));
+        let bias = terms.bias.map(|bias| bias::convert(bias, sizes, converter)).transpose()?;
+        Ok(ConvertedInputs { q_k_v, sink, bias })
+    }
+
+    /// Q, K, V and terms as kernels read them, and as the files have them where that is another type and somebody asked
+    /// for it.
+    pub(crate) fn split(self) -> (Tensors<T>, Option<Tensors<f64>>) {
+        let ConvertedInputs { q_k_v, sink, bias } = self;
+        let of_bias = bias.as_ref().map(|(bias, _)| bias);
+        let has_own = q_k_v.iter().chain(of_bias).any(|tensor| tensor.own.is_some())
+            || sink.as_ref().is_some_and(|sink| sink.own.is_some());
+        let own = has_own.then(|| {
+            let bias = bias.as_ref().map(|(bias, shape)| (bias.clone().into_own(), *shape));
+            let sink = sink.clone().map(Converted::into_own);
+            (q_k_v.clone().map(Converted::into_own), Terms { sink, bias })
         });
-        Ok(Terms { sink: sink.map(|sink| sink.elements.into_f32()), bias: bias.transpose()? })
+        let sink = sink.map(|sink| sink.values.into_iter().map(f64::from).collect());
+        let bias = bias.map(|(bias, shape)| (bias.values, shape));
+        ((q_k_v.map(|tensor| tensor.values), Terms { sink, bias }), own)
     }
 }
+
+/// Q, K and V, and what is beside them.
+pub(crate) type Tensors<T> = ([Vec<T>; 3], Terms<T>);
 
 /// O and LSE.
 #[derive(Debug, Clone)]
@@ -108,135 +120,170 @@ pub(crate) struct Solution<T> {
     pub(crate) lse: Vec<f32>,
 }
 
-/// The exact solution and how far from it a kernel may be.
-#[derive(Debug, Clone)]
-pub(crate) struct Exact {
-    /// O in f64, in the problem's layout.
-    pub(crate) out: Vec<f64>,
-    /// The largest error of O that a kernel may have.
-    pub(crate) limit: f64,
-}
-
-impl Exact {
-    /// Whether O may have this largest error.
-    ///
-    /// An infinite one it may not, though the limit is infinite where scores overflow the f32 of the kernels.
-    pub(crate) fn accepts(&self, error: f64) -> bool {
-        error.is_finite() && error <= self.limit
-    }
-}
-
 /// Why tensors are not an attention problem.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(crate) enum ProblemError {
-    /// Not as many dimensions.
+    /// A tensor of another shape, or of another number of dimensions.
     #[error("{tensor} has shape {shape:?}, expected {expected}")]
-    Rank {
+    Shape {
         /// The tensor.
-        tensor: &'static str,
+        tensor: Origin,
         /// Its shape.
         shape: Vec<usize>,
-        /// The dimensions that it has to have.
-        expected: &'static str,
+        /// The shape that it has to have, in words.
+        expected: String,
     },
     /// Tensors of different types.
-    #[error("q, k and v have elements of different types: {q}, {k} and {v}")]
-    MixedTypes {
-        /// Type of Q.
-        q: &'static str,
-        /// Type of K.
-        k: &'static str,
-        /// Type of V.
-        v: &'static str,
-    },
+    #[error("q, k and v have elements of different types: {0}: give --dtype f16 or --dtype bf16 to convert them")]
+    MixedTypes(String),
     /// Shapes or sizes that attention does not take.
     #[error(transparent)]
-    Sizes(#[from] ferrotile::Error),
+    Sizes(#[from] SizesError),
     /// Starts of sequences that are not those of the tensors.
     #[error(transparent)]
     Starts(#[from] StartsError),
     /// Elements that the kernels do not read.
-    #[error("the elements are {0}; kernels read f16 and bf16: give --dtype f16 or --dtype bf16 to convert them")]
-    NeedsDtype(&'static str),
+    #[error("kernels read f16 and bf16, but {0}: give --dtype f16 or --dtype bf16 to convert them")]
+    NeedsDtype(String),
+    /// Integers, which may be meant as a mask or as a bias.
+    #[error("{tensor} has {dtype} elements: save a mask as bool, true where a key is visible, a bias as floats")]
+    IntegerBias {
+        /// The bias.
+        tensor: Origin,
+        /// The type of its elements.
+        dtype: &'static str,
+    },
     /// A kernel named where there is none.
     #[error("--variant names a kernel of the GPU, but this runs on the CPU")]
     VariantOnCpu,
 }
 
-impl ProblemError {
-    pub(crate) fn shape(tensor: &'static str, got: &[usize], expected: Vec<usize>) -> ProblemError {
-        ProblemError::Sizes(ferrotile::Error::Shape { op: "attention", tensor, got: got.to_vec(), expected })
-    }
-}
-
-/// A problem of either type.
-#[derive(Debug, Clone)]
-pub(crate) enum AnyProblem {
-    /// Of f16 elements.
-    F16(Problem<f16>),
-    /// Of bf16 elements.
-    Bf16(Problem<bf16>),
-}
-
-impl AnyProblem {
-    /// Checks the tensors and converts their elements to `dtype` where one is given.
-    pub(crate) fn new(tensors: [Tensor; 3], layout: Layout, dtype: Option<Dtype>) -> Result<AnyProblem, ProblemError> {
-        let [q, k, v] = &tensors;
-        let (sizes, value_dim) = sizes(&q.shape, &k.shape, &v.shape, layout)?;
-        let dtype = element_type(&tensors, dtype)?;
-        let [q, k, v] = tensors.map(|tensor| tensor.elements);
-        Ok(match dtype {
-            Dtype::Bf16 => AnyProblem::Bf16(Problem::new(layout, sizes, value_dim, [q, k, v])),
-            _ => AnyProblem::F16(Problem::new(layout, sizes, value_dim, [q, k, v])),
-        })
-    }
-}
-
 /// The type that elements of Q, K and V are converted to, or that they have.
-pub(crate) fn element_type(tensors: &[Tensor; 3], wanted: Option<Dtype>) -> Result<Dtype, ProblemError> {
-    match (wanted, tensors.each_ref().map(|tensor| tensor.elements.dtype_name())) {
-        (Some(dtype), _) => Ok(dtype),
-        (None, ["f16", "f16", "f16"]) => Ok(Dtype::F16),
-        (None, ["bf16", "bf16", "bf16"]) => Ok(Dtype::Bf16),
-        (None, [q, k, v]) if q == k && k == v => Err(ProblemError::NeedsDtype(q)),
-        (None, [q, k, v]) => Err(ProblemError::MixedTypes { q, k, v }),
+pub(crate) fn element_type(inputs: &[Input; 3], wanted: Option<Dtype>) -> Result<Dtype, ProblemError> {
+    if let Some(dtype) = wanted {
+        return Ok(dtype);
     }
-}
-
-/// Elements of the type of a problem. Those that have it stay as they are: rounding takes some 30 ns each.
-pub(crate) fn convert<T: Half>(elements: Elements) -> Vec<T> {
-    T::from_elements(elements).unwrap_or_else(|others| others.into_f64().into_iter().map(T::from_f64).collect())
+    let types = inputs.each_ref().map(|input| input.tensor.elements.dtype_name());
+    let listed = || {
+        let one = |input: &Input| format!("{} has {}", input.origin, input.tensor.elements.dtype_name());
+        inputs.iter().map(one).collect::<Vec<_>>().join(", ")
+    };
+    match types {
+        ["f16", "f16", "f16"] => Ok(Dtype::F16),
+        ["bf16", "bf16", "bf16"] => Ok(Dtype::Bf16),
+        [q, k, v] if q == k && k == v => Err(ProblemError::NeedsDtype(listed())),
+        _ => Err(ProblemError::MixedTypes(listed())),
+    }
 }
 
 /// The sizes of the problem that tensors of these shapes make, and the head dimension of V.
-fn sizes(q: &[usize], k: &[usize], v: &[usize], layout: Layout) -> Result<(AttentionProblem, usize), ProblemError> {
+fn sizes(inputs: &[Input; 3], layout: Layout) -> Result<(AttentionProblem, usize), ProblemError> {
     let expected = match layout {
         Layout::Bhsd => "the four dimensions [batch, heads, rows, head dimension]",
         Layout::Bshd => "the four dimensions [batch, rows, heads, head dimension]",
     };
-    let [q, k, v] = [("q", q), ("k", k), ("v", v)].map(|(tensor, shape)| dimensions(tensor, shape, expected));
+    let [q, k, v] = inputs.each_ref().map(|input| dimensions(input, expected));
     let (q, k, v) = (q?, k?, v?);
-    let sizes = AttentionProblem::of_shapes(q, k, v, layout)?;
-    sizes.check()?;
+    let wrong = |reason| SizesError::new(reason, listed_shapes(inputs));
+    let sizes = AttentionProblem::of_shapes(q, k, v, layout).map_err(wrong)?;
+    sizes.check().map_err(wrong)?;
     for shape in [q, k, v] {
-        array_bytes::<f64>(&shape)?;
+        array_bytes::<f64>(&shape).map_err(wrong)?;
     }
     Ok((sizes, v[3]))
 }
 
 /// The shape of a tensor that must have so many dimensions: those of `expected`.
-pub(crate) fn dimensions<const RANK: usize>(
-    tensor: &'static str,
-    shape: &[usize],
-    expected: &'static str,
-) -> Result<[usize; RANK], ProblemError> {
-    shape.try_into().map_err(|_| ProblemError::Rank { tensor, shape: shape.to_vec(), expected })
+pub(crate) fn dimensions<const RANK: usize>(input: &Input, expected: &str) -> Result<[usize; RANK], ProblemError> {
+    let Input { origin, tensor } = input;
+    tensor.shape.as_slice().try_into().map_err(|_| ProblemError::Shape {
+        tensor: origin.clone(),
+        shape: tensor.shape.clone(),
+        expected: expected.to_owned(),
+    })
 }
 
 impl<T: Half> Problem<T> {
-    fn new(layout: Layout, sizes: AttentionProblem, value_dim: usize, inputs: [Elements; 3]) -> Problem<T> {
-        let [q, k, v] = inputs.map(convert);
-        Problem { layout, sizes, value_dim, q, k, v, terms: Terms::default() }
+    /// Checks the tensors of files and converts their elements; also the problem of the files' own elements, where they
+    /// have another type and the converter keeps them.
+    pub(crate) fn new(
+        inputs: [Input; 3],
+        terms: TermInputs,
+        layout: Layout,
+        converter: &mut Converter,
+    ) -> Result<(Problem<T>, Option<Problem<f64>>), ProblemError> {
+        let (sizes, value_dim) = sizes(&inputs, layout)?;
+        let (converted, own) = ConvertedInputs::<T>::new(inputs, terms, &sizes, converter)?.split();
+        let own = own.map(|tensors| Problem::of_tensors(layout, sizes, value_dim, tensors));
+        Ok((Problem::of_tensors(layout, sizes, value_dim, converted), own))
+    }
+
+    /// Solves the problem on the CPU, rounding where a kernel does.
+    pub(crate) fn solve_on_cpu(&self, options: &AttentionOptions) -> Solution<T> {
+        let (out, lse) =
+            self.by_reference(options, |q, k, v, terms| reference::attention_with_rounded(q, k, v, terms, T::DTYPE));
+        let out = out.into_iter().map(T::from_f64).collect();
+        let lse = lse.into_iter().map(|x| x as f32).collect();
+        Solution { out, lse }
+    }
+
+    /// Compares O, whose first element is the `first` of a larger one, with the f64 results; adds to what is known of
+    /// the elements before.
+    pub(crate) fn compare(
+        &self,
+        own: Option<&Problem<f64>>,
+        out: &[T],
+        options: &AttentionOptions,
+        first: usize,
+        before: Verdicts,
+    ) -> Verdicts {
+        let exact = self.solve_exactly(options).0;
+        let limit = tolerance::limit(T::DTYPE, finite_error(&self.solve_on_cpu(options).out, &exact));
+        let given = before.given.compare(first, out, &exact, |_| limit);
+        let Some((own, before)) = own.zip(before.own) else { return Verdicts { given, own: None } };
+        let own_exact = own.solve_exactly(options).0;
+        let rounded = own.rounded::<T>();
+        let rounded_exact = if rounded.is(self) { exact } else { rounded.solve_exactly(options).0 };
+        let of_own = |index: usize| {
+            let of_rounding = (rounded_exact[index] - own_exact[index]).abs();
+            limit + if of_rounding.is_finite() { of_rounding } else { 0.0 }
+        };
+        Verdicts { given, own: Some(before.compare(first, out, &own_exact, of_own)) }
+    }
+}
+
+impl Problem<f64> {
+    /// The same with each element rounded to `T`, but for those that would leave its range.
+    fn rounded<T: Half>(&self) -> Problem<f64> {
+        let rounded = |values: &[f64]| values.iter().map(|&value| in_range::<T>(value)).collect();
+        let sink = self.terms.sink.as_ref().map(|sink| sink.iter().map(|&value| in_range::<f32>(value)).collect());
+        let bias = self.terms.bias.as_ref().map(|(values, shape)| (rounded(values), *shape));
+        let [q, k, v] = [&self.q, &self.k, &self.v].map(|values| rounded(values));
+        Problem { q, k, v, terms: Terms { sink, bias }, ..*self }
+    }
+
+    /// Whether it has the elements of another one of the same sizes.
+    fn is<T: Half>(&self, other: &Problem<T>) -> bool {
+        let same = |a: f64, b: f64| a == b || (a.is_nan() && b.is_nan());
+        let alike = |a: &[f64], b: &[T]| a.iter().zip(b).all(|(&a, &b)| same(a, b.into()));
+        let bias = self.terms.bias.as_ref().zip(other.terms.bias.as_ref());
+        let sink = self.terms.sink.as_ref().zip(other.terms.sink.as_ref());
+        alike(&self.q, &other.q)
+            && alike(&self.k, &other.k)
+            && alike(&self.v, &other.v)
+            && bias.is_none_or(|((a, _), (b, _))| alike(a, b))
+            && sink.is_none_or(|(a, b)| a.iter().zip(b).all(|(&a, &b)| same(a, b)))
+    }
+}
+
+impl<T> Problem<T> {
+    fn of_tensors(
+        layout: Layout,
+        sizes: AttentionProblem,
+        value_dim: usize,
+        ([q, k, v], terms): Tensors<T>,
+    ) -> Problem<T> {
+        Problem { layout, sizes, value_dim, q, k, v, terms }
     }
 
     /// The shape of V.
@@ -253,16 +300,9 @@ impl<T: Half> Problem<T> {
     pub(crate) fn options(&self, options: &AttentionOptions) -> AttentionOptions {
         AttentionOptions { bias: self.terms.bias.is_some(), value_dim: Some(self.value_dim), ..options.clone() }
     }
+}
 
-    /// Solves the problem on the CPU, rounding where a kernel does.
-    pub(crate) fn solve_on_cpu(&self, options: &AttentionOptions) -> Solution<T> {
-        let (out, lse) =
-            self.by_reference(options, |q, k, v, terms| reference::attention_with_rounded(q, k, v, terms, T::DTYPE));
-        let out = out.into_iter().map(T::from_f64).collect();
-        let lse = lse.into_iter().map(|x| x as f32).collect();
-        Solution { out, lse }
-    }
-
+impl<T: Copy + Into<f64>> Problem<T> {
     /// Solves the problem in f64 on the CPU.
     pub(crate) fn solve_exactly(&self, options: &AttentionOptions) -> (Vec<f64>, Array3<f64>) {
         self.by_reference(options, reference::attention_with)
@@ -275,7 +315,7 @@ impl<T: Half> Problem<T> {
         solve: impl Fn(View<'_>, View<'_>, View<'_>, &AttentionTerms<'_>) -> (Array4<f64>, Array3<f64>),
     ) -> (Vec<f64>, Array3<f64>) {
         let [q, k, v] = self.wide();
-        let sink = self.terms.sink.as_ref().map(|sink| sink.iter().copied().map(f64::from).collect::<Array1<f64>>());
+        let sink = self.terms.sink.as_ref().map(|sink| Array1::from_vec(sink.clone()));
         let bias = self.terms.bias.as_ref().map(|(values, shape)| {
             let values = values.iter().map(|&x| x.into()).collect();
             Array4::from_shape_vec(*shape, values).expect("the elements fill the shape")
@@ -291,14 +331,6 @@ impl<T: Half> Problem<T> {
         let v = self.bhsd(&v, self.v_shape());
         let (out, lse) = solve(self.bhsd(&q, q_shape), self.bhsd(&k, kv_shape), v, &terms);
         (self.stored(out), lse)
-    }
-
-    /// The exact solution, and the limit that the error of the same-precision reference gives.
-    pub(crate) fn exact(&self, options: &AttentionOptions) -> Exact {
-        let (out, _) = self.solve_exactly(options);
-        let rounded = self.solve_on_cpu(options);
-        let limit = tolerance::limit(T::DTYPE, tolerance::max_error(&rounded.out, &out));
-        Exact { out, limit }
     }
 
     fn wide(&self) -> [Vec<f64>; 3] {
@@ -321,4 +353,10 @@ impl<T: Half> Problem<T> {
             Layout::Bshd => array.permuted_axes([0, 2, 1, 3]).iter().copied().collect(),
         }
     }
+}
+
+/// What is known of O before its elements are compared, in one comparison or, where own values are there, in two.
+pub(crate) fn nothing_compared(out_shape: &[usize], has_own: bool) -> Verdicts {
+    let verdict = Verdict::new("O", out_shape);
+    Verdicts { own: has_own.then(|| verdict.clone()), given: verdict }
 }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::input_file::FileError;
 use crate::statistics::Summary;
-use crate::tensor::FileError;
 
 /// Results of one run on one device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -6,11 +6,15 @@ use std::path::{Path, PathBuf};
 use ferrotile::{AttentionOptions, AttentionProblem, Gpu, Layout, VarlenProblem};
 use ndarray::{ArrayView4, s};
 
-use crate::attention::{Checked, Task};
+use crate::attention::Task;
+use crate::convert::Converter;
+use crate::input_file::{self, FileError, Input, SizesError, listed_shapes};
 use crate::memory::array_bytes;
 use crate::on_card;
-use crate::problem::{Half, Problem, ProblemError, Solution, Terms, convert, dimensions};
-use crate::tensor::{self, FileError, Tensor};
+use crate::problem::{
+    ConvertedInputs, Half, Problem, ProblemError, Solution, TermInputs, Terms, dimensions, nothing_compared,
+};
+use crate::verdict::Verdicts;
 
 /// Why numbers of a file are not where sequences start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -71,9 +75,9 @@ pub(crate) struct StartsFile {
 }
 
 impl StartsFile {
-    /// Reads an NPY file of integers.
-    pub(crate) fn read(path: &Path) -> Result<StartsFile, FileError> {
-        Ok(StartsFile { path: path.to_owned(), numbers: tensor::read_npy_integers(path)? })
+    /// Reads a file of integers, which the option of this name gives.
+    pub(crate) fn read(path: &Path, name: &'static str) -> Result<StartsFile, FileError> {
+        Ok(StartsFile { path: path.to_owned(), numbers: input_file::read_integers(path, name)? })
     }
 
     /// The starts, if they ascend from 0 to the rows of the tensor.
@@ -113,21 +117,25 @@ pub(crate) struct Sequences<T> {
 }
 
 impl<T: Half> Sequences<T> {
-    /// Checks the tensors and the starts of rows and keys, and converts elements.
+    /// Checks the tensors and the starts of rows and keys, and converts elements; also the sequences of the files' own
+    /// elements, where they have another type and the converter keeps them.
     pub(crate) fn new(
-        tensors: [Tensor; 3],
+        inputs: [Input; 3],
+        terms: TermInputs,
         [q_starts, k_starts]: [&StartsFile; 2],
-    ) -> Result<Sequences<T>, ProblemError> {
-        let [q, k, v] = [("q", 0), ("k", 1), ("v", 2)].map(|(tensor, index)| {
-            dimensions(tensor, &tensors[index].shape, "the three dimensions [rows of all, heads, head dimension]")
-        });
+        converter: &mut Converter,
+    ) -> Result<(Sequences<T>, Option<Sequences<f64>>), ProblemError> {
+        let expected = "the three dimensions [rows of all, heads, head dimension]";
+        let [q, k, v] = inputs.each_ref().map(|input| dimensions(input, expected));
         let ([q_total, q_heads, head_dim], k, v) = (q?, k?, v?);
         let ([k_total, kv_heads, _], value_dim) = (k, v[2]);
-        for (tensor, got, expected) in
-            [("k", k, [k_total, kv_heads, head_dim]), ("v", v, [k_total, kv_heads, value_dim])]
+        let wrong = |reason| SizesError::new(reason, listed_shapes(&inputs));
+        for (input, got, expected) in
+            [(&inputs[1], k, [k_total, kv_heads, head_dim]), (&inputs[2], v, [k_total, kv_heads, value_dim])]
         {
             if got != expected {
-                return Err(ProblemError::shape(tensor, &got, expected.to_vec()));
+                let (tensor, expected) = (input.origin.clone(), format!("{expected:?}: {}", listed_shapes(&inputs)));
+                return Err(ProblemError::Shape { tensor, shape: got.to_vec(), expected });
             }
         }
         let starts = [q_starts.of_rows("q", q_total)?, k_starts.of_rows("k", k_total)?];
@@ -138,14 +146,18 @@ impl<T: Half> Sequences<T> {
         let longest = |starts: &[usize]| starts.windows(2).map(|ends| ends[1] - ends[0]).max().unwrap_or(0);
         let [max_q_len, max_k_len] = starts.each_ref().map(|starts| longest(starts));
         let sizes = VarlenProblem { members, q_heads, kv_heads, q_total, k_total, max_q_len, max_k_len, head_dim };
-        sizes.check()?;
+        sizes.check().map_err(wrong)?;
         for shape in [[q_total, q_heads, head_dim], k, v] {
-            array_bytes::<f64>(&shape)?;
+            array_bytes::<f64>(&shape).map_err(wrong)?;
         }
-        let inputs = tensors.map(|tensor| convert(tensor.elements));
-        Ok(Sequences { sizes, value_dim, starts, inputs, terms: Terms::default() })
+        let converted = ConvertedInputs::<T>::new(inputs, terms, &sizes.longest(), converter)?;
+        let ((inputs, terms), own) = converted.split();
+        let own = own.map(|(inputs, terms)| Sequences { sizes, value_dim, starts: starts.clone(), inputs, terms });
+        Ok((Sequences { sizes, value_dim, starts, inputs, terms }, own))
     }
+}
 
+impl<T: Copy> Sequences<T> {
     /// The options of a plan for the tensors of these sequences.
     pub(crate) fn options(&self, options: &AttentionOptions) -> AttentionOptions {
         AttentionOptions { bias: self.terms.bias.is_some(), value_dim: Some(self.value_dim), ..options.clone() }
@@ -183,9 +195,15 @@ impl<T: Half> Sequences<T> {
 }
 
 impl<T: Half> Task<T> for Sequences<T> {
-    fn with_terms(self, sink: Option<Tensor>, bias: Option<Tensor>) -> Result<Self, ProblemError> {
-        let terms = Terms::new(&self.sizes.longest(), sink, bias)?;
-        Ok(Sequences { terms, ..self })
+    type Own = Sequences<f64>;
+
+    fn understood(&self) -> String {
+        let VarlenProblem { members, q_heads, kv_heads, q_total, k_total, max_q_len, max_k_len, head_dim } = self.sizes;
+        format!(
+            "{members} sequences, heads {q_heads} (of keys {kv_heads}), rows {q_total} (the longest {max_q_len}), keys \
+             {k_total} (the longest {max_k_len}), head dimension {head_dim} (of values {})",
+            self.value_dim
+        )
     }
 
     fn check_options(&self, options: &AttentionOptions) -> ferrotile::Result<()> {
@@ -200,8 +218,13 @@ impl<T: Half> Task<T> for Sequences<T> {
         vec![self.sizes.q_heads, self.sizes.q_total]
     }
 
-    fn solve_on_card(&self, gpu: &Gpu, options: &AttentionOptions) -> ferrotile::Result<(Solution<T>, String)> {
-        on_card::solve_sequences(gpu, self, options)
+    fn solve_on_card(
+        &self,
+        gpu: &Gpu,
+        options: &AttentionOptions,
+        started: &dyn Fn(&str),
+    ) -> ferrotile::Result<Solution<T>> {
+        on_card::solve_sequences(gpu, self, options, started)
     }
 
     fn solve_on_cpu(&self, options: &AttentionOptions) -> Solution<T> {
@@ -217,16 +240,18 @@ impl<T: Half> Task<T> for Sequences<T> {
         solution
     }
 
-    /// What is furthest above its own limit, or least below it: each member has a limit of its own.
-    fn check(&self, solution: &Solution<T>, options: &AttentionOptions) -> Checked {
+    /// Each member has a limit of its own.
+    fn check(&self, own: Option<&Sequences<f64>>, solution: &Solution<T>, options: &AttentionOptions) -> Verdicts {
         let row_elems = self.sizes.q_heads * self.value_dim;
-        self.members()
-            .map(|(rows, member)| {
-                let out = &solution.out[rows.start * row_elems..rows.end * row_elems];
-                Checked::new(out, &member.exact(options))
-            })
-            .reduce(Checked::worse)
-            .unwrap_or(Checked::OF_NOTHING)
+        let own_members = own.map(|own| own.members().map(|(_, member)| member).collect::<Vec<_>>());
+        self.members().enumerate().fold(
+            nothing_compared(&self.out_shape(), own.is_some()),
+            |verdicts, (index, (rows, member))| {
+                let elements = rows.start * row_elems..rows.end * row_elems;
+                let own = own_members.as_ref().map(|members| &members[index]);
+                member.compare(own, &solution.out[elements.clone()], options, elements.start, verdicts)
+            },
+        )
     }
 }
 

@@ -8,7 +8,7 @@
 //! # fn main() -> ferrotile::Result<()> {
 //! let gpu = Gpu::new(0)?;
 //! let stream = gpu.new_stream()?;
-//! let shape = [1, 512, 8, 64]; // batch, sequence, heads, head dimension
+//! let shape = [1, 8, 512, 64]; // batch, heads, sequence, head dimension
 //! let data = vec![f16::ONE; 512 * 8 * 64];
 //! let (q, k, v) = (
 //!     Buffer::upload_blocking(&stream, &data)?,
@@ -23,7 +23,7 @@
 //!     TensorRef::contiguous(&v, shape)?,
 //!     TensorMut::contiguous(&mut out, shape)?,
 //!     None,
-//!     &AttentionOptions { mask: Mask::Causal, ..AttentionOptions::new(Layout::Bshd) },
+//!     &AttentionOptions { mask: Mask::Causal, ..AttentionOptions::new(Layout::Bhsd) },
 //! )?;
 //! let result: Vec<f16> = out.download_blocking(&stream)?;
 //! # Ok(())

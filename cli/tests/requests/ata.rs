@@ -118,18 +118,28 @@ fn every_form_of_a_matrix_gives_the_same_product() {
     let matrices = [
         (scratch.write("dense.npy", &f32s(&[N, N], &dense(1, N))), N),
         (dia(&scratch, "half.npz", N as i64, &[17, 0], N, &[&upper[..], &main].concat()), N),
+        (dia(&scratch, "lower.npz", N as i64, &[0, -17], N, &[&main[..], &lower].concat()), N),
+        (dia(&scratch, "short.npz", N as i64, &[-17, 0], N, &[&lower[..], &main].concat()), N),
         (dia(&scratch, "both.npz", N as i64, &[-17, 0, 17], N, &[&lower[..], &main, &upper].concat()), N),
         (npz(&scratch, "blocks.npz", stored, &[("blocks", blocks(N)), ("shape", i64s(&[2], &[N as i64; 2]))]), N),
         (npz(&scratch, "padded.npz", stored, &[("blocks", blocks(48))]), 48),
     ];
     for (matrix, n) in matrices {
+        let half = match matrix.file_stem().and_then(|stem| stem.to_str()) {
+            Some("dense") => "both halves",
+            Some("lower" | "short") => "the lower half, the only one",
+            Some("both") => "the upper half (the lower one agrees",
+            _ => "the upper half",
+        };
         let (x, y) = product(3, 1, n);
         let x = scratch.write("x.npy", &f32s(&[3, 1, n], &x));
         for device in ["cpu", "emulator"] {
             let out = scratch.path("y.npy");
             let output = ata(device, &matrix, &x, &out, &["--check"]);
             assert_succeeded(&output);
-            assert!(String::from_utf8_lossy(&output.stdout).contains("largest error against f64: 0.000e0"));
+            assert!(String::from_utf8_lossy(&output.stdout).contains(": 0.000e0, 0.00 of the tolerance"));
+            let understood = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(understood.contains(&format!("A from {half}")), "{understood}");
             assert_eq!(read(&out), (format!("(3, 1, {n},)"), y.clone()), "{} on {device}", matrix.display());
         }
     }
@@ -169,7 +179,8 @@ fn every_precision_keeps_its_tolerance() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(stderr.contains(&format!("ata_{precision}_")) && stderr.contains("emulated"), "{stderr}");
         let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-        stdout.split([' ', ',']).find_map(|word| word.parse::<f64>().ok()).unwrap_or_else(|| panic!("{stdout}"))
+        let (_, error) = stdout.split_once(": ").unwrap_or_else(|| panic!("{stdout}"));
+        error.split(',').next().and_then(|error| error.parse::<f64>().ok()).unwrap_or_else(|| panic!("{stdout}"))
     };
     let [f32, tf32x3, tf32, f16, bf16] = ["f32", "tf32x3", "tf32", "f16", "bf16"].map(error);
     assert!(f32.max(tf32x3) * 50.0 < tf32 && tf32 < bf16 && f16 < bf16, "{f32} {tf32x3} {tf32} {f16} {bf16}");
@@ -189,14 +200,24 @@ fn matrices_that_cannot_be_used_are_refused() {
     block[1] = 1.0;
     let cases = [
         (scratch.path("absent.npz"), "absent.npz"),
-        (scratch.write("a.txt", b""), "ends in .npy (dense) or .npz"),
+        (scratch.write("a.txt", b""), "ends in .npy (dense), .npz"),
         (scratch.write("garbage.npz", &[0xA5; 100]), "not a readable NPZ file"),
         (scratch.write("cut.npz", &whole[..whole.len() / 2]), "not a readable NPZ file"),
         (scratch.write("oblong.npy", &f32s(&[2, 3], &[0.0; 6])), "expected [1, 2, 2]"),
         (scratch.write("rank.npy", &f32s(&[4], &[0.0; 4])), "expected [n, n] or [channels, n, n]"),
-        (scratch.write("integers.npy", &i32s(&[1, 1], &[1])), "'<i4'"),
+        (scratch.write("complex.npy", &npy("<c8", &[1, 1], &[0; 8])), "'<c8'"),
         (scratch.write("nan.npy", &f32s(&[1, 1], &[f32::NAN])), "finite"),
         (scratch.write("asymmetric.npy", &f32s(&[N, N], &asymmetric)), "(3, 20) and (20, 3) of channel 0"),
+        (scratch.write("lower.npy", &f32s(&[2, 2], &[1.0, 0.0, 2.0, 1.0])), "only the lower half has elements"),
+        (scratch.write("upper.npy", &f32s(&[2, 2], &[1.0, 2.0, 0.0, 1.0])), "only the upper half has elements"),
+        (
+            dia(&scratch, "columns.npz", N as i64, &[0], N + 1, &[&main[..], &[0.0]].concat()),
+            "at most n columns: leave out those beyond the matrix",
+        ),
+        (
+            npz(&scratch, "rows.npz", stored, &[("blocks", f32s(&[1, 2, 1, 16, 16], &[0.0; 512]))]),
+            "no more block diagonals",
+        ),
         (
             npz(&scratch, "csr.npz", stored, &[("format", npy("|S3", &[], b"csr")), ("data", f32s(&[1], &[1.0]))]),
             "format 'csr'; save it as diagonals",
@@ -211,7 +232,6 @@ fn matrices_that_cannot_be_used_are_refused() {
             "is 40, expected each once",
         ),
         (dia(&scratch, "twice.npz", N as i64, &[0, 0], N, &[&main[..], &main].concat()), "is 0, expected each once"),
-        (dia(&scratch, "lower.npz", N as i64, &[0, -17], N, &[&main[..], &lower].concat()), "of channel 0 are 0 and"),
         (
             dia(&scratch, "unequal.npz", N as i64, &[0, 17, -17], N, &[&main[..], &upper, &other].concat()),
             "(4, 21) and (21, 4) of channel 0",
@@ -258,9 +278,9 @@ fn vectors_and_options_that_do_not_fit_are_refused() {
     let out = scratch.path("y.npy");
     let wrong = [
         (scratch.write("channels.npy", &f32s(&[2, 1, N], &[0.0; 2 * N])), "expected [frames, 2, 40], [2, 40]"),
-        (scratch.write("n.npy", &f32s(&[1, 2, 41], &[0.0; 82])), "X has shape [1, 2, 41]"),
+        (scratch.write("n.npy", &f32s(&[1, 2, 41], &[0.0; 82])), "n.npy) has shape [1, 2, 41]"),
         (scratch.write("rank.npy", &f32s(&[1, 1, 2, N], &[0.0; 2 * N])), "A has 2 channels and n = 40"),
-        (scratch.write("one.npy", &f32s(&[N], &[0.0; N])), "X has shape [40]"),
+        (scratch.write("one.npy", &f32s(&[N], &[0.0; N])), "one.npy) has shape [40]"),
         (scratch.write("cut.npy", &f32s(&[1, 2, N], &[0.0; N])), "bytes of data"),
         (scratch.path("absent.npy"), "absent.npy"),
     ];

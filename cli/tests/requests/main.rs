@@ -1,7 +1,10 @@
 //! The program as a whole: good requests give files, bad ones one line, exit code 2 and nothing written.
 
 mod ata;
+mod conversions;
+mod files;
 mod gemm;
+mod masks;
 mod program;
 mod sequences;
 
@@ -111,8 +114,8 @@ fn softcap_sink_and_bias_are_those_of_the_formula() {
     }
     let wrong = scratch.npy("wrong.npy", "<f2", &[1, 1, 2, 2], &ONE);
     let wrong = wrong.to_str().unwrap();
-    assert_refused(&attention(&inputs, &out, &["--bias", wrong]), "bias has shape [1, 1, 2, 2], expected [1, 1, 1, 2]");
-    assert_refused(&attention(&inputs, &out, &["--sink", wrong]), "sink has shape [1, 1, 2, 2], expected [2]");
+    assert_refused(&attention(&inputs, &out, &["--bias", wrong]), "has shape [1, 1, 2, 2], expected [1, 2, 1, 2]");
+    assert_refused(&attention(&inputs, &out, &["--sink", wrong]), "has shape [1, 1, 2, 2], expected [2]");
     assert_refused(&attention(&inputs, Path::new(bias), &["--bias", bias]), "an input cannot be an output too");
 }
 
@@ -167,11 +170,12 @@ fn files_that_are_not_tensors_are_refused() {
         (scratch.write("garbage.npy", &[0xA5; 1000]), "not an NPY file"),
         (scratch.write("cut.npy", &whole[..whole.len() - 1]), "needs 64 bytes of data, the file has 63"),
         (scratch.write("header.npy", &whole[..20]), "the NPY header is damaged"),
-        (scratch.npy("integers.npy", "<i4", &[1, 1, 4, 8], &[0; 4]), "'<i4'"),
-        (scratch.npy("rank.npy", "<f2", &[4, 8], &ONE), "q has shape [4, 8], expected the four dimensions"),
+        (scratch.npy("integers.npy", "<i4", &[1, 1, 4, 8], &[0; 4]), "integers.npy) has i32"),
+        (scratch.npy("complex.npy", "<c8", &[1, 1, 4, 8], &[0; 8]), "complex.npy): elements of type '<c8'"),
+        (scratch.npy("rank.npy", "<f2", &[4, 8], &ONE), "rank.npy) has shape [4, 8], expected the four dimensions"),
         (scratch.npy("batch.npy", "<f2", &[2, 1, 4, 8], &ONE), "K has shape [1, 1, 4, 8], expected [2, 1, 4, 8]"),
         (scratch.npy("head_dim.npy", "<f2", &[1, 1, 4, 16], &ONE), "expected [1, 1, 4, 16]"),
-        (scratch.npy("single.npy", "<f4", &[1, 1, 4, 8], &[0; 4]), "different types: f32, f16 and f16"),
+        (scratch.npy("single.npy", "<f4", &[1, 1, 4, 8], &[0; 4]), "single.npy) has f32, k ("),
     ];
     let before = scratch.names();
     for (q, reason) in cases {
@@ -226,7 +230,7 @@ fn a_check_without_a_finite_error_fails() {
     // Scores of 8e38 are beyond f32, in which the CPU computes as the kernels do.
     let output = attention(&inputs, &scratch.path("o.npy"), &["--check", "--scale", "1e38"]);
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(1) && stderr.contains("the largest error against f64 is inf"), "{stderr}");
+    assert!(output.status.code() == Some(1) && stderr.contains("NaN: 32 elements of O, 0 in f64"), "{stderr}");
     assert_eq!(scratch.names(), ["k.npy", "q.npy", "v.npy"]);
 }
 
@@ -237,6 +241,8 @@ fn options_out_of_range_are_refused() {
     let cases: &[(&[&str], &str)] = &[
         (&["--mask", "left"], "expected full, causal or window:LEFT,RIGHT"),
         (&["--mask", "window:1"], "window:LEFT,RIGHT"),
+        (&["--causal"], "unexpected argument '--causal' found: give --mask causal"),
+        (&["--bf16"], "give --dtype bf16"),
         (&["--scale", "nan"], "expected a finite number"),
         (&["--layout", "bdhs"], "possible values: bhsd, bshd"),
         (&["--dtype", "f32"], "possible values: f16, bf16"),
@@ -289,7 +295,8 @@ fn damaged_safetensors_are_refused() {
     let scratch = Scratch::new("safetensors");
     let header = br#"{"q":{"dtype":"F16","shape":[1,1,2,8],"data_offsets":[0,32]}}"#;
     let file = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 32]].concat();
-    let integers = String::from_utf8_lossy(header).replace("F16", "I16");
+    let other =
+        String::from_utf8_lossy(header).replace("\"F16\",\"shape\":[1,1,2,8]", "\"F8_E5M2\",\"shape\":[1,1,4,8]");
     let cases = [
         (scratch.write("a.safetensors", b""), "not a valid safetensors file"),
         (scratch.write("b.safetensors", &[0xFF; 64]), "not a valid safetensors file"),
@@ -298,9 +305,9 @@ fn damaged_safetensors_are_refused() {
         (
             scratch.write(
                 "e.safetensors",
-                &[&(integers.len() as u64).to_le_bytes()[..], integers.as_bytes(), &[0; 32]].concat(),
+                &[&(other.len() as u64).to_le_bytes()[..], other.as_bytes(), &[0; 32]].concat(),
             ),
-            "tensor 'q' has elements of type I16",
+            "tensor 'q' has elements of type F8_E5M2",
         ),
     ];
     for (path, reason) in cases {
@@ -330,6 +337,7 @@ fn a_benchmark_of_nothing_is_refused() {
         (["decode", "--page", "7"], "a page size that divides the number of keys"),
         (["decode", "--softcap", "nan"], "expected a finite number"),
         (["decode", "--softcap", "-1"], "softcap is -1"),
+        (["gemm", "--device", "emulator"], "a benchmark runs on a card: expected cuda, cuda:N or N"),
     ] {
         assert_refused(&ferrotile(&[&["bench"], &args[..]].concat()), reason);
     }
@@ -494,6 +502,32 @@ fn the_emulator_reports_what_a_kernel_does() {
     }
     assert_refused(&ferrotile(&["emulate-report", "attention", "--variant", "fastest"]), "fastest");
     assert_refused(&ferrotile(&["emulate-report", "ata", "--json", "/no/such/folder/o.json"]), "folder does not exist");
+}
+
+#[test]
+fn names_are_understood_in_any_case() {
+    let scratch = Scratch::new("case");
+    let inputs = scratch.waves(&[1, 1, 4, 8], &[1, 1, 4, 8]);
+    let [lower, upper] = ["lower.npy", "upper.npy"].map(|name| scratch.path(name));
+    assert_succeeded(&attention(&inputs, &lower, &["--mask", "causal", "--layout", "bshd", "--dtype", "f16"]));
+    let names = ["--mask", "Causal", "--layout", "BSHD", "--dtype", "F16"];
+    assert_succeeded(&on("CPU", &inputs, &upper, &names));
+    assert_eq!(fs::read(lower).unwrap(), fs::read(&upper).unwrap());
+    assert_succeeded(&attention(&inputs, &upper, &["--mask", "Window:1,0"]));
+    assert_succeeded(&on("Emulator:SM_80", &inputs, &upper, &[]));
+}
+
+#[test]
+fn the_help_of_every_command_says_what_exit_codes_mean() {
+    for command in ["info", "attention", "ata", "gemm", "bench", "demo", "emulate-report", "compare"] {
+        let output = ferrotile(&[command, "--help"]);
+        assert_succeeded(&output);
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        for code in ["  0  the work is done", "  1  the work failed", "  2  the request is at fault"] {
+            assert!(stdout.contains(code), "{command}: {stdout}");
+        }
+    }
+    assert!(String::from_utf8_lossy(&ferrotile(&["--help"]).stdout).contains("Exit codes:"));
 }
 
 #[test]

@@ -4,6 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+
 /// A folder for one test, removed when the test passes.
 pub(crate) struct Scratch {
     pub(crate) folder: PathBuf,
@@ -68,6 +71,19 @@ pub(crate) fn npy(descr: &str, shape: &[usize], data: &[u8]) -> Vec<u8> {
 /// That of f32 numbers.
 pub(crate) fn f32s(shape: &[usize], values: &[f32]) -> Vec<u8> {
     npy("<f4", shape, &values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>())
+}
+
+/// A safetensors file of tensors: name, type, shape and data.
+pub(crate) fn safetensors(tensors: &[(&str, Dtype, &[usize], &[u8])]) -> Vec<u8> {
+    let views = tensors.iter().map(|&(name, dtype, shape, data)| {
+        (name, TensorView::new(dtype, shape.to_vec(), data).expect("the data fills the shape"))
+    });
+    safetensors::serialize(views, None).unwrap()
+}
+
+/// What the program says on stderr.
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// The program: the one that the environment names, as a bundle's script does, or the one that cargo built.

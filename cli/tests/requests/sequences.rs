@@ -163,20 +163,20 @@ fn sequences_that_do_not_fit_are_refused() {
         assert_refused(&attention(inputs, &out, more), reason);
     };
     refused(&inputs, &good[..2], "the last number is 4, expected 6, the rows of k");
-    refused(&inputs, &["--cu-seqlens-q", text(&inputs[0])], "expected one dimension");
+    refused(&inputs, &["--cu-seqlens-q", text(&inputs[0])], "expected integers of one dimension");
     let floats = scratch.npy("floats.npy", "<f4", &[3], &[0; 4]);
-    refused(&inputs, &["--cu-seqlens-q", text(&floats)], "'<f4'");
+    refused(&inputs, &["--cu-seqlens-q", text(&floats)], "floats.npy): f32 elements of shape [3], expected integers");
     fs::remove_file(floats).unwrap();
     refused(&inputs, &["--cu-seqlens-k", text(&keys)], "--cu-seqlens-q");
     refused(&inputs, &[&good[..], &["--layout", "bshd"]].concat(), "--layout");
     // The longest sequence has 3 rows and 4 keys.
-    refused(&inputs, &[&good[..], &["--bias", text(&bias)]].concat(), "expected [1, 1, 3, 4]");
+    refused(&inputs, &[&good[..], &["--bias", text(&bias)]].concat(), "expected [2, 2, 3, 4]");
     assert_refused(&attention(&inputs, &rows, &good), "cannot be an output too");
     let [q, k, _] = inputs.clone();
     let narrow = scratch.npy("narrow.npy", "<f2", &[6, 2, 16], &ONE);
     refused(&[q.clone(), narrow.clone(), narrow], &good, "expected [6, 2, 8]");
     let lone = scratch.npy("lone.npy", "<f2", &[6, 1, 8], &ONE);
-    refused(&[q.clone(), k.clone(), lone], &good, "v has shape [6, 1, 8], expected [6, 2, 8]");
+    refused(&[q.clone(), k.clone(), lone], &good, "lone.npy) has shape [6, 1, 8], expected [6, 2, 8]");
     let flat = scratch.npy("flat.npy", "<f2", &[4, 16], &ONE);
     refused(&[flat, k.clone(), k], &good, "expected the three dimensions");
     let args = ["attention", "--device", "cpu", "--q", text(&q), "--out", text(&out)];

@@ -85,7 +85,7 @@ impl Request<'_> {
             Some(variant) => Error::Unsupported {
                 op: OP,
                 feature: format!("{name} on {}", self.arch),
-                remedy: format!("it needs {}; another kernel computes the same, name none", variant.arch()),
+                remedy: format!("it needs {}; another kernel computes the same: leave out the variant", variant.arch()),
             },
             None => Error::UnknownVariant {
                 op: OP,
