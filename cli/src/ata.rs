@@ -139,7 +139,7 @@ fn check(
     let exact = reference::ata_blocks(matrix.blocks().mapv(f64::from).view(), wide.view());
     let stored = reference::ata_blocks(rounded.blocks().mapv(f64::from).view(), wide.view());
     let magnitudes = rounded.blocks().mapv(|element| f64::from(element).abs());
-    let magnitudes = reference::ata_blocks(magnitudes.view(), wide.mapv(f64::abs).view());
+    let magnitudes = reference::ata_blocks(magnitudes.view(), tolerance::ata_magnitudes(precision, x.view()).view());
     let (mut error, mut share) = (0f64, 0f64);
     for (((&y, &exact), &stored), &magnitude) in y.iter().zip(&exact).zip(&stored).zip(&magnitudes) {
         let of_element = tolerance::element_error(y.into(), exact);

@@ -361,7 +361,7 @@ impl<T: Float, D: Stored> HostGemm<T, D> {
             let exact: Vec<f64> = reference::gemm(a, b, terms).into_iter().collect();
             let rounded: Vec<f64> = reference::gemm_rounded(a, b, terms, D::DTYPE).into_iter().collect();
             let cost = tolerance::max_error(&rounded, &exact);
-            let magnitude = reference::gemm_magnitude(a, b, terms);
+            let magnitude = reference::gemm_magnitude(a, b, terms, [self.problem.a, self.problem.b]);
             (exact, tolerance::gemm_limit(&self.problem, options.accumulation, cost, magnitude))
         });
         let error = tolerance::max_error(d, &exact);

@@ -50,7 +50,7 @@ pub struct GemmOptions {
     pub beta: f32,
     /// What is applied to each element before it is rounded.
     pub activation: Activation,
-    /// How FP8 products are summed.
+    /// How FP8 products are summed, by accumulators of 13 bits on some cards: see [`Accumulation`].
     pub accumulation: Accumulation,
     /// The compiled variant to run, by name; `None` picks one by the sizes.
     pub variant: Option<String>,
