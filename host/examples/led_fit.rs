@@ -5,8 +5,8 @@
 //! nearest to the frame b solve `(A^T A + c I) x = A^T b`, a banded symmetric system for each colour, with all frames
 //! at once on its right. The program solves it in every precision and shows that TF32 and f16 take about as many
 //! iterations as f32, and that every precision leaves a residual within the tolerance. How many iterations bf16 takes
-//! depends more on the system: its count is printed and not judged. It writes a picture: a row a frame, with target, fit
-//! and error side by side.
+//! depends more on the system: its count is printed and not judged. It writes a picture: a row a frame, with target,
+//! fit and error side by side.
 //!
 //! It runs on the first card, with 2622 LEDs, or without one in the emulator, with fewer. It fails where an iteration
 //! count or a residual is not as said.

@@ -89,10 +89,10 @@ pub fn ata_magnitudes(precision: Precision, x: ArrayView3<'_, f32>) -> Array3<f6
 /// - the sum loses less than `2^-f T` and `2^-r T` a step, together `C <= c T`, where `c = steps (2^-f + 2^-r)`.
 ///
 /// All cuts are towards zero, so that what is left of the products sums up to `magnitude - P` without signs, and T is
-/// no more than that. Of all P that are possible the largest, `magnitude p / (1 + p)`, gives the most:
-/// `P + C <= magnitude (p + c) / (1 + p)`. A sum of one large product first and many that are just below the cut then
-/// comes near to it, where the error is half of the magnitude for k of 8192. Sums of numbers of either sign in any order
-/// do much better: most cuts cancel.
+/// no more than that. Of all P that are possible the largest, `magnitude p / (1 + p)`, gives the most: `P + C <=
+/// magnitude (p + c) / (1 + p)`. A sum of one large product first and many that are just below the cut then comes near
+/// to it, where the error is half of the magnitude for k of 8192. Sums of numbers of either sign in any order do much
+/// better: most cuts cancel.
 ///
 /// | products | f, r | products a step | steps |
 /// | --- | --- | --- | --- |

@@ -79,7 +79,8 @@ impl Default for CgOptions {
     }
 }
 
-/// What residuals are multiplied by before they become directions: the nearer to the inverse of A, the fewer iterations.
+/// What residuals are multiplied by before they become directions: the nearer to the inverse of A, the fewer
+/// iterations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Preconditioner {
     /// Nothing.
@@ -88,8 +89,8 @@ pub enum Preconditioner {
     /// The inverses of the 16x16 blocks of the main diagonal, which are made on the host, in f64, for the first plan of
     /// a matrix. A block that is not positive definite counts as its diagonal.
     ///
-    /// It takes fewer iterations where the scale of rows differs, or where the diagonal blocks are what makes the matrix
-    /// ill-conditioned; an iteration takes longer. BENCHMARKS.md has examples.
+    /// It takes fewer iterations where the scale of rows differs, or where the diagonal blocks are what makes the
+    /// matrix ill-conditioned; an iteration takes longer. BENCHMARKS.md has examples.
     BlockJacobi,
 }
 
@@ -450,7 +451,8 @@ impl fmt::Debug for CgPlan<'_> {
 
 /// What a product in a precision loses of a number, at most: where the square of the residual has fallen to this share
 /// of what it was, the norm to the root of it, the two residuals are about as far apart against the smaller one. Before
-/// that there is nothing to replace, and much later there is nothing left to keep directions for (van der Vorst and Ye).
+/// that there is nothing to replace, and much later there is nothing left to keep directions for (van der Vorst and
+/// Ye).
 const fn unit(precision: Precision) -> f64 {
     match precision {
         Precision::F32 | Precision::Tf32x3 => 1.0 / (1 << 22) as f64,

@@ -89,8 +89,8 @@ pub fn gemm_rounded(
 /// What the terms of an element can sum up to: the largest element of the product of the magnitudes, scaled, without C
 /// and bias. Elements with a term that is infinite or NaN do not count: they are themselves, and hold back no other.
 ///
-/// A and B are of `dtypes`. A subnormal number counts as the least normal one: tensor cores align terms by the exponents
-/// in which factors are stored.
+/// A and B are of `dtypes`. A subnormal number counts as the least normal one: tensor cores align terms by the
+/// exponents in which factors are stored.
 ///
 /// # Panics
 /// Where the shapes do not fit together.

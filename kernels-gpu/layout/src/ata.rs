@@ -69,7 +69,8 @@ pub const RECORD_WORDS: usize = 4;
 pub enum Precision {
     /// f32 elements and multiply-adds.
     F32,
-    /// A rounded to TF32, 11 significant bits; X too, but for one frame.
+    /// A rounded to TF32, 11 significant bits; X too, but for one frame. An X within 2^-12 of the end of the range of
+    /// f32 becomes infinite there, and NaN with three terms.
     #[default]
     Tf32,
     /// A and X as sums of two TF32 numbers, three products: about the precision of f32, at twice the memory of TF32.
@@ -307,11 +308,11 @@ pub struct AtaArgs {
     pub inverse_base: u32,
 }
 
-/// What [`AtaArgs::factor_limit`] and [`AtaArgs::inverse_base`] are for sums of f16 products times `2^exponent`, which is
+/// [`AtaArgs::factor_limit`] and [`AtaArgs::inverse_base`] for sums of f16 products times `2^exponent`, which is
 /// 0 or less. With the first the field of what sums are multiplied by is at least 1.
 ///
-/// Where elements of A are stored times `2^-e`, sums are those of `A X` times `2^(exponent - e)`. With an exponent of at
-/// most e they are no larger than those of `A X`, so that none overflows which does not in f32.
+/// Where elements of A are stored times `2^-e`, sums are those of `A X` times `2^(exponent - e)`. With an exponent of
+/// at most e they are no larger than those of `A X`, so that none overflows which does not in f32.
 pub const fn sums_fields(exponent: i32) -> [u32; 2] {
     const BIAS: i32 = f32::MAX_EXP - 1;
     assert!(exponent <= 0 && exponent > -BIAS);

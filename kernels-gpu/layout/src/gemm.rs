@@ -144,13 +144,13 @@ impl fmt::Display for Activation {
 /// | --- | --- | --- |
 /// | sm_90a (`wgmma`) | Hopper | 13, and 13 of the sum in f32: a register of 22 bits. Measured, bit by bit |
 /// | sm_89 (`mma.sync` m16n8k32) | Hopper | 25: its compiler makes products of f16 of it. Measured, bit by bit |
-/// | sm_89 (`mma.sync` m16n8k32) | Ada | 13, as reported for the same instruction (SageAttention2, arXiv 2411.10958). Not measured here |
+/// | sm_89 (`mma.sync` m16n8k32) | Ada | 13, as reported (SageAttention2, arXiv 2411.10958); not measured here |
 ///
 /// The emulator computes what Hopper does. `tolerance::gemm_limit` holds for all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Accumulation {
-    /// In the tensor cores alone. With 13 bits up to half of what the terms of k = 8192 sum up to may be lost, where one
-    /// is large and the others are 2^-13 of it.
+    /// In the tensor cores alone. With 13 bits up to half of what the terms of k = 8192 sum up to may be lost, where
+    /// one is large and the others are 2^-13 of it.
     Direct,
     /// In the tensor cores over [`TWO_LEVEL_K`] elements of k, and these sums in f32: at most 2 % are lost, whatever k.
     #[default]
