@@ -43,7 +43,7 @@ fn systems(n: usize) -> Result<Vec<(&'static str, SymmetricBlockMatrix)>> {
     let grid = |weak: f64| {
         move |k: usize, j: usize| match k {
             0 => 2.0 + 2.0 * weak + 1e-3,
-            1 if j % LINE == 0 => 0.0,
+            1 if j.is_multiple_of(LINE) => 0.0,
             1 => -1.0,
             _ => -weak,
         }

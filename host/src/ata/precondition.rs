@@ -40,9 +40,9 @@ fn inverse(block: ArrayView2<'_, f32>, rows: usize) -> Block {
         }
     }
     let scale = a.as_flattened().iter().fold(0f64, |largest, x| largest.max(x.abs()));
-    for row in rows..BLOCK {
+    for (i, row) in a.iter_mut().enumerate().skip(rows) {
         // Any number will do: vectors have zeros there. This one is of the size of the others.
-        a[row][row] = if scale > 0.0 { scale } else { 1.0 };
+        row[i] = if scale > 0.0 { scale } else { 1.0 };
     }
     let mut inverse = inverse_of(&a).unwrap_or_else(|| {
         std::array::from_fn(|i| {
