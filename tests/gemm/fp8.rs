@@ -121,8 +121,9 @@ fn hidden(gpu: &Gpu, (): &()) -> Outcome {
             let d = run(gpu, &case, &inputs, &placement, way)?;
             check(&case, &d, &expected)?;
             let error = tolerance::max_error(&d, &expected.d);
-            // Parts of k have accumulators of their own.
-            if way.row.unit == GemmUnit::Wgmma && way.splits <= 1 && error < limit / 4.0 {
+            // Parts of k have accumulators of their own, and rows of two levels serve where one is asked for.
+            let comes_near = way.row.unit == GemmUnit::Wgmma && way.row.accumulation == accumulation;
+            if comes_near && way.splits <= 1 && error < limit / 4.0 {
                 return Err(format!("the limit is {limit:e}, and the error {error:e}").into());
             }
             Ok(())
