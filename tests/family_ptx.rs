@@ -302,7 +302,11 @@ fn solver_entries_are_the_rows_with_their_bounds_and_barriers() {
             assert_eq!(entry.generic_accesses(), 0, "{row} has generic accesses");
             assert_eq!((entry.count("atom"), entry.count("red")), (0, 0), "{row} has atomics");
             // A barrier for each sum over the block.
-            let sums = if row.stage == CgStage::Finish { 1 } else { 2 };
+            let sums = match (row.stage, row.preconditioned) {
+                (CgStage::Finish, _) => 0,
+                (_, false) => 2,
+                (_, true) => 3,
+            };
             assert_eq!(entry.count("bar.sync"), sums, "{row}");
         }
     }

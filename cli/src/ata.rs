@@ -189,7 +189,7 @@ fn check(matrix: &MatrixFile, precision: Precision, vectors: &Vectors, y: &[f32]
     let (exact, stored) = (product(given, &x), product(&rounded, &x));
     let magnitudes = rounded.blocks().mapv(|element| f64::from(element).abs());
     let finite = vectors.x.mapv(|element| if element.is_finite() { element } else { 0.0 });
-    let sizes = finite.mapv(|element| f64::from(element).abs());
+    let sizes = tolerance::ata_magnitudes(precision, finite.view());
     let magnitudes: Vec<f64> = reference::ata_blocks(magnitudes.view(), sizes.view()).into_iter().collect();
     let limit = |index: usize| {
         let of_rounding = (stored[index] - exact[index]).abs();

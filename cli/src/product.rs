@@ -129,7 +129,7 @@ impl<T: Stored, D: Stored> HostGemm<T, D> {
             let in_type = |&(_, exact): &(&f64, &f64)| !is_beyond::<D>(*exact);
             let (rounded, of_exact): (Vec<f64>, Vec<f64>) = rounded.iter().zip(&exact).filter(in_type).unzip();
             let cost = finite_error(&rounded, &of_exact);
-            let magnitude = reference::gemm_magnitude(a, b, terms);
+            let magnitude = reference::gemm_magnitude(a, b, terms, [problem.a, problem.b]);
             (exact, tolerance::gemm_limit(problem, options.accumulation, cost, magnitude))
         });
         let given = Verdict::new("D", shape).compare(0, d, &exact, |_| limit);

@@ -26,13 +26,15 @@ mod arrays;
 mod cg;
 mod matrix;
 mod pack;
+mod precondition;
 
 use std::fmt;
+use std::sync::OnceLock;
 
 use layout::Arch;
-use layout::ata::{ATA, AtaArgs, AtaStrides, AtaVariant, Divisor, Precision, STRIP_ROWS, preferred};
+use layout::ata::{ATA, AtaArgs, AtaStrides, AtaVariant, Divisor, Precision, STRIP_ROWS, preferred, sums_fields};
 
-pub use cg::{CgOptions, CgPlan, CgReport, CgSystem};
+pub use cg::{CgOptions, CgOutcome, CgPlan, CgReport, CgSystem, Preconditioner};
 pub use matrix::SymmetricBlockMatrix;
 pub use pack::PairClasses;
 
@@ -65,8 +67,16 @@ pub fn ata_variants(precision: Precision) -> impl Iterator<Item = &'static AtaVa
 }
 
 /// A symmetric block matrix on a card, in one precision. Made by [`SymmetricBlockMatrix::upload_blocking`].
+///
+/// It keeps the elements on the host too, shared with the matrix that it was made of: solvers judge by the matrix as it
+/// was given, of which they bring a copy in f32 to the card, once.
 #[derive(Debug)]
 pub struct DeviceBlockMatrix {
+    host: SymmetricBlockMatrix,
+    /// The same in f32, for solvers.
+    exact: OnceLock<Box<DeviceBlockMatrix>>,
+    /// The inverses of the diagonal blocks, for solvers.
+    inverses: OnceLock<Buffer<f32>>,
     precision: Precision,
     channels: usize,
     n: usize,
@@ -77,6 +87,7 @@ pub struct DeviceBlockMatrix {
     turns: Buffer<u32>,
     starts: Buffer<u32>,
     scales: Buffer<f32>,
+    sums_exponent: i32,
     pairs_read: usize,
 }
 
@@ -84,6 +95,9 @@ impl DeviceBlockMatrix {
     fn upload_blocking(stream: StreamRef<'_>, matrix: &SymmetricBlockMatrix, precision: Precision) -> Result<Self> {
         let packed = Packed::new(matrix, precision)?;
         Ok(Self {
+            host: matrix.clone(),
+            exact: OnceLock::new(),
+            inverses: OnceLock::new(),
             precision,
             channels: matrix.channels(),
             n: matrix.n(),
@@ -94,6 +108,7 @@ impl DeviceBlockMatrix {
             turns: Buffer::upload_blocking(stream, &packed.turns)?,
             starts: Buffer::upload_blocking(stream, &packed.starts)?,
             scales: Buffer::upload_blocking(stream, &packed.scales)?,
+            sums_exponent: packed.sums_exponent,
             pairs_read: packed.pairs_read,
         })
     }
@@ -122,12 +137,29 @@ impl DeviceBlockMatrix {
         self.pairs.gpu()
     }
 
-    /// Device memory that it takes.
+    /// Device memory that it takes, with what solvers have added.
     #[must_use]
     pub fn footprint_bytes(&self) -> usize {
         let lists = [&self.uses, &self.heads, &self.turns, &self.starts];
         let words = lists.map(Buffer::len).iter().sum::<usize>() + self.scales.len();
-        self.pairs.len() + words * size_of::<u32>()
+        let exact = self.exact.get().map_or(0, |exact| exact.footprint_bytes());
+        let inverses = self.inverses.get().map_or(0, |inverses| inverses.len() * size_of::<f32>());
+        self.pairs.len() + words * size_of::<u32>() + exact + inverses
+    }
+
+    /// The matrix in f32, as it was given, on the same card.
+    fn exact(&self) -> Result<&Self> {
+        if self.precision == Precision::F32 {
+            return Ok(self);
+        }
+        let upload = |gpu: &Gpu| self.host.upload_blocking(gpu.new_stream()?.as_ref(), Precision::F32);
+        kept(&self.exact, || upload(self.gpu()).map(Box::new)).map(Box::as_ref)
+    }
+
+    /// The inverses of the blocks of the main diagonal, `[channels][block_rows][16][16]`, on the same card.
+    fn inverses(&self) -> Result<&Buffer<f32>> {
+        let upload = |gpu: &Gpu| Buffer::upload_blocking(&gpu.new_stream()?, &precondition::inverses(&self.host));
+        kept(&self.inverses, || upload(self.gpu()))
     }
 
     /// Bytes of the matrix that one product reads, each stored pair of blocks as often as it is used.
@@ -233,6 +265,7 @@ impl<'a> AtaPlan<'a> {
             return Ok(());
         }
         let strides = |&[frame, channel, _]: &[i64; 3]| AtaStrides { frame, channel };
+        let [factor_limit, inverse_base] = sums_fields(matrix.sums_exponent);
         let args = AtaArgs {
             x: x.as_raw(),
             y: y.as_raw(),
@@ -250,6 +283,8 @@ impl<'a> AtaPlan<'a> {
             frame_tiles: Divisor::new(self.variant.frame_tiles(self.frames) as u32),
             x_aligned: u32::from(rows_aligned(x.as_raw(), x.shape(), x.strides())),
             zero_pair: matrix.zero_pair,
+            factor_limit,
+            inverse_base,
         };
         let config = LaunchConfig {
             grid: [self.blocks, 1, 1],
@@ -282,6 +317,17 @@ impl fmt::Debug for AtaPlan<'_> {
 
 // SAFETY: plain `repr(C)` data without padding between what the kernels read.
 unsafe impl KernelParam for AtaArgs {}
+
+/// What `cell` keeps, or else what `make` gives it to keep.
+fn kept<T>(cell: &OnceLock<T>, make: impl FnOnce() -> Result<T>) -> Result<&T> {
+    match cell.get() {
+        Some(value) => Ok(value),
+        None => {
+            let value = make()?;
+            Ok(cell.get_or_init(|| value))
+        }
+    }
+}
 
 /// Whether every row of a tensor of f32 starts on a 16-byte boundary.
 fn rows_aligned(address: u64, shape: &[usize; 3], strides: &[i64; 3]) -> bool {

@@ -51,7 +51,8 @@ pub struct GemmOptions {
     pub beta: f32,
     /// What is applied to each element before it is rounded.
     pub activation: Activation,
-    /// How exactly FP8 products are summed at least: a variant that sums them more exactly may run.
+    /// How exactly FP8 products are summed at least, by accumulators of 13 bits on some cards ([`Accumulation`]): a
+    /// variant that sums them more exactly may run.
     pub accumulation: Accumulation,
     /// The compiled variant to run, by name; `None` picks one by the sizes.
     pub variant: Option<String>,

@@ -51,8 +51,8 @@ mod tensor_map;
 pub mod tolerance;
 
 pub use ata::{
-    AtaOptions, AtaPlan, CgOptions, CgPlan, CgReport, CgSystem, DeviceBlockMatrix, PairClasses, SymmetricBlockMatrix,
-    ata_variants,
+    AtaOptions, AtaPlan, CgOptions, CgOutcome, CgPlan, CgReport, CgSystem, DeviceBlockMatrix, PairClasses,
+    Preconditioner, SymmetricBlockMatrix, ata_variants,
 };
 pub use attention::{
     AttentionOptions, AttentionPlan, AttentionProblem, AttentionTensors, Layout, MergePlan, PagedAttentionPlan,

@@ -6,8 +6,9 @@
 //! obvious computation happens to be exact: `max|out - ref| <= 2 * max|obvious - ref| + atol(dtype)`.
 
 use layout::Dtype;
-use layout::ata::Precision;
-use layout::gemm::Accumulation;
+use layout::ata::{PAIR_ROWS, Precision};
+use layout::gemm::{Accumulation, TWO_LEVEL_K};
+use ndarray::{Array3, ArrayView3, Axis};
 
 use crate::gemm::GemmProblem;
 
@@ -38,13 +39,14 @@ pub fn lse_limit(largest: f64, reference_error: f64) -> f64 {
     2.0 * reference_error + largest * (-22f64).exp2() + (-16f64).exp2()
 }
 
-/// The largest error of an element of `Y = A X` where `magnitude` is the same element of `|A| |X|`, `terms` the
-/// elements of its row of A, and A is exactly what the kernel stores ([`crate::SymmetricBlockMatrix::rounded`]).
+/// The largest error of an element of `Y = A X` where `magnitude` is the same element of `|A|` times
+/// [`ata_magnitudes`], `terms` the elements of its row of A, and A is exactly what the kernel stores
+/// ([`crate::SymmetricBlockMatrix::rounded`]).
 ///
-/// X is rounded to 11 bits (2^-11 of each product; for f16 those of at least 2^-28 of the largest of 32), or to 22
-/// (2^-22, and as much for the product of the two small terms that is left out). A lane adds every 32nd product at
-/// most, then lanes and warps are added; each addition drops at most 2^-23 of the magnitude, as tensor cores cut off
-/// where f32 arithmetic rounds. What is below the normal numbers may be lost.
+/// X is rounded to 11 bits (2^-11 of each product), or to 22 (2^-22, and as much for the product of the two small terms
+/// that is left out). What tensor cores add at once, up to 32 products in a few steps, loses 2^-23 of its magnitude a
+/// few times ([`gemm_limit`] says why); then sums are added, of which a lane has every 32nd at most, and each addition
+/// drops at most 2^-23 of the magnitude. What is below the normal numbers may be lost.
 #[must_use]
 pub fn ata_limit(precision: Precision, magnitude: f64, terms: usize) -> f64 {
     let of_x = match precision {
@@ -52,25 +54,77 @@ pub fn ata_limit(precision: Precision, magnitude: f64, terms: usize) -> f64 {
         Precision::Tf32 | Precision::F16 | Precision::Bf16 => (-11f64).exp2(),
         Precision::Tf32x3 => (-21f64).exp2(),
     };
-    let of_sums = (terms as f64 / 32.0 + 16.0) * (-23f64).exp2();
+    let of_sums = (terms as f64 / 32.0 + 24.0) * (-23f64).exp2();
     magnitude * (of_x + of_sums) + terms as f64 * f64::from(f32::MIN_POSITIVE)
 }
 
-/// The largest error of an element of a product whose terms sum up to `magnitude` at most, without their signs, where
-/// the same-precision reference has error `reference_error`.
+/// What elements of X, `[frames, channels, n]`, count in the magnitude that [`ata_limit`] takes: their absolute values.
 ///
-/// Besides [`limit`]: tensor cores cut off where f32 arithmetic rounds, so that each addition drops up to 2^-23 of what
-/// the terms can sum up to, once for every 16 terms. FP8 products are added with 14 bits, over all terms or over 128 at
-/// a time. The approximate `ex2` and `rcp` of activations err by 2^-20 of their result.
+/// For f16 at least 2^-28 of the largest of the 32 that share a power of two: f16 has 11 bits down to there, and below
+/// it what is rounded is 2^-11 of that.
+#[must_use]
+pub fn ata_magnitudes(precision: Precision, x: ArrayView3<'_, f32>) -> Array3<f64> {
+    let mut result = x.mapv(|element| f64::from(element).abs());
+    if precision == Precision::F16 {
+        for mut row in result.lanes_mut(Axis(2)) {
+            for mut part in row.axis_chunks_iter_mut(Axis(0), PAIR_ROWS) {
+                let least = part.iter().copied().fold(0.0, f64::max) * (-28f64).exp2();
+                part.mapv_inplace(|element| if element < least { least } else { element });
+            }
+        }
+    }
+    result
+}
+
+/// The largest error of an element of a product where `magnitude` is [`crate::reference::gemm_magnitude`], what its
+/// terms sum up to without their signs, and the same-precision reference has error `reference_error`.
+///
+/// [`limit`], and what tensor cores cut off. A step adds some products, which are exact, and the sum so far. All terms
+/// are aligned to the largest exponent e among them, and what is below `2^(e - f)` is cut off of each; the sum of what
+/// is left is exact, and is cut off too, r bits below its own leading one. So with `2^e <= T`, where T is the largest
+/// that a term or a sum ever is:
+///
+/// - each of k products loses less than `2^-f T`, but for one that has the largest exponent of the first step, which
+///   loses nothing: products have no more bits. Together that is `P <= p T`, where `p = (k - 1) 2^-f`;
+/// - the sum loses less than `2^-f T` and `2^-r T` a step, together `C <= c T`, where `c = steps (2^-f + 2^-r)`.
+///
+/// All cuts are towards zero, so that what is left of the products sums up to `magnitude - P` without signs, and T is
+/// no more than that. Of all P that are possible the largest, `magnitude p / (1 + p)`, gives the most: `P + C <=
+/// magnitude (p + c) / (1 + p)`. A sum of one large product first and many that are just below the cut then comes near
+/// to it, where the error is half of the magnitude for k of 8192. Sums of numbers of either sign in any order do much
+/// better: most cuts cancel.
+///
+/// | products | f, r | products a step | steps |
+/// | --- | --- | --- | --- |
+/// | f16, bf16 | 24, 23 | 8 | Ampere's; Hopper has f = 25 and 16 products a step |
+/// | FP8, one level | 13, 13 | 16 | Hopper's `wgmma` adds 32; for `mma.sync` see [`Accumulation`] |
+/// | FP8, two levels | 13, 13 | 16 | as before over [`TWO_LEVEL_K`] products, then f32 additions |
+///
+/// Parts of k and the second level are added in f32, which rounds by 2^-24 of the magnitude each time. The approximate
+/// `ex2` and `rcp` of activations err by 2^-20 of their result, and activations grow by 1.13 times their argument at
+/// most.
 #[must_use]
 pub fn gemm_limit(problem: &GemmProblem, accumulation: Accumulation, reference_error: f64, magnitude: f64) -> f64 {
-    let terms = problem.k as f64;
-    let of_sums = match (problem.a.size_bytes(), accumulation) {
-        (1, Accumulation::Direct) => (-13f64).exp2() + terms / 32.0 * (-14f64).exp2(),
-        (1, Accumulation::TwoLevel) => (-12f64).exp2(),
-        _ => (terms / 16.0 + 1.0) * (-23f64).exp2(),
+    limit(problem.d, reference_error) + magnitude * (1.13 * sums_share(problem, accumulation) + (-20f64).exp2())
+}
+
+/// The share of the magnitude that sums lose at most.
+fn sums_share(problem: &GemmProblem, accumulation: Accumulation) -> f64 {
+    let additions = (problem.k / 32 + 1) as f64 * (-24f64).exp2();
+    let share = match (problem.a.size_bytes(), accumulation) {
+        (1, Accumulation::Direct) => cut_share(problem.k, 16, [13, 13]),
+        (1, Accumulation::TwoLevel) => cut_share(problem.k.min(TWO_LEVEL_K), 16, [13, 13]),
+        _ => cut_share(problem.k, 8, [24, 23]),
     };
-    limit(problem.d, reference_error) + magnitude * (of_sums + (-20f64).exp2())
+    share + additions
+}
+
+/// `(p + c) / (1 + p)` of [`gemm_limit`]. Where c is above 1 nothing but it counts.
+fn cut_share(k: usize, step: usize, [of_terms, of_sums]: [i32; 2]) -> f64 {
+    let unit = |bits: i32| (-f64::from(bits)).exp2();
+    let products = k.saturating_sub(1) as f64 * unit(of_terms);
+    let sums = k.div_ceil(step) as f64 * (unit(of_terms) + unit(of_sums));
+    if sums < 1.0 { (products + sums) / (1.0 + products) } else { sums }
 }
 
 /// The largest absolute error of an element.
@@ -97,6 +151,12 @@ pub fn element_error(got: f64, expected: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use half::f16;
+    use ptx_emulator::Fp8Sums;
+    use ptx_emulator::tensor_core::sum::{self, Rule};
+    use ptx_emulator::tensor_core::wgmma::Element;
+    use ptx_emulator::tensor_core::{Half, Quarter};
+
     use super::*;
 
     #[test]
@@ -104,6 +164,106 @@ mod tests {
         assert_eq!(atol(Dtype::F16), half::f16::EPSILON.to_f64());
         assert_eq!(atol(Dtype::Bf16), half::bf16::EPSILON.to_f64());
         assert_eq!(atol(Dtype::F32), f64::from(f32::EPSILON));
+    }
+
+    /// What tensor cores make of the sum of products of numbers, K of them a step, by `rule`; the sums of so many
+    /// products are added in f32.
+    fn tensor_cores<const K: usize>(rule: Rule, level: usize, numbers: &[[f32; 2]]) -> f64 {
+        let of_part = |part: &[[f32; 2]]| {
+            let mut sum = [[0f32]];
+            for step in part.chunks(K) {
+                let factor = |k: usize, which: usize| step.get(k).map_or(0.0, |factors| factors[which]);
+                let a: [f32; K] = std::array::from_fn(|k| factor(k, 0));
+                let b: [[f32; 1]; K] = std::array::from_fn(|k| [factor(k, 1)]);
+                sum::multiply_by(rule, &[a], &b, &mut sum);
+            }
+            sum[0][0]
+        };
+        f64::from(numbers.chunks(level).map(of_part).fold(0f32, |sum, part| sum + part))
+    }
+
+    /// Large numbers at some places, and others whose products with each other are just below what is cut off beside
+    /// them.
+    fn adversaries(k: usize, large: f32, small: f32) -> Vec<Vec<[f32; 2]>> {
+        let signs: [fn(usize) -> f32; 3] =
+            [|_| 1.0, |k| if k % 2 == 0 { 1.0 } else { -1.0 }, |k| if k % 37 < 20 { -1.0 } else { 1.0 }];
+        let places: [fn(usize, usize) -> bool; 6] = [
+            |k, _| k == 0,
+            |k, len| k == len / 2,
+            |k, len| k + 1 == len,
+            |k, _| k % 128 == 0,
+            |k, _| k % 32 == 31,
+            |k, _| k % 2 == 0,
+        ];
+        let case = |sign: fn(usize) -> f32, is_large: fn(usize, usize) -> bool| {
+            (0..k).map(|at| if is_large(at, k) { [large; 2] } else { [small, sign(at) * small] }).collect()
+        };
+        signs.iter().flat_map(|&sign| places.iter().map(move |&place| case(sign, place))).collect()
+    }
+
+    /// The largest share of its limit that the error of an adversary is. D is so large that `atol` counts for nothing.
+    fn worst<const K: usize>(
+        dtype: Dtype,
+        accumulation: Accumulation,
+        rule: Rule,
+        k: usize,
+        pairs: &[[f32; 2]],
+    ) -> f64 {
+        let problem = GemmProblem::new([1, 1, k], dtype, dtype, Dtype::F32);
+        let level = if accumulation == Accumulation::TwoLevel { TWO_LEVEL_K } else { k };
+        let mut worst = 0f64;
+        for numbers in pairs.iter().flat_map(|&[large, small]| adversaries(k, large, small)) {
+            let products = numbers.iter().map(|&[a, b]| f64::from(a) * f64::from(b));
+            let (exact, magnitude) = (products.clone().sum::<f64>(), products.map(f64::abs).sum());
+            let error = (tensor_cores::<K>(rule, level, &numbers) - exact).abs();
+            let limit = gemm_limit(&problem, accumulation, 0.0, magnitude);
+            assert!(error <= limit, "{dtype}, k {k}, {accumulation:?}: {error:e} is above {limit:e}");
+            worst = worst.max(error / limit);
+        }
+        worst
+    }
+
+    #[test]
+    fn no_sum_of_tensor_cores_is_beyond_the_limit_and_some_come_near() {
+        let fp8 = Element::Quarter(Quarter::E4m3).rule(false, Fp8Sums::Reduced);
+        let f16 = Element::Half(Half::F16).rule(false, Fp8Sums::Reduced);
+        // 2^-13 and 2^-25 of the square of the large number, and of twice and half as much.
+        let fp8_pairs = [[16.0, 0.171875], [256.0, 2.75], [256.0, 3.75], [448.0, 3.75], [256.0, 0.25], [1.0, 0.875]];
+        let below = |power: f32| f32::from_bits(power.to_bits() - (1 << 13));
+        let root = std::f32::consts::FRAC_1_SQRT_2;
+        let cut = (root * 2f32.powi(-12) * 2048.0).floor() / 2048.0;
+        let f16_pairs = [[1.0, f16::from_f32(root * 2f32.powi(-12)).to_f32()], [1.0, below(2f32.powi(-12))]];
+        let f16_pairs = [f16_pairs[0], f16_pairs[1], [256.0, 0.04], [1.0, cut + 0.5]];
+        for k in [2, 16, 33, 128, 500, 2048, 8192] {
+            for accumulation in [Accumulation::Direct, Accumulation::TwoLevel] {
+                let share = worst::<32>(Dtype::E4M3, accumulation, fp8, k, &fp8_pairs);
+                assert!(k < 16 || share > 0.4, "FP8, k {k}, {accumulation:?}: {share}");
+            }
+            let share = worst::<16>(Dtype::F16, Accumulation::Direct, f16, k, &f16_pairs);
+            assert!(k < 500 || share > 0.15, "f16, k {k}: {share}");
+        }
+    }
+
+    #[test]
+    fn the_limit_is_known_where_one_product_hides_fifteen() {
+        // 256 and fifteen times 0.0295: tensor cores give 256.
+        let problem = GemmProblem::new([1, 1, 16], Dtype::E4M3, Dtype::E4M3, Dtype::F32);
+        let magnitude = 256.0 + 15.0 * 0.171875 * 0.171875;
+        for accumulation in [Accumulation::Direct, Accumulation::TwoLevel] {
+            let limit = gemm_limit(&problem, accumulation, 0.0, magnitude);
+            assert!((magnitude - 256.0..0.65).contains(&limit), "{limit}");
+        }
+    }
+
+    #[test]
+    fn small_elements_of_x_count_as_what_rounding_takes_of_them() {
+        let mut x = Array3::from_elem((1, 1, 40), 1e-3f32);
+        x[[0, 0, 3]] = -1e9;
+        let exact = ata_magnitudes(Precision::Tf32, x.view());
+        assert_eq!((exact[[0, 0, 3]], exact[[0, 0, 4]]), (1e9, f64::from(1e-3f32)));
+        let of_f16 = ata_magnitudes(Precision::F16, x.view());
+        let expected = (1e9, 1e9 / f64::from(1 << 28), f64::from(1e-3f32));
+        assert_eq!((of_f16[[0, 0, 3]], of_f16[[0, 0, 4]], of_f16[[0, 0, 32]]), expected);
     }
 
     #[test]

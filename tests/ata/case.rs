@@ -199,7 +199,7 @@ pub(crate) fn expected(matrix: &SymmetricBlockMatrix, precision: Precision, x: &
 /// The largest error that each element of the product may have.
 pub(crate) fn limits(matrix: &SymmetricBlockMatrix, precision: Precision, x: &Array3<f32>) -> Array3<f64> {
     let dense = matrix.rounded(precision).to_dense().mapv(|element| f64::from(element).abs());
-    let magnitudes = reference::ata(dense.view(), x.mapv(|element| f64::from(element).abs()).view());
+    let magnitudes = reference::ata(dense.view(), tolerance::ata_magnitudes(precision, x.view()).view());
     let terms = (2 * matrix.block_diagonals() * BLOCK).min(matrix.block_rows() * BLOCK);
     magnitudes.mapv(|magnitude| tolerance::ata_limit(precision, magnitude, terms))
 }

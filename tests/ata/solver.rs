@@ -1,14 +1,14 @@
-//! Conjugate gradient: against the same method in f64, its stopping, its errors, and bits that are the same in every
-//! run.
+//! Conjugate gradient: against the same method in f64, its verdict, its stopping, its errors, and bits that are the
+//! same in every run.
 
 use ferrotile::{
-    BreakdownCause, Buffer, CgOptions, CgPlan, CgReport, DeviceBlockMatrix, Error, Gpu, Precision, Stream,
-    SymmetricBlockMatrix, TensorMut, TensorRef, reference,
+    BreakdownCause, Buffer, CgOptions, CgOutcome, CgPlan, CgReport, DeviceBlockMatrix, Error, Gpu, Precision,
+    Preconditioner, Stream, SymmetricBlockMatrix, TensorMut, TensorRef, reference,
 };
 use layout::ata::BLOCK;
 use layout::cg::{CgStage, GROUP, of_stage};
 use libtest_mimic::Failed;
-use ndarray::{Array3, Axis, s};
+use ndarray::{Array2, Array3, Axis, s};
 use rand::RngExt;
 use tests::guard::Guarded;
 use tests::inputs::{Random, random};
@@ -19,6 +19,9 @@ use crate::case::{Outcome, Place, Sizes, limits, matrix, normal, vectors};
 /// Lists the trials.
 pub(crate) fn list(trials: &mut Trials) {
     trials.each("solver/agrees_with_the_method_in_f64", agrees);
+    trials.each("solver/the_verdict_is_of_the_true_residual", far_guesses);
+    trials.each("solver/says_where_the_precision_can_do_no_more", stagnation);
+    trials.each("solver/preconditioned_takes_fewer_iterations", preconditioned);
     trials.each("solver/more_elements_than_threads_hold", large);
     trials.each("solver/every_system_stops_by_itself", stopping);
     trials.each("solver/a_matrix_that_is_not_positive_definite_is_named", indefinite);
@@ -75,8 +78,43 @@ fn norm<'a>(elements: impl IntoIterator<Item = &'a f64>) -> f64 {
     elements.into_iter().map(|element| element * element).sum::<f64>().sqrt()
 }
 
-/// The residual in f64 is at most the tolerance and the error of the products, the report's as far from it as one
-/// product, and the iterations are those of the method in f64.
+/// The residuals in f64 of the matrix as it was given, as shares of the norms of b, and what an f32 product may add.
+fn residuals(host: &SymmetricBlockMatrix, b: &Array3<f32>, x: &Array3<f32>) -> Array2<(f64, f64)> {
+    let wide = b.mapv(f64::from);
+    let residual = &wide - &reference::ata_blocks(host.blocks().mapv(f64::from).view(), x.mapv(f64::from).view());
+    let limit = limits(host, Precision::F32, x);
+    let (frames, channels, _) = b.dim();
+    Array2::from_shape_fn((frames, channels), |(frame, channel)| {
+        let [residual, of_b, limit] = [&residual, &wide, &limit].map(|array| norm(array.slice(s![frame, channel, ..])));
+        if of_b == 0.0 { (residual, limit) } else { (residual / of_b, limit / of_b) }
+    })
+}
+
+/// What a report says of each system is so: its residual as far as an f32 product tells, and the outcome by it.
+fn check_report(
+    host: &SymmetricBlockMatrix,
+    b: &Array3<f32>,
+    (x, report): &(Array3<f32>, CgReport),
+    options: &CgOptions,
+) -> Outcome {
+    for ((index, system), (residual, limit)) in report.systems.indexed_iter().zip(residuals(host, b, x)) {
+        // Rounding of the difference and of its squares.
+        let near = limit + 1e-6 * residual;
+        let text = || format!("{index:?}: {system:?}, the residual is {residual:e}");
+        ensure((system.residual - residual).abs() <= near, text)?;
+        let is_right = match system.outcome {
+            CgOutcome::Converged => residual <= options.tolerance + near,
+            CgOutcome::IterationLimit => {
+                system.iterations == options.max_iterations && system.residual > options.tolerance
+            }
+            _ => system.residual > options.tolerance,
+        };
+        ensure(is_right, text)?;
+    }
+    Ok(())
+}
+
+/// The residual in f64 is at most the tolerance, and the iterations are about those of the method in f64.
 fn agrees(gpu: &Gpu, precision: Precision) -> Outcome {
     let mut random = random(41);
     let stream = gpu.new_stream()?;
@@ -91,48 +129,107 @@ fn agrees(gpu: &Gpu, precision: Precision) -> Outcome {
         let (x, report) = solve(gpu, &stream, &matrix, &b, None, &options)??;
         let case = || format!("n {n}, {channels} channels, {frames} frames");
         ensure(report.all_converged(), || format!("{}: {report:?}", case()))?;
-        let dense = host.rounded(precision).to_dense().mapv(f64::from);
+        let dense = host.to_dense().mapv(f64::from);
         let wide = b.mapv(f64::from);
-        let residual = &wide - &reference::ata(dense.view(), x.mapv(f64::from).view());
-        let of_product = limits(&host, precision, &x);
         let (_, iterations) = reference::cg(dense.view(), wide.view(), options.tolerance, options.max_iterations);
         for ((frame, channel), system) in report.systems.indexed_iter() {
-            let [residual, of_b, limit] =
-                [&residual, &wide, &of_product].map(|array| norm(array.slice(s![frame, channel, ..])));
-            // The products of all iterations err, though ever less; those of the first few as much as that with x.
-            let most = options.tolerance * of_b + 4.0 * limit;
-            let system_text = || format!("{}, frame {frame}, channel {channel}: {system:?}", case());
-            ensure(residual <= most, || format!("{}: residual {residual:e}, allowed {most:e}", system_text()))?;
-            let difference = (system.residual * of_b - residual).abs();
-            ensure(difference <= limit + 1e-6 * of_b, || format!("{}: the residual is {residual:e}", system_text()))?;
             let expected = iterations[[frame, channel]];
-            let near = f64::from(system.iterations.abs_diff(expected)) <= 1.0 + 0.05 * f64::from(expected);
-            ensure(near, || format!("{}: {expected} iterations in f64", system_text()))?;
+            // Replacing the residual costs directions that were made for another one: the more, the coarser products
+            // are.
+            let share = if precision == Precision::Bf16 { 0.3 } else { 0.15 };
+            let near = f64::from(system.iterations.abs_diff(expected)) <= 2.0 + share * f64::from(expected);
+            let text = || format!("{}, frame {frame}, channel {channel}: {system:?}", case());
+            ensure(near, || format!("{}: {expected} iterations in f64", text()))?;
         }
+        check_report(&host, &b, &(x, report), &options)?;
     }
     Ok(())
+}
+
+/// 3 on the diagonal and -1 beside it, in one channel.
+fn tridiagonal(n: usize) -> ferrotile::Result<SymmetricBlockMatrix> {
+    let data = Array3::from_shape_fn((1, 2, n), |(_, diagonal, _)| [3.0, -1.0][diagonal]);
+    SymmetricBlockMatrix::from_diagonals(n, &[0, 1], data.view())
+}
+
+/// Guesses so far off that the residual carried along and the true one are worlds apart at the end.
+fn far_guesses(gpu: &Gpu, precision: Precision) -> Outcome {
+    let stream = gpu.new_stream()?;
+    let host = tridiagonal(40)?;
+    let matrix = host.upload_blocking(stream.as_ref(), precision)?;
+    let scales = [1.0, 1e4, 1e9, 1e20];
+    let b = Array3::ones((scales.len(), 1, 40));
+    let guess = Array3::from_shape_fn(b.dim(), |(frame, _, i)| scales[frame] * (1.0 + (0.7 * i as f32).sin()));
+    for preconditioner in [Preconditioner::None, Preconditioner::BlockJacobi] {
+        let options = CgOptions { preconditioner, ..CgOptions::default() };
+        let solved = solve(gpu, &stream, &matrix, &b, Some(&guess), &options)??;
+        ensure(solved.1.all_converged() && solved.1.iterations() < 200, || format!("{:?}", solved.1))?;
+        check_report(&host, &b, &solved, &options)?;
+    }
+    Ok(())
+}
+
+/// A tolerance that f32 numbers cannot reach: the residual that they can, and that it is all.
+fn stagnation(gpu: &Gpu, precision: Precision) -> Outcome {
+    let mut random = random(50);
+    let stream = gpu.new_stream()?;
+    let host = tridiagonal(40)?;
+    let matrix = host.upload_blocking(stream.as_ref(), precision)?;
+    let mut b = Array3::from_shape_simple_fn((3, 1, 40), || normal(&mut random));
+    b.index_axis_mut(Axis(0), 1).fill(0.0);
+    for preconditioner in [Preconditioner::None, Preconditioner::BlockJacobi] {
+        let options = CgOptions { tolerance: 1e-11, preconditioner, ..CgOptions::default() };
+        let solved = solve(gpu, &stream, &matrix, &b, None, &options)??;
+        check_report(&host, &b, &solved, &options)?;
+        let outcomes: Vec<_> = solved.1.systems.iter().map(|system| system.outcome).collect();
+        ensure(outcomes == [CgOutcome::Stagnated, CgOutcome::Converged, CgOutcome::Stagnated], || {
+            format!("{:?}", solved.1)
+        })?;
+        ensure(solved.1.residual() < 1e-6 && solved.1.iterations() < 200, || format!("{:?}", solved.1))?;
+    }
+    Ok(())
+}
+
+/// Rows of different scale, and diagonal blocks that are far from diagonal.
+fn preconditioned(gpu: &Gpu, precision: Precision) -> Outcome {
+    let mut random = random(51);
+    let stream = gpu.new_stream()?;
+    let sizes = Sizes { n: 100, channels: 2, diagonals: 2 };
+    let mut dense = positive_definite(sizes, &mut random, 0.2).to_dense();
+    for ((_, i, j), element) in dense.indexed_iter_mut() {
+        let scale = |i: usize| [1.0, 2.0, 4.0, 8.0][i % 4];
+        *element *= scale(i) * scale(j);
+    }
+    let host = SymmetricBlockMatrix::from_dense(dense.view(), 0.0)?;
+    let matrix = host.upload_blocking(stream.as_ref(), precision)?;
+    let b = vectors(sizes, 3, || normal(&mut random));
+    let solved = [Preconditioner::None, Preconditioner::BlockJacobi].map(|preconditioner| {
+        let options = CgOptions { preconditioner, ..CgOptions::default() };
+        let solved = solve(gpu, &stream, &matrix, &b, None, &options)??;
+        check_report(&host, &b, &solved, &options)?;
+        ensure(solved.1.all_converged(), || format!("{preconditioner:?}: {:?}", solved.1))?;
+        Ok::<_, Failed>(solved.1.iterations())
+    });
+    let [plain, preconditioned] = solved;
+    let (plain, preconditioned) = (plain?, preconditioned?);
+    ensure(2 * preconditioned < plain, || format!("{preconditioned} iterations, {plain} without"))
 }
 
 /// Rows of several rounds of a block's threads, the last one in part, with ends of every kind.
 fn large(gpu: &Gpu, precision: Precision) -> Outcome {
     let mut random = random(49);
     let stream = gpu.new_stream()?;
-    let at_once = of_stage(CgStage::Step).threads() as usize * GROUP;
-    for n in [at_once + 1, 2 * at_once + 6] {
+    let at_once = of_stage(CgStage::Step, false).threads() as usize * GROUP;
+    for (n, preconditioner) in [(at_once + 1, Preconditioner::None), (2 * at_once + 6, Preconditioner::BlockJacobi)] {
         let data = Array3::from_shape_fn((1, 2, n), |(_, diagonal, j)| [3.0 + (j % 3) as f32, -1.0][diagonal]);
         let host = SymmetricBlockMatrix::from_diagonals(n, &[0, 1], data.view())?;
         let matrix = host.upload_blocking(stream.as_ref(), precision)?;
         let b = Array3::from_shape_simple_fn((1, 1, n), || normal(&mut random));
-        let options = CgOptions { tolerance: 1e-2, ..CgOptions::default() };
-        let (x, report) = solve(gpu, &stream, &matrix, &b, None, &options)??;
-        let wide = b.mapv(f64::from);
-        let product = reference::ata_blocks(host.blocks().mapv(f64::from).view(), x.mapv(f64::from).view());
-        let (system, residual, of_b) = (report.systems[[0, 0]], norm(&(&wide - &product)), norm(&wide));
-        let holds = system.converged && (2..=20).contains(&system.iterations);
-        // Rounding of x to 8 bits, the fewest of a precision, is well below the tolerance.
-        ensure(holds && residual <= 1.2 * options.tolerance * of_b, || {
-            format!("n {n}: {system:?}, residual {:e}", residual / of_b)
-        })?;
+        let options = CgOptions { tolerance: 1e-2, preconditioner, ..CgOptions::default() };
+        let solved = solve(gpu, &stream, &matrix, &b, None, &options)??;
+        check_report(&host, &b, &solved, &options)?;
+        let system = solved.1.systems[[0, 0]];
+        ensure(system.converged() && (2..=20).contains(&system.iterations), || format!("n {n}: {system:?}"))?;
     }
     Ok(())
 }
@@ -172,9 +269,10 @@ fn stopping(gpu: &Gpu, precision: Precision) -> Outcome {
         let options = CgOptions { max_iterations, ..options.clone() };
         let (_, report) = solve(gpu, &stream, &matrix, &b, None, &options)??;
         let slow = &report.systems[[0, 0]];
-        ensure(!slow.converged && slow.iterations == max_iterations, || format!("{slow:?}"))?;
+        let is_limited = slow.outcome == CgOutcome::IterationLimit && slow.iterations == max_iterations;
+        ensure(is_limited, || format!("{slow:?}"))?;
         ensure(slow.residual > options.tolerance && slow.residual < 1.0, || format!("{slow:?}"))?;
-        ensure(report.systems[[0, 1]].converged, || format!("{:?}", report.systems[[0, 1]]))?;
+        ensure(report.systems[[0, 1]].converged(), || format!("{:?}", report.systems[[0, 1]]))?;
     }
     Ok(())
 }
@@ -191,20 +289,23 @@ fn indefinite(gpu: &Gpu, precision: Precision) -> Outcome {
     let matrix = host.upload_blocking(stream.as_ref(), precision)?;
     let mut b = vectors(sizes, 5, || normal(&mut random));
     b.slice_mut(s![2, 1, ..]).fill(0.0);
-    match solve(gpu, &stream, &matrix, &b, None, &CgOptions::default())? {
-        Err(Error::Breakdown { systems, .. }) => {
-            let named: Vec<_> = systems.iter().map(|system| (system.frame, system.channel)).collect();
-            let expected = [(0, 1), (0, 2), (1, 1), (1, 2), (2, 2), (3, 1), (3, 2), (4, 1), (4, 2)];
-            ensure(named == expected, || format!("{systems:?}"))?;
-            let is_right = |cause: BreakdownCause, channel: usize| match cause {
-                BreakdownCause::NotPositiveDefinite { curvature } => (curvature < 0.0) == (channel == 1),
-                _ => false,
-            };
-            let all = systems.iter().all(|system| is_right(system.cause, system.channel) && system.iteration == 0);
-            ensure(all, || format!("{systems:?}"))
-        }
-        other => Err(format!("{other:?}").into()),
+    for preconditioner in [Preconditioner::None, Preconditioner::BlockJacobi] {
+        let options = CgOptions { preconditioner, ..CgOptions::default() };
+        let systems = match solve(gpu, &stream, &matrix, &b, None, &options)? {
+            Err(Error::Breakdown { systems, .. }) => systems,
+            other => return Err(format!("{other:?}").into()),
+        };
+        let named: Vec<_> = systems.iter().map(|system| (system.frame, system.channel)).collect();
+        let expected = [(0, 1), (0, 2), (1, 1), (1, 2), (2, 2), (3, 1), (3, 2), (4, 1), (4, 2)];
+        ensure(named == expected, || format!("{systems:?}"))?;
+        let is_right = |cause: BreakdownCause, channel: usize| match cause {
+            BreakdownCause::NotPositiveDefinite { curvature } => (curvature < 0.0) == (channel == 1),
+            _ => false,
+        };
+        let all = systems.iter().all(|system| is_right(system.cause, system.channel) && system.iteration == 0);
+        ensure(all, || format!("{systems:?}"))?;
     }
+    Ok(())
 }
 
 fn not_finite(gpu: &Gpu, precision: Precision) -> Outcome {
@@ -238,6 +339,23 @@ fn same_bits(gpu: &Gpu, precision: Precision) -> Outcome {
     let matrix = host.upload_blocking(stream.as_ref(), precision)?;
     let b = vectors(sizes, 3, || normal(&mut random));
     let options = CgOptions::default();
+    // Systems that wait for their true residuals at different times, once, often or until they stagnate.
+    let far = Array3::from_shape_fn(b.dim(), |(frame, channel, i)| {
+        [0.0, 1e3, 1e8][frame] * (1 + channel) as f32 * (0.3 * i as f32).sin()
+    });
+    for (tolerance, preconditioner, guess) in [
+        (1e-5, Preconditioner::None, Some(&far)),
+        (1e-5, Preconditioner::BlockJacobi, Some(&far)),
+        (1e-10, Preconditioner::None, None),
+    ] {
+        let options = CgOptions { tolerance, preconditioner, ..CgOptions::default() };
+        let expected = solve(gpu, &stream, &matrix, &b, guess, &options)??;
+        for (graph, test_every) in [(false, 1), (true, 3), (false, 50)] {
+            let options = CgOptions { graph, test_every, ..options.clone() };
+            let again = solve(gpu, &stream, &matrix, &b, guess, &options)??;
+            ensure(again == expected, || format!("graph {graph}, test every {test_every}, {options:?}"))?;
+        }
+    }
     let (expected, report) = solve(gpu, &stream, &matrix, &b, None, &options)??;
     for (graph, test_every) in [(true, 8), (false, 8), (true, 1), (false, 5), (true, 65)] {
         let options = CgOptions { graph, test_every, ..options.clone() };

@@ -202,6 +202,10 @@ pub(crate) struct Expected {
     pub(crate) limit: f64,
 }
 
+/// The share of what tensor cores may cut off that they do of normally distributed numbers: what they cut off of
+/// numbers of either sign cancels, and most of these have fewer bits than are kept.
+const SHARE_OF_NORMAL: f64 = 1.0 / 24.0;
+
 impl Expected {
     fn new(
         problem: &GemmProblem,
@@ -212,9 +216,12 @@ impl Expected {
     ) -> Expected {
         let d = reference::gemm(a, b, terms).into_raw_vec_and_offset().0;
         let rounded = reference::gemm_rounded(a, b, terms, problem.d).into_raw_vec_and_offset().0;
-        let magnitude = reference::gemm_magnitude(a, b, terms);
+        let magnitude = reference::gemm_magnitude(a, b, terms, [problem.a, problem.b]);
         let cost = tolerance::max_error(&rounded, &d);
-        Expected { limit: tolerance::gemm_limit(problem, accumulation, cost, magnitude), d }
+        let limit = |magnitude| tolerance::gemm_limit(problem, accumulation, cost, magnitude);
+        let of_functions = magnitude * (-20f64).exp2();
+        let limit = limit(0.0) + (limit(magnitude) - limit(0.0)) * SHARE_OF_NORMAL + of_functions;
+        Expected { limit, d }
     }
 }
 

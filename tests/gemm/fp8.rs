@@ -1,9 +1,11 @@
 //! FP8: e4m3 by e4m3 and e4m3 by e5m2, which sm_89 and later multiply.
 
 use ferrotile::{
-    Accumulation, Activation, Arch, Error, F8E4M3, F8E5M2, GemmLayout, GemmOptions, GemmPlan, Gpu, Scale, TensorMut,
+    Accumulation, Activation, Arch, Error, F8E4M3, F8E5M2, Float, GemmLayout, GemmOptions, GemmPlan, Gpu, Scale,
+    TensorMut, tolerance,
 };
 use half::{bf16, f16};
+use layout::gemm::GemmUnit;
 use tests::guard::Guarded;
 use tests::is_small;
 
@@ -22,6 +24,7 @@ pub(crate) fn list(trials: &mut Trials) {
     }
     trials.typed("fp8_normal_inputs", "e4m3", &(), normal::<F8E4M3>);
     trials.typed("fp8_normal_inputs", "e4m3_e5m2", &(), normal::<F8E5M2>);
+    trials.typed("fp8_large_products_hide_small_ones", "e4m3", &(), hidden);
     trials.typed("fp8_outputs_saturate", "e4m3", &(), saturated);
     trials.typed("fp8_operands_at_odd_bytes", "e4m3", &(), odd_bytes);
     trials.typed("fp8_scales", "e4m3", &(), scaled);
@@ -99,6 +102,50 @@ fn unread_operands<B: Stored>(gpu: &Gpu, (): &()) -> Outcome {
     {
         let case = Case { alpha: 0.0, beta: 0.5, accumulation, ..Case::new([20, 40, 144], layout).batched(2) };
         check_unread::<F8E4M3, B>(gpu, &case)?;
+    }
+    Ok(())
+}
+
+/// Numbers whose products tensor cores cut off as far as they can: the error is within the limit, which is not far from
+/// it where the accumulators have 13 bits.
+fn hidden(gpu: &Gpu, (): &()) -> Outcome {
+    if !is_compiled(gpu)? {
+        return Ok(());
+    }
+    let lengths: &[usize] = if is_small(gpu) { &[16, 1040] } else { &[16, 128, 4096, 16384] };
+    for (&k, accumulation) in
+        lengths.iter().flat_map(|k| [Accumulation::Direct, Accumulation::TwoLevel].map(|level| (k, level)))
+    {
+        let case = Case { accumulation, ..Case::new([24, 16, k], GemmLayout::Nt) };
+        let mut inputs = Inputs::<F8E4M3, F8E4M3, f32>::integers(&case, 6);
+        // 16 at the start of every 128, and 0.172, whose square is just below 2^-13 of that of 16. Rows have signs of
+        // their own, from all alike to drawn ones.
+        let is_large = |at: usize| at % 128 == 0 && (accumulation == Accumulation::TwoLevel || at == 0);
+        let number = |at: usize| if is_large(at) { 16.0 } else { 0.171875 };
+        for (at, element) in inputs.a.iter_mut().enumerate() {
+            let (row, at) = (at / k, at % k);
+            let sign = if at > 0 && row > 0 && (at * row * 7919) % 24 < row { -1.0 } else { 1.0 };
+            *element = F8E4M3::from_f64(sign * number(at));
+        }
+        for (at, element) in inputs.b.iter_mut().enumerate() {
+            *element = F8E4M3::from_f64(number(at % k));
+        }
+        let problem = case.problem::<F8E4M3, F8E4M3, f32>();
+        let magnitude = (0..k).map(|at| number(at) * number(at)).sum();
+        let limit = tolerance::gemm_limit(&problem, accumulation, 0.0, magnitude);
+        let expected = Expected { limit, ..inputs.expected(&case) };
+        let placement = Placement::contiguous::<F8E4M3, F8E4M3, f32>(&case);
+        for_each_way::<F8E4M3, F8E4M3>(gpu, &case, true, |way| {
+            let d = run(gpu, &case, &inputs, &placement, way)?;
+            check(&case, &d, &expected)?;
+            let error = tolerance::max_error(&d, &expected.d);
+            // Parts of k have accumulators of their own, and rows of two levels serve where one is asked for.
+            let comes_near = way.row.unit == GemmUnit::Wgmma && way.row.accumulation == accumulation;
+            if comes_near && way.splits <= 1 && error < limit / 4.0 {
+                return Err(format!("the limit is {limit:e}, and the error {error:e}").into());
+            }
+            Ok(())
+        })?;
     }
     Ok(())
 }

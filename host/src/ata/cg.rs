@@ -1,5 +1,9 @@
 //! Conjugate gradient on top of the product: `A x = b` for every frame and channel at once.
 //!
+//! The products of the iteration are of the matrix as its precision stores it, and rounded. What counts is the residual
+//! `b - A x` of the matrix as it was given, multiplied in f32: it takes the place of the one that the method carries
+//! along whenever that has fallen far enough for the two to part, and it alone says what has converged.
+//!
 //! ```no_run
 //! use ferrotile::{CgOptions, Gpu, Precision, SymmetricBlockMatrix};
 //! use ndarray::Array3;
@@ -22,8 +26,8 @@
 
 use std::fmt;
 
-use layout::ata::{AtaStrides, MAX_N};
-use layout::cg::{CgArgs, CgStage, CgState, CgStatus, GROUP, STATE_WORDS, of_stage};
+use layout::ata::{AtaStrides, MAX_N, Precision};
+use layout::cg::{CgArgs, CgStage, CgState, CgStatus, ROW_ALIGN, STATE_WORDS, of_stage};
 use ndarray::Array2;
 
 use super::{AtaOptions, AtaPlan, DeviceBlockMatrix};
@@ -44,28 +48,53 @@ const GRAPH_ITERATIONS: u32 = 64;
 /// When to stop, and how to go about it. The precision of the products is that of the matrix.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CgOptions {
-    /// A system has converged when the norm of its residual is at most this share of the norm of b, which is from 1e-12
-    /// to below 1.
+    /// A system has converged when the norm of `b - A x` is at most this share of the norm of b, which is from 1e-12 to
+    /// below 1. A is the matrix as it was given, whatever the precision of the iteration, and `A x` is computed in f32.
     ///
-    /// The residual meant is the one that the method carries along. What is left of `b - A x` beside it is the error of
-    /// the products: [`CgSystem::residual`] is measured anew.
+    /// With x in f32 that share is not below about 1e-7 times the norms of A and x over that of b; what asks for less
+    /// ends as [`CgOutcome::Stagnated`].
     pub tolerance: f64,
     /// The most iterations of a system, at least 1. Those left over are not converged in the report.
     pub max_iterations: u32,
     /// Iterations from one look at the states to the next, at least 1. Each look waits for the card; a system that has
-    /// converged in between stays as it is, so that results do not depend on this number.
+    /// converged in between, or waits for its true residual, stays as it is, so that results do not depend on this
+    /// number.
     pub test_every: u32,
     /// Whether the iterations from one test to the next are replays of a captured graph, and not a launch a kernel.
     pub graph: bool,
+    /// What brings the system closer to the identity.
+    pub preconditioner: Preconditioner,
     /// How to compute `A p`.
     pub product: AtaOptions,
 }
 
-/// A tolerance of 1e-5, at most 1000 iterations, a test every 8 of them, as a graph.
+/// A tolerance of 1e-5, at most 1000 iterations, a test every 8 of them, as a graph, without a preconditioner.
 impl Default for CgOptions {
     fn default() -> Self {
-        Self { tolerance: 1e-5, max_iterations: 1000, test_every: 8, graph: true, product: AtaOptions::default() }
+        Self {
+            tolerance: 1e-5,
+            max_iterations: 1000,
+            test_every: 8,
+            graph: true,
+            preconditioner: Preconditioner::None,
+            product: AtaOptions::default(),
+        }
     }
+}
+
+/// What residuals are multiplied by before they become directions: the nearer to the inverse of A, the fewer
+/// iterations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Preconditioner {
+    /// Nothing.
+    #[default]
+    None,
+    /// The inverses of the 16x16 blocks of the main diagonal, which are made on the host, in f64, for the first plan of
+    /// a matrix. A block that is not positive definite counts as its diagonal.
+    ///
+    /// It takes fewer iterations where the scale of rows differs, or where the diagonal blocks are what makes the
+    /// matrix ill-conditioned; an iteration takes longer. BENCHMARKS.md has examples.
+    BlockJacobi,
 }
 
 impl CgOptions {
@@ -84,15 +113,36 @@ impl CgOptions {
     }
 }
 
+/// How a system ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CgOutcome {
+    /// The residual is at most the tolerance.
+    Converged,
+    /// The residual is above the tolerance and falls no further in this precision. Another one, such as
+    /// [`Precision::Tf32x3`] or [`Precision::F32`], a preconditioner, or a larger tolerance may help.
+    Stagnated,
+    /// The residual was still falling, and no iterations were left.
+    IterationLimit,
+}
+
 /// What became of one system.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CgSystem {
     /// Iterations done.
     pub iterations: u32,
-    /// The norm of `b - A x` over that of b, with `A x` computed anew by the product; 0 where b is 0.
+    /// The norm of `b - A x` over that of b, for the x that is returned and the matrix as it was given; 0 where b is 0.
     pub residual: f64,
-    /// Whether the residual that the method carries along fell to the tolerance within the iterations allowed.
-    pub converged: bool,
+    /// How it ended.
+    pub outcome: CgOutcome,
+}
+
+impl CgSystem {
+    /// Whether the residual is at most the tolerance.
+    #[must_use]
+    pub fn converged(&self) -> bool {
+        self.outcome == CgOutcome::Converged
+    }
 }
 
 /// What became of every system.
@@ -107,7 +157,7 @@ impl CgReport {
     /// Whether every system has converged.
     #[must_use]
     pub fn all_converged(&self) -> bool {
-        self.systems.iter().all(|system| system.converged)
+        self.systems.iter().all(CgSystem::converged)
     }
 
     /// The most iterations that a system took; 0 without systems.
@@ -130,8 +180,12 @@ pub struct CgPlan<'a> {
     frames: usize,
     options: CgOptions,
     product: AtaPlan<'a>,
+    /// The product of the matrix as it was given.
+    exact: AtaPlan<'a>,
+    inverses: Option<&'a Buffer<f32>>,
     start: Kernel,
     step: Kernel,
+    replace: Kernel,
     finish: Kernel,
     vectors: Vectors,
     states: Buffer<u32>,
@@ -157,11 +211,12 @@ impl Vectors {
 }
 
 impl<'a> CgPlan<'a> {
-    /// Loads the kernels and takes memory: four vectors for each system.
+    /// Loads the kernels and takes memory: four vectors for each system. The first plan of a matrix also brings a copy
+    /// in f32 to the card, unless that is its precision, and the preconditioner.
     ///
     /// # Errors
     /// [`Error::Argument`] for options out of range or more systems than a grid has blocks, those of [`AtaPlan::new`],
-    /// and those of allocating and of capturing a graph.
+    /// and those of allocating, copying and capturing a graph.
     pub fn new(matrix: &'a DeviceBlockMatrix, frames: usize, options: &CgOptions) -> Result<Self> {
         options.check()?;
         // What the states look like after the last iteration is looked at anyway.
@@ -176,21 +231,29 @@ impl<'a> CgPlan<'a> {
             got: format!("{frames} * {}", matrix.channels()),
             expected: "at most 2^31 - 1: split the frames".to_owned(),
         })?;
-        const { assert!(MAX_N.is_multiple_of(GROUP)) };
-        let row_elems = matrix.n().next_multiple_of(GROUP);
+        const { assert!(MAX_N.is_multiple_of(ROW_ALIGN)) };
+        let row_elems = matrix.n().next_multiple_of(ROW_ALIGN);
         let elements = systems
             .checked_mul(row_elems)
             .ok_or_else(|| Error::TooLarge { shape: shape.to_vec(), element_bytes: size_of::<f32>() })?;
         let gpu = matrix.gpu();
         let vector = || Buffer::zeroed(gpu, elements);
-        let kernel = |stage| gpu.kernel("ata", of_stage(stage).name);
+        let exact_options = AtaOptions { variant: None, ..options.product.clone() };
+        let inverses = match options.preconditioner {
+            Preconditioner::None => None,
+            Preconditioner::BlockJacobi => Some(matrix.inverses()?),
+        };
+        let kernel = |stage| gpu.kernel("ata", of_stage(stage, inverses.is_some()).name);
         let mut plan = Self {
             matrix,
             frames,
             options,
             product,
+            exact: AtaPlan::new(matrix.exact()?, frames, &exact_options)?,
+            inverses,
             start: kernel(CgStage::Start)?,
             step: kernel(CgStage::Step)?,
+            replace: kernel(CgStage::Replace)?,
             finish: kernel(CgStage::Finish)?,
             vectors: Vectors { shape, row_elems, x: vector()?, r: vector()?, p: vector()?, q: vector()? },
             states: Buffer::zeroed(gpu, systems * STATE_WORDS)?,
@@ -217,7 +280,7 @@ impl<'a> CgPlan<'a> {
     /// # Errors
     /// Nothing is written to `x` on one: [`Error::Breakdown`] where A is not positive definite for some system, or a
     /// number is or becomes NaN or infinite; [`Error::Shape`] and [`Error::WrongDevice`] for tensors that do not fit;
-    /// [`Error::Driver`]. To run out of iterations is none: see [`CgReport`].
+    /// [`Error::Driver`]. To run out of iterations or of precision is none: see [`CgReport`].
     pub fn solve_blocking(
         &mut self,
         stream: StreamRef<'_>,
@@ -231,7 +294,7 @@ impl<'a> CgPlan<'a> {
         }
         if let Some(guess) = guess {
             let (shape, strides) = (self.vectors.shape, self.vectors.strides());
-            self.product.run(stream, guess, TensorMut::strided(&mut self.vectors.q, 0, shape, strides)?)?;
+            self.exact.run(stream, guess, TensorMut::strided(&mut self.vectors.q, 0, shape, strides)?)?;
         }
         let strides = |&[frame, channel, _]: &[i64; 3]| AtaStrides { frame, channel };
         let args = CgArgs {
@@ -244,30 +307,50 @@ impl<'a> CgPlan<'a> {
             ..self.args()
         };
         self.launch(stream, &self.start, CgStage::Start, &args)?;
-        let mut left = self.options.max_iterations;
-        let states = loop {
-            let iterations = left.min(self.options.test_every);
+        let max_iterations = self.options.max_iterations;
+        let goes_on = |states: &[CgState]| {
+            states.iter().any(|state| state.status == CgStatus::Active && state.iterations < max_iterations)
+        };
+        let waits = |states: &[CgState]| states.iter().any(|state| state.status == CgStatus::Waiting);
+        let mut states = loop {
             match &self.graph {
                 // A few iterations more than are left do nothing: systems count their own.
-                Some((graph, each)) => (0..iterations.div_ceil(*each)).try_for_each(|_| {
+                Some((graph, each)) => (0..self.options.test_every.div_ceil(*each)).try_for_each(|_| {
                     // SAFETY: what the graph refers to is this plan's, and dropping a buffer waits for the work that
                     // uses it.
                     unsafe { graph.launch(stream) }
                 })?,
-                None => self.iterate(stream, iterations)?,
+                None => self.iterate(stream, self.options.test_every)?,
             }
-            left -= iterations;
-            let states = self.states(stream)?;
-            if left == 0 || states.iter().all(|state| state.status != CgStatus::Active) {
+            let mut states = self.states(stream)?;
+            // Systems that wait get a look of their own only where nothing else is to be done meanwhile.
+            while waits(&states) {
+                self.replace(stream, &args)?;
+                if goes_on(&states) {
+                    break;
+                }
+                states = self.states(stream)?;
+            }
+            if !goes_on(&states) {
                 break states;
             }
         };
+        if states.iter().any(|state| state.status == CgStatus::Active) {
+            self.replace(stream, &args)?;
+            states = self.states(stream)?;
+        }
         self.check_states(&states)?;
-        let (shape, row) = (self.vectors.shape, self.vectors.strides());
-        let solution = TensorRef::strided(&self.vectors.x, 0, shape, row)?;
-        self.product.run(stream, solution, TensorMut::strided(&mut self.vectors.q, 0, shape, row)?)?;
         self.launch(stream, &self.finish, CgStage::Finish, &args)?;
-        Ok(self.report(&self.states(stream)?))
+        stream.synchronize()?;
+        Ok(self.report(&states))
+    }
+
+    /// Enqueues the true residuals of systems that wait for them or have no iterations left.
+    fn replace(&mut self, stream: StreamRef<'_>, args: &CgArgs) -> Result<()> {
+        let (shape, strides) = (self.vectors.shape, self.vectors.strides());
+        let x = TensorRef::strided(&self.vectors.x, 0, shape, strides)?;
+        self.exact.run(stream, x, TensorMut::strided(&mut self.vectors.q, 0, shape, strides)?)?;
+        self.launch(stream, &self.replace, CgStage::Replace, args)
     }
 
     fn check(
@@ -299,7 +382,9 @@ impl<'a> CgPlan<'a> {
             p: p.as_raw(),
             q: q.as_raw(),
             states: self.states.as_raw(),
+            inverses: self.inverses.map_or(0, Buffer::as_raw),
             tolerance: self.options.tolerance,
+            replaced_at: unit(self.matrix.precision()),
             max_iterations: self.options.max_iterations,
             channels: self.matrix.channels() as u32,
             n: self.matrix.n() as u32,
@@ -320,7 +405,7 @@ impl<'a> CgPlan<'a> {
     }
 
     fn launch(&self, stream: StreamRef<'_>, kernel: &Kernel, stage: CgStage, args: &CgArgs) -> Result<()> {
-        let row = of_stage(stage);
+        let row = of_stage(stage, self.inverses.is_some());
         let config = LaunchConfig {
             grid: [(self.states.len() / STATE_WORDS) as u32, 1, 1],
             block: [row.threads(), 1, 1],
@@ -340,7 +425,7 @@ impl<'a> CgPlan<'a> {
     fn check_states(&self, states: &[CgState]) -> Result<()> {
         let broken = states.iter().enumerate().filter_map(|(system, state)| {
             let cause = match state.status {
-                CgStatus::Active | CgStatus::Converged => return None,
+                CgStatus::Active | CgStatus::Waiting | CgStatus::Converged | CgStatus::Stagnated => return None,
                 CgStatus::NotPositiveDefinite => BreakdownCause::NotPositiveDefinite { curvature: state.curvature },
                 CgStatus::NotFinite => BreakdownCause::NotFinite,
             };
@@ -355,7 +440,11 @@ impl<'a> CgPlan<'a> {
         let systems = states.iter().map(|state| CgSystem {
             iterations: state.iterations,
             residual: if state.norm > 0.0 { (state.residual / state.norm).sqrt() } else { 0.0 },
-            converged: state.status == CgStatus::Converged,
+            outcome: match state.status {
+                CgStatus::Converged => CgOutcome::Converged,
+                CgStatus::Stagnated => CgOutcome::Stagnated,
+                _ => CgOutcome::IterationLimit,
+            },
         });
         let shape = (self.frames, self.matrix.channels());
         CgReport { systems: Array2::from_shape_vec(shape, systems.collect()).expect("there is a state a system") }
@@ -365,6 +454,18 @@ impl<'a> CgPlan<'a> {
 impl fmt::Debug for CgPlan<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CgPlan").field("product", &self.product).field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// What a product in a precision loses of a number, at most: where the square of the residual has fallen to this share
+/// of what it was, the norm to the root of it, the two residuals are about as far apart against the smaller one. Before
+/// that there is nothing to replace, and much later there is nothing left to keep directions for (van der Vorst and
+/// Ye).
+const fn unit(precision: Precision) -> f64 {
+    match precision {
+        Precision::F32 | Precision::Tf32x3 => 1.0 / (1 << 22) as f64,
+        Precision::Tf32 | Precision::F16 => 1.0 / (1 << 11) as f64,
+        Precision::Bf16 => 1.0 / (1 << 9) as f64,
     }
 }
 

@@ -1,5 +1,7 @@
 //! The matrix on the host: its constructors and their checks.
 
+use std::sync::Arc;
+
 use layout::ata::{BLOCK, MAX_N, Precision};
 use ndarray::{Array3, Array5, ArrayView2, ArrayView3, ArrayView4, ArrayView5, s};
 
@@ -16,8 +18,8 @@ use crate::stream::StreamRef;
 #[derive(Debug, Clone, PartialEq)]
 pub struct SymmetricBlockMatrix {
     n: usize,
-    /// `[channel][d][block_row][16][16]`.
-    blocks: Array5<f32>,
+    /// `[channel][d][block_row][16][16]`, shared by clones.
+    blocks: Arc<Array5<f32>>,
 }
 
 impl SymmetricBlockMatrix {
@@ -29,15 +31,16 @@ impl SymmetricBlockMatrix {
         let len = size_bytes::<f32>(&shape)? / size_of::<f32>();
         elements.try_reserve_exact(len).map_err(|_| too_large())?;
         elements.resize(len, 0.0);
-        Ok(Self { n, blocks: Array5::from_shape_vec(shape, elements).map_err(|_| too_large())? })
+        Ok(Self { n, blocks: Arc::new(Array5::from_shape_vec(shape, elements).map_err(|_| too_large())?) })
     }
 
     /// Sets the element of the upper triangle, and its mirror image where that is in a block of the main diagonal.
     fn set(&mut self, channel: usize, row: usize, column: usize, value: f32) {
         let (r, c) = (row / BLOCK, column / BLOCK);
-        self.blocks[[channel, c - r, r, row % BLOCK, column % BLOCK]] = value;
+        let blocks = Arc::make_mut(&mut self.blocks);
+        blocks[[channel, c - r, r, row % BLOCK, column % BLOCK]] = value;
         if r == c {
-            self.blocks[[channel, 0, r, column % BLOCK, row % BLOCK]] = value;
+            blocks[[channel, 0, r, column % BLOCK, row % BLOCK]] = value;
         }
     }
 
@@ -143,7 +146,7 @@ impl SymmetricBlockMatrix {
                 check_symmetric(blocks.slice(s![channel, 0, r, .., ..]), channel, r * BLOCK, 0.0)?;
             }
         }
-        Ok(Self { n, blocks: blocks.to_owned() })
+        Ok(Self { n, blocks: Arc::new(blocks.to_owned()) })
     }
 
     /// A block-Toeplitz matrix, from one block for each block diagonal: `blocks[channel][k]` stands in every block row
@@ -169,6 +172,7 @@ impl SymmetricBlockMatrix {
         }
         check_finite("element of a block", blocks.iter())?;
         let mut result = Self::zeros(channels, offsets.iter().copied().max().unwrap_or(0) + 1, n)?;
+        let stored = Arc::make_mut(&mut result.blocks);
         for (k, &offset) in offsets.iter().enumerate() {
             for channel in 0..channels {
                 let block = blocks.slice(s![channel, k, .., ..]);
@@ -179,7 +183,7 @@ impl SymmetricBlockMatrix {
                     let rows = BLOCK.min(n - r * BLOCK);
                     let columns = BLOCK.min(n - (r + offset) * BLOCK);
                     let inside = s![..rows, ..columns];
-                    result.blocks.slice_mut(s![channel, offset, r, ..rows, ..columns]).assign(&block.slice(inside));
+                    stored.slice_mut(s![channel, offset, r, ..rows, ..columns]).assign(&block.slice(inside));
                 }
             }
         }
@@ -270,7 +274,7 @@ impl SymmetricBlockMatrix {
     #[must_use]
     pub fn rounded(&self, precision: Precision) -> Self {
         let mut result = self.clone();
-        for mut channel in result.blocks.outer_iter_mut() {
+        for mut channel in Arc::make_mut(&mut result.blocks).outer_iter_mut() {
             let exponent = pack::exponent(precision, channel.iter());
             channel.mapv_inplace(|element| pack::rounded(precision, element, exponent));
         }

@@ -202,6 +202,8 @@ pub(super) struct Packed {
     pub(super) starts: Vec<u32>,
     /// What sums of each channel are multiplied by.
     pub(super) scales: Vec<f32>,
+    /// What [`layout::ata::sums_fields`] takes: products of stored numbers and X are added times `2^sums_exponent`.
+    pub(super) sums_exponent: i32,
     /// Pairs that all uses name, each as often as it is named.
     pub(super) pairs_read: usize,
 }
@@ -223,7 +225,9 @@ impl Packed {
                 }
             }
         }
-        let scales = exponents.into_iter().map(|exponent| f64::from(exponent).exp2() as f32).collect();
+        let sums_exponent = sums_exponent(&exponents);
+        let scale = |exponent: i32| f64::from(exponent - sums_exponent).exp2() as f32;
+        let scales = exponents.into_iter().map(scale).collect();
         Ok(Self {
             pairs,
             zero_pair: count(stored.len())?,
@@ -233,6 +237,7 @@ impl Packed {
             starts,
             turns,
             scales,
+            sums_exponent,
         })
     }
 }
@@ -271,6 +276,15 @@ pub(super) fn exponent<'a>(precision: Precision, elements: impl Iterator<Item = 
     // The exponent of an f32 as f64, where it is a normal number.
     let of_largest = (f64::from(largest).to_bits() >> 52) as i32 - 1023;
     (of_largest - 14).max(-126)
+}
+
+/// The exponent of the power of two that sums are multiplied by on top of what elements of the channels are divided by:
+/// the least that is needed for no channel to have larger sums than its results are, as far as the scales of all fit
+/// f32.
+fn sums_exponent(exponents: &[i32]) -> i32 {
+    let least = exponents.iter().copied().min().unwrap_or(0).min(0);
+    let largest = exponents.iter().copied().max().unwrap_or(0);
+    least.max(largest - (f32::MAX_EXP - 1))
 }
 
 /// The numbers that are stored for an element, larger first; what they stand for is their sum times `2^exponent`.
@@ -355,6 +369,8 @@ mod tests {
         };
         let element =
             |pair, row, column| (0..precision.terms()).map(|term| number(pair, term, row, column)).sum::<f32>();
+        let of_sums = f64::from(packed.sums_exponent).exp2() as f32;
+        let scales: Vec<f32> = packed.scales.iter().map(|scale| scale * of_sums).collect();
         let strips = matrix.n().div_ceil(STRIP_ROWS);
         let (records, _) = packed.uses.as_chunks::<RECORD_WORDS>();
         let (heads, _) = packed.heads.as_chunks::<RECORD_WORDS>();
@@ -380,7 +396,7 @@ mod tests {
                         } else {
                             [channel, first_row + row, first_column + of_square]
                         };
-                        dense[place] += element(pair, row, column) * packed.scales[channel];
+                        dense[place] += element(pair, row, column) * scales[channel];
                     }
                 }
             }
@@ -512,5 +528,16 @@ mod tests {
         let scaled = |elements: &[f32]| exponent(Precision::F16, elements.iter());
         assert_eq!([scaled(&[0.0]), scaled(&[1.0, -0.5]), scaled(&[-2.7e8])], [0, -14, 14]);
         assert_eq!([scaled(&[f32::MAX]), scaled(&[f32::from_bits(1)])], [113, -126]);
+    }
+
+    #[test]
+    fn sums_are_no_larger_than_results_and_scales_are_normal_numbers() {
+        for (exponents, expected) in
+            [(&[][..], 0), (&[0], 0), (&[14, 90], 0), (&[-14, 3], -14), (&[-126, -120], -126), (&[-126, 113], -14)]
+        {
+            let of_sums = sums_exponent(exponents);
+            assert_eq!(of_sums, expected, "{exponents:?}");
+            assert!(exponents.iter().all(|exponent| (-126..=127).contains(&(exponent - of_sums))), "{exponents:?}");
+        }
     }
 }

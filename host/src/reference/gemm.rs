@@ -89,14 +89,34 @@ pub fn gemm_rounded(
 /// What the terms of an element can sum up to: the largest element of the product of the magnitudes, scaled, without C
 /// and bias. Elements with a term that is infinite or NaN do not count: they are themselves, and hold back no other.
 ///
+/// A and B are of `dtypes`. A subnormal number counts as the least normal one: tensor cores align terms by the
+/// exponents in which factors are stored.
+///
 /// # Panics
 /// Where the shapes do not fit together.
 #[must_use]
-pub fn gemm_magnitude(a: ArrayView3<'_, f64>, b: ArrayView3<'_, f64>, terms: &GemmTerms<'_>) -> f64 {
-    let (a, b) = (a.mapv(f64::abs), b.mapv(f64::abs));
+pub fn gemm_magnitude(
+    a: ArrayView3<'_, f64>,
+    b: ArrayView3<'_, f64>,
+    terms: &GemmTerms<'_>,
+    dtypes: [Dtype; 2],
+) -> f64 {
+    let [a_least, b_least] = dtypes.map(least_normal);
+    let at_least = |least: f64| move |x: f64| if x == 0.0 { 0.0 } else { x.abs().max(least) };
+    // NaN is no larger than anything, and stays what it is.
+    let kept = |x: f64, magnitude: f64| if x.is_nan() { x } else { magnitude };
+    let (a, b) = (a.mapv(|x| kept(x, at_least(a_least)(x))), b.mapv(|x| kept(x, at_least(b_least)(x))));
     let magnitudes = gemm(a.view(), b.view(), &GemmTerms::default());
     let largest = magnitudes.into_iter().filter(|magnitude| magnitude.is_finite()).fold(0.0, f64::max);
     largest * (terms.alpha * terms.d_scale).abs()
+}
+
+/// The least number that tensor cores take as a normal one; FP8 becomes f16 there.
+fn least_normal(dtype: Dtype) -> f64 {
+    match dtype {
+        Dtype::F16 | Dtype::E4M3 | Dtype::E5M2 => (-14f64).exp2(),
+        Dtype::Bf16 | Dtype::F32 => f64::from(f32::MIN_POSITIVE),
+    }
 }
 
 /// Computes each element of D from a row of A, a column of B and its index, in parallel.
@@ -141,10 +161,13 @@ mod tests {
         };
         assert_eq!(gemm(a.view(), b.view(), &terms), array![[[4.5, 12.5, 0.0], [0.0, 0.0, 0.0]]]);
         assert_eq!(gemm_rounded(a.view(), b.view(), &terms, Dtype::F16), gemm(a.view(), b.view(), &terms));
-        assert_eq!(gemm_magnitude(a.view(), b.view(), &GemmTerms::default()), 8.0);
+        let magnitude =
+            |a: &Array3<f64>| gemm_magnitude(a.view(), b.view(), &GemmTerms::default(), [Dtype::F16, Dtype::E4M3]);
+        assert_eq!(magnitude(&a), 8.0);
+        assert_eq!(magnitude(&a.mapv(|x| x * (-30f64).exp2())), 4.0 * (-14f64).exp2(), "subnormal numbers");
         for number in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
             let a = array![[[1.0, number], [0.0, -1.0]]];
-            assert_eq!(gemm_magnitude(a.view(), b.view(), &GemmTerms::default()), 4.0, "{number}");
+            assert_eq!(magnitude(&a), 4.0, "{number}");
         }
     }
 

@@ -74,13 +74,13 @@ pub(crate) unsafe fn add_two<
             straight_cells[row] = of_row(&straight, row).load_known::<ROW, WORDS, false>(args, is_there);
         }
         let x_where = |has_pairs: bool, x: U::Operand| [U::only_where(has_pairs, x); VECTORS];
-        let operand = U::operand(x[0]);
+        let operand = U::operand(args, x[0]);
         for row in 0..ROWS {
             let x = x_where(of_row(&transposed, row).has_pairs(), operand);
             U::multiply::<true, WORDS, VECTORS>(&mut sums[row], &transposed_cells[row], &x);
         }
         if is_there {
-            let operand = U::operand(x[1]);
+            let operand = U::operand(args, x[1]);
             for row in 0..ROWS {
                 let x = x_where(of_row(&straight, row).has_pairs(), operand);
                 U::multiply::<false, WORDS, VECTORS>(&mut sums[row], &straight_cells[row], &x);

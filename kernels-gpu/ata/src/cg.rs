@@ -1,10 +1,17 @@
 //! Conjugate gradient: what is done between two products, one thread block a system (see [`layout::cg`]). A step is
 //!
 //! ```text
-//! a = r^T r / p^T q                 (q = A p)
-//! x += a p,  r -= a q
-//! b = r^T r / (r^T r before)
-//! p = r + b p
+//! a = r^T z / p^T q                 (q = A p; z = M r, or r without a preconditioner M)
+//! x += a p,  r -= a q,  z = M r
+//! b = r^T z / (r^T z before)
+//! p = z + b p                       (not where the system waits for its true residual)
+//! ```
+//!
+//! and where it has waited, with q = A x in f32,
+//!
+//! ```text
+//! r = c - q                         (c: the right-hand side)
+//! p = z + b p                       where r is about what it was, else p = z
 //! ```
 //!
 //! 1. It is bound by latency: the vectors of n = 2624 are 10 KiB each. One block a system needs no second kernel for a
@@ -13,16 +20,19 @@
 //! 2. A thread keeps the first group of each vector in registers: up to n = 4096 each vector is read once.
 //! 3. Sums are f64: squares of f32 neither overflow nor vanish in it, and the scalars of the method have no error of
 //!    their own. Lanes, then warps, are added in a fixed order. No atomics, and the same bits in every run.
-//! 4. A system that has converged or broken down is left as it is, and its block ends at once: systems stop one by one
-//!    without the host.
+//! 4. A system that waits, has converged or has broken down is left as it is, and its block ends at once: systems stop
+//!    one by one without the host.
+//! 5. M is the inverse of each 16x16 block of the main diagonal. The four lanes that have a block's part of r give it
+//!    to each other, so z needs no barrier; it is computed again rather than stored.
 
+use cuda_std::convert::{fma, rcp};
 use cuda_std::shared;
 use cuda_std::warp::{FULL_MASK, warp_shuffle_xor};
 use cuda_std::{global, kernel, thread};
-use layout::ata::AtaStrides;
-use layout::cg::{CG, CgArgs, CgStage, CgState, CgStatus, GROUP, STATE_WORDS, row_index};
+use layout::ata::{AtaStrides, BLOCK};
+use layout::cg::{CG, CgArgs, CgStage, CgState, CgStatus, GROUP, JUDGED, PARTED, PROGRESS, STATE_WORDS, row_index};
 
-use crate::work::{div_rem, lane, warp};
+use crate::work::{LANES, div_rem, lane, warp};
 
 /// Declares the entry of one row. `entry!(NAME: body);` becomes
 ///
@@ -48,19 +58,27 @@ macro_rules! entry {
 }
 
 entry!(cg_start: start);
+entry!(cg_start_block_jacobi: start);
 entry!(cg_step: step);
+entry!(cg_step_block_jacobi: step);
+entry!(cg_replace: replace);
+entry!(cg_replace_block_jacobi: replace);
 entry!(cg_finish: finish);
 
 type Group = [f32; GROUP];
 
 const ZEROS: Group = [0.0; GROUP];
 
+/// Lanes that have the elements of a block of A.
+const QUAD: u32 = (BLOCK / GROUP) as u32;
+
 /// The system of the block: where its vectors are.
 struct System<const ROW: usize> {
     x: *mut f32,
     r: *mut f32,
     p: *mut f32,
-    q: *const f32,
+    q: *mut f32,
+    inverses: *const f32,
     state: *mut u32,
     frame: u32,
     channel: u32,
@@ -73,16 +91,91 @@ impl<const ROW: usize> System<ROW> {
         let system = thread::block_idx_x();
         let (frame, channel) = div_rem(system, args.channels);
         let row = system as usize * args.row_elems as usize;
+        let inverses = channel as usize * args.row_elems as usize * BLOCK;
         Self {
             x: (args.x as *mut f32).wrapping_add(row),
             r: (args.r as *mut f32).wrapping_add(row),
             p: (args.p as *mut f32).wrapping_add(row),
-            q: (args.q as *const f32).wrapping_add(row),
+            q: (args.q as *mut f32).wrapping_add(row),
+            inverses: (args.inverses as *const f32).wrapping_add(inverses),
             state: (args.states as *mut u32).wrapping_add(system as usize * STATE_WORDS),
             frame,
             channel,
             groups: args.row_elems / GROUP as u32,
         }
+    }
+
+    /// A group of a row of the solver's vectors; zeros beyond it.
+    ///
+    /// # Safety
+    /// The row is one of the system's.
+    #[inline(always)]
+    unsafe fn load(&self, row: *const f32, group: u32) -> Group {
+        if group >= self.groups {
+            return ZEROS;
+        }
+        // SAFETY: the group is inside the row; rows start on 16-byte boundaries.
+        unsafe { global::load(row.cast::<[u32; GROUP]>().wrapping_add(group as usize)) }.map(f32::from_bits)
+    }
+
+    /// Stores a group of a row; nothing beyond it.
+    ///
+    /// # Safety
+    /// As [`System::load`], and the group is this thread's.
+    #[inline(always)]
+    unsafe fn store(&self, row: *mut f32, group: u32, value: Group) {
+        if group < self.groups {
+            // SAFETY: as required of the caller.
+            unsafe { global::store(row.cast::<[u32; GROUP]>().wrapping_add(group as usize), value.map(f32::to_bits)) }
+        }
+    }
+
+    /// A group of a row of a tensor of the caller's; zeros beyond n.
+    ///
+    /// # Safety
+    /// The row is [`System::row_of`] of a tensor, whose elements this kernel does not write.
+    #[inline(always)]
+    unsafe fn load_tensor(&self, row: *const f32, group: u32, n: u32) -> Group {
+        let mut value = ZEROS;
+        for i in 0..GROUP {
+            let element = group * GROUP as u32 + i as u32;
+            if element < n {
+                // SAFETY: the element is inside the tensor.
+                value[i] = unsafe { global::load(row.wrapping_add(element as usize)) };
+            }
+        }
+        value
+    }
+
+    /// z of a group: r itself, or the inverse of the group's block times the block's part of r.
+    ///
+    /// # Safety
+    /// All lanes of the warp execute this call together, with groups that follow each other.
+    #[inline(always)]
+    unsafe fn preconditioned(&self, group: u32, r: Group) -> Group {
+        if const { !CG[ROW].preconditioned } {
+            return r;
+        }
+        let first = self.inverses.wrapping_add((group / QUAD) as usize * BLOCK * BLOCK).cast::<[u32; GROUP]>();
+        let mut z = ZEROS;
+        for mask in 0..QUAD {
+            let mut of_lane = ZEROS;
+            for i in 0..GROUP {
+                // SAFETY: as required of the caller.
+                (of_lane[i], _) = unsafe { warp_shuffle_xor(FULL_MASK, r[i], mask, LANES) };
+            }
+            if group < self.groups {
+                for i in 0..GROUP {
+                    // The block is symmetric: a column of it is a row, of which the quad loads 64 bytes in a line.
+                    let row = (group % QUAD ^ mask) as usize * GROUP + i;
+                    let part = row * QUAD as usize + (group % QUAD) as usize;
+                    // SAFETY: every block of the channel has its inverse, on a 16-byte boundary.
+                    let column = unsafe { global::load_nc(first.wrapping_add(part)) }.map(f32::from_bits);
+                    z = along(z, of_lane[i], column);
+                }
+            }
+        }
+        z
     }
 
     /// The system's row of a tensor of the caller's.
@@ -98,11 +191,15 @@ impl<const ROW: usize> System<ROW> {
     /// No thread of the block has stored it.
     #[inline(always)]
     unsafe fn state(&self) -> CgState {
-        // SAFETY: the words are those of the system, on a 32-byte boundary.
-        let [low, high] = unsafe {
-            [global::load(self.state.cast::<[u32; 4]>()), global::load(self.state.cast::<[u32; 4]>().add(1))]
-        };
-        CgState::decode([low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]])
+        let mut words = [0; STATE_WORDS];
+        for part in 0..STATE_WORDS / 4 {
+            // SAFETY: the words are those of the system, on a 64-byte boundary.
+            let four: [u32; 4] = unsafe { global::load(self.state.cast::<[u32; 4]>().add(part)) };
+            for i in 0..4 {
+                words[4 * part + i] = four[i];
+            }
+        }
+        CgState::decode(words)
     }
 
     /// Stores the state, by one thread of the block.
@@ -112,40 +209,25 @@ impl<const ROW: usize> System<ROW> {
     #[inline(always)]
     unsafe fn set_state(&self, state: CgState) {
         if thread::thread_idx_x() == 0 {
-            let [a, b, c, d, e, f, g, h] = state.encode();
-            // SAFETY: the words are those of the system, on a 32-byte boundary; no other thread touches them now.
-            unsafe {
-                global::store(self.state.cast::<[u32; 4]>(), [a, b, c, d]);
-                global::store(self.state.cast::<[u32; 4]>().add(1), [e, f, g, h]);
+            let words = state.encode();
+            for part in 0..STATE_WORDS / 4 {
+                let four = [words[4 * part], words[4 * part + 1], words[4 * part + 2], words[4 * part + 3]];
+                // SAFETY: the words are those of the system, on a 64-byte boundary; no other thread touches them now.
+                unsafe { global::store(self.state.cast::<[u32; 4]>().add(part), four) }
             }
         }
     }
 }
 
-/// The groups of this thread but for the first `skipped`, in order.
+/// The groups of this thread but for the first `skipped`, in order. The lanes of a warp take as many rounds: the groups
+/// of some may lie beyond the row.
 #[inline(always)]
 fn each_group<const ROW: usize>(groups: u32, skipped: u32, mut body: impl FnMut(u32)) {
     let mut group = thread::thread_idx_x() + skipped * const { CG[ROW].threads() };
-    while group < groups {
+    while group - lane() < groups {
         body(group);
         group += const { CG[ROW].threads() };
     }
-}
-
-/// # Safety
-/// The group is one of a row of the solver's vectors.
-#[inline(always)]
-unsafe fn load(row: *const f32, group: u32) -> Group {
-    // SAFETY: as required of the caller; rows start on 16-byte boundaries.
-    unsafe { global::load(row.cast::<[u32; GROUP]>().wrapping_add(group as usize)) }.map(f32::from_bits)
-}
-
-/// # Safety
-/// As [`load`], and the group is this thread's.
-#[inline(always)]
-unsafe fn store(row: *mut f32, group: u32, value: Group) {
-    // SAFETY: as required of the caller.
-    unsafe { global::store(row.cast::<[u32; GROUP]>().wrapping_add(group as usize), value.map(f32::to_bits)) }
 }
 
 /// `sum + a^T b`; the products are exact.
@@ -162,9 +244,28 @@ fn add_dot(mut sum: f64, a: Group, b: Group) -> f64 {
 fn along(y: Group, a: f32, x: Group) -> Group {
     let mut result = y;
     for i in 0..GROUP {
-        result[i] = cuda_std::convert::fma(a, x[i], y[i]);
+        result[i] = fma(a, x[i], y[i]);
     }
     result
+}
+
+/// `dividend / divisor`, of which the first is not below 0 and the second a normal number above 0, rounded to f32 from
+/// 45 bits. A division in f64 is a call, for which registers go to memory, and takes longer.
+#[inline(always)]
+fn ratio(dividend: f64, divisor: f64) -> f32 {
+    const MANTISSA_BITS: u32 = f64::MANTISSA_DIGITS - 1;
+    const BIAS: i32 = f64::MAX_EXP - 1;
+    let [(a, a_exponent), (b, b_exponent)] = [dividend, divisor].map(|number| {
+        let bits = number.to_bits();
+        let mantissa = bits & ((1 << MANTISSA_BITS) - 1) | (BIAS as u64) << MANTISSA_BITS;
+        (f64::from_bits(mantissa), (bits >> MANTISSA_BITS) as i32)
+    });
+    // A step of Newton's method doubles the 23 bits of the approximation.
+    let inverse = f64::from(rcp(b as f32));
+    let inverse = inverse * (2.0 - b * inverse);
+    // Beyond what f32 has on either side.
+    let exponent = (a_exponent - b_exponent).clamp(-1000, 1000);
+    (a * inverse * f64::from_bits(((BIAS + exponent) as u64) << MANTISSA_BITS)) as f32
 }
 
 /// The sum over the warp, with the same bits in every lane.
@@ -173,17 +274,19 @@ fn along(y: Group, a: f32, x: Group) -> Group {
 /// All 32 lanes of the warp execute this call together.
 #[inline(always)]
 unsafe fn warp_sum(mut value: f64) -> f64 {
-    for lanes in [16, 8, 4, 2, 1] {
+    let mut lanes = LANES / 2;
+    while lanes > 0 {
         let bits = value.to_bits();
         // SAFETY: as required of the caller; the full mask names all lanes.
         let [(low, _), (high, _)] =
-            unsafe { [bits as u32, (bits >> 32) as u32].map(|word| warp_shuffle_xor(FULL_MASK, word, lanes, 32)) };
+            unsafe { [bits as u32, (bits >> 32) as u32].map(|word| warp_shuffle_xor(FULL_MASK, word, lanes, LANES)) };
         value += f64::from_bits(u64::from(high) << 32 | u64::from(low));
+        lanes /= 2;
     }
     value
 }
 
-/// The sum over the block, with the same bits in every thread. `stage` is 0 or 1, another one for each sum of a kernel.
+/// The sum over the block, with the same bits in every thread. `stage` is another one for each sum of a kernel, from 0.
 ///
 /// # Safety
 /// All threads of the block execute this call together.
@@ -205,16 +308,17 @@ unsafe fn block_sum<const ROW: usize>(stage: u32, value: f64) -> f64 {
     }
 }
 
-/// The status of a system with this square of the residual.
+/// `r^T z` over the block; the square of the residual without a preconditioner.
+///
+/// # Safety
+/// As for [`block_sum`].
 #[inline(always)]
-fn status(residual: f64, norm: f64, tolerance: f64) -> CgStatus {
-    if !(residual + norm).is_finite() {
-        CgStatus::NotFinite
-    } else if residual <= tolerance * tolerance * norm {
-        CgStatus::Converged
-    } else {
-        CgStatus::Active
+unsafe fn scaled_sum<const ROW: usize>(stage: u32, scaled: f64, residual: f64) -> f64 {
+    if const { !CG[ROW].preconditioned } {
+        return residual;
     }
+    // SAFETY: as required of the caller.
+    unsafe { block_sum::<ROW>(stage, scaled) }
 }
 
 /// # Safety
@@ -225,43 +329,45 @@ unsafe fn start<const ROW: usize>(args: &CgArgs) {
     let system = System::<ROW>::of_block(args);
     let b = system.row_of(args.b, args.b_strides);
     let guess = system.row_of(args.guess, args.guess_strides);
-    let (mut norm, mut residual) = (0f64, 0f64);
+    let (mut norm, mut residual, mut scaled) = (0f64, 0f64, 0f64);
     each_group::<ROW>(system.groups, 0, |group| {
-        let (mut x, mut right, mut r) = (ZEROS, ZEROS, ZEROS);
-        for i in 0..GROUP {
-            let element = group * GROUP as u32 + i as u32;
-            if element < args.n {
-                // SAFETY: the element is inside b and the guess.
-                unsafe {
-                    right[i] = global::load(b.wrapping_add(element as usize));
-                    r[i] = right[i];
-                    if args.guess != 0 {
-                        x[i] = global::load(guess.wrapping_add(element as usize));
-                        r[i] -= global::load(system.q.wrapping_add(element as usize));
-                    }
-                }
-            }
-        }
-        norm = add_dot(norm, right, right);
-        residual = add_dot(residual, r, r);
-        // SAFETY: the group is this thread's.
+        // SAFETY: the group is this thread's, and q has zeros beyond n; all lanes of the warp are here.
         unsafe {
-            store(system.x, group, x);
-            store(system.r, group, r);
-            store(system.p, group, r);
+            let right = system.load_tensor(b, group, args.n);
+            let (mut x, mut r) = (ZEROS, right);
+            if args.guess != 0 {
+                x = system.load_tensor(guess, group, args.n);
+                r = along(right, -1.0, system.load(system.q, group));
+            }
+            norm = add_dot(norm, right, right);
+            residual = add_dot(residual, r, r);
+            let z = system.preconditioned(group, r);
+            scaled = add_dot(scaled, r, z);
+            system.store(system.x, group, x);
+            system.store(system.r, group, r);
+            system.store(system.p, group, z);
         }
     });
     // SAFETY: all threads of the block are here.
     let (norm, mut residual) = unsafe { (block_sum::<ROW>(0, norm), block_sum::<ROW>(1, residual)) };
+    // SAFETY: see above.
+    let scaled = unsafe { scaled_sum::<ROW>(2, scaled, residual) };
     if norm == 0.0 {
         // The solution is 0, whatever the guess.
         // SAFETY: the groups are this thread's.
-        each_group::<ROW>(system.groups, 0, |group| unsafe { store(system.x, group, ZEROS) });
+        each_group::<ROW>(system.groups, 0, |group| unsafe { system.store(system.x, group, ZEROS) });
         residual = 0.0;
     }
-    let status = status(residual, norm, args.tolerance);
+    let status = if !(residual + norm).is_finite() {
+        CgStatus::NotFinite
+    } else if residual <= args.tolerance * args.tolerance * norm {
+        CgStatus::Converged
+    } else {
+        CgStatus::Active
+    };
+    let state = CgState { status, residual, norm, scaled, peak: residual, reached: residual, ..CgState::default() };
     // SAFETY: no thread loads the state.
-    unsafe { system.set_state(CgState { status, iterations: 0, residual, norm, curvature: 0.0 }) }
+    unsafe { system.set_state(state) }
 }
 
 /// # Safety
@@ -276,22 +382,15 @@ unsafe fn step<const ROW: usize>(args: &CgArgs) {
         return;
     }
     let first = thread::thread_idx_x();
-    let has_first = first < system.groups;
-    let (mut p, mut q, mut x, mut r) = (ZEROS, ZEROS, ZEROS, ZEROS);
-    if has_first {
-        // SAFETY: the group is inside the rows; so too in the loops below.
-        unsafe {
-            p = load(system.p, first);
-            q = load(system.q, first);
-            x = load(system.x, first);
-            r = load(system.r, first);
-        }
-    }
+    // SAFETY: the rows are the system's; so too below.
+    let (p, q) = unsafe { (system.load(system.p, first), system.load(system.q, first)) };
+    // SAFETY: see above.
+    let (mut x, mut r) = unsafe { (system.load(system.x, first), system.load(system.r, first)) };
 
     let mut curvature = add_dot(0.0, p, q);
     each_group::<ROW>(system.groups, 1, |group| {
         // SAFETY: see above.
-        curvature = unsafe { add_dot(curvature, load(system.p, group), load(system.q, group)) };
+        curvature = unsafe { add_dot(curvature, system.load(system.p, group), system.load(system.q, group)) };
     });
     // SAFETY: all threads of the block are here.
     let curvature = unsafe { block_sum::<ROW>(0, curvature) };
@@ -305,70 +404,141 @@ unsafe fn step<const ROW: usize>(args: &CgArgs) {
         return;
     }
 
-    let step = (state.residual / curvature) as f32;
+    let step = ratio(state.scaled, curvature);
     x = along(x, step, p);
     r = along(r, -step, q);
     let mut residual = add_dot(0.0, r, r);
-    if has_first {
-        // SAFETY: the group is this thread's; so too in the loops below.
-        unsafe {
-            store(system.x, first, x);
-            store(system.r, first, r);
-        }
-    }
+    // SAFETY: the group is this thread's, and all lanes of the warp are here; so too in the loops below.
+    let z = unsafe {
+        system.store(system.x, first, x);
+        system.store(system.r, first, r);
+        system.preconditioned(first, r)
+    };
+    let mut scaled = add_dot(0.0, r, z);
     each_group::<ROW>(system.groups, 1, |group| {
         // SAFETY: see above.
         unsafe {
-            store(system.x, group, along(load(system.x, group), step, load(system.p, group)));
-            let r = along(load(system.r, group), -step, load(system.q, group));
-            store(system.r, group, r);
+            let x = along(system.load(system.x, group), step, system.load(system.p, group));
+            system.store(system.x, group, x);
+            let r = along(system.load(system.r, group), -step, system.load(system.q, group));
+            system.store(system.r, group, r);
             residual = add_dot(residual, r, r);
+            scaled = add_dot(scaled, r, system.preconditioned(group, r));
         }
     });
     // SAFETY: all threads of the block are here.
     let residual = unsafe { block_sum::<ROW>(1, residual) };
+    // SAFETY: see above.
+    let scaled = unsafe { scaled_sum::<ROW>(2, scaled, residual) };
 
-    let turn = (residual / state.residual) as f32;
-    if has_first {
-        // SAFETY: see above.
-        unsafe { store(system.p, first, along(r, turn, p)) };
-    }
-    each_group::<ROW>(system.groups, 1, |group| {
-        // SAFETY: see above.
-        unsafe { store(system.p, group, along(load(system.r, group), turn, load(system.p, group))) };
-    });
-    state.status = status(residual, state.norm, args.tolerance);
     state.iterations += 1;
     state.residual = residual;
+    state.peak = if residual > state.peak { residual } else { state.peak };
+    if !residual.is_finite() {
+        state.status = CgStatus::NotFinite;
+    } else if residual <= state.target(args.tolerance) || residual <= args.replaced_at * state.peak {
+        state.status = CgStatus::Waiting;
+    } else {
+        // SAFETY: see above.
+        unsafe { turn(&system, ratio(scaled, state.scaled), (z, p)) };
+        state.scaled = scaled;
+    }
     // SAFETY: every thread has loaded the state before the sums.
     unsafe { system.set_state(state) };
+}
+
+/// Makes the next direction, `p = z + share p`, of the first groups of z and p and of what is stored of the others.
+///
+/// # Safety
+/// All threads of the block execute this call together, and r is stored.
+#[inline(always)]
+unsafe fn turn<const ROW: usize>(system: &System<ROW>, share: f32, (z, p): (Group, Group)) {
+    // SAFETY: the groups are this thread's, and all lanes of the warp are here.
+    unsafe {
+        system.store(system.p, thread::thread_idx_x(), along(z, share, p));
+        each_group::<ROW>(system.groups, 1, |group| {
+            let z = system.preconditioned(group, system.load(system.r, group));
+            system.store(system.p, group, along(z, share, system.load(system.p, group)));
+        });
+    }
 }
 
 /// # Safety
 /// The launch is that of row `ROW`, and `args` describes the vectors; q is A times x.
 #[inline(always)]
+unsafe fn replace<const ROW: usize>(args: &CgArgs) {
+    const { assert!(matches!(CG[ROW].stage, CgStage::Replace)) };
+    let system = System::<ROW>::of_block(args);
+    // SAFETY: nothing was stored yet.
+    let mut state = unsafe { system.state() };
+    let is_last = state.iterations >= args.max_iterations;
+    let waits = state.status == CgStatus::Waiting;
+    if !(waits || is_last && state.status == CgStatus::Active) {
+        return;
+    }
+    let b = system.row_of(args.b, args.b_strides);
+    let (mut residual, mut parted, mut scaled) = (0f64, 0f64, 0f64);
+    let (mut first_z, mut is_first) = (ZEROS, true);
+    each_group::<ROW>(system.groups, 0, |group| {
+        // SAFETY: the group is this thread's, and all lanes of the warp are here.
+        unsafe {
+            let right = system.load_tensor(b, group, args.n);
+            let carried = system.load(system.r, group);
+            let r = along(right, -1.0, system.load(system.q, group));
+            let difference = along(r, -1.0, carried);
+            system.store(system.r, group, r);
+            let z = system.preconditioned(group, r);
+            residual = add_dot(residual, r, r);
+            parted = add_dot(parted, difference, difference);
+            scaled = add_dot(scaled, r, z);
+            if is_first {
+                (first_z, is_first) = (z, false);
+            }
+        }
+    });
+    // SAFETY: all threads of the block are here.
+    let (residual, parted) = unsafe { (block_sum::<ROW>(0, residual), block_sum::<ROW>(1, parted)) };
+    // SAFETY: see above.
+    let scaled = unsafe { scaled_sum::<ROW>(2, scaled, residual) };
+
+    let refuted = state.residual <= state.target(args.tolerance);
+    let is_judged = state.residual <= JUDGED * state.reached;
+    state.status = if !residual.is_finite() {
+        CgStatus::NotFinite
+    } else if residual <= args.tolerance * args.tolerance * state.norm {
+        CgStatus::Converged
+    } else if waits && is_judged && residual > PROGRESS * state.reached {
+        CgStatus::Stagnated
+    } else {
+        CgStatus::Active
+    };
+    if state.status == CgStatus::Active && !is_last {
+        // Directions stay what they are where the residual does.
+        let share = if parted <= PARTED * residual { ratio(scaled, state.scaled) } else { 0.0 };
+        // SAFETY: the row is the system's, and all threads of the block are here.
+        unsafe { turn(&system, share, (first_z, system.load(system.p, thread::thread_idx_x()))) };
+        state.refuted += u32::from(refuted);
+        state.scaled = scaled;
+        state.peak = residual;
+    }
+    state.residual = residual;
+    state.reached = if residual < state.reached { residual } else { state.reached };
+    // SAFETY: every thread has loaded the state before the sums.
+    unsafe { system.set_state(state) }
+}
+
+/// # Safety
+/// The launch is that of row `ROW`, and `args` describes the vectors.
+#[inline(always)]
 unsafe fn finish<const ROW: usize>(args: &CgArgs) {
     const { assert!(matches!(CG[ROW].stage, CgStage::Finish)) };
     let system = System::<ROW>::of_block(args);
-    // SAFETY: nothing was stored yet.
-    let state = unsafe { system.state() };
-    let b = system.row_of(args.b, args.b_strides);
     let out = system.row_of(args.out, args.out_strides);
-    let mut residual = 0f64;
     let mut element = thread::thread_idx_x();
     while element < args.n {
         let index = element as usize;
-        // SAFETY: the element is inside every vector, and no other thread's.
-        unsafe {
-            let [b, q] = [b.cast_const(), system.q].map(|row| f64::from(global::load(row.wrapping_add(index))));
-            residual += (b - q) * (b - q);
-            global::store(out.wrapping_add(index), global::load(system.x.wrapping_add(index)));
-        }
+        // SAFETY: the element is inside both vectors, and no other thread's.
+        unsafe { global::store(out.wrapping_add(index), global::load(system.x.wrapping_add(index))) };
         element += const { CG[ROW].threads() };
-    }
-    // SAFETY: all threads of the block are here, and have loaded the state.
-    unsafe {
-        let residual = block_sum::<ROW>(0, residual);
-        system.set_state(CgState { residual, ..state });
     }
 }

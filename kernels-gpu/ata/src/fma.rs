@@ -6,7 +6,7 @@
 
 use cuda_std::convert::fma;
 use cuda_std::warp::{FULL_MASK, warp_shuffle_xor};
-use layout::ata::{ATA, CELL};
+use layout::ata::{ATA, AtaArgs, CELL};
 
 use crate::cells::f32_element;
 use crate::sums::WarpSums;
@@ -30,7 +30,7 @@ impl<const ROW: usize> Unit<ROW> for Fma {
     }
 
     #[inline(always)]
-    unsafe fn operand(x: [Four; 2]) -> [Four; 2] {
+    unsafe fn operand(_: &AtaArgs, x: [Four; 2]) -> [Four; 2] {
         x
     }
 

@@ -4,12 +4,12 @@
 //! X is f32 of any size. For bf16 it becomes the sum of two numbers, of 16 bits or more, and takes two products; with
 //! one frame they are the even and the odd columns of one. For f16 each 32 elements of a frame are multiplied by a
 //! power of two that brings the largest of them to at least 2^14 and below 2^15, and their sums, which start at 0, by
-//! its inverse.
+//! its inverse and by the power of two of [`layout::ata::sums_fields`], which keeps what they are added to in range.
 
 use cuda_std::convert::{Bf16, F16, fma, max, pack_bf16x2, pack_f16x2, permute_bytes};
 use cuda_std::ptx::mma::m16n8k16;
 use cuda_std::warp::{FULL_MASK, quad_max, warp_shuffle_idx};
-use layout::ata::{ATA, Precision};
+use layout::ata::{ATA, AtaArgs, Precision};
 
 use crate::cells::two_elements;
 use crate::mma::{Accumulators, Numbers};
@@ -42,10 +42,10 @@ impl<const ROW: usize> Numbers<ROW> for Half {
     const HALVED: bool = matches!(ATA[ROW].precision, Precision::Bf16);
 
     #[inline(always)]
-    unsafe fn operand(x: [Four; 2]) -> Operand {
+    unsafe fn operand(args: &AtaArgs, x: [Four; 2]) -> Operand {
         match const { ATA[ROW].precision } {
             // SAFETY: as required of the caller.
-            Precision::F16 => unsafe { scaled::<ROW>(x) },
+            Precision::F16 => unsafe { scaled::<ROW>(args, x) },
             _ => split::<ROW>(x),
         }
     }
@@ -98,16 +98,16 @@ impl<const ROW: usize> Numbers<ROW> for Half {
 /// # Safety
 /// All lanes of the warp execute this call together.
 #[inline(always)]
-unsafe fn scaled<const ROW: usize>(x: [Four; 2]) -> Operand {
+unsafe fn scaled<const ROW: usize>(args: &AtaArgs, x: [Four; 2]) -> Operand {
     let [first, second] = x.map(|x| {
         let x = x.map(f32::abs);
         max(max(x[0], x[1]), max(x[2], x[3]))
     });
     // SAFETY: as required of the caller. The four lanes of a quad have the 32 elements of a frame.
     let exponent = unsafe { quad_max(max(first, second)) }.to_bits() >> MANTISSA_BITS;
-    // Factor and inverse are normal numbers, whatever the exponent.
-    let factor = (2 * BIAS + 14 - exponent).min(2 * BIAS - 1);
-    let inverse = f32::from_bits((2 * BIAS - factor) << MANTISSA_BITS);
+    // Factor and inverse are normal numbers, whatever the exponent: the inverse has a field of at least 1.
+    let factor = (2 * BIAS + 14 - exponent).min(args.factor_limit);
+    let inverse = f32::from_bits((args.inverse_base - factor) << MANTISSA_BITS);
     let factor = f32::from_bits(factor << MANTISSA_BITS);
     let words = x.map(|x| [pack_f16x2(x[0] * factor, x[1] * factor), pack_f16x2(x[2] * factor, x[3] * factor)]);
     if const { ATA[ROW].frames } == 1 {

@@ -152,7 +152,7 @@ pub(crate) unsafe fn product<
         stage.load_x(&frames);
         while stage.used.is_some() {
             let used = core::mem::replace(&mut stage.used, next);
-            let x = stage.x.map(|x| U::operand(x));
+            let x = stage.x.map(|x| U::operand(args, x));
             stage.load_x(&frames);
             for row in 0..ROWS {
                 let of_row = used.of_row(row_of_strip(row));

@@ -3,7 +3,7 @@
 
 use core::marker::PhantomData;
 
-use layout::ata::{ATA, CELL, MMA_FRAMES};
+use layout::ata::{ATA, AtaArgs, CELL, MMA_FRAMES};
 
 use crate::sums::WarpSums;
 use crate::unit::{Four, Unit};
@@ -27,7 +27,7 @@ pub(crate) trait Numbers<const ROW: usize> {
     ///
     /// # Safety
     /// All lanes of the warp execute this call together.
-    unsafe fn operand(x: [Four; 2]) -> Self::Operand;
+    unsafe fn operand(args: &AtaArgs, x: [Four; 2]) -> Self::Operand;
 
     /// As [`Unit::only_where`].
     fn only_where(condition: bool, x: Self::Operand) -> Self::Operand;
@@ -57,9 +57,9 @@ impl<N: Numbers<ROW>, const ROW: usize> Unit<ROW> for Mma<N> {
     }
 
     #[inline(always)]
-    unsafe fn operand(x: [Four; 2]) -> Self::Operand {
+    unsafe fn operand(args: &AtaArgs, x: [Four; 2]) -> Self::Operand {
         // SAFETY: as required of the caller.
-        unsafe { N::operand(x) }
+        unsafe { N::operand(args, x) }
     }
 
     #[inline(always)]

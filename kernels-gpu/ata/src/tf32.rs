@@ -2,7 +2,7 @@
 
 use cuda_std::convert::tf32_from_f32;
 use cuda_std::ptx::mma::m16n8k8_tf32;
-use layout::ata::{ATA, CELL};
+use layout::ata::{ATA, AtaArgs, CELL};
 
 use crate::cells::tf32_element;
 use crate::mma::{Accumulators, Numbers};
@@ -24,7 +24,7 @@ impl<const ROW: usize> Numbers<ROW> for Tf32 {
     const HALVED: bool = false;
 
     #[inline(always)]
-    unsafe fn operand(x: [Four; 2]) -> Operand {
+    unsafe fn operand(_: &AtaArgs, x: [Four; 2]) -> Operand {
         let nearest = x.map(|x| x.map(tf32_from_f32));
         let mut rest = [[0; 4]; 2];
         if const { ATA[ROW].precision.terms() > 1 } {

@@ -1,6 +1,6 @@
 //! What multiplies a 32x32 square of A and 32 elements of X for some frames.
 
-use layout::ata::CELL;
+use layout::ata::{AtaArgs, CELL};
 
 use crate::sums::WarpSums;
 
@@ -28,7 +28,7 @@ pub(crate) trait Unit<const ROW: usize> {
     ///
     /// # Safety
     /// All lanes of the warp execute this call together.
-    unsafe fn operand(x: [Four; 2]) -> Self::Operand;
+    unsafe fn operand(args: &AtaArgs, x: [Four; 2]) -> Self::Operand;
 
     /// The operand where `condition` holds, else zeros.
     fn only_where(condition: bool, x: Self::Operand) -> Self::Operand;

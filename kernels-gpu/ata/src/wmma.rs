@@ -8,7 +8,7 @@ use cuda_std::convert::{Bf16, bf16_from_f32, bf16_to_f32};
 use cuda_std::ptx::wmma::{self, Col, Factors, M32N8K16, Row};
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::warp::{FULL_MASK, sync_warp};
-use layout::ata::{ATA, BLOCK, CELL, PAIR_ROWS, SQUARE_STRIDE, VECTOR_STRIDE, straight_cell};
+use layout::ata::{ATA, AtaArgs, BLOCK, CELL, PAIR_ROWS, SQUARE_STRIDE, VECTOR_STRIDE, straight_cell};
 
 use crate::cells::two_elements;
 use crate::sums::WarpSums;
@@ -39,7 +39,7 @@ impl<const ROW: usize> Unit<ROW> for Wmma {
     }
 
     #[inline(always)]
-    unsafe fn operand(x: [Four; 2]) -> Operand {
+    unsafe fn operand(_: &AtaArgs, x: [Four; 2]) -> Operand {
         let pack = |x: [u16; CELL]| [x[0] as u32 | (x[1] as u32) << 16, x[2] as u32 | (x[3] as u32) << 16];
         x.map(|x| {
             let nearest = x.map(bf16_from_f32);

@@ -69,14 +69,16 @@ pub const RECORD_WORDS: usize = 4;
 pub enum Precision {
     /// f32 elements and multiply-adds.
     F32,
-    /// A rounded to TF32, 11 significant bits; X too, but for one frame.
+    /// A rounded to TF32, 11 significant bits; X too, but for one frame. An X within 2^-12 of the end of the range of
+    /// f32 becomes infinite there, and NaN with three terms.
     #[default]
     Tf32,
     /// A and X as sums of two TF32 numbers, three products: about the precision of f32, at twice the memory of TF32.
     Tf32x3,
     /// A as f16 times a power of two of its channel, and X as f16 times a power of two of each 32 elements of a frame.
     /// Half the memory of A. Elements of A below 2^-38 of the channel's largest become 0, those of X below 2^-38 of the
-    /// largest of the 32.
+    /// largest of the 32. Results have the range of f32. Where channels differ, what is below the normal numbers times
+    /// the ratio of the largest elements of the channel and of the channel with the least may lose bits.
     F16,
     /// A as bf16, 8 significant bits, and X as the sum of two bf16 numbers. Half the memory of A.
     Bf16,
@@ -282,7 +284,7 @@ pub struct AtaArgs {
     pub turns: u64,
     /// Device address of where the uses of each strip start, `channels * strips + 1` words.
     pub starts: u64,
-    /// Device address of an f32 for each channel, by which sums are multiplied.
+    /// Device address of an f32 for each channel, by which sums are multiplied at the end.
     pub scales: u64,
     /// Strides of X.
     pub x_strides: AtaStrides,
@@ -300,6 +302,21 @@ pub struct AtaArgs {
     pub x_aligned: u32,
     /// The number of a stored pair of zeros.
     pub zero_pair: u32,
+    /// For f16, the largest exponent field of what elements of X are multiplied by ([`sums_fields`]).
+    pub factor_limit: u32,
+    /// For f16, the sum of the exponent fields of what elements of X and what their sums are multiplied by.
+    pub inverse_base: u32,
+}
+
+/// [`AtaArgs::factor_limit`] and [`AtaArgs::inverse_base`] for sums of f16 products times `2^exponent`, which is
+/// 0 or less. With the first the field of what sums are multiplied by is at least 1.
+///
+/// Where elements of A are stored times `2^-e`, sums are those of `A X` times `2^(exponent - e)`. With an exponent of
+/// at most e they are no larger than those of `A X`, so that none overflows which does not in f32.
+pub const fn sums_fields(exponent: i32) -> [u32; 2] {
+    const BIAS: i32 = f32::MAX_EXP - 1;
+    assert!(exponent <= 0 && exponent > -BIAS);
+    [(2 * BIAS - 1 + exponent) as u32, (2 * BIAS + exponent) as u32]
 }
 
 #[cfg(test)]

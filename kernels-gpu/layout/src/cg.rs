@@ -4,11 +4,17 @@
 //! The kernels are part of the device crate `ata`, with whose product they take turns: an iteration is `q = A p`, then
 //! [`CgStage::Step`]. One thread block does all that is to be done for one system. The vectors x, r, p and q lie in
 //! memory of the solver, each system's at a multiple of [`CgArgs::row_elems`], with zeros beyond n.
+//!
+//! The residual that the method carries along and the true one, `b - A x`, part: by rounding, and by what the precision
+//! of the products makes of A. So a system [waits](CgStatus::Waiting) where the carried one is small, either at the
+//! tolerance or against the largest since the two were last one, and [`CgStage::Replace`] puts the true one in its
+//! place (van der Vorst and Ye 2000, Sleijpen and van der Vorst 1996). What a system does depends on its own numbers
+//! alone: while it waits nothing of it changes, however long that is.
 
 use core::fmt;
 
 use crate::Arch;
-use crate::ata::AtaStrides;
+use crate::ata::{AtaStrides, BLOCK};
 use crate::smem::{SmemLayout, SmemRegion};
 use crate::text::same_text;
 
@@ -16,7 +22,22 @@ use crate::text::same_text;
 pub const GROUP: usize = 4;
 
 /// Words of the state of a system in memory.
-pub const STATE_WORDS: usize = 8;
+pub const STATE_WORDS: usize = 16;
+
+/// Rows of vectors start at a multiple of it: a block of A, whose part of r the preconditioner takes as a whole.
+pub const ROW_ALIGN: usize = BLOCK;
+
+/// What the square of the residual must fall to, of its square when it was last the true one, for the method to have
+/// made progress: three quarters of the norm.
+pub const PROGRESS: f64 = 0.5625;
+
+/// The share of the square of the last true residual that the carried one has fallen to before progress is judged: half
+/// of the norm.
+pub const JUDGED: f64 = 0.25;
+
+/// The largest square of the difference of carried and true residual, as a share of that of the true one, with which
+/// directions stay what they are: a tenth of the norm. Beyond it the method starts again from the true one.
+pub const PARTED: f64 = 0.01;
 
 /// Whether a system goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -24,12 +45,16 @@ pub enum CgStatus {
     /// It has not converged yet.
     #[default]
     Active,
-    /// The residual is at most the tolerance times the norm of b.
+    /// The true residual is at most the tolerance times the norm of b.
     Converged,
     /// `p^T A p` was 0 or less: A is not positive definite.
     NotPositiveDefinite,
     /// A norm or `p^T A p` is NaN or infinite.
     NotFinite,
+    /// It waits for its true residual.
+    Waiting,
+    /// The true residual falls no further, whatever the carried one does.
+    Stagnated,
 }
 
 impl CgStatus {
@@ -38,7 +63,9 @@ impl CgStatus {
             0 => CgStatus::Active,
             1 => CgStatus::Converged,
             2 => CgStatus::NotPositiveDefinite,
-            _ => CgStatus::NotFinite,
+            3 => CgStatus::NotFinite,
+            4 => CgStatus::Waiting,
+            _ => CgStatus::Stagnated,
         }
     }
 }
@@ -50,43 +77,75 @@ pub struct CgState {
     pub status: CgStatus,
     /// Iterations done.
     pub iterations: u32,
-    /// The square of the norm of the residual.
+    /// How often the carried residual was at the tolerance and the true one was not.
+    pub refuted: u32,
+    /// The square of the norm of the carried residual; of the true one where it has just been put in its place.
     pub residual: f64,
     /// The square of the norm of b.
     pub norm: f64,
     /// `p^T A p` where it stopped the iteration.
     pub curvature: f64,
+    /// `r^T z`, where z is r as the preconditioner makes it; of the r before while it waits.
+    pub scaled: f64,
+    /// The largest square of the carried residual since it was last the true one.
+    pub peak: f64,
+    /// The least square of a true residual.
+    pub reached: f64,
 }
 
 impl CgState {
     /// The words in memory.
     pub const fn encode(self) -> [u32; STATE_WORDS] {
-        let [residual, norm, curvature] = [self.residual.to_bits(), self.norm.to_bits(), self.curvature.to_bits()];
+        const fn low(number: f64) -> u32 {
+            number.to_bits() as u32
+        }
+        const fn high(number: f64) -> u32 {
+            (number.to_bits() >> 32) as u32
+        }
         [
             self.status as u32,
             self.iterations,
-            residual as u32,
-            (residual >> 32) as u32,
-            norm as u32,
-            (norm >> 32) as u32,
-            curvature as u32,
-            (curvature >> 32) as u32,
+            self.refuted,
+            0,
+            low(self.residual),
+            high(self.residual),
+            low(self.norm),
+            high(self.norm),
+            low(self.curvature),
+            high(self.curvature),
+            low(self.scaled),
+            high(self.scaled),
+            low(self.peak),
+            high(self.peak),
+            low(self.reached),
+            high(self.reached),
         ]
     }
 
     /// The state that these words stand for.
     pub const fn decode(words: [u32; STATE_WORDS]) -> Self {
-        const fn double(low: u32, high: u32) -> f64 {
-            f64::from_bits((high as u64) << 32 | low as u64)
+        const fn double(words: [u32; STATE_WORDS], first: usize) -> f64 {
+            f64::from_bits((words[first + 1] as u64) << 32 | words[first] as u64)
         }
-        let [status, iterations, r0, r1, n0, n1, c0, c1] = words;
         CgState {
-            status: CgStatus::of_word(status),
-            iterations,
-            residual: double(r0, r1),
-            norm: double(n0, n1),
-            curvature: double(c0, c1),
+            status: CgStatus::of_word(words[0]),
+            iterations: words[1],
+            refuted: words[2],
+            residual: double(words, 4),
+            norm: double(words, 6),
+            curvature: double(words, 8),
+            scaled: double(words, 10),
+            peak: double(words, 12),
+            reached: double(words, 14),
         }
+    }
+
+    /// The square of the carried residual at which the system waits for the true one. Where the two have parted at the
+    /// tolerance once, it is half of it: what is left of the difference has room.
+    #[inline(always)]
+    pub const fn target(&self, tolerance: f64) -> f64 {
+        let at_tolerance = tolerance * tolerance * self.norm;
+        if self.refuted > 0 { JUDGED * at_tolerance } else { at_tolerance }
     }
 }
 
@@ -106,11 +165,14 @@ pub struct CgArgs {
     pub r: u64,
     /// Device address of the directions, `[systems][row_elems]`.
     pub p: u64,
-    /// Device address of the products: of A with the guess (start), with p (step) or with x (finish),
+    /// Device address of the products: of A with the guess (start), with p (step) or with x (replace),
     /// `[systems][row_elems]`.
     pub q: u64,
     /// Device address of the states, [`STATE_WORDS`] a system.
     pub states: u64,
+    /// Device address of the preconditioner, the inverses of the blocks of the main diagonal,
+    /// `[channels][row_elems / 16][16][16]`; 0 where the kernels take none.
+    pub inverses: u64,
     /// Strides of b.
     pub b_strides: AtaStrides,
     /// Strides of the guess.
@@ -119,24 +181,29 @@ pub struct CgArgs {
     pub out_strides: AtaStrides,
     /// The largest norm of the residual, as a share of that of b.
     pub tolerance: f64,
+    /// The share of [`CgState::peak`] at which a system waits for its true residual.
+    pub replaced_at: f64,
     /// The most iterations.
     pub max_iterations: u32,
     /// Channels: system s is frame `s / channels` and channel `s % channels`.
     pub channels: u32,
     /// Rows of A.
     pub n: u32,
-    /// Elements from one system's row to the next in x, r, p and q: n rounded up to [`GROUP`].
+    /// Elements from one system's row to the next in x, r, p and q: n rounded up to [`ROW_ALIGN`].
     pub row_elems: u32,
 }
 
 /// What a kernel does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CgStage {
-    /// `r = p = b - A x`, from a guess or x = 0.
+    /// `r = b - A x` and p, from a guess or x = 0.
     Start,
     /// After `q = A p`: moves x along p, and makes the next p.
     Step,
-    /// After `q = A x`: the residual `b - A x`, and x where the caller wants it.
+    /// After `q = A x`, for systems that wait and those without iterations left: the true residual, the verdict on it,
+    /// and the next p.
+    Replace,
+    /// x where the caller wants it.
     Finish,
 }
 
@@ -147,6 +214,8 @@ pub struct CgVariant {
     pub name: &'static str,
     /// What it does.
     pub stage: CgStage,
+    /// Whether directions come of r times the inverses of the diagonal blocks, and not of r.
+    pub preconditioned: bool,
     /// Warps of a thread block.
     pub warps: usize,
 }
@@ -162,9 +231,9 @@ impl CgVariant {
         Arch::Sm80.limits().registers / self.threads()
     }
 
-    /// The map of dynamic shared memory: `sums`, an f64 a warp, a stage for each of the two sums of a kernel.
+    /// The map of dynamic shared memory: `sums`, an f64 a warp, a stage for each of the sums of a kernel.
     pub const fn smem(&self) -> SmemLayout {
-        SmemLayout::new().stages("sums", 2, (self.warps * size_of::<f64>()) as u32, 8)
+        SmemLayout::new().stages("sums", 3, (self.warps * size_of::<f64>()) as u32, 8)
     }
 
     /// The sums of the warps in shared memory.
@@ -191,31 +260,41 @@ pub const fn row_index(name: &str) -> usize {
     panic!("no row of CG has this name")
 }
 
-/// The kernel of a stage.
-pub const fn of_stage(stage: CgStage) -> &'static CgVariant {
-    &CG[stage as usize]
+/// The kernel of a stage. The last one, which copies, is the same with a preconditioner and without.
+pub fn of_stage(stage: CgStage, preconditioned: bool) -> &'static CgVariant {
+    let rows = || CG.iter().filter(move |row| row.stage as u8 == stage as u8);
+    rows().find(|row| row.preconditioned == preconditioned).or_else(|| rows().next()).expect("every stage has a row")
 }
 
-/// Every kernel of the solver, in the order of [`CgStage`].
+const fn row(name: &'static str, stage: CgStage, preconditioned: bool) -> CgVariant {
+    CgVariant { name, stage, preconditioned, warps: if preconditioned { 16 } else { 32 } }
+}
+
+/// Every kernel of the solver.
 ///
 /// 32 warps: up to n = 4096 a thread has at most one group of each vector, so that every vector is read once, with all
-/// loads in flight together.
+/// loads in flight together. With a preconditioner 16, whose threads have registers for its loads.
 pub const CG: &[CgVariant] = &[
-    CgVariant { name: "cg_start", stage: CgStage::Start, warps: 32 },
-    CgVariant { name: "cg_step", stage: CgStage::Step, warps: 32 },
-    CgVariant { name: "cg_finish", stage: CgStage::Finish, warps: 32 },
+    row("cg_start", CgStage::Start, false),
+    row("cg_start_block_jacobi", CgStage::Start, true),
+    row("cg_step", CgStage::Step, false),
+    row("cg_step_block_jacobi", CgStage::Step, true),
+    row("cg_replace", CgStage::Replace, false),
+    row("cg_replace_block_jacobi", CgStage::Replace, true),
+    row("cg_finish", CgStage::Finish, false),
 ];
 
-/// A row that is out of place, or whose threads or shared memory do not fit, does not compile. The sums of the warps
-/// are added by one warp, a lane each.
+/// A row whose threads or shared memory do not fit does not compile. The sums of the warps are added by one warp, a
+/// lane each, and a block of A is of lanes of one warp.
 const _: () = {
     let mut index = 0;
     while index < CG.len() {
         let row = &CG[index];
-        assert!(row.stage as usize == index && row.warps >= 1 && row.warps <= 32);
+        assert!(row.warps >= 1 && row.warps <= 32);
         let _ = row.smem().assert_fits(Arch::Sm89);
         index += 1;
     }
+    assert!(ROW_ALIGN.is_multiple_of(GROUP) && (32 * GROUP).is_multiple_of(BLOCK));
 };
 
 #[cfg(test)]
@@ -224,10 +303,20 @@ mod tests {
 
     #[test]
     fn states_are_read_as_they_are_written() {
-        use CgStatus::{Active, Converged, NotFinite, NotPositiveDefinite};
-        for (iterations, status) in [Active, Converged, NotPositiveDefinite, NotFinite].into_iter().enumerate() {
-            let state =
-                CgState { status, iterations: iterations as u32, residual: 1e-300, norm: 1.5, curvature: -2.5e200 };
+        use CgStatus::{Active, Converged, NotFinite, NotPositiveDefinite, Stagnated, Waiting};
+        let all = [Active, Converged, NotPositiveDefinite, NotFinite, Waiting, Stagnated];
+        for (iterations, status) in all.into_iter().enumerate() {
+            let state = CgState {
+                status,
+                iterations: iterations as u32,
+                refuted: 7,
+                residual: 1e-300,
+                norm: 1.5,
+                curvature: -2.5e200,
+                scaled: 3.0,
+                peak: 1e30,
+                reached: 0.125,
+            };
             assert_eq!(CgState::decode(state.encode()), state);
         }
         // Memory of zeros is a system at its start.
@@ -237,7 +326,8 @@ mod tests {
     #[test]
     fn rows_are_found_by_name_and_by_stage() {
         for (index, row) in CG.iter().enumerate() {
-            assert_eq!((row_index(row.name), of_stage(row.stage)), (index, row));
+            assert_eq!((row_index(row.name), of_stage(row.stage, row.preconditioned)), (index, row));
         }
+        assert_eq!(of_stage(CgStage::Finish, true).name, "cg_finish");
     }
 }

@@ -137,12 +137,22 @@ impl fmt::Display for Activation {
 
 /// How FP8 products are summed over k. Sums of 16-bit products are always [`Accumulation::Direct`].
 ///
-/// The tensor cores of sm_89 and sm_90 add FP8 products with about 14 bits, which shows in long sums.
+/// Tensor cores align the products of a step, and the sum so far, to the largest of them, and cut off what is below so
+/// many bits: a large product hides small ones beside it. How many bits depends on instruction and card:
+///
+/// | kernels | on | bits below the largest exponent |
+/// | --- | --- | --- |
+/// | sm_90a (`wgmma`) | Hopper | 13, and 13 of the sum in f32: a register of 22 bits. Measured, bit by bit |
+/// | sm_89 (`mma.sync` m16n8k32) | Hopper | 25: its compiler makes products of f16 of it. Measured, bit by bit |
+/// | sm_89 (`mma.sync` m16n8k32) | Ada | 13, as reported (SageAttention2, arXiv 2411.10958); not measured here |
+///
+/// The emulator computes what Hopper does. `tolerance::gemm_limit` holds for all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Accumulation {
-    /// In the tensor cores alone.
+    /// In the tensor cores alone. With 13 bits up to half of what the terms of k = 8192 sum up to may be lost, where
+    /// one is large and the others are 2^-13 of it.
     Direct,
-    /// In the tensor cores over [`TWO_LEVEL_K`] elements of k, and these sums in f32.
+    /// In the tensor cores over [`TWO_LEVEL_K`] elements of k, and these sums in f32: at most 2 % are lost, whatever k.
     #[default]
     TwoLevel,
 }
