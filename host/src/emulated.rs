@@ -382,8 +382,8 @@ impl Streams for Emulated {
 
 impl Modules for Emulated {
     fn load_module(&self, what: &str, ptx: &str) -> Result<Handle> {
-        let module =
-            Module::parse(ptx).map_err(|error| Error::Emulator { problem: format!("cannot load {what}: {error}") })?;
+        let loaded = Module::parse(ptx).and_then(|module| module.check_device(self.device.arch()).map(|()| module));
+        let module = loaded.map_err(|error| Error::Emulator { problem: format!("cannot load {what}: {error}") })?;
         Ok(self.insert(Object::Module(Arc::new(module))))
     }
 

@@ -17,6 +17,7 @@ use crate::execute::wgmma::Warpgroups;
 use crate::in_flight::InFlight;
 use crate::memory::{GlobalView, OwnedMemory};
 use crate::program::Program;
+use crate::progress::Progress;
 use crate::registers::Registers;
 use crate::report::Report;
 use crate::shadow::{CopyGroups, CtaShadow, LaunchShadow, Threads};
@@ -86,6 +87,8 @@ pub(crate) struct Cluster<'a> {
     pub(crate) barrier: ClusterBarrier,
     pub(crate) registers: RegisterPool,
     pub(crate) report: Report,
+    /// What the warp that has its turn does for others.
+    pub(crate) progress: Progress,
     /// The counts of each instruction, where they are asked for.
     pub(crate) tally: Option<Box<Tally>>,
     /// Of each block.
@@ -132,6 +135,7 @@ impl<'a> Cluster<'a> {
             shared,
             mbarriers: BTreeMap::new(),
             report: Report::default(),
+            progress: Progress::default(),
             tally: None,
             block_barriers: (0..shape.blocks).map(|_| Default::default()).collect(),
             live_warps: vec![shape.warps; shape.blocks as usize],

@@ -11,8 +11,8 @@ mod memory;
 mod select;
 mod sync;
 
-use crate::front::names::Slots;
 use crate::front::operand::{self, Operand, SymbolSpace};
+use crate::front::{self, names::Slots};
 use crate::program::{Address, Base, D, Op, P, Reg, Space, Test, Type, W};
 
 /// Why an instruction is not covered.
@@ -79,7 +79,7 @@ struct Form<'a> {
 
 impl<'a> Form<'a> {
     fn new(opcode: &'a str) -> Self {
-        let mut parts = opcode.split('.');
+        let mut parts = front::opcode_parts(opcode).into_iter();
         Form { name: parts.next().unwrap_or_default(), modifiers: parts.collect() }
     }
 
@@ -211,7 +211,7 @@ impl<'a> Args<'a> {
             Operand::Int(value) => Some(self.slots.constant(value as u32)),
             Operand::F32(bits) => Some(self.slots.constant(bits)),
             Operand::Special(special) => Some(self.slots.special(special)),
-            Operand::Symbol(symbol) if symbol.space != SymbolSpace::Param => Some(self.slots.constant(symbol.address)),
+            Operand::Symbol(symbol) => Some(self.slots.constant(symbol.address)),
             _ => None,
         }
     }

@@ -10,6 +10,7 @@ pub(crate) mod integer;
 pub(crate) mod matrix;
 pub(crate) mod mbarrier;
 pub(crate) mod memory;
+mod one_address;
 pub(crate) mod warp;
 pub(crate) mod wgmma;
 

@@ -10,6 +10,7 @@ use crate::launch::LaunchShape;
 use crate::memory::{GlobalView, MemoryError, OwnedMemory, Space};
 use crate::paths::State;
 use crate::program::{Hopper, Op, Program, Special};
+use crate::progress::Watch;
 use crate::registers::{LANES, Registers};
 use crate::report::Report;
 use crate::shadow::{LaunchRace, LaunchShadow, Mark};
@@ -157,8 +158,9 @@ impl Running<'_> {
 
     /// Runs it to its end.
     pub(crate) fn finish(&mut self) -> Result<Report> {
+        let mut watch = Watch::default();
         loop {
-            if let Some(report) = self.round()? {
+            if let Some(report) = self.round(&mut watch, 1)? {
                 return Ok(report);
             }
         }
@@ -174,17 +176,22 @@ impl Running<'_> {
         self.index
     }
 
-    /// Gives each warp a turn; the counts when all are done.
-    pub(crate) fn round(&mut self) -> Result<Option<Report>> {
+    /// Gives each warp a turn; the counts when all are done. `clusters` run beside each other, and `watch` is on all.
+    pub(crate) fn round(&mut self, watch: &mut Watch, clusters: u64) -> Result<Option<Report>> {
         let program = self.grid.program;
         let (mut live, mut moved, mut polled) = (false, false, false);
+        let (mut changed, mut looked) = (false, false);
         for index in 0..self.warps.len() {
             let warp = &mut self.warps[index];
             if warp.done {
                 continue;
             }
             live = true;
-            match warp.run(&mut self.cluster, self.grid.simd) {
+            let end = warp.run(&mut self.cluster, self.grid.simd);
+            let progress = self.cluster.progress;
+            changed |= !progress.is_in_vain() && (progress.changed || matches!(end, Ok(End::Share)));
+            looked |= progress.looks > 0;
+            match end {
                 Ok(End::Done) => {
                     warp.done = true;
                     moved = true;
@@ -220,6 +227,9 @@ impl Running<'_> {
         if self.cluster.report.total() > self.grid.instruction_limit {
             let limit = self.grid.instruction_limit;
             return Err(Error::InstructionLimit { kernel: kernel(), block, limit, at: self.waits() });
+        }
+        if let Some(turns) = watch.add(changed, looked, clusters) {
+            return Err(Error::NoProgress { kernel: kernel(), block, turns, at: self.waits() });
         }
         self.idle_rounds = if moved { 0 } else { self.idle_rounds + 1 };
         if !moved && (!polled || self.idle_rounds > MAX_IDLE_ROUNDS) {

@@ -9,12 +9,14 @@ use layout::Arch;
 use crate::counters::{Counters, Tally};
 use crate::error::{Error, Result};
 use crate::execute::Simd;
-use crate::front;
+use crate::front::{self, Header};
 use crate::grid::{Grid, MAX_LOCAL_BYTES, Running};
 use crate::memory::{GlobalMemory, MemoryError, OwnedMemory, Space};
 use crate::program::Program;
+use crate::progress::Watch;
 use crate::report::Report;
 use crate::shadow::{LaunchShadow, Mark};
+use crate::target::{Target, Version};
 use crate::tensor_core::wgmma::Fp8Sums;
 
 /// Threads of a block (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
@@ -30,6 +32,8 @@ const RESIDENT_CLUSTERS: usize = 132;
 #[derive(Debug, Clone)]
 pub struct Module {
     programs: Vec<Arc<Program>>,
+    version: Version,
+    target: Target,
 }
 
 /// How many threads a launch has, in blocks and clusters, and their dynamic shared memory.
@@ -74,15 +78,20 @@ pub struct Device {
 }
 
 impl Device {
+    /// The instructions of a block, counted once for a warp, after which a launch fails where nothing else is set:
+    /// about a minute of work, and more than a block of most kernels needs.
+    pub const INSTRUCTION_LIMIT: u64 = 1 << 28;
+
     /// A card of this architecture with 80 GiB of memory, of which only what is written takes space on the host.
     #[must_use]
     pub fn new(arch: Arch) -> Device {
-        let instruction_limit = AtomicU64::new(u64::MAX);
+        let instruction_limit = AtomicU64::new(Self::INSTRUCTION_LIMIT);
         Device { arch, instruction_limit, full_fp8_sums: AtomicBool::new(false), memory: GlobalMemory::new() }
     }
 
-    /// The same card, on which a launch fails when one of its blocks has executed this many instructions, counted once
-    /// for a warp: a loop without an end is then an error, checked at the end of each warp's turn.
+    /// The same card, on which a launch fails when one of its blocks has executed this many instructions in place of
+    /// [`INSTRUCTION_LIMIT`](Self::INSTRUCTION_LIMIT): a loop without an end is an error, checked at the end of each
+    /// warp's turn.
     #[must_use]
     pub fn with_instruction_limit(self, instructions: u64) -> Device {
         self.set_instruction_limit(instructions);
@@ -168,10 +177,33 @@ impl Module {
     /// Reads a PTX text.
     ///
     /// # Errors
-    /// [`Error::Syntax`] where it is not PTX, [`Error::Unsupported`] at the first instruction that the emulator does
-    /// not know, whether it would ever be executed or not.
+    /// [`Error::Header`] where it does not say what it is for, [`Error::Syntax`] where it is not PTX,
+    /// [`Error::NotInTarget`] at the first instruction that its own version or target does not have, and
+    /// [`Error::Unsupported`] at the first that the emulator does not know, whether it would ever be executed or not.
     pub fn parse(ptx: &str) -> Result<Module> {
-        Ok(Module { programs: front::parse(ptx)? })
+        let (programs, Header { version, target }) = front::parse(ptx)?;
+        Ok(Module { programs, version, target })
+    }
+
+    /// The version of PTX that the text is written in.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// What the text is for.
+    #[must_use]
+    pub fn target(&self) -> Target {
+        self.target
+    }
+
+    /// Fails where a driver would not load the text on such a device.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn check_device(&self, device: Arch) -> Result<()> {
+        let target = self.target;
+        if target.runs_on(device) { Ok(()) } else { Err(Error::Device { target, device }) }
     }
 
     /// The names of its kernels, in the order of the text.
@@ -182,6 +214,11 @@ impl Module {
     fn program(&self, kernel: &str) -> Result<&Program> {
         let program = self.programs.iter().find(|program| program.name == kernel);
         program.map(|program| &**program).ok_or_else(|| Error::NoKernel { kernel: kernel.to_owned() })
+    }
+
+    fn program_for(&self, device: &Device, kernel: &str) -> Result<&Program> {
+        self.check_device(device.arch)?;
+        self.program(kernel)
     }
 
     /// What a kernel needs of a launch.
@@ -204,10 +241,11 @@ impl Module {
     /// of cores.
     ///
     /// # Errors
-    /// [`Error::NoKernel`]; [`Error::Launch`] before anything runs; [`Error::Fault`] and [`Error::Deadlock`] of the
-    /// first block, in the order of the grid, that has one. What other blocks wrote is then in memory.
+    /// [`Error::NoKernel`], [`Error::Device`] and [`Error::Launch`] before anything runs; [`Error::Fault`],
+    /// [`Error::Deadlock`], [`Error::NoProgress`] and [`Error::InstructionLimit`] of the first block, in the order of
+    /// the grid, that has one. What other blocks wrote is then in memory.
     pub fn launch(&self, device: &Device, kernel: &str, shape: LaunchShape, params: &[&[u8]]) -> Result<Report> {
-        let program = self.program(kernel)?;
+        let program = self.program_for(device, kernel)?;
         Launch::new(program, device, shape, params)?.run(None)
     }
 
@@ -216,7 +254,7 @@ impl Module {
     /// # Errors
     /// Those of [`launch`](Self::launch).
     pub fn count(&self, device: &Device, kernel: &str, shape: LaunchShape, params: &[&[u8]]) -> Result<Counters> {
-        let program = self.program(kernel)?;
+        let program = self.program_for(device, kernel)?;
         let tally = Mutex::new(Tally::new(program));
         Launch::new(program, device, shape, params)?.run(Some(&tally))?;
         let tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -397,7 +435,7 @@ impl Ended {
 fn interleaved(grid: &Grid<'_>, memory: &GlobalMemory, clusters: u64) -> Result<Report> {
     let shadow = Mutex::new(LaunchShadow::new());
     let (mut report, mut under_way, mut next) = (Report::default(), VecDeque::new(), 0);
-    let mut ended: Option<Running<'_>> = None;
+    let (mut ended, mut watch): (Option<Running<'_>>, _) = (None, Watch::default());
     loop {
         while next < clusters && under_way.len() < RESIDENT_CLUSTERS {
             under_way.push_back(match ended.take() {
@@ -410,7 +448,7 @@ fn interleaved(grid: &Grid<'_>, memory: &GlobalMemory, clusters: u64) -> Result<
             next += 1;
         }
         let Some(mut running) = under_way.pop_front() else { return Ok(report) };
-        match running.round()? {
+        match running.round(&mut watch, under_way.len() as u64 + 1)? {
             Some(counts) => {
                 report.merge(&counts);
                 let (index, marks) = (running.index(), running.publish());

@@ -29,12 +29,13 @@
 //!
 //! # What is modelled
 //!
-//! Warps of 32 lanes whose lanes part at branches and meet at the immediate post-dominator; blocks, or the blocks of a
-//! cluster, whose warps take turns; global, shared, local and parameter memory with bounds, alignment and a record of
-//! what was written; barriers of clusters, blocks and warps, `mbarrier` phases with their bytes; `cp.async` groups,
-//! bulk copies and `st.async` whose bytes arrive when they are waited for; [tensor maps](tensor_map); tensor-core
-//! products in the precision that [`tensor_core`] describes, that of Hopper bit by bit; [approximate
-//! functions](approximate), bit by bit those of Hopper; the registers that `setmaxnreg` moves.
+//! Warps of 32 lanes whose lanes part at branches and meet at the immediate post-dominator, or go on alone where others
+//! spin on what they do; blocks, or the blocks of a cluster, whose warps take turns; global, shared, local and
+//! parameter memory with bounds, alignment and a record of what was written; barriers of clusters, blocks and warps,
+//! `mbarrier` phases with their bytes; `cp.async` groups, bulk copies and `st.async` whose bytes arrive when they are
+//! waited for; [tensor maps](tensor_map); tensor-core products in the precision that [`tensor_core`] describes, that of
+//! Hopper bit by bit; [approximate functions](approximate), bit by bit those of Hopper; the registers that `setmaxnreg`
+//! moves.
 //!
 //! Not modelled: time and caches; weak memory orders, beyond the checks (accesses take effect one after another, in an
 //! order that does not depend on the CPU); generic writes to global memory that a bulk copy of another block reads, for
@@ -50,13 +51,19 @@
 //! Not covered: calls, variables of the module in global or constant memory, other roundings of f32 sums, sparse
 //! products, `im2col`. Whatever is not covered is an error of [`Module::parse`].
 //!
+//! Texts are read as `ptxas` reads them: directives without spaces between them, constant expressions, vectors of
+//! registers, modifiers and comments apart. A text must begin with its `.version` and `.target`, may use what these
+//! have and no more ([`Error::NotInTarget`]), and runs where a driver would load it ([`Error::Device`]): `sm_80` on
+//! every later device, `sm_90a` on Hopper alone.
+//!
 //! # What is checked
 //!
 //! Bounds, alignment, reads of what nothing wrote; races on shared memory between the threads of a block, by
 //! [`shadow`]'s clocks, unfinished copies among them; races on global memory, between the threads of a block and
 //! between blocks; barriers that a part of a warp reaches, or that others use with another count; too many arrivals or
-//! bytes at an `mbarrier`; deadlocks, with what each warp waits for. What a kernel does wrong without any of these,
-//! such as a loop without an end, shows where [`Device::with_instruction_limit`] sets a limit.
+//! bytes at an `mbarrier`; deadlocks, with what each warp waits for; threads that look for what no thread brings about.
+//! A loop without an end shows at the limit of [`Device::with_instruction_limit`]. Lanes of one instruction that store
+//! one value to one address are no race; of different values one stays, and which is not defined: that is one.
 //!
 //! Of the asynchronous units: generic writes to shared memory, and within a block to global memory, that a copy or a
 //! product reads without a proxy fence, an `mbarrier` that is not made visible to copies; bytes that are used before
@@ -88,8 +95,11 @@ mod operands;
 mod operation;
 mod paths;
 mod program;
+mod progress;
 mod registers;
 mod report;
+mod requirement;
+mod target;
 mod warp;
 mod windows;
 
@@ -104,4 +114,5 @@ pub use counters::Counters;
 pub use error::{Error, Place, Result, RustPlace, Thread};
 pub use launch::{Device, KernelFacts, LaunchShape, Module};
 pub use report::{Class, Report};
+pub use target::{ParseTargetError, ParseVersionError, Target, Version};
 pub use tensor_core::wgmma::Fp8Sums;

@@ -164,9 +164,13 @@ fn blend<T: Copy>(old: &mut [T; LANES], new: &[T; LANES], mask: u32) {
 }
 
 /// The memory that an address of a space is in, and where in it.
+///
+/// The address of a parameter that `mov` takes is its generic one, and does in `.param` too.
 pub(crate) fn resolve(space: Space, address: u64) -> (Space, u64) {
-    if space != Space::Generic {
-        return (space, address);
+    match space {
+        Space::Generic => {}
+        Space::Param => return (space, address.checked_sub(windows::PARAM).unwrap_or(address)),
+        _ => return (space, address),
     }
     for (space, base) in
         [(Space::Shared, windows::SHARED), (Space::Local, windows::LOCAL), (Space::Param, windows::PARAM)]

@@ -19,6 +19,8 @@ struct Scope<'a> {
     registers: HashMap<&'a str, Reg>,
     /// Declarations `%r<5>`: the prefix, and how many.
     ranges: HashMap<&'a str, (RegKind, u32)>,
+    /// Declarations `.v2 .f32 v`: the registers `v.x` and `v.y`.
+    vectors: HashMap<&'a str, Vec<Reg>>,
     symbols: HashMap<&'a str, Symbol>,
     /// Number of the scope in the kernel, for labels.
     id: u32,
@@ -176,6 +178,26 @@ impl<'a> Names<'a> {
         if let Some(scope) = self.innermost() {
             scope.ranges.insert(prefix, (kind, count));
         }
+    }
+
+    /// Declares a vector of registers.
+    pub(crate) fn declare_vector(&mut self, slots: &mut Slots, name: &'a str, kind: RegKind, elements: usize) {
+        let registers = (0..elements).map(|_| slots.register(kind)).collect();
+        if let Some(scope) = self.innermost() {
+            scope.vectors.insert(name, registers);
+        }
+    }
+
+    /// The registers of the vector of this name.
+    pub(crate) fn vector(&self, name: &str) -> Option<&[Reg]> {
+        self.open.iter().rev().find_map(|scope| scope.vectors.get(name).map(Vec::as_slice))
+    }
+
+    /// `v.x`, `v.y`, `v.z`, `v.w`, or `.r`, `.g`, `.b`, `.a`: the register of a vector.
+    pub(crate) fn element(&self, name: &str) -> Option<Reg> {
+        let (vector, element) = name.rsplit_once('.')?;
+        let at = ["xr", "yg", "zb", "wa"].iter().position(|names| element.len() == 1 && names.contains(element))?;
+        self.vector(vector)?.get(at).copied()
     }
 
     /// Declares a variable; false if the scope has one of this name.
