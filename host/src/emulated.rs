@@ -186,12 +186,16 @@ impl Emulated {
             Work::Launch { function, shape, params } => {
                 let params: Vec<&[u8]> = params.iter().map(Vec::as_slice).collect();
                 let (module, name) = (&function.module, &function.name);
-                if COUNTED.with_borrow(Option::is_none) {
-                    return module.launch(&self.device, name, *shape, &params).map(drop).map_err(emulator_error);
-                }
-                let counters = module.count(&self.device, name, *shape, &params).map_err(emulator_error)?;
-                COUNTED.with_borrow_mut(|counted| counted.get_or_insert_default().push(counters));
-                Ok(())
+                let outcome = if COUNTED.with_borrow(Option::is_none) {
+                    module.launch(&self.device, name, *shape, &params).map(drop)
+                } else {
+                    module.count(&self.device, name, *shape, &params).map(|counters| {
+                        COUNTED.with_borrow_mut(|counted| counted.get_or_insert_default().push(counters));
+                    })
+                };
+                // As the driver of a card does with what kernels print.
+                print!("{}", self.device.take_printed());
+                outcome.map_err(emulator_error)
             }
             &Work::Record { event } => self.get("event", event, |object| match object {
                 Object::Event(recorded) => {

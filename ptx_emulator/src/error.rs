@@ -149,6 +149,18 @@ pub enum Error {
         /// What each warp waits for.
         waits: String,
     },
+    /// A function calls itself so often that a thread's stack is full.
+    #[error("`{kernel}`, {thread}, {place}: the stack of {bytes} bytes has no room for another call")]
+    StackOverflow {
+        /// The kernel.
+        kernel: String,
+        /// Who.
+        thread: Thread,
+        /// The call.
+        place: Place,
+        /// The stack and the variables of a thread in local memory.
+        bytes: u32,
+    },
     /// A block executed more instructions than the device allows.
     #[error("`{kernel}`, block {block:?}: more than {limit} instructions; where its warps are: {at}")]
     InstructionLimit {

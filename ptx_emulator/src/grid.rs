@@ -15,12 +15,16 @@ use crate::registers::{LANES, Registers};
 use crate::report::Report;
 use crate::shadow::{LaunchRace, LaunchShadow, Mark};
 use crate::tensor_core::wgmma::Fp8Sums;
+use crate::variables::Placed;
 use crate::warp::{End, Warp};
 
 /// Bytes of local memory of a thread.
 pub(crate) const MAX_LOCAL_BYTES: u32 = 512 << 10;
 /// Rounds through the warps of a cluster in which all of them only poll, after which nothing is expected to change.
 const MAX_IDLE_ROUNDS: u32 = 10_000;
+
+/// The multiprocessors of an H100, on which the blocks are dealt one after another.
+const MULTIPROCESSORS: u32 = 132;
 
 /// What the clusters of a launch share.
 #[derive(Clone, Copy)]
@@ -33,6 +37,9 @@ pub(crate) struct Grid<'a> {
     pub(crate) instruction_limit: u64,
     pub(crate) fp8_sums: Fp8Sums,
     pub(crate) simd: Simd,
+    /// Where the variables of the module are, and what the launch prints.
+    pub(crate) variables: &'a Placed,
+    pub(crate) printed: &'a Mutex<String>,
     /// Where the counts of each instruction go, if they are asked for.
     pub(crate) tally: Option<&'a Mutex<Tally>>,
 }
@@ -71,7 +78,8 @@ impl Grid<'_> {
             |error: MemoryError| Error::Launch { kernel: self.program.name.clone(), problem: error.to_string() };
         let shape = self.shape();
         let shared = OwnedMemory::new(Space::Shared, shape.total_bytes(), shape.total_bytes()).map_err(limit)?;
-        let cluster = Cluster::new(self.program, self.params, (global, others), shared, (shape, self.fp8_sums));
+        let (kind, outside) = ((shape, self.fp8_sums), (self.variables, self.printed));
+        let cluster = Cluster::new(self.program, self.params, (global, others), shared, kind, outside);
         let mut warps = Vec::new();
         for number in 0..shape.blocks * shape.warps {
             let mut local = Vec::new();
@@ -126,6 +134,10 @@ impl Grid<'_> {
             Special::ClusterNctarank => cluster.iter().product(),
             Special::DynamicSharedBytes => shared_bytes,
             Special::TotalSharedBytes => self.shared_bytes,
+            Special::SmId => {
+                (place[0] + grid[0].wrapping_mul(place[1] + grid[1].wrapping_mul(place[2]))) % MULTIPROCESSORS
+            }
+            Special::NsmId => MULTIPROCESSORS,
         }
     }
 }
@@ -150,7 +162,8 @@ impl Running<'_> {
         self.cluster.tally = grid.tally.map(|_| Box::new(Tally::new(grid.program)));
         for warp in &mut self.warps {
             let (place, number) = (grid.place(index, shape.rank_of(warp.index)), warp.index % shape.warps);
-            warp.registers.restart(grid.program, |which, lane| grid.special(which, place, number, lane as u32));
+            let special = |which, lane: usize| grid.special(which, place, number, lane as u32);
+            warp.registers.restart(grid.program, special, &grid.variables.addresses);
             let left = grid.threads - number * LANES as u32;
             warp.restart(if left >= LANES as u32 { u32::MAX } else { (1 << left) - 1 });
         }
@@ -207,8 +220,11 @@ impl Running<'_> {
                 Ok(End::Polled { moved: some }) => (polled, moved) = (true, moved || some),
                 Ok(End::Share) => moved = true,
                 Err((at, fault)) => {
-                    let Fault { lane, problem, elsewhere } = *fault;
+                    let Fault { lane, problem, elsewhere, stack_bytes } = *fault;
                     let own = warp.index;
+                    if let Some(bytes) = stack_bytes {
+                        return Err(self.stack_overflow(at, (own, lane), bytes));
+                    }
                     let Some((warp, line)) = elsewhere else {
                         return Err(self.fault(at, (own, lane), problem));
                     };
@@ -236,6 +252,12 @@ impl Running<'_> {
             return Err(Error::Deadlock { kernel: kernel(), block, waits: self.waits() });
         }
         Ok(None)
+    }
+
+    fn stack_overflow(&self, at: u32, (warp, lane): (u32, Option<u32>), bytes: u32) -> Error {
+        let (grid, shape) = (self.grid, self.cluster.shape);
+        let thread = Thread { block: grid.place(self.index, shape.rank_of(warp)), warp: warp % shape.warps, lane };
+        Error::StackOverflow { kernel: grid.program.name.clone(), thread, place: grid.program.place(at), bytes }
     }
 
     fn fault(&self, at: u32, thread: (u32, Option<u32>), problem: String) -> Error {

@@ -9,7 +9,7 @@ use layout::Arch;
 use crate::counters::{Counters, Tally};
 use crate::error::{Error, Result};
 use crate::execute::Simd;
-use crate::front::{self, Header};
+use crate::front::{self, Header, Text};
 use crate::grid::{Grid, MAX_LOCAL_BYTES, Running};
 use crate::memory::{GlobalMemory, MemoryError, OwnedMemory, Space};
 use crate::program::Program;
@@ -18,6 +18,7 @@ use crate::report::Report;
 use crate::shadow::{LaunchShadow, Mark};
 use crate::target::{Target, Version};
 use crate::tensor_core::wgmma::Fp8Sums;
+use crate::variables::{ModuleVariables, Placed, Variable};
 
 /// Threads of a block (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
 const MAX_THREADS: u64 = 1024;
@@ -32,6 +33,7 @@ const RESIDENT_CLUSTERS: usize = 132;
 #[derive(Debug, Clone)]
 pub struct Module {
     programs: Vec<Arc<Program>>,
+    variables: Arc<Vec<Variable>>,
     version: Version,
     target: Target,
 }
@@ -75,6 +77,8 @@ pub struct Device {
     instruction_limit: AtomicU64,
     full_fp8_sums: AtomicBool,
     memory: GlobalMemory,
+    variables: ModuleVariables,
+    printed: Mutex<String>,
 }
 
 impl Device {
@@ -86,7 +90,14 @@ impl Device {
     #[must_use]
     pub fn new(arch: Arch) -> Device {
         let instruction_limit = AtomicU64::new(Self::INSTRUCTION_LIMIT);
-        Device { arch, instruction_limit, full_fp8_sums: AtomicBool::new(false), memory: GlobalMemory::new() }
+        Device {
+            arch,
+            instruction_limit,
+            full_fp8_sums: AtomicBool::new(false),
+            memory: GlobalMemory::new(),
+            variables: ModuleVariables::default(),
+            printed: Mutex::default(),
+        }
     }
 
     /// The same card, on which a launch fails when one of its blocks has executed this many instructions in place of
@@ -111,6 +122,34 @@ impl Device {
 
     fn fp8_sums(&self) -> Fp8Sums {
         if self.full_fp8_sums.load(Ordering::Relaxed) { Fp8Sums::Full } else { Fp8Sums::Reduced }
+    }
+
+    /// Takes what kernels printed by `printf` since this was called last, of which the first 2^20 bytes are kept.
+    ///
+    /// ```
+    /// use layout::Arch;
+    /// use ptx_emulator::{Device, LaunchShape, Module};
+    ///
+    /// let module = Module::parse(
+    ///     ".version 7.0 .target sm_80 .address_size 64
+    ///     .extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a);
+    ///     .global .align 1 .b8 text[7] = {104, 101, 108, 108, 111, 10, 0};
+    ///     .visible .entry greet() {
+    ///         .reg .b64 %rd<2>;
+    ///         mov.u64 %rd1, text;
+    ///         { .param .b64 format; st.param.b64 [format], %rd1;
+    ///           .param .b64 arguments; st.param.b64 [arguments], 0;
+    ///           .param .b32 count; call.uni (count), vprintf, (format, arguments); }
+    ///         ret;
+    ///     }",
+    /// )?;
+    /// let device = Device::new(Arch::Sm80);
+    /// module.launch(&device, "greet", LaunchShape { block: [2, 1, 1], ..LaunchShape::default() }, &[])?;
+    /// assert_eq!(device.take_printed(), "hello\nhello\n");
+    /// # Ok::<(), ptx_emulator::Error>(())
+    /// ```
+    pub fn take_printed(&self) -> String {
+        std::mem::take(&mut *self.printed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Its architecture.
@@ -181,8 +220,22 @@ impl Module {
     /// [`Error::NotInTarget`] at the first instruction that its own version or target does not have, and
     /// [`Error::Unsupported`] at the first that the emulator does not know, whether it would ever be executed or not.
     pub fn parse(ptx: &str) -> Result<Module> {
-        let (programs, Header { version, target }) = front::parse(ptx)?;
-        Ok(Module { programs, version, target })
+        let Text { programs, header: Header { version, target }, variables } = front::parse(ptx)?;
+        Ok(Module { programs, variables: Arc::new(variables), version, target })
+    }
+
+    /// The address and the bytes of a variable of the module in global or constant memory of the device; none where
+    /// there is none of this name. It has its initial value until a kernel or the host writes it.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] where the variables do not fit on the device.
+    pub fn variable(&self, device: &Device, name: &str) -> Result<Option<(u64, u64)>> {
+        let Some(index) = self.variables.iter().position(|variable| variable.name == name) else { return Ok(None) };
+        Ok(Some((self.placed(device)?.addresses[index], self.variables[index].bytes)))
+    }
+
+    fn placed(&self, device: &Device) -> Result<Arc<Placed>> {
+        device.variables.of(&device.memory, &self.variables).map_err(memory_error)
     }
 
     /// The version of PTX that the text is written in.
@@ -245,8 +298,7 @@ impl Module {
     /// [`Error::Deadlock`], [`Error::NoProgress`] and [`Error::InstructionLimit`] of the first block, in the order of
     /// the grid, that has one. What other blocks wrote is then in memory.
     pub fn launch(&self, device: &Device, kernel: &str, shape: LaunchShape, params: &[&[u8]]) -> Result<Report> {
-        let program = self.program_for(device, kernel)?;
-        Launch::new(program, device, shape, params)?.run(None)
+        Launch::new(self, self.program_for(device, kernel)?, device, (shape, params))?.run(None)
     }
 
     /// [`launch`](Self::launch), with counts of what each instruction did.
@@ -256,7 +308,7 @@ impl Module {
     pub fn count(&self, device: &Device, kernel: &str, shape: LaunchShape, params: &[&[u8]]) -> Result<Counters> {
         let program = self.program_for(device, kernel)?;
         let tally = Mutex::new(Tally::new(program));
-        Launch::new(program, device, shape, params)?.run(Some(&tally))?;
+        Launch::new(self, program, device, (shape, params))?.run(Some(&tally))?;
         let tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
         Ok(Counters::new(program, shape, &tally))
     }
@@ -272,10 +324,17 @@ struct Launch<'a> {
     instruction_limit: u64,
     fp8_sums: Fp8Sums,
     simd: Simd,
+    variables: Arc<Placed>,
+    printed: &'a Mutex<String>,
 }
 
 impl<'a> Launch<'a> {
-    fn new(program: &'a Program, device: &'a Device, shape: LaunchShape, params: &[&[u8]]) -> Result<Launch<'a>> {
+    fn new(
+        module: &Module,
+        program: &'a Program,
+        device: &'a Device,
+        (shape, params): (LaunchShape, &[&[u8]]),
+    ) -> Result<Launch<'a>> {
         let refuse = |problem: String| Err(Error::Launch { kernel: program.name.clone(), problem });
         let product = |dims: [u32; 3]| dims.iter().fold(1, |product: u64, &dim| product.saturating_mul(dim.into()));
         let threads = product(shape.block);
@@ -333,21 +392,35 @@ impl<'a> Launch<'a> {
             instruction_limit: device.instruction_limit.load(Ordering::Relaxed),
             fp8_sums: device.fp8_sums(),
             simd: Simd::detect(),
+            variables: if program.variables.is_empty() { Arc::default() } else { module.placed(device)? },
+            printed: &device.printed,
         })
     }
 
     fn run(self, tally: Option<&Mutex<Tally>>) -> Result<Report> {
         let product = |dims: [u32; 3]| dims.iter().fold(1, |product: u64, &dim| product.saturating_mul(dim.into()));
         let blocks = product(self.shape.grid);
-        let Launch { program, shape, threads, ref params, memory, shared_bytes, instruction_limit, fp8_sums, simd } =
+        let Launch { program, shape, threads, ref params, memory, shared_bytes, instruction_limit, fp8_sums, .. } =
             self;
+        let (simd, variables, printed) = (self.simd, &*self.variables, self.printed);
         if blocks > MAX_BLOCKS {
             let problem = format!("{blocks} blocks, of which the emulator runs up to {MAX_BLOCKS}");
             return Err(Error::Launch { kernel: program.name.clone(), problem });
         }
         let clusters = blocks / product(shape.cluster);
-        let grid =
-            Grid { program, launch: shape, threads, params, shared_bytes, instruction_limit, fp8_sums, simd, tally };
+        let grid = Grid {
+            program,
+            launch: shape,
+            threads,
+            params,
+            shared_bytes,
+            instruction_limit,
+            fp8_sums,
+            simd,
+            variables,
+            printed,
+            tally,
+        };
         if program.ordered { interleaved(&grid, memory, clusters) } else { parallel(&grid, memory, clusters) }
     }
 }

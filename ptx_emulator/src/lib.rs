@@ -43,13 +43,33 @@
 //!
 //! # What is covered
 //!
-//! Integer, bit, f16, bf16, f32 and f64 arithmetic rounded to nearest; approximate functions; comparisons and
-//! selections; conversions, FP8 among them; loads and stores of all memories, vectors and generic addresses; atomics on
-//! words; `cp.async`; `bar`, `bar.warp`, `barrier.cluster`, `mbarrier`, `mapa`, `st.async`; shuffles, votes, `redux`,
-//! `match`, `elect`; `ldmatrix`, `stmatrix`, `wmma` in f16 and bf16, `mma` in f16, bf16, tf32 and FP8, `wgmma` in all
-//! of these; bulk copies of lines and of tiles of tensors, multicast and reductions among them; `setmaxnreg`; fences.
-//! Not covered: calls, variables of the module in global or constant memory, other roundings of f32 sums, sparse
-//! products, `im2col`. Whatever is not covered is an error of [`Module::parse`].
+//! Integer, bit, f16, bf16, f32 and f64 arithmetic, f32 and f64 in every direction of rounding; carries, dot products
+//! of bytes; approximate functions; comparisons and selections; conversions, FP8 among them; loads and stores of all
+//! memories, vectors and generic addresses, policies of the caches; atomics on words, pairs of 16-bit floats, and
+//! `atom.cas.b16`; `cp.async`; `bar`, `bar.red`, `bar.warp`, `barrier.cluster`, `mbarrier`, `mapa`, `st.async`;
+//! shuffles, votes, `redux`, `match`, `elect`; `ldmatrix`, `stmatrix`, `wmma` in f16 and bf16, `mma` in f16, bf16,
+//! tf32, FP8 and bytes, `wgmma` in the types of floats; bulk copies of lines and of tiles of tensors, multicast and
+//! reductions among them; `setmaxnreg`; fences.
+//!
+//! Functions with parameters and results in registers or `.param` space, which may call themselves as long as the
+//! stack has room ([`Error::StackOverflow`]); `vprintf`, whose text [`Device::take_printed`] gives; `__assertfail`.
+//! Variables of the module in global and constant memory, with their initial values
+//! ([`Module::variable`]).
+//!
+//! Whatever is not covered is an error of [`Module::parse`] that names it, but for functions that no kernel reaches,
+//! which are not read:
+//!
+//! | not covered | examples |
+//! | --- | --- |
+//! | calls through pointers, functions of the driver but for two | `call %rd1, ..`, `.callprototype`, `malloc`, `cudaLaunchDeviceV2` |
+//! | what other modules define | `.extern .global`, `.extern .const` |
+//! | textures and surfaces | `tex`, `suld`, `.texref` |
+//! | other products of tensor cores | `mma.sp`, `mma` in s4, b1, f64, f16 sums and m16n8k4/8 of halves, `wmma` in integers, `wgmma` in integers, `tcgen05` |
+//! | other atomics | `.b128`, vectors, f16 without `.noftz`, `multimem` |
+//! | video instructions, 24-bit products | `vadd4`, `vabsdiff`, `mul24` |
+//! | comparisons to a number | `set`, `slct` |
+//! | barriers and votes of lanes that are not together | `barrier.sync` without `.aligned`, `vote` without `.sync` |
+//! | other copies | `im2col`, `cp.async.mbarrier`, `tensormap.replace` |
 //!
 //! Texts are read as `ptxas` reads them: directives without spaces between them, constant expressions, vectors of
 //! registers, modifiers and comments apart. A text must begin with its `.version` and `.target`, may use what these
@@ -100,6 +120,7 @@ mod registers;
 mod report;
 mod requirement;
 mod target;
+mod variables;
 mod warp;
 mod windows;
 

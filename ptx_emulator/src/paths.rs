@@ -90,6 +90,16 @@ impl Paths {
         self.next = self.add(Path { at: at + 1, lanes: lanes & !taken, meet, parent, state: State::Ready });
     }
 
+    /// The lanes of a path go to a function, and meet again behind the call, at which it is.
+    pub(crate) fn call(&mut self, path: usize, target: u32) {
+        let caller = &mut self.list[path];
+        let lanes = std::mem::take(&mut caller.lanes);
+        caller.at += 1;
+        caller.state = State::Meeting { children: 1 };
+        let parent = path as u32;
+        self.next = self.add(Path { at: target, lanes, meet: NONE, parent, state: State::Ready });
+    }
+
     fn add(&mut self, path: Path) -> usize {
         match self.list.iter().position(|other| other.state == State::Free) {
             Some(free) => {

@@ -6,7 +6,7 @@ use crate::execute::{self, Fault, Simd};
 use crate::in_flight::InFlight;
 use crate::memory::OwnedMemory;
 use crate::paths::{Paths, State};
-use crate::program::{Hopper, Instruction, Op, W};
+use crate::program::{General, Hopper, Instruction, Op, W};
 use crate::progress::{Progress, Spin};
 use crate::registers::{Registers, lanes};
 use crate::shadow::Threads;
@@ -159,6 +159,15 @@ impl Warp {
                     self.paths.exit(path, mask);
                     return Ok(None);
                 }
+                Op::Call { target } => {
+                    self.paths.list[path].at = at;
+                    self.paths.call(path, target);
+                    return Ok(None);
+                }
+                Op::Return => {
+                    self.paths.end(path);
+                    return Ok(None);
+                }
                 Op::Trap { what } => {
                     return Err((at, Fault::warp(format!("the lanes {mask:#010x} {what}"))));
                 }
@@ -235,6 +244,7 @@ impl Warp {
             | Op::FragmentStore(_) => Ok(Some(u32::MAX)),
             Op::Wmma(_) | Op::Mma(_) => Ok(Some(u32::MAX)),
             Op::Hopper(ref hopper) if hopper.is_aligned() => Ok(Some(u32::MAX)),
+            Op::General(ref general) if matches!(**general, General::IntegerMma(_)) => Ok(Some(u32::MAX)),
             _ => Ok(None),
         }
     }
@@ -398,6 +408,7 @@ impl Warp {
             Op::Wmma(ref wmma) => execute::matrix::wmma(t, wmma)?,
             Op::Mma(ref mma) => execute::matrix::mma(t, mma)?,
             Op::Hopper(ref hopper) => execute::cluster::hopper(t, hopper)?,
+            Op::General(ref general) => execute::general::general(t, general)?,
             Op::Clock { d } => {
                 let now = t.cluster.report.total();
                 t.registers.set_wide(d, &[now; 32], mask);

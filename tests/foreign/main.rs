@@ -100,6 +100,9 @@ fn sums() -> HashMap<String, u64> {
     text.lines().map(|line| sum(line).unwrap_or_else(|| panic!("{line}"))).collect()
 }
 
+/// The numbers that bytes are.
+type Numbers = fn(&[u8]) -> Vec<f64>;
+
 /// What is wrong with the outputs of a case.
 fn problem(case: &Case, sums: &HashMap<String, u64>) -> Option<String> {
     let name = &case.name;
@@ -111,7 +114,7 @@ fn problem(case: &Case, sums: &HashMap<String, u64>) -> Option<String> {
         Err(error) => return Some(format!("{name}: {error}")),
     };
     let expected = expected();
-    let (numbers, limit): (fn(&[u8]) -> Vec<f64>, f64) = match *near {
+    let (numbers, limit): (Numbers, f64) = match *near {
         Near::Exact if got != expected => {
             let first = got.iter().zip(&expected).position(|(a, b)| a != b);
             return Some(format!("{name}: not the reference, from byte {first:?} on"));

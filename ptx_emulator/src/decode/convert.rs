@@ -144,6 +144,7 @@ pub(super) fn cvta(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
         ("shared::cta", Space::Shared),
         ("local", Space::Local),
         ("param", Space::Param),
+        ("const", Space::Global),
     ];
     let Some(space) = form.one_of(&spaces) else { return refuse("it names no memory") };
     Ok(Op::Cvta { space, to, d: args.to_double(0)?, a: args.double(1)? })

@@ -7,6 +7,7 @@ use super::at_once::{self, Direction};
 use super::one_address;
 use crate::cluster::Turn;
 use crate::counters::SharedKind;
+use crate::float::{BF16, Conversion, F16, Format, packed};
 use crate::memory::{MemoryError, Nearest, Space as Place};
 use crate::program::{Access, Address, Atomic, AtomicOp, Order, Reg, Space, Type, W};
 use crate::registers::{Doubles, LANES, lanes, resolve};
@@ -383,6 +384,7 @@ pub(crate) fn replaced(op: AtomicOp, ty: Type, old: u64, b: u64, c: u64) -> u64 
         (false, true) => i128::from(value),
         (false, false) => i128::from(value as u32),
     };
+    let narrow = |format: Format| move |a: u32, b: u32| format.add(a, b, Conversion::NEAREST);
     match op {
         AtomicOp::Add if ty == Type::F32 => {
             let sum = f32::from_bits(old as u32) + f32::from_bits(b as u32);
@@ -391,6 +393,10 @@ pub(crate) fn replaced(op: AtomicOp, ty: Type, old: u64, b: u64, c: u64) -> u64 
         AtomicOp::Add if ty == Type::F64 => {
             crate::float::canonical_f64(f64::from_bits(old) + f64::from_bits(b)).to_bits()
         }
+        AtomicOp::Add if ty == Type::F16 => narrow(F16)(old as u32, b as u32).into(),
+        AtomicOp::Add if ty == Type::Bf16 => narrow(BF16)(old as u32, b as u32).into(),
+        AtomicOp::Add if ty == Type::F16x2 => packed(old as u32, b as u32, narrow(F16)).into(),
+        AtomicOp::Add if ty == Type::Bf16x2 => packed(old as u32, b as u32, narrow(BF16)).into(),
         AtomicOp::Add => old.wrapping_add(b),
         AtomicOp::Min => {
             if order(b) < order(old) {

@@ -97,7 +97,11 @@ pub(crate) fn special(name: &str) -> Option<Operand> {
         "%cluster_nctarank" => Special::ClusterNctarank,
         "%dynamic_smem_size" => Special::DynamicSharedBytes,
         "%total_smem_size" => Special::TotalSharedBytes,
-        "%clock" | "%clock_hi" => return Some(Operand::Clock(32)),
+        "%smid" => Special::SmId,
+        "%nsmid" => Special::NsmId,
+        // A launch is the only one that its threads can see.
+        "%gridid" => return Some(Operand::Int(1)),
+        "%clock" | "%clock_hi" | "%globaltimer_lo" | "%globaltimer_hi" => return Some(Operand::Clock(32)),
         "%clock64" | "%globaltimer" => return Some(Operand::Clock(64)),
         _ => {
             let (name, axis) = name.split_once('.')?;

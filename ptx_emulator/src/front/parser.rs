@@ -1,16 +1,19 @@
 //! Directives, scopes, bodies: the text of a module to its programs.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::debug::file_names;
+use super::function::{Calls, Frame, Function};
 use super::header::Header;
 use super::lexer::{Lexer, Token};
 use super::names::{Names, RegKind, Slots, place};
 use super::operand::{Operand, Symbol, SymbolSpace, number};
 use crate::error::{Error, Result};
 use crate::fences;
-use crate::program::{Instruction, Op, Order, Param, Program, Space};
+use crate::program::{D, Instruction, Op, Order, Param, Program, Space};
+use crate::variables::Variable as GlobalVariable;
 use crate::{allocate, control};
 
 /// Scopes in scopes, and vectors in vectors, that the front follows.
@@ -19,24 +22,38 @@ const MAX_DEPTH: usize = 64;
 /// Registers that one `.reg` declares, shared and local bytes of a kernel, and the like, at most.
 const MAX_COUNT: u64 = 1 << 24;
 
-/// The programs of the kernels in the text, and what the text is for.
-pub(crate) fn parse(text: &str) -> Result<(Vec<Arc<Program>>, Header)> {
+/// What a text has.
+pub(crate) struct Text {
+    pub(crate) programs: Vec<Arc<Program>>,
+    /// What it is for.
+    pub(crate) header: Header,
+    /// The variables that its kernels share.
+    pub(crate) variables: Vec<GlobalVariable>,
+}
+
+/// The kernels of a text, and what they share.
+pub(crate) fn parse(text: &str) -> Result<Text> {
     let files = Arc::new(file_names(text));
     let mut parser = Parser {
         lexer: Lexer::new(text),
         header: Header::default(),
         names: Names::new(),
         variables: HashMap::new(),
-        unusable: HashSet::new(),
+        unusable: HashMap::new(),
+        globals: Vec::new(),
+        module_variables: HashMap::new(),
         kernel: Kernel::default(),
         files,
         rust: (0, 0),
         opcodes: HashMap::new(),
-        panics: HashSet::new(),
+        functions: HashMap::new(),
     };
     parser.text_header()?;
+    if text.contains(".func") {
+        parser.find_functions()?;
+    }
     let programs = parser.module()?;
-    Ok((programs, parser.header))
+    Ok(Text { programs, header: parser.header, variables: parser.globals })
 }
 
 /// Name, bytes and alignment of a variable; no bytes for `name[]`.
@@ -61,10 +78,15 @@ pub(super) struct Kernel<'a> {
     pub(super) branches: Vec<(usize, String, Vec<u32>)>,
     /// The lists of `.branchtargets`, by scope and label.
     pub(super) targets: HashMap<(u32, &'a str), Vec<&'a str>>,
-    local_bytes: u32,
+    pub(super) local_bytes: u32,
     shared_bytes: u32,
-    /// Addresses of `.shared` variables declared in the body, in their order.
-    body_variables: std::collections::VecDeque<Symbol>,
+    /// The functions that it calls, and the one that is read for it.
+    pub(super) calls: Calls<'a>,
+    pub(super) function: Option<Frame<'a>>,
+    /// The registers with the addresses of variables of the module.
+    pub(super) addresses: HashMap<usize, D>,
+    /// Addresses of `.shared` variables declared in the bodies, by their lines and names, in their order.
+    body_variables: HashMap<(u32, &'a str), VecDeque<Symbol>>,
 }
 
 pub(super) struct Parser<'a> {
@@ -72,15 +94,17 @@ pub(super) struct Parser<'a> {
     pub(super) header: Header,
     pub(super) names: Names<'a>,
     variables: HashMap<&'a str, SharedVariable>,
-    /// Variables of the module in global and constant memory, which no kernel may name.
-    pub(super) unusable: HashSet<&'a str>,
+    /// Variables of the module in global and constant memory, by their numbers.
+    pub(super) globals: Vec<GlobalVariable>,
+    pub(super) module_variables: HashMap<&'a str, usize>,
+    /// Those that no kernel may name, and why.
+    pub(super) unusable: HashMap<&'a str, String>,
     pub(super) kernel: Kernel<'a>,
     files: Arc<Vec<(u32, Arc<str>)>>,
     pub(super) rust: (u32, u32),
     /// One allocation for each opcode of the text, all of which its version and target have.
     pub(super) opcodes: HashMap<&'a str, Arc<str>>,
-    /// The functions that never return.
-    pub(super) panics: HashSet<&'a str>,
+    pub(super) functions: HashMap<&'a str, Rc<Function<'a>>>,
 }
 
 impl<'a> Parser<'a> {
@@ -150,12 +174,15 @@ impl<'a> Parser<'a> {
                     match self.word("a declaration")? {
                         ".shared" => self.shared_variables()?,
                         ".func" => self.function()?,
+                        ".global" => self.module_variable(false, true)?,
+                        ".const" => self.module_variable(true, true)?,
                         ".entry" => drop(self.entry()?),
                         other => return self.unsupported(line, &format!(".extern {other}"), ""),
                     }
                 }
                 Token::Word(".shared") => self.shared_variables()?,
-                Token::Word(".global" | ".const") => self.unusable_variable()?,
+                Token::Word(".global") => self.module_variable(false, false)?,
+                Token::Word(".const") => self.module_variable(true, false)?,
                 Token::Word(".file") => self.file()?,
                 Token::Word(".func") => self.function()?,
                 Token::Word(".entry") => programs.extend(self.entry()?.map(Arc::new)),
@@ -243,16 +270,6 @@ impl<'a> Parser<'a> {
         Ok(bytes)
     }
 
-    /// A variable in global or constant memory, with its initial value. Compilers leave some that no kernel names.
-    fn unusable_variable(&mut self) -> Result<()> {
-        let (name, ..) = self.variable()?;
-        self.unusable.insert(name);
-        while self.lexer.peek() != Token::End && !self.has(';') {
-            self.lexer.take();
-        }
-        Ok(())
-    }
-
     fn shared_variables(&mut self) -> Result<()> {
         let line = self.lexer.line();
         for (name, bytes, align) in self.variables()? {
@@ -277,6 +294,7 @@ impl<'a> Parser<'a> {
         }
         self.place_shared()?;
         self.body()?;
+        self.place_functions()?;
         self.finish(program).map(Some)
     }
 
@@ -305,7 +323,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn param_variable(&mut self) -> Result<(&'a str, u32, u32)> {
+    pub(super) fn param_variable(&mut self) -> Result<(&'a str, u32, u32)> {
         let line = self.lexer.line();
         match self.variable()? {
             (name, Some(bytes), align) => Ok((name, bytes, align)),
@@ -358,17 +376,29 @@ impl<'a> Parser<'a> {
     fn place_shared(&mut self) -> Result<()> {
         let ahead = self.lexer.clone();
         let (mut used, mut dynamic, mut dynamic_align, mut depth) = (0, Vec::new(), 1, 1);
+        let (mut called, mut bodies) = (HashSet::new(), None);
         while depth > 0 {
             let line = self.lexer.line();
             match self.lexer.take().0 {
                 Token::Mark('{') => depth += 1,
-                Token::Mark('}') => depth -= 1,
+                Token::Mark('}') => {
+                    depth -= 1;
+                    // The functions that it reaches are read behind it.
+                    if depth == 0
+                        && let Some(body) = bodies.get_or_insert_with(|| self.reached_bodies(&called)).pop()
+                    {
+                        (self.lexer, depth) = (body, 1);
+                    }
+                }
                 Token::End => return self.syntax(line, "the kernel has no end"),
                 Token::Word(".shared") => {
                     for (name, bytes, align) in self.variables()? {
                         let Some(bytes) = bytes else { return self.syntax(line, format!("`{name}` has no size")) };
                         match place(&mut used, bytes, align, SymbolSpace::Shared) {
-                            Some(symbol) => self.kernel.body_variables.push_back(symbol),
+                            Some(symbol) => {
+                                let placed = self.kernel.body_variables.entry((line, name)).or_default();
+                                placed.push_back(symbol);
+                            }
                             None => return self.syntax(line, "the shared variables are too large"),
                         }
                     }
@@ -380,6 +410,9 @@ impl<'a> Parser<'a> {
                     }
                 }
                 Token::Word(word) => {
+                    if self.functions.contains_key(word) {
+                        called.insert(word);
+                    }
                     let Some(&variable) = self.variables.get(word) else { continue };
                     if self.names.symbol(word).is_some() || dynamic.contains(&word) {
                         continue;
@@ -409,7 +442,7 @@ impl<'a> Parser<'a> {
     }
 
     /// The statements up to the `}` that closes the body.
-    fn body(&mut self) -> Result<()> {
+    pub(super) fn body(&mut self) -> Result<()> {
         self.names.open();
         let depth = self.names.depth();
         while self.names.depth() >= depth {
@@ -449,13 +482,15 @@ impl<'a> Parser<'a> {
             ".pragma" => self.pragma(),
             ".shared" => {
                 for (name, ..) in self.variables()? {
-                    match self.kernel.body_variables.pop_front() {
+                    match self.kernel.body_variables.get_mut(&(line, name)).and_then(VecDeque::pop_front) {
                         Some(symbol) if self.names.declare_symbol(name, symbol) => {}
                         _ => return self.syntax(line, format!("`{name}` is declared twice")),
                     }
                 }
                 Ok(())
             }
+            ".param" => self.frame_variable(true),
+            ".local" if self.kernel.function.is_some() => self.frame_variable(false),
             ".local" => {
                 for (name, bytes, align) in self.variables()? {
                     let used = &mut self.kernel.local_bytes;
@@ -481,13 +516,7 @@ impl<'a> Parser<'a> {
         if elements > 1 {
             ty = self.word("the type of registers")?;
         }
-        let kind = match ty {
-            ".pred" => RegKind::P,
-            ".b16" | ".u16" | ".s16" | ".f16" | ".bf16" => RegKind::H,
-            ".b32" | ".u32" | ".s32" | ".f32" | ".f16x2" | ".bf16x2" => RegKind::W,
-            ".b64" | ".u64" | ".s64" | ".f64" => RegKind::D,
-            other => return self.unsupported(line, &format!(".reg {other}"), ""),
-        };
+        let Some(kind) = RegKind::of(ty) else { return self.unsupported(line, &format!(".reg {ty}"), "") };
         loop {
             let name = self.word("a register")?;
             if elements > 1 {
@@ -527,12 +556,16 @@ impl<'a> Parser<'a> {
         program.constants = kernel.slots.constants();
         program.wide_constants = kernel.slots.wide_constants();
         program.specials = kernel.slots.specials();
+        program.frame = kernel.calls.frame;
+        program.variables = kernel.addresses.into_iter().map(|(index, slot)| (slot, index)).collect();
+        program.variables.sort_by_key(|variable| variable.1);
         program.local_bytes = kernel.local_bytes;
         program.shared_bytes = kernel.shared_bytes;
         // The memory of accesses that other threads can wait for.
         let mut signals = program.code.iter().filter_map(|instruction| match &instruction.op {
             Op::Atomic(atomic) => Some(atomic.space),
             Op::Hopper(hopper) if hopper.is_ordered() => Some(Space::Global),
+            Op::General(general) if general.is_ordered() => Some(Space::Global),
             Op::Load(access) | Op::Store(access) if access.order != Order::Weak => Some(access.space),
             _ => None,
         });

@@ -32,9 +32,7 @@ impl<'a> Parser<'a> {
             self.require(opcode, line)?;
         }
         if matches!(opcode, "call" | "call.uni") {
-            let op = self.call(opcode, line)?;
-            self.push(opcode, Instruction { guard, op, meet: 0, line, rust: self.rust });
-            return Ok(());
+            return self.call(guard, opcode, line);
         }
         let mut operands = Vec::new();
         if !self.has(';') {
@@ -45,6 +43,13 @@ impl<'a> Parser<'a> {
                 }
             }
             self.mark(';')?;
+        }
+        if matches!(opcode, "ret" | "ret.uni") && self.push_return(guard, opcode, line) {
+            return Ok(());
+        }
+        let reducing = ["bar.red", "bar.cta.red", "barrier.red", "barrier.cta.red"];
+        if let Some(modifiers) = reducing.iter().find_map(|name| opcode.strip_prefix(name)) {
+            return self.reducing_barrier(guard, (opcode, modifiers), line, &operands);
         }
         let op = if matches!(opcode, "bra" | "bra.uni") {
             let [Operand::Name(label)] = &operands[..] else {
@@ -64,7 +69,28 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn operand(&mut self, depth: usize) -> Result<Operand> {
+    /// `bar.red`: the warp's lanes give their part, arrive, and take what all of them gave.
+    fn reducing_barrier(
+        &mut self,
+        guard: Option<Test>,
+        (opcode, modifiers): (&'a str, &str),
+        line: u32,
+        operands: &[Operand],
+    ) -> Result<()> {
+        if opcode.starts_with("barrier") && !modifiers.contains(".aligned") {
+            return self.unsupported(line, opcode, "it is covered with `.aligned` alone");
+        }
+        let ops = match decode::reducing_barrier(&mut self.kernel.slots, modifiers, operands) {
+            Ok(ops) => ops,
+            Err(Refusal(reason)) => return self.unsupported(line, opcode, reason),
+        };
+        for op in ops {
+            self.push(opcode, Instruction { guard, op, meet: 0, line, rust: self.rust });
+        }
+        Ok(())
+    }
+
+    pub(super) fn operand(&mut self, depth: usize) -> Result<Operand> {
         if self.is_constant_next() {
             return self.constant().map(Constant::operand);
         }
@@ -138,8 +164,11 @@ impl<'a> Parser<'a> {
         if let Some(registers) = self.names.vector(word) {
             return Ok(Operand::Vector(registers.iter().copied().map(Operand::Reg).collect()));
         }
-        if self.unusable.contains(word) {
-            return self.unsupported(line, word, "a variable of the module in global or constant memory");
+        if let Some(register) = self.variable_address(word) {
+            return Ok(Operand::Reg(register));
+        }
+        if let Some(problem) = self.unusable.get(word) {
+            return self.unsupported(line, word, problem.clone());
         }
         if word.starts_with('%') {
             return self.unsupported(line, word, "no register of this name is declared, nor known as a special one");

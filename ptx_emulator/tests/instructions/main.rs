@@ -9,6 +9,8 @@ mod copy;
 mod counters;
 mod fault;
 mod float;
+mod function;
+mod general;
 mod header;
 mod integer;
 mod matrix;

@@ -135,7 +135,7 @@ fn mma_int8() -> Vec<u8> {
     let saturated = |at: usize| (start + sum(at, false, true)).clamp(i32::MIN.into(), i32::MAX.into()) as u32;
     let upper = |at: usize| if at < 64 { signed(at) } else { 0 };
     let parts: [&dyn Fn(usize) -> u32; 5] = [&signed, &signed, &upper, &above, &saturated];
-    words(parts.iter().flat_map(|part| (0..128).map(|at| part(at))))
+    words(parts.iter().flat_map(|part| (0..128).map(part)))
 }
 
 fn recursion() -> Vec<u8> {
