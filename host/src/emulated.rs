@@ -173,12 +173,16 @@ impl Emulated {
             Work::Launch { function, shape, params } => {
                 let params: Vec<&[u8]> = params.iter().map(Vec::as_slice).collect();
                 let (module, name) = (&function.module, &function.name);
-                if COUNTED.with_borrow(Option::is_none) {
-                    return module.launch(&self.device, name, *shape, &params).map(drop).map_err(emulator_error);
-                }
-                let counters = module.count(&self.device, name, *shape, &params).map_err(emulator_error)?;
-                COUNTED.with_borrow_mut(|counted| counted.get_or_insert_default().push(counters));
-                Ok(())
+                let outcome = if COUNTED.with_borrow(Option::is_none) {
+                    module.launch(&self.device, name, *shape, &params).map(drop)
+                } else {
+                    module.count(&self.device, name, *shape, &params).map(|counters| {
+                        COUNTED.with_borrow_mut(|counted| counted.get_or_insert_default().push(counters));
+                    })
+                };
+                // As the driver of a card does with what kernels print.
+                print!("{}", self.device.take_printed());
+                outcome.map_err(emulator_error)
             }
             // SAFETY: as for the graph's launch.
             Work::Graph(graph) => graph.iter().try_for_each(|work| unsafe { self.run(work) }),
@@ -364,8 +368,8 @@ impl Streams for Emulated {
 
 impl Modules for Emulated {
     fn load_module(&self, what: &str, ptx: &str) -> Result<Handle> {
-        let module =
-            Module::parse(ptx).map_err(|error| Error::Emulator { problem: format!("cannot load {what}: {error}") })?;
+        let loaded = Module::parse(ptx).and_then(|module| module.check_device(self.device.arch()).map(|()| module));
+        let module = loaded.map_err(|error| Error::Emulator { problem: format!("cannot load {what}: {error}") })?;
         Ok(self.insert(Object::Module(Arc::new(module))))
     }
 

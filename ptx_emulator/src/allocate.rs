@@ -40,11 +40,14 @@ pub(crate) fn allocate(program: &mut Program, starts: &[u32]) {
     program.constants.iter().for_each(|constant| insert(&mut fixed, constant.0.0 as usize));
     program.specials.iter().for_each(|special| insert(&mut fixed, special.0.0 as usize));
     program.wide_constants.iter().for_each(|constant| insert(&mut fixed, words + constant.0.0 as usize));
+    program.variables.iter().for_each(|variable| insert(&mut fixed, words + variable.0.0 as usize));
     let register = |register: usize, slot: u32| if register < words { Reg::W(W(slot)) } else { Reg::D(D(slot)) };
-    if registers.saturating_mul(starts.len()) > MAX_WORK {
+    // What is live while a function runs does not follow from the order of the code.
+    if program.frame.is_some() || registers.saturating_mul(starts.len()) > MAX_WORK {
         let own = |at: usize| if at < words { at as u32 } else { (at - words) as u32 };
         let unfixed = (0..registers).filter(|&at| !contains(&fixed, at));
         program.unwritten = unfixed.map(|at| register(at, own(at))).collect();
+        note_operands(program);
         return;
     }
 
@@ -63,8 +66,16 @@ pub(crate) fn allocate(program: &mut Program, starts: &[u32]) {
     program.constants.iter_mut().for_each(|constant| constant.0 = renamed_word(constant.0));
     program.specials.iter_mut().for_each(|special| special.0 = renamed_word(special.0));
     program.wide_constants.iter_mut().for_each(|constant| constant.0 = renamed_double(constant.0));
+    program.variables.iter_mut().for_each(|variable| variable.0 = renamed_double(variable.0));
     program.unwritten =
         live.first().map_or(Vec::new(), |live| members(live).map(|at| register(at, slots[at])).collect());
+    note_operands(program);
+    let used = |slots: &[u32]| slots.iter().filter(|&&slot| slot != u32::MAX).max().map_or(0, |slot| slot + 1);
+    (program.words, program.doubles) = (used(&slots[..words]), used(&slots[words..]));
+}
+
+/// Notes the registers of each instruction where `wgmma` is among them.
+fn note_operands(program: &mut Program) {
     if program.code.iter().any(|instruction| instruction.op.wgmma().is_some()) {
         let operands = program.code.iter_mut().map(|instruction| {
             let mut operands = Vec::new();
@@ -73,8 +84,6 @@ pub(crate) fn allocate(program: &mut Program, starts: &[u32]) {
         });
         program.operands = operands.collect();
     }
-    let used = |slots: &[u32]| slots.iter().filter(|&&slot| slot != u32::MAX).max().map_or(0, |slot| slot + 1);
-    (program.words, program.doubles) = (used(&slots[..words]), used(&slots[words..]));
 }
 
 /// Calls `visit` for the operands in the banks of words and doubles, by the number of the register.

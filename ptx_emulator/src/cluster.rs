@@ -2,12 +2,14 @@
 
 mod barrier;
 mod registers;
+mod votes;
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use barrier::ClusterBarrier;
 use registers::RegisterPool;
+use votes::BarrierVotes;
 
 use crate::counters::Tally;
 use crate::execute::Fault;
@@ -17,11 +19,15 @@ use crate::execute::wgmma::Warpgroups;
 use crate::in_flight::InFlight;
 use crate::memory::{GlobalView, OwnedMemory};
 use crate::program::Program;
+use crate::progress::Progress;
 use crate::registers::Registers;
 use crate::report::Report;
 use crate::shadow::{CopyGroups, CtaShadow, LaunchShadow, Threads};
 use crate::tensor_core::wgmma::Fp8Sums;
+use crate::variables::Placed;
 
+/// Bytes that are kept of what kernels print: as many as a card has room for.
+const MAX_PRINTED_BYTES: usize = 1 << 20;
 /// The named barriers of a block.
 pub(crate) const BARRIERS: usize = 16;
 /// The number that stands for the barrier of the cluster.
@@ -85,7 +91,15 @@ pub(crate) struct Cluster<'a> {
     pub(crate) warpgroups: Warpgroups,
     pub(crate) barrier: ClusterBarrier,
     pub(crate) registers: RegisterPool,
+    /// Where the variables of the module are.
+    pub(crate) variables: &'a Placed,
+    /// What the warps gave to `bar.red`.
+    pub(crate) votes: BarrierVotes,
+    /// What the launch printed.
+    printed: &'a Mutex<String>,
     pub(crate) report: Report,
+    /// What the warp that has its turn does for others.
+    pub(crate) progress: Progress,
     /// The counts of each instruction, where they are asked for.
     pub(crate) tally: Option<Box<Tally>>,
     /// Of each block.
@@ -111,6 +125,7 @@ impl<'a> Cluster<'a> {
         (global, others): (GlobalView, Option<&'a Mutex<LaunchShadow>>),
         shared: OwnedMemory,
         (shape, fp8_sums): (Shape, Fp8Sums),
+        (variables, printed): (&'a Placed, &'a Mutex<String>),
     ) -> Cluster<'a> {
         let threads = shape.blocks * shape.warps * 32;
         let shadow = CtaShadow::new(shared.len(), threads);
@@ -128,10 +143,14 @@ impl<'a> Cluster<'a> {
             warpgroups: Warpgroups::new(shape),
             barrier: ClusterBarrier::new(shape, &shadow),
             registers: RegisterPool::new(program, shape),
+            variables,
+            votes: BarrierVotes::new(shape),
+            printed,
             shadow,
             shared,
             mbarriers: BTreeMap::new(),
             report: Report::default(),
+            progress: Progress::default(),
             tally: None,
             block_barriers: (0..shape.blocks).map(|_| Default::default()).collect(),
             live_warps: vec![shape.warps; shape.blocks as usize],
@@ -150,6 +169,7 @@ impl<'a> Cluster<'a> {
         self.warpgroups = Warpgroups::new(shape);
         self.barrier = ClusterBarrier::new(shape, &self.shadow);
         self.registers = RegisterPool::new(self.program, shape);
+        self.votes = BarrierVotes::new(shape);
         self.report = Report::default();
         self.block_barriers.fill_with(Default::default);
         self.live_warps.fill(shape.warps);
@@ -165,6 +185,14 @@ impl<'a> Cluster<'a> {
                 others.fence(self.index as u32, &self.shadow.publish()).map_err(|race| Fault::race(&race))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Adds to what the launch prints, as long as there is room.
+    pub(crate) fn print(&mut self, text: &str) {
+        let mut printed = self.printed.lock().unwrap_or_else(PoisonError::into_inner);
+        if printed.len() + text.len() <= MAX_PRINTED_BYTES {
+            printed.push_str(text);
         }
     }
 
@@ -222,6 +250,7 @@ impl<'a> Cluster<'a> {
             return;
         }
         let (waiting, arrived) = (std::mem::take(&mut barrier.waiting), std::mem::take(&mut barrier.arrived));
+        self.votes.complete(waiting.iter().map(|threads| threads.warp));
         barrier.completions = barrier.completions.wrapping_add(1);
         if arrived.is_empty() {
             self.shadow.barrier(&waiting);

@@ -34,7 +34,7 @@ pub(crate) fn block_starts(code: &[Instruction]) -> Vec<u32> {
                 }
                 true
             }
-            Op::Exit | Op::Trap { .. } => instruction.guard.is_none(),
+            Op::Exit | Op::Return | Op::Trap { .. } => instruction.guard.is_none(),
             _ => false,
         };
         if ends && let Some(next) = starts.get_mut(at + 1) {
@@ -69,7 +69,7 @@ impl Graph {
                         graph.edge(block as u32, next);
                     }
                 }
-                Op::Exit | Op::Trap { .. } if last.guard.is_none() => graph.edge(block as u32, exit),
+                Op::Exit | Op::Return | Op::Trap { .. } if last.guard.is_none() => graph.edge(block as u32, exit),
                 _ => graph.edge(block as u32, next),
             }
         }

@@ -5,14 +5,15 @@
 
 mod arithmetic;
 mod convert;
+mod general;
 mod hopper;
 mod matrix;
 mod memory;
 mod select;
 mod sync;
 
-use crate::front::names::Slots;
 use crate::front::operand::{self, Operand, SymbolSpace};
+use crate::front::{self, names::Slots};
 use crate::program::{Address, Base, D, Op, P, Reg, Space, Test, Type, W};
 
 /// Why an instruction is not covered.
@@ -29,7 +30,30 @@ fn refuse<T>(reason: impl Into<String>) -> Result<T> {
 pub(crate) fn decode(slots: &mut Slots, opcode: &str, operands: &[Operand]) -> Result<Op> {
     let mut form = Form::new(opcode);
     let mut args = Args { slots, list: operands };
+    // A policy of the caches is one operand more.
+    if matches!(form.name, "ld" | "st" | "atom" | "red" | "cp")
+        && !form.modifiers.contains(&"bulk")
+        && form.flag("L2::cache_hint")
+    {
+        let Some((_, others)) = operands.split_last() else { return refuse("it has no policy") };
+        args.list = others;
+    }
+    if let Some(op) = general::rounded(&mut form, &mut args)? {
+        return finished(&form, op);
+    }
     let op = match form.name {
+        "addc" | "subc" | "madc" => general::carry(&mut form, &mut args),
+        "add" | "sub" | "mad" if form.modifiers.contains(&"cc") => general::carry(&mut form, &mut args),
+        "rcp" | "rsqrt" if form.modifiers[..].ends_with(&["f64"]) && form.modifiers.contains(&"approx") => {
+            general::approximate_f64(&mut form, &mut args)
+        }
+        "dp4a" | "dp2a" => general::dot(&mut form, &mut args),
+        "szext" | "bmsk" | "fns" => general::field(&mut form, &mut args),
+        "prmt" if form.modifiers.len() > 1 => general::field(&mut form, &mut args),
+        "testp" => general::test_number(&mut form, &mut args),
+        "isspacep" => general::is_space(&mut form, &mut args),
+        "createpolicy" => general::create_policy(&mut form, &mut args),
+        "prefetchu" | "applypriority" | "discard" => general::cache(&mut form, &mut args),
         "add" | "sub" | "mul" | "mad" | "fma" | "div" | "rem" | "min" | "max" | "abs" | "neg" | "sad" | "copysign" => {
             arithmetic::arithmetic(&mut form, &mut args)
         }
@@ -63,11 +87,28 @@ pub(crate) fn decode(slots: &mut Slots, opcode: &str, operands: &[Operand]) -> R
             Ok(Op::Exit)
         }
         "trap" => Ok(Op::Trap { what: "trap" }),
+        "brkpt" => Ok(Op::Trap { what: "stop at a breakpoint" }),
         _ => return refuse(""),
     }?;
+    finished(&form, op)
+}
+
+/// The instruction, if no modifier is left.
+fn finished(form: &Form<'_>, op: Op) -> Result<Op> {
     match form.modifiers.first() {
         Some(left) => refuse(format!("`.{left}` is not known here")),
         None => Ok(op),
+    }
+}
+
+/// What `bar.red` does: a vote, a barrier and its result.
+pub(crate) fn reducing_barrier(slots: &mut Slots, modifiers: &str, operands: &[Operand]) -> Result<[Op; 3]> {
+    let mut form = Form::new(modifiers);
+    let mut args = Args { slots, list: operands };
+    let ops = sync::reducing_barrier(&mut form, &mut args)?;
+    match form.modifiers.first() {
+        Some(left) => refuse(format!("`.{left}` is not known here")),
+        None => Ok(ops),
     }
 }
 
@@ -79,7 +120,7 @@ struct Form<'a> {
 
 impl<'a> Form<'a> {
     fn new(opcode: &'a str) -> Self {
-        let mut parts = opcode.split('.');
+        let mut parts = front::opcode_parts(opcode).into_iter();
         Form { name: parts.next().unwrap_or_default(), modifiers: parts.collect() }
     }
 
@@ -211,7 +252,7 @@ impl<'a> Args<'a> {
             Operand::Int(value) => Some(self.slots.constant(value as u32)),
             Operand::F32(bits) => Some(self.slots.constant(bits)),
             Operand::Special(special) => Some(self.slots.special(special)),
-            Operand::Symbol(symbol) if symbol.space != SymbolSpace::Param => Some(self.slots.constant(symbol.address)),
+            Operand::Symbol(symbol) => Some(self.slots.constant(symbol.address)),
             _ => None,
         }
     }

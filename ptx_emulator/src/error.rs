@@ -3,6 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use layout::Arch;
+
+use crate::target::{Target, Version};
+
 /// A place in Rust code, from the `.loc` lines of the PTX.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RustPlace {
@@ -75,6 +79,40 @@ pub enum Error {
         /// What about it is not known; empty where it is all of it.
         reason: String,
     },
+    /// The text does not begin with what it is for, or names what there is not.
+    #[error("{place}: {problem}")]
+    Header {
+        /// Where.
+        place: Place,
+        /// What is missing or not known.
+        problem: String,
+    },
+    /// An instruction, a special register or a directive that the text's own `.version` or `.target` does not have.
+    #[error(
+        "{place}: `{instruction}` needs PTX {needed_version} and {needed_target}; the text is of PTX {version} for {target}"
+    )]
+    NotInTarget {
+        /// Where.
+        place: Place,
+        /// The instruction, register or directive.
+        instruction: String,
+        /// The version that introduced it.
+        needed_version: Version,
+        /// The first target that has it.
+        needed_target: Target,
+        /// The version of the text.
+        version: Version,
+        /// The target of the text.
+        target: Target,
+    },
+    /// The text is for other devices: the driver of this one does not load it.
+    #[error("the text is for {target}, which {device} does not run")]
+    Device {
+        /// What the text is for.
+        target: Target,
+        /// The device.
+        device: Arch,
+    },
     /// The module has no kernel of this name.
     #[error("the module has no kernel `{kernel}`")]
     NoKernel {
@@ -111,6 +149,18 @@ pub enum Error {
         /// What each warp waits for.
         waits: String,
     },
+    /// A function calls itself so often that a thread's stack is full.
+    #[error("`{kernel}`, {thread}, {place}: the stack of {bytes} bytes has no room for another call")]
+    StackOverflow {
+        /// The kernel.
+        kernel: String,
+        /// Who.
+        thread: Thread,
+        /// The call.
+        place: Place,
+        /// The stack and the variables of a thread in local memory.
+        bytes: u32,
+    },
     /// A block executed more instructions than the device allows.
     #[error("`{kernel}`, block {block:?}: more than {limit} instructions; where its warps are: {at}")]
     InstructionLimit {
@@ -120,6 +170,21 @@ pub enum Error {
         block: [u32; 3],
         /// The limit.
         limit: u64,
+        /// Where each warp is.
+        at: String,
+    },
+    /// The threads of a launch look for something that none of them brings about: locks that nobody frees, flags that
+    /// nobody sets.
+    #[error(
+        "`{kernel}`, block {block:?}: no progress: for {turns} turns the warps only look at memory, in vain; where they are: {at}"
+    )]
+    NoProgress {
+        /// The kernel.
+        kernel: String,
+        /// Index of the block in the grid.
+        block: [u32; 3],
+        /// The turns, of up to 1024 instructions, that each warp had since the last change.
+        turns: u64,
         /// Where each warp is.
         at: String,
     },

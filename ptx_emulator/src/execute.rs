@@ -6,10 +6,13 @@ pub(crate) mod cluster;
 pub(crate) mod convert;
 mod count;
 pub(crate) mod float;
+pub(crate) mod general;
 pub(crate) mod integer;
 pub(crate) mod matrix;
 pub(crate) mod mbarrier;
 pub(crate) mod memory;
+mod one_address;
+mod print;
 pub(crate) mod warp;
 pub(crate) mod wgmma;
 
@@ -26,21 +29,30 @@ pub(crate) struct Fault {
     pub(crate) problem: String,
     /// Warp and line of the PTX, where they are others than those of the instruction.
     pub(crate) elsewhere: Option<(u32, u32)>,
+    /// The bytes of the stack that a call does not fit in.
+    pub(crate) stack_bytes: Option<u32>,
 }
 
 impl Fault {
     pub(crate) fn warp(problem: impl Into<String>) -> Box<Fault> {
-        Box::new(Fault { lane: None, problem: problem.into(), elsewhere: None })
+        Box::new(Fault { lane: None, problem: problem.into(), elsewhere: None, stack_bytes: None })
     }
 
     pub(crate) fn lane(lane: usize, problem: impl std::fmt::Display) -> Box<Fault> {
-        Box::new(Fault { lane: Some(lane as u32), problem: problem.to_string(), elsewhere: None })
+        let (lane, problem) = (Some(lane as u32), problem.to_string());
+        Box::new(Fault { lane, problem, elsewhere: None, stack_bytes: None })
     }
 
     /// A race with another block, found when this block published what it did.
     pub(crate) fn race(race: &LaunchRace) -> Box<Fault> {
         let (warp, lane) = race.later.thread;
-        Box::new(Fault { lane: Some(lane), problem: race.to_string(), elsewhere: Some((warp, race.later.line)) })
+        let elsewhere = Some((warp, race.later.line));
+        Box::new(Fault { lane: Some(lane), problem: race.to_string(), elsewhere, stack_bytes: None })
+    }
+
+    /// A call whose frame does not fit in what is left of the stack.
+    pub(crate) fn stack(lane: usize, bytes: u32) -> Box<Fault> {
+        Box::new(Fault { lane: Some(lane as u32), problem: String::new(), elsewhere: None, stack_bytes: Some(bytes) })
     }
 }
 

@@ -9,6 +9,7 @@
 pub use format::{BF16, Conversion, E4M3, E5M2, F16, F32, Format, Rounding, TF32, sum_to_odd};
 
 pub(crate) mod directed;
+pub mod exact;
 mod format;
 
 /// Applies an operation to both halves of packed 16-bit numbers.

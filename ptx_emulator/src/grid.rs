@@ -10,16 +10,21 @@ use crate::launch::LaunchShape;
 use crate::memory::{GlobalView, MemoryError, OwnedMemory, Space};
 use crate::paths::State;
 use crate::program::{Hopper, Op, Program, Special};
+use crate::progress::Watch;
 use crate::registers::{LANES, Registers};
 use crate::report::Report;
 use crate::shadow::{LaunchRace, LaunchShadow, Mark};
 use crate::tensor_core::wgmma::Fp8Sums;
+use crate::variables::Placed;
 use crate::warp::{End, Warp};
 
 /// Bytes of local memory of a thread.
 pub(crate) const MAX_LOCAL_BYTES: u32 = 512 << 10;
 /// Rounds through the warps of a cluster in which all of them only poll, after which nothing is expected to change.
 const MAX_IDLE_ROUNDS: u32 = 10_000;
+
+/// The multiprocessors of an H100, on which the blocks are dealt one after another.
+const MULTIPROCESSORS: u32 = 132;
 
 /// What the clusters of a launch share.
 #[derive(Clone, Copy)]
@@ -32,6 +37,9 @@ pub(crate) struct Grid<'a> {
     pub(crate) instruction_limit: u64,
     pub(crate) fp8_sums: Fp8Sums,
     pub(crate) simd: Simd,
+    /// Where the variables of the module are, and what the launch prints.
+    pub(crate) variables: &'a Placed,
+    pub(crate) printed: &'a Mutex<String>,
     /// Where the counts of each instruction go, if they are asked for.
     pub(crate) tally: Option<&'a Mutex<Tally>>,
 }
@@ -70,7 +78,8 @@ impl Grid<'_> {
             |error: MemoryError| Error::Launch { kernel: self.program.name.clone(), problem: error.to_string() };
         let shape = self.shape();
         let shared = OwnedMemory::new(Space::Shared, shape.total_bytes(), shape.total_bytes()).map_err(limit)?;
-        let cluster = Cluster::new(self.program, self.params, (global, others), shared, (shape, self.fp8_sums));
+        let (kind, outside) = ((shape, self.fp8_sums), (self.variables, self.printed));
+        let cluster = Cluster::new(self.program, self.params, (global, others), shared, kind, outside);
         let mut warps = Vec::new();
         for number in 0..shape.blocks * shape.warps {
             let mut local = Vec::new();
@@ -125,6 +134,10 @@ impl Grid<'_> {
             Special::ClusterNctarank => cluster.iter().product(),
             Special::DynamicSharedBytes => shared_bytes,
             Special::TotalSharedBytes => self.shared_bytes,
+            Special::SmId => {
+                (place[0] + grid[0].wrapping_mul(place[1] + grid[1].wrapping_mul(place[2]))) % MULTIPROCESSORS
+            }
+            Special::NsmId => MULTIPROCESSORS,
         }
     }
 }
@@ -149,7 +162,8 @@ impl Running<'_> {
         self.cluster.tally = grid.tally.map(|_| Box::new(Tally::new(grid.program)));
         for warp in &mut self.warps {
             let (place, number) = (grid.place(index, shape.rank_of(warp.index)), warp.index % shape.warps);
-            warp.registers.restart(grid.program, |which, lane| grid.special(which, place, number, lane as u32));
+            let special = |which, lane: usize| grid.special(which, place, number, lane as u32);
+            warp.registers.restart(grid.program, special, &grid.variables.addresses);
             let left = grid.threads - number * LANES as u32;
             warp.restart(if left >= LANES as u32 { u32::MAX } else { (1 << left) - 1 });
         }
@@ -157,8 +171,9 @@ impl Running<'_> {
 
     /// Runs it to its end.
     pub(crate) fn finish(&mut self) -> Result<Report> {
+        let mut watch = Watch::default();
         loop {
-            if let Some(report) = self.round()? {
+            if let Some(report) = self.round(&mut watch, 1)? {
                 return Ok(report);
             }
         }
@@ -174,17 +189,22 @@ impl Running<'_> {
         self.index
     }
 
-    /// Gives each warp a turn; the counts when all are done.
-    pub(crate) fn round(&mut self) -> Result<Option<Report>> {
+    /// Gives each warp a turn; the counts when all are done. `clusters` run beside each other, and `watch` is on all.
+    pub(crate) fn round(&mut self, watch: &mut Watch, clusters: u64) -> Result<Option<Report>> {
         let program = self.grid.program;
         let (mut live, mut moved, mut polled) = (false, false, false);
+        let (mut changed, mut looked) = (false, false);
         for index in 0..self.warps.len() {
             let warp = &mut self.warps[index];
             if warp.done {
                 continue;
             }
             live = true;
-            match warp.run(&mut self.cluster, self.grid.simd) {
+            let end = warp.run(&mut self.cluster, self.grid.simd);
+            let progress = self.cluster.progress;
+            changed |= !progress.is_in_vain() && (progress.changed || matches!(end, Ok(End::Share)));
+            looked |= progress.looks > 0;
+            match end {
                 Ok(End::Done) => {
                     warp.done = true;
                     moved = true;
@@ -200,8 +220,11 @@ impl Running<'_> {
                 Ok(End::Polled { moved: some }) => (polled, moved) = (true, moved || some),
                 Ok(End::Share) => moved = true,
                 Err((at, fault)) => {
-                    let Fault { lane, problem, elsewhere } = *fault;
+                    let Fault { lane, problem, elsewhere, stack_bytes } = *fault;
                     let own = warp.index;
+                    if let Some(bytes) = stack_bytes {
+                        return Err(self.stack_overflow(at, (own, lane), bytes));
+                    }
                     let Some((warp, line)) = elsewhere else {
                         return Err(self.fault(at, (own, lane), problem));
                     };
@@ -221,11 +244,20 @@ impl Running<'_> {
             let limit = self.grid.instruction_limit;
             return Err(Error::InstructionLimit { kernel: kernel(), block, limit, at: self.waits() });
         }
+        if let Some(turns) = watch.add(changed, looked, clusters) {
+            return Err(Error::NoProgress { kernel: kernel(), block, turns, at: self.waits() });
+        }
         self.idle_rounds = if moved { 0 } else { self.idle_rounds + 1 };
         if !moved && (!polled || self.idle_rounds > MAX_IDLE_ROUNDS) {
             return Err(Error::Deadlock { kernel: kernel(), block, waits: self.waits() });
         }
         Ok(None)
+    }
+
+    fn stack_overflow(&self, at: u32, (warp, lane): (u32, Option<u32>), bytes: u32) -> Error {
+        let (grid, shape) = (self.grid, self.cluster.shape);
+        let thread = Thread { block: grid.place(self.index, shape.rank_of(warp)), warp: warp % shape.warps, lane };
+        Error::StackOverflow { kernel: grid.program.name.clone(), thread, place: grid.program.place(at), bytes }
     }
 
     fn fault(&self, at: u32, thread: (u32, Option<u32>), problem: String) -> Error {

@@ -9,13 +9,16 @@ use layout::Arch;
 use crate::counters::{Counters, Tally};
 use crate::error::{Error, Result};
 use crate::execute::Simd;
-use crate::front;
+use crate::front::{self, Header, Text};
 use crate::grid::{Grid, MAX_LOCAL_BYTES, Running};
 use crate::memory::{GlobalMemory, MemoryError, OwnedMemory, Space};
 use crate::program::Program;
+use crate::progress::Watch;
 use crate::report::Report;
 use crate::shadow::{LaunchShadow, Mark};
+use crate::target::{Target, Version};
 use crate::tensor_core::wgmma::Fp8Sums;
+use crate::variables::{ModuleVariables, Placed, Variable};
 
 /// Threads of a block (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
 const MAX_THREADS: u64 = 1024;
@@ -30,6 +33,9 @@ const RESIDENT_CLUSTERS: usize = 132;
 #[derive(Debug, Clone)]
 pub struct Module {
     programs: Vec<Arc<Program>>,
+    variables: Arc<Vec<Variable>>,
+    version: Version,
+    target: Target,
 }
 
 /// How many threads a launch has, in blocks and clusters, and their dynamic shared memory.
@@ -71,18 +77,32 @@ pub struct Device {
     instruction_limit: AtomicU64,
     full_fp8_sums: AtomicBool,
     memory: GlobalMemory,
+    variables: ModuleVariables,
+    printed: Mutex<String>,
 }
 
 impl Device {
+    /// The instructions of a block, counted once for a warp, after which a launch fails where nothing else is set:
+    /// about a minute of work, and more than a block of most kernels needs.
+    pub const INSTRUCTION_LIMIT: u64 = 1 << 28;
+
     /// A card of this architecture with 80 GiB of memory, of which only what is written takes space on the host.
     #[must_use]
     pub fn new(arch: Arch) -> Device {
-        let instruction_limit = AtomicU64::new(u64::MAX);
-        Device { arch, instruction_limit, full_fp8_sums: AtomicBool::new(false), memory: GlobalMemory::new() }
+        let instruction_limit = AtomicU64::new(Self::INSTRUCTION_LIMIT);
+        Device {
+            arch,
+            instruction_limit,
+            full_fp8_sums: AtomicBool::new(false),
+            memory: GlobalMemory::new(),
+            variables: ModuleVariables::default(),
+            printed: Mutex::default(),
+        }
     }
 
-    /// The same card, on which a launch fails when one of its blocks has executed this many instructions, counted once
-    /// for a warp: a loop without an end is then an error, checked at the end of each warp's turn.
+    /// The same card, on which a launch fails when one of its blocks has executed this many instructions in place of
+    /// [`INSTRUCTION_LIMIT`](Self::INSTRUCTION_LIMIT): a loop without an end is an error, checked at the end of each
+    /// warp's turn.
     #[must_use]
     pub fn with_instruction_limit(self, instructions: u64) -> Device {
         self.set_instruction_limit(instructions);
@@ -102,6 +122,34 @@ impl Device {
 
     fn fp8_sums(&self) -> Fp8Sums {
         if self.full_fp8_sums.load(Ordering::Relaxed) { Fp8Sums::Full } else { Fp8Sums::Reduced }
+    }
+
+    /// Takes what kernels printed by `printf` since this was called last, of which the first 2^20 bytes are kept.
+    ///
+    /// ```
+    /// use layout::Arch;
+    /// use ptx_emulator::{Device, LaunchShape, Module};
+    ///
+    /// let module = Module::parse(
+    ///     ".version 7.0 .target sm_80 .address_size 64
+    ///     .extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a);
+    ///     .global .align 1 .b8 text[7] = {104, 101, 108, 108, 111, 10, 0};
+    ///     .visible .entry greet() {
+    ///         .reg .b64 %rd<2>;
+    ///         mov.u64 %rd1, text;
+    ///         { .param .b64 format; st.param.b64 [format], %rd1;
+    ///           .param .b64 arguments; st.param.b64 [arguments], 0;
+    ///           .param .b32 count; call.uni (count), vprintf, (format, arguments); }
+    ///         ret;
+    ///     }",
+    /// )?;
+    /// let device = Device::new(Arch::Sm80);
+    /// module.launch(&device, "greet", LaunchShape { block: [2, 1, 1], ..LaunchShape::default() }, &[])?;
+    /// assert_eq!(device.take_printed(), "hello\nhello\n");
+    /// # Ok::<(), ptx_emulator::Error>(())
+    /// ```
+    pub fn take_printed(&self) -> String {
+        std::mem::take(&mut *self.printed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Its architecture.
@@ -168,10 +216,47 @@ impl Module {
     /// Reads a PTX text.
     ///
     /// # Errors
-    /// [`Error::Syntax`] where it is not PTX, [`Error::Unsupported`] at the first instruction that the emulator does
-    /// not know, whether it would ever be executed or not.
+    /// [`Error::Header`] where it does not say what it is for, [`Error::Syntax`] where it is not PTX,
+    /// [`Error::NotInTarget`] at the first instruction that its own version or target does not have, and
+    /// [`Error::Unsupported`] at the first that the emulator does not know, whether it would ever be executed or not.
     pub fn parse(ptx: &str) -> Result<Module> {
-        Ok(Module { programs: front::parse(ptx)? })
+        let Text { programs, header: Header { version, target }, variables } = front::parse(ptx)?;
+        Ok(Module { programs, variables: Arc::new(variables), version, target })
+    }
+
+    /// The address and the bytes of a variable of the module in global or constant memory of the device; none where
+    /// there is none of this name. It has its initial value until a kernel or the host writes it.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] where the variables do not fit on the device.
+    pub fn variable(&self, device: &Device, name: &str) -> Result<Option<(u64, u64)>> {
+        let Some(index) = self.variables.iter().position(|variable| variable.name == name) else { return Ok(None) };
+        Ok(Some((self.placed(device)?.addresses[index], self.variables[index].bytes)))
+    }
+
+    fn placed(&self, device: &Device) -> Result<Arc<Placed>> {
+        device.variables.of(&device.memory, &self.variables).map_err(memory_error)
+    }
+
+    /// The version of PTX that the text is written in.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// What the text is for.
+    #[must_use]
+    pub fn target(&self) -> Target {
+        self.target
+    }
+
+    /// Fails where a driver would not load the text on such a device.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn check_device(&self, device: Arch) -> Result<()> {
+        let target = self.target;
+        if target.runs_on(device) { Ok(()) } else { Err(Error::Device { target, device }) }
     }
 
     /// The names of its kernels, in the order of the text.
@@ -182,6 +267,11 @@ impl Module {
     fn program(&self, kernel: &str) -> Result<&Program> {
         let program = self.programs.iter().find(|program| program.name == kernel);
         program.map(|program| &**program).ok_or_else(|| Error::NoKernel { kernel: kernel.to_owned() })
+    }
+
+    fn program_for(&self, device: &Device, kernel: &str) -> Result<&Program> {
+        self.check_device(device.arch)?;
+        self.program(kernel)
     }
 
     /// What a kernel needs of a launch.
@@ -204,11 +294,11 @@ impl Module {
     /// of cores.
     ///
     /// # Errors
-    /// [`Error::NoKernel`]; [`Error::Launch`] before anything runs; [`Error::Fault`] and [`Error::Deadlock`] of the
-    /// first block, in the order of the grid, that has one. What other blocks wrote is then in memory.
+    /// [`Error::NoKernel`], [`Error::Device`] and [`Error::Launch`] before anything runs; [`Error::Fault`],
+    /// [`Error::Deadlock`], [`Error::NoProgress`] and [`Error::InstructionLimit`] of the first block, in the order of
+    /// the grid, that has one. What other blocks wrote is then in memory.
     pub fn launch(&self, device: &Device, kernel: &str, shape: LaunchShape, params: &[&[u8]]) -> Result<Report> {
-        let program = self.program(kernel)?;
-        Launch::new(program, device, shape, params)?.run(None)
+        Launch::new(self, self.program_for(device, kernel)?, device, (shape, params))?.run(None)
     }
 
     /// [`launch`](Self::launch), with counts of what each instruction did.
@@ -216,9 +306,9 @@ impl Module {
     /// # Errors
     /// Those of [`launch`](Self::launch).
     pub fn count(&self, device: &Device, kernel: &str, shape: LaunchShape, params: &[&[u8]]) -> Result<Counters> {
-        let program = self.program(kernel)?;
+        let program = self.program_for(device, kernel)?;
         let tally = Mutex::new(Tally::new(program));
-        Launch::new(program, device, shape, params)?.run(Some(&tally))?;
+        Launch::new(self, program, device, (shape, params))?.run(Some(&tally))?;
         let tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
         Ok(Counters::new(program, shape, &tally))
     }
@@ -234,10 +324,17 @@ struct Launch<'a> {
     instruction_limit: u64,
     fp8_sums: Fp8Sums,
     simd: Simd,
+    variables: Arc<Placed>,
+    printed: &'a Mutex<String>,
 }
 
 impl<'a> Launch<'a> {
-    fn new(program: &'a Program, device: &'a Device, shape: LaunchShape, params: &[&[u8]]) -> Result<Launch<'a>> {
+    fn new(
+        module: &Module,
+        program: &'a Program,
+        device: &'a Device,
+        (shape, params): (LaunchShape, &[&[u8]]),
+    ) -> Result<Launch<'a>> {
         let refuse = |problem: String| Err(Error::Launch { kernel: program.name.clone(), problem });
         let product = |dims: [u32; 3]| dims.iter().fold(1, |product: u64, &dim| product.saturating_mul(dim.into()));
         let threads = product(shape.block);
@@ -295,21 +392,35 @@ impl<'a> Launch<'a> {
             instruction_limit: device.instruction_limit.load(Ordering::Relaxed),
             fp8_sums: device.fp8_sums(),
             simd: Simd::detect(),
+            variables: if program.variables.is_empty() { Arc::default() } else { module.placed(device)? },
+            printed: &device.printed,
         })
     }
 
     fn run(self, tally: Option<&Mutex<Tally>>) -> Result<Report> {
         let product = |dims: [u32; 3]| dims.iter().fold(1, |product: u64, &dim| product.saturating_mul(dim.into()));
         let blocks = product(self.shape.grid);
-        let Launch { program, shape, threads, ref params, memory, shared_bytes, instruction_limit, fp8_sums, simd } =
+        let Launch { program, shape, threads, ref params, memory, shared_bytes, instruction_limit, fp8_sums, .. } =
             self;
+        let (simd, variables, printed) = (self.simd, &*self.variables, self.printed);
         if blocks > MAX_BLOCKS {
             let problem = format!("{blocks} blocks, of which the emulator runs up to {MAX_BLOCKS}");
             return Err(Error::Launch { kernel: program.name.clone(), problem });
         }
         let clusters = blocks / product(shape.cluster);
-        let grid =
-            Grid { program, launch: shape, threads, params, shared_bytes, instruction_limit, fp8_sums, simd, tally };
+        let grid = Grid {
+            program,
+            launch: shape,
+            threads,
+            params,
+            shared_bytes,
+            instruction_limit,
+            fp8_sums,
+            simd,
+            variables,
+            printed,
+            tally,
+        };
         if program.ordered { interleaved(&grid, memory, clusters) } else { parallel(&grid, memory, clusters) }
     }
 }
@@ -397,7 +508,7 @@ impl Ended {
 fn interleaved(grid: &Grid<'_>, memory: &GlobalMemory, clusters: u64) -> Result<Report> {
     let shadow = Mutex::new(LaunchShadow::new());
     let (mut report, mut under_way, mut next) = (Report::default(), VecDeque::new(), 0);
-    let mut ended: Option<Running<'_>> = None;
+    let (mut ended, mut watch): (Option<Running<'_>>, _) = (None, Watch::default());
     loop {
         while next < clusters && under_way.len() < RESIDENT_CLUSTERS {
             under_way.push_back(match ended.take() {
@@ -410,7 +521,7 @@ fn interleaved(grid: &Grid<'_>, memory: &GlobalMemory, clusters: u64) -> Result<
             next += 1;
         }
         let Some(mut running) = under_way.pop_front() else { return Ok(report) };
-        match running.round()? {
+        match running.round(&mut watch, under_way.len() as u64 + 1)? {
             Some(counts) => {
                 report.merge(&counts);
                 let (index, marks) = (running.index(), running.publish());

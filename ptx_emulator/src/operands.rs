@@ -1,6 +1,6 @@
 //! The registers that each instruction reads and writes, but for predicates.
 
-use crate::program::{Access, Address, Base, D, Direction, GlobalSide, Hopper, Op, Reg, W, WgmmaA};
+use crate::program::{Access, Address, Base, D, Direction, General, GlobalSide, Hopper, Op, Reg, W, WgmmaA};
 
 /// What an instruction does with an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -233,12 +233,15 @@ pub(crate) fn visit(op: &mut Op, mut visit: impl FnMut(Role, Operand<'_>)) {
             v.words(Write, &mut mma.d);
         }
         Op::Hopper(op) => hopper(op, v),
+        Op::General(op) => general(op, v),
         Op::Predicate { .. }
         | Op::CopyCommit
         | Op::CopyWait { .. }
         | Op::Fence { .. }
         | Op::Branch { .. }
         | Op::Exit
+        | Op::Call { .. }
+        | Op::Return
         | Op::Trap { .. } => {}
     }
 }
@@ -259,6 +262,59 @@ fn global_side(global: &mut GlobalSide, v: &mut impl FnMut(Role, Operand<'_>)) {
 fn stored(store: &mut Access, v: &mut impl FnMut(Role, Operand<'_>)) {
     v.address(&mut store.address);
     store.registers.iter_mut().flatten().for_each(|register| v.register(Role::Read, register));
+}
+
+fn general(op: &mut General, v: &mut impl FnMut(Role, Operand<'_>)) {
+    use Role::{Read, Write};
+    match op {
+        General::Carry(carry) => {
+            carry.s.iter_mut().for_each(|register| v.register(Read, register));
+            v.register(Write, &mut carry.d);
+        }
+        General::Rounded(rounded) => {
+            rounded.s.iter_mut().for_each(|register| v.register(Read, register));
+            v.register(Write, &mut rounded.d);
+        }
+        General::Gross { d, a, .. } | General::RootOf64 { d, a } => {
+            v.double(Read, a);
+            v.double(Write, d);
+        }
+        General::Dot(dot) => {
+            v.words(Read, &mut dot.s);
+            v.word(Write, &mut dot.d);
+        }
+        General::Field { d, s, .. } => {
+            v.words(Read, s);
+            v.word(Write, d);
+        }
+        General::TestNumber { a, .. } => v.register(Read, a),
+        General::IsSpace { a, .. } => v.double(Read, a),
+        General::Discard { address } => v.address(address),
+        General::IntegerMma(mma) => {
+            [&mut mma.a, &mut mma.b, &mut mma.c].into_iter().for_each(|slots| v.words(Read, slots));
+            v.words(Write, &mut mma.d);
+        }
+        General::BarrierVote { .. } | General::Reserve { .. } => {}
+        General::BarrierResult { d, .. } => v.register(Write, d),
+        General::CopyLocal { to, from, .. } => {
+            v.address(to);
+            v.address(from);
+        }
+        General::Spill { restores, to, registers } => {
+            v.address(to);
+            let role = if *restores { Write } else { Read };
+            registers.iter_mut().for_each(|register| v.register(role, register));
+        }
+        General::Print { format, arguments, d } => {
+            v.double(Read, format);
+            v.double(Read, arguments);
+            v.word(Write, d);
+        }
+        General::AssertFail { message, file, line, function } => {
+            [message, file, function].into_iter().for_each(|slot| v.double(Read, slot));
+            v.word(Read, line);
+        }
+    }
 }
 
 fn hopper(op: &mut Hopper, v: &mut impl FnMut(Role, Operand<'_>)) {

@@ -1,8 +1,10 @@
 //! The typed instructions and their operands.
 
+mod general;
 mod hopper;
 
 pub(crate) use crate::conversion::{Cvt, Round, Type};
+pub(crate) use general::{Carry, CarryOp, Dot, FieldOp, General, IntegerMma, NumberKind, Permute, Reduction, Rounded};
 pub(crate) use hopper::{Bulk, Direction, GlobalSide, Hopper, Wgmma, WgmmaA};
 use layout::fragment::WmmaShape;
 
@@ -533,6 +535,7 @@ pub(crate) enum Op {
     Wmma(Box<Wmma>),
     Mma(Box<Mma>),
     Hopper(Box<Hopper>),
+    General(Box<General>),
 
     /// A fence between threads; `device`: of all blocks, not of one; `proxy`: before accesses of the asynchronous
     /// proxy.
@@ -545,6 +548,11 @@ pub(crate) enum Op {
         target: u32,
     },
     Exit,
+    /// The lanes go to `target`, a function, until they return.
+    Call {
+        target: u32,
+    },
+    Return,
     /// The lanes do what must not happen: they trap, panic, or branch to nowhere.
     Trap {
         what: &'static str,
@@ -573,7 +581,8 @@ impl Op {
             }
             Op::Wmma(_) | Op::Mma(_) => Class::TensorCore,
             Op::Hopper(hopper) => hopper.class(),
-            Op::Branch { .. } | Op::Exit | Op::Trap { .. } => Class::Branch,
+            Op::General(general) => general.class(),
+            Op::Branch { .. } | Op::Exit | Op::Trap { .. } | Op::Call { .. } | Op::Return => Class::Branch,
         }
     }
 }

@@ -90,6 +90,16 @@ impl Paths {
         self.next = self.add(Path { at: at + 1, lanes: lanes & !taken, meet, parent, state: State::Ready });
     }
 
+    /// The lanes of a path go to a function, and meet again behind the call, at which it is.
+    pub(crate) fn call(&mut self, path: usize, target: u32) {
+        let caller = &mut self.list[path];
+        let lanes = std::mem::take(&mut caller.lanes);
+        caller.at += 1;
+        caller.state = State::Meeting { children: 1 };
+        let parent = path as u32;
+        self.next = self.add(Path { at: target, lanes, meet: NONE, parent, state: State::Ready });
+    }
+
     fn add(&mut self, path: Path) -> usize {
         match self.list.iter().position(|other| other.state == State::Free) {
             Some(free) => {
@@ -123,6 +133,48 @@ impl Paths {
             parent.state = State::Free;
             ended = *parent;
         }
+    }
+
+    /// Lets the lanes that wait for others to meet them go on alone, for a lane that spins may spin for what they do.
+    /// Those others meet where these would have met the next ones.
+    pub(crate) fn release(&mut self) {
+        for waiting in 0..self.list.len() {
+            let Path { at, lanes, meet, parent, state } = self.list[waiting];
+            if !matches!(state, State::Meeting { .. }) || lanes == 0 {
+                continue;
+            }
+            self.list[waiting].lanes = 0;
+            if parent != NONE
+                && let State::Meeting { children } = &mut self.list[parent as usize].state
+            {
+                *children += 1;
+            }
+            self.add(Path { at, lanes, meet, parent, state: State::Ready });
+        }
+    }
+
+    /// Makes one path of those of a group that are at one instruction and meet in one place; those that are left.
+    pub(crate) fn unite(&mut self, group: &[usize]) -> Vec<usize> {
+        let mut left: Vec<usize> = Vec::with_capacity(group.len());
+        for &path in group {
+            let Path { at, lanes, meet, parent, .. } = self.list[path];
+            let same = |&other: &usize| {
+                let there = self.list[other];
+                (there.at, there.meet, there.parent) == (at, meet, parent)
+            };
+            let Some(other) = left.iter().copied().find(same) else {
+                left.push(path);
+                continue;
+            };
+            self.list[other].lanes |= lanes;
+            self.list[path].state = State::Free;
+            if parent != NONE
+                && let State::Meeting { children } = &mut self.list[parent as usize].state
+            {
+                *children -= 1;
+            }
+        }
+        left
     }
 
     /// Lanes of a path exit.
@@ -175,6 +227,31 @@ mod tests {
         paths.end(last);
         let met = paths.ready(|_| 0).unwrap();
         assert_eq!(paths.list[met].lanes, u32::MAX);
+    }
+
+    #[test]
+    fn lanes_that_wait_to_meet_others_may_go_on_without_them() {
+        let mut paths = Paths::new(0xFF);
+        // A loop whose exit is where its lanes meet: one lane leaves it.
+        paths.part(0, 0xFE, 3, 10);
+        let left = paths.ready(|_| 0).unwrap();
+        paths.end(left);
+        let spinning = paths.ready(|_| 0).unwrap();
+        assert_eq!(paths.list[spinning].lanes, 0xFE);
+        paths.release();
+        paths.rotate();
+        let free = paths.ready(|_| 0).unwrap();
+        assert_eq!((paths.list[free].lanes, paths.list[free].at), (0x01, 10));
+        // Nobody waits any more.
+        let count = paths.list.len();
+        paths.release();
+        assert_eq!(paths.list.len(), count);
+        // The others meet, catch up, and are one path with it again.
+        paths.end(spinning);
+        let met = paths.list.iter().position(|path| path.lanes == 0xFE && path.state == State::Ready).unwrap();
+        assert_eq!(paths.list[met].at, 10);
+        let united = paths.unite(&[free, met]);
+        assert_eq!((united.as_slice(), paths.list[free].lanes), (&[free][..], 0xFF));
     }
 
     #[test]

@@ -44,6 +44,8 @@ pub(crate) enum Special {
     ClusterNctarank,
     DynamicSharedBytes,
     TotalSharedBytes,
+    SmId,
+    NsmId,
 }
 
 /// A parameter of a kernel.
@@ -67,6 +69,10 @@ pub(crate) struct Program {
     pub(crate) constants: Vec<(W, u32)>,
     pub(crate) wide_constants: Vec<(D, u64)>,
     pub(crate) specials: Vec<(W, Special)>,
+    /// The slots that hold the addresses of variables of the module, by their numbers.
+    pub(crate) variables: Vec<(D, usize)>,
+    /// Where the frame of the running function begins in local memory, if there are functions.
+    pub(crate) frame: Option<D>,
     /// The registers of each instruction, and whether it writes them, where `wgmma` is among the instructions.
     pub(crate) operands: Vec<Box<[(Reg, bool)]>>,
     /// The registers that may be read before they are written.

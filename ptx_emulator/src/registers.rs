@@ -47,13 +47,16 @@ impl Registers {
     }
 
     /// As a new warp finds them: zero where it may read what it did not write, and the special registers, whose values
-    /// `special` gives.
-    pub(crate) fn restart(&mut self, program: &Program, special: impl Fn(Special, usize) -> u32) {
+    /// `special` gives; `variables` are the addresses of those of the module.
+    pub(crate) fn restart(&mut self, program: &Program, special: impl Fn(Special, usize) -> u32, variables: &[u64]) {
         for &slot in &program.unwritten {
             self.set_wide(slot, &[0; LANES], u32::MAX);
         }
         for &(slot, which) in &program.specials {
             self.words[slot.0 as usize] = std::array::from_fn(|lane| special(which, lane));
+        }
+        for &(slot, index) in &program.variables {
+            self.doubles[slot.0 as usize] = [variables[index]; LANES];
         }
     }
 
@@ -77,6 +80,11 @@ impl Registers {
     pub(crate) fn test(&self, test: Test) -> u32 {
         let bits = self.predicates[test.p.0 as usize];
         if test.negated { !bits } else { bits }
+    }
+
+    /// The lanes in which it is true.
+    pub(crate) fn predicate(&self, slot: P) -> u32 {
+        self.predicates[slot.0 as usize]
     }
 
     #[inline(always)]
@@ -164,9 +172,15 @@ fn blend<T: Copy>(old: &mut [T; LANES], new: &[T; LANES], mask: u32) {
 }
 
 /// The memory that an address of a space is in, and where in it.
+///
+/// The address of a parameter that `mov` takes is its generic one, and does in `.param` too.
 pub(crate) fn resolve(space: Space, address: u64) -> (Space, u64) {
-    if space != Space::Generic {
-        return (space, address);
+    match space {
+        Space::Generic => {}
+        // A parameter of a function is in local memory, and named by its generic address.
+        Space::Param if (windows::LOCAL..windows::PARAM).contains(&address) => {}
+        Space::Param => return (space, address.checked_sub(windows::PARAM).unwrap_or(address)),
+        _ => return (space, address),
     }
     for (space, base) in
         [(Space::Shared, windows::SHARED), (Space::Local, windows::LOCAL), (Space::Param, windows::PARAM)]

@@ -195,6 +195,8 @@ pub enum RaceCause {
     Unordered,
     /// Nobody waited for the earlier one, which is asynchronous.
     Pending,
+    /// Lanes of one instruction store different values.
+    OneInstruction,
     /// They are in order, but no proxy fence is between the generic write and the asynchronous access.
     ProxyFence,
 }
@@ -204,6 +206,9 @@ impl fmt::Display for RaceCause {
         f.write_str(match self {
             RaceCause::Unordered => "no synchronisation orders them",
             RaceCause::Pending => "the first is asynchronous and not waited for",
+            RaceCause::OneInstruction => {
+                "one instruction stores different values, and which of them stays is not defined"
+            }
             RaceCause::ProxyFence => "no proxy fence is between them",
         })
     }

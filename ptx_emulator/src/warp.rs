@@ -6,7 +6,8 @@ use crate::execute::{self, Fault, Simd};
 use crate::in_flight::InFlight;
 use crate::memory::OwnedMemory;
 use crate::paths::{Paths, State};
-use crate::program::{Hopper, Instruction, Op, W};
+use crate::program::{General, Hopper, Instruction, Op, W};
+use crate::progress::{Progress, Spin};
 use crate::registers::{Registers, lanes};
 use crate::shadow::Threads;
 
@@ -28,6 +29,7 @@ pub(crate) struct Warp {
     pub(crate) polled: Option<u32>,
     /// Whether it found an `mbarrier` phase complete since it last found one that was not.
     passed: bool,
+    spin: Spin,
 }
 
 /// Why a turn ended.
@@ -59,6 +61,7 @@ impl Warp {
             done: false,
             polled: None,
             passed: false,
+            spin: Spin::default(),
         }
     }
 
@@ -70,9 +73,20 @@ impl Warp {
         self.paths = Paths::new(lanes);
         self.done = false;
         (self.polled, self.passed) = (None, false);
+        self.spin = Spin::default();
     }
 
+    /// Gives it a turn.
     pub(crate) fn run(&mut self, cluster: &mut Cluster<'_>, simd: Simd) -> Result<End, Failure> {
+        cluster.progress = Progress::default();
+        let end = self.turn(cluster, simd)?;
+        if self.spin.add(cluster.progress) {
+            self.paths.release();
+        }
+        Ok(end)
+    }
+
+    fn turn(&mut self, cluster: &mut Cluster<'_>, simd: Simd) -> Result<End, Failure> {
         let mut left = TURN;
         loop {
             let index = self.index;
@@ -140,8 +154,18 @@ impl Warp {
                     return Ok(None);
                 }
                 Op::Exit => {
+                    cluster.progress.changed = true;
                     self.paths.list[path].at = at + 1;
                     self.paths.exit(path, mask);
+                    return Ok(None);
+                }
+                Op::Call { target } => {
+                    self.paths.list[path].at = at;
+                    self.paths.call(path, target);
+                    return Ok(None);
+                }
+                Op::Return => {
+                    self.paths.end(path);
                     return Ok(None);
                 }
                 Op::Trap { what } => {
@@ -220,6 +244,7 @@ impl Warp {
             | Op::FragmentStore(_) => Ok(Some(u32::MAX)),
             Op::Wmma(_) | Op::Mma(_) => Ok(Some(u32::MAX)),
             Op::Hopper(ref hopper) if hopper.is_aligned() => Ok(Some(u32::MAX)),
+            Op::General(ref general) if matches!(**general, General::IntegerMma(_)) => Ok(Some(u32::MAX)),
             _ => Ok(None),
         }
     }
@@ -248,6 +273,8 @@ impl Warp {
         if group.is_empty() || required & self.paths.alive & !together != 0 {
             return Ok(false);
         }
+        // Paths that would meet at one place anyway go on as one.
+        let group = self.paths.unite(&group);
         if let Op::Barrier { id, threads, wait } = instruction.op {
             // All lanes of the warp are here: the first path stands for them, and the others wait as it does.
             let before = cluster.completions(self.index, self.registers.word(id)[together.trailing_zeros() as usize]);
@@ -303,6 +330,7 @@ impl Warp {
         barrier: (W, Option<W>, bool),
     ) -> Result<(), Box<Fault>> {
         let (id, threads, wait) = barrier;
+        cluster.progress.changed = true;
         let lane = self.paths.alive.trailing_zeros() as usize % 32;
         let value = |slot: W| {
             let values = self.registers.word(slot);
@@ -325,6 +353,7 @@ impl Warp {
     fn cluster_wait(&mut self, cluster: &mut Cluster<'_>, group: &[usize]) -> Result<bool, Box<Fault>> {
         let completions = cluster.barrier.completions();
         let whole = Threads { warp: self.index, lanes: self.paths.alive };
+        cluster.progress.changed = true;
         let complete = cluster.barrier.wait(&mut cluster.shadow, whole)?;
         if !complete {
             for &path in group {
@@ -379,6 +408,7 @@ impl Warp {
             Op::Wmma(ref wmma) => execute::matrix::wmma(t, wmma)?,
             Op::Mma(ref mma) => execute::matrix::mma(t, mma)?,
             Op::Hopper(ref hopper) => execute::cluster::hopper(t, hopper)?,
+            Op::General(ref general) => execute::general::general(t, general)?,
             Op::Clock { d } => {
                 let now = t.cluster.report.total();
                 t.registers.set_wide(d, &[now; 32], mask);
@@ -395,9 +425,17 @@ impl Warp {
             ref other => return Err(Fault::warp(format!("{other:?} is not executed here"))),
         }
         let then = turn.then;
+        let progress = &mut cluster.progress;
+        progress.note(&instruction.op);
         match (&instruction.op, then) {
-            (_, Then::Polled(address)) => self.polled = Some(address),
-            (Op::MbarrierTest { .. }, _) => (self.polled, self.passed) = (None, true),
+            (_, Then::Polled(address)) => {
+                self.polled = Some(address);
+                progress.polls += 1;
+            }
+            (Op::MbarrierTest { .. }, _) => {
+                (self.polled, self.passed) = (None, true);
+                progress.changed = true;
+            }
             _ => {}
         }
         Ok(then)

@@ -52,7 +52,7 @@ fma.rn.f16x2 %r2, %r1, %r1, %r1;\nex2.approx.ftz.f32 %f2, %f1;\ndiv.rn.f32 %f3, 
 sqrt.rn.f64 %fd2, %fd1;\nsetp.gtu.f32 p, %f3, 0f00000000;\nselp.f32 %f4, %f2, %f3, p;\nbfe.u32 %r3, %r2, 3, 9;
 prmt.b32 %r4, %r2, %r3, 0x5410;\nlop3.b32 %r5, %r2, %r3, %r4, 0xE8;\nshf.l.wrap.b32 %r6, %r5, %r4, 7;
 ld.param.b64 %rd1, [out];\natom.global.cas.b32 %r7, [%rd1], %r6, %r5;\ncvt.u64.u32 %rd2, %r7;\nbrev.b64 %rd3, %rd2;\nret;\n}\n",
-    ".file 1 \"a/b.rs\"\n.version 8.0\n.target sm_90a\n.shared .align 4 .b8 all[256];\n.visible .entry a(.param .align 64 .b8 map[128]) { ret; }
+    ".version 8.0\n.target sm_90a\n.file 1 \"a/b.rs\"\n.shared .align 4 .b8 all[256];\n.visible .entry a(.param .align 64 .b8 map[128]) { ret; }
 .visible .entry k(.param .u64 .ptr .global .align 1 out)\n.reqntid 64, 1, 1\n{
 .reg .pred %p1;\n.reg .b32 %r<4>;\n.loc 1 2 3, function_name $L__info, inlined_at 1 4 5\nmov.u32 %r1, all;\n.pragma \"nounroll\";
 elect.sync %r2|%p1, -1;\n@%p1 st.shared.v2.b16 [%r1+4], {1, 2};\nbar.warp.sync -1;\nredux.sync.add.s32 %r3, %r1, -1;
@@ -251,6 +251,11 @@ fn what_grows_without_end_is_refused_or_soon_done() {
         body(each(&|at| format!(".local .align 4 .b8 s{at}[16777216];\n"))),
         body("{".repeat(count)),
         body("mov.b32 %r1, {".to_owned() + &"{".repeat(count)),
+        body("mov.b32 %r1, ".to_owned() + &"1?".repeat(count)),
+        body("mov.b32 %r1, ".to_owned() + &"-(".repeat(count)),
+        body("mov.b32 %r1, 1".to_owned() + &"+1*2".repeat(count) + ";"),
+        ".shared.align 4.b8 s[1];".repeat(count),
+        ".pragma \"nounroll\"; .visible.weak.common.entry k();".repeat(count),
         format!(".entry k({}) {{ ret; }}", each(&|at| format!(".param .b8 p{at}[16777216],"))),
         format!("{}.entry k() {{ ret; }}", each(&|at| format!(".shared .align 4 .b8 s{at}[64];\n"))),
         each(&|at| format!(".entry k{at}() {{ ret; }}\n")),
@@ -260,6 +265,6 @@ fn what_grows_without_end_is_refused_or_soon_done() {
         ".reg ".repeat(count),
         body(".reg .b32 %q<16777216>; mov.b32 %q16777215, %q0;".to_owned()),
     ] {
-        parse(&text);
+        parse(&format!(".version 8.0\n.target sm_90a\n{text}"));
     }
 }

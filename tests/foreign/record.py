@@ -1,24 +1,21 @@
-"""Makes the PTX of the kernels in this folder and records what it computes on a card; README.md says how to use it.
+"""Runs the kernels of `ptx` on a card, through the driver, as `cases.txt` says, and records what they compute.
 
-The cases, the inputs and the launches are those of main.rs and expected.rs.
+    python record.py OUT
+
+It needs numpy and a driver, and no toolkit. OUT gets the outputs of each kernel as they are in memory (NAME.bin), the
+hashes of them all (sums.txt) and what the kernels print (NAME.txt).
 """
 import ctypes
+import math
 import os
 import pathlib
-import subprocess
 import sys
+import tempfile
 
-os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
 import numpy as np
-import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 HERE = pathlib.Path(__file__).parent
-OUT = pathlib.Path(sys.argv[1])
-sys.path.insert(0, str(HERE / "triton"))
-import kernels
+libc = ctypes.CDLL(None)
 
 
 def ramp(count, seed):
@@ -26,129 +23,177 @@ def ramp(count, seed):
 
 
 def values(kind, count, seed):
+    """The bytes of a buffer of the ramp; floats are between -2 and 2, exact in bf16."""
     r = ramp(count, seed)
     floats = (r - 125) / 64
-    return {
+    numbers = {
+        "f64": lambda: floats,
         "f32": lambda: floats.astype(np.float32),
         "f16": lambda: floats.astype(np.float16),
-        "f64": lambda: floats,
+        "bf16": lambda: (floats.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16),
         "i32": lambda: (r - 125).astype(np.int32),
+        "i16": lambda: (r - 125).astype(np.int16),
+        "i8": lambda: (r - 125).astype(np.int8),
         "u32": lambda: (r + 1).astype(np.uint32),
         "u8": lambda: r.astype(np.uint8),
         "u64": lambda: (r + 1).astype(np.uint64) * np.uint64(0x10001000100003),
         "zero": lambda: np.zeros(count, np.uint32),
-    }[kind]()
+    }
+    return numbers[kind]().tobytes()
 
 
-def i(value):
-    return np.int32(value)
+def buffer(text):
+    """TYPE*DIMENSIONS@SEED: its bytes and dimensions."""
+    kind, rest = text.split("*")
+    dims, _, seed = rest.partition("@")
+    dims = [int(dim) for dim in dims.split("x")]
+    return values(kind, math.prod(dims), int(seed or 0)), dims
 
 
-def f(value):
-    return np.float32(value)
+def struct(text):
+    parts = []
+    for part in text.strip("()").split(","):
+        kind, equals, number = part.partition("=")
+        width = int(kind[1:]) // 8 if equals else 0
+        parts.append(int(number).to_bytes(width, "little", signed=True) if equals else buffer(part)[0])
+    return b"".join(parts)
 
-
-# Name, entry, grid, block; a buffer is its kind, count and seed; the one with "out" behind it is recorded.
-CASES = [
-    ("saxpy", "saxpy", (2, 1, 1), (128, 1, 1), [("f32", 1000, 1), ("f32", 1000, 2, "out"), f(1.5), i(1000)]),
-    ("gelu", "gelu", (2, 1, 1), (64, 1, 1), [("f32", 400, 1), ("zero", 400, 0, "out"), i(100)]),
-    ("reduce", "reduce", (4, 1, 1), (128, 1, 1), [("f32", 2000, 1), ("zero", 1, 0, "out"), i(2000)]),
-    ("softmax", "softmax", (5, 1, 1), (128, 1, 1), [("f32", 1000, 1), ("zero", 1000, 0, "out"), i(200)]),
-    ("transpose", "transpose", (2, 2, 1), (32, 8, 1), [("f32", 40 * 50, 1), ("zero", 40 * 50, 0, "out"), i(40), i(50)]),
-    ("matmul", "matmul", (2, 2, 1), (16, 16, 1), [("f32", 1024, 1), ("f32", 1024, 2), ("zero", 1024, 0, "out"), i(32)]),
-    ("wmma", "wmma_matmul", (2, 2, 1), (32, 1, 1), [("f16", 1024, 1), ("f16", 1024, 2), ("zero", 1024, 0, "out"), i(32)]),
-    ("half2", "half2_relu", (2, 1, 1), (128, 1, 1), [("f16", 400, 1), ("f16", 400, 2), ("zero", 200, 0, "out"), i(200)]),
-    ("histogram", "histogram", (3, 1, 1), (256, 1, 1), [("u8", 5000, 1), ("zero", 256, 0, "out"), i(5000)]),
-    ("scan", "scan", (1, 1, 1), (1024, 1, 1), [("i32", 1024, 1), ("zero", 1024, 0, "out")]),
-    ("pipeline", "pipeline", (1, 1, 1), (128, 1, 1), [("f32", 2048, 1), ("zero", 2048, 0, "out"), i(512)]),
-    ("normalize", "normalize", (1, 1, 1), (32, 1, 1), [("f32", 500, 1), ("zero", 500, 0, "out"), i(20), i(25)]),
-    ("collatz", "collatz", (1, 1, 1), (256, 1, 1), [("u32", 256, 1), ("zero", 256, 0, "out")]),
-    ("constant", "constant", (1, 1, 1), (64, 1, 1), [("f32", 64, 1), ("zero", 64, 0, "out")]),
-    ("dot4", "dot4", (1, 1, 1), (64, 1, 1), [("i32", 64, 1), ("i32", 64, 2), ("zero", 64, 0, "out")]),
-    ("rust", "happy", (2, 1, 1), (128, 1, 1), [("u32", 200, 1), ("zero", 200, 0, "out"), i(200)]),
-    ("rust", "heat", (2, 1, 1), (128, 1, 1), [("f64", 200, 1), ("zero", 400, 0, "out"), i(200)]),
-    ("rust", "bits", (1, 1, 1), (128, 1, 1), [("u64", 128, 1), ("zero", 256, 0, "out")]),
-]
-
-# Function, signature, constants, warps, grid, arguments.
-TRITON = [
-    ("add", "*fp32 *fp32 *fp32 i32", {"BLOCK": 256}, 4, (4, 1, 1),
-     [("f32", 1000, 1), ("f32", 1000, 2), ("zero", 1000, 0, "out"), i(1000)]),
-    ("row_softmax", "*fp32 *fp32 i32", {"BLOCK": 256}, 4, (5, 1, 1),
-     [("f32", 1000, 1), ("zero", 1000, 0, "out"), i(200)]),
-    ("layer_norm", "*fp32 *fp32 i32", {"BLOCK": 256}, 2, (5, 1, 1),
-     [("f32", 1000, 1), ("zero", 1000, 0, "out"), i(200)]),
-    ("swap_axes", "*fp32 *fp32 i32 i32", {"BLOCK": 32}, 4, (2, 2, 1),
-     [("f32", 40 * 50, 1), ("zero", 40 * 50, 0, "out"), i(40), i(50)]),
-    ("dot", "*fp16 *fp16 *fp32 i32", {"BLOCK": 32, "STEP": 32}, 4, (2, 2, 1),
-     [("f16", 4096, 1), ("f16", 4096, 2), ("zero", 4096, 0, "out"), i(64)]),
-    ("total", "*fp32 *fp32 i32", {"BLOCK": 512}, 4, (4, 1, 1),
-     [("f32", 2000, 1), ("zero", 1, 0, "out"), i(2000)]),
-]
 
 cuda = ctypes.CDLL("libcuda.so.1")
 
 
 def check(code):
-    assert code == 0, f"driver error {code}"
+    if code != 0:
+        raise RuntimeError(f"driver error {code}")
 
 
-def run(ptx, entry, grid, block, shared, arguments):
-    module, function = ctypes.c_void_p(), ctypes.c_void_p()
-    check(cuda.cuModuleLoadData(ctypes.byref(module), ctypes.c_char_p(ptx.encode() + b"\0")))
-    check(cuda.cuModuleGetFunction(ctypes.byref(function), module, entry.encode()))
-    params, keep, recorded = [], [], None
+def word(number):
+    return number.to_bytes(8, "little")
+
+
+class Run:
+    """One launch: its memory and its parameters."""
+
+    def __init__(self):
+        self.params, self.outputs, self.memory = [], [], []
+
+    def device(self, data, is_output):
+        address = ctypes.c_uint64()
+        check(cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(len(data))))
+        check(cuda.cuMemcpyHtoD_v2(address, data, ctypes.c_size_t(len(data))))
+        self.memory.append(address)
+        if is_output:
+            self.outputs.append((address, len(data)))
+        return word(address.value)
+
+    def argument(self, text):
+        is_output, text = text.endswith("!"), text.rstrip("!")
+        if text.startswith("["):
+            data, dims = buffer(text.strip("[]"))
+            count = math.prod(dims)
+            size = len(data) // count
+            strides = [size * math.prod(dims[at + 1:]) for at in range(len(dims))]
+            self.params += [word(0), word(0), word(count), word(size), self.device(data, is_output)]
+            self.params += [word(number) for number in dims + strides]
+        elif text.startswith("("):
+            self.params.append(struct(text))
+        elif text == "null":
+            self.params.append(word(0))
+        elif "*" in text:
+            self.params.append(self.device(buffer(text)[0], is_output))
+        elif text.endswith("f"):
+            self.params.append(np.float32(text[:-1]).tobytes())
+        else:
+            self.params.append(np.int32(text).tobytes())
+
+    def launch(self, ptx, entry, grid, block, shared):
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        check(cuda.cuModuleLoadData(ctypes.byref(module), ctypes.c_char_p(ptx.encode() + b"\0")))
+        check(cuda.cuModuleGetFunction(ctypes.byref(function), module, entry.encode()))
+        kept = [ctypes.create_string_buffer(param, len(param)) for param in self.params]
+        table = (ctypes.c_void_p * len(kept))(*[ctypes.cast(param, ctypes.c_void_p) for param in kept])
+        check(cuda.cuLaunchKernel(function, *grid, *block, shared, None, table, None))
+        check(cuda.cuCtxSynchronize())
+        data = b""
+        for address, length in self.outputs:
+            part = ctypes.create_string_buffer(length)
+            check(cuda.cuMemcpyDtoH_v2(part, address, ctypes.c_size_t(length)))
+            data += part.raw
+        for address in self.memory:
+            check(cuda.cuMemFree_v2(address))
+        check(cuda.cuModuleUnload(module))
+        return data
+
+
+def printed(run):
+    """What `run` returns, and what it has the driver print."""
+    with tempfile.TemporaryFile() as file:
+        sys.stdout.flush()
+        kept = os.dup(1)
+        os.dup2(file.fileno(), 1)
+        try:
+            result = run()
+            libc.fflush(None)
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)
+        file.seek(0)
+        return result, file.read()
+
+
+def triple(text):
+    dims = [int(dim) for dim in text.split("x")]
+    return dims + [1] * (3 - len(dims))
+
+
+def fnv(data):
+    value = 0xcbf29ce484222325
+    for byte in data:
+        value = (value ^ byte) * 0x100000001b3 & 0xffffffffffffffff
+    return value
+
+
+def record(out, line):
+    name, grid, block, shared, *arguments = line.split()
+    file, _, kernel = name.partition(":")
+    ptx = (HERE / "ptx" / f"{file}.ptx").read_text()
+    entries = [line.split(".entry ")[1].split("(")[0].strip() for line in ptx.splitlines() if ".entry " in line]
+    entry = kernel or (file if file in entries else entries[0])
+    run = Run()
     for argument in arguments:
-        if isinstance(argument, tuple):
-            host = values(*argument[:3])
-            tensor = torch.from_numpy(host.view(np.uint8).copy()).cuda()
-            keep.append(tensor)
-            params.append(ctypes.c_uint64(tensor.data_ptr()))
-            if argument[3:] == ("out",):
-                recorded = tensor
-        elif isinstance(argument, np.float32):
-            params.append(ctypes.c_float(argument))
-        else:
-            params.append(ctypes.c_int32(argument))
-    # Triton adds pointers to scratch memory, which these kernels do not use.
-    header = ptx[ptx.index(f".entry {entry}("):]
-    header = header[:header.index(")")]
-    while len(params) < header.count(".param"):
-        params.append(ctypes.c_uint64(0))
-    table = (ctypes.c_void_p * len(params))(*[ctypes.cast(ctypes.pointer(p), ctypes.c_void_p) for p in params])
-    check(cuda.cuLaunchKernel(function, *grid, *block, shared, None, table, None))
-    check(cuda.cuCtxSynchronize())
-    return recorded.cpu().numpy().tobytes()
+        run.argument(argument)
+    data, text = printed(lambda: run.launch(ptx, entry, triple(grid), triple(block), int(shared)))
+    name = kernel or file
+    (out / f"{name}.bin").write_bytes(data)
+    if text:
+        (out / f"{name}.txt").write_bytes(text)
+    with open(out / "sums.txt", "a") as sums:
+        sums.write(f"{name} {fnv(data):#018x}\n")
+    print(name, len(data), f"{fnv(data):#018x}", flush=True)
 
 
-torch.zeros(1).cuda()
-print(torch.cuda.get_device_name(), torch.__version__, triton.__version__)
-subprocess.run(["nvcc", "--version"])
-failures = 0
-for name, entry, grid, block, arguments in CASES:
-    try:
-        path = OUT / f"{name}.ptx"
-        if name == "rust":
-            path.write_text((HERE / "rust.ptx").read_text())
-        else:
-            source = HERE / "cuda" / f"{name}.cu"
-            subprocess.run(["nvcc", "-arch=compute_80", "-O3", "-ptx", str(source), "-o", str(path)], check=True)
-        (OUT / f"{entry}.bin").write_bytes(run(path.read_text(), entry, grid, block, 0, arguments))
-    except Exception as error:
-        failures += 1
-        print(name, entry, "FAILED", repr(error))
-for name, signature, constants, warps, grid, arguments in TRITON:
-    try:
-        function = getattr(kernels, name)
-        types = dict(zip(function.arg_names, signature.split() + ["constexpr"] * len(constants)))
-        pointers = {(at,): [["tt.divisibility", 16]] for at, ty in enumerate(signature.split()) if ty.startswith("*")}
-        source = ASTSource(fn=function, signature=types, constexprs=constants, attrs=pointers)
-        built = triton.compile(source, target=GPUTarget("cuda", 80, 32), options={"num_warps": warps})
-        ptx = built.asm["ptx"]
-        (OUT / f"{name}.ptx").write_text(ptx)
-        print(name, "shared", built.metadata.shared, "warps", built.metadata.num_warps)
-        (OUT / f"{name}.bin").write_bytes(run(ptx, name, grid, (32 * warps, 1, 1), built.metadata.shared, arguments))
-    except Exception as error:
-        failures += 1
-        print(name, "FAILED", repr(error))
-print("failures:", failures)
+def main():
+    out = pathlib.Path(sys.argv[1])
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "sums.txt").write_text("")
+    device, context, version = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
+    check(cuda.cuInit(0))
+    check(cuda.cuDeviceGet(ctypes.byref(device), 0))
+    check(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+    check(cuda.cuCtxSetCurrent(context))
+    model = ctypes.create_string_buffer(100)
+    check(cuda.cuDeviceGetName(model, 100, device))
+    check(cuda.cuDriverGetVersion(ctypes.byref(version)))
+    print(model.value.decode(), "CUDA", version.value)
+    failures = 0
+    for line in (HERE / "cases.txt").read_text().splitlines():
+        if line.strip() and not line.startswith("#"):
+            try:
+                record(out, line)
+            except Exception as error:
+                failures += 1
+                print(line.split()[0], "FAILED", repr(error), flush=True)
+    print("failures:", failures)
+
+
+main()

@@ -32,7 +32,15 @@ pub(super) fn mov(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
             let a = if ty == Type::F32 { args.single(1)? } else { args.word(1)? };
             Ok(Op::Int32 { op: IntOp::Mov, d: args.to_word(0)?, s: [a; 4] })
         }
-        16 => Ok(Op::Int16 { op: IntOp::Mov, d: args.to_half(0)?, s: [args.half(1)?; 4] }),
+        16 => {
+            let d = args.to_half(0)?;
+            if let Operand::Special(_) = args.get(1)? {
+                // Its lower half.
+                let (a, b) = (args.word(1)?, args.slots.constant(0xFFFF));
+                return Ok(Op::Int32 { op: IntOp::And, d, s: [a, b, b, b] });
+            }
+            Ok(Op::Int16 { op: IntOp::Mov, d, s: [args.half(1)?; 4] })
+        }
         _ => refuse("not of this width"),
     }
 }
@@ -136,6 +144,7 @@ pub(super) fn cvta(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
         ("shared::cta", Space::Shared),
         ("local", Space::Local),
         ("param", Space::Param),
+        ("const", Space::Global),
     ];
     let Some(space) = form.one_of(&spaces) else { return refuse("it names no memory") };
     Ok(Op::Cvta { space, to, d: args.to_double(0)?, a: args.double(1)? })

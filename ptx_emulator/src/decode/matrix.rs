@@ -106,6 +106,9 @@ pub(super) fn mma(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
     if !(form.next_is("sync") && form.next_is("aligned")) {
         return refuse("the form is not covered");
     }
+    if let Some(op) = super::general::integer_mma(form, args)? {
+        return Ok(op);
+    }
     let e4m3 = |ty: &str| match ty {
         "e4m3" => Some(true),
         "e5m2" => Some(false),

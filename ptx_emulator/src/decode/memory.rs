@@ -2,7 +2,7 @@
 
 use super::{Args, Form, Refusal, Result, refuse, type_of};
 use crate::front::operand::Operand;
-use crate::program::{Access, Atomic, AtomicOp, Hopper, Op, Order, Reg, Space, Type};
+use crate::program::{Access, Atomic, AtomicOp, Base, Hopper, Op, Order, Reg, Space, Type};
 
 /// Orders, scopes and hints. The machine does the accesses of a warp in the order of the program and all of them at
 /// once visible, which is at least as strong as any order asks for: the order only says what is a race. Hints change
@@ -36,6 +36,8 @@ fn take_space(form: &mut Form<'_>) -> Space {
         ("local", Space::Local),
         ("param", Space::Param),
         ("param::entry", Space::Param),
+        ("param::func", Space::Param),
+        ("const", Space::Global),
     ];
     form.one_of(&spaces).unwrap_or(Space::Generic)
 }
@@ -96,8 +98,12 @@ pub(super) fn store(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
         return store_async(form, args);
     }
     args.exactly(2)?;
+    if form.modifiers.contains(&"const") {
+        return refuse("constant memory is not written");
+    }
     let store = stored(form, args)?;
-    if store.space == Space::Param {
+    // Those of a function that is called are in local memory, and their address in a register.
+    if store.space == Space::Param && !matches!(store.address.base, Base::D(_)) {
         return refuse("parameters are not written");
     }
     Ok(Op::Store(Box::new(store)))
@@ -141,6 +147,10 @@ fn stored(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Access> {
 /// `atom` returns the old value, `red` does not.
 pub(super) fn atomic(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
     let ty = form.ty()?;
+    let is_narrow = matches!(ty, Type::F16 | Type::Bf16 | Type::F16x2 | Type::Bf16x2);
+    if is_narrow && !form.flag("noftz") {
+        return refuse("`.noftz` is missing");
+    }
     let order = take_order(form, Order::Strong);
     let space = take_space(form);
     let operations = [
@@ -159,8 +169,9 @@ pub(super) fn atomic(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
     let covered = match ty {
         Type::Int { bits: 32, signed } => !(signed && matches!(op, AtomicOp::Inc | AtomicOp::Dec)),
         Type::Int { bits: 64, .. } => !matches!(op, AtomicOp::Inc | AtomicOp::Dec),
+        Type::Int { bits: 16, signed: false } => op == AtomicOp::CompareAndSwap,
         Type::F32 | Type::F64 => op == AtomicOp::Add,
-        _ => false,
+        _ => is_narrow && op == AtomicOp::Add,
     };
     if !covered || !matches!(space, Space::Global | Space::Shared | Space::Cluster | Space::Generic) {
         return refuse("of this type, or there, it is not covered");
@@ -171,6 +182,7 @@ pub(super) fn atomic(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
     let d = match (returns, args.get(0)?) {
         (true, Operand::Sink) | (false, _) => None,
         (true, _) if ty.bits() == 64 => Some(Reg::D(args.to_double(0)?)),
+        (true, _) if ty.bits() == 16 => Some(Reg::H(args.to_half(0)?)),
         (true, _) => Some(Reg::W(args.to_word(0)?)),
     };
     let b = args.source(first + 1, ty)?;

@@ -2,7 +2,7 @@
 
 use super::{Args, Form, Result, refuse};
 use crate::front::operand::Operand;
-use crate::program::{Address, Hopper, IntOp, Op, P, Reg, Shuffle, Space, Type, Vote, W};
+use crate::program::{Address, General, Hopper, IntOp, Op, P, Reduction, Reg, Shuffle, Space, Type, Vote, W};
 
 /// `bar.sync`, `bar.arrive`, `bar.warp.sync`, and the same as `barrier`.
 pub(super) fn barrier(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
@@ -27,6 +27,26 @@ pub(super) fn barrier(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
     args.between(if wait { 1 } else { 2 }, 2)?;
     let threads = if args.len() == 2 { Some(args.word(1)?) } else { None };
     Ok(Op::Barrier { id: args.word(0)?, threads, wait })
+}
+
+/// `bar.red.popc.u32 d, id{, threads}, p;` and `.and.pred`, `.or.pred`.
+pub(super) fn reducing_barrier(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<[Op; 3]> {
+    form.flag("aligned");
+    let operations = [("popc", Reduction::Count), ("and", Reduction::And), ("or", Reduction::Or)];
+    let Some(op) = form.one_of(&operations) else { return refuse("the operation is not known") };
+    if !form.flag(if op == Reduction::Count { "u32" } else { "pred" }) {
+        return refuse("the type is not its own");
+    }
+    args.between(3, 4)?;
+    let d = if op == Reduction::Count { Reg::W(args.to_word(0)?) } else { Reg::P(args.to_predicate(0)?) };
+    let threads = if args.len() == 4 { Some(args.word(2)?) } else { None };
+    let value = args.test(args.len() - 1)?;
+    let general = |general| Op::General(Box::new(general));
+    Ok([
+        general(General::BarrierVote { value }),
+        Op::Barrier { id: args.word(1)?, threads, wait: true },
+        general(General::BarrierResult { op, d }),
+    ])
 }
 
 /// Fences. The machine orders accesses without them: they only say what is no race.

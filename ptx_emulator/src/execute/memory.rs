@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 
 use super::Fault;
 use super::at_once::{self, Direction};
+use super::one_address;
 use crate::cluster::Turn;
 use crate::counters::SharedKind;
+use crate::float::{BF16, Conversion, F16, Format, packed};
 use crate::memory::{MemoryError, Nearest, Space as Place};
 use crate::program::{Access, Address, Atomic, AtomicOp, Order, Reg, Space, Type, W};
 use crate::registers::{Doubles, LANES, lanes, resolve};
@@ -27,7 +29,7 @@ pub(crate) struct Way {
 pub(crate) enum Noted {
     /// As one of the lane.
     Alone,
-    /// As one of the warp, as that of `wmma.load`.
+    /// As one of the lanes that execute it, as that of `wmma.load`.
     Together,
     /// The caller notes it.
     Later,
@@ -104,6 +106,12 @@ impl Turn<'_, '_> {
     /// Notes an access of one lane to global memory.
     pub(crate) fn note_global(&mut self, kind: AccessKind, lane: usize, address: u64, bytes: usize) -> Result<()> {
         let access = shadow::Access::new(Threads::lane(self.warp, lane as u32), kind, self.line);
+        self.cluster.shadow.access_global(&access, address, bytes as u32).map_err(|race| Fault::lane(lane, race))
+    }
+
+    /// Notes an access of the lanes as one to global memory.
+    fn note_global_together(&mut self, kind: AccessKind, lane: usize, address: u64, bytes: usize) -> Result<()> {
+        let access = shadow::Access::collective(self.threads(), kind, self.line);
         self.cluster.shadow.access_global(&access, address, bytes as u32).map_err(|race| Fault::lane(lane, race))
     }
 
@@ -225,10 +233,11 @@ impl Turn<'_, '_> {
             Space::Global | Space::Generic => {
                 self.fence(lane, order)?;
                 self.cluster.global.store(address, bytes).map_err(fault)?;
-                if noted == Noted::Later {
-                    return Ok(());
+                match noted {
+                    Noted::Alone => self.note_global(kind(AccessKind::Write, order), lane, address, bytes.len()),
+                    Noted::Together => self.note_global_together(AccessKind::Write, lane, address, bytes.len()),
+                    Noted::Later => Ok(()),
                 }
-                self.note_global(kind(AccessKind::Write, order), lane, address, bytes.len())
             }
             Space::Shared | Space::Cluster => {
                 let address = self.shared_at(space, lane, address, bytes.len())?;
@@ -288,26 +297,36 @@ pub(super) fn number(bytes: &[u8], signed: bool) -> u64 {
 
 pub(crate) fn store(turn: &mut Turn<'_, '_>, access: &Access) -> Result<()> {
     let addresses = turn.registers.addresses(access.address);
-    let each = usize::from(access.bytes);
-    let length = each * access.registers.len();
-    let mut bytes = [0; MAX_BYTES];
+    let length = usize::from(access.bytes) * access.registers.len();
+    turn.count_access(access.space, &addresses, length, SharedKind::Plain);
+    if one_address::store(turn, access, &addresses, length)? {
+        return Ok(());
+    }
     let one = turn.one_memory(access, &addresses);
     let noted = if one.is_some() { Noted::Later } else { Noted::Alone };
     let way = Way { space: access.space, order: access.order, noted };
-    turn.count_access(access.space, &addresses, length, SharedKind::Plain);
     if let Some((space, addresses)) = &one
         && at_once::access(turn, Direction::Store, access, (*space, addresses))
     {
         return turn.note_lanes(AccessKind::Write, *space, addresses, length);
     }
     for lane in lanes(turn.mask) {
-        for (register, bytes) in access.registers.iter().zip(bytes[..length].chunks_exact_mut(each)) {
-            let value = register.map_or(0, |register| turn.registers.lane(register, lane));
-            bytes.copy_from_slice(&value.to_le_bytes()[..each]);
-        }
+        let (bytes, length) = stored(turn, access, lane);
         turn.write(way, lane, addresses[lane], &bytes[..length])?;
     }
     one.map_or(Ok(()), |(space, addresses)| turn.note_lanes(AccessKind::Write, space, &addresses, length))
+}
+
+/// The bytes that a lane stores, and how many.
+pub(super) fn stored(turn: &Turn<'_, '_>, access: &Access, lane: usize) -> ([u8; MAX_BYTES], usize) {
+    let each = usize::from(access.bytes);
+    let length = each * access.registers.len();
+    let mut bytes = [0; MAX_BYTES];
+    for (register, bytes) in access.registers.iter().zip(bytes[..length].chunks_exact_mut(each)) {
+        let value = register.map_or(0, |register| turn.registers.lane(register, lane));
+        bytes.copy_from_slice(&value.to_le_bytes()[..each]);
+    }
+    (bytes, length)
 }
 
 /// The lanes do their atomics in their order.
@@ -315,6 +334,7 @@ pub(crate) fn atomic(turn: &mut Turn<'_, '_>, atomic: &Atomic) -> Result<()> {
     let addresses = turn.registers.addresses(atomic.address);
     let bytes = atomic.ty.bits() as usize / 8;
     turn.count_access(atomic.space, &addresses, bytes, SharedKind::Atomic);
+    let mut changed = false;
     for lane in lanes(turn.mask) {
         let (b, c) = (turn.registers.lane(atomic.b, lane), turn.registers.lane(atomic.c, lane));
         let (space, address) = resolve(atomic.space, addresses[lane]);
@@ -341,9 +361,16 @@ pub(crate) fn atomic(turn: &mut Turn<'_, '_>, atomic: &Atomic) -> Result<()> {
             }
             _ => return Err(Fault::lane(lane, "an atomic that is neither in global nor in shared memory")),
         };
+        changed |= new(old) != old;
         if let Some(d) = atomic.d {
             turn.registers.set_lane(d, lane, old);
         }
+    }
+    let progress = &mut turn.cluster.progress;
+    if changed {
+        progress.changed = true;
+    } else {
+        progress.looks += 1;
     }
     Ok(())
 }
@@ -357,6 +384,7 @@ pub(crate) fn replaced(op: AtomicOp, ty: Type, old: u64, b: u64, c: u64) -> u64 
         (false, true) => i128::from(value),
         (false, false) => i128::from(value as u32),
     };
+    let narrow = |format: Format| move |a: u32, b: u32| format.add(a, b, Conversion::NEAREST);
     match op {
         AtomicOp::Add if ty == Type::F32 => {
             let sum = f32::from_bits(old as u32) + f32::from_bits(b as u32);
@@ -365,6 +393,10 @@ pub(crate) fn replaced(op: AtomicOp, ty: Type, old: u64, b: u64, c: u64) -> u64 
         AtomicOp::Add if ty == Type::F64 => {
             crate::float::canonical_f64(f64::from_bits(old) + f64::from_bits(b)).to_bits()
         }
+        AtomicOp::Add if ty == Type::F16 => narrow(F16)(old as u32, b as u32).into(),
+        AtomicOp::Add if ty == Type::Bf16 => narrow(BF16)(old as u32, b as u32).into(),
+        AtomicOp::Add if ty == Type::F16x2 => packed(old as u32, b as u32, narrow(F16)).into(),
+        AtomicOp::Add if ty == Type::Bf16x2 => packed(old as u32, b as u32, narrow(BF16)).into(),
         AtomicOp::Add => old.wrapping_add(b),
         AtomicOp::Min => {
             if order(b) < order(old) {

@@ -49,6 +49,21 @@ impl<'a> Lexer<'a> {
         self.next.map_or(self.line, |next| next.1)
     }
 
+    /// An opcode that was just taken with the modifiers that follow it after spaces, as the text has them:
+    /// `ld .global`.
+    pub(crate) fn with_modifiers(&mut self, opcode: &'a str) -> &'a str {
+        let mut end = self.at;
+        while let Token::Word(word) = self.peek()
+            && word.starts_with('.')
+        {
+            self.take();
+            end = self.at;
+        }
+        // The token behind it may have been looked at already.
+        let start = opcode.as_ptr() as usize - self.text.as_ptr() as usize;
+        self.text.get(start..end).unwrap_or(opcode)
+    }
+
     fn read(&mut self) -> (Token<'a>, u32) {
         self.skip_space();
         let (rest, line) = (&self.text[self.at..], self.line);
@@ -90,13 +105,38 @@ impl<'a> Lexer<'a> {
     }
 }
 
+/// The name and the modifiers of an opcode, between which there may be spaces and comments.
+pub(crate) fn opcode_parts(opcode: &str) -> Vec<&str> {
+    if !opcode.contains([' ', '\t', '\n', '\r', '/']) {
+        return opcode.split('.').collect();
+    }
+    let mut lexer = Lexer::new(opcode);
+    let mut parts = Vec::new();
+    while let (Token::Word(word), _) = lexer.take() {
+        parts.extend(word.strip_prefix('.').unwrap_or(word).split('.'));
+    }
+    parts
+}
+
 /// The bytes of the word that `text` starts with: ASCII only, so that a cut after it is a character boundary.
+///
+/// A directive ends before the next dot, as in `.visible.entry`; only an opcode has dots inside. A `%` begins a name.
+/// In a decimal number with an exponent a sign may stand: `1.5e-3`.
 fn word_length(text: &[u8]) -> usize {
+    let is_digit = |at: usize| text.get(at).is_some_and(u8::is_ascii_digit);
+    let is_directive = text.first() == Some(&b'.') && !is_digit(1);
+    let is_decimal = match text.get(1) {
+        Some(b'x' | b'X' | b'f' | b'F' | b'd' | b'D' | b'b' | b'B') => false,
+        _ => is_digit(0) || text.first() == Some(&b'.') && is_digit(1),
+    };
     let mut at = 0;
     while let Some(&byte) = text.get(at) {
         at += match byte {
+            b'.' if is_directive && at > 0 => break,
+            b'%' if at > 0 => break,
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'$' | b'%' | b'.' => 1,
             b':' if text.get(at + 1) == Some(&b':') => 2,
+            b'+' | b'-' if is_decimal && matches!(text[at - 1], b'e' | b'E') && is_digit(at + 1) => 1,
             _ => break,
         };
     }
@@ -134,6 +174,31 @@ mod tests {
             Token::Text("x y"),
         ];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn directives_end_before_a_dot_and_names_begin_at_a_percent_sign() {
+        let words = |text: &'static str| -> Vec<_> { tokens(text).into_iter().map(|token| token.0).collect() };
+        let word = |words: &[&'static str]| words.iter().map(|word| Token::Word(word)).collect::<Vec<_>>();
+        assert_eq!(words(".visible.entry k"), word(&[".visible", ".entry", "k"]));
+        assert_eq!(words(".shared.align 16.b8"), word(&[".shared", ".align", "16.b8"]));
+        assert_eq!(words(".param::entry.b8 .5 5."), word(&[".param::entry", ".b8", ".5", "5."]));
+        assert_eq!(words("mov.u32%r1"), word(&["mov.u32", "%r1"]));
+        assert_eq!(words("8 % 3"), word(&["8", "%", "3"]));
+        assert_eq!(words("1.5e-3 1e+9 1E4"), word(&["1.5e-3", "1e+9", "1E4"]));
+        for text in ["0x1e-3", "%e-3", "1e-x"] {
+            assert!(words(text).contains(&Token::Mark('-')), "{text}");
+        }
+    }
+
+    #[test]
+    fn modifiers_of_an_opcode_may_stand_apart() {
+        assert_eq!(opcode_parts("ld.global.b32"), ["ld", "global", "b32"]);
+        assert_eq!(opcode_parts("ld /* a.b */ .global\n.relaxed.b32"), ["ld", "global", "relaxed", "b32"]);
+        let mut lexer = Lexer::new("ld .global // c\n .b32 %r1");
+        let (Token::Word(opcode), _) = lexer.take() else { panic!("no word") };
+        assert_eq!(lexer.with_modifiers(opcode), "ld .global // c\n .b32");
+        assert_eq!(lexer.take(), (Token::Word("%r1"), 2));
     }
 
     #[test]

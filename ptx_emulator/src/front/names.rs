@@ -14,11 +14,26 @@ pub(crate) enum RegKind {
     D,
 }
 
+impl RegKind {
+    /// That of the registers of a type.
+    pub(crate) fn of(ty: &str) -> Option<RegKind> {
+        match ty {
+            ".pred" => Some(RegKind::P),
+            ".b16" | ".u16" | ".s16" | ".f16" | ".bf16" => Some(RegKind::H),
+            ".b32" | ".u32" | ".s32" | ".f32" | ".f16x2" | ".bf16x2" => Some(RegKind::W),
+            ".b64" | ".u64" | ".s64" | ".f64" => Some(RegKind::D),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Default)]
 struct Scope<'a> {
     registers: HashMap<&'a str, Reg>,
     /// Declarations `%r<5>`: the prefix, and how many.
     ranges: HashMap<&'a str, (RegKind, u32)>,
+    /// Declarations `.v2 .f32 v`: the registers `v.x` and `v.y`.
+    vectors: HashMap<&'a str, Vec<Reg>>,
     symbols: HashMap<&'a str, Symbol>,
     /// Number of the scope in the kernel, for labels.
     id: u32,
@@ -35,6 +50,12 @@ pub(crate) struct Slots {
     specials: HashMap<Special, W>,
     /// The predicate that nothing writes.
     never: Option<P>,
+    /// The flag of `add.cc` and its like.
+    carry: Option<P>,
+    /// Constants whose values are known later.
+    late: Vec<(D, u64)>,
+    /// The registers that were declared since [`own`](Self::own).
+    owned: Vec<Reg>,
 }
 
 impl Slots {
@@ -53,12 +74,47 @@ impl Slots {
         P(self.predicates - 1)
     }
 
-    fn register(&mut self, kind: RegKind) -> Reg {
-        match kind {
+    pub(crate) fn register(&mut self, kind: RegKind) -> Reg {
+        let register = match kind {
             RegKind::P => Reg::P(self.predicate()),
             RegKind::H => Reg::H(self.word()),
             RegKind::W => Reg::W(self.word()),
             RegKind::D => Reg::D(self.double()),
+        };
+        self.owned.push(register);
+        register
+    }
+
+    /// From here on the registers are those of a function.
+    pub(crate) fn own(&mut self) {
+        self.owned.clear();
+    }
+
+    /// The registers of the function.
+    pub(crate) fn owned(&self) -> &[Reg] {
+        &self.owned
+    }
+
+    /// A slot whose constant is given by [`set_late`](Self::set_late).
+    pub(crate) fn late(&mut self) -> D {
+        let slot = self.double();
+        self.late.push((slot, 0));
+        slot
+    }
+
+    pub(crate) fn set_late(&mut self, slot: D, value: u64) {
+        self.late.iter_mut().filter(|late| late.0 == slot).for_each(|late| late.1 = value);
+    }
+
+    /// The flag of `add.cc` and its like.
+    pub(crate) fn carry(&mut self) -> P {
+        match self.carry {
+            Some(slot) => slot,
+            None => {
+                let slot = self.predicate();
+                self.carry = Some(slot);
+                slot
+            }
         }
     }
 
@@ -109,7 +165,8 @@ impl Slots {
     }
 
     pub(crate) fn wide_constants(&self) -> Vec<(D, u64)> {
-        sorted(self.wide_constants.iter().map(|(&value, &slot)| (slot, value)), |slot| slot.0)
+        let known = self.wide_constants.iter().map(|(&value, &slot)| (slot, value));
+        sorted(known.chain(self.late.iter().copied()), |slot| slot.0)
     }
 
     pub(crate) fn specials(&self) -> Vec<(W, Special)> {
@@ -176,6 +233,31 @@ impl<'a> Names<'a> {
         if let Some(scope) = self.innermost() {
             scope.ranges.insert(prefix, (kind, count));
         }
+    }
+
+    /// Gives a register a name; false if the scope has one of this name.
+    pub(crate) fn bind(&mut self, name: &'a str, register: Reg) -> bool {
+        self.innermost().is_some_and(|scope| scope.registers.insert(name, register).is_none())
+    }
+
+    /// Declares a vector of registers.
+    pub(crate) fn declare_vector(&mut self, slots: &mut Slots, name: &'a str, kind: RegKind, elements: usize) {
+        let registers = (0..elements).map(|_| slots.register(kind)).collect();
+        if let Some(scope) = self.innermost() {
+            scope.vectors.insert(name, registers);
+        }
+    }
+
+    /// The registers of the vector of this name.
+    pub(crate) fn vector(&self, name: &str) -> Option<&[Reg]> {
+        self.open.iter().rev().find_map(|scope| scope.vectors.get(name).map(Vec::as_slice))
+    }
+
+    /// `v.x`, `v.y`, `v.z`, `v.w`, or `.r`, `.g`, `.b`, `.a`: the register of a vector.
+    pub(crate) fn element(&self, name: &str) -> Option<Reg> {
+        let (vector, element) = name.rsplit_once('.')?;
+        let at = ["xr", "yg", "zb", "wa"].iter().position(|names| element.len() == 1 && names.contains(element))?;
+        self.vector(vector)?.get(at).copied()
     }
 
     /// Declares a variable; false if the scope has one of this name.

@@ -34,6 +34,13 @@ pub(crate) struct Symbol {
     pub(crate) address: u32,
 }
 
+impl Symbol {
+    /// The address so many bytes behind it.
+    pub(crate) fn behind(self, bytes: u64) -> Symbol {
+        Symbol { address: self.address.wrapping_add(bytes as u32), ..self }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SymbolSpace {
     Shared,
@@ -56,7 +63,8 @@ pub(crate) fn number(text: &str) -> Option<Operand> {
     if let Some(hex) = text.strip_prefix("0d").or(text.strip_prefix("0D")) {
         return (hex.len() == 16).then(|| u64::from_str_radix(hex, 16).ok().map(Operand::F64))?;
     }
-    if text.contains('.') {
+    let is_hex = text.starts_with("0x") || text.starts_with("0X");
+    if text.contains('.') || !is_hex && text.contains(['e', 'E']) {
         return text.parse::<f64>().ok().map(|value| Operand::F64(value.to_bits()));
     }
     let digits = text.strip_suffix('U').unwrap_or(text);
@@ -89,7 +97,11 @@ pub(crate) fn special(name: &str) -> Option<Operand> {
         "%cluster_nctarank" => Special::ClusterNctarank,
         "%dynamic_smem_size" => Special::DynamicSharedBytes,
         "%total_smem_size" => Special::TotalSharedBytes,
-        "%clock" | "%clock_hi" => return Some(Operand::Clock(32)),
+        "%smid" => Special::SmId,
+        "%nsmid" => Special::NsmId,
+        // A launch is the only one that its threads can see.
+        "%gridid" => return Some(Operand::Int(1)),
+        "%clock" | "%clock_hi" | "%globaltimer_lo" | "%globaltimer_hi" => return Some(Operand::Clock(32)),
         "%clock64" | "%globaltimer" => return Some(Operand::Clock(64)),
         _ => {
             let (name, axis) = name.split_once('.')?;
@@ -132,6 +144,8 @@ mod tests {
             ("0f3F800000", Operand::F32(0x3F80_0000)),
             ("0d3FF0000000000000", Operand::F64(1f64.to_bits())),
             ("1.5", Operand::F64(1.5f64.to_bits())),
+            ("15e-1", Operand::F64(1.5f64.to_bits())),
+            ("0x1e3", Operand::Int(0x1E3)),
         ] {
             assert_eq!(number(text), Some(value), "{text}");
         }

@@ -1,14 +1,19 @@
 //! Directives, scopes, bodies: the text of a module to its programs.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::rc::Rc;
 use std::sync::Arc;
 
+use super::debug::file_names;
+use super::function::{Calls, Frame, Function};
+use super::header::Header;
 use super::lexer::{Lexer, Token};
 use super::names::{Names, RegKind, Slots, place};
 use super::operand::{Operand, Symbol, SymbolSpace, number};
 use crate::error::{Error, Result};
 use crate::fences;
-use crate::program::{Instruction, Op, Order, Param, Program, Space};
+use crate::program::{D, Instruction, Op, Order, Param, Program, Space};
+use crate::variables::Variable as GlobalVariable;
 use crate::{allocate, control};
 
 /// Scopes in scopes, and vectors in vectors, that the front follows.
@@ -17,37 +22,46 @@ const MAX_DEPTH: usize = 64;
 /// Registers that one `.reg` declares, shared and local bytes of a kernel, and the like, at most.
 const MAX_COUNT: u64 = 1 << 24;
 
-/// The programs of the kernels in the text.
-pub(crate) fn parse(text: &str) -> Result<Vec<Arc<Program>>> {
+/// What a text has.
+pub(crate) struct Text {
+    pub(crate) programs: Vec<Arc<Program>>,
+    /// What it is for.
+    pub(crate) header: Header,
+    /// The variables that its kernels share.
+    pub(crate) variables: Vec<GlobalVariable>,
+}
+
+/// The kernels of a text, and what they share.
+pub(crate) fn parse(text: &str) -> Result<Text> {
     let files = Arc::new(file_names(text));
     let mut parser = Parser {
         lexer: Lexer::new(text),
+        header: Header::default(),
         names: Names::new(),
         variables: HashMap::new(),
-        unusable: HashSet::new(),
+        unusable: HashMap::new(),
+        globals: Vec::new(),
+        module_variables: HashMap::new(),
         kernel: Kernel::default(),
         files,
         rust: (0, 0),
         opcodes: HashMap::new(),
-        panics: HashSet::new(),
+        functions: HashMap::new(),
     };
-    parser.module()
+    parser.text_header()?;
+    if text.contains(".func") {
+        parser.find_functions()?;
+    }
+    let programs = parser.module()?;
+    Ok(Text { programs, header: parser.header, variables: parser.globals })
 }
 
-/// The numbers and names of the `.file` lines, which may stand behind the kernels that they belong to.
-fn file_names(text: &str) -> Vec<(u32, Arc<str>)> {
-    let name = |line: &str| {
-        let (number, name) =
-            line.trim_start().strip_prefix(".file")?.trim_start().split_once(|c: char| c.is_whitespace())?;
-        let name = name.trim_start().strip_prefix('"')?;
-        Some((number.parse().ok()?, Arc::from(&name[..name.find('"')?])))
-    };
-    text.lines().filter_map(name).collect()
-}
+/// Name, bytes and alignment of a variable; no bytes for `name[]`.
+type Variable<'a> = (&'a str, Option<u32>, u32);
 
 /// A `.shared` variable of the module. It takes space in the kernels that name it.
 #[derive(Clone, Copy)]
-struct Variable {
+struct SharedVariable {
     bytes: u32,
     align: u32,
     dynamic: bool,
@@ -64,25 +78,33 @@ pub(super) struct Kernel<'a> {
     pub(super) branches: Vec<(usize, String, Vec<u32>)>,
     /// The lists of `.branchtargets`, by scope and label.
     pub(super) targets: HashMap<(u32, &'a str), Vec<&'a str>>,
-    local_bytes: u32,
+    pub(super) local_bytes: u32,
     shared_bytes: u32,
-    /// Addresses of `.shared` variables declared in the body, in their order.
-    body_variables: std::collections::VecDeque<Symbol>,
+    /// The functions that it calls, and the one that is read for it.
+    pub(super) calls: Calls<'a>,
+    pub(super) function: Option<Frame<'a>>,
+    /// The registers with the addresses of variables of the module.
+    pub(super) addresses: HashMap<usize, D>,
+    /// Addresses of `.shared` variables declared in the bodies, by their lines and names, in their order.
+    body_variables: HashMap<(u32, &'a str), VecDeque<Symbol>>,
 }
 
 pub(super) struct Parser<'a> {
     pub(super) lexer: Lexer<'a>,
+    pub(super) header: Header,
     pub(super) names: Names<'a>,
-    variables: HashMap<&'a str, Variable>,
-    /// Variables of the module in global and constant memory, which no kernel may name.
-    pub(super) unusable: HashSet<&'a str>,
+    variables: HashMap<&'a str, SharedVariable>,
+    /// Variables of the module in global and constant memory, by their numbers.
+    pub(super) globals: Vec<GlobalVariable>,
+    pub(super) module_variables: HashMap<&'a str, usize>,
+    /// Those that no kernel may name, and why.
+    pub(super) unusable: HashMap<&'a str, String>,
     pub(super) kernel: Kernel<'a>,
     files: Arc<Vec<(u32, Arc<str>)>>,
     pub(super) rust: (u32, u32),
-    /// One allocation for each opcode of the text.
-    opcodes: HashMap<&'a str, Arc<str>>,
-    /// The functions that never return.
-    pub(super) panics: HashSet<&'a str>,
+    /// One allocation for each opcode of the text, all of which its version and target have.
+    pub(super) opcodes: HashMap<&'a str, Arc<str>>,
+    pub(super) functions: HashMap<&'a str, Rc<Function<'a>>>,
 }
 
 impl<'a> Parser<'a> {
@@ -130,7 +152,7 @@ impl<'a> Parser<'a> {
     }
 
     /// A number that is small enough to be a size or a count.
-    fn count(&mut self) -> Result<u32> {
+    pub(super) fn count(&mut self) -> Result<u32> {
         let line = self.lexer.line();
         let word = self.word("a number")?;
         match number(word) {
@@ -145,29 +167,26 @@ impl<'a> Parser<'a> {
             let (token, line) = self.lexer.take();
             match token {
                 Token::End => return Ok(programs),
-                Token::Word(".version" | ".address_size") => {
-                    self.word("a version")?;
-                }
-                Token::Word(".target") => {
-                    self.word("a target")?;
-                    while self.has(',') {
-                        self.word("a target")?;
-                    }
-                }
-                Token::Word(".visible" | ".weak") => {}
+                Token::Word(".visible") => {}
+                Token::Word(linking @ (".weak" | ".common")) => self.require(&linking[1..], line)?,
                 Token::Word(".extern") => {
                     let line = self.lexer.line();
                     match self.word("a declaration")? {
-                        ".shared" => self.shared_variable()?,
+                        ".shared" => self.shared_variables()?,
                         ".func" => self.function()?,
+                        ".global" => self.module_variable(false, true)?,
+                        ".const" => self.module_variable(true, true)?,
+                        ".entry" => drop(self.entry()?),
                         other => return self.unsupported(line, &format!(".extern {other}"), ""),
                     }
                 }
-                Token::Word(".shared") => self.shared_variable()?,
-                Token::Word(".global" | ".const") => self.unusable_variable()?,
+                Token::Word(".shared") => self.shared_variables()?,
+                Token::Word(".global") => self.module_variable(false, false)?,
+                Token::Word(".const") => self.module_variable(true, false)?,
                 Token::Word(".file") => self.file()?,
                 Token::Word(".func") => self.function()?,
-                Token::Word(".entry") => programs.push(Arc::new(self.entry()?)),
+                Token::Word(".entry") => programs.extend(self.entry()?.map(Arc::new)),
+                Token::Word(".pragma") => self.pragma()?,
                 Token::Word(".section") => self.section()?,
                 Token::Word(other) => return self.unsupported(line, other, ""),
                 other => return self.syntax(line, format!("expected a directive, found {}", show(other))),
@@ -175,106 +194,108 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `.file 1 "name"`, with an optional time and size.
-    fn file(&mut self) -> Result<()> {
-        self.count()?;
-        let (token, line) = self.lexer.take();
-        if !matches!(token, Token::Text(_)) {
-            return self.syntax(line, format!("expected the name of a file, found {}", show(token)));
-        }
-        while self.has(',') {
-            self.word("a number")?;
-        }
-        Ok(())
-    }
-
-    /// Debug information, which is skipped.
-    fn section(&mut self) -> Result<()> {
-        self.word("the name of a section")?;
-        self.mark('{')?;
-        loop {
-            match self.lexer.take() {
-                (Token::Mark('}'), _) => return Ok(()),
-                (Token::End, line) => return self.syntax(line, "the section has no end"),
-                _ => {}
-            }
-        }
-    }
-
     /// `.align 16 .b8 name[1024]`: name, bytes, alignment; no bytes for `name[]`.
-    fn variable(&mut self) -> Result<(&'a str, Option<u32>, u32)> {
-        let (mut align, mut element) = (0, 0);
+    fn variable(&mut self) -> Result<Variable<'a>> {
+        let (element, align) = self.variable_type()?;
+        let name = self.word("the name of a variable")?;
+        Ok((name, self.dimensions(element)?, align))
+    }
+
+    /// `.align 16 .b8 a[1024], b[8];`, each as [`variable`](Self::variable) gives it.
+    fn variables(&mut self) -> Result<Vec<Variable<'a>>> {
+        let (element, align) = self.variable_type()?;
+        let mut variables = Vec::new();
         loop {
-            let line = self.lexer.line();
-            let word = self.word("a variable")?;
-            if word == ".align" {
-                align = self.count()?;
-                if !align.is_power_of_two() {
-                    return self.syntax(line, format!("the alignment {align} is no power of two"));
-                }
-            } else if matches!(word, ".ptr" | ".global" | ".shared" | ".const" | ".local") {
-                continue;
-            } else if let Some(ty) = word.strip_prefix('.') {
-                let bits = ty.trim_start_matches(['b', 'u', 's', 'f']).parse::<u32>().ok();
-                match bits {
-                    Some(bits @ (8 | 16 | 32 | 64)) => element = bits / 8,
-                    _ => return self.unsupported(line, word, "as the type of a variable"),
-                }
-            } else {
-                let mut bytes = Some(element);
-                while self.has('[') {
-                    if self.has(']') {
-                        bytes = None;
-                        continue;
-                    }
-                    let count = self.count()?;
-                    self.mark(']')?;
-                    let product = bytes.map(|bytes| u64::from(bytes) * u64::from(count));
-                    bytes = match product {
-                        Some(product) if product > MAX_COUNT => return self.syntax(line, "the variable is too large"),
-                        product => product.map(|product| product as u32),
-                    };
-                }
-                if element == 0 {
-                    return self.syntax(line, format!("`{word}` has no type"));
-                }
-                return Ok((word, bytes, align.max(element)));
+            let name = self.word("the name of a variable")?;
+            variables.push((name, self.dimensions(element)?, align));
+            if !self.has(',') {
+                self.mark(';')?;
+                return Ok(variables);
             }
         }
     }
 
-    /// A variable in global or constant memory, with its initial value. Compilers leave some that no kernel names.
-    fn unusable_variable(&mut self) -> Result<()> {
-        let (name, ..) = self.variable()?;
-        self.unusable.insert(name);
-        while self.lexer.peek() != Token::End && !self.has(';') {
-            self.lexer.take();
+    /// What stands before the name of a variable: the bytes of an element, and the alignment.
+    fn variable_type(&mut self) -> Result<(u32, u32)> {
+        let (mut align, mut bytes, mut elements, mut is_pointer) = (0, 0, 1, false);
+        while let Token::Word(word) = self.lexer.peek()
+            && word.starts_with('.')
+        {
+            let (_, line) = self.lexer.take();
+            match word {
+                ".align" => {
+                    let given = self.count()?;
+                    if !given.is_power_of_two() {
+                        return self.syntax(line, format!("the alignment {given} is no power of two"));
+                    }
+                    // Behind `.ptr` it is that of what the parameter points to.
+                    align = if is_pointer { align } else { given };
+                }
+                ".ptr" => {
+                    self.require("ptr", line)?;
+                    is_pointer = true;
+                }
+                ".global" | ".shared" | ".const" | ".local" => {}
+                ".v2" => elements = 2,
+                ".v4" => elements = 4,
+                _ => match word[1..].trim_start_matches(['b', 'u', 's', 'f']).parse() {
+                    Ok(bits @ (8 | 16 | 32 | 64 | 128)) => bytes = bits / 8,
+                    _ => return self.unsupported(line, word, "as the type of a variable"),
+                },
+            }
         }
-        Ok(())
+        let (line, next) = (self.lexer.line(), self.lexer.peek());
+        match bytes * elements {
+            0 => self.syntax(line, format!("{} has no type", show(next))),
+            bytes => Ok((bytes, align.max(bytes))),
+        }
     }
 
-    fn shared_variable(&mut self) -> Result<()> {
+    /// `[4][2]` behind the name of a variable whose elements have so many bytes; none for `[]`.
+    fn dimensions(&mut self, element: u32) -> Result<Option<u32>> {
         let line = self.lexer.line();
-        let (name, bytes, align) = self.variable()?;
-        self.mark(';')?;
-        let variable = Variable { bytes: bytes.unwrap_or(0), align, dynamic: bytes.is_none() };
-        if self.variables.insert(name, variable).is_some() {
-            return self.syntax(line, format!("`{name}` is declared twice"));
+        let mut bytes = Some(element);
+        while self.has('[') {
+            if self.has(']') {
+                bytes = None;
+                continue;
+            }
+            let count = self.integer()?;
+            self.mark(']')?;
+            bytes = match bytes.map(|bytes| u64::from(bytes).saturating_mul(count)) {
+                Some(product) if product > MAX_COUNT => return self.syntax(line, "the variable is too large"),
+                product => product.map(|product| product as u32),
+            };
+        }
+        Ok(bytes)
+    }
+
+    fn shared_variables(&mut self) -> Result<()> {
+        let line = self.lexer.line();
+        for (name, bytes, align) in self.variables()? {
+            let variable = SharedVariable { bytes: bytes.unwrap_or(0), align, dynamic: bytes.is_none() };
+            if self.variables.insert(name, variable).is_some() {
+                return self.syntax(line, format!("`{name}` is declared twice"));
+            }
         }
         Ok(())
     }
 
-    fn entry(&mut self) -> Result<Program> {
+    /// A kernel; none where the text only declares it.
+    fn entry(&mut self) -> Result<Option<Program>> {
         let name = self.word("the name of a kernel")?;
         self.kernel = Kernel::default();
         self.names = Names::new();
         self.rust = (0, 0);
         let (params, param_bytes) = self.params()?;
         let mut program = Program { name: name.to_owned(), params, param_bytes, ..Program::default() };
-        self.bounds(&mut program)?;
+        if !self.bounds(&mut program)? {
+            return Ok(None);
+        }
         self.place_shared()?;
         self.body()?;
-        self.finish(program)
+        self.place_functions()?;
+        self.finish(program).map(Some)
     }
 
     fn params(&mut self) -> Result<(Vec<Param>, u32)> {
@@ -287,7 +308,6 @@ impl<'a> Parser<'a> {
             if self.word("a parameter")? != ".param" {
                 return self.syntax(line, "expected `.param`");
             }
-            // `.ptr .align n` speaks of what the parameter points to.
             let (name, bytes, align) = self.param_variable()?;
             let Some(symbol) = place(&mut used, bytes, align, SymbolSpace::Param) else {
                 return self.syntax(line, "the parameters are too large");
@@ -303,25 +323,27 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn param_variable(&mut self) -> Result<(&'a str, u32, u32)> {
+    pub(super) fn param_variable(&mut self) -> Result<(&'a str, u32, u32)> {
         let line = self.lexer.line();
-        let (name, bytes, align) = self.variable()?;
-        match bytes {
-            // A pointer of 8 bytes with `.ptr .align 128` is itself aligned to 8.
-            Some(8) => Ok((name, 8, 8)),
-            Some(bytes) => Ok((name, bytes, align)),
-            None => self.syntax(line, format!("`{name}` has no size")),
+        match self.variable()? {
+            (name, Some(bytes), align) => Ok((name, bytes, align)),
+            (name, None, _) => self.syntax(line, format!("`{name}` has no size")),
         }
     }
 
-    /// What stands between the parameters and the body.
-    fn bounds(&mut self, program: &mut Program) -> Result<()> {
+    /// What stands between the parameters and the body; whether there is a body.
+    fn bounds(&mut self, program: &mut Program) -> Result<bool> {
         loop {
             if self.has('{') {
-                return Ok(());
+                return Ok(true);
+            }
+            if self.has(';') {
+                return Ok(false);
             }
             let line = self.lexer.line();
-            match self.word("the body of a kernel")? {
+            let directive = self.word("the body of a kernel")?;
+            self.require(directive.trim_start_matches('.'), line)?;
+            match directive {
                 ".maxntid" => {
                     program.max_threads = Some(self.triple()?.iter().fold(1, |n: u32, &d| n.saturating_mul(d)))
                 }
@@ -349,34 +371,48 @@ impl<'a> Parser<'a> {
         Ok(dims)
     }
 
-    fn pragma(&mut self) -> Result<()> {
-        self.lexer.take();
-        while self.has(',') {
-            self.lexer.take();
-        }
-        self.mark(';')
-    }
-
     /// Reads ahead to the end of the body for the shared variables that it names or declares, and places them: static
     /// ones first, so that dynamic memory begins where a kernel without static ones has it.
     fn place_shared(&mut self) -> Result<()> {
         let ahead = self.lexer.clone();
         let (mut used, mut dynamic, mut dynamic_align, mut depth) = (0, Vec::new(), 1, 1);
+        let (mut called, mut bodies) = (HashSet::new(), None);
         while depth > 0 {
             let line = self.lexer.line();
             match self.lexer.take().0 {
                 Token::Mark('{') => depth += 1,
-                Token::Mark('}') => depth -= 1,
+                Token::Mark('}') => {
+                    depth -= 1;
+                    // The functions that it reaches are read behind it.
+                    if depth == 0
+                        && let Some(body) = bodies.get_or_insert_with(|| self.reached_bodies(&called)).pop()
+                    {
+                        (self.lexer, depth) = (body, 1);
+                    }
+                }
                 Token::End => return self.syntax(line, "the kernel has no end"),
                 Token::Word(".shared") => {
-                    let (name, bytes, align) = self.variable()?;
-                    let Some(bytes) = bytes else { return self.syntax(line, format!("`{name}` has no size")) };
-                    match place(&mut used, bytes, align, SymbolSpace::Shared) {
-                        Some(symbol) => self.kernel.body_variables.push_back(symbol),
-                        None => return self.syntax(line, "the shared variables are too large"),
+                    for (name, bytes, align) in self.variables()? {
+                        let Some(bytes) = bytes else { return self.syntax(line, format!("`{name}` has no size")) };
+                        match place(&mut used, bytes, align, SymbolSpace::Shared) {
+                            Some(symbol) => {
+                                let placed = self.kernel.body_variables.entry((line, name)).or_default();
+                                placed.push_back(symbol);
+                            }
+                            None => return self.syntax(line, "the shared variables are too large"),
+                        }
+                    }
+                }
+                // `.shared` behind an opcode names its memory.
+                Token::Word(word) if word.as_bytes()[0].is_ascii_alphabetic() && self.is_modifier_next() => {
+                    while self.is_modifier_next() {
+                        self.lexer.take();
                     }
                 }
                 Token::Word(word) => {
+                    if self.functions.contains_key(word) {
+                        called.insert(word);
+                    }
                     let Some(&variable) = self.variables.get(word) else { continue };
                     if self.names.symbol(word).is_some() || dynamic.contains(&word) {
                         continue;
@@ -406,7 +442,7 @@ impl<'a> Parser<'a> {
     }
 
     /// The statements up to the `}` that closes the body.
-    fn body(&mut self) -> Result<()> {
+    pub(super) fn body(&mut self) -> Result<()> {
         self.names.open();
         let depth = self.names.depth();
         while self.names.depth() >= depth {
@@ -441,43 +477,29 @@ impl<'a> Parser<'a> {
     fn directive(&mut self, word: &'a str, line: u32) -> Result<()> {
         match word {
             ".reg" => self.registers(),
-            ".loc" => {
-                let (file, rust_line) = (self.count()?, self.count()?);
-                self.count()?;
-                // `, function_name label, inlined_at file line column` says who inlined the code.
-                if self.has(',') {
-                    while !matches!(self.lexer.peek(), Token::Word("inlined_at") | Token::End) {
-                        self.lexer.take();
-                    }
-                    self.lexer.take();
-                    for _ in 0..3 {
-                        self.count()?;
-                    }
-                }
-                // Line 0 is code that the compiler gives no line: the last one is the better hint.
-                if rust_line > 0 {
-                    self.rust = (file, rust_line);
-                }
-                Ok(())
-            }
+            ".loc" => self.location(),
             ".file" => self.file(),
             ".pragma" => self.pragma(),
             ".shared" => {
-                let (name, ..) = self.variable()?;
-                self.mark(';')?;
-                match self.kernel.body_variables.pop_front() {
-                    Some(symbol) if self.names.declare_symbol(name, symbol) => Ok(()),
-                    _ => self.syntax(line, format!("`{name}` is declared twice")),
+                for (name, ..) in self.variables()? {
+                    match self.kernel.body_variables.get_mut(&(line, name)).and_then(VecDeque::pop_front) {
+                        Some(symbol) if self.names.declare_symbol(name, symbol) => {}
+                        _ => return self.syntax(line, format!("`{name}` is declared twice")),
+                    }
                 }
+                Ok(())
             }
+            ".param" => self.frame_variable(true),
+            ".local" if self.kernel.function.is_some() => self.frame_variable(false),
             ".local" => {
-                let (name, bytes, align) = self.variable()?;
-                self.mark(';')?;
-                let used = &mut self.kernel.local_bytes;
-                match bytes.and_then(|bytes| place(used, bytes, align, SymbolSpace::Local)) {
-                    Some(symbol) if self.names.declare_symbol(name, symbol) => Ok(()),
-                    _ => self.syntax(line, format!("`{name}` is declared twice or has no size")),
+                for (name, bytes, align) in self.variables()? {
+                    let used = &mut self.kernel.local_bytes;
+                    match bytes.and_then(|bytes| place(used, bytes, align, SymbolSpace::Local)) {
+                        Some(symbol) if self.names.declare_symbol(name, symbol) => {}
+                        _ => return self.syntax(line, format!("`{name}` is declared twice or has no size")),
+                    }
                 }
+                Ok(())
             }
             other => self.unsupported(line, other, ""),
         }
@@ -485,17 +507,21 @@ impl<'a> Parser<'a> {
 
     fn registers(&mut self) -> Result<()> {
         let line = self.lexer.line();
-        let ty = self.word("the type of registers")?;
-        let kind = match ty {
-            ".pred" => RegKind::P,
-            ".b16" | ".u16" | ".s16" | ".f16" => RegKind::H,
-            ".b32" | ".u32" | ".s32" | ".f32" | ".f16x2" => RegKind::W,
-            ".b64" | ".u64" | ".s64" | ".f64" => RegKind::D,
-            other => return self.unsupported(line, &format!(".reg {other}"), ""),
+        let mut ty = self.word("the type of registers")?;
+        let elements = match ty {
+            ".v2" => 2,
+            ".v4" => 4,
+            _ => 1,
         };
+        if elements > 1 {
+            ty = self.word("the type of registers")?;
+        }
+        let Some(kind) = RegKind::of(ty) else { return self.unsupported(line, &format!(".reg {ty}"), "") };
         loop {
             let name = self.word("a register")?;
-            if self.has('<') {
+            if elements > 1 {
+                self.names.declare_vector(&mut self.kernel.slots, name, kind, elements);
+            } else if self.has('<') {
                 let count = self.count()?;
                 self.mark('>')?;
                 self.names.declare_range(name, kind, count);
@@ -530,12 +556,16 @@ impl<'a> Parser<'a> {
         program.constants = kernel.slots.constants();
         program.wide_constants = kernel.slots.wide_constants();
         program.specials = kernel.slots.specials();
+        program.frame = kernel.calls.frame;
+        program.variables = kernel.addresses.into_iter().map(|(index, slot)| (slot, index)).collect();
+        program.variables.sort_by_key(|variable| variable.1);
         program.local_bytes = kernel.local_bytes;
         program.shared_bytes = kernel.shared_bytes;
         // The memory of accesses that other threads can wait for.
         let mut signals = program.code.iter().filter_map(|instruction| match &instruction.op {
             Op::Atomic(atomic) => Some(atomic.space),
             Op::Hopper(hopper) if hopper.is_ordered() => Some(Space::Global),
+            Op::General(general) if general.is_ordered() => Some(Space::Global),
             Op::Load(access) | Op::Store(access) if access.order != Order::Weak => Some(access.space),
             _ => None,
         });

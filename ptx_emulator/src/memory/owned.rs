@@ -124,6 +124,21 @@ impl OwnedMemory {
         Ok(())
     }
 
+    /// Copies bytes, written or not, to another place.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfBounds`] where there are not as many.
+    pub fn copy_within(&mut self, from: u32, to: u32, bytes: u32) -> Result<()> {
+        let (source, target) = (self.range(from, bytes as usize)?, self.range(to, bytes as usize)?);
+        let is_written = |written: &[u64], at: usize| written[at / 64] >> (at % 64) & 1;
+        let copied: Vec<u64> = source.clone().map(|at| is_written(&self.written, at)).collect();
+        self.bytes.copy_within(source, target.start);
+        for (at, written) in target.zip(copied) {
+            self.written[at / 64] = self.written[at / 64] & !(1 << (at % 64)) | written << (at % 64);
+        }
+        Ok(())
+    }
+
     /// The first of the bytes that nothing wrote, by its address.
     fn first_unwritten(&self, address: usize, bytes: usize) -> Option<usize> {
         let (mut at, end) = (address, address + bytes);

@@ -169,7 +169,7 @@ fn executions_lanes_and_products_are_counted() {
 fn lines_of_rust_collect_what_their_instructions_do() {
     let body = ".loc 1 5 1\nld.global.b32 %r1, [%rd8];\nld.global.b32 %r2, [%rd8];\n.loc 1 9 1\nadd.u32 %r1, %r1, %r2;";
     let ptx = kernel("", body) + ".file 1 \"k.rs\"";
-    let device = Device::new(Arch::Sm80);
+    let device = Device::new(Arch::Sm90a);
     let out = device.allocate(128).unwrap();
     device.write(out, &[0; 128]).unwrap();
     let shape = LaunchShape { block: [32, 1, 1], ..LaunchShape::default() };

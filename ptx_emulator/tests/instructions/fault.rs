@@ -62,7 +62,7 @@ fn an_error_says_who_and_where() {
 fn the_first_block_with_a_fault_is_named_whatever_runs_first() {
     let body = "mov.u32 %r1, %ctaid.x; setp.ge.u32 %p1, %r1, 57; @%p1 trap;";
     let module = Module::parse(&kernel("", body)).unwrap();
-    let device = Device::new(Arch::Sm80);
+    let device = Device::new(Arch::Sm90a);
     let shape = LaunchShape { grid: [200, 1, 1], ..LaunchShape::default() };
     for _ in 0..20 {
         let error = module.launch(&device, "k", shape, &[&[0; 8]]).unwrap_err();
@@ -96,7 +96,7 @@ fn launches_that_do_not_fit_run_nothing() {
 fn blocks_that_touch_the_same_bytes_race() {
     let run = |body: &str| {
         let module = Module::parse(&kernel("", body)).unwrap();
-        let device = Device::new(Arch::Sm80);
+        let device = Device::new(Arch::Sm90a);
         let out = device.allocate(64).unwrap();
         device.write(out, &[0; 64]).unwrap();
         let shape = LaunchShape { grid: [8, 1, 1], ..LaunchShape::default() };
@@ -121,7 +121,7 @@ fn blocks_that_touch_the_same_bytes_race() {
 #[test]
 fn a_loop_without_an_end_is_an_error_where_there_is_a_limit() {
     let module = Module::parse(&kernel("", "FOREVER: add.u32 %r1, %r1, 1;\nbra FOREVER;")).unwrap();
-    let device = Device::new(Arch::Sm80).with_instruction_limit(1 << 20);
+    let device = Device::new(Arch::Sm90a).with_instruction_limit(1 << 20);
     let error = module.launch(&device, "k", LaunchShape::default(), &[&[0; 8]]).unwrap_err();
     let Error::InstructionLimit { limit, at, .. } = &error else { panic!("{error}") };
     assert_eq!(*limit, 1 << 20);

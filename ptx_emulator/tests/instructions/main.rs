@@ -3,16 +3,23 @@
 mod barrier;
 mod bulk;
 mod cluster;
+mod constant;
 mod convert;
 mod copy;
 mod counters;
 mod fault;
 mod float;
+mod function;
+mod general;
+mod header;
 mod integer;
 mod matrix;
 mod memory;
+mod one_address;
 mod path;
 mod refusal;
+mod spelling;
+mod spin;
 mod warp;
 mod wgmma;
 
@@ -23,7 +30,7 @@ use ptx_emulator::{Device, Error, LaunchShape, Module, Result};
 /// the address of the thread's own word of the output.
 fn kernel(declarations: &str, body: &str) -> String {
     format!(
-        ".version 8.0\n.target sm_90a\n.address_size 64\n{declarations}\n.visible .entry k(.param .u64 out)\n{{\n\
+        ".version 8.4\n.target sm_90a\n.address_size 64\n{declarations}\n.visible .entry k(.param .u64 out)\n{{\n\
         .reg .pred %p<8>;\n.reg .b16 %h<8>;\n.reg .b32 %r<40>;\n.reg .b64 %rd<10>;\n\
         ld.param.b64 %rd9, [out];\nmov.u32 %r9, %tid.x;\nmul.wide.u32 %rd8, %r9, 4;\nadd.s64 %rd8, %rd8, %rd9;\n\
         {body}\nret;\n}}\n"
