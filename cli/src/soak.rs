@@ -49,11 +49,14 @@ pub(crate) struct SoakArgs {
     /// A family: attention, varlen, paged, merge, gemm, ata or cg; may be repeated [default: all].
     #[arg(long = "family", num_args = 1.., value_parser = FAMILIES.map(|family| family.0))]
     families: Vec<String>,
+    /// Draws nothing from the ends of the types: no huge elements, scales and biases.
+    #[arg(long)]
+    tame: bool,
     /// How many failures end it; each is shrunk and printed.
     #[arg(long, default_value_t = 1)]
     failures: usize,
     /// Runs one problem, as a failure prints it, and no other.
-    #[arg(long, value_name = "PROBLEM", conflicts_with_all = ["problems", "minutes", "seed", "families"])]
+    #[arg(long, value_name = "PROBLEM", conflicts_with_all = ["problems", "minutes", "seed", "families", "tame"])]
     repeat: Option<String>,
     /// Problems under way at once [default: one for each thread of the CPU].
     #[arg(long)]
@@ -137,6 +140,7 @@ struct Soak<'a> {
     gpu: &'a Gpu,
     families: Vec<usize>,
     seed: u64,
+    tame: bool,
     problems: u64,
     next: AtomicU64,
     stop: AtomicBool,
@@ -167,6 +171,7 @@ fn soak(args: &SoakArgs, gpu: &Gpu) -> anyhow::Result<()> {
         gpu,
         families: (0..FAMILIES.len()).filter(wanted).collect(),
         seed,
+        tame: args.tame,
         problems,
         next: AtomicU64::new(0),
         stop: AtomicBool::new(false),
@@ -220,6 +225,7 @@ impl Soak<'_> {
                 break;
             }
             let problem = Problem::draw(self.gpu, &self.families, self.seed, index);
+            let problem = if self.tame { problem.tamed() } else { problem };
             let run = |problem: &Problem| {
                 *lock(slot) = Some((Instant::now(), problem.clone()));
                 let run = problem.run(&bench);

@@ -256,4 +256,9 @@ impl Family for Ata {
         simpler.each(|problem| &mut problem.seed, [0]);
         simpler.all()
     }
+
+    fn tame(&mut self) {
+        self.matrix.values.tame();
+        self.values.tame();
+    }
 }

@@ -154,7 +154,7 @@ impl Attention {
             strides: [(self.q_len * row) as i64, head_dim as i64, row as i64, 1],
         };
         let views = [view(0, 0), view(1, q_heads), view(2, q_heads + kv_heads)];
-        let mut storage = vec![T::POISON; offset + self.batch * self.q_len * row];
+        let mut storage = vec![T::POISON; offset + self.batch.max(1) * self.q_len.max(1) * row];
         for (view, values) in views.iter().zip([&q, &k, &v]) {
             view.scatter(values, &mut storage);
         }
@@ -315,5 +315,10 @@ impl Family for Attention {
         simpler.size(|problem| &mut problem.k_len, 1, 1);
         simpler.each(|problem| &mut problem.seed, [0]);
         simpler.all()
+    }
+
+    fn tame(&mut self) {
+        self.heads.tame();
+        self.terms.tame();
     }
 }

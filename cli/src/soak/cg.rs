@@ -168,4 +168,8 @@ impl Family for Cg {
         simpler.each(|problem| &mut problem.seed, [0]);
         simpler.all()
     }
+
+    fn tame(&mut self) {
+        self.guess = self.guess.map(|_| 0);
+    }
 }

@@ -192,7 +192,7 @@ impl Merge {
 
 impl Family for Merge {
     fn draw(random: &mut Random, scope: &Scope) -> Merge {
-        let cost = |problem: &Merge| problem.shape.iter().product::<usize>() * 16;
+        let cost = |problem: &Merge| problem.shape.iter().product::<usize>() * 64;
         sizes::within(random, [scope.most, scope.work], Merge::draw_sizes, cost)
     }
 
@@ -225,5 +225,10 @@ impl Family for Merge {
         }
         simpler.each(|problem| &mut problem.seed, [0]);
         simpler.all()
+    }
+
+    fn tame(&mut self) {
+        self.values.iter_mut().for_each(Values::tame);
+        self.lses = [Lses::Near; 2];
     }
 }

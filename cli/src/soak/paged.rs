@@ -323,4 +323,9 @@ impl Family for Paged {
         simpler.each(|problem| &mut problem.seed, [0]);
         simpler.all()
     }
+
+    fn tame(&mut self) {
+        self.heads.tame();
+        self.terms.tame();
+    }
 }

@@ -55,6 +55,11 @@ impl Heads {
         self.q_heads * (self.head_dim + self.value_dim)
     }
 
+    /// Takes out the ends of the types.
+    pub(crate) fn tame(&mut self) {
+        self.values.iter_mut().for_each(Values::tame);
+    }
+
     /// Fewer heads, narrower ones, and simpler elements.
     pub(crate) fn simpler<P: Clone>(simpler: &mut Simpler<P>, field: impl Fn(&mut P) -> &mut Heads + Copy, of: &Heads) {
         simpler.change(|problem| (field(problem).q_heads, field(problem).kv_heads) = (1, 1));
@@ -63,8 +68,8 @@ impl Heads {
         for dim in [8, 64, 128, 192, 256].into_iter().filter(|&dim| dim < of.head_dim) {
             simpler.change(|problem| (field(problem).head_dim, field(problem).value_dim) = (dim, dim));
         }
-        for index in 0..3 {
-            simpler.each(|problem| &mut field(problem).values[index], of.values[index].simpler());
+        for (index, values) in of.values.into_iter().enumerate() {
+            simpler.each(|problem| &mut field(problem).values[index], values.simpler());
         }
     }
 }
@@ -242,6 +247,17 @@ impl Terms {
         Terms { mask, scale, softcap, sink, bias: random.random_bool(0.3).then(|| Bias::draw(random)) }
     }
 
+    /// Takes out what makes scores large.
+    pub(crate) fn tame(&mut self) {
+        self.scale = self.scale.filter(|scale| scale.abs() <= 2.0);
+        self.softcap = self.softcap.filter(|cap| (1.0..=1e4).contains(cap));
+        self.sink = self.sink.map(|_| Sink::Normal);
+        if let Some(bias) = &mut self.bias {
+            bias.values.tame();
+            bias.hidden = bias.hidden.map(|(_, keys)| (Hiding::MinusInfinity, keys));
+        }
+    }
+
     /// Fewer and simpler terms.
     pub(crate) fn simpler<P: Clone>(simpler: &mut Simpler<P>, field: impl Fn(&mut P) -> &mut Terms + Copy, of: &Terms) {
         simpler.change(|problem| *field(problem) = Terms::default());
@@ -381,4 +397,39 @@ impl Expected {
 /// An array of four dimensions from an input that has them.
 pub(crate) fn array4<T: Stored>(input: &Input<T, 4>) -> Array4<f64> {
     input.array().into_dimensionality().expect("four dimensions")
+}
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+
+    use super::*;
+
+    #[test]
+    fn an_output_that_is_a_little_off_is_wrong() {
+        let one = |value: f64| Array4::from_elem((1, 1, 1, 8), value);
+        let (q, k) = (one(1.0), Array4::from_elem((1, 1, 2, 8), 0.5));
+        let v = Array4::from_shape_fn((1, 1, 2, 8), |(_, _, key, _)| [1.0, 3.0][key]);
+        let terms = Terms { scale: Some(1.0), ..Terms::default() };
+        let expected = Expected::new(Dtype::F16, [q.view(), k.view(), v.view()], &terms, (None, None));
+        let check = |out: f32, lse: f32| expected.check(&[f16::from_f32(out); 8], Some(&[lse]));
+        let lse = 4.0 + 2f32.ln();
+        assert_eq!(check(2.0, lse), Ok(()));
+        for (out, lse) in [(2.02, lse), (2.0, lse + 1e-4), (f32::NAN, lse), (2.0, f32::INFINITY), (0.0, lse)] {
+            assert!(check(out, lse).is_err(), "{out} {lse}");
+        }
+    }
+
+    #[test]
+    fn keys_are_hidden_where_their_name_says() {
+        let mut random = <Random as rand::SeedableRng>::seed_from_u64(1);
+        let mut hidden = |keys: Keys, row: usize| -> Vec<usize> {
+            (0..130).filter(|&key| keys.include(&mut random, [row, 10], [key, 130])).collect()
+        };
+        assert_eq!(hidden(Keys::FirstTile, 0), (0..64).collect::<Vec<_>>());
+        assert_eq!(hidden(Keys::LastTile, 0), [128, 129]);
+        assert_eq!(hidden(Keys::AllButFirst, 0).len(), 129);
+        assert_eq!((hidden(Keys::WholeRows, 0).len(), hidden(Keys::WholeRows, 1).len()), (0, 130));
+        assert_eq!(hidden(Keys::Causal, 8), [129]);
+    }
 }

@@ -22,6 +22,8 @@ pub(crate) enum Values {
     Ones,
     /// Normally distributed, of deviation 100.
     Hundreds,
+    /// Normally distributed, of deviation 0.16, and one in sixteen of 16: sums cut off the small ones.
+    Spikes,
     /// The least normal number, times -2 to 2.
     Tiny,
     /// Numbers below the normal ones.
@@ -42,12 +44,13 @@ pub(crate) enum Values {
 
 impl Values {
     /// Those of which every sum of a few thousand products stays within f32, whatever the type.
-    const TAME: [Values; 7] = [
+    const TAME: [Values; 8] = [
         Values::Normal,
         Values::Integers,
         Values::Zeros,
         Values::Ones,
         Values::Hundreds,
+        Values::Spikes,
         Values::Tiny,
         Values::Denormals,
     ];
@@ -67,6 +70,13 @@ impl Values {
     /// A distribution without the ends of the type.
     pub(crate) fn draw_tame(random: &mut Random) -> Values {
         if random.random() { Values::Normal } else { Values::TAME[random.random_range(0..Values::TAME.len())] }
+    }
+
+    /// Normal numbers in the place of those that reach the ends of the type.
+    pub(crate) fn tame(&mut self) {
+        if self.are_vast() || *self == Values::Infinities {
+            *self = Values::Normal;
+        }
     }
 
     /// Whether numbers reach the ends of the type.
@@ -94,6 +104,8 @@ impl Values {
                 Values::Zeros => 0.0 * sign(random),
                 Values::Ones => 1.0,
                 Values::Hundreds => 100.0 * normal(random),
+                Values::Spikes if random.random_bool(1.0 / 16.0) => 16.0 * sign(random),
+                Values::Spikes => 0.16 * normal(random),
                 Values::Tiny => least_normal * random.random_range(-2.0..=2.0),
                 Values::Denormals => least * f64::from(random.random_range(-7..=7)),
                 Values::Wide => random.random_range(least.log2()..=largest.log2()).exp2() * sign(random),

@@ -301,4 +301,9 @@ impl Family for Varlen {
         simpler.each(|problem| &mut problem.seed, [0]);
         simpler.all()
     }
+
+    fn tame(&mut self) {
+        self.heads.tame();
+        self.terms.tame();
+    }
 }
