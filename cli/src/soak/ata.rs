@@ -1,8 +1,8 @@
 //! Problems of products with symmetric block matrices.
 
 use ferrotile::{AtaOptions, AtaPlan, Precision, SymmetricBlockMatrix, ata_variants, reference, tolerance};
-use layout::ata::BLOCK;
-use ndarray::{Array3, Array4, Array5};
+use layout::ata::{BLOCK, PAIR_ROWS};
+use ndarray::{Array3, Array4, Array5, Axis};
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
@@ -163,6 +163,24 @@ pub(crate) struct Ata {
     seed: u64,
 }
 
+/// The largest element of X, 2^127: beyond it one that is rounded to TF32 may be infinite.
+const LARGEST_X: f32 = f32::from_bits((127 + 127) << 23);
+
+/// What elements of X count in the sums of magnitudes. f16 has all bits down to 2^-28 of the largest of the 32 that
+/// share a power of two, and below it those of that number.
+fn magnitudes(precision: Precision, x: &Array3<f64>) -> Array3<f64> {
+    let mut magnitudes = x.mapv(f64::abs);
+    if precision == Precision::F16 {
+        for mut vector in magnitudes.lanes_mut(Axis(2)) {
+            for mut part in vector.axis_chunks_iter_mut(Axis(0), PAIR_ROWS) {
+                let least = part.iter().copied().fold(0.0, f64::max) * (-28f64).exp2();
+                part.mapv_inplace(|x| x.max(least));
+            }
+        }
+    }
+    magnitudes
+}
+
 impl Ata {
     fn draw_sizes(random: &mut Random, most: usize) -> Ata {
         let precision = Precision::ALL[random.random_range(0..5)];
@@ -206,7 +224,8 @@ impl Family for Ata {
         let mut random = Random::seed_from_u64(self.seed);
         let host = self.matrix.make(&mut random)?;
         let shape = [self.frames, self.matrix.channels, self.matrix.n];
-        let x = self.values.fill::<f32>(&mut random, shape.iter().product());
+        let mut x = self.values.fill::<f32>(&mut random, shape.iter().product());
+        x.iter_mut().for_each(|x| *x = x.clamp(-LARGEST_X, LARGEST_X));
         let x = Input::new(bench, &self.places[0], shape, &x)?;
         let matrix = host.upload_blocking(bench.streams[0].as_ref(), self.precision)?;
         let options = AtaOptions { variant: self.variant.clone(), isolated: self.isolated, ..AtaOptions::default() };
@@ -228,13 +247,17 @@ impl Family for Ata {
         let dense = host.rounded(self.precision).to_dense().mapv(f64::from);
         let x = x.array3();
         let exact = reference::ata(dense.view(), x.view());
-        let magnitudes = reference::ata(dense.mapv(f64::abs).view(), x.mapv(f64::abs).view());
+        let of_a = dense.mapv(f64::abs);
+        let magnitudes = reference::ata(of_a.view(), magnitudes(self.precision, &x).view());
+        // What is below the normal numbers of f32 may be lost, of X and of what is left of it.
+        let lost = reference::ata(of_a.view(), Array3::from_elem(x.dim(), f64::from(f32::MIN_POSITIVE)).view());
         let terms = (2 * host.block_diagonals() * BLOCK).min(host.block_rows() * BLOCK);
         let limits: Vec<f64> = magnitudes
             .iter()
-            .map(|&magnitude| match magnitude {
+            .zip(&lost)
+            .map(|(&magnitude, &lost)| match magnitude {
                 _ if magnitude > tolerance::LARGEST_SUM => f64::INFINITY,
-                _ => tolerance::ata_limit(self.precision, magnitude, terms),
+                _ => tolerance::ata_limit(self.precision, magnitude, terms) + lost,
             })
             .collect();
         let got: Vec<f64> = first.iter().map(|&y| y.into()).collect();
