@@ -263,28 +263,31 @@ impl Soak<'_> {
                 return Ok(());
             }
             failures.push(failure.message.clone());
-            if failures.len() >= self.most_failures {
+            if failures.len() >= self.most_failures || self.is_lost(&failure) {
                 self.stop.store(true, Ordering::Relaxed);
             }
         }
-        let first = failure.message.clone();
-        // After an error of a card's driver every later call fails.
-        let (smallest, why, runs) = if failure.kind == Kind::Device && !self.gpu.is_emulated() {
-            (problem, failure, 0)
+        let mut text = format!("problem {index} of seed {}: {}\n", self.seed, failure.message);
+        if self.is_lost(&failure) {
+            text += &format!("{}\n", self.command(&problem));
+            // The error may be another's.
+            for (_, problem) in self.running.iter().filter_map(|slot| lock(slot).clone()) {
+                text += &format!("or, which was under way:\n{}\n", self.command(&problem));
+            }
         } else {
             let began = Instant::now();
-            shrink(problem, failure, SHRINK_RUNS, |problem| {
+            let (smallest, why, runs) = shrink(problem, failure, SHRINK_RUNS, |problem| {
                 if began.elapsed() > SHRINK_TIME { Ok(Outcome::Right) } else { run(problem) }
-            })
-        };
-        let text = format!(
-            "problem {index} of seed {}: {first}\nafter {runs} runs of simpler ones: {}\n{}",
-            self.seed,
-            why.message,
-            self.command(&smallest)
-        );
-        self.progress.suspend(|| writeln!(io::stdout(), "{text}"))?;
+            });
+            text += &format!("after {runs} runs of simpler ones: {}\n{}\n", why.message, self.command(&smallest));
+        }
+        self.progress.suspend(|| write!(io::stdout(), "{text}"))?;
         Ok(())
+    }
+
+    /// Whether nothing can run any more: after an error of a card's driver every later call fails.
+    fn is_lost(&self, failure: &Failure) -> bool {
+        failure.kind == Kind::Device && !self.gpu.is_emulated()
     }
 
     /// The command line that repeats a problem.
@@ -303,7 +306,8 @@ impl Soak<'_> {
             if let Some((since, problem)) = &*lock(slot)
                 && since.elapsed() > limit
             {
-                println!("no end after {} s:\n{}", limit.as_secs(), self.command(problem));
+                // Nobody is left to be told that the terminal is gone.
+                let _ = writeln!(io::stdout(), "no end after {} s:\n{}", limit.as_secs(), self.command(problem));
                 std::process::exit(1);
             }
         }

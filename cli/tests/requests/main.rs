@@ -4,6 +4,7 @@ mod ata;
 mod gemm;
 mod program;
 mod sequences;
+mod soak;
 
 use std::fs;
 use std::path::{Path, PathBuf};
