@@ -36,6 +36,7 @@ mod product;
 mod random;
 mod report;
 mod sequences;
+mod soak;
 mod spelling;
 mod statistics;
 mod table;
@@ -77,6 +78,8 @@ enum Command {
     EmulateReport(emulate_report::ReportArgs),
     /// Compares two files of benchmark results.
     Compare(compare::CompareArgs),
+    /// Looks for wrong results: random problems against the f64 reference.
+    Soak(soak::SoakArgs),
 }
 
 fn main() -> ExitCode {
@@ -93,6 +96,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::EmulateReport(args) => emulate_report::run(args),
         Command::Compare(args) => compare::run(args),
+        Command::Soak(args) => soak::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -172,6 +176,7 @@ fn is_bad_request(error: &anyhow::Error) -> bool {
         || error.is::<bench::BenchError>()
         || error.is::<bench_decode::PartialPage>()
         || error.is::<kernel_names::UnknownKernel>()
+        || error.downcast_ref::<soak::SoakError>().is_some_and(soak::SoakError::is_bad_request)
 }
 
 #[cfg(test)]

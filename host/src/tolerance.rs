@@ -5,10 +5,14 @@
 //! order and may be as unlucky again, so it is given twice that error, and `atol` on top for inputs on which the
 //! obvious computation happens to be exact: `max|out - ref| <= 2 * max|obvious - ref| + atol(dtype)`.
 
+mod attention;
+
 use layout::Dtype;
 use layout::ata::{PAIR_ROWS, Precision};
 use layout::gemm::{Accumulation, TWO_LEVEL_K};
 use ndarray::{Array3, ArrayView3, Axis};
+
+pub use attention::{AttentionLimits, LARGEST_SUM, attention_limits};
 
 use crate::gemm::GemmProblem;
 
@@ -137,6 +141,19 @@ fn cut_share(k: usize, step: usize, [of_terms, of_sums]: [i32; 2]) -> f64 {
 pub fn max_error<T: Copy + Into<f64>>(got: &[T], expected: &[f64]) -> f64 {
     assert_eq!(got.len(), expected.len(), "compared arrays have the same length");
     got.iter().zip(expected).map(|(&got, &expected)| element_error(got.into(), expected)).fold(0.0, f64::max)
+}
+
+/// The least number of `dtype` above 0: what separates its numbers where they are smallest.
+#[must_use]
+pub fn least_number(dtype: Dtype) -> f64 {
+    let least_exponent = match dtype {
+        Dtype::F16 => -24,
+        Dtype::Bf16 => -133,
+        Dtype::F32 => -149,
+        Dtype::E4M3 => -9,
+        Dtype::E5M2 => -16,
+    };
+    f64::from(least_exponent).exp2()
 }
 
 /// The absolute error of one element, by the rules of [`max_error`].

@@ -7,6 +7,7 @@ mod gemm;
 mod masks;
 mod program;
 mod sequences;
+mod soak;
 
 use std::fs;
 use std::path::{Path, PathBuf};

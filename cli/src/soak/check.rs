@@ -1,0 +1,118 @@
+//! Comparisons of outputs with what is expected, and with each other.
+
+use ferrotile::{Dtype, tolerance};
+
+use super::memory::Cell;
+use super::problem::{Failure, Kind};
+use super::values::Range;
+
+/// Compares the elements `[got, expected, limits]` of a tensor. Nothing is expected where the limit is infinite.
+///
+/// What is beyond the largest number of the type is infinite there, or for E4M3, which has no infinities, that number.
+pub(crate) fn elements(
+    tensor: &str,
+    dtype: Dtype,
+    shape: &[usize],
+    [got, expected, limits]: [&[f64]; 3],
+) -> Result<(), Failure> {
+    let mut bad = got.iter().zip(expected).zip(limits).enumerate().filter(|(_, ((got, expected), limit))| {
+        let is_right = accepts(dtype, **got, **expected, **limit);
+        !is_right
+    });
+    let Some((flat, ((&got, &expected), &limit))) = bad.next() else { return Ok(()) };
+    let kind = if !got.is_finite() && expected.is_finite() { Kind::NotFinite } else { Kind::Wrong };
+    let text = format!(
+        "{tensor} has {} bad elements of {}, the first at {:?}: got {got:e}, expected {expected:e}, limit {limit:.3e}",
+        1 + bad.count(),
+        shape.iter().product::<usize>(),
+        unravel(flat, shape),
+    );
+    Err(Failure::new(kind, text))
+}
+
+fn accepts(dtype: Dtype, got: f64, expected: f64, limit: f64) -> bool {
+    if limit == f64::INFINITY {
+        return true;
+    }
+    if expected.is_nan() || got.is_nan() {
+        return expected.is_nan() && (got.is_nan() || dtype == Dtype::E4M3);
+    }
+    if tolerance::element_error(got, expected) <= limit {
+        return true;
+    }
+    let largest = Range::of(dtype).largest;
+    let end = if dtype == Dtype::E4M3 { largest } else { f64::INFINITY };
+    // Half a step beyond the largest number rounds down to it.
+    let overflows = expected.abs() + limit >= largest;
+    overflows && got.abs() == end && got.is_sign_negative() == expected.is_sign_negative()
+}
+
+/// Compares the outputs of two runs, bit by bit.
+pub(crate) fn same<T: Cell>(tensor: &str, [first, second]: [&[T]; 2], shape: &[usize]) -> Result<(), Failure> {
+    let Some(flat) = first.iter().zip(second).position(|(first, second)| first.bits() != second.bits()) else {
+        return Ok(());
+    };
+    let (first, second) = (first[flat], second[flat]);
+    let at = unravel(flat, shape);
+    let text = format!("{tensor} is not the same in two runs, first at {at:?}: {first:?} and {second:?}");
+    Err(Failure::new(Kind::Unrepeatable, text))
+}
+
+/// Checks that no element was left as it was before the run.
+pub(crate) fn written<T: Cell>(tensor: &str, output: &[T], shape: &[usize]) -> Result<(), Failure> {
+    match output.iter().position(|x| x.is_poison()) {
+        None => Ok(()),
+        Some(flat) => Err(Failure::new(Kind::Wrong, format!("{tensor} was not written at {:?}", unravel(flat, shape)))),
+    }
+}
+
+fn unravel(mut flat: usize, shape: &[usize]) -> Vec<usize> {
+    let mut index = vec![0; shape.len()];
+    for (at, &size) in index.iter_mut().zip(shape).rev() {
+        *at = flat % size;
+        flat /= size;
+    }
+    index
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_beyond_a_type_become_its_ends() {
+        let (inf, nan) = (f64::INFINITY, f64::NAN);
+        let right = [
+            (Dtype::F16, 1.0, 1.5, 0.5),
+            (Dtype::F16, inf, 7e4, 1.0),
+            (Dtype::F16, -inf, -inf, 1.0),
+            (Dtype::E4M3, 448.0, 1e9, 1.0),
+            (Dtype::F32, inf, 1e39, 1.0),
+            (Dtype::F32, nan, nan, 1.0),
+            (Dtype::F32, nan, 0.0, inf),
+        ];
+        let wrong = [
+            (Dtype::F16, 1.0, 1.6, 0.5),
+            (Dtype::F16, inf, 6e4, 1.0),
+            (Dtype::F16, -inf, 7e4, 1.0),
+            (Dtype::F16, nan, 0.0, 1.0),
+            (Dtype::F16, 65504.0, 1e9, 1.0),
+            (Dtype::E4M3, 100.0, 1e9, 1.0),
+            (Dtype::F32, 0.0, nan, 1.0),
+        ];
+        for (expected, cases) in [(true, &right[..]), (false, &wrong)] {
+            for &(dtype, got, exact, limit) in cases {
+                assert_eq!(accepts(dtype, got, exact, limit), expected, "{dtype} {got} {exact} {limit}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_bad_element_is_named() {
+        let failure =
+            elements("D", Dtype::F32, &[2, 2], [&[0.0, 1.0, 2.0, f64::NAN], &[0.0; 4], &[0.5; 4]]).unwrap_err();
+        assert!(failure.message.contains("3 bad elements of 4, the first at [0, 1]"), "{}", failure.message);
+        assert_eq!(same("D", [&[1f32, 2.0], &[1.0, 2.5]], &[2]).unwrap_err().kind, Kind::Unrepeatable);
+        assert_eq!(written("D", &[1f32, f32::POISON], &[2]).unwrap_err().kind, Kind::Wrong);
+    }
+}

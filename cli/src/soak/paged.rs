@@ -1,0 +1,331 @@
+//! Problems of attention on keys and values in pages.
+
+use ferrotile::{
+    AttentionOptions, Buffer, Dtype, Layout, PagedAttentionPlan, PagedProblem, PagedTensors, TensorRef,
+    attention_variants, paged_attention,
+};
+use half::{bf16, f16};
+use layout::attention::{AttentionKernel, DECODE_KEYS, Lengths};
+use ndarray::{Array4, s};
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use serde::{Deserialize, Serialize};
+
+use super::attention::{Call, WORKSPACE_BYTES, read_twice, scores, simpler_places};
+use super::check;
+use super::memory::{Input, Output, Stored};
+use super::place::Place;
+use super::problem::{Bench, Failure, Family, Outcome, Random, Run, Scope, Simpler, is_default, refusal};
+use super::sizes;
+use super::softmax::{Expected, Heads, TermInputs, Terms, array4};
+
+/// A problem.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Paged {
+    heads: Heads,
+    q_len: usize,
+    /// How many keys each batch entry has.
+    k_lens: Vec<usize>,
+    page_len: usize,
+    /// Entries of a row of the block table beyond those of the longest batch entry.
+    #[serde(default, skip_serializing_if = "is_default")]
+    longer: usize,
+    /// Pages that no batch entry has.
+    #[serde(default, skip_serializing_if = "is_default")]
+    spare: usize,
+    /// Pages at the start that all batch entries share.
+    #[serde(default, skip_serializing_if = "is_default")]
+    shared: usize,
+    #[serde(default, skip_serializing_if = "is_default")]
+    terms: Terms,
+    #[serde(default, skip_serializing_if = "is_default")]
+    bshd: bool,
+    /// Where Q, K, V and O lie.
+    #[serde(default, skip_serializing_if = "is_default")]
+    places: [Place; 4],
+    #[serde(default, skip_serializing_if = "is_default")]
+    without_lse: bool,
+    #[serde(default, skip_serializing_if = "is_default")]
+    call: Call,
+    #[serde(default, skip_serializing_if = "is_default")]
+    variant: Option<String>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    splits: Option<usize>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    workspace: bool,
+    seed: u64,
+}
+
+impl Paged {
+    fn draw_sizes(random: &mut Random, most: usize) -> Paged {
+        let batch = random.random_range(1..=4);
+        Paged {
+            heads: Heads::draw(random, 16),
+            q_len: if random.random() { 1 } else { sizes::length(random, 16) },
+            k_lens: (0..batch).map(|_| sizes::length(random, most)).collect(),
+            page_len: DECODE_KEYS * [1, 1, 2, 4, 8, 16, 3][random.random_range(0..7)],
+            longer: random.random_range(0..3),
+            spare: random.random_range(0..4),
+            shared: if random.random_bool(0.2) { random.random_range(1..4) } else { 0 },
+            terms: Terms::default(),
+            bshd: random.random(),
+            places: Default::default(),
+            without_lse: false,
+            call: Call::Plan,
+            variant: None,
+            splits: None,
+            workspace: false,
+            seed: random.random_range(0..1 << 32),
+        }
+    }
+
+    fn layout(&self) -> Layout {
+        if self.bshd { Layout::Bshd } else { Layout::Bhsd }
+    }
+
+    fn table_len(&self) -> usize {
+        self.k_lens.iter().map(|len| len.div_ceil(self.page_len)).max().unwrap_or(0) + self.longer
+    }
+
+    /// The pages of each batch entry, in any order, and how many there are.
+    fn pages(&self, random: &mut Random) -> (Vec<Vec<usize>>, usize) {
+        let counts = self.k_lens.iter().map(|len| len.div_ceil(self.page_len));
+        let total = self.shared + counts.clone().sum::<usize>() + self.spare;
+        let mut free: Vec<usize> = (0..total).collect();
+        free.shuffle(random);
+        let shared = free.split_off(total - self.shared);
+        let entries = counts.map(|count| {
+            let own = free.split_off(free.len() - count.saturating_sub(self.shared));
+            shared.iter().copied().take(count).chain(own).collect()
+        });
+        (entries.collect(), total)
+    }
+
+    fn problem(&self, pages: usize) -> PagedProblem {
+        let Heads { q_heads, kv_heads, head_dim, .. } = self.heads;
+        let (batch, q_len, page_len, table_len) = (self.k_lens.len(), self.q_len, self.page_len, self.table_len());
+        PagedProblem { batch, q_heads, kv_heads, q_len, head_dim, pages, page_len, table_len }
+    }
+
+    fn options(&self) -> AttentionOptions {
+        AttentionOptions {
+            mask: self.terms.mask,
+            scale: self.terms.scale,
+            softcap: self.terms.softcap,
+            bias: self.terms.bias.is_some(),
+            value_dim: Some(self.heads.value_dim),
+            variant: self.variant.clone(),
+            splits: self.splits,
+            max_workspace_bytes: if self.workspace { WORKSPACE_BYTES } else { 0 },
+            ..AttentionOptions::new(self.layout())
+        }
+    }
+
+    /// K or V: `[pages, page_len, heads, columns]`, of which what belongs to no key is poison.
+    fn paged<T: Stored>(
+        &self,
+        bench: &Bench,
+        random: &mut Random,
+        which: usize,
+        (entries, pages): (&[Vec<usize>], usize),
+    ) -> ferrotile::Result<Input<T, 4>> {
+        let Heads { kv_heads, head_dim, value_dim, values, .. } = self.heads;
+        let shape = [pages, self.page_len, kv_heads, [head_dim, value_dim][which - 1]];
+        let mut elements = values[which].fill::<T>(random, shape.iter().product());
+        let row = shape[2] * shape[3];
+        let mut used = vec![false; pages * self.page_len];
+        for (entry, &len) in entries.iter().zip(&self.k_lens) {
+            for key in 0..len {
+                used[entry[key / self.page_len] * self.page_len + key % self.page_len] = true;
+            }
+        }
+        for (key, _) in used.iter().enumerate().filter(|(_, used)| !**used) {
+            elements[key * row..(key + 1) * row].fill(T::POISON);
+        }
+        Input::new(bench, &self.places[which].unrepeated(), shape, &elements)
+    }
+
+    fn run_as<T: Stored>(&self, bench: &Bench) -> Run {
+        let mut random = Random::seed_from_u64(self.seed);
+        let (entries, pages) = self.pages(&mut random);
+        let (problem, options, layout) = (self.problem(pages), self.options(), self.layout());
+        let PagedProblem { batch, q_heads, q_len, head_dim, page_len, table_len, .. } = problem;
+        let q_shape = [batch, q_heads, q_len, head_dim];
+        let q = self.heads.values[0].fill::<T>(&mut random, q_shape.iter().product());
+        let q = Input::new(bench, &self.places[0], q_shape, &q)?;
+        let k = self.paged::<T>(bench, &mut random, 1, (&entries, pages))?;
+        let v = self.paged::<T>(bench, &mut random, 2, (&entries, pages))?;
+        let sizes = [batch, q_heads, q_len, table_len * page_len];
+        let terms = TermInputs::<T>::new(bench, &self.terms, &mut random, sizes)?;
+        // Entries for no key can be anything.
+        let junk = [-1, i32::MAX, i32::MIN, pages as i32];
+        let mut table: Vec<i32> = (0..batch * table_len).map(|index| junk[index % junk.len()]).collect();
+        for (row, entry) in table.chunks_exact_mut(table_len.max(1)).zip(&entries) {
+            row.iter_mut().zip(entry).for_each(|(slot, &page)| *slot = page as i32);
+        }
+        let k_lens: Vec<i32> = self.k_lens.iter().map(|&len| len as i32).collect();
+        let table = Buffer::upload_blocking(&bench.streams[0], &table)?;
+        let k_lens = Buffer::upload_blocking(&bench.streams[0], &k_lens)?;
+        let asked = self.variant.is_some() || self.splits.is_some();
+        let plan = match PagedAttentionPlan::new(&bench.gpu, T::DTYPE, &problem, &options) {
+            Ok(plan) => plan,
+            Err(error) => return refusal(asked, error),
+        };
+        let (out_shape, lse_shape) = ([batch, q_heads, q_len, self.heads.value_dim], [batch, q_heads, q_len]);
+        let (dense, order) = (Place::default(), |dimensions| layout.reorder(dimensions));
+        let mut outputs = Vec::new();
+        for stream in &bench.streams {
+            outputs.push((
+                Output::<T, 4>::new(bench, stream, "O", &self.places[3], out_shape)?,
+                Output::<f32, 3>::new(bench, stream, "the LSE", &dense, lse_shape)?,
+                Output::<u8, 1>::new(bench, stream, "the workspace", &dense, [plan.workspace_bytes()])?,
+            ));
+        }
+        let mut graphs = Vec::new();
+        for (stream, (out, lse, workspace)) in bench.streams.iter().zip(&mut outputs) {
+            let mut tensors = PagedTensors::new(
+                q.tensor(order)?,
+                [k.plain()?, v.plain()?],
+                TensorRef::contiguous(&table, [batch, table_len])?,
+                TensorRef::contiguous(&k_lens, [batch])?,
+                out.tensor(order)?,
+            );
+            tensors.lse = if self.without_lse { None } else { Some(lse.plain()?) };
+            tensors.sink = terms.sink.as_ref().map(Input::plain).transpose()?;
+            tensors.bias = terms.bias.as_ref().map(Input::plain).transpose()?;
+            let function = self.call == Call::Function && !self.workspace;
+            tensors.workspace = if function { None } else { Some(workspace.plain()?) };
+            let done = match self.call {
+                Call::Function if function => paged_attention(stream.as_ref(), tensors, &options),
+                Call::Graph => stream.capture(|stream| plan.run(stream, tensors)).and_then(|graph| {
+                    // SAFETY: the tensors live until both streams have been waited for, and so does the graph.
+                    let done = unsafe { graph.launch(stream.as_ref()) };
+                    graphs.push(graph);
+                    done
+                }),
+                _ => plan.run(stream.as_ref(), tensors),
+            };
+            if let Err(error) = done {
+                out.check_untouched(stream)?;
+                lse.check_untouched(stream)?;
+                return refusal(asked, error);
+            }
+        }
+        let (out, lse) = read_twice(&bench.streams, &outputs, [&out_shape, &lse_shape])?;
+        drop(graphs);
+        check::written("O", &out, &out_shape)?;
+        if !self.without_lse {
+            check::written("the LSE", &lse, &lse_shape)?;
+        }
+        self.check(&entries, [&q, &k, &v], (&out, &lse), &terms)
+    }
+
+    /// Compares each batch entry with the reference on its keys alone.
+    fn check<T: Stored>(
+        &self,
+        entries: &[Vec<usize>],
+        inputs: [&Input<T, 4>; 3],
+        (out, lse): (&[T], &[f32]),
+        terms: &TermInputs<T>,
+    ) -> Run {
+        let [q, k, v] = inputs.map(array4);
+        let (sink, bias) = terms.wide();
+        let rows = self.heads.q_heads * self.q_len;
+        if rows == 0 {
+            return Ok(Outcome::Right);
+        }
+        for (index, (entry, &len)) in entries.iter().zip(&self.k_lens).enumerate() {
+            let gathered = |pages: &Array4<f64>| {
+                let (_, page_len, heads, columns) = pages.dim();
+                Array4::from_shape_fn((1, heads, len, columns), |(_, head, key, column)| {
+                    pages[[entry[key / page_len], key % page_len, head, column]]
+                })
+            };
+            let (k, v) = (gathered(&k), gathered(&v));
+            let bias = bias.as_ref().map(|bias| {
+                let entry = if bias.dim().0 == 1 { 0 } else { index };
+                bias.slice(s![entry..=entry, .., .., ..len]).to_owned()
+            });
+            let of_bias = bias.as_ref().map(|bias| bias.view());
+            let q = q.slice(s![index..=index, .., .., ..]);
+            let expected = Expected::new(T::DTYPE, [q, k.view(), v.view()], &self.terms, (sink.as_ref(), of_bias));
+            let columns = rows * self.heads.value_dim;
+            let lse = (!self.without_lse).then(|| &lse[index * rows..][..rows]);
+            let of_entry =
+                |failure: Failure| Failure { message: format!("batch entry {index}: {}", failure.message), ..failure };
+            expected.check(&out[index * columns..][..columns], lse).map_err(of_entry)?;
+        }
+        Ok(Outcome::Right)
+    }
+}
+
+impl Family for Paged {
+    fn draw(random: &mut Random, scope: &Scope) -> Paged {
+        let cost = |problem: &Paged| {
+            let keys: usize = problem.k_lens.iter().map(|len| len + 32).sum();
+            // Tiles of K and V are copied and multiplied as a whole, however few the rows are.
+            (problem.q_len + 4) * keys * problem.heads.work()
+        };
+        let mut problem = sizes::within(random, [2 * scope.most, scope.work], Paged::draw_sizes, cost);
+        let most_keys = problem.table_len() * problem.page_len;
+        problem.terms = Terms::draw(random, most_keys);
+        problem.places = [true, false, false, false].map(|may_repeat| Place::draw(random, 4, may_repeat));
+        problem.without_lse = random.random_bool(0.1);
+        problem.call = Call::draw(random);
+        problem.workspace = random.random();
+        if random.random_bool(0.4) {
+            problem.splits = Some(random.random_range(1..=9));
+        }
+        if random.random_bool(0.3) {
+            let Heads { dtype, head_dim, value_dim, .. } = problem.heads;
+            let eligible: Vec<_> = attention_variants(scope.arch, dtype, [head_dim, value_dim])
+                .filter(|row| matches!(row.kernel, AttentionKernel::Decode(_)))
+                .filter(|row| row.covers(scores(&problem.terms), Lengths::Equal))
+                .collect();
+            if !eligible.is_empty() {
+                problem.variant = Some(eligible[random.random_range(0..eligible.len())].name.to_owned());
+            }
+        }
+        problem
+    }
+
+    fn run(&self, bench: &Bench) -> Run {
+        match self.heads.dtype {
+            Dtype::Bf16 => self.run_as::<bf16>(bench),
+            _ => self.run_as::<f16>(bench),
+        }
+    }
+
+    fn simpler(&self) -> Vec<Paged> {
+        let mut simpler = Simpler::of(self);
+        simpler.each(|problem| &mut problem.call, [Call::Plan]);
+        simpler_places(&mut simpler, |problem| &mut problem.places);
+        simpler.each(|problem| &mut problem.bshd, [false]);
+        simpler.each(|problem| &mut problem.without_lse, [false]);
+        simpler.each(|problem| &mut problem.splits, [None, Some(1), Some(2)]);
+        simpler.each(|problem| &mut problem.workspace, [false]);
+        simpler.each(|problem| &mut problem.longer, [0]);
+        simpler.each(|problem| &mut problem.spare, [0]);
+        simpler.each(|problem| &mut problem.shared, [0]);
+        Terms::simpler(&mut simpler, |problem| &mut problem.terms, &self.terms);
+        for index in 0..self.k_lens.len() {
+            simpler.change(|problem| {
+                problem.k_lens.remove(index);
+            });
+        }
+        Heads::simpler(&mut simpler, |problem| &mut problem.heads, &self.heads);
+        simpler.size(|problem| &mut problem.q_len, 1, 1);
+        for index in 0..self.k_lens.len() {
+            simpler.size(|problem| &mut problem.k_lens[index], 0, 1);
+        }
+        simpler.each(|problem| &mut problem.page_len, [DECODE_KEYS]);
+        simpler.each(|problem| &mut problem.seed, [0]);
+        simpler.all()
+    }
+
+    fn tame(&mut self) {
+        self.heads.tame();
+        self.terms.tame();
+    }
+}

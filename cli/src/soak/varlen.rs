@@ -1,0 +1,309 @@
+//! Problems of attention on sequences of several lengths.
+
+use ferrotile::{
+    AttentionOptions, Buffer, Dtype, Layout, TensorRef, VarlenPlan, VarlenProblem, VarlenTensors, attention_variants,
+    attention_varlen,
+};
+use half::{bf16, f16};
+use layout::attention::Lengths;
+use ndarray::{Array4, s};
+use rand::{RngExt, SeedableRng};
+use serde::{Deserialize, Serialize};
+
+use super::attention::{Call, read_twice, scores, simpler_places};
+use super::check;
+use super::memory::{Cell, Input, Output, Stored};
+use super::place::Place;
+use super::problem::{Bench, Failure, Family, Kind, Outcome, Random, Run, Scope, Simpler, is_default, refusal};
+use super::sizes;
+use super::softmax::{Expected, Heads, TermInputs, Terms};
+
+/// A problem.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Varlen {
+    heads: Heads,
+    /// Rows and keys of each member.
+    members: Vec<[usize; 2]>,
+    /// Rows and keys before the first member and after the last one, which belong to none.
+    #[serde(default, skip_serializing_if = "is_default")]
+    around: [usize; 2],
+    /// How much the greatest lengths that the plan is told exceed those of the members.
+    #[serde(default, skip_serializing_if = "is_default")]
+    longer: [usize; 2],
+    #[serde(default, skip_serializing_if = "is_default")]
+    terms: Terms,
+    /// Where Q, K, V and O lie.
+    #[serde(default, skip_serializing_if = "is_default")]
+    places: [Place; 4],
+    #[serde(default, skip_serializing_if = "is_default")]
+    without_lse: bool,
+    #[serde(default, skip_serializing_if = "is_default")]
+    call: Call,
+    #[serde(default, skip_serializing_if = "is_default")]
+    variant: Option<String>,
+    seed: u64,
+}
+
+impl Varlen {
+    fn draw_sizes(random: &mut Random, most: usize) -> Varlen {
+        let count = random.random_range(1..=9);
+        let most_of_one = (2 * most / count).max(1);
+        let same = random.random_bool(0.3);
+        let member = |random: &mut Random| {
+            let (q, k) = (sizes::length(random, most_of_one), sizes::length(random, most_of_one));
+            if same { [q, q] } else { [q, k] }
+        };
+        Varlen {
+            heads: Heads::draw(random, 8),
+            members: (0..count).map(|_| member(random)).collect(),
+            around: [random.random_range(0..6), random.random_range(0..6)],
+            longer: if random.random_bool(0.3) {
+                [random.random_range(0..70), random.random_range(0..70)]
+            } else {
+                [0; 2]
+            },
+            terms: Terms::default(),
+            places: Default::default(),
+            without_lse: false,
+            call: Call::Plan,
+            variant: None,
+            seed: random.random_range(0..1 << 32),
+        }
+    }
+
+    /// Where the rows, or the keys, of each member start, and where those of the last one end.
+    fn starts(&self, which: usize) -> Vec<usize> {
+        let mut starts = vec![self.around[0]];
+        for member in &self.members {
+            starts.push(starts[starts.len() - 1] + member[which]);
+        }
+        starts
+    }
+
+    fn problem(&self) -> VarlenProblem {
+        let Heads { q_heads, kv_heads, head_dim, .. } = self.heads;
+        let longest = |which: usize| self.members.iter().map(|member| member[which]).max().unwrap_or(0);
+        let total = |which: usize| self.starts(which)[self.members.len()] + self.around[1];
+        VarlenProblem {
+            members: self.members.len(),
+            q_heads,
+            kv_heads,
+            q_total: total(0),
+            k_total: total(1),
+            max_q_len: longest(0) + self.longer[0],
+            max_k_len: longest(1) + self.longer[1],
+            head_dim,
+        }
+    }
+
+    fn options(&self) -> AttentionOptions {
+        AttentionOptions {
+            mask: self.terms.mask,
+            scale: self.terms.scale,
+            softcap: self.terms.softcap,
+            bias: self.terms.bias.is_some(),
+            value_dim: Some(self.heads.value_dim),
+            variant: self.variant.clone(),
+            ..AttentionOptions::new(Layout::Bshd)
+        }
+    }
+
+    /// The input of index `index` of Q, K and V, whose rows that belong to no member are poison.
+    fn input<T: Stored>(&self, bench: &Bench, random: &mut Random, index: usize) -> ferrotile::Result<Input<T, 3>> {
+        let VarlenProblem { q_total, k_total, .. } = self.problem();
+        let Heads { q_heads, kv_heads, head_dim, value_dim, values, .. } = self.heads;
+        let shape =
+            [[q_total, q_heads, head_dim], [k_total, kv_heads, head_dim], [k_total, kv_heads, value_dim]][index];
+        let starts = self.starts(index.min(1));
+        let row: usize = shape[1] * shape[2];
+        let mut elements = values[index].fill::<T>(random, shape.iter().product());
+        elements[..starts[0] * row].fill(T::POISON);
+        elements[starts[self.members.len()] * row..].fill(T::POISON);
+        // A repeated dimension would bring the poison everywhere.
+        let place = if self.around == [0, 0] { self.places[index].clone() } else { self.places[index].unrepeated() };
+        Input::new(bench, &place, shape, &elements)
+    }
+
+    fn run_as<T: Stored>(&self, bench: &Bench) -> Run {
+        let mut random = Random::seed_from_u64(self.seed);
+        let (problem, options) = (self.problem(), self.options());
+        let [q, k, v] = [0, 1, 2].map(|index| self.input::<T>(bench, &mut random, index));
+        let (q, k, v) = (q?, k?, v?);
+        let VarlenProblem { members, q_heads, q_total, max_q_len, max_k_len, .. } = problem;
+        let terms = TermInputs::<T>::new(bench, &self.terms, &mut random, [members, q_heads, max_q_len, max_k_len])?;
+        let starts = [0, 1].map(|which| {
+            let starts: Vec<i32> = self.starts(which).into_iter().map(|start| start as i32).collect();
+            Buffer::upload_blocking(&bench.streams[0], &starts)
+        });
+        let [q_starts, k_starts] = starts;
+        let (q_starts, k_starts) = (q_starts?, k_starts?);
+        let asked = self.variant.is_some();
+        let plan = match VarlenPlan::new(&bench.gpu, T::DTYPE, &problem, &options) {
+            Ok(plan) => plan,
+            Err(error) => return refusal(asked, error),
+        };
+        let (out_shape, lse_shape) = ([q_total, q_heads, self.heads.value_dim], [q_heads, q_total]);
+        let dense = Place::default();
+        let mut outputs = Vec::new();
+        for stream in &bench.streams {
+            outputs.push((
+                Output::<T, 3>::new(bench, stream, "O", &self.places[3], out_shape)?,
+                Output::<f32, 2>::new(bench, stream, "the LSE", &dense, lse_shape)?,
+                Output::<u8, 1>::new(bench, stream, "the workspace", &dense, [0])?,
+            ));
+        }
+        let mut graphs = Vec::new();
+        for (stream, (out, lse, _)) in bench.streams.iter().zip(&mut outputs) {
+            let tensors = VarlenTensors {
+                q: q.plain()?,
+                k: k.plain()?,
+                v: v.plain()?,
+                out: out.plain()?,
+                cu_seqlens_q: TensorRef::contiguous(&q_starts, [members + 1])?,
+                cu_seqlens_k: TensorRef::contiguous(&k_starts, [members + 1])?,
+                lse: if self.without_lse { None } else { Some(lse.plain()?) },
+                sink: terms.sink.as_ref().map(Input::plain).transpose()?,
+                bias: terms.bias.as_ref().map(Input::plain).transpose()?,
+            };
+            let done = match self.call {
+                Call::Function => attention_varlen(stream.as_ref(), tensors, [max_q_len, max_k_len], &options),
+                Call::Graph => stream.capture(|stream| plan.run(stream, tensors)).and_then(|graph| {
+                    // SAFETY: the tensors live until both streams have been waited for, and so does the graph.
+                    let done = unsafe { graph.launch(stream.as_ref()) };
+                    graphs.push(graph);
+                    done
+                }),
+                Call::Plan => plan.run(stream.as_ref(), tensors),
+            };
+            if let Err(error) = done {
+                out.check_untouched(stream)?;
+                lse.check_untouched(stream)?;
+                return refusal(asked, error);
+            }
+        }
+        let (out, lse) = read_twice(&bench.streams, &outputs, [&out_shape, &lse_shape])?;
+        drop(graphs);
+        self.check(out, lse, [&q, &k, &v], &terms)
+    }
+
+    /// Compares each member with the reference of it alone; what belongs to none must not have been written.
+    fn check<T: Stored>(
+        &self,
+        mut out: Vec<T>,
+        mut lse: Vec<f32>,
+        inputs: [&Input<T, 3>; 3],
+        terms: &TermInputs<T>,
+    ) -> Run {
+        let VarlenProblem { q_heads, q_total, .. } = self.problem();
+        let (starts, (sink, bias)) = ([self.starts(0), self.starts(1)], terms.wide());
+        let inputs = inputs.map(|input| {
+            let array = input.array().into_dimensionality::<ndarray::Ix3>().expect("three dimensions");
+            array.permuted_axes([1, 0, 2])
+        });
+        let row = q_heads * self.heads.value_dim;
+        for (member, &[rows, keys]) in self.members.iter().enumerate() {
+            let [q_start, k_start] = [starts[0][member], starts[1][member]];
+            let part = |index: usize, start: usize, len: usize| -> Array4<f64> {
+                inputs[index].slice(s![.., start..start + len, ..]).to_owned().insert_axis(ndarray::Axis(0))
+            };
+            let (q, k, v) = (part(0, q_start, rows), part(1, k_start, keys), part(2, k_start, keys));
+            let bias = bias.as_ref().map(|bias| {
+                let entry = if bias.dim().0 == 1 { 0 } else { member };
+                bias.slice(s![entry..=entry, .., ..rows, ..keys]).to_owned()
+            });
+            let of_bias = bias.as_ref().map(|bias| bias.view());
+            let views = [q.view(), k.view(), v.view()];
+            // [row, head, column] becomes [head, row, column].
+            let mut member_out = Vec::new();
+            let mut member_lse = Vec::new();
+            for head in 0..q_heads {
+                for index in q_start..q_start + rows {
+                    let columns = index * row + head * self.heads.value_dim;
+                    member_out.extend_from_slice(&out[columns..columns + self.heads.value_dim]);
+                }
+                member_lse.extend_from_slice(&lse[head * q_total + q_start..][..rows]);
+                lse[head * q_total + q_start..][..rows].fill(f32::POISON);
+            }
+            out[q_start * row..(q_start + rows) * row].fill(T::POISON);
+            let of_member =
+                |failure: Failure| Failure { message: format!("member {member}: {}", failure.message), ..failure };
+            let shape = [q_heads, rows, self.heads.value_dim];
+            check::written("O", &member_out, &shape).map_err(of_member)?;
+            let member_lse = if self.without_lse {
+                None
+            } else {
+                check::written("the LSE", &member_lse, &shape[..2]).map_err(of_member)?;
+                Some(&member_lse[..])
+            };
+            if rows > 0 {
+                let expected = Expected::new(T::DTYPE, views, &self.terms, (sink.as_ref(), of_bias));
+                expected.check(&member_out, member_lse).map_err(of_member)?;
+            }
+        }
+        if out.iter().all(|x| x.is_poison()) && lse.iter().all(|x| x.is_poison()) {
+            return Ok(Outcome::Right);
+        }
+        Err(Failure::new(Kind::StrayWrite, "rows of no member were written"))
+    }
+}
+
+impl Family for Varlen {
+    fn draw(random: &mut Random, scope: &Scope) -> Varlen {
+        let cost = |problem: &Varlen| {
+            let pairs: usize = problem.members.iter().map(|[q, k]| (q + 4) * (k + 4)).sum();
+            pairs * problem.heads.work()
+        };
+        let mut problem = sizes::within(random, [scope.most, scope.work], Varlen::draw_sizes, cost);
+        let VarlenProblem { max_q_len, max_k_len, .. } = problem.problem();
+        problem.terms = Terms::draw(random, max_k_len);
+        problem.places = [true, true, true, false].map(|may_repeat| Place::draw(random, 3, may_repeat));
+        problem.without_lse = random.random_bool(0.1);
+        problem.call = Call::draw(random);
+        if random.random() {
+            let Heads { dtype, head_dim, value_dim, .. } = problem.heads;
+            let terms = &problem.terms;
+            let eligible: Vec<_> = attention_variants(scope.arch, dtype, [head_dim, value_dim])
+                .filter(|row| row.covers(scores(terms), Lengths::PerMember))
+                .filter(|row| row.takes(terms.mask, max_q_len, max_k_len))
+                .collect();
+            if !eligible.is_empty() {
+                problem.variant = Some(eligible[random.random_range(0..eligible.len())].name.to_owned());
+            }
+        }
+        problem
+    }
+
+    fn run(&self, bench: &Bench) -> Run {
+        match self.heads.dtype {
+            Dtype::Bf16 => self.run_as::<bf16>(bench),
+            _ => self.run_as::<f16>(bench),
+        }
+    }
+
+    fn simpler(&self) -> Vec<Varlen> {
+        let mut simpler = Simpler::of(self);
+        simpler.each(|problem| &mut problem.call, [Call::Plan]);
+        simpler.each(|problem| &mut problem.around, [[0; 2]]);
+        simpler.each(|problem| &mut problem.longer, [[0; 2]]);
+        simpler_places(&mut simpler, |problem| &mut problem.places);
+        simpler.each(|problem| &mut problem.without_lse, [false]);
+        Terms::simpler(&mut simpler, |problem| &mut problem.terms, &self.terms);
+        for index in 0..self.members.len() {
+            simpler.change(|problem| {
+                problem.members.remove(index);
+            });
+        }
+        Heads::simpler(&mut simpler, |problem| &mut problem.heads, &self.heads);
+        for (index, which) in (0..self.members.len()).flat_map(|index| [(index, 0), (index, 1)]) {
+            simpler.size(|problem| &mut problem.members[index][which], 0, 1);
+        }
+        simpler.each(|problem| &mut problem.seed, [0]);
+        simpler.all()
+    }
+
+    fn tame(&mut self) {
+        self.heads.tame();
+        self.terms.tame();
+    }
+}

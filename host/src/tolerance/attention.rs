@@ -1,0 +1,248 @@
+//! How far the result of an attention kernel may be from the f64 reference, element by element and for scores of any
+//! size.
+//!
+//! f32 holds a score of size `s` to about `2^-24 s`. Where that is small, so is what it moves; where scores are huge,
+//! it decides which of two keys nearly as good has the row. So the limit follows the scores: each may be off by what
+//! its sum in f32 costs, and an element of O by what such scores can make of it. Beside that count the roundings of
+//! probabilities and of O to the type of the tensors.
+
+use layout::Dtype;
+use ndarray::{Array3, Array4, ArrayView3, ArrayView4};
+use rayon::prelude::*;
+
+use crate::reference::AttentionTerms;
+
+/// What sums in f32 may reach, with room for the order in which they are formed: 2^126.
+///
+/// Results where the magnitudes of `q . k`, or of the values weighted by `exp(s - max s)`, sum up to more are not
+/// specified: a partial sum may be infinite.
+pub const LARGEST_SUM: f64 = f64::from_bits(((1023 + 126) as u64) << 52);
+
+/// The largest error of each element; infinite where nothing is specified.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttentionLimits {
+    /// Those of O `[batch, heads, rows, head dimension of V]`.
+    pub out: Array4<f64>,
+    /// Those of the LSE `[batch, heads, rows]`.
+    pub lse: Array3<f64>,
+}
+
+/// The limits of attention in `dtype`, of which `out` and `lse` are the exact result
+/// ([`crate::reference::attention_with`]).
+///
+/// ```
+/// use ferrotile::{Dtype, Mask, reference::{AttentionTerms, attention_with}, tolerance};
+/// use ndarray::Array4;
+///
+/// let (q, k) = (Array4::ones((1, 1, 1, 8)), Array4::ones((1, 1, 4, 8)));
+/// let terms = AttentionTerms::new(Mask::Full, 1.0);
+/// let (out, lse) = attention_with(q.view(), k.view(), k.view(), &terms);
+/// let limits =
+///     tolerance::attention_limits([q.view(), k.view(), k.view()], &terms, Dtype::F16, (out.view(), lse.view()));
+/// assert!(limits.out.iter().all(|&limit| limit > 0.0 && limit < 2e-3));
+/// ```
+///
+/// # Panics
+/// Where the shapes do not fit together.
+#[must_use]
+pub fn attention_limits(
+    [q, k, v]: [ArrayView4<'_, f64>; 3],
+    terms: &AttentionTerms<'_>,
+    dtype: Dtype,
+    (out, lse): (ArrayView4<'_, f64>, ArrayView3<'_, f64>),
+) -> AttentionLimits {
+    let (batch, heads, q_len, value_dim) = out.dim();
+    let (q, k, v) = (q.as_standard_layout(), k.as_standard_layout(), v.as_standard_layout());
+    let shared = heads / k.dim().1.max(1);
+    let rows = (0..batch * heads * q_len).into_par_iter().map(|index| {
+        let (b, h, i) = (index / (heads * q_len), index / q_len % heads, index % q_len);
+        let (keys, values) = (k.slice(ndarray::s![b, h / shared, .., ..]), v.slice(ndarray::s![b, h / shared, .., ..]));
+        let (keys, values) = (keys.to_slice().expect("contiguous"), values.to_slice().expect("contiguous"));
+        let query = q.slice(ndarray::s![b, h, i, ..]);
+        let mut row = Row::new(terms, [b, h, i, q_len], query.to_slice().expect("contiguous"), keys);
+        let exact: Vec<f64> = out.slice(ndarray::s![b, h, i, ..]).to_vec();
+        row.limits(values, &exact, lse[[b, h, i]], dtype)
+    });
+    let (out_limits, lse_limits): (Vec<Vec<f64>>, Vec<f64>) = rows.unzip();
+    let out = Array4::from_shape_vec((batch, heads, q_len, value_dim), out_limits.concat());
+    let lse = Array3::from_shape_vec((batch, heads, q_len), lse_limits);
+    AttentionLimits { out: out.expect("one row an index"), lse: lse.expect("one number an index") }
+}
+
+/// The scores of the keys that a row sees, and of its sink, and how far each may be off in f32.
+struct Row {
+    first_key: usize,
+    /// Score and error of each key.
+    keys: Vec<(f64, f64)>,
+    sink: (f64, f64),
+    largest: f64,
+    /// Whether all sums of products stay within [`LARGEST_SUM`].
+    specified: bool,
+}
+
+/// 2^-23: what one operation of a tensor core loses of the sum of the magnitudes.
+const STEP: f64 = f32::EPSILON as f64;
+
+impl Row {
+    fn new(terms: &AttentionTerms<'_>, [batch, head, row, q_len]: [usize; 4], query: &[f64], keys: &[f64]) -> Row {
+        let head_dim = query.len();
+        let visible = terms.mask.key_range(row, q_len, keys.len() / head_dim);
+        let first_key = visible.start;
+        // Sums of 8 or 16 products at a time, or of 32 lanes; then the scale and the change to powers of two.
+        let per_sum = (head_dim as f64 / 8.0 + 8.0) * STEP;
+        let mut specified = true;
+        let of_key = |key: usize| {
+            let (mut sum, mut magnitude) = (0.0, 0.0);
+            for (q, k) in query.iter().zip(&keys[key * head_dim..][..head_dim]) {
+                sum += q * k;
+                magnitude += (q * k).abs();
+            }
+            specified &= magnitude <= LARGEST_SUM;
+            let (mut score, mut error) = (terms.scale * sum, terms.scale.abs() * magnitude * per_sum);
+            if let Some(cap) = terms.softcap {
+                // Kernels bound a score with an error of 2^-21 of the cap.
+                (score, error) = (cap * (score / cap).tanh(), error.min(2.0 * cap) + 8.0 * STEP * cap);
+            }
+            if let Some(bias) = terms.bias {
+                let (batches, heads, ..) = bias.dim();
+                score += bias[[batch % batches, head % heads, row, key]];
+            }
+            (score, error)
+        };
+        let keys: Vec<(f64, f64)> = visible.map(of_key).collect();
+        let sink = terms.sink.map_or(f64::NEG_INFINITY, |sink| sink[head]);
+        let largest = keys.iter().map(|key| key.0).fold(sink, f64::max);
+        let mut row = Row { first_key, keys, sink: (sink, 0.0), largest, specified };
+        // The product with log2(e), and the difference from the largest score, are rounded.
+        let rounding = |score: f64| 4.0 * STEP * (score.abs() + largest.abs());
+        row.keys.iter_mut().chain([&mut row.sink]).filter(|of| of.0 > f64::NEG_INFINITY).for_each(|of| {
+            of.1 += rounding(of.0) + 4.0 * STEP;
+        });
+        row
+    }
+
+    /// The limits of the row of O, which is `out`, and of its LSE.
+    fn limits(&mut self, values: &[f64], out: &[f64], lse: f64, dtype: Dtype) -> (Vec<f64>, f64) {
+        if !self.specified {
+            return (vec![f64::INFINITY; out.len()], f64::INFINITY);
+        }
+        if self.keys.iter().all(|key| key.0 == f64::NEG_INFINITY) {
+            return (vec![0.0; out.len()], 4.0 * STEP * if lse.is_finite() { lse.abs() } else { 0.0 });
+        }
+        let bounds = Bounds::of(self.keys.iter().chain([&self.sink]));
+        let half_step = 0.5 * super::atol(dtype);
+        let least_weight = if dtype == Dtype::F16 { (-25f64).exp2() } else { 0.0 };
+        let of_sums = (self.keys.len() as f64 / 8.0 + 32.0) * STEP;
+        let mut limits: Vec<f64> = out.iter().map(|out| half_step * out.abs()).collect();
+        let mut weighted = vec![0.0; out.len()];
+        let value_dim = out.len();
+        for (index, &(score, error)) in self.keys.iter().enumerate() {
+            if score == f64::NEG_INFINITY {
+                continue;
+            }
+            let probability = (score - lse).exp().min(1.0);
+            let weight = (score - self.largest).exp();
+            let moved = bounds.moved(score, error, probability);
+            let rounded = probability * (half_step + of_sums) + least_weight;
+            let values = &values[(self.first_key + index) * value_dim..][..value_dim];
+            for (((limit, weighted), &value), &out) in limits.iter_mut().zip(&mut weighted).zip(values).zip(out) {
+                *limit += moved * (value - out).abs() + rounded * value.abs();
+                *weighted += weight * value.abs();
+            }
+        }
+        if self.sink.0 > f64::NEG_INFINITY {
+            let moved = bounds.moved(self.sink.0, self.sink.1, (self.sink.0 - lse).exp().min(1.0));
+            limits.iter_mut().zip(out).for_each(|(limit, out)| *limit += moved * out.abs());
+        }
+        // Below the normal numbers of the type steps are all as long.
+        let least = super::least_number(dtype);
+        for (limit, weighted) in limits.iter_mut().zip(weighted) {
+            *limit = if weighted <= LARGEST_SUM { *limit + least } else { f64::INFINITY };
+        }
+        let terms = self.keys.len() as f64;
+        let of_lse = bounds.lse_error(lse) + 2.0 * STEP * lse.abs() + terms * 0.5 * STEP + (-16f64).exp2();
+        (limits, of_lse)
+    }
+}
+
+/// The sums of exponentials of all scores, each as much lower or higher as its error.
+struct Bounds {
+    /// The largest exponent, and the sum over it.
+    low: (f64, f64),
+    high: (f64, f64),
+}
+
+impl Bounds {
+    fn of<'a>(scores: impl Iterator<Item = &'a (f64, f64)> + Clone) -> Bounds {
+        let sum = |sign: f64| {
+            let exponents = scores.clone().filter(|of| of.0 > f64::NEG_INFINITY).map(|of| of.0 + sign * of.1);
+            let largest = exponents.clone().fold(f64::NEG_INFINITY, f64::max);
+            (largest, exponents.map(|exponent| (exponent - largest).exp()).sum())
+        };
+        Bounds { low: sum(-1.0), high: sum(1.0) }
+    }
+
+    /// How far the probability of a key of this score can be from `probability`: the most where its own score is higher
+    /// and all others are lower, the least the other way round.
+    fn moved(&self, score: f64, error: f64, probability: f64) -> f64 {
+        let share = |(largest, sum): (f64, f64), others_sign: f64| {
+            let own = score - others_sign * error;
+            let rest = (sum - (score + others_sign * error - largest).exp()).max(0.0);
+            if rest == 0.0 { 1.0 } else { 1.0 / (1.0 + rest * (largest - own).exp()) }
+        };
+        (share(self.low, -1.0) - probability).max(probability - share(self.high, 1.0)).max(0.0)
+    }
+
+    /// How far the LSE can be from `lse`.
+    fn lse_error(&self, lse: f64) -> f64 {
+        let of = |(largest, sum): (f64, f64)| (largest - lse + sum.ln()).abs();
+        of(self.low).max(of(self.high))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use layout::attention::Mask;
+    use ndarray::{Array1, array};
+
+    use super::*;
+    use crate::reference::attention_with;
+
+    fn limits(q: &Array4<f64>, k: &Array4<f64>, v: &Array4<f64>, terms: &AttentionTerms<'_>) -> AttentionLimits {
+        let (out, lse) = attention_with(q.view(), k.view(), v.view(), terms);
+        attention_limits([q.view(), k.view(), v.view()], terms, Dtype::F16, (out.view(), lse.view()))
+    }
+
+    #[test]
+    fn huge_scores_that_differ_leave_no_room_and_those_nearly_equal_do() {
+        let (q, v) = (array![[[[1.0]]]], array![[[[1.0], [5.0]]]]);
+        let apart = limits(&q, &array![[[[3.0], [2.0]]]], &v, &AttentionTerms::new(Mask::Full, 1e30));
+        assert!(apart.out[[0, 0, 0, 0]] < 2e-3, "{apart:?}");
+        let near = limits(&q, &array![[[[3.0], [3.0 - 1e-9]]]], &v, &AttentionTerms::new(Mask::Full, 1e30));
+        assert!((3.9..4.1).contains(&near.out[[0, 0, 0, 0]]), "{near:?}");
+        let small = limits(&q, &array![[[[3.0], [2.0]]]], &v, &AttentionTerms::new(Mask::Full, 1.0));
+        assert!(small.out[[0, 0, 0, 0]] < 6e-3 && small.lse[[0, 0, 0]] < 1e-4, "{small:?}");
+    }
+
+    #[test]
+    fn sums_beyond_f32_are_not_specified() {
+        let (one, huge) = (array![[[[1.0]]]], array![[[[1e38]]]]);
+        let terms = AttentionTerms::new(Mask::Full, 1.0);
+        assert_eq!(limits(&huge, &huge, &one, &terms).out[[0, 0, 0, 0]], f64::INFINITY);
+        assert_eq!(limits(&one, &one, &huge, &terms).out[[0, 0, 0, 0]], f64::INFINITY);
+        assert!(limits(&one, &one, &array![[[[1e37]]]], &terms).out[[0, 0, 0, 0]].is_finite());
+    }
+
+    #[test]
+    fn rows_without_keys_are_exact() {
+        let (q, k) = (array![[[[1.0]]]], array![[[[3.0], [2.0]]]]);
+        let hidden = Array4::from_elem((1, 1, 1, 2), f64::NEG_INFINITY);
+        let sink = Array1::from_vec(vec![2.0]);
+        let plain = AttentionTerms::new(Mask::Full, 1.0);
+        let terms = AttentionTerms { bias: Some(hidden.view()), ..plain };
+        let both = AttentionTerms { sink: Some(sink.view()), ..terms };
+        assert_eq!(limits(&q, &k, &k, &terms).lse[[0, 0, 0]], 0.0);
+        let with_sink = limits(&q, &k, &k, &both);
+        assert!(with_sink.out[[0, 0, 0, 0]] == 0.0 && with_sink.lse[[0, 0, 0]] < 1e-5);
+    }
+}
