@@ -15,7 +15,7 @@ use layout::{Arch, Swizzle};
 use ptx_emulator::tensor_map::{ElementType, TensorMap};
 use ptx_emulator::{Counters, Device, Fp8Sums, LaunchShape, Module};
 
-use crate::backend::{Backend, DeviceFacts, FunctionFacts, Handle, Launch, Memory, Modules, Streams, TiledMap};
+use crate::backend::{Backend, DeviceFacts, FunctionFacts, Handle, Kept, Launch, Memory, Modules, Streams, TiledMap};
 use crate::error::{Error, Result};
 use crate::launch::LaunchConfig;
 
@@ -67,13 +67,37 @@ struct Function {
 /// One piece of work, with everything that it needs but the memory it refers to.
 #[derive(Debug, Clone)]
 enum Work {
-    Fill { address: u64, value: u8, bytes: usize },
-    ToDevice { destination: u64, source: usize, bytes: usize },
-    ToHost { destination: usize, source: u64, bytes: usize },
-    OnDevice { destination: u64, source: u64, bytes: usize },
-    Launch { function: Arc<Function>, shape: LaunchShape, params: Vec<Vec<u8>> },
-    Record { event: Handle },
+    Fill {
+        address: u64,
+        value: u8,
+        bytes: usize,
+    },
+    ToDevice {
+        destination: u64,
+        source: usize,
+        bytes: usize,
+    },
+    ToHost {
+        destination: usize,
+        source: u64,
+        bytes: usize,
+    },
+    OnDevice {
+        destination: u64,
+        source: u64,
+        bytes: usize,
+    },
+    Launch {
+        function: Arc<Function>,
+        shape: LaunchShape,
+        params: Vec<Vec<u8>>,
+    },
+    Record {
+        event: Handle,
+    },
     Graph(Arc<Vec<Work>>),
+    /// Nothing to do: what other work needs, as long as it may be done.
+    Keep(#[expect(dead_code, reason = "it is kept, and nothing else")] Arc<Kept>),
 }
 
 fn emulator_error(error: ptx_emulator::Error) -> Error {
@@ -202,6 +226,7 @@ impl Emulated {
             }),
             // SAFETY: as for the graph's launch.
             Work::Graph(graph) => graph.iter().try_for_each(|work| unsafe { self.run(work) }),
+            Work::Keep(_) => Ok(()),
         }
     }
 }
@@ -301,6 +326,21 @@ impl Streams for Emulated {
 
     unsafe fn destroy_stream(&self, stream: Handle) {
         self.remove(stream);
+    }
+
+    fn stream_id(&self, stream: Handle) -> Result<u64> {
+        Ok(stream.0.addr() as u64)
+    }
+
+    fn keep_until_done(&self, _stream: Handle, kept: Kept) -> Result<()> {
+        // It is: work is done when it is enqueued.
+        drop(kept);
+        Ok(())
+    }
+
+    fn keep_in_capture(&self, stream: Handle, kept: Kept) -> Result<()> {
+        // SAFETY: the work refers to no host memory.
+        unsafe { self.enqueue(stream, Work::Keep(Arc::new(kept))) }
     }
 
     fn synchronize_stream(&self, stream: Handle) -> Result<()> {

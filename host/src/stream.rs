@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
 
-use crate::backend::Handle;
+use crate::backend::{Handle, Kept};
 use crate::driver;
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
@@ -69,6 +69,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        self.gpu.end_stream(self.handle);
         // SAFETY: the handle is this stream's own; `StreamRef`s borrow the stream.
         unsafe { self.gpu.device().destroy_stream(self.handle) };
     }
@@ -126,6 +127,16 @@ impl<'a> StreamRef<'a> {
     /// Whether what is enqueued is recorded as a graph.
     pub(crate) fn is_capturing(self) -> Result<bool> {
         self.gpu.device().is_capturing(self.handle)
+    }
+
+    /// A number that no other stream of the process ever has.
+    pub(crate) fn id(self) -> Result<u64> {
+        self.gpu.device().stream_id(self.handle)
+    }
+
+    /// Keeps something for what is recorded as a graph, as long as a graph has it or runs it.
+    pub(crate) fn keep_in_capture(self, kept: Kept) -> Result<()> {
+        self.gpu.device().keep_in_capture(self.handle, kept)
     }
 
     pub(crate) const fn handle(self) -> Handle {

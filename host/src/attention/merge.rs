@@ -25,6 +25,9 @@ const OP: &str = "merge";
 /// f32. The parts are f16, bf16 or f32; O is of
 /// the same type, f32, or, of f32 parts, f16 or bf16.
 ///
+/// On sm_90 the kernel starts while the one before it still runs, and waits for its end before it reads or writes
+/// anything.
+///
 /// # Errors
 /// [`Error::Shape`], [`Error::Argument`] or [`Error::WrongDevice`] for tensors that do not fit, before anything is
 /// enqueued; [`Error::Driver`] where the driver refuses the launch.
@@ -111,7 +114,7 @@ pub fn merge<P: Float, O: Float>(
     };
     let kernel = stream.gpu().kernel("attention", combine.name)?;
     // SAFETY: the views are tensors of these sizes, whose memory their owners keep until the stream has done the work.
-    unsafe { launch_combine(stream, combine, &kernel, &args) }
+    unsafe { launch_combine(stream, combine, &kernel, &args, false) }
 }
 
 /// Whether every row of a tensor starts on a 16-byte boundary.

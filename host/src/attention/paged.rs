@@ -168,8 +168,7 @@ impl PagedAttentionPlan {
                 compiled: vec![Dtype::F16, Dtype::Bf16],
             })?,
         };
-        let limits = Limits { splits: options.splits, workspace_bytes: options.max_workspace_bytes };
-        let decode = Decode::new(gpu, variant, &problem.longest(), &terms, limits)?;
+        let decode = Decode::new(gpu, variant, &problem.longest(), &terms, Limits::of(options))?;
         Ok(Self { problem: *problem, layout: options.layout, terms, variant, decode })
     }
 
@@ -272,7 +271,9 @@ impl fmt::Debug for PagedAttentionPlan {
 /// Batch entry b has `k_lens[b]` keys, in the pages that its row of the block table names; its query rows stand at the
 /// last of them, as masks see it. The block table and the numbers of keys are read on the card. An entry of the table
 /// that is in use and names no page, or a number of keys below 0 or above `table_len * page_len`, makes NaN of the O
-/// and LSE that depend on it; nothing is read outside of K and V. Otherwise as [`attention`](super::attention()).
+/// and LSE that depend on it; nothing is read outside of K and V. Where other work writes the table or the numbers
+/// meanwhile, not ordered with this call, it ends all the same, and O and LSE of those batch entries hold unspecified
+/// values. Otherwise as [`attention`](super::attention()).
 ///
 /// [`AttentionOptions::bias`] is taken from the tensors. This call uses no workspace: [`PagedAttentionPlan`] does where
 /// it is faster.

@@ -143,7 +143,7 @@ impl VarlenPlan {
                 (variant, if is_wgmma(variant) { Some(request.for_any_strides()?) } else { None })
             }
         };
-        let chosen = Launcher::new(gpu, variant, &problem.tiled(variant))?;
+        let chosen = Launcher::new(gpu, variant, &problem.tiled(variant))?.isolated(options.isolated);
         let counters = chosen.counters(gpu)?;
         Ok(Self { problem: *problem, terms, chosen, substitute, counters })
     }
@@ -162,6 +162,10 @@ impl VarlenPlan {
 
     /// Computes attention on `stream` and returns before it is done. The numbers of `cu_seqlens_q` and `cu_seqlens_k`
     /// are read on the card, when the work is done; whatever they are, nothing outside the tensors is touched.
+    ///
+    /// That holds for numbers which other work writes meanwhile, not ordered with this call, too: the call ends, and
+    /// rows of O and LSE between the least and the greatest number that `cu_seqlens_q` has had hold unspecified values;
+    /// no others are written.
     ///
     /// # Errors
     /// As [`AttentionPlan::run_with`](crate::AttentionPlan::run_with).
@@ -226,7 +230,7 @@ impl VarlenPlan {
         let tiled = problem.tiled(launcher.variant);
         // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done
         // the work, and the kernel keeps to them whatever the numbers on the card are.
-        unsafe { launcher.launch(stream, &tiled, &args, self.counters.as_deref(), [&q, &k, &v], map) }
+        unsafe { launcher.launch(stream, &tiled, &args, self.counters.as_ref(), [&q, &k, &v], map) }
     }
 }
 
