@@ -15,6 +15,7 @@ mod refusals;
 mod scores;
 mod special;
 mod streams;
+mod unordered;
 mod values;
 mod varlen;
 
@@ -37,5 +38,6 @@ fn main() -> ExitCode {
     decode::list(&mut trials);
     merge::list(&mut trials);
     paged::list(&mut trials);
+    unordered::list(&mut trials);
     trials.run()
 }

@@ -41,10 +41,10 @@ const MEMBERS: [(usize, usize); 9] =
 
 /// Members that follow each other, and rows around them that belong to none.
 #[derive(Debug, Clone)]
-struct Batch {
-    members: Vec<(usize, usize)>,
+pub(crate) struct Batch {
+    pub(crate) members: Vec<(usize, usize)>,
     /// Rows of Q and keys before the first member, and after the last.
-    around: [usize; 2],
+    pub(crate) around: [usize; 2],
     heads: [usize; 2],
     head_dim: usize,
     mask: Mask,
@@ -59,11 +59,11 @@ impl fmt::Display for Batch {
 }
 
 impl Batch {
-    fn new(head_dim: usize, mask: Mask) -> Batch {
+    pub(crate) fn new(head_dim: usize, mask: Mask) -> Batch {
         Batch { members: MEMBERS.to_vec(), around: [3, 5], heads: [2, 1], head_dim, mask, scale: 0.3 }
     }
 
-    fn problem(&self) -> VarlenProblem {
+    pub(crate) fn problem(&self) -> VarlenProblem {
         let [q_starts, k_starts] = self.starts();
         let longest = |of: fn(&(usize, usize)) -> usize| self.members.iter().map(of).max().unwrap_or(0);
         VarlenProblem {
@@ -90,19 +90,23 @@ impl Batch {
     }
 
     /// One member as a case of its own.
-    fn case(&self, member: usize) -> Case {
+    pub(crate) fn case(&self, member: usize) -> Case {
         let (q_len, k_len) = self.members[member];
         let [q_heads, kv_heads] = self.heads;
         Case::new(1, 1, q_len, k_len, self.head_dim, self.mask).grouped(q_heads, kv_heads).scaled(self.scale)
     }
 
-    fn rows<T: Half>(&self, gpu: &Gpu, terms: &Terms<T>) -> impl Iterator<Item = &'static AttentionVariant> + use<T> {
+    pub(crate) fn rows<T: Half>(
+        &self,
+        gpu: &Gpu,
+        terms: &Terms<T>,
+    ) -> impl Iterator<Item = &'static AttentionVariant> + use<T> {
         let VarlenProblem { members, q_heads, kv_heads, max_q_len, max_k_len, head_dim, .. } = self.problem();
         let case = Case::new(members, 1, max_q_len, max_k_len, head_dim, self.mask).grouped(q_heads, kv_heads);
         case.rows_of::<T>(gpu, terms.scores(), Lengths::PerMember)
     }
 
-    fn options<T: Half>(&self, terms: &Terms<T>, row: &AttentionVariant) -> AttentionOptions {
+    pub(crate) fn options<T: Half>(&self, terms: &Terms<T>, row: &AttentionVariant) -> AttentionOptions {
         AttentionOptions {
             mask: self.mask,
             scale: Some(self.scale),
@@ -122,13 +126,13 @@ impl Batch {
 
 /// Inputs of each member, and terms of each: the bias is `[members, q_heads, max_q_len, max_k_len]`.
 #[derive(Clone)]
-struct Data<T> {
+pub(crate) struct Data<T> {
     inputs: Vec<Inputs<T>>,
-    terms: Terms<T>,
+    pub(crate) terms: Terms<T>,
 }
 
 impl<T: Half> Data<T> {
-    fn normal(batch: &Batch, terms: Terms<T>, seed: u64) -> Data<T> {
+    pub(crate) fn normal(batch: &Batch, terms: Terms<T>, seed: u64) -> Data<T> {
         let inputs = (0..batch.members.len()).map(|member| Inputs::normal(&batch.case(member), seed + member as u64));
         Data { inputs: inputs.collect(), terms }
     }
@@ -152,24 +156,24 @@ impl<T: Half> Data<T> {
 
 /// Distances between rows of Q, of K and V, and of O, in elements.
 #[derive(Debug, Clone, Copy)]
-struct Strides([i64; 3]);
+pub(crate) struct Strides([i64; 3]);
 
 impl Strides {
-    fn dense(batch: &Batch) -> Strides {
+    pub(crate) fn dense(batch: &Batch) -> Strides {
         let [q, kv] = batch.heads.map(|heads| (heads * batch.head_dim) as i64);
         Strides([q, kv, q])
     }
 }
 
 /// Tensors of a batch on a card, between whose members nothing is; before, after and between rows is NaN.
-struct Stored<T> {
+pub(crate) struct Stored<T> {
     inputs: [Buffer<T>; 3],
-    starts: [Buffer<i32>; 2],
+    pub(crate) starts: [Buffer<i32>; 2],
     terms: scores::StoredTerms<T>,
 }
 
 impl<T: Half> Stored<T> {
-    fn upload(gpu: &Gpu, batch: &Batch, data: &Data<T>, strides: Strides) -> Result<Stored<T>, Failed> {
+    pub(crate) fn upload(gpu: &Gpu, batch: &Batch, data: &Data<T>, strides: Strides) -> Result<Stored<T>, Failed> {
         let stream = gpu.new_stream()?;
         let problem = batch.problem();
         let [q_starts, k_starts] = batch.starts();
@@ -199,7 +203,7 @@ impl<T: Half> Stored<T> {
         })
     }
 
-    fn tensors<'a>(
+    pub(crate) fn tensors<'a>(
         &'a self,
         problem: &VarlenProblem,
         Strides([q_row, kv_row, o_row]): Strides,
@@ -227,13 +231,13 @@ impl<T: Half> Stored<T> {
 }
 
 /// The outputs of a call, all of them poison before it.
-struct Outputs<T: Half> {
-    out: Guarded<T>,
-    lse: Guarded<f32>,
+pub(crate) struct Outputs<T: Half> {
+    pub(crate) out: Guarded<T>,
+    pub(crate) lse: Guarded<f32>,
 }
 
 impl<T: Half> Outputs<T> {
-    fn new(
+    pub(crate) fn new(
         gpu: &Gpu,
         stream: &ferrotile::Stream,
         problem: &VarlenProblem,
@@ -244,7 +248,12 @@ impl<T: Half> Outputs<T> {
     }
 
     /// The output of each member, after a check that nothing else was written.
-    fn read(&self, stream: &ferrotile::Stream, batch: &Batch, strides: Strides) -> Result<Vec<Output<T>>, Failed> {
+    pub(crate) fn read(
+        &self,
+        stream: &ferrotile::Stream,
+        batch: &Batch,
+        strides: Strides,
+    ) -> Result<Vec<Output<T>>, Failed> {
         let (mut out, mut lse) = (self.out.read(stream)?, self.lse.read(stream)?);
         let q_heads = batch.heads[0];
         let q_total = batch.problem().q_total;
@@ -266,7 +275,7 @@ impl<T: Half> Outputs<T> {
 }
 
 /// Runs one kernel and returns the output of each member.
-fn run<T: Half>(
+pub(crate) fn run<T: Half>(
     gpu: &Gpu,
     batch: &Batch,
     data: &Data<T>,

@@ -116,7 +116,7 @@ impl Member {
     #[inline(always)]
     pub(crate) unsafe fn q_start_of(args: &AttentionArgs, batch: u32) -> u32 {
         // SAFETY: the caller's contract.
-        let start = unsafe { global::load((args.q_starts as *const u32).wrapping_add(batch as usize)) };
+        let start = unsafe { global::load_relaxed((args.q_starts as *const u32).wrapping_add(batch as usize)) };
         start.min(args.q_total)
     }
 
