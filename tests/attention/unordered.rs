@@ -158,7 +158,7 @@ where
 fn late_inputs<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     let copy = kernel(gpu, "late_copy")?;
     // The emulator does one kernel after the other: there it is about the calls, not their times.
-    let (heads, late_inputs) = if is_small(gpu) { (1, 1..2) } else { (40, 0..3) };
+    let (heads, changed) = if is_small(gpu) { (1, 1..2) } else { (40, 0..3) };
     for case in [Case::new(2, heads, 70, 130, head_dim, Mask::Causal), Case::new(1, 2, 130, 130, head_dim, Mask::Full)]
     {
         let inputs = Inputs::<T>::normal(&case, 71);
@@ -172,7 +172,7 @@ fn late_inputs<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
             for isolated in [false, true] {
                 let options = AttentionOptions { isolated, ..case.options(Layout::Bhsd, row) };
                 let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &options)?;
-                for input in late_inputs.clone() {
+                for input in changed.clone() {
                     let mut now = Vec::new();
                     for (index, values) in [&inputs.q, &inputs.k, &inputs.v].into_iter().enumerate() {
                         let early = if index == input { vec![T::poison(); values.len()] } else { values.clone() };
