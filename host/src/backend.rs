@@ -3,8 +3,9 @@
 //! The public types hold an `Arc<dyn Backend>` and the [`Handle`]s that it gave them, and never learn which backend it
 //! is. Handles that are passed to a backend must be live ones of its own.
 
+use std::any::Any;
 use std::ffi::{CStr, c_void};
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 
 use ptx_emulator::{Counters, Fp8Sums};
 
@@ -19,6 +20,22 @@ pub(crate) struct Handle(pub(crate) *mut c_void);
 unsafe impl Send for Handle {}
 // SAFETY: as above; backends lock them, but for graphs, which `Graph` locks.
 unsafe impl Sync for Handle {}
+
+/// Something that work of a device needs, which the device drops when it does not any more: on any thread, so that
+/// dropping it makes no call to the device.
+pub(crate) struct Kept(#[expect(dead_code, reason = "it is dropped, and nothing else")] Box<dyn Any + Send + Sync>);
+
+impl Kept {
+    pub(crate) fn new(value: impl Send + Sync + 'static) -> Kept {
+        Kept(Box::new(value))
+    }
+}
+
+impl Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kept").finish_non_exhaustive()
+    }
+}
 
 /// What a device is.
 #[derive(Debug, Clone)]
@@ -154,6 +171,16 @@ pub(crate) trait Streams {
     /// # Safety
     /// The handle is not used again.
     unsafe fn destroy_stream(&self, stream: Handle);
+
+    /// The number of a stream, of this library or another, that no other stream of the process ever has.
+    fn stream_id(&self, stream: Handle) -> Result<u64>;
+
+    /// Keeps `kept` until the work that was enqueued on the stream is done; for ever where that fails.
+    fn keep_until_done(&self, stream: Handle, kept: Kept) -> Result<()>;
+
+    /// Keeps `kept` for what the stream is capturing: until no graph has it any more, and the last launch of one that
+    /// had it has ended.
+    fn keep_in_capture(&self, stream: Handle, kept: Kept) -> Result<()>;
 
     fn synchronize_stream(&self, stream: Handle) -> Result<()>;
 

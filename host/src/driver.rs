@@ -4,7 +4,7 @@ mod forward;
 mod load;
 mod module;
 
-use std::ffi::{CStr, c_int, c_uint};
+use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -16,7 +16,7 @@ use cust::sys::{
 };
 use forward as cuda;
 
-use crate::backend::{Backend, DeviceFacts, Handle, Memory, Streams};
+use crate::backend::{Backend, DeviceFacts, Handle, Kept, Memory, Streams};
 use crate::error::{DriverError, Error, Result};
 
 /// The code that a driver function returned, as a result.
@@ -250,6 +250,59 @@ impl Streams for Device {
         }
     }
 
+    fn stream_id(&self, stream: Handle) -> Result<u64> {
+        let _entered = self.enter()?;
+        let mut id = 0;
+        // SAFETY: the stream is live, `id` is written.
+        check_recent("cuStreamGetId", (12, 0), unsafe { cuda::cuStreamGetId(stream.0.cast(), &mut id) })?;
+        Ok(id)
+    }
+
+    fn keep_until_done(&self, stream: Handle, kept: Kept) -> Result<()> {
+        let _entered = self.enter()?;
+        let kept = Box::into_raw(Box::new(kept));
+        // SAFETY: the stream is live; the driver calls the function once, with this address.
+        check("cuLaunchHostFunc", unsafe { cuda::cuLaunchHostFunc(stream.0.cast(), Some(drop_kept), kept.cast()) })
+    }
+
+    fn keep_in_capture(&self, stream: Handle, kept: Kept) -> Result<()> {
+        const NO_DESTRUCTOR_SYNC: c_uint = 1;
+        const MOVE: c_uint = 1;
+        let _entered = self.enter()?;
+        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        let mut graph: CUgraph = ptr::null_mut();
+        let none: *mut c_void = ptr::null_mut();
+        // SAFETY: the stream is live; `status` and `graph` are written, and nothing else is asked for.
+        let code = unsafe {
+            cuda::cuStreamGetCaptureInfo_v2(
+                stream.0.cast(),
+                &mut status,
+                none.cast(),
+                &mut graph,
+                none.cast(),
+                none.cast(),
+            )
+        };
+        check_recent("cuStreamGetCaptureInfo", (11, 3), code)?;
+        if graph.is_null() {
+            // The capture is over, or has failed.
+            return check("cuStreamGetCaptureInfo", forward::CAPTURE_UNSUPPORTED);
+        }
+        let mut object = ptr::null_mut();
+        let kept = Box::into_raw(Box::new(kept));
+        // SAFETY: `object` is written; the driver calls the function once, with this address, when it has no reference
+        // any more. The graph takes over the only one, and hands it on to what is made of the graph.
+        unsafe {
+            let code = cuda::cuUserObjectCreate(&mut object, kept.cast(), Some(drop_kept), 1, NO_DESTRUCTOR_SYNC);
+            check_recent("cuUserObjectCreate", (11, 3), code)?;
+            let code = cuda::cuGraphRetainUserObject(graph, object, 1, MOVE);
+            if code != 0 {
+                cuda::cuUserObjectRelease(object, 1);
+            }
+            check_recent("cuGraphRetainUserObject", (11, 3), code)
+        }
+    }
+
     fn synchronize_stream(&self, stream: Handle) -> Result<()> {
         let _entered = self.enter()?;
         // SAFETY: the stream is live.
@@ -354,6 +407,15 @@ impl Drop for Device {
         // SAFETY: every user of the stream has finished with it before its call returned.
         unsafe { self.destroy_stream(self.setup_stream) };
     }
+}
+
+/// Drops what the driver has kept.
+///
+/// # Safety
+/// It is the address of a [`Kept`] in a box of its own, which is not used again.
+unsafe extern "C" fn drop_kept(kept: *mut c_void) {
+    // SAFETY: the caller's contract.
+    drop(unsafe { Box::from_raw(kept.cast::<Kept>()) });
 }
 
 /// Finds the device of a stream that another library made.

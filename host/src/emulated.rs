@@ -17,7 +17,7 @@ use ptx_emulator::tensor_map::{ElementType, TensorMap};
 use ptx_emulator::{Counters, Device, Fp8Sums, LaunchShape, Module};
 
 use self::capture::{Capture, Recorded};
-use crate::backend::{Backend, DeviceFacts, FunctionFacts, Handle, Launch, Memory, Modules, Streams, TiledMap};
+use crate::backend::{Backend, DeviceFacts, FunctionFacts, Handle, Kept, Launch, Memory, Modules, Streams, TiledMap};
 use crate::error::{Error, Result};
 use crate::launch::LaunchConfig;
 
@@ -75,6 +75,8 @@ enum Work {
     OnDevice { destination: u64, source: u64, bytes: usize },
     Launch { function: Arc<Function>, shape: LaunchShape, params: Vec<Vec<u8>> },
     Graph(Arc<Vec<Work>>),
+    /// Nothing to do: what other work needs, as long as it may be done.
+    Keep(#[expect(dead_code, reason = "it is kept, and nothing else")] Arc<Kept>),
 }
 
 fn emulator_error(error: ptx_emulator::Error) -> Error {
@@ -186,6 +188,7 @@ impl Emulated {
             }
             // SAFETY: as for the graph's launch.
             Work::Graph(graph) => graph.iter().try_for_each(|work| unsafe { self.run(work) }),
+            Work::Keep(_) => Ok(()),
         }
     }
 }
@@ -303,6 +306,21 @@ impl Streams for Emulated {
 
     unsafe fn destroy_stream(&self, stream: Handle) {
         self.remove(stream);
+    }
+
+    fn stream_id(&self, stream: Handle) -> Result<u64> {
+        Ok(stream.0.addr() as u64)
+    }
+
+    fn keep_until_done(&self, _stream: Handle, kept: Kept) -> Result<()> {
+        // It is: work is done when it is enqueued.
+        drop(kept);
+        Ok(())
+    }
+
+    fn keep_in_capture(&self, stream: Handle, kept: Kept) -> Result<()> {
+        // SAFETY: the work refers to no host memory.
+        unsafe { self.enqueue(stream, Work::Keep(Arc::new(kept))) }
     }
 
     fn synchronize_stream(&self, stream: Handle) -> Result<()> {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use layout::Arch;
 use ptx_emulator::{Counters, Fp8Sums};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Handle, Kept};
 use crate::driver;
 use crate::emulated::Emulated;
 use crate::error::{Error, Result};
@@ -23,7 +23,8 @@ use crate::stream::{Event, Stream};
 /// same card; any thread may use any of them, whatever context is current there.
 ///
 /// Work on one stream runs in order; work on different streams is ordered only by [`Event`]s. Unordered accesses to one
-/// buffer leave unspecified elements in it, but never touch other memory.
+/// buffer leave unspecified elements in it and in what is computed from it, but never touch other memory, and all work
+/// ends.
 #[derive(Clone)]
 pub struct Gpu {
     inner: Arc<Inner>,
@@ -273,6 +274,18 @@ impl Gpu {
         }
         let new = Arc::new(LaunchCounters::new(&**self.device())?);
         Ok(counters.insert(new).clone())
+    }
+
+    /// Gives back what a stream has that takes no more work, once its work is done.
+    pub(crate) fn end_stream(&self, stream: Handle) {
+        let counters = lock(&self.inner.counters).clone();
+        if let Some(counters) = counters
+            && let Ok(id) = self.device().stream_id(stream)
+            && let Some(counter) = counters.of_ended_stream(id)
+        {
+            // Where it cannot be waited for, as in an error of earlier work, the counter is lost.
+            let _ = self.device().keep_until_done(stream, Kept::new(counter));
+        }
     }
 
     pub(crate) fn device(&self) -> &Arc<dyn Backend> {

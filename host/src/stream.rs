@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
 
-use crate::backend::Handle;
+use crate::backend::{Handle, Kept};
 use crate::driver;
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
@@ -76,6 +76,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        self.gpu.end_stream(self.handle);
         // SAFETY: the handle is this stream's own; `StreamRef`s borrow the stream.
         unsafe { self.gpu.device().destroy_stream(self.handle) };
     }
@@ -167,6 +168,16 @@ impl<'a> StreamRef<'a> {
     /// The handle, for work that is enqueued.
     pub(crate) fn enqueue(self) -> Result<Handle> {
         if self.foreign && self.is_capturing()? { Err(Error::ForeignCapture) } else { Ok(self.handle) }
+    }
+
+    /// A number that no other stream of the process ever has.
+    pub(crate) fn id(self) -> Result<u64> {
+        self.gpu.device().stream_id(self.handle)
+    }
+
+    /// Keeps something for what is recorded as a graph, as long as a graph has it or runs it.
+    pub(crate) fn keep_in_capture(self, kept: Kept) -> Result<()> {
+        self.gpu.device().keep_in_capture(self.handle, kept)
     }
 
     /// The handle, for work that is enqueued, if the stream is on the card of `what`.
@@ -276,5 +287,95 @@ impl Drop for Graph {
         let handle = *self.handle.get_mut().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the handle is this graph's own.
         unsafe { self.gpu.device().destroy_graph(handle) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    use layout::Arch;
+
+    use super::*;
+
+    /// Whether nothing but the caller has the token any more; a driver drops what it has a while after its last use.
+    fn is_released(token: &Arc<()>) -> bool {
+        let start = Instant::now();
+        while Arc::strong_count(token) > 1 && start.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Arc::strong_count(token) == 1
+    }
+
+    fn for_each_device(check: impl Fn(&Gpu) -> Result<()>) {
+        for gpu in Gpu::all().unwrap().into_iter().chain([Gpu::emulated(Arch::Sm80)]) {
+            check(&gpu).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_a_capture_keeps_goes_with_its_graph() {
+        for_each_device(|gpu| {
+            let (stream, token) = (gpu.new_stream()?, Arc::new(()));
+            let graph = stream.capture(|stream| stream.keep_in_capture(Kept::new(token.clone())))?;
+            // SAFETY: the graph uses nothing.
+            unsafe { graph.launch(stream.as_ref()) }?;
+            stream.synchronize()?;
+            assert_eq!(Arc::strong_count(&token), 2, "{gpu}: the graph may be launched again");
+            drop(graph);
+            assert!(is_released(&token), "{gpu}");
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn what_a_capture_keeps_outlives_the_graph_in_another() {
+        let gpu = Gpu::emulated(Arch::Sm80);
+        let (stream, token) = (gpu.new_stream().unwrap(), Arc::new(()));
+        let inner = stream.capture(|stream| stream.keep_in_capture(Kept::new(token.clone()))).unwrap();
+        // SAFETY: the graph uses nothing.
+        let outer = stream.capture(|stream| unsafe { inner.launch(stream) }).unwrap();
+        drop(inner);
+        assert_eq!(Arc::strong_count(&token), 2);
+        drop(outer);
+        assert!(is_released(&token));
+    }
+
+    #[test]
+    fn a_capture_that_fails_keeps_nothing() {
+        for_each_device(|gpu| {
+            let (stream, token) = (gpu.new_stream()?, Arc::new(()));
+            let failed = stream.capture(|stream| {
+                stream.keep_in_capture(Kept::new(token.clone()))?;
+                Err(Error::NoKernel { kernel: "none".to_owned(), module: "the closure's".to_owned() })
+            });
+            assert!(failed.is_err() && is_released(&token), "{gpu}");
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn what_work_keeps_goes_when_it_is_done() {
+        for_each_device(|gpu| {
+            let (stream, token) = (gpu.new_stream()?, Arc::new(()));
+            gpu.device().keep_until_done(stream.handle, Kept::new(token.clone()))?;
+            drop(stream);
+            assert!(is_released(&token), "{gpu}");
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn no_two_streams_have_one_number() {
+        for_each_device(|gpu| {
+            let mut numbers = std::collections::HashSet::new();
+            for _ in 0..100 {
+                let stream = gpu.new_stream()?;
+                assert_eq!(stream.as_ref().id()?, stream.as_ref().id()?);
+                assert!(numbers.insert(stream.as_ref().id()?), "{gpu}: that of a stream which is gone");
+            }
+            Ok(())
+        });
     }
 }

@@ -17,6 +17,7 @@ mod refusals;
 mod scores;
 mod special;
 mod streams;
+mod unordered;
 mod values;
 mod varlen;
 
@@ -41,5 +42,6 @@ fn main() -> ExitCode {
     decode::list(&mut trials);
     merge::list(&mut trials);
     paged::list(&mut trials);
+    unordered::list(&mut trials);
     trials.run()
 }

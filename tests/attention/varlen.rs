@@ -89,7 +89,7 @@ impl Batch {
     }
 
     /// One member as a case of its own.
-    fn case(&self, member: usize) -> Case {
+    pub(crate) fn case(&self, member: usize) -> Case {
         let (q_len, k_len) = self.members[member];
         let [q_heads, kv_heads] = self.heads;
         Case::new(1, 1, q_len, k_len, self.head_dim, self.mask).grouped(q_heads, kv_heads).scaled(self.scale)
@@ -247,7 +247,12 @@ impl<T: Half> Outputs<T> {
     }
 
     /// The output of each member, after a check that nothing else was written.
-    fn read(&self, stream: &ferrotile::Stream, batch: &Batch, strides: Strides) -> Result<Vec<Output<T>>, Failed> {
+    pub(crate) fn read(
+        &self,
+        stream: &ferrotile::Stream,
+        batch: &Batch,
+        strides: Strides,
+    ) -> Result<Vec<Output<T>>, Failed> {
         let (mut out, mut lse) = (self.out.read(stream)?, self.lse.read(stream)?);
         let q_heads = batch.heads[0];
         let q_total = batch.problem().q_total;
@@ -269,7 +274,7 @@ impl<T: Half> Outputs<T> {
 }
 
 /// Runs one kernel and returns the output of each member.
-fn run<T: Half>(
+pub(crate) fn run<T: Half>(
     gpu: &Gpu,
     batch: &Batch,
     data: &Data<T>,

@@ -52,7 +52,10 @@ fn global_words(probe: &Probe<'_>) -> Result<(), Failed> {
 
 fn global_atomic_inc(probe: &Probe<'_>) -> Result<(), Failed> {
     let counter = probe.upload(&[0; 4])?;
-    let mut got = probe.run(&WARP, 64, &[&counter.as_raw()])?;
+    let words = probe.run(&WARP, 96, &[&counter.as_raw()])?;
+    let last: Vec<u32> = words.chunks(3).map(|lane| lane[2]).collect();
+    expect_equal(&last, &[64 % (ATOMIC_MOST + 1); 32], |lane| format!("the last number in lane {lane}"))?;
+    let mut got: Vec<u32> = words.chunks(3).flat_map(|lane| [lane[0], lane[1]]).collect();
     got.sort_unstable();
     // In some order, each lane gets its own numbers of 0 to the most, again and again.
     let mut expected: Vec<u32> = (0..64).map(|count| count % (ATOMIC_MOST + 1)).collect();

@@ -7,7 +7,7 @@ use layout::attention::{
 use layout::{Arch, Dtype};
 
 use super::terms::Terms;
-use super::{AttentionProblem, OP};
+use super::{AttentionOptions, AttentionProblem, OP};
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::launch::{Kernel, KernelParam, LaunchConfig};
@@ -38,6 +38,7 @@ pub(super) struct Decode {
     rows: usize,
     value_dim: usize,
     blocks: u32,
+    isolated: bool,
 }
 
 /// What the launch is asked for beside the problem.
@@ -47,6 +48,15 @@ pub(super) struct Limits {
     pub(super) splits: Option<usize>,
     /// The most workspace.
     pub(super) workspace_bytes: usize,
+    /// Whether each kernel starts only when the one before it has ended.
+    pub(super) isolated: bool,
+}
+
+impl Limits {
+    pub(super) const fn of(options: &AttentionOptions) -> Self {
+        let &AttentionOptions { splits, max_workspace_bytes, isolated, .. } = options;
+        Self { splits, workspace_bytes: max_workspace_bytes, isolated }
+    }
 }
 
 /// Where the keys are, if not one after the other and all as many.
@@ -110,7 +120,8 @@ impl Decode {
         };
         match (blocks, splits == 1 || u32::try_from(rows).is_ok()) {
             (Some(blocks), true) => {
-                Ok(Self { variant, kernel, combine, splits, row_tiles, rows, value_dim, blocks: blocks as u32 })
+                let (blocks, isolated) = (blocks as u32, limits.isolated);
+                Ok(Self { variant, kernel, combine, splits, row_tiles, rows, value_dim, blocks, isolated })
             }
             _ => Err(Error::Argument {
                 op: OP,
@@ -233,11 +244,11 @@ impl Decode {
             scale_log2: args.scale_log2,
         };
         // SAFETY: the launch before has written the parts; the caller's promise is for the rest.
-        unsafe { launch_combine(stream, combine, kernel, &sum) }
+        unsafe { launch_combine(stream, combine, kernel, &sum, self.isolated) }
     }
 }
 
-/// Enqueues the sum of parts.
+/// Enqueues the sum of parts, which starts only when the work before it has ended where it is `isolated`.
 ///
 /// # Safety
 /// `args` describes the parts and the result, which are valid until the stream has done the work.
@@ -246,12 +257,13 @@ pub(super) unsafe fn launch_combine(
     combine: &CombineKernel,
     kernel: &Kernel,
     args: &CombineArgs,
+    isolated: bool,
 ) -> Result<()> {
     let blocks = combine.blocks(args.rows as usize).expect("the number of rows is an argument");
     let config = LaunchConfig {
         grid: [blocks, 1, 1],
         block: [combine.threads(), 1, 1],
-        overlaps: stream.gpu().arch() >= Arch::Sm90a,
+        overlaps: !isolated && stream.gpu().arch() >= Arch::Sm90a,
         ..LaunchConfig::default()
     };
     // SAFETY: the launch is the kernel's; the caller's promise is for the rest.

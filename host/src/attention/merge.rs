@@ -65,7 +65,7 @@ impl MergePlan {
         let Some(args) = parts.check(stream)? else { return Ok(()) };
         // SAFETY: the views are tensors of these sizes, whose memory their owners keep until the stream has done the
         // work.
-        unsafe { launch_combine(stream, self.combine, &self.kernel, &args) }
+        unsafe { launch_combine(stream, self.combine, &self.kernel, &args, false) }
     }
 }
 
@@ -88,6 +88,9 @@ impl fmt::Display for MergePlan {
 /// f32. The parts are f16, bf16 or f32; O is of the same type, f32, or, of f32 parts, f16 or bf16.
 ///
 /// The first call for a pair of types loads a kernel; [`MergePlan`] does so ahead of time.
+///
+/// On sm_90 the kernel starts while the one before it still runs, and waits for its end before it reads or writes
+/// anything.
 ///
 /// # Errors
 /// [`Error::Shape`], [`Error::Argument`] or [`Error::WrongDevice`] for tensors that do not fit,

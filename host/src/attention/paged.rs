@@ -169,8 +169,7 @@ impl PagedAttentionPlan {
                 compiled: vec![Dtype::F16, Dtype::Bf16],
             })?,
         };
-        let limits = Limits { splits: options.splits, workspace_bytes: options.max_workspace_bytes };
-        let decode = Decode::new(gpu, variant, &problem.longest(), &terms, limits)?;
+        let decode = Decode::new(gpu, variant, &problem.longest(), &terms, Limits::of(options))?;
         Ok(Self { problem: *problem, layout: options.layout, terms, variant, decode })
     }
 
@@ -275,7 +274,9 @@ impl fmt::Debug for PagedAttentionPlan {
 /// last of them, as masks see it. The block table and the numbers of keys are read on the card. An entry of the table
 /// that is in use and names no page, or a number of keys below 0 or above `table_len * page_len`, makes NaN of the O
 /// and LSE that depend on it; nothing is read outside of K and V. No call knows these numbers before:
-/// [`PagedProblem::validate_blocking`] finds such ones. Otherwise as [`attention`](super::attention()).
+/// [`PagedProblem::validate_blocking`] finds such ones. Where other work writes the table or the numbers meanwhile, not
+/// ordered with this call, it ends all the same, and O and LSE of those batch entries hold unspecified values. Otherwise
+/// as [`attention`](super::attention()).
 ///
 /// [`AttentionOptions::bias`] is taken from the tensors. This call uses no workspace: [`PagedAttentionPlan`] does where
 /// it is faster.

@@ -42,6 +42,8 @@ pub(super) struct Launcher {
     pub(super) variant: &'static AttentionVariant,
     pub(super) kernel: Kernel,
     pub(super) tiles: u32,
+    /// Whether it starts only when the work before it has ended.
+    isolated: bool,
     /// How it is launched instead, where it decodes.
     decode: Option<Decode>,
 }
@@ -55,9 +57,9 @@ impl Launcher {
         terms: &Terms,
         options: &AttentionOptions,
     ) -> Result<Self> {
-        let limits = Limits { splits: options.splits, workspace_bytes: options.max_workspace_bytes };
-        let decode = Decode::new(gpu, variant, problem, terms, limits)?;
-        Ok(Self { variant, kernel: decode.kernel().clone(), tiles: decode.blocks(), decode: Some(decode) })
+        let decode = Decode::new(gpu, variant, problem, terms, Limits::of(options))?;
+        let (kernel, tiles) = (decode.kernel().clone(), decode.blocks());
+        Ok(Self { variant, kernel, tiles, isolated: options.isolated, decode: Some(decode) })
     }
 
     /// Loads the variant that takes the place of the chosen one for tensors that TMA cannot copy; `None` where its grid
@@ -82,7 +84,12 @@ impl Launcher {
             got: format!("{} * {} * {}", problem.batch, problem.q_heads, problem.q_len),
             expected: format!("at most 2^31 - 1 blocks of {} rows: split the batch", variant.rows()),
         })?;
-        Ok(Self { variant, kernel: gpu.kernel("attention", variant.name)?, tiles, decode: None })
+        Ok(Self { variant, kernel: gpu.kernel("attention", variant.name)?, tiles, isolated: false, decode: None })
+    }
+
+    /// The same, as [`AttentionOptions::isolated`] says.
+    pub(super) fn isolated(self, isolated: bool) -> Self {
+        Self { isolated, ..self }
     }
 
     /// Its launch with a block for each tile, or a cluster.
@@ -120,7 +127,7 @@ impl Launcher {
         stream: StreamRef<'_>,
         problem: &AttentionProblem,
         args: &AttentionArgs,
-        counters: Option<&LaunchCounters>,
+        counters: Option<&Arc<LaunchCounters>>,
         [q, k, v]: [&TensorRef<'_, T, 4>; 3],
         map: impl Fn(&TensorRef<'_, T, 4>, usize) -> Result<TensorMap>,
     ) -> Result<()> {
@@ -132,7 +139,7 @@ impl Launcher {
         let key_rows = tile.copied_keys();
         let (q, k, v) = (map(q, tile.m())?, map(k, key_rows)?, map(v, key_rows)?);
         let counter = match counters {
-            Some(counters) => counters.next(stream.is_capturing()?).unwrap_or(0),
+            Some(counters) => counters.of_launch(stream)?,
             None => 0,
         };
         let blocks = self.tiles.min(most_blocks(stream.gpu(), self.variant));
@@ -141,9 +148,13 @@ impl Launcher {
         if tile.cluster == 1 {
             config.grid[0] = blocks;
         }
-        config.overlaps = true;
+        config.overlaps = !self.isolated;
         // SAFETY: the caller's contract; grid, block and shared memory are the variant's.
-        unsafe { self.kernel.launch(stream, &config, &[args, &order, &q, &k, &v]) }
+        let launched = unsafe { self.kernel.launch(stream, &config, &[args, &order, &q, &k, &v]) };
+        if let (Err(_), Some(counters)) = (&launched, counters) {
+            counters.abandon(stream);
+        }
+        launched
     }
 }
 
@@ -210,7 +221,7 @@ impl AttentionPlan {
         let chosen = if is_decode(variant) {
             Launcher::decode(gpu, variant, problem, &terms, options)?
         } else {
-            Launcher::new(gpu, variant, problem)?
+            Launcher::new(gpu, variant, problem)?.isolated(options.isolated)
         };
         let counters = chosen.counters(gpu)?;
         let plan = Self { problem: *problem, layout: options.layout, terms, chosen, substitute: None, counters };
@@ -321,7 +332,7 @@ impl AttentionPlan {
             |tensor: &TensorRef<'_, T, 4>, rows| tma::map(stream.gpu(), variant.lengths, self.layout, tensor, rows);
         // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done
         // the work.
-        unsafe { launcher.launch(stream, &self.problem, &args, self.counters.as_deref(), [&q, &k, &v], map) }
+        unsafe { launcher.launch(stream, &self.problem, &args, self.counters.as_ref(), [&q, &k, &v], map) }
     }
 
     /// Whether Q, K, V, O and LSE are of the plan's problem.

@@ -179,7 +179,7 @@ impl VarlenPlan {
                 (variant, if is_wgmma(variant) { Some(request.for_any_strides()?) } else { None })
             }
         };
-        let chosen = Launcher::new(gpu, variant, &problem.tiled(variant))?;
+        let chosen = Launcher::new(gpu, variant, &problem.tiled(variant))?.isolated(options.isolated);
         let counters = chosen.counters(gpu)?;
         Ok((Self { problem: *problem, terms, chosen, substitute: None, counters }, substitute))
     }
@@ -198,6 +198,10 @@ impl VarlenPlan {
 
     /// Computes attention on `stream` and returns before it is done; see [`attention_varlen`], also for numbers of
     /// `cu_seqlens_q` and `cu_seqlens_k` that do not describe sequences.
+    ///
+    /// That holds for numbers which other work writes meanwhile, not ordered with this call, too: the call ends, and
+    /// rows of O and LSE between the least and the greatest number that `cu_seqlens_q` has had hold unspecified values;
+    /// no others are written.
     ///
     /// # Errors
     /// As [`AttentionPlan::run_with`](crate::AttentionPlan::run_with).
@@ -262,7 +266,7 @@ impl VarlenPlan {
         let tiled = problem.tiled(launcher.variant);
         // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done
         // the work, and the kernel keeps to them whatever the numbers on the card are.
-        unsafe { launcher.launch(stream, &tiled, &args, self.counters.as_deref(), [&q, &k, &v], map) }
+        unsafe { launcher.launch(stream, &tiled, &args, self.counters.as_ref(), [&q, &k, &v], map) }
     }
 }
 

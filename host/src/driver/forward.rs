@@ -199,14 +199,24 @@ forward! {
     cuTexObjectGetResourceDesc(res_desc: *mut CUDA_RESOURCE_DESC, tex_object: CUtexObject);
     cuTexObjectGetResourceViewDesc(res_view_desc: *mut CUDA_RESOURCE_VIEW_DESC, tex_object: CUtexObject);
 
-    // What this crate calls besides; the last two are newer than cust.
+    // What this crate calls besides; the last three are newer than cust.
     cuStreamGetCtx(stream: CUstream, context: *mut CUcontext);
     cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode);
     cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);
     cuGraphInstantiateWithFlags(graph_exec: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong);
     cuGraphLaunch(graph_exec: CUgraphExec, stream: CUstream);
     cuGraphExecDestroy(graph_exec: CUgraphExec);
+    cuStreamGetCaptureInfo_v2(
+        stream: CUstream, status: *mut CUstreamCaptureStatus, id: *mut u64, graph: *mut CUgraph,
+        dependencies: *mut *const CUgraphNode, num_dependencies: *mut usize
+    );
+    cuUserObjectCreate(
+        object: *mut CUuserObject, value: *mut c_void, destroy: CUhostFn, initial_refcount: c_uint, flags: c_uint
+    );
+    cuUserObjectRelease(object: CUuserObject, count: c_uint);
+    cuGraphRetainUserObject(graph: CUgraph, object: CUuserObject, count: c_uint, flags: c_uint);
     cuFuncSetAttribute(function: CUfunction, attrib: CUfunction_attribute, value: c_int);
+    cuStreamGetId(stream: CUstream, id: *mut u64);
     cuTensorMapEncodeTiled(
         map: *mut [u64; 16], data_type: c_uint, rank: c_uint, address: *mut c_void, dims: *const u64,
         strides_bytes: *const u64, box_dims: *const u32, element_strides: *const u32, interleave: c_uint, swizzle: c_uint,

@@ -37,7 +37,7 @@ use crate::score::{BiasWords, Scoring};
 use crate::softmax::{LargeScores, RowState, ScoreScale, headroom, part_weight, power_of_two, row_result};
 use crate::tile::{Fragments, multiply};
 use crate::value_product::{TensorCore, ValueProduct};
-use crate::work::{div_rem, lane, sink_of_head, warp};
+use crate::work::{agreed, div_rem, lane, sink_of_head, warp};
 
 const fn decode_tile(row: usize) -> DecodeTile {
     match ATTENTION[row].kernel {
@@ -139,14 +139,15 @@ pub(crate) unsafe fn forward<E, const ROW: usize, const DIM_TILES: usize, const 
     // The kernel that sums the parts can take its place: it waits for this one to end.
     griddepcontrol::launch_dependents();
     let share = Share::of_block(decode);
-    // A number of keys that the tensors cannot have makes NaN of the rows.
+    // A number of keys that the tensors cannot have makes NaN of the rows. Another stream may write it meanwhile: the
+    // lanes of a warp have one, and warps, which meet behind their loops alone, may have several.
     let most_keys = args.k_len;
     let (k_len, mut sound) = if decode.k_lens == 0 {
         (most_keys, true)
     } else {
         let lens = (decode.k_lens as *const u32).wrapping_add(share.batch as usize);
-        // SAFETY: there is a number for each batch entry.
-        let len = unsafe { global::load(lens) };
+        // SAFETY: there is a number for each batch entry, and the warp is together.
+        let len = unsafe { agreed(global::load_relaxed(lens)) };
         if len <= most_keys { (len, true) } else { (0, false) }
     };
     let keys = KeyRange::of_member(args, args.q_len, k_len);
@@ -173,11 +174,12 @@ pub(crate) unsafe fn forward<E, const ROW: usize, const DIM_TILES: usize, const 
         // Starts the copies of step `ahead`, and finds where the one after lies.
         let mut advance = |stage: u32| {
             if ahead < end_step {
-                let there = pages.has(place);
+                let here = pages.agreed(place);
+                let there = pages.has(here);
                 sound &= there;
                 let len = if there { k_len - ahead * DECODE_KEYS as u32 } else { 0 };
-                k.copy_to_tile(k_tile(stage), place, len, columns);
-                v.copy_to_tile(v_tile(stage), place, len, columns);
+                k.copy_to_tile(k_tile(stage), here, len, columns);
+                v.copy_to_tile(v_tile(stage), here, len, columns);
                 ahead += warps;
                 if ahead < end_step {
                     place = pages.place(ahead);

@@ -35,7 +35,7 @@ use crate::score::Scoring;
 use crate::softmax::{LargeScores, RowState, ScoreScale};
 use crate::tile::{Fragments, Rows, chunk_offset, multiply};
 use crate::value_product::{MultiplyAdd, TensorCore, ValueProduct};
-use crate::work::{Work, lane, sink_of_block, warp};
+use crate::work::{Member, Work, lane, sink_of_block, warp};
 
 const fn wmma_tile(row: usize) -> WmmaTile {
     match ATTENTION[row].kernel {
@@ -88,8 +88,10 @@ where
     let step_keys = tile.n as u32;
     let lengths = const { ATTENTION[ROW].lengths };
 
-    // SAFETY: the launch is the row's.
-    let work = unsafe { Work::of_block(args, tile.m as u32, lengths) };
+    let place = || shared::dynamic().offset(q_region.offset_bytes);
+    // SAFETY: the block is together, the launch is the row's, and nothing is in the tile of Q yet.
+    let member = |batch| unsafe { Member::of_block(args, batch, lengths, place) };
+    let work = Work::of_block(args, tile.m as u32, lengths, member);
     if lengths > Lengths::Equal && work.first_row >= work.q_len {
         return;
     }
@@ -196,7 +198,8 @@ where
         out.store([results[0].normaliser, results[1].normaliser], q_tile, tile.m, warp_row(), p_region());
         sync_warp(FULL_MASK);
         // Found again, so that the addresses of O and the LSE take no registers in the loop.
-        let work = Work::of_block(args, tile.m as u32, lengths);
+        let member = || if let Lengths::Equal = lengths { Member::equal(args) } else { work.member };
+        let work = Work::of_block(args, tile.m as u32, lengths, |_| member());
         epilogue::store_rows(args, &work, q_tile, tile.m, columns, warp_row());
         epilogue::store_lse(&work, &results, warp_row());
     }

@@ -99,6 +99,11 @@ pub(crate) unsafe fn forward<
         assert!(Q::SOURCE as u8 == Row::<ROW>::TILE.query as u8, "the row has Q elsewhere");
         let all_steps = !Row::<ROW>::BAND && Row::<ROW>::CLUSTER == 1 && Row::<ROW>::KEY_GROUPS <= 2;
         assert!(all_steps || !Row::<ROW>::STEP_END.in_turn(), "steps of warpgroups in turns differ by one at most");
+        let of_arguments = matches!(Row::<ROW>::LENGTHS, Lengths::Equal);
+        assert!(
+            of_arguments || Row::<ROW>::CLUSTER == 1,
+            "a cluster finds its tile before the kernel before has ended"
+        );
     }
     let base = shared::dynamic();
     // SAFETY: the whole block is here; roles are by warpgroup, and their registers add up to those of the launch.
@@ -248,13 +253,13 @@ unsafe fn consume<
     unsafe { turns::start::<ROW>(group) };
     // SAFETY: as above.
     while let Some([batch_head, first_row]) = unsafe { walk.follow::<ROW>(base) } {
-        // SAFETY: the tile is one of the problem's.
-        let Member { q_len, keys, .. } = unsafe { Member::of_head(args, batch_head, Row::<ROW>::LENGTHS) };
+        // SAFETY: the warp is in a tile.
+        let member = || unsafe { walk.member::<ROW>(base, args) };
+        let Member { q_len, keys, .. } = member();
         let last_row = |first: u32, rows: u32| ((first + rows).min(q_len) - 1) as i32;
         let (first_step, end_step) = steps_of_rows::<ROW>(keys, first_row, last_row(first_row, rows) as u32);
         let (q_stage, q_parity) = walk.q_place::<ROW>();
-        // SAFETY: the tile is one of the problem's.
-        let work = || unsafe { Work::of_rows(args, batch_head, first_row, Row::<ROW>::LENGTHS) };
+        let work = || Work::of_rows(args, batch_head, first_row, Row::<ROW>::LENGTHS, |_| member());
         if first_step >= end_step {
             // SAFETY: the warp is together. Q comes for every tile, which keeps the phases of its barriers in step.
             unsafe {

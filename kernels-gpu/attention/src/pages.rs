@@ -6,7 +6,7 @@ use cuda_std::shared::SharedAddr;
 use layout::attention::{AttentionArgs, AttentionStrides, DECODE_KEYS, DecodeArgs, TILE_SWIZZLE};
 
 use crate::tile::{CHUNK_ELEMS, chunk_offset, gather_chunk};
-use crate::work::{div_rem, lane};
+use crate::work::{agreed, div_rem, lane};
 
 /// Rows of a tile that a warp copies at a time: each takes 8 lanes, a chunk of a panel each.
 const COPY_ROWS: u32 = 4;
@@ -64,6 +64,20 @@ impl Pages {
         let (index, row) = div_rem(key, self.page_len);
         // SAFETY: the caller's contract.
         Place { page: unsafe { global::load(self.table.wrapping_add(index as usize)) }, row }
+    }
+
+    /// The place that the first lane of the warp has: the block table may be written meanwhile. Not where the entry is
+    /// loaded, which would wait for it, but where it is used.
+    ///
+    /// # Safety
+    /// All lanes of the warp call it together.
+    #[inline(always)]
+    pub(crate) unsafe fn agreed(self, place: Place) -> Place {
+        if self.table.is_null() {
+            return place;
+        }
+        // SAFETY: the caller's contract.
+        Place { page: unsafe { agreed(place.page) }, row: place.row }
     }
 
     /// Whether the block table names a page that there is.

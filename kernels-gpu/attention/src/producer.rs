@@ -78,6 +78,12 @@ pub(crate) unsafe fn produce<const ROW: usize, const STAGES: u32>(
     let (mut k, mut v) = (Ring::<STAGES>::PRODUCER, Ring::<STAGES>::PRODUCER);
     let at = |region: layout::SmemRegion, stage: u32| base.offset(region.stage_offset(stage));
     let mut walk = Walk::START;
+    if let Lengths::PerMember = Row::<ROW>::LENGTHS {
+        // The lengths, by which tiles are found, and the tensors are as the kernel before has left them, and it has
+        // done with O and the counter. Blocks without a tile wait too: the next kernel takes the end of this launch for
+        // the end of all before it.
+        griddepcontrol::wait();
+    }
     loop {
         let tile = if const { Row::<ROW>::CLUSTER > 1 } {
             core::mem::replace(&mut first, Tile::none(args))
@@ -106,9 +112,11 @@ pub(crate) unsafe fn produce<const ROW: usize, const STAGES: u32>(
                 load_tile::<ROW, true>(at(Row::<ROW>::K, k.stage()), maps.k, size, row_of(step), full);
                 k = k.next();
             };
-            // The tensors are as the kernel before has left them, and it has done with O and its counter. Only the
-            // first tile waits.
-            griddepcontrol::wait();
+            if let Lengths::Equal = Row::<ROW>::LENGTHS {
+                // The tensors are as the kernel before has left them, and it has done with O and the counter. Only the
+                // first tile waits.
+                griddepcontrol::wait();
+            }
             if left > 0 {
                 load_k(step);
             }

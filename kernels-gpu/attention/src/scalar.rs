@@ -11,15 +11,17 @@ use layout::attention::{ATTENTION, AttentionArgs, MAX_HEAD_DIM, Scores};
 
 use crate::score::Scoring;
 use crate::softmax::{base, headroom, part_weight, row_result};
-use crate::work::{LANES, Work, lane, sink_of_block, warp};
+use crate::work::{LANES, Member, Work, lane, sink_of_block, warp};
 
 /// # Safety
 /// The launch is that of row `ROW`, and `args` describes its tensors.
 #[inline(always)]
 pub(crate) unsafe fn forward<E: Element16, const ROW: usize>(args: &AttentionArgs) {
     const { assert!(E::DTYPE as u8 == ATTENTION[ROW].dtype as u8) };
-    // SAFETY: the launch is the row's.
-    let work = unsafe { Work::of_block(args, ATTENTION[ROW].rows() as u32, ATTENTION[ROW].lengths) };
+    let lengths = const { ATTENTION[ROW].lengths };
+    // SAFETY: the warp is together, and the launch is the row's.
+    let member = |batch| unsafe { Member::of_warp(args, batch, lengths) };
+    let work = Work::of_block(args, ATTENTION[ROW].rows() as u32, lengths, member);
     let scoring = Scoring::new(args, &work);
     let lane = lane();
     let row = work.first_row + warp();

@@ -1,7 +1,8 @@
 //! Which tiles of query rows a block of a persistent launch computes, in which order ([`TileOrder`]).
 //!
 //! The producer takes the next tile when it has started the copies of one, and leaves its head and first row in shared
-//! memory for the consumers, which then need no divisions to find them.
+//! memory for the consumers, which then need no divisions to find them; and the lengths of its sequences, where these
+//! may differ, which another stream may write meanwhile: all of a block take the steps that one thread has read.
 
 use cuda_std::global;
 use cuda_std::hint::opaque;
@@ -140,6 +141,11 @@ fn place<const ROW: usize>(args: &AttentionArgs, [start, len]: [u32; 2], row: u3
 /// Stands for a head where there are no more tiles.
 const NO_HEAD: u32 = u32::MAX;
 
+/// Where the first row and the rows of the batch entry are in the place of a tile, behind its head and first row, and
+/// where its first key and keys are.
+const Q_PLACE: u32 = 8;
+const K_PLACE: u32 = 16;
+
 /// The steps that some row of `first_row ..= last_row` sees: from the first number up to the second. Blocks that copy
 /// for each other take all steps: rows after the last of the problem too, whose block brings keys for the others.
 #[inline(always)]
@@ -211,6 +217,11 @@ impl Walk {
         // are more places for tiles than for Q.
         unsafe {
             at(Row::<ROW>::TILES).store([tile.batch_head, tile.first_row]);
+            if let Lengths::PerMember = Row::<ROW>::LENGTHS {
+                let [q_start, q_len, k_start, k_len] = tile.member.words();
+                at(Row::<ROW>::TILES).offset(Q_PLACE).store([q_start, q_len]);
+                at(Row::<ROW>::TILES).offset(K_PLACE).store([k_start, k_len]);
+            }
             mbarrier::arrive_if(at(Row::<ROW>::TILE_FULL), true);
         }
         self.round += 1;
@@ -238,6 +249,25 @@ impl Walk {
         unsafe { sync_warp(FULL_MASK) };
         self.round += 1;
         (tile[0] != NO_HEAD).then_some(tile)
+    }
+
+    /// The sequences of the tile that [`Self::follow`] gave last. They stay until the warp follows to the next one:
+    /// there are that many places for tiles.
+    ///
+    /// # Safety
+    /// A lane of a consumer warp calls it.
+    #[inline(always)]
+    pub(crate) unsafe fn member<const ROW: usize>(&self, base: SharedAddr, args: &AttentionArgs) -> Member {
+        match Row::<ROW>::LENGTHS {
+            Lengths::Equal => Member::equal(args),
+            Lengths::PerMember => {
+                let tile = base.offset(Row::<ROW>::TILES.stage_offset((self.round - 1) % TILES_AHEAD));
+                // SAFETY: the words are there, behind the wait of `follow`.
+                let [[q_start, q_len], [k_start, k_len]] =
+                    unsafe { [tile.offset(Q_PLACE).load(), tile.offset(K_PLACE).load::<[u32; 2]>()] };
+                Member::of_words(args, [q_start, q_len, k_start, k_len])
+            }
+        }
     }
 
     /// Where the next tile is, and the parity of the phase in which it comes.

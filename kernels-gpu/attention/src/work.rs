@@ -1,6 +1,8 @@
 //! Which query rows of which head a block computes, and which part of them is a thread's.
 
 use cuda_std::hint::opaque;
+use cuda_std::shared::SharedAddr;
+use cuda_std::warp::{FULL_MASK, warp_shuffle_idx};
 use cuda_std::{global, thread};
 use layout::attention::{AttentionArgs, AttentionStrides, Lengths};
 
@@ -30,9 +32,14 @@ pub(crate) struct Work {
     pub(crate) q_len: u32,
     /// Keys there are, and which of them rows see.
     pub(crate) keys: KeyRange,
+    /// The sequences of the batch entry.
+    pub(crate) member: Member,
 }
 
 /// Where the sequences of a batch entry start in their tensors, in rows, and how long they are.
+///
+/// Another stream may write the numbers on the card at any time. Threads that meet at a barrier or take the same steps
+/// therefore have them from one thread, which reads them once.
 #[derive(Clone, Copy)]
 pub(crate) struct Member {
     pub(crate) q_start: u32,
@@ -48,31 +55,57 @@ impl Member {
         Self { q_start: 0, q_len: args.q_len, k_start: 0, keys: KeyRange::new(args) }
     }
 
-    /// The sequences of batch entry `batch`.
+    /// The sequences of batch entry `batch`, as one lane of the warp has read them.
     ///
     /// # Safety
-    /// There is such a batch entry.
+    /// There is such a batch entry; all lanes of the warp call it together.
     #[inline(always)]
-    unsafe fn new(args: &AttentionArgs, batch: u32, lengths: Lengths) -> Self {
-        match lengths {
-            Lengths::Equal => Self::equal(args),
-            // SAFETY: the caller's contract.
-            Lengths::PerMember => unsafe { Self::of_batch(args, batch) },
+    pub(crate) unsafe fn of_warp(args: &AttentionArgs, batch: u32, lengths: Lengths) -> Self {
+        if lengths == Lengths::Equal || args.q_starts == 0 {
+            return Self::equal(args);
+        }
+        // SAFETY: the caller's contract.
+        let words = unsafe { Self::of_batch(args, batch).words().map(|word| agreed(word)) };
+        Self::of_words(args, words)
+    }
+
+    /// The sequences of batch entry `batch`, as one thread of the block has read them.
+    ///
+    /// # Safety
+    /// There is such a batch entry; all threads of the block call it together, and `place` is theirs to write.
+    #[inline(always)]
+    pub(crate) unsafe fn of_block(
+        args: &AttentionArgs,
+        batch: u32,
+        lengths: Lengths,
+        place: impl FnOnce() -> SharedAddr,
+    ) -> Self {
+        if lengths == Lengths::Equal || args.q_starts == 0 {
+            return Self::equal(args);
+        }
+        // SAFETY: the caller's contract. The words are there behind the first barrier and read behind the second.
+        unsafe {
+            let place = place();
+            if thread::thread_idx_x() == 0 {
+                place.store(Self::of_batch(args, batch).words());
+            }
+            thread::sync_threads();
+            let words = place.load();
+            thread::sync_threads();
+            Self::of_words(args, words)
         }
     }
 
-    /// The sequences of the batch entry of this head of all batch entries.
-    ///
-    /// # Safety
-    /// There is such a head.
-    #[cfg(target_feature = "sm_90a")]
+    /// What one thread passes on to others: the first row, rows, the first key, keys.
     #[inline(always)]
-    pub(crate) unsafe fn of_head(args: &AttentionArgs, batch_head: u32, lengths: Lengths) -> Self {
-        match lengths {
-            Lengths::Equal => Self::equal(args),
-            // SAFETY: the caller's contract.
-            Lengths::PerMember => unsafe { Self::of_batch(args, div_rem(batch_head, args.q_heads).0) },
-        }
+    pub(crate) fn words(&self) -> [u32; 4] {
+        [self.q_start, self.q_len, self.k_start, self.keys.len()]
+    }
+
+    /// The sequences that another thread has as [`Self::words`].
+    #[inline(always)]
+    pub(crate) fn of_words(args: &AttentionArgs, [q_start, q_len, k_start, k_len]: [u32; 4]) -> Self {
+        Self { q_start, q_len, k_start, keys: KeyRange::of_member(args, q_len, k_len) }
     }
 
     /// The first query row of batch entry `batch`, where they follow each other.
@@ -83,11 +116,12 @@ impl Member {
     #[inline(always)]
     pub(crate) unsafe fn q_start_of(args: &AttentionArgs, batch: u32) -> u32 {
         // SAFETY: the caller's contract.
-        let start = unsafe { global::load((args.q_starts as *const u32).wrapping_add(batch as usize)) };
+        let start = unsafe { global::load_relaxed((args.q_starts as *const u32).wrapping_add(batch as usize)) };
         start.min(args.q_total)
     }
 
-    /// Sequences as the numbers on the card say. Whatever these are, rows and keys are inside their tensors.
+    /// Sequences as the numbers on the card say. Whatever these are, rows and keys are inside their tensors. Read again
+    /// they may be others.
     ///
     /// # Safety
     /// The numbers of batch entry `batch` and the next are readable.
@@ -99,7 +133,7 @@ impl Member {
         let span = |starts: u64, total: u32, longest: u32| {
             let starts = (starts as *const u32).wrapping_add(batch as usize);
             // SAFETY: the caller's contract.
-            let (start, end) = unsafe { (global::load(starts), global::load(starts.wrapping_add(1))) };
+            let (start, end) = unsafe { (global::load_relaxed(starts), global::load_relaxed(starts.wrapping_add(1))) };
             let start = start.min(total);
             (start, (end.min(total).max(start) - start).min(longest))
         };
@@ -110,37 +144,34 @@ impl Member {
 }
 
 impl Work {
-    /// The work of this block when each block takes `rows` query rows. Sequences shorter than the longest have fewer
-    /// rows than blocks were launched for: some start beyond [`Work::q_len`].
+    /// The work of this block when each block takes `rows` query rows; `member` gives the sequences of a batch entry.
+    /// Sequences shorter than the longest have fewer rows than blocks were launched for: some start beyond
+    /// [`Work::q_len`].
     ///
-    /// # Safety
-    /// The grid has one block for each (batch, head, `rows` rows) of `args`, whose tensors are as long as it says.
+    /// The grid has one block for each (batch, head, `rows` rows) of `args`.
     #[inline(always)]
-    pub(crate) unsafe fn of_block(args: &AttentionArgs, rows: u32, lengths: Lengths) -> Self {
+    pub(crate) fn of_block(
+        args: &AttentionArgs,
+        rows: u32,
+        lengths: Lengths,
+        member: impl FnOnce(u32) -> Member,
+    ) -> Self {
         let (batch_head, from_end, row_blocks) = block_place(args, rows);
-        // SAFETY: the caller's contract.
-        unsafe { Self::new(args, batch_head, (row_blocks - 1 - from_end) * rows, lengths) }
+        Self::of_rows(args, batch_head, (row_blocks - 1 - from_end) * rows, lengths, member)
     }
 
     /// The work on the rows from `first_row` on of head `batch_head` of all batch entries.
-    ///
-    /// # Safety
-    /// There is such a head.
-    #[cfg(target_feature = "sm_90a")]
     #[inline(always)]
-    pub(crate) unsafe fn of_rows(args: &AttentionArgs, batch_head: u32, first_row: u32, lengths: Lengths) -> Self {
-        // SAFETY: the caller's contract.
-        unsafe { Self::new(args, batch_head, first_row, lengths) }
-    }
-
-    /// # Safety
-    /// There is such a head.
-    #[inline(always)]
-    unsafe fn new(args: &AttentionArgs, batch_head: u32, first_row: u32, lengths: Lengths) -> Self {
+    pub(crate) fn of_rows(
+        args: &AttentionArgs,
+        batch_head: u32,
+        first_row: u32,
+        lengths: Lengths,
+        member: impl FnOnce(u32) -> Member,
+    ) -> Self {
         let (batch, head) = div_rem(batch_head, args.q_heads);
         let (kv_head, _) = div_rem(head, args.heads_per_kv);
-        // SAFETY: there is such a batch entry.
-        let member = unsafe { Member::new(args, batch, lengths) };
+        let member = member(batch);
         let start = |strides: &AttentionStrides, head: u32, row: u32| {
             let heads = i64::from(batch) * strides.batch + i64::from(head) * strides.head;
             (heads + i64::from(row) * strides.row) * size_of::<u16>() as i64
@@ -163,6 +194,7 @@ impl Work {
             first_row,
             q_len: member.q_len,
             keys: member.keys,
+            member,
         }
     }
 }
@@ -199,6 +231,17 @@ pub(crate) unsafe fn sink_of_head(args: &AttentionArgs, batch_head: u32) -> f32 
     let (_, head) = div_rem(batch_head, args.q_heads);
     // SAFETY: there is a sink for each head.
     unsafe { global::load((args.sink as *const f32).wrapping_add(head as usize)) }
+}
+
+/// The number that the first lane of the warp has: what lanes do together depends on it, and each may have read
+/// another.
+///
+/// # Safety
+/// All lanes of the warp call it together.
+#[inline(always)]
+pub(crate) unsafe fn agreed(number: u32) -> u32 {
+    // SAFETY: the caller's contract.
+    unsafe { warp_shuffle_idx(FULL_MASK, number, 0, LANES).0 }
 }
 
 /// This thread's lane in its warp.

@@ -36,6 +36,25 @@ pub unsafe fn load_nc<T: Word>(ptr: *const T) -> T {
     unsafe { T::load_global_nc(ptr) }
 }
 
+/// Loads a number from global memory that others may write meanwhile: one that was there at some time, read once
+/// however often it is used.
+///
+/// PTX: `ld.relaxed.gpu.global.b32` (PTX 6.0, sm_70).
+/// Not a memory fence.
+///
+/// # Safety
+/// - `ptr` points to readable global memory, aligned to 4 bytes.
+#[inline(always)]
+pub unsafe fn load_relaxed(ptr: *const u32) -> u32 {
+    let number: u32;
+    // SAFETY: as required of the caller.
+    unsafe {
+        asm!("ld.relaxed.gpu.global.b32 {0}, [{1}];", out(reg32) number, in(reg64) ptr,
+            options(readonly, nostack, preserves_flags));
+    }
+    number
+}
+
 /// Loads one word from global memory where `condition` holds, else gives `otherwise`: without a branch, which loads in
 /// flight would have to cross.
 ///

@@ -65,16 +65,17 @@ pub unsafe fn global_words(out: *mut u8, input: *const u8) {
     }
 }
 
-/// Each lane counts twice on one number, and writes what it was.
+/// Each lane counts twice on one number, and writes what it was, and what it is when all have counted.
 ///
 /// # Safety
-/// `counter` is 0; `out` has two words for each lane.
+/// `counter` is 0; `out` has three words for each lane.
 #[kernel(max_threads = 32)]
-pub unsafe fn global_atomic_inc(out: *mut [u32; 2], counter: *mut u32) {
-    // SAFETY: nothing else uses the counter.
+pub unsafe fn global_atomic_inc(out: *mut [u32; 3], counter: *mut u32) {
+    // SAFETY: nothing else uses the counter, and the warp is together.
     unsafe {
-        let first = global::atomic_inc(counter, ATOMIC_MOST);
-        *out.add(warp::lane_id() as usize) = [first, global::atomic_inc(counter, ATOMIC_MOST)];
+        let counted = [(); 2].map(|()| global::atomic_inc(counter, ATOMIC_MOST));
+        warp::sync_warp(warp::FULL_MASK);
+        *out.add(warp::lane_id() as usize) = [counted[0], counted[1], global::load_relaxed(counter)];
     }
 }
 

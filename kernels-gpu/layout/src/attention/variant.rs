@@ -48,7 +48,9 @@ pub const TILE_SWIZZLE: Swizzle = Swizzle::B128;
 /// Query rows of one consumer warpgroup: the M of `wgmma`.
 pub const WARPGROUP_ROWS: usize = 64;
 
-/// Tiles that the producer may have told the consumers of before they compute them: more than there are Q buffers.
+/// Places for tiles that the producer tells the consumers of. It tells of a tile when Q of the one before has a buffer,
+/// which all consumers have left: with two places more than there are buffers, a tile stays in its place until all
+/// have gone on to the next.
 pub const TILES_AHEAD: u32 = 4;
 
 /// Threads of a warpgroup.
@@ -369,7 +371,8 @@ impl AttentionVariant {
     /// - `partial`: where warpgroups share rows, a stage for each of the block: from each part of the rows the share of
     ///   O that the warpgroup adds up, four words of each thread at a time, and the maximum and sum of the row of each
     ///   thread.
-    /// - `tile`: head and first row of the next tiles of the block.
+    /// - `tile`: head and first row of the next tiles of the block; where lengths may differ, first row, rows, first key
+    ///   and keys of its batch entry too.
     /// - `.._full`, `.._empty`: the mbarriers of those.
     ///
     /// Decoding:
@@ -396,7 +399,8 @@ impl AttentionVariant {
                 let v_row_bytes = self.value_panels() * TILE_SWIZZLE.row_bytes();
                 let (stages, n) = (tile.stages as u32, tile.n as u32);
                 let q_stages = tile.q_stages as u32;
-                assert!(q_stages < TILES_AHEAD, "a tile is known as long as its Q is there");
+                assert!(q_stages + 2 <= TILES_AHEAD, "a tile is known until all consumers have left it");
+                let tile_words = if let Lengths::PerMember = self.lengths { 6 } else { 2 };
                 let biases =
                     if let Scores::General = self.scores { tile.consumers() * WARPGROUP_ROWS / WARP_ROWS } else { 0 };
                 let bias_panels = ((tile.n * self.dtype.size_bytes()) as u32).div_ceil(TILE_SWIZZLE.row_bytes());
@@ -419,7 +423,7 @@ impl AttentionVariant {
                     .stages("v_empty", stages, 8, 8)
                     .stages("q_full", q_stages, 8, 8)
                     .stages("q_empty", q_stages, 8, 8)
-                    .stages("tile", TILES_AHEAD, 8, 8)
+                    .stages("tile", TILES_AHEAD, 4 * tile_words, 8)
                     .stages("tile_full", TILES_AHEAD, 8, 8)
             }
             AttentionKernel::Decode(tile) => {
