@@ -69,11 +69,31 @@ struct Function {
 /// One piece of work, with everything that it needs but the memory it refers to.
 #[derive(Debug, Clone)]
 enum Work {
-    Fill { address: u64, value: u8, bytes: usize },
-    ToDevice { destination: u64, source: usize, bytes: usize },
-    ToHost { destination: usize, source: u64, bytes: usize },
-    OnDevice { destination: u64, source: u64, bytes: usize },
-    Launch { function: Arc<Function>, shape: LaunchShape, params: Vec<Vec<u8>> },
+    Fill {
+        address: u64,
+        value: u8,
+        bytes: usize,
+    },
+    ToDevice {
+        destination: u64,
+        source: usize,
+        bytes: usize,
+    },
+    ToHost {
+        destination: usize,
+        source: u64,
+        bytes: usize,
+    },
+    OnDevice {
+        destination: u64,
+        source: u64,
+        bytes: usize,
+    },
+    Launch {
+        function: Arc<Function>,
+        shape: LaunchShape,
+        params: Vec<Vec<u8>>,
+    },
     Graph(Arc<Vec<Work>>),
     /// Nothing to do: what other work needs, as long as it may be done.
     Keep(#[expect(dead_code, reason = "it is kept, and nothing else")] Arc<Kept>),

@@ -142,7 +142,7 @@ impl Family for Cg {
             if !residual.is_finite() {
                 return wrong("x is not finite");
             }
-            if system.converged && residual > 1.01 * options.tolerance * of_b + 2.0 * error {
+            if system.converged() && residual > 1.01 * options.tolerance * of_b + 2.0 * error {
                 return wrong("not converged");
             }
             // The report's is the norm over that of b, of f32 sums.
