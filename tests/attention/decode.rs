@@ -344,13 +344,13 @@ fn is_chosen<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
 fn refusals<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let case = Case::new(1, 1, 1, 400, 64, Mask::Full).grouped(4, 2);
     let named = |splits, bytes| AttentionOptions { max_workspace_bytes: bytes, ..options::<T>(gpu, &case, splits) };
-    for (splits, bytes) in [(0, WORKSPACE_BYTES), (100_000, WORKSPACE_BYTES), (2, 0), (3, 4 * 65 * 4 * 3 - 1)] {
+    for (splits, bytes) in [(0, WORKSPACE_BYTES), (100_000, WORKSPACE_BYTES), (2, 0), (3, 4 * 66 * 4 * 3 - 1)] {
         match AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &named(splits, bytes)) {
             Err(Error::Argument { argument: "splits", .. }) => {}
             other => return Err(format!("{splits} splits in {bytes} bytes: {other:?}").into()),
         }
     }
-    let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &named(3, 4 * 65 * 4 * 3))?;
+    let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &named(3, 4 * 66 * 4 * 3))?;
     let mut job = Job::<T>::new(gpu, &case, &plan, 32)?;
     job.workspace = Buffer::zeroed(gpu, plan.workspace_bytes() - 1)?;
     let stream = gpu.new_stream()?;

@@ -1,8 +1,8 @@
 //! Problems of products with symmetric block matrices.
 
 use ferrotile::{AtaOptions, AtaPlan, Precision, SymmetricBlockMatrix, ata_variants, reference, tolerance};
-use layout::ata::{BLOCK, PAIR_ROWS};
-use ndarray::{Array3, Array4, Array5, Axis};
+use layout::ata::BLOCK;
+use ndarray::{Array3, Array4, Array5};
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
@@ -166,21 +166,6 @@ pub(crate) struct Ata {
 /// The largest element of X, 2^127: beyond it one that is rounded to TF32 may be infinite.
 const LARGEST_X: f32 = f32::from_bits((127 + 127) << 23);
 
-/// What elements of X count in the sums of magnitudes. f16 has all bits down to 2^-28 of the largest of the 32 that
-/// share a power of two, and below it those of that number.
-fn magnitudes(precision: Precision, x: &Array3<f64>) -> Array3<f64> {
-    let mut magnitudes = x.mapv(f64::abs);
-    if precision == Precision::F16 {
-        for mut vector in magnitudes.lanes_mut(Axis(2)) {
-            for mut part in vector.axis_chunks_iter_mut(Axis(0), PAIR_ROWS) {
-                let least = part.iter().copied().fold(0.0, f64::max) * (-28f64).exp2();
-                part.mapv_inplace(|x| x.max(least));
-            }
-        }
-    }
-    magnitudes
-}
-
 impl Ata {
     fn draw_sizes(random: &mut Random, most: usize) -> Ata {
         let precision = Precision::ALL[random.random_range(0..5)];
@@ -248,7 +233,8 @@ impl Family for Ata {
         let x = x.array3();
         let exact = reference::ata(dense.view(), x.view());
         let of_a = dense.mapv(f64::abs);
-        let magnitudes = reference::ata(of_a.view(), magnitudes(self.precision, &x).view());
+        let sizes = tolerance::ata_magnitudes(self.precision, x.mapv(|x| x as f32).view());
+        let magnitudes = reference::ata(of_a.view(), sizes.view());
         // What is below the normal numbers of f32 may be lost, of X and of what is left of it.
         let lost = reference::ata(of_a.view(), Array3::from_elem(x.dim(), f64::from(f32::MIN_POSITIVE)).view());
         let terms = (2 * host.block_diagonals() * BLOCK).min(host.block_rows() * BLOCK);

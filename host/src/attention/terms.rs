@@ -160,10 +160,11 @@ mod tests {
     fn kernels_for_other_than_plain_scores_scale_before_the_softmax() {
         let plain = AttentionOptions { scale: Some(-0.5), ..AttentionOptions::new(Layout::Bhsd) };
         let log2_e = std::f32::consts::LOG2_E;
-        for (scores, scale_log2) in [(Scores::Plain, log2_e / 2.0), (Scores::General, log2_e)] {
+        // General ones halve scores and biases, so that their sums are within f32.
+        for (scores, scale_log2, scale) in [(Scores::Plain, log2_e / 2.0, 0.5), (Scores::General, 2.0 * log2_e, 0.25)] {
             let args = terms(plain.clone()).unwrap().arguments(&PROBLEM, scores);
-            assert_eq!((args.scale_log2, args.scale, args.q_sign), (scale_log2, 0.5, 0x8000_8000));
-            assert_eq!(args.softcap, f32::INFINITY);
+            assert_eq!((args.scale_log2, args.scale, args.q_sign), (scale_log2, scale, 0x8000_8000));
+            assert_eq!((args.exact_from, args.softcap), (256.0 / scale_log2, f32::INFINITY));
         }
         // 2 cap / (1 + 2^(score factor)) - cap, where the softmax multiplies by 2 cap log2(e).
         let capped = AttentionOptions { softcap: Some(4.0), ..plain.clone() };
@@ -180,6 +181,21 @@ mod tests {
             .map(|options| terms(options).unwrap().scores());
         let general = Scores::General;
         assert_eq!(kinds, [general, general, Scores::Plain, Scores::Softcap, general]);
+    }
+
+    /// Whatever the scale, half of the largest score and half of the largest bias are within f32, and what they are
+    /// multiplied by has a power of two.
+    #[test]
+    fn scores_and_biases_of_any_scale_have_a_common_unit() {
+        for scale in [f32::MIN_POSITIVE, 1e-30, 0.125, 1.0, 1.5, 3e4, 1e30, 2e37] {
+            let options = AttentionOptions { scale: Some(-scale), bias: true, ..AttentionOptions::new(Layout::Bhsd) };
+            let args = terms(options).unwrap().arguments(&PROBLEM, Scores::General);
+            assert!((f32::MAX * args.scale + f32::MAX * args.bias_scale).is_finite(), "{scale}");
+            assert!(args.scale_log2.is_finite() && args.bias_scale.log2().fract() == 0.0, "{scale}");
+            assert_eq!(args.scale_log2 * args.bias_scale, std::f32::consts::LOG2_E);
+        }
+        let options = AttentionOptions { scale: Some(f32::MAX), ..AttentionOptions::new(Layout::Bhsd) };
+        assert_eq!(terms(options).unwrap().scores(), Scores::General);
     }
 
     #[test]

@@ -101,14 +101,16 @@ pub fn gemm_magnitude(
     terms: &GemmTerms<'_>,
     dtypes: [Dtype; 2],
 ) -> f64 {
-    let [a_least, b_least] = dtypes.map(least_normal);
-    let at_least = |least: f64| move |x: f64| if x == 0.0 { 0.0 } else { x.abs().max(least) };
-    // NaN is no larger than anything, and stays what it is.
-    let kept = |x: f64, magnitude: f64| if x.is_nan() { x } else { magnitude };
-    let (a, b) = (a.mapv(|x| kept(x, at_least(a_least)(x))), b.mapv(|x| kept(x, at_least(b_least)(x))));
+    let (a, b) = (a.mapv(|x| stored_magnitude(x, dtypes[0])), b.mapv(|x| stored_magnitude(x, dtypes[1])));
     let magnitudes = gemm(a.view(), b.view(), &GemmTerms::default());
     let largest = magnitudes.into_iter().filter(|magnitude| magnitude.is_finite()).fold(0.0, f64::max);
     largest * (terms.alpha * terms.d_scale).abs()
+}
+
+/// The magnitude of a number of this type by the exponent that it is stored with: a subnormal one has that of the least
+/// normal one. NaN stays what it is.
+pub(crate) fn stored_magnitude(x: f64, dtype: Dtype) -> f64 {
+    if x == 0.0 || x.is_nan() { x.abs() } else { x.abs().max(least_normal(dtype)) }
 }
 
 /// The least number that tensor cores take as a normal one; FP8 becomes f16 there.

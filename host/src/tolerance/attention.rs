@@ -10,7 +10,7 @@ use layout::Dtype;
 use ndarray::{Array3, Array4, ArrayView3, ArrayView4};
 use rayon::prelude::*;
 
-use crate::reference::AttentionTerms;
+use crate::reference::{AttentionTerms, stored_magnitude};
 
 /// What sums in f32 may reach, with room for the order in which they are formed: 2^126.
 ///
@@ -59,7 +59,8 @@ pub fn attention_limits(
         let (keys, values) = (k.slice(ndarray::s![b, h / shared, .., ..]), v.slice(ndarray::s![b, h / shared, .., ..]));
         let (keys, values) = (keys.to_slice().expect("contiguous"), values.to_slice().expect("contiguous"));
         let query = q.slice(ndarray::s![b, h, i, ..]);
-        let mut row = Row::new(terms, [b, h, i, q_len], query.to_slice().expect("contiguous"), keys);
+        let query = query.to_slice().expect("contiguous");
+        let mut row = Row::new(terms, [b, h, i, q_len], query, keys, dtype);
         let exact: Vec<f64> = out.slice(ndarray::s![b, h, i, ..]).to_vec();
         row.limits(values, &exact, lse[[b, h, i]], dtype)
     });
@@ -84,7 +85,13 @@ struct Row {
 const STEP: f64 = f32::EPSILON as f64;
 
 impl Row {
-    fn new(terms: &AttentionTerms<'_>, [batch, head, row, q_len]: [usize; 4], query: &[f64], keys: &[f64]) -> Row {
+    fn new(
+        terms: &AttentionTerms<'_>,
+        [batch, head, row, q_len]: [usize; 4],
+        query: &[f64],
+        keys: &[f64],
+        dtype: Dtype,
+    ) -> Row {
         let head_dim = query.len();
         let visible = terms.mask.key_range(row, q_len, keys.len() / head_dim);
         let first_key = visible.start;
@@ -95,7 +102,7 @@ impl Row {
             let (mut sum, mut magnitude) = (0.0, 0.0);
             for (q, k) in query.iter().zip(&keys[key * head_dim..][..head_dim]) {
                 sum += q * k;
-                magnitude += (q * k).abs();
+                magnitude += stored_magnitude(*q, dtype) * stored_magnitude(*k, dtype);
             }
             specified &= magnitude <= LARGEST_SUM;
             let (mut score, mut error) = (terms.scale * sum, terms.scale.abs() * magnitude * per_sum);
