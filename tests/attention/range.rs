@@ -98,14 +98,14 @@ fn masks<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     // Integers: scores are exact, in whichever order a kernel adds them up.
     inputs.q = inputs::integers(&mut random, inputs.q.len(), 1);
     inputs.k = inputs::integers(&mut random, inputs.k.len(), 1);
-    let positions: [(&str, &dyn Fn(usize, usize) -> bool); 7] = [
-        ("the first keys", &|_, key| key < 64),
-        ("the middle", &|_, key| (64..128).contains(&key)),
-        ("the last keys", &|_, key| key >= 128),
-        ("all but the first", &|_, key| key > 0),
-        ("all but one", &|row, key| key != (3 * row) % 200),
-        ("all", &|_, _| true),
-        ("a causal mask", &|row, key| key > row + 130),
+    let positions: [(&str, fn(usize, usize) -> bool); 7] = [
+        ("the first keys", |_, key| key < 64),
+        ("the middle", |_, key| (64..128).contains(&key)),
+        ("the last keys", |_, key| key >= 128),
+        ("all but the first", |_, key| key > 0),
+        ("all but one", |row, key| key != (3 * row) % 200),
+        ("all", |_, _| true),
+        ("a causal mask", |row, key| key > row + 130),
     ];
     let numbers = masking_numbers::<T>();
     for (index, (what, is_masked)) in positions.into_iter().enumerate() {

@@ -119,7 +119,7 @@ mod tests {
                 assert!((product(i, j) - expected).abs() < 1e-4 * scale, "{channel} {r} {i} {j}: {}", product(i, j));
             }
         }
-        for channel in inverses.chunks_exact(3 * BLOCK * BLOCK) {
+        for channel in inverses.as_chunks::<{ 3 * BLOCK * BLOCK }>().0 {
             let largest = channel.iter().fold(0f32, |largest, x| largest.max(x.abs()));
             assert!((1.0..2.01).contains(&largest), "{largest}");
         }
