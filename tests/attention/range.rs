@@ -88,6 +88,9 @@ fn check_output<T: Half>(case: &Case, output: &Output<T>, expected: &Expected) -
     Ok(())
 }
 
+/// Whether the key of this number is hidden from the row of this number.
+type IsMasked = fn(usize, usize) -> bool;
+
 /// Keys that a finite bias hides are as keys that the mask hides, whichever they are; a row whose keys are all hidden so
 /// weighs them alike.
 fn masks<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
@@ -98,7 +101,7 @@ fn masks<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     // Integers: scores are exact, in whichever order a kernel adds them up.
     inputs.q = inputs::integers(&mut random, inputs.q.len(), 1);
     inputs.k = inputs::integers(&mut random, inputs.k.len(), 1);
-    let positions: [(&str, fn(usize, usize) -> bool); 7] = [
+    let positions: [(&str, IsMasked); 7] = [
         ("the first keys", |_, key| key < 64),
         ("the middle", |_, key| (64..128).contains(&key)),
         ("the last keys", |_, key| key >= 128),

@@ -120,7 +120,7 @@ fn hidden(gpu: &Gpu, (): &()) -> Outcome {
         let mut inputs = Inputs::<F8E4M3, F8E4M3, f32>::integers(&case, 6);
         // 16 at the start of every 128, and 0.172, whose square is just below 2^-13 of that of 16. Rows have signs of
         // their own, from all alike to drawn ones.
-        let is_large = |at: usize| at % 128 == 0 && (accumulation == Accumulation::TwoLevel || at == 0);
+        let is_large = |at: usize| at.is_multiple_of(128) && (accumulation == Accumulation::TwoLevel || at == 0);
         let number = |at: usize| if is_large(at) { 16.0 } else { 0.171875 };
         for (at, element) in inputs.a.iter_mut().enumerate() {
             let (row, at) = (at / k, at % k);
