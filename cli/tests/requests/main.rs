@@ -225,14 +225,14 @@ fn an_input_is_never_an_output() {
 }
 
 #[test]
-fn a_check_without_a_finite_error_fails() {
+fn scores_beyond_f32_have_a_result() {
     let scratch = Scratch::new("overflow");
     let inputs = scratch.ones(&[1, 1, 4, 8], &[1, 1, 4, 8]);
-    // Scores of 8e38 are beyond f32, in which the CPU computes as the kernels do.
+    // Scores of 8e38, all alike.
     let output = attention(&inputs, &scratch.path("o.npy"), &["--check", "--scale", "1e38"]);
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(1) && stderr.contains("NaN: 32 elements of O, 0 in f64"), "{stderr}");
-    assert_eq!(scratch.names(), ["k.npy", "q.npy", "v.npy"]);
+    assert!(output.status.success(), "{stderr}");
+    assert_eq!(scratch.names(), ["k.npy", "o.npy", "q.npy", "v.npy"]);
 }
 
 #[test]

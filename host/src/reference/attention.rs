@@ -3,7 +3,7 @@
 use std::slice::ChunksExact;
 
 use layout::Dtype;
-use layout::attention::{MAX_LEN, Mask};
+use layout::attention::Mask;
 use ndarray::{Array3, Array4, ArrayView1, ArrayView4, LinalgScalar, NdFloat};
 use rayon::prelude::*;
 
@@ -129,10 +129,8 @@ fn in_type<T: NdFloat>(
     number: impl Fn(f64) -> T + Sync,
     round: impl Fn(T) -> T + Sync,
 ) -> (Array4<T>, Array3<T>) {
-    // Powers of two, which change no digit, keep sums within the type: of a finite score and a finite bias, and of
-    // products with V.
+    // A power of two, which changes no digit, keeps sums of a finite score and a finite bias within the type.
     let unit = number((-2.0 - terms.scale.abs().max(1.0).log2().ceil()).max(-126.0).exp2());
-    let headroom = number((MAX_LEN as f64).recip() / 2.0);
     let (scale, softcap) = (number(terms.scale) * unit, terms.softcap.map(&number));
     by_row(q, k, v, terms.mask, |place, query, keys, values, out| {
         let score = |(index, key)| {
@@ -150,10 +148,10 @@ fn in_type<T: NdFloat>(
         for (&score, value) in scores.iter().zip(values) {
             let weight = term(score);
             sum += weight;
-            let weight = round(weight) * headroom;
+            let weight = round(weight);
             out.iter_mut().zip(value).for_each(|(out, &value)| *out += weight * value);
         }
-        out.iter_mut().for_each(|out| *out = round(*out / (sum * headroom)));
+        out.iter_mut().for_each(|out| *out = round(*out / sum));
         max / unit + sum.ln()
     })
 }

@@ -167,7 +167,7 @@ impl<const ROW: usize> System<ROW> {
             if group < self.groups {
                 for i in 0..GROUP {
                     // The block is symmetric: a column of it is a row, of which the quad loads 64 bytes in a line.
-                    let row = (group % QUAD ^ mask) as usize * GROUP + i;
+                    let row = ((group % QUAD) ^ mask) as usize * GROUP + i;
                     let part = row * QUAD as usize + (group % QUAD) as usize;
                     // SAFETY: every block of the channel has its inverse, on a 16-byte boundary.
                     let column = unsafe { global::load_nc(first.wrapping_add(part)) }.map(f32::from_bits);

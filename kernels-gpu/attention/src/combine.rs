@@ -169,7 +169,7 @@ pub(crate) unsafe fn combine<I: Part, O: Part, const ROW: usize>(args: &CombineA
             // SAFETY: there is a sink for each head.
             global::load((args.sink as *const f32).wrapping_add(head as usize))
         };
-        let result = row_result(largest, warp_sum(total), args.scale_log2, sink, 0);
+        let result = row_result(largest, warp_sum(total), args.scale_log2, sink);
 
         let mine = column < args.head_dim;
         let values_of = |part: u32| {

@@ -34,7 +34,7 @@ use layout::attention::{
 use crate::mask::KeyRange;
 use crate::pages::{KeyRows, Pages, Place};
 use crate::score::{BiasWords, Scoring};
-use crate::softmax::{LargeScores, RowState, ScoreScale, headroom, part_weight, power_of_two, row_result};
+use crate::softmax::{LargeScores, RowState, ScoreScale, part_weight, row_result};
 use crate::tile::{Fragments, multiply};
 use crate::value_product::{TensorCore, ValueProduct};
 use crate::work::{agreed, div_rem, lane, sink_of_head, warp};
@@ -165,7 +165,7 @@ pub(crate) unsafe fn forward<E, const ROW: usize, const DIM_TILES: usize, const 
     let v = KeyRows::new(args, args.v, &args.v_strides, share.kv_head, args.value_dim);
 
     let mut out = TensorCore::<E, DIM_TILES>::zero_rows();
-    let mut state = RowState::empty::<E>(LargeScores::Late);
+    let mut state = RowState::empty(LargeScores::Late);
     // SAFETY: a warp's lanes stay together, and its barriers order the uses of its stages as the comments say; steps
     // below `end_step` have keys.
     unsafe {
@@ -348,7 +348,7 @@ unsafe fn finish<E: Element16, const ROW: usize>(args: &AttentionArgs, decode: &
         // The sum of the splits has the sink.
         // SAFETY: there is such a head.
         let sink = if split { f32::NEG_INFINITY } else { unsafe { sink_of_head(args, batch_head) } };
-        let result = row_result(largest, sum, args.scale_log2, sink, const { headroom::<E>() });
+        let result = row_result(largest, sum, args.scale_log2, sink);
         let values = values.map(|value| value * result.normaliser);
         let row = u64::from(batch_head) * u64::from(args.q_len) + u64::from(position);
         let store = |address: u64, row: u64, value: f32| {
@@ -363,7 +363,7 @@ unsafe fn finish<E: Element16, const ROW: usize>(args: &AttentionArgs, decode: &
                 global::store(partial as *mut [u32; 4], values.map(f32::to_bits));
                 if column == 0 {
                     store(decode.partial_max, row, largest);
-                    store(decode.partial_sum, row, sum * power_of_two(const { headroom::<E>() }));
+                    store(decode.partial_sum, row, sum);
                 }
             } else {
                 store_output::<E>(args, share.batch, head, position, column, values);

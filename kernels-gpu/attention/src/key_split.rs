@@ -21,7 +21,7 @@ use layout::attention::{AttentionArgs, WARPGROUP_THREADS};
 use crate::epilogue::store_row_lse;
 use crate::epilogue_sm90::{chunk_of, store_chunk};
 use crate::row::Row;
-use crate::softmax::{RowState, headroom, part_weight, row_result};
+use crate::softmax::{RowState, part_weight, row_result};
 use crate::work::{LANES, Work, lane};
 
 /// The most parts of a tile.
@@ -193,7 +193,7 @@ pub(crate) struct Share<const OUTPUTS: usize> {
 /// # Safety
 /// All threads of the warpgroup call it, after [`wait`] behind the calls of [`share`].
 #[inline(always)]
-pub(crate) unsafe fn gather<E: Element16, const ROW: usize, const OUTPUTS: usize>(
+pub(crate) unsafe fn gather<const ROW: usize, const OUTPUTS: usize>(
     base: SharedAddr,
     group: u32,
     part: u32,
@@ -217,14 +217,13 @@ pub(crate) unsafe fn gather<E: Element16, const ROW: usize, const OUTPUTS: usize
         }
     }
     let largest = maxima.into_iter().fold(f32::NEG_INFINITY, max);
-    let headroom = const { headroom::<E>() };
     let weights = maxima.map(|maximum| part_weight(maximum, largest, scale_log2));
     let mut sum = 0.0;
     for part in 0..parts {
         sum += weights[part] * sums[part];
     }
     // SAFETY: all lanes of the warp are here.
-    let row = row_result(largest, unsafe { quad_sum(sum) }, scale_log2, sink, headroom);
+    let row = row_result(largest, unsafe { quad_sum(sum) }, scale_log2, sink);
     // With the normaliser in its weight, a part takes one instruction for each value: all warps end at once.
     let mut values = [0.0; OUTPUTS];
     for part in 0..parts {

@@ -126,7 +126,7 @@ where
 
     let p_region = || base.offset(const { ATTENTION[ROW].smem().get("p") }.stage_offset(warp()));
     let mut out = PV::zero();
-    let mut state = RowState::empty::<E>(LargeScores::Late);
+    let mut state = RowState::empty(LargeScores::Late);
     // SAFETY: the whole block takes the same steps, so that its threads meet at every barrier and copy; the barriers
     // order the uses of the tiles as the comments say.
     unsafe {

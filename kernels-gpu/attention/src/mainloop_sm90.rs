@@ -320,7 +320,7 @@ unsafe fn consume<
         let add_up = || unsafe {
             let (work, sink) = (work(), sink_of_head(args, batch_head));
             key_split::wait::<ROW>(base, group, || sync_consumers::<ROW>());
-            let share = key_split::gather::<E, ROW, OUTPUTS>(base, group, part(), scale.log2, sink);
+            let share = key_split::gather::<ROW, OUTPUTS>(base, group, part(), scale.log2, sink);
             key_split::store::<E, ROW, OUTPUTS>(args, &work, &share, warp_row());
             if const { Row::<ROW>::CLUSTER == 1 } {
                 // The parts have been read: they may be written for the next tile.
@@ -328,7 +328,7 @@ unsafe fn consume<
             }
         };
         let mut out = [0f32; OUTPUTS];
-        let mut state = RowState::empty::<E>(Row::<ROW>::LARGE_SCORES);
+        let mut state = RowState::empty(Row::<ROW>::LARGE_SCORES);
         // SAFETY: the warpgroup is together wherever the branches depend on the tile and its own number alone. A buffer
         // is read between the wait for its being full and the arrival that lets it be filled again.
         unsafe {
@@ -374,7 +374,7 @@ unsafe fn consume<
                         row_group,
                         part(),
                         &[0.0; OUTPUTS],
-                        &RowState::empty::<E>(Row::<ROW>::LARGE_SCORES),
+                        &RowState::empty(Row::<ROW>::LARGE_SCORES),
                     );
                     add_up();
                     continue;

@@ -10,7 +10,7 @@ use cuda_std::warp::{FULL_MASK, warp_max, warp_shuffle_idx, warp_sum};
 use layout::attention::{ATTENTION, AttentionArgs, MAX_HEAD_DIM, Scores};
 
 use crate::score::Scoring;
-use crate::softmax::{base, headroom, part_weight, row_result};
+use crate::softmax::{base, part_weight, row_result};
 use crate::work::{LANES, Member, Work, lane, sink_of_block, warp};
 
 /// # Safety
@@ -54,7 +54,7 @@ pub(crate) unsafe fn forward<E: Element16, const ROW: usize>(args: &AttentionArg
         // SAFETY: the whole warp has the same row, so all its lanes are here.
         let new_max = unsafe { warp_max(max(row_max, score)) };
         let factor = part_weight(row_max, new_max, args.scale_log2);
-        let p = ex2(fma(score - base(new_max), args.scale_log2, -(const { headroom::<E>() } as f32)));
+        let p = ex2((score - base(new_max)) * args.scale_log2);
         // SAFETY: as above.
         row_sum = row_sum * factor + unsafe { warp_sum(p) };
         row_max = new_max;
@@ -78,7 +78,7 @@ pub(crate) unsafe fn forward<E: Element16, const ROW: usize>(args: &AttentionArg
 
     // SAFETY: the launch is the row's.
     let sink = unsafe { sink_of_block(args, ATTENTION[ROW].rows() as u32) };
-    let result = row_result(row_max, row_sum, args.scale_log2, sink, const { headroom::<E>() });
+    let result = row_result(row_max, row_sum, args.scale_log2, sink);
     let o = work.o.wrapping_offset(row as isize * args.o_strides.row as isize);
     for step in 0..out.len() {
         let column = lane as usize + step * LANES as usize;

@@ -16,9 +16,8 @@
 //! in which a warp has a larger score, m' is subtracted first: the exponent is `(s - m') c`, exactly 0 for the maximum
 //! ([`LargeScores`]). To subtract in every step would cost 3 to 7 %.
 
-use cuda_std::convert::{Element16, ex2, fma, lg2, max, rcp};
+use cuda_std::convert::{ex2, fma, lg2, max, rcp};
 use cuda_std::warp::{FULL_MASK, quad_max, quad_sum, warp_vote_any};
-use layout::Dtype;
 use layout::attention::AttentionArgs;
 
 /// How a launch turns scores into powers of two.
@@ -57,22 +56,6 @@ pub(crate) enum LargeScores {
     Late,
 }
 
-/// All probabilities are `2^-headroom` of what they are to be, so that a sum of products with V is within f32 wherever
-/// O is: V in bf16 has the range of f32, and there are up to 2^30 keys.
-#[inline(always)]
-pub(crate) const fn headroom<E: Element16>() -> i32 {
-    match E::DTYPE {
-        Dtype::Bf16 => layout::attention::MAX_LEN.ilog2() as i32 + 1,
-        _ => 0,
-    }
-}
-
-/// `2^exponent`, of a normal number.
-#[inline(always)]
-pub(crate) const fn power_of_two(exponent: i32) -> f32 {
-    f32::from_bits(((127 + exponent) as u32) << 23)
-}
-
 /// Running maximum and sum of this lane's two rows.
 pub(crate) struct RowState {
     /// Largest score.
@@ -84,7 +67,6 @@ pub(crate) struct RowState {
     /// Whether a maximum of the warp is negative; or large, with [`LargeScores::Late`].
     unusual: bool,
     large: LargeScores,
-    headroom: i32,
 }
 
 /// What the epilogue needs of a finished row.
@@ -97,16 +79,15 @@ pub(crate) struct RowResult {
 }
 
 impl RowState {
-    /// Rows that have seen no key, whose probabilities are to be multiplied with V of this type.
+    /// Rows that have seen no key.
     #[inline(always)]
-    pub(crate) const fn empty<E: Element16>(large: LargeScores) -> Self {
+    pub(crate) const fn empty(large: LargeScores) -> Self {
         Self {
             max: [f32::NEG_INFINITY; 2],
             sum: [0.0; 2],
             shifts: [0.0; 2],
             unusual: !matches!(large, LargeScores::Never),
             large,
-            headroom: headroom::<E>(),
         }
     }
 
@@ -138,11 +119,10 @@ impl RowState {
         // SAFETY: as above.
         let seen = unsafe { own.map(|own| quad_max(own)) };
         let bases = seen.map(base);
-        let headroom = self.headroom as f32;
         let factors = [0, 1].map(|half| part_weight(self.max[half], seen[half], scale.log2));
         self.max = seen;
         self.sum = [0, 1].map(|half| self.sum[half] * factors[half]);
-        self.shifts = bases.map(|base| fma(-base, scale.log2, -headroom));
+        self.shifts = bases.map(|base| -base * scale.log2);
         let unusual = seen.iter().any(|seen| match self.large {
             LargeScores::Never => false,
             LargeScores::Early => seen.is_sign_negative(),
@@ -157,7 +137,7 @@ impl RowState {
             for index in 0..scores.len() {
                 scores[index] -= bases[row_of(index)];
             }
-            self.shifts = [-headroom; 2];
+            self.shifts = [0.0; 2];
         }
         factors
     }
@@ -228,7 +208,7 @@ impl RowState {
     pub(crate) unsafe fn finish(&self, scale: ScoreScale, sink: f32) -> [RowResult; 2] {
         // SAFETY: all lanes of the warp are here.
         let sums = self.sum.map(|sum| unsafe { quad_sum(sum) });
-        [0, 1].map(|half| row_result(self.max[half], sums[half], scale.log2, sink, self.headroom))
+        [0, 1].map(|half| row_result(self.max[half], sums[half], scale.log2, sink))
     }
 
     /// The same where scores are `above` what they stand for.
@@ -316,23 +296,22 @@ pub(crate) fn part_weight(part_max: f32, row_max: f32, scale_log2: f32) -> f32 {
 }
 
 /// The result of a row of this maximum (of scores) and sum, to which `exp(sink)` is added: that of a key whose value is
-/// 0. Sum and O are `2^-headroom` of what they are to be.
+/// 0.
 ///
 /// The sum is relative to the maximum. A sink above it takes its place, so that nothing overflows; the LSE does where f32
 /// cannot hold it.
 #[inline(always)]
-pub(crate) fn row_result(max: f32, sum: f32, scale_log2: f32, sink: f32, headroom: i32) -> RowResult {
+pub(crate) fn row_result(max: f32, sum: f32, scale_log2: f32, sink: f32) -> RowResult {
     /// Stands for all distances from which on nothing is left of the smaller term.
-    const FAR: f32 = power_of_two(100);
+    const FAR: f32 = (1u128 << 100) as f32;
     if sum == 0.0 && max == f32::NEG_INFINITY {
         return RowResult { normaliser: 0.0, lse: sink };
     }
     // In nats; the true one may be beyond f32 on either side.
     let largest = max * (scale_log2 * core::f32::consts::LN_2);
-    let sum = sum * power_of_two(headroom);
     if sink == f32::NEG_INFINITY {
         let lse = fma(lg2(sum), core::f32::consts::LN_2, largest);
-        return RowResult { normaliser: power_of_two(headroom) * rcp(sum), lse };
+        return RowResult { normaliser: rcp(sum), lse };
     }
     let above = (sink - largest.max(f32::MIN)) * core::f32::consts::LOG2_E;
     let above = if above > FAR { FAR } else { above };
@@ -340,5 +319,5 @@ pub(crate) fn row_result(max: f32, sum: f32, scale_log2: f32, sink: f32, headroo
     let factor = ex2(-excess);
     let sum = sum * factor + ex2(above - excess);
     let lse = fma(lg2(sum), core::f32::consts::LN_2, largest.max(sink));
-    RowResult { normaliser: factor * power_of_two(headroom) * rcp(sum), lse }
+    RowResult { normaliser: factor * rcp(sum), lse }
 }
