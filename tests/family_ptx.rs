@@ -121,7 +121,8 @@ fn instructions_are_those_of_the_algorithm() {
         let tensor_core_pv = usize::from(tile.pv == PvUnit::TensorCore);
         check_products(row, entry, products * (1 + tensor_core_pv));
         assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4.trans"), products * tensor_core_pv, "{row}");
-        // With two stages one barrier a step serves K and V; with one stage each has its own. Lengths stand between two.
+        // With two stages one barrier a step serves K and V; with one stage each has its own. Lengths stand between
+        // two.
         let passing_on = if row.lengths == Lengths::PerMember { 2 } else { 0 };
         assert_eq!(entry.count("bar.sync"), 3 - tile.stages + passing_on, "{row}");
         assert_eq!(entry.count("cp.async.cg.shared.global") > 0, tile.copy == TileCopy::Async, "{row}");

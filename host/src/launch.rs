@@ -107,8 +107,8 @@ pub struct LaunchConfig {
     pub shared_bytes: u32,
     /// Whether the kernel may start before the one before it on the stream has ended (programmatic dependent launch,
     /// sm_90). Only for a kernel that reads what an earlier kernel may write, and writes anything, only after a
-    /// `griddepcontrol.wait` of the same thread or of one that it has waited for, and in every launch of which some thread
-    /// calls that: one that ends without it would let the next kernel start beside the one before.
+    /// `griddepcontrol.wait` of the same thread or of one that it has waited for, and in every launch of which some
+    /// thread calls that: one that ends without it would let the next kernel start beside the one before.
     pub overlaps: bool,
 }
 

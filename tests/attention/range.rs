@@ -91,8 +91,8 @@ fn check_output<T: Half>(case: &Case, output: &Output<T>, expected: &Expected) -
 /// Whether the key of this number is hidden from the row of this number.
 type IsMasked = fn(usize, usize) -> bool;
 
-/// Keys that a finite bias hides are as keys that the mask hides, whichever they are; a row whose keys are all hidden so
-/// weighs them alike.
+/// Keys that a finite bias hides are as keys that the mask hides, whichever they are; a row whose keys are all hidden
+/// so weighs them alike.
 fn masks<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     let (q_len, k_len) = (70, 200);
     let case = Case::new(1, 2, q_len, k_len, head_dim, Mask::Full);

@@ -275,8 +275,8 @@ impl fmt::Debug for PagedAttentionPlan {
 /// that is in use and names no page, or a number of keys below 0 or above `table_len * page_len`, makes NaN of the O
 /// and LSE that depend on it; nothing is read outside of K and V. No call knows these numbers before:
 /// [`PagedProblem::validate_blocking`] finds such ones. Where other work writes the table or the numbers meanwhile, not
-/// ordered with this call, it ends all the same, and O and LSE of those batch entries hold unspecified values. Otherwise
-/// as [`attention`](super::attention()).
+/// ordered with this call, it ends all the same, and O and LSE of those batch entries hold unspecified values.
+/// Otherwise as [`attention`](super::attention()).
 ///
 /// [`AttentionOptions::bias`] is taken from the tensors. This call uses no workspace: [`PagedAttentionPlan`] does where
 /// it is faster.

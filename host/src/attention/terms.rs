@@ -51,8 +51,8 @@ impl Terms {
         }
     }
 
-    /// The power of two that general kernels multiply scores, softcap and bias by: no sum of a finite score and a finite
-    /// bias is beyond f32 then. See [`AttentionArgs::bias_scale`].
+    /// The power of two that general kernels multiply scores, softcap and bias by: no sum of a finite score and a
+    /// finite bias is beyond f32 then. See [`AttentionArgs::bias_scale`].
     fn bias_scale(&self) -> f32 {
         // What a power of two this large leaves below f32::MAX is more than bf16 has above its largest number.
         const HARMLESS: f32 = (1u128 << 100) as f32;

@@ -3,9 +3,9 @@
 //! A part of decoding has its maximum m and its sum l. One that a caller merges has its LSE as m, with a sum of 1: the
 //! LSE of large scores has no digits left for the sum.
 //!
-//! One warp takes one row. Lanes first share the parts, to find the largest maximum and the sum of the weights, then the
-//! columns: eight each, as wide as a head dimension can be. A part whose maximum is minus infinity is not there, whatever
-//! its O holds; where all others are so, a part comes out as it is.
+//! One warp takes one row. Lanes first share the parts, to find the largest maximum and the sum of the weights, then
+//! the columns: eight each, as wide as a head dimension can be. A part whose maximum is minus infinity is not there,
+//! whatever its O holds; where all others are so, a part comes out as it is.
 
 use cuda_std::convert::{Element16, fma, max};
 use cuda_std::ptx::griddepcontrol;

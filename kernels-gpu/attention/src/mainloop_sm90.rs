@@ -99,11 +99,7 @@ pub(crate) unsafe fn forward<
         assert!(Q::SOURCE as u8 == Row::<ROW>::TILE.query as u8, "the row has Q elsewhere");
         let all_steps = !Row::<ROW>::BAND && Row::<ROW>::CLUSTER == 1 && Row::<ROW>::KEY_GROUPS <= 2;
         assert!(all_steps || !Row::<ROW>::STEP_END.in_turn(), "steps of warpgroups in turns differ by one at most");
-        let of_arguments = matches!(Row::<ROW>::LENGTHS, Lengths::Equal);
-        assert!(
-            of_arguments || Row::<ROW>::CLUSTER == 1,
-            "a cluster finds its tile before the kernel before has ended"
-        );
+        assert!(matches!(Row::<ROW>::LENGTHS, Lengths::Equal) || Row::<ROW>::CLUSTER == 1);
     }
     let base = shared::dynamic();
     // SAFETY: the whole block is here; roles are by warpgroup, and their registers add up to those of the launch.
@@ -369,13 +365,8 @@ unsafe fn consume<
                     ring = ring.after(steps);
                     release(Row::<ROW>::Q_EMPTY, q_stage);
                     key_split::meet::<ROW>();
-                    key_split::share::<ROW, OUTPUTS>(
-                        base,
-                        row_group,
-                        part(),
-                        &[0.0; OUTPUTS],
-                        &RowState::empty(Row::<ROW>::LARGE_SCORES),
-                    );
+                    let none = RowState::empty(Row::<ROW>::LARGE_SCORES);
+                    key_split::share::<ROW, OUTPUTS>(base, row_group, part(), &[0.0; OUTPUTS], &none);
                     add_up();
                     continue;
                 }

@@ -35,8 +35,8 @@ impl ScoreScale {
         Self { log2: args.scale_log2, exact_from: args.exact_from.to_bits() }
     }
 
-    /// Whether a score, or a maximum, is larger on either side than the exponent by one instruction bears; infinite ones
-    /// are not.
+    /// Whether a score, or a maximum, is larger on either side than the exponent by one instruction bears; infinite
+    /// ones are not.
     #[inline(always)]
     fn is_large(self, score: f32) -> bool {
         const INFINITY: u32 = f32::INFINITY.to_bits();
@@ -49,8 +49,8 @@ impl ScoreScale {
 pub(crate) enum LargeScores {
     /// Never: scores are from 0 to 1, or minus infinity, and scaled by up to 2^8.
     Never,
-    /// Before its lanes exchange their maxima, by a vote of its own. Exponentials wait less for it, in kernels that wait
-    /// for exponentials.
+    /// Before its lanes exchange their maxima, by a vote of its own. Exponentials wait less for it, in kernels that
+    /// wait for exponentials.
     Early,
     /// Behind the exchange, by the vote that finds negative maxima too: one vote less.
     Late,
@@ -298,8 +298,8 @@ pub(crate) fn part_weight(part_max: f32, row_max: f32, scale_log2: f32) -> f32 {
 /// The result of a row of this maximum (of scores) and sum, to which `exp(sink)` is added: that of a key whose value is
 /// 0.
 ///
-/// The sum is relative to the maximum. A sink above it takes its place, so that nothing overflows; the LSE does where f32
-/// cannot hold it.
+/// The sum is relative to the maximum. A sink above it takes its place, so that nothing overflows; the LSE does where
+/// f32 cannot hold it.
 #[inline(always)]
 pub(crate) fn row_result(max: f32, sum: f32, scale_log2: f32, sink: f32) -> RowResult {
     /// Stands for all distances from which on nothing is left of the smaller term.

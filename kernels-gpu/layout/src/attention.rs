@@ -126,8 +126,8 @@ pub struct AttentionArgs {
     pub reserved: u32,
 }
 
-/// The maximum of a row above which it is subtracted from the scores before these are scaled by `scale_log2`: scaled, it
-/// is 2^8.
+/// The maximum of a row above which it is subtracted from the scores before these are scaled by `scale_log2`: scaled,
+/// it is 2^8.
 ///
 /// Below, `score * scale_log2 - maximum * scale_log2` is one instruction, in which the rounding of the second product,
 /// at most 2^-17, is left. Models have maxima of tens.

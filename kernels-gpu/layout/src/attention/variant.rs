@@ -371,7 +371,8 @@ impl AttentionVariant {
     /// - `partial`: where warpgroups share rows, a stage for each of the block: from each part of the rows the share of
     ///   O that the warpgroup adds up, four words of each thread at a time, and the maximum and sum of the row of each
     ///   thread.
-    /// - `tile`: head and first row of the next tiles of the block; where lengths may differ, first row, rows, first key
+    /// - `tile`: head and first row of the next tiles of the block; where lengths may differ, first row, rows, first
+    ///   key
     ///   and keys of its batch entry too.
     /// - `.._full`, `.._empty`: the mbarriers of those.
     ///
