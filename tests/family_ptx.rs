@@ -202,12 +202,10 @@ fn check_wgmma(row: &AttentionVariant, tile: WgmmaTile, entry: &Entry) {
 fn check_numbers(row: &AttentionVariant, entry: &Entry) {
     let numbers = match (row.kernel, row.lengths) {
         (AttentionKernel::Decode(_), _) => 1,
-        // And one of the search, whose outcome is cut to the tensors as well.
-        (AttentionKernel::Wgmma(_), Lengths::PerMember) => 5,
         (_, Lengths::PerMember) => 4,
         (_, Lengths::Equal) => 0,
     };
-    assert_eq!(entry.count("ld.relaxed.gpu.global.b32"), numbers, "{row}");
+    assert_eq!(entry.count("ld.relaxed.cta.global.b32"), numbers, "{row}");
 }
 
 /// Instructions of `n` columns: those of Q K^T, and those of P V where V is as wide.

@@ -34,7 +34,7 @@ use layout::attention::{
 use crate::mask::KeyRange;
 use crate::pages::{KeyRows, Pages, Place};
 use crate::score::{BiasWords, Scoring};
-use crate::softmax::{LargeScores, RowState, ScoreScale, part_weight, row_result};
+use crate::softmax::{RowState, ScoreScale, Subtraction, part_weight, row_result};
 use crate::tile::{Fragments, multiply};
 use crate::value_product::{TensorCore, ValueProduct};
 use crate::work::{agreed, div_rem, lane, sink_of_head, warp};
@@ -165,7 +165,7 @@ pub(crate) unsafe fn forward<E, const ROW: usize, const DIM_TILES: usize, const 
     let v = KeyRows::new(args, args.v, &args.v_strides, share.kv_head, args.value_dim);
 
     let mut out = TensorCore::<E, DIM_TILES>::zero_rows();
-    let mut state = RowState::empty(LargeScores::Late);
+    let mut state = RowState::empty(Subtraction::LargeLate);
     // SAFETY: a warp's lanes stay together, and its barriers order the uses of its stages as the comments say; steps
     // below `end_step` have keys.
     unsafe {

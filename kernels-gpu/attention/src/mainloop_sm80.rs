@@ -32,7 +32,7 @@ use layout::attention::{ATTENTION, AttentionArgs, AttentionKernel, Lengths, PvUn
 
 use crate::epilogue;
 use crate::score::Scoring;
-use crate::softmax::{LargeScores, RowState, ScoreScale};
+use crate::softmax::{RowState, ScoreScale, Subtraction};
 use crate::tile::{Fragments, Rows, chunk_offset, multiply};
 use crate::value_product::{MultiplyAdd, TensorCore, ValueProduct};
 use crate::work::{Member, Work, lane, sink_of_block, warp};
@@ -126,7 +126,7 @@ where
 
     let p_region = || base.offset(const { ATTENTION[ROW].smem().get("p") }.stage_offset(warp()));
     let mut out = PV::zero();
-    let mut state = RowState::empty(LargeScores::Late);
+    let mut state = RowState::empty(Subtraction::LargeLate);
     // SAFETY: the whole block takes the same steps, so that its threads meet at every barrier and copy; the barriers
     // order the uses of the tiles as the comments say.
     unsafe {

@@ -324,7 +324,7 @@ unsafe fn consume<
             }
         };
         let mut out = [0f32; OUTPUTS];
-        let mut state = RowState::empty(Row::<ROW>::LARGE_SCORES);
+        let mut state = RowState::empty(Row::<ROW>::SUBTRACTION);
         // SAFETY: the warpgroup is together wherever the branches depend on the tile and its own number alone. A buffer
         // is read between the wait for its being full and the arrival that lets it be filled again.
         unsafe {
@@ -365,7 +365,7 @@ unsafe fn consume<
                     ring = ring.after(steps);
                     release(Row::<ROW>::Q_EMPTY, q_stage);
                     key_split::meet::<ROW>();
-                    let none = RowState::empty(Row::<ROW>::LARGE_SCORES);
+                    let none = RowState::empty(Row::<ROW>::SUBTRACTION);
                     key_split::share::<ROW, OUTPUTS>(base, row_group, part(), &[0.0; OUTPUTS], &none);
                     add_up();
                     continue;

@@ -6,7 +6,7 @@ use layout::attention::{ATTENTION, AttentionKernel, Lengths, MaskKind, QuerySour
 use layout::descriptor::{Major, Operand};
 use layout::{SmemLayout, SmemRegion};
 
-use crate::softmax::LargeScores;
+use crate::softmax::Subtraction;
 
 /// Row `ROW` of [`ATTENTION`].
 pub(crate) enum Row<const ROW: usize> {}
@@ -38,13 +38,13 @@ impl<const ROW: usize> Row<ROW> {
     pub(crate) const GENERAL: bool = matches!(ATTENTION[ROW].scores, Scores::General);
     /// Whether scores are bounded by a softcap, and nothing else is done to them.
     pub(crate) const SOFTCAP: bool = matches!(ATTENTION[ROW].scores, Scores::Softcap);
-    /// When large scores are found.
-    pub(crate) const LARGE_SCORES: LargeScores = if Self::SOFTCAP {
-        LargeScores::Never
-    } else if Self::GENERAL {
-        LargeScores::Late
-    } else {
-        LargeScores::Early
+    /// When maxima are subtracted from scores.
+    pub(crate) const SUBTRACTION: Subtraction = match Self::STEP_END {
+        _ if Self::SOFTCAP => Subtraction::Never,
+        _ if Self::GENERAL => Subtraction::LargeLate,
+        StepEnd::ScaleBesidePowers if Self::TILE.consumers() < 4 => Subtraction::Always,
+        StepEnd::ScaleBesidePowers => Subtraction::LargeLate,
+        StepEnd::PowersFirst | StepEnd::SumsLast | StepEnd::InTurn => Subtraction::LargeEarly,
     };
     /// How a step ends.
     pub(crate) const STEP_END: StepEnd = if Self::TILE.in_turn() {

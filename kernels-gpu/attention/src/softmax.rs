@@ -13,8 +13,10 @@
 //!
 //! The exponent takes one instruction a score, `fma(s, c, -c m')`, while maxima are small. The rounding of `c m'` stays
 //! in it, in all terms of a row alike: at most 2^-17 up to [`layout::attention::exact_from`], but tens at 4e8. In steps
-//! in which a warp has a larger score, m' is subtracted first: the exponent is `(s - m') c`, exactly 0 for the maximum
-//! ([`LargeScores`]). To subtract in every step would cost 3 to 7 %.
+//! in which a warp has a larger score, m' is subtracted first: the exponent is `(s - m') c`, exactly 0 for the maximum.
+//! To subtract in every step costs 3 to 7 % where tiles have many. [`Subtraction`] has what each kernel does.
+
+use core::hint::cold_path;
 
 use cuda_std::convert::{ex2, fma, lg2, max, rcp};
 use cuda_std::warp::{FULL_MASK, quad_max, quad_sum, warp_vote_any};
@@ -44,16 +46,20 @@ impl ScoreScale {
     }
 }
 
-/// When a warp finds out that it has large scores.
+/// When maxima are subtracted from scores before these are scaled, and how a warp finds out that its scores are large.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LargeScores {
+pub(crate) enum Subtraction {
     /// Never: scores are from 0 to 1, or minus infinity, and scaled by up to 2^8.
     Never,
-    /// Before its lanes exchange their maxima, by a vote of its own. Exponentials wait less for it, in kernels that
-    /// wait for exponentials.
-    Early,
-    /// Behind the exchange, by the vote that finds negative maxima too: one vote less.
-    Late,
+    /// Where scores are large, which a vote of its own finds before lanes exchange their maxima: exponentials wait less
+    /// for it.
+    LargeEarly,
+    /// Where scores are large, which the vote for negative maxima finds too, behind the exchange: one vote less. For
+    /// kernels that have four consumer warpgroups, whose exponentials wait for each other anyway, or more to do than
+    /// exponentials.
+    LargeLate,
+    /// In every step: one instruction a score, and no branch. For kernels of few steps a tile.
+    Always,
 }
 
 /// Running maximum and sum of this lane's two rows.
@@ -64,9 +70,9 @@ pub(crate) struct RowState {
     pub(crate) sum: [f32; 2],
     /// What is added to scaled scores before the power of two.
     shifts: [f32; 2],
-    /// Whether a maximum of the warp is negative; or large, with [`LargeScores::Late`].
+    /// Whether a maximum of the warp is negative; or large, with [`Subtraction::LargeLate`].
     unusual: bool,
-    large: LargeScores,
+    subtraction: Subtraction,
 }
 
 /// What the epilogue needs of a finished row.
@@ -81,13 +87,13 @@ pub(crate) struct RowResult {
 impl RowState {
     /// Rows that have seen no key.
     #[inline(always)]
-    pub(crate) const fn empty(large: LargeScores) -> Self {
+    pub(crate) const fn empty(subtraction: Subtraction) -> Self {
         Self {
             max: [f32::NEG_INFINITY; 2],
             sum: [0.0; 2],
             shifts: [0.0; 2],
-            unusual: !matches!(large, LargeScores::Never),
-            large,
+            unusual: !matches!(subtraction, Subtraction::Never),
+            subtraction,
         }
     }
 
@@ -113,33 +119,43 @@ impl RowState {
     #[inline(always)]
     pub(crate) unsafe fn renew<const CHAINS: usize>(&mut self, scores: &mut [f32], scale: ScoreScale) -> [f32; 2] {
         let own = self.largest::<CHAINS>(scores);
-        let large = own.iter().any(|&own| scale.is_large(own));
-        // SAFETY: all lanes of the warp are here.
-        let early = self.large == LargeScores::Early && unsafe { warp_vote_any(FULL_MASK, large) };
+        let early = matches!(self.subtraction, Subtraction::LargeEarly)
+            // SAFETY: all lanes of the warp are here.
+            && unsafe { warp_vote_any(FULL_MASK, own.iter().any(|&own| scale.is_large(own))) };
         // SAFETY: as above.
         let seen = unsafe { own.map(|own| quad_max(own)) };
-        let bases = seen.map(base);
         let factors = [0, 1].map(|half| part_weight(self.max[half], seen[half], scale.log2));
         self.max = seen;
         self.sum = [0, 1].map(|half| self.sum[half] * factors[half]);
-        self.shifts = bases.map(|base| -base * scale.log2);
-        let unusual = seen.iter().any(|seen| match self.large {
-            LargeScores::Never => false,
-            LargeScores::Early => seen.is_sign_negative(),
+        self.shifts = seen.map(|seen| -base(seen) * scale.log2);
+        let unusual = seen.iter().any(|seen| match self.subtraction {
+            Subtraction::Never => false,
+            Subtraction::LargeEarly | Subtraction::Always => seen.is_sign_negative(),
             // The bits of a negative number are above those of all others.
-            LargeScores::Late => seen.to_bits() > scale.exact_from,
+            Subtraction::LargeLate => seen.to_bits() > scale.exact_from,
         });
-        if self.large != LargeScores::Never {
+        if self.subtraction != Subtraction::Never {
             // SAFETY: as above.
             self.unusual = unsafe { warp_vote_any(FULL_MASK, unusual) };
         }
-        if early || (self.large == LargeScores::Late && self.unusual) {
-            for index in 0..scores.len() {
-                scores[index] -= bases[row_of(index)];
+        match self.subtraction {
+            Subtraction::Always => self.subtract_maxima(scores),
+            _ if early || (self.subtraction == Subtraction::LargeLate && self.unusual) => {
+                cold_path();
+                self.subtract_maxima(scores);
             }
-            self.shifts = [0.0; 2];
+            _ => {}
         }
         factors
+    }
+
+    /// Makes scores relative to their maxima: the exponents of these are then exactly 0.
+    #[inline(always)]
+    fn subtract_maxima(&mut self, scores: &mut [f32]) {
+        for index in 0..scores.len() {
+            scores[index] -= base(self.max[row_of(index)]);
+        }
+        self.shifts = [0.0; 2];
     }
 
     /// The second half of a step, at once or part by part, each of whole fours of scores: turns them into probabilities
@@ -299,25 +315,14 @@ pub(crate) fn part_weight(part_max: f32, row_max: f32, scale_log2: f32) -> f32 {
 /// 0.
 ///
 /// The sum is relative to the maximum. A sink above it takes its place, so that nothing overflows; the LSE does where
-/// f32 cannot hold it.
+/// f32 cannot hold it. A row that has seen no score above minus infinity has the sink as its LSE.
 #[inline(always)]
 pub(crate) fn row_result(max: f32, sum: f32, scale_log2: f32, sink: f32) -> RowResult {
-    /// Stands for all distances from which on nothing is left of the smaller term.
-    const FAR: f32 = (1u128 << 100) as f32;
-    if sum == 0.0 && max == f32::NEG_INFINITY {
-        return RowResult { normaliser: 0.0, lse: sink };
-    }
     // In nats; the true one may be beyond f32 on either side.
     let largest = max * (scale_log2 * core::f32::consts::LN_2);
-    if sink == f32::NEG_INFINITY {
-        let lse = fma(lg2(sum), core::f32::consts::LN_2, largest);
-        return RowResult { normaliser: rcp(sum), lse };
-    }
     let above = (sink - largest.max(f32::MIN)) * core::f32::consts::LOG2_E;
-    let above = if above > FAR { FAR } else { above };
-    let excess = above.max(0.0);
-    let factor = ex2(-excess);
-    let sum = sum * factor + ex2(above - excess);
+    let factor = ex2((-above).min(0.0));
+    let sum = fma(sum, factor, ex2(above.min(0.0)));
     let lse = fma(lg2(sum), core::f32::consts::LN_2, largest.max(sink));
-    RowResult { normaliser: factor * rcp(sum), lse }
+    RowResult { normaliser: if sum == 0.0 { 0.0 } else { factor * rcp(sum) }, lse }
 }

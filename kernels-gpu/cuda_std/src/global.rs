@@ -37,9 +37,9 @@ pub unsafe fn load_nc<T: Word>(ptr: *const T) -> T {
 }
 
 /// Loads a number from global memory that others may write meanwhile: one that was there at some time, read once
-/// however often it is used.
+/// however often it is used. It may come from L1.
 ///
-/// PTX: `ld.relaxed.gpu.global.b32` (PTX 6.0, sm_70).
+/// PTX: `ld.relaxed.cta.global.b32` (PTX 6.0, sm_70).
 /// Not a memory fence.
 ///
 /// # Safety
@@ -49,7 +49,7 @@ pub unsafe fn load_relaxed(ptr: *const u32) -> u32 {
     let number: u32;
     // SAFETY: as required of the caller.
     unsafe {
-        asm!("ld.relaxed.gpu.global.b32 {0}, [{1}];", out(reg32) number, in(reg64) ptr,
+        asm!("ld.relaxed.cta.global.b32 {0}, [{1}];", out(reg32) number, in(reg64) ptr,
             options(readonly, nostack, preserves_flags));
     }
     number
