@@ -202,6 +202,8 @@ fn check_wgmma(row: &AttentionVariant, tile: WgmmaTile, entry: &Entry) {
 fn check_numbers(row: &AttentionVariant, entry: &Entry) {
     let numbers = match (row.kernel, row.lengths) {
         (AttentionKernel::Decode(_), _) => 1,
+        // And one of the search, whose outcome is cut to the tensors as well.
+        (AttentionKernel::Wgmma(_), Lengths::PerMember) => 5,
         (_, Lengths::PerMember) => 4,
         (_, Lengths::Equal) => 0,
     };

@@ -108,8 +108,7 @@ impl Member {
         Self { q_start, q_len, k_start, keys: KeyRange::of_member(args, q_len, k_len) }
     }
 
-    /// The first query row of batch entry `batch`, where they follow each other: of the search for it alone, which
-    /// bears any number.
+    /// The first query row of batch entry `batch`, where they follow each other.
     ///
     /// # Safety
     /// Its number is readable.
@@ -117,7 +116,7 @@ impl Member {
     #[inline(always)]
     pub(crate) unsafe fn q_start_of(args: &AttentionArgs, batch: u32) -> u32 {
         // SAFETY: the caller's contract.
-        let start = unsafe { global::load((args.q_starts as *const u32).wrapping_add(batch as usize)) };
+        let start = unsafe { global::load_relaxed((args.q_starts as *const u32).wrapping_add(batch as usize)) };
         start.min(args.q_total)
     }
 
