@@ -63,14 +63,15 @@ impl GemmPlan {
     pub fn new(gpu: &Gpu, problem: &GemmProblem, options: &GemmOptions) -> Result<Self> {
         problem.check()?;
         options.check()?;
-        let mut choice = choose(gpu, problem, options)?;
-        let mut summed_k = problem.k;
-        if options.alpha == 0.0 {
+        let (choice, summed_k) = if options.alpha == 0.0 {
+            // What the options name must serve the product all the same, with whatever workspace that takes.
+            choose(gpu, problem, &GemmOptions { max_workspace_bytes: usize::MAX, ..options.clone() })?;
             // As in BLAS, nothing is summed: a kernel for sums without terms reads neither A nor B.
-            summed_k = 0;
             let unnamed = GemmOptions { variant: None, splits: None, ..options.clone() };
-            choice = choose(gpu, &GemmProblem { k: 0, ..*problem }, &unnamed)?;
-        }
+            (choose(gpu, &GemmProblem { k: 0, ..*problem }, &unnamed)?, 0)
+        } else {
+            (choose(gpu, problem, options)?, problem.k)
+        };
         let kernel = |name: &str| gpu.kernel("gemm", name);
         let pack = |needed: bool, dtype| needed.then(|| kernel(PackKernel::of(dtype).name)).transpose();
         Ok(Self {

@@ -265,8 +265,8 @@ impl Walk {
                 // SAFETY: the words are there, behind the wait of `follow`.
                 let [[q_start, q_len], [k_start, k_len]] =
                     unsafe { [tile.offset(Q_PLACE).load(), tile.offset(K_PLACE).load::<[u32; 2]>()] };
-                // The same in all lanes to the eyes of `ptxas`, as in `follow`. Otherwise it takes lanes for apart behind a
-                // branch on lengths, and has no uniform registers for descriptors: 4 to 10 % more time.
+                // The same in all lanes to the eyes of `ptxas`, as in `follow`. It would take lanes for apart behind a
+                // branch on lengths otherwise, and have no uniform registers for descriptors: 4 to 10 % more time.
                 // SAFETY: the warp is together.
                 Member::of_words(args, [q_start, q_len, k_start, k_len].map(|word| unsafe { agreed(word) }))
             }
