@@ -119,7 +119,7 @@ impl RowState {
     #[inline(always)]
     pub(crate) unsafe fn renew<const CHAINS: usize>(&mut self, scores: &mut [f32], scale: ScoreScale) -> [f32; 2] {
         let own = self.largest::<CHAINS>(scores);
-        let early = matches!(self.subtraction, Subtraction::LargeEarly)
+        let early = self.subtraction == Subtraction::LargeEarly
             // SAFETY: all lanes of the warp are here.
             && unsafe { warp_vote_any(FULL_MASK, own.iter().any(|&own| scale.is_large(own))) };
         // SAFETY: as above.
@@ -138,13 +138,11 @@ impl RowState {
             // SAFETY: as above.
             self.unusual = unsafe { warp_vote_any(FULL_MASK, unusual) };
         }
-        match self.subtraction {
-            Subtraction::Always => self.subtract_maxima(scores),
-            _ if early || (self.subtraction == Subtraction::LargeLate && self.unusual) => {
-                cold_path();
-                self.subtract_maxima(scores);
-            }
-            _ => {}
+        if self.subtraction == Subtraction::Always {
+            self.subtract_maxima(scores);
+        } else if early || (self.subtraction == Subtraction::LargeLate && self.unusual) {
+            cold_path();
+            self.subtract_maxima(scores);
         }
         factors
     }
