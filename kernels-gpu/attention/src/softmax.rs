@@ -54,9 +54,8 @@ pub(crate) enum Subtraction {
     /// Where scores are large, which a vote of its own finds before lanes exchange their maxima: exponentials wait less
     /// for it.
     LargeEarly,
-    /// Where scores are large, which the vote for negative maxima finds too, behind the exchange: one vote less. For
-    /// kernels that have four consumer warpgroups, whose exponentials wait for each other anyway, or more to do than
-    /// exponentials.
+    /// Where scores are large, or a maximum is negative: one vote behind the exchange finds both. It is faster than two
+    /// votes in kernels of four consumer warpgroups.
     LargeLate,
     /// In every step: one instruction a score, and no branch. For kernels of few steps a tile.
     Always,
