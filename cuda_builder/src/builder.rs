@@ -8,20 +8,16 @@
 //! - crate type `staticlib` with fat LTO: one merged module, with neither a linker nor an optimiser run behind it.
 //! - `-Zbuild-std=core`: rustup has no precompiled `core` for the target.
 //!
-//! `opt -O3` then runs twice, as rustc's own two rounds (crate, then LTO) do: one run leaves the accumulator arrays of
-//! large kernels in local memory.
+//! [`lower`](crate::lower) then makes PTX of the module.
 
 use std::fs::{self, File};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
 use layout::Arch;
 
-use crate::compact::compact;
 use crate::error::{Error, UndefinedFunction};
-use crate::lines::at_calls;
-use crate::marks::mark;
+use crate::lower::{lower, run};
 use crate::ptx::Module;
 use crate::toolchain::Toolchain;
 
@@ -87,11 +83,7 @@ impl CudaBuilder {
         let raw_module = target.join(format!("{stem}.ll"));
         let messages = self.compile(&toolchain, &folder, &target, &name, &raw_module)?;
         let ptx_path = target.join(format!("{stem}.ptx"));
-        if !is_newer(&ptx_path, &raw_module) {
-            self.lower(&toolchain, &raw_module, &ptx_path)?;
-        }
-
-        let ptx = fs::read_to_string(&ptx_path).map_err(Error::io(&ptx_path))?;
+        let ptx = lower(&toolchain, self.arch, &raw_module, &ptx_path)?;
         let module = Module::parse(&ptx)?;
         refuse_undefined(&module, &name, self.arch)?;
         if let Some(copy) = &self.copy_to {
@@ -169,37 +161,6 @@ impl CudaBuilder {
             Err(Error::Compile { name: name.into(), arch: self.arch, output: text })
         }
     }
-
-    /// Marks the module and makes PTX of it.
-    fn lower(&self, toolchain: &Toolchain, raw_module: &Path, ptx_path: &Path) -> Result<(), Error> {
-        let text = fs::read_to_string(raw_module).map_err(Error::io(raw_module))?;
-        let marked = raw_module.with_extension("marked.ll");
-        fs::write(&marked, at_calls(&mark(&text, self.arch)?)).map_err(Error::io(&marked))?;
-
-        let optimised = raw_module.with_extension("opt.bc");
-        // Twice, as rustc does it (for the crate, then for the merged module), and with loops unrolled whatever the
-        // size of their body: a loop over a register array that stays a loop leaves the array in local memory.
-        run(toolchain
-            .llvm_tool("opt")
-            .args(["-passes=default<O3>,default<O3>", "-unroll-threshold=4000"])
-            .arg(&marked)
-            .arg("-o")
-            .arg(&optimised))?;
-        let (major, minor) = self.arch.ptx_version();
-        let assembly = raw_module.with_extension("s");
-        run(toolchain
-            .llvm_tool("llc")
-            .arg("-O3")
-            .arg(format!("-mcpu={}", self.arch))
-            .arg(format!("-mattr=+ptx{major}{minor}"))
-            // The chain of inlined calls would need a section of strings, and PTX 7.2.
-            .arg("-line-info-inlined-at=false")
-            .arg(&optimised)
-            .arg("-o")
-            .arg(&assembly))?;
-        let ptx = fs::read_to_string(&assembly).map_err(Error::io(&assembly))?;
-        fs::write(ptx_path, compact(&ptx)).map_err(Error::io(ptx_path))
-    }
 }
 
 /// The PTX of one device crate for one architecture.
@@ -238,26 +199,6 @@ impl Build {
         for source in &self.sources {
             println!("cargo::rerun-if-changed={}", source.display());
         }
-    }
-}
-
-/// Runs a tool.
-fn run(command: &mut Command) -> Result<Output, Error> {
-    let output = command.output().map_err(Error::io(command.get_program()))?;
-    if output.status.success() {
-        return Ok(output);
-    }
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    Err(Error::Tool { command: format!("{command:?}"), output: text })
-}
-
-/// Whether the file is newer than its source and than this program, whose own change may change the file.
-fn is_newer(file: &Path, source: &Path) -> bool {
-    let time = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
-    let program = std::env::current_exe().ok();
-    match (time(file), time(source), program.and_then(|program| time(&program))) {
-        (Some(file), Some(source), Some(program)) => file > source && file > program,
-        _ => false,
     }
 }
 
