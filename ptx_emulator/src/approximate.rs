@@ -4,8 +4,9 @@
 //! Without `.ftz` PTX is made of that unit and of multiplications which scale arguments and results, and so it is here.
 //! Every NaN is the canonical one.
 //!
-//! The results of an H200 (driver 580.159.04) are equal to those of these functions wherever they were compared, which
-//! `BENCHMARKS.md` tells. Of a logarithm the error is absolute: 2^-22 near 1, and the logarithm of 1/2 is not quite -1.
+//! The results of an H200 (driver 580.159.04) equal those of these functions wherever the two were compared
+//! (`docs/measurements/emulator.md`). The error of a logarithm is absolute: 2^-22 near 1, and the logarithm of 1/2 is
+//! not quite -1.
 
 mod segments;
 mod tables;

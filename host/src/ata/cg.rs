@@ -93,7 +93,7 @@ pub enum Preconditioner {
     /// a matrix. A block that is not positive definite counts as its diagonal.
     ///
     /// It takes fewer iterations where the scale of rows differs, or where the diagonal blocks are what makes the
-    /// matrix ill-conditioned; an iteration takes longer. BENCHMARKS.md has examples.
+    /// matrix ill-conditioned; an iteration takes longer. Examples: `docs/measurements/conjugate_gradient.md`.
     BlockJacobi,
 }
 

@@ -21,7 +21,7 @@ pub fn attention_variants(
 }
 
 /// What a row takes a block of one consumer warpgroup, which has nothing to do while it waits (4x32x4096x64 and
-/// 4x16x4096x128 on an H100, BENCHMARKS.md).
+/// 4x16x4096x128 on an H100).
 const LONE_PERCENT: usize = 160;
 
 /// What a row takes a block of four consumer warpgroups, which have few registers and steps of few keys (4x32x4096x64

@@ -304,7 +304,7 @@ struct Card {
 }
 
 /// [`Card::lone_percent`]: two warps wait for their products and the memory in turns (16x32:8x1x8192x256 on an H200,
-/// BENCHMARKS.md).
+/// `docs/measurements/decoding.md`).
 fn lone_percent(variant: &AttentionVariant) -> usize {
     match variant.kernel {
         AttentionKernel::Decode(tile) if tile.warps <= 2 => 125,

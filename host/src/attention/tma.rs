@@ -130,7 +130,8 @@ pub(super) fn order(
 }
 
 /// Heads of few tiles are read as fast as memory can: their groups are small, so that the start of one, when all its
-/// keys and values come, is beside the end of another (1 to 5 % at 512 keys, BENCHMARKS.md).
+/// keys and values come, is beside the end of another (1 to 5 % at 512 keys,
+/// `docs/measurements/attention_sm90_scheduling.md`).
 const FEW_ROW_TILES: usize = 4;
 
 /// Bytes of keys and values of such a group.
@@ -138,7 +139,7 @@ const BURST_BYTES: usize = 8 << 20;
 
 /// How many of `heads` heads form a group: at most `most`, from `wave`, which give each block a tile, to twice as many.
 /// The last group is the end of the launch, where blocks run out of tiles: of these sizes, the one that leaves most
-/// heads for it (3 to 9 % at 4096 keys, BENCHMARKS.md).
+/// heads for it (3 to 9 % at 4096 keys, `docs/measurements/attention_sm90_scheduling.md`).
 fn group_size(heads: usize, most: usize, wave: usize) -> usize {
     let least = wave.clamp(1, most);
     let last = |size: usize| (heads - 1) % size + 1;

@@ -12,14 +12,14 @@
 //! 13.0 MB of f32, all of which stays in L2. Each pair is read twice, which is 12.5, 15.6 and 25.0 MB, and X as far as
 //! the band reaches by each block, 6.8 MB for blocks of 32 rows and 8 frames, 3.6 MB for those of 64. A kernel that
 //! does nothing but read 13.4 MB from L2 takes 2.4 us on an H200 by graph replay, of 16.4 MB 2.8 us, one of 25.8 MB 3.7
-//! us, and an empty one 0.6 us (BENCHMARKS.md).
+//! us, and an empty one 0.6 us (`docs/measurements/ata.md`).
 //!
 //! 1. Pairs lie in memory as the lanes want them, for both uses, and every load is 16 bytes a lane and whole lines for
 //!    a warp. Nothing of A passes through shared memory. A use loads X once, for all its pairs.
 //! 2. All warps of a multiprocessor have loads in flight, and more warps with one use each do better than half as many
 //!    with two: ptxas gives all loads of the loop one scoreboard, so that a wait for the first use is one for both. The
 //!    loads of the next use start as soon as the registers of X, and then of each pair row, are free. Copies to shared
-//!    memory, by `cp.async` of each lane or in bulk, take 5 to 18 % longer where n is 2624 (BENCHMARKS.md).
+//!    memory, by `cp.async` of each lane or in bulk, take 5 to 18 % longer where n is 2624.
 //! 3. The warps of a block take every so-manyth use, so that a block ends within one use of all its warps; their sums
 //!    meet in shared memory in a fixed order. No atomics, and the same bits in every run.
 //! 4. The kernel starts before the one before it has ended (sm_90), and loads its first uses of A, which nothing
@@ -35,7 +35,7 @@
 //!    all wait.
 //!
 //! Reading each pair once, for its row and for its column, does not pay: sums for rows of other blocks are written,
-//! read again and added by a second kernel, which together takes longer (BENCHMARKS.md).
+//! read again and added by a second kernel, which together takes longer. `docs/measurements/ata.md` has the numbers.
 //!
 //! Registers: 8 sums for 8 frames and 32 rows, 16 to 40 for the cells of 32 rows, 8 for X. Shared memory: 1152 bytes a
 //! warp for 8 frames and 32 rows.

@@ -80,7 +80,7 @@ const fn warps(warps: usize, stages: usize, registers: u32) -> DecodeTile {
 }
 
 /// Every compiled attention kernel, those of one element type in the order of preference: the first row that serves a
-/// problem is the one to run (BENCHMARKS.md has the measurements).
+/// problem is the one to run (`docs/measurements` has what they were chosen from).
 ///
 /// Names:
 /// - `attention_<type>_scalar`;
