@@ -4,51 +4,36 @@
 //! finite, an output that could not be written); 2 where the request is at fault (options, files, shapes, types, lost
 //! elements), with one line on stderr and nothing written.
 
-mod archive;
-mod ata;
-mod attention;
 mod bench;
-mod bench_ata;
-mod bench_decode;
-mod bench_gemm;
-mod bench_ladder;
-mod bench_load;
-mod bias;
-mod case;
-mod chart;
-mod compare;
-mod convert;
-mod demo;
+mod commands;
 mod device;
-mod emulate_report;
-mod gemm;
-mod info;
-mod input_file;
-mod kernel_names;
-mod matrix_file;
-mod measure;
+mod files;
 mod memory;
-mod npy;
-mod on_card;
-mod output_file;
-mod problem;
-mod product;
-mod random;
-mod report;
-mod sequences;
+mod problems;
 mod soak;
 mod spelling;
-mod statistics;
 mod table;
-mod tensor;
-mod verdict;
 
 use std::io;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser};
 
+use crate::bench::chart::ChartError;
+use crate::bench::error::BenchError;
+use crate::bench::kernel_names::UnknownKernel;
+use crate::bench::report::ReportError;
+use crate::commands::Command;
+use crate::commands::ata::WrongVectors;
+use crate::commands::attention::NoInput;
+use crate::commands::compare::NothingInCommon;
+use crate::commands::gemm::GemmError;
+use crate::commands::soak::SoakError;
+use crate::files::convert::Lossy;
+use crate::files::input::{FileError, SizesError};
+use crate::files::matrix::MatrixError;
+use crate::problems::error::ProblemError;
 use crate::spelling::EXIT_CODES;
 
 /// Tensor-core GPU kernels in pure Rust.
@@ -59,46 +44,12 @@ struct Cli {
     command: Command,
 }
 
-/// What to do.
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Shows the driver, the devices and the kernels of this build.
-    Info,
-    /// Computes attention on tensors from files.
-    Attention(attention::AttentionArgs),
-    /// Multiplies vectors by a symmetric matrix from files.
-    Ata(ata::AtaArgs),
-    /// Multiplies matrices from files.
-    Gemm(gemm::GemmArgs),
-    /// Measures kernels on a card.
-    Bench(bench::BenchArgs),
-    /// Runs every attention kernel on a generated input and shows its error and time.
-    Demo(demo::DemoArgs),
-    /// Counts what a kernel does in the emulator: instructions, memory traffic, bank conflicts.
-    EmulateReport(emulate_report::ReportArgs),
-    /// Compares two files of benchmark results.
-    Compare(compare::CompareArgs),
-    /// Looks for wrong results: random problems against the f64 reference.
-    Soak(soak::SoakArgs),
-}
-
 fn main() -> ExitCode {
     let cli = match command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
-    let result = match &cli.command {
-        Command::Info => info::run(),
-        Command::Attention(args) => attention::run(args),
-        Command::Ata(args) => ata::run(args),
-        Command::Gemm(args) => gemm::run(args),
-        Command::Bench(args) => bench::run(args),
-        Command::Demo(args) => demo::run(args),
-        Command::EmulateReport(args) => emulate_report::run(args),
-        Command::Compare(args) => compare::run(args),
-        Command::Soak(args) => soak::run(args),
-    };
-    match result {
+    match cli.command.run() {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of the output has seen enough (`ferrotile info | head -1`).
         Err(error) if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) => {
@@ -147,8 +98,8 @@ fn one_line(text: &str) -> String {
 /// Whether the request is at fault rather than the machine or the program.
 fn is_bad_request(error: &anyhow::Error) -> bool {
     use ferrotile::Error::{Alignment, Argument, Asymmetric, LastStride, NoVariant, Shape, TooLarge, UnknownVariant};
-    if let Some(error) = error.downcast_ref::<input_file::FileError>() {
-        return !matches!(error, input_file::FileError::Write { .. });
+    if let Some(error) = error.downcast_ref::<FileError>() {
+        return !matches!(error, FileError::Write { .. });
     }
     if let Some(error) = error.downcast_ref::<ferrotile::Error>() {
         return matches!(
@@ -163,20 +114,19 @@ fn is_bad_request(error: &anyhow::Error) -> bool {
                 | UnknownVariant { .. }
         );
     }
-    error.is::<problem::ProblemError>()
-        || error.is::<input_file::SizesError>()
-        || error.is::<matrix_file::MatrixError>()
-        || error.is::<convert::Lossy>()
-        || error.is::<ata::WrongVectors>()
-        || error.is::<attention::NoInput>()
-        || error.is::<gemm::GemmError>()
-        || error.is::<report::ReportError>()
-        || error.is::<compare::NothingInCommon>()
-        || error.downcast_ref::<chart::ChartError>().is_some_and(chart::ChartError::is_bad_request)
-        || error.is::<bench::BenchError>()
-        || error.is::<bench_decode::PartialPage>()
-        || error.is::<kernel_names::UnknownKernel>()
-        || error.downcast_ref::<soak::SoakError>().is_some_and(soak::SoakError::is_bad_request)
+    error.is::<ProblemError>()
+        || error.is::<SizesError>()
+        || error.is::<MatrixError>()
+        || error.is::<Lossy>()
+        || error.is::<WrongVectors>()
+        || error.is::<NoInput>()
+        || error.is::<GemmError>()
+        || error.is::<ReportError>()
+        || error.is::<NothingInCommon>()
+        || error.downcast_ref::<ChartError>().is_some_and(ChartError::is_bad_request)
+        || error.is::<BenchError>()
+        || error.is::<UnknownKernel>()
+        || error.downcast_ref::<SoakError>().is_some_and(SoakError::is_bad_request)
 }
 
 #[cfg(test)]
@@ -199,6 +149,6 @@ mod tests {
     fn what_the_machine_lacks_is_not_the_fault_of_the_request() {
         let driver = ferrotile::Error::NoDriver { reason: "libcuda.so.1 not found".to_owned() };
         assert!(!is_bad_request(&driver.into()));
-        assert!(is_bad_request(&problem::ProblemError::VariantOnCpu.into()));
+        assert!(is_bad_request(&ProblemError::VariantOnCpu.into()));
     }
 }

@@ -33,6 +33,11 @@ pub(crate) fn in_any_case<T: FromStr>(text: &str) -> Result<T, T::Err> {
     text.to_lowercase().parse()
 }
 
+/// A number as options take it.
+pub(crate) fn finite(text: &str) -> Result<f32, &'static str> {
+    text.parse().ok().filter(|scale: &f32| scale.is_finite()).ok_or("expected a finite number")
+}
+
 /// What says the same as an option that there is none of, if that is known.
 pub(crate) fn meant(error: &clap::Error) -> Option<String> {
     let wrong = error.get(ContextKind::InvalidArg)?.to_string();

@@ -1,29 +1,9 @@
 //! Any NPZ file is a matrix, or an error, and takes no more memory than its size lets one expect.
 #![no_main]
-#![allow(dead_code, unused_imports)]
 
-#[path = "../../src/archive.rs"]
-mod archive;
-#[path = "../../src/convert.rs"]
-mod convert;
-#[path = "../../src/input_file.rs"]
-mod input_file;
-#[path = "../../src/matrix_file.rs"]
-mod matrix_file;
-#[path = "../../src/memory.rs"]
-mod memory;
-#[path = "../../src/npy.rs"]
-mod npy;
-#[path = "../../src/tensor.rs"]
-mod tensor;
+mod readers;
 
-mod file;
-
-use convert::Converter;
 use libfuzzer_sys::fuzz_target;
+use readers::{files, memory};
 
-fuzz_target!(|bytes: &[u8]| {
-    file::with("npz", bytes, |path| {
-        let _ = matrix_file::read(path, 0.0, &mut Converter::new(true, true));
-    });
-});
+fuzz_target!(|bytes: &[u8]| readers::read("npz", bytes));

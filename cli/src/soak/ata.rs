@@ -8,10 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use super::attention::Call;
 use super::check;
+use super::family::{Bench, Family, Scope, Simpler};
 use super::memory::{Input, Output};
+use super::outcome::{Outcome, Run};
 use super::place::Place;
-use super::problem::{Bench, Family, Outcome, Random, Run, Scope, Simpler, as_text, is_default};
-use super::sizes;
+use super::sizes::{self, Random};
+use super::text::{as_text, is_default};
 use super::values::Values;
 
 /// A matrix for each channel.

@@ -10,11 +10,13 @@ use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
 use super::check;
+use super::family::{Bench, Family, Scope, Simpler};
 use super::memory::{Input, Output, Stored};
+use super::outcome::{Failure, Outcome, Run, refusal};
 use super::place::{Place, View};
-use super::problem::{Bench, Failure, Family, Outcome, Random, Run, Scope, Simpler, is_default, refusal};
-use super::sizes;
+use super::sizes::{self, Random};
 use super::softmax::{Expected, Heads, TermInputs, Terms, array4};
+use super::text::is_default;
 
 /// Workspace that plans may have, where they may have some.
 pub(crate) const WORKSPACE_BYTES: usize = 64 << 20;

@@ -8,10 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use super::ata::Matrix;
 use super::check;
+use super::family::{Bench, Family, Scope, Simpler};
 use super::memory::{Input, Output};
+use super::outcome::{Failure, Kind, Outcome, Run};
 use super::place::Place;
-use super::problem::{Bench, Failure, Family, Kind, Outcome, Random, Run, Scope, Simpler, as_text, is_default};
-use super::sizes;
+use super::sizes::{self, Random};
+use super::text::{as_text, is_default};
 use super::values::Values;
 
 /// A problem: the diagonal outweighs the rest of each row of the matrix, which is hence positive definite.

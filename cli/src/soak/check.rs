@@ -3,7 +3,7 @@
 use ferrotile::{Dtype, tolerance};
 
 use super::memory::Cell;
-use super::problem::{Failure, Kind};
+use super::outcome::{Failure, Kind};
 use super::values::Range;
 
 /// Compares the elements `[got, expected, limits]` of a tensor. Nothing is expected where the limit is infinite.

@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use super::attention::{Call, WORKSPACE_BYTES};
 use super::check;
+use super::family::{Bench, Family, Scope, Simpler};
 use super::memory::{Input, Output, Stored};
+use super::outcome::{Outcome, Run, refusal};
 use super::place::Place;
-use super::problem::{
-    Bench, Family, HALVES, Outcome, Random, Run, Scope, Simpler, as_name, as_text, is_default, refusal,
-};
-use super::sizes;
+use super::sizes::{self, HALVES, Random};
+use super::text::{as_name, as_text, is_default};
 use super::values::{Range, Values};
 
 /// A problem.

@@ -4,8 +4,9 @@ use ferrotile::{Buffer, Element, F8E4M3, F8E5M2, Float, Result, Stream, TensorMu
 use half::{bf16, f16};
 use ndarray::{ArrayD, IxDyn};
 
+use super::family::Bench;
+use super::outcome::{Failure, Kind};
 use super::place::{Place, View};
-use super::problem::{Bench, Failure, Kind};
 
 /// Elements before and after an output that must stay as they are: a multiple of every vector width, so that the output
 /// keeps the alignment of its buffer.

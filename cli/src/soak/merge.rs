@@ -7,10 +7,12 @@ use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
 use super::check;
+use super::family::{Bench, Family, Scope, Simpler};
 use super::memory::{Input, Output, Stored};
+use super::outcome::{Outcome, Run};
 use super::place::Place;
-use super::problem::{Bench, Family, HALVES, Outcome, Random, Run, Scope, Simpler, as_name, is_default};
-use super::sizes;
+use super::sizes::{self, HALVES, Random};
+use super::text::{as_name, is_default};
 use super::values::Values;
 
 /// A problem.
@@ -134,7 +136,7 @@ impl Merge {
         }
         let [first, second] = [0, 1].map(|run| {
             let (out, lse): &(Output<O, 4>, Output<f32, 3>) = &outputs[run];
-            Ok::<_, super::problem::Failure>((out.read(&bench.streams[run])?, lse.read(&bench.streams[run])?))
+            Ok::<_, super::outcome::Failure>((out.read(&bench.streams[run])?, lse.read(&bench.streams[run])?))
         });
         let (first, second) = (first?, second?);
         check::same("O", [&first.0, &second.0], &self.shape)?;

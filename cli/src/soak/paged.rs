@@ -13,11 +13,13 @@ use serde::{Deserialize, Serialize};
 
 use super::attention::{Call, WORKSPACE_BYTES, read_twice, scores, simpler_places};
 use super::check;
+use super::family::{Bench, Family, Scope, Simpler};
 use super::memory::{Input, Output, Stored};
+use super::outcome::{Failure, Outcome, Run, refusal};
 use super::place::Place;
-use super::problem::{Bench, Failure, Family, Outcome, Random, Run, Scope, Simpler, is_default, refusal};
-use super::sizes;
+use super::sizes::{self, Random};
 use super::softmax::{Expected, Heads, TermInputs, Terms, array4};
+use super::text::is_default;
 
 /// A problem.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -4,7 +4,8 @@ use rand::RngExt;
 use rand::seq::SliceRandom;
 use serde::{Deserialize, Serialize};
 
-use super::problem::{Random, is_default};
+use super::sizes::Random;
+use super::text::is_default;
 
 /// What makes the strides of a tensor, whatever its shape. The last dimension is always contiguous.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -1,8 +1,14 @@
-//! Sizes, log-uniform around every edge.
+//! What is drawn: sizes, log-uniform around every edge, and the element types of kernels.
 
+use ferrotile::Dtype;
 use rand::RngExt;
+use rand::rngs::Xoshiro256PlusPlus;
 
-use super::problem::Random;
+/// The generator of everything that is drawn: the same numbers from the same seed on every machine.
+pub(crate) type Random = Xoshiro256PlusPlus;
+
+/// The 16-bit types.
+pub(crate) const HALVES: [Dtype; 2] = [Dtype::F16, Dtype::Bf16];
 
 /// Edges of the tiles, steps and pages of kernels.
 const EDGES: [usize; 14] = [8, 16, 32, 48, 64, 96, 128, 160, 176, 192, 256, 384, 512, 1024];

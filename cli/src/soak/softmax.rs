@@ -9,10 +9,12 @@ use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
 use super::check;
+use super::family::{Bench, Simpler};
 use super::memory::{Input, Stored};
+use super::outcome::Failure;
 use super::place::Place;
-use super::problem::{Bench, Failure, HALVES, Random, Simpler, as_name, as_text, is_default};
-use super::sizes;
+use super::sizes::{self, HALVES, Random};
+use super::text::{as_name, as_text, is_default};
 use super::values::{Range, Values};
 
 /// Types, heads and elements of Q, K and V.

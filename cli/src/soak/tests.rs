@@ -2,7 +2,9 @@
 
 use ferrotile::{Arch, Gpu};
 
-use super::problem::{Bench, FAMILIES, Failure, Kind, Outcome, Problem, shrink};
+use super::family::Bench;
+use super::outcome::{Failure, Kind, Outcome};
+use super::problem::{FAMILIES, Problem, shrink};
 
 const ALL: [usize; 7] = [0, 1, 2, 3, 4, 5, 6];
 

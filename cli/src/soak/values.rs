@@ -5,7 +5,7 @@ use rand::RngExt;
 use rand_distr::StandardNormal;
 use serde::{Deserialize, Serialize};
 
-use super::problem::Random;
+use super::sizes::Random;
 
 /// A distribution of the elements of a tensor, whatever its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

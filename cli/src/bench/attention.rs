@@ -1,0 +1,205 @@
+//! `ferrotile bench attention`: times of attention kernels.
+
+use clap::Args;
+use ferrotile::{Arch, Dtype, Gpu, attention_variants};
+use half::{bf16, f16};
+use indicatif::{ProgressBar, ProgressStyle};
+use layout::attention::{ATTENTION, AttentionVariant, Lengths, Scores};
+
+use crate::bench::error::BenchError;
+use crate::bench::kernel_names;
+use crate::bench::measure::{MeasureArgs, Timer};
+use crate::bench::report::Row;
+use crate::bench::statistics::Summary;
+use crate::files::tensor::Half;
+use crate::problems::case::{Case, Extra};
+use crate::problems::on_card;
+
+/// What to measure and how.
+#[derive(Debug, Args)]
+pub(crate) struct AttentionBenchArgs {
+    /// A case BxHxSxD/mask/dtype, such as 1x8x512x64/causal/f16 (BxHq:HkvxSxD for grouped heads, BxHxSxDvE where V has
+    /// head dimension E); with /softcap (of 50), /bias (the same for all heads) or /varlen (lengths from S/B in equal
+    /// steps to S) at its end; may be repeated.
+    #[arg(long = "case", num_args = 1.., conflicts_with = "all")]
+    cases: Vec<Case>,
+    /// A kernel by name, or `all` for every one that serves a case; may be repeated [default: the library's choice].
+    #[arg(long = "variant", num_args = 1..)]
+    variants: Vec<String>,
+    /// Every shape of the comparison with vendor libraries, in f16 and bf16, and grouped heads, windows, softcap, bias
+    /// and several lengths.
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    measure: MeasureArgs,
+}
+
+/// One measurement to make: a case and a kernel, or the library's choice.
+#[derive(Debug, Clone)]
+struct Job {
+    case: Case,
+    variant: Option<&'static AttentionVariant>,
+}
+
+/// Measures and prints.
+pub(crate) fn run(args: &AttentionBenchArgs) -> anyhow::Result<()> {
+    let cases = if args.cases.is_empty() { Case::defaults(args.all) } else { args.cases.clone() };
+    args.measure.check_place()?;
+    check_request(&cases, &args.variants)?;
+    let gpu = args.measure.gpu()?;
+    let jobs = jobs(gpu.arch(), &cases, &args.variants)?;
+    let mut timer = args.measure.timer(&gpu)?;
+    // indicatif draws nothing where stderr is not a terminal.
+    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}").expect("the template is valid");
+    let progress = ProgressBar::new(jobs.len() as u64).with_style(style);
+    let (mut lines, mut rows) = (Vec::new(), Vec::new());
+    for job in jobs {
+        progress.set_message(job.case.to_string());
+        let measured = match job.case.dtype {
+            Dtype::Bf16 => measure::<bf16>(&gpu, &mut timer, &job)?,
+            _ => measure::<f16>(&gpu, &mut timer, &job)?,
+        };
+        lines.push(measured.line());
+        rows.push(measured.row());
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    let heading = [
+        "case",
+        "kernel",
+        "p50 us",
+        "p90 us",
+        "mean us",
+        "std us",
+        "TFLOP/s",
+        "registers",
+        "shared bytes",
+        "blocks/SM",
+    ];
+    args.measure.report(&gpu, &heading, &lines, rows)
+}
+
+/// Refuses what no card can run.
+fn check_request(cases: &[Case], variants: &[String]) -> Result<(), BenchError> {
+    kernel_names::check(variants, "attention", ATTENTION.iter().map(|row| row.name))?;
+    cases.iter().try_for_each(|case| case.check().map_err(|reason| BenchError::Case { case: case.to_string(), reason }))
+}
+
+/// Pairs each case with the kernels of `arch` that are to run it.
+fn jobs(arch: Arch, cases: &[Case], variants: &[String]) -> Result<Vec<Job>, BenchError> {
+    let mut jobs = Vec::new();
+    for &case in cases {
+        if variants.is_empty() {
+            jobs.push(Job { case, variant: None });
+            continue;
+        }
+        let before = jobs.len();
+        let rows = attention_variants(arch, case.dtype, [case.head_dim, case.value_dim])
+            .filter(|row| row.takes(case.mask, case.len, case.len) && serves(&case, row))
+            .filter(|row| kernel_names::include(variants, row.name));
+        jobs.extend(rows.map(|row| Job { case, variant: Some(row) }));
+        if jobs.len() == before {
+            return Err(BenchError::NothingServes(case.to_string()));
+        }
+    }
+    Ok(jobs)
+}
+
+/// Whether a kernel computes what a case has, and is made for no more.
+fn serves(case: &Case, row: &AttentionVariant) -> bool {
+    let options = case.options();
+    let scores = Scores::of(options.softcap, options.bias);
+    match case.extra {
+        Extra::None => (row.scores, row.lengths) == (scores, Lengths::Equal),
+        Extra::Softcap | Extra::Bias => row.covers(scores, Lengths::Equal),
+        Extra::Varlen => row.covers(scores, Lengths::PerMember),
+    }
+}
+
+/// A finished measurement.
+struct Measured {
+    case: Case,
+    kernel: String,
+    us: Summary,
+    registers: u32,
+    shared_bytes: u32,
+    blocks_per_multiprocessor: u32,
+}
+
+fn measure<T: Half>(gpu: &Gpu, timer: &mut Timer, job: &Job) -> ferrotile::Result<Measured> {
+    let Job { case, variant } = *job;
+    on_card::with_case::<T, _>(gpu, &case, variant.map(|row| row.name.to_owned()), |row, kernel, run| {
+        let us = timer.microseconds(case.is_small(), run)?;
+        let shared_bytes = row.smem().total_bytes();
+        Ok(Measured {
+            case,
+            kernel: row.name.to_owned(),
+            us,
+            registers: kernel.attributes().registers,
+            shared_bytes,
+            blocks_per_multiprocessor: kernel.blocks_per_multiprocessor(row.threads(), shared_bytes)?,
+        })
+    })
+}
+
+impl Measured {
+    fn tflops(&self) -> f64 {
+        self.case.flops() / self.us.p50 / 1e6
+    }
+
+    fn line(&self) -> Vec<String> {
+        vec![
+            self.case.to_string(),
+            self.kernel.clone(),
+            format!("{:.2}", self.us.p50),
+            format!("{:.2}", self.us.p90),
+            format!("{:.2}", self.us.mean),
+            format!("{:.2}", self.us.std),
+            format!("{:.1}", self.tflops()),
+            self.registers.to_string(),
+            self.shared_bytes.to_string(),
+            self.blocks_per_multiprocessor.to_string(),
+        ]
+    }
+
+    fn row(&self) -> Row {
+        Row::measured("attention", self.case, &self.kernel, &self.us, self.case.flops())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cases() -> Vec<Case> {
+        vec!["1x2x64x64/full/f16".parse().unwrap(), "1x2x64x256/causal/bf16".parse().unwrap()]
+    }
+
+    #[test]
+    fn every_kernel_that_serves_a_case_can_be_measured() {
+        let jobs = jobs(Arch::Sm90a, &cases(), &["all".to_owned()]).unwrap();
+        for case in cases() {
+            let named: Vec<_> = jobs.iter().filter(|job| job.case == case).map(|job| job.variant.unwrap()).collect();
+            assert!(
+                !named.is_empty()
+                    && named.iter().all(|row| row.serves(Arch::Sm90a, case.dtype, [case.head_dim, case.value_dim]))
+            );
+        }
+    }
+
+    #[test]
+    fn names_of_no_kernel_are_refused() {
+        let error = check_request(&cases(), &["fast".to_owned()]).unwrap_err();
+        assert!(error.to_string().contains("'fast'"));
+        let narrow = ATTENTION.iter().find(|row| row.head_dim < 256).unwrap();
+        assert!(matches!(jobs(Arch::Sm90a, &cases(), &[narrow.name.to_owned()]), Err(BenchError::NothingServes(_))));
+    }
+
+    #[test]
+    fn the_library_chooses_where_no_kernel_is_named() {
+        assert_eq!(jobs(Arch::Sm90a, &cases(), &[]).unwrap().len(), 2);
+        for odd in ["1x3:2x64x64/full/f16", "1x2x64x64v12/full/f16", "4x1x1000000000x64/full/f16/varlen"] {
+            assert!(matches!(check_request(&[odd.parse().unwrap()], &[]), Err(BenchError::Case { .. })), "{odd}");
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! `ferrotile bench decode`: attention of few query rows on many keys, which takes as long as reading the keys and
+//! values, beside a copy on the same card.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::str::FromStr;
+
+use clap::Args;
+use ferrotile::{
+    AttentionOptions, AttentionPlan, AttentionProblem, AttentionTensors, Buffer, Dtype, Float, Gpu, Layout, Mask,
+    PagedAttentionPlan, PagedProblem, PagedTensors, Result, Stream, StreamRef, TensorMut, TensorRef,
+};
+use half::{bf16, f16};
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use rand_distr::StandardNormal;
+
+use crate::bench::error::BenchError;
+use crate::bench::measure::{MeasureArgs, Timer};
+use crate::bench::report::Row;
+use crate::spelling::finite;
+
+/// Workspace that plans may use.
+const WORKSPACE_BYTES: usize = 256 << 20;
+
+/// Elements of the block of numbers that K and V are made of: as good as new ones for a time, and made sooner.
+const BLOCK: usize = 1 << 22;
+
+/// Bytes that are copied to measure the memory: many times what the L2 cache of any card holds.
+const COPY_BYTES: usize = 1 << 30;
+
+/// How Q and, unless they lie in pages, K and V are laid out.
+const LAYOUT: Layout = Layout::Bhsd;
+
+/// What to measure and how.
+#[derive(Debug, Args)]
+pub(crate) struct DecodeBenchArgs {
+    /// A case BxHq:HkvxSqxSkxD/mask/dtype, such as 16x32:8x1x8192x128/causal/f16; may be repeated.
+    #[arg(long = "case", num_args = 1..)]
+    cases: Vec<DecodeCase>,
+    /// Parts that the keys are split into; may be repeated [default: the library's choice].
+    #[arg(long = "splits", num_args = 1..)]
+    splits: Vec<usize>,
+    /// Keys of a page; without it keys follow each other.
+    #[arg(long)]
+    page: Option<usize>,
+    /// What bounds scores; without it nothing does.
+    #[arg(long, value_name = "CAP", allow_hyphen_values = true, value_parser = finite)]
+    softcap: Option<f32>,
+    /// A kernel by name [default: the library's choice].
+    #[arg(long)]
+    variant: Option<String>,
+    #[command(flatten)]
+    measure: MeasureArgs,
+}
+
+impl DecodeBenchArgs {
+    /// The options of a case.
+    fn options(&self, case: &DecodeCase) -> AttentionOptions {
+        AttentionOptions { softcap: self.softcap, variant: self.variant.clone(), ..case.options() }
+    }
+}
+
+/// One problem to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DecodeCase {
+    sizes: AttentionProblem,
+    mask: Mask,
+    pub(crate) dtype: Dtype,
+}
+
+impl DecodeCase {
+    /// The cases measured where none is named: a step of a model with 32 heads on 8, at two batch sizes and two
+    /// lengths.
+    fn defaults() -> Vec<DecodeCase> {
+        let of = |batch, k_len| DecodeCase {
+            sizes: AttentionProblem { batch, q_heads: 32, kv_heads: 8, q_len: 1, k_len, head_dim: 128 },
+            mask: Mask::Causal,
+            dtype: Dtype::F16,
+        };
+        [8192, 65536].into_iter().flat_map(|k_len| [16, 64].map(|batch| of(batch, k_len))).collect()
+    }
+
+    /// The options of a plan for the case.
+    pub(crate) fn options(&self) -> AttentionOptions {
+        let (mask, max_workspace_bytes) = (self.mask, WORKSPACE_BYTES);
+        AttentionOptions { mask, max_workspace_bytes, ..AttentionOptions::new(LAYOUT) }
+    }
+
+    /// Bytes that the call reads and writes at least: the visible keys and values, Q and O.
+    fn bytes(&self) -> f64 {
+        let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = self.sizes;
+        let seen_by = |row| self.mask.key_range(row, q_len, k_len);
+        // Both ends of what a row sees grow with the row.
+        let keys = q_len.checked_sub(1).map_or(0, |last| seen_by(last).end.saturating_sub(seen_by(0).start));
+        (2 * batch * head_dim * (2 * kv_heads * keys + 2 * q_heads * q_len)) as f64
+    }
+}
+
+impl fmt::Display for DecodeCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = self.sizes;
+        f.pad(&format!("{batch}x{q_heads}:{kv_heads}x{q_len}x{k_len}x{head_dim}/{}/{}", self.mask, self.dtype))
+    }
+}
+
+/// The text is not a case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "expected BxHq:HkvxSqxSkxD/mask/dtype with numbers above 0 whose product 64 bits hold, such as \
+     16x32:8x1x8192x128/causal/f16"
+)]
+pub(crate) struct ParseDecodeCaseError;
+
+impl FromStr for DecodeCase {
+    type Err = ParseDecodeCaseError;
+
+    fn from_str(text: &str) -> Result<DecodeCase, ParseDecodeCaseError> {
+        let parts: Vec<&str> = text.split('/').collect();
+        let &[shape, mask, dtype] = parts.as_slice() else { return Err(ParseDecodeCaseError) };
+        let sizes: Vec<&str> = shape.split('x').collect();
+        let &[batch, heads, q_len, k_len, head_dim] = sizes.as_slice() else { return Err(ParseDecodeCaseError) };
+        let (q_heads, kv_heads) = heads.split_once(':').unwrap_or((heads, heads));
+        let size = |part: &str| part.parse().ok().filter(|&size| size > 0).ok_or(ParseDecodeCaseError);
+        let sizes = AttentionProblem {
+            batch: size(batch)?,
+            q_heads: size(q_heads)?,
+            kv_heads: size(kv_heads)?,
+            q_len: size(q_len)?,
+            k_len: size(k_len)?,
+            head_dim: size(head_dim)?,
+        };
+        let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = sizes;
+        let product = [batch, q_heads, kv_heads, q_len, k_len, head_dim]
+            .into_iter()
+            .try_fold(1usize, |product, size| product.checked_mul(size));
+        product.ok_or(ParseDecodeCaseError)?;
+        let dtype = [Dtype::F16, Dtype::Bf16].into_iter().find(|known| known.name() == dtype);
+        let mask = mask.parse().map_err(|_| ParseDecodeCaseError)?;
+        Ok(DecodeCase { sizes, mask, dtype: dtype.ok_or(ParseDecodeCaseError)? })
+    }
+}
+
+/// Measures and prints.
+pub(crate) fn run(args: &DecodeBenchArgs) -> anyhow::Result<()> {
+    let cases = if args.cases.is_empty() { DecodeCase::defaults() } else { args.cases.clone() };
+    args.measure.check_place()?;
+    for case in &cases {
+        let checked = case.sizes.check().and_then(|()| args.options(case).check(case.sizes.head_dim));
+        checked.map_err(|reason| BenchError::Case { case: case.to_string(), reason })?;
+        if args.page.is_some_and(|page| page == 0 || !case.sizes.k_len.is_multiple_of(page)) {
+            return Err(BenchError::PartialPage { case: case.to_string() }.into());
+        }
+    }
+    let gpu = args.measure.gpu()?;
+    let mut timer = args.measure.timer(&gpu)?;
+    let copied = copy_rate(&gpu, &mut timer)?;
+    writeln!(io::stdout(), "a copy of {} MiB: {copied:.0} GB/s, read and written", COPY_BYTES >> 20)?;
+    let (mut lines, mut rows) = (Vec::new(), Vec::new());
+    for case in &cases {
+        let measured = match case.dtype {
+            Dtype::Bf16 => measure::<bf16>(&gpu, &mut timer, case, copied, args)?,
+            _ => measure::<f16>(&gpu, &mut timer, case, copied, args)?,
+        };
+        for (line, row) in measured {
+            lines.push(line);
+            rows.push(row);
+        }
+    }
+    let heading = ["case", "kernel", "splits", "p50 us", "p90 us", "GB/s", "of the copy", "workspace"];
+    args.measure.report(&gpu, &heading, &lines, rows)
+}
+
+/// GB/s of a copy from device memory to device memory, each byte counted as it is read and as it is written.
+fn copy_rate(gpu: &Gpu, timer: &mut Timer) -> Result<f64> {
+    let source = Buffer::<u8>::zeroed(gpu, COPY_BYTES)?;
+    let mut destination = Buffer::<u8>::zeroed(gpu, COPY_BYTES)?;
+    let us = timer.microseconds(false, |stream| destination.copy_from(stream, 0, &source))?;
+    Ok(2.0 * COPY_BYTES as f64 / us.p50 / 1e3)
+}
+
+/// A tensor of random numbers, some of which repeat.
+fn random<T: Float>(gpu: &Gpu, stream: &Stream, len: usize, seed: u64) -> Result<Buffer<T>> {
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let numbers: Vec<T> = (0..len.min(BLOCK)).map(|_| T::from_f64(random.sample(StandardNormal))).collect();
+    let mut tensor = Buffer::zeroed(gpu, len)?;
+    let block = Buffer::upload_blocking(stream, &numbers)?;
+    let whole = if numbers.is_empty() { 0 } else { len / numbers.len() };
+    for index in 0..whole {
+        tensor.copy_from(stream, index * numbers.len(), &block)?;
+    }
+    let rest = Buffer::upload_blocking(stream, &numbers[..len - whole * numbers.len()])?;
+    tensor.copy_from(stream, len - rest.len(), &rest)?;
+    Ok(tensor)
+}
+
+/// Tensors of a case on the card.
+pub(crate) struct Tensors<T> {
+    q: Buffer<T>,
+    k: Buffer<T>,
+    v: Buffer<T>,
+    out: Buffer<T>,
+}
+
+impl<T: Float> Tensors<T> {
+    /// Random ones.
+    pub(crate) fn new(gpu: &Gpu, stream: &Stream, case: &DecodeCase) -> Result<Tensors<T>> {
+        let tensor = |shape: [usize; 4], seed| random::<T>(gpu, stream, shape.iter().product(), seed);
+        let (q_shape, kv_shape) = (case.sizes.q_shape(LAYOUT), case.sizes.kv_shape(LAYOUT));
+        let (q, k, v) = (tensor(q_shape, 1)?, tensor(kv_shape, 2)?, tensor(kv_shape, 3)?);
+        Ok(Tensors { out: Buffer::zeroed(gpu, q.len())?, q, k, v })
+    }
+}
+
+/// A plan for keys in a row or in pages.
+pub(crate) enum Plan {
+    Row(AttentionPlan),
+    /// With the block table and the numbers of keys.
+    Pages(PagedAttentionPlan, PagedProblem, [Buffer<i32>; 2]),
+}
+
+impl Plan {
+    pub(crate) fn new(
+        gpu: &Gpu,
+        stream: &Stream,
+        case: &DecodeCase,
+        page: Option<usize>,
+        options: &AttentionOptions,
+    ) -> Result<Plan> {
+        let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = case.sizes;
+        let Some(page_len) = page else {
+            return Ok(Plan::Row(AttentionPlan::new(gpu, case.dtype, &case.sizes, options)?));
+        };
+        let table_len = k_len / page_len;
+        let pages = batch * table_len;
+        let problem = PagedProblem { batch, q_heads, kv_heads, q_len, head_dim, pages, page_len, table_len };
+        let plan = PagedAttentionPlan::new(gpu, case.dtype, &problem, options)?;
+        let mut table: Vec<i32> = (0..pages as i32).collect();
+        table.shuffle(&mut Xoshiro256PlusPlus::seed_from_u64(4));
+        let numbers =
+            [Buffer::upload_blocking(stream, &table)?, Buffer::upload_blocking(stream, &vec![k_len as i32; batch])?];
+        Ok(Plan::Pages(plan, problem, numbers))
+    }
+
+    pub(crate) fn workspace_bytes(&self) -> usize {
+        match self {
+            Plan::Row(plan) => plan.workspace_bytes(),
+            Plan::Pages(plan, ..) => plan.workspace_bytes(),
+        }
+    }
+
+    fn splits(&self) -> usize {
+        match self {
+            Plan::Row(plan) => plan.splits(),
+            Plan::Pages(plan, ..) => plan.splits(),
+        }
+    }
+
+    pub(crate) fn run<T: Float>(
+        &self,
+        stream: StreamRef<'_>,
+        case: &DecodeCase,
+        Tensors { q, k, v, out }: &mut Tensors<T>,
+        workspace: &mut Buffer<u8>,
+    ) -> Result<()> {
+        let (q_shape, kv_shape) = (case.sizes.q_shape(LAYOUT), case.sizes.kv_shape(LAYOUT));
+        let bytes = workspace.len();
+        let workspace = Some(TensorMut::contiguous(workspace, [bytes])?);
+        let (q, out) = (TensorRef::contiguous(q, q_shape)?, TensorMut::contiguous(out, q_shape)?);
+        match self {
+            Plan::Row(plan) => {
+                let (k, v) = (TensorRef::contiguous(k, kv_shape)?, TensorRef::contiguous(v, kv_shape)?);
+                let mut tensors = AttentionTensors::new(q, k, v, out);
+                tensors.workspace = workspace;
+                plan.run_with(stream, tensors)
+            }
+            Plan::Pages(plan, problem, [table, lens]) => {
+                let pages =
+                    [TensorRef::contiguous(k, problem.kv_shape())?, TensorRef::contiguous(v, problem.kv_shape())?];
+                let table = TensorRef::contiguous(table, [problem.batch, problem.table_len])?;
+                let lens = TensorRef::contiguous(lens, [problem.batch])?;
+                let mut tensors = PagedTensors::new(q, pages, table, lens, out);
+                tensors.workspace = workspace;
+                plan.run(stream, tensors)
+            }
+        }
+    }
+}
+
+/// The name of the kernel.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Plan::Row(plan) => plan.fmt(f),
+            Plan::Pages(plan, ..) => plan.fmt(f),
+        }
+    }
+}
+
+fn measure<T: Float>(
+    gpu: &Gpu,
+    timer: &mut Timer,
+    case: &DecodeCase,
+    copied: f64,
+    args: &DecodeBenchArgs,
+) -> Result<Vec<(Vec<String>, Row)>> {
+    let mut tensors = Tensors::<T>::new(gpu, timer.stream(), case)?;
+    let splits = if args.splits.is_empty() { vec![None] } else { args.splits.iter().copied().map(Some).collect() };
+    let flops = case.sizes.flops(case.mask);
+    let mut measured = Vec::new();
+    for splits in splits {
+        let options = AttentionOptions { splits, ..args.options(case) };
+        let plan = Plan::new(gpu, timer.stream(), case, args.page, &options)?;
+        let bytes = plan.workspace_bytes();
+        let mut workspace = Buffer::<u8>::zeroed(gpu, bytes)?;
+        let us = timer.microseconds(false, |stream| plan.run(stream, case, &mut tensors, &mut workspace))?;
+        let rate = case.bytes() / us.p50 / 1e3;
+        let case = args.page.map_or_else(|| case.to_string(), |page| format!("{case}/pages of {page}"));
+        let case = args.softcap.map_or(case.clone(), |cap| format!("{case}/softcap {cap}"));
+        let line = vec![
+            case.clone(),
+            plan.to_string(),
+            plan.splits().to_string(),
+            format!("{:.2}", us.p50),
+            format!("{:.2}", us.p90),
+            format!("{rate:.0}"),
+            format!("{:.1} %", 100.0 * rate / copied),
+            bytes.to_string(),
+        ];
+        let implementation = format!("{plan} in {} splits", plan.splits());
+        measured.push((line, Row::measured("attention", case, implementation, &us, flops)));
+    }
+    Ok(measured)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_are_read_as_they_are_written() {
+        for case in DecodeCase::defaults() {
+            assert_eq!(case.to_string().parse(), Ok(case));
+        }
+        for text in [
+            "99999999999x99999999999x1x9x64/full/f16",
+            "",
+            "1x2x3",
+            "1x2:1x1x9/full/f16",
+            "1x2:1x0x9x64/full/f16",
+            "1x2:1x1x9x64/full/f32",
+            "1x2x1x9x64",
+        ] {
+            assert_eq!(text.parse::<DecodeCase>(), Err(ParseDecodeCaseError), "{text}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_those_of_the_visible_keys() {
+        let case: DecodeCase = "2x8:2x1x100x64/full/f16".parse().unwrap();
+        assert_eq!(case.bytes(), (2 * 2 * 64 * (2 * 2 * 100 + 2 * 8)) as f64);
+        let window: DecodeCase = "2x8:2x3x100x64/window:9,0/f16".parse().unwrap();
+        assert_eq!(window.bytes(), (2 * 2 * 64 * (2 * 2 * 12 + 2 * 8 * 3)) as f64);
+    }
+}

@@ -1,0 +1,28 @@
+//! Why a benchmark cannot be made as asked.
+
+use crate::bench::kernel_names::UnknownKernel;
+
+/// Why a benchmark cannot be made as asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BenchError {
+    /// No kernel of that name.
+    #[error(transparent)]
+    UnknownKernel(#[from] UnknownKernel),
+    /// None of the named kernels serves the case.
+    #[error("none of the kernels named serves the case {0}")]
+    NothingServes(String),
+    /// A case that attention does not take.
+    #[error("case {case}: {reason}")]
+    Case {
+        /// The case.
+        case: String,
+        /// What is wrong with it.
+        reason: ferrotile::Error,
+    },
+    /// The keys do not fill their pages.
+    #[error("case {case}: give a page size that divides the number of keys")]
+    PartialPage {
+        /// The case.
+        case: String,
+    },
+}

@@ -1,0 +1,94 @@
+//! The JSON files of benchmark results, ours and those of vendor libraries.
+
+use std::fmt::Display;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::bench::statistics::Summary;
+use crate::files::input::FileError;
+
+/// Results of one run on one device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// The name of the device.
+    pub(crate) device: String,
+    /// One row for each case and implementation.
+    pub(crate) rows: Vec<Row>,
+}
+
+/// The time of one implementation on one case.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Row {
+    /// The kernel family: `attention`, `ata` or `gemm`.
+    pub(crate) family: String,
+    /// The case, such as `1x8x512x64/causal/f16`, `n2624_c3_d27_f8` or `4096x4096x4096/f16`.
+    pub(crate) case: String,
+    /// The kernel or library.
+    #[serde(rename = "impl")]
+    pub(crate) implementation: String,
+    /// The median time in microseconds.
+    pub(crate) us: f64,
+    /// Operations a second at the median, in units of 10^12.
+    pub(crate) tflops: f64,
+    /// The 90th percentile of the time in microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) p90_us: Option<f64>,
+    /// The mean time in microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mean_us: Option<f64>,
+    /// The standard deviation of the time in microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) std_us: Option<f64>,
+}
+
+/// Why a file of results could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {reason}")]
+pub(crate) struct ReportError {
+    path: PathBuf,
+    reason: String,
+}
+
+impl Row {
+    /// A measured time of work of `flops` operations.
+    pub(crate) fn measured(
+        family: &str,
+        case: impl Display,
+        implementation: impl Display,
+        us: &Summary,
+        flops: f64,
+    ) -> Row {
+        Row {
+            family: family.to_owned(),
+            case: case.to_string(),
+            implementation: implementation.to_string(),
+            us: us.p50,
+            tflops: flops / us.p50 / 1e6,
+            p90_us: Some(us.p90),
+            mean_us: Some(us.mean),
+            std_us: Some(us.std),
+        }
+    }
+}
+
+impl Report {
+    /// Writes a file of results.
+    pub(crate) fn write(&self, path: &Path) -> anyhow::Result<()> {
+        let text = serde_json::to_string_pretty(self)? + "\n";
+        Ok(fs::write(path, text).map_err(|source| FileError::Write { path: path.to_owned(), source })?)
+    }
+
+    /// Reads a file of results.
+    pub(crate) fn read(path: &Path) -> Result<Report, ReportError> {
+        let wrong = |reason: String| ReportError { path: path.to_owned(), reason };
+        let bytes = fs::read(path).map_err(|error| wrong(error.to_string()))?;
+        let report: Report = serde_json::from_slice(&bytes)
+            .map_err(|error| wrong(format!("not a file of benchmark results: {error}")))?;
+        match report.rows.iter().find(|row| !(row.us.is_finite() && row.us > 0.0)) {
+            Some(row) => Err(wrong(format!("{} of {} took {} us", row.implementation, row.case, row.us))),
+            None => Ok(report),
+        }
+    }
+}

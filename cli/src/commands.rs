@@ -1,0 +1,53 @@
+//! The commands of the program, a file each.
+
+pub(crate) mod ata;
+pub(crate) mod attention;
+pub(crate) mod bench;
+pub(crate) mod compare;
+pub(crate) mod demo;
+pub(crate) mod emulate_report;
+pub(crate) mod gemm;
+pub(crate) mod info;
+pub(crate) mod soak;
+
+use clap::Subcommand;
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Shows the driver, the devices and the kernels of this build.
+    Info,
+    /// Computes attention on tensors from files.
+    Attention(attention::AttentionArgs),
+    /// Multiplies vectors by a symmetric matrix from files.
+    Ata(ata::AtaArgs),
+    /// Multiplies matrices from files.
+    Gemm(gemm::GemmArgs),
+    /// Measures kernels on a card.
+    Bench(bench::BenchArgs),
+    /// Runs every attention kernel on a generated input and shows its error and time.
+    Demo(demo::DemoArgs),
+    /// Counts what a kernel does in the emulator: instructions, memory traffic, bank conflicts.
+    EmulateReport(emulate_report::ReportArgs),
+    /// Compares two files of benchmark results.
+    Compare(compare::CompareArgs),
+    /// Looks for wrong results: random problems against the f64 reference.
+    Soak(soak::SoakArgs),
+}
+
+impl Command {
+    /// Runs it.
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        match self {
+            Command::Info => info::run(),
+            Command::Attention(args) => attention::run(args),
+            Command::Ata(args) => ata::run(args),
+            Command::Gemm(args) => gemm::run(args),
+            Command::Bench(args) => bench::run(args),
+            Command::Demo(args) => demo::run(args),
+            Command::EmulateReport(args) => emulate_report::run(args),
+            Command::Compare(args) => compare::run(args),
+            Command::Soak(args) => soak::run(args),
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! `ferrotile attention`: attention on tensors from files.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use ferrotile::{AttentionOptions, Dtype, Layout, Mask};
+use half::{bf16, f16};
+
+use crate::device::{Device, DeviceChoice};
+use crate::files::convert::{Converter, Findings};
+use crate::files::input::{self, FileError, Input, SizesError, file_of, listed_shapes};
+use crate::files::npy::Opaque;
+use crate::files::output::OutputFile;
+use crate::files::tensor::{Elements, Half, Tensor};
+use crate::problems::attention::{Problem, Solution, TermInputs, element_type};
+use crate::problems::cu_seqlens::StartsFile;
+use crate::problems::error::ProblemError;
+use crate::problems::task::Task;
+use crate::problems::varlen::Sequences;
+use crate::problems::verdict::NotFinite;
+use crate::spelling::{finite, in_any_case};
+
+/// What helps where O is not finite.
+const CURE: &str = "scale q or k, or give --scale";
+
+/// Computes O = softmax(scale * Q K^T + mask) V on tensors from files.
+#[derive(Debug, Args)]
+pub(crate) struct AttentionArgs {
+    #[command(flatten)]
+    input: InputArgs,
+    #[command(flatten)]
+    how: HowArgs,
+    #[command(flatten)]
+    terms: TermsArgs,
+    #[command(flatten)]
+    lengths: LengthsArgs,
+    /// Where O is written: .npy (f16) or .safetensors (f16 or bf16, tensor `o`).
+    #[arg(long)]
+    out: PathBuf,
+    /// Where the f32 log-sum-exp [batch, heads, rows], or [heads, rows of all], is written: .npy or .safetensors
+    /// (tensor `lse`).
+    #[arg(long)]
+    lse: Option<PathBuf>,
+    /// The kernel to run, by name; `ferrotile info` lists them.
+    #[arg(long)]
+    variant: Option<String>,
+    /// Also compute O in f64 on the CPU from the files' own elements, print the largest error and what is NaN or
+    /// infinite, and fail if it is more than the type and the rounding of the elements explain.
+    #[arg(long)]
+    check: bool,
+    /// Where to run: auto (a card, or the CPU reference where there is none), cpu, cuda, cuda:N, emulator or
+    /// emulator:ARCH.
+    #[arg(long, default_value = "auto", value_parser = in_any_case::<DeviceChoice>)]
+    device: DeviceChoice,
+}
+
+/// The files of Q, K and V: NPY or safetensors, of which FILE.safetensors:NAME names a tensor.
+#[derive(Debug, Args)]
+pub(crate) struct InputArgs {
+    /// File of Q.
+    #[arg(long, requires_all = ["k", "v"])]
+    q: Option<PathBuf>,
+    /// File of K.
+    #[arg(long, requires_all = ["q", "v"])]
+    k: Option<PathBuf>,
+    /// File of V.
+    #[arg(long, requires_all = ["q", "k"])]
+    v: Option<PathBuf>,
+    /// One safetensors file with tensors `q`, `k` and `v` instead.
+    #[arg(long, conflicts_with_all = ["q", "k", "v"])]
+    safetensors: Option<PathBuf>,
+}
+
+/// What is done to scores beside mask and scale.
+#[derive(Debug, Args)]
+pub(crate) struct TermsArgs {
+    /// What bounds scaled scores: CAP * tanh(score / CAP) takes their place.
+    #[arg(long, value_name = "CAP", allow_hyphen_values = true, value_parser = finite)]
+    softcap: Option<f32>,
+    /// File [query heads] of the score of a key that every row of a head sees and whose value is 0.
+    #[arg(long)]
+    sink: Option<PathBuf>,
+    /// File of what is added to scaled and capped scores: floats, which are converted to the type of Q, or bool, true
+    /// where a key is visible; [batch, query heads, rows, keys], of which any may be 1 and the first ones may be left
+    /// out.
+    #[arg(long)]
+    bias: Option<PathBuf>,
+}
+
+/// Sequences of several lengths.
+#[derive(Debug, Args)]
+pub(crate) struct LengthsArgs {
+    /// File of integers [sequences + 1] of the row where each sequence starts, and the end of the last one: Q,
+    /// K and V are then [rows or keys of all sequences, heads, head dimension], sequence after sequence.
+    #[arg(long, value_name = "STARTS", conflicts_with = "layout")]
+    cu_seqlens_q: Option<PathBuf>,
+    /// The same of the keys [default: as the rows].
+    #[arg(long, value_name = "STARTS", requires = "cu_seqlens_q")]
+    cu_seqlens_k: Option<PathBuf>,
+}
+
+/// How the tensors are read and attention is computed.
+#[derive(Debug, Args)]
+pub(crate) struct HowArgs {
+    /// Which keys a row sees: full, causal or window:LEFT,RIGHT (aligned at the last row and key).
+    #[arg(long, default_value = "full", value_parser = in_any_case::<Mask>)]
+    mask: Mask,
+    /// What scores are multiplied by [default: 1 / sqrt(head dimension)].
+    #[arg(long, allow_hyphen_values = true, value_parser = finite)]
+    scale: Option<f32>,
+    /// What the dimensions of the tensors are: batch, heads, sequence (rows), head dimension.
+    #[arg(long, value_enum, default_value = "bhsd", ignore_case = true)]
+    layout: LayoutName,
+    /// Convert the elements to this type first, integers among them; with bf16, NPY files of ml_dtypes are read as
+    /// such.
+    #[arg(long, value_enum, ignore_case = true)]
+    dtype: Option<DtypeName>,
+    /// Convert elements that are then infinite or 0, and say how many, instead of refusing them.
+    #[arg(long)]
+    pub(crate) allow_overflow: bool,
+}
+
+/// A layout as options spell it.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum LayoutName {
+    Bhsd,
+    Bshd,
+}
+
+/// An element type as options spell it.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum DtypeName {
+    F16,
+    Bf16,
+}
+
+/// No file of inputs is named.
+#[derive(Debug, thiserror::Error)]
+#[error("give --q, --k and --v, or --safetensors")]
+pub(crate) struct NoInput;
+
+impl InputArgs {
+    /// Reads Q, K and V; `None` where no file is named.
+    pub(crate) fn read(&self, how: &HowArgs) -> Result<Option<[Input; 3]>, FileError> {
+        if let Some(path) = &self.safetensors {
+            return input::read_all(path, ["q", "k", "v"]).map(Some);
+        }
+        let (Some(q), Some(k), Some(v)) = (&self.q, &self.k, &self.v) else { return Ok(None) };
+        let read = |path, name| input::read(path, name, how.opaque());
+        Ok(Some([read(q, "q")?, read(k, "k")?, read(v, "v")?]))
+    }
+
+    /// The files that are named.
+    fn paths(&self) -> impl Iterator<Item = &Path> {
+        [&self.q, &self.k, &self.v, &self.safetensors].into_iter().flatten().map(PathBuf::as_path)
+    }
+}
+
+impl TermsArgs {
+    /// Reads sinks and bias.
+    fn read(&self, how: &HowArgs) -> Result<TermInputs, FileError> {
+        let read = |path: &Option<PathBuf>, name| {
+            path.as_deref().map(|path| input::read(path, name, how.opaque())).transpose()
+        };
+        Ok(TermInputs { sink: read(&self.sink, "sink")?, bias: read(&self.bias, "bias")? })
+    }
+
+    /// The files that are named.
+    fn paths(&self) -> impl Iterator<Item = &Path> {
+        [&self.sink, &self.bias].into_iter().flatten().map(PathBuf::as_path)
+    }
+}
+
+impl LengthsArgs {
+    /// Reads where rows and keys start; `None` where all sequences are as long.
+    fn read(&self) -> Result<Option<[StartsFile; 2]>, FileError> {
+        let Some(q) = &self.cu_seqlens_q else { return Ok(None) };
+        let q = StartsFile::read(q, "cu_seqlens_q")?;
+        let of_keys = |path: &PathBuf| StartsFile::read(path, "cu_seqlens_k");
+        let k = self.cu_seqlens_k.as_ref().map_or_else(|| Ok(q.clone()), of_keys)?;
+        Ok(Some([q, k]))
+    }
+
+    /// The files that are named.
+    fn paths(&self) -> impl Iterator<Item = &Path> {
+        [&self.cu_seqlens_q, &self.cu_seqlens_k].into_iter().flatten().map(PathBuf::as_path)
+    }
+}
+
+impl HowArgs {
+    /// The options of the library.
+    pub(crate) fn options(&self, variant: Option<String>) -> AttentionOptions {
+        let layout = match self.layout {
+            LayoutName::Bhsd => Layout::Bhsd,
+            LayoutName::Bshd => Layout::Bshd,
+        };
+        AttentionOptions { mask: self.mask, scale: self.scale, variant, ..AttentionOptions::new(layout) }
+    }
+
+    /// The element type asked for.
+    pub(crate) fn dtype(&self) -> Option<Dtype> {
+        self.dtype.map(|name| match name {
+            DtypeName::F16 => Dtype::F16,
+            DtypeName::Bf16 => Dtype::Bf16,
+        })
+    }
+
+    /// What elements of a type without a name are.
+    fn opaque(&self) -> Opaque {
+        Opaque { dtype: self.dtype().map(Dtype::name), offered: &["f16", "bf16"] }
+    }
+}
+
+/// Reads, converts, computes, checks and writes, in this order.
+pub(crate) fn run(args: &AttentionArgs) -> anyhow::Result<()> {
+    let inputs = args.input.read(&args.how)?.ok_or(NoInput)?;
+    match element_type(&inputs, args.how.dtype())? {
+        Dtype::Bf16 => run_typed::<bf16>(args, inputs),
+        _ => run_typed::<f16>(args, inputs),
+    }
+}
+
+fn run_typed<T: Half>(args: &AttentionArgs, inputs: [Input; 3]) -> anyhow::Result<()> {
+    let (starts, terms) = (args.lengths.read()?, args.terms.read(&args.how)?);
+    let tensors = listed_shapes(&inputs);
+    let mut converter = Converter::new(args.check, args.how.allow_overflow);
+    match starts {
+        Some(starts) => {
+            let (task, own) = Sequences::<T>::new(inputs, terms, starts.each_ref(), &mut converter)?;
+            run_task(args, &task, own, &tensors, converter)
+        }
+        None => {
+            let (task, own) = Problem::<T>::new(inputs, terms, args.how.options(None).layout, &mut converter)?;
+            run_task(args, &task, own, &tensors, converter)
+        }
+    }
+}
+
+fn run_task<T: Half, P: Task<T>>(
+    args: &AttentionArgs,
+    task: &P,
+    own: Option<P::Own>,
+    tensors: &str,
+    converter: Converter,
+) -> anyhow::Result<()> {
+    let (out_file, lse_file) = output_files(args, T::DTYPE)?;
+    let softcap = args.terms.softcap;
+    let options = AttentionOptions { softcap, ..args.how.options(args.variant.clone()) };
+    task.check_options(&options).map_err(|reason| SizesError::new(reason, tensors.to_owned()))?;
+    let findings = converter.finish()?;
+    let solution = solve(args, task, &options, &findings)?;
+    let allow_overflow = args.how.allow_overflow;
+    let checked = args.check.then(|| task.check(own.as_ref(), &solution, &options).line(allow_overflow, CURE));
+    let checked = checked.transpose()?;
+    if findings.all_finite && !allow_overflow {
+        NotFinite::check("O", &task.out_shape(), &solution.out, CURE)?;
+    }
+    let out = Tensor { shape: task.out_shape(), elements: T::elements(solution.out) };
+    let lse = Tensor { shape: task.lse_shape(), elements: Elements::F32(solution.lse) };
+    // Both files are complete before either gets its name.
+    let written = out_file.write("o", &out)?;
+    let lse_written = lse_file.as_ref().map(|file| file.write("lse", &lse)).transpose()?;
+    written.publish()?;
+    lse_written.map_or(Ok(()), |lse| lse.publish())?;
+    if let Some(line) = checked {
+        writeln!(io::stdout(), "{line}")?;
+    }
+    Ok(())
+}
+
+/// Where O and the LSE are written: to files of their own.
+fn output_files(args: &AttentionArgs, dtype: Dtype) -> Result<(OutputFile, Option<OutputFile>), FileError> {
+    let out_file = OutputFile::plan(&args.out, dtype.name())?;
+    let lse_file = args.lse.as_ref().map(|path| OutputFile::plan(path, "f32")).transpose()?;
+    if args.lse.as_ref().is_some_and(|lse| out_file.replaces(lse)) {
+        return Err(FileError::Output { path: args.out.clone(), reason: "--out and --lse are the same file" });
+    }
+    for file in [Some(&out_file), lse_file.as_ref()].into_iter().flatten() {
+        file.check_inputs(args.input.paths().chain(args.terms.paths()).chain(args.lengths.paths()).map(file_of))?;
+    }
+    Ok((out_file, lse_file))
+}
+
+/// Solves where the request says, and says on stderr what was understood and who computes.
+fn solve<T: Half, P: Task<T>>(
+    args: &AttentionArgs,
+    task: &P,
+    options: &AttentionOptions,
+    findings: &Findings,
+) -> anyhow::Result<Solution<T>> {
+    let say_understood = || {
+        eprintln!("attention: {}, mask {}, {}", task.understood(), options.mask, T::DTYPE);
+        findings.print();
+    };
+    match args.device.open()? {
+        Device::Gpu(gpu) => {
+            let started = |kernel: &str| {
+                say_understood();
+                eprintln!("{kernel} on {}", gpu.name());
+            };
+            Ok(task.solve_on_card(&gpu, options, &started)?)
+        }
+        Device::Cpu if options.variant.is_some() => Err(ProblemError::VariantOnCpu.into()),
+        Device::Cpu => {
+            say_understood();
+            args.device.announce_cpu();
+            Ok(task.solve_on_cpu(options))
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! `ferrotile bench`: times of kernels.
+
+use clap::{Args, Subcommand};
+
+use crate::bench::ata::{self, AtaBenchArgs};
+use crate::bench::attention::{self, AttentionBenchArgs};
+use crate::bench::decode::{self, DecodeBenchArgs};
+use crate::bench::gemm::{self, GemmBenchArgs};
+use crate::bench::ladder::{self, LadderBenchArgs};
+use crate::bench::load::{self, LoadBenchArgs};
+
+/// Measures kernels on a card.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    family: Family,
+}
+
+/// A kernel family.
+#[derive(Debug, Subcommand)]
+enum Family {
+    /// Measures attention.
+    Attention(AttentionBenchArgs),
+    /// Measures attention of few query rows on many keys, beside a copy.
+    Decode(DecodeBenchArgs),
+    /// Measures products with symmetric block matrices.
+    Ata(AtaBenchArgs),
+    /// Checks and measures the steps from one wgmma to a matrix product (docs/wgmma.md).
+    Ladder(LadderBenchArgs),
+    /// Measures matrix products.
+    Gemm(GemmBenchArgs),
+    /// Measures first calls: how long kernels take to load and to run once.
+    Load(LoadBenchArgs),
+}
+
+/// Measures and prints.
+pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
+    match &args.family {
+        Family::Attention(args) => attention::run(args),
+        Family::Decode(args) => decode::run(args),
+        Family::Ata(args) => ata::run(args),
+        Family::Ladder(args) => ladder::run(args),
+        Family::Gemm(args) => gemm::run(args),
+        Family::Load(args) => load::run(args),
+    }
+}

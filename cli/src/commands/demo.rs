@@ -1,0 +1,202 @@
+//! `ferrotile demo`: every kernel on one input, its error and its time.
+
+use std::io::{self, Write};
+use std::time::Instant;
+
+use clap::Args;
+use ferrotile::{Arch, AttentionOptions, AttentionPlan, AttentionProblem, Dtype, Gpu, attention_variants, tolerance};
+use half::{bf16, f16};
+use layout::attention::{Lengths, Scores};
+
+use crate::bench::measure::{Repeats, Timer};
+use crate::commands::attention::{HowArgs, InputArgs};
+use crate::device::{Device, DeviceChoice};
+use crate::files::convert::Converter;
+use crate::files::input::{Input, SizesError, listed_shapes};
+use crate::files::tensor::Half;
+use crate::problems::attention::{Problem, TermInputs, element_type};
+use crate::problems::case::SMALL_ROWS;
+use crate::problems::on_card::CardProblem;
+use crate::problems::random;
+use crate::problems::task::Task;
+use crate::problems::verdict::finite_error;
+use crate::spelling::in_any_case;
+use crate::table::table;
+
+/// Runs every attention kernel on a generated input, and on Q, K and V from files where they are given.
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    #[command(flatten)]
+    input: InputArgs,
+    #[command(flatten)]
+    how: HowArgs,
+    /// Where to run: auto (a card, or the emulator where there is none), cpu, cuda, cuda:N, emulator or emulator:ARCH.
+    #[arg(long, default_value = "auto", value_parser = in_any_case::<DeviceChoice>)]
+    device: DeviceChoice,
+}
+
+/// The problem of the files, of either type.
+enum AnyProblem {
+    F16(Problem<f16>),
+    Bf16(Problem<bf16>),
+}
+
+/// The exact solution and how far from it a kernel may be.
+struct Exact {
+    /// O in f64, in the problem's layout.
+    out: Vec<f64>,
+    /// The largest error of O that a kernel may have.
+    limit: f64,
+}
+
+impl Exact {
+    /// Whether O may have this largest error: not an infinite one.
+    fn accepts(&self, error: f64) -> bool {
+        error.is_finite() && error <= self.limit
+    }
+}
+
+/// The generated input.
+const GENERATED: AttentionProblem =
+    AttentionProblem { batch: 1, q_heads: 8, kv_heads: 8, q_len: 512, k_len: 512, head_dim: 64 };
+
+/// The generated input where the kernels are emulated: every row takes less than a second.
+const GENERATED_FOR_EMULATOR: AttentionProblem =
+    AttentionProblem { q_heads: 2, kv_heads: 1, q_len: 96, k_len: 96, ..GENERATED };
+
+/// A kernel that is wrong on an input of the demo.
+#[derive(Debug, thiserror::Error)]
+#[error("the error of {0} exceeds the tolerance")]
+pub(crate) struct WrongResult(String);
+
+/// Runs the demo.
+pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
+    let options = args.how.options(None);
+    let given = match args.input.read(&args.how)? {
+        None => None,
+        Some(inputs) => Some(match element_type(&inputs, args.how.dtype())? {
+            Dtype::Bf16 => AnyProblem::Bf16(problem(args, inputs, &options)?),
+            _ => AnyProblem::F16(problem(args, inputs, &options)?),
+        }),
+    };
+    let mut device = args.device.open()?;
+    if args.device == DeviceChoice::Auto && matches!(device, Device::Cpu) {
+        eprintln!("no CUDA device here: the CPU emulates one");
+        device = Device::Gpu(Gpu::emulated(Arch::Sm80));
+    }
+    let sizes = match &device {
+        Device::Gpu(gpu) => {
+            writeln!(io::stdout(), "{}, {} PTX", gpu.name(), gpu.arch())?;
+            if gpu.is_emulated() { GENERATED_FOR_EMULATOR } else { GENERATED }
+        }
+        Device::Cpu => GENERATED,
+    };
+    match args.how.dtype() {
+        Some(Dtype::Bf16) => show("generated", &device, &generated::<bf16>(sizes, &options), &options)?,
+        _ => show("generated", &device, &generated::<f16>(sizes, &options), &options)?,
+    }
+    match given {
+        None => Ok(()),
+        Some(AnyProblem::F16(problem)) => show("given", &device, &problem, &options),
+        Some(AnyProblem::Bf16(problem)) => show("given", &device, &problem, &options),
+    }
+}
+
+/// The problem of the files.
+fn problem<T: Half>(args: &DemoArgs, inputs: [Input; 3], options: &AttentionOptions) -> anyhow::Result<Problem<T>> {
+    let tensors = listed_shapes(&inputs);
+    let mut converter = Converter::new(false, args.how.allow_overflow);
+    let (problem, _) = Problem::<T>::new(inputs, TermInputs::default(), options.layout, &mut converter)?;
+    problem.check_options(options).map_err(|reason| SizesError::new(reason, tensors))?;
+    converter.finish()?.print();
+    Ok(problem)
+}
+
+fn generated<T: Half>(sizes: AttentionProblem, options: &AttentionOptions) -> Problem<T> {
+    let problem = random::problem(sizes, sizes.head_dim, 0).expect("the generated input is small");
+    Problem { layout: options.layout, ..problem }
+}
+
+/// Prints the table of one input.
+fn show<T: Half>(title: &str, device: &Device, problem: &Problem<T>, options: &AttentionOptions) -> anyhow::Result<()> {
+    let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = problem.sizes;
+    writeln!(
+        io::stdout(),
+        "\nattention on {title} input: batch {batch}, heads {q_heads} (keys {kv_heads}), rows {q_len}, keys {k_len}, head \
+         dimension {head_dim}, mask {}, {}",
+        options.mask,
+        T::DTYPE,
+    )?;
+    let began = Instant::now();
+    let exact_out = problem.solve_exactly(options).0;
+    let exact_us = began.elapsed().as_secs_f64() * 1e6;
+    let began = Instant::now();
+    let rounded = problem.solve_on_cpu(options).out;
+    let rounded_us = began.elapsed().as_secs_f64() * 1e6;
+    let rounded_error = tolerance::max_error(&rounded, &exact_out);
+    let limit = tolerance::limit(T::DTYPE, finite_error(&rounded, &exact_out));
+    let exact = Exact { out: exact_out, limit };
+    let mut lines = vec![
+        line("CPU reference, f64", 0.0, exact_us, problem, options),
+        line(&format!("CPU reference, {}", T::DTYPE), rounded_error, rounded_us, problem, options),
+    ];
+    let mut wrong = None;
+    if let Device::Gpu(gpu) = device {
+        for measured in on_card(gpu, problem, options, &exact)? {
+            if !exact.accepts(measured.error) {
+                wrong.get_or_insert_with(|| measured.kernel.clone());
+            }
+            lines.push(line(&measured.kernel, measured.error, measured.us, problem, options));
+        }
+    }
+    let heading = ["kernel", "largest error", "time us", "TFLOP/s"];
+    writeln!(io::stdout(), "{}tolerance: {:.3e}", table(&heading, &lines), exact.limit)?;
+    wrong.map_or(Ok(()), |kernel| Err(WrongResult(kernel).into()))
+}
+
+/// Error and time of one kernel.
+struct Measured {
+    kernel: String,
+    error: f64,
+    us: f64,
+}
+
+/// Runs and times every kernel that serves the problem.
+fn on_card<T: Half>(
+    gpu: &Gpu,
+    problem: &Problem<T>,
+    options: &AttentionOptions,
+    exact: &Exact,
+) -> ferrotile::Result<Vec<Measured>> {
+    let stream = gpu.new_stream()?;
+    // The time of an emulated kernel says nothing of a card's, and one run is long enough to be measured.
+    let mut timer = if gpu.is_emulated() { None } else { Some(Timer::new(gpu, Repeats::default())?) };
+    let sizes = problem.sizes;
+    let small = sizes.batch * sizes.q_heads * sizes.q_len <= SMALL_ROWS;
+    let mut measured = Vec::new();
+    for row in attention_variants(gpu.arch(), T::DTYPE, [sizes.head_dim, problem.value_dim])
+        .filter(|row| row.covers(Scores::Plain, Lengths::Equal) && row.takes(options.mask, sizes.q_len, sizes.k_len))
+    {
+        let options = AttentionOptions { variant: Some(row.name.to_owned()), ..problem.options(options) };
+        let plan = AttentionPlan::new(gpu, T::DTYPE, &sizes, &options)?;
+        let mut card = CardProblem::upload(gpu, &stream, problem)?;
+        let timed = match &mut timer {
+            Some(timer) => Some(timer.microseconds(small, |stream| card.run(stream, &plan))?.p50),
+            None => None,
+        };
+        let began = Instant::now();
+        let solution = card.solve(&stream, &plan)?;
+        let us = timed.unwrap_or_else(|| began.elapsed().as_secs_f64() * 1e6);
+        let error = tolerance::max_error(&solution.out, &exact.out);
+        measured.push(Measured { kernel: plan.to_string(), error, us });
+    }
+    Ok(measured)
+}
+
+fn line<T>(kernel: &str, error: f64, us: f64, problem: &Problem<T>, options: &AttentionOptions) -> Vec<String> {
+    // Half of the operations have the columns of V.
+    let columns = (problem.sizes.head_dim + problem.value_dim) as f64 / (2 * problem.sizes.head_dim) as f64;
+    let tflops = columns * problem.sizes.flops(options.mask) / us / 1e6;
+    let precise = |number: f64| if number < 10.0 { format!("{number:.3}") } else { format!("{number:.1}") };
+    vec![kernel.to_owned(), format!("{error:.2e}"), precise(us), precise(tflops)]
+}

@@ -1,0 +1,317 @@
+//! An attention problem in host memory, checked, and its solution on the CPU.
+
+use ferrotile::reference::AttentionTerms;
+use ferrotile::{AttentionOptions, AttentionProblem, Dtype, Layout, reference, tolerance};
+use ndarray::{Array1, Array3, Array4, ArrayView4};
+
+use crate::files::convert::{Converted, Converter, in_range};
+use crate::files::input::{Input, SizesError, listed_shapes};
+use crate::files::tensor::Half;
+use crate::memory::array_bytes;
+use crate::problems::bias;
+use crate::problems::error::ProblemError;
+use crate::problems::verdict::{Verdict, Verdicts, finite_error};
+
+/// A tensor `[batch, head, row, column]`.
+type View<'a> = ArrayView4<'a, f64>;
+
+/// Q, K and V with the shapes that attention takes.
+#[derive(Debug, Clone)]
+pub(crate) struct Problem<T> {
+    /// How the dimensions are ordered.
+    pub(crate) layout: Layout,
+    /// Sizes.
+    pub(crate) sizes: AttentionProblem,
+    /// Head dimension of V and O.
+    pub(crate) value_dim: usize,
+    /// Elements of Q.
+    pub(crate) q: Vec<T>,
+    /// Elements of K.
+    pub(crate) k: Vec<T>,
+    /// Elements of V.
+    pub(crate) v: Vec<T>,
+    /// Sinks and bias.
+    pub(crate) terms: Terms<T>,
+}
+
+/// The optional tensors of a problem.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Terms<T> {
+    /// The sinks `[q_heads]`; kernels read the nearest f32.
+    pub(crate) sink: Option<Vec<f64>>,
+    /// The bias and its shape.
+    pub(crate) bias: Option<(Vec<T>, [usize; 4])>,
+}
+
+/// The files of the optional tensors.
+#[derive(Debug, Default)]
+pub(crate) struct TermInputs {
+    /// The sinks.
+    pub(crate) sink: Option<Input>,
+    /// The bias.
+    pub(crate) bias: Option<Input>,
+}
+
+/// The tensors of a problem, converted to the type of a kernel.
+#[derive(Debug)]
+pub(crate) struct ConvertedInputs<T> {
+    q_k_v: [Converted<T>; 3],
+    sink: Option<Converted<f32>>,
+    bias: Option<(Converted<T>, [usize; 4])>,
+}
+
+impl<T: Half> ConvertedInputs<T> {
+    /// Checks sinks and bias against the sizes, and converts all.
+    pub(crate) fn new(
+        inputs: [Input; 3],
+        terms: TermInputs,
+        sizes: &AttentionProblem,
+        converter: &mut Converter,
+    ) -> Result<ConvertedInputs<T>, ProblemError> {
+        let q_heads = sizes.q_heads;
+        if let Some(sink) = terms.sink.as_ref().filter(|sink| sink.tensor.shape != [q_heads]) {
+            let (tensor, shape) = (sink.origin.clone(), sink.tensor.shape.clone());
+            return Err(ProblemError::Shape {
+                tensor,
+                shape,
+                expected: format!("[{q_heads}], a number for each head"),
+            });
+        }
+        let q_k_v = inputs.map(|input| converter.convert(input));
+        let sink = terms.sink.map(|sink| converter.convert(sink));
+        let bias = terms.bias.map(|bias| bias::convert(bias, sizes, converter)).transpose()?;
+        Ok(ConvertedInputs { q_k_v, sink, bias })
+    }
+
+    /// Q, K, V and terms as kernels read them, and as the files have them where that is another type and somebody asked
+    /// for it.
+    pub(crate) fn split(self) -> (Tensors<T>, Option<Tensors<f64>>) {
+        let ConvertedInputs { q_k_v, sink, bias } = self;
+        let of_bias = bias.as_ref().map(|(bias, _)| bias);
+        let has_own = q_k_v.iter().chain(of_bias).any(|tensor| tensor.own.is_some())
+            || sink.as_ref().is_some_and(|sink| sink.own.is_some());
+        let own = has_own.then(|| {
+            let bias = bias.as_ref().map(|(bias, shape)| (bias.clone().into_own(), *shape));
+            let sink = sink.clone().map(Converted::into_own);
+            (q_k_v.clone().map(Converted::into_own), Terms { sink, bias })
+        });
+        let sink = sink.map(|sink| sink.values.into_iter().map(f64::from).collect());
+        let bias = bias.map(|(bias, shape)| (bias.values, shape));
+        ((q_k_v.map(|tensor| tensor.values), Terms { sink, bias }), own)
+    }
+}
+
+/// Q, K and V, and what is beside them.
+pub(crate) type Tensors<T> = ([Vec<T>; 3], Terms<T>);
+
+/// O and LSE.
+#[derive(Debug, Clone)]
+pub(crate) struct Solution<T> {
+    /// Elements of O, in the problem's layout.
+    pub(crate) out: Vec<T>,
+    /// The log-sum-exp `[batch, q_heads, q_len]`.
+    pub(crate) lse: Vec<f32>,
+}
+
+/// The type that elements of Q, K and V are converted to, or that they have.
+pub(crate) fn element_type(inputs: &[Input; 3], wanted: Option<Dtype>) -> Result<Dtype, ProblemError> {
+    if let Some(dtype) = wanted {
+        return Ok(dtype);
+    }
+    let types = inputs.each_ref().map(|input| input.tensor.elements.dtype_name());
+    let listed = || {
+        let one = |input: &Input| format!("{} has {}", input.origin, input.tensor.elements.dtype_name());
+        inputs.iter().map(one).collect::<Vec<_>>().join(", ")
+    };
+    match types {
+        ["f16", "f16", "f16"] => Ok(Dtype::F16),
+        ["bf16", "bf16", "bf16"] => Ok(Dtype::Bf16),
+        [q, k, v] if q == k && k == v => Err(ProblemError::NeedsDtype(listed())),
+        _ => Err(ProblemError::MixedTypes(listed())),
+    }
+}
+
+/// The sizes of the problem that tensors of these shapes make, and the head dimension of V.
+fn sizes(inputs: &[Input; 3], layout: Layout) -> Result<(AttentionProblem, usize), ProblemError> {
+    let expected = match layout {
+        Layout::Bhsd => "the four dimensions [batch, heads, rows, head dimension]",
+        Layout::Bshd => "the four dimensions [batch, rows, heads, head dimension]",
+    };
+    let [q, k, v] = inputs.each_ref().map(|input| dimensions(input, expected));
+    let (q, k, v) = (q?, k?, v?);
+    let wrong = |reason| SizesError::new(reason, listed_shapes(inputs));
+    let sizes = AttentionProblem::of_shapes(q, k, v, layout).map_err(wrong)?;
+    sizes.check().map_err(wrong)?;
+    for shape in [q, k, v] {
+        array_bytes::<f64>(&shape).map_err(wrong)?;
+    }
+    Ok((sizes, v[3]))
+}
+
+/// The shape of a tensor that must have so many dimensions: those of `expected`.
+pub(crate) fn dimensions<const RANK: usize>(input: &Input, expected: &str) -> Result<[usize; RANK], ProblemError> {
+    let Input { origin, tensor } = input;
+    tensor.shape.as_slice().try_into().map_err(|_| ProblemError::Shape {
+        tensor: origin.clone(),
+        shape: tensor.shape.clone(),
+        expected: expected.to_owned(),
+    })
+}
+
+impl<T: Half> Problem<T> {
+    /// Checks the tensors of files and converts their elements; also the problem of the files' own elements, where they
+    /// have another type and the converter keeps them.
+    pub(crate) fn new(
+        inputs: [Input; 3],
+        terms: TermInputs,
+        layout: Layout,
+        converter: &mut Converter,
+    ) -> Result<(Problem<T>, Option<Problem<f64>>), ProblemError> {
+        let (sizes, value_dim) = sizes(&inputs, layout)?;
+        let (converted, own) = ConvertedInputs::<T>::new(inputs, terms, &sizes, converter)?.split();
+        let own = own.map(|tensors| Problem::of_tensors(layout, sizes, value_dim, tensors));
+        Ok((Problem::of_tensors(layout, sizes, value_dim, converted), own))
+    }
+
+    /// Solves the problem on the CPU, rounding where a kernel does.
+    pub(crate) fn solve_on_cpu(&self, options: &AttentionOptions) -> Solution<T> {
+        let (out, lse) =
+            self.by_reference(options, |q, k, v, terms| reference::attention_with_rounded(q, k, v, terms, T::DTYPE));
+        let out = out.into_iter().map(T::from_f64).collect();
+        let lse = lse.into_iter().map(|x| x as f32).collect();
+        Solution { out, lse }
+    }
+
+    /// Compares O, whose first element is the `first` of a larger one, with the f64 results; adds to what is known of
+    /// the elements before.
+    pub(crate) fn compare(
+        &self,
+        own: Option<&Problem<f64>>,
+        out: &[T],
+        options: &AttentionOptions,
+        first: usize,
+        before: Verdicts,
+    ) -> Verdicts {
+        let exact = self.solve_exactly(options).0;
+        let limit = tolerance::limit(T::DTYPE, finite_error(&self.solve_on_cpu(options).out, &exact));
+        let given = before.given.compare(first, out, &exact, |_| limit);
+        let Some((own, before)) = own.zip(before.own) else { return Verdicts { given, own: None } };
+        let own_exact = own.solve_exactly(options).0;
+        let rounded = own.rounded::<T>();
+        let rounded_exact = if rounded.is(self) { exact } else { rounded.solve_exactly(options).0 };
+        let of_own = |index: usize| {
+            let of_rounding = (rounded_exact[index] - own_exact[index]).abs();
+            limit + if of_rounding.is_finite() { of_rounding } else { 0.0 }
+        };
+        Verdicts { given, own: Some(before.compare(first, out, &own_exact, of_own)) }
+    }
+}
+
+impl Problem<f64> {
+    /// The same with each element rounded to `T`, but for those that would leave its range.
+    fn rounded<T: Half>(&self) -> Problem<f64> {
+        let rounded = |values: &[f64]| values.iter().map(|&value| in_range::<T>(value)).collect();
+        let sink = self.terms.sink.as_ref().map(|sink| sink.iter().map(|&value| in_range::<f32>(value)).collect());
+        let bias = self.terms.bias.as_ref().map(|(values, shape)| (rounded(values), *shape));
+        let [q, k, v] = [&self.q, &self.k, &self.v].map(|values| rounded(values));
+        Problem { q, k, v, terms: Terms { sink, bias }, ..*self }
+    }
+
+    /// Whether it has the elements of another one of the same sizes.
+    fn is<T: Half>(&self, other: &Problem<T>) -> bool {
+        let same = |a: f64, b: f64| a == b || (a.is_nan() && b.is_nan());
+        let alike = |a: &[f64], b: &[T]| a.iter().zip(b).all(|(&a, &b)| same(a, b.into()));
+        let bias = self.terms.bias.as_ref().zip(other.terms.bias.as_ref());
+        let sink = self.terms.sink.as_ref().zip(other.terms.sink.as_ref());
+        alike(&self.q, &other.q)
+            && alike(&self.k, &other.k)
+            && alike(&self.v, &other.v)
+            && bias.is_none_or(|((a, _), (b, _))| alike(a, b))
+            && sink.is_none_or(|(a, b)| a.iter().zip(b).all(|(&a, &b)| same(a, b)))
+    }
+}
+
+impl<T> Problem<T> {
+    fn of_tensors(
+        layout: Layout,
+        sizes: AttentionProblem,
+        value_dim: usize,
+        ([q, k, v], terms): Tensors<T>,
+    ) -> Problem<T> {
+        Problem { layout, sizes, value_dim, q, k, v, terms }
+    }
+
+    /// The shape of V.
+    pub(crate) fn v_shape(&self) -> [usize; 4] {
+        self.sizes.v_shape(self.layout, self.value_dim)
+    }
+
+    /// The shape of O.
+    pub(crate) fn out_shape(&self) -> [usize; 4] {
+        self.sizes.out_shape(self.layout, self.value_dim)
+    }
+
+    /// The options of a plan for the tensors of this problem.
+    pub(crate) fn options(&self, options: &AttentionOptions) -> AttentionOptions {
+        AttentionOptions { bias: self.terms.bias.is_some(), value_dim: Some(self.value_dim), ..options.clone() }
+    }
+}
+
+impl<T: Copy + Into<f64>> Problem<T> {
+    /// Solves the problem in f64 on the CPU.
+    pub(crate) fn solve_exactly(&self, options: &AttentionOptions) -> (Vec<f64>, Array3<f64>) {
+        self.by_reference(options, reference::attention_with)
+    }
+
+    /// O in the problem's layout, and the LSE, as a reference computes them.
+    fn by_reference(
+        &self,
+        options: &AttentionOptions,
+        solve: impl Fn(View<'_>, View<'_>, View<'_>, &AttentionTerms<'_>) -> (Array4<f64>, Array3<f64>),
+    ) -> (Vec<f64>, Array3<f64>) {
+        let [q, k, v] = self.wide();
+        let sink = self.terms.sink.as_ref().map(|sink| Array1::from_vec(sink.clone()));
+        let bias = self.terms.bias.as_ref().map(|(values, shape)| {
+            let values = values.iter().map(|&x| x.into()).collect();
+            Array4::from_shape_vec(*shape, values).expect("the elements fill the shape")
+        });
+        let scale = options.scale.map_or_else(|| (self.sizes.head_dim as f64).sqrt().recip(), f64::from);
+        let terms = AttentionTerms {
+            softcap: options.softcap.map(f64::from),
+            sink: sink.as_ref().map(|sink| sink.view()),
+            bias: bias.as_ref().map(|bias| bias.view()),
+            ..AttentionTerms::new(options.mask, scale)
+        };
+        let (q_shape, kv_shape) = (self.sizes.q_shape(self.layout), self.sizes.kv_shape(self.layout));
+        let v = self.bhsd(&v, self.v_shape());
+        let (out, lse) = solve(self.bhsd(&q, q_shape), self.bhsd(&k, kv_shape), v, &terms);
+        (self.stored(out), lse)
+    }
+
+    fn wide(&self) -> [Vec<f64>; 3] {
+        [&self.q, &self.k, &self.v].map(|values| values.iter().map(|&x| x.into()).collect())
+    }
+
+    /// A view of stored elements as `[B, H, S, D]`.
+    fn bhsd<'a>(&self, values: &'a [f64], stored: [usize; 4]) -> ArrayView4<'a, f64> {
+        let view = ArrayView4::from_shape(stored, values).expect("the elements fill the shape");
+        match self.layout {
+            Layout::Bhsd => view,
+            Layout::Bshd => view.permuted_axes([0, 2, 1, 3]),
+        }
+    }
+
+    /// The elements of a `[B, H, S, D]` array in the order of the problem's layout.
+    fn stored(&self, array: Array4<f64>) -> Vec<f64> {
+        match self.layout {
+            Layout::Bhsd => array.iter().copied().collect(),
+            Layout::Bshd => array.permuted_axes([0, 2, 1, 3]).iter().copied().collect(),
+        }
+    }
+}
+
+/// What is known of O before its elements are compared, in one comparison or, where own values are there, in two.
+pub(crate) fn nothing_compared(out_shape: &[usize], has_own: bool) -> Verdicts {
+    let verdict = Verdict::new("O", out_shape);
+    Verdicts { own: has_own.then(|| verdict.clone()), given: verdict }
+}

@@ -1,0 +1,221 @@
+//! Attention problems in the memory of a card.
+
+use ferrotile::{
+    AttentionOptions, AttentionPlan, AttentionTensors, Buffer, Gpu, Kernel, Result, Stream, StreamRef, TensorMut,
+    TensorRef, VarlenPlan, VarlenProblem, VarlenTensors,
+};
+use layout::attention::AttentionVariant;
+
+use crate::files::tensor::Half;
+use crate::problems::attention::{Problem, Solution, Terms};
+use crate::problems::case::{Case, Extra};
+use crate::problems::random;
+use crate::problems::varlen::Sequences;
+
+/// What is in the memory of a card: inputs, outputs, and the tensors of terms.
+struct Memory<T: Half> {
+    q: Buffer<T>,
+    k: Buffer<T>,
+    v: Buffer<T>,
+    out: Buffer<T>,
+    lse: Buffer<f32>,
+    sink: Option<Buffer<f32>>,
+    bias: Option<(Buffer<T>, [usize; 4])>,
+}
+
+impl<T: Half> Memory<T> {
+    /// Copies Q, K, V and terms to the card of `stream`.
+    fn upload(
+        gpu: &Gpu,
+        stream: &Stream,
+        [q, k, v]: [&[T]; 3],
+        [out_elems, lse_elems]: [usize; 2],
+        terms: &Terms<T>,
+    ) -> Result<Memory<T>> {
+        let sink = terms.sink.as_ref().map(|sink| sink.iter().map(|&value| value as f32).collect::<Vec<f32>>());
+        let bias = terms.bias.as_ref();
+        let bias = bias.map(|(bias, shape)| Buffer::upload_blocking(stream, bias).map(|bias| (bias, *shape)));
+        Ok(Memory {
+            q: Buffer::upload_blocking(stream, q)?,
+            k: Buffer::upload_blocking(stream, k)?,
+            v: Buffer::upload_blocking(stream, v)?,
+            out: Buffer::zeroed(gpu, out_elems)?,
+            lse: Buffer::zeroed(gpu, lse_elems)?,
+            sink: sink.map(|sink| Buffer::upload_blocking(stream, &sink)).transpose()?,
+            bias: bias.transpose()?,
+        })
+    }
+
+    /// The outputs.
+    fn download(self, stream: &Stream) -> Result<Solution<T>> {
+        Ok(Solution {
+            out: self.out.download_blocking(stream.as_ref())?,
+            lse: self.lse.download_blocking(stream.as_ref())?,
+        })
+    }
+}
+
+/// The sinks as a call takes them.
+fn sink_of(sink: Option<&Buffer<f32>>) -> Result<Option<TensorRef<'_, f32, 1>>> {
+    sink.map(|sink| TensorRef::contiguous(sink, [sink.len()])).transpose()
+}
+
+/// The bias as a call takes it.
+fn bias_of<T: Half>(bias: Option<&(Buffer<T>, [usize; 4])>) -> Result<Option<TensorRef<'_, T, 4>>> {
+    bias.map(|(bias, shape)| TensorRef::contiguous(bias, *shape)).transpose()
+}
+
+/// A problem's inputs and outputs on a card.
+pub(crate) struct CardProblem<'a, T: Half> {
+    problem: &'a Problem<T>,
+    memory: Memory<T>,
+}
+
+impl<'a, T: Half> CardProblem<'a, T> {
+    /// Copies the inputs to the card of `stream`.
+    pub(crate) fn upload(gpu: &Gpu, stream: &Stream, problem: &'a Problem<T>) -> Result<CardProblem<'a, T>> {
+        let rows = problem.sizes.batch * problem.sizes.q_heads * problem.sizes.q_len;
+        let (inputs, outputs) = ([&*problem.q, &problem.k, &problem.v], [rows * problem.value_dim, rows]);
+        Ok(CardProblem { problem, memory: Memory::upload(gpu, stream, inputs, outputs, &problem.terms)? })
+    }
+
+    /// Enqueues one computation of O, without LSE as the vendor libraries that it is compared with.
+    pub(crate) fn run(&mut self, stream: StreamRef<'_>, plan: &AttentionPlan) -> Result<()> {
+        self.enqueue(stream, plan, false)
+    }
+
+    /// Computes O and LSE.
+    pub(crate) fn solve(mut self, stream: &Stream, plan: &AttentionPlan) -> Result<Solution<T>> {
+        self.enqueue(stream.as_ref(), plan, true)?;
+        self.memory.download(stream)
+    }
+
+    fn enqueue(&mut self, stream: StreamRef<'_>, plan: &AttentionPlan, with_lse: bool) -> Result<()> {
+        let Problem { layout, sizes, .. } = self.problem;
+        let (q_shape, kv_shape) = (sizes.q_shape(*layout), sizes.kv_shape(*layout));
+        let lse_shape = [sizes.batch, sizes.q_heads, sizes.q_len];
+        let Memory { q, k, v, out, lse, sink, bias } = &mut self.memory;
+        let tensors = AttentionTensors {
+            lse: if with_lse { Some(TensorMut::contiguous(lse, lse_shape)?) } else { None },
+            sink: sink_of(sink.as_ref())?,
+            bias: bias_of(bias.as_ref())?,
+            ..AttentionTensors::new(
+                TensorRef::contiguous(q, q_shape)?,
+                TensorRef::contiguous(k, kv_shape)?,
+                TensorRef::contiguous(v, self.problem.v_shape())?,
+                TensorMut::contiguous(out, self.problem.out_shape())?,
+            )
+        };
+        plan.run_with(stream, tensors)
+    }
+}
+
+/// Inputs and outputs of sequences that follow each other, on a card.
+struct CardSequences<'a, T: Half> {
+    sequences: &'a Sequences<T>,
+    memory: Memory<T>,
+    starts: [Buffer<i32>; 2],
+}
+
+impl<'a, T: Half> CardSequences<'a, T> {
+    /// Copies the inputs to the card of `stream`.
+    fn upload(gpu: &Gpu, stream: &Stream, sequences: &'a Sequences<T>) -> Result<CardSequences<'a, T>> {
+        let rows = sequences.sizes.q_heads * sequences.sizes.q_total;
+        let inputs = sequences.inputs.each_ref().map(|values| &**values);
+        // No start is beyond the rows of its tensor, of which there are fewer than 2^31.
+        let [q_starts, k_starts] = sequences.starts.each_ref().map(|starts| {
+            let starts: Vec<i32> = starts.iter().map(|&start| start as i32).collect();
+            Buffer::upload_blocking(stream, &starts)
+        });
+        Ok(CardSequences {
+            sequences,
+            memory: Memory::upload(gpu, stream, inputs, [rows * sequences.value_dim, rows], &sequences.terms)?,
+            starts: [q_starts?, k_starts?],
+        })
+    }
+
+    /// Enqueues one computation of O.
+    fn run(&mut self, stream: StreamRef<'_>, plan: &VarlenPlan) -> Result<()> {
+        self.enqueue(stream, plan, false)
+    }
+
+    /// Computes O and LSE.
+    fn solve(mut self, stream: &Stream, plan: &VarlenPlan) -> Result<Solution<T>> {
+        self.enqueue(stream.as_ref(), plan, true)?;
+        self.memory.download(stream)
+    }
+
+    fn enqueue(&mut self, stream: StreamRef<'_>, plan: &VarlenPlan, with_lse: bool) -> Result<()> {
+        let VarlenProblem { members, q_heads, kv_heads, q_total, k_total, head_dim, .. } = self.sequences.sizes;
+        let (q_shape, k_shape) = ([q_total, q_heads, head_dim], [k_total, kv_heads, head_dim]);
+        let value_dim = self.sequences.value_dim;
+        let Memory { q, k, v, out, lse, sink, bias } = &mut self.memory;
+        let [q_starts, k_starts] = &self.starts;
+        let tensors = VarlenTensors {
+            q: TensorRef::contiguous(q, q_shape)?,
+            k: TensorRef::contiguous(k, k_shape)?,
+            v: TensorRef::contiguous(v, [k_total, kv_heads, value_dim])?,
+            out: TensorMut::contiguous(out, [q_total, q_heads, value_dim])?,
+            cu_seqlens_q: TensorRef::contiguous(q_starts, [members + 1])?,
+            cu_seqlens_k: TensorRef::contiguous(k_starts, [members + 1])?,
+            lse: if with_lse { Some(TensorMut::contiguous(lse, [q_heads, q_total])?) } else { None },
+            sink: sink_of(sink.as_ref())?,
+            bias: bias_of(bias.as_ref())?,
+        };
+        plan.run(stream, tensors)
+    }
+}
+
+/// Solves a problem on a card; calls `started` with the name of the kernel before it runs.
+pub(crate) fn solve<T: Half>(
+    gpu: &Gpu,
+    problem: &Problem<T>,
+    options: &AttentionOptions,
+    started: &dyn Fn(&str),
+) -> Result<Solution<T>> {
+    let plan = AttentionPlan::new(gpu, T::DTYPE, &problem.sizes, &problem.options(options))?;
+    started(&plan.to_string());
+    let stream = gpu.new_stream()?;
+    CardProblem::upload(gpu, &stream, problem)?.solve(&stream, &plan)
+}
+
+/// As [`solve`], for sequences of several lengths.
+pub(crate) fn solve_sequences<T: Half>(
+    gpu: &Gpu,
+    sequences: &Sequences<T>,
+    options: &AttentionOptions,
+    started: &dyn Fn(&str),
+) -> Result<Solution<T>> {
+    let plan = VarlenPlan::new(gpu, T::DTYPE, &sequences.sizes, &sequences.options(options))?;
+    started(&plan.to_string());
+    let stream = gpu.new_stream()?;
+    CardSequences::upload(gpu, &stream, sequences)?.solve(&stream, &plan)
+}
+
+/// Makes the inputs of a case on a card and calls `body` with the kernel that computes it, the library's choice unless
+/// one is named, and with what enqueues it.
+pub(crate) fn with_case<T: Half, R>(
+    gpu: &Gpu,
+    case: &Case,
+    variant: Option<String>,
+    body: impl FnOnce(&'static AttentionVariant, &Kernel, &mut dyn FnMut(StreamRef<'_>) -> Result<()>) -> Result<R>,
+) -> Result<R> {
+    case.check()?;
+    let options = AttentionOptions { variant, ..case.options() };
+    let stream = gpu.new_stream()?;
+    if case.extra == Extra::Varlen {
+        let sequences = random::sequences::<T>(case.sequences(), case.value_dim, case.lens())?;
+        let plan = VarlenPlan::new(gpu, T::DTYPE, &sequences.sizes, &options)?;
+        let mut on_card = CardSequences::upload(gpu, &stream, &sequences)?;
+        body(plan.variant(), plan.kernel(), &mut |stream| on_card.run(stream, &plan))
+    } else {
+        let mut problem = random::problem::<T>(case.problem(), case.value_dim, 0)?;
+        if case.extra == Extra::Bias {
+            let shape = [1, 1, case.len, case.len];
+            problem.terms.bias = Some((random::normal(&shape, 3)?, shape));
+        }
+        let plan = AttentionPlan::new(gpu, T::DTYPE, &problem.sizes, &options)?;
+        let mut on_card = CardProblem::upload(gpu, &stream, &problem)?;
+        body(plan.variant(), plan.kernel(), &mut |stream| on_card.run(stream, &plan))
+    }
+}

@@ -1,0 +1,81 @@
+//! Normally distributed inputs.
+
+use ferrotile::{AttentionProblem, Float, Layout, Result, VarlenProblem};
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{RngExt, SeedableRng};
+use rand_distr::StandardNormal;
+use rayon::prelude::*;
+
+use crate::files::tensor::Half;
+use crate::memory::zeros;
+use crate::problems::attention::{Problem, Terms};
+use crate::problems::varlen::Sequences;
+
+/// Elements that one generator fills: chunks are filled in parallel, each from its own seed.
+const CHUNK: usize = 1 << 16;
+
+/// A problem of these sizes, and of this head dimension of V, with normally distributed elements; the seed determines
+/// them.
+pub(crate) fn problem<T: Half>(sizes: AttentionProblem, value_dim: usize, seed: u64) -> Result<Problem<T>> {
+    let layout = Layout::Bhsd;
+    Ok(Problem {
+        layout,
+        sizes,
+        value_dim,
+        q: normal(&sizes.q_shape(layout), 3 * seed)?,
+        k: normal(&sizes.kv_shape(layout), 3 * seed + 1)?,
+        v: normal(&sizes.v_shape(layout, value_dim), 3 * seed + 2)?,
+        terms: Terms::default(),
+    })
+}
+
+/// Sequences of these lengths, as many rows as keys, and of this head dimension of V, with normally distributed
+/// elements.
+pub(crate) fn sequences<T: Half>(
+    sizes: VarlenProblem,
+    value_dim: usize,
+    lens: impl Iterator<Item = usize>,
+) -> Result<Sequences<T>> {
+    let mut starts = vec![0];
+    starts.extend(lens.scan(0, |end, len| {
+        *end += len;
+        Some(*end)
+    }));
+    let VarlenProblem { q_heads, kv_heads, q_total, k_total, head_dim, .. } = sizes;
+    let [q, k, v] = [[q_total, q_heads, head_dim], [k_total, kv_heads, head_dim], [k_total, kv_heads, value_dim]];
+    Ok(Sequences {
+        sizes,
+        value_dim,
+        starts: [starts.clone(), starts],
+        inputs: [normal(&q, 0)?, normal(&k, 1)?, normal(&v, 2)?],
+        terms: Terms::default(),
+    })
+}
+
+/// Normally distributed elements of an array of this shape; the seed determines them. No part of them comes twice:
+/// equal rows make large products some per cent slower.
+pub(crate) fn normal<T: Float>(shape: &[usize], seed: u64) -> Result<Vec<T>> {
+    let mut values = zeros(shape)?;
+    values.par_chunks_mut(CHUNK).enumerate().for_each(|(index, chunk)| {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64((seed << 32) + index as u64);
+        chunk.fill_with(|| T::from_f64(random.sample(StandardNormal)));
+    });
+    Ok(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use half::f16;
+
+    #[test]
+    fn inputs_are_normal_and_different() {
+        let sizes = AttentionProblem { batch: 1, q_heads: 4, kv_heads: 2, q_len: 512, k_len: 512, head_dim: 64 };
+        let problem: Problem<f16> = problem(sizes, 32, 1).unwrap();
+        assert_eq!([&problem.q, &problem.k, &problem.v].map(Vec::len), [131_072, 65_536, 32_768]);
+        let variance = problem.q.iter().map(|x| x.to_f64().powi(2)).sum::<f64>() / problem.q.len() as f64;
+        assert!((variance - 1.0).abs() < 0.05, "{variance}");
+        assert_ne!(problem.k[..CHUNK / 2], problem.v);
+        assert_ne!(problem.q[..CHUNK], problem.q[CHUNK..]);
+    }
+}

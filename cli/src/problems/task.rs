@@ -1,0 +1,149 @@
+//! What a request for attention asks to compute: one problem, or sequences of several lengths.
+
+use ferrotile::{AttentionOptions, AttentionProblem, Gpu, Layout, VarlenProblem};
+
+use crate::files::tensor::Half;
+use crate::problems::attention::{Problem, Solution, nothing_compared};
+use crate::problems::on_card;
+use crate::problems::varlen::Sequences;
+use crate::problems::verdict::Verdicts;
+
+/// What a request asks to compute: one problem, or sequences of several lengths.
+pub(crate) trait Task<T: Half>: Sized {
+    /// The same of the files' own elements.
+    type Own;
+
+    /// The sizes, in words.
+    fn understood(&self) -> String;
+
+    /// Checks the options, whoever computes.
+    fn check_options(&self, options: &AttentionOptions) -> ferrotile::Result<()>;
+
+    /// The shape of O.
+    fn out_shape(&self) -> Vec<usize>;
+
+    /// The shape of the LSE.
+    fn lse_shape(&self) -> Vec<usize>;
+
+    /// O and LSE by a kernel; calls `started` with its name before it runs.
+    fn solve_on_card(
+        &self,
+        gpu: &Gpu,
+        options: &AttentionOptions,
+        started: &dyn Fn(&str),
+    ) -> ferrotile::Result<Solution<T>>;
+
+    /// O and LSE on the CPU, rounded where a kernel rounds.
+    fn solve_on_cpu(&self, options: &AttentionOptions) -> Solution<T>;
+
+    /// Compares O with the f64 reference.
+    fn check(&self, own: Option<&Self::Own>, solution: &Solution<T>, options: &AttentionOptions) -> Verdicts;
+}
+
+impl<T: Half> Task<T> for Problem<T> {
+    type Own = Problem<f64>;
+
+    fn understood(&self) -> String {
+        let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = self.sizes;
+        let layout = match self.layout {
+            Layout::Bhsd => "bhsd",
+            Layout::Bshd => "bshd",
+        };
+        format!(
+            "batch {batch}, heads {q_heads} (of keys {kv_heads}), rows {q_len}, keys {k_len}, head dimension {head_dim} \
+             (of values {}), layout {layout}",
+            self.value_dim
+        )
+    }
+
+    fn check_options(&self, options: &AttentionOptions) -> ferrotile::Result<()> {
+        self.options(options).check(self.sizes.head_dim)
+    }
+
+    fn out_shape(&self) -> Vec<usize> {
+        Problem::out_shape(self).to_vec()
+    }
+
+    fn lse_shape(&self) -> Vec<usize> {
+        vec![self.sizes.batch, self.sizes.q_heads, self.sizes.q_len]
+    }
+
+    fn solve_on_card(
+        &self,
+        gpu: &Gpu,
+        options: &AttentionOptions,
+        started: &dyn Fn(&str),
+    ) -> ferrotile::Result<Solution<T>> {
+        on_card::solve(gpu, self, options, started)
+    }
+
+    fn solve_on_cpu(&self, options: &AttentionOptions) -> Solution<T> {
+        Problem::solve_on_cpu(self, options)
+    }
+
+    fn check(&self, own: Option<&Problem<f64>>, solution: &Solution<T>, options: &AttentionOptions) -> Verdicts {
+        let nothing = nothing_compared(&Task::<T>::out_shape(self), own.is_some());
+        self.compare(own, &solution.out, options, 0, nothing)
+    }
+}
+
+impl<T: Half> Task<T> for Sequences<T> {
+    type Own = Sequences<f64>;
+
+    fn understood(&self) -> String {
+        let VarlenProblem { members, q_heads, kv_heads, q_total, k_total, max_q_len, max_k_len, head_dim } = self.sizes;
+        format!(
+            "{members} sequences, heads {q_heads} (of keys {kv_heads}), rows {q_total} (the longest {max_q_len}), keys \
+             {k_total} (the longest {max_k_len}), head dimension {head_dim} (of values {})",
+            self.value_dim
+        )
+    }
+
+    fn check_options(&self, options: &AttentionOptions) -> ferrotile::Result<()> {
+        self.options(options).check(self.sizes.head_dim)
+    }
+
+    fn out_shape(&self) -> Vec<usize> {
+        vec![self.sizes.q_total, self.sizes.q_heads, self.value_dim]
+    }
+
+    fn lse_shape(&self) -> Vec<usize> {
+        vec![self.sizes.q_heads, self.sizes.q_total]
+    }
+
+    fn solve_on_card(
+        &self,
+        gpu: &Gpu,
+        options: &AttentionOptions,
+        started: &dyn Fn(&str),
+    ) -> ferrotile::Result<Solution<T>> {
+        on_card::solve_sequences(gpu, self, options, started)
+    }
+
+    fn solve_on_cpu(&self, options: &AttentionOptions) -> Solution<T> {
+        let VarlenProblem { q_heads, q_total, .. } = self.sizes;
+        let mut solution = Solution { out: Vec::new(), lse: vec![0.0; q_heads * q_total] };
+        for (rows, member) in self.members() {
+            let Solution { out, lse } = member.solve_on_cpu(options);
+            solution.out.extend(out);
+            for (head, lse) in lse.chunks_exact(rows.len().max(1)).enumerate() {
+                solution.lse[head * q_total..][rows.clone()].copy_from_slice(lse);
+            }
+        }
+        solution
+    }
+
+    /// Each member has a limit of its own.
+    fn check(&self, own: Option<&Sequences<f64>>, solution: &Solution<T>, options: &AttentionOptions) -> Verdicts {
+        let row_elems = self.sizes.q_heads * self.value_dim;
+        let own_members = own.map(|own| own.members().map(|(_, member)| member).collect::<Vec<_>>());
+        self.members().enumerate().fold(
+            nothing_compared(&self.out_shape(), own.is_some()),
+            |verdicts, (index, (rows, member))| {
+                let elements = rows.start * row_elems..rows.end * row_elems;
+                let own = own_members.as_ref().map(|members| &members[index]);
+                member.compare(own, &solution.out[elements.clone()], options, elements.start, verdicts)
+            },
+        )
+    }
+}

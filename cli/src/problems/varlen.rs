@@ -1,0 +1,107 @@
+//! Sequences of several lengths that follow each other in one tensor, checked, and their attention, member by member.
+
+use std::ops::Range;
+
+use ferrotile::{AttentionOptions, AttentionProblem, Layout, VarlenProblem};
+use ndarray::{ArrayView4, s};
+
+use crate::files::convert::Converter;
+use crate::files::input::{Input, SizesError, listed_shapes};
+use crate::files::tensor::Half;
+use crate::memory::array_bytes;
+use crate::problems::attention::{ConvertedInputs, Problem, TermInputs, Terms, dimensions};
+use crate::problems::cu_seqlens::{StartsError, StartsFile};
+use crate::problems::error::ProblemError;
+
+/// Q, K and V of sequences that follow each other, `[rows or keys, heads, head dimension]`.
+#[derive(Debug, Clone)]
+pub(crate) struct Sequences<T> {
+    /// Sizes.
+    pub(crate) sizes: VarlenProblem,
+    /// Head dimension of V and O.
+    pub(crate) value_dim: usize,
+    /// Where the rows, and the keys, of each member start, and where those of the last one end.
+    pub(crate) starts: [Vec<usize>; 2],
+    /// Elements of Q, K and V.
+    pub(crate) inputs: [Vec<T>; 3],
+    /// Sinks and bias.
+    pub(crate) terms: Terms<T>,
+}
+
+impl<T: Half> Sequences<T> {
+    /// Checks the tensors and the starts of rows and keys, and converts elements; also the sequences of the files' own
+    /// elements, where they have another type and the converter keeps them.
+    pub(crate) fn new(
+        inputs: [Input; 3],
+        terms: TermInputs,
+        [q_starts, k_starts]: [&StartsFile; 2],
+        converter: &mut Converter,
+    ) -> Result<(Sequences<T>, Option<Sequences<f64>>), ProblemError> {
+        let expected = "the three dimensions [rows of all, heads, head dimension]";
+        let [q, k, v] = inputs.each_ref().map(|input| dimensions(input, expected));
+        let ([q_total, q_heads, head_dim], k, v) = (q?, k?, v?);
+        let ([k_total, kv_heads, _], value_dim) = (k, v[2]);
+        let wrong = |reason| SizesError::new(reason, listed_shapes(&inputs));
+        for (input, got, expected) in
+            [(&inputs[1], k, [k_total, kv_heads, head_dim]), (&inputs[2], v, [k_total, kv_heads, value_dim])]
+        {
+            if got != expected {
+                let (tensor, expected) = (input.origin.clone(), format!("{expected:?}: {}", listed_shapes(&inputs)));
+                return Err(ProblemError::Shape { tensor, shape: got.to_vec(), expected });
+            }
+        }
+        let starts = [q_starts.of_rows("q", q_total)?, k_starts.of_rows("k", k_total)?];
+        let [members, of_keys] = starts.each_ref().map(|starts| starts.len() - 1);
+        if members != of_keys {
+            return Err(StartsError::Members { q: members, k: of_keys }.into());
+        }
+        let longest = |starts: &[usize]| starts.windows(2).map(|ends| ends[1] - ends[0]).max().unwrap_or(0);
+        let [max_q_len, max_k_len] = starts.each_ref().map(|starts| longest(starts));
+        let sizes = VarlenProblem { members, q_heads, kv_heads, q_total, k_total, max_q_len, max_k_len, head_dim };
+        sizes.check().map_err(wrong)?;
+        for shape in [[q_total, q_heads, head_dim], k, v] {
+            array_bytes::<f64>(&shape).map_err(wrong)?;
+        }
+        let converted = ConvertedInputs::<T>::new(inputs, terms, &sizes.longest(), converter)?;
+        let ((inputs, terms), own) = converted.split();
+        let own = own.map(|(inputs, terms)| Sequences { sizes, value_dim, starts: starts.clone(), inputs, terms });
+        Ok((Sequences { sizes, value_dim, starts, inputs, terms }, own))
+    }
+}
+
+impl<T: Copy> Sequences<T> {
+    /// The options of a plan for the tensors of these sequences.
+    pub(crate) fn options(&self, options: &AttentionOptions) -> AttentionOptions {
+        AttentionOptions { bias: self.terms.bias.is_some(), value_dim: Some(self.value_dim), ..options.clone() }
+    }
+
+    /// Each member's rows, and the member as a problem of its own.
+    pub(crate) fn members(&self) -> impl Iterator<Item = (Range<usize>, Problem<T>)> + '_ {
+        let [rows, keys] = self.starts.each_ref().map(|starts| starts.windows(2).map(|ends| ends[0]..ends[1]));
+        rows.zip(keys).enumerate().map(|(member, (rows, keys))| (rows.clone(), self.member(member, rows, keys)))
+    }
+
+    fn member(&self, member: usize, rows: Range<usize>, keys: Range<usize>) -> Problem<T> {
+        let VarlenProblem { q_heads, kv_heads, head_dim, .. } = self.sizes;
+        let (q_len, k_len) = (rows.len(), keys.len());
+        let part = |values: &[T], row_elems: usize, rows: &Range<usize>| {
+            values[rows.start * row_elems..rows.end * row_elems].to_vec()
+        };
+        let bias = self.terms.bias.as_ref().map(|(values, shape)| {
+            let bias = ArrayView4::from_shape(*shape, values).expect("the elements fill the shape");
+            let entry = if shape[0] == 1 { 0 } else { member };
+            let values = bias.slice(s![entry, .., ..q_len, ..k_len]).iter().copied().collect();
+            (values, [1, shape[1], q_len, k_len])
+        });
+        let [q, k, v] = &self.inputs;
+        Problem {
+            layout: Layout::Bshd,
+            sizes: AttentionProblem { batch: 1, q_heads, kv_heads, q_len, k_len, head_dim },
+            value_dim: self.value_dim,
+            q: part(q, q_heads * head_dim, &rows),
+            k: part(k, kv_heads * head_dim, &keys),
+            v: part(v, kv_heads * self.value_dim, &keys),
+            terms: Terms { sink: self.terms.sink.clone(), bias },
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What becomes of a run: it is right, refused, or a failure of some kind.
+
+use ferrotile::Error;
+
+/// How a run ended that is no failure.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Outcome {
+    /// It was right.
+    Right,
+    /// A typed error, where one is allowed: a kernel was named that does not take the tensors. Nothing was written.
+    Refused(String),
+}
+
+/// What kind of thing is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// An element is too far from the reference.
+    Wrong,
+    /// An element is NaN or infinite where the reference is not.
+    NotFinite,
+    /// Something else was written.
+    StrayWrite,
+    /// The same call twice gave different bits.
+    Unrepeatable,
+    /// An error where the problem is one that the library takes.
+    Refused,
+    /// An error of the device: a driver's, or one that the emulator found in a kernel.
+    Device,
+    /// The library panicked.
+    Panicked,
+}
+
+/// What is wrong.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Failure {
+    /// The kind.
+    pub(crate) kind: Kind,
+    /// In words.
+    pub(crate) message: String,
+}
+
+impl Failure {
+    /// A failure in words.
+    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Failure {
+        Failure { kind, message: message.into() }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        let of_device = matches!(error, Error::Driver { .. } | Error::Emulator { .. });
+        Failure::new(if of_device { Kind::Device } else { Kind::Refused }, format!("an error: {error}"))
+    }
+}
+
+/// What a run returns.
+pub(crate) type Run = Result<Outcome, Failure>;
+
+/// What `error` means for a problem of which the caller may have asked too much (`asked`): a kernel by name, parts.
+pub(crate) fn refusal(asked: bool, error: Error) -> Run {
+    use Error::{Alignment, Argument, NoVariant, UnknownVariant, Unsupported};
+    match error {
+        Alignment { .. } | Argument { .. } | NoVariant { .. } | UnknownVariant { .. } | Unsupported { .. } if asked => {
+            Ok(Outcome::Refused(error.to_string()))
+        }
+        error => Err(error.into()),
+    }
+}
