@@ -1,4 +1,4 @@
-//! Builds the kernel families for the architectures whose features are on; `src/ptx.rs` embeds them.
+//! Builds the kernel families for the architectures whose features are on; `src/runtime/ptx.rs` embeds them.
 
 use cuda_builder::Arch;
 use layout::FAMILIES;

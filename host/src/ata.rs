@@ -38,12 +38,14 @@ pub use cg::{CgOptions, CgOutcome, CgPlan, CgReport, CgSystem, Preconditioner};
 pub use matrix::SymmetricBlockMatrix;
 pub use pack::PairClasses;
 
-use crate::buffer::Buffer;
+use crate::backend::LaunchConfig;
 use crate::error::{Error, Result};
-use crate::gpu::Gpu;
-use crate::launch::{Kernel, KernelParam, LaunchConfig};
-use crate::stream::StreamRef;
-use crate::tensor::{TensorMut, TensorRef};
+use crate::runtime::buffer::Buffer;
+use crate::runtime::gpu::Gpu;
+use crate::runtime::launch::KernelParam;
+use crate::runtime::module::Kernel;
+use crate::runtime::stream::StreamRef;
+use crate::runtime::tensor::{TensorMut, TensorRef};
 use pack::Packed;
 
 const OP: &str = "ata";

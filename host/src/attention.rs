@@ -54,8 +54,8 @@ pub use varlen::{VarlenPlan, VarlenProblem, VarlenTensors, attention_varlen};
 
 use crate::element::Float;
 use crate::error::Result;
-use crate::stream::StreamRef;
-use crate::tensor::{TensorMut, TensorRef};
+use crate::runtime::stream::StreamRef;
+use crate::runtime::tensor::{TensorMut, TensorRef};
 use terms::Terms;
 
 const OP: &str = "attention";

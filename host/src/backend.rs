@@ -3,6 +3,9 @@
 //! The public types hold an `Arc<dyn Backend>` and the [`Handle`]s that it gave them, and never learn which backend it
 //! is. Handles that are passed to a backend must be live ones of its own.
 
+pub(crate) mod cuda;
+pub(crate) mod emulator;
+
 use std::any::Any;
 use std::ffi::{CStr, c_void};
 use std::fmt::{self, Debug};
@@ -10,7 +13,6 @@ use std::fmt::{self, Debug};
 use ptx_emulator::{Counters, Fp8Sums};
 
 use crate::error::{Error, Result};
-use crate::launch::LaunchConfig;
 
 /// An object of a backend: a stream, event, module, function or graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +50,31 @@ pub(crate) struct DeviceFacts {
     /// The dynamic and static shared memory that a block can have.
     pub(crate) shared_bytes_per_block: u32,
     pub(crate) driver_version: (u32, u32),
+}
+
+/// How many threads a launch has, and their dynamic shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaunchConfig {
+    /// Blocks in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y, z.
+    pub block: [u32; 3],
+    /// Blocks of a cluster in x, y, z; all ones for none.
+    pub cluster: [u32; 3],
+    /// Dynamic shared memory of a block.
+    pub shared_bytes: u32,
+    /// Whether the kernel may start before the one before it on the stream has ended (programmatic dependent launch,
+    /// sm_90). Only for a kernel that reads what an earlier kernel may write, and writes anything, only after a
+    /// `griddepcontrol.wait` of the same thread or of one that it has waited for, and in every launch of which some
+    /// thread calls that: one that ends without it would let the next kernel start beside the one before.
+    pub overlaps: bool,
+}
+
+/// One block of one thread.
+impl Default for LaunchConfig {
+    fn default() -> Self {
+        LaunchConfig { grid: [1; 3], block: [1; 3], cluster: [1; 3], shared_bytes: 0, overlaps: false }
+    }
 }
 
 /// One launch, checked by the caller against the kernel's limits.

@@ -4,8 +4,6 @@ use std::fmt;
 
 use layout::{Arch, Dtype};
 
-use crate::driver;
-
 /// The result of a call into this library.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -334,34 +332,37 @@ fn breakdowns(systems: &[Breakdown]) -> String {
     if systems.len() == 1 { first } else { format!("{first} (and {} systems more)", systems.len() - 1) }
 }
 
-/// A code that a driver function returned (`CUresult` of cuda.h).
+/// A code that a driver function returned (`CUresult` of cuda.h), and what the driver says about it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct DriverError(u32);
+pub struct DriverError {
+    code: u32,
+    name: Option<&'static str>,
+    text: Option<&'static str>,
+}
 
 impl DriverError {
-    pub(crate) const fn new(code: u32) -> Self {
-        DriverError(code)
+    pub(crate) const fn new(code: u32, name: Option<&'static str>, text: Option<&'static str>) -> Self {
+        DriverError { code, name, text }
     }
 
     /// The number of the code: 2 for `CUDA_ERROR_OUT_OF_MEMORY`.
     #[must_use]
     pub const fn code(self) -> u32 {
-        self.0
+        self.code
     }
 
     /// The name in cuda.h, which the driver knows; `None` without a driver or where it does not know the code.
     #[must_use]
-    pub fn name(self) -> Option<&'static str> {
-        driver::error_name(self.0 as i32)?.to_str().ok()
+    pub const fn name(self) -> Option<&'static str> {
+        self.name
     }
 }
 
 impl fmt::Display for DriverError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = driver::error_text(self.0 as i32).and_then(|text| text.to_str().ok());
-        match (self.name(), text) {
-            (Some(name), Some(text)) => write!(f, "{name} ({}): {text}", self.0),
-            _ => write!(f, "CUDA error {}", self.0),
+        match (self.name, self.text) {
+            (Some(name), Some(text)) => write!(f, "{name} ({}): {text}", self.code),
+            _ => write!(f, "CUDA error {}", self.code),
         }
     }
 }
@@ -407,7 +408,8 @@ mod tests {
 
     #[test]
     fn a_code_is_shown_whether_or_not_the_driver_knows_it() {
-        assert!(DriverError::new(2).to_string().contains('2'));
-        assert_eq!(DriverError::new(12345).to_string(), "CUDA error 12345");
+        let known = DriverError::new(2, Some("CUDA_ERROR_OUT_OF_MEMORY"), Some("out of memory"));
+        assert_eq!(known.to_string(), "CUDA_ERROR_OUT_OF_MEMORY (2): out of memory");
+        assert_eq!(DriverError::new(12345, None, None).to_string(), "CUDA error 12345");
     }
 }

@@ -32,7 +32,7 @@ use layout::gemm::{Accumulation, Activation, GEMM, GemmLayout, GemmVariant, MAX_
 
 use crate::element::Float;
 use crate::error::{Error, Result};
-use crate::stream::StreamRef;
+use crate::runtime::stream::StreamRef;
 
 pub use plan::GemmPlan;
 pub use tensors::{GemmTensors, Scale};

@@ -7,12 +7,15 @@ use half::f16;
 use layout::Swizzle;
 use layout::ladder::{LadderSizes, LadderStep, Pipeline, STORE_COLUMNS, WGMMA_ROWS};
 
+use crate::backend::LaunchConfig;
+use crate::checks::same_device;
 use crate::error::{Error, Result};
-use crate::gpu::Gpu;
-use crate::launch::{Kernel, KernelParam, LaunchConfig};
-use crate::stream::{StreamRef, same_device};
-use crate::tensor::{TensorMut, TensorRef};
-use crate::tensor_map::TensorMap;
+use crate::runtime::gpu::Gpu;
+use crate::runtime::launch::KernelParam;
+use crate::runtime::module::Kernel;
+use crate::runtime::stream::StreamRef;
+use crate::runtime::tensor::{TensorMut, TensorRef};
+use crate::runtime::tensor_map::TensorMap;
 
 const OP: &str = "ladder";
 

@@ -32,22 +32,14 @@
 mod ata;
 mod attention;
 mod backend;
-mod buffer;
-mod driver;
+mod checks;
 mod element;
-mod emulated;
 mod error;
 mod gemm;
-mod gpu;
 #[cfg(feature = "ladder")]
 mod ladder;
-mod launch;
-mod launch_counters;
-mod ptx;
 pub mod reference;
-mod stream;
-mod tensor;
-mod tensor_map;
+mod runtime;
 pub mod tolerance;
 
 pub use ata::{
@@ -59,24 +51,26 @@ pub use attention::{
     PagedProblem, PagedTensors, VarlenPlan, VarlenProblem, VarlenTensors, attention, attention_variants,
     attention_varlen, attention_with, merge, paged_attention,
 };
-pub use buffer::{Buffer, PinnedBuffer};
+pub use backend::LaunchConfig;
 pub use element::{Element, F8E4M3, F8E5M2, Float};
 pub use error::{Breakdown, BreakdownCause, DriverError, Error, Result};
 pub use gemm::{GemmOptions, GemmPlan, GemmProblem, GemmTensors, Scale, gemm, gemm_variants};
-pub use gpu::Gpu;
 #[cfg(feature = "ladder")]
 pub use ladder::LadderPlan;
-pub use launch::{Kernel, KernelAttributes, KernelParam, LaunchConfig, Module};
 pub use layout::ata::Precision;
 pub use layout::attention::Mask;
 pub use layout::gemm::{Accumulation, Activation, GemmLayout};
 pub use layout::swizzle::Swizzle;
 pub use layout::{Arch, Dtype};
-pub use ptx::{embedded_kernels, embedded_ptx, kernel_ptx};
 pub use ptx_emulator::Fp8Sums;
-pub use stream::{Event, Graph, Stream, StreamRef};
-pub use tensor::{TensorMut, TensorRef};
-pub use tensor_map::TensorMap;
+pub use runtime::buffer::{Buffer, PinnedBuffer};
+pub use runtime::gpu::Gpu;
+pub use runtime::launch::KernelParam;
+pub use runtime::module::{Kernel, KernelAttributes, Module};
+pub use runtime::ptx::{embedded_kernels, embedded_ptx, kernel_ptx};
+pub use runtime::stream::{Event, Graph, Stream, StreamRef};
+pub use runtime::tensor::{TensorMut, TensorRef};
+pub use runtime::tensor_map::TensorMap;
 
 /// What an emulated device counts: see [`Gpu::counted`].
 pub mod counters {

@@ -4,10 +4,10 @@ use ndarray::{Array3, ArrayView3};
 
 use super::cg::{CgOptions, CgPlan, CgReport};
 use super::{AtaOptions, AtaPlan, DeviceBlockMatrix};
-use crate::buffer::Buffer;
 use crate::error::Result;
-use crate::stream::StreamRef;
-use crate::tensor::{TensorMut, TensorRef};
+use crate::runtime::buffer::Buffer;
+use crate::runtime::stream::StreamRef;
+use crate::runtime::tensor::{TensorMut, TensorRef};
 
 impl DeviceBlockMatrix {
     /// Computes `Y = A X` of an array `[frames, channels, n]` with any strides, and waits for the stream.

@@ -31,11 +31,14 @@ use layout::cg::{CgArgs, CgStage, CgState, CgStatus, ROW_ALIGN, STATE_WORDS, of_
 use ndarray::Array2;
 
 use super::{AtaOptions, AtaPlan, DeviceBlockMatrix};
-use crate::buffer::Buffer;
+use crate::backend::LaunchConfig;
+use crate::checks::same_device;
 use crate::error::{Breakdown, BreakdownCause, Error, Result};
-use crate::launch::{Kernel, KernelParam, LaunchConfig};
-use crate::stream::{Graph, StreamRef, same_device};
-use crate::tensor::{TensorMut, TensorRef};
+use crate::runtime::buffer::Buffer;
+use crate::runtime::launch::KernelParam;
+use crate::runtime::module::Kernel;
+use crate::runtime::stream::{Graph, StreamRef};
+use crate::runtime::tensor::{TensorMut, TensorRef};
 
 const OP: &str = "cg";
 

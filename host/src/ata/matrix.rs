@@ -7,9 +7,9 @@ use ndarray::{Array3, Array5, ArrayView2, ArrayView3, ArrayView4, ArrayView5, s}
 
 use super::pack::{self, PairClasses};
 use super::{DeviceBlockMatrix, OP};
-use crate::buffer::size_bytes;
 use crate::error::{Error, Result};
-use crate::stream::StreamRef;
+use crate::runtime::buffer::size_bytes;
+use crate::runtime::stream::StreamRef;
 
 /// A symmetric n x n matrix for each channel, as 16x16 blocks of its main and upper block diagonals, in f32.
 ///

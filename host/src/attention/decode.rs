@@ -8,11 +8,13 @@ use layout::{Arch, Dtype};
 
 use super::terms::Terms;
 use super::{AttentionOptions, AttentionProblem, OP};
+use crate::backend::LaunchConfig;
 use crate::error::{Error, Result};
-use crate::gpu::Gpu;
-use crate::launch::{Kernel, KernelParam, LaunchConfig};
-use crate::stream::StreamRef;
-use crate::tensor::TensorMut;
+use crate::runtime::gpu::Gpu;
+use crate::runtime::launch::KernelParam;
+use crate::runtime::module::Kernel;
+use crate::runtime::stream::StreamRef;
+use crate::runtime::tensor::TensorMut;
 
 /// What the workspace is aligned to, in bytes.
 const WORKSPACE_ALIGN: usize = 16;

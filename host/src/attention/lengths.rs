@@ -4,8 +4,8 @@
 use super::problem::check_shape;
 use super::{OP, PagedProblem, VarlenProblem};
 use crate::error::{Error, Result};
-use crate::stream::StreamRef;
-use crate::tensor::TensorRef;
+use crate::runtime::stream::StreamRef;
+use crate::runtime::tensor::TensorRef;
 
 impl VarlenProblem {
     /// Downloads the lengths, which waits for the stream, and checks that they describe sequences of this problem: they

@@ -8,12 +8,13 @@ use layout::attention::{CombineArgs, CombineKernel, HEAD_DIM_STEP, MAX_HEAD_DIM,
 use super::Layout;
 use super::decode::launch_combine;
 use super::plan::kernel_strides;
+use crate::checks::same_device;
 use crate::element::Float;
 use crate::error::{Error, Result};
-use crate::gpu::Gpu;
-use crate::launch::Kernel;
-use crate::stream::{StreamRef, same_device};
-use crate::tensor::{TensorMut, TensorRef};
+use crate::runtime::gpu::Gpu;
+use crate::runtime::module::Kernel;
+use crate::runtime::stream::StreamRef;
+use crate::runtime::tensor::{TensorMut, TensorRef};
 
 const OP: &str = "merge";
 

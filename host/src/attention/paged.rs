@@ -11,11 +11,12 @@ use super::plan::{add_addresses, check_device, check_dtype, check_lse, kernel_st
 use super::problem::{check_shape, with_columns};
 use super::terms::Terms;
 use super::{AttentionOptions, AttentionProblem, Layout, OP};
+use crate::checks::same_device;
 use crate::element::Float;
 use crate::error::{Error, Result};
-use crate::gpu::Gpu;
-use crate::stream::{StreamRef, same_device};
-use crate::tensor::{TensorMut, TensorRef};
+use crate::runtime::gpu::Gpu;
+use crate::runtime::stream::StreamRef;
+use crate::runtime::tensor::{TensorMut, TensorRef};
 
 /// The sizes of a problem whose keys lie in pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -13,14 +13,17 @@ use super::decode::{BlockTable, Decode, Limits, is_decode};
 use super::problem::check_shape;
 use super::terms::Terms;
 use super::{AttentionOptions, AttentionProblem, AttentionTensors, Layout, OP, tma};
+use crate::backend::LaunchConfig;
+use crate::checks::same_device;
 use crate::element::Float;
 use crate::error::{Error, Result};
-use crate::gpu::Gpu;
-use crate::launch::{Kernel, KernelParam, LaunchConfig};
-use crate::launch_counters::LaunchCounters;
-use crate::stream::{StreamRef, same_device};
-use crate::tensor::{TensorMut, TensorRef};
-use crate::tensor_map::TensorMap;
+use crate::runtime::gpu::Gpu;
+use crate::runtime::launch::KernelParam;
+use crate::runtime::module::Kernel;
+use crate::runtime::stream::StreamRef;
+use crate::runtime::tensor::{TensorMut, TensorRef};
+use crate::runtime::tensor_map::TensorMap;
+use crate::runtime::tile_semaphores::TileSemaphores;
 
 /// A chosen and loaded variant for repeated calls on problems of one size. Displays as the variant's name.
 #[derive(Clone)]
@@ -32,8 +35,8 @@ pub struct AttentionPlan {
     chosen: Launcher,
     /// What runs tensors that the chosen variant does not take; `None` where it takes all, or was named.
     substitute: Option<Launcher>,
-    /// Where the blocks of a launch count tiles ([`Launcher::counters`]).
-    counters: Option<Arc<LaunchCounters>>,
+    /// Where the blocks of a launch take tiles ([`Launcher::semaphores`]).
+    semaphores: Option<Arc<TileSemaphores>>,
 }
 
 /// A variant, its kernel and its tiles of query rows.
@@ -103,14 +106,14 @@ impl Launcher {
         }
     }
 
-    /// Counters for the blocks of WGMMA launches whose tiles take unlike times; `None` where each block has one tile at
-    /// most, or all take the same time.
-    pub(super) fn counters(&self, gpu: &Gpu) -> Result<Option<Arc<LaunchCounters>>> {
+    /// Semaphores for the blocks of WGMMA launches whose tiles take unlike times; `None` where each block has one tile
+    /// at most, or all take the same time.
+    pub(super) fn semaphores(&self, gpu: &Gpu) -> Result<Option<Arc<TileSemaphores>>> {
         match self.variant.kernel {
             AttentionKernel::Wgmma(tile)
                 if tile.mask == MaskKind::Band && tile.cluster == 1 && self.tiles > most_blocks(gpu, self.variant) =>
             {
-                Ok(Some(gpu.launch_counters()?))
+                Ok(Some(gpu.tile_semaphores()?))
             }
             _ => Ok(None),
         }
@@ -127,7 +130,7 @@ impl Launcher {
         stream: StreamRef<'_>,
         problem: &AttentionProblem,
         args: &AttentionArgs,
-        counters: Option<&Arc<LaunchCounters>>,
+        semaphores: Option<&Arc<TileSemaphores>>,
         [q, k, v]: [&TensorRef<'_, T, 4>; 3],
         map: impl Fn(&TensorRef<'_, T, 4>, usize) -> Result<TensorMap>,
     ) -> Result<()> {
@@ -138,21 +141,23 @@ impl Launcher {
         };
         let key_rows = tile.copied_keys();
         let (q, k, v) = (map(q, tile.m())?, map(k, key_rows)?, map(v, key_rows)?);
-        let counter = match counters {
-            Some(counters) => counters.of_launch(stream)?,
+        let semaphore = match semaphores {
+            Some(semaphores) => semaphores.of_launch(&**stream.gpu().device(), stream.handle())?,
             None => 0,
         };
         let blocks = self.tiles.min(most_blocks(stream.gpu(), self.variant));
-        let order =
-            TileOrder { counter, ..tma::order(problem, args.value_dim as usize, self.tiles, blocks, tile.mask) };
+        let order = TileOrder {
+            counter: semaphore,
+            ..tma::order(problem, args.value_dim as usize, self.tiles, blocks, tile.mask)
+        };
         if tile.cluster == 1 {
             config.grid[0] = blocks;
         }
         config.overlaps = !self.isolated;
         // SAFETY: the caller's contract; grid, block and shared memory are the variant's.
         let launched = unsafe { self.kernel.launch(stream, &config, &[args, &order, &q, &k, &v]) };
-        if let (Err(_), Some(counters)) = (&launched, counters) {
-            counters.abandon(stream);
+        if let (Err(_), Some(semaphores)) = (&launched, semaphores) {
+            semaphores.abandon(&**stream.gpu().device(), stream.handle());
         }
         launched
     }
@@ -223,8 +228,8 @@ impl AttentionPlan {
         } else {
             Launcher::new(gpu, variant, problem)?.isolated(options.isolated)
         };
-        let counters = chosen.counters(gpu)?;
-        let plan = Self { problem: *problem, layout: options.layout, terms, chosen, substitute: None, counters };
+        let semaphores = chosen.semaphores(gpu)?;
+        let plan = Self { problem: *problem, layout: options.layout, terms, chosen, substitute: None, semaphores };
         Ok((plan, substitute))
     }
 
@@ -332,7 +337,7 @@ impl AttentionPlan {
             |tensor: &TensorRef<'_, T, 4>, rows| tma::map(stream.gpu(), variant.lengths, self.layout, tensor, rows);
         // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done
         // the work.
-        unsafe { launcher.launch(stream, &self.problem, &args, self.counters.as_ref(), [&q, &k, &v], map) }
+        unsafe { launcher.launch(stream, &self.problem, &args, self.semaphores.as_ref(), [&q, &k, &v], map) }
     }
 
     /// Whether Q, K, V, O and LSE are of the plan's problem.

@@ -1,6 +1,6 @@
 //! The tensors of a call.
 
-use crate::tensor::{TensorMut, TensorRef};
+use crate::runtime::tensor::{TensorMut, TensorRef};
 
 /// The tensors of one attention call, in the layout of its options.
 #[derive(Debug)]

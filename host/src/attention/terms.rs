@@ -6,7 +6,7 @@ use super::problem::{check_head_dim, check_shape};
 use super::{AttentionOptions, AttentionProblem, OP};
 use crate::element::Float;
 use crate::error::{Error, Result};
-use crate::tensor::TensorRef;
+use crate::runtime::tensor::TensorRef;
 
 /// Mask, scale, softcap, whether there is a bias, and the head dimension of V.
 #[derive(Debug, Clone, Copy)]

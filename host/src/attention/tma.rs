@@ -6,9 +6,9 @@ use super::plan::rows_aligned;
 use super::{AttentionProblem, Layout, OP};
 use crate::element::Float;
 use crate::error::{Error, Result};
-use crate::gpu::Gpu;
-use crate::tensor::TensorRef;
-use crate::tensor_map::TensorMap;
+use crate::runtime::gpu::Gpu;
+use crate::runtime::tensor::TensorRef;
+use crate::runtime::tensor_map::TensorMap;
 
 /// What addresses and strides are multiples of, in bytes.
 const ALIGN: usize = 16;

@@ -11,13 +11,14 @@ use super::plan::{Launcher, add_addresses, check_device, check_dtype, check_lse,
 use super::problem::{check_shape, with_columns};
 use super::terms::Terms;
 use super::{AttentionOptions, AttentionProblem, Layout, OP, tma};
+use crate::checks::same_device;
 use crate::element::Float;
 use crate::error::{Error, Result};
-use crate::gpu::Gpu;
-use crate::launch::Kernel;
-use crate::launch_counters::LaunchCounters;
-use crate::stream::{StreamRef, same_device};
-use crate::tensor::{TensorMut, TensorRef};
+use crate::runtime::gpu::Gpu;
+use crate::runtime::module::Kernel;
+use crate::runtime::stream::StreamRef;
+use crate::runtime::tensor::{TensorMut, TensorRef};
+use crate::runtime::tile_semaphores::TileSemaphores;
 
 /// The sizes of attention on sequences of several lengths. How long each is stands on the card alone, in
 /// [`VarlenTensors::cu_seqlens_q`] and [`VarlenTensors::cu_seqlens_k`].
@@ -112,8 +113,8 @@ pub struct VarlenPlan {
     chosen: Launcher,
     /// What runs tensors that TMA cannot copy; `None` where the chosen variant takes all, or was named.
     substitute: Option<Launcher>,
-    /// Where the blocks of a launch count tiles ([`Launcher::counters`]).
-    counters: Option<Arc<LaunchCounters>>,
+    /// Where the blocks of a launch take tiles ([`Launcher::semaphores`]).
+    semaphores: Option<Arc<TileSemaphores>>,
 }
 
 impl VarlenPlan {
@@ -180,8 +181,8 @@ impl VarlenPlan {
             }
         };
         let chosen = Launcher::new(gpu, variant, &problem.tiled(variant))?.isolated(options.isolated);
-        let counters = chosen.counters(gpu)?;
-        Ok((Self { problem: *problem, terms, chosen, substitute: None, counters }, substitute))
+        let semaphores = chosen.semaphores(gpu)?;
+        Ok((Self { problem: *problem, terms, chosen, substitute: None, semaphores }, substitute))
     }
 
     /// The chosen variant.
@@ -266,7 +267,7 @@ impl VarlenPlan {
         let tiled = problem.tiled(launcher.variant);
         // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done
         // the work, and the kernel keeps to them whatever the numbers on the card are.
-        unsafe { launcher.launch(stream, &tiled, &args, self.counters.as_ref(), [&q, &k, &v], map) }
+        unsafe { launcher.launch(stream, &tiled, &args, self.semaphores.as_ref(), [&q, &k, &v], map) }
     }
 }
 

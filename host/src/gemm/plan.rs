@@ -14,13 +14,16 @@ use layout::gemm::{
 use super::choice::{Choice, candidates, least_workspace, missing, preferred};
 use super::tensors::{GemmTensors, Scale, matrix, operand, rows_aligned};
 use super::{GemmOptions, GemmProblem, OP};
+use crate::backend::LaunchConfig;
+use crate::checks::same_device;
 use crate::element::Float;
 use crate::error::{Error, Result};
-use crate::gpu::Gpu;
-use crate::launch::{Kernel, KernelParam, LaunchConfig};
-use crate::stream::{StreamRef, same_device};
-use crate::tensor::TensorMut;
-use crate::tensor_map::TensorMap;
+use crate::runtime::gpu::Gpu;
+use crate::runtime::launch::KernelParam;
+use crate::runtime::module::Kernel;
+use crate::runtime::stream::StreamRef;
+use crate::runtime::tensor::TensorMut;
+use crate::runtime::tensor_map::TensorMap;
 
 /// A chosen and loaded variant for repeated products of one size.
 ///

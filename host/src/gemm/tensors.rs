@@ -6,7 +6,7 @@ use layout::gemm::{CHUNK_BYTES, GemmLayout, GemmMatrix, GemmOperand};
 use super::{GemmProblem, OP};
 use crate::element::Float;
 use crate::error::{Error, Result};
-use crate::tensor::{TensorMut, TensorRef};
+use crate::runtime::tensor::{TensorMut, TensorRef};
 
 /// A factor for a whole tensor.
 #[derive(Debug, Clone, Copy)]

@@ -7,6 +7,8 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
+use crate::error::DriverError;
+
 /// The file that every NVIDIA driver for Linux installs.
 const LIBRARY: &str = "libcuda.so.1";
 
@@ -37,7 +39,7 @@ pub(super) fn symbol(name: &[u8]) -> Option<*const c_void> {
 }
 
 /// What `cuGetErrorString` or `cuGetErrorName`, whichever `function` is, says about `code`.
-pub(super) fn error_string(function: &CStr, code: c_int) -> Option<&'static CStr> {
+fn error_string(function: &CStr, code: c_int) -> Option<&'static CStr> {
     let address = symbol(function.to_bytes_with_nul())?;
     // SAFETY: both functions have this type (cuda.h).
     let function: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int = unsafe { std::mem::transmute(address) };
@@ -46,4 +48,20 @@ pub(super) fn error_string(function: &CStr, code: c_int) -> Option<&'static CStr
     unsafe { function(code, &mut text) };
     // SAFETY: a text of the driver is a NUL-terminated constant.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
+}
+
+/// The driver's words for a code; `None` without a driver or where it does not know the code.
+pub(super) fn error_text(code: c_int) -> Option<&'static CStr> {
+    error_string(c"cuGetErrorString", code)
+}
+
+/// The name of a code in cuda.h; `None` without a driver or where it does not know the code.
+pub(super) fn error_name(code: c_int) -> Option<&'static CStr> {
+    error_string(c"cuGetErrorName", code)
+}
+
+/// A code that a driver function returned, with the driver's name and words for it.
+pub(super) fn driver_error(code: c_int) -> DriverError {
+    let text = |words: Option<&'static CStr>| words.and_then(|words| words.to_str().ok());
+    DriverError::new(code as u32, text(error_name(code)), text(error_text(code)))
 }

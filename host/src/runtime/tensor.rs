@@ -3,10 +3,11 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use crate::buffer::Buffer;
+use crate::checks::same_device;
 use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::stream::{StreamRef, same_device};
+use crate::runtime::buffer::Buffer;
+use crate::runtime::stream::StreamRef;
 
 /// Row-major strides of a shape.
 fn contiguous_strides<const RANK: usize>(shape: [usize; RANK]) -> [i64; RANK] {

@@ -7,14 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use layout::Arch;
 use ptx_emulator::{Counters, Fp8Sums};
 
+use crate::backend::cuda;
+use crate::backend::emulator::EmulatedDevice;
 use crate::backend::{Backend, Handle, Kept};
-use crate::driver;
-use crate::emulated::Emulated;
 use crate::error::{Error, Result};
-use crate::launch::{Kernel, Module};
-use crate::launch_counters::LaunchCounters;
-use crate::ptx::{embedded_ptx, kernel_ptx};
-use crate::stream::{Event, Stream};
+use crate::runtime::module::{Kernel, Module};
+use crate::runtime::ptx::{embedded_ptx, kernel_ptx};
+use crate::runtime::tile_semaphores::TileSemaphores;
 
 /// A graphics card, ready for work.
 ///
@@ -34,7 +33,7 @@ struct Inner {
     device: Arc<dyn Backend>,
     arch: Arch,
     kernels: Mutex<HashMap<(String, Arch, String), KernelSlot>>,
-    counters: Mutex<Option<Arc<LaunchCounters>>>,
+    semaphores: Mutex<Option<Arc<TileSemaphores>>>,
 }
 
 /// One kernel of a family and architecture, locked while it loads so that others need not wait.
@@ -82,14 +81,14 @@ impl Gpu {
         if let Some(gpu) = open.iter().find(|gpu| gpu.ordinal() == ordinal) {
             return Ok(gpu);
         }
-        let facts = driver::facts_of(ordinal)?;
+        let facts = cuda::facts_of(ordinal)?;
         let embedded = embedded_archs();
         let Some(arch) = newest_for(&embedded, facts.compute_capability) else {
             let (name, found) = (facts.name, facts.compute_capability);
             return Err(Error::UnsupportedDevice { ordinal, name, found, embedded });
         };
-        let device = Arc::new(driver::Device::open(facts)?);
-        let inner = Arc::new(Inner { device, arch, kernels: Mutex::default(), counters: Mutex::default() });
+        let device = Arc::new(cuda::Device::open(facts)?);
+        let inner = Arc::new(Inner { device, arch, kernels: Mutex::default(), semaphores: Mutex::default() });
         let gpu: &'static Gpu = Box::leak(Box::new(Gpu { inner }));
         open.push(gpu);
         Ok(gpu)
@@ -107,9 +106,9 @@ impl Gpu {
         if let Some(gpu) = open.iter().find(|gpu| gpu.ordinal() == ordinal) {
             return (*gpu).clone();
         }
-        let device = Arc::new(Emulated::new(arch, ordinal));
+        let device = Arc::new(EmulatedDevice::new(arch, ordinal));
         let gpu: &'static Gpu = Box::leak(Box::new(Gpu {
-            inner: Arc::new(Inner { device, arch, kernels: Mutex::default(), counters: Mutex::default() }),
+            inner: Arc::new(Inner { device, arch, kernels: Mutex::default(), semaphores: Mutex::default() }),
         }));
         open.push(gpu);
         gpu.clone()
@@ -167,7 +166,7 @@ impl Gpu {
 
     /// Opens every card that a compiled architecture runs on; none without a driver or a card.
     pub fn all() -> Result<Vec<Gpu>> {
-        let count = match driver::device_count() {
+        let count = match cuda::device_count() {
             Err(Error::NoDriver { .. }) => 0,
             count => count?,
         };
@@ -217,16 +216,6 @@ impl Gpu {
         self.device().facts().driver_version
     }
 
-    /// Makes a stream. It is not ordered with the default stream or any other.
-    pub fn new_stream(&self) -> Result<Stream> {
-        Stream::new(self)
-    }
-
-    /// Makes an event, which records a time.
-    pub fn new_event(&self) -> Result<Event> {
-        Event::new(self)
-    }
-
     /// Waits for all work on the card that this process enqueued, other libraries' in the primary context included.
     ///
     /// # Errors
@@ -266,25 +255,25 @@ impl Gpu {
         Ok(loaded.insert(kernel).clone())
     }
 
-    /// The device's counters for launches, allocated by the first call; not in a capture.
-    pub(crate) fn launch_counters(&self) -> Result<Arc<LaunchCounters>> {
-        let mut counters = lock(&self.inner.counters);
-        if let Some(counters) = &*counters {
-            return Ok(counters.clone());
+    /// The device's semaphores, allocated by the first call; not in a capture.
+    pub(crate) fn tile_semaphores(&self) -> Result<Arc<TileSemaphores>> {
+        let mut semaphores = lock(&self.inner.semaphores);
+        if let Some(semaphores) = &*semaphores {
+            return Ok(semaphores.clone());
         }
-        let new = Arc::new(LaunchCounters::new(&**self.device())?);
-        Ok(counters.insert(new).clone())
+        let new = Arc::new(TileSemaphores::new(&**self.device())?);
+        Ok(semaphores.insert(new).clone())
     }
 
     /// Gives back what a stream has that takes no more work, once its work is done.
     pub(crate) fn end_stream(&self, stream: Handle) {
-        let counters = lock(&self.inner.counters).clone();
-        if let Some(counters) = counters
+        let semaphores = lock(&self.inner.semaphores).clone();
+        if let Some(semaphores) = semaphores
             && let Ok(id) = self.device().stream_id(stream)
-            && let Some(counter) = counters.of_ended_stream(id)
+            && let Some(semaphore) = semaphores.of_ended_stream(id)
         {
-            // Where it cannot be waited for, as in an error of earlier work, the counter is lost.
-            let _ = self.device().keep_until_done(stream, Kept::new(counter));
+            // Where it cannot be waited for, as in an error of earlier work, the semaphore is lost.
+            let _ = self.device().keep_until_done(stream, Kept::new(semaphore));
         }
     }
 

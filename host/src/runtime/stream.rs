@@ -3,10 +3,23 @@
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
 
-use crate::backend::{Handle, Kept};
-use crate::driver;
+use crate::backend::Handle;
+use crate::backend::cuda;
+use crate::checks::same_device;
 use crate::error::{Error, Result};
-use crate::gpu::Gpu;
+use crate::runtime::gpu::Gpu;
+
+impl Gpu {
+    /// Makes a stream. It is not ordered with the default stream or any other.
+    pub fn new_stream(&self) -> Result<Stream> {
+        Stream::new(self)
+    }
+
+    /// Makes an event, which records a time.
+    pub fn new_event(&self) -> Result<Event> {
+        Event::new(self)
+    }
+}
 
 /// A queue of work on a card: what is enqueued runs in order, after the call that enqueued it has returned.
 ///
@@ -170,14 +183,9 @@ impl<'a> StreamRef<'a> {
         if self.foreign && self.is_capturing()? { Err(Error::ForeignCapture) } else { Ok(self.handle) }
     }
 
-    /// A number that no other stream of the process ever has.
-    pub(crate) fn id(self) -> Result<u64> {
-        self.gpu.device().stream_id(self.handle)
-    }
-
-    /// Keeps something for what is recorded as a graph, as long as a graph has it or runs it.
-    pub(crate) fn keep_in_capture(self, kept: Kept) -> Result<()> {
-        self.gpu.device().keep_in_capture(self.handle, kept)
+    /// The handle, whether or not the stream is being captured.
+    pub(crate) const fn handle(self) -> Handle {
+        self.handle
     }
 
     /// The handle, for work that is enqueued, if the stream is on the card of `what`.
@@ -203,7 +211,7 @@ impl<'a> TryFrom<&'a cust::stream::Stream> for StreamRef<'a> {
     fn try_from(stream: &'a cust::stream::Stream) -> Result<Self> {
         let handle = Handle(stream.as_inner().cast());
         // SAFETY: cust's stream is live for `'a`.
-        let ordinal = unsafe { driver::ordinal_of_stream(handle) }?;
+        let ordinal = unsafe { cuda::ordinal_of_stream(handle) }?;
         let gpu = Gpu::opened(ordinal)?;
         // SAFETY: as above.
         if unsafe { gpu.device().owns_stream(handle) }? {
@@ -212,11 +220,6 @@ impl<'a> TryFrom<&'a cust::stream::Stream> for StreamRef<'a> {
             Err(Error::ForeignContext { ordinal })
         }
     }
-}
-
-/// Reports `what` on device `got` where the stream is on `expected`.
-pub(crate) fn same_device(what: &'static str, got: u32, expected: u32) -> Result<()> {
-    if got == expected { Ok(()) } else { Err(Error::WrongDevice { what, got, expected }) }
 }
 
 /// A point in a stream's work, and the time when it is reached.
@@ -298,6 +301,12 @@ mod tests {
     use layout::Arch;
 
     use super::*;
+    use crate::backend::Kept;
+
+    /// Keeps the token for what the stream records.
+    fn keep(stream: StreamRef<'_>, token: &Arc<()>) -> Result<()> {
+        stream.gpu().device().keep_in_capture(stream.handle, Kept::new(token.clone()))
+    }
 
     /// Whether nothing but the caller has the token any more; a driver drops what it has a while after its last use.
     fn is_released(token: &Arc<()>) -> bool {
@@ -318,7 +327,7 @@ mod tests {
     fn what_a_capture_keeps_goes_with_its_graph() {
         for_each_device(|gpu| {
             let (stream, token) = (gpu.new_stream()?, Arc::new(()));
-            let graph = stream.capture(|stream| stream.keep_in_capture(Kept::new(token.clone())))?;
+            let graph = stream.capture(|stream| keep(stream, &token))?;
             // SAFETY: the graph uses nothing.
             unsafe { graph.launch(stream.as_ref()) }?;
             stream.synchronize()?;
@@ -333,7 +342,7 @@ mod tests {
     fn what_a_capture_keeps_outlives_the_graph_in_another() {
         let gpu = Gpu::emulated(Arch::Sm80);
         let (stream, token) = (gpu.new_stream().unwrap(), Arc::new(()));
-        let inner = stream.capture(|stream| stream.keep_in_capture(Kept::new(token.clone()))).unwrap();
+        let inner = stream.capture(|stream| keep(stream, &token)).unwrap();
         // SAFETY: the graph uses nothing.
         let outer = stream.capture(|stream| unsafe { inner.launch(stream) }).unwrap();
         drop(inner);
@@ -347,7 +356,7 @@ mod tests {
         for_each_device(|gpu| {
             let (stream, token) = (gpu.new_stream()?, Arc::new(()));
             let failed = stream.capture(|stream| {
-                stream.keep_in_capture(Kept::new(token.clone()))?;
+                keep(stream, &token)?;
                 Err(Error::NoKernel { kernel: "none".to_owned(), module: "the closure's".to_owned() })
             });
             assert!(failed.is_err() && is_released(&token), "{gpu}");
@@ -368,12 +377,13 @@ mod tests {
 
     #[test]
     fn no_two_streams_have_one_number() {
+        let id = |stream: &Stream| stream.gpu.device().stream_id(stream.handle);
         for_each_device(|gpu| {
             let mut numbers = std::collections::HashSet::new();
             for _ in 0..100 {
                 let stream = gpu.new_stream()?;
-                assert_eq!(stream.as_ref().id()?, stream.as_ref().id()?);
-                assert!(numbers.insert(stream.as_ref().id()?), "{gpu}: that of a stream which is gone");
+                assert_eq!(id(&stream)?, id(&stream)?);
+                assert!(numbers.insert(id(&stream)?), "{gpu}: that of a stream which is gone");
             }
             Ok(())
         });

@@ -1,15 +1,79 @@
-//! Captures as the driver has them: which streams and events take part in one, what it refuses, and what spoils it.
+//! The objects of an emulated device, and captures as the driver has them: which streams and events take part in one,
+//! what it refuses, and what spoils it.
 //!
 //! A capture starts on one stream. Another stream joins it by waiting for an event that was recorded in it. At its end
 //! the first stream must have waited for the last work of every other. A capture that was spoiled gives no graph.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::thread::{self, ThreadId};
 use std::time::Instant;
 
-use super::{Object, Objects, Work, dead};
-use crate::backend::Handle;
+use ptx_emulator::{LaunchShape, Module};
+
+use crate::backend::{Handle, Kept};
 use crate::error::{Error, Result};
+
+#[derive(Debug, Default)]
+pub(super) struct Objects {
+    pub(super) table: HashMap<usize, Object>,
+    pub(super) captures: HashMap<usize, Capture>,
+    /// The number of the last object or capture.
+    pub(super) last: usize,
+}
+
+#[derive(Debug)]
+pub(super) enum Object {
+    /// The capture that it takes part in.
+    Stream(Option<usize>),
+    Event(Recorded),
+    Module(Arc<Module>),
+    Function(Arc<Function>),
+    Graph(Arc<Vec<Work>>),
+}
+
+#[derive(Debug)]
+pub(super) struct Function {
+    pub(super) module: Arc<Module>,
+    pub(super) name: String,
+}
+
+/// One piece of work, with everything that it needs but the memory it refers to.
+#[derive(Debug, Clone)]
+pub(super) enum Work {
+    Fill {
+        address: u64,
+        value: u8,
+        bytes: usize,
+    },
+    ToDevice {
+        destination: u64,
+        source: usize,
+        bytes: usize,
+    },
+    ToHost {
+        destination: usize,
+        source: u64,
+        bytes: usize,
+    },
+    OnDevice {
+        destination: u64,
+        source: u64,
+        bytes: usize,
+    },
+    Launch {
+        function: Arc<Function>,
+        shape: LaunchShape,
+        params: Vec<Vec<u8>>,
+    },
+    Graph(Arc<Vec<Work>>),
+    /// Nothing to do: what other work needs, as long as it may be done.
+    Keep(#[expect(dead_code, reason = "it is kept, and nothing else")] Arc<Kept>),
+}
+
+pub(super) fn dead(what: &str) -> Error {
+    Error::Emulator { problem: format!("the {what} is not one of this device") }
+}
 
 /// How many pieces of work of each stream of a capture come before something.
 pub(super) type Before = HashMap<usize, u64>;

@@ -1,10 +1,4 @@
-//! The backend without a card: `ptx_emulator` runs the kernels on the CPU.
-//!
-//! Work is done when it is enqueued, which is one of the orders that streams and events allow; a stream that is
-//! captured records it instead. Handles are numbers of objects in a table, so that one that is not live is an error and
-//! nothing worse.
-
-mod capture;
+//! An emulated card, and its memory, streams, events, graphs and modules.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,10 +10,11 @@ use layout::{Arch, Swizzle};
 use ptx_emulator::tensor_map::{ElementType, TensorMap};
 use ptx_emulator::{Counters, Device, Fp8Sums, LaunchShape, Module};
 
-use self::capture::{Capture, Recorded};
-use crate::backend::{Backend, DeviceFacts, FunctionFacts, Handle, Kept, Launch, Memory, Modules, Streams, TiledMap};
+use super::objects::{Function, Object, Objects, Recorded, Work, dead};
+use crate::backend::{
+    Backend, DeviceFacts, FunctionFacts, Handle, Kept, Launch, LaunchConfig, Memory, Modules, Streams, TiledMap,
+};
 use crate::error::{Error, Result};
-use crate::launch::LaunchConfig;
 
 thread_local! {
     /// The counters of the launches of this thread, while they are asked for. A launch runs on the thread that enqueues
@@ -33,7 +28,7 @@ const INSTRUCTION_LIMIT: u64 = 1 << 28;
 
 /// An emulated card.
 #[derive(Debug)]
-pub(crate) struct Emulated {
+pub(crate) struct EmulatedDevice {
     facts: DeviceFacts,
     arch: Arch,
     device: Device,
@@ -42,74 +37,13 @@ pub(crate) struct Emulated {
     pinned: Mutex<HashMap<usize, std::alloc::Layout>>,
 }
 
-#[derive(Debug, Default)]
-struct Objects {
-    table: HashMap<usize, Object>,
-    captures: HashMap<usize, Capture>,
-    /// The number of the last object or capture.
-    last: usize,
-}
-
-#[derive(Debug)]
-enum Object {
-    /// The capture that it takes part in.
-    Stream(Option<usize>),
-    Event(Recorded),
-    Module(Arc<Module>),
-    Function(Arc<Function>),
-    Graph(Arc<Vec<Work>>),
-}
-
-#[derive(Debug)]
-struct Function {
-    module: Arc<Module>,
-    name: String,
-}
-
-/// One piece of work, with everything that it needs but the memory it refers to.
-#[derive(Debug, Clone)]
-enum Work {
-    Fill {
-        address: u64,
-        value: u8,
-        bytes: usize,
-    },
-    ToDevice {
-        destination: u64,
-        source: usize,
-        bytes: usize,
-    },
-    ToHost {
-        destination: usize,
-        source: u64,
-        bytes: usize,
-    },
-    OnDevice {
-        destination: u64,
-        source: u64,
-        bytes: usize,
-    },
-    Launch {
-        function: Arc<Function>,
-        shape: LaunchShape,
-        params: Vec<Vec<u8>>,
-    },
-    Graph(Arc<Vec<Work>>),
-    /// Nothing to do: what other work needs, as long as it may be done.
-    Keep(#[expect(dead_code, reason = "it is kept, and nothing else")] Arc<Kept>),
-}
-
 fn emulator_error(error: ptx_emulator::Error) -> Error {
     Error::Emulator { problem: error.to_string() }
 }
 
-fn dead(what: &str) -> Error {
-    Error::Emulator { problem: format!("the {what} is not one of this device") }
-}
-
-impl Emulated {
+impl EmulatedDevice {
     /// A card of this architecture, with as many multiprocessors as the CPU has threads.
-    pub(crate) fn new(arch: Arch, ordinal: u32) -> Emulated {
+    pub(crate) fn new(arch: Arch, ordinal: u32) -> EmulatedDevice {
         let device = Device::new(arch).with_instruction_limit(INSTRUCTION_LIMIT);
         let facts = DeviceFacts {
             ordinal,
@@ -120,7 +54,7 @@ impl Emulated {
             shared_bytes_per_block: arch.limits().shared_bytes_per_block,
             driver_version: (0, 0),
         };
-        Emulated { facts, arch, device, objects: Mutex::default(), pinned: Mutex::default() }
+        EmulatedDevice { facts, arch, device, objects: Mutex::default(), pinned: Mutex::default() }
     }
 
     fn objects(&self) -> MutexGuard<'_, Objects> {
@@ -213,7 +147,7 @@ impl Emulated {
     }
 }
 
-impl Backend for Emulated {
+impl Backend for EmulatedDevice {
     fn facts(&self) -> &DeviceFacts {
         &self.facts
     }
@@ -254,7 +188,7 @@ impl Backend for Emulated {
     }
 }
 
-impl Memory for Emulated {
+impl Memory for EmulatedDevice {
     fn allocate(&self, bytes: usize) -> Result<u64> {
         self.objects().refuse_in_capture("allocates memory")?;
         self.device.allocate(bytes as u64).map_err(emulator_error)
@@ -319,7 +253,7 @@ impl Memory for Emulated {
     }
 }
 
-impl Streams for Emulated {
+impl Streams for EmulatedDevice {
     fn create_stream(&self) -> Result<Handle> {
         Ok(self.insert(Object::Stream(None)))
     }
@@ -404,7 +338,7 @@ impl Streams for Emulated {
     }
 }
 
-impl Modules for Emulated {
+impl Modules for EmulatedDevice {
     fn load_module(&self, what: &str, ptx: &str) -> Result<Handle> {
         let loaded = Module::parse(ptx).and_then(|module| module.check_device(self.device.arch()).map(|()| module));
         let module = loaded.map_err(|error| Error::Emulator { problem: format!("cannot load {what}: {error}") })?;

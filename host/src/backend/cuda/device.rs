@@ -1,10 +1,6 @@
-//! The backend of a card: every call into the CUDA driver. Nothing outside this module names cust or a driver function.
+//! A card with its context: memory, streams, events and graphs.
 
-mod forward;
-mod load;
-mod module;
-
-use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -14,34 +10,25 @@ use cust::error::CudaError;
 use cust::sys::{
     CUcontext, CUdevice_attribute, CUevent, CUgraph, CUgraphExec, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
 };
-use forward as cuda;
 
+use super::load;
+use super::symbols::{self, self as cuda};
 use crate::backend::{Backend, DeviceFacts, Handle, Kept, Memory, Streams};
-use crate::error::{DriverError, Error, Result};
+use crate::error::{Error, Result};
 
 /// The code that a driver function returned, as a result.
-fn check(call: &'static str, code: c_int) -> Result<()> {
-    if code == 0 { Ok(()) } else { Err(Error::Driver { call, error: DriverError::new(code as u32) }) }
+pub(super) fn check(call: &'static str, code: c_int) -> Result<()> {
+    if code == 0 { Ok(()) } else { Err(Error::Driver { call, error: load::driver_error(code) }) }
 }
 
 /// Like [`check`] for a function that CUDA `needed` introduced.
-fn check_recent(call: &'static str, needed: (u32, u32), code: c_int) -> Result<()> {
-    if code == forward::NOT_FOUND { Err(Error::DriverTooOld { call, needed }) } else { check(call, code) }
+pub(super) fn check_recent(call: &'static str, needed: (u32, u32), code: c_int) -> Result<()> {
+    if code == symbols::NOT_FOUND { Err(Error::DriverTooOld { call, needed }) } else { check(call, code) }
 }
 
 /// A result of cust as one of this crate.
 fn from_cust<T>(call: &'static str, result: Result<T, CudaError>) -> Result<T> {
-    result.map_err(|error| Error::Driver { call, error: DriverError::new(error as u32) })
-}
-
-/// The driver's words for a code; `None` without a driver or where it does not know the code.
-pub(crate) fn error_text(code: i32) -> Option<&'static CStr> {
-    load::error_string(c"cuGetErrorString", code)
-}
-
-/// The name of a code in cuda.h; `None` without a driver or where it does not know the code.
-pub(crate) fn error_name(code: i32) -> Option<&'static CStr> {
-    load::error_string(c"cuGetErrorName", code)
+    result.map_err(|error| Error::Driver { call, error: load::driver_error(error as c_int) })
 }
 
 /// The number of cards that the driver sees.
@@ -99,7 +86,7 @@ pub(crate) struct Device {
 }
 
 /// The device's context is current on this thread until this is dropped.
-struct Entered {
+pub(super) struct Entered {
     pushed: bool,
 }
 
@@ -127,12 +114,12 @@ impl Device {
         Ok(device)
     }
 
-    fn captures(&self) -> MutexGuard<'_, usize> {
+    pub(super) fn captures(&self) -> MutexGuard<'_, usize> {
         self.captures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the context current on this thread, which costs two calls of some ten nanoseconds where it is not.
-    fn enter(&self) -> Result<Entered> {
+    pub(super) fn enter(&self) -> Result<Entered> {
         let context = self.context.as_raw();
         if current_context()? == context {
             return Ok(Entered { pushed: false });
@@ -151,7 +138,7 @@ impl Backend for Device {
     fn synchronize(&self) -> Result<()> {
         let captures = self.captures();
         if *captures > 0 {
-            return check("cuCtxSynchronize", forward::CAPTURE_UNSUPPORTED);
+            return check("cuCtxSynchronize", symbols::CAPTURE_UNSUPPORTED);
         }
         let _entered = self.enter()?;
         // SAFETY: no conditions.
@@ -286,7 +273,7 @@ impl Streams for Device {
         check_recent("cuStreamGetCaptureInfo", (11, 3), code)?;
         if graph.is_null() {
             // The capture is over, or has failed.
-            return check("cuStreamGetCaptureInfo", forward::CAPTURE_UNSUPPORTED);
+            return check("cuStreamGetCaptureInfo", symbols::CAPTURE_UNSUPPORTED);
         }
         let mut object = ptr::null_mut();
         let kept = Box::into_raw(Box::new(kept));
@@ -457,10 +444,10 @@ mod tests {
         match load::absence() {
             None => {
                 assert_eq!((code, of_cust), (0, Ok(version / 1000)));
-                assert!(error_name(2).is_some_and(|name| name == c"CUDA_ERROR_OUT_OF_MEMORY"));
+                assert!(load::error_name(2).is_some_and(|name| name == c"CUDA_ERROR_OUT_OF_MEMORY"));
             }
             Some(_) => {
-                assert_eq!((code, version), (forward::NO_DEVICE, -1));
+                assert_eq!((code, version), (symbols::NO_DEVICE, -1));
                 assert_eq!(of_cust, Err(CudaError::NoDevice));
                 assert!(matches!(device_count(), Err(Error::NoDriver { reason }) if reason.contains("libcuda.so.1")));
                 assert_eq!(CudaError::NoDevice.to_string(), "\"unknown error\"");

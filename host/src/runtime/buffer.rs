@@ -9,8 +9,8 @@ use ndarray::{Array, ArrayView, Dimension, IntoDimension};
 
 use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::gpu::Gpu;
-use crate::stream::{Event, StreamRef};
+use crate::runtime::gpu::Gpu;
+use crate::runtime::stream::{Event, StreamRef};
 
 /// The size of `shape` elements of `T`, if an array of that shape fits the address space: dimensions of 0 do not make
 /// the others smaller.

@@ -4,12 +4,12 @@ use layout::attention::{SEQUENCE_END, SEQUENCE_PERIOD};
 use layout::swizzle::Swizzle;
 
 use crate::backend::TiledMap;
+use crate::checks::same_device;
 use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::gpu::Gpu;
-use crate::launch::KernelParam;
-use crate::stream::same_device;
-use crate::tensor::TensorRef;
+use crate::runtime::gpu::Gpu;
+use crate::runtime::launch::KernelParam;
+use crate::runtime::tensor::TensorRef;
 
 const OP: &str = "TensorMap::tiled";
 

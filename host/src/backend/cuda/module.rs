@@ -3,54 +3,19 @@
 use std::ffi::{CStr, CString, c_int, c_uint, c_void};
 use std::ptr;
 
-use cust::sys::{CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUstream};
+use cust::sys::{CUfunction, CUfunction_attribute, CUjit_option, CUmodule};
 
-use super::forward as cuda;
-use super::{Device, check, check_recent, forward};
-use crate::backend::{FunctionFacts, Handle, Launch, Modules, TiledMap};
-use crate::error::{DriverError, Error, Result};
-use crate::launch::LaunchConfig;
-
-/// `CUlaunchConfig` of cuda.h.
-#[repr(C)]
-pub(super) struct LaunchConfigEx {
-    grid: [c_uint; 3],
-    block: [c_uint; 3],
-    shared_bytes: c_uint,
-    stream: CUstream,
-    attributes: *const LaunchAttribute,
-    attribute_count: c_uint,
-}
-
-/// `CUlaunchAttribute` of cuda.h, whose value is a union of 64 bytes.
-#[repr(C, align(8))]
-struct LaunchAttribute {
-    id: c_uint,
-    padding: c_uint,
-    value: [c_uint; 16],
-}
-
-impl LaunchAttribute {
-    fn cluster([x, y, z]: [u32; 3]) -> Self {
-        const CLUSTER_DIMENSION: c_uint = 4;
-        let mut value = [0; 16];
-        value[..3].copy_from_slice(&[x, y, z]);
-        LaunchAttribute { id: CLUSTER_DIMENSION, padding: 0, value }
-    }
-
-    fn overlaps() -> Self {
-        const PROGRAMMATIC_STREAM_SERIALIZATION: c_uint = 6;
-        let mut value = [0; 16];
-        value[0] = 1;
-        LaunchAttribute { id: PROGRAMMATIC_STREAM_SERIALIZATION, padding: 0, value }
-    }
-}
+use super::device::{Device, check, check_recent};
+use super::load;
+use super::symbols::{self, self as cuda, LaunchAttribute, LaunchConfigEx};
+use crate::backend::{FunctionFacts, Handle, Launch, LaunchConfig, Modules, TiledMap};
+use crate::error::{Error, Result};
 
 impl Modules for Device {
     fn load_module(&self, what: &str, ptx: &str) -> Result<Handle> {
         let text = CString::new(ptx).map_err(|error| Error::Jit {
             module: what.to_owned(),
-            error: DriverError::new(forward::INVALID_PTX as u32),
+            error: load::driver_error(symbols::INVALID_PTX),
             log: format!("the text has a NUL at byte {}", error.nul_position()),
         })?;
         let _entered = self.enter()?;
@@ -73,7 +38,7 @@ impl Modules for Device {
             let length = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
             return Err(Error::Jit {
                 module: what.to_owned(),
-                error: DriverError::new(code as u32),
+                error: load::driver_error(code),
                 log: String::from_utf8_lossy(&log[..length]).trim_end().to_owned(),
             });
         }
@@ -100,7 +65,7 @@ impl Modules for Device {
         let mut function: CUfunction = ptr::null_mut();
         // SAFETY: the module is live, `name` ends with NUL, `function` is written.
         let code = unsafe { cuda::cuModuleGetFunction(&mut function, module.0.cast(), name.as_ptr()) };
-        if code == forward::NOT_FOUND {
+        if code == symbols::NOT_FOUND {
             return Ok(None);
         }
         check("cuModuleGetFunction", code)?;
@@ -216,18 +181,5 @@ impl Modules for Device {
         };
         check_recent("cuTensorMapEncodeTiled", (12, 0), code)?;
         Ok(encoded.0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn launch_structs_have_the_sizes_of_cuda_h() {
-        assert_eq!(size_of::<LaunchAttribute>(), 72);
-        assert_eq!(size_of::<LaunchConfigEx>(), 56);
-        assert_eq!(std::mem::offset_of!(LaunchConfigEx, stream), 32);
-        assert_eq!(std::mem::offset_of!(LaunchAttribute, value), 8);
     }
 }

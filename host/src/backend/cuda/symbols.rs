@@ -11,7 +11,6 @@ use std::sync::OnceLock;
 use cust::sys::*;
 
 use super::load;
-use super::module::LaunchConfigEx;
 
 pub(super) const NO_DEVICE: c_int = 100;
 pub(super) const INVALID_PTX: c_int = 218;
@@ -19,6 +18,41 @@ pub(super) const NOT_FOUND: c_int = 500;
 /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`.
 pub(super) const CAPTURE_UNSUPPORTED: c_int = 900;
 const UNKNOWN: c_int = 999;
+
+/// `CUlaunchConfig` of cuda.h.
+#[repr(C)]
+pub(super) struct LaunchConfigEx {
+    pub(super) grid: [c_uint; 3],
+    pub(super) block: [c_uint; 3],
+    pub(super) shared_bytes: c_uint,
+    pub(super) stream: CUstream,
+    pub(super) attributes: *const LaunchAttribute,
+    pub(super) attribute_count: c_uint,
+}
+
+/// `CUlaunchAttribute` of cuda.h, whose value is a union of 64 bytes.
+#[repr(C, align(8))]
+pub(super) struct LaunchAttribute {
+    id: c_uint,
+    padding: c_uint,
+    value: [c_uint; 16],
+}
+
+impl LaunchAttribute {
+    pub(super) fn cluster([x, y, z]: [u32; 3]) -> Self {
+        const CLUSTER_DIMENSION: c_uint = 4;
+        let mut value = [0; 16];
+        value[..3].copy_from_slice(&[x, y, z]);
+        LaunchAttribute { id: CLUSTER_DIMENSION, padding: 0, value }
+    }
+
+    pub(super) fn overlaps() -> Self {
+        const PROGRAMMATIC_STREAM_SERIALIZATION: c_uint = 6;
+        let mut value = [0; 16];
+        value[0] = 1;
+        LaunchAttribute { id: PROGRAMMATIC_STREAM_SERIALIZATION, padding: 0, value }
+    }
+}
 
 /// Defines for each `name(argument: type, ..);` a function of this module, which returns the driver's code as it is,
 /// and its namesake in [`exported`], which cust links against:
@@ -240,6 +274,19 @@ fn known_to_cust(code: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuGetErrorString(error: c_int, text: *mut *const c_char) -> c_int {
     // SAFETY: `text` is the caller's to write.
-    unsafe { *text = super::error_text(error).unwrap_or(c"unknown error").as_ptr() };
+    unsafe { *text = load::error_text(error).unwrap_or(c"unknown error").as_ptr() };
     0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launch_structs_have_the_sizes_of_cuda_h() {
+        assert_eq!(size_of::<LaunchAttribute>(), 72);
+        assert_eq!(size_of::<LaunchConfigEx>(), 56);
+        assert_eq!(std::mem::offset_of!(LaunchConfigEx, stream), 32);
+        assert_eq!(std::mem::offset_of!(LaunchAttribute, value), 8);
+    }
 }

@@ -1,123 +1,18 @@
-//! Modules, kernels and their launches.
+//! Launches of kernels, and what a kernel takes as a parameter.
 
-use std::ffi::{CString, c_void};
-use std::fmt;
-use std::sync::Arc;
+use std::ffi::c_void;
 
-use crate::backend::{Backend, FunctionFacts, Handle, Launch};
+use crate::backend::{Launch, LaunchConfig};
+use crate::checks::same_device;
 use crate::error::{Error, Result};
-use crate::stream::{StreamRef, same_device};
-
-/// The most dynamic and static shared memory that a kernel has without asking for more.
-const DEFAULT_SHARED_BYTES: u32 = 48 << 10;
+use crate::runtime::module::{Kernel, KernelAttributes};
+use crate::runtime::stream::StreamRef;
 
 /// The largest grid (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
 const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65535, 65535];
 
 /// The largest number of blocks in a cluster that every card with clusters takes.
 const MAX_CLUSTER_BLOCKS: u64 = 8;
-
-/// Compiled kernels that are loaded on a card. Clones are the same module.
-///
-/// Dropping the last clone and the last of its kernels unloads it, once all work of the card's context has finished.
-#[derive(Clone)]
-pub struct Module {
-    inner: Arc<Loaded>,
-}
-
-struct Loaded {
-    device: Arc<dyn Backend>,
-    handle: Handle,
-    what: String,
-}
-
-impl Module {
-    pub(crate) fn load(device: &Arc<dyn Backend>, what: &str, ptx: &str) -> Result<Module> {
-        let handle = device.load_module(what, ptx)?;
-        Ok(Module { inner: Arc::new(Loaded { device: device.clone(), handle, what: what.to_owned() }) })
-    }
-
-    /// The kernel of this name.
-    ///
-    /// # Errors
-    /// [`Error::NoKernel`] where the module has none.
-    pub fn kernel(&self, name: &str) -> Result<Kernel> {
-        let Loaded { device, handle, what } = &*self.inner;
-        let missing = || Error::NoKernel { kernel: name.to_owned(), module: what.clone() };
-        let symbol = CString::new(name).map_err(|_| missing())?;
-        let function = device.function(*handle, &symbol)?.ok_or_else(missing)?;
-        let facts = device.function_facts(function)?;
-        let max_shared_bytes = device.facts().shared_bytes_per_block.saturating_sub(facts.static_shared_bytes);
-        if facts.static_shared_bytes + max_shared_bytes > DEFAULT_SHARED_BYTES {
-            device.allow_shared_bytes(function, max_shared_bytes)?;
-        }
-        Ok(Kernel { module: self.clone(), function, name: name.into(), facts, max_shared_bytes })
-    }
-}
-
-impl Drop for Loaded {
-    fn drop(&mut self) {
-        // SAFETY: the handle is this module's own; kernels hold the module.
-        unsafe { self.device.unload_module(self.handle) };
-    }
-}
-
-impl fmt::Debug for Module {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Module({} on device {})", self.inner.what, self.inner.device.facts().ordinal)
-    }
-}
-
-/// One kernel of a loaded module. Clones are the same kernel.
-#[derive(Debug, Clone)]
-pub struct Kernel {
-    module: Module,
-    function: Handle,
-    name: Arc<str>,
-    facts: FunctionFacts,
-    max_shared_bytes: u32,
-}
-
-/// What the driver's compiler made of a kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct KernelAttributes {
-    /// Registers of a thread.
-    pub registers: u32,
-    /// Local memory of a thread: 0 where nothing spilled.
-    pub local_bytes: u32,
-    /// Static shared memory of a block.
-    pub static_shared_bytes: u32,
-    /// Dynamic shared memory that a launch can ask for.
-    pub max_shared_bytes: u32,
-    /// Threads that a block can have.
-    pub max_threads: u32,
-}
-
-/// How many threads a launch has, and their dynamic shared memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LaunchConfig {
-    /// Blocks in x, y, z.
-    pub grid: [u32; 3],
-    /// Threads of a block in x, y, z.
-    pub block: [u32; 3],
-    /// Blocks of a cluster in x, y, z; all ones for none.
-    pub cluster: [u32; 3],
-    /// Dynamic shared memory of a block.
-    pub shared_bytes: u32,
-    /// Whether the kernel may start before the one before it on the stream has ended (programmatic dependent launch,
-    /// sm_90). Only for a kernel that reads what an earlier kernel may write, and writes anything, only after a
-    /// `griddepcontrol.wait` of the same thread or of one that it has waited for, and in every launch of which some
-    /// thread calls that: one that ends without it would let the next kernel start beside the one before.
-    pub overlaps: bool,
-}
-
-/// One block of one thread.
-impl Default for LaunchConfig {
-    fn default() -> Self {
-        LaunchConfig { grid: [1; 3], block: [1; 3], cluster: [1; 3], shared_bytes: 0, overlaps: false }
-    }
-}
 
 impl LaunchConfig {
     /// Checks the launch against the limits of a kernel.
@@ -187,33 +82,6 @@ unsafe impl KernelParam for i64 {}
 unsafe impl KernelParam for f32 {}
 
 impl Kernel {
-    /// The name of its entry point.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// What the driver's compiler made of it.
-    #[must_use]
-    pub fn attributes(&self) -> KernelAttributes {
-        let FunctionFacts { registers, local_bytes, static_shared_bytes, max_threads } = self.facts;
-        let max_shared_bytes = self.max_shared_bytes;
-        KernelAttributes { registers, local_bytes, static_shared_bytes, max_shared_bytes, max_threads }
-    }
-
-    /// How many blocks of so many threads, with so much dynamic shared memory each, fit on a multiprocessor at a time;
-    /// 0 where a launch of them is refused.
-    ///
-    /// # Errors
-    /// [`Error::Driver`].
-    pub fn blocks_per_multiprocessor(&self, block_threads: u32, shared_bytes: u32) -> Result<u32> {
-        let threads = 1..=self.facts.max_threads;
-        if !threads.contains(&block_threads) || shared_bytes > self.max_shared_bytes {
-            return Ok(0);
-        }
-        self.device().blocks_per_multiprocessor(self.function, block_threads, shared_bytes)
-    }
-
     /// Enqueues the kernel.
     ///
     /// # Safety
@@ -229,22 +97,13 @@ impl Kernel {
         config: &LaunchConfig,
         params: &[&dyn KernelParam],
     ) -> Result<()> {
-        config.check(&self.name, &self.attributes())?;
+        config.check(self.name(), &self.attributes())?;
         same_device("kernel", self.ordinal(), stream.ordinal())?;
         let params: Vec<_> = params.iter().map(|param| param.as_param()).collect();
         let launch = Launch { config: *config, params: &params };
         let stream = stream.enqueue()?;
         // SAFETY: the caller's promise; the driver only reads the parameters, during the call.
-        unsafe { self.device().launch(self.function, stream, launch) }
-    }
-
-    /// The number of the card that it is loaded on.
-    pub(crate) fn ordinal(&self) -> u32 {
-        self.device().facts().ordinal
-    }
-
-    fn device(&self) -> &dyn Backend {
-        &*self.module.inner.device
+        unsafe { self.device().launch(self.function(), stream, launch) }
     }
 }
 
