@@ -16,3 +16,8 @@ pub use device::{Device, card_trial, device, device_trial, is_small, run_trials}
 pub use record::note_words;
 pub use refusal::expect_error;
 pub use trials::Trials;
+
+/// The examples of README.md, which `cargo test` compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub mod readme {}
