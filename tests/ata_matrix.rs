@@ -1,7 +1,7 @@
 //! The constructors of symmetric block matrices: what they hold, and what they refuse.
 
 use ferrotile::{Error, Precision, SymmetricBlockMatrix};
-use layout::ata::{BLOCK, HEAD_USES, TURN_USES};
+use layout::ata::{BLOCK, KIND_PREFIX, LIST_PREFIX};
 use ndarray::{Array3, Array4, Array5, s};
 use rand::RngExt;
 use tests::inputs::{self, Random, random};
@@ -105,7 +105,7 @@ fn memory_is_that_of_the_pairs() {
     let bytes = |precision| matrix.footprint_bytes(precision).unwrap();
     // Four pairs of a diagonal block each, and one of zeros; two uses, the head and both turns of one strip, of four
     // words each, two starts, one scale.
-    let words = 4 * (2 + HEAD_USES + 2 * TURN_USES) + 2 + 1;
+    let words = 4 * (2 + LIST_PREFIX + 2 * KIND_PREFIX) + 2 + 1;
     assert_eq!(matrix.pair_classes().stored(), 4);
     assert_eq!(bytes(Precision::F32), 5 * 2048 + 4 * words);
     assert_eq!(bytes(Precision::Tf32), 5 * 1280 + 4 * words);

@@ -107,7 +107,7 @@ fn products_on_tensor_cores_are_those_of_the_problem() {
         let least = (2 * 19 * 16 * 16 * row.vectors() * MMA_FRAMES) as u64;
         // A kernel that takes two uses at once multiplies both of each warp, whether it has them or not.
         let strips = MATRIX_ROWS.div_ceil(row.rows());
-        let firsts = if row.two_ahead() { 2 * strips * row.warps * row.rows() * PAIR_ROWS } else { 0 };
+        let firsts = if row.prefetches_two() { 2 * strips * row.warps * row.rows() * PAIR_ROWS } else { 0 };
         let most = 6 * least + (2 * firsts * MMA_FRAMES) as u64;
         let operations = counters.total().tensor_operations;
         assert!((least..=most).contains(&operations), "{}: {operations}, not {least} to {most}", row.name);

@@ -7,14 +7,14 @@ use cuda_builder::ptx::{Entry, Module, entry_ranges};
 use ferrotile::embedded_ptx;
 use layout::ata::{ATA, AtaUnit, Precision};
 use layout::attention::{
-    ATTENTION, AttentionKernel, AttentionVariant, COMBINE, DECODE_KEYS, Lengths, PvUnit, QuerySource, Scores, TileCopy,
-    WgmmaTile,
+    ATTENTION, AttentionConfig, AttentionKernel, COMBINE, DECODE_KEYS, PvUnit, QuerySource, ScoreMod, Seqlens,
+    TileCopy, WgmmaTile,
 };
 use layout::cg::{CG, CgStage};
 use layout::descriptor::Major;
 use layout::gemm::wgmma::Side;
 use layout::gemm::{
-    Accumulation, BESIDE_MIN_BLOCKS, GEMM, GemmUnit, GemmVariant, Operands, PACK_8BIT, PACK_16BIT, SUM,
+    AUXILIARY_MIN_BLOCKS, Accumulation, GEMM, GemmConfig, GemmUnit, Operands, PACK_8BIT, PACK_16BIT, REDUCE_SPLIT_K,
 };
 use layout::ladder::{LADDER, Pipeline, STORE_COLUMNS};
 use layout::{Arch, FAMILIES};
@@ -41,7 +41,7 @@ fn the_emulator_loads_every_kernel() {
 }
 
 /// Calls `check` with every row and its entry, on every architecture.
-fn for_every_row(check: impl Fn(&AttentionVariant, &Entry)) {
+fn for_every_row(check: impl Fn(&AttentionConfig, &Entry)) {
     for arch in Arch::ALL {
         let module = attention(arch);
         for row in ATTENTION.iter().filter(|row| row.compiled_for(arch)) {
@@ -123,7 +123,7 @@ fn instructions_are_those_of_the_algorithm() {
         assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4.trans"), products * tensor_core_pv, "{row}");
         // With two stages one barrier a step serves K and V; with one stage each has its own. Lengths stand between
         // two.
-        let passing_on = if row.lengths == Lengths::PerMember { 2 } else { 0 };
+        let passing_on = if row.seqlens == Seqlens::Varlen { 2 } else { 0 };
         assert_eq!(entry.count("bar.sync"), 3 - tile.stages + passing_on, "{row}");
         assert_eq!(entry.count("cp.async.cg.shared.global") > 0, tile.copy == TileCopy::Async, "{row}");
         // A 16-byte load moves a chunk through registers; no other row has one.
@@ -132,7 +132,7 @@ fn instructions_are_those_of_the_algorithm() {
 }
 
 /// `products` of 16x16 fragments, two `mma` each; none by `wmma`, whose fragments PTX leaves open.
-fn check_products(row: &AttentionVariant, entry: &Entry, products: usize) {
+fn check_products(row: &AttentionConfig, entry: &Entry, products: usize) {
     let types = format!("{0}.{0}", row.dtype.name());
     let product = format!("mma.sync.aligned.m16n8k16.row.col.f32.{types}.f32");
     assert_eq!(
@@ -143,7 +143,7 @@ fn check_products(row: &AttentionVariant, entry: &Entry, products: usize) {
 }
 
 /// One loop over the steps of a warp, and two barriers of the block after it: before and after its warps' sums meet.
-fn check_decode(row: &AttentionVariant, entry: &Entry) {
+fn check_decode(row: &AttentionConfig, entry: &Entry) {
     let products = DECODE_KEYS / 16 * (row.head_dim / 16);
     check_products(row, entry, 2 * products);
     assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4.trans"), products, "{row}");
@@ -168,7 +168,7 @@ fn combine_entries_are_the_rows_with_their_bounds() {
 }
 
 /// Q K^T and P V stand in the loop and once outside it. Q comes to registers by ldmatrix, 16 columns at a time.
-fn check_wgmma(row: &AttentionVariant, tile: WgmmaTile, entry: &Entry) {
+fn check_wgmma(row: &AttentionConfig, tile: WgmmaTile, entry: &Entry) {
     let (k_steps, n_steps) = (row.head_dim / 16, tile.n / 16);
     assert_eq!(
         entry.count(&format!("wgmma.mma_async.sync.aligned.m64n{}k16", tile.n)),
@@ -178,13 +178,13 @@ fn check_wgmma(row: &AttentionVariant, tile: WgmmaTile, entry: &Entry) {
     let in_registers = tile.query == QuerySource::Registers;
     // A bias comes for the first step, for the one after it and in the loop, a chunk a lane and 16 keys, and is read in
     // the first step and in the loop.
-    let biases = if row.scores == Scores::General { n_steps } else { 0 };
+    let biases = if row.score_mod == ScoreMod::General { n_steps } else { 0 };
     assert_eq!(entry.count("cp.async.cg.shared.global"), 3 * biases, "{row}");
     let queries = if in_registers { k_steps } else { 0 };
     assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4"), queries + 2 * biases, "{row}");
     // A box a panel: of K of the last step, of Q, of K and V in the loop.
     // Where lengths differ there is one dimension more, in which sequences end.
-    let dimensions = if row.lengths == Lengths::Equal { 4 } else { 5 };
+    let dimensions = if row.seqlens == Seqlens::Fixed { 4 } else { 5 };
     let copies = entry.count(&format!("cp.async.bulk.tensor.{dimensions}d.shared::cluster.global"));
     let (panels, value_panels) = (row.panels() as usize, row.value_panels() as usize);
     assert_eq!(copies, 3 * panels + value_panels, "{row}");
@@ -192,20 +192,20 @@ fn check_wgmma(row: &AttentionVariant, tile: WgmmaTile, entry: &Entry) {
     let to_all = format!(
         "cp.async.bulk.tensor.{dimensions}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
     );
-    assert_eq!(entry.count(&to_all), if tile.multicast > 1 { 2 * panels + value_panels } else { 0 }, "{row}");
+    assert_eq!(entry.count(&to_all), if tile.multicast_ctas > 1 { 2 * panels + value_panels } else { 0 }, "{row}");
     assert_eq!(entry.count("setmaxnreg"), if tile.consumers() > 1 { 2 } else { 0 }, "{row}");
     assert_eq!(entry.count("griddepcontrol.wait"), 1, "{row}");
 }
 
 /// Numbers that other work may write meanwhile: where sequences of queries and keys start and end, or how many keys
 /// there are. Read twice they might be two.
-fn check_numbers(row: &AttentionVariant, entry: &Entry) {
-    let numbers = match (row.kernel, row.lengths) {
+fn check_numbers(row: &AttentionConfig, entry: &Entry) {
+    let numbers = match (row.kernel, row.seqlens) {
         (AttentionKernel::Decode(_), _) => 1,
         // And one of the search, whose outcome is cut to the tensors as well.
-        (AttentionKernel::Wgmma(_), Lengths::PerMember) => 5,
-        (_, Lengths::PerMember) => 4,
-        (_, Lengths::Equal) => 0,
+        (AttentionKernel::Wgmma(_), Seqlens::Varlen) => 5,
+        (_, Seqlens::Varlen) => 4,
+        (_, Seqlens::Fixed) => 0,
     };
     assert_eq!(entry.count("ld.relaxed.cta.global.b32"), numbers, "{row}");
 }
@@ -232,7 +232,7 @@ fn ata_entries_are_the_rows_with_their_bounds_and_instructions() {
             // A square of 32x32 takes eight products of m16n8k8, three times as many with two terms; four of m16n8k16,
             // or eight with the two terms of X, which one frame has side by side; or four of m32n8k16 with the two of
             // X. As it is and transposed, for each pair row, and once more in the first uses of either turn at once.
-            let squares = if row.two_ahead() { 4 } else { 2 } * row.pair_rows * row.vectors();
+            let squares = if row.prefetches_two() { 4 } else { 2 } * row.pair_rows * row.vectors();
             let [tf32, f16, bf16, wmma] = match (row.unit, row.precision) {
                 (AtaUnit::Mma, Precision::Tf32) => [8, 0, 0, 0],
                 (AtaUnit::Mma, Precision::Tf32x3) => [24, 0, 0, 0],
@@ -247,7 +247,7 @@ fn ata_entries_are_the_rows_with_their_bounds_and_instructions() {
             assert_eq!(entry.count(&name("m16n8k16.row.col.f32.bf16.bf16")), bf16 * squares, "{row}");
             assert_eq!(entry.count("wmma.mma.sync.aligned"), wmma * squares, "{row}");
             // Rows that take two uses at once have another way for tensors that are not aligned.
-            let waits = if arch >= Arch::Sm90a { 1 + usize::from(row.two_ahead()) } else { 0 };
+            let waits = if arch >= Arch::Sm90a { 1 + usize::from(row.prefetches_two()) } else { 0 };
             assert_eq!(entry.count("griddepcontrol.wait"), waits, "{row}");
             // Pairs come in 16-byte loads.
             let chunks = 2 * row.pair_rows * row.precision.terms() * row.precision.storage().chunks();
@@ -331,7 +331,11 @@ fn solver_entries_are_the_rows_with_their_bounds_and_barriers() {
 
 #[test]
 fn gemm_entries_are_the_rows_with_their_bounds_and_instructions() {
-    let beside = [(SUM.name, SUM.threads), (PACK_8BIT.name, PACK_8BIT.threads), (PACK_16BIT.name, PACK_16BIT.threads)];
+    let beside = [
+        (REDUCE_SPLIT_K.name, REDUCE_SPLIT_K.threads),
+        (PACK_8BIT.name, PACK_8BIT.threads),
+        (PACK_16BIT.name, PACK_16BIT.threads),
+    ];
     for arch in Arch::ALL {
         let module = module("gemm", arch);
         assert_eq!((module.version, module.target.as_str()), (arch.ptx_version(), arch.target_cpu()));
@@ -340,7 +344,7 @@ fn gemm_entries_are_the_rows_with_their_bounds_and_instructions() {
         assert_eq!(module.entries.len(), rows.len() + beside.len(), "{arch}");
         for (name, threads) in beside {
             let entry = module.entry(name).unwrap_or_else(|| panic!("{arch}: no entry {name}"));
-            assert_eq!((entry.max_threads, entry.min_blocks), (Some(threads), Some(BESIDE_MIN_BLOCKS)), "{name}");
+            assert_eq!((entry.max_threads, entry.min_blocks), (Some(threads), Some(AUXILIARY_MIN_BLOCKS)), "{name}");
         }
         for entry in &module.entries {
             assert!(!entry.uses_local, "{arch} {} uses local memory", entry.name);
@@ -359,7 +363,7 @@ fn gemm_entries_are_the_rows_with_their_bounds_and_instructions() {
 }
 
 /// The loop over the stages is the only one that multiplies, and has each step once.
-fn check_mma(row: &GemmVariant, entry: &Entry) {
+fn check_mma(row: &GemmConfig, entry: &Entry) {
     let (a, b, steps) = (row.a_fragments(), row.b_fragments(), row.k_steps());
     assert_eq!(entry.count("mma.sync.aligned"), 2 * a * b * steps, "{row}");
     let transposed = |major| if major == Major::Mn { 1 } else { 0 };
@@ -377,7 +381,7 @@ fn check_mma(row: &GemmVariant, entry: &Entry) {
 
 /// There is one loop over the stages, with the copies of one and the products of one; direct sums have those of a
 /// tile's first stage ahead of it.
-fn check_gemm_wgmma(row: &GemmVariant, entry: &Entry) {
+fn check_gemm_wgmma(row: &GemmConfig, entry: &Entry) {
     let product = format!("wgmma.mma_async.sync.aligned.m64n{}k{}", row.tile.n, row.tile.k / row.k_steps());
     let stages = match row.accumulation {
         Accumulation::Direct => 2,

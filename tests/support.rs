@@ -10,7 +10,7 @@ use std::path::Path;
 use ferrotile::{
     Arch, AttentionOptions, AttentionPlan, AttentionProblem, Dtype, Error, Gpu, Layout, Mask, VarlenPlan, VarlenProblem,
 };
-use layout::attention::{AttentionKernel, HEAD_DIM_STEP, Lengths, MAX_HEAD_DIM, Scores};
+use layout::attention::{AttentionKernel, HEAD_DIM_STEP, MAX_HEAD_DIM, ScoreMod, Seqlens};
 
 /// The lines around the table.
 const START: &str = "<!-- The table of attention kernels: tests/support.rs -->\n";
@@ -19,8 +19,8 @@ const END: &str = "<!-- End of the table. -->\n";
 /// What a call can ask for.
 struct Feature {
     name: &'static str,
-    scores: Scores,
-    lengths: Lengths,
+    scores: ScoreMod,
+    lengths: Seqlens,
     /// Whether the query rows are as few as decoding kernels take.
     few_rows: bool,
 }
@@ -28,15 +28,15 @@ struct Feature {
 const FEATURES: [Feature; 5] = {
     const PLAIN: Feature = Feature {
         name: "full, causal and window masks, grouped heads, sinks, log-sum-exp",
-        scores: Scores::Plain,
-        lengths: Lengths::Equal,
+        scores: ScoreMod::None,
+        lengths: Seqlens::Fixed,
         few_rows: false,
     };
-    let general = Feature { name: "softcap and bias, beside all of these", scores: Scores::General, ..PLAIN };
+    let general = Feature { name: "softcap and bias, beside all of these", scores: ScoreMod::General, ..PLAIN };
     [
         PLAIN,
-        Feature { name: "several lengths (`cu_seqlens`)", lengths: Lengths::PerMember, ..PLAIN },
-        Feature { lengths: Lengths::PerMember, ..general },
+        Feature { name: "several lengths (`cu_seqlens`)", lengths: Seqlens::Varlen, ..PLAIN },
+        Feature { lengths: Seqlens::Varlen, ..general },
         Feature { name: "up to 16 query rows: split keys, keys in pages", few_rows: true, ..PLAIN },
         Feature { name: "softcap and bias beside those", few_rows: true, ..general },
     ]
@@ -46,7 +46,7 @@ const FEATURES: [Feature; 5] = {
 /// kind with a softcap alone, with a bias alone and with both.
 fn kernel(feature: &Feature, gpu: &Gpu, dtype: Dtype, head_dim: usize) -> Option<&'static str> {
     let terms: &[_] = match feature.scores {
-        Scores::General => &[(Some(1.0), true), (Some(1.0), false), (None, true)],
+        ScoreMod::General => &[(Some(1.0), true), (Some(1.0), false), (None, true)],
         _ => &[(None, false)],
     };
     let mut kernels = terms.iter().map(|&terms| kernel_with(terms, feature, gpu, dtype, head_dim));
@@ -66,12 +66,12 @@ fn kernel_with(
     let (heads, q_len, k_len) = (1, if feature.few_rows { 1 } else { 4096 }, 4096);
     let options = AttentionOptions { mask: Mask::Causal, softcap, bias, ..AttentionOptions::new(Layout::Bhsd) };
     let variant = match feature.lengths {
-        Lengths::Equal => {
+        Seqlens::Fixed => {
             let (q_heads, kv_heads) = (heads, heads);
             let problem = AttentionProblem { batch: 1, q_heads, kv_heads, q_len, k_len, head_dim };
             AttentionPlan::new(gpu, dtype, &problem, &options).map(|plan| plan.variant())
         }
-        Lengths::PerMember => {
+        Seqlens::Varlen => {
             let problem = VarlenProblem {
                 members: 1,
                 q_heads: heads,

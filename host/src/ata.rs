@@ -32,7 +32,7 @@ use std::fmt;
 use std::sync::OnceLock;
 
 use layout::Arch;
-use layout::ata::{ATA, AtaArgs, AtaStrides, AtaVariant, Divisor, Precision, STRIP_ROWS, preferred, sums_fields};
+use layout::ata::{ATA, AtaArgs, AtaConfig, AtaStrides, Divisor, Precision, STRIP_ROWS, preferred, sums_fields};
 
 pub use cg::{CgOptions, CgOutcome, CgPlan, CgReport, CgSystem, Preconditioner};
 pub use matrix::SymmetricBlockMatrix;
@@ -64,7 +64,7 @@ pub struct AtaOptions {
 }
 
 /// The compiled variants that multiply matrices of this precision.
-pub fn ata_variants(precision: Precision) -> impl Iterator<Item = &'static AtaVariant> {
+pub fn ata_variants(precision: Precision) -> impl Iterator<Item = &'static AtaConfig> {
     ATA.iter().filter(move |row| row.precision == precision)
 }
 
@@ -84,9 +84,9 @@ pub struct DeviceBlockMatrix {
     n: usize,
     pairs: Buffer<u8>,
     zero_pair: u32,
-    uses: Buffer<u32>,
-    heads: Buffer<u32>,
-    turns: Buffer<u32>,
+    tile_refs: Buffer<u32>,
+    prefixes: Buffer<u32>,
+    kind_prefixes: Buffer<u32>,
     starts: Buffer<u32>,
     scales: Buffer<f32>,
     sums_exponent: i32,
@@ -105,9 +105,9 @@ impl DeviceBlockMatrix {
             n: matrix.n(),
             pairs: Buffer::upload_blocking(stream, &packed.pairs)?,
             zero_pair: packed.zero_pair,
-            uses: Buffer::upload_blocking(stream, &packed.uses)?,
-            heads: Buffer::upload_blocking(stream, &packed.heads)?,
-            turns: Buffer::upload_blocking(stream, &packed.turns)?,
+            tile_refs: Buffer::upload_blocking(stream, &packed.tile_refs)?,
+            prefixes: Buffer::upload_blocking(stream, &packed.prefixes)?,
+            kind_prefixes: Buffer::upload_blocking(stream, &packed.kind_prefixes)?,
             starts: Buffer::upload_blocking(stream, &packed.starts)?,
             scales: Buffer::upload_blocking(stream, &packed.scales)?,
             sums_exponent: packed.sums_exponent,
@@ -142,7 +142,7 @@ impl DeviceBlockMatrix {
     /// Device memory that it takes, with what solvers have added.
     #[must_use]
     pub fn footprint_bytes(&self) -> usize {
-        let lists = [&self.uses, &self.heads, &self.turns, &self.starts];
+        let lists = [&self.tile_refs, &self.prefixes, &self.kind_prefixes, &self.starts];
         let words = lists.map(Buffer::len).iter().sum::<usize>() + self.scales.len();
         let exact = self.exact.get().map_or(0, |exact| exact.footprint_bytes());
         let inverses = self.inverses.get().map_or(0, |inverses| inverses.len() * size_of::<f32>());
@@ -192,7 +192,7 @@ impl DeviceBlockMatrix {
 pub struct AtaPlan<'a> {
     matrix: &'a DeviceBlockMatrix,
     frames: usize,
-    variant: &'static AtaVariant,
+    variant: &'static AtaConfig,
     blocks: u32,
     overlaps: bool,
     kernel: Kernel,
@@ -205,7 +205,7 @@ impl<'a> AtaPlan<'a> {
     /// [`Error::UnknownVariant`] where the named one does not multiply matrices of this precision, [`Error::Argument`]
     /// for more frames than a grid has blocks, and those of loading a module.
     pub fn new(matrix: &'a DeviceBlockMatrix, frames: usize, options: &AtaOptions) -> Result<Self> {
-        let at_once = |row: &AtaVariant| {
+        let at_once = |row: &AtaConfig| {
             let resident = u64::from(row.min_blocks) * u64::from(matrix.gpu().multiprocessors());
             row.blocks(frames, matrix.channels, matrix.n).is_some_and(|blocks| u64::from(blocks) <= resident)
         };
@@ -234,7 +234,7 @@ impl<'a> AtaPlan<'a> {
 
     /// The chosen variant.
     #[must_use]
-    pub const fn variant(&self) -> &'static AtaVariant {
+    pub const fn variant(&self) -> &'static AtaConfig {
         self.variant
     }
 
@@ -272,10 +272,10 @@ impl<'a> AtaPlan<'a> {
             x: x.as_raw(),
             y: y.as_raw(),
             pairs: matrix.pairs.as_raw(),
-            uses: matrix.uses.as_raw(),
-            heads: matrix.heads.as_raw(),
-            turns: matrix.turns.as_raw(),
-            starts: matrix.starts.as_raw(),
+            tile_refs: matrix.tile_refs.as_raw(),
+            prefixes: matrix.prefixes.as_raw(),
+            kind_prefixes: matrix.kind_prefixes.as_raw(),
+            list_starts: matrix.starts.as_raw(),
             scales: matrix.scales.as_raw(),
             x_strides: strides(x.strides()),
             y_strides: strides(y.strides()),
@@ -337,7 +337,7 @@ fn rows_aligned(address: u64, shape: &[usize; 3], strides: &[i64; 3]) -> bool {
     address.is_multiple_of(16) && steps_aligned
 }
 
-fn named(name: &str, precision: Precision) -> Result<&'static AtaVariant> {
+fn named(name: &str, precision: Precision) -> Result<&'static AtaConfig> {
     ata_variants(precision).find(|variant| variant.name == name).ok_or_else(|| Error::UnknownVariant {
         op: OP,
         name: name.to_owned(),

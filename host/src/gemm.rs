@@ -28,7 +28,7 @@ mod tensors;
 
 use layout::Dtype;
 use layout::descriptor::Major;
-use layout::gemm::{Accumulation, Activation, GEMM, GemmLayout, GemmVariant, MAX_DIM};
+use layout::gemm::{Accumulation, Activation, GEMM, GemmConfig, GemmLayout, MAX_DIM};
 
 use crate::element::Float;
 use crate::error::{Error, Result};
@@ -219,7 +219,7 @@ fn no_variant(problem: &GemmProblem) -> Error {
 }
 
 /// The compiled variants that multiply these types and sum them at least as exactly, whatever layout they take.
-pub fn gemm_variants(a: Dtype, b: Dtype, accumulation: Accumulation) -> impl Iterator<Item = &'static GemmVariant> {
+pub fn gemm_variants(a: Dtype, b: Dtype, accumulation: Accumulation) -> impl Iterator<Item = &'static GemmConfig> {
     GEMM.iter().filter(move |variant| variant.multiplies(a, b, accumulation))
 }
 

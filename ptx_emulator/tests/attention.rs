@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ferrotile::{Arch, Dtype, KernelParam, Mask, attention_variants, embedded_ptx, reference, tolerance};
 use layout::attention::{
-    ATTENTION, AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, Scores, exact_from,
+    ATTENTION, AttentionArgs, AttentionConfig, AttentionKernel, AttentionStrides, ScoreMod, exact_from,
 };
 use ndarray::Array4;
 use ptx_emulator::{Device, LaunchShape, Module};
@@ -12,7 +12,7 @@ use ptx_emulator::{Device, LaunchShape, Module};
 /// Sizes of one call.
 #[derive(Debug, Clone, Copy)]
 struct Case {
-    variant: &'static AttentionVariant,
+    variant: &'static AttentionConfig,
     batch: usize,
     q_heads: usize,
     kv_heads: usize,
@@ -24,7 +24,7 @@ struct Case {
     padding: usize,
 }
 
-const fn case(variant: &'static AttentionVariant, q_len: usize, k_len: usize, head_dim: usize, mask: Mask) -> Case {
+const fn case(variant: &'static AttentionConfig, q_len: usize, k_len: usize, head_dim: usize, mask: Mask) -> Case {
     Case { variant, batch: 1, q_heads: 1, kv_heads: 1, q_len, k_len, head_dim, mask, padding: 0 }
 }
 
@@ -106,18 +106,18 @@ fn parameter(args: &AttentionArgs) -> Vec<u8> {
 }
 
 /// Whether it takes few query rows and a second parameter, which is tested through the library.
-fn decodes(variant: &AttentionVariant) -> bool {
+fn decodes(variant: &AttentionConfig) -> bool {
     matches!(variant.kernel, AttentionKernel::Decode(_))
 }
 
 /// The variant that is taken where none is named.
-fn preferred(dtype: Dtype, head_dim: usize) -> &'static AttentionVariant {
+fn preferred(dtype: Dtype, head_dim: usize) -> &'static AttentionConfig {
     attention_variants(Arch::Sm80, dtype, [head_dim; 2])
         .find(|row| !decodes(row))
         .expect("every type and width has one")
 }
 
-fn scalar(dtype: Dtype) -> &'static AttentionVariant {
+fn scalar(dtype: Dtype) -> &'static AttentionConfig {
     let mut rows = attention_variants(Arch::Sm80, dtype, [64; 2]);
     rows.find(|row| row.kernel == AttentionKernel::Scalar).expect("every type has one")
 }
@@ -204,7 +204,7 @@ fn module(arch: Arch) -> Module {
 fn every_variant_of_every_architecture_gives_the_reference() {
     for arch in Arch::ALL {
         let module = module(arch);
-        let tiled = |row: &&AttentionVariant| row.scores == Scores::Plain && !decodes(row);
+        let tiled = |row: &&AttentionConfig| row.score_mod == ScoreMod::None && !decodes(row);
         for variant in ATTENTION.iter().filter(|row| row.arch() == Arch::Sm80).filter(tiled) {
             let head_dim = variant.head_dim.min(128);
             check(&module, arch, case(variant, 33, 47, head_dim, Mask::Causal));

@@ -4,7 +4,7 @@ use ferrotile::{
     AtaOptions, AtaPlan, Buffer, DeviceBlockMatrix, Gpu, Precision, Stream, SymmetricBlockMatrix, TensorMut, TensorRef,
     ata_variants, reference, tolerance,
 };
-use layout::ata::{AtaVariant, BLOCK};
+use layout::ata::{AtaConfig, BLOCK};
 use libtest_mimic::Failed;
 use ndarray::{Array3, Array5};
 use rand::RngExt;
@@ -135,7 +135,7 @@ impl Case<'_> {
     }
 
     /// Calls `check` with every kernel of the precision, and says which one fails.
-    pub(crate) fn for_each_row(&self, check: impl Fn(&'static AtaVariant) -> Outcome) -> Outcome {
+    pub(crate) fn for_each_row(&self, check: impl Fn(&'static AtaConfig) -> Outcome) -> Outcome {
         let mut rows = 0;
         for row in ata_variants(self.matrix.precision()) {
             rows += 1;
@@ -153,13 +153,13 @@ impl Case<'_> {
     }
 
     /// Runs one kernel on contiguous tensors.
-    pub(crate) fn run(&self, row: &AtaVariant) -> Result<Array3<f32>, Failed> {
+    pub(crate) fn run(&self, row: &AtaConfig) -> Result<Array3<f32>, Failed> {
         let place = Place::contiguous(self.shape());
         self.run_placed(row, place, place)
     }
 
     /// Runs one kernel on tensors that lie as given. What surrounds Y, and is between its rows, must stay as it is.
-    pub(crate) fn run_placed(&self, row: &AtaVariant, x: Place, y: Place) -> Result<Array3<f32>, Failed> {
+    pub(crate) fn run_placed(&self, row: &AtaConfig, x: Place, y: Place) -> Result<Array3<f32>, Failed> {
         let shape = self.shape();
         // Gaps of X are poison, a NaN that shows in Y where it is read.
         let mut storage = vec![f32::poison(); x.len];

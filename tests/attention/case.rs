@@ -7,7 +7,7 @@ use ferrotile::{
     AttentionOptions, AttentionPlan, AttentionProblem, AttentionTensors, Buffer, Gpu, Layout, Mask, TensorMut,
     TensorRef, attention_variants, attention_with, reference, tolerance,
 };
-use layout::attention::{AttentionKernel, AttentionVariant, Lengths, Scores};
+use layout::attention::{AttentionConfig, AttentionKernel, ScoreMod, Seqlens};
 use libtest_mimic::Failed;
 use ndarray::{Array3, Array4, ArrayView4};
 use tests::compare::{self, Difference};
@@ -65,18 +65,18 @@ impl Case {
     }
 
     /// The kernels of a device that serve the case and are made for no more than it asks.
-    pub(crate) fn rows<T: Half>(&self, gpu: &Gpu) -> impl Iterator<Item = &'static AttentionVariant> + use<T> {
-        let plain = |row: &&AttentionVariant| (row.scores, row.lengths) == (Scores::Plain, Lengths::Equal);
-        self.rows_of::<T>(gpu, Scores::Plain, Lengths::Equal).filter(plain)
+    pub(crate) fn rows<T: Half>(&self, gpu: &Gpu) -> impl Iterator<Item = &'static AttentionConfig> + use<T> {
+        let plain = |row: &&AttentionConfig| (row.score_mod, row.seqlens) == (ScoreMod::None, Seqlens::Fixed);
+        self.rows_of::<T>(gpu, ScoreMod::None, Seqlens::Fixed).filter(plain)
     }
 
     /// The kernels of a device that serve the case with these scores and lengths.
     pub(crate) fn rows_of<T: Half>(
         &self,
         gpu: &Gpu,
-        scores: Scores,
-        lengths: Lengths,
-    ) -> impl Iterator<Item = &'static AttentionVariant> + use<T> {
+        scores: ScoreMod,
+        lengths: Seqlens,
+    ) -> impl Iterator<Item = &'static AttentionConfig> + use<T> {
         let Case { sizes, mask, .. } = *self;
         attention_variants(gpu.arch(), T::DTYPE, [sizes.head_dim; 2])
             .filter(move |row| row.covers(scores, lengths))
@@ -89,7 +89,7 @@ impl Case {
     }
 
     /// The options that ask for one kernel.
-    pub(crate) fn options(&self, layout: Layout, row: &AttentionVariant) -> AttentionOptions {
+    pub(crate) fn options(&self, layout: Layout, row: &AttentionConfig) -> AttentionOptions {
         let Case { mask, scale, .. } = *self;
         AttentionOptions { mask, scale, variant: Some(row.name.to_owned()), ..AttentionOptions::new(layout) }
     }
@@ -253,7 +253,7 @@ pub(crate) fn run<T: Half>(
     case: &Case,
     inputs: &Inputs<T>,
     placement: &Placement,
-    row: &AttentionVariant,
+    row: &AttentionConfig,
 ) -> Result<Output<T>, Failed> {
     run_with(gpu, case, inputs, placement, &case.options(placement.layout, row))
 }
@@ -317,7 +317,7 @@ pub(crate) fn run_or_refuse<T: Half>(
     case: &Case,
     inputs: &Inputs<T>,
     placement: &Placement,
-    row: &AttentionVariant,
+    row: &AttentionConfig,
 ) -> Result<Option<Output<T>>, Failed> {
     if matches!(row.kernel, AttentionKernel::Wgmma(_)) && !placement.is_regular() {
         return match run(gpu, case, inputs, placement, row) {
@@ -338,7 +338,7 @@ pub(crate) fn run_contiguous<T: Half>(
     gpu: &Gpu,
     case: &Case,
     inputs: &Inputs<T>,
-    row: &AttentionVariant,
+    row: &AttentionConfig,
 ) -> Result<Output<T>, Failed> {
     run(gpu, case, inputs, &Placement::contiguous(case, Layout::Bhsd), row)
 }
@@ -347,7 +347,7 @@ pub(crate) fn run_contiguous<T: Half>(
 pub(crate) fn for_each_row<T: Half>(
     gpu: &Gpu,
     case: &Case,
-    check: impl FnMut(&'static AttentionVariant) -> Outcome,
+    check: impl FnMut(&'static AttentionConfig) -> Outcome,
 ) -> Outcome {
     for_rows(case, case.rows::<T>(gpu), check)
 }
@@ -355,8 +355,8 @@ pub(crate) fn for_each_row<T: Half>(
 /// Calls `check` for each of the rows, of which there must be one; the failure names the case and each row that failed.
 pub(crate) fn for_rows(
     case: impl fmt::Display,
-    rows: impl Iterator<Item = &'static AttentionVariant>,
-    mut check: impl FnMut(&'static AttentionVariant) -> Outcome,
+    rows: impl Iterator<Item = &'static AttentionConfig>,
+    mut check: impl FnMut(&'static AttentionConfig) -> Outcome,
 ) -> Outcome {
     let mut failures = Vec::new();
     let mut count = 0;

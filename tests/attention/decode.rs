@@ -5,7 +5,7 @@ use ferrotile::{
     AttentionOptions, AttentionPlan, AttentionTensors, Buffer, Error, Gpu, Layout, Mask, Stream, StreamRef, TensorMut,
 };
 use half::{bf16, f16};
-use layout::attention::{AttentionKernel, AttentionVariant, DECODE_KEYS, DECODE_ROWS, Lengths, Scores};
+use layout::attention::{AttentionConfig, AttentionKernel, DECODE_KEYS, DECODE_ROWS, ScoreMod, Seqlens};
 use libtest_mimic::Failed;
 use tests::guard::Guarded;
 use tests::inputs::{self, Half};
@@ -50,7 +50,7 @@ pub(crate) fn list(trials: &mut Trials) {
 const WORKSPACE_BYTES: usize = 1 << 26;
 
 /// The variant that decodes the case.
-fn variant<T: Half>(gpu: &Gpu, case: &Case) -> &'static AttentionVariant {
+fn variant<T: Half>(gpu: &Gpu, case: &Case) -> &'static AttentionConfig {
     case.rows::<T>(gpu)
         .find(|row| matches!(row.kernel, AttentionKernel::Decode(_)))
         .expect("every head dimension has one")
@@ -201,7 +201,7 @@ fn equals_prefill_with_terms<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
             bias: Terms::bias(bias.clone(), [1, heads, len, len]),
         };
         let prefills = whole
-            .rows_of::<T>(gpu, Scores::General, Lengths::Equal)
+            .rows_of::<T>(gpu, ScoreMod::General, Seqlens::Fixed)
             .map(|row| scores::run(gpu, &whole, &inputs, &terms, row))
             .collect::<Result<Vec<_>, _>>()?;
         for q_len in [1, 9] {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use ferrotile::{Buffer, Error, Gpu, Mask, TensorRef, VarlenProblem, attention_varlen};
 use half::{bf16, f16};
-use layout::attention::AttentionVariant;
+use layout::attention::AttentionConfig;
 use libtest_mimic::Failed;
 use tests::expect_error;
 use tests::guard::Poison;
@@ -73,7 +73,7 @@ fn written_rows<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let strides = Strides::dense(&batch);
     let stream = gpu.new_stream()?;
     let [heads, row_elems] = [batch.heads[0], batch.heads[0] * batch.head_dim];
-    let call = |numbers: &[i32], longest: usize, row: &AttentionVariant| {
+    let call = |numbers: &[i32], longest: usize, row: &AttentionConfig| {
         let problem = VarlenProblem { members: numbers.len() - 1, ..batch.problem() };
         let mut stored = Stored::upload(gpu, &batch, &data, strides)?;
         stored.starts = [Buffer::upload_blocking(&stream, numbers)?, Buffer::upload_blocking(&stream, numbers)?];

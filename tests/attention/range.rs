@@ -4,7 +4,7 @@ use ferrotile::tolerance::{element_error, lse_limit};
 use ferrotile::{AttentionOptions, Gpu, Layout, Mask};
 use half::{bf16, f16};
 use layout::Dtype;
-use layout::attention::{AttentionKernel, AttentionVariant, Lengths, Scores};
+use layout::attention::{AttentionConfig, AttentionKernel, ScoreMod, Seqlens};
 use libtest_mimic::Failed;
 use tests::compare;
 use tests::inputs::{self, Half};
@@ -47,11 +47,11 @@ fn largest<T: Half>() -> f64 {
 fn check<T: Half>(gpu: &Gpu, case: &Case, inputs: &Inputs<T>, terms: &Terms<T>) -> Outcome {
     let expected = terms.expected(case, inputs);
     let scores = if case.scale().abs() > f64::from(f32::MAX / std::f32::consts::LOG2_E) {
-        Scores::General
+        ScoreMod::General
     } else {
         terms.scores()
     };
-    for_rows(case, case.rows_of::<T>(gpu, scores, Lengths::Equal), |row| {
+    for_rows(case, case.rows_of::<T>(gpu, scores, Seqlens::Fixed), |row| {
         for splits in if is_decode(row) { &[1, 3][..] } else { &[1] } {
             let options = AttentionOptions {
                 splits: is_decode(row).then_some(*splits),
@@ -66,7 +66,7 @@ fn check<T: Half>(gpu: &Gpu, case: &Case, inputs: &Inputs<T>, terms: &Terms<T>) 
     })
 }
 
-fn is_decode(row: &AttentionVariant) -> bool {
+fn is_decode(row: &AttentionConfig) -> bool {
     matches!(row.kernel, AttentionKernel::Decode(_))
 }
 
@@ -229,7 +229,7 @@ fn masked_splits<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let bias = Terms::bias(vec![T::from_f64(-largest::<T>()); 3 * 133], [1, 1, 3, 133]);
     let terms = Terms { bias, ..Terms::NONE };
     let expected = terms.expected(&case, &inputs);
-    let row = case.rows_of::<T>(gpu, Scores::General, Lengths::Equal).find(|row| is_decode(row));
+    let row = case.rows_of::<T>(gpu, ScoreMod::General, Seqlens::Fixed).find(|row| is_decode(row));
     let row = row.ok_or("no kernel decodes the case")?;
     for splits in [1, 2, 4, 9] {
         let options =

@@ -3,7 +3,7 @@
 use ferrotile::reference::AttentionTerms;
 use ferrotile::{AttentionOptions, AttentionPlan, AttentionTensors, Buffer, Error, Gpu, Layout, Mask, TensorRef};
 use half::{bf16, f16};
-use layout::attention::{AttentionVariant, Lengths, Scores};
+use layout::attention::{AttentionConfig, ScoreMod, Seqlens};
 use libtest_mimic::Failed;
 use ndarray::{Array1, Array4};
 use tests::compare;
@@ -55,8 +55,8 @@ impl<T: Half> Terms<T> {
         Some((values, View::contiguous(shape, Layout::Bhsd)))
     }
 
-    pub(crate) fn scores(&self) -> Scores {
-        Scores::of(self.softcap, self.bias.is_some())
+    pub(crate) fn scores(&self) -> ScoreMod {
+        ScoreMod::of(self.softcap, self.bias.is_some())
     }
 
     pub(crate) fn expected(&self, case: &Case, inputs: &Inputs<T>) -> Expected {
@@ -76,7 +76,7 @@ impl<T: Half> Terms<T> {
             // Kernels bound a score to 2^-21 of itself, by polynomials and an approximate reciprocal, or of the cap, as
             // a difference from it.
             let largest = expected.lse.iter().filter(|x| x.is_finite()).fold(0f64, |largest, x| largest.max(x.abs()));
-            let of_cap = if self.scores() == Scores::Softcap { f64::from(softcap) } else { 0.0 };
+            let of_cap = if self.scores() == ScoreMod::Softcap { f64::from(softcap) } else { 0.0 };
             expected.lse_limit += (largest + of_cap) * (-21f64).exp2();
         }
         expected
@@ -120,7 +120,7 @@ pub(crate) fn run<T: Half>(
     case: &Case,
     inputs: &Inputs<T>,
     terms: &Terms<T>,
-    row: &AttentionVariant,
+    row: &AttentionConfig,
 ) -> Result<Output<T>, Failed> {
     run_with(gpu, case, inputs, terms, &case.options(Layout::Bshd, row))
 }
@@ -139,7 +139,7 @@ pub(crate) fn run_with<T: Half>(
 /// Checks every kernel that serves the case with these terms.
 fn check<T: Half>(gpu: &Gpu, case: &Case, inputs: &Inputs<T>, terms: &Terms<T>) -> Outcome {
     let expected = terms.expected(case, inputs);
-    let rows = case.rows_of::<T>(gpu, terms.scores(), Lengths::Equal);
+    let rows = case.rows_of::<T>(gpu, terms.scores(), Seqlens::Fixed);
     for_rows(case, rows, |row| run(gpu, case, inputs, terms, row)?.check(case, &expected))
 }
 
@@ -187,7 +187,7 @@ fn nan_in_key<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     let mut dirty = clean.clone();
     // Row 37 is the first that sees key 100.
     dirty.k[100 * head_dim + 5] = T::poison();
-    for_rows(case, case.rows_of::<T>(gpu, terms.scores(), Lengths::Equal), |row| {
+    for_rows(case, case.rows_of::<T>(gpu, terms.scores(), Seqlens::Fixed), |row| {
         let without = run(gpu, &case, &clean, &terms, row)?;
         let mut got = run(gpu, &case, &dirty, &terms, row)?;
         if !got.out[37 * head_dim..].iter().all(|x| x.to_f64().is_nan()) || !got.lse[37..].iter().all(|x| x.is_nan()) {
@@ -277,7 +277,7 @@ fn bias_picks_keys<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
         }
     }
     let terms = Terms { bias: Terms::bias(bias, shape), ..Terms::NONE };
-    for_rows(case, case.rows_of::<T>(gpu, Scores::General, Lengths::Equal), |row| {
+    for_rows(case, case.rows_of::<T>(gpu, ScoreMod::General, Seqlens::Fixed), |row| {
         let output = run(gpu, &case, &inputs, &terms, row)?;
         compare::check(&output.out, &expected, &case.q_shape(), 0.0)?;
         compare::check(&output.lse, &vec![-3.0; output.lse.len()], &case.lse_shape(), 1e-6)?;
@@ -289,13 +289,13 @@ fn bias_picks_keys<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
 fn no_change<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     let case = Case::new(1, 2, 70, 133, head_dim, Mask::Causal);
     let inputs = Inputs::<T>::normal(&case, 28);
-    let rows = case.rows_of::<T>(gpu, Scores::Plain, Lengths::Equal);
+    let rows = case.rows_of::<T>(gpu, ScoreMod::None, Seqlens::Fixed);
     for_rows(case, rows, |row| {
         let sink = Some(vec![f32::NEG_INFINITY; 2]);
         let unchanged = run(gpu, &case, &inputs, &Terms { sink, ..Terms::NONE }, row)?;
         unchanged.check_same(&case, &run(gpu, &case, &inputs, &Terms::NONE, row)?)
     })?;
-    let rows = case.rows_of::<T>(gpu, Scores::General, Lengths::Equal);
+    let rows = case.rows_of::<T>(gpu, ScoreMod::General, Seqlens::Fixed);
     for_rows(case, rows, |row| {
         let shape = [1, 1, 70, 133];
         let capped = Terms { softcap: Some(4.0), ..Terms::NONE };
@@ -315,7 +315,7 @@ fn nan_in_bias<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     dirty[(70 + 20) * 133 + 83] = T::poison();
     dirty[(70 + 30) * 133 + 94] = T::poison();
     let terms = |values| Terms { bias: Terms::bias(values, shape), ..Terms::NONE };
-    for_rows(case, case.rows_of::<T>(gpu, Scores::General, Lengths::Equal), |row| {
+    for_rows(case, case.rows_of::<T>(gpu, ScoreMod::General, Seqlens::Fixed), |row| {
         let without = run(gpu, &case, &inputs, &terms(clean.clone()), row)?;
         let mut got = run(gpu, &case, &inputs, &terms(dirty.clone()), row)?;
         let seen = (70 + 20) * head_dim..(70 + 21) * head_dim;
@@ -332,7 +332,7 @@ fn nan_in_bias<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
 fn refused_terms<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let case = Case::new(2, 4, 5, 7, 64, Mask::Full);
     let inputs = Inputs::<T>::normal(&case, 31);
-    let row = case.rows_of::<T>(gpu, Scores::General, Lengths::Equal).next().ok_or("no kernel serves the case")?;
+    let row = case.rows_of::<T>(gpu, ScoreMod::General, Seqlens::Fixed).next().ok_or("no kernel serves the case")?;
     let bias = |shape: [usize; 4]| Terms {
         bias: Terms::bias(vec![T::poison(); shape.iter().product()], shape),
         ..Terms::NONE

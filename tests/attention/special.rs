@@ -3,7 +3,7 @@
 use ferrotile::tolerance::element_error;
 use ferrotile::{Gpu, Mask};
 use half::{bf16, f16};
-use layout::attention::{AttentionKernel, AttentionVariant, DECODE_KEYS, DECODE_ROWS};
+use layout::attention::{AttentionConfig, AttentionKernel, DECODE_KEYS, DECODE_ROWS};
 use tests::inputs::{self, Half};
 
 use crate::Trials;
@@ -162,7 +162,7 @@ fn spreads<T: Half>(gpu: &Gpu, &(tensor, special): &(Tensor, f64)) -> Outcome {
 ///
 /// 0 * NaN is NaN: where tiles are multiplied whole, V also reaches the rows of a query tile that the mask hides it
 /// from. The scalar kernel has no tiles.
-fn may_meet_in_a_tile(row: &AttentionVariant, case: &Case, q_row: usize) -> bool {
+fn may_meet_in_a_tile(row: &AttentionConfig, case: &Case, q_row: usize) -> bool {
     let (m, n) = match row.kernel {
         AttentionKernel::Scalar => return false,
         AttentionKernel::Wmma(tile) => (tile.m, tile.n),

@@ -8,7 +8,7 @@ use ferrotile::{
     PagedProblem, PagedTensors, StreamRef, TensorMut, TensorRef, VarlenPlan,
 };
 use half::{bf16, f16};
-use layout::attention::{AttentionKernel, AttentionVariant, Lengths};
+use layout::attention::{AttentionConfig, AttentionKernel, Seqlens};
 use libtest_mimic::Failed;
 use tests::guard::Guarded;
 use tests::inputs::{self, Half};
@@ -246,9 +246,9 @@ fn for_rows_of_lengths<T: Half>(
     gpu: &Gpu,
     batch: &Batch,
     data: &Data<T>,
-    check: impl FnMut(&'static AttentionVariant) -> Outcome,
+    check: impl FnMut(&'static AttentionConfig) -> Outcome,
 ) -> Outcome {
-    let rows = batch.rows(gpu, &data.terms).filter(|row| row.lengths == Lengths::PerMember);
+    let rows = batch.rows(gpu, &data.terms).filter(|row| row.seqlens == Seqlens::Varlen);
     crate::case::for_rows(batch, rows, check)
 }
 

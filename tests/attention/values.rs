@@ -6,7 +6,7 @@ use ferrotile::{
     TensorRef, VarlenPlan, VarlenProblem, VarlenTensors, attention, attention_variants,
 };
 use half::{bf16, f16};
-use layout::attention::{AttentionVariant, Lengths, Scores};
+use layout::attention::{AttentionConfig, ScoreMod, Seqlens};
 use libtest_mimic::Failed;
 use ndarray::{Array3, Array4};
 use tests::compare;
@@ -65,7 +65,7 @@ impl<T: Half> Values<T> {
         Values { case, value_dim, q, k, v, expected: Expected::new::<T>(exact, rounded) }
     }
 
-    fn options(&self, variant: &AttentionVariant) -> AttentionOptions {
+    fn options(&self, variant: &AttentionConfig) -> AttentionOptions {
         AttentionOptions { value_dim: Some(self.value_dim), ..self.case.options(Layout::Bshd, variant) }
     }
 
@@ -168,12 +168,12 @@ fn match_reference<T: Half>(gpu: &Gpu, &dims: &(usize, usize)) -> Outcome {
     let many = [(70, 133, Mask::Causal), (65, 64, Mask::Full), (300, 900, Mask::Full), (300, 900, window)];
     for (q_len, k_len, mask) in many.into_iter().filter(|_| !is_small(gpu)).chain([(17, 40, Mask::Full), few]) {
         let values = Values::<T>::new(q_len, k_len, dims, mask);
-        let rows = |lengths: Lengths| {
+        let rows = |lengths: Seqlens| {
             attention_variants(gpu.arch(), T::DTYPE, [dims.0, dims.1])
-                .filter(move |row| row.covers(Scores::Plain, lengths) && row.takes(mask, q_len, k_len))
+                .filter(move |row| row.covers(ScoreMod::None, lengths) && row.takes(mask, q_len, k_len))
         };
-        for_rows(values.case, rows(Lengths::Equal), |row| values.check(&values.run(gpu, &values.options(row))?))?;
-        let sequences = rows(Lengths::PerMember);
+        for_rows(values.case, rows(Seqlens::Fixed), |row| values.check(&values.run(gpu, &values.options(row))?))?;
+        let sequences = rows(Seqlens::Varlen);
         for_rows(values.case, sequences, |row| values.check(&values.run_as_sequences(gpu, &values.options(row))?))?;
         let options = AttentionOptions {
             mask,

@@ -7,7 +7,7 @@ use ferrotile::{
     attention_varlen,
 };
 use half::{bf16, f16};
-use layout::attention::{AttentionKernel, AttentionVariant, Lengths};
+use layout::attention::{AttentionConfig, AttentionKernel, Seqlens};
 use libtest_mimic::Failed;
 use tests::guard::{Guarded, Poison};
 use tests::inputs::{self, Half};
@@ -99,13 +99,13 @@ impl Batch {
         &self,
         gpu: &Gpu,
         terms: &Terms<T>,
-    ) -> impl Iterator<Item = &'static AttentionVariant> + use<T> {
+    ) -> impl Iterator<Item = &'static AttentionConfig> + use<T> {
         let VarlenProblem { members, q_heads, kv_heads, max_q_len, max_k_len, head_dim, .. } = self.problem();
         let case = Case::new(members, 1, max_q_len, max_k_len, head_dim, self.mask).grouped(q_heads, kv_heads);
-        case.rows_of::<T>(gpu, terms.scores(), Lengths::PerMember)
+        case.rows_of::<T>(gpu, terms.scores(), Seqlens::Varlen)
     }
 
-    pub(crate) fn options<T: Half>(&self, terms: &Terms<T>, row: &AttentionVariant) -> AttentionOptions {
+    pub(crate) fn options<T: Half>(&self, terms: &Terms<T>, row: &AttentionConfig) -> AttentionOptions {
         AttentionOptions {
             mask: self.mask,
             scale: Some(self.scale),
@@ -279,7 +279,7 @@ pub(crate) fn run<T: Half>(
     batch: &Batch,
     data: &Data<T>,
     strides: Strides,
-    row: &AttentionVariant,
+    row: &AttentionConfig,
 ) -> Result<Vec<Output<T>>, Failed> {
     let stream = gpu.new_stream()?;
     let problem = batch.problem();
@@ -414,7 +414,7 @@ fn many_tiles<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let batch = Batch { members, heads, ..Batch::new(64, Mask::Causal) };
     let data = Data::<T>::normal(&batch, Terms::NONE, 51);
     let strides = Strides::dense(&batch);
-    for_rows(&batch, batch.rows(gpu, &data.terms).filter(|row| row.lengths == Lengths::PerMember), |row| {
+    for_rows(&batch, batch.rows(gpu, &data.terms).filter(|row| row.seqlens == Seqlens::Varlen), |row| {
         let outputs = run(gpu, &batch, &data, strides, row)?;
         for (member, output) in outputs.iter().enumerate() {
             let case = batch.case(member);

@@ -7,7 +7,7 @@ use ferrotile::{
     Accumulation, Activation, Buffer, Float, GemmLayout, GemmOptions, GemmPlan, GemmProblem, GemmTensors, Gpu, Stream,
     TensorMut, TensorRef, gemm_variants, tolerance,
 };
-use layout::gemm::{CHUNK_BYTES, GemmUnit, GemmVariant};
+use layout::gemm::{CHUNK_BYTES, GemmConfig, GemmUnit};
 use libtest_mimic::Failed;
 use ndarray::{Array1, Array3, ArrayView3};
 use tests::compare;
@@ -93,7 +93,7 @@ impl fmt::Display for Case {
 /// One way to compute a case.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Way {
-    pub(crate) row: &'static GemmVariant,
+    pub(crate) row: &'static GemmConfig,
     pub(crate) splits: usize,
 }
 

@@ -4,7 +4,9 @@ use std::sync::Barrier;
 
 use ferrotile::{Arch, Buffer, Dtype, Error, Gpu, LaunchConfig, attention_variants};
 use half::f16;
-use layout::attention::{AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, Mask, Scores, exact_from};
+use layout::attention::{
+    AttentionArgs, AttentionConfig, AttentionKernel, AttentionStrides, Mask, ScoreMod, exact_from,
+};
 use libtest_mimic::Failed;
 use tests::expect_error;
 
@@ -26,7 +28,7 @@ pub(crate) const TESTS: Tests = &[
 const THREADS: usize = 8;
 
 /// Runs a row of an architecture on the call's inputs and returns the output.
-fn run(gpu: &Gpu, arch: Arch, row: &AttentionVariant) -> Result<Vec<f16>, Failed> {
+fn run(gpu: &Gpu, arch: Arch, row: &AttentionConfig) -> Result<Vec<f16>, Failed> {
     let kernel = gpu.kernel_for("attention", arch, row.name)?;
     let stream = gpu.new_stream()?;
     let call = Call::new(stream.as_ref())?;
@@ -72,9 +74,9 @@ fn run(gpu: &Gpu, arch: Arch, row: &AttentionVariant) -> Result<Vec<f16>, Failed
 }
 
 /// The rows that serve the call on every architecture and whose kernels have one parameter.
-fn rows() -> impl Iterator<Item = &'static AttentionVariant> {
+fn rows() -> impl Iterator<Item = &'static AttentionConfig> {
     attention_variants(Arch::Sm80, Dtype::F16, [SHAPE[3]; 2])
-        .filter(|row| row.scores == Scores::Plain && !matches!(row.kernel, AttentionKernel::Decode(_)))
+        .filter(|row| row.score_mod == ScoreMod::None && !matches!(row.kernel, AttentionKernel::Decode(_)))
 }
 
 /// The handle of a kernel differs from load to load, and its debug text has it.

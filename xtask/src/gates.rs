@@ -5,7 +5,7 @@ use cuda_builder::ptxas::EntryReport;
 use layout::ata::ATA;
 use layout::attention::{ATTENTION, COMBINE};
 use layout::cg::CG;
-use layout::gemm::{GEMM, PACK_8BIT, PACK_16BIT, SUM};
+use layout::gemm::{GEMM, PACK_8BIT, PACK_16BIT, REDUCE_SPLIT_K};
 use layout::ladder::LADDER;
 
 /// What the row of a variant table grants an entry.
@@ -41,9 +41,9 @@ pub(crate) fn budget(entry: &str) -> Option<Budget> {
         threads: row.threads(),
         dynamic_shared_bytes: row.smem().total_bytes(),
     });
-    let sum = (entry == SUM.name).then(|| Budget {
-        registers: SUM.max_registers(),
-        threads: SUM.threads,
+    let sum = (entry == REDUCE_SPLIT_K.name).then(|| Budget {
+        registers: REDUCE_SPLIT_K.max_registers(),
+        threads: REDUCE_SPLIT_K.threads,
         dynamic_shared_bytes: 0,
     });
     let pack = [PACK_8BIT, PACK_16BIT].into_iter().find(|pack| pack.name == entry).map(|pack| Budget {

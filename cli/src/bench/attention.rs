@@ -4,7 +4,7 @@ use clap::Args;
 use ferrotile::{Arch, Dtype, Gpu, attention_variants};
 use half::{bf16, f16};
 use indicatif::{ProgressBar, ProgressStyle};
-use layout::attention::{ATTENTION, AttentionVariant, Lengths, Scores};
+use layout::attention::{ATTENTION, AttentionConfig, ScoreMod, Seqlens};
 
 use crate::bench::error::BenchError;
 use crate::bench::kernel_names;
@@ -38,7 +38,7 @@ pub(crate) struct AttentionBenchArgs {
 #[derive(Debug, Clone)]
 struct Job {
     case: Case,
-    variant: Option<&'static AttentionVariant>,
+    variant: Option<&'static AttentionConfig>,
 }
 
 /// Measures and prints.
@@ -106,13 +106,13 @@ fn jobs(arch: Arch, cases: &[Case], variants: &[String]) -> Result<Vec<Job>, Ben
 }
 
 /// Whether a kernel computes what a case has, and is made for no more.
-fn serves(case: &Case, row: &AttentionVariant) -> bool {
+fn serves(case: &Case, row: &AttentionConfig) -> bool {
     let options = case.options();
-    let scores = Scores::of(options.softcap, options.bias);
+    let scores = ScoreMod::of(options.softcap, options.bias);
     match case.extra {
-        Extra::None => (row.scores, row.lengths) == (scores, Lengths::Equal),
-        Extra::Softcap | Extra::Bias => row.covers(scores, Lengths::Equal),
-        Extra::Varlen => row.covers(scores, Lengths::PerMember),
+        Extra::None => (row.score_mod, row.seqlens) == (scores, Seqlens::Fixed),
+        Extra::Softcap | Extra::Bias => row.covers(scores, Seqlens::Fixed),
+        Extra::Varlen => row.covers(scores, Seqlens::Varlen),
     }
 }
 

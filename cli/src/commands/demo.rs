@@ -6,7 +6,7 @@ use std::time::Instant;
 use clap::Args;
 use ferrotile::{Arch, AttentionOptions, AttentionPlan, AttentionProblem, Dtype, Gpu, attention_variants, tolerance};
 use half::{bf16, f16};
-use layout::attention::{Lengths, Scores};
+use layout::attention::{ScoreMod, Seqlens};
 
 use crate::bench::measure::{Repeats, Timer};
 use crate::commands::attention::{HowArgs, InputArgs};
@@ -175,7 +175,7 @@ fn on_card<T: Half>(
     let small = sizes.batch * sizes.q_heads * sizes.q_len <= SMALL_ROWS;
     let mut measured = Vec::new();
     for row in attention_variants(gpu.arch(), T::DTYPE, [sizes.head_dim, problem.value_dim])
-        .filter(|row| row.covers(Scores::Plain, Lengths::Equal) && row.takes(options.mask, sizes.q_len, sizes.k_len))
+        .filter(|row| row.covers(ScoreMod::None, Seqlens::Fixed) && row.takes(options.mask, sizes.q_len, sizes.k_len))
     {
         let options = AttentionOptions { variant: Some(row.name.to_owned()), ..problem.options(options) };
         let plan = AttentionPlan::new(gpu, T::DTYPE, &sizes, &options)?;

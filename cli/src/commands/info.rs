@@ -7,14 +7,14 @@ use layout::FAMILIES;
 use layout::ata::ATA;
 use layout::attention::{ATTENTION, COMBINE};
 use layout::cg::CG;
-use layout::gemm::{GEMM, PACK_8BIT, PACK_16BIT, SUM};
+use layout::gemm::{GEMM, PACK_8BIT, PACK_16BIT, REDUCE_SPLIT_K};
 
 use crate::table::table;
 
 /// The kernel families and the names of their entries.
 fn families() -> [(&'static str, Vec<&'static str>); FAMILIES.len()] {
     let ata = ATA.iter().map(|row| row.name).chain(CG.iter().map(|row| row.name));
-    let beside_gemm = [SUM.name, PACK_8BIT.name, PACK_16BIT.name];
+    let beside_gemm = [REDUCE_SPLIT_K.name, PACK_8BIT.name, PACK_16BIT.name];
     [
         ("ata", ata.collect()),
         ("attention", ATTENTION.iter().map(|row| row.name).chain(COMBINE.iter().map(|row| row.name)).collect()),

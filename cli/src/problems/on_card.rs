@@ -4,7 +4,7 @@ use ferrotile::{
     AttentionOptions, AttentionPlan, AttentionTensors, Buffer, Gpu, Kernel, Result, Stream, StreamRef, TensorMut,
     TensorRef, VarlenPlan, VarlenProblem, VarlenTensors,
 };
-use layout::attention::AttentionVariant;
+use layout::attention::AttentionConfig;
 
 use crate::files::tensor::Half;
 use crate::problems::attention::{Problem, Solution, Terms};
@@ -198,7 +198,7 @@ pub(crate) fn with_case<T: Half, R>(
     gpu: &Gpu,
     case: &Case,
     variant: Option<String>,
-    body: impl FnOnce(&'static AttentionVariant, &Kernel, &mut dyn FnMut(StreamRef<'_>) -> Result<()>) -> Result<R>,
+    body: impl FnOnce(&'static AttentionConfig, &Kernel, &mut dyn FnMut(StreamRef<'_>) -> Result<()>) -> Result<R>,
 ) -> Result<R> {
     case.check()?;
     let options = AttentionOptions { variant, ..case.options() };

@@ -5,7 +5,7 @@ use ferrotile::{
     attention_with,
 };
 use half::{bf16, f16};
-use layout::attention::{Lengths, Scores};
+use layout::attention::{ScoreMod, Seqlens};
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
@@ -75,8 +75,8 @@ pub(crate) struct Attention {
 }
 
 /// What kernels must do to the scores of these terms.
-pub(crate) fn scores(terms: &Terms) -> Scores {
-    Scores::of(terms.softcap, terms.bias.is_some())
+pub(crate) fn scores(terms: &Terms) -> ScoreMod {
+    ScoreMod::of(terms.softcap, terms.bias.is_some())
 }
 
 impl Attention {
@@ -282,7 +282,7 @@ impl Family for Attention {
             let Heads { dtype, head_dim, value_dim, .. } = problem.heads;
             let (terms, q_len, k_len) = (&problem.terms, problem.q_len, problem.k_len);
             let eligible: Vec<_> = attention_variants(scope.arch, dtype, [head_dim, value_dim])
-                .filter(|row| row.covers(scores(terms), Lengths::Equal) && row.takes(terms.mask, q_len, k_len))
+                .filter(|row| row.covers(scores(terms), Seqlens::Fixed) && row.takes(terms.mask, q_len, k_len))
                 .collect();
             if !eligible.is_empty() {
                 problem.variant = Some(eligible[random.random_range(0..eligible.len())].name.to_owned());

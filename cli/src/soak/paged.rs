@@ -5,7 +5,7 @@ use ferrotile::{
     attention_variants, paged_attention,
 };
 use half::{bf16, f16};
-use layout::attention::{AttentionKernel, DECODE_KEYS, Lengths};
+use layout::attention::{AttentionKernel, DECODE_KEYS, Seqlens};
 use ndarray::{Array4, s};
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
@@ -283,7 +283,7 @@ impl Family for Paged {
             let Heads { dtype, head_dim, value_dim, .. } = problem.heads;
             let eligible: Vec<_> = attention_variants(scope.arch, dtype, [head_dim, value_dim])
                 .filter(|row| matches!(row.kernel, AttentionKernel::Decode(_)))
-                .filter(|row| row.covers(scores(&problem.terms), Lengths::Equal))
+                .filter(|row| row.covers(scores(&problem.terms), Seqlens::Fixed))
                 .collect();
             if !eligible.is_empty() {
                 problem.variant = Some(eligible[random.random_range(0..eligible.len())].name.to_owned());

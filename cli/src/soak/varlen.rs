@@ -5,7 +5,7 @@ use ferrotile::{
     attention_varlen,
 };
 use half::{bf16, f16};
-use layout::attention::Lengths;
+use layout::attention::Seqlens;
 use ndarray::{Array4, s};
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
@@ -266,7 +266,7 @@ impl Family for Varlen {
             let Heads { dtype, head_dim, value_dim, .. } = problem.heads;
             let terms = &problem.terms;
             let eligible: Vec<_> = attention_variants(scope.arch, dtype, [head_dim, value_dim])
-                .filter(|row| row.covers(scores(terms), Lengths::PerMember))
+                .filter(|row| row.covers(scores(terms), Seqlens::Varlen))
                 .filter(|row| row.takes(terms.mask, max_q_len, max_k_len))
                 .collect();
             if !eligible.is_empty() {

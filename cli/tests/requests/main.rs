@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use layout::attention::{ATTENTION, AttentionKernel, AttentionVariant, Lengths, Scores};
+use layout::attention::{ATTENTION, AttentionConfig, AttentionKernel, ScoreMod, Seqlens};
 use program::{Scratch, assert_refused, assert_succeeded, ferrotile, program};
 
 /// 1.0 in f16, little-endian.
@@ -376,7 +376,7 @@ fn a_benchmark_needs_a_card_and_writes_its_rows() {
     assert_succeeded(&output);
     let text = fs::read_to_string(&json).unwrap();
     // Its rows are too many for the kernels that decode.
-    let serves = |row: &&AttentionVariant| row.serves(layout::Arch::Sm80, layout::Dtype::F16, [64; 2]);
+    let serves = |row: &&AttentionConfig| row.serves(layout::Arch::Sm80, layout::Dtype::F16, [64; 2]);
     for row in ATTENTION.iter().filter(serves).filter(|row| !matches!(row.kernel, AttentionKernel::Decode(_))) {
         assert!(text.contains(row.name), "{row}");
     }
@@ -437,7 +437,7 @@ fn the_demo_runs_every_kernel_in_the_emulator() {
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(stdout.starts_with("emulated sm_89, sm_89 PTX"), "{stdout}");
     // Its rows are too many for the kernels that decode.
-    let serves = |row: &&AttentionVariant| row.serves(layout::Arch::Sm80, layout::Dtype::F16, [64; 2]);
+    let serves = |row: &&AttentionConfig| row.serves(layout::Arch::Sm80, layout::Dtype::F16, [64; 2]);
     for row in ATTENTION.iter().filter(serves).filter(|row| !matches!(row.kernel, AttentionKernel::Decode(_))) {
         assert!(stdout.contains(row.name), "{row} is not in: {stdout}");
     }
@@ -449,8 +449,8 @@ fn the_demo_leaves_out_kernels_of_other_scores() {
     let output = ferrotile(&["demo", "--device", "emulator:sm_90a"]);
     assert_succeeded(&output);
     let stdout = String::from_utf8_lossy(&output.stdout);
-    let covers = |row: &&AttentionVariant| row.covers(Scores::Plain, Lengths::Equal);
-    let on_hopper = |row: &&AttentionVariant| matches!(row.kernel, AttentionKernel::Wgmma(_));
+    let covers = |row: &&AttentionConfig| row.covers(ScoreMod::None, Seqlens::Fixed);
+    let on_hopper = |row: &&AttentionConfig| matches!(row.kernel, AttentionKernel::Wgmma(_));
     assert!(ATTENTION.iter().filter(covers).filter(on_hopper).any(|row| stdout.contains(row.name)), "{stdout}");
     for row in ATTENTION.iter().filter(|row| !covers(row)) {
         assert!(!stdout.contains(row.name), "{row} is in: {stdout}");

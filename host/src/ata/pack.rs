@@ -1,10 +1,10 @@
-//! The matrix as kernels read it: pairs of blocks in the order of [`layout::ata`], their uses by strip, and how
-//! elements are rounded.
+//! The matrix as kernels read it: pairs of blocks in the order of [`layout::ata`], the tile references of
+//! each strip, and how elements are rounded.
 
 use half::{bf16, f16};
 use layout::ata::{
-    BLOCK, HEAD_USES, PAIR_ROWS, Place, Precision, RECORD_WORDS, STRIP_PAIR_ROWS, Storage, StripUse, TURN_USES,
-    element_place,
+    BLOCK, ElementOffset, KIND_PREFIX, LIST_PREFIX, PAIR_ROWS, Precision, STRIP_PAIR_ROWS, Storage, TILE_REF_WORDS,
+    TileRef, element_offset,
 };
 use ndarray::ArrayView2;
 
@@ -95,20 +95,20 @@ pub(super) fn classes(matrix: &SymmetricBlockMatrix) -> PairClasses {
     classes
 }
 
-/// Which pairs are stored, and their uses.
+/// Which pairs are stored, and the tile references to them.
 struct Plan {
     /// Channel, pair row and block column of each stored pair.
     stored: Vec<[usize; 3]>,
-    uses: Vec<StripUse>,
+    tile_refs: Vec<TileRef>,
     starts: Vec<u32>,
-    /// The records of the first uses of either turn of each strip.
-    turns: Vec<u32>,
+    /// The start of the transposed list of each strip, and of its direct list.
+    kind_prefixes: Vec<u32>,
 }
 
 impl Plan {
     fn new(matrix: &SymmetricBlockMatrix) -> Result<Self> {
         let (pair_rows, width) = (pair_rows(matrix), matrix.block_diagonals() + 1);
-        let mut plan = Self { stored: Vec::new(), uses: Vec::new(), starts: vec![0], turns: Vec::new() };
+        let mut plan = Self { stored: Vec::new(), tile_refs: Vec::new(), starts: vec![0], kind_prefixes: Vec::new() };
         for channel in 0..matrix.channels() {
             // The numbers of the pairs of this channel, by pair row and distance from the diagonal.
             let mut numbers = vec![None; pair_rows * width];
@@ -131,37 +131,39 @@ impl Plan {
             let reach = width / 2;
             for strip in 0..pair_rows.div_ceil(STRIP_PAIR_ROWS) {
                 let first = strip * STRIP_PAIR_ROWS;
-                let mut uses = Vec::new();
+                let mut tile_refs = Vec::new();
                 for column in first.saturating_sub(reach)..(first + STRIP_PAIR_ROWS + reach).min(pair_rows) {
                     let rows: [usize; STRIP_PAIR_ROWS] = std::array::from_fn(|row| first + row);
-                    let used = StripUse {
+                    let tile_ref = TileRef {
                         column: column as u32,
                         pairs: rows.map(|row| square(row.min(column), row.max(column))),
                         transposed: column <= first,
                     };
-                    if used.pairs.iter().flatten().any(Option::is_some) {
-                        uses.push(used);
+                    if tile_ref.pairs.iter().flatten().any(Option::is_some) {
+                        tile_refs.push(tile_ref);
                     }
                 }
-                plan.push_strip(&uses)?;
+                plan.push_strip(&tile_refs)?;
             }
         }
         Ok(plan)
     }
 
-    /// The next strip, of these uses: those that warps take at first come first, of either turn.
-    fn push_strip(&mut self, uses: &[StripUse]) -> Result<()> {
-        let turns = [true, false].map(|transposed| uses.iter().filter(move |used| used.transposed == transposed));
-        let start = self.uses.len();
-        self.uses.extend(turns.iter().flat_map(|uses| uses.clone().take(TURN_USES)));
-        let others = count(self.uses.len())?;
-        self.uses.extend(turns.iter().flat_map(|uses| uses.clone().skip(TURN_USES)));
-        let end = count(self.uses.len())?;
-        debug_assert_eq!(self.uses.len() - start, uses.len());
-        for (uses, last_word) in turns.into_iter().zip([others, end]) {
-            let records = uses.map(StripUse::record).chain(std::iter::repeat([0; RECORD_WORDS]));
-            self.turns
-                .extend(records.take(TURN_USES).flat_map(|[code, first, second, _]| [code, first, second, last_word]));
+    /// The next strip, of these tile references: those that warps take at first come first, transposed and direct.
+    fn push_strip(&mut self, tile_refs: &[TileRef]) -> Result<()> {
+        let kind_prefixes =
+            [true, false].map(|transposed| tile_refs.iter().filter(move |tile_ref| tile_ref.transposed == transposed));
+        let start = self.tile_refs.len();
+        self.tile_refs.extend(kind_prefixes.iter().flat_map(|tile_refs| tile_refs.clone().take(KIND_PREFIX)));
+        let others = count(self.tile_refs.len())?;
+        self.tile_refs.extend(kind_prefixes.iter().flat_map(|tile_refs| tile_refs.clone().skip(KIND_PREFIX)));
+        let end = count(self.tile_refs.len())?;
+        debug_assert_eq!(self.tile_refs.len() - start, tile_refs.len());
+        for (tile_refs, last_word) in kind_prefixes.into_iter().zip([others, end]) {
+            let records = tile_refs.map(TileRef::encode).chain(std::iter::repeat([0; TILE_REF_WORDS]));
+            self.kind_prefixes.extend(
+                records.take(KIND_PREFIX).flat_map(|[code, first, second, _]| [code, first, second, last_word]),
+            );
         }
         self.starts.push(end);
         Ok(())
@@ -181,8 +183,8 @@ fn count(number: usize) -> Result<u32> {
 /// The bytes that [`Packed`] takes.
 pub(super) fn footprint_bytes(matrix: &SymmetricBlockMatrix, precision: Precision) -> Result<usize> {
     let plan = Plan::new(matrix)?;
-    let records = plan.uses.len() + (plan.starts.len() - 1) * HEAD_USES;
-    let words = records * RECORD_WORDS + plan.turns.len() + plan.starts.len() + matrix.channels();
+    let records = plan.tile_refs.len() + (plan.starts.len() - 1) * LIST_PREFIX;
+    let words = records * TILE_REF_WORDS + plan.kind_prefixes.len() + plan.starts.len() + matrix.channels();
     Ok((plan.stored.len() + 1) * precision.pair_bytes() + words * size_of::<u32>())
 }
 
@@ -192,25 +194,25 @@ pub(super) struct Packed {
     pub(super) pairs: Vec<u8>,
     /// The number of the pair of zeros.
     pub(super) zero_pair: u32,
-    /// The record of each use.
-    pub(super) uses: Vec<u32>,
-    /// The first records of each strip of each channel.
-    pub(super) heads: Vec<u32>,
-    /// The records of the first uses of each strip of each channel, by turn.
-    pub(super) turns: Vec<u32>,
-    /// The first use of each strip of each channel, and the end.
+    /// Every tile reference.
+    pub(super) tile_refs: Vec<u32>,
+    /// The start of the list of each strip of each channel.
+    pub(super) prefixes: Vec<u32>,
+    /// The start of the transposed list of each strip of each channel, and of its direct list.
+    pub(super) kind_prefixes: Vec<u32>,
+    /// Where the list of each strip of each channel starts, and the end.
     pub(super) starts: Vec<u32>,
     /// What sums of each channel are multiplied by.
     pub(super) scales: Vec<f32>,
     /// What [`layout::ata::sums_fields`] takes: products of stored numbers and X are added times `2^sums_exponent`.
     pub(super) sums_exponent: i32,
-    /// Pairs that all uses name, each as often as it is named.
+    /// Pairs that all tile references name, each as often as it is named.
     pub(super) pairs_read: usize,
 }
 
 impl Packed {
     pub(super) fn new(matrix: &SymmetricBlockMatrix, precision: Precision) -> Result<Self> {
-        let Plan { stored, uses, starts, turns } = Plan::new(matrix)?;
+        let Plan { stored, tile_refs, starts, kind_prefixes } = Plan::new(matrix)?;
         let blocks = matrix.blocks();
         let exponents: Vec<i32> = blocks.outer_iter().map(|channel| exponent(precision, channel.iter())).collect();
         let mut pairs = vec![0; (stored.len() + 1) * precision.pair_bytes()];
@@ -220,7 +222,7 @@ impl Packed {
                 for ((row, column), &element) in block.into_iter().flat_map(ArrayView2::into_indexed_iter) {
                     let numbers = terms(precision, element, exponents[channel]);
                     for (term, &number) in numbers.iter().enumerate().take(precision.terms()) {
-                        write(precision, bytes, element_place(precision, term, first_row + row, column), number);
+                        write(precision, bytes, element_offset(precision, term, first_row + row, column), number);
                     }
                 }
             }
@@ -231,28 +233,31 @@ impl Packed {
         Ok(Self {
             pairs,
             zero_pair: count(stored.len())?,
-            pairs_read: uses.iter().flat_map(|used| used.pairs.iter().flatten()).flatten().count(),
-            heads: starts.windows(2).flat_map(|range| head(&uses[range[0] as usize..range[1] as usize])).collect(),
-            uses: uses.iter().flat_map(StripUse::record).collect(),
+            pairs_read: tile_refs.iter().flat_map(|tile_ref| tile_ref.pairs.iter().flatten()).flatten().count(),
+            prefixes: starts
+                .windows(2)
+                .flat_map(|range| list_prefix(&tile_refs[range[0] as usize..range[1] as usize]))
+                .collect(),
+            tile_refs: tile_refs.iter().flat_map(TileRef::encode).collect(),
             starts,
-            turns,
+            kind_prefixes,
             scales,
             sums_exponent,
         })
     }
 }
 
-/// The first records of a strip, filled up with empty ones.
-fn head(uses: &[StripUse]) -> impl Iterator<Item = u32> {
-    let mut records = [[0; RECORD_WORDS]; HEAD_USES];
-    for (record, used) in records.iter_mut().zip(uses) {
-        *record = used.record();
+/// The start of the list of a strip, filled up with empty references.
+fn list_prefix(tile_refs: &[TileRef]) -> impl Iterator<Item = u32> {
+    let mut records = [[0; TILE_REF_WORDS]; LIST_PREFIX];
+    for (record, tile_ref) in records.iter_mut().zip(tile_refs) {
+        *record = tile_ref.encode();
     }
     records.into_iter().flatten()
 }
 
 /// Writes a number as it is stored, where there is 0; it is one of the precision's.
-fn write(precision: Precision, bytes: &mut [u8], place: Place, number: f32) {
+fn write(precision: Precision, bytes: &mut [u8], place: ElementOffset, number: f32) {
     let upper = &mut bytes[place.byte..];
     match (precision.storage(), precision) {
         (Storage::Word, _) => upper[..4].copy_from_slice(&number.to_le_bytes()),
@@ -348,14 +353,14 @@ mod tests {
         SymmetricBlockMatrix::from_dense(dense.view(), 0.0).unwrap()
     }
 
-    /// The dense matrix that the uses of the pairs make up, each element added once for each use.
+    /// The dense matrix that the tile references make up, each element added once for each reference.
     fn unpacked(matrix: &SymmetricBlockMatrix, precision: Precision) -> Array3<f32> {
         let packed = Packed::new(matrix, precision).unwrap();
         let padded = matrix.n().next_multiple_of(STRIP_ROWS);
         let mut dense = Array3::zeros((matrix.channels(), padded, padded));
         let number = |pair: usize, term: usize, row: usize, column: usize| {
             let bytes = &packed.pairs[pair * precision.pair_bytes()..][..precision.pair_bytes()];
-            let Place { byte, nibble_byte, nibble_shift } = element_place(precision, term, row, column);
+            let ElementOffset { byte, nibble_byte, nibble_shift } = element_offset(precision, term, row, column);
             let upper = u16::from_le_bytes([bytes[byte], bytes[byte + 1]]);
             match (precision.storage(), precision) {
                 (Storage::Word, _) => f32::from_le_bytes(bytes[byte..][..4].try_into().unwrap()),
@@ -372,15 +377,15 @@ mod tests {
         let of_sums = f64::from(packed.sums_exponent).exp2() as f32;
         let scales: Vec<f32> = packed.scales.iter().map(|scale| scale * of_sums).collect();
         let strips = matrix.n().div_ceil(STRIP_ROWS);
-        let (records, _) = packed.uses.as_chunks::<RECORD_WORDS>();
-        let (heads, _) = packed.heads.as_chunks::<RECORD_WORDS>();
+        let (records, _) = packed.tile_refs.as_chunks::<TILE_REF_WORDS>();
+        let (prefixes, _) = packed.prefixes.as_chunks::<TILE_REF_WORDS>();
         for (index, range) in packed.starts.windows(2).enumerate() {
             let (channel, strip) = (index / strips, index % strips);
-            let uses = &records[range[0] as usize..range[1] as usize];
-            let head = &heads[index * HEAD_USES..][..HEAD_USES];
-            let padded_uses = uses.iter().chain(std::iter::repeat(&[0; RECORD_WORDS])).take(HEAD_USES);
-            assert!(head.iter().eq(padded_uses), "the head of strip {strip}");
-            for record in uses {
+            let tile_refs = &records[range[0] as usize..range[1] as usize];
+            let head = &prefixes[index * LIST_PREFIX..][..LIST_PREFIX];
+            let padded = tile_refs.iter().chain(std::iter::repeat(&[0; TILE_REF_WORDS])).take(LIST_PREFIX);
+            assert!(head.iter().eq(padded), "the prefix of strip {strip}");
+            for record in tile_refs {
                 let code = record[0];
                 for (row_of_strip, which) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                     if !code_has_pair(code, row_of_strip, which) {
@@ -405,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn uses_of_pairs_make_up_the_matrix_once() {
+    fn tile_references_make_up_the_matrix_once() {
         for (channels, diagonals, n) in [
             (1, 1, 1),
             (2, 1, 16),
@@ -432,21 +437,22 @@ mod tests {
 
     #[test]
     fn every_use_is_one_of_the_first_of_its_turn_or_one_of_the_others() {
-        // Bands that reach less far than there are first uses of a turn, as far, and farther.
+        // Bands that reach less far than the prefix of a list, as far, and farther.
         for (diagonals, n) in [(1, 16), (3, 300), (31, 1100), (33, 1100), (70, 1200)] {
             let packed = Packed::new(&numbered(1, diagonals, n), Precision::Bf16).unwrap();
-            let (turns, _) = packed.turns.as_chunks::<RECORD_WORDS>();
+            let (kind_prefixes, _) = packed.kind_prefixes.as_chunks::<TILE_REF_WORDS>();
             for (strip, range) in packed.starts.windows(2).enumerate() {
-                let [transposed, straight] = [0, 1].map(|turn| &turns[(2 * strip + turn) * TURN_USES..][..TURN_USES]);
-                let (others, end) = (transposed[0][3], straight[0][3]);
+                let [transposed, direct] =
+                    [0, 1].map(|turn| &kind_prefixes[(2 * strip + turn) * KIND_PREFIX..][..KIND_PREFIX]);
+                let (others, end) = (transposed[0][3], direct[0][3]);
                 assert_eq!(end, range[1]);
                 assert!(transposed.iter().all(|record| record[3] == others));
-                assert!(straight.iter().all(|record| record[3] == end));
-                let first = transposed.iter().chain(straight).filter(|record| record[0] != 0);
+                assert!(direct.iter().all(|record| record[3] == end));
+                let first = transposed.iter().chain(direct).filter(|record| record[0] != 0);
                 let first: Vec<_> = first.map(|&[code, first, second, _]| [code, first, second, 0]).collect();
                 assert_eq!(first, records_of(&packed, range[0], others));
-                for (records, is_transposed) in [(transposed, true), (straight, false)] {
-                    let of_turn = |record: &[u32; RECORD_WORDS]| code_is_transposed(record[0], 0) == is_transposed;
+                for (records, is_transposed) in [(transposed, true), (direct, false)] {
+                    let of_turn = |record: &[u32; TILE_REF_WORDS]| code_is_transposed(record[0], 0) == is_transposed;
                     assert!(records.iter().all(|record| record[0] == 0 || of_turn(record)));
                     let is_full = records.iter().all(|record| record[0] != 0);
                     assert!(
@@ -458,9 +464,9 @@ mod tests {
         }
     }
 
-    /// The records of uses from one number to another.
-    fn records_of(packed: &Packed, start: u32, end: u32) -> &[[u32; RECORD_WORDS]] {
-        &packed.uses.as_chunks::<RECORD_WORDS>().0[start as usize..end as usize]
+    /// The tile references from one number to another.
+    fn records_of(packed: &Packed, start: u32, end: u32) -> &[[u32; TILE_REF_WORDS]] {
+        &packed.tile_refs.as_chunks::<TILE_REF_WORDS>().0[start as usize..end as usize]
     }
 
     #[test]
@@ -487,20 +493,22 @@ mod tests {
         let packed = Packed::new(&empty, Precision::F16).unwrap();
         let zeros = Precision::F16.pair_bytes();
         assert_eq!((packed.pairs, packed.zero_pair), (vec![0; zeros], 0));
-        assert!(packed.uses.is_empty());
+        assert!(packed.tile_refs.is_empty());
         assert_eq!((packed.starts, packed.scales), (vec![0; 5], vec![1.0; 2]));
-        let (heads, turns) = (packed.heads, packed.turns);
-        assert_eq!(heads, vec![0; 4 * HEAD_USES * RECORD_WORDS]);
-        assert_eq!(turns, vec![0; 4 * 2 * TURN_USES * RECORD_WORDS]);
-        assert_eq!(empty.footprint_bytes(Precision::F16), Ok(zeros + (heads.len() + turns.len() + 7) * 4));
+        let (prefixes, kind_prefixes) = (packed.prefixes, packed.kind_prefixes);
+        assert_eq!(prefixes, vec![0; 4 * LIST_PREFIX * TILE_REF_WORDS]);
+        assert_eq!(kind_prefixes, vec![0; 4 * 2 * KIND_PREFIX * TILE_REF_WORDS]);
+        assert_eq!(empty.footprint_bytes(Precision::F16), Ok(zeros + (prefixes.len() + kind_prefixes.len() + 7) * 4));
     }
 
     #[test]
     fn the_footprint_is_what_is_stored() {
         let matrix = numbered(2, 3, 150);
         for precision in Precision::ALL {
-            let Packed { pairs, uses, heads, turns, starts, scales, .. } = Packed::new(&matrix, precision).unwrap();
-            let bytes = pairs.len() + 4 * (uses.len() + heads.len() + turns.len() + starts.len() + scales.len());
+            let Packed { pairs, tile_refs, prefixes, kind_prefixes, starts, scales, .. } =
+                Packed::new(&matrix, precision).unwrap();
+            let bytes = pairs.len()
+                + 4 * (tile_refs.len() + prefixes.len() + kind_prefixes.len() + starts.len() + scales.len());
             assert_eq!(matrix.footprint_bytes(precision), Ok(bytes));
             assert_eq!(pairs.len(), (matrix.pair_classes().stored() + 1) * precision.pair_bytes());
         }

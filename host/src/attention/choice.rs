@@ -1,7 +1,7 @@
 //! Which compiled variant runs a problem.
 
 use layout::attention::{
-    ATTENTION, AttentionKernel, AttentionVariant, Lengths, MAX_HEAD_DIM, Mask, MaskKind, Scores, WARPGROUP_ROWS,
+    ATTENTION, AttentionConfig, AttentionKernel, MAX_HEAD_DIM, Mask, MaskKind, ScoreMod, Seqlens, WARPGROUP_ROWS,
 };
 use layout::{Arch, Dtype};
 
@@ -10,13 +10,13 @@ use super::{AttentionProblem, OP};
 use crate::error::{Error, Result};
 
 /// The compiled variants of an architecture that serve this element type and these head dimensions, that of Q and K and
-/// that of V and O. Whether one takes a mask and lengths is [`AttentionVariant::takes`], whether it computes softcaps,
-/// biases and several lengths [`AttentionVariant::covers`].
+/// that of V and O. Whether one takes a mask and lengths is [`AttentionConfig::takes`], whether it computes softcaps,
+/// biases and several lengths [`AttentionConfig::covers`].
 pub fn attention_variants(
     arch: Arch,
     dtype: Dtype,
     head_dims: [usize; 2],
-) -> impl Iterator<Item = &'static AttentionVariant> {
+) -> impl Iterator<Item = &'static AttentionConfig> {
     ATTENTION.iter().filter(move |variant| variant.serves(arch, dtype, head_dims))
 }
 
@@ -64,20 +64,20 @@ pub(super) struct Request<'a> {
     pub(super) problem: &'a AttentionProblem,
     pub(super) value_dim: usize,
     pub(super) mask: Mask,
-    pub(super) scores: Scores,
-    pub(super) lengths: Lengths,
+    pub(super) scores: ScoreMod,
+    pub(super) lengths: Seqlens,
 }
 
 impl Request<'_> {
     /// The variants that can run it.
-    fn eligible(self) -> impl Iterator<Item = &'static AttentionVariant> {
+    fn eligible(self) -> impl Iterator<Item = &'static AttentionConfig> {
         let Request { arch, dtype, problem, value_dim, mask, scores, lengths, .. } = self;
         attention_variants(arch, dtype, [problem.head_dim, value_dim])
             .filter(move |variant| variant.covers(scores, lengths) && variant.takes(mask, problem.q_len, problem.k_len))
     }
 
     /// The variant of this name.
-    pub(super) fn named(self, name: &str) -> Result<&'static AttentionVariant> {
+    pub(super) fn named(self, name: &str) -> Result<&'static AttentionConfig> {
         if let Some(variant) = self.eligible().find(|variant| variant.name == name) {
             return Ok(variant);
         }
@@ -97,7 +97,7 @@ impl Request<'_> {
 
     /// The variant to run where none is named: one that decodes where the query rows are few, else a WGMMA kernel where
     /// one can, else the first in the table's order.
-    pub(super) fn preferred(self) -> Result<&'static AttentionVariant> {
+    pub(super) fn preferred(self) -> Result<&'static AttentionConfig> {
         if let Some(variant) = self.eligible().find(|variant| is_decode(variant)) {
             return Ok(variant);
         }
@@ -105,13 +105,13 @@ impl Request<'_> {
         let Some(first) = variants.next() else { return self.for_any_strides() };
         // Not one that does more than is asked: the first in the table's order does least.
         let made_for =
-            |variant: &AttentionVariant| (variant.head_dim, variant.value_dim, variant.scores, variant.lengths);
+            |variant: &AttentionConfig| (variant.head_dim, variant.value_dim, variant.score_mod, variant.seqlens);
         let same_width = variants.filter(|variant| made_for(variant) == made_for(first));
         Ok(same_width.fold(first, |best, variant| if self.cost(variant) < self.cost(best) { variant } else { best }))
     }
 
     /// The variant that takes tensors which TMA cannot copy.
-    pub(super) fn for_any_strides(self) -> Result<&'static AttentionVariant> {
+    pub(super) fn for_any_strides(self) -> Result<&'static AttentionConfig> {
         self.eligible().find(|variant| !is_wgmma(variant) && !is_decode(variant)).ok_or_else(|| {
             let mut compiled: Vec<Dtype> = Vec::new();
             for row in ATTENTION {
@@ -126,14 +126,14 @@ impl Request<'_> {
     /// What the time of a launch follows: the query rows that the busiest multiprocessor computes, each over all keys,
     /// times what a row takes there, in percent of what it takes a block of several row groups; and its steps, where
     /// rows differ in them.
-    fn cost(self, variant: &AttentionVariant) -> usize {
+    fn cost(self, variant: &AttentionConfig) -> usize {
         let percent = match variant.kernel {
-            AttentionKernel::Wgmma(tile) => match (tile.row_groups, tile.key_groups, tile.cluster) {
+            AttentionKernel::Wgmma(tile) => match (tile.m_warpgroups, tile.split_kv_warpgroups, tile.split_kv_ctas) {
                 (1, 1, 1) => LONE_PERCENT,
                 (1, _, 1) => LONE_SPLIT_PERCENT,
-                (_, _, 1) if tile.in_turn() => IN_TURN_PERCENT,
+                (_, _, 1) if tile.pingpong() => IN_TURN_PERCENT,
                 (4, 1, 1) => FOUR_PERCENT,
-                (_, 1, 1) if tile.multicast > 1 => MULTICAST_PERCENT,
+                (_, 1, 1) if tile.multicast_ctas > 1 => MULTICAST_PERCENT,
                 (2, 1, 1) if variant.head_dim == 64 && tile.n > 64 => TWO_PERCENT,
                 (2, 1, 1) if variant.head_dim == 64 => TWO_SHORT_PERCENT,
                 (_, 1, 1) => 100,
@@ -144,13 +144,13 @@ impl Request<'_> {
         };
         // Parts without a step wait for the others, and the sum of all takes 1 us: 1x1x32x64 on an H200.
         if let AttentionKernel::Wgmma(tile) = variant.kernel
-            && tile.parts() > self.problem.k_len.div_ceil(tile.n)
+            && tile.kv_splits() > self.problem.k_len.div_ceil(tile.n)
         {
             return usize::MAX;
         }
         // A warpgroup without rows waits for the other.
         if let AttentionKernel::Wgmma(tile) = variant.kernel
-            && (variant.head_dim, tile.row_groups) == (64, 2)
+            && (variant.head_dim, tile.m_warpgroups) == (64, 2)
             && self.problem.q_len <= WARPGROUP_ROWS
         {
             return usize::MAX;
@@ -158,22 +158,22 @@ impl Request<'_> {
         // Keys of whole steps, of all parts of a tile in turns, and what steps and the sum of parts take beside them.
         let keys = match variant.kernel {
             AttentionKernel::Wgmma(tile) => {
-                let band = usize::from(tile.mask == MaskKind::Band);
+                let band = usize::from(tile.mask == MaskKind::Masked);
                 let step_keys = match variant.head_dim {
                     MAX_HEAD_DIM => STEP_KEYS[band],
                     192 => STEP_KEYS_192[band],
                     _ => 0,
                 };
-                let sum_keys = if tile.row_groups > 1 && tile.parts() > 1 { SPLIT_KEYS } else { 0 };
-                self.problem.k_len.div_ceil(tile.n).next_multiple_of(tile.parts()) * (tile.n + step_keys) + sum_keys
+                let sum_keys = if tile.m_warpgroups > 1 && tile.kv_splits() > 1 { SPLIT_KEYS } else { 0 };
+                self.problem.k_len.div_ceil(tile.n).next_multiple_of(tile.kv_splits()) * (tile.n + step_keys) + sum_keys
             }
             _ => self.problem.k_len,
         };
-        let start_keys = if variant.cluster_tiles() > 1 { MULTICAST_START_KEYS } else { 0 };
-        let row_tiles = self.problem.q_len.div_ceil(variant.rows()).next_multiple_of(variant.cluster_tiles() as usize);
+        let start_keys = if variant.multicast_ctas() > 1 { MULTICAST_START_KEYS } else { 0 };
+        let m_tiles = self.problem.q_len.div_ceil(variant.rows()).next_multiple_of(variant.multicast_ctas() as usize);
         // More tiles than a grid has are refused once a variant is chosen.
-        let tiles = self.problem.batch.saturating_mul(self.problem.q_heads).saturating_mul(row_tiles);
-        let blocks = variant.tile_blocks() as usize;
+        let tiles = self.problem.batch.saturating_mul(self.problem.q_heads).saturating_mul(m_tiles);
+        let blocks = variant.split_kv_ctas() as usize;
         let on_one = tiles.saturating_mul(blocks).div_ceil(self.multiprocessors.max(1) as usize);
         let rows = on_one.saturating_mul(variant.rows() * percent) / blocks;
         rows.saturating_mul(keys).saturating_add(100 * variant.rows() * start_keys)
@@ -181,7 +181,7 @@ impl Request<'_> {
 }
 
 /// Whether the variant copies tiles by TMA, which cannot express every tensor.
-pub(super) fn is_wgmma(variant: &AttentionVariant) -> bool {
+pub(super) fn is_wgmma(variant: &AttentionConfig) -> bool {
     matches!(variant.kernel, AttentionKernel::Wgmma(_))
 }
 
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     fn request(arch: Arch, dtype: Dtype, problem: &AttentionProblem) -> Request<'_> {
-        let (mask, scores, lengths) = (Mask::Causal, Scores::Plain, Lengths::Equal);
+        let (mask, scores, lengths) = (Mask::Causal, ScoreMod::None, Seqlens::Fixed);
         Request { arch, multiprocessors: 132, dtype, problem, value_dim: problem.head_dim, mask, scores, lengths }
     }
 
@@ -234,9 +234,9 @@ mod tests {
         ] {
             let problem = problem(dims[0]);
             let request = Request { value_dim: dims[1], ..request(Arch::Sm90a, Dtype::F16, &problem) };
-            for lengths in [Lengths::Equal, Lengths::PerMember] {
+            for lengths in [Seqlens::Fixed, Seqlens::Varlen] {
                 let variant = Request { lengths, ..request }.preferred().unwrap();
-                let widest = if lengths == Lengths::PerMember && expected == [192, 192] { [256; 2] } else { expected };
+                let widest = if lengths == Seqlens::Varlen && expected == [192, 192] { [256; 2] } else { expected };
                 assert_eq!([variant.head_dim, variant.value_dim], widest, "{dims:?}");
             }
         }
@@ -257,7 +257,7 @@ mod tests {
     /// Its rows, key groups and blocks.
     fn tile_of(heads: usize, len: usize, mask: Mask) -> (usize, usize, usize) {
         let tile = chosen_of_heads(heads, len, mask);
-        (tile.m(), tile.key_groups, tile.cluster)
+        (tile.m(), tile.split_kv_warpgroups, tile.split_kv_ctas)
     }
 
     #[test]
@@ -294,7 +294,7 @@ mod tests {
     fn short_sequences_have_tiles_of_their_length() {
         let tile_of = |len, mask| {
             let tile = chosen(&square(64, [12, 12], len, 64), mask);
-            (tile.m(), tile.n, tile.key_groups)
+            (tile.m(), tile.n, tile.split_kv_warpgroups)
         };
         let full = [(128, 128, 1), (256, 64, 1), (256, 64, 1), (192, 128, 1)];
         assert_eq!([128, 197, 256, 384].map(|len| tile_of(len, Mask::Full)), full);
@@ -312,7 +312,7 @@ mod tests {
     fn blocks_copy_for_each_other_where_tiles_are_even() {
         let tile_of = |batch, len, mask| {
             let tile = chosen(&square(batch, [16, 4], len, 128), mask);
-            (tile.m(), tile.multicast)
+            (tile.m(), tile.multicast_ctas)
         };
         assert_eq!([2048, 4096, 1001].map(|len| tile_of(32, len, Mask::Full)), [(128, 2); 3]);
         assert_eq!([640, 384, 1030].map(|len| tile_of(32, len, Mask::Full)), [(128, 1); 3]);
@@ -334,7 +334,7 @@ mod tests {
             for row in ATTENTION.iter().filter(|row| row.head_dim == 64 && row.dtype == Dtype::F16) {
                 let found = |dtype, head_dim| request(arch, dtype, &problem(head_dim)).named(row.name).is_ok();
                 let takes = row.compiled_for(arch)
-                    && row.covers(Scores::Plain, Lengths::Equal)
+                    && row.covers(ScoreMod::None, Seqlens::Fixed)
                     && row.takes(Mask::Causal, 100, 100);
                 assert_eq!(found(Dtype::F16, 64), takes, "{arch} {row}");
                 assert!(!found(Dtype::F16, 72) && !found(Dtype::Bf16, 64), "{row}");
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_variant_that_an_architecture_lacks_is_refused_by_its_name() {
-        let (problem, wgmma) = (problem(64), |row: &&AttentionVariant| is_wgmma(row));
+        let (problem, wgmma) = (problem(64), |row: &&AttentionConfig| is_wgmma(row));
         let row = ATTENTION.iter().find(wgmma).unwrap();
         for arch in [Arch::Sm80, Arch::Sm89] {
             match request(arch, Dtype::F16, &problem).named(row.name) {
@@ -361,10 +361,10 @@ mod tests {
     #[test]
     fn general_scores_and_several_lengths_have_a_variant_on_every_architecture() {
         let kinds = [
-            (Scores::Softcap, Lengths::Equal),
-            (Scores::General, Lengths::Equal),
-            (Scores::Plain, Lengths::PerMember),
-            (Scores::Softcap, Lengths::PerMember),
+            (ScoreMod::Softcap, Seqlens::Fixed),
+            (ScoreMod::General, Seqlens::Fixed),
+            (ScoreMod::None, Seqlens::Varlen),
+            (ScoreMod::Softcap, Seqlens::Varlen),
         ];
         for (arch, (scores, lengths)) in Arch::ALL.into_iter().flat_map(|arch| kinds.map(|kind| (arch, kind))) {
             for head_dim in [8, 64, 72, 128, 136, 256] {
@@ -374,7 +374,7 @@ mod tests {
                     let variant = request.preferred().unwrap();
                     assert!(variant.covers(scores, lengths));
                     // Where it has kernels for the softcap alone, one of them.
-                    assert!(arch != Arch::Sm90a || variant.scores == scores, "{variant}");
+                    assert!(arch != Arch::Sm90a || variant.score_mod == scores, "{variant}");
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Launches of decode variants: how the keys are split, the workspace of partial results, and their sum.
 
 use layout::attention::{
-    AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, CombineArgs, CombineKernel, DECODE_KEYS,
+    AttentionArgs, AttentionConfig, AttentionKernel, AttentionStrides, CombineArgs, CombineKernel, DECODE_KEYS,
     DecodeArgs, MAX_SPLITS, Mask, PartialResult, WARP_ROWS,
 };
 use layout::{Arch, Dtype};
@@ -31,11 +31,11 @@ const ROW_NUMBERS: usize = 2;
 /// A decode variant, loaded, and how it splits the keys.
 #[derive(Clone)]
 pub(super) struct Decode {
-    variant: &'static AttentionVariant,
+    variant: &'static AttentionConfig,
     kernel: Kernel,
     combine: Option<(&'static CombineKernel, Kernel)>,
     splits: usize,
-    row_tiles: usize,
+    m_tiles: usize,
     /// Rows of O: `batch * q_heads * q_len`.
     rows: usize,
     value_dim: usize,
@@ -76,15 +76,15 @@ impl Decode {
     /// split.
     pub(super) fn new(
         gpu: &Gpu,
-        variant: &'static AttentionVariant,
+        variant: &'static AttentionConfig,
         problem: &AttentionProblem,
         terms: &Terms,
         limits: Limits,
     ) -> Result<Self> {
         let AttentionProblem { batch, q_heads, kv_heads, q_len, head_dim, .. } = *problem;
         let kernel = gpu.kernel("attention", variant.name)?;
-        let row_tiles = packed_rows(problem).div_ceil(WARP_ROWS);
-        let groups = batch.saturating_mul(kv_heads).saturating_mul(row_tiles);
+        let m_tiles = packed_rows(problem).div_ceil(WARP_ROWS);
+        let groups = batch.saturating_mul(kv_heads).saturating_mul(m_tiles);
         let (mask, value_dim) = (terms.mask, terms.value_dim);
         let row_bytes = (value_dim + ROW_NUMBERS) * size_of::<f32>();
         let rows = batch.saturating_mul(q_heads).saturating_mul(q_len);
@@ -123,7 +123,7 @@ impl Decode {
         match (blocks, splits == 1 || u32::try_from(rows).is_ok()) {
             (Some(blocks), true) => {
                 let (blocks, isolated) = (blocks as u32, limits.isolated);
-                Ok(Self { variant, kernel, combine, splits, row_tiles, rows, value_dim, blocks, isolated })
+                Ok(Self { variant, kernel, combine, splits, m_tiles, rows, value_dim, blocks, isolated })
             }
             _ => Err(Error::Argument {
                 op: OP,
@@ -205,7 +205,7 @@ impl Decode {
             page_len: table.page_len.max(DECODE_KEYS) as u32,
             pages: table.pages as u32,
             splits: self.splits as u32,
-            row_tiles: self.row_tiles as u32,
+            m_tiles: self.m_tiles as u32,
             kv_heads: args.q_heads / args.heads_per_kv,
             reserved: 0,
         };
@@ -291,7 +291,7 @@ fn visible_steps(problem: &AttentionProblem, mask: Mask) -> usize {
 }
 
 /// Whether a kernel decodes.
-pub(super) fn is_decode(variant: &AttentionVariant) -> bool {
+pub(super) fn is_decode(variant: &AttentionConfig) -> bool {
     matches!(variant.kernel, AttentionKernel::Decode(_))
 }
 
@@ -307,7 +307,7 @@ struct Card {
 
 /// [`Card::lone_percent`]: two warps wait for their products and the memory in turns (16x32:8x1x8192x256 on an H200,
 /// `docs/measurements/decoding.md`).
-fn lone_percent(variant: &AttentionVariant) -> usize {
+fn lone_percent(variant: &AttentionConfig) -> usize {
     match variant.kernel {
         AttentionKernel::Decode(tile) if tile.warps <= 2 => 125,
         _ => 100,

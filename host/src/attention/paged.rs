@@ -3,7 +3,7 @@
 use std::fmt;
 
 use layout::Dtype;
-use layout::attention::{AttentionVariant, DECODE_KEYS, DECODE_ROWS, Lengths, MAX_PAGE_LEN};
+use layout::attention::{AttentionConfig, DECODE_KEYS, DECODE_ROWS, MAX_PAGE_LEN, Seqlens};
 
 use super::choice::attention_variants;
 use super::decode::{BlockTable, Decode, Limits, is_decode};
@@ -139,7 +139,7 @@ pub struct PagedAttentionPlan {
     problem: PagedProblem,
     layout: Layout,
     terms: Terms,
-    variant: &'static AttentionVariant,
+    variant: &'static AttentionConfig,
     decode: Decode,
 }
 
@@ -156,7 +156,7 @@ impl PagedAttentionPlan {
         let terms = Terms::new(problem.head_dim, options)?;
         let eligible = || {
             attention_variants(gpu.arch(), dtype, [problem.head_dim, terms.value_dim])
-                .filter(|variant| is_decode(variant) && variant.covers(terms.scores(), Lengths::Equal))
+                .filter(|variant| is_decode(variant) && variant.covers(terms.scores(), Seqlens::Fixed))
         };
         let variant = match &options.variant {
             Some(name) => eligible().find(|variant| variant.name == name).ok_or_else(|| Error::UnknownVariant {
@@ -176,7 +176,7 @@ impl PagedAttentionPlan {
 
     /// The chosen variant.
     #[must_use]
-    pub const fn variant(&self) -> &'static AttentionVariant {
+    pub const fn variant(&self) -> &'static AttentionConfig {
         self.variant
     }
 
@@ -215,7 +215,7 @@ impl PagedAttentionPlan {
         let workspace = self.decode.workspace_address(workspace.as_ref(), stream.ordinal())?;
         let problem = &self.problem;
         let longest = problem.longest();
-        let mut args = self.terms.arguments(&longest, self.variant.scores);
+        let mut args = self.terms.arguments(&longest, self.variant.score_mod);
         self.terms.add_tensors(&mut args, &longest, sink.as_ref(), bias.as_ref())?;
         add_addresses(&mut args, self.layout, [&q, &k_pages, &v_pages], &out);
         // Pages stand where batch entries do otherwise, whatever the layout of Q and O.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use layout::Dtype;
 use layout::attention::{
-    AttentionArgs, AttentionKernel, AttentionStrides, AttentionVariant, Lengths, MaskKind, Scores, TileOrder,
+    AttentionArgs, AttentionConfig, AttentionKernel, AttentionStrides, MaskKind, ScoreMod, Seqlens, TileSchedulerArgs,
 };
 
 use super::choice::{Request, is_wgmma};
@@ -42,7 +42,7 @@ pub struct AttentionPlan {
 /// A variant, its kernel and its tiles of query rows.
 #[derive(Clone)]
 pub(super) struct Launcher {
-    pub(super) variant: &'static AttentionVariant,
+    pub(super) variant: &'static AttentionConfig,
     pub(super) kernel: Kernel,
     pub(super) tiles: u32,
     /// Whether it starts only when the work before it has ended.
@@ -55,7 +55,7 @@ impl Launcher {
     /// Loads a decode variant.
     fn decode(
         gpu: &Gpu,
-        variant: &'static AttentionVariant,
+        variant: &'static AttentionConfig,
         problem: &AttentionProblem,
         terms: &Terms,
         options: &AttentionOptions,
@@ -69,7 +69,7 @@ impl Launcher {
     /// has no room for the problem.
     pub(super) fn substitute(
         gpu: &Gpu,
-        variant: &'static AttentionVariant,
+        variant: &'static AttentionConfig,
         problem: &AttentionProblem,
     ) -> Result<Option<Self>> {
         match Self::new(gpu, variant, problem) {
@@ -79,7 +79,7 @@ impl Launcher {
     }
 
     /// Loads any other variant.
-    pub(super) fn new(gpu: &Gpu, variant: &'static AttentionVariant, problem: &AttentionProblem) -> Result<Self> {
+    pub(super) fn new(gpu: &Gpu, variant: &'static AttentionConfig, problem: &AttentionProblem) -> Result<Self> {
         let heads = problem.batch.checked_mul(problem.q_heads);
         let tiles = heads.and_then(|heads| variant.tiles(heads, problem.q_len)).ok_or_else(|| Error::Argument {
             op: OP,
@@ -98,7 +98,7 @@ impl Launcher {
     /// Its launch with a block for each tile, or a cluster.
     pub(super) fn config(&self) -> LaunchConfig {
         LaunchConfig {
-            grid: [self.tiles * self.variant.tile_blocks(), 1, 1],
+            grid: [self.tiles * self.variant.split_kv_ctas(), 1, 1],
             block: [self.variant.threads(), 1, 1],
             cluster: [self.variant.cluster(), 1, 1],
             shared_bytes: self.variant.smem().total_bytes(),
@@ -111,7 +111,9 @@ impl Launcher {
     pub(super) fn semaphores(&self, gpu: &Gpu) -> Result<Option<Arc<TileSemaphores>>> {
         match self.variant.kernel {
             AttentionKernel::Wgmma(tile)
-                if tile.mask == MaskKind::Band && tile.cluster == 1 && self.tiles > most_blocks(gpu, self.variant) =>
+                if tile.mask == MaskKind::Masked
+                    && tile.split_kv_ctas == 1
+                    && self.tiles > most_blocks(gpu, self.variant) =>
             {
                 Ok(Some(gpu.tile_semaphores()?))
             }
@@ -146,11 +148,11 @@ impl Launcher {
             None => 0,
         };
         let blocks = self.tiles.min(most_blocks(stream.gpu(), self.variant));
-        let order = TileOrder {
-            counter: semaphore,
+        let order = TileSchedulerArgs {
+            semaphore,
             ..tma::order(problem, args.value_dim as usize, self.tiles, blocks, tile.mask)
         };
-        if tile.cluster == 1 {
+        if tile.split_kv_ctas == 1 {
             config.grid[0] = blocks;
         }
         config.overlaps = !self.isolated;
@@ -192,7 +194,7 @@ impl AttentionPlan {
         plan.with_substitute(gpu, needed)
     }
 
-    fn with_substitute(self, gpu: &Gpu, variant: Option<&'static AttentionVariant>) -> Result<Self> {
+    fn with_substitute(self, gpu: &Gpu, variant: Option<&'static AttentionConfig>) -> Result<Self> {
         let Some(variant) = variant else { return Ok(self) };
         Ok(Self { substitute: Launcher::substitute(gpu, variant, &self.problem)?, ..self })
     }
@@ -203,7 +205,7 @@ impl AttentionPlan {
         dtype: Dtype,
         problem: &AttentionProblem,
         options: &AttentionOptions,
-    ) -> Result<(Self, Option<&'static AttentionVariant>)> {
+    ) -> Result<(Self, Option<&'static AttentionConfig>)> {
         problem.check()?;
         let terms = Terms::new(problem.head_dim, options)?;
         let request = Request {
@@ -214,7 +216,7 @@ impl AttentionPlan {
             value_dim: terms.value_dim,
             mask: terms.mask,
             scores: terms.scores(),
-            lengths: Lengths::Equal,
+            lengths: Seqlens::Fixed,
         };
         let (variant, substitute) = match &options.variant {
             Some(name) => (request.named(name)?, None),
@@ -235,7 +237,7 @@ impl AttentionPlan {
 
     /// The chosen variant.
     #[must_use]
-    pub const fn variant(&self) -> &'static AttentionVariant {
+    pub const fn variant(&self) -> &'static AttentionConfig {
         self.chosen.variant
     }
 
@@ -250,7 +252,7 @@ impl AttentionPlan {
         k: &TensorRef<'_, T, 4>,
         v: &TensorRef<'_, T, 4>,
         out: &TensorMut<'_, T, 4>,
-    ) -> Result<&'static AttentionVariant> {
+    ) -> Result<&'static AttentionConfig> {
         self.launcher_for(q, k, v, out).map(|launcher| launcher.variant)
     }
 
@@ -320,7 +322,7 @@ impl AttentionPlan {
         self.check(&tensors)?;
         let launcher = self.launcher_for(&tensors.q, &tensors.k, &tensors.v, &tensors.out)?;
         let variant = launcher.variant;
-        let args = self.arguments(&tensors, variant.scores)?;
+        let args = self.arguments(&tensors, variant.score_mod)?;
         let AttentionTensors { q, k, v, out, lse, sink, bias, workspace } = tensors;
         let required = [("Q", q.ordinal()), ("K", k.ordinal()), ("V", v.ordinal()), ("O", out.ordinal())];
         check_device(stream, required.into_iter().chain(optional(lse.as_ref(), sink.as_ref(), bias.as_ref())))?;
@@ -334,7 +336,7 @@ impl AttentionPlan {
             return Ok(());
         }
         let map =
-            |tensor: &TensorRef<'_, T, 4>, rows| tma::map(stream.gpu(), variant.lengths, self.layout, tensor, rows);
+            |tensor: &TensorRef<'_, T, 4>, rows| tma::map(stream.gpu(), variant.seqlens, self.layout, tensor, rows);
         // SAFETY: the views are tensors of the plan's sizes whose memory their owners keep until the stream has done
         // the work.
         unsafe { launcher.launch(stream, &self.problem, &args, self.semaphores.as_ref(), [&q, &k, &v], map) }
@@ -357,7 +359,7 @@ impl AttentionPlan {
     }
 
     /// The argument of a kernel for these scores, from tensors that are checked.
-    fn arguments<T: Float>(&self, tensors: &AttentionTensors<'_, T>, scores: Scores) -> Result<AttentionArgs> {
+    fn arguments<T: Float>(&self, tensors: &AttentionTensors<'_, T>, scores: ScoreMod) -> Result<AttentionArgs> {
         let AttentionTensors { q, k, v, out, lse, sink, bias, .. } = tensors;
         let mut args = self.terms.arguments(&self.problem, scores);
         self.terms.add_tensors(&mut args, &self.problem, sink.as_ref(), bias.as_ref())?;
@@ -390,7 +392,7 @@ pub(super) fn check_device(
 }
 
 /// Whether the variant is for tensors of this type.
-pub(super) fn check_dtype<T: Float>(variant: &AttentionVariant) -> Result<()> {
+pub(super) fn check_dtype<T: Float>(variant: &AttentionConfig) -> Result<()> {
     if T::DTYPE == variant.dtype {
         return Ok(());
     }
@@ -444,11 +446,11 @@ impl fmt::Debug for AttentionPlan {
 // SAFETY: plain `repr(C)` data without padding.
 unsafe impl KernelParam for AttentionArgs {}
 // SAFETY: plain `repr(C)` data without padding.
-unsafe impl KernelParam for TileOrder {}
+unsafe impl KernelParam for TileSchedulerArgs {}
 
 /// The blocks of a persistent launch: as many as are resident, in whole clusters.
-fn most_blocks(gpu: &Gpu, variant: &AttentionVariant) -> u32 {
-    let cluster = variant.cluster_tiles();
+fn most_blocks(gpu: &Gpu, variant: &AttentionConfig) -> u32 {
+    let cluster = variant.multicast_ctas();
     (variant.min_blocks() * gpu.multiprocessors() / cluster).max(1) * cluster
 }
 

@@ -1,6 +1,6 @@
 //! What attention does beside its sizes: scale, softcap, bias, mask and sink, and the head dimension of V.
 
-use layout::attention::{AttentionArgs, AttentionStrides, Mask, Scores, exact_from};
+use layout::attention::{AttentionArgs, AttentionStrides, Mask, ScoreMod, exact_from};
 
 use super::problem::{check_head_dim, check_shape};
 use super::{AttentionOptions, AttentionProblem, OP};
@@ -44,9 +44,9 @@ impl Terms {
     }
 
     /// What kernels must do to scores. A scale that has no power of two in f32 is applied before the softmax.
-    pub(super) fn scores(&self) -> Scores {
-        match Scores::of(self.softcap, self.bias) {
-            Scores::Plain if self.scale.abs() > f32::MAX / std::f32::consts::LOG2_E => Scores::General,
+    pub(super) fn scores(&self) -> ScoreMod {
+        match ScoreMod::of(self.softcap, self.bias) {
+            ScoreMod::None if self.scale.abs() > f32::MAX / std::f32::consts::LOG2_E => ScoreMod::General,
             scores => scores,
         }
     }
@@ -69,7 +69,7 @@ impl Terms {
     }
 
     /// The arguments of a kernel for these scores that depend on the terms and the sizes alone.
-    pub(super) fn arguments(&self, problem: &AttentionProblem, scores: Scores) -> AttentionArgs {
+    pub(super) fn arguments(&self, problem: &AttentionProblem, scores: ScoreMod) -> AttentionArgs {
         let (first_key, last_key) = self.mask.key_offsets(problem.q_len, problem.k_len);
         let (left, right) = self.mask.reach();
         let (scale_log2, q_sign) = scale_arguments(self.scale);
@@ -78,12 +78,12 @@ impl Terms {
         let magnitude = self.scale.abs().max(f32::MIN_POSITIVE);
         let bias_scale = self.bias_scale();
         let (scale_log2, scale, softcap) = match scores {
-            Scores::Plain => (scale_log2, magnitude, softcap),
-            Scores::Softcap => {
+            ScoreMod::None => (scale_log2, magnitude, softcap),
+            ScoreMod::Softcap => {
                 let factor = (2.0 * std::f64::consts::LOG2_E * f64::from(magnitude) / f64::from(softcap)) as f32;
                 (scale_arguments(2.0 * softcap).0, -factor.clamp(f32::MIN_POSITIVE, f32::MAX), softcap)
             }
-            Scores::General => (scale_arguments(bias_scale.recip()).0, magnitude * bias_scale, softcap * bias_scale),
+            ScoreMod::General => (scale_arguments(bias_scale.recip()).0, magnitude * bias_scale, softcap * bias_scale),
         };
         AttentionArgs {
             q_heads: problem.q_heads as u32,
@@ -161,26 +161,28 @@ mod tests {
         let plain = AttentionOptions { scale: Some(-0.5), ..AttentionOptions::new(Layout::Bhsd) };
         let log2_e = std::f32::consts::LOG2_E;
         // General ones halve scores and biases, so that their sums are within f32.
-        for (scores, scale_log2, scale) in [(Scores::Plain, log2_e / 2.0, 0.5), (Scores::General, 2.0 * log2_e, 0.25)] {
+        for (scores, scale_log2, scale) in
+            [(ScoreMod::None, log2_e / 2.0, 0.5), (ScoreMod::General, 2.0 * log2_e, 0.25)]
+        {
             let args = terms(plain.clone()).unwrap().arguments(&PROBLEM, scores);
             assert_eq!((args.scale_log2, args.scale, args.q_sign), (scale_log2, scale, 0x8000_8000));
             assert_eq!((args.exact_from, args.softcap), (256.0 / scale_log2, f32::INFINITY));
         }
         // 2 cap / (1 + 2^(score factor)) - cap, where the softmax multiplies by 2 cap log2(e).
         let capped = AttentionOptions { softcap: Some(4.0), ..plain.clone() };
-        let args = terms(capped.clone()).unwrap().arguments(&PROBLEM, Scores::Softcap);
+        let args = terms(capped.clone()).unwrap().arguments(&PROBLEM, ScoreMod::Softcap);
         assert_eq!((args.scale_log2, args.scale, args.softcap), (8.0 * log2_e, -2.0 * log2_e * 0.5 / 4.0, 4.0));
         for scale in [0.0, 1e-30, 1e38] {
             let options = AttentionOptions { scale: Some(scale), ..capped.clone() };
-            let args = terms(options).unwrap().arguments(&PROBLEM, Scores::Softcap);
+            let args = terms(options).unwrap().arguments(&PROBLEM, ScoreMod::Softcap);
             assert!(args.scale < 0.0 && args.scale.is_normal(), "{scale}");
         }
         let with_bias = |options: &AttentionOptions| AttentionOptions { bias: true, ..options.clone() };
         let wide = AttentionOptions { softcap: Some(100.0), ..plain.clone() };
         let kinds = [with_bias(&plain), with_bias(&capped), plain, capped, wide]
             .map(|options| terms(options).unwrap().scores());
-        let general = Scores::General;
-        assert_eq!(kinds, [general, general, Scores::Plain, Scores::Softcap, general]);
+        let general = ScoreMod::General;
+        assert_eq!(kinds, [general, general, ScoreMod::None, ScoreMod::Softcap, general]);
     }
 
     /// Whatever the scale, half of the largest score and half of the largest bias are within f32, and what they are
@@ -189,20 +191,20 @@ mod tests {
     fn scores_and_biases_of_any_scale_have_a_common_unit() {
         for scale in [f32::MIN_POSITIVE, 1e-30, 0.125, 1.0, 1.5, 3e4, 1e30, 2e37] {
             let options = AttentionOptions { scale: Some(-scale), bias: true, ..AttentionOptions::new(Layout::Bhsd) };
-            let args = terms(options).unwrap().arguments(&PROBLEM, Scores::General);
+            let args = terms(options).unwrap().arguments(&PROBLEM, ScoreMod::General);
             assert!((f32::MAX * args.scale + f32::MAX * args.bias_scale).is_finite(), "{scale}");
             assert!(args.scale_log2.is_finite() && args.bias_scale.log2().fract() == 0.0, "{scale}");
             assert_eq!(args.scale_log2 * args.bias_scale, std::f32::consts::LOG2_E);
         }
         let options = AttentionOptions { scale: Some(f32::MAX), ..AttentionOptions::new(Layout::Bhsd) };
-        assert_eq!(terms(options).unwrap().scores(), Scores::General);
+        assert_eq!(terms(options).unwrap().scores(), ScoreMod::General);
     }
 
     #[test]
     fn values_have_the_head_dimension_of_queries_or_their_own() {
         for (value_dim, expected) in [(None, 64), (Some(40), 40), (Some(256), 256)] {
             let terms = terms(AttentionOptions { value_dim, ..AttentionOptions::new(Layout::Bhsd) }).unwrap();
-            let args = terms.arguments(&PROBLEM, Scores::Plain);
+            let args = terms.arguments(&PROBLEM, ScoreMod::None);
             assert_eq!((args.head_dim, args.value_dim), (64, expected));
         }
         for value_dim in [0, 12, 264] {

@@ -1,6 +1,6 @@
 //! What WGMMA kernels are launched with beside the common arguments: tensor maps and the order of tiles.
 
-use layout::attention::{GROUP_BYTES, Lengths, MaskKind, TILE_SWIZZLE, TileOrder};
+use layout::attention::{GROUP_BYTES, MaskKind, Seqlens, TILE_SWIZZLE, TileSchedulerArgs};
 
 use super::plan::rows_aligned;
 use super::{AttentionProblem, Layout, OP};
@@ -45,7 +45,7 @@ pub(super) fn check<T: Float>(
 ///
 pub(super) fn map<T: Float>(
     gpu: &Gpu,
-    lengths: Lengths,
+    lengths: Seqlens,
     layout: Layout,
     tensor: &TensorRef<'_, T, 4>,
     rows: usize,
@@ -60,11 +60,11 @@ pub(super) fn map<T: Float>(
     // SAFETY: the same elements as those of `tensor`, in another order of its dimensions.
     unsafe {
         match lengths {
-            Lengths::Equal => {
+            Seqlens::Fixed => {
                 let view: TensorRef<'_, T, 4> = TensorRef::from_raw(ordinal, address, shape, taken)?;
                 TensorMap::tiled(gpu, &view, [1, 1, tile[0], tile[1]], TILE_SWIZZLE)
             }
-            Lengths::PerMember => {
+            Seqlens::Varlen => {
                 let (shape, strides) =
                     ([1, batch, heads, len, columns], [row_elems, to_batch, to_head, to_row, to_column]);
                 let view: TensorRef<'_, T, 5> = TensorRef::from_raw(ordinal, address, shape, strides)?;
@@ -106,24 +106,24 @@ pub(super) fn order(
     tiles: u32,
     blocks: u32,
     mask: MaskKind,
-) -> TileOrder {
+) -> TileSchedulerArgs {
     let heads = problem.batch * problem.q_heads;
     let shared = problem.q_heads / problem.kv_heads;
-    let row_tiles = tiles as usize / heads;
+    let m_tiles = tiles as usize / heads;
     let kv_heads = match mask {
         MaskKind::Full => 1,
-        MaskKind::Band => {
+        MaskKind::Masked => {
             // K and V of one head, in 16-bit elements.
             let head_bytes = 2 * problem.k_len * (problem.head_dim + value_dim);
-            let group_bytes = if row_tiles <= FEW_ROW_TILES { BURST_BYTES } else { GROUP_BYTES };
+            let group_bytes = if m_tiles <= FEW_M_TILES { BURST_BYTES } else { GROUP_BYTES };
             let most = (group_bytes / head_bytes.max(1)).max(1);
-            group_size(heads / shared, most, blocks as usize / (row_tiles * shared))
+            group_size(heads / shared, most, blocks as usize / (m_tiles * shared))
         }
     };
-    TileOrder {
-        counter: 0,
+    TileSchedulerArgs {
+        semaphore: 0,
         tiles,
-        row_tiles: row_tiles as u32,
+        m_tiles: m_tiles as u32,
         heads: heads as u32,
         group_heads: kv_heads.saturating_mul(shared).min(heads) as u32,
     }
@@ -132,7 +132,7 @@ pub(super) fn order(
 /// Heads of few tiles are read as fast as memory can: their groups are small, so that the start of one, when all its
 /// keys and values come, is beside the end of another (1 to 5 % at 512 keys,
 /// `docs/measurements/attention_sm90_scheduling.md`).
-const FEW_ROW_TILES: usize = 4;
+const FEW_M_TILES: usize = 4;
 
 /// Bytes of keys and values of such a group.
 const BURST_BYTES: usize = 8 << 20;

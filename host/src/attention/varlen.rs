@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use layout::Dtype;
-use layout::attention::{AttentionVariant, Lengths, MAX_LEN, first_slot};
+use layout::attention::{AttentionConfig, MAX_LEN, Seqlens, first_slot};
 
 use super::choice::{Request, is_wgmma};
 use super::plan::{Launcher, add_addresses, check_device, check_dtype, check_lse, optional};
@@ -67,7 +67,7 @@ impl VarlenProblem {
 
     /// What the tiles of a variant are those of: all members as long as the longest, or one sequence that has all their
     /// slots.
-    fn tiled(&self, variant: &AttentionVariant) -> AttentionProblem {
+    fn tiled(&self, variant: &AttentionConfig) -> AttentionProblem {
         if !is_wgmma(variant) {
             return self.longest();
         }
@@ -148,7 +148,7 @@ impl VarlenPlan {
         plan.with_substitute(gpu, needed)
     }
 
-    fn with_substitute(self, gpu: &Gpu, variant: Option<&'static AttentionVariant>) -> Result<Self> {
+    fn with_substitute(self, gpu: &Gpu, variant: Option<&'static AttentionConfig>) -> Result<Self> {
         let Some(variant) = variant else { return Ok(self) };
         Ok(Self { substitute: Launcher::substitute(gpu, variant, &self.problem.tiled(variant))?, ..self })
     }
@@ -159,7 +159,7 @@ impl VarlenPlan {
         dtype: Dtype,
         problem: &VarlenProblem,
         options: &AttentionOptions,
-    ) -> Result<(Self, Option<&'static AttentionVariant>)> {
+    ) -> Result<(Self, Option<&'static AttentionConfig>)> {
         problem.check()?;
         let longest = problem.longest();
         let terms = Terms::new(problem.head_dim, options)?;
@@ -171,7 +171,7 @@ impl VarlenPlan {
             value_dim: terms.value_dim,
             mask: terms.mask,
             scores: terms.scores(),
-            lengths: Lengths::PerMember,
+            lengths: Seqlens::Varlen,
         };
         let (variant, substitute) = match &options.variant {
             Some(name) => (request.named(name)?, None),
@@ -187,7 +187,7 @@ impl VarlenPlan {
 
     /// The chosen variant.
     #[must_use]
-    pub const fn variant(&self) -> &'static AttentionVariant {
+    pub const fn variant(&self) -> &'static AttentionConfig {
         self.chosen.variant
     }
 
@@ -253,13 +253,13 @@ impl VarlenPlan {
             (Err(_), Some(substitute)) => substitute,
             (Err(error), None) => return Err(error),
         };
-        let mut args = self.terms.arguments(&longest, launcher.variant.scores);
+        let mut args = self.terms.arguments(&longest, launcher.variant.score_mod);
         self.terms.add_tensors(&mut args, &longest, sink.as_ref(), bias.as_ref())?;
         add_addresses(&mut args, Layout::Bshd, [&q, &k, &v], &out);
         args.lse = lse.as_ref().map_or(0, TensorMut::as_raw);
-        (args.q_starts, args.k_starts) = (cu_seqlens_q.as_raw(), cu_seqlens_k.as_raw());
+        (args.cu_seqlens_q, args.cu_seqlens_k) = (cu_seqlens_q.as_raw(), cu_seqlens_k.as_raw());
         (args.q_total, args.k_total) = (problem.q_total as u32, problem.k_total as u32);
-        args.members = problem.members as u32;
+        args.varlen_batch = problem.members as u32;
         if launcher.tiles == 0 {
             return Ok(());
         }

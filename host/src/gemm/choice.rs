@@ -4,7 +4,7 @@
 //! estimate of the cycles that each takes.
 
 use layout::descriptor::Major;
-use layout::gemm::{Accumulation, GEMM, GemmLayout, GemmUnit, GemmVariant, PackKernel, SUM, partial_row};
+use layout::gemm::{Accumulation, GEMM, GemmConfig, GemmLayout, GemmUnit, PackKernel, REDUCE_SPLIT_K, partial_row};
 use layout::{Arch, Dtype};
 
 use super::{GemmOptions, GemmProblem};
@@ -19,7 +19,7 @@ const SPLITS: [usize; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Choice {
     /// The variant.
-    pub(super) row: &'static GemmVariant,
+    pub(super) row: &'static GemmConfig,
     /// Whether A and B are copied first, with contiguous k and aligned rows.
     pub(super) packs: [bool; 2],
     /// Parts of k.
@@ -34,7 +34,7 @@ pub(super) struct Choice {
 
 impl Choice {
     /// The choice for these sizes; `None` where a grid or the workspace is too large to count.
-    fn new(row: &'static GemmVariant, packs: [bool; 2], splits: usize, problem: &GemmProblem) -> Option<Self> {
+    fn new(row: &'static GemmConfig, packs: [bool; 2], splits: usize, problem: &GemmProblem) -> Option<Self> {
         let GemmProblem { batch, m, n, k, .. } = *problem;
         let k_tiles = k.div_ceil(row.tile.k).max(1);
         let tiles_per_split = k_tiles.div_ceil(splits);
@@ -53,7 +53,7 @@ impl Choice {
             batch.checked_mul(mn)?.checked_mul(kernel.packed_k(k))?.checked_mul(dtype.size_bytes())
         };
         let partial_bytes = if splits > 1 {
-            let _ = SUM.blocks(batch, m, n)?;
+            let _ = REDUCE_SPLIT_K.blocks(batch, m, n)?;
             let rows = splits.checked_mul(batch)?.checked_mul(m)?;
             rows.checked_mul(partial_row(n as u32) as usize)?.checked_mul(size_of::<f32>())?
         } else {
@@ -117,7 +117,7 @@ pub(super) fn candidates(problem: &GemmProblem, options: &GemmOptions, arch: Arc
 
 /// Whether A and B must be copied before the row takes them; `None` where it does not take them then either. What is
 /// copied has contiguous k and aligned rows, and is copied only where it has to be.
-fn packs(row: &GemmVariant, problem: &GemmProblem, layout: GemmLayout) -> Option<[bool; 2]> {
+fn packs(row: &GemmConfig, problem: &GemmProblem, layout: GemmLayout) -> Option<[bool; 2]> {
     if row.unit == GemmUnit::Wgmma && problem.k == 0 {
         // A tensor map of nothing does not exist.
         return None;

@@ -7,8 +7,8 @@ use layout::Arch;
 use layout::descriptor::Major;
 use layout::gemm::wgmma::{CONSUMER_ROWS, STORE_COLUMNS, SWIZZLE, Side};
 use layout::gemm::{
-    Activation, CHUNK_BYTES, GemmArgs, GemmLayout, GemmMatrix, GemmOperand, GemmUnit, GemmVariant, PackArgs,
-    PackKernel, SUM,
+    Activation, CHUNK_BYTES, GemmArgs, GemmConfig, GemmLayout, GemmMatrix, GemmOperand, GemmUnit, PackArgs, PackKernel,
+    REDUCE_SPLIT_K,
 };
 
 use super::choice::{Choice, candidates, least_workspace, missing, preferred};
@@ -87,7 +87,7 @@ impl GemmPlan {
             overlaps: !options.isolated && gpu.arch() >= Arch::Sm90a,
             packs: [pack(choice.packs[0], problem.a)?, pack(choice.packs[1], problem.b)?],
             kernel: kernel(choice.row.name)?,
-            sum: (choice.splits > 1).then(|| kernel(SUM.name)).transpose()?,
+            sum: (choice.splits > 1).then(|| kernel(REDUCE_SPLIT_K.name)).transpose()?,
             encoded: Arc::default(),
             choice,
         })
@@ -95,7 +95,7 @@ impl GemmPlan {
 
     /// The chosen variant.
     #[must_use]
-    pub const fn variant(&self) -> &'static GemmVariant {
+    pub const fn variant(&self) -> &'static GemmConfig {
         self.choice.row
     }
 
@@ -173,10 +173,10 @@ impl GemmPlan {
         }?;
         if let Some(kernel) = &self.sum {
             let GemmProblem { batch, m, n, .. } = self.problem;
-            let blocks = SUM.blocks(batch, m, n).expect("the choice has counted them");
+            let blocks = REDUCE_SPLIT_K.blocks(batch, m, n).expect("the choice has counted them");
             let config = LaunchConfig {
                 grid: [blocks, 1, 1],
-                block: [SUM.threads, 1, 1],
+                block: [REDUCE_SPLIT_K.threads, 1, 1],
                 overlaps: self.overlaps,
                 ..LaunchConfig::default()
             };
@@ -455,7 +455,9 @@ impl fmt::Display for GemmPlan {
         }
         match self.choice.splits {
             1 => kernels.push(self.choice.row.name.to_owned()),
-            splits => kernels.extend([format!("{} in {splits} parts of k", self.choice.row), SUM.name.to_owned()]),
+            splits => {
+                kernels.extend([format!("{} in {splits} parts of k", self.choice.row), REDUCE_SPLIT_K.name.to_owned()])
+            }
         }
         f.pad(&kernels.join(", "))
     }

@@ -3,8 +3,8 @@
 use cuda_std::convert::permute_bytes;
 use cuda_std::{global, hint};
 use layout::ata::{
-    ATA, AtaArgs, NIBBLE_WORDS, Precision, RECORD_WORDS, Source, Storage, cell_source, chunk_offset, code_column,
-    code_from_row, code_has_pair, code_has_pairs, code_is_transposed, nibbles_offset, straight_cell, transposed_cell,
+    ATA, AtaArgs, NIBBLE_WORDS, Precision, Source, Storage, TILE_REF_WORDS, cell_source, chunk_offset, code_column,
+    code_from_row, code_has_pair, code_has_pairs, code_is_transposed, direct_cell, nibbles_offset, transposed_cell,
     transposed_pair,
 };
 
@@ -13,13 +13,13 @@ use crate::work::lane;
 /// What the pair rows of a strip take of one pair row of X: a record as it is loaded. Nothing is computed of it before
 /// it is needed, so that it may be in flight until then.
 #[derive(Clone, Copy)]
-pub(crate) struct Use {
-    record: [u32; RECORD_WORDS],
+pub(crate) struct TileRef {
+    record: [u32; TILE_REF_WORDS],
 }
 
-impl Use {
+impl TileRef {
     /// No use.
-    pub(crate) const NONE: Self = Use { record: [0; RECORD_WORDS] };
+    pub(crate) const NONE: Self = TileRef { record: [0; TILE_REF_WORDS] };
 
     /// Starts the load of record `index` of those at `records`.
     ///
@@ -27,7 +27,7 @@ impl Use {
     /// There is such a record.
     #[inline(always)]
     pub(crate) unsafe fn load(records: u64, index: u32) -> Self {
-        let record = (records as *const [u32; RECORD_WORDS]).wrapping_add(index as usize);
+        let record = (records as *const [u32; TILE_REF_WORDS]).wrapping_add(index as usize);
         // SAFETY: as required of the caller.
         Self { record: unsafe { global::load_nc(record) } }
     }
@@ -41,7 +41,7 @@ impl Use {
     /// The last word of the record of a first use of its turn.
     #[inline(always)]
     pub(crate) fn last_word(&self) -> u32 {
-        self.record[RECORD_WORDS - 1]
+        self.record[TILE_REF_WORDS - 1]
     }
 
     /// The pair row of X.
@@ -52,22 +52,22 @@ impl Use {
 
     /// What there is for pair row `row` of the strip.
     #[inline(always)]
-    pub(crate) fn of_row(&self, row: u32) -> RowUse {
+    pub(crate) fn of_row(&self, row: u32) -> PairRowRef {
         // A strip has two pair rows.
         let first_pair = if row == 0 { self.record[1] } else { self.record[2] };
-        RowUse { code: code_from_row(self.record[0], row), first_pair: first_pair as i32 }
+        PairRowRef { code: code_from_row(self.record[0], row), first_pair: first_pair as i32 }
     }
 }
 
 /// What one pair row takes of one pair row of X: the two pairs of a square, or one of them, or nothing.
 #[derive(Clone, Copy)]
-pub(crate) struct RowUse {
+pub(crate) struct PairRowRef {
     code: u32,
     /// The number of the first pair; one below that of the second where there is no first.
     first_pair: i32,
 }
 
-impl RowUse {
+impl PairRowRef {
     /// Whether there is something.
     #[inline(always)]
     pub(crate) fn has_pairs(&self) -> bool {
@@ -83,10 +83,11 @@ impl RowUse {
     /// The lane's two cells; zeros where there is no pair.
     ///
     /// # Safety
-    /// The use is one of `args`, whose pairs are of the precision of the row `ROW`, which has `WORDS` words a cell.
+    /// The use is one of `args`, whose pairs are of the precision of the configuration `ID`, which has `WORDS` words a
+    /// cell.
     #[inline(always)]
-    pub(crate) unsafe fn load_cells<const ROW: usize, const WORDS: usize>(&self, args: &AtaArgs) -> [[u32; WORDS]; 2] {
-        let place = self.place::<ROW>(args);
+    pub(crate) unsafe fn load_cells<const ID: usize, const WORDS: usize>(&self, args: &AtaArgs) -> [[u32; WORDS]; 2] {
+        let place = self.place::<ID>(args);
         let has_pair = |which: u32| code_has_pair(self.code, 0, which);
         let mut cells = [[0; WORDS]; 2];
         // Both pairs is what nearly every use has, and all lanes find it at once.
@@ -106,14 +107,14 @@ impl RowUse {
         cells
     }
 
-    /// The lane's two cells as [`RowUse::load_cells`] gives them, of a use that is known to be transposed or known not
-    /// to be, without a branch: what is missing is loaded from the pair of zeros, and nothing is where `condition` does
-    /// not hold.
+    /// The lane's two cells as [`PairRowRef::load_cells`] gives them, of a use that is known to be transposed or known
+    /// not to be, without a branch: what is missing is loaded from the pair of zeros, and nothing is where `condition`
+    /// does not hold.
     ///
     /// # Safety
-    /// As for [`RowUse::load_cells`], and the use is transposed or not as said.
+    /// As for [`PairRowRef::load_cells`], and the use is transposed or not as said.
     #[inline(always)]
-    pub(crate) unsafe fn load_known<const ROW: usize, const WORDS: usize, const TRANSPOSED: bool>(
+    pub(crate) unsafe fn load_known<const ID: usize, const WORDS: usize, const TRANSPOSED: bool>(
         &self,
         args: &AtaArgs,
         condition: bool,
@@ -121,7 +122,7 @@ impl RowUse {
         let of_pair = |which: u32| {
             let number = self.first_pair.wrapping_add_unsigned(which) as u32;
             let number = if code_has_pair(self.code, 0, which) { number } else { args.zero_pair };
-            CellPlace::of_lane::<ROW, TRANSPOSED>(args, number)
+            CellPlace::of_lane::<ID, TRANSPOSED>(args, number)
         };
         // SAFETY: the pairs are there.
         unsafe {
@@ -136,8 +137,8 @@ impl RowUse {
 
     /// Where the lane's cells are.
     #[inline(always)]
-    fn place<const ROW: usize>(&self, args: &AtaArgs) -> CellPlace {
-        let precision = const { ATA[ROW].precision };
+    fn place<const ID: usize>(&self, args: &AtaArgs) -> CellPlace {
+        let precision = const { ATA[ID].precision };
         let pair_bytes = precision.pair_bytes() as u32;
         let first =
             (args.pairs as *const u8).wrapping_offset(self.first_pair as isize * precision.pair_bytes() as isize);
@@ -146,7 +147,7 @@ impl RowUse {
             let step = [chunk_offset(0, cells), nibbles_offset(cells) - nibbles_offset(0)];
             (transposed_pair(lane()) * pair_bytes, transposed_cell(lane(), 0), step)
         } else {
-            (0, straight_cell(lane()), [pair_bytes; 2])
+            (0, direct_cell(lane()), [pair_bytes; 2])
         };
         CellPlace {
             chunks: first.wrapping_add((pair + chunk_offset(0, cell)) as usize),
@@ -172,12 +173,12 @@ struct CellPlace {
 impl CellPlace {
     /// The lane's first cell of pair `number`, and the second for the transposed use.
     #[inline(always)]
-    fn of_lane<const ROW: usize, const TRANSPOSED: bool>(args: &AtaArgs, number: u32) -> Self {
-        let precision = const { ATA[ROW].precision };
-        let cell = if TRANSPOSED { transposed_cell(lane(), 0) } else { straight_cell(lane()) };
+    fn of_lane<const ID: usize, const TRANSPOSED: bool>(args: &AtaArgs, number: u32) -> Self {
+        let precision = const { ATA[ID].precision };
+        let cell = if TRANSPOSED { transposed_cell(lane(), 0) } else { direct_cell(lane()) };
         let cells = const { transposed_cell(0, 1) - transposed_cell(0, 0) };
         // Where the lane's cells are in a pair is added first: it is the same for all pairs.
-        let start = u64::from(number) * const { ATA[ROW].precision.pair_bytes() as u64 };
+        let start = u64::from(number) * const { ATA[ID].precision.pair_bytes() as u64 };
         let of_lane =
             |offset: u32| (args.pairs as *const u8).wrapping_add(offset as usize).wrapping_add(start as usize);
         Self {

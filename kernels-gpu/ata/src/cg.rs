@@ -30,29 +30,29 @@ use cuda_std::shared;
 use cuda_std::warp::{FULL_MASK, warp_shuffle_xor};
 use cuda_std::{global, kernel, thread};
 use layout::ata::{AtaStrides, BLOCK};
-use layout::cg::{CG, CgArgs, CgStage, CgState, CgStatus, GROUP, JUDGED, PARTED, PROGRESS, STATE_WORDS, row_index};
+use layout::cg::{CG, CgArgs, CgStage, CgState, CgStatus, GROUP, JUDGED, PARTED, PROGRESS, STATE_WORDS, config_index};
 
 use crate::work::{LANES, div_rem, lane, warp};
 
-/// Declares the entry of one row. `entry!(NAME: body);` becomes
+/// Declares the entry of one configuration. `entry!(NAME: body);` becomes
 ///
 /// ```ignore
-/// #[kernel(max_threads = ROW.threads())]
-/// pub(crate) unsafe fn NAME(args: CgArgs) { body::<{ row_index("NAME") }>(&args) }
+/// #[kernel(max_threads = CONFIG.threads())]
+/// pub(crate) unsafe fn NAME(args: CgArgs) { body::<{ config_index("NAME") }>(&args) }
 /// ```
 ///
-/// A name that no row has does not compile.
+/// A name that no configuration has does not compile.
 macro_rules! entry {
     ($name:ident: $body:ident) => {
-        /// Kernel of the solver, of the row of this name.
+        /// Kernel of the solver, of the configuration of this name.
         ///
         /// # Safety
-        /// The grid has one block a system, block and dynamic shared memory are the row's, and `args` describes the
-        /// vectors.
-        #[kernel(max_threads = CG[row_index(stringify!($name))].threads(), min_blocks = 1)]
+        /// The grid has one block a system, block and dynamic shared memory are the configuration's, and `args`
+        /// describes the vectors.
+        #[kernel(max_threads = CG[config_index(stringify!($name))].threads(), min_blocks = 1)]
         pub(crate) unsafe fn $name(args: CgArgs) {
             // SAFETY: the caller's contract is the body's.
-            unsafe { $body::<{ row_index(stringify!($name)) }>(&args) }
+            unsafe { $body::<{ config_index(stringify!($name)) }>(&args) }
         }
     };
 }
@@ -73,7 +73,7 @@ const ZEROS: Group = [0.0; GROUP];
 const QUAD: u32 = (BLOCK / GROUP) as u32;
 
 /// The system of the block: where its vectors are.
-struct System<const ROW: usize> {
+struct System<const ID: usize> {
     x: *mut f32,
     r: *mut f32,
     p: *mut f32,
@@ -85,7 +85,7 @@ struct System<const ROW: usize> {
     groups: u32,
 }
 
-impl<const ROW: usize> System<ROW> {
+impl<const ID: usize> System<ID> {
     #[inline(always)]
     fn of_block(args: &CgArgs) -> Self {
         let system = thread::block_idx_x();
@@ -153,7 +153,7 @@ impl<const ROW: usize> System<ROW> {
     /// All lanes of the warp execute this call together, with groups that follow each other.
     #[inline(always)]
     unsafe fn preconditioned(&self, group: u32, r: Group) -> Group {
-        if const { !CG[ROW].preconditioned } {
+        if const { !CG[ID].preconditioned } {
             return r;
         }
         let first = self.inverses.wrapping_add((group / QUAD) as usize * BLOCK * BLOCK).cast::<[u32; GROUP]>();
@@ -222,11 +222,11 @@ impl<const ROW: usize> System<ROW> {
 /// The groups of this thread but for the first `skipped`, in order. The lanes of a warp take as many rounds: the groups
 /// of some may lie beyond the row.
 #[inline(always)]
-fn each_group<const ROW: usize>(groups: u32, skipped: u32, mut body: impl FnMut(u32)) {
-    let mut group = thread::thread_idx_x() + skipped * const { CG[ROW].threads() };
+fn each_group<const ID: usize>(groups: u32, skipped: u32, mut body: impl FnMut(u32)) {
+    let mut group = thread::thread_idx_x() + skipped * const { CG[ID].threads() };
     while group - lane() < groups {
         body(group);
-        group += const { CG[ROW].threads() };
+        group += const { CG[ID].threads() };
     }
 }
 
@@ -291,8 +291,8 @@ unsafe fn warp_sum(mut value: f64) -> f64 {
 /// # Safety
 /// All threads of the block execute this call together.
 #[inline(always)]
-unsafe fn block_sum<const ROW: usize>(stage: u32, value: f64) -> f64 {
-    let sums = const { CG[ROW].sums() };
+unsafe fn block_sum<const ID: usize>(stage: u32, value: f64) -> f64 {
+    let sums = const { CG[ID].sums() };
     let first = shared::dynamic().offset(sums.stage_offset(stage));
     let of_warp = |warp: u32| first.offset(warp * size_of::<f64>() as u32);
     // SAFETY: all lanes of every warp are here; each warp stores its own sum, and the barrier orders the stores before
@@ -303,7 +303,7 @@ unsafe fn block_sum<const ROW: usize>(stage: u32, value: f64) -> f64 {
             of_warp(warp()).store([bits as u32, (bits >> 32) as u32]);
         }
         thread::sync_threads();
-        let [low, high] = if lane() < const { CG[ROW].warps as u32 } { of_warp(lane()).load() } else { [0u32; 2] };
+        let [low, high] = if lane() < const { CG[ID].warps as u32 } { of_warp(lane()).load() } else { [0u32; 2] };
         warp_sum(f64::from_bits(u64::from(high) << 32 | u64::from(low)))
     }
 }
@@ -313,24 +313,25 @@ unsafe fn block_sum<const ROW: usize>(stage: u32, value: f64) -> f64 {
 /// # Safety
 /// As for [`block_sum`].
 #[inline(always)]
-unsafe fn scaled_sum<const ROW: usize>(stage: u32, scaled: f64, residual: f64) -> f64 {
-    if const { !CG[ROW].preconditioned } {
+unsafe fn scaled_sum<const ID: usize>(stage: u32, scaled: f64, residual: f64) -> f64 {
+    if const { !CG[ID].preconditioned } {
         return residual;
     }
     // SAFETY: as required of the caller.
-    unsafe { block_sum::<ROW>(stage, scaled) }
+    unsafe { block_sum::<ID>(stage, scaled) }
 }
 
 /// # Safety
-/// The launch is that of row `ROW`, and `args` describes the vectors; q is A times the guess where there is one.
+/// The launch is that of configuration `ID`, and `args` describes the vectors; q is A times the guess where there is
+/// one.
 #[inline(always)]
-unsafe fn start<const ROW: usize>(args: &CgArgs) {
-    const { assert!(matches!(CG[ROW].stage, CgStage::Start)) };
-    let system = System::<ROW>::of_block(args);
+unsafe fn start<const ID: usize>(args: &CgArgs) {
+    const { assert!(matches!(CG[ID].stage, CgStage::Start)) };
+    let system = System::<ID>::of_block(args);
     let b = system.row_of(args.b, args.b_strides);
     let guess = system.row_of(args.guess, args.guess_strides);
     let (mut norm, mut residual, mut scaled) = (0f64, 0f64, 0f64);
-    each_group::<ROW>(system.groups, 0, |group| {
+    each_group::<ID>(system.groups, 0, |group| {
         // SAFETY: the group is this thread's, and q has zeros beyond n; all lanes of the warp are here.
         unsafe {
             let right = system.load_tensor(b, group, args.n);
@@ -349,13 +350,13 @@ unsafe fn start<const ROW: usize>(args: &CgArgs) {
         }
     });
     // SAFETY: all threads of the block are here.
-    let (norm, mut residual) = unsafe { (block_sum::<ROW>(0, norm), block_sum::<ROW>(1, residual)) };
+    let (norm, mut residual) = unsafe { (block_sum::<ID>(0, norm), block_sum::<ID>(1, residual)) };
     // SAFETY: see above.
-    let scaled = unsafe { scaled_sum::<ROW>(2, scaled, residual) };
+    let scaled = unsafe { scaled_sum::<ID>(2, scaled, residual) };
     if norm == 0.0 {
         // The solution is 0, whatever the guess.
         // SAFETY: the groups are this thread's.
-        each_group::<ROW>(system.groups, 0, |group| unsafe { system.store(system.x, group, ZEROS) });
+        each_group::<ID>(system.groups, 0, |group| unsafe { system.store(system.x, group, ZEROS) });
         residual = 0.0;
     }
     let status = if !(residual + norm).is_finite() {
@@ -371,11 +372,11 @@ unsafe fn start<const ROW: usize>(args: &CgArgs) {
 }
 
 /// # Safety
-/// The launch is that of row `ROW`, and `args` describes the vectors; q is A times p.
+/// The launch is that of configuration `ID`, and `args` describes the vectors; q is A times p.
 #[inline(always)]
-unsafe fn step<const ROW: usize>(args: &CgArgs) {
-    const { assert!(matches!(CG[ROW].stage, CgStage::Step)) };
-    let system = System::<ROW>::of_block(args);
+unsafe fn step<const ID: usize>(args: &CgArgs) {
+    const { assert!(matches!(CG[ID].stage, CgStage::Step)) };
+    let system = System::<ID>::of_block(args);
     // SAFETY: nothing was stored yet.
     let mut state = unsafe { system.state() };
     if state.status != CgStatus::Active || state.iterations >= args.max_iterations {
@@ -388,12 +389,12 @@ unsafe fn step<const ROW: usize>(args: &CgArgs) {
     let (mut x, mut r) = unsafe { (system.load(system.x, first), system.load(system.r, first)) };
 
     let mut curvature = add_dot(0.0, p, q);
-    each_group::<ROW>(system.groups, 1, |group| {
+    each_group::<ID>(system.groups, 1, |group| {
         // SAFETY: see above.
         curvature = unsafe { add_dot(curvature, system.load(system.p, group), system.load(system.q, group)) };
     });
     // SAFETY: all threads of the block are here.
-    let curvature = unsafe { block_sum::<ROW>(0, curvature) };
+    let curvature = unsafe { block_sum::<ID>(0, curvature) };
     // A NaN is not above 0 either.
     let is_positive = curvature > 0.0;
     if !(is_positive && curvature.is_finite()) {
@@ -415,7 +416,7 @@ unsafe fn step<const ROW: usize>(args: &CgArgs) {
         system.preconditioned(first, r)
     };
     let mut scaled = add_dot(0.0, r, z);
-    each_group::<ROW>(system.groups, 1, |group| {
+    each_group::<ID>(system.groups, 1, |group| {
         // SAFETY: see above.
         unsafe {
             let x = along(system.load(system.x, group), step, system.load(system.p, group));
@@ -427,9 +428,9 @@ unsafe fn step<const ROW: usize>(args: &CgArgs) {
         }
     });
     // SAFETY: all threads of the block are here.
-    let residual = unsafe { block_sum::<ROW>(1, residual) };
+    let residual = unsafe { block_sum::<ID>(1, residual) };
     // SAFETY: see above.
-    let scaled = unsafe { scaled_sum::<ROW>(2, scaled, residual) };
+    let scaled = unsafe { scaled_sum::<ID>(2, scaled, residual) };
 
     state.iterations += 1;
     state.residual = residual;
@@ -452,11 +453,11 @@ unsafe fn step<const ROW: usize>(args: &CgArgs) {
 /// # Safety
 /// All threads of the block execute this call together, and r is stored.
 #[inline(always)]
-unsafe fn turn<const ROW: usize>(system: &System<ROW>, share: f32, (z, p): (Group, Group)) {
+unsafe fn turn<const ID: usize>(system: &System<ID>, share: f32, (z, p): (Group, Group)) {
     // SAFETY: the groups are this thread's, and all lanes of the warp are here.
     unsafe {
         system.store(system.p, thread::thread_idx_x(), along(z, share, p));
-        each_group::<ROW>(system.groups, 1, |group| {
+        each_group::<ID>(system.groups, 1, |group| {
             let z = system.preconditioned(group, system.load(system.r, group));
             system.store(system.p, group, along(z, share, system.load(system.p, group)));
         });
@@ -464,11 +465,11 @@ unsafe fn turn<const ROW: usize>(system: &System<ROW>, share: f32, (z, p): (Grou
 }
 
 /// # Safety
-/// The launch is that of row `ROW`, and `args` describes the vectors; q is A times x.
+/// The launch is that of configuration `ID`, and `args` describes the vectors; q is A times x.
 #[inline(always)]
-unsafe fn replace<const ROW: usize>(args: &CgArgs) {
-    const { assert!(matches!(CG[ROW].stage, CgStage::Replace)) };
-    let system = System::<ROW>::of_block(args);
+unsafe fn replace<const ID: usize>(args: &CgArgs) {
+    const { assert!(matches!(CG[ID].stage, CgStage::Replace)) };
+    let system = System::<ID>::of_block(args);
     // SAFETY: nothing was stored yet.
     let mut state = unsafe { system.state() };
     let is_last = state.iterations >= args.max_iterations;
@@ -479,7 +480,7 @@ unsafe fn replace<const ROW: usize>(args: &CgArgs) {
     let b = system.row_of(args.b, args.b_strides);
     let (mut residual, mut parted, mut scaled) = (0f64, 0f64, 0f64);
     let (mut first_z, mut is_first) = (ZEROS, true);
-    each_group::<ROW>(system.groups, 0, |group| {
+    each_group::<ID>(system.groups, 0, |group| {
         // SAFETY: the group is this thread's, and all lanes of the warp are here.
         unsafe {
             let right = system.load_tensor(b, group, args.n);
@@ -497,9 +498,9 @@ unsafe fn replace<const ROW: usize>(args: &CgArgs) {
         }
     });
     // SAFETY: all threads of the block are here.
-    let (residual, parted) = unsafe { (block_sum::<ROW>(0, residual), block_sum::<ROW>(1, parted)) };
+    let (residual, parted) = unsafe { (block_sum::<ID>(0, residual), block_sum::<ID>(1, parted)) };
     // SAFETY: see above.
-    let scaled = unsafe { scaled_sum::<ROW>(2, scaled, residual) };
+    let scaled = unsafe { scaled_sum::<ID>(2, scaled, residual) };
 
     let refuted = state.residual <= state.target(args.tolerance);
     let is_judged = state.residual <= JUDGED * state.reached;
@@ -528,17 +529,17 @@ unsafe fn replace<const ROW: usize>(args: &CgArgs) {
 }
 
 /// # Safety
-/// The launch is that of row `ROW`, and `args` describes the vectors.
+/// The launch is that of configuration `ID`, and `args` describes the vectors.
 #[inline(always)]
-unsafe fn finish<const ROW: usize>(args: &CgArgs) {
-    const { assert!(matches!(CG[ROW].stage, CgStage::Finish)) };
-    let system = System::<ROW>::of_block(args);
+unsafe fn finish<const ID: usize>(args: &CgArgs) {
+    const { assert!(matches!(CG[ID].stage, CgStage::Finish)) };
+    let system = System::<ID>::of_block(args);
     let out = system.row_of(args.out, args.out_strides);
     let mut element = thread::thread_idx_x();
     while element < args.n {
         let index = element as usize;
         // SAFETY: the element is inside both vectors, and no other thread's.
         unsafe { global::store(out.wrapping_add(index), global::load(system.x.wrapping_add(index))) };
-        element += const { CG[ROW].threads() };
+        element += const { CG[ID].threads() };
     }
 }

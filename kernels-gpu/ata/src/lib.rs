@@ -1,11 +1,11 @@
-//! Kernels of `Y = A X` with a symmetric block matrix: one entry for each row of [`layout::ata::ATA`]; and of the
-//! solver on top of it: one for each row of [`layout::cg::CG`].
+//! Kernels of `Y = A X` with a symmetric block matrix: one entry for each configuration of [`layout::ata::ATA`]; and of
+//! the solver on top of it: one for each configuration of [`layout::cg::CG`].
 //!
 //! | file | what it holds |
 //! | --- | --- |
 //! | `mainloop` | the product: which loads are when in flight |
-//! | `queue` | which uses a warp takes, one after the other |
-//! | `ahead` | the first two uses of a warp at once |
+//! | `work_list` | which uses a warp takes, one after the other |
+//! | `prefetch` | the first two uses of a warp at once |
 //! | `unit` | what multiplies a 32x32 square and 32 elements of X |
 //! | `mma`, `wmma`, `fma` | the units: `mma.sync`, bf16 `wmma`, f32 multiply-adds |
 //! | `tf32`, `half` | the numbers of `mma.sync` |
@@ -23,23 +23,23 @@
 )]
 #![allow(improper_gpu_kernel_arg, reason = "the argument struct is repr(C) and plain data")]
 
-mod ahead;
 mod cells;
 mod cg;
 mod fma;
 mod half;
 mod mainloop;
 mod mma;
-mod queue;
+mod prefetch;
 mod sums;
 mod tf32;
 mod unit;
 mod vector;
 mod wmma;
 mod work;
+mod work_list;
 
 use cuda_std::kernel;
-use layout::ata::{ATA, AtaArgs, row_index};
+use layout::ata::{ATA, AtaArgs, config_index};
 
 use fma::Fma;
 use half::Half;
@@ -47,36 +47,36 @@ use mma::Mma;
 use tf32::Tf32;
 use wmma::Wmma;
 
-/// Declares the entry of one row. `entry!(NAME: Mma<Half>);` becomes
+/// Declares the entry of one configuration. `entry!(NAME: Mma<Half>);` becomes
 ///
 /// ```ignore
-/// #[kernel(max_threads = ROW.threads(), min_blocks = ROW.min_blocks)]
+/// #[kernel(max_threads = ID.threads(), min_blocks = CONFIG.min_blocks)]
 /// pub unsafe fn NAME(args: AtaArgs) {
-///     mainloop::product::<Mma<Half>, { row_index("NAME") }, WORDS, ROWS, VECTORS>(&args)
+///     mainloop::product::<Mma<Half>, { config_index("NAME") }, WORDS, ROWS, VECTORS>(&args)
 /// }
 /// ```
 ///
-/// A name that no row has does not compile.
+/// A name that no configuration has does not compile.
 macro_rules! entry {
     ($name:ident: $unit:ty) => {
-        /// ATA kernel of the row of this name.
+        /// ATA kernel of the configuration of this name.
         ///
         /// # Safety
-        /// The grid, block and dynamic shared memory are the row's; the addresses, strides and uses of `args` describe
-        /// tensors and stored pairs of its sizes and of the row's precision.
+        /// The grid, block and dynamic shared memory are the configuration's; the addresses, strides and uses of `args`
+        /// describe tensors and stored pairs of its sizes and of the configuration's precision.
         #[kernel(
-                                                            max_threads = ATA[row_index(stringify!($name))].threads(),
-                                                            min_blocks = ATA[row_index(stringify!($name))].min_blocks
+                                                            max_threads = ATA[config_index(stringify!($name))].threads(),
+                                                            min_blocks = ATA[config_index(stringify!($name))].min_blocks
                                                         )]
         pub unsafe fn $name(args: AtaArgs) {
             // SAFETY: the caller's contract is the body's.
             unsafe {
                 mainloop::product::<
                     $unit,
-                    { row_index(stringify!($name)) },
-                    { ATA[row_index(stringify!($name))].precision.cell_words() },
-                    { ATA[row_index(stringify!($name))].pair_rows },
-                    { ATA[row_index(stringify!($name))].vectors() },
+                    { config_index(stringify!($name)) },
+                    { ATA[config_index(stringify!($name))].precision.cell_words() },
+                    { ATA[config_index(stringify!($name))].pair_rows },
+                    { ATA[config_index(stringify!($name))].vectors() },
                 >(&args);
             }
         }

@@ -25,12 +25,12 @@
 //! 4. The kernel starts before the one before it has ended (sm_90), and loads its first uses of A, which nothing
 //!    writes, before it waits for that one's results. A is loaded by plain loads: those through the read-only cache
 //!    sink below the wait.
-//! 5. A record of a use is loaded two uses ahead, the first two of each warp before anything else, from where no other
-//!    load has to say that they are; and nothing is computed of it before it is needed. One branch, which nearly always
-//!    goes one way, stands before the loads of the two pairs of a pair row, and their addresses are one sum and
+//! 5. A record of a use is loaded two uses prefetch, the first two of each warp before anything else, from where no
+//!    other load has to say that they are; and nothing is computed of it before it is needed. One branch, which nearly
+//!    always goes one way, stands before the loads of the two pairs of a pair row, and their addresses are one sum and
 //!    constants.
 //! 6. One frame of 16-bit or 20-bit numbers in blocks of 16 warps: registers hold two uses, which is what a warp has
-//!    where n is 2624, and the cells of the second arrive while the first is multiplied (`ahead`).
+//!    where n is 2624, and the cells of the second arrive while the first is multiplied (`prefetch`).
 //! 7. What the end needs is left in shared memory at the start: it takes no register, and is not found out again when
 //!    all wait.
 //!
@@ -44,18 +44,18 @@ use cuda_std::ptx::griddepcontrol;
 use cuda_std::{hint, thread};
 use layout::ata::{ATA, AtaArgs};
 
-use crate::ahead::{add_pairs, add_two, takes_two};
-use crate::cells::Use;
-use crate::queue::Queue;
+use crate::cells::TileRef;
+use crate::prefetch::{add_pairs, add_two, takes_two};
 use crate::sums::{WarpSums, store_result};
 use crate::unit::{Four, Unit};
 use crate::vector::FrameRow;
-use crate::work::Place;
+use crate::work::BlockCoord;
+use crate::work_list::WorkList;
 
 /// A use and what was loaded for it.
 #[derive(Clone, Copy)]
 struct Stage<const WORDS: usize, const ROWS: usize, const VECTORS: usize> {
-    used: Use,
+    used: TileRef,
     cells: [[[u32; WORDS]; 2]; ROWS],
     x: [[Four; 2]; VECTORS],
 }
@@ -63,7 +63,7 @@ struct Stage<const WORDS: usize, const ROWS: usize, const VECTORS: usize> {
 impl<const WORDS: usize, const ROWS: usize, const VECTORS: usize> Stage<WORDS, ROWS, VECTORS> {
     /// Before anything is loaded.
     #[inline(always)]
-    fn of_use(used: Use) -> Self {
+    fn of_use(used: TileRef) -> Self {
         Stage { used, cells: [[[0; WORDS]; 2]; ROWS], x: [[[0.0; 4]; 2]; VECTORS] }
     }
 
@@ -72,9 +72,9 @@ impl<const WORDS: usize, const ROWS: usize, const VECTORS: usize> Stage<WORDS, R
     /// # Safety
     /// The use is one of `args`, or none.
     #[inline(always)]
-    unsafe fn load_cells<const ROW: usize>(&mut self, args: &AtaArgs, row: usize, row_of_strip: u32) {
+    unsafe fn load_cells<const ID: usize>(&mut self, args: &AtaArgs, row: usize, row_of_strip: u32) {
         // SAFETY: as required of the caller.
-        self.cells[row] = unsafe { self.used.of_row(row_of_strip).load_cells::<ROW, WORDS>(args) };
+        self.cells[row] = unsafe { self.used.of_row(row_of_strip).load_cells::<ID, WORDS>(args) };
     }
 
     /// Starts the loads of X.
@@ -93,11 +93,11 @@ impl<const WORDS: usize, const ROWS: usize, const VECTORS: usize> Stage<WORDS, R
 }
 
 /// # Safety
-/// The launch is that of row `ROW`, and `args` describes its tensors and a matrix of its precision.
+/// The launch is that of configuration `ID`, and `args` describes its tensors and a matrix of its precision.
 #[inline(always)]
 pub(crate) unsafe fn product<
-    U: Unit<ROW>,
-    const ROW: usize,
+    U: Unit<ID>,
+    const ID: usize,
     const WORDS: usize,
     const ROWS: usize,
     const VECTORS: usize,
@@ -105,18 +105,18 @@ pub(crate) unsafe fn product<
     args: &AtaArgs,
 ) {
     griddepcontrol::launch_dependents();
-    let place = Place::of_block::<ROW>(args, thread::block_idx_x());
+    let place = BlockCoord::of_block::<ID>(args, thread::block_idx_x());
     // SAFETY: `args` describes the matrix, and all threads are here.
-    unsafe { place.leave_ending::<ROW>(args) };
+    unsafe { place.store_epilogue_args::<ID>(args) };
     let row_of_strip = |row: usize| place.first_pair_row + row as u32;
     let load_cells = |stage: &mut Stage<WORDS, ROWS, VECTORS>| {
         for row in 0..ROWS {
             // SAFETY: the use is one of the strip. The matrix was there before any kernel that uses it, so that it is
             // loaded before the wait.
-            unsafe { stage.load_cells::<ROW>(args, row, row_of_strip(row)) };
+            unsafe { stage.load_cells::<ID>(args, row, row_of_strip(row)) };
         }
     };
-    let frames_of = |place: &Place| {
+    let frames_of = |place: &BlockCoord| {
         let mut frames = [FrameRow::EMPTY; VECTORS];
         for vector in 0..VECTORS {
             frames[vector] = FrameRow::new(args, place, place.first_frame + U::frame(vector));
@@ -124,27 +124,28 @@ pub(crate) unsafe fn product<
         frames
     };
     let mut sums = [[U::ZERO; VECTORS]; ROWS];
-    let (mut stage, mut next, mut queue, frames);
+    let (mut stage, mut next, mut work_list, frames);
     // SAFETY: `args` describes the matrix; X is loaded after the wait. All lanes of the warp take the same uses
     // together.
     unsafe {
-        if takes_two::<ROW>(args) {
-            if add_two::<U, ROW, WORDS, ROWS, VECTORS>(args, &place, &mut sums) {
+        if takes_two::<ID>(args) {
+            if add_two::<U, ID, WORDS, ROWS, VECTORS>(args, &place, &mut sums) {
                 // What the others need is found out again, and in no register before.
-                let place = Place::of_block::<ROW>(args, hint::opaque(thread::block_idx_x()));
+                let place = BlockCoord::of_block::<ID>(args, hint::opaque(thread::block_idx_x()));
                 frames = frames_of(&place);
-                let ([first, second], others) = Queue::behind_two(args, &place);
-                (stage, next, queue) = (Stage::of_use(first), second, others);
+                let ([first, second], others) = WorkList::after_two(args, &place);
+                (stage, next, work_list) = (Stage::of_use(first), second, others);
                 load_cells(&mut stage);
             } else {
                 frames = [FrameRow::EMPTY; VECTORS];
-                (stage, next, queue) = (Stage::of_use(Use::NONE), Use::NONE, Queue::<ROW>::EMPTY);
+                (stage, next, work_list) = (Stage::of_use(TileRef::NONE), TileRef::NONE, WorkList::<ID>::EMPTY);
             }
         } else {
-            let uses = if const { ATA[ROW].two_ahead() } { Queue::of_turns } else { Queue::of_head };
+            let uses =
+                if const { ATA[ID].prefetches_two() } { WorkList::of_kind_prefixes } else { WorkList::of_prefix };
             let ([first, second], others) = uses(args, &place);
             frames = frames_of(&place);
-            (stage, next, queue) = (Stage::of_use(first), second, others);
+            (stage, next, work_list) = (Stage::of_use(first), second, others);
             load_cells(&mut stage);
             // Every thread waits before it reads X or writes Y.
             griddepcontrol::wait();
@@ -156,19 +157,19 @@ pub(crate) unsafe fn product<
             stage.load_x(&frames);
             for row in 0..ROWS {
                 let of_row = used.of_row(row_of_strip(row));
-                add_pairs::<U, ROW, WORDS, VECTORS>(&mut sums[row], &of_row, &stage.cells[row], &x);
+                add_pairs::<U, ID, WORDS, VECTORS>(&mut sums[row], &of_row, &stage.cells[row], &x);
                 if stage.used.is_some() {
-                    stage.load_cells::<ROW>(args, row, row_of_strip(row));
+                    stage.load_cells::<ID>(args, row, row_of_strip(row));
                 }
             }
-            next = queue.load(args);
+            next = work_list.load(args);
         }
-        let to = WarpSums::<ROW>::of_warp();
+        let to = WarpSums::<ID>::of_warp();
         for row in 0..ROWS {
             for vector in 0..VECTORS {
                 U::store(&to, row, vector, sums[row][vector]);
             }
         }
-        store_result::<ROW>(args);
+        store_result::<ID>(args);
     }
 }

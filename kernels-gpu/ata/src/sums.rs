@@ -7,22 +7,22 @@ use cuda_std::shared::{self, SharedAddr};
 use cuda_std::thread;
 use layout::ata::{ATA, AtaArgs, CELL, PAIR_ROWS};
 
-use crate::work::{Ending, lane, warp};
+use crate::work::{EpilogueArgs, lane, warp};
 
 /// Sums that the sums of the warps are added to in turns: an addition does not wait for the one before.
 const PARTS: usize = 4;
 
 /// The sums of this warp: element (frame, row) is `frame * sums_stride + row`.
-pub(crate) struct WarpSums<const ROW: usize> {
+pub(crate) struct WarpSums<const ID: usize> {
     base: SharedAddr,
 }
 
-impl<const ROW: usize> WarpSums<ROW> {
-    const STRIDE: u32 = ATA[ROW].sums_stride() as u32;
+impl<const ID: usize> WarpSums<ID> {
+    const STRIDE: u32 = ATA[ID].sums_stride() as u32;
 
     #[inline(always)]
     pub(crate) fn of_warp() -> Self {
-        let sums = const { ATA[ROW].sums() };
+        let sums = const { ATA[ID].sums() };
         Self { base: shared::dynamic().offset(sums.stage_offset(warp())) }
     }
 
@@ -59,16 +59,17 @@ impl<const ROW: usize> WarpSums<ROW> {
 /// Adds up the sums of all warps and stores the block's part of Y, multiplied by the scale of its channel.
 ///
 /// # Safety
-/// The launch is that of row `ROW`; every warp has written its sums; all threads of the block execute this call.
+/// The launch is that of configuration `ID`; every warp has written its sums; all threads of the block execute this
+/// call.
 #[inline(always)]
-pub(crate) unsafe fn store_result<const ROW: usize>(args: &AtaArgs) {
+pub(crate) unsafe fn store_result<const ID: usize>(args: &AtaArgs) {
     // Two rows a thread are half as many loads from shared memory, one a thread is sooner done.
-    if const { (ATA[ROW].frames * ATA[ROW].rows()) as u32 <= ATA[ROW].threads() } {
+    if const { (ATA[ID].frames * ATA[ID].rows()) as u32 <= ATA[ID].threads() } {
         // SAFETY: as required of the caller.
-        unsafe { add_up::<ROW, 1>(args) };
+        unsafe { add_up::<ID, 1>(args) };
     } else {
         // SAFETY: as required of the caller.
-        unsafe { add_up::<ROW, 2>(args) };
+        unsafe { add_up::<ID, 2>(args) };
     }
 }
 
@@ -77,27 +78,27 @@ pub(crate) unsafe fn store_result<const ROW: usize>(args: &AtaArgs) {
 /// # Safety
 /// As for [`store_result`].
 #[inline(always)]
-unsafe fn add_up<const ROW: usize, const TOGETHER: usize>(args: &AtaArgs)
+unsafe fn add_up<const ID: usize, const TOGETHER: usize>(args: &AtaArgs)
 where
     [u32; TOGETHER]: Word,
 {
-    let sums = const { ATA[ROW].sums() };
-    let (rows, stride) = const { (ATA[ROW].rows() as u32, ATA[ROW].sums_stride() as u32) };
-    if const { ATA[ROW].precision.has_scales() } {
+    let sums = const { ATA[ID].sums() };
+    let (rows, stride) = const { (ATA[ID].rows() as u32, ATA[ID].sums_stride() as u32) };
+    if const { ATA[ID].precision.has_scales() } {
         cp_async::wait_all();
     }
     // SAFETY: all threads are here. The barrier orders the stores of the sums and of what the end needs before the
     // loads below.
-    let Ending { y, rows: y_rows, frames, scale } = unsafe {
+    let EpilogueArgs { y, rows: y_rows, frames, scale } = unsafe {
         thread::sync_threads();
-        Ending::load::<ROW>()
+        EpilogueArgs::load::<ID>()
     };
     let mut element = thread::thread_idx_x() * const { TOGETHER as u32 };
-    while element < const { (ATA[ROW].frames * ATA[ROW].rows()) as u32 } {
+    while element < const { (ATA[ID].frames * ATA[ID].rows()) as u32 } {
         let (frame, row) = (element / rows, element % rows);
         let first = shared::dynamic().offset(sums.offset_bytes + (frame * stride + row) * size_of::<f32>() as u32);
         let mut parts = [[0f32; TOGETHER]; PARTS];
-        for warp in 0..const { ATA[ROW].warps } {
+        for warp in 0..const { ATA[ID].warps } {
             // SAFETY: every element of every warp's sums was stored.
             let of_warp: [u32; TOGETHER] = unsafe { first.offset(warp as u32 * sums.stage_stride_bytes()).load() };
             for i in 0..TOGETHER {
@@ -109,7 +110,7 @@ where
         for i in 0..TOGETHER {
             sum[i] = (first[i] + second[i]) + (third[i] + fourth[i]);
         }
-        if const { ATA[ROW].frames == 1 } || frame < frames {
+        if const { ATA[ID].frames == 1 } || frame < frames {
             let y = y.wrapping_offset(frame as isize * args.y_strides.frame as isize);
             for i in 0..TOGETHER {
                 let row = row + i as u32;
@@ -119,6 +120,6 @@ where
                 }
             }
         }
-        element += const { ATA[ROW].threads() * TOGETHER as u32 };
+        element += const { ATA[ID].threads() * TOGETHER as u32 };
     }
 }

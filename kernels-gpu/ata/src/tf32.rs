@@ -18,7 +18,7 @@ pub(crate) struct Operand {
     rest: [[u32; 4]; 2],
 }
 
-impl<const ROW: usize> Numbers<ROW> for Tf32 {
+impl<const ID: usize> Numbers<ID> for Tf32 {
     type Operand = Operand;
 
     const HALVED: bool = false;
@@ -27,7 +27,7 @@ impl<const ROW: usize> Numbers<ROW> for Tf32 {
     unsafe fn operand(_: &AtaArgs, x: [Four; 2]) -> Operand {
         let nearest = x.map(|x| x.map(tf32_from_f32));
         let mut rest = [[0; 4]; 2];
-        if const { ATA[ROW].precision.terms() > 1 } {
+        if const { ATA[ID].precision.terms() > 1 } {
             for half in 0..2 {
                 for i in 0..4 {
                     rest[half][i] = tf32_from_f32(x[half][i] - f32::from_bits(nearest[half][i]));
@@ -49,7 +49,7 @@ impl<const ROW: usize> Numbers<ROW> for Tf32 {
         cells: &[[u32; WORDS]; 2],
         x: &[Operand; VECTORS],
     ) {
-        let precision = const { ATA[ROW].precision };
+        let precision = const { ATA[ID].precision };
         for half in 0..2 {
             let mut elements = [[[0; CELL]; CELL]; 2];
             for term in 0..precision.terms() {
@@ -63,14 +63,14 @@ impl<const ROW: usize> Numbers<ROW> for Tf32 {
                 let a = |term: usize, step: usize| {
                     let register = |register: usize| {
                         let (of_row, of_k) = (2 * part + register % 2, 2 * step + register / 2);
-                        let (straight, turned) = (elements[term][of_row][of_k], elements[term][of_k][of_row]);
-                        if TRANSPOSED { turned } else { straight }
+                        let (direct, turned) = (elements[term][of_row][of_k], elements[term][of_k][of_row]);
+                        if TRANSPOSED { turned } else { direct }
                     };
                     [register(0), register(1), register(2), register(3)]
                 };
                 for vector in 0..VECTORS {
                     // SAFETY: as required of the caller.
-                    sums[vector][part] = unsafe { multiply_half::<ROW>(sums[vector][part], &x[vector], half, a) };
+                    sums[vector][part] = unsafe { multiply_half::<ID>(sums[vector][part], &x[vector], half, a) };
                 }
             }
         }
@@ -83,13 +83,13 @@ impl<const ROW: usize> Numbers<ROW> for Tf32 {
 /// # Safety
 /// All lanes of the warp execute this call together.
 #[inline(always)]
-unsafe fn multiply_half<const ROW: usize>(
+unsafe fn multiply_half<const ID: usize>(
     sum: [f32; 4],
     x: &Operand,
     half: usize,
     a: impl Fn(usize, usize) -> [u32; 4],
 ) -> [f32; 4] {
-    let terms = const { ATA[ROW].precision.terms() };
+    let terms = const { ATA[ID].precision.terms() };
     let mut products = if terms > 1 { [0.0; 4] } else { sum };
     for step in 0..2 {
         let pair = |words: [u32; 4]| [words[2 * step], words[2 * step + 1]];

@@ -7,8 +7,9 @@ use crate::sums::WarpSums;
 /// The elements of X that a lane has of one block of 16.
 pub(crate) type Four = [f32; CELL];
 
-/// The unit of the row `ROW`. A lane has cells of the square as [`layout::ata`] says, and parts of X, the *vectors*.
-pub(crate) trait Unit<const ROW: usize> {
+/// The unit of the configuration `ID`. A lane has cells of the square as [`layout::ata`] says, and parts of X, the
+/// *vectors*.
+pub(crate) trait Unit<const ID: usize> {
     /// A lane's sums of one pair row and one vector.
     type Sums: Copy;
 
@@ -47,5 +48,5 @@ pub(crate) trait Unit<const ROW: usize> {
     ///
     /// # Safety
     /// All lanes of the warp execute this call together, once for each pair row and vector.
-    unsafe fn store(to: &WarpSums<ROW>, pair_row: usize, vector: usize, sums: Self::Sums);
+    unsafe fn store(to: &WarpSums<ID>, pair_row: usize, vector: usize, sums: Self::Sums);
 }

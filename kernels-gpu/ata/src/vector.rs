@@ -4,7 +4,7 @@ use cuda_std::global;
 use layout::ata::{AtaArgs, BLOCK, CELL, PAIR_ROWS};
 
 use crate::unit::Four;
-use crate::work::{Place, lane};
+use crate::work::{BlockCoord, lane};
 
 /// Where the elements of one frame lie.
 #[derive(Clone, Copy)]
@@ -23,7 +23,7 @@ impl FrameRow {
 
     /// The row of a frame; the last frame's for one beyond it, whose sums are not stored.
     #[inline(always)]
-    pub(crate) fn new(args: &AtaArgs, place: &Place, frame: u32) -> Self {
+    pub(crate) fn new(args: &AtaArgs, place: &BlockCoord, frame: u32) -> Self {
         let frame = frame.min(args.frames - 1) as isize;
         let skipped = lane() % 4 * CELL as u32;
         Self {

@@ -8,7 +8,7 @@ use cuda_std::convert::{Bf16, bf16_from_f32, bf16_to_f32};
 use cuda_std::ptx::wmma::{self, Col, Factors, M32N8K16, Row};
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::warp::{FULL_MASK, sync_warp};
-use layout::ata::{ATA, AtaArgs, BLOCK, CELL, PAIR_ROWS, SQUARE_STRIDE, VECTOR_STRIDE, straight_cell};
+use layout::ata::{ATA, AtaArgs, BLOCK, CELL, PAIR_ROWS, SQUARE_STRIDE, VECTOR_STRIDE, direct_cell};
 
 use crate::cells::two_elements;
 use crate::sums::WarpSums;
@@ -24,7 +24,7 @@ type Operand = [[[u32; 2]; 2]; 2];
 /// Bytes of a stored number.
 const BYTES: usize = size_of::<u16>();
 
-impl<const ROW: usize> Unit<ROW> for Wmma {
+impl<const ID: usize> Unit<ID> for Wmma {
     /// The accumulator fragment of 32 rows by eight frames.
     type Sums = [f32; 8];
     type Operand = Operand;
@@ -62,7 +62,7 @@ impl<const ROW: usize> Unit<ROW> for Wmma {
         cells: &[[u32; WORDS]; 2],
         x: &[Operand; VECTORS],
     ) {
-        let regions = const { [ATA[ROW].smem().get("squares"), ATA[ROW].smem().get("vectors")] };
+        let regions = const { [ATA[ID].smem().get("squares"), ATA[ID].smem().get("vectors")] };
         let [square, vectors] = regions.map(|region| shared::dynamic().offset(region.stage_offset(warp())));
         let at = |row: u32, column: u32| square.offset((row * SQUARE_STRIDE as u32 + column) * BYTES as u32);
         let (group, thread) = (lane() / 4, lane() % 4);
@@ -74,7 +74,7 @@ impl<const ROW: usize> Unit<ROW> for Wmma {
                 let (row, column) = if TRANSPOSED {
                     ((BLOCK * half) as u32 + CELL as u32 * thread, CELL as u32 * group)
                 } else {
-                    let cell = straight_cell(lane());
+                    let cell = direct_cell(lane());
                     (cell / 4 * CELL as u32, (BLOCK * half) as u32 + cell % 4 * CELL as u32)
                 };
                 for i in 0..CELL {
@@ -105,8 +105,8 @@ impl<const ROW: usize> Unit<ROW> for Wmma {
     }
 
     #[inline(always)]
-    unsafe fn store(to: &WarpSums<ROW>, pair_row: usize, _vector: usize, sums: Self::Sums) {
-        let stride = const { ATA[ROW].sums_stride() as u32 };
+    unsafe fn store(to: &WarpSums<ID>, pair_row: usize, _vector: usize, sums: Self::Sums) {
+        let stride = const { ATA[ID].sums_stride() as u32 };
         // SAFETY: as required of the caller; the sums of the pair row start on a 32-byte boundary.
         unsafe { wmma::store_d_shared::<M32N8K16, Col>(to.of_pair_row(pair_row), sums, stride) }
     }

@@ -3,7 +3,7 @@
 use cuda_std::ptx::cp_async;
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::{global, thread};
-use layout::ata::{ATA, AtaArgs, HEAD_USES, PAIR_ROWS, STRIP_PAIR_ROWS, STRIP_ROWS};
+use layout::ata::{ATA, AtaArgs, LIST_PREFIX, PAIR_ROWS, STRIP_PAIR_ROWS, STRIP_ROWS};
 
 /// Lanes of a warp.
 pub(crate) const LANES: u32 = 32;
@@ -11,7 +11,7 @@ pub(crate) const LANES: u32 = 32;
 /// Where a block works.
 ///
 /// Blocks of the same rows for different frames follow each other, so that the pairs come from L2.
-pub(crate) struct Place {
+pub(crate) struct BlockCoord {
     channel: u32,
     /// The strip, over all channels.
     strip_of_all: u32,
@@ -23,21 +23,21 @@ pub(crate) struct Place {
     pub(crate) first_frame: u32,
 }
 
-impl Place {
-    /// The place of a block of row `ROW`.
+impl BlockCoord {
+    /// The place of a block of configuration `ID`.
     #[inline(always)]
-    pub(crate) fn of_block<const ROW: usize>(args: &AtaArgs, block: u32) -> Self {
-        let of_strip = const { (STRIP_PAIR_ROWS / ATA[ROW].pair_rows) as u32 };
+    pub(crate) fn of_block<const ID: usize>(args: &AtaArgs, block: u32) -> Self {
+        let of_strip = const { (STRIP_PAIR_ROWS / ATA[ID].pair_rows) as u32 };
         let (rows_of_all, frame_tile) = args.frame_tiles.div_rem(block);
         let (strip_of_all, part) = (rows_of_all / of_strip, rows_of_all % of_strip);
         let (channel, strip) = args.strips.div_rem(strip_of_all);
-        let first_pair_row = part * const { ATA[ROW].pair_rows as u32 };
+        let first_pair_row = part * const { ATA[ID].pair_rows as u32 };
         Self {
             channel,
             strip_of_all,
             first_pair_row,
             first_row: strip * STRIP_ROWS as u32 + first_pair_row * PAIR_ROWS as u32,
-            first_frame: frame_tile * const { ATA[ROW].frames as u32 },
+            first_frame: frame_tile * const { ATA[ID].frames as u32 },
         }
     }
 
@@ -56,24 +56,24 @@ impl Place {
             .wrapping_add(self.first_row as usize)
     }
 
-    /// Leaves in shared memory what the end of the block needs ([`Ending`]), so that it takes no register until then
-    /// and is not found out again. What sums are multiplied by is copied there.
+    /// Leaves in shared memory what the end of the block needs ([`EpilogueArgs`]), so that it takes no register until
+    /// then and is not found out again. What sums are multiplied by is copied there.
     ///
     /// # Safety
-    /// `args` describes the tensors and the matrix, and the launch is that of row `ROW`. All threads of the block
-    /// execute this call.
+    /// `args` describes the tensors and the matrix, and the launch is that of configuration `ID`. All threads of the
+    /// block execute this call.
     #[inline(always)]
-    pub(crate) unsafe fn leave_ending<const ROW: usize>(&self, args: &AtaArgs) {
+    pub(crate) unsafe fn store_epilogue_args<const ID: usize>(&self, args: &AtaArgs) {
         if thread::thread_idx_x() != 0 {
             return;
         }
         let y = self.y(args) as u64;
         let (rows, frames) = (args.n.saturating_sub(self.first_row), args.frames - self.first_frame);
-        let [place, scale] = ending_places::<ROW>();
+        let [place, scale] = epilogue_args_at::<ID>();
         // SAFETY: the places are the block's, and there is a scale for each channel.
         unsafe {
             place.store([y as u32, (y >> 32) as u32, rows, frames]);
-            if const { ATA[ROW].precision.has_scales() } {
+            if const { ATA[ID].precision.has_scales() } {
                 let of_channel = (args.scales as *const f32).wrapping_add(self.channel as usize);
                 cp_async::ca_4(scale, of_channel, size_of::<f32>() as u32);
             }
@@ -82,8 +82,8 @@ impl Place {
 
     /// The record of the first use of the strip in the heads.
     #[inline(always)]
-    pub(crate) fn first_head(&self) -> u32 {
-        self.strip_of_all * HEAD_USES as u32
+    pub(crate) fn first_of_prefix(&self) -> u32 {
+        self.strip_of_all * LIST_PREFIX as u32
     }
 
     /// The first use of the strip, and the end of its uses.
@@ -92,14 +92,14 @@ impl Place {
     /// `args` describes the matrix.
     #[inline(always)]
     pub(crate) unsafe fn uses(&self, args: &AtaArgs) -> [u32; 2] {
-        let starts = (args.starts as *const u32).wrapping_add(self.strip_of_all as usize);
+        let starts = (args.list_starts as *const u32).wrapping_add(self.strip_of_all as usize);
         // SAFETY: there is a start for each strip of all and one more.
         unsafe { [global::load_nc(starts), global::load_nc(starts.wrapping_add(1))] }
     }
 }
 
 /// What the end of a block needs.
-pub(crate) struct Ending {
+pub(crate) struct EpilogueArgs {
     /// Y at the block's first frame and row.
     pub(crate) y: *mut f32,
     /// Rows of Y from the block's first on.
@@ -110,27 +110,28 @@ pub(crate) struct Ending {
     pub(crate) scale: f32,
 }
 
-impl Ending {
+impl EpilogueArgs {
     /// What was left.
     ///
     /// # Safety
-    /// The thread that left it ([`Place::leave_ending`]) has waited for its copies, and a barrier has followed.
+    /// The thread that left it ([`BlockCoord::store_epilogue_args`]) has waited for its copies, and a barrier has
+    /// followed.
     #[inline(always)]
-    pub(crate) unsafe fn load<const ROW: usize>() -> Self {
-        let [place, scale] = ending_places::<ROW>();
+    pub(crate) unsafe fn load<const ID: usize>() -> Self {
+        let [place, scale] = epilogue_args_at::<ID>();
         // SAFETY: as required of the caller.
         unsafe {
             let [low, high, rows, frames]: [u32; 4] = place.load();
-            let scale = if const { ATA[ROW].precision.has_scales() } { scale.load() } else { 1.0 };
+            let scale = if const { ATA[ID].precision.has_scales() } { scale.load() } else { 1.0 };
             Self { y: (u64::from(high) << 32 | u64::from(low)) as *mut f32, rows, frames, scale }
         }
     }
 }
 
-/// Where what was left is: words of [`Ending`], and the scale.
+/// Where what was left is: words of [`EpilogueArgs`], and the scale.
 #[inline(always)]
-fn ending_places<const ROW: usize>() -> [SharedAddr; 2] {
-    const { [ATA[ROW].smem().get("ending"), ATA[ROW].smem().get("scale")] }
+fn epilogue_args_at<const ID: usize>() -> [SharedAddr; 2] {
+    const { [ATA[ID].smem().get("epilogue"), ATA[ID].smem().get("scale")] }
         .map(|region| shared::dynamic().offset(region.offset_bytes))
 }
 

@@ -14,7 +14,7 @@ use cuda_std::{global, thread};
 use layout::Dtype;
 use layout::attention::{COMBINE, COMBINE_ROWS, CombineArgs, PartialResult};
 
-use crate::softmax::{part_weight, row_result};
+use crate::softmax::{row_result, split_weight};
 use crate::work::{LANES, div_rem, lane, warp};
 
 /// Columns of a lane.
@@ -115,10 +115,10 @@ impl<E: Element16> Part for E {
 const AT_ONCE: u32 = 4;
 
 /// # Safety
-/// The launch is that of row `ROW` of [`COMBINE`], and `args` describes the parts and the result.
+/// The launch is that of configuration `ID` of [`COMBINE`], and `args` describes the parts and the result.
 #[inline(always)]
-pub(crate) unsafe fn combine<I: Part, O: Part, const ROW: usize>(args: &CombineArgs) {
-    const { assert!(I::DTYPE as u8 == COMBINE[ROW].part as u8 && O::DTYPE as u8 == COMBINE[ROW].out as u8) };
+pub(crate) unsafe fn combine<I: Part, O: Part, const ID: usize>(args: &CombineArgs) {
+    const { assert!(I::DTYPE as u8 == COMBINE[ID].part as u8 && O::DTYPE as u8 == COMBINE[ID].out as u8) };
     // The kernel before may still run: it wrote the parts.
     griddepcontrol::wait();
     let row = thread::block_idx_x() * COMBINE_ROWS as u32 + warp();
@@ -155,7 +155,7 @@ pub(crate) unsafe fn combine<I: Part, O: Part, const ROW: usize>(args: &CombineA
                 return 0.0;
             }
             let sum = if args.first.sum == 0 { 1.0 } else { of_part(part, |part| part.sum) };
-            part_weight(max_of(part), largest, args.scale_log2) * sum
+            split_weight(max_of(part), largest, args.scale_log2) * sum
         };
         let mut total = 0.0;
         let mut part = lane();

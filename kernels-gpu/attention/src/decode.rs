@@ -17,8 +17,8 @@
 //! 3. A step lies in one page of a block table, whose entry is loaded a step before it is used.
 //! 4. Sums are in one order, that of warps and splits: the same bits in every run.
 //!
-//! Budget: O, Q and one step of scores in the row's registers; shared memory is the row's
-//! [`layout::attention::AttentionVariant::smem`] map.
+//! Budget: O, Q and one step of scores in the configuration's registers; shared memory is the row's
+//! [`layout::attention::AttentionConfig::smem`] map.
 
 use cuda_std::convert::{Element16, fma, max};
 use cuda_std::hint::opaque;
@@ -28,32 +28,32 @@ use cuda_std::shared::SharedAddr;
 use cuda_std::warp::{FULL_MASK, quad_sum, sync_warp};
 use cuda_std::{global, shared, thread};
 use layout::attention::{
-    ATTENTION, AttentionArgs, AttentionKernel, DECODE_KEYS, DecodeArgs, DecodeTile, Scores, WARP_ROWS,
+    ATTENTION, AttentionArgs, AttentionKernel, DECODE_KEYS, DecodeArgs, DecodeTile, ScoreMod, WARP_ROWS,
 };
 
 use crate::mask::KeyRange;
-use crate::pages::{KeyRows, Pages, Place};
+use crate::pages::{KeyRows, PageSlot, Pages};
+use crate::pv::{PvAccumulator, TensorCore};
 use crate::score::{BiasWords, Scoring};
-use crate::softmax::{RowState, ScoreScale, Subtraction, part_weight, row_result};
+use crate::softmax::{RowState, ScoreScale, Subtraction, row_result, split_weight};
 use crate::tile::{Fragments, multiply};
-use crate::value_product::{TensorCore, ValueProduct};
-use crate::work::{agreed, div_rem, lane, sink_of_head, warp};
+use crate::work::{div_rem, lane, sink_of_head, warp, warp_uniform};
 
-const fn decode_tile(row: usize) -> DecodeTile {
-    match ATTENTION[row].kernel {
+const fn decode_tile(id: usize) -> DecodeTile {
+    match ATTENTION[id].kernel {
         AttentionKernel::Decode(tile) => tile,
-        _ => panic!("the row is not a decode variant"),
+        _ => panic!("the configuration is not a decode variant"),
     }
 }
 
-/// 16-column tiles of the head dimension of row `row`.
-pub(crate) const fn dim_tiles(row: usize) -> usize {
-    ATTENTION[row].head_dim / 16
+/// 16-column tiles of the head dimension of configuration `id`.
+pub(crate) const fn dim_tiles(id: usize) -> usize {
+    ATTENTION[id].head_dim / 16
 }
 
 /// Steps of a warp that are under way while one is computed, but for one: what `wait_group` leaves pending.
-pub(crate) const fn pending(row: usize) -> u32 {
-    decode_tile(row).stages as u32 - 2
+pub(crate) const fn pending(id: usize) -> u32 {
+    decode_tile(id).stages as u32 - 2
 }
 
 /// The widest head dimension at which the bias of a step is loaded before its products.
@@ -72,7 +72,7 @@ impl Share {
     /// The tiles of the same keys follow each other, so that they find them in L2.
     #[inline(always)]
     fn of_block(decode: &DecodeArgs) -> Self {
-        let (rest, row_tile) = div_rem(thread::block_idx_x(), decode.row_tiles);
+        let (rest, row_tile) = div_rem(thread::block_idx_x(), decode.m_tiles);
         let (group, split) = div_rem(rest, decode.splits);
         let (batch, kv_head) = div_rem(group, decode.kv_heads);
         Self { batch, kv_head, split, first_row: row_tile * WARP_ROWS as u32 }
@@ -117,20 +117,20 @@ impl Share {
 }
 
 /// # Safety
-/// The launch is that of row `ROW`, `DIM_TILES` and `PENDING` are its [`dim_tiles`] and [`pending`], and `args` and
-/// `decode` describe its tensors, the block table, the numbers of keys and the workspace.
+/// The launch is that of configuration `ID`, `DIM_TILES` and `PENDING` are its [`dim_tiles`] and [`pending`], and
+/// `args` and `decode` describe its tensors, the block table, the numbers of keys and the workspace.
 #[inline(always)]
-pub(crate) unsafe fn forward<E, const ROW: usize, const DIM_TILES: usize, const PENDING: u32>(
+pub(crate) unsafe fn forward<E, const ID: usize, const DIM_TILES: usize, const PENDING: u32>(
     args: &AttentionArgs,
     decode: &DecodeArgs,
 ) where
     E: Element16,
 {
-    const { assert!(E::DTYPE as u8 == ATTENTION[ROW].dtype as u8) };
-    let tile = const { decode_tile(ROW) };
-    let ring = const { ATTENTION[ROW].smem().get("ring") };
-    let columns = const { ATTENTION[ROW].head_dim };
-    let general = const { matches!(ATTENTION[ROW].scores, Scores::General) };
+    const { assert!(E::DTYPE as u8 == ATTENTION[ID].dtype as u8) };
+    let tile = const { decode_tile(ID) };
+    let ring = const { ATTENTION[ID].smem().get("ring") };
+    let columns = const { ATTENTION[ID].head_dim };
+    let general = const { matches!(ATTENTION[ID].score_mod, ScoreMod::General) };
     let (warps, stages) = (tile.warps as u32, tile.stages as u32);
     let stage_base = shared::dynamic().offset(ring.stage_offset(warp() * stages));
     let k_tile = |stage: u32| stage_base.offset(stage * ring.stage_stride_bytes());
@@ -147,7 +147,7 @@ pub(crate) unsafe fn forward<E, const ROW: usize, const DIM_TILES: usize, const 
     } else {
         let lens = (decode.k_lens as *const u32).wrapping_add(share.batch as usize);
         // SAFETY: there is a number for each batch entry, and the warp is together.
-        let len = unsafe { agreed(global::load_relaxed(lens)) };
+        let len = unsafe { warp_uniform(global::load_relaxed(lens)) };
         if len <= most_keys { (len, true) } else { (0, false) }
     };
     let keys = KeyRange::of_member(args, args.q_len, k_len);
@@ -170,11 +170,11 @@ pub(crate) unsafe fn forward<E, const ROW: usize, const DIM_TILES: usize, const 
     // below `end_step` have keys.
     unsafe {
         let mut ahead = first_step + warp();
-        let mut place = if ahead < end_step { pages.place(ahead) } else { Place::NOWHERE };
+        let mut place = if ahead < end_step { pages.place(ahead) } else { PageSlot::NONE };
         // Starts the copies of step `ahead`, and finds where the one after lies.
         let mut advance = |stage: u32| {
             if ahead < end_step {
-                let here = pages.agreed(place);
+                let here = pages.warp_uniform(place);
                 let there = pages.has(here);
                 sound &= there;
                 let len = if there { k_len - ahead * DECODE_KEYS as u32 } else { 0 };
@@ -245,29 +245,29 @@ pub(crate) unsafe fn forward<E, const ROW: usize, const DIM_TILES: usize, const 
         }
         // Every warp has finished with its stages.
         thread::sync_threads();
-        let results = Results::<ROW>::of_warp(warp());
+        let results = Results::<ID>::of_warp(warp());
         results.store(&state, out.rows());
         thread::sync_threads();
-        finish::<E, ROW>(args, decode, &share);
+        finish::<E, ID>(args, decode, &share);
     }
 }
 
 /// O, maxima and sums of one warp in shared memory, in the place of its stages.
-struct Results<const ROW: usize> {
+struct Results<const ID: usize> {
     base: SharedAddr,
 }
 
-impl<const ROW: usize> Results<ROW> {
+impl<const ID: usize> Results<ID> {
     /// Elements from one row of O to the next: eight more than it has, so that the rows of a store fall on different
     /// banks.
-    const STRIDE: u32 = ATTENTION[ROW].head_dim as u32 + 8;
+    const STRIDE: u32 = ATTENTION[ID].head_dim as u32 + 8;
     const MAXIMA: u32 = WARP_ROWS as u32 * Self::STRIDE * size_of::<f32>() as u32;
     const SUMS: u32 = Self::MAXIMA + (WARP_ROWS * size_of::<f32>()) as u32;
 
     #[inline(always)]
     fn of_warp(warp: u32) -> Self {
-        let ring = const { ATTENTION[ROW].smem().get("ring") };
-        let stages = const { decode_tile(ROW).stages as u32 };
+        let ring = const { ATTENTION[ID].smem().get("ring") };
+        let stages = const { decode_tile(ID).stages as u32 };
         Self { base: shared::dynamic().offset(ring.stage_offset(warp * stages)) }
     }
 
@@ -313,30 +313,30 @@ const SUM_COLUMNS: u32 = 4;
 /// # Safety
 /// All threads of the block call it, after a barrier behind the stores of all warps.
 #[inline(always)]
-unsafe fn finish<E: Element16, const ROW: usize>(args: &AttentionArgs, decode: &DecodeArgs, share: &Share) {
-    let warps = const { decode_tile(ROW).warps };
-    let row_columns = const { ATTENTION[ROW].head_dim as u32 / SUM_COLUMNS };
+unsafe fn finish<E: Element16, const ID: usize>(args: &AttentionArgs, decode: &DecodeArgs, share: &Share) {
+    let warps = const { decode_tile(ID).warps };
+    let row_columns = const { ATTENTION[ID].head_dim as u32 / SUM_COLUMNS };
     let mut index = thread::thread_idx_x();
     while index < WARP_ROWS as u32 * row_columns {
         let (tile_row, column) = (index / row_columns, index % row_columns * SUM_COLUMNS);
-        index += const { ATTENTION[ROW].threads() };
+        index += const { ATTENTION[ID].threads() };
         let Some((position, head)) = share.row(args, tile_row) else { continue };
         if column >= args.value_dim {
             continue;
         }
-        let word = |results: &Results<ROW>, offset: u32| {
+        let word = |results: &Results<ID>, offset: u32| {
             // SAFETY: written before the barrier.
             unsafe { results.base.offset(offset + 4 * tile_row).load::<f32>() }
         };
         let mut largest = f32::NEG_INFINITY;
         for warp in 0..warps as u32 {
-            largest = max(largest, word(&Results::of_warp(warp), Results::<ROW>::MAXIMA));
+            largest = max(largest, word(&Results::of_warp(warp), Results::<ID>::MAXIMA));
         }
         let (mut sum, mut values) = (0f32, [0f32; SUM_COLUMNS as usize]);
         for warp in 0..warps as u32 {
-            let results = Results::<ROW>::of_warp(warp);
-            let weight = part_weight(word(&results, Results::<ROW>::MAXIMA), largest, args.scale_log2);
-            sum = fma(weight, word(&results, Results::<ROW>::SUMS), sum);
+            let results = Results::<ID>::of_warp(warp);
+            let weight = split_weight(word(&results, Results::<ID>::MAXIMA), largest, args.scale_log2);
+            sum = fma(weight, word(&results, Results::<ID>::SUMS), sum);
             // SAFETY: written before the barrier.
             let part: [u32; 4] = unsafe { results.element(tile_row, column).load() };
             for offset in 0..values.len() {

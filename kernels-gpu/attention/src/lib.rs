@@ -1,4 +1,4 @@
-//! Attention kernels: one entry for each row of [`layout::attention::ATTENTION`].
+//! Attention kernels: one entry for each configuration of [`layout::attention::ATTENTION`].
 //!
 //! | file | what it holds |
 //! | --- | --- |
@@ -9,7 +9,7 @@
 //! | `combine` | the sum of partial results |
 //! | `mainloop_sm90` | FlashAttention tiling on `wgmma`: the roles of a block, and what its consumers do |
 //! | `producer` | the thread of that block which copies tiles by TMA |
-//! | `key_split` | which steps warpgroups that share rows take, in a block or a cluster, and the sum of what they find |
+//! | `kv_split` | which steps warpgroups that share rows take, in a block or a cluster, and the sum of what they find |
 //! | `turns` | the order in which warpgroups have the tensor cores |
 //! | `schedule` | which tiles of query rows a persistent block computes |
 //! | `row` | one row of the table as constants of that main loop |
@@ -20,7 +20,7 @@
 //! | `score` | scale, softcap and bias of scores |
 //! | `softmax` | running maximum and sum of the rows of a warp |
 //! | `mask` | which keys a row and a block see |
-//! | `value_product` | P V on tensor cores or by multiply-adds |
+//! | `pv` | P V on tensor cores or by multiply-adds |
 //! | `epilogue`, `epilogue_sm90` | O and LSE to global memory |
 //! | `work` | which rows of which head a block computes |
 #![cfg(target_arch = "nvptx64")]
@@ -39,14 +39,17 @@ mod epilogue;
 #[cfg(target_feature = "sm_90a")]
 mod epilogue_sm90;
 #[cfg(target_feature = "sm_90a")]
-mod key_split;
+mod kv_split;
 mod mainloop_sm80;
 #[cfg(target_feature = "sm_90a")]
 mod mainloop_sm90;
 mod mask;
 mod pages;
 #[cfg(target_feature = "sm_90a")]
+mod pingpong;
+#[cfg(target_feature = "sm_90a")]
 mod producer;
+mod pv;
 #[cfg(target_feature = "sm_90a")]
 mod query;
 #[cfg(target_feature = "sm_90a")]
@@ -60,36 +63,33 @@ mod score;
 mod softmax;
 mod tile;
 #[cfg(target_feature = "sm_90a")]
-mod turns;
-mod value_product;
-#[cfg(target_feature = "sm_90a")]
 mod warpgroup_product;
 mod work;
 
 use cuda_std::convert::{Bf16, F16};
 use cuda_std::kernel;
-use layout::attention::{ATTENTION, AttentionArgs, COMBINE, CombineArgs, DecodeArgs, combine_index, row_index};
+use layout::attention::{ATTENTION, AttentionArgs, COMBINE, CombineArgs, DecodeArgs, combine_index, config_index};
 
 use crate::combine::F32;
 
-/// Declares the entry of one row. `entry!(NAME: wmma F16);` becomes
+/// Declares the entry of one configuration. `entry!(NAME: wmma F16);` becomes
 ///
 /// ```ignore
-/// #[kernel(max_threads = ROW.threads(), min_blocks = ROW.min_blocks())]
-/// pub unsafe fn NAME(args: AttentionArgs) { mainloop_sm80::forward::<F16, { row_index("NAME") }, ..>(&args) }
+/// #[kernel(max_threads = ID.threads(), min_blocks = CONFIG.min_blocks())]
+/// pub unsafe fn NAME(args: AttentionArgs) { mainloop_sm80::forward::<F16, { config_index("NAME") }, ..>(&args) }
 /// ```
 ///
-/// A name that no row has does not compile, nor does an element type other than the row's.
+/// A name that no configuration has does not compile, nor does an element type other than the configuration's.
 macro_rules! entry {
     (@ $name:ident ($($parameter:ident: $type:ident),*) ($($bound:tt)*) $body:expr) => {
-        /// Attention kernel of the row of this name.
+        /// Attention kernel of the configuration of this name.
         ///
         /// # Safety
-        /// The grid, block and dynamic shared memory are the row's; the addresses and strides of `args` describe
-        /// tensors of its lengths.
+        /// The grid, block and dynamic shared memory are the configuration's; the addresses and strides of `args`
+        /// describe tensors of its lengths.
         #[kernel(
-            max_threads = ATTENTION[row_index(stringify!($name))].threads(),
-            min_blocks = ATTENTION[row_index(stringify!($name))].min_blocks()
+            max_threads = ATTENTION[config_index(stringify!($name))].threads(),
+            min_blocks = ATTENTION[config_index(stringify!($name))].min_blocks()
             $($bound)*
         )]
         pub unsafe fn $name($($parameter: $type),*) {
@@ -98,29 +98,30 @@ macro_rules! entry {
         }
     };
     ($name:ident: scalar $element:ty) => {
-        entry!(@ $name (args: AttentionArgs) () scalar::forward::<$element, { row_index(stringify!($name)) }>(&args));
+        entry!(@ $name (args: AttentionArgs) () scalar::forward::<$element, { config_index(stringify!($name)) }>(&args));
     };
     ($name:ident: wmma $element:ty) => {
         entry!(@ $name (args: AttentionArgs) () mainloop_sm80::forward::<
             $element,
-            { row_index(stringify!($name)) },
-            { mainloop_sm80::key_tiles(row_index(stringify!($name))) },
-            { mainloop_sm80::dim_tiles(row_index(stringify!($name))) },
+            { config_index(stringify!($name)) },
+            { mainloop_sm80::key_tiles(config_index(stringify!($name))) },
+            { mainloop_sm80::dim_tiles(config_index(stringify!($name))) },
         >(&args));
     };
     ($name:ident: decode $element:ty) => {
         entry!(@ $name (args: AttentionArgs, decode: DecodeArgs) () decode::forward::<
             $element,
-            { row_index(stringify!($name)) },
-            { decode::dim_tiles(row_index(stringify!($name))) },
-            { decode::pending(row_index(stringify!($name))) },
+            { config_index(stringify!($name)) },
+            { decode::dim_tiles(config_index(stringify!($name))) },
+            { decode::pending(config_index(stringify!($name))) },
         >(&args, &decode));
     };
     ($name:ident: combine $part:ty, $out:ty) => {
-        /// Adds up partial results; the row of this name.
+        /// Adds up partial results; the configuration of this name.
         ///
         /// # Safety
-        /// The grid and block are the row's; the addresses and strides of `args` describe the parts and the result.
+        /// The grid and block are the configuration's; the addresses and strides of `args` describe the parts and the
+        /// result.
         #[kernel(max_threads = COMBINE[combine_index(stringify!($name))].threads())]
         pub unsafe fn $name(args: CombineArgs) {
             // SAFETY: the caller's contract is the body's.
@@ -128,17 +129,17 @@ macro_rules! entry {
         }
     };
     ($name:ident: wgmma $element:ident $query:ident) => {
-        entry!(@ $name (args: AttentionArgs, order: TileOrder, q: TensorMap, k: TensorMap, v: TensorMap)
-            (, cluster = ATTENTION[row_index(stringify!($name))].cluster())
+        entry!(@ $name (args: AttentionArgs, tiles: TileSchedulerArgs, q: TensorMap, k: TensorMap, v: TensorMap)
+            (, cluster = ATTENTION[config_index(stringify!($name))].cluster())
             mainloop_sm90::forward::<
                 $element,
-                $query<$element, { row_index(stringify!($name)) }, { row::dim_steps(row_index(stringify!($name))) }>,
-                { row_index(stringify!($name)) },
-                { row::stages(row_index(stringify!($name))) },
-                { row::score_registers(row_index(stringify!($name))) },
-                { row::output_registers(row_index(stringify!($name))) },
-                { row::key_steps(row_index(stringify!($name))) },
-            >(&args, &order, Maps { q, k, v }));
+                $query<$element, { config_index(stringify!($name)) }, { row::dim_steps(config_index(stringify!($name))) }>,
+                { config_index(stringify!($name)) },
+                { row::stages(config_index(stringify!($name))) },
+                { row::score_registers(config_index(stringify!($name))) },
+                { row::output_registers(config_index(stringify!($name))) },
+                { row::key_steps(config_index(stringify!($name))) },
+            >(&args, &tiles, Maps { q, k, v }));
     };
 }
 
@@ -195,7 +196,7 @@ entry!(attention_bf16_scalar_general: scalar Bf16);
 #[cfg(target_feature = "sm_90a")]
 pub mod sm90 {
     use cuda_std::ptx::tma::TensorMap;
-    use layout::attention::TileOrder;
+    use layout::attention::TileSchedulerArgs;
 
     use super::*;
     use crate::producer::Maps;

@@ -6,7 +6,7 @@
 //!     S = Q K^T               each warp: 16 rows by n keys, f32
 //!     softcap, bias           where the row has them, see score.rs
 //!     mask S, online softmax  in registers, see softmax.rs
-//!     O = factor O + P V      see value_product.rs
+//!     O = factor O + P V      see pv.rs
 //! O / l -> shared memory -> global memory, 16 bytes a lane
 //! ```
 //!
@@ -19,7 +19,8 @@
 //! 3. Fragments of Q are read again at each step, which leaves registers for two tiles of scores: at 128 a thread, two
 //!    to four blocks share a multiprocessor and hide each other's latency.
 //!
-//! Budget: 128 registers a thread; shared memory is the row's [`layout::attention::AttentionVariant::smem`] map.
+//! Budget: 128 registers a thread; shared memory is the configuration's [`layout::attention::AttentionConfig::smem`]
+//! map.
 
 use cuda_std::convert::Element16;
 use cuda_std::hint::opaque;
@@ -28,46 +29,46 @@ use cuda_std::shared;
 use cuda_std::thread;
 use cuda_std::warp::{FULL_MASK, sync_warp};
 use layout::SmemRegion;
-use layout::attention::{ATTENTION, AttentionArgs, AttentionKernel, Lengths, PvUnit, Scores, WARP_ROWS, WmmaTile};
+use layout::attention::{ATTENTION, AttentionArgs, AttentionKernel, PvUnit, ScoreMod, Seqlens, WARP_ROWS, WmmaTile};
 
 use crate::epilogue;
+use crate::pv::{MultiplyAdd, PvAccumulator, TensorCore};
 use crate::score::Scoring;
 use crate::softmax::{RowState, ScoreScale, Subtraction};
 use crate::tile::{Fragments, Rows, chunk_offset, multiply};
-use crate::value_product::{MultiplyAdd, TensorCore, ValueProduct};
-use crate::work::{Member, Work, lane, sink_of_block, warp};
+use crate::work::{SeqlenInfo, Work, lane, sink_of_block, warp};
 
-const fn wmma_tile(row: usize) -> WmmaTile {
-    match ATTENTION[row].kernel {
+const fn wmma_tile(id: usize) -> WmmaTile {
+    match ATTENTION[id].kernel {
         AttentionKernel::Wmma(tile) => tile,
-        _ => panic!("the row is not an `mma` variant"),
+        _ => panic!("the configuration is not an `mma` variant"),
     }
 }
 
-/// 16-key tiles of one step of row `row`.
-pub(crate) const fn key_tiles(row: usize) -> usize {
-    wmma_tile(row).n / 16
+/// 16-key tiles of one step of configuration `id`.
+pub(crate) const fn key_tiles(id: usize) -> usize {
+    wmma_tile(id).n / 16
 }
 
-/// 16-column tiles of the head dimension of row `row`.
-pub(crate) const fn dim_tiles(row: usize) -> usize {
-    ATTENTION[row].head_dim / 16
+/// 16-column tiles of the head dimension of configuration `id`.
+pub(crate) const fn dim_tiles(id: usize) -> usize {
+    ATTENTION[id].head_dim / 16
 }
 
 /// # Safety
-/// The launch is that of row `ROW`, `KEY_TILES` and `DIM_TILES` are its [`key_tiles`] and [`dim_tiles`], and `args`
-/// describes its tensors.
+/// The launch is that of configuration `ID`, `KEY_TILES` and `DIM_TILES` are its [`key_tiles`] and [`dim_tiles`], and
+/// `args` describes its tensors.
 #[inline(always)]
-pub(crate) unsafe fn forward<E, const ROW: usize, const KEY_TILES: usize, const DIM_TILES: usize>(args: &AttentionArgs)
+pub(crate) unsafe fn forward<E, const ID: usize, const KEY_TILES: usize, const DIM_TILES: usize>(args: &AttentionArgs)
 where
     E: Element16,
 {
-    const { assert!(E::DTYPE as u8 == ATTENTION[ROW].dtype as u8) };
+    const { assert!(E::DTYPE as u8 == ATTENTION[ID].dtype as u8) };
     // SAFETY: the caller's contract.
     unsafe {
-        match const { wmma_tile(ROW).pv } {
-            PvUnit::TensorCore => run::<E, TensorCore<E, DIM_TILES>, ROW, KEY_TILES, DIM_TILES>(args),
-            PvUnit::Scalar => run::<E, MultiplyAdd<E>, ROW, KEY_TILES, DIM_TILES>(args),
+        match const { wmma_tile(ID).pv } {
+            PvUnit::TensorCore => run::<E, TensorCore<E, DIM_TILES>, ID, KEY_TILES, DIM_TILES>(args),
+            PvUnit::Scalar => run::<E, MultiplyAdd<E>, ID, KEY_TILES, DIM_TILES>(args),
         }
     }
 }
@@ -75,24 +76,24 @@ where
 /// # Safety
 /// As [`forward`].
 #[inline(always)]
-unsafe fn run<E, PV, const ROW: usize, const KEY_TILES: usize, const DIM_TILES: usize>(args: &AttentionArgs)
+unsafe fn run<E, PV, const ID: usize, const KEY_TILES: usize, const DIM_TILES: usize>(args: &AttentionArgs)
 where
     E: Element16,
-    PV: ValueProduct<E, KEY_TILES, DIM_TILES>,
+    PV: PvAccumulator<E, KEY_TILES, DIM_TILES>,
 {
-    let tile = const { wmma_tile(ROW) };
+    let tile = const { wmma_tile(ID) };
     let (q_region, k_region, v_region) =
-        const { (ATTENTION[ROW].smem().get("q"), ATTENTION[ROW].smem().get("k"), ATTENTION[ROW].smem().get("v")) };
-    let threads = const { ATTENTION[ROW].threads() };
-    let columns = const { ATTENTION[ROW].head_dim };
+        const { (ATTENTION[ID].smem().get("q"), ATTENTION[ID].smem().get("k"), ATTENTION[ID].smem().get("v")) };
+    let threads = const { ATTENTION[ID].threads() };
+    let columns = const { ATTENTION[ID].head_dim };
     let step_keys = tile.n as u32;
-    let lengths = const { ATTENTION[ROW].lengths };
+    let seqlens = const { ATTENTION[ID].seqlens };
 
     let place = || shared::dynamic().offset(q_region.offset_bytes);
-    // SAFETY: the block is together, the launch is the row's, and nothing is in the tile of Q yet.
-    let member = |batch| unsafe { Member::of_block(args, batch, lengths, place) };
-    let work = Work::of_block(args, tile.m as u32, lengths, member);
-    if lengths > Lengths::Equal && work.first_row >= work.q_len {
+    // SAFETY: the block is together, the launch is the configuration's, and nothing is in the tile of Q yet.
+    let member = |batch| unsafe { SeqlenInfo::of_block(args, batch, seqlens, place) };
+    let work = Work::of_block(args, tile.m as u32, seqlens, member);
+    if seqlens > Seqlens::Fixed && work.first_row >= work.q_len {
         return;
     }
     let scoring = Scoring::new(args, &work);
@@ -124,7 +125,7 @@ where
     let first_row = work.first_row as i32;
     let (first_step, end_step) = keys.steps(first_row, last_row(first_row), step_keys);
 
-    let p_region = || base.offset(const { ATTENTION[ROW].smem().get("p") }.stage_offset(warp()));
+    let p_region = || base.offset(const { ATTENTION[ID].smem().get("p") }.stage_offset(warp()));
     let mut out = PV::zero();
     let mut state = RowState::empty(Subtraction::LargeLate);
     // SAFETY: the whole block takes the same steps, so that its threads meet at every barrier and copy; the barriers
@@ -162,7 +163,7 @@ where
                     scores[key_tile] = multiply::<E>(a, b, scores[key_tile]);
                 }
             }
-            if let Scores::General = const { ATTENTION[ROW].scores } {
+            if let ScoreMod::General = const { ATTENTION[ID].score_mod } {
                 let row = work.first_row + warp_row() + lane() / 4;
                 scoring.apply::<E>(scores.as_flattened_mut(), row, lane() % 4, step * step_keys);
             }
@@ -193,13 +194,13 @@ where
         }
 
         // The rows of the Q tile that a warp overwrites with O are those that it alone reads.
-        let results = state.finish(ScoreScale::new(args), sink_of_block(args, tile.m as u32));
+        let results = state.finalize(ScoreScale::new(args), sink_of_block(args, tile.m as u32));
         sync_warp(FULL_MASK);
         out.store([results[0].normaliser, results[1].normaliser], q_tile, tile.m, warp_row(), p_region());
         sync_warp(FULL_MASK);
         // Found again, so that the addresses of O and the LSE take no registers in the loop.
-        let member = || if let Lengths::Equal = lengths { Member::equal(args) } else { work.member };
-        let work = Work::of_block(args, tile.m as u32, lengths, |_| member());
+        let member = || if let Seqlens::Fixed = seqlens { SeqlenInfo::equal(args) } else { work.member };
+        let work = Work::of_block(args, tile.m as u32, seqlens, |_| member());
         epilogue::store_rows(args, &work, q_tile, tile.m, columns, warp_row());
         epilogue::store_lse(&work, &results, warp_row());
     }

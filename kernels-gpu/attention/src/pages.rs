@@ -6,7 +6,7 @@ use cuda_std::shared::SharedAddr;
 use layout::attention::{AttentionArgs, AttentionStrides, DECODE_KEYS, DecodeArgs, TILE_SWIZZLE};
 
 use crate::tile::{CHUNK_ELEMS, chunk_offset, gather_chunk};
-use crate::work::{agreed, div_rem, lane};
+use crate::work::{div_rem, lane, warp_uniform};
 
 /// Rows of a tile that a warp copies at a time: each takes 8 lanes, a chunk of a panel each.
 const COPY_ROWS: u32 = 4;
@@ -28,16 +28,16 @@ pub(crate) struct Pages {
 
 /// 16 keys of one page.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct PageSlot {
     /// The page; it need not exist.
     page: u32,
     /// The first key in it.
     row: u32,
 }
 
-impl Place {
+impl PageSlot {
     /// Where no step lies.
-    pub(crate) const NOWHERE: Self = Self { page: u32::MAX, row: 0 };
+    pub(crate) const NONE: Self = Self { page: u32::MAX, row: 0 };
 }
 
 impl Pages {
@@ -56,14 +56,14 @@ impl Pages {
     /// # Safety
     /// The step has keys of the batch entry, so that its block table is that long.
     #[inline(always)]
-    pub(crate) unsafe fn place(self, step: u32) -> Place {
+    pub(crate) unsafe fn place(self, step: u32) -> PageSlot {
         let key = step * DECODE_KEYS as u32;
         if self.table.is_null() {
-            return Place { page: self.page, row: key };
+            return PageSlot { page: self.page, row: key };
         }
         let (index, row) = div_rem(key, self.page_len);
         // SAFETY: the caller's contract.
-        Place { page: unsafe { global::load(self.table.wrapping_add(index as usize)) }, row }
+        PageSlot { page: unsafe { global::load(self.table.wrapping_add(index as usize)) }, row }
     }
 
     /// The place that the first lane of the warp has: the block table may be written meanwhile. Not where the entry is
@@ -72,17 +72,17 @@ impl Pages {
     /// # Safety
     /// All lanes of the warp call it together.
     #[inline(always)]
-    pub(crate) unsafe fn agreed(self, place: Place) -> Place {
+    pub(crate) unsafe fn warp_uniform(self, place: PageSlot) -> PageSlot {
         if self.table.is_null() {
             return place;
         }
         // SAFETY: the caller's contract.
-        Place { page: unsafe { agreed(place.page) }, row: place.row }
+        PageSlot { page: unsafe { warp_uniform(place.page) }, row: place.row }
     }
 
     /// Whether the block table names a page that there is.
     #[inline(always)]
-    pub(crate) fn has(self, place: Place) -> bool {
+    pub(crate) fn has(self, place: PageSlot) -> bool {
         place.page < self.count
     }
 }
@@ -124,7 +124,7 @@ impl KeyRows {
     /// # Safety
     /// All lanes of the warp call it together; the tile is the warp's to write; `len` is 0 or the rows are there.
     #[inline(always)]
-    pub(crate) unsafe fn copy_to_tile(self, tile: SharedAddr, place: Place, len: u32, columns: usize) {
+    pub(crate) unsafe fn copy_to_tile(self, tile: SharedAddr, place: PageSlot, len: u32, columns: usize) {
         let lane = lane();
         let (lane_row, lane_chunk) = (lane / PANEL_CHUNKS, lane % PANEL_CHUNKS);
         let start = i64::from(place.page) * self.page_stride + i64::from(place.row) * self.row_stride;

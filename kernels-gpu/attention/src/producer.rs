@@ -4,15 +4,15 @@ use cuda_std::ptx::tma::{self, TensorMap};
 use cuda_std::ptx::{griddepcontrol, mbarrier};
 use cuda_std::shared::SharedAddr;
 use cuda_std::thread;
-use layout::attention::{AttentionArgs, Lengths, TILE_SWIZZLE, TileOrder};
+use layout::attention::{AttentionArgs, Seqlens, TILE_SWIZZLE, TileSchedulerArgs};
 
-use crate::key_split::block_steps;
-use crate::ring::Ring;
-use crate::row::Row;
-use crate::schedule::{Tile, Walk, steps_of_rows};
+use crate::kv_split::block_steps;
+use crate::ring::PipelineState;
+use crate::row::Config;
+use crate::schedule::{Tile, TileScheduler, steps_of_rows};
 
 /// The maps of Q, K and V `[batch, head, row, column]`, whose boxes are a panel of a tile. In rows of
-/// [`Lengths::PerMember`] one more dimension is in front, for batch entries that follow each other
+/// [`Seqlens::Varlen`] one more dimension is in front, for batch entries that follow each other
 /// ([`crate::schedule::Tile::q_place`]).
 #[derive(Clone, Copy)]
 pub(crate) struct Maps {
@@ -31,7 +31,7 @@ const PANEL_COLUMNS: u32 = TILE_SWIZZLE.row_bytes() / 2;
 /// One thread calls it, of each block; `full` has an arrival left in its phase, and nothing uses the tile of any block
 /// before that has passed.
 #[inline(always)]
-unsafe fn load_tile<const ROW: usize, const SHARED: bool>(
+unsafe fn load_tile<const ID: usize, const SHARED: bool>(
     tile: SharedAddr,
     map: *const TensorMap,
     [rows, panels]: [u32; 2],
@@ -39,7 +39,7 @@ unsafe fn load_tile<const ROW: usize, const SHARED: bool>(
     full: SharedAddr,
 ) {
     let panel_bytes = rows * TILE_SWIZZLE.row_bytes();
-    let blocks = if SHARED { const { Row::<ROW>::MULTICAST } } else { 1 };
+    let blocks = if SHARED { const { Config::<ID>::MULTICAST_CTAS } } else { 1 };
     let part_rows = rows / blocks;
     let first = if blocks > 1 { thread::cluster_rank() * part_rows } else { 0 };
     let (tile, row) = (tile.offset(first * TILE_SWIZZLE.row_bytes()), row + first);
@@ -49,12 +49,12 @@ unsafe fn load_tile<const ROW: usize, const SHARED: bool>(
         for panel in 0..panels {
             let (place, column) = (tile.offset(panel * panel_bytes), (panel * PANEL_COLUMNS) as i32);
             let [row, head, batch, end] = [row, head, batch, end].map(|coordinate| coordinate as i32);
-            match Row::<ROW>::LENGTHS {
-                Lengths::Equal if blocks > 1 => {
+            match Config::<ID>::SEQLENS {
+                Seqlens::Fixed if blocks > 1 => {
                     tma::load_multicast(place, map, [column, row, head, batch], full, (1 << blocks) - 1);
                 }
-                Lengths::Equal => tma::load(place, map, [column, row, head, batch], full),
-                Lengths::PerMember => tma::load(place, map, [column, row, head, batch, end], full),
+                Seqlens::Fixed => tma::load(place, map, [column, row, head, batch], full),
+                Seqlens::Varlen => tma::load(place, map, [column, row, head, batch, end], full),
             }
         }
     }
@@ -67,52 +67,52 @@ unsafe fn load_tile<const ROW: usize, const SHARED: bool>(
 /// One thread of the block calls it, and the barriers are initialised; `first` is the tile of a cluster, or none where
 /// blocks find theirs.
 #[inline(always)]
-pub(crate) unsafe fn produce<const ROW: usize, const STAGES: u32>(
+pub(crate) unsafe fn produce<const ID: usize, const STAGES: u32>(
     args: &AttentionArgs,
-    order: &TileOrder,
+    tiles: &TileSchedulerArgs,
     maps: Maps,
     base: SharedAddr,
     mut first: Tile,
 ) {
-    let (rows, step_keys) = (Row::<ROW>::M, Row::<ROW>::N);
-    let (mut k, mut v) = (Ring::<STAGES>::PRODUCER, Ring::<STAGES>::PRODUCER);
+    let (rows, step_keys) = (Config::<ID>::M, Config::<ID>::N);
+    let (mut k, mut v) = (PipelineState::<STAGES>::PRODUCER, PipelineState::<STAGES>::PRODUCER);
     let at = |region: layout::SmemRegion, stage: u32| base.offset(region.stage_offset(stage));
-    let mut walk = Walk::START;
-    if let Lengths::PerMember = Row::<ROW>::LENGTHS {
+    let mut scheduler = TileScheduler::START;
+    if let Seqlens::Varlen = Config::<ID>::SEQLENS {
         // The lengths, by which tiles are found, and the tensors are as the kernel before has left them, and it has
         // done with O and the counter. Blocks without a tile wait too: the next kernel takes the end of this launch for
         // the end of all before it.
         griddepcontrol::wait();
     }
     loop {
-        let tile = if const { Row::<ROW>::CLUSTER > 1 } {
+        let tile = if const { Config::<ID>::SPLIT_KV_CTAS > 1 } {
             core::mem::replace(&mut first, Tile::none(args))
         } else {
             // SAFETY: the caller's contract; the launch has a counter of its own.
-            unsafe { walk.find::<ROW>(args, order) }
+            unsafe { scheduler.next_work::<ID>(args, tiles) }
         };
         // SAFETY: the caller's contract.
-        unsafe { walk.tell::<ROW>(base, &tile) };
+        unsafe { scheduler.broadcast::<ID>(base, &tile) };
         if tile.is_none() {
             break;
         }
-        let member = tile.member::<ROW>(args);
+        let member = tile.member::<ID>(args);
         let last_row = (tile.first_row + rows).min(member.q_len) - 1;
-        let steps = steps_of_rows::<ROW>(member.keys, tile.first_row, last_row);
-        let (mut step, mut left) = block_steps::<ROW>(steps);
-        let [first_key, kv_head, batch, end] = tile.kv_place::<ROW>(args);
+        let steps = steps_of_rows::<ID>(member.keys, tile.first_row, last_row);
+        let (mut step, mut left) = block_steps::<ID>(steps);
+        let [first_key, kv_head, batch, end] = tile.kv_place::<ID>(args);
         let row_of = |step: u32| [first_key + step * step_keys, kv_head, batch, end];
         // SAFETY: each buffer is filled after its consumers have left it, those of all blocks that it is filled in; a
         // fresh barrier counts as just left.
         unsafe {
             let mut load_k = |step: u32| {
-                mbarrier::wait_parity(at(Row::<ROW>::K_EMPTY, k.stage()), k.parity());
-                let full = at(Row::<ROW>::K_FULL, k.stage());
-                let size = [step_keys, Row::<ROW>::PANELS];
-                load_tile::<ROW, true>(at(Row::<ROW>::K, k.stage()), maps.k, size, row_of(step), full);
+                mbarrier::wait_parity(at(Config::<ID>::K_EMPTY, k.stage()), k.parity());
+                let full = at(Config::<ID>::K_FULL, k.stage());
+                let size = [step_keys, Config::<ID>::PANELS];
+                load_tile::<ID, true>(at(Config::<ID>::K, k.stage()), maps.k, size, row_of(step), full);
                 k = k.next();
             };
-            if let Lengths::Equal = Row::<ROW>::LENGTHS {
+            if let Seqlens::Fixed = Config::<ID>::SEQLENS {
                 // The tensors are as the kernel before has left them, and it has done with O and the counter. Only the
                 // first tile waits.
                 griddepcontrol::wait();
@@ -120,33 +120,33 @@ pub(crate) unsafe fn produce<const ROW: usize, const STAGES: u32>(
             if left > 0 {
                 load_k(step);
             }
-            let (q_stage, q_parity) = walk.q_place::<ROW>();
-            mbarrier::wait_parity(at(Row::<ROW>::Q_EMPTY, q_stage), q_parity ^ 1);
-            let q_row = tile.q_place::<ROW>(args);
-            let q_full = at(Row::<ROW>::Q_FULL, q_stage);
-            load_tile::<ROW, false>(at(Row::<ROW>::Q, q_stage), maps.q, [rows, Row::<ROW>::PANELS], q_row, q_full);
+            let (q_stage, q_parity) = scheduler.q_place::<ID>();
+            mbarrier::wait_parity(at(Config::<ID>::Q_EMPTY, q_stage), q_parity ^ 1);
+            let q_row = tile.q_place::<ID>(args);
+            let q_full = at(Config::<ID>::Q_FULL, q_stage);
+            load_tile::<ID, false>(at(Config::<ID>::Q, q_stage), maps.q, [rows, Config::<ID>::PANELS], q_row, q_full);
             while left > 0 {
                 left -= 1;
                 if left > 0 {
-                    load_k(step - const { Row::<ROW>::CLUSTER });
+                    load_k(step - const { Config::<ID>::SPLIT_KV_CTAS });
                 }
-                mbarrier::wait_parity(at(Row::<ROW>::V_EMPTY, v.stage()), v.parity());
-                let full = at(Row::<ROW>::V_FULL, v.stage());
-                let size = [step_keys, Row::<ROW>::VALUE_PANELS];
-                load_tile::<ROW, true>(at(Row::<ROW>::V, v.stage()), maps.v, size, row_of(step), full);
+                mbarrier::wait_parity(at(Config::<ID>::V_EMPTY, v.stage()), v.parity());
+                let full = at(Config::<ID>::V_FULL, v.stage());
+                let size = [step_keys, Config::<ID>::VALUE_PANELS];
+                load_tile::<ID, true>(at(Config::<ID>::V, v.stage()), maps.v, size, row_of(step), full);
                 v = v.next();
-                step = step.wrapping_sub(const { Row::<ROW>::CLUSTER });
+                step = step.wrapping_sub(const { Config::<ID>::SPLIT_KV_CTAS });
             }
         }
     }
     // The barriers outlive the arrivals of the other blocks, and the buffers what these copy, which is used before it
     // is left.
-    if const { Row::<ROW>::MULTICAST > 1 } {
+    if const { Config::<ID>::MULTICAST_CTAS > 1 } {
         for _ in 0..STAGES {
             // SAFETY: the barriers are initialised; consumers empty what was filled.
             unsafe {
-                mbarrier::wait_parity(at(Row::<ROW>::K_EMPTY, k.stage()), k.parity());
-                mbarrier::wait_parity(at(Row::<ROW>::V_EMPTY, v.stage()), v.parity());
+                mbarrier::wait_parity(at(Config::<ID>::K_EMPTY, k.stage()), k.parity());
+                mbarrier::wait_parity(at(Config::<ID>::V_EMPTY, v.stage()), v.parity());
             }
             (k, v) = (k.next(), v.next());
         }

@@ -8,7 +8,7 @@ use cuda_std::shared::SharedAddr;
 use layout::attention::{QuerySource, WARP_ROWS, WARPGROUP_ROWS};
 use layout::descriptor::Descriptor;
 
-use crate::row::{Row, ScoresOfRegisters, ScoresOfTile};
+use crate::row::{Config, QkFromRegisters, QkFromShared};
 use crate::tile::{Fragments, chunk_offset};
 use crate::warpgroup_product::{product, product_registers};
 use crate::work::warp;
@@ -18,11 +18,11 @@ pub(crate) trait Query {
     /// The row's choice that this implements.
     const SOURCE: QuerySource;
 
-    /// The query rows of this warpgroup: the part of number `row_group` of the tile of Q.
+    /// The query rows of this warpgroup: the part of number `m_warpgroup` of the tile of Q.
     ///
     /// # Safety
     /// All threads of the warpgroup call it together; the tile is there and visible.
-    unsafe fn load(tile: SharedAddr, row_group: u32) -> Self;
+    unsafe fn load(tile: SharedAddr, m_warpgroup: u32) -> Self;
 
     /// Starts S = Q K^T for the tile of keys whose descriptor is `keys`.
     ///
@@ -32,43 +32,43 @@ pub(crate) trait Query {
 }
 
 /// Q in shared memory.
-pub(crate) struct QueryTile<E, const ROW: usize, const DIM_STEPS: usize> {
+pub(crate) struct QueryTile<E, const ID: usize, const DIM_STEPS: usize> {
     descriptor: Descriptor,
     element: PhantomData<E>,
 }
 
-impl<E: Element16, const ROW: usize, const DIM_STEPS: usize> Query for QueryTile<E, ROW, DIM_STEPS> {
+impl<E: Element16, const ID: usize, const DIM_STEPS: usize> Query for QueryTile<E, ID, DIM_STEPS> {
     const SOURCE: QuerySource = QuerySource::Shared;
 
     #[inline(always)]
-    unsafe fn load(tile: SharedAddr, row_group: u32) -> Self {
+    unsafe fn load(tile: SharedAddr, m_warpgroup: u32) -> Self {
         let (first, group_bytes) = const {
-            let query = ScoresOfTile::<E, ROW>::A;
+            let query = QkFromShared::<E, ID>::A;
             (query.descriptor(0), query.mn_offset_bytes(8) * (WARPGROUP_ROWS as u32 / 8))
         };
-        Self { descriptor: first.offset(tile.as_raw() + row_group * group_bytes), element: PhantomData }
+        Self { descriptor: first.offset(tile.as_raw() + m_warpgroup * group_bytes), element: PhantomData }
     }
 
     #[inline(always)]
     unsafe fn scores<S: Accumulator>(&self, keys: Descriptor) -> S {
         // SAFETY: the caller's contract.
-        unsafe { product::<ScoresOfTile<E, ROW>, S, DIM_STEPS>(self.descriptor, keys) }
+        unsafe { product::<QkFromShared<E, ID>, S, DIM_STEPS>(self.descriptor, keys) }
     }
 }
 
 /// Q in registers.
-pub(crate) struct QueryRegisters<E, const ROW: usize, const DIM_STEPS: usize> {
+pub(crate) struct QueryRegisters<E, const ID: usize, const DIM_STEPS: usize> {
     fragments: [[u32; 4]; DIM_STEPS],
     element: PhantomData<E>,
 }
 
-impl<E: Element16, const ROW: usize, const DIM_STEPS: usize> Query for QueryRegisters<E, ROW, DIM_STEPS> {
+impl<E: Element16, const ID: usize, const DIM_STEPS: usize> Query for QueryRegisters<E, ID, DIM_STEPS> {
     const SOURCE: QuerySource = QuerySource::Registers;
 
     #[inline(always)]
-    unsafe fn load(tile: SharedAddr, row_group: u32) -> Self {
-        let rows = const { Row::<ROW>::M as usize };
-        let first_row = row_group * WARPGROUP_ROWS as u32 + warp() % 4 * WARP_ROWS as u32;
+    unsafe fn load(tile: SharedAddr, m_warpgroup: u32) -> Self {
+        let rows = const { Config::<ID>::M as usize };
+        let first_row = m_warpgroup * WARPGROUP_ROWS as u32 + warp() % 4 * WARP_ROWS as u32;
         let source = Fragments::rows_first(tile.offset(chunk_offset(rows, first_row, 0)), rows);
         let mut fragments = [[0; 4]; DIM_STEPS];
         for step in 0..DIM_STEPS {
@@ -81,6 +81,6 @@ impl<E: Element16, const ROW: usize, const DIM_STEPS: usize> Query for QueryRegi
     #[inline(always)]
     unsafe fn scores<S: Accumulator>(&self, keys: Descriptor) -> S {
         // SAFETY: the caller's contract.
-        unsafe { product_registers::<ScoresOfRegisters<E, ROW>, S, DIM_STEPS>(&self.fragments, keys) }
+        unsafe { product_registers::<QkFromRegisters<E, ID>, S, DIM_STEPS>(&self.fragments, keys) }
     }
 }

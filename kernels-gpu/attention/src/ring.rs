@@ -1,19 +1,19 @@
 //! Which buffer of a ring is next, and in which phase its barriers are, in one register.
 //!
-//! `cuda_std::ring::Place` says the same in two. Consumers have none to spare here. GEMM at 512x512x512, whose ring has
-//! 12 stages, takes 3 % longer with this one (H200).
+//! `cuda_std::pipeline::PipelineState` says the same in two. Consumers have none to spare here. GEMM at 512x512x512,
+//! whose ring has 12 stages, takes 3 % longer with this one (H200).
 
 /// A position in a ring of `STAGES` buffers that are filled and emptied in turns, in one register.
 ///
 /// Where the number of buffers is a power of two it counts the fillings; elsewhere it is the buffer, with [`PARITY`]
 /// added in every other phase.
 #[derive(Clone, Copy)]
-pub(crate) struct Ring<const STAGES: u32>(u32);
+pub(crate) struct PipelineState<const STAGES: u32>(u32);
 
 /// The parity where the number of buffers is not a power of two.
 const PARITY: u32 = 1 << 16;
 
-impl<const STAGES: u32> Ring<STAGES> {
+impl<const STAGES: u32> PipelineState<STAGES> {
     /// The start of who empties: its first wait is for the first filling.
     pub(crate) const CONSUMER: Self = Self(0);
     /// The start of who fills: every buffer is empty, as if a phase had passed.

@@ -2,65 +2,67 @@
 
 use cuda_std::convert::Element16;
 use cuda_std::ptx::wgmma::Product;
-use layout::attention::{ATTENTION, AttentionKernel, Lengths, MaskKind, QuerySource, Scores, TILE_SWIZZLE, WgmmaTile};
+use layout::attention::{
+    ATTENTION, AttentionKernel, MaskKind, QuerySource, ScoreMod, Seqlens, TILE_SWIZZLE, WgmmaTile,
+};
 use layout::descriptor::{Major, Operand};
 use layout::{SmemLayout, SmemRegion};
 
 use crate::softmax::Subtraction;
 
-/// Row `ROW` of [`ATTENTION`].
-pub(crate) enum Row<const ROW: usize> {}
+/// Configuration `ID` of [`ATTENTION`].
+pub(crate) enum Config<const ID: usize> {}
 
-impl<const ROW: usize> Row<ROW> {
-    pub(crate) const TILE: WgmmaTile = match ATTENTION[ROW].kernel {
+impl<const ID: usize> Config<ID> {
+    pub(crate) const TILE: WgmmaTile = match ATTENTION[ID].kernel {
         AttentionKernel::Wgmma(tile) => tile,
-        _ => panic!("the row is not a WGMMA variant"),
+        _ => panic!("the configuration is not a WGMMA variant"),
     };
     /// Query rows of a tile.
     pub(crate) const M: u32 = Self::TILE.m() as u32;
     /// Warpgroups of a block that share the rows of a tile.
-    pub(crate) const KEY_GROUPS: u32 = Self::TILE.key_groups as u32;
+    pub(crate) const SPLIT_KV_WARPGROUPS: u32 = Self::TILE.split_kv_warpgroups as u32;
     /// Blocks that share a tile.
-    pub(crate) const CLUSTER: u32 = Self::TILE.cluster as u32;
+    pub(crate) const SPLIT_KV_CTAS: u32 = Self::TILE.split_kv_ctas as u32;
     /// Blocks that copy K and V together, each a part for all.
-    pub(crate) const MULTICAST: u32 = Self::TILE.multicast as u32;
+    pub(crate) const MULTICAST_CTAS: u32 = Self::TILE.multicast_ctas as u32;
     /// Warpgroups that share the rows of a tile, in all its blocks.
-    pub(crate) const PARTS: u32 = Self::TILE.parts() as u32;
+    pub(crate) const KV_SPLITS: u32 = Self::TILE.kv_splits() as u32;
     /// Keys of a step.
     pub(crate) const N: u32 = Self::TILE.n as u32;
     /// Panels of a tile of Q or K.
-    pub(crate) const PANELS: u32 = ATTENTION[ROW].panels();
+    pub(crate) const PANELS: u32 = ATTENTION[ID].panels();
     /// Panels of a tile of V.
-    pub(crate) const VALUE_PANELS: u32 = ATTENTION[ROW].value_panels();
+    pub(crate) const VALUE_PANELS: u32 = ATTENTION[ID].value_panels();
     /// Whether every step may be masked, and not the last alone.
-    pub(crate) const BAND: bool = matches!(Self::TILE.mask, MaskKind::Band);
+    pub(crate) const MASKED: bool = matches!(Self::TILE.mask, MaskKind::Masked);
     /// Whether scores are bounded, and a bias is added, where the launch says so.
-    pub(crate) const GENERAL: bool = matches!(ATTENTION[ROW].scores, Scores::General);
+    pub(crate) const GENERAL: bool = matches!(ATTENTION[ID].score_mod, ScoreMod::General);
     /// Whether scores are bounded by a softcap, and nothing else is done to them.
-    pub(crate) const SOFTCAP: bool = matches!(ATTENTION[ROW].scores, Scores::Softcap);
+    pub(crate) const SOFTCAP: bool = matches!(ATTENTION[ID].score_mod, ScoreMod::Softcap);
     /// When maxima are subtracted from scores.
-    pub(crate) const SUBTRACTION: Subtraction = match Self::STEP_END {
+    pub(crate) const SUBTRACTION: Subtraction = match Self::PV_OVERLAP {
         _ if Self::SOFTCAP => Subtraction::Never,
         _ if Self::GENERAL => Subtraction::LargeLate,
-        StepEnd::ScaleBesidePowers if Self::TILE.consumers() < 4 => Subtraction::Always,
-        StepEnd::ScaleBesidePowers => Subtraction::LargeLate,
-        StepEnd::PowersFirst | StepEnd::SumsLast | StepEnd::InTurn => Subtraction::LargeEarly,
+        PvOverlap::HalfExpThenRescale if Self::TILE.consumers() < 4 => Subtraction::Always,
+        PvOverlap::HalfExpThenRescale => Subtraction::LargeLate,
+        PvOverlap::Exp | PvOverlap::HalfExp | PvOverlap::None => Subtraction::LargeEarly,
     };
     /// How a step ends.
-    pub(crate) const STEP_END: StepEnd = if Self::TILE.in_turn() {
-        StepEnd::InTurn
-    } else if Self::PARTS > 1 || Self::TILE.consumers() == 4 {
-        StepEnd::ScaleBesidePowers
+    pub(crate) const PV_OVERLAP: PvOverlap = if Self::TILE.pingpong() {
+        PvOverlap::None
+    } else if Self::KV_SPLITS > 1 || Self::TILE.consumers() == 4 {
+        PvOverlap::HalfExpThenRescale
     } else if matches!(Self::TILE.query, QuerySource::Registers)
-        && (ATTENTION[ROW].head_dim <= 128 || Self::TILE.n == 64)
+        && (ATTENTION[ID].head_dim <= 128 || Self::TILE.n == 64)
     {
-        StepEnd::SumsLast
+        PvOverlap::HalfExp
     } else {
-        StepEnd::PowersFirst
+        PvOverlap::Exp
     };
     /// How long sequences are.
-    pub(crate) const LENGTHS: Lengths = ATTENTION[ROW].lengths;
-    const SMEM: SmemLayout = ATTENTION[ROW].smem();
+    pub(crate) const SEQLENS: Seqlens = ATTENTION[ID].seqlens;
+    const SMEM: SmemLayout = ATTENTION[ID].smem();
     pub(crate) const Q: SmemRegion = Self::SMEM.get("q");
     pub(crate) const K: SmemRegion = Self::SMEM.get("k");
     pub(crate) const V: SmemRegion = Self::SMEM.get("v");
@@ -77,99 +79,99 @@ impl<const ROW: usize> Row<ROW> {
     pub(crate) const TILE_FULL: SmemRegion = Self::SMEM.get("tile_full");
 
     /// How many of a lane's exponentials of a step stand in front of the wait for O.
-    pub(crate) const fn early_powers(scores: usize) -> usize {
-        match Self::STEP_END {
-            StepEnd::PowersFirst => scores,
-            StepEnd::ScaleBesidePowers | StepEnd::SumsLast => scores / 2,
-            StepEnd::InTurn => 0,
+    pub(crate) const fn early_exps(scores: usize) -> usize {
+        match Self::PV_OVERLAP {
+            PvOverlap::Exp => scores,
+            PvOverlap::HalfExpThenRescale | PvOverlap::HalfExp => scores / 2,
+            PvOverlap::None => 0,
         }
     }
 }
 
 /// What of a step stands behind the wait for the product O of the step before, and where O is scaled.
 #[derive(Clone, Copy)]
-pub(crate) enum StepEnd {
+pub(crate) enum PvOverlap {
     /// The rounding of P. O is scaled beside the next Q K^T, where a maximum grew.
-    PowersFirst,
+    Exp,
     /// Half of the exponentials too, and the scaling of O in each step beside them. Steps take 2 to 5 % less time so
     /// where warpgroups share rows or are four, and 1 to 3 % more elsewhere.
-    ScaleBesidePowers,
-    /// Half of the exponentials, and the sums of all; O is scaled as in [`Self::PowersFirst`]. Head dimensions 96,
+    HalfExpThenRescale,
+    /// Half of the exponentials, and the sums of all; O is scaled as in [`Self::Exp`]. Head dimensions 96,
     /// 128 and, by 64 keys, 192 take 1 to 2 % less time so, 256 as much, and 64, with three warpgroups, 7 % more.
-    SumsLast,
+    HalfExp,
     /// All of the softmax: O is there before the next Q K^T starts, as warpgroups have the tensor cores in turns. O is
-    /// scaled as in [`Self::ScaleBesidePowers`].
-    InTurn,
+    /// scaled as in [`Self::HalfExpThenRescale`].
+    None,
 }
 
-impl StepEnd {
+impl PvOverlap {
     /// Whether warpgroups have the tensor cores in turns.
-    pub(crate) const fn in_turn(self) -> bool {
-        matches!(self, Self::InTurn)
+    pub(crate) const fn pingpong(self) -> bool {
+        matches!(self, Self::None)
     }
 
     /// Whether O is scaled in each step beside its last exponentials, and not beside the next Q K^T.
-    pub(crate) const fn scales_beside_powers(self) -> bool {
-        matches!(self, Self::ScaleBesidePowers | Self::InTurn)
+    pub(crate) const fn rescales_last(self) -> bool {
+        matches!(self, Self::HalfExpThenRescale | Self::None)
     }
 
     /// Whether the sums stand behind all exponentials.
-    pub(crate) const fn sums_last(self) -> bool {
-        matches!(self, Self::SumsLast)
+    pub(crate) const fn row_sum_last(self) -> bool {
+        matches!(self, Self::HalfExp)
     }
 }
 
-/// Accumulators of Q K^T that a thread of row `row` holds.
-pub(crate) const fn score_registers(row: usize) -> usize {
-    key_steps(row) * 8
+/// Accumulators of Q K^T that a thread of configuration `id` holds.
+pub(crate) const fn score_registers(id: usize) -> usize {
+    key_steps(id) * 8
 }
 
-/// Accumulators of P V that a thread of row `row` holds.
-pub(crate) const fn output_registers(row: usize) -> usize {
-    ATTENTION[row].value_dim / 2
+/// Accumulators of P V that a thread of configuration `id` holds.
+pub(crate) const fn output_registers(id: usize) -> usize {
+    ATTENTION[id].value_dim / 2
 }
 
-/// K buffers of row `row`.
-pub(crate) const fn stages(row: usize) -> u32 {
-    match ATTENTION[row].kernel {
+/// K buffers of configuration `id`.
+pub(crate) const fn stages(id: usize) -> u32 {
+    match ATTENTION[id].kernel {
         AttentionKernel::Wgmma(tile) => tile.stages as u32,
-        _ => panic!("the row is not a WGMMA variant"),
+        _ => panic!("the configuration is not a WGMMA variant"),
     }
 }
 
-/// Steps of `wgmma` along the keys of one step of row `row`.
-pub(crate) const fn key_steps(row: usize) -> usize {
-    match ATTENTION[row].kernel {
+/// Steps of `wgmma` along the keys of one step of configuration `id`.
+pub(crate) const fn key_steps(id: usize) -> usize {
+    match ATTENTION[id].kernel {
         AttentionKernel::Wgmma(tile) => tile.n / 16,
-        _ => panic!("the row is not a WGMMA variant"),
+        _ => panic!("the configuration is not a WGMMA variant"),
     }
 }
 
-/// Steps of `wgmma` along the head dimension of Q and K of row `row`.
-pub(crate) const fn dim_steps(row: usize) -> usize {
-    ATTENTION[row].head_dim / 16
+/// Steps of `wgmma` along the head dimension of Q and K of configuration `id`.
+pub(crate) const fn dim_steps(id: usize) -> usize {
+    ATTENTION[id].head_dim / 16
 }
 
 /// Q K^T with Q in shared memory.
-pub(crate) struct ScoresOfTile<E, const ROW: usize>(core::marker::PhantomData<E>);
+pub(crate) struct QkFromShared<E, const ID: usize>(core::marker::PhantomData<E>);
 
-impl<E: Element16, const ROW: usize> Product for ScoresOfTile<E, ROW> {
-    const A: Operand = Operand::new(E::DTYPE, Major::K, TILE_SWIZZLE, Row::<ROW>::M);
-    const B: Operand = Operand::new(E::DTYPE, Major::K, TILE_SWIZZLE, Row::<ROW>::N);
+impl<E: Element16, const ID: usize> Product for QkFromShared<E, ID> {
+    const A: Operand = Operand::new(E::DTYPE, Major::K, TILE_SWIZZLE, Config::<ID>::M);
+    const B: Operand = Operand::new(E::DTYPE, Major::K, TILE_SWIZZLE, Config::<ID>::N);
 }
 
 /// Q K^T with Q in registers.
-pub(crate) struct ScoresOfRegisters<E, const ROW: usize>(core::marker::PhantomData<E>);
+pub(crate) struct QkFromRegisters<E, const ID: usize>(core::marker::PhantomData<E>);
 
-impl<E: Element16, const ROW: usize> Product for ScoresOfRegisters<E, ROW> {
+impl<E: Element16, const ID: usize> Product for QkFromRegisters<E, ID> {
     const A: Operand = Operand::in_registers(E::DTYPE);
-    const B: Operand = Operand::new(E::DTYPE, Major::K, TILE_SWIZZLE, Row::<ROW>::N);
+    const B: Operand = Operand::new(E::DTYPE, Major::K, TILE_SWIZZLE, Config::<ID>::N);
 }
 
 /// P V, with P in registers and V as it lies: its rows are along K.
-pub(crate) struct Values<E, const ROW: usize>(core::marker::PhantomData<E>);
+pub(crate) struct PvProduct<E, const ID: usize>(core::marker::PhantomData<E>);
 
-impl<E: Element16, const ROW: usize> Product for Values<E, ROW> {
+impl<E: Element16, const ID: usize> Product for PvProduct<E, ID> {
     const A: Operand = Operand::in_registers(E::DTYPE);
-    const B: Operand = Operand::new(E::DTYPE, Major::Mn, TILE_SWIZZLE, Row::<ROW>::N);
+    const B: Operand = Operand::new(E::DTYPE, Major::Mn, TILE_SWIZZLE, Config::<ID>::N);
 }

@@ -7,21 +7,21 @@
 use cuda_std::convert::{Element16, ex2, fma, max};
 use cuda_std::global;
 use cuda_std::warp::{FULL_MASK, warp_max, warp_shuffle_idx, warp_sum};
-use layout::attention::{ATTENTION, AttentionArgs, MAX_HEAD_DIM, Scores};
+use layout::attention::{ATTENTION, AttentionArgs, MAX_HEAD_DIM, ScoreMod};
 
 use crate::score::Scoring;
-use crate::softmax::{base, part_weight, row_result};
-use crate::work::{LANES, Member, Work, lane, sink_of_block, warp};
+use crate::softmax::{base, row_result, split_weight};
+use crate::work::{LANES, SeqlenInfo, Work, lane, sink_of_block, warp};
 
 /// # Safety
-/// The launch is that of row `ROW`, and `args` describes its tensors.
+/// The launch is that of configuration `ID`, and `args` describes its tensors.
 #[inline(always)]
-pub(crate) unsafe fn forward<E: Element16, const ROW: usize>(args: &AttentionArgs) {
-    const { assert!(E::DTYPE as u8 == ATTENTION[ROW].dtype as u8) };
-    let lengths = const { ATTENTION[ROW].lengths };
-    // SAFETY: the warp is together, and the launch is the row's.
-    let member = |batch| unsafe { Member::of_warp(args, batch, lengths) };
-    let work = Work::of_block(args, ATTENTION[ROW].rows() as u32, lengths, member);
+pub(crate) unsafe fn forward<E: Element16, const ID: usize>(args: &AttentionArgs) {
+    const { assert!(E::DTYPE as u8 == ATTENTION[ID].dtype as u8) };
+    let seqlens = const { ATTENTION[ID].seqlens };
+    // SAFETY: the warp is together, and the launch is the configuration's.
+    let member = |batch| unsafe { SeqlenInfo::of_warp(args, batch, seqlens) };
+    let work = Work::of_block(args, ATTENTION[ID].rows() as u32, seqlens, member);
     let scoring = Scoring::new(args, &work);
     let lane = lane();
     let row = work.first_row + warp();
@@ -46,14 +46,14 @@ pub(crate) unsafe fn forward<E: Element16, const ROW: usize>(args: &AttentionArg
                 let (q, k) = unsafe { (global::load(q.wrapping_add(column)), global::load(k.wrapping_add(column))) };
                 score = fma(E::to_f32(q ^ args.q_sign as u16), E::to_f32(k), score);
             }
-            if let Scores::General = const { ATTENTION[ROW].scores } {
+            if let ScoreMod::General = const { ATTENTION[ID].score_mod } {
                 // SAFETY: `row` and `key` are inside their tensors.
                 score = unsafe { scoring.score::<E>(score, row, key) };
             }
         }
         // SAFETY: the whole warp has the same row, so all its lanes are here.
         let new_max = unsafe { warp_max(max(row_max, score)) };
-        let factor = part_weight(row_max, new_max, args.scale_log2);
+        let factor = split_weight(row_max, new_max, args.scale_log2);
         let p = ex2((score - base(new_max)) * args.scale_log2);
         // SAFETY: as above.
         row_sum = row_sum * factor + unsafe { warp_sum(p) };
@@ -76,8 +76,8 @@ pub(crate) unsafe fn forward<E: Element16, const ROW: usize>(args: &AttentionArg
         chunk += LANES;
     }
 
-    // SAFETY: the launch is the row's.
-    let sink = unsafe { sink_of_block(args, ATTENTION[ROW].rows() as u32) };
+    // SAFETY: the launch is the configuration's.
+    let sink = unsafe { sink_of_block(args, ATTENTION[ID].rows() as u32) };
     let result = row_result(row_max, row_sum, args.scale_log2, sink);
     let o = work.o.wrapping_offset(row as isize * args.o_strides.row as isize);
     for step in 0..out.len() {

@@ -1,4 +1,4 @@
-//! Which tiles of query rows a block of a persistent launch computes, in which order ([`TileOrder`]).
+//! Which tiles of query rows a block of a persistent launch computes, in which order ([`TileSchedulerArgs`]).
 //!
 //! The producer takes the next tile when it has started the copies of one, and leaves its head and first row in shared
 //! memory for the consumers, which then need no divisions to find them; and the lengths of its sequences, where these
@@ -11,11 +11,11 @@ use cuda_std::shared::SharedAddr;
 use cuda_std::thread;
 use cuda_std::warp::{FULL_MASK, sync_warp};
 use layout::SmemRegion;
-use layout::attention::{AttentionArgs, Lengths, SEQUENCE_END, TILES_AHEAD, TileOrder, first_slot};
+use layout::attention::{AttentionArgs, SCHEDULER_STAGES, SEQUENCE_END, Seqlens, TileSchedulerArgs, first_slot};
 
 use crate::mask::KeyRange;
-use crate::row::Row;
-use crate::work::{Member, agreed, div_rem};
+use crate::row::Config;
+use crate::work::{SeqlenInfo, div_rem, warp_uniform};
 
 /// Query rows of one head.
 #[derive(Clone, Copy)]
@@ -31,14 +31,14 @@ pub(crate) struct Tile {
     /// First row.
     pub(crate) first_row: u32,
     /// The sequences of the batch entry, where they may differ in length ([`Tile::member`]).
-    member: Member,
+    member: SeqlenInfo,
 }
 
 impl Tile {
     /// No tile.
     #[inline(always)]
     pub(crate) fn none(args: &AttentionArgs) -> Self {
-        Self { batch: 0, head: 0, kv_head: 0, batch_head: NO_HEAD, first_row: 0, member: Member::equal(args) }
+        Self { batch: 0, head: 0, kv_head: 0, batch_head: NO_HEAD, first_row: 0, member: SeqlenInfo::equal(args) }
     }
 
     /// Whether there is none.
@@ -47,47 +47,47 @@ impl Tile {
         self.batch_head == NO_HEAD
     }
 
-    /// The tile of this number, which is below `order.tiles`, where all sequences are as long.
+    /// The tile of this number, which is below `tiles.tiles`, where all sequences are as long.
     #[inline(always)]
-    fn of_number<const ROW: usize>(args: &AttentionArgs, order: &TileOrder, number: u32) -> Self {
-        let (group, in_group) = div_rem(number, order.group_heads * order.row_tiles);
-        let first_head = group * order.group_heads;
-        let (row_tile, group_head) = div_rem(in_group, order.group_heads.min(order.heads - first_head));
+    fn of_number<const ID: usize>(args: &AttentionArgs, tiles: &TileSchedulerArgs, number: u32) -> Self {
+        let (group, in_group) = div_rem(number, tiles.group_heads * tiles.m_tiles);
+        let first_head = group * tiles.group_heads;
+        let (row_tile, group_head) = div_rem(in_group, tiles.group_heads.min(tiles.heads - first_head));
         let batch_head = first_head + group_head;
         let (batch, head) = div_rem(batch_head, args.q_heads);
         let (kv_head, _) = div_rem(head, args.heads_per_kv);
-        let first_row = (order.row_tiles - 1 - row_tile) * const { Row::<ROW>::M };
-        Self { batch, head, kv_head, batch_head, first_row, member: Member::equal(args) }
+        let first_row = (tiles.m_tiles - 1 - row_tile) * const { Config::<ID>::M };
+        Self { batch, head, kv_head, batch_head, first_row, member: SeqlenInfo::equal(args) }
     }
 
-    /// The tile in the slot of this number, which is below `order.tiles`, where sequences may differ in length; without
+    /// The tile in the slot of this number, which is below `tiles.tiles`, where sequences may differ in length; without
     /// rows if there is none.
     ///
     /// # Safety
     /// The numbers of all batch entries are readable.
     #[inline(always)]
-    unsafe fn of_slot<const ROW: usize>(args: &AttentionArgs, order: &TileOrder, number: u32) -> Self {
+    unsafe fn of_slot<const ID: usize>(args: &AttentionArgs, tiles: &TileSchedulerArgs, number: u32) -> Self {
         // Opaque, reciprocals of divisors take no registers of the producer, which has few.
-        let (row_tiles, group_heads) = (opaque(order.row_tiles), opaque(order.group_heads));
+        let (row_tiles, group_heads) = (opaque(tiles.m_tiles), opaque(tiles.group_heads));
         let (group, in_group) = div_rem(number, group_heads * row_tiles);
         let first_head = group * group_heads;
-        let (from_end, group_head) = div_rem(in_group, group_heads.min(order.heads - first_head));
+        let (from_end, group_head) = div_rem(in_group, group_heads.min(tiles.heads - first_head));
         let (head, slot) = (first_head + group_head, row_tiles - 1 - from_end);
-        let rows = const { Row::<ROW>::M };
-        let tile = |batch: u32, head: u32, first_row: u32, member: Member| {
+        let rows = const { Config::<ID>::M };
+        let tile = |batch: u32, head: u32, first_row: u32, member: SeqlenInfo| {
             let (kv_head, _) = div_rem(head, opaque(args.heads_per_kv));
             Self { batch, head, kv_head, batch_head: batch * args.q_heads + head, first_row, member }
         };
-        if args.q_starts == 0 {
+        if args.cu_seqlens_q == 0 {
             let (batch, head) = div_rem(head, opaque(args.q_heads));
-            return tile(batch, head, slot * rows, Member::equal(args));
+            return tile(batch, head, slot * rows, SeqlenInfo::equal(args));
         }
         // The last batch entry whose first slot is not beyond this one, or the first.
-        let (mut batch, mut end) = (0, opaque(args.members));
+        let (mut batch, mut end) = (0, opaque(args.varlen_batch));
         while end - batch > 1 {
             let middle = batch + (end - batch) / 2;
             // SAFETY: there is such a batch entry.
-            let start = unsafe { Member::q_start_of(args, middle) };
+            let start = unsafe { SeqlenInfo::q_start_of(args, middle) };
             if first_slot(start, middle, rows) <= slot {
                 batch = middle;
             } else {
@@ -95,7 +95,7 @@ impl Tile {
             }
         }
         // SAFETY: there is such a batch entry.
-        let member = unsafe { Member::of_batch(args, batch) };
+        let member = unsafe { SeqlenInfo::of_batch(args, batch) };
         let first_slot = first_slot(member.q_start, batch, rows);
         let first_row = if slot < first_slot { member.q_len } else { (slot - first_slot) * rows };
         tile(batch, head, first_row, member)
@@ -103,25 +103,25 @@ impl Tile {
 
     /// The sequences of its batch entry.
     #[inline(always)]
-    pub(crate) fn member<const ROW: usize>(&self, args: &AttentionArgs) -> Member {
-        match Row::<ROW>::LENGTHS {
-            Lengths::Equal => Member::equal(args),
-            Lengths::PerMember => self.member,
+    pub(crate) fn member<const ID: usize>(&self, args: &AttentionArgs) -> SeqlenInfo {
+        match Config::<ID>::SEQLENS {
+            Seqlens::Fixed => SeqlenInfo::equal(args),
+            Seqlens::Varlen => self.member,
         }
     }
 
     /// Where TMA finds its rows of Q; see [`place`].
     #[inline(always)]
-    pub(crate) fn q_place<const ROW: usize>(&self, args: &AttentionArgs) -> [u32; 4] {
-        let Member { q_start, q_len, .. } = self.member::<ROW>(args);
-        place::<ROW>(args, [q_start, q_len], self.first_row, self.head, self.batch)
+    pub(crate) fn q_place<const ID: usize>(&self, args: &AttentionArgs) -> [u32; 4] {
+        let SeqlenInfo { q_start, q_len, .. } = self.member::<ID>(args);
+        place::<ID>(args, [q_start, q_len], self.first_row, self.head, self.batch)
     }
 
     /// Where TMA finds its first key and value; see [`place`].
     #[inline(always)]
-    pub(crate) fn kv_place<const ROW: usize>(&self, args: &AttentionArgs) -> [u32; 4] {
-        let Member { k_start, keys, .. } = self.member::<ROW>(args);
-        place::<ROW>(args, [k_start, keys.len()], 0, self.kv_head, self.batch)
+    pub(crate) fn kv_place<const ID: usize>(&self, args: &AttentionArgs) -> [u32; 4] {
+        let SeqlenInfo { k_start, keys, .. } = self.member::<ID>(args);
+        place::<ID>(args, [k_start, keys.len()], 0, self.kv_head, self.batch)
     }
 }
 
@@ -131,9 +131,9 @@ impl Tile {
 /// back: those of the sequence are inside the map, and those after its last one outside. They arrive as zeros, whatever
 /// the next sequence has there. The last coordinate takes away what the rows have too much.
 #[inline(always)]
-fn place<const ROW: usize>(args: &AttentionArgs, [start, len]: [u32; 2], row: u32, head: u32, batch: u32) -> [u32; 4] {
-    match Row::<ROW>::LENGTHS {
-        Lengths::PerMember if args.q_starts != 0 => [SEQUENCE_END - len + row, head, start + len, SEQUENCE_END],
+fn place<const ID: usize>(args: &AttentionArgs, [start, len]: [u32; 2], row: u32, head: u32, batch: u32) -> [u32; 4] {
+    match Config::<ID>::SEQLENS {
+        Seqlens::Varlen if args.cu_seqlens_q != 0 => [SEQUENCE_END - len + row, head, start + len, SEQUENCE_END],
         _ => [row, head, batch, 0],
     }
 }
@@ -149,9 +149,9 @@ const K_PLACE: u32 = 16;
 /// The steps that some row of `first_row ..= last_row` sees: from the first number up to the second. Blocks that copy
 /// for each other take all steps: rows after the last of the problem too, whose block brings keys for the others.
 #[inline(always)]
-pub(crate) fn steps_of_rows<const ROW: usize>(keys: KeyRange, first_row: u32, last_row: u32) -> (u32, u32) {
-    let step_keys = Row::<ROW>::N;
-    if Row::<ROW>::MULTICAST == 1 {
+pub(crate) fn steps_of_rows<const ID: usize>(keys: KeyRange, first_row: u32, last_row: u32) -> (u32, u32) {
+    let step_keys = Config::<ID>::N;
+    if Config::<ID>::MULTICAST_CTAS == 1 {
         keys.steps(first_row as i32, last_row as i32, step_keys)
     } else {
         (0, keys.len().div_ceil(step_keys))
@@ -159,21 +159,21 @@ pub(crate) fn steps_of_rows<const ROW: usize>(keys: KeyRange, first_row: u32, la
 }
 
 /// The tiles of this block, one after the other.
-pub(crate) struct Walk {
+pub(crate) struct TileScheduler {
     /// Tiles so far.
     round: u32,
     /// Slots so far, where sequences may differ in length: those of the tiles, and those without one.
     slots: u32,
 }
 
-impl Walk {
+impl TileScheduler {
     pub(crate) const START: Self = Self { round: 0, slots: 0 };
 
     /// The buffer of the Q of the current tile, and the parity of the phase in which it arrives.
     #[inline(always)]
-    pub(crate) fn q_place<const ROW: usize>(&self) -> (u32, u32) {
+    pub(crate) fn q_place<const ID: usize>(&self) -> (u32, u32) {
         let before = self.round - 1;
-        let stages = const { Row::<ROW>::Q.stages };
+        let stages = const { Config::<ID>::Q.stages };
         (before % stages, before / stages % 2)
     }
 
@@ -182,22 +182,26 @@ impl Walk {
     /// # Safety
     /// The producer calls it, in a launch whose counter, if it has one, no other has.
     #[inline(always)]
-    pub(crate) unsafe fn find<const ROW: usize>(&mut self, args: &AttentionArgs, order: &TileOrder) -> Tile {
-        match Row::<ROW>::LENGTHS {
-            Lengths::Equal => {
+    pub(crate) unsafe fn next_work<const ID: usize>(
+        &mut self,
+        args: &AttentionArgs,
+        tiles: &TileSchedulerArgs,
+    ) -> Tile {
+        match Config::<ID>::SEQLENS {
+            Seqlens::Fixed => {
                 // SAFETY: the caller's contract.
-                let number = unsafe { number::<ROW>(order, self.round) };
-                if number < order.tiles { Tile::of_number::<ROW>(args, order, number) } else { Tile::none(args) }
+                let number = unsafe { number::<ID>(tiles, self.round) };
+                if number < tiles.tiles { Tile::of_number::<ID>(args, tiles, number) } else { Tile::none(args) }
             }
-            Lengths::PerMember => loop {
+            Seqlens::Varlen => loop {
                 // SAFETY: the caller's contract; the numbers of the batch entries are readable.
-                let number = unsafe { number::<ROW>(order, self.slots) };
+                let number = unsafe { number::<ID>(tiles, self.slots) };
                 self.slots += 1;
-                if number >= order.tiles {
+                if number >= tiles.tiles {
                     break Tile::none(args);
                 }
                 // SAFETY: as above.
-                let tile = unsafe { Tile::of_slot::<ROW>(args, order, number) };
+                let tile = unsafe { Tile::of_slot::<ID>(args, tiles, number) };
                 if tile.first_row < tile.member.q_len {
                     break tile;
                 }
@@ -205,24 +209,24 @@ impl Walk {
         }
     }
 
-    /// Tells the consumers what [`Self::find`] has found.
+    /// Tells the consumers what [`Self::next_work`] has found.
     ///
     /// # Safety
     /// The producer calls it for each tile, and at the end; the barriers are initialised.
     #[inline(always)]
-    pub(crate) unsafe fn tell<const ROW: usize>(&mut self, base: SharedAddr, tile: &Tile) {
+    pub(crate) unsafe fn broadcast<const ID: usize>(&mut self, base: SharedAddr, tile: &Tile) {
         let (stage, _) = self.place();
         let at = |region: SmemRegion| base.offset(region.stage_offset(stage));
         // SAFETY: what was here is of a tile whose Q all consumers have left, which the producer has waited for: there
         // are more places for tiles than for Q.
         unsafe {
-            at(Row::<ROW>::TILES).store([tile.batch_head, tile.first_row]);
-            if let Lengths::PerMember = Row::<ROW>::LENGTHS {
+            at(Config::<ID>::TILES).store([tile.batch_head, tile.first_row]);
+            if let Seqlens::Varlen = Config::<ID>::SEQLENS {
                 let [q_start, q_len, k_start, k_len] = tile.member.words();
-                at(Row::<ROW>::TILES).offset(Q_PLACE).store([q_start, q_len]);
-                at(Row::<ROW>::TILES).offset(K_PLACE).store([k_start, k_len]);
+                at(Config::<ID>::TILES).offset(Q_PLACE).store([q_start, q_len]);
+                at(Config::<ID>::TILES).offset(K_PLACE).store([k_start, k_len]);
             }
-            mbarrier::arrive_if(at(Row::<ROW>::TILE_FULL), true);
+            mbarrier::arrive_if(at(Config::<ID>::TILE_FULL), true);
         }
         self.round += 1;
     }
@@ -233,17 +237,17 @@ impl Walk {
     /// # Safety
     /// All lanes of a consumer warp call it together.
     #[inline(always)]
-    pub(crate) unsafe fn follow<const ROW: usize>(&mut self, base: SharedAddr) -> Option<[u32; 2]> {
+    pub(crate) unsafe fn receive<const ID: usize>(&mut self, base: SharedAddr) -> Option<[u32; 2]> {
         let (stage, parity) = self.place();
         let at = |region: SmemRegion| base.offset(region.stage_offset(stage));
         // SAFETY: the tile stays until the warp has left its Q.
         let tile: [u32; 2] = unsafe {
-            mbarrier::wait_parity(at(Row::<ROW>::TILE_FULL), parity);
-            at(Row::<ROW>::TILES).load()
+            mbarrier::wait_parity(at(Config::<ID>::TILE_FULL), parity);
+            at(Config::<ID>::TILES).load()
         };
         // The same in all lanes, and to the eyes of `ptxas`: descriptors and barriers are then in uniform registers,
         // without moves to them between the products. SAFETY: the warp is together.
-        let tile = tile.map(|word| unsafe { agreed(word) });
+        let tile = tile.map(|word| unsafe { warp_uniform(word) });
         // Every lane has read it, not the first alone, which leaves Q for all.
         // SAFETY: as above.
         unsafe { sync_warp(FULL_MASK) };
@@ -251,24 +255,24 @@ impl Walk {
         (tile[0] != NO_HEAD).then_some(tile)
     }
 
-    /// The sequences of the tile that [`Self::follow`] gave last. They stay until the warp follows to the next one:
+    /// The sequences of the tile that [`Self::receive`] gave last. They stay until the warp follows to the next one:
     /// there are that many places for tiles.
     ///
     /// # Safety
     /// All lanes of a consumer warp call it together.
     #[inline(always)]
-    pub(crate) unsafe fn member<const ROW: usize>(&self, base: SharedAddr, args: &AttentionArgs) -> Member {
-        match Row::<ROW>::LENGTHS {
-            Lengths::Equal => Member::equal(args),
-            Lengths::PerMember => {
-                let tile = base.offset(Row::<ROW>::TILES.stage_offset((self.round - 1) % TILES_AHEAD));
-                // SAFETY: the words are there, behind the wait of `follow`.
+    pub(crate) unsafe fn member<const ID: usize>(&self, base: SharedAddr, args: &AttentionArgs) -> SeqlenInfo {
+        match Config::<ID>::SEQLENS {
+            Seqlens::Fixed => SeqlenInfo::equal(args),
+            Seqlens::Varlen => {
+                let tile = base.offset(Config::<ID>::TILES.stage_offset((self.round - 1) % SCHEDULER_STAGES));
+                // SAFETY: the words are there, behind the wait of `receive`.
                 let [[q_start, q_len], [k_start, k_len]] =
                     unsafe { [tile.offset(Q_PLACE).load(), tile.offset(K_PLACE).load::<[u32; 2]>()] };
-                // The same in all lanes to the eyes of `ptxas`, as in `follow`. It would take lanes for apart behind a
+                // The same in all lanes to the eyes of `ptxas`, as in `receive`. It would take lanes for apart behind a
                 // branch on lengths otherwise, and have no uniform registers for descriptors: 4 to 10 % more time.
                 // SAFETY: the warp is together.
-                Member::of_words(args, [q_start, q_len, k_start, k_len].map(|word| unsafe { agreed(word) }))
+                SeqlenInfo::of_words(args, [q_start, q_len, k_start, k_len].map(|word| unsafe { warp_uniform(word) }))
             }
         }
     }
@@ -276,29 +280,29 @@ impl Walk {
     /// Where the next tile is, and the parity of the phase in which it comes.
     #[inline(always)]
     fn place(&self) -> (u32, u32) {
-        (self.round % TILES_AHEAD, self.round / TILES_AHEAD % 2)
+        (self.round % SCHEDULER_STAGES, self.round / SCHEDULER_STAGES % 2)
     }
 }
 
 /// The number of the next tile, or slot, of this block, which has taken `taken` so far.
 ///
 /// # Safety
-/// As [`Walk::find`].
+/// As [`TileScheduler::next_work`].
 #[inline(always)]
-unsafe fn number<const ROW: usize>(order: &TileOrder, taken: u32) -> u32 {
-    let cluster = const { Row::<ROW>::CLUSTER * Row::<ROW>::MULTICAST };
+unsafe fn number<const ID: usize>(tiles: &TileSchedulerArgs, taken: u32) -> u32 {
+    let cluster = const { Config::<ID>::SPLIT_KV_CTAS * Config::<ID>::MULTICAST_CTAS };
     let (block, blocks) = (thread::block_idx_x() / cluster, thread::grid_dim_x() / cluster);
     let number = if taken == 0 {
         block
-    } else if order.counter != 0 {
+    } else if tiles.semaphore != 0 {
         // Every block takes one number too many, so that the last of `tiles` takes makes the counter 0 again.
         // SAFETY: the counter is one of a launch.
-        blocks + unsafe { global::atomic_inc(order.counter as *mut u32, order.tiles - 1) }
+        blocks + unsafe { global::atomic_inc(tiles.semaphore as *mut u32, tiles.tiles - 1) }
     } else {
         taken * blocks + if taken.is_multiple_of(2) { block } else { blocks - 1 - block }
     };
-    if const { Row::<ROW>::MULTICAST > 1 } {
-        number * const { Row::<ROW>::MULTICAST } + thread::cluster_rank()
+    if const { Config::<ID>::MULTICAST_CTAS > 1 } {
+        number * const { Config::<ID>::MULTICAST_CTAS } + thread::cluster_rank()
     } else {
         number
     }

@@ -1,8 +1,8 @@
 //! What happens to a raw score `q . k` before the mask: `softcap(scale * score) + bias`, with
 //! `softcap(x) = cap * tanh(x / cap)`.
 //!
-//! The result is what the softmax takes the exponential of. It is for rows of [`layout::attention::Scores::General`];
-//! the others leave the scale to the softmax. Rows of [`layout::attention::Scores::Softcap`] have `bound`.
+//! The result is what the softmax takes the exponential of. It is for rows of [`layout::attention::ScoreMod::General`];
+//! the others leave the scale to the softmax. Rows of [`layout::attention::ScoreMod::Softcap`] have `bound`.
 
 use cuda_std::convert::{Element16, fma, rcp};
 use cuda_std::global;
@@ -19,7 +19,7 @@ use layout::attention::AttentionArgs;
 use layout::attention::WARP_ROWS;
 
 #[cfg(target_feature = "sm_90a")]
-use crate::row::Row;
+use crate::row::Config;
 #[cfg(target_feature = "sm_90a")]
 use crate::tile::{CHUNK_ELEMS, Fragments, PANEL_CHUNKS, chunk_offset};
 use crate::work::Work;
@@ -301,8 +301,8 @@ impl BiasWords {
 /// has an error of 2^-21 of the cap instead of the score.
 #[cfg(target_feature = "sm_90a")]
 #[inline(always)]
-pub(crate) fn bound<const ROW: usize>(scores: &mut [f32], factor: f32) {
-    if Row::<ROW>::SOFTCAP {
+pub(crate) fn bound<const ID: usize>(scores: &mut [f32], factor: f32) {
+    if Config::<ID>::SOFTCAP {
         for index in 0..scores.len() {
             scores[index] = rcp(1.0 + ex2(scores[index] * factor));
         }

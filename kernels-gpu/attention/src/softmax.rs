@@ -3,7 +3,7 @@
 //! A lane holds parts of two rows, `lane / 4` and 8 below, in the accumulator layout of `mma` and `wgmma`
 //! ([`layout::fragment::mma_m16n8k16_c`] for every 8 keys): registers 0, 1, 4, 5 of 16 keys belong to the first row, 2,
 //! 3, 6, 7 to the second. Maxima are the whole row's in every lane of its quad; sums are the lane's own until
-//! [`RowState::finish`].
+//! [`RowState::finalize`].
 //!
 //! With running maximum m, sum l and scores s of the next keys: `m' = max(m, max s)`, `a = 2^(c (m - m'))`,
 //! `p = 2^(c (s - m'))`, `l' = a l + sum p`, `O' = a O + p V` (Milakov and Gimelshein 2018; Dao et al. 2022), where
@@ -105,8 +105,8 @@ impl RowState {
     #[inline(always)]
     pub(crate) unsafe fn step<const CHAINS: usize>(&mut self, scores: &mut [f32], scale: ScoreScale) -> [f32; 2] {
         // SAFETY: the caller's contract.
-        let factors = unsafe { self.renew::<CHAINS>(scores, scale) };
-        self.add::<CHAINS>(scores, scale);
+        let factors = unsafe { self.update_max::<CHAINS>(scores, scale) };
+        self.exp_row_sum::<CHAINS>(scores, scale);
         factors
     }
 
@@ -116,14 +116,14 @@ impl RowState {
     /// # Safety
     /// All lanes of the warp call it together.
     #[inline(always)]
-    pub(crate) unsafe fn renew<const CHAINS: usize>(&mut self, scores: &mut [f32], scale: ScoreScale) -> [f32; 2] {
+    pub(crate) unsafe fn update_max<const CHAINS: usize>(&mut self, scores: &mut [f32], scale: ScoreScale) -> [f32; 2] {
         let own = self.largest::<CHAINS>(scores);
         let early = self.subtraction == Subtraction::LargeEarly
             // SAFETY: all lanes of the warp are here.
             && unsafe { warp_vote_any(FULL_MASK, own.iter().any(|&own| scale.is_large(own))) };
         // SAFETY: as above.
         let seen = unsafe { own.map(|own| quad_max(own)) };
-        let factors = [0, 1].map(|half| part_weight(self.max[half], seen[half], scale.log2));
+        let factors = [0, 1].map(|half| split_weight(self.max[half], seen[half], scale.log2));
         self.max = seen;
         self.sum = [0, 1].map(|half| self.sum[half] * factors[half]);
         self.shifts = seen.map(|seen| -base(seen) * scale.log2);
@@ -158,7 +158,7 @@ impl RowState {
     /// The second half of a step, at once or part by part, each of whole fours of scores: turns them into probabilities
     /// and adds them up.
     #[inline(always)]
-    pub(crate) fn add<const CHAINS: usize>(&mut self, scores: &mut [f32], scale: ScoreScale) {
+    pub(crate) fn exp_row_sum<const CHAINS: usize>(&mut self, scores: &mut [f32], scale: ScoreScale) {
         let mut sums = [[0.0; 2]; CHAINS];
         sums[0] = self.sum;
         for index in 0..scores.len() {
@@ -169,10 +169,10 @@ impl RowState {
         self.sum = total(sums);
     }
 
-    /// Turns whole fours of scores into probabilities, which [`Self::sum_up`] adds up later.
+    /// Turns whole fours of scores into probabilities, which [`Self::row_sum`] adds up later.
     #[cfg(target_feature = "sm_90a")]
     #[inline(always)]
-    pub(crate) fn powers(&self, scores: &mut [f32], scale: ScoreScale) {
+    pub(crate) fn exp(&self, scores: &mut [f32], scale: ScoreScale) {
         for index in 0..scores.len() {
             scores[index] = ex2(fma(scores[index], scale.log2, self.shifts[row_of(index)]));
         }
@@ -181,7 +181,7 @@ impl RowState {
     /// Adds up whole fours of probabilities.
     #[cfg(target_feature = "sm_90a")]
     #[inline(always)]
-    pub(crate) fn sum_up<const CHAINS: usize>(&mut self, probabilities: &[f32]) {
+    pub(crate) fn row_sum<const CHAINS: usize>(&mut self, probabilities: &[f32]) {
         let mut sums = [[0.0; 2]; CHAINS];
         sums[0] = self.sum;
         for index in 0..probabilities.len() {
@@ -218,7 +218,7 @@ impl RowState {
     /// # Safety
     /// All lanes of the warp call it together.
     #[inline(always)]
-    pub(crate) unsafe fn finish(&self, scale: ScoreScale, sink: f32) -> [RowResult; 2] {
+    pub(crate) unsafe fn finalize(&self, scale: ScoreScale, sink: f32) -> [RowResult; 2] {
         // SAFETY: all lanes of the warp are here.
         let sums = self.sum.map(|sum| unsafe { quad_sum(sum) });
         [0, 1].map(|half| row_result(self.max[half], sums[half], scale.log2, sink))
@@ -227,12 +227,12 @@ impl RowState {
     /// The same where scores are `above` what they stand for.
     ///
     /// # Safety
-    /// As [`Self::finish`].
+    /// As [`Self::finalize`].
     #[cfg(target_feature = "sm_90a")]
     #[inline(always)]
-    pub(crate) unsafe fn finish_above(&self, scale: ScoreScale, sink: f32, above: f32) -> [RowResult; 2] {
+    pub(crate) unsafe fn finalize_above(&self, scale: ScoreScale, sink: f32, above: f32) -> [RowResult; 2] {
         // SAFETY: the caller's contract.
-        let results = unsafe { self.finish(scale, sink + above) };
+        let results = unsafe { self.finalize(scale, sink + above) };
         results.map(|row| RowResult { lse: row.lse - above, ..row })
     }
 }
@@ -243,7 +243,7 @@ impl RowState {
 /// # Safety
 /// All lanes of the warp call it together.
 #[inline(always)]
-pub(crate) unsafe fn scale_rows(values: &mut [f32], factors: [f32; 2]) {
+pub(crate) unsafe fn rescale_rows(values: &mut [f32], factors: [f32; 2]) {
     for half in 0..2 {
         // SAFETY: the caller's contract.
         if unsafe { warp_vote_any(FULL_MASK, factors[half] != 1.0) } {
@@ -304,7 +304,7 @@ pub(crate) fn base(row_max: f32) -> f32 {
 
 /// What the terms of a part, relative to its maximum, are multiplied by to be relative to that of all parts.
 #[inline(always)]
-pub(crate) fn part_weight(part_max: f32, row_max: f32, scale_log2: f32) -> f32 {
+pub(crate) fn split_weight(part_max: f32, row_max: f32, scale_log2: f32) -> f32 {
     ex2((part_max - base(row_max)) * scale_log2)
 }
 

@@ -219,7 +219,7 @@ pub(crate) unsafe fn multiply<E: Element16>(a: [u32; 4], b: [u32; 4], c: [f32; 8
     [d0, d1, d2, d3, d4, d5, d6, d7]
 }
 
-/// Writes two elements of row `row`, columns `column` (even) and the next, packed.
+/// Writes two elements of configuration `id`, columns `column` (even) and the next, packed.
 ///
 /// # Safety
 /// The place is this thread's to write.

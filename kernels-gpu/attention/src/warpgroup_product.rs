@@ -1,7 +1,10 @@
 //! Products of a warpgroup with any number of steps along K up to 16: groups of 8, 4, 2 and 1 steps, one after the
 //! other.
 
+use cuda_std::convert::Element16;
 use cuda_std::ptx::wgmma::{self, Accumulator, Product};
+use cuda_std::shared::SharedAddr;
+use layout::SmemRegion;
 use layout::descriptor::Descriptor;
 
 /// The groups that a product of so many steps is made of.
@@ -147,4 +150,25 @@ pub(crate) unsafe fn wait_before<D: Accumulator, const LATER_STEPS: usize>(d: &m
             _ => wgmma::wait_group::<3, D>(d),
         }
     }
+}
+
+/// The descriptor of a stage, from that of the first one as an offset.
+#[inline(always)]
+pub(crate) fn stage_descriptor(first: Descriptor, region: SmemRegion, base: SharedAddr, stage: u32) -> Descriptor {
+    first.offset(base.as_raw() + stage * region.stage_stride_bytes())
+}
+
+/// Probabilities as fragments of operand A: the accumulators of S lie as those do, pair by pair.
+#[inline(always)]
+pub(crate) fn pack<E: Element16, const SCORES: usize, const KEY_STEPS: usize>(
+    scores: &[f32; SCORES],
+) -> [[u32; 4]; KEY_STEPS] {
+    let mut fragments = [[0; 4]; KEY_STEPS];
+    for step in 0..KEY_STEPS {
+        for register in 0..4 {
+            let first = 8 * step + 2 * register;
+            fragments[step][register] = E::pack(scores[first], scores[first + 1]);
+        }
+    }
+    fragments
 }

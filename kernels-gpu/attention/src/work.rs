@@ -4,7 +4,7 @@ use cuda_std::hint::opaque;
 use cuda_std::shared::SharedAddr;
 use cuda_std::warp::{FULL_MASK, warp_shuffle_idx};
 use cuda_std::{global, thread};
-use layout::attention::{AttentionArgs, AttentionStrides, Lengths};
+use layout::attention::{AttentionArgs, AttentionStrides, Seqlens};
 
 use crate::mask::KeyRange;
 
@@ -33,7 +33,7 @@ pub(crate) struct Work {
     /// Keys there are, and which of them rows see.
     pub(crate) keys: KeyRange,
     /// The sequences of the batch entry.
-    pub(crate) member: Member,
+    pub(crate) member: SeqlenInfo,
 }
 
 /// Where the sequences of a batch entry start in their tensors, in rows, and how long they are.
@@ -41,14 +41,14 @@ pub(crate) struct Work {
 /// Another stream may write the numbers on the card at any time. Threads that meet at a barrier or take the same steps
 /// therefore have them from one thread, which reads them once.
 #[derive(Clone, Copy)]
-pub(crate) struct Member {
+pub(crate) struct SeqlenInfo {
     pub(crate) q_start: u32,
     pub(crate) q_len: u32,
     pub(crate) k_start: u32,
     pub(crate) keys: KeyRange,
 }
 
-impl Member {
+impl SeqlenInfo {
     /// Sequences as long as all others, which batch strides lead to.
     #[inline(always)]
     pub(crate) fn equal(args: &AttentionArgs) -> Self {
@@ -60,12 +60,12 @@ impl Member {
     /// # Safety
     /// There is such a batch entry; all lanes of the warp call it together.
     #[inline(always)]
-    pub(crate) unsafe fn of_warp(args: &AttentionArgs, batch: u32, lengths: Lengths) -> Self {
-        if lengths == Lengths::Equal || args.q_starts == 0 {
+    pub(crate) unsafe fn of_warp(args: &AttentionArgs, batch: u32, seqlens: Seqlens) -> Self {
+        if seqlens == Seqlens::Fixed || args.cu_seqlens_q == 0 {
             return Self::equal(args);
         }
         // SAFETY: the caller's contract.
-        let words = unsafe { Self::of_batch(args, batch).words().map(|word| agreed(word)) };
+        let words = unsafe { Self::of_batch(args, batch).words().map(|word| warp_uniform(word)) };
         Self::of_words(args, words)
     }
 
@@ -77,10 +77,10 @@ impl Member {
     pub(crate) unsafe fn of_block(
         args: &AttentionArgs,
         batch: u32,
-        lengths: Lengths,
+        seqlens: Seqlens,
         place: impl FnOnce() -> SharedAddr,
     ) -> Self {
-        if lengths == Lengths::Equal || args.q_starts == 0 {
+        if seqlens == Seqlens::Fixed || args.cu_seqlens_q == 0 {
             return Self::equal(args);
         }
         // SAFETY: the caller's contract. The words are there behind the first barrier and read behind the second.
@@ -116,7 +116,7 @@ impl Member {
     #[inline(always)]
     pub(crate) unsafe fn q_start_of(args: &AttentionArgs, batch: u32) -> u32 {
         // SAFETY: the caller's contract.
-        let start = unsafe { global::load_relaxed((args.q_starts as *const u32).wrapping_add(batch as usize)) };
+        let start = unsafe { global::load_relaxed((args.cu_seqlens_q as *const u32).wrapping_add(batch as usize)) };
         start.min(args.q_total)
     }
 
@@ -127,7 +127,7 @@ impl Member {
     /// The numbers of batch entry `batch` and the next are readable.
     #[inline(always)]
     pub(crate) unsafe fn of_batch(args: &AttentionArgs, batch: u32) -> Self {
-        if args.q_starts == 0 {
+        if args.cu_seqlens_q == 0 {
             return Self::equal(args);
         }
         let span = |starts: u64, total: u32, longest: u32| {
@@ -137,8 +137,8 @@ impl Member {
             let start = start.min(total);
             (start, (end.min(total).max(start) - start).min(longest))
         };
-        let (q_start, q_len) = span(args.q_starts, args.q_total, args.q_len);
-        let (k_start, k_len) = span(args.k_starts, args.k_total, args.k_len);
+        let (q_start, q_len) = span(args.cu_seqlens_q, args.q_total, args.q_len);
+        let (k_start, k_len) = span(args.cu_seqlens_k, args.k_total, args.k_len);
         Self { q_start, q_len, k_start, keys: KeyRange::of_member(args, q_len, k_len) }
     }
 }
@@ -153,11 +153,11 @@ impl Work {
     pub(crate) fn of_block(
         args: &AttentionArgs,
         rows: u32,
-        lengths: Lengths,
-        member: impl FnOnce(u32) -> Member,
+        seqlens: Seqlens,
+        member: impl FnOnce(u32) -> SeqlenInfo,
     ) -> Self {
         let (batch_head, from_end, row_blocks) = block_place(args, rows);
-        Self::of_rows(args, batch_head, (row_blocks - 1 - from_end) * rows, lengths, member)
+        Self::of_rows(args, batch_head, (row_blocks - 1 - from_end) * rows, seqlens, member)
     }
 
     /// The work on the rows from `first_row` on of head `batch_head` of all batch entries.
@@ -166,8 +166,8 @@ impl Work {
         args: &AttentionArgs,
         batch_head: u32,
         first_row: u32,
-        lengths: Lengths,
-        member: impl FnOnce(u32) -> Member,
+        seqlens: Seqlens,
+        member: impl FnOnce(u32) -> SeqlenInfo,
     ) -> Self {
         let (batch, head) = div_rem(batch_head, args.q_heads);
         let (kv_head, _) = div_rem(head, args.heads_per_kv);
@@ -176,8 +176,8 @@ impl Work {
             let heads = i64::from(batch) * strides.batch + i64::from(head) * strides.head;
             (heads + i64::from(row) * strides.row) * size_of::<u16>() as i64
         };
-        let lse_row = match lengths {
-            Lengths::PerMember if args.q_starts != 0 => {
+        let lse_row = match seqlens {
+            Seqlens::Varlen if args.cu_seqlens_q != 0 => {
                 u64::from(head) * u64::from(args.q_total) + u64::from(member.q_start)
             }
             _ => u64::from(batch_head) * u64::from(args.q_len),
@@ -239,7 +239,7 @@ pub(crate) unsafe fn sink_of_head(args: &AttentionArgs, batch_head: u32) -> f32 
 /// # Safety
 /// All lanes of the warp call it together.
 #[inline(always)]
-pub(crate) unsafe fn agreed(number: u32) -> u32 {
+pub(crate) unsafe fn warp_uniform(number: u32) -> u32 {
     // SAFETY: the caller's contract.
     unsafe { warp_shuffle_idx(FULL_MASK, number, 0, LANES).0 }
 }

@@ -12,7 +12,7 @@
 //! | [`global`] | explicit loads and stores of global memory, up to 16 bytes |
 //! | [`hint`] | what the compiler should not work out ahead |
 //! | [`convert`] | f32 to and from f16, bf16, e4m3, e5m2; fast math |
-//! | [`ring`] | the place in a ring of stages between producers and consumers |
+//! | [`pipeline`] | the place in a pipeline of stages between producers and consumers |
 //! | [`ptx`] | one thin function for each instruction |
 //!
 //! An architecture shows as `cfg(target_feature = "sm_89")` and the like; what needs a later one than is compiled for
@@ -32,8 +32,8 @@
 pub mod convert;
 pub mod global;
 pub mod hint;
+pub mod pipeline;
 pub mod ptx;
-pub mod ring;
 pub mod shared;
 pub mod thread;
 pub mod warp;

@@ -1,45 +1,46 @@
-//! The entries of the rows on `wgmma`.
+//! The entries of the configurations on `wgmma`.
 
 use cuda_std::kernel;
 use cuda_std::ptx::tma::TensorMap;
-use layout::gemm::{GEMM, GemmArgs, GemmVariant, row_index};
+use layout::gemm::{GEMM, GemmArgs, GemmConfig, config_index};
 
 use crate::mainloop_sm90;
 
-/// Declares the entry of one row. `entry!(NAME);` becomes
+/// Declares the entry of one configuration. `entry!(NAME);` becomes
 ///
 /// ```ignore
-/// #[kernel(max_threads = ROW.threads(), min_blocks = ROW.min_blocks, cluster = ROW.cluster)]
+/// #[kernel(max_threads = ID.threads(), min_blocks = ID.min_blocks, cluster = CONFIG.cluster)]
 /// pub unsafe fn NAME(a: TensorMap, b: TensorMap, d: TensorMap, args: GemmArgs) {
-///     mainloop_sm90::product::<{ row_index("NAME") }, ..>(a, b, d, &args)
+///     mainloop_sm90::product::<{ config_index("NAME") }, ..>(a, b, d, &args)
 /// }
 /// ```
 ///
-/// A name that no row has does not compile.
+/// A name that no configuration has does not compile.
 #[rustfmt::skip]
 macro_rules! entry {
     ($name:ident) => {
-        /// GEMM kernel of the row of this name.
+        /// GEMM kernel of the configuration of this name.
         ///
         /// # Safety
-        /// Block, cluster and dynamic shared memory are the row's, the grid is whole clusters; `args` describes tensors
-        /// that the row takes, and `a` and `b` are maps of its operands with the row's boxes. So is `d` of D where its
-        /// elements are 16-bit numbers in aligned rows; else it is any map.
+        /// Block, cluster and dynamic shared memory are the configuration's, the grid is whole clusters; `args`
+        /// describes tensors that the configuration takes, and `a` and `b` are maps of its operands with the
+        /// configuration's boxes. So is `d` of D where its elements are 16-bit numbers in aligned rows; else it is any
+        /// map.
         #[kernel(
-            max_threads = GEMM[row_index(stringify!($name))].threads(),
-            min_blocks = GEMM[row_index(stringify!($name))].min_blocks,
-            cluster = GEMM[row_index(stringify!($name))].cluster
+            max_threads = GEMM[config_index(stringify!($name))].threads(),
+            min_blocks = GEMM[config_index(stringify!($name))].min_blocks,
+            cluster = GEMM[config_index(stringify!($name))].cluster
         )]
         pub unsafe fn $name(a: TensorMap, b: TensorMap, d: TensorMap, args: GemmArgs) {
-            const ROW: usize = row_index(stringify!($name));
-            const VARIANT: GemmVariant = GEMM[ROW];
+            const ID: usize = config_index(stringify!($name));
+            const CONFIG: GemmConfig = GEMM[ID];
             // SAFETY: the caller's contract is the body's.
             unsafe {
                 mainloop_sm90::product::<
-                    ROW,
-                    { VARIANT.accumulators() },
-                    { VARIANT.k_steps() },
-                    { VARIANT.consumer_registers() },
+                    ID,
+                    { CONFIG.accumulators() },
+                    { CONFIG.k_steps() },
+                    { CONFIG.consumer_registers() },
                 >(a, b, d, &args)
             }
         }

@@ -19,16 +19,16 @@ const FRAGMENT_ROWS: u32 = 16;
 /// Stores the sums of all warps of a block: finished elements to D, or the block's part of k to the partial sums.
 ///
 /// # Safety
-/// The launch is that of row `ROW`; all threads of the block call it; shared memory is free.
+/// The launch is that of configuration `ID`; all threads of the block call it; shared memory is free.
 #[inline(always)]
-pub(crate) unsafe fn store<const ROW: usize, const A: usize, const B: usize>(args: &GemmArgs, mut sums: Sums<A, B>) {
-    let (warp_m, warp_n) = const { (GEMM[ROW].warp_m() as u32, GEMM[ROW].warp_n() as u32) };
-    let (warps_n, stride) = const { (GEMM[ROW].tile.warps[1] as u32, GEMM[ROW].sums_stride()) };
-    let work = Work::of_block(args, const { &GEMM[ROW] });
+pub(crate) unsafe fn store<const ID: usize, const A: usize, const B: usize>(args: &GemmArgs, mut sums: Sums<A, B>) {
+    let (warp_m, warp_n) = const { (GEMM[ID].warp_m() as u32, GEMM[ID].warp_n() as u32) };
+    let (warps_n, stride) = const { (GEMM[ID].tile.warps[1] as u32, GEMM[ID].sums_stride()) };
+    let work = Work::of_block(args, const { &GEMM[ID] });
     let (lane, warp) = (lane(), warp());
     let first_column = work.first_column + warp % warps_n * warp_n;
     let mut first_row = work.first_row + warp / warps_n * warp_m;
-    let base = shared::dynamic().offset(GEMM[ROW].sums_offset(warp));
+    let base = shared::dynamic().offset(GEMM[ID].sums_offset(warp));
     let at = |row: u32, column: u32| base.offset((row * stride + column) * size_of::<f32>() as u32);
     // SAFETY: all lanes take the same steps; each place is in the warp's part, and its stores and loads are ordered by
     // the barriers of the warp.

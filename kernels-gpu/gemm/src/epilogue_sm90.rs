@@ -1,11 +1,11 @@
 //! From the accumulators of a consumer warpgroup to D: finished, rounded, gathered in shared memory and stored by TMA.
 //!
 //! A consumer has buffers of 64 rows of 128 bytes, swizzled, for a whole tile: TMA stores them while the next tile is
-//! multiplied. Where blocks have one tile or two ([`GemmVariant::warps_store`]) each warp stores its own rows at once.
+//! multiplied. Where blocks have one tile or two ([`GemmConfig::warps_store`]) each warp stores its own rows at once.
 //! What is more than a factor and rounding to 16 bits is done group by group as in the other kernels, from f32 in the
 //! same buffers.
 //!
-//! [`GemmVariant::warps_store`]: layout::gemm::GemmVariant::warps_store
+//! [`GemmConfig::warps_store`]: layout::gemm::GemmConfig::warps_store
 
 use cuda_std::convert::{Bf16, Element16, F16};
 use cuda_std::hint::opaque;
@@ -23,22 +23,22 @@ use crate::output::{Output, Partial, store_rounded};
 use crate::work::LANES;
 
 /// The way of a consumer's tiles to D.
-pub(crate) struct Store<'a, const ROW: usize> {
+pub(crate) struct Store<'a, const ID: usize> {
     args: &'a GemmArgs,
     /// Whether D is of 16 bits in whole groups, and nothing but alpha is to be applied. TMA writes beyond a row that
     /// ends within a 4-byte word.
     plain: bool,
     alpha: f32,
-    smem: Smem<ROW>,
+    smem: Smem<ID>,
     map: *const TensorMap,
     consumer: u32,
 }
 
-impl<'a, const ROW: usize> Store<'a, ROW> {
+impl<'a, const ID: usize> Store<'a, ID> {
     /// # Safety
     /// As for the entry.
     #[inline(always)]
-    pub(crate) unsafe fn new(args: &'a GemmArgs, smem: Smem<ROW>, map: *const TensorMap, consumer: u32) -> Self {
+    pub(crate) unsafe fn new(args: &'a GemmArgs, smem: Smem<ID>, map: *const TensorMap, consumer: u32) -> Self {
         // SAFETY: the caller's contract.
         let output = unsafe { Output::new(args, 0) };
         let whole_groups = args.aligned != 0 && args.n.is_multiple_of(GROUP as u32);
@@ -52,7 +52,7 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
     /// The consumer's warpgroup calls it.
     #[inline(always)]
     pub(crate) unsafe fn begin(&self) {
-        if const { GEMM[ROW].warps_store() } {
+        if const { GEMM[ID].warps_store() } {
             // A warp has read what it put there.
             return;
         }
@@ -85,7 +85,7 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
                     (false, false) => self.round::<Bf16, true, R>(d),
                 }
             }
-            if const { GEMM[ROW].warps_store() } && self.plain {
+            if const { GEMM[ID].warps_store() } && self.plain {
                 self.store_rows(tile);
             }
         }
@@ -99,7 +99,7 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
     /// As for [`Self::begin`]; `tile` has been put into the buffers.
     #[inline(always)]
     pub(crate) unsafe fn end(&self, tile: Tile) {
-        if const { GEMM[ROW].warps_store() } || !self.plain {
+        if const { GEMM[ID].warps_store() } || !self.plain {
             return;
         }
         // SAFETY: the caller's contract. A box that begins outside D is not stored.
@@ -107,7 +107,7 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
             fence::proxy_async_shared();
             self.sync();
             if thread_of_consumer() == 0 {
-                for part in 0..GEMM[ROW].buffers() {
+                for part in 0..GEMM[ID].buffers() {
                     let column = tile.first_column + part * STORE_COLUMNS;
                     let place = [column, self.first_row(tile), tile.batch].map(|i| i as i32);
                     tma::store(self.map, place, self.buffer(part));
@@ -133,7 +133,7 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
         // The row whose address this lane gives, of four matrices: two under each other, two beside each other.
         let lane = thread_of_consumer() % LANES;
         let row = thread_of_consumer() / LANES * WARP_ROWS + lane % WARP_ROWS;
-        for part in 0..GEMM[ROW].buffers() {
+        for part in 0..GEMM[ID].buffers() {
             let buffer = self.buffer(part);
             // Opaque: LLVM would scale all accumulators ahead of the branch over types, and hold them twice.
             let alpha = f32::from_bits(opaque(self.alpha.to_bits()));
@@ -160,7 +160,7 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
         // of D are aligned, in whole groups.
         unsafe {
             warp::sync_warp(warp::FULL_MASK);
-            for part in 0..GEMM[ROW].buffers() {
+            for part in 0..GEMM[ID].buffers() {
                 for step in 0..WARP_ROWS * chunks / LANES {
                     let row = warp * WARP_ROWS + (step * LANES + lane) / chunks;
                     let chunk = lane % chunks;
@@ -194,7 +194,7 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
         unsafe {
             let output = Output::new(self.args, tile.batch);
             while part < R as u32 * 2 / columns {
-                let buffer = self.buffer(part % GEMM[ROW].buffers());
+                let buffer = self.buffer(part % GEMM[ID].buffers());
                 // The columns that the buffer had are read.
                 self.sync();
                 let thread_of_part = thread_of_consumer();
@@ -245,7 +245,7 @@ impl<'a, const ROW: usize> Store<'a, ROW> {
     /// A buffer of the consumer.
     #[inline(always)]
     fn buffer(&self, index: u32) -> SharedAddr {
-        self.smem.d(self.consumer * GEMM[ROW].buffers() + index)
+        self.smem.d(self.consumer * GEMM[ID].buffers() + index)
     }
 }
 

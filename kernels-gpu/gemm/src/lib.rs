@@ -1,4 +1,5 @@
-//! GEMM kernels: one entry for each row of [`layout::gemm::GEMM`], and those that prepare operands and finish sums.
+//! GEMM kernels: one entry for each configuration of [`layout::gemm::GEMM`], and those that prepare operands and finish
+//! sums.
 //!
 //! | file | what it holds |
 //! | --- | --- |
@@ -44,18 +45,20 @@ use cuda_std::convert::{Bf16, F16};
 #[cfg(target_feature = "sm_89")]
 use cuda_std::convert::{E4m3, E5m2};
 use cuda_std::kernel;
-use layout::gemm::{BESIDE_MIN_BLOCKS, GEMM, GemmArgs, PACK_8BIT, PACK_16BIT, PackArgs, SUM, row_index};
+use layout::gemm::{
+    AUXILIARY_MIN_BLOCKS, GEMM, GemmArgs, PACK_8BIT, PACK_16BIT, PackArgs, REDUCE_SPLIT_K, config_index,
+};
 #[cfg(target_feature = "sm_89")]
 use multiply::ByE4m3;
 
-/// Declares the entry of one row. `entry!(NAME: mma F16);` becomes
+/// Declares the entry of one configuration. `entry!(NAME: mma F16);` becomes
 ///
 /// ```ignore
-/// #[kernel(max_threads = ROW.threads(), min_blocks = ROW.min_blocks)]
-/// pub unsafe fn NAME(args: GemmArgs) { mainloop_sm80::product::<F16, { row_index("NAME") }, ..>(&args) }
+/// #[kernel(max_threads = ID.threads(), min_blocks = CONFIG.min_blocks)]
+/// pub unsafe fn NAME(args: GemmArgs) { mainloop_sm80::product::<F16, { config_index("NAME") }, ..>(&args) }
 /// ```
 ///
-/// A name that no row has does not compile, nor do element types other than the row's.
+/// A name that no configuration has does not compile, nor do element types other than the configuration's.
 macro_rules! entry {
     ($name:ident: mma $types:ty) => {
         entry!(@ $name, product, chunks, $types);
@@ -64,25 +67,26 @@ macro_rules! entry {
         entry!(@ $name, any, elements, $types);
     };
     (@ $name:ident, $body:ident, $copies:ident, $types:ty) => {
-        /// GEMM kernel of the row of this name.
+        /// GEMM kernel of the configuration of this name.
         ///
         /// # Safety
-        /// The grid, block and dynamic shared memory are the row's; `args` describes tensors that the row takes.
+        /// The grid, block and dynamic shared memory are the configuration's; `args` describes tensors that the
+        /// configuration takes.
         #[kernel(
-            max_threads = GEMM[row_index(stringify!($name))].threads(),
-            min_blocks = GEMM[row_index(stringify!($name))].min_blocks
+            max_threads = GEMM[config_index(stringify!($name))].threads(),
+            min_blocks = GEMM[config_index(stringify!($name))].min_blocks
         )]
         pub unsafe fn $name(args: GemmArgs) {
-            const ROW: usize = row_index(stringify!($name));
+            const ID: usize = config_index(stringify!($name));
             // SAFETY: the caller's contract is the body's.
             unsafe {
                 mainloop_sm80::$body::<
                     $types,
-                    ROW,
-                    { GEMM[ROW].a_fragments() },
-                    { GEMM[ROW].b_fragments() },
-                    { mainloop_sm80::$copies(ROW)[0] },
-                    { mainloop_sm80::$copies(ROW)[1] },
+                    ID,
+                    { GEMM[ID].a_fragments() },
+                    { GEMM[ID].b_fragments() },
+                    { mainloop_sm80::$copies(ID)[0] },
+                    { mainloop_sm80::$copies(ID)[1] },
                 >(&args)
             }
         }
@@ -147,8 +151,8 @@ entry!(gemm_e4m3_e5m2_mma_nt_64x64x128_s3_two_level: mma ByE4m3<E5m2>);
 /// Adds up the parts of sums over k and finishes the elements.
 ///
 /// # Safety
-/// The grid and block are those of [`SUM`]; `args` is that of the main kernel, which has run.
-#[kernel(max_threads = SUM.threads, min_blocks = BESIDE_MIN_BLOCKS)]
+/// The grid and block are those of [`REDUCE_SPLIT_K`]; `args` is that of the main kernel, which has run.
+#[kernel(max_threads = REDUCE_SPLIT_K.threads, min_blocks = AUXILIARY_MIN_BLOCKS)]
 pub unsafe fn gemm_sum(args: GemmArgs) {
     // SAFETY: the caller's contract is the body's.
     unsafe { sum::sum(&args) }
@@ -159,7 +163,7 @@ pub unsafe fn gemm_sum(args: GemmArgs) {
 /// # Safety
 /// The grid, block and dynamic shared memory are those of [`PACK_8BIT`]; `args` describes an operand and room for its
 /// copy.
-#[kernel(max_threads = PACK_8BIT.threads, min_blocks = BESIDE_MIN_BLOCKS)]
+#[kernel(max_threads = PACK_8BIT.threads, min_blocks = AUXILIARY_MIN_BLOCKS)]
 pub unsafe fn gemm_pack_8bit(args: PackArgs) {
     // SAFETY: the caller's contract is the body's.
     unsafe { pack::pack::<_, { PACK_8BIT.elements() }>(&args, 0u8, PACK_8BIT) }
@@ -170,7 +174,7 @@ pub unsafe fn gemm_pack_8bit(args: PackArgs) {
 /// # Safety
 /// The grid, block and dynamic shared memory are those of [`PACK_16BIT`]; `args` describes an operand and room for its
 /// copy.
-#[kernel(max_threads = PACK_16BIT.threads, min_blocks = BESIDE_MIN_BLOCKS)]
+#[kernel(max_threads = PACK_16BIT.threads, min_blocks = AUXILIARY_MIN_BLOCKS)]
 pub unsafe fn gemm_pack_16bit(args: PackArgs) {
     // SAFETY: the caller's contract is the body's.
     unsafe { pack::pack::<_, { PACK_16BIT.elements() }>(&args, 0u16, PACK_16BIT) }

@@ -22,7 +22,7 @@
 //!    copies of the next stage are loaded before the products of this one and stored after them.
 //!
 //! Budget: a warp of 64x64 has 128 sums, 64 registers of fragments and some 40 of addresses a thread; shared memory is
-//! the row's [`layout::gemm::GemmVariant::smem`] map.
+//! the configuration's [`layout::gemm::GemmConfig::smem`] map.
 
 use cuda_std::ptx::cp_async;
 use cuda_std::shared::{self, SharedAddr};
@@ -34,29 +34,29 @@ use crate::copy::{ChunkCopy, ElementCopy, Range};
 use crate::epilogue;
 use crate::fragments::{Fragments, Side, TileShape};
 use crate::multiply::Multiply;
-use crate::work::{Work, take_turn, warp};
+use crate::work::{Work, wait_for_dependencies, warp};
 
-/// Chunks of 16 bytes of A and B that a thread of row `row` copies for each stage.
-pub(crate) const fn chunks(row: usize) -> [usize; 2] {
-    let tile = GEMM[row].tile;
-    let per_thread = CHUNK_BYTES * GEMM[row].threads() as usize;
-    [tile.m * GEMM[row].k_bytes() / per_thread, tile.n * GEMM[row].k_bytes() / per_thread]
+/// Chunks of 16 bytes of A and B that a thread of configuration `id` copies for each stage.
+pub(crate) const fn chunks(id: usize) -> [usize; 2] {
+    let tile = GEMM[id].tile;
+    let per_thread = CHUNK_BYTES * GEMM[id].threads() as usize;
+    [tile.m * GEMM[id].k_bytes() / per_thread, tile.n * GEMM[id].k_bytes() / per_thread]
 }
 
-/// Elements of A and B that a thread of row `row` copies for each stage.
-pub(crate) const fn elements(row: usize) -> [usize; 2] {
-    let tile = GEMM[row].tile;
-    let threads = GEMM[row].threads() as usize;
+/// Elements of A and B that a thread of configuration `id` copies for each stage.
+pub(crate) const fn elements(id: usize) -> [usize; 2] {
+    let tile = GEMM[id].tile;
+    let threads = GEMM[id].threads() as usize;
     [tile.m * tile.k / threads, tile.n * tile.k / threads]
 }
 
-const fn tile_shape(row: usize, side: Side) -> TileShape {
-    let variant = &GEMM[row];
+const fn tile_shape(id: usize, side: Side) -> TileShape {
+    let config = &GEMM[id];
     let (major, swizzle) = match side {
-        Side::A => (variant.tile_layout().a(), variant.a_swizzle()),
-        Side::B => (variant.tile_layout().b(), variant.b_swizzle()),
+        Side::A => (config.tile_layout().a(), config.a_swizzle()),
+        Side::B => (config.tile_layout().b(), config.b_swizzle()),
     };
-    TileShape { side, major, swizzle, k: variant.tile.k as u32, element_bytes: variant.a.size_bytes() as u32 }
+    TileShape { side, major, swizzle, k: config.tile.k as u32, element_bytes: config.a.size_bytes() as u32 }
 }
 
 /// The sums of one warp: fragments of A, then pairs of 8 columns, then the registers of `mma`.
@@ -78,12 +78,12 @@ struct WarpTile {
 
 impl WarpTile {
     #[inline(always)]
-    fn of_warp<const ROW: usize>() -> Self {
-        let warps_n = const { GEMM[ROW].tile.warps[1] as u32 };
+    fn of_warp<const ID: usize>() -> Self {
+        let warps_n = const { GEMM[ID].tile.warps[1] as u32 };
         let (warp_row, warp_column) = (warp() / warps_n, warp() % warps_n);
         Self {
-            a: Fragments::new(const { tile_shape(ROW, Side::A) }, warp_row * const { GEMM[ROW].warp_m() as u32 }),
-            b: Fragments::new(const { tile_shape(ROW, Side::B) }, warp_column * const { GEMM[ROW].warp_n() as u32 }),
+            a: Fragments::new(const { tile_shape(ID, Side::A) }, warp_row * const { GEMM[ID].warp_m() as u32 }),
+            b: Fragments::new(const { tile_shape(ID, Side::B) }, warp_column * const { GEMM[ID].warp_n() as u32 }),
         }
     }
 
@@ -142,8 +142,8 @@ fn stages_at(regions: [SmemRegion; 2], stage: u32) -> [SharedAddr; 2] {
     regions.map(|region| shared::dynamic().offset(region.offset_bytes).offset(stage * region.stage_stride_bytes()))
 }
 
-const fn regions(row: usize) -> [SmemRegion; 2] {
-    [GEMM[row].smem().get("a"), GEMM[row].smem().get("b")]
+const fn regions(id: usize) -> [SmemRegion; 2] {
+    [GEMM[id].smem().get("a"), GEMM[id].smem().get("b")]
 }
 
 /// What the block reads of A and B.
@@ -155,11 +155,12 @@ fn ranges(args: &GemmArgs, work: &Work) -> [Range; 2] {
 }
 
 /// # Safety
-/// The launch is that of row `ROW`, of whose tile and types the parameters are, and `args` describes its tensors.
+/// The launch is that of configuration `ID`, of whose tile and types the parameters are, and `args` describes its
+/// tensors.
 #[inline(always)]
 pub(crate) unsafe fn product<
     E: Multiply,
-    const ROW: usize,
+    const ID: usize,
     const A: usize,
     const B: usize,
     const A_CHUNKS: usize,
@@ -167,25 +168,25 @@ pub(crate) unsafe fn product<
 >(
     args: &GemmArgs,
 ) {
-    const { assert!(E::A as u8 == GEMM[ROW].a as u8 && E::B as u8 == GEMM[ROW].b as u8) };
-    let (tile, threads) = const { (GEMM[ROW].tile, GEMM[ROW].threads()) };
-    let steps = const { GEMM[ROW].k_steps() as u32 };
-    let two_level = const { matches!(GEMM[ROW].accumulation, Accumulation::TwoLevel) };
+    const { assert!(E::A as u8 == GEMM[ID].a as u8 && E::B as u8 == GEMM[ID].b as u8) };
+    let (tile, threads) = const { (GEMM[ID].tile, GEMM[ID].threads()) };
+    let steps = const { GEMM[ID].k_steps() as u32 };
+    let two_level = const { matches!(GEMM[ID].accumulation, Accumulation::TwoLevel) };
     let stage_count = tile.stages as u32;
-    let work = Work::of_block(args, const { &GEMM[ROW] });
+    let work = Work::of_block(args, const { &GEMM[ID] });
     let [a_range, b_range] = ranges(args, &work);
-    let a_shape = const { tile_shape(ROW, Side::A) };
-    let b_shape = const { tile_shape(ROW, Side::B) };
+    let a_shape = const { tile_shape(ID, Side::A) };
+    let b_shape = const { tile_shape(ID, Side::B) };
     let mut a_copy = ChunkCopy::<A_CHUNKS>::new(&args.a, a_shape, tile.m as u32, threads, a_range);
     let mut b_copy = ChunkCopy::<B_CHUNKS>::new(&args.b, b_shape, tile.n as u32, threads, b_range);
-    let regions = const { regions(ROW) };
-    let warp_tile = WarpTile::of_warp::<ROW>();
+    let regions = const { regions(ID) };
+    let warp_tile = WarpTile::of_warp::<ID>();
     let mut sums: Sums<A, B> = [[[[0.0; 4]; 2]; B]; A];
     let mut totals: Sums<A, B> = [[[[0.0; 4]; 2]; B]; A];
     // SAFETY: the whole block takes the same steps, so that its threads meet at every barrier and copy; the barriers
     // order the uses of the stages as the comments say.
     unsafe {
-        take_turn();
+        wait_for_dependencies();
         let mut copy = |stage: u32| {
             let [a, b] = stages_at(regions, stage);
             a_copy.start(a);
@@ -225,7 +226,7 @@ pub(crate) unsafe fn product<
         cp_async::wait_group::<0>();
         // Every copy is done and every fragment read: shared memory is free for the sums.
         thread::sync_threads();
-        epilogue::store::<ROW, A, B>(args, if two_level { totals } else { sums });
+        epilogue::store::<ID, A, B>(args, if two_level { totals } else { sums });
     }
 }
 
@@ -246,7 +247,7 @@ fn wait_for_stage(stages: u32) {
 #[inline(always)]
 pub(crate) unsafe fn any<
     E: Multiply,
-    const ROW: usize,
+    const ID: usize,
     const A: usize,
     const B: usize,
     const A_ELEMENTS: usize,
@@ -254,23 +255,23 @@ pub(crate) unsafe fn any<
 >(
     args: &GemmArgs,
 ) {
-    const { assert!(E::A as u8 == GEMM[ROW].a as u8 && E::B as u8 == GEMM[ROW].b as u8) };
-    let (tile, threads) = const { (GEMM[ROW].tile, GEMM[ROW].threads()) };
-    let work = Work::of_block(args, const { &GEMM[ROW] });
+    const { assert!(E::A as u8 == GEMM[ID].a as u8 && E::B as u8 == GEMM[ID].b as u8) };
+    let (tile, threads) = const { (GEMM[ID].tile, GEMM[ID].threads()) };
+    let work = Work::of_block(args, const { &GEMM[ID] });
     let [a_range, b_range] = ranges(args, &work);
-    let a_shape = const { tile_shape(ROW, Side::A) };
-    let b_shape = const { tile_shape(ROW, Side::B) };
+    let a_shape = const { tile_shape(ID, Side::A) };
+    let b_shape = const { tile_shape(ID, Side::B) };
     let mut a_copy = ElementCopy::<A_ELEMENTS>::new(&args.a, a_shape, tile.m as u32, threads, a_range);
     let mut b_copy = ElementCopy::<B_ELEMENTS>::new(&args.b, b_shape, tile.n as u32, threads, b_range);
-    let regions = const { regions(ROW) };
-    let warp_tile = WarpTile::of_warp::<ROW>();
+    let regions = const { regions(ID) };
+    let warp_tile = WarpTile::of_warp::<ID>();
     let mut sums: Sums<A, B> = [[[[0.0; 4]; 2]; B]; A];
     let mut stage = 0;
     let mut k_left = a_range.end_k as i32 - a_range.first_k as i32;
     // SAFETY: the whole block takes the same steps, so that its threads meet at every barrier; a stage is stored two
     // barriers after the products that read it.
     unsafe {
-        take_turn();
+        wait_for_dependencies();
         let (a, b) = (a_copy.load(), b_copy.load());
         let [a_stage, b_stage] = stages_at(regions, 0);
         a_copy.store(a_stage, a);
@@ -279,7 +280,7 @@ pub(crate) unsafe fn any<
         thread::sync_threads();
         while k_left > 0 {
             let (next_a, next_b) = (a_copy.load(), b_copy.load());
-            for step in 0..const { GEMM[ROW].k_steps() as u32 } {
+            for step in 0..const { GEMM[ID].k_steps() as u32 } {
                 multiply::<E, A, B>(&mut sums, &warp_tile.load(stages_at(regions, stage), step));
             }
             stage ^= 1;
@@ -290,6 +291,6 @@ pub(crate) unsafe fn any<
             thread::sync_threads();
             k_left -= tile.k as i32;
         }
-        epilogue::store::<ROW, A, B>(args, sums);
+        epilogue::store::<ID, A, B>(args, sums);
     }
 }

@@ -25,36 +25,36 @@
 //!
 //! Budget, 128x256: 3 stages of 48 KiB and 64 KiB of buffers for D; 128 accumulators of 240 registers.
 
+use cuda_std::pipeline::PipelineState;
 use cuda_std::ptx::tma::{self, TensorMap};
 use cuda_std::ptx::wgmma::{self, Accumulator, Product};
 use cuda_std::ptx::{cluster, fence, mbarrier, setmaxnreg};
-use cuda_std::ring::Place;
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::{thread, warp};
 use layout::SmemLayout;
 use layout::descriptor::{Descriptor, Major, Operand};
 use layout::gemm::wgmma::{CONSUMER_ROWS, PRODUCER_REGISTERS, Side, WARPGROUP};
-use layout::gemm::{Accumulation, BlockWork, GEMM, GemmArgs, GemmVariant, Schedule, alternates};
+use layout::gemm::{Accumulation, GEMM, GemmArgs, GemmConfig, TileScheduler, WorkTile, alternates};
 
 use crate::epilogue_sm90::Store;
-use crate::work::{LANES, take_turn};
+use crate::work::{LANES, wait_for_dependencies};
 
-/// What a consumer of row `ROW` multiplies.
-pub(crate) enum Tiles<const ROW: usize> {}
+/// What a consumer of configuration `ID` multiplies.
+pub(crate) enum Tiles<const ID: usize> {}
 
-impl<const ROW: usize> Product for Tiles<ROW> {
-    const A: Operand = GEMM[ROW].operand(Side::A);
-    const B: Operand = GEMM[ROW].operand(Side::B);
+impl<const ID: usize> Product for Tiles<ID> {
+    const A: Operand = GEMM[ID].operand(Side::A);
+    const B: Operand = GEMM[ID].operand(Side::B);
 }
 
 /// The shared memory of a block.
 #[derive(Clone, Copy)]
-pub(crate) struct Smem<const ROW: usize> {
+pub(crate) struct Smem<const ID: usize> {
     base: SharedAddr,
 }
 
-impl<const ROW: usize> Smem<ROW> {
-    const MAP: SmemLayout = GEMM[ROW].smem();
+impl<const ID: usize> Smem<ID> {
+    const MAP: SmemLayout = GEMM[ID].smem();
 
     #[inline(always)]
     fn region(self, name: &str, stage: u32) -> SharedAddr {
@@ -80,17 +80,17 @@ impl<const ROW: usize> Smem<ROW> {
     /// What a consumer multiplies in a stage.
     #[inline(always)]
     fn operands(self, stage: u32, consumer: u32) -> (Descriptor, Descriptor) {
-        let of_consumer = const { consumer_offset_bytes(&GEMM[ROW]) };
+        let of_consumer = const { consumer_offset_bytes(&GEMM[ID]) };
         let a =
-            const { Tiles::<ROW>::A.descriptor(0) }.offset(self.region("a", stage).as_raw() + consumer * of_consumer);
-        let b = const { Tiles::<ROW>::B.descriptor(0) }.offset(self.region("b", stage).as_raw());
+            const { Tiles::<ID>::A.descriptor(0) }.offset(self.region("a", stage).as_raw() + consumer * of_consumer);
+        let b = const { Tiles::<ID>::B.descriptor(0) }.offset(self.region("b", stage).as_raw());
         (a, b)
     }
 }
 
 /// The distance between the rows of A of two consumers.
-const fn consumer_offset_bytes(row: &GemmVariant) -> u32 {
-    if row.consumers() == 1 { 0 } else { row.operand(Side::A).mn_offset_bytes(CONSUMER_ROWS) }
+const fn consumer_offset_bytes(config: &GemmConfig) -> u32 {
+    if config.consumers() == 1 { 0 } else { config.operand(Side::A).mn_offset_bytes(CONSUMER_ROWS) }
 }
 
 /// One tile of D and the part of k that is summed.
@@ -110,9 +110,9 @@ pub(crate) struct Tile {
 }
 
 /// The tiles of this block, every so many-eth of all.
-struct Tiling<'a, const ROW: usize> {
+struct Tiling<'a, const ID: usize> {
     args: &'a GemmArgs,
-    schedule: Schedule,
+    schedule: TileScheduler,
     rank: u32,
     index: u32,
     step: u32,
@@ -121,29 +121,29 @@ struct Tiling<'a, const ROW: usize> {
     backwards: bool,
 }
 
-impl<'a, const ROW: usize> Tiling<'a, ROW> {
+impl<'a, const ID: usize> Tiling<'a, ID> {
     #[inline(always)]
     fn of_block(args: &'a GemmArgs, rank: u32) -> Self {
-        let row = const { GEMM[ROW] };
-        let schedule = Schedule {
-            m_tiles: args.m.div_ceil(row.tile.m as u32 * row.cluster),
-            n_tiles: args.n.div_ceil(row.tile.n as u32),
+        let config = const { GEMM[ID] };
+        let schedule = TileScheduler {
+            m_tiles: args.m.div_ceil(config.tile.m as u32 * config.cluster),
+            n_tiles: args.n.div_ceil(config.tile.n as u32),
             splits: args.splits,
-            cluster: row.cluster,
+            cluster: config.cluster,
         };
-        let (index, step) = (thread::block_idx_x() / row.cluster, thread::grid_dim_x() / row.cluster);
+        let (index, step) = (thread::block_idx_x() / config.cluster, thread::grid_dim_x() / config.cluster);
         let end = schedule.blocks_per_batch() * args.batch;
-        let alternates = alternates(args.m, args.n, args.k, row.a.size_bytes() as u32);
+        let alternates = alternates(args.m, args.n, args.k, config.a.size_bytes() as u32);
         Self { args, schedule, rank, index, step, end, alternates, backwards: false }
     }
 
     #[inline(always)]
     fn next(&mut self) -> Option<Tile> {
-        let row = const { GEMM[ROW] };
+        let config = const { GEMM[ID] };
         if self.index >= self.end {
             return None;
         }
-        let BlockWork { batch, split, m_tile, n_tile } = self.schedule.work(self.index);
+        let WorkTile { batch, split, m_tile, n_tile } = self.schedule.work(self.index);
         self.index += self.step;
         let backwards = self.backwards;
         self.backwards ^= self.alternates;
@@ -153,10 +153,10 @@ impl<'a, const ROW: usize> Tiling<'a, ROW> {
         Some(Tile {
             batch,
             split,
-            first_row: (m_tile * row.cluster + self.rank) * row.tile.m as u32,
-            first_column: n_tile * row.tile.n as u32,
+            first_row: (m_tile * config.cluster + self.rank) * config.tile.m as u32,
+            first_column: n_tile * config.tile.n as u32,
             first_k,
-            rounds: k.div_ceil(row.tile.k as u32),
+            rounds: k.div_ceil(config.tile.k as u32),
             backwards,
         })
     }
@@ -176,7 +176,7 @@ fn coordinates(operand: Operand, mn: u32, k: u32, batch: u32) -> [i32; 3] {
 /// # Safety
 /// As for the entry.
 #[inline(always)]
-pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: usize, const REGISTERS: u32>(
+pub(crate) unsafe fn product<const ID: usize, const R: usize, const K_STEPS: usize, const REGISTERS: u32>(
     a: *const TensorMap,
     b: *const TensorMap,
     d: *const TensorMap,
@@ -184,49 +184,49 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
 ) where
     [f32; R]: Accumulator,
 {
-    let row: GemmVariant = const { GEMM[ROW] };
-    let smem = Smem::<ROW> { base: shared::dynamic() };
-    let rank = if row.cluster > 1 { thread::cluster_rank() } else { 0 };
+    let config: GemmConfig = const { GEMM[ID] };
+    let smem = Smem::<ID> { base: shared::dynamic() };
+    let rank = if config.cluster > 1 { thread::cluster_rank() } else { 0 };
     // SAFETY: whole warpgroups take each branch; the mbarriers order copies and products as the header says, and a
     // block does not end before the others have arrived at its barriers.
     unsafe {
         if thread::thread_idx_x() == 0 {
             tma::prefetch_tensormap(a);
             tma::prefetch_tensormap(b);
-            if !row.warps_store() {
+            if !config.warps_store() {
                 tma::prefetch_tensormap(d);
             }
         }
         // Not the thread that copies, which finds its first tile meanwhile, and two warps. The instruction takes its
         // address from a uniform register: lanes that had a stage each would take turns.
         if thread::thread_idx_x() == LANES {
-            for stage in 0..row.tile.stages as u32 {
+            for stage in 0..config.tile.stages as u32 {
                 mbarrier::init(smem.full(stage), 1);
             }
             fence::mbarrier_init();
         } else if thread::thread_idx_x() == 2 * LANES {
-            for stage in 0..row.tile.stages as u32 {
-                mbarrier::init(smem.empty(stage), row.releases());
+            for stage in 0..config.tile.stages as u32 {
+                mbarrier::init(smem.empty(stage), config.releases());
             }
             fence::mbarrier_init();
         }
-        let mut tiles = Tiling::<ROW>::of_block(args, rank);
+        let mut tiles = Tiling::<ID>::of_block(args, rank);
         let first = tiles.next();
         // The barriers of all blocks are initialised.
-        sync_cluster::<ROW>();
-        take_turn();
+        sync_cluster::<ID>();
+        wait_for_dependencies();
         if thread::thread_idx_x() < WARPGROUP {
-            if row.moves_registers() {
+            if config.moves_registers() {
                 setmaxnreg::decrease::<PRODUCER_REGISTERS>();
             }
             if thread::thread_idx_x() == 0 {
                 produce(smem, first, tiles, a, b);
             }
         } else {
-            if row.moves_registers() {
+            if config.moves_registers() {
                 setmaxnreg::increase::<REGISTERS>();
             }
-            consume::<ROW, R, K_STEPS>(smem, first, tiles, d);
+            consume::<ID, R, K_STEPS>(smem, first, tiles, d);
             // Shared memory outlives the stores that read it.
             tma::wait_group_read::<0>();
         }
@@ -236,10 +236,10 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
 /// # Safety
 /// All threads of the cluster call it.
 #[inline(always)]
-unsafe fn sync_cluster<const ROW: usize>() {
+unsafe fn sync_cluster<const ID: usize>() {
     // SAFETY: as required of the caller.
     unsafe {
-        if const { GEMM[ROW].cluster > 1 } {
+        if const { GEMM[ID].cluster > 1 } {
             cluster::arrive_relaxed();
             cluster::wait();
         } else {
@@ -253,54 +253,54 @@ unsafe fn sync_cluster<const ROW: usize>() {
 /// # Safety
 /// One thread of the block calls it, after the barriers of the cluster are initialised.
 #[inline(always)]
-unsafe fn produce<const ROW: usize>(
-    smem: Smem<ROW>,
+unsafe fn produce<const ID: usize>(
+    smem: Smem<ID>,
     mut next: Option<Tile>,
-    mut tiles: Tiling<'_, ROW>,
+    mut tiles: Tiling<'_, ID>,
     a: *const TensorMap,
     b: *const TensorMap,
 ) {
-    let row = const { GEMM[ROW] };
-    let everyone = (1 << row.cluster) - 1;
-    let mut place = Place::FIRST;
+    let config = const { GEMM[ID] };
+    let everyone = (1 << config.cluster) - 1;
+    let mut state = PipelineState::FIRST;
     while let Some(tile) = next {
         // An operand that all entries share has one.
         let a_batch = if tiles.args.a.batch_stride == 0 { 0 } else { tile.batch };
         let b_batch = if tiles.args.b.batch_stride == 0 { 0 } else { tile.batch };
         for round in 0..tile.rounds {
-            let k = tile.first_k + if tile.backwards { tile.rounds - 1 - round } else { round } * row.tile.k as u32;
-            let (stage, full) = (place.stage, smem.full(place.stage));
+            let k = tile.first_k + if tile.backwards { tile.rounds - 1 - round } else { round } * config.tile.k as u32;
+            let (stage, full) = (state.stage, smem.full(state.stage));
             // SAFETY: the stage is empty in all blocks that the copies go to.
             unsafe {
-                mbarrier::wait_parity(smem.empty(stage), place.parity ^ 1);
-                mbarrier::arrive_expect_tx(full, row.stage_bytes());
-                for i in 0..row.boxes(Side::A) {
-                    let to = smem.region("a", stage).offset(i * row.box_bytes(Side::A));
-                    let mn = tile.first_row + i * row.box_mn(Side::A);
-                    tma::load(to, a, coordinates(Tiles::<ROW>::A, mn, k, a_batch), full);
+                mbarrier::wait_parity(smem.empty(stage), state.parity ^ 1);
+                mbarrier::arrive_expect_tx(full, config.stage_bytes());
+                for i in 0..config.boxes(Side::A) {
+                    let to = smem.region("a", stage).offset(i * config.box_bytes(Side::A));
+                    let mn = tile.first_row + i * config.box_mn(Side::A);
+                    tma::load(to, a, coordinates(Tiles::<ID>::A, mn, k, a_batch), full);
                 }
-                for i in 0..row.boxes(Side::B) {
-                    let i = tiles.rank * row.boxes(Side::B) + i;
-                    let to = smem.region("b", stage).offset(i * row.box_bytes(Side::B));
-                    let mn = tile.first_column + i * row.box_mn(Side::B);
-                    let at = coordinates(Tiles::<ROW>::B, mn, k, b_batch);
-                    if row.cluster > 1 {
+                for i in 0..config.boxes(Side::B) {
+                    let i = tiles.rank * config.boxes(Side::B) + i;
+                    let to = smem.region("b", stage).offset(i * config.box_bytes(Side::B));
+                    let mn = tile.first_column + i * config.box_mn(Side::B);
+                    let at = coordinates(Tiles::<ID>::B, mn, k, b_batch);
+                    if config.cluster > 1 {
                         tma::load_multicast(to, b, at, full, everyone);
                     } else {
                         tma::load(to, b, at, full);
                     }
                 }
             }
-            place.advance(row.tile.stages as u32);
+            state.advance(config.tile.stages as u32);
         }
         next = tiles.next();
     }
     // The barriers outlive the arrivals of the other blocks.
-    if row.cluster > 1 {
-        for _ in 0..row.tile.stages {
+    if config.cluster > 1 {
+        for _ in 0..config.tile.stages {
             // SAFETY: the barrier is initialised; consumers empty what was filled.
-            unsafe { mbarrier::wait_parity(smem.empty(place.stage), place.parity ^ 1) };
-            place.advance(row.tile.stages as u32);
+            unsafe { mbarrier::wait_parity(smem.empty(state.stage), state.parity ^ 1) };
+            state.advance(config.tile.stages as u32);
         }
     }
 }
@@ -310,15 +310,15 @@ unsafe fn produce<const ROW: usize>(
 /// # Safety
 /// A consumer warpgroup calls it.
 #[inline(always)]
-unsafe fn consume<const ROW: usize, const R: usize, const K_STEPS: usize>(
-    smem: Smem<ROW>,
+unsafe fn consume<const ID: usize, const R: usize, const K_STEPS: usize>(
+    smem: Smem<ID>,
     mut next: Option<Tile>,
-    mut tiles: Tiling<'_, ROW>,
+    mut tiles: Tiling<'_, ID>,
     d_map: *const TensorMap,
 ) where
     [f32; R]: Accumulator,
 {
-    let row = const { GEMM[ROW] };
+    let config = const { GEMM[ID] };
     // The same in all lanes, as the compiler sees by the shuffle: what depends on it is computed once for the warp.
     // SAFETY: whole warps call it.
     let (warpgroup, _) = unsafe { warp::warp_shuffle_idx(warp::FULL_MASK, thread::thread_idx_x() / WARPGROUP, 0, 32) };
@@ -327,15 +327,15 @@ unsafe fn consume<const ROW: usize, const R: usize, const K_STEPS: usize>(
     // Lane i of each warp arrives at block i.
     // SAFETY: the stage has been filled, and this warp's arrival is the one that is missing.
     let release = |stage| unsafe {
-        if row.cluster > 1 {
-            mbarrier::arrive_cluster_if(smem.empty(stage), lane % row.cluster, lane < row.cluster);
+        if config.cluster > 1 {
+            mbarrier::arrive_cluster_if(smem.empty(stage), lane % config.cluster, lane < config.cluster);
         } else {
             mbarrier::arrive_if(smem.empty(stage), lane == 0);
         }
     };
     // SAFETY: as for the entry.
     let store = unsafe { Store::new(tiles.args, smem, d_map, consumer) };
-    let mut place = Place::FIRST;
+    let mut state = PipelineState::FIRST;
     // Outside of the loop: the first product of a tile overwrites it. Registers that anything else writes between two
     // products make ptxas wait for each of them.
     let mut d = [0.0; R];
@@ -345,21 +345,21 @@ unsafe fn consume<const ROW: usize, const R: usize, const K_STEPS: usize>(
         // SAFETY: the stages are full when they are multiplied and not released before; the buffers are free when they
         // are written, and whole when they are stored.
         unsafe {
-            if let Accumulation::TwoLevel = row.accumulation {
+            if let Accumulation::TwoLevel = config.accumulation {
                 let mut part = [0.0; R];
                 d = [0.0; R];
                 for round in 0..tile.rounds {
-                    mbarrier::wait_parity(smem.full(place.stage), place.parity);
-                    let (a, b) = smem.operands(place.stage, consumer);
-                    wgmma::mma_async::<Tiles<ROW>, _, K_STEPS>(&mut part, a, b, false);
+                    mbarrier::wait_parity(smem.full(state.stage), state.parity);
+                    let (a, b) = smem.operands(state.stage, consumer);
+                    wgmma::mma_async::<Tiles<ID>, _, K_STEPS>(&mut part, a, b, false);
                     if round == 0
                         && let Some(tile) = put
                     {
                         store.end(tile);
                     }
                     wgmma::wait_group::<0, _>(&mut part);
-                    release(place.stage);
-                    place.advance(row.tile.stages as u32);
+                    release(state.stage);
+                    state.advance(config.tile.stages as u32);
                     for i in 0..R {
                         d[i] += part[i];
                     }
@@ -367,26 +367,26 @@ unsafe fn consume<const ROW: usize, const R: usize, const K_STEPS: usize>(
                 next = tiles.next();
                 store.begin();
             } else {
-                let multiply = |d: &mut [f32; R], place: Place, adds: bool| {
-                    mbarrier::wait_parity(smem.full(place.stage), place.parity);
+                let multiply = |d: &mut [f32; R], state: PipelineState, adds: bool| {
+                    mbarrier::wait_parity(smem.full(state.stage), state.parity);
                     // As above: descriptors are computed once for the warp, and power is what limits long sums.
-                    let (stage, _) = warp::warp_shuffle_idx(warp::FULL_MASK, place.stage, 0, 32);
+                    let (stage, _) = warp::warp_shuffle_idx(warp::FULL_MASK, state.stage, 0, 32);
                     let (a, b) = smem.operands(stage, consumer);
-                    wgmma::mma_async::<Tiles<ROW>, _, K_STEPS>(d, a, b, adds);
+                    wgmma::mma_async::<Tiles<ID>, _, K_STEPS>(d, a, b, adds);
                 };
-                multiply(&mut d, place, false);
+                multiply(&mut d, state, false);
                 if let Some(tile) = put {
                     store.end(tile);
                 }
-                let mut before = place;
+                let mut before = state;
                 for _ in 1..tile.rounds {
-                    place.advance(row.tile.stages as u32);
-                    multiply(&mut d, place, true);
+                    state.advance(config.tile.stages as u32);
+                    multiply(&mut d, state, true);
                     wgmma::wait_group::<1, _>(&mut d);
                     release(before.stage);
-                    before = place;
+                    before = state;
                 }
-                place.advance(row.tile.stages as u32);
+                state.advance(config.tile.stages as u32);
                 next = tiles.next();
                 store.begin();
                 wgmma::wait_group::<0, _>(&mut d);

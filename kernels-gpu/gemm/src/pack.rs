@@ -8,7 +8,7 @@ use cuda_std::{global, thread};
 use layout::gemm::{CHUNK_BYTES, PACK_TILE, PackArgs, PackKernel};
 
 use crate::sum::div_rem;
-use crate::work::take_turn;
+use crate::work::wait_for_dependencies;
 
 /// # Safety
 /// The launch is that of `kernel`, whose elements are `T`, and `args` describes an operand and room for its copy.
@@ -29,7 +29,7 @@ pub(crate) unsafe fn pack<T: Word, const ELEMENTS: usize>(args: &PackArgs, zero:
         let (slow, fast) = (element / TILE, element % TILE);
         if source.k_stride == 1 { (slow, fast) } else { (fast, slow) }
     };
-    take_turn();
+    wait_for_dependencies();
     // All loads are under way before the first store.
     let mut elements = [zero; ELEMENTS];
     for index in 0..ELEMENTS {

@@ -1,17 +1,17 @@
 //! The second stage of sums over k in parts: adds up the parts and finishes the elements.
 
 use cuda_std::thread;
-use layout::gemm::{GROUP, GemmArgs, SUM};
+use layout::gemm::{GROUP, GemmArgs, REDUCE_SPLIT_K};
 
 use crate::output::{Output, Partial};
-use crate::work::take_turn;
+use crate::work::wait_for_dependencies;
 
 /// # Safety
-/// The launch is that of [`SUM`], after the main kernel of the same `args`.
+/// The launch is that of [`REDUCE_SPLIT_K`], after the main kernel of the same `args`.
 #[inline(always)]
 pub(crate) unsafe fn sum(args: &GemmArgs) {
     let groups_per_row = args.n.div_ceil(GROUP as u32);
-    let group = thread::block_idx_x() * SUM.threads + thread::thread_idx_x();
+    let group = thread::block_idx_x() * REDUCE_SPLIT_K.threads + thread::thread_idx_x();
     // A thread that ends without its turn has touched nothing.
     if group >= args.batch * args.m * groups_per_row {
         return;
@@ -19,7 +19,7 @@ pub(crate) unsafe fn sum(args: &GemmArgs) {
     let (matrix_row, group) = div_rem(group, groups_per_row);
     let (batch, row) = div_rem(matrix_row, args.m);
     let column = group * GROUP as u32;
-    take_turn();
+    wait_for_dependencies();
     // SAFETY: row and column are inside D, and this thread's alone; the main kernel has stored every part.
     unsafe { Output::new(args, batch).store(row, column, Partial::new(args).total(batch, row, column)) }
 }

@@ -3,7 +3,7 @@
 use cuda_std::hint::opaque;
 use cuda_std::ptx::griddepcontrol;
 use cuda_std::thread;
-use layout::gemm::{BlockWork, GemmArgs, GemmVariant, Schedule};
+use layout::gemm::{GemmArgs, GemmConfig, TileScheduler, WorkTile};
 
 /// Lanes of a warp.
 pub(crate) const LANES: u32 = 32;
@@ -24,16 +24,16 @@ pub(crate) struct Work {
 impl Work {
     /// The work of this block.
     #[inline(always)]
-    pub(crate) fn of_block(args: &GemmArgs, row: &GemmVariant) -> Self {
-        let (tile_m, tile_n) = (row.tile.m as u32, row.tile.n as u32);
+    pub(crate) fn of_block(args: &GemmArgs, config: &GemmConfig) -> Self {
+        let (tile_m, tile_n) = (config.tile.m as u32, config.tile.n as u32);
         // Opaque: what a second call needs is found anew and takes no registers in between.
-        let schedule = Schedule {
+        let schedule = TileScheduler {
             m_tiles: opaque(args.m).div_ceil(tile_m),
             n_tiles: args.n.div_ceil(tile_n),
             splits: args.splits,
             cluster: 1,
         };
-        let BlockWork { batch, split, m_tile, n_tile } = schedule.work(opaque(thread::block_idx_x()));
+        let WorkTile { batch, split, m_tile, n_tile } = schedule.work(opaque(thread::block_idx_x()));
         Self { batch, split, first_row: m_tile * tile_m, first_column: n_tile * tile_n }
     }
 
@@ -49,7 +49,7 @@ impl Work {
 /// Lets the next kernel of the stream start, and waits until the one before has ended: this one may read what that
 /// writes, and write what it reads. Every thread calls it before it touches a tensor or the workspace.
 #[inline(always)]
-pub(crate) fn take_turn() {
+pub(crate) fn wait_for_dependencies() {
     griddepcontrol::launch_dependents();
     griddepcontrol::wait();
 }

@@ -2,7 +2,7 @@
 
 use cuda_std::kernel;
 use cuda_std::ptx::tma::TensorMap;
-use layout::ladder::{LADDER, LadderSizes, LadderStep, row_index};
+use layout::ladder::{LADDER, LadderSizes, LadderStep, step_index};
 
 use crate::{persistent, specialised, threads, tma};
 
@@ -11,7 +11,7 @@ use crate::{persistent, specialised, threads, tma};
 /// ```ignore
 /// #[kernel(max_threads = STEP.threads(), min_blocks = 1, cluster = STEP.cluster)]
 /// pub unsafe fn NAME(a: TensorMap, b: TensorMap, c: *mut f32, sizes: LadderSizes) {
-///     tma::product::<{ row_index("NAME") }, ACCUMULATORS, K_STEPS>(a, b, c, sizes)
+///     tma::product::<{ step_index("NAME") }, ACCUMULATORS, K_STEPS>(a, b, c, sizes)
 /// }
 /// ```
 macro_rules! entry {
@@ -22,16 +22,16 @@ macro_rules! entry {
         /// Grid, block, cluster and dynamic shared memory are the step's, which takes `sizes`; the other parameters are
         /// matrices of these sizes, or tensor maps of them with boxes of the step's tiles.
         #[kernel(
-            max_threads = LADDER[row_index(stringify!($name))].threads(),
+            max_threads = LADDER[step_index(stringify!($name))].threads(),
             min_blocks = 1,
-            cluster = LADDER[row_index(stringify!($name))].cluster
+            cluster = LADDER[step_index(stringify!($name))].cluster
         )]
         pub unsafe fn $name($($argument: $type,)+ sizes: LadderSizes) {
-            const STEP: LadderStep = LADDER[row_index(stringify!($name))];
+            const STEP: LadderStep = LADDER[step_index(stringify!($name))];
             // SAFETY: the caller's contract is the body's.
             unsafe {
                 $($body)::+::<
-                    { row_index(stringify!($name)) },
+                    { step_index(stringify!($name)) },
                     { STEP.accumulators() },
                     { STEP.k_steps() as usize },
                 >($($argument,)+ sizes)

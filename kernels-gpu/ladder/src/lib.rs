@@ -1,5 +1,5 @@
-//! Six steps from one `wgmma` to a matrix product: one entry for each row of [`layout::ladder::LADDER`], explained in
-//! `docs/wgmma.md`. For sm_90a; empty for others. The last step of the ladder is the library's product,
+//! Six steps from one `wgmma` to a matrix product: one entry for each configuration of [`layout::ladder::LADDER`],
+//! explained in `docs/wgmma.md`. For sm_90a; empty for others. The last step of the ladder is the library's product,
 //! `kernels-gpu/gemm`.
 //!
 //! | file | steps |

@@ -21,17 +21,17 @@
 //! - TMA writes whole rows of 128 bytes, and what waits for memory is the unit instead of the threads.
 
 use cuda_std::hint::opaque;
+use cuda_std::pipeline::PipelineState;
 use cuda_std::ptx::tma::{self, TensorMap};
 use cuda_std::ptx::wgmma::{self, Accumulator};
 use cuda_std::ptx::{barrier, cluster, fence, mbarrier, setmaxnreg};
-use cuda_std::ring::Place;
 use cuda_std::shared::SharedAddr;
 use cuda_std::{thread, warp};
 use layout::Swizzle;
 use layout::fragment::wgmma_d;
 use layout::ladder::{
     CONSUMER_REGISTERS, LADDER, LadderSizes, LadderStep, PRODUCER_REGISTERS, STORE_BUFFERS, STORE_COLUMNS, WARPGROUP,
-    WGMMA_ROWS, place as place_of,
+    WGMMA_ROWS, rasterize,
 };
 
 use crate::tile::{Smem, Tiles};
@@ -41,7 +41,7 @@ use crate::tile::{Smem, Tiles};
 /// # Safety
 /// As for the entry.
 #[inline(always)]
-pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: usize>(
+pub(crate) unsafe fn product<const ID: usize, const R: usize, const K_STEPS: usize>(
     a: *const TensorMap,
     b: *const TensorMap,
     c: *const TensorMap,
@@ -49,17 +49,17 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
 ) where
     [f32; R]: Accumulator,
 {
-    let step: LadderStep = const { LADDER[ROW] };
-    let smem = Smem::<ROW>::of_block();
+    let step: LadderStep = const { LADDER[ID] };
+    let smem = Smem::<ID>::of_block();
     let rank = thread::cluster_rank();
     let (cluster_rows, columns) = (sizes.m / (step.m * step.cluster), sizes.n / step.n);
     let (first, clusters) = (thread::block_idx_x() / step.cluster, thread::grid_dim_x() / step.cluster);
     let tile_of = |index: u32| {
-        let (row, column) = place_of(index, cluster_rows, columns);
+        let (row, column) = rasterize(index, cluster_rows, columns);
         ((row * step.cluster + rank) * step.m, column * step.n)
     };
     let rounds = sizes.k / step.k;
-    let mut place = Place::FIRST;
+    let mut state = PipelineState::FIRST;
     // SAFETY: whole warpgroups take each branch; the mbarriers order copies and products as the header says, and no
     // block leaves the cluster before the last one has finished.
     unsafe {
@@ -82,13 +82,13 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
                 while index < cluster_rows * columns {
                     let (row, column) = tile_of(index);
                     for round in 0..rounds {
-                        let (stage, k) = (place.stage, (round * step.k) as i32);
+                        let (stage, k) = (state.stage, (round * step.k) as i32);
                         let (full, b_half) = (smem.full(stage), smem.b(stage).offset(rank * half_bytes));
-                        mbarrier::wait_parity(smem.empty(stage), place.parity ^ 1);
+                        mbarrier::wait_parity(smem.empty(stage), state.parity ^ 1);
                         mbarrier::arrive_expect_tx(full, step.stage_bytes());
                         tma::load(smem.a(stage), a, [k, row as i32], full);
                         tma::load_multicast(b_half, b, [k, (column + half) as i32], full, everyone);
-                        place.advance(step.stages);
+                        state.advance(step.stages);
                     }
                     index += clusters;
                 }
@@ -107,15 +107,15 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
             let mut index = first;
             while index < cluster_rows * columns {
                 let (row, column) = tile_of(index);
-                let mut before = place;
+                let mut before = state;
                 for round in 0..rounds {
-                    mbarrier::wait_parity(smem.full(place.stage), place.parity);
-                    let (a_tile, b_tile) = smem.operands(place.stage, consumer);
-                    wgmma::mma_async::<Tiles<ROW>, _, K_STEPS>(&mut d, a_tile, b_tile, round > 0);
+                    mbarrier::wait_parity(smem.full(state.stage), state.parity);
+                    let (a_tile, b_tile) = smem.operands(state.stage, consumer);
+                    wgmma::mma_async::<Tiles<ID>, _, K_STEPS>(&mut d, a_tile, b_tile, round > 0);
                     wgmma::wait_group::<1, _>(&mut d);
                     release(before.stage, round > 0);
-                    before = place;
-                    place.advance(step.stages);
+                    before = state;
+                    state.advance(step.stages);
                 }
                 wgmma::wait_group::<0, _>(&mut d);
                 release(before.stage, true);
@@ -134,9 +134,9 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
 /// # Safety
 /// The consumer's warpgroup calls it; its first thread alone starts stores.
 #[inline(always)]
-unsafe fn store<const ROW: usize, const R: usize>(
+unsafe fn store<const ID: usize, const R: usize>(
     d: &[f32; R],
-    smem: Smem<ROW>,
+    smem: Smem<ID>,
     c: *const TensorMap,
     consumer: u32,
     row: u32,

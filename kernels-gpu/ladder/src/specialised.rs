@@ -15,10 +15,10 @@
 //!   accumulators a thread.
 //! - Every consumer warp arrives for itself, since each knows only that its own part of a product is complete.
 
+use cuda_std::pipeline::PipelineState;
 use cuda_std::ptx::tma::{self, TensorMap};
 use cuda_std::ptx::wgmma::{self, Accumulator};
 use cuda_std::ptx::{fence, mbarrier, setmaxnreg};
-use cuda_std::ring::Place;
 use cuda_std::{thread, warp};
 use layout::ladder::{CONSUMER_REGISTERS, LADDER, LadderSizes, LadderStep, PRODUCER_REGISTERS, WARPGROUP};
 
@@ -29,7 +29,7 @@ use crate::tile::{Smem, Tiles, write};
 /// # Safety
 /// As for the entry.
 #[inline(always)]
-pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: usize>(
+pub(crate) unsafe fn product<const ID: usize, const R: usize, const K_STEPS: usize>(
     a: *const TensorMap,
     b: *const TensorMap,
     c: *mut f32,
@@ -37,11 +37,11 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
 ) where
     [f32; R]: Accumulator,
 {
-    let step: LadderStep = const { LADDER[ROW] };
-    let smem = Smem::<ROW>::of_block();
+    let step: LadderStep = const { LADDER[ID] };
+    let smem = Smem::<ID>::of_block();
     let (row, column) = step.tile_of(thread::block_idx_x(), sizes);
     let rounds = sizes.k / step.k;
-    let mut place = Place::FIRST;
+    let mut state = PipelineState::FIRST;
     // SAFETY: whole warpgroups take each branch; the mbarriers order copies and products as the header says.
     unsafe {
         if thread::thread_idx_x() == 0 {
@@ -57,28 +57,28 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
             setmaxnreg::decrease::<PRODUCER_REGISTERS>();
             if thread::thread_idx_x() == 0 {
                 for round in 0..rounds {
-                    let (stage, k) = (place.stage, (round * step.k) as i32);
-                    mbarrier::wait_parity(smem.empty(stage), place.parity ^ 1);
+                    let (stage, k) = (state.stage, (round * step.k) as i32);
+                    mbarrier::wait_parity(smem.empty(stage), state.parity ^ 1);
                     mbarrier::arrive_expect_tx(smem.full(stage), step.stage_bytes());
                     tma::load(smem.a(stage), a, [k, row as i32], smem.full(stage));
                     tma::load(smem.b(stage), b, [k, column as i32], smem.full(stage));
-                    place.advance(step.stages);
+                    state.advance(step.stages);
                 }
             }
         } else {
             setmaxnreg::increase::<CONSUMER_REGISTERS>();
             let consumer = thread::thread_idx_x() / WARPGROUP - 1;
             let first_lane = warp::lane_id() == 0;
-            let mut before = place;
+            let mut before = state;
             let mut d = [0.0; R];
             for round in 0..rounds {
-                mbarrier::wait_parity(smem.full(place.stage), place.parity);
-                let (a_tile, b_tile) = smem.operands(place.stage, consumer);
-                wgmma::mma_async::<Tiles<ROW>, _, K_STEPS>(&mut d, a_tile, b_tile, true);
+                mbarrier::wait_parity(smem.full(state.stage), state.parity);
+                let (a_tile, b_tile) = smem.operands(state.stage, consumer);
+                wgmma::mma_async::<Tiles<ID>, _, K_STEPS>(&mut d, a_tile, b_tile, true);
                 wgmma::wait_group::<1, _>(&mut d);
                 mbarrier::arrive_if(smem.empty(before.stage), first_lane && round > 0);
-                before = place;
-                place.advance(step.stages);
+                before = state;
+                state.advance(step.stages);
             }
             wgmma::wait_group::<0, _>(&mut d);
             write(&d, c, sizes, row + consumer * step.consumer_rows(), column);

@@ -31,8 +31,8 @@ const UNIT_BYTES: u32 = 16;
 /// The whole block calls it; the matrix has the rows and as many columns as a stage, from `from` on, on 16-byte
 /// boundaries.
 #[inline(always)]
-unsafe fn copy<const ROW: usize>(operand: Operand, rows: u32, to: SharedAddr, from: *const u16, k: u32) {
-    let step = const { LADDER[ROW] };
+unsafe fn copy<const ID: usize>(operand: Operand, rows: u32, to: SharedAddr, from: *const u16, k: u32) {
+    let step = const { LADDER[ID] };
     let unit_elems = UNIT_BYTES / size_of::<u16>() as u32;
     let units_of_row = step.k / unit_elems;
     let rounds = rows * units_of_row / step.threads();
@@ -52,15 +52,15 @@ unsafe fn copy<const ROW: usize>(operand: Operand, rows: u32, to: SharedAddr, fr
 /// # Safety
 /// The whole block calls it, and nothing reads the tiles; the matrices have the columns.
 #[inline(always)]
-unsafe fn copy_tiles<const ROW: usize>(a: *const u16, b: *const u16, sizes: LadderSizes, k: u32) {
-    let step = const { LADDER[ROW] };
-    let smem = Smem::<ROW>::of_block();
-    let (row, column) = const { LADDER[ROW] }.tile_of(thread::block_idx_x(), sizes);
+unsafe fn copy_tiles<const ID: usize>(a: *const u16, b: *const u16, sizes: LadderSizes, k: u32) {
+    let step = const { LADDER[ID] };
+    let smem = Smem::<ID>::of_block();
+    let (row, column) = const { LADDER[ID] }.tile_of(thread::block_idx_x(), sizes);
     let first = |row: u32| row as usize * sizes.k as usize + k as usize;
     // SAFETY: as required of the caller.
     unsafe {
-        copy::<ROW>(Tiles::<ROW>::A, step.m, smem.a(0), a.add(first(row)), sizes.k);
-        copy::<ROW>(Tiles::<ROW>::B, step.n, smem.b(0), b.add(first(column)), sizes.k);
+        copy::<ID>(Tiles::<ID>::A, step.m, smem.a(0), a.add(first(row)), sizes.k);
+        copy::<ID>(Tiles::<ID>::B, step.n, smem.b(0), b.add(first(column)), sizes.k);
         fence::proxy_async_shared();
         thread::sync_threads();
     }
@@ -71,7 +71,7 @@ unsafe fn copy_tiles<const ROW: usize>(a: *const u16, b: *const u16, sizes: Ladd
 /// # Safety
 /// As for the entry; K is the stage.
 #[inline(always)]
-pub(crate) unsafe fn single<const ROW: usize, const R: usize, const K_STEPS: usize>(
+pub(crate) unsafe fn single<const ID: usize, const R: usize, const K_STEPS: usize>(
     a: *const u16,
     b: *const u16,
     c: *mut f32,
@@ -81,11 +81,11 @@ pub(crate) unsafe fn single<const ROW: usize, const R: usize, const K_STEPS: usi
 {
     // SAFETY: the block's tile is in C, and the tiles are complete when they are multiplied.
     unsafe {
-        copy_tiles::<ROW>(a, b, sizes, 0);
-        let (a_tile, b_tile) = Smem::<ROW>::of_block().operands(0, 0);
-        let mut d: [f32; R] = wgmma::product::<Tiles<ROW>, _, K_STEPS>(a_tile, b_tile);
+        copy_tiles::<ID>(a, b, sizes, 0);
+        let (a_tile, b_tile) = Smem::<ID>::of_block().operands(0, 0);
+        let mut d: [f32; R] = wgmma::product::<Tiles<ID>, _, K_STEPS>(a_tile, b_tile);
         wgmma::wait_group::<0, _>(&mut d);
-        let (row, column) = const { LADDER[ROW] }.tile_of(thread::block_idx_x(), sizes);
+        let (row, column) = const { LADDER[ID] }.tile_of(thread::block_idx_x(), sizes);
         write(&d, c, sizes, row, column);
     }
 }
@@ -95,7 +95,7 @@ pub(crate) unsafe fn single<const ROW: usize, const R: usize, const K_STEPS: usi
 /// # Safety
 /// As for the entry.
 #[inline(always)]
-pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: usize>(
+pub(crate) unsafe fn product<const ID: usize, const R: usize, const K_STEPS: usize>(
     a: *const u16,
     b: *const u16,
     c: *mut f32,
@@ -106,16 +106,16 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
     let mut d = [0.0; R];
     // SAFETY: the block's tile is in C; the barriers order copies and products as the header says.
     unsafe {
-        let (a_tile, b_tile) = Smem::<ROW>::of_block().operands(0, 0);
+        let (a_tile, b_tile) = Smem::<ID>::of_block().operands(0, 0);
         let mut k = 0;
         while k < sizes.k {
-            copy_tiles::<ROW>(a, b, sizes, k);
-            wgmma::mma_async::<Tiles<ROW>, _, K_STEPS>(&mut d, a_tile, b_tile, true);
+            copy_tiles::<ID>(a, b, sizes, k);
+            wgmma::mma_async::<Tiles<ID>, _, K_STEPS>(&mut d, a_tile, b_tile, true);
             wgmma::wait_group::<0, _>(&mut d);
             thread::sync_threads();
-            k += const { LADDER[ROW].k };
+            k += const { LADDER[ID].k };
         }
-        let (row, column) = const { LADDER[ROW] }.tile_of(thread::block_idx_x(), sizes);
+        let (row, column) = const { LADDER[ID] }.tile_of(thread::block_idx_x(), sizes);
         write(&d, c, sizes, row, column);
     }
 }

@@ -8,22 +8,22 @@ use layout::descriptor::{Descriptor, Operand};
 use layout::fragment::wgmma_d;
 use layout::ladder::{LADDER, LadderSizes, WARPGROUP};
 
-/// What a warpgroup of step `ROW` multiplies.
-pub(crate) enum Tiles<const ROW: usize> {}
+/// What a warpgroup of step `ID` multiplies.
+pub(crate) enum Tiles<const ID: usize> {}
 
-impl<const ROW: usize> Product for Tiles<ROW> {
-    const A: Operand = LADDER[ROW].a();
-    const B: Operand = LADDER[ROW].b();
+impl<const ID: usize> Product for Tiles<ID> {
+    const A: Operand = LADDER[ID].a();
+    const B: Operand = LADDER[ID].b();
 }
 
 /// The shared memory of a block.
 #[derive(Clone, Copy)]
-pub(crate) struct Smem<const ROW: usize> {
+pub(crate) struct Smem<const ID: usize> {
     base: SharedAddr,
 }
 
-impl<const ROW: usize> Smem<ROW> {
-    const MAP: SmemLayout = LADDER[ROW].smem();
+impl<const ID: usize> Smem<ID> {
+    const MAP: SmemLayout = LADDER[ID].smem();
 
     /// That of this block.
     #[inline(always)]
@@ -69,18 +69,18 @@ impl<const ROW: usize> Smem<ROW> {
     /// What a consumer warpgroup multiplies in a stage: its rows of A, and B.
     #[inline(always)]
     pub(crate) fn operands(self, stage: u32, consumer: u32) -> (Descriptor, Descriptor) {
-        let step = const { LADDER[ROW] };
-        let of_consumer = const { step_rows_bytes::<ROW>() };
-        let a = const { Tiles::<ROW>::A.descriptor(0) }.offset(self.a(stage).as_raw() + consumer * of_consumer);
-        let b = const { Tiles::<ROW>::B.descriptor(0) }.offset(self.b(stage).as_raw());
+        let step = const { LADDER[ID] };
+        let of_consumer = const { step_rows_bytes::<ID>() };
+        let a = const { Tiles::<ID>::A.descriptor(0) }.offset(self.a(stage).as_raw() + consumer * of_consumer);
+        let b = const { Tiles::<ID>::B.descriptor(0) }.offset(self.b(stage).as_raw());
         debug_assert!(consumer < step.consumers);
         (a, b)
     }
 }
 
 /// The distance between the rows of A of two consumers.
-const fn step_rows_bytes<const ROW: usize>() -> u32 {
-    if LADDER[ROW].consumers == 1 { 0 } else { LADDER[ROW].a().mn_offset_bytes(LADDER[ROW].consumer_rows()) }
+const fn step_rows_bytes<const ID: usize>() -> u32 {
+    if LADDER[ID].consumers == 1 { 0 } else { LADDER[ID].a().mn_offset_bytes(LADDER[ID].consumer_rows()) }
 }
 
 /// Writes the accumulators of a warpgroup, whose first element of C is at (`row`, `column`), from registers.

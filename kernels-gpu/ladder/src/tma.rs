@@ -15,10 +15,10 @@
 //! - A barrier of the block still stands in each round: thread 0 may not overwrite what the products of other warps
 //!   read.
 
+use cuda_std::pipeline::PipelineState;
 use cuda_std::ptx::tma::{self, TensorMap};
 use cuda_std::ptx::wgmma::{self, Accumulator};
 use cuda_std::ptx::{fence, mbarrier};
-use cuda_std::ring::Place;
 use cuda_std::thread;
 use layout::ladder::{LADDER, LadderSizes, LadderStep, WARPGROUP};
 
@@ -29,7 +29,7 @@ use crate::tile::{Smem, Tiles, write};
 /// # Safety
 /// As for the entry.
 #[inline(always)]
-pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: usize>(
+pub(crate) unsafe fn product<const ID: usize, const R: usize, const K_STEPS: usize>(
     a: *const TensorMap,
     b: *const TensorMap,
     c: *mut f32,
@@ -37,8 +37,8 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
 ) where
     [f32; R]: Accumulator,
 {
-    let step: LadderStep = const { LADDER[ROW] };
-    let smem = Smem::<ROW>::of_block();
+    let step: LadderStep = const { LADDER[ID] };
+    let smem = Smem::<ID>::of_block();
     let (row, column) = step.tile_of(thread::block_idx_x(), sizes);
     let leader = thread::thread_idx_x() == 0;
     let consumer = thread::thread_idx_x() / WARPGROUP;
@@ -65,18 +65,18 @@ pub(crate) unsafe fn product<const ROW: usize, const R: usize, const K_STEPS: us
         }
         // The barriers are initialised.
         thread::sync_threads();
-        let mut place = Place::FIRST;
+        let mut state = PipelineState::FIRST;
         for round in 0..rounds {
-            mbarrier::wait_parity(smem.full(place.stage), place.parity);
-            let (a_tile, b_tile) = smem.operands(place.stage, consumer);
-            wgmma::mma_async::<Tiles<ROW>, _, K_STEPS>(&mut d, a_tile, b_tile, true);
+            mbarrier::wait_parity(smem.full(state.stage), state.parity);
+            let (a_tile, b_tile) = smem.operands(state.stage, consumer);
+            wgmma::mma_async::<Tiles<ID>, _, K_STEPS>(&mut d, a_tile, b_tile, true);
             wgmma::wait_group::<0, _>(&mut d);
             // All warps have read the stage.
             thread::sync_threads();
             if leader && round + step.stages < rounds {
-                load(place.stage, round + step.stages);
+                load(state.stage, round + step.stages);
             }
-            place.advance(step.stages);
+            state.advance(step.stages);
         }
         write(&d, c, sizes, row + consumer * step.consumer_rows(), column);
     }

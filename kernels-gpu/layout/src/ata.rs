@@ -1,19 +1,19 @@
 //! ATA, the product `Y = A X` with a symmetric matrix of 16x16 blocks: how blocks are stored, the argument struct and
-//! the table of compiled variants.
+//! the table of compiled configurations.
 //!
 //! Two blocks under each other are a *pair*, 32 rows by 16 columns: pair row R and block column c hold the blocks (2R,
 //! c) and (2R + 1, c). Stored are the pairs of the upper triangle, c >= 2R, that have an element other than 0; the
 //! pairs of c = 2R and c = 2R + 1 hold the whole of the 32x32 square on the diagonal. A missing block of a stored pair
 //! is zeros.
 //!
-//! Two pairs beside each other, c = 2C and 2C + 1, are a 32x32 square. It serves twice: as it is for the rows of R, and
+//! Two pairs beside each other, c = 2C and 2C + 1, are a 32x32 *tile*. It serves twice: directly for the rows of R, and
 //! transposed for the rows of C, unless R = C. A pair is stored as 32 *cells* of 4x4 elements, so that a lane loads
-//! whole cells for either use, and the two differ only in which cells it loads and in whether it takes rows for
+//! whole cells either way, and the two ways differ only in which cells it loads and in whether it takes rows for
 //! columns:
 //!
-//! | use | cell `half` of a lane: rows, columns | row `group`, `group + 8` of operand `part` | k = `thread`, `thread + 4` of `step` |
+//! | way | cell `half` of a lane: rows, columns | row `group`, `group + 8` of operand `part` | k = `thread`, `thread + 4` of `step` |
 //! | --- | --- | --- | --- |
-//! | as it is | `4 * group`, `16 * half + 4 * thread` | rows `2 * part`, and one further | columns `2 * step`, and one further |
+//! | direct | `4 * group`, `16 * half + 4 * thread` | rows `2 * part`, and one further | columns `2 * step`, and one further |
 //! | transposed | `16 * half + 4 * thread`, `4 * group` | columns `2 * part`, and one further | rows `2 * step`, and one further |
 //!
 //! Either way the lane needs four elements in a row of X, and has rows `4 * group` to `4 * group + 3` of Y.
@@ -29,10 +29,10 @@ mod cell;
 mod variant;
 
 pub use cell::{
-    CELL, CELLS, CHUNK_BYTES, NIBBLE_WORDS, Place, Source, Storage, cell_source, chunk_offset, element_place,
-    nibbles_offset, straight_cell, transposed_cell, transposed_pair,
+    CELL, CELLS, CHUNK_BYTES, ElementOffset, NIBBLE_WORDS, Source, Storage, cell_source, chunk_offset, direct_cell,
+    element_offset, nibbles_offset, transposed_cell, transposed_pair,
 };
-pub use variant::{ATA, AtaUnit, AtaVariant, SQUARE_STRIDE, VECTOR_STRIDE, preferred, row_index};
+pub use variant::{ATA, AtaConfig, AtaUnit, SQUARE_STRIDE, VECTOR_STRIDE, config_index, preferred};
 
 /// Rows and columns of a block.
 pub const BLOCK: usize = 16;
@@ -49,20 +49,22 @@ pub const MAX_N: usize = 1 << 30;
 /// Frames that one `mma` serves: its columns.
 pub const MMA_FRAMES: usize = 8;
 
-/// Pair rows of a strip: the rows of Y that have one list of uses.
+/// Pair rows of a strip: the rows of Y that have one list of tile references.
 pub const STRIP_PAIR_ROWS: usize = 2;
 
 /// Rows of a strip.
 pub const STRIP_ROWS: usize = STRIP_PAIR_ROWS * PAIR_ROWS;
 
-/// Uses of a strip that kernels find without knowing where its list starts: as many as the warps of a block take first.
-pub const HEAD_USES: usize = 32;
+/// Tile references in the prefix of a strip's list, which kernels find without knowing where the list starts: as many
+/// as the warps of a block take first.
+pub const LIST_PREFIX: usize = 32;
 
-/// Uses of a strip of either turn, transposed or as they are, that the warps of a block take at first, one of each.
-pub const TURN_USES: usize = HEAD_USES / 2;
+/// Tile references in the prefix of a strip's transposed list, and of its direct list: the warps of a block take one of
+/// each at first.
+pub const KIND_PREFIX: usize = LIST_PREFIX / 2;
 
-/// Words of a record ([`StripUse::record`]): one load.
-pub const RECORD_WORDS: usize = 4;
+/// Words of an encoded tile reference ([`TileRef::encode`]): one load.
+pub const TILE_REF_WORDS: usize = 4;
 
 /// What a product is computed in. Sums are f32 in every one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -89,7 +91,7 @@ impl Precision {
     pub const ALL: [Precision; 5] =
         [Precision::F32, Precision::Tf32, Precision::Tf32x3, Precision::F16, Precision::Bf16];
 
-    /// The name used in entry names and messages.
+    /// The name tile_ref in entry names and messages.
     pub const fn name(self) -> &'static str {
         match self {
             Precision::F32 => "f32",
@@ -159,32 +161,32 @@ impl core::str::FromStr for Precision {
     }
 }
 
-/// What one strip takes of 32 elements of X: for each of its pair rows, the two pairs beside each other of a 32x32
-/// square.
+/// A reference of a strip to the tiles that it multiplies with 32 elements of X: for each of its pair rows, the two
+/// pairs beside each other of a 32x32 tile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct StripUse {
+pub struct TileRef {
     /// The pair row of X.
     pub column: u32,
     /// The numbers of the stored pairs.
     pub pairs: [[Option<u32>; 2]; STRIP_PAIR_ROWS],
-    /// Whether the pairs are transposed: those of squares below the diagonal, and of the first pair row's on it.
+    /// Whether the pairs are transposed: those of tiles below the diagonal, and of the first pair row's on it.
     pub transposed: bool,
 }
 
-/// Bits of a code ([`StripUse::code`]) for each pair row.
+/// Bits of a code ([`TileRef::code`]) for each pair row.
 const ROW_BITS: u32 = 3;
 
-impl StripUse {
+impl TileRef {
     /// What the kernel reads: the code, then for each pair row the number of its first pair, which the second follows;
     /// where there is only the second, one less than its number.
-    pub fn record(&self) -> [u32; RECORD_WORDS] {
-        let mut record = [0; RECORD_WORDS];
-        record[0] = self.code();
-        for (word, pairs) in record[1..].iter_mut().zip(self.pairs) {
+    pub fn encode(&self) -> [u32; TILE_REF_WORDS] {
+        let mut words = [0; TILE_REF_WORDS];
+        words[0] = self.code();
+        for (word, pairs) in words[1..].iter_mut().zip(self.pairs) {
             debug_assert!(pairs[0].zip(pairs[1]).is_none_or(|(first, second)| second == first + 1));
             *word = pairs[0].or(pairs[1].map(|second| second.wrapping_sub(1))).unwrap_or_default();
         }
-        record
+        words
     }
 
     /// What there is: for each pair row whether it is transposed (bit 0) and which pairs there are
@@ -274,16 +276,17 @@ pub struct AtaArgs {
     pub y: u64,
     /// Device address of the stored pairs.
     pub pairs: u64,
-    /// Device address of the uses, a [`StripUse::record`] each; those of one strip of one channel follow each other.
-    pub uses: u64,
-    /// Device address of the first [`HEAD_USES`] uses of each strip, and zeros where it has fewer.
-    pub heads: u64,
-    /// Device address of the first [`TURN_USES`] transposed uses of each strip, then of as many as they are, and zeros
-    /// where it has fewer. The last word of a record is where the uses of the strip that are none of these start, and
-    /// of one as it is where they end.
-    pub turns: u64,
-    /// Device address of where the uses of each strip start, `channels * strips + 1` words.
-    pub starts: u64,
+    /// Device address of the lists of tile references, a [`TileRef::encode`] each; those of one strip of one channel
+    /// follow each other.
+    pub tile_refs: u64,
+    /// Device address of the first [`LIST_PREFIX`] tile references of each strip, and zeros where it has fewer.
+    pub prefixes: u64,
+    /// Device address of the first [`KIND_PREFIX`] transposed tile references of each strip, then of as many direct
+    /// ones, and zeros where it has fewer. The last word of a transposed one is where the tile references of the strip
+    /// that are none of these start, and of a direct one where they end.
+    pub kind_prefixes: u64,
+    /// Device address of where the list of each strip starts, `channels * strips + 1` words.
+    pub list_starts: u64,
     /// Device address of an f32 for each channel, by which sums are multiplied at the end.
     pub scales: u64,
     /// Strides of X.
@@ -325,22 +328,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_say_what_a_use_has() {
-        let used = StripUse { column: 77, pairs: [[Some(5), None], [None, Some(9)]], transposed: false };
-        for used in [used, StripUse { transposed: true, ..used }] {
-            let code = used.code();
-            assert_eq!(used.record(), [code, 5, 8, 0]);
+    fn codes_say_what_a_tile_reference_has() {
+        let tile_ref = TileRef { column: 77, pairs: [[Some(5), None], [None, Some(9)]], transposed: false };
+        for tile_ref in [tile_ref, TileRef { transposed: true, ..tile_ref }] {
+            let code = tile_ref.code();
+            assert_eq!(tile_ref.encode(), [code, 5, 8, 0]);
             assert_eq!(code_column(code), 77);
             for row in 0..2 {
                 assert!(code_has_pairs(code, row));
-                assert_eq!(code_is_transposed(code, row), used.transposed);
-                assert_eq!(code_is_transposed(code_from_row(code, row as u32), 0), used.transposed);
-                for (which, pair) in used.pairs[row].iter().enumerate() {
+                assert_eq!(code_is_transposed(code, row), tile_ref.transposed);
+                assert_eq!(code_is_transposed(code_from_row(code, row as u32), 0), tile_ref.transposed);
+                for (which, pair) in tile_ref.pairs[row].iter().enumerate() {
                     assert_eq!(code_has_pair(code, row, which as u32), pair.is_some());
                 }
             }
         }
-        assert_eq!(StripUse::default().record(), [0; RECORD_WORDS]);
+        assert_eq!(TileRef::default().encode(), [0; TILE_REF_WORDS]);
     }
 
     #[test]

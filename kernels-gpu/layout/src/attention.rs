@@ -1,4 +1,4 @@
-//! Attention: masks, the argument structs and the table of compiled variants.
+//! Attention: masks, the argument structs and the catalogue of configurations.
 //!
 //! `O = softmax(scale * Q K^T + mask) V` and `LSE_i = ln sum_j exp(s_ij)`, with Q `[B, Hq, Sq, D]` and K, V
 //! `[B, Hkv, Sk, D]`.
@@ -13,11 +13,11 @@ pub use decode::{
     MAX_SPLITS, PartialResult, combine_index,
 };
 pub use mask::{Mask, ParseMaskError};
-pub use table::{ATTENTION, row_index};
+pub use table::{ATTENTION, config_index};
 pub use variant::{
-    AttentionKernel, AttentionVariant, CONSUMER_REGISTERS, Lengths, MaskKind, PRODUCER_REGISTERS, PvUnit, QuerySource,
-    SCALAR_ROWS, SEARCH_CONSUMER_REGISTERS, SEARCH_PRODUCER_REGISTERS, Scores, TILE_SWIZZLE, TILES_AHEAD, TileCopy,
-    WARP_ROWS, WARPGROUP_ROWS, WARPGROUP_THREADS, WgmmaTile, WmmaTile,
+    AttentionConfig, AttentionKernel, CONSUMER_REGISTERS, MaskKind, PRODUCER_REGISTERS, PvUnit, QuerySource,
+    SCALAR_ROWS, SCHEDULER_STAGES, ScoreMod, Seqlens, TILE_SWIZZLE, TileCopy, VARLEN_CONSUMER_REGISTERS,
+    VARLEN_PRODUCER_REGISTERS, WARP_ROWS, WARPGROUP_ROWS, WARPGROUP_THREADS, WgmmaTile, WmmaTile,
 };
 
 /// The longest sequence that the kernels index (32-bit row and key numbers with room for sums of two).
@@ -43,7 +43,7 @@ pub struct AttentionStrides {
 
 /// The first parameter of every attention kernel.
 ///
-/// With [`Lengths::PerMember`] the sequences of all batch entries follow each other in one tensor, batch strides are 0,
+/// With [`Seqlens::Varlen`] the sequences of all batch entries follow each other in one tensor, batch strides are 0,
 /// and `q_len` and `k_len` are those of the longest.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -64,9 +64,9 @@ pub struct AttentionArgs {
     pub bias: u64,
     /// Device address of the i32 numbers `[batch + 1]` of the first query row of each batch entry and after the last
     /// one; 0 where all batch entries are as long.
-    pub q_starts: u64,
+    pub cu_seqlens_q: u64,
     /// The same of the keys.
-    pub k_starts: u64,
+    pub cu_seqlens_k: u64,
     /// Strides of Q.
     pub q_strides: AttentionStrides,
     /// Strides of K.
@@ -102,16 +102,16 @@ pub struct AttentionArgs {
     /// Visible keys after it.
     pub right: i32,
     /// What the softmax multiplies by to have powers of two: `|scale| * log2(e)` of raw scores, `log2(e) / bias_scale`
-    /// for [`Scores::General`], `2 * softcap * log2(e)` for [`Scores::Softcap`]; above 0 and finite.
+    /// for [`ScoreMod::General`], `2 * softcap * log2(e)` for [`ScoreMod::Softcap`]; above 0 and finite.
     pub scale_log2: f32,
     /// The maximum above which it is subtracted from the scores before they are scaled: [`exact_from`].
     pub exact_from: f32,
-    /// `|scale| * bias_scale`, for [`Scores::General`]; for [`Scores::Softcap`], `-2 * log2(e) * |scale| / softcap`,
-    /// below 0 and finite.
+    /// `|scale| * bias_scale`, for [`ScoreMod::General`]; for [`ScoreMod::Softcap`], `-2 * log2(e) * |scale| /
+    /// softcap`, below 0 and finite.
     pub scale: f32,
     /// What bounds scaled scores on both sides, times `bias_scale`; infinite where nothing does.
     pub softcap: f32,
-    /// The power of two that a bias is multiplied by, for [`Scores::General`], so that no sum of a finite score and a
+    /// The power of two that a bias is multiplied by, for [`ScoreMod::General`], so that no sum of a finite score and a
     /// finite bias is beyond f32.
     pub bias_scale: f32,
     /// XORed into each pair of 16-bit elements of Q: `0x8000_8000` where the scale is negative, else 0.
@@ -121,7 +121,7 @@ pub struct AttentionArgs {
     /// Whether every row of O starts on a 16-byte boundary (1) or not (0).
     pub output_aligned: u32,
     /// Batch entries that follow each other, where they do.
-    pub members: u32,
+    pub varlen_batch: u32,
     /// 0: what would be padding otherwise.
     pub reserved: u32,
 }
@@ -135,38 +135,38 @@ pub const fn exact_from(scale_log2: f32) -> f32 {
     256.0 / scale_log2
 }
 
-/// In which order the blocks of a persistent launch compute the tiles of query rows: the second parameter of the WGMMA
-/// kernels.
+/// What the tile scheduler of a persistent launch is given: in which order its blocks compute the tiles of query rows.
+/// It is the second parameter of the WGMMA kernels.
 ///
 /// A tile is a range of query rows of one head. Heads form groups, whose keys and values fit the L2 cache together.
 /// Within a group, the tiles of the same rows of each head follow each other, from the last rows to the first: under a
 /// causal mask the work of successive tiles then shrinks little by little. The first tile of a block is that of its
-/// number. After it the block takes the next tile that no other has taken, by counting; without a counter, blocks take
-/// the tiles in turns, in every other round in reverse.
+/// number. After it the block takes the next tile that no other has taken, by counting in a semaphore; without one,
+/// blocks take tiles round-robin, every other round in reverse.
 ///
-/// Where batch entries follow each other ([`Lengths::PerMember`]) their tiles lie in slots: [`first_slot`].
+/// Where batch entries follow each other ([`Seqlens::Varlen`]) their tiles lie in slots: [`first_slot`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TileOrder {
-    /// Device address of a 32-bit counter that is 0 when the launch starts, and again when it ends; 0 where there is
-    /// none. Two launches that may run at the same time have two counters.
-    pub counter: u64,
-    /// Tiles of the launch: `heads * row_tiles`.
+pub struct TileSchedulerArgs {
+    /// Device address of a 32-bit semaphore that is 0 when the launch starts, and again when it ends; 0 where there is
+    /// none. Two launches that may run at the same time have two semaphores.
+    pub semaphore: u64,
+    /// Tiles of the launch: `heads * m_tiles`.
     pub tiles: u32,
     /// Tiles, or slots, of one head.
-    pub row_tiles: u32,
+    pub m_tiles: u32,
     /// Heads of Q in all batch entries; those of one where they share slots.
     pub heads: u32,
     /// Heads of a group; the last group may have fewer.
     pub group_heads: u32,
 }
 
-/// The slot of the first tile of batch entry `member`, whose query rows start at row `start`, in tiles of `rows` rows.
+/// The slot of the first tile of batch entry `batch`, whose query rows start at row `start`, in tiles of `rows` rows.
 ///
 /// An entry has as many slots as tiles, or one more, which no search over the lengths before it has to tell: its first
 /// slot follows from where it starts.
-pub const fn first_slot(start: u32, member: u32, rows: u32) -> u32 {
-    start / rows + member
+pub const fn first_slot(start: u32, batch: u32, rows: u32) -> u32 {
+    start / rows + batch
 }
 
 /// Where sequences that follow each other end, in the coordinate of rows of their tensor map: row `r` of `len` is at
@@ -190,23 +190,23 @@ pub const GROUP_BYTES: usize = 24 << 20;
 mod tests {
     use super::*;
 
-    /// Each member has slots for all its tiles, and at most one more.
+    /// Each batch entry has slots for all its tiles, and at most one more.
     #[test]
-    fn members_have_slots_for_their_tiles_alone() {
+    fn batch_entries_have_slots_for_their_tiles_alone() {
         for rows in [1, 64, 128] {
             let lens = [0, 1, rows - 1, rows, rows + 1, 3 * rows + 2];
             for count in 0..lens.len().pow(4) {
-                let members = [1, 6, 36, 216].map(|step| lens[count / step % lens.len()]);
+                let seqlens = [1, 6, 36, 216].map(|step| lens[count / step % lens.len()]);
                 let (mut start, mut end) = (count as u32 % 3, 0);
-                for (member, len) in members.into_iter().enumerate() {
-                    let first = first_slot(start, member as u32, rows);
-                    assert!(first >= end, "the slots of two members do not overlap");
+                for (batch, len) in seqlens.into_iter().enumerate() {
+                    let first = first_slot(start, batch as u32, rows);
+                    assert!(first >= end, "the slots of two batch entries do not overlap");
                     start += len;
                     end = first + len.div_ceil(rows);
-                    let next = first_slot(start, member as u32 + 1, rows);
-                    assert!((end..=end + 1).contains(&next), "{members:?} of {rows}");
+                    let next = first_slot(start, batch as u32 + 1, rows);
+                    assert!((end..=end + 1).contains(&next), "{seqlens:?} of {rows}");
                 }
-                assert!(end <= first_slot(start, members.len() as u32, rows), "as many as are launched");
+                assert!(end <= first_slot(start, seqlens.len() as u32, rows), "as many as are launched");
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Conjugate gradient for `A x = b`, all systems of all frames and channels at once: the state of a system, the
 //! argument struct and the table of kernels.
 //!
-//! The kernels are part of the device crate `ata`, with whose product they take turns: an iteration is `q = A p`, then
+//! The kernels are part of the device crate `ata`, with whose product they alternate: an iteration is `q = A p`, then
 //! [`CgStage::Step`]. One thread block does all that is to be done for one system. The vectors x, r, p and q lie in
 //! memory of the solver, each system's at a multiple of [`CgArgs::row_elems`], with zeros beyond n.
 //!
@@ -209,7 +209,7 @@ pub enum CgStage {
 
 /// One compiled kernel: a thread block a system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct CgVariant {
+pub struct CgConfig {
     /// Name of the PTX entry.
     pub name: &'static str,
     /// What it does.
@@ -220,7 +220,7 @@ pub struct CgVariant {
     pub warps: usize,
 }
 
-impl CgVariant {
+impl CgConfig {
     /// Threads of a block.
     pub const fn threads(&self) -> u32 {
         32 * self.warps as u32
@@ -242,14 +242,14 @@ impl CgVariant {
     }
 }
 
-impl fmt::Display for CgVariant {
+impl fmt::Display for CgConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name)
     }
 }
 
-/// Position of the row called `name` in [`CG`]; does not compile (in a constant) where there is none.
-pub const fn row_index(name: &str) -> usize {
+/// Position of the configuration called `name` in [`CG`]; does not compile (in a constant) where there is none.
+pub const fn config_index(name: &str) -> usize {
     let mut index = 0;
     while index < CG.len() {
         if same_text(CG[index].name, name) {
@@ -257,41 +257,44 @@ pub const fn row_index(name: &str) -> usize {
         }
         index += 1;
     }
-    panic!("no row of CG has this name")
+    panic!("no config of CG has this name")
 }
 
 /// The kernel of a stage. The last one, which copies, is the same with a preconditioner and without.
-pub fn of_stage(stage: CgStage, preconditioned: bool) -> &'static CgVariant {
-    let rows = || CG.iter().filter(move |row| row.stage as u8 == stage as u8);
-    rows().find(|row| row.preconditioned == preconditioned).or_else(|| rows().next()).expect("every stage has a row")
+pub fn of_stage(stage: CgStage, preconditioned: bool) -> &'static CgConfig {
+    let rows = || CG.iter().filter(move |config| config.stage as u8 == stage as u8);
+    rows()
+        .find(|config| config.preconditioned == preconditioned)
+        .or_else(|| rows().next())
+        .expect("every stage has a config")
 }
 
-const fn row(name: &'static str, stage: CgStage, preconditioned: bool) -> CgVariant {
-    CgVariant { name, stage, preconditioned, warps: if preconditioned { 16 } else { 32 } }
+const fn config(name: &'static str, stage: CgStage, preconditioned: bool) -> CgConfig {
+    CgConfig { name, stage, preconditioned, warps: if preconditioned { 16 } else { 32 } }
 }
 
 /// Every kernel of the solver.
 ///
 /// 32 warps: up to n = 4096 a thread has at most one group of each vector, so that every vector is read once, with all
 /// loads in flight together. With a preconditioner 16, whose threads have registers for its loads.
-pub const CG: &[CgVariant] = &[
-    row("cg_start", CgStage::Start, false),
-    row("cg_start_block_jacobi", CgStage::Start, true),
-    row("cg_step", CgStage::Step, false),
-    row("cg_step_block_jacobi", CgStage::Step, true),
-    row("cg_replace", CgStage::Replace, false),
-    row("cg_replace_block_jacobi", CgStage::Replace, true),
-    row("cg_finish", CgStage::Finish, false),
+pub const CG: &[CgConfig] = &[
+    config("cg_start", CgStage::Start, false),
+    config("cg_start_block_jacobi", CgStage::Start, true),
+    config("cg_step", CgStage::Step, false),
+    config("cg_step_block_jacobi", CgStage::Step, true),
+    config("cg_replace", CgStage::Replace, false),
+    config("cg_replace_block_jacobi", CgStage::Replace, true),
+    config("cg_finish", CgStage::Finish, false),
 ];
 
-/// A row whose threads or shared memory do not fit does not compile. The sums of the warps are added by one warp, a
-/// lane each, and a block of A is of lanes of one warp.
+/// A configuration whose threads or shared memory do not fit does not compile. The sums of the warps are added by one
+/// warp, a lane each, and a block of A is of lanes of one warp.
 const _: () = {
     let mut index = 0;
     while index < CG.len() {
-        let row = &CG[index];
-        assert!(row.warps >= 1 && row.warps <= 32);
-        let _ = row.smem().assert_fits(Arch::Sm89);
+        let config = &CG[index];
+        assert!(config.warps >= 1 && config.warps <= 32);
+        let _ = config.smem().assert_fits(Arch::Sm89);
         index += 1;
     }
     assert!(ROW_ALIGN.is_multiple_of(GROUP) && (32 * GROUP).is_multiple_of(BLOCK));
@@ -325,8 +328,8 @@ mod tests {
 
     #[test]
     fn rows_are_found_by_name_and_by_stage() {
-        for (index, row) in CG.iter().enumerate() {
-            assert_eq!((row_index(row.name), of_stage(row.stage, row.preconditioned)), (index, row));
+        for (index, config) in CG.iter().enumerate() {
+            assert_eq!((config_index(config.name), of_stage(config.stage, config.preconditioned)), (index, config));
         }
         assert_eq!(of_stage(CgStage::Finish, true).name, "cg_finish");
     }

@@ -3,17 +3,17 @@
 //! `D = activation(alpha * A B + beta * C + bias)`, for each entry of a batch: A is m x k, B is k x n, C and D are m x
 //! n with contiguous rows, the bias has n elements. Sums over k are f32.
 
-mod beside;
-mod schedule;
+mod auxiliary;
+mod scheduler;
 mod table;
 pub mod wgmma;
 
 use core::fmt;
 use core::str::FromStr;
 
-pub use beside::{BESIDE_MIN_BLOCKS, PACK_8BIT, PACK_16BIT, PACK_TILE, PackKernel, SUM, SumKernel};
-pub use schedule::{BlockWork, Schedule, alternates};
-pub use table::{GEMM, GemmTile, GemmUnit, GemmVariant, Operands, row_index};
+pub use auxiliary::{AUXILIARY_MIN_BLOCKS, PACK_8BIT, PACK_16BIT, PACK_TILE, PackKernel, REDUCE_SPLIT_K, ReduceKernel};
+pub use scheduler::{TileScheduler, WorkTile, alternates};
+pub use table::{GEMM, GemmConfig, GemmTile, GemmUnit, Operands, config_index};
 
 use crate::descriptor::Major;
 

@@ -198,7 +198,7 @@ const F16_BYTES: u32 = Dtype::F16.size_bytes() as u32;
 const MBARRIER_BYTES: u32 = 8;
 
 /// Position of the step called `name` in [`LADDER`]; does not compile (in a constant) where there is none.
-pub const fn row_index(name: &str) -> usize {
+pub const fn step_index(name: &str) -> usize {
     let mut index = 0;
     while index < LADDER.len() {
         if same_text(LADDER[index].name, name) {
@@ -209,12 +209,11 @@ pub const fn row_index(name: &str) -> usize {
     panic!("no step of the ladder has this name")
 }
 
-/// The tile of all products in the place of a cluster's tile: (row of clusters, column of tiles), for the `index`-th of
-/// them.
+/// The position of a cluster's tile: (row of clusters, column of tiles), for the `index`-th of them.
 ///
 /// [`GROUP_ROWS`] rows of clusters are computed column by column, then the next ones.
 #[inline(always)]
-pub const fn place(index: u32, cluster_rows: u32, columns: u32) -> (u32, u32) {
+pub const fn rasterize(index: u32, cluster_rows: u32, columns: u32) -> (u32, u32) {
     let (group, inside) = div_rem(index, GROUP_ROWS * columns);
     let first_row = group * GROUP_ROWS;
     let rows_left = cluster_rows - first_row;
@@ -332,7 +331,7 @@ mod tests {
             let LadderStep { m, n, k, stages, .. } = step;
             assert!(step.name.starts_with(&format!("ladder{}_", index + 1)), "{step}");
             assert!(step.name.ends_with(&format!("_{m}x{n}x{k}_s{stages}")), "{step}");
-            assert_eq!(row_index(step.name), index);
+            assert_eq!(step_index(step.name), index);
         }
     }
 
@@ -340,7 +339,7 @@ mod tests {
     fn every_tile_is_computed_once() {
         for (cluster_rows, columns) in [(1, 1), (8, 3), (16, 16), (13, 5), (7, 4), (9, 1)] {
             let places: HashSet<_> =
-                (0..cluster_rows * columns).map(|index| place(index, cluster_rows, columns)).collect();
+                (0..cluster_rows * columns).map(|index| rasterize(index, cluster_rows, columns)).collect();
             assert_eq!(places.len() as u32, cluster_rows * columns);
             assert!(places.iter().all(|&(row, column)| row < cluster_rows && column < columns));
         }

@@ -1,5 +1,5 @@
 //! Every number that host and device must agree on: tiles, shared-memory maps, swizzles, fragment maps, argument
-//! structs and the tables of compiled variants.
+//! structs and the tables of compiled configurations.
 #![no_std]
 #![forbid(unsafe_code)]
 

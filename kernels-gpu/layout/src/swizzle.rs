@@ -54,7 +54,7 @@ impl Swizzle {
         offset_bytes ^ (((offset_bytes >> 7) & unit_mask) << 4)
     }
 
-    /// Where byte `column_bytes` of row `row` is stored, in a tile of `rows` rows kept as panels.
+    /// Where byte `column_bytes` of configuration `id` is stored, in a tile of `rows` rows kept as panels.
     ///
     /// A panel is [`Swizzle::row_bytes`] wide and `rows` high, and the panels follow each other: what one TMA box, or
     /// one `wgmma` operand, of that width holds. With rows of exactly that width there is one panel.

@@ -62,19 +62,19 @@ pub const fn nibbles_offset(cell: u32) -> u32 {
     chunk_offset(Storage::Split.chunks(), 0) + cell * (NIBBLE_WORDS * size_of::<u32>()) as u32
 }
 
-/// The cell that a lane loads of each of the two pairs beside each other, for the use as they are.
+/// The cell that a lane loads of each of the two pairs beside each other, for a direct tile.
 #[inline(always)]
-pub const fn straight_cell(lane: u32) -> u32 {
+pub const fn direct_cell(lane: u32) -> u32 {
     lane
 }
 
-/// The cell `half` (0 or 1) that a lane loads of its pair ([`transposed_pair`]), for the transposed use.
+/// The cell `half` (0 or 1) that a lane loads of its pair ([`transposed_pair`]), for a transposed tile.
 #[inline(always)]
 pub const fn transposed_cell(lane: u32, half: usize) -> u32 {
     (lane % 4 + 4 * half as u32) * 4 + lane / 4 % 4
 }
 
-/// Which of two pairs beside each other a lane loads from, for the transposed use.
+/// Which of two pairs beside each other a lane loads from, for a transposed tile.
 #[inline(always)]
 pub const fn transposed_pair(lane: u32) -> u32 {
     lane / 16
@@ -100,7 +100,7 @@ pub const fn cell_source(storage: Storage, term: usize, row: usize, column: usiz
     let (word, high) = match storage {
         Storage::Word => (row * 4 + column, false),
         Storage::Split => (row * 2 + column / 2, column % 2 == 1),
-        // The order of the registers of an operand of m16n8k16, for the use as it is.
+        // The order of the registers of an operand of m16n8k16, for a direct tile.
         Storage::Half => (row / 2 * 4 + column / 2 * 2 + row % 2, column % 2 == 1),
     };
     let nibble_word = first + 4 * storage.chunks() + row / 2;
@@ -109,7 +109,7 @@ pub const fn cell_source(storage: Storage, term: usize, row: usize, column: usiz
 
 /// Where a number of a pair is, in bytes and bits from the pair's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct ElementOffset {
     /// The byte where the 32-bit number, the 16-bit number or the upper half of a split one starts.
     pub byte: usize,
     /// The byte of the nibble of a split number.
@@ -119,14 +119,14 @@ pub struct Place {
 }
 
 /// Where the number of `term` (0 for the larger) of element (row, column) of a pair is stored.
-pub const fn element_place(precision: Precision, term: usize, row: usize, column: usize) -> Place {
+pub const fn element_offset(precision: Precision, term: usize, row: usize, column: usize) -> ElementOffset {
     let storage = precision.storage();
     let cell = (row / CELL * (BLOCK / CELL) + column / CELL) as u32;
     let source = cell_source(storage, 0, row % CELL, column % CELL);
     let start = term * storage.term_bytes();
     let in_chunk = source.word % 4 * 4 + if source.high { 2 } else { 0 };
     let in_nibbles = (source.nibble_word - 4 * storage.chunks()) * size_of::<u32>() + source.nibble_byte;
-    Place {
+    ElementOffset {
         byte: start + chunk_offset(source.word / 4, cell) as usize + in_chunk,
         nibble_byte: start + nibbles_offset(cell) as usize + in_nibbles,
         nibble_shift: if source.high { 4 } else { 0 },
@@ -149,7 +149,7 @@ mod tests {
             for (term, row, column) in (0..precision.terms())
                 .flat_map(|term| (0..PAIR_ROWS).flat_map(move |row| (0..BLOCK).map(move |column| (term, row, column))))
             {
-                let Place { byte, nibble_byte, nibble_shift } = element_place(precision, term, row, column);
+                let ElementOffset { byte, nibble_byte, nibble_shift } = element_offset(precision, term, row, column);
                 let len = if storage == Storage::Word { 32 } else { 16 };
                 let nibble = if storage.has_nibbles() { 4 } else { 0 };
                 let first = nibble_byte * 8 + nibble_shift as usize;
@@ -167,7 +167,7 @@ mod tests {
         let (pair, cell) = if transposed {
             (transposed_pair(lane) as usize, transposed_cell(lane, half) as usize)
         } else {
-            (half, straight_cell(lane) as usize)
+            (half, direct_cell(lane) as usize)
         };
         [pair, cell / 4 * CELL + row, cell % 4 * CELL + column]
     }
@@ -187,7 +187,7 @@ mod tests {
                     + (word - first) % 4 * 4
                     + if high { 2 } else { 0 };
                 let (pair_row, pair_column) = (cell as usize / 4 * CELL + row, cell as usize % 4 * CELL + column);
-                let place = element_place(precision, term, pair_row, pair_column);
+                let place = element_offset(precision, term, pair_row, pair_column);
                 assert_eq!(place.byte, byte, "{precision} {cell} {term} {row} {column}");
                 if storage.has_nibbles() {
                     let in_cell = (nibble_word - first - 4 * storage.chunks()) * 4 + nibble_byte;
@@ -227,8 +227,8 @@ mod tests {
     fn loads_of_a_warp_are_whole_lines() {
         for chunk in 0..4 {
             for half in 0..2 {
-                let straight = (0..32).map(|lane| chunk_offset(chunk, straight_cell(lane)));
-                assert_eq!(straight.map(|offset| offset / 128).collect::<HashSet<_>>().len(), 4);
+                let direct = (0..32).map(|lane| chunk_offset(chunk, direct_cell(lane)));
+                assert_eq!(direct.map(|offset| offset / 128).collect::<HashSet<_>>().len(), 4);
                 for pair in 0..2 {
                     let lanes = (0..32).filter(|&lane| transposed_pair(lane) == pair);
                     let offsets: HashSet<u32> =

@@ -1,13 +1,13 @@
-//! The table of compiled variants.
+//! The table of compiled configurations.
 
 use core::fmt;
 
-use super::{HEAD_USES, MMA_FRAMES, PAIR_ROWS, Precision, STRIP_PAIR_ROWS, STRIP_ROWS, TURN_USES};
+use super::{KIND_PREFIX, LIST_PREFIX, MMA_FRAMES, PAIR_ROWS, Precision, STRIP_PAIR_ROWS, STRIP_ROWS};
 use crate::Arch;
 use crate::smem::{SmemLayout, SmemRegion};
 use crate::text::same_text;
 
-/// Which algorithm a variant runs.
+/// Which unit a configuration multiplies on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AtaUnit {
     /// f32 multiply-adds: the oracle on the card, and the matrix-vector product, of TF32 as well.
@@ -30,9 +30,9 @@ impl AtaUnit {
 }
 
 /// One compiled kernel. A thread block computes the rows of one strip or of one of its pair rows for `frames` frames;
-/// its warps share the uses.
+/// its warps share the tile references.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct AtaVariant {
+pub struct AtaConfig {
     /// Name of the PTX entry.
     pub name: &'static str,
     /// The precision of the matrices that it multiplies.
@@ -49,7 +49,7 @@ pub struct AtaVariant {
     pub min_blocks: u32,
 }
 
-/// Registers of a multiprocessor that a variant may use.
+/// Registers of a multiprocessor that a configuration may use.
 const REGISTERS_OF_ALL: u32 = Arch::Sm80.limits().registers;
 
 /// The most registers that a thread can have.
@@ -65,7 +65,7 @@ pub const SQUARE_STRIDE: usize = PAIR_ROWS + 8;
 /// elements.
 pub const VECTOR_STRIDE: usize = 2 * PAIR_ROWS + 8;
 
-impl AtaVariant {
+impl AtaConfig {
     /// Threads of a block.
     pub const fn threads(&self) -> u32 {
         32 * self.warps as u32
@@ -76,7 +76,7 @@ impl AtaVariant {
         self.pair_rows * PAIR_ROWS
     }
 
-    /// The parts of X that a lane holds for a use, each of 32 elements of a frame: all frames for multiply-adds, one
+    /// The parts of X that a lane holds for a tile, each of 32 elements of a frame: all frames for multiply-adds, one
     /// frame for each eight columns on tensor cores.
     pub const fn vectors(&self) -> usize {
         match self.unit {
@@ -85,14 +85,14 @@ impl AtaVariant {
         }
     }
 
-    /// Registers that hold a lane's cells of a use.
-    const fn use_words(&self) -> usize {
+    /// Registers that hold a lane's cells of a tile.
+    const fn tile_words(&self) -> usize {
         2 * self.precision.cell_words() * self.pair_rows
     }
 
-    /// Whether a warp takes its first two uses at once, for which registers hold the cells of both.
-    pub const fn two_ahead(&self) -> bool {
-        self.frames == 1 && self.warps == TURN_USES && 2 * self.use_words() <= MOST_WORDS
+    /// Whether a warp prefetches its first two tiles at once, for which registers hold the cells of both.
+    pub const fn prefetches_two(&self) -> bool {
+        self.frames == 1 && self.warps == KIND_PREFIX && 2 * self.tile_words() <= MOST_WORDS
     }
 
     /// f32 elements from one frame to the next of a warp's sums in shared memory: 4 more than rows, so that the lanes
@@ -107,14 +107,14 @@ impl AtaVariant {
         if share < MOST_REGISTERS { share } else { MOST_REGISTERS }
     }
 
-    /// The map of dynamic shared memory: `ending`, an address and two numbers of 32 bits; `scale`, an f32; a stage a
+    /// The map of dynamic shared memory: `epilogue`, an address and two numbers of 32 bits; `scale`, an f32; a stage a
     /// warp each, `sums`, `[frame][sums_stride]` f32; for [`AtaUnit::Wmma`] also `squares`, `[32][SQUARE_STRIDE]`, and
     /// `vectors`, `[frame][VECTOR_STRIDE]`, of 16-bit numbers.
     pub const fn smem(&self) -> SmemLayout {
         let (warps, align) = (self.warps as u32, WMMA_ALIGN);
         let sums = (self.frames * self.sums_stride() * size_of::<f32>()) as u32;
         let map = SmemLayout::new()
-            .region("ending", ENDING_BYTES, align)
+            .region("epilogue", EPILOGUE_BYTES, align)
             .region("scale", size_of::<f32>() as u32, size_of::<f32>() as u32)
             .stages("sums", warps, sums, align);
         match self.unit {
@@ -144,19 +144,19 @@ impl AtaVariant {
 }
 
 /// The address of a block's part of Y, its rows and its frames.
-const ENDING_BYTES: u32 = (size_of::<u64>() + 2 * size_of::<u32>()) as u32;
+const EPILOGUE_BYTES: u32 = (size_of::<u64>() + 2 * size_of::<u32>()) as u32;
 
 /// The alignment that `wmma` asks of a matrix in shared memory.
 const WMMA_ALIGN: u32 = 32;
 
-impl fmt::Display for AtaVariant {
+impl fmt::Display for AtaConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name)
     }
 }
 
-/// Position of the row called `name` in [`ATA`]; does not compile (in a constant) where there is none.
-pub const fn row_index(name: &str) -> usize {
+/// Position of the configuration called `name` in [`ATA`]; does not compile (in a constant) where there is none.
+pub const fn config_index(name: &str) -> usize {
     let mut index = 0;
     while index < ATA.len() {
         if same_text(ATA[index].name, name) {
@@ -164,85 +164,91 @@ pub const fn row_index(name: &str) -> usize {
         }
         index += 1;
     }
-    panic!("no row of ATA has this name")
+    panic!("no config of ATA has this name")
 }
 
-/// The variant to run: of those of the precision, those with the fewest frames a block that holds all frames, else
-/// those with the most; of these the first whose blocks are on the card all at once, as `fits` says, else the last.
-pub fn preferred(precision: Precision, frames: usize, fits: impl Fn(&AtaVariant) -> bool) -> &'static AtaVariant {
-    let rows = || ATA.iter().filter(|row| row.precision as u8 == precision as u8);
-    let tile = rows().map(|row| row.frames).filter(|&tile| tile >= frames).min();
-    let tile = tile.or_else(|| rows().map(|row| row.frames).max());
-    let mut of_tile = rows().filter(|row| Some(row.frames) == tile);
-    let last = of_tile.clone().next_back().expect("every precision has a row");
-    of_tile.find(|row| fits(row)).unwrap_or(last)
+/// The configuration to run: of those of the precision, those with the fewest frames a block that holds all frames,
+/// else those with the most; of these the first whose blocks are on the card all at once, as `fits` says, else the
+/// last.
+pub fn preferred(precision: Precision, frames: usize, fits: impl Fn(&AtaConfig) -> bool) -> &'static AtaConfig {
+    let rows = || ATA.iter().filter(|config| config.precision as u8 == precision as u8);
+    let tile = rows().map(|config| config.frames).filter(|&tile| tile >= frames).min();
+    let tile = tile.or_else(|| rows().map(|config| config.frames).max());
+    let mut of_tile = rows().filter(|config| Some(config.frames) == tile);
+    let last = of_tile.clone().next_back().expect("every precision has a config");
+    of_tile.find(|config| fits(config)).unwrap_or(last)
 }
 
-const fn row(
+const fn config(
     name: &'static str,
     precision: Precision,
     unit: AtaUnit,
     [frames, rows, warps]: [usize; 3],
     min_blocks: u32,
-) -> AtaVariant {
-    AtaVariant { name, precision, unit, frames, pair_rows: rows / PAIR_ROWS, warps, min_blocks }
+) -> AtaConfig {
+    AtaConfig { name, precision, unit, frames, pair_rows: rows / PAIR_ROWS, warps, min_blocks }
 }
 
 /// Every compiled ATA kernel, those of equal precision and frames in the order of preference ([`preferred`]), the last
 /// of them for grids of more blocks than are on the card at once.
 ///
 /// Name: `ata_<precision>_<unit>_<frames>x<rows>x<warps>`.
-pub const ATA: &[AtaVariant] = {
+pub const ATA: &[AtaConfig] = {
     use AtaUnit::{Fma, Mma, Wmma};
     use Precision::{Bf16, F16, F32, Tf32, Tf32x3};
     &[
-        // One frame. Rows for few blocks have as many warps as fit, so that each takes a use or two. The next have as
+        // One frame. Those for few blocks have as many warps as fit, so that each takes a tile or two. The next have as
         // many blocks on a multiprocessor as bring all those of n = 8192 there at once: what starts when others end
         // finds half of the card idle.
-        row("ata_f32_fma_1x64x16", F32, Fma, [1, 64, 16], 1),
-        row("ata_f32_fma_1x64x5", F32, Fma, [1, 64, 5], 3),
-        row("ata_f32_fma_1x32x12", F32, Fma, [1, 32, 12], 2),
+        config("ata_f32_fma_1x64x16", F32, Fma, [1, 64, 16], 1),
+        config("ata_f32_fma_1x64x5", F32, Fma, [1, 64, 5], 3),
+        config("ata_f32_fma_1x32x12", F32, Fma, [1, 32, 12], 2),
         // The oracle on the card: its sums and 8 rows of X take more than 128 registers.
-        row("ata_f32_fma_8x32x8", F32, Fma, [8, 32, 8], 1),
+        config("ata_f32_fma_8x32x8", F32, Fma, [8, 32, 8], 1),
         // With one frame seven of eight columns of tensor cores are for nothing: n = 2624 takes 4 to 7 % longer there.
-        row("ata_tf32_fma_1x64x16", Tf32, Fma, [1, 64, 16], 1),
-        row("ata_tf32_fma_1x64x6", Tf32, Fma, [1, 64, 6], 3),
-        row("ata_tf32_mma_8x32x12", Tf32, Mma, [8, 32, 12], 2),
-        row("ata_tf32_mma_8x64x6", Tf32, Mma, [8, 64, 6], 3),
-        row("ata_tf32_mma_16x32x10", Tf32, Mma, [16, 32, 10], 2),
-        row("ata_tf32x3_mma_8x32x8", Tf32x3, Mma, [8, 32, 8], 2),
-        row("ata_tf32x3_mma_16x32x8", Tf32x3, Mma, [16, 32, 8], 1),
-        row("ata_f16_mma_1x64x16", F16, Mma, [1, 64, 16], 1),
-        row("ata_f16_mma_1x64x7", F16, Mma, [1, 64, 7], 3),
-        row("ata_f16_mma_8x32x16", F16, Mma, [8, 32, 16], 2),
-        row("ata_f16_mma_8x64x6", F16, Mma, [8, 64, 6], 3),
+        config("ata_tf32_fma_1x64x16", Tf32, Fma, [1, 64, 16], 1),
+        config("ata_tf32_fma_1x64x6", Tf32, Fma, [1, 64, 6], 3),
+        config("ata_tf32_mma_8x32x12", Tf32, Mma, [8, 32, 12], 2),
+        config("ata_tf32_mma_8x64x6", Tf32, Mma, [8, 64, 6], 3),
+        config("ata_tf32_mma_16x32x10", Tf32, Mma, [16, 32, 10], 2),
+        config("ata_tf32x3_mma_8x32x8", Tf32x3, Mma, [8, 32, 8], 2),
+        config("ata_tf32x3_mma_16x32x8", Tf32x3, Mma, [16, 32, 8], 1),
+        config("ata_f16_mma_1x64x16", F16, Mma, [1, 64, 16], 1),
+        config("ata_f16_mma_1x64x7", F16, Mma, [1, 64, 7], 3),
+        config("ata_f16_mma_8x32x16", F16, Mma, [8, 32, 16], 2),
+        config("ata_f16_mma_8x64x6", F16, Mma, [8, 64, 6], 3),
         // X becomes 16-bit numbers once for 64 rows.
-        row("ata_f16_mma_16x64x16", F16, Mma, [16, 64, 16], 1),
-        row("ata_bf16_mma_1x64x16", Bf16, Mma, [1, 64, 16], 1),
-        row("ata_bf16_mma_1x64x6", Bf16, Mma, [1, 64, 6], 3),
+        config("ata_f16_mma_16x64x16", F16, Mma, [16, 64, 16], 1),
+        config("ata_bf16_mma_1x64x16", Bf16, Mma, [1, 64, 16], 1),
+        config("ata_bf16_mma_1x64x6", Bf16, Mma, [1, 64, 6], 3),
         // What `wmma` costs against `mma`, in blocks of the same size.
-        row("ata_bf16_mma_8x64x16", Bf16, Mma, [8, 64, 16], 1),
-        row("ata_bf16_wmma_8x64x16", Bf16, Wmma, [8, 64, 16], 1),
-        row("ata_bf16_mma_8x64x6", Bf16, Mma, [8, 64, 6], 3),
-        row("ata_bf16_mma_16x64x16", Bf16, Mma, [16, 64, 16], 1),
+        config("ata_bf16_mma_8x64x16", Bf16, Mma, [8, 64, 16], 1),
+        config("ata_bf16_wmma_8x64x16", Bf16, Wmma, [8, 64, 16], 1),
+        config("ata_bf16_mma_8x64x6", Bf16, Mma, [8, 64, 6], 3),
+        config("ata_bf16_mma_16x64x16", Bf16, Mma, [16, 64, 16], 1),
     ]
 };
 
-/// A row whose shared memory or threads cannot fit the smallest architecture does not compile.
+/// A configuration whose shared memory or threads cannot fit the smallest architecture does not compile.
 const _: () = {
     let mut index = 0;
     while index < ATA.len() {
-        let row = &ATA[index];
-        let _ = row.smem().assert_fits(Arch::Sm89);
-        assert!(row.threads() <= 1024 && row.min_blocks >= 1);
-        assert!(row.pair_rows == 1 || row.pair_rows == STRIP_PAIR_ROWS);
-        assert!(2 * row.warps <= HEAD_USES, "the first uses, and those loaded after them, are in the head");
-        match row.unit {
-            AtaUnit::Mma => assert!(row.frames == 1 || row.frames.is_multiple_of(MMA_FRAMES) && row.frames > 0),
-            AtaUnit::Wmma => assert!(row.frames == MMA_FRAMES && row.precision as u8 == Precision::Bf16 as u8),
-            AtaUnit::Fma => assert!(matches!(row.precision, Precision::F32 | Precision::Tf32) && row.frames > 0),
+        let config = &ATA[index];
+        let _ = config.smem().assert_fits(Arch::Sm89);
+        assert!(config.threads() <= 1024 && config.min_blocks >= 1);
+        assert!(config.pair_rows == 1 || config.pair_rows == STRIP_PAIR_ROWS);
+        assert!(
+            2 * config.warps <= LIST_PREFIX,
+            "the first tile references, and those loaded after them, are in the prefix"
+        );
+        match config.unit {
+            AtaUnit::Mma => {
+                assert!(config.frames == 1 || config.frames.is_multiple_of(MMA_FRAMES) && config.frames > 0)
+            }
+            AtaUnit::Wmma => assert!(config.frames == MMA_FRAMES && config.precision as u8 == Precision::Bf16 as u8),
+            AtaUnit::Fma => assert!(matches!(config.precision, Precision::F32 | Precision::Tf32) && config.frames > 0),
         }
-        assert!(row.use_words() <= MOST_WORDS, "the loads in flight fit the registers");
+        assert!(config.tile_words() <= MOST_WORDS, "the loads in flight fit the registers");
         index += 1;
     }
 };
@@ -258,17 +264,17 @@ mod tests {
     #[test]
     fn names_follow_the_grammar_and_are_unique() {
         let mut names = HashSet::new();
-        for (index, row) in ATA.iter().enumerate() {
-            let AtaVariant { precision, frames, warps, .. } = row;
-            let rows = row.rows();
-            assert_eq!(row.name, format!("ata_{precision}_{}_{frames}x{rows}x{warps}", row.unit.name()));
-            assert_eq!(row_index(row.name), index);
-            assert!(names.insert(row.name));
+        for (index, config) in ATA.iter().enumerate() {
+            let AtaConfig { precision, frames, warps, .. } = config;
+            let rows = config.rows();
+            assert_eq!(config.name, format!("ata_{precision}_{}_{frames}x{rows}x{warps}", config.unit.name()));
+            assert_eq!(config_index(config.name), index);
+            assert!(names.insert(config.name));
         }
     }
 
     #[test]
-    fn the_preferred_row_wastes_the_fewest_frames() {
+    fn the_preferred_configuration_wastes_the_fewest_frames() {
         for (precision, frames, expected) in [
             (Precision::F32, 1, 1),
             (Precision::F32, 2, 8),
@@ -280,24 +286,24 @@ mod tests {
             (Precision::F16, 33, 16),
         ] {
             let of_tile: Vec<_> =
-                ATA.iter().filter(|row| (row.precision, row.frames) == (precision, expected)).collect();
+                ATA.iter().filter(|config| (config.precision, config.frames) == (precision, expected)).collect();
             let (first, last) = (of_tile[0], of_tile[of_tile.len() - 1]);
             assert_eq!(preferred(precision, frames, |_| true), first);
             assert_eq!(preferred(precision, frames, |_| false), last);
-            assert_eq!(preferred(precision, frames, |row| row == last), last);
+            assert_eq!(preferred(precision, frames, |config| config == last), last);
         }
     }
 
     #[test]
     fn stores_of_sums_reach_all_banks() {
         // A quarter of a warp stores 16 bytes each.
-        for row in ATA {
+        for config in ATA {
             for quarter in 0..4 {
                 let lanes = quarter * 8..quarter * 8 + 8;
-                let first = |lane: usize| lane % 4 * 2 * row.sums_stride() + lane / 4 * 4;
+                let first = |lane: usize| lane % 4 * 2 * config.sums_stride() + lane / 4 * 4;
                 let banks: HashSet<usize> =
                     lanes.flat_map(|lane| (0..4).map(move |word| (first(lane) + word) % 32)).collect();
-                assert_eq!(banks.len(), 32, "{row}");
+                assert_eq!(banks.len(), 32, "{config}");
             }
         }
     }

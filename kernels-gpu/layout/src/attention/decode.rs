@@ -12,7 +12,7 @@ use super::AttentionStrides;
 use crate::Dtype;
 use crate::text::same_text;
 
-/// The tile of a decode variant.
+/// The tile of a decode configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DecodeTile {
     /// Warps of a block; each takes every so many steps of the block's keys, and has buffers of its own.
@@ -26,7 +26,7 @@ pub struct DecodeTile {
 /// Keys of one step of a warp: the K of one product P V. Pages hold whole steps.
 pub const DECODE_KEYS: usize = 16;
 
-/// The most query rows that a decode variant takes.
+/// The most query rows that a decode configuration takes.
 pub const DECODE_ROWS: usize = 16;
 
 /// The most parts that the keys are split into.
@@ -62,7 +62,7 @@ pub struct DecodeArgs {
     /// Parts that the keys of a tile are split into.
     pub splits: u32,
     /// Tiles of packed rows of one key-value head.
-    pub row_tiles: u32,
+    pub m_tiles: u32,
     /// Key-value heads.
     pub kv_heads: u32,
     /// 0: what would be padding otherwise.
@@ -179,7 +179,7 @@ pub const COMBINE: &[CombineKernel] = {
     ]
 };
 
-/// Position of the row called `name` in [`COMBINE`]; does not compile (in a constant) where there is none.
+/// Position of the configuration called `name` in [`COMBINE`]; does not compile (in a constant) where there is none.
 pub const fn combine_index(name: &str) -> usize {
     let mut index = 0;
     while index < COMBINE.len() {
@@ -188,7 +188,7 @@ pub const fn combine_index(name: &str) -> usize {
         }
         index += 1;
     }
-    panic!("no row of COMBINE has this name")
+    panic!("no configuration of COMBINE has this name")
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use super::{DECODE_KEYS, DECODE_ROWS, DecodeTile, MAX_HEAD_DIM, Mask};
 use crate::smem::{BASE_ALIGN_BYTES, SmemLayout};
 use crate::{Arch, Dtype, Swizzle};
 
-/// How an `mma` variant brings tiles from global to shared memory.
+/// How an `mma` configuration brings tiles from global to shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TileCopy {
     /// `cp.async` of 16 bytes, which runs beside the arithmetic.
@@ -24,7 +24,7 @@ pub enum PvUnit {
     Scalar,
 }
 
-/// The tile of an `mma` variant. One warp owns 16 query rows.
+/// The tile of an `mma` configuration. One warp owns 16 query rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WmmaTile {
     /// Query rows of a block.
@@ -42,16 +42,16 @@ pub struct WmmaTile {
 /// Query rows of one warp: the M of `mma` m16n8k16.
 pub const WARP_ROWS: usize = 16;
 
-/// How the tiles of `mma` and decode variants lie in shared memory: panels of 64 16-bit columns.
+/// How the tiles of `mma` and decode configurations lie in shared memory: panels of 64 16-bit columns.
 pub const TILE_SWIZZLE: Swizzle = Swizzle::B128;
 
 /// Query rows of one consumer warpgroup: the M of `wgmma`.
 pub const WARPGROUP_ROWS: usize = 64;
 
-/// Places for tiles that the producer tells the consumers of. It tells of a tile when Q of the one before has a buffer,
-/// which all consumers have left: with two places more than there are buffers, a tile stays in its place until all
-/// have gone on to the next.
-pub const TILES_AHEAD: u32 = 4;
+/// Stages of the tile scheduler's pipeline, from the producer to the consumers. The producer broadcasts a tile when Q
+/// of the one before has a buffer, which all consumers have left. With two stages more than there are buffers, a tile
+/// stays in its stage until all consumers have gone on to the next.
+pub const SCHEDULER_STAGES: u32 = 4;
 
 /// Threads of a warpgroup.
 pub const WARPGROUP_THREADS: u32 = 128;
@@ -65,27 +65,27 @@ pub enum QuerySource {
     Registers,
 }
 
-/// Which masks a WGMMA variant serves.
+/// Which masks a WGMMA configuration serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MaskKind {
     /// Masks that hide no key: only the last step of a tile may have keys beyond the end.
     Full,
     /// Every mask: each row sees one band of keys, and steps at its edges are masked.
-    Band,
+    Masked,
 }
 
-/// The tile of a WGMMA variant: one producer warpgroup and some consumers of [`WARPGROUP_ROWS`] rows.
+/// The tile of a WGMMA configuration: one producer warpgroup and some consumers of [`WARPGROUP_ROWS`] rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WgmmaTile {
-    /// Consumer warpgroups with query rows of their own.
-    pub row_groups: usize,
-    /// Consumer warpgroups of each of these rows' groups, which take the steps of the keys in turns.
-    pub key_groups: usize,
-    /// Blocks of a cluster, which have the same rows and take the steps in turns too; 1 for no cluster.
-    pub cluster: usize,
+    /// Consumer warpgroups along M: each has query rows of its own.
+    pub m_warpgroups: usize,
+    /// Split-KV warpgroups: so many share the rows of each, and take the steps of the keys round-robin.
+    pub split_kv_warpgroups: usize,
+    /// Split-KV blocks of a cluster, which share rows and take the steps round-robin too; 1 for no cluster.
+    pub split_kv_ctas: usize,
     /// Blocks of a cluster that compute tiles of their own, side by side, of rows that see the same keys: each copies a
     /// part of the keys and values of a step to all; 1 where every block copies for itself.
-    pub multicast: usize,
+    pub multicast_ctas: usize,
     /// Keys of one step.
     pub n: usize,
     /// K buffers, and as many V buffers.
@@ -101,22 +101,22 @@ pub struct WgmmaTile {
 impl WgmmaTile {
     /// Query rows of a block.
     pub const fn m(&self) -> usize {
-        self.row_groups * WARPGROUP_ROWS
+        self.m_warpgroups * WARPGROUP_ROWS
     }
 
     /// Consumer warpgroups.
     pub const fn consumers(&self) -> usize {
-        self.row_groups * self.key_groups
+        self.m_warpgroups * self.split_kv_warpgroups
     }
 
-    /// Warpgroups that share rows, in all blocks of a cluster.
-    pub const fn parts(&self) -> usize {
-        self.key_groups * self.cluster
+    /// Warpgroups that share rows, in all blocks of a cluster: the parts that the keys of a tile are split into.
+    pub const fn kv_splits(&self) -> usize {
+        self.split_kv_warpgroups * self.split_kv_ctas
     }
 
     /// Keys of one step that a block copies.
     pub const fn copied_keys(&self) -> usize {
-        self.n / self.multicast
+        self.n / self.multicast_ctas
     }
 
     /// Registers that a thread has when the block starts: what is left for each, in units of 8.
@@ -126,9 +126,9 @@ impl WgmmaTile {
         if registers > 255 { 255 } else { registers }
     }
 
-    /// Whether warpgroups have the tensor cores in turns, and each has done P V of a step when it starts Q K^T of the
-    /// one before: four have no registers for P and S of two steps of more than 64 keys.
-    pub const fn in_turn(&self) -> bool {
+    /// Whether warpgroups use the tensor cores in ping-pong: each has done P V of a step when it starts Q K^T of the
+    /// one before. Four warpgroups have no registers for P and S of two steps of more than 64 keys.
+    pub const fn pingpong(&self) -> bool {
         self.consumers() == 4 && self.n > 64
     }
 }
@@ -136,15 +136,15 @@ impl WgmmaTile {
 /// Registers of a producer thread, by the number of consumer warpgroups; 0 where it keeps those of the launch.
 pub const PRODUCER_REGISTERS: [u32; 5] = [0, 0, 24, 32, 24];
 
-/// The same where lengths differ and the producer searches the batch entry of a tile; 0 where no row has so many
-/// consumers.
-pub const SEARCH_PRODUCER_REGISTERS: [u32; 5] = [0, 0, 40, 40, 32];
+/// The same where lengths differ and the producer searches the batch entry of a tile; 0 where no configuration has so
+/// many consumers.
+pub const VARLEN_PRODUCER_REGISTERS: [u32; 5] = [0, 0, 40, 40, 32];
 
 /// Registers of a consumer thread, by the number of consumer warpgroups; 0 where it keeps those of the launch.
 pub const CONSUMER_REGISTERS: [u32; 5] = [0, 0, 240, 160, 112];
 
-/// The same beside a producer of [`SEARCH_PRODUCER_REGISTERS`].
-pub const SEARCH_CONSUMER_REGISTERS: [u32; 5] = [0, 0, 232, 152, 112];
+/// The same beside a producer of [`VARLEN_PRODUCER_REGISTERS`].
+pub const VARLEN_CONSUMER_REGISTERS: [u32; 5] = [0, 0, 232, 152, 112];
 
 /// More registers than a block starts with would be waited for for ever.
 const _: () = {
@@ -154,7 +154,7 @@ const _: () = {
         let launch = Arch::Sm90a.limits().registers / threads / 8 * 8;
         let index = consumers as usize;
         assert!(PRODUCER_REGISTERS[index] + consumers * CONSUMER_REGISTERS[index] <= (1 + consumers) * launch);
-        let (producer, consumer) = (SEARCH_PRODUCER_REGISTERS[index], SEARCH_CONSUMER_REGISTERS[index]);
+        let (producer, consumer) = (VARLEN_PRODUCER_REGISTERS[index], VARLEN_CONSUMER_REGISTERS[index]);
         assert!(producer + consumers * consumer <= (1 + consumers) * launch);
         consumers += 1;
     }
@@ -162,44 +162,44 @@ const _: () = {
 
 /// What happens to raw scores before the mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Scores {
+pub enum ScoreMod {
     /// They are scaled.
-    Plain,
+    None,
     /// They are scaled and bounded by a softcap of at most [`Self::MAX_SOFTCAP`].
     Softcap,
     /// They are scaled, bounded by a softcap, and a bias is added, where the problem has them.
     General,
 }
 
-impl Scores {
+impl ScoreMod {
     /// The largest softcap of [`Self::Softcap`], whose kernels bound a score with an error of 2^-21 of the cap.
     pub const MAX_SOFTCAP: f32 = 64.0;
 
     /// What a problem asks for.
     pub const fn of(softcap: Option<f32>, bias: bool) -> Self {
         match softcap {
-            None if !bias => Self::Plain,
+            None if !bias => Self::None,
             Some(cap) if !bias && cap <= Self::MAX_SOFTCAP => Self::Softcap,
             _ => Self::General,
         }
     }
 
     /// Whether a kernel for these scores computes those of `problem` too.
-    pub const fn include(self, problem: Self) -> bool {
+    pub const fn includes(self, problem: Self) -> bool {
         matches!(self, Self::General) || self as u8 == problem as u8
     }
 }
 
 /// How long the sequences of a batch are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Lengths {
+pub enum Seqlens {
     /// All as long.
-    Equal,
+    Fixed,
     /// Each as long as numbers on the card say.
-    PerMember,
+    Varlen,
 }
 
-/// Which algorithm a variant runs.
+/// Which algorithm a configuration runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AttentionKernel {
     /// One warp a query row, f32 multiply-adds: serves every head dimension and is the oracle on the card.
@@ -215,7 +215,7 @@ pub enum AttentionKernel {
 
 /// One compiled kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct AttentionVariant {
+pub struct AttentionConfig {
     /// Name of the PTX entry.
     pub name: &'static str,
     /// Element type of Q, K, V and O.
@@ -227,9 +227,9 @@ pub struct AttentionVariant {
     /// What it runs.
     pub kernel: AttentionKernel,
     /// Which scores it serves ([`Scores::include`]).
-    pub scores: Scores,
+    pub score_mod: ScoreMod,
     /// Which lengths it serves: these, and what stands before them.
-    pub lengths: Lengths,
+    pub seqlens: Seqlens,
 }
 
 /// Registers that a thread of a scalar or `mma` kernel may use.
@@ -239,35 +239,35 @@ const MAX_REGISTERS: u32 = 128;
 /// most.
 const MAX_WIDE_REGISTERS: u32 = 168;
 
-impl AttentionVariant {
+impl AttentionConfig {
     const fn new(name: &'static str, dtype: Dtype, head_dim: usize, kernel: AttentionKernel) -> Self {
         let value_dim = head_dim;
-        Self { name, dtype, head_dim, value_dim, kernel, scores: Scores::Plain, lengths: Lengths::Equal }
+        Self { name, dtype, head_dim, value_dim, kernel, score_mod: ScoreMod::None, seqlens: Seqlens::Fixed }
     }
 
-    /// The same with V and O of another head dimension.
-    pub(super) const fn values(self, value_dim: usize) -> Self {
+    /// The same with another head dimension of V and O.
+    pub(super) const fn value_dim(self, value_dim: usize) -> Self {
         Self { value_dim, ..self }
     }
 
     /// The same with every kind of lengths.
     pub(super) const fn varlen(self) -> Self {
-        Self { lengths: Lengths::PerMember, ..self }
+        Self { seqlens: Seqlens::Varlen, ..self }
     }
 
     /// The same with every kind of scores and lengths.
     pub(super) const fn general(self) -> Self {
-        Self { scores: Scores::General, lengths: Lengths::PerMember, ..self }
+        Self { score_mod: ScoreMod::General, seqlens: Seqlens::Varlen, ..self }
     }
 
     /// The same with a softcap, and every kind of lengths.
     pub(super) const fn softcap(self) -> Self {
-        Self { scores: Scores::Softcap, lengths: Lengths::PerMember, ..self }
+        Self { score_mod: ScoreMod::Softcap, seqlens: Seqlens::Varlen, ..self }
     }
 
     /// The same with every kind of scores.
-    pub(super) const fn scored(self) -> Self {
-        Self { scores: Scores::General, ..self }
+    pub(super) const fn score_mod(self) -> Self {
+        Self { score_mod: ScoreMod::General, ..self }
     }
 
     pub(super) const fn scalar(name: &'static str, dtype: Dtype) -> Self {
@@ -299,7 +299,7 @@ impl AttentionVariant {
         matches!(self.arch(), Arch::Sm80) || self.arch() as u8 == arch as u8
     }
 
-    /// Query rows of one block; of a decode variant, packed ones.
+    /// Query rows of one block; of a decode configuration, packed ones.
     pub const fn rows(&self) -> usize {
         match self.kernel {
             AttentionKernel::Scalar => SCALAR_ROWS,
@@ -320,31 +320,31 @@ impl AttentionVariant {
     }
 
     /// Blocks that compute a tile together.
-    pub const fn tile_blocks(&self) -> u32 {
+    pub const fn split_kv_ctas(&self) -> u32 {
         match self.kernel {
-            AttentionKernel::Wgmma(tile) => tile.cluster as u32,
+            AttentionKernel::Wgmma(tile) => tile.split_kv_ctas as u32,
             _ => 1,
         }
     }
 
     /// Tiles that a cluster computes side by side, of those of one key-value head.
-    pub const fn cluster_tiles(&self) -> u32 {
+    pub const fn multicast_ctas(&self) -> u32 {
         match self.kernel {
-            AttentionKernel::Wgmma(tile) => tile.multicast as u32,
+            AttentionKernel::Wgmma(tile) => tile.multicast_ctas as u32,
             _ => 1,
         }
     }
 
     /// Blocks of a cluster; 1 for no cluster.
     pub const fn cluster(&self) -> u32 {
-        self.tile_blocks() * self.cluster_tiles()
+        self.split_kv_ctas() * self.multicast_ctas()
     }
 
     /// Registers that a thread may use when it starts.
     pub const fn max_registers(&self) -> u32 {
         match self.kernel {
-            AttentionKernel::Wmma(tile) if self.head_dim > 64 => match (self.scores, tile.pv) {
-                (Scores::Plain, PvUnit::TensorCore) => MAX_REGISTERS,
+            AttentionKernel::Wmma(tile) if self.head_dim > 64 => match (self.score_mod, tile.pv) {
+                (ScoreMod::None, PvUnit::TensorCore) => MAX_REGISTERS,
                 _ => MAX_WIDE_REGISTERS,
             },
             AttentionKernel::Scalar | AttentionKernel::Wmma(_) => MAX_REGISTERS,
@@ -368,9 +368,9 @@ impl AttentionVariant {
     /// WGMMA:
     /// - `q`, `k`, `v`: the stages of the Q, K and V tiles; all of whole panels.
     /// - `bias`: where scores may have one, a stage a consumer warp, of its rows and the keys of a step; whole panels.
-    /// - `partial`: where warpgroups share rows, a stage for each of the block: from each part of the rows the share of
-    ///   O that the warpgroup adds up, four words of each thread at a time, and the maximum and sum of the row of each
-    ///   thread.
+    /// - `partial`: where warpgroups share rows, a stage for each of the block: from each split of the keys the share
+    ///   of O that the warpgroup reduces, four words of each thread at a time, and the maximum and sum of the row of
+    ///   each thread.
     /// - `tile`: head and first row of the next tiles of the block; where lengths may differ, first row, rows, first
     ///   key
     ///   and keys of its batch entry too.
@@ -400,12 +400,15 @@ impl AttentionVariant {
                 let v_row_bytes = self.value_panels() * TILE_SWIZZLE.row_bytes();
                 let (stages, n) = (tile.stages as u32, tile.n as u32);
                 let q_stages = tile.q_stages as u32;
-                assert!(q_stages + 2 <= TILES_AHEAD, "a tile is known until all consumers have left it");
-                let tile_words = if let Lengths::PerMember = self.lengths { 6 } else { 2 };
-                let biases =
-                    if let Scores::General = self.scores { tile.consumers() * WARPGROUP_ROWS / WARP_ROWS } else { 0 };
+                assert!(q_stages + 2 <= SCHEDULER_STAGES, "a tile is known until all consumers have left it");
+                let tile_words = if let Seqlens::Varlen = self.seqlens { 6 } else { 2 };
+                let biases = if let ScoreMod::General = self.score_mod {
+                    tile.consumers() * WARPGROUP_ROWS / WARP_ROWS
+                } else {
+                    0
+                };
                 let bias_panels = ((tile.n * self.dtype.size_bytes()) as u32).div_ceil(TILE_SWIZZLE.row_bytes());
-                let partials = if tile.parts() > 1 { tile.consumers() as u32 } else { 0 };
+                let partials = if tile.kv_splits() > 1 { tile.consumers() as u32 } else { 0 };
                 SmemLayout::new()
                     .stages("q", q_stages, tile.m() as u32 * row_bytes, BASE_ALIGN_BYTES)
                     .stages("k", stages, n * row_bytes, BASE_ALIGN_BYTES)
@@ -416,16 +419,16 @@ impl AttentionVariant {
                         bias_panels * WARP_ROWS as u32 * TILE_SWIZZLE.row_bytes(),
                         BASE_ALIGN_BYTES,
                     )
-                    .stages("partial", partials, self.partial_bytes(tile.parts()), 16)
-                    .stages("partial_full", if tile.cluster > 1 { partials } else { 0 }, 8, 8)
+                    .stages("partial", partials, self.partial_bytes(tile.kv_splits()), 16)
+                    .stages("partial_full", if tile.split_kv_ctas > 1 { partials } else { 0 }, 8, 8)
                     .stages("k_full", stages, 8, 8)
                     .stages("k_empty", stages, 8, 8)
                     .stages("v_full", stages, 8, 8)
                     .stages("v_empty", stages, 8, 8)
                     .stages("q_full", q_stages, 8, 8)
                     .stages("q_empty", q_stages, 8, 8)
-                    .stages("tile", TILES_AHEAD, 4 * tile_words, 8)
-                    .stages("tile_full", TILES_AHEAD, 8, 8)
+                    .stages("tile", SCHEDULER_STAGES, 4 * tile_words, 8)
+                    .stages("tile_full", SCHEDULER_STAGES, 8, 8)
             }
             AttentionKernel::Decode(tile) => {
                 let stage_bytes = (2 * DECODE_KEYS * self.head_dim * self.dtype.size_bytes()) as u32;
@@ -434,10 +437,10 @@ impl AttentionVariant {
         }
     }
 
-    /// A share of O of a warpgroup from each of `parts` parts, and the maximum and sum of a row of each of its threads
-    /// with it.
-    const fn partial_bytes(&self, parts: usize) -> u32 {
-        let words = self.value_dim * WARPGROUP_ROWS / WARPGROUP_THREADS as usize + 2 * parts;
+    /// A share of O of a warpgroup from each of `kv_splits` splits, and the maximum and sum of a row of each of its
+    /// threads with it.
+    const fn partial_bytes(&self, kv_splits: usize) -> u32 {
+        let words = self.value_dim * WARPGROUP_ROWS / WARPGROUP_THREADS as usize + 2 * kv_splits;
         words as u32 * WARPGROUP_THREADS * size_of::<f32>() as u32
     }
 
@@ -458,9 +461,9 @@ impl AttentionVariant {
     /// Tiles of query rows of `heads` = batch x q_heads, of each head a multiple of those that a cluster computes side
     /// by side; `None` where there are more than the 2^31 - 1 blocks of a grid.
     pub fn tiles(&self, heads: usize, q_len: usize) -> Option<u32> {
-        let row_tiles = q_len.div_ceil(self.rows()).next_multiple_of(self.cluster_tiles() as usize);
-        let tiles = heads.checked_mul(row_tiles)?;
-        i32::try_from(tiles.checked_mul(self.tile_blocks() as usize)?).ok().map(|_| tiles as u32)
+        let m_tiles = q_len.div_ceil(self.rows()).next_multiple_of(self.multicast_ctas() as usize);
+        let tiles = heads.checked_mul(m_tiles)?;
+        i32::try_from(tiles.checked_mul(self.split_kv_ctas() as usize)?).ok().map(|_| tiles as u32)
     }
 
     /// Whether a problem of this element type and these head dimensions, that of Q and K and that of V and O, can run
@@ -473,8 +476,8 @@ impl AttentionVariant {
     }
 
     /// Whether it computes these scores of sequences of these lengths.
-    pub fn covers(&self, scores: Scores, lengths: Lengths) -> bool {
-        self.scores.include(scores) && lengths <= self.lengths
+    pub fn covers(&self, score_mod: ScoreMod, seqlens: Seqlens) -> bool {
+        self.score_mod.includes(score_mod) && seqlens <= self.seqlens
     }
 
     /// Whether it takes a problem of these lengths and this mask.
@@ -483,13 +486,13 @@ impl AttentionVariant {
             AttentionKernel::Scalar | AttentionKernel::Wmma(_) => true,
             AttentionKernel::Decode(_) => q_len <= DECODE_ROWS,
             AttentionKernel::Wgmma(tile) => {
-                k_len > 0 && (tile.mask == MaskKind::Band || mask.hides_nothing(q_len, k_len))
+                k_len > 0 && (tile.mask == MaskKind::Masked || mask.hides_nothing(q_len, k_len))
             }
         }
     }
 }
 
-impl fmt::Display for AttentionVariant {
+impl fmt::Display for AttentionConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name)
     }

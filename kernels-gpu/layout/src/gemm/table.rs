@@ -3,7 +3,7 @@
 use core::fmt;
 
 use super::wgmma::{WARPGROUP, check_wgmma};
-use super::{Accumulation, CHUNK_BYTES, GemmLayout, Schedule, TWO_LEVEL_K};
+use super::{Accumulation, CHUNK_BYTES, GemmLayout, TWO_LEVEL_K, TileScheduler};
 use crate::descriptor::Major;
 use crate::smem::{BASE_ALIGN_BYTES, SmemLayout};
 use crate::text::same_text;
@@ -18,7 +18,7 @@ pub enum GemmUnit {
     Wgmma,
 }
 
-/// What operands a variant takes.
+/// What operands a configuration takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Operands {
     /// Those stored as the layout says, with rows that start on 16-byte boundaries.
@@ -54,7 +54,7 @@ pub struct GemmTile {
 
 /// One compiled kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct GemmVariant {
+pub struct GemmConfig {
     /// Name of the PTX entry.
     pub name: &'static str,
     /// Element type of A.
@@ -74,7 +74,7 @@ pub struct GemmVariant {
     /// Resident blocks that the register budget must allow on a multiprocessor.
     pub min_blocks: u32,
     /// Products that a multiprocessor adds in a cycle while its blocks are in their main loop, as measured on an H100:
-    /// what the library's choice of a variant rests on.
+    /// what the library's choice of a configuration rests on.
     pub products_per_cycle: u32,
 }
 
@@ -84,7 +84,7 @@ const FRAGMENT: usize = 16;
 /// Bytes of k that one `mma` instruction takes.
 const STEP_BYTES: usize = 32;
 
-impl GemmVariant {
+impl GemmConfig {
     /// The oldest architecture whose PTX has the kernel.
     pub const fn arch(&self) -> Arch {
         match (self.unit, self.a) {
@@ -200,8 +200,8 @@ impl GemmVariant {
     /// - `a`, `b`: the stages of the tiles. A tile with contiguous k is a row of k for each m or n; the other is a row
     ///   of m or n, in panels, for each k.
     ///
-    /// After the last stage it holds the sums of each warp instead ([`GemmVariant::sums_offset`]). Variants on `wgmma`
-    /// have buffers for D and mbarriers too.
+    /// After the last stage it holds the sums of each warp instead ([`GemmConfig::sums_offset`]). Configurations on
+    /// `wgmma` have buffers for D and mbarriers too.
     pub const fn smem(&self) -> SmemLayout {
         if matches!(self.unit, GemmUnit::Wgmma) {
             return self.wgmma_smem();
@@ -229,25 +229,25 @@ impl GemmVariant {
 
     /// The tiles of a problem, those of a cluster as one, and their blocks, with k in `splits` parts; `None` where they
     /// or the blocks exceed the 2^31 - 1 of a grid.
-    pub fn schedule(&self, batch: usize, m: usize, n: usize, splits: usize) -> Option<(Schedule, u32)> {
+    pub fn schedule(&self, batch: usize, m: usize, n: usize, splits: usize) -> Option<(TileScheduler, u32)> {
         let cluster = self.cluster as usize;
         let (m_tiles, n_tiles) = (m.div_ceil(self.tile.m * cluster), n.div_ceil(self.tile.n));
         let clusters = batch.checked_mul(m_tiles)?.checked_mul(n_tiles)?.checked_mul(splits)?;
         let blocks = clusters.checked_mul(cluster)?;
         let blocks = i32::try_from(blocks).ok()? as u32;
         let (m_tiles, n_tiles, splits) = (m_tiles as u32, n_tiles as u32, splits as u32);
-        Some((Schedule { m_tiles, n_tiles, splits, cluster: self.cluster }, blocks))
+        Some((TileScheduler { m_tiles, n_tiles, splits, cluster: self.cluster }, blocks))
     }
 }
 
-impl fmt::Display for GemmVariant {
+impl fmt::Display for GemmConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name)
     }
 }
 
-/// Position of the row called `name` in [`GEMM`]; does not compile (in a constant) where there is none.
-pub const fn row_index(name: &str) -> usize {
+/// Position of the configuration called `name` in [`GEMM`]; does not compile (in a constant) where there is none.
+pub const fn config_index(name: &str) -> usize {
     let mut index = 0;
     while index < GEMM.len() {
         if same_text(GEMM[index].name, name) {
@@ -255,7 +255,7 @@ pub const fn row_index(name: &str) -> usize {
         }
         index += 1;
     }
-    panic!("no row of GEMM has this name")
+    panic!("no config of GEMM has this name")
 }
 
 /// A tile with its warps, resident blocks and rate.
@@ -292,34 +292,34 @@ const FLAT: Shape = shape([16, 128, 64], 4, [1, 4], 2, 290);
 /// Operands of any alignment.
 const ANY: Shape = shape([64, 64, 32], 2, [2, 2], 2, 125);
 /// FP8, large problems: two levels of sums take 128 registers, and on an H100 they take no longer than one, for which
-/// there is hence no row of `mma`.
+/// there is hence no configuration on `mma`.
 const MEDIUM_8BIT: Shape = shape([128, 128, 128], 3, [2, 4], 1, 620);
 /// FP8, small problems.
 const SMALL_8BIT: Shape = shape([64, 64, 128], 3, [2, 2], 2, 480);
 
-const fn mma(name: &'static str, dtype: Dtype, layout: GemmLayout, shape: Shape) -> GemmVariant {
-    row(name, dtype, dtype, Operands::Aligned(layout), Accumulation::Direct, shape)
+const fn mma(name: &'static str, dtype: Dtype, layout: GemmLayout, shape: Shape) -> GemmConfig {
+    config(name, dtype, dtype, Operands::Aligned(layout), Accumulation::Direct, shape)
 }
 
-const fn any(name: &'static str, dtype: Dtype) -> GemmVariant {
-    row(name, dtype, dtype, Operands::Any, Accumulation::Direct, ANY)
+const fn any(name: &'static str, dtype: Dtype) -> GemmConfig {
+    config(name, dtype, dtype, Operands::Any, Accumulation::Direct, ANY)
 }
 
-const fn fp8(name: &'static str, b: Dtype, shape: Shape) -> GemmVariant {
-    row(name, Dtype::E4M3, b, Operands::Aligned(GemmLayout::Nt), Accumulation::TwoLevel, shape)
+const fn fp8(name: &'static str, b: Dtype, shape: Shape) -> GemmConfig {
+    config(name, Dtype::E4M3, b, Operands::Aligned(GemmLayout::Nt), Accumulation::TwoLevel, shape)
 }
 
-const fn row(
+const fn config(
     name: &'static str,
     a: Dtype,
     b: Dtype,
     operands: Operands,
     accumulation: Accumulation,
     shape: Shape,
-) -> GemmVariant {
+) -> GemmConfig {
     let Shape { tile, min_blocks, products_per_cycle } = shape;
     let (unit, cluster) = (GemmUnit::Mma, 1);
-    GemmVariant { name, a, b, operands, unit, accumulation, tile, cluster, min_blocks, products_per_cycle }
+    GemmConfig { name, a, b, operands, unit, accumulation, tile, cluster, min_blocks, products_per_cycle }
 }
 
 /// `wgmma`, large problems: the widest instruction reads the fewest bytes of shared memory for each product. With three
@@ -342,25 +342,25 @@ const SQUARE_8BIT: Shape = shape([128, 128, 128], 6, [8, 1], 1, 2400);
 /// The same, small problems.
 const LOW_8BIT: Shape = shape([64, 128, 128], 8, [4, 1], 1, 1500);
 
-const fn wgmma(name: &'static str, dtype: Dtype, layout: GemmLayout, shape: Shape) -> GemmVariant {
-    on_wgmma(row(name, dtype, dtype, Operands::Aligned(layout), Accumulation::Direct, shape))
+const fn wgmma(name: &'static str, dtype: Dtype, layout: GemmLayout, shape: Shape) -> GemmConfig {
+    on_wgmma(config(name, dtype, dtype, Operands::Aligned(layout), Accumulation::Direct, shape))
 }
 
-const fn wgmma_fp8(name: &'static str, b: Dtype, accumulation: Accumulation, shape: Shape) -> GemmVariant {
-    on_wgmma(row(name, Dtype::E4M3, b, Operands::Aligned(GemmLayout::Nt), accumulation, shape))
+const fn wgmma_fp8(name: &'static str, b: Dtype, accumulation: Accumulation, shape: Shape) -> GemmConfig {
+    on_wgmma(config(name, Dtype::E4M3, b, Operands::Aligned(GemmLayout::Nt), accumulation, shape))
 }
 
-/// The row on `wgmma`: large tiles in clusters of two, which halves what they read of B. A cluster of four finds room
-/// on fewer multiprocessors.
-const fn on_wgmma(row: GemmVariant) -> GemmVariant {
-    GemmVariant { unit: GemmUnit::Wgmma, cluster: if row.tile.m >= 128 { 2 } else { 1 }, ..row }
+/// The configuration on `wgmma`: large tiles in clusters of two, which halves what they read of B. A cluster of four
+/// finds room on fewer multiprocessors.
+const fn on_wgmma(config: GemmConfig) -> GemmConfig {
+    GemmConfig { unit: GemmUnit::Wgmma, cluster: if config.tile.m >= 128 { 2 } else { 1 }, ..config }
 }
 
 /// Every compiled main kernel.
 ///
 /// Name: `gemm_<type>_<unit>_<layout>_<m>x<n>x<k>_s<stages>`, the type of B after that of A where they differ, and at
 /// the end `_two_level` where FP8 products are summed so.
-pub const GEMM: &[GemmVariant] = {
+pub const GEMM: &[GemmConfig] = {
     use Accumulation::{Direct, TwoLevel};
     use Dtype::{Bf16, E4M3, E5M2, F16};
     use GemmLayout::{Nn, Nt, Tn, Tt};
@@ -455,44 +455,47 @@ pub const GEMM: &[GemmVariant] = {
     ]
 };
 
-/// Refuses a row of `mma` whose tile the copies and fragments cannot serve.
-const fn check_mma(row: &GemmVariant) {
-    let GemmTile { m, n, stages, warps, .. } = row.tile;
+/// Refuses a configuration of `mma` whose tile the copies and fragments cannot serve.
+const fn check_mma(config: &GemmConfig) {
+    let GemmTile { m, n, stages, warps, .. } = config.tile;
     assert!(m.is_multiple_of(warps[0] * FRAGMENT) && n.is_multiple_of(warps[1] * 2 * FRAGMENT));
-    assert!(stages >= 2 && row.k_steps() >= 2 && row.k_steps().is_multiple_of(2), "fragments come from two buffers");
-    assert!(row.k_bytes() == 64 || row.k_bytes() == 128, "a row of k is a row of a swizzle");
-    let two_level = matches!(row.accumulation, Accumulation::TwoLevel);
-    assert!(!two_level || row.tile.k == TWO_LEVEL_K, "a stage is what the tensor cores add up");
+    assert!(
+        stages >= 2 && config.k_steps() >= 2 && config.k_steps().is_multiple_of(2),
+        "fragments come from two buffers"
+    );
+    assert!(config.k_bytes() == 64 || config.k_bytes() == 128, "a row of k is a row of a swizzle");
+    let two_level = matches!(config.accumulation, Accumulation::TwoLevel);
+    assert!(!two_level || config.tile.k == TWO_LEVEL_K, "a stage is what the tensor cores add up");
     // A thread copies the same chunk of rows that are a multiple of 8 apart, so that the swizzle moves it the same way.
     let mut operand = 0;
     while operand < 2 {
-        let (mn, major) = if operand == 0 { (m, row.tile_layout().a()) } else { (n, row.tile_layout().b()) };
+        let (mn, major) = if operand == 0 { (m, config.tile_layout().a()) } else { (n, config.tile_layout().b()) };
         let (rows, row_bytes) = match major {
-            Major::K => (mn, row.k_bytes()),
-            Major::Mn => (row.tile.k, mn * row.a.size_bytes()),
+            Major::K => (mn, config.k_bytes()),
+            Major::Mn => (config.tile.k, mn * config.a.size_bytes()),
         };
-        let rows_at_once = row.threads() as usize * CHUNK_BYTES / row_bytes;
+        let rows_at_once = config.threads() as usize * CHUNK_BYTES / row_bytes;
         assert!(
             rows_at_once.is_multiple_of(8) && rows.is_multiple_of(rows_at_once),
             "each thread copies as many chunks"
         );
         operand += 1;
     }
-    let sums_bytes = row.sums_offset((warps[0] * warps[1]) as u32);
-    assert!(sums_bytes <= row.smem().total_bytes(), "the sums fit where the stages were");
+    let sums_bytes = config.sums_offset((warps[0] * warps[1]) as u32);
+    assert!(sums_bytes <= config.smem().total_bytes(), "the sums fit where the stages were");
 }
 
-/// A row whose shared memory or threads cannot fit its oldest architecture does not compile.
+/// A configuration whose shared memory or threads cannot fit its oldest architecture does not compile.
 const _: () = {
     let mut index = 0;
     while index < GEMM.len() {
-        let row = &GEMM[index];
-        let _ = row.smem().assert_fits(row.arch());
-        assert!(row.threads() <= 1024 && row.min_blocks >= 1);
-        assert!(row.a.size_bytes() == row.b.size_bytes() && row.a.size_bytes() <= 2);
-        match row.unit {
-            GemmUnit::Mma => check_mma(row),
-            GemmUnit::Wgmma => check_wgmma(row),
+        let config = &GEMM[index];
+        let _ = config.smem().assert_fits(config.arch());
+        assert!(config.threads() <= 1024 && config.min_blocks >= 1);
+        assert!(config.a.size_bytes() == config.b.size_bytes() && config.a.size_bytes() <= 2);
+        match config.unit {
+            GemmUnit::Mma => check_mma(config),
+            GemmUnit::Wgmma => check_wgmma(config),
         }
         index += 1;
     }
@@ -502,26 +505,26 @@ const _: () = {
 mod tests {
     extern crate std;
     use super::*;
-    use crate::gemm::{PACK_8BIT, PACK_16BIT, SUM};
+    use crate::gemm::{PACK_8BIT, PACK_16BIT, REDUCE_SPLIT_K};
     use std::collections::HashSet;
     use std::format;
     use std::string::String;
 
-    fn composed_name(row: &GemmVariant) -> String {
-        let GemmTile { m, n, k, stages, .. } = row.tile;
-        let types = if row.a == row.b { format!("{}", row.a) } else { format!("{}_{}", row.a, row.b) };
-        let unit = if row.unit == GemmUnit::Mma { "mma" } else { "wgmma" };
-        let two_level = if row.accumulation == Accumulation::TwoLevel { "_two_level" } else { "" };
-        format!("gemm_{types}_{unit}_{}_{m}x{n}x{k}_s{stages}{two_level}", row.operands.name())
+    fn composed_name(config: &GemmConfig) -> String {
+        let GemmTile { m, n, k, stages, .. } = config.tile;
+        let types = if config.a == config.b { format!("{}", config.a) } else { format!("{}_{}", config.a, config.b) };
+        let unit = if config.unit == GemmUnit::Mma { "mma" } else { "wgmma" };
+        let two_level = if config.accumulation == Accumulation::TwoLevel { "_two_level" } else { "" };
+        format!("gemm_{types}_{unit}_{}_{m}x{n}x{k}_s{stages}{two_level}", config.operands.name())
     }
 
     #[test]
     fn names_follow_the_grammar_and_are_unique() {
-        let mut names = HashSet::from([SUM.name, PACK_8BIT.name, PACK_16BIT.name]);
-        for (index, row) in GEMM.iter().enumerate() {
-            assert_eq!(row.name, composed_name(row));
-            assert_eq!(row_index(row.name), index);
-            assert!(names.insert(row.name));
+        let mut names = HashSet::from([REDUCE_SPLIT_K.name, PACK_8BIT.name, PACK_16BIT.name]);
+        for (index, config) in GEMM.iter().enumerate() {
+            assert_eq!(config.name, composed_name(config));
+            assert_eq!(config_index(config.name), index);
+            assert!(names.insert(config.name));
         }
     }
 
@@ -532,18 +535,19 @@ mod tests {
             .flat_map(|dtype| GemmLayout::ALL.map(|layout| (dtype, layout)))
             .flat_map(|(dtype, layout)| [true, false].map(|aligned| (dtype, layout, aligned)))
         {
-            let serves =
-                |row: &&GemmVariant| row.multiplies(dtype, dtype, Accumulation::TwoLevel) && row.takes(layout, aligned);
-            assert!(GEMM.iter().filter(serves).any(|row| row.is_in(Arch::Sm80)), "{dtype} {layout} {aligned}");
+            let serves = |config: &&GemmConfig| {
+                config.multiplies(dtype, dtype, Accumulation::TwoLevel) && config.takes(layout, aligned)
+            };
+            assert!(GEMM.iter().filter(serves).any(|config| config.is_in(Arch::Sm80)), "{dtype} {layout} {aligned}");
         }
     }
 
     #[test]
     fn two_level_sums_are_never_served_by_one_level_of_fp8() {
-        for row in GEMM.iter().filter(|row| row.a == Dtype::E4M3) {
-            assert!(row.multiplies(row.a, row.b, Accumulation::Direct));
-            let two_level = row.accumulation == Accumulation::TwoLevel;
-            assert_eq!(row.multiplies(row.a, row.b, Accumulation::TwoLevel), two_level);
+        for config in GEMM.iter().filter(|config| config.a == Dtype::E4M3) {
+            assert!(config.multiplies(config.a, config.b, Accumulation::Direct));
+            let two_level = config.accumulation == Accumulation::TwoLevel;
+            assert_eq!(config.multiplies(config.a, config.b, Accumulation::TwoLevel), two_level);
         }
     }
 

@@ -4,7 +4,7 @@
 //! computes [`CONSUMER_ROWS`] rows of D. The blocks of a cluster compute tiles under each other and share the columns
 //! of B.
 
-use super::{CHUNK_BYTES, GemmTile, GemmUnit, GemmVariant, TWO_LEVEL_K};
+use super::{CHUNK_BYTES, GemmConfig, GemmTile, GemmUnit, TWO_LEVEL_K};
 use crate::descriptor::{Major, Operand};
 use crate::gemm::Accumulation;
 use crate::smem::SmemLayout;
@@ -39,8 +39,8 @@ pub enum Side {
     B,
 }
 
-/// What holds of variants on `wgmma` alone.
-impl GemmVariant {
+/// What holds of configurations on `wgmma` alone.
+impl GemmConfig {
     /// Consumer warpgroups.
     pub const fn consumers(&self) -> u32 {
         self.tile.m as u32 / CONSUMER_ROWS
@@ -169,20 +169,22 @@ impl GemmVariant {
     }
 }
 
-/// Refuses a row of `wgmma` whose tile the instruction and the copies cannot serve.
-pub(super) const fn check_wgmma(row: &GemmVariant) {
-    assert!(matches!(row.unit, GemmUnit::Wgmma));
-    let GemmTile { m, n, k, .. } = row.tile;
-    assert!(m == row.consumers() as usize * CONSUMER_ROWS as usize && row.consumers() >= 1 && row.consumers() <= 2);
-    assert!(n.is_multiple_of(STORE_COLUMNS as usize) && n <= 256);
-    assert!(row.k_bytes() == SWIZZLE.row_bytes() as usize, "a row of k is a row of the swizzle");
-    let part = row.copied(Side::B);
+/// Refuses a configuration of `wgmma` whose tile the instruction and the copies cannot serve.
+pub(super) const fn check_wgmma(config: &GemmConfig) {
+    assert!(matches!(config.unit, GemmUnit::Wgmma));
+    let GemmTile { m, n, k, .. } = config.tile;
     assert!(
-        part.is_multiple_of(8) && part.is_multiple_of(row.box_mn(Side::B)),
+        m == config.consumers() as usize * CONSUMER_ROWS as usize && config.consumers() >= 1 && config.consumers() <= 2
+    );
+    assert!(n.is_multiple_of(STORE_COLUMNS as usize) && n <= 256);
+    assert!(config.k_bytes() == SWIZZLE.row_bytes() as usize, "a config of k is a config of the swizzle");
+    let part = config.copied(Side::B);
+    assert!(
+        part.is_multiple_of(8) && part.is_multiple_of(config.box_mn(Side::B)),
         "the blocks of a cluster share B evenly"
     );
-    assert!(row.box_bytes(Side::A).is_multiple_of(CHUNK_BYTES as u32));
-    let two_level = matches!(row.accumulation, Accumulation::TwoLevel);
+    assert!(config.box_bytes(Side::A).is_multiple_of(CHUNK_BYTES as u32));
+    let two_level = matches!(config.accumulation, Accumulation::TwoLevel);
     assert!(!two_level || k == TWO_LEVEL_K, "a stage is what the tensor cores add up");
 }
 
@@ -194,29 +196,37 @@ mod tests {
 
     #[test]
     fn the_boxes_of_a_cluster_fill_a_stage() {
-        for row in GEMM.iter().filter(|row| row.unit == GemmUnit::Wgmma) {
-            for (side, blocks) in [(Side::A, 1), (Side::B, row.cluster)] {
-                assert_eq!(blocks * row.boxes(side) * row.box_bytes(side), row.stage_bytes_of(side), "{row}");
-                let columns = row.box_shape(side)[1];
-                assert_eq!(columns * row.operand(side).dtype().size_bytes() as u32, SWIZZLE.row_bytes(), "{row}");
+        for config in GEMM.iter().filter(|config| config.unit == GemmUnit::Wgmma) {
+            for (side, blocks) in [(Side::A, 1), (Side::B, config.cluster)] {
+                assert_eq!(
+                    blocks * config.boxes(side) * config.box_bytes(side),
+                    config.stage_bytes_of(side),
+                    "{config}"
+                );
+                let columns = config.box_shape(side)[1];
+                assert_eq!(columns * config.operand(side).dtype().size_bytes() as u32, SWIZZLE.row_bytes(), "{config}");
             }
         }
     }
 
     #[test]
     fn registers_are_moved_and_not_made() {
-        for row in GEMM.iter().filter(|row| row.unit == GemmUnit::Wgmma && row.moves_registers()) {
-            let after = PRODUCER_REGISTERS + row.consumers() * row.consumer_registers();
-            assert!(after * WARPGROUP <= row.max_registers() * row.threads(), "{row}");
+        for config in GEMM.iter().filter(|config| config.unit == GemmUnit::Wgmma && config.moves_registers()) {
+            let after = PRODUCER_REGISTERS + config.consumers() * config.consumer_registers();
+            assert!(after * WARPGROUP <= config.max_registers() * config.threads(), "{config}");
         }
     }
 
     #[test]
     fn a_grid_is_whole_clusters_and_no_more_than_there_are_tiles() {
-        for row in GEMM.iter().filter(|row| row.unit == GemmUnit::Wgmma) {
+        for config in GEMM.iter().filter(|config| config.unit == GemmUnit::Wgmma) {
             for tiles in [1, 2, 7, 66, 1000] {
-                let blocks = row.resident_blocks(tiles * row.cluster, 131);
-                assert!(blocks >= row.cluster && blocks <= tiles * row.cluster && blocks.is_multiple_of(row.cluster));
+                let blocks = config.resident_blocks(tiles * config.cluster, 131);
+                assert!(
+                    blocks >= config.cluster
+                        && blocks <= tiles * config.cluster
+                        && blocks.is_multiple_of(config.cluster)
+                );
             }
         }
     }

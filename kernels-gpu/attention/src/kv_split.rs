@@ -1,7 +1,7 @@
 //! Warpgroups that share query rows: which steps of the keys each takes, and the sum of what they find.
 //!
 //! The blocks of a cluster take the steps in turns, and within a block its key groups take those of the block. Part p
-//! of a tile is that of key group `p % KEY_GROUPS` in the block of rank `p / KEY_GROUPS`.
+//! of a tile is that of key group `p % SPLIT_KV_WARPGROUPS` in the block of rank `p / SPLIT_KV_WARPGROUPS`.
 //!
 //! Softmax over all keys is that over each part, weighted: with the maximum m_p, sum l_p and output O_p of part p and
 //! the largest maximum m, `l = sum l_p 2^(c (m_p - m))`, and O likewise. Every part adds up a share of the columns from
@@ -20,8 +20,8 @@ use layout::attention::{AttentionArgs, WARPGROUP_THREADS};
 
 use crate::epilogue::store_row_lse;
 use crate::epilogue_sm90::{chunk_of, store_chunk};
-use crate::row::Row;
-use crate::softmax::{RowState, part_weight, row_result};
+use crate::row::Config;
+use crate::softmax::{RowState, row_result, split_weight};
 use crate::work::{LANES, Work, lane};
 
 /// The most parts of a tile.
@@ -32,15 +32,15 @@ const MAX_QUARTERS: usize = 8;
 
 /// The rank of this block among those that share a tile.
 #[inline(always)]
-pub(crate) fn rank<const ROW: usize>() -> u32 {
-    if const { Row::<ROW>::CLUSTER > 1 } { thread::cluster_rank() } else { 0 }
+pub(crate) fn rank<const ID: usize>() -> u32 {
+    if const { Config::<ID>::SPLIT_KV_CTAS > 1 } { thread::cluster_rank() } else { 0 }
 }
 
 /// The last of the steps `first .. end` of a tile that this block takes, and how many it takes; the one before is that
 /// of so many steps before as there are blocks.
 #[inline(always)]
-pub(crate) fn block_steps<const ROW: usize>((first, end): (u32, u32)) -> (u32, u32) {
-    let (rank, blocks) = (rank::<ROW>(), const { Row::<ROW>::CLUSTER });
+pub(crate) fn block_steps<const ID: usize>((first, end): (u32, u32)) -> (u32, u32) {
+    let (rank, blocks) = (rank::<ID>(), const { Config::<ID>::SPLIT_KV_CTAS });
     let steps = (end.saturating_sub(first) + (blocks - 1) - rank) / blocks;
     (end.wrapping_sub(1 + rank), steps)
 }
@@ -55,8 +55,8 @@ const O_BYTES: u32 = 16;
 const ROW_BYTES: u32 = 8;
 
 /// Chunks of eight accumulators of a thread in the share of a part.
-const fn share_chunks<const ROW: usize, const OUTPUTS: usize>() -> usize {
-    OUTPUTS / 8 / Row::<ROW>::PARTS as usize
+const fn share_chunks<const ID: usize, const OUTPUTS: usize>() -> usize {
+    OUTPUTS / 8 / Config::<ID>::KV_SPLITS as usize
 }
 
 /// Where the accumulators `4 quarter ..` of the share of a thread are, from the start of what one part has for another;
@@ -66,25 +66,25 @@ const fn quarter_offset(quarter: u32, thread: u32) -> u32 {
 }
 
 /// Where the maximum and the sum of the row of the share are.
-const fn row_offset<const ROW: usize, const OUTPUTS: usize>(thread: u32) -> u32 {
-    2 * share_chunks::<ROW, OUTPUTS>() as u32 * place(O_BYTES) + thread * ROW_BYTES
+const fn row_offset<const ID: usize, const OUTPUTS: usize>(thread: u32) -> u32 {
+    2 * share_chunks::<ID, OUTPUTS>() as u32 * place(O_BYTES) + thread * ROW_BYTES
 }
 
 /// Where what part `from` has for consumer warpgroup `group` of a block is.
 #[inline(always)]
-fn section<const ROW: usize, const OUTPUTS: usize>(base: SharedAddr, group: u32, from: u32) -> SharedAddr {
-    let bytes = const { row_offset::<ROW, OUTPUTS>(WARPGROUP_THREADS) };
-    base.offset(Row::<ROW>::PARTIAL.stage_offset(group) + from * bytes)
+fn section<const ID: usize, const OUTPUTS: usize>(base: SharedAddr, group: u32, from: u32) -> SharedAddr {
+    let bytes = const { row_offset::<ID, OUTPUTS>(WARPGROUP_THREADS) };
+    base.offset(Config::<ID>::PARTIAL.stage_offset(group) + from * bytes)
 }
 
 /// The bytes that come for a warpgroup from other blocks.
-pub(crate) const fn share_bytes<const ROW: usize, const OUTPUTS: usize>() -> u32 {
-    (Row::<ROW>::PARTS - Row::<ROW>::KEY_GROUPS) * row_offset::<ROW, OUTPUTS>(WARPGROUP_THREADS)
+pub(crate) const fn share_bytes<const ID: usize, const OUTPUTS: usize>() -> u32 {
+    (Config::<ID>::KV_SPLITS - Config::<ID>::SPLIT_KV_WARPGROUPS) * row_offset::<ID, OUTPUTS>(WARPGROUP_THREADS)
 }
 
 /// The warps of a block that have something for a warpgroup.
-pub(crate) const fn share_warps<const ROW: usize>() -> u32 {
-    Row::<ROW>::KEY_GROUPS * (WARPGROUP_THREADS / LANES)
+pub(crate) const fn share_warps<const ID: usize>() -> u32 {
+    Config::<ID>::SPLIT_KV_WARPGROUPS * (WARPGROUP_THREADS / LANES)
 }
 
 /// This thread's number in its warpgroup.
@@ -99,34 +99,34 @@ fn thread_of_group() -> u32 {
 /// # Safety
 /// All threads of the warpgroup call it, once.
 #[inline(always)]
-pub(crate) unsafe fn meet<const ROW: usize>() {
-    if const { Row::<ROW>::CLUSTER > 1 } {
+pub(crate) unsafe fn meet<const ID: usize>() {
+    if const { Config::<ID>::SPLIT_KV_CTAS > 1 } {
         // SAFETY: the caller's contract.
         unsafe { cluster::wait() };
     }
 }
 
-/// Leaves what part `part` has, for [`gather`] of each part of its rows, which are those of `row_group`.
+/// Leaves what part `part` has, for [`gather`] of each part of its rows, which are those of `m_warpgroup`.
 ///
 /// # Safety
 /// All threads of the warpgroup call it, after [`meet`]; what was there before has been read.
 #[inline(always)]
-pub(crate) unsafe fn share<const ROW: usize, const OUTPUTS: usize>(
+pub(crate) unsafe fn share<const ID: usize, const OUTPUTS: usize>(
     base: SharedAddr,
-    row_group: u32,
+    m_warpgroup: u32,
     part: u32,
     out: &[f32; OUTPUTS],
     state: &RowState,
 ) {
-    let (groups, blocks) = const { (Row::<ROW>::KEY_GROUPS, Row::<ROW>::CLUSTER) };
-    let (chunks, row_chunks) = (const { share_chunks::<ROW, OUTPUTS>() }, OUTPUTS / 16);
-    let (thread, own_rank) = (thread_of_group(), rank::<ROW>());
+    let (groups, blocks) = const { (Config::<ID>::SPLIT_KV_WARPGROUPS, Config::<ID>::SPLIT_KV_CTAS) };
+    let (chunks, row_chunks) = (const { share_chunks::<ID, OUTPUTS>() }, OUTPUTS / 16);
+    let (thread, own_rank) = (thread_of_group(), rank::<ID>());
     for rank in 0..blocks {
-        for key_group in 0..groups {
-            let to = row_group * groups + key_group;
-            let first_chunk = (rank * groups + key_group) as usize * chunks;
+        for kv_warpgroup in 0..groups {
+            let to = m_warpgroup * groups + kv_warpgroup;
+            let first_chunk = (rank * groups + kv_warpgroup) as usize * chunks;
             let half = first_chunk / row_chunks;
-            let place = section::<ROW, OUTPUTS>(base, to, part);
+            let place = section::<ID, OUTPUTS>(base, to, part);
             let row = [state.max[half].to_bits(), state.sum[half].to_bits()];
             let mut quarters = [[0; 4]; MAX_QUARTERS];
             for chunk in 0..chunks {
@@ -138,14 +138,14 @@ pub(crate) unsafe fn share<const ROW: usize, const OUTPUTS: usize>(
             // other blocks.
             unsafe {
                 if rank == own_rank {
-                    place.offset(row_offset::<ROW, OUTPUTS>(thread)).store(row);
+                    place.offset(row_offset::<ID, OUTPUTS>(thread)).store(row);
                     for quarter in 0..2 * chunks {
                         place.offset(quarter_offset(quarter as u32, thread)).store(quarters[quarter]);
                     }
                 } else {
-                    let full = base.offset(Row::<ROW>::PARTIAL_FULL.stage_offset(to));
+                    let full = base.offset(Config::<ID>::PARTIAL_FULL.stage_offset(to));
                     let [place, full] = [place, full].map(|own| ClusterAddr::of_block(own, rank));
-                    place.offset(row_offset::<ROW, OUTPUTS>(thread)).store_async(row, full);
+                    place.offset(row_offset::<ID, OUTPUTS>(thread)).store_async(row, full);
                     for quarter in 0..2 * chunks {
                         place.offset(quarter_offset(quarter as u32, thread)).store_async(quarters[quarter], full);
                     }
@@ -157,8 +157,8 @@ pub(crate) unsafe fn share<const ROW: usize, const OUTPUTS: usize>(
         // SAFETY: the warp is together: what all of its lanes have stored is behind the arrival of one.
         unsafe {
             sync_warp(FULL_MASK);
-            for key_group in 0..groups {
-                let full = Row::<ROW>::PARTIAL_FULL.stage_offset(row_group * groups + key_group);
+            for kv_warpgroup in 0..groups {
+                let full = Config::<ID>::PARTIAL_FULL.stage_offset(m_warpgroup * groups + kv_warpgroup);
                 mbarrier::arrive_if(base.offset(full), lane() == 0);
             }
         }
@@ -171,10 +171,10 @@ pub(crate) unsafe fn share<const ROW: usize, const OUTPUTS: usize>(
 /// # Safety
 /// All threads of all parts call it, after [`share`].
 #[inline(always)]
-pub(crate) unsafe fn wait<const ROW: usize>(base: SharedAddr, group: u32, sync_block: impl FnOnce()) {
-    if const { Row::<ROW>::CLUSTER > 1 } {
+pub(crate) unsafe fn wait<const ID: usize>(base: SharedAddr, group: u32, sync_block: impl FnOnce()) {
+    if const { Config::<ID>::SPLIT_KV_CTAS > 1 } {
         // SAFETY: the caller's contract. A cluster computes one tile: the first phase is the only one.
-        unsafe { mbarrier::wait_parity(base.offset(Row::<ROW>::PARTIAL_FULL.stage_offset(group)), 0) };
+        unsafe { mbarrier::wait_parity(base.offset(Config::<ID>::PARTIAL_FULL.stage_offset(group)), 0) };
     } else {
         sync_block();
     }
@@ -193,23 +193,23 @@ pub(crate) struct Share<const OUTPUTS: usize> {
 /// # Safety
 /// All threads of the warpgroup call it, after [`wait`] behind the calls of [`share`].
 #[inline(always)]
-pub(crate) unsafe fn gather<const ROW: usize, const OUTPUTS: usize>(
+pub(crate) unsafe fn gather<const ID: usize, const OUTPUTS: usize>(
     base: SharedAddr,
     group: u32,
     part: u32,
     scale_log2: f32,
     sink: f32,
 ) -> Share<OUTPUTS> {
-    let (parts, chunks) = const { (Row::<ROW>::PARTS as usize, share_chunks::<ROW, OUTPUTS>()) };
+    let (parts, chunks) = const { (Config::<ID>::KV_SPLITS as usize, share_chunks::<ID, OUTPUTS>()) };
     let (first_chunk, thread) = (part * chunks as u32, thread_of_group());
     // All loads before the sums, which wait for the first of them.
     let (mut maxima, mut sums) = ([f32::NEG_INFINITY; MAX_PARTS], [0.0; MAX_PARTS]);
     let mut outs = [[[0u32; 4]; MAX_QUARTERS]; MAX_PARTS];
     for from in 0..parts {
-        let place = section::<ROW, OUTPUTS>(base, group, from as u32);
+        let place = section::<ID, OUTPUTS>(base, group, from as u32);
         // SAFETY: the words were written, and are visible.
         unsafe {
-            let row: [u32; 2] = place.offset(row_offset::<ROW, OUTPUTS>(thread)).load();
+            let row: [u32; 2] = place.offset(row_offset::<ID, OUTPUTS>(thread)).load();
             [maxima[from], sums[from]] = row.map(f32::from_bits);
             for quarter in 0..2 * chunks {
                 outs[from][quarter] = place.offset(quarter_offset(quarter as u32, thread)).load();
@@ -217,7 +217,7 @@ pub(crate) unsafe fn gather<const ROW: usize, const OUTPUTS: usize>(
         }
     }
     let largest = maxima.into_iter().fold(f32::NEG_INFINITY, max);
-    let weights = maxima.map(|maximum| part_weight(maximum, largest, scale_log2));
+    let weights = maxima.map(|maximum| split_weight(maximum, largest, scale_log2));
     let mut sum = 0.0;
     for part in 0..parts {
         sum += weights[part] * sums[part];
@@ -243,13 +243,13 @@ pub(crate) unsafe fn gather<const ROW: usize, const OUTPUTS: usize>(
 /// # Safety
 /// As [`crate::epilogue_sm90::store_accumulators`].
 #[inline(always)]
-pub(crate) unsafe fn store<E: Element16, const ROW: usize, const OUTPUTS: usize>(
+pub(crate) unsafe fn store<E: Element16, const ID: usize, const OUTPUTS: usize>(
     args: &AttentionArgs,
     work: &Work,
     share: &Share<OUTPUTS>,
     warp_row: u32,
 ) {
-    let (chunks, row_chunks) = (const { share_chunks::<ROW, OUTPUTS>() }, OUTPUTS as u32 / 16);
+    let (chunks, row_chunks) = (const { share_chunks::<ID, OUTPUTS>() }, OUTPUTS as u32 / 16);
     let (half, first_block) = (share.first_chunk / row_chunks, share.first_chunk % row_chunks);
     let warp_row = warp_row + 8 * half;
     for chunk in 0..chunks {

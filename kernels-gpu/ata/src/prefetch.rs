@@ -11,20 +11,21 @@
 //!
 //! A warp waits for loads by scoreboard, and ptxas gives one scoreboard to all loads that are in flight across a
 //! branch. So nothing branches before the products of the first use are there: pairs that are missing are loaded from
-//! one of zeros. X is loaded before the second cells, behind which it would wait in the queue of the multiprocessor.
+//! one of zeros. X is loaded before the second cells, behind which it would wait in the work_list of the
+//! multiprocessor.
 
 use cuda_std::ptx::griddepcontrol;
-use layout::ata::{ATA, AtaArgs, CELL, TURN_USES};
+use layout::ata::{ATA, AtaArgs, CELL, KIND_PREFIX};
 
-use crate::cells::{RowUse, Use};
+use crate::cells::{PairRowRef, TileRef};
 use crate::unit::Unit;
 use crate::vector::FrameRow;
-use crate::work::{Place, warp};
+use crate::work::{BlockCoord, warp};
 
-/// Whether the kernel of row `ROW` takes its first two uses at once for these tensors.
+/// Whether the kernel of configuration `ID` takes its first two uses at once for these tensors.
 #[inline(always)]
-pub(crate) fn takes_two<const ROW: usize>(args: &AtaArgs) -> bool {
-    (const { ATA[ROW].two_ahead() }) && args.x_aligned != 0 && args.n.is_multiple_of(CELL as u32)
+pub(crate) fn takes_two<const ID: usize>(args: &AtaArgs) -> bool {
+    (const { ATA[ID].prefetches_two() }) && args.x_aligned != 0 && args.n.is_multiple_of(CELL as u32)
 }
 
 /// The transposed use that the warp takes at first, and the one as it is, or none.
@@ -32,46 +33,48 @@ pub(crate) fn takes_two<const ROW: usize>(args: &AtaArgs) -> bool {
 /// # Safety
 /// `args` describes the matrix, and the block is at `place` and of a row that takes two uses at once.
 #[inline(always)]
-pub(crate) unsafe fn first_uses(args: &AtaArgs, place: &Place) -> [Use; 2] {
+pub(crate) unsafe fn first_refs(args: &AtaArgs, place: &BlockCoord) -> [TileRef; 2] {
     // SAFETY: a strip has as many records of either turn as a block has warps.
-    [0, 1].map(|turn| unsafe { Use::load(args.turns, place.first_head() + turn * TURN_USES as u32 + warp()) })
+    [0, 1].map(|turn| unsafe {
+        TileRef::load(args.kind_prefixes, place.first_of_prefix() + turn * KIND_PREFIX as u32 + warp())
+    })
 }
 
 /// Adds the products of the first two uses of the warp, after it has waited for the kernel before, and says whether
 /// there are others for it.
 ///
 /// # Safety
-/// As for [`first_uses`]; all lanes of the warp execute this call together.
+/// As for [`first_refs`]; all lanes of the warp execute this call together.
 #[inline(always)]
 pub(crate) unsafe fn add_two<
-    U: Unit<ROW>,
-    const ROW: usize,
+    U: Unit<ID>,
+    const ID: usize,
     const WORDS: usize,
     const ROWS: usize,
     const VECTORS: usize,
 >(
     args: &AtaArgs,
-    place: &Place,
+    place: &BlockCoord,
     sums: &mut [[U::Sums; VECTORS]; ROWS],
 ) -> bool {
     // SAFETY: as required of the caller; A is loaded before the wait and X after it.
     unsafe {
-        let [transposed, straight] = first_uses(args, place);
-        let has_others = transposed.last_word() + warp() < straight.last_word();
+        let [transposed, direct] = first_refs(args, place);
+        let has_others = transposed.last_word() + warp() < direct.last_word();
         let frame = FrameRow::new(args, place, place.first_frame + U::frame(0));
-        let of_row = |used: &Use, row: usize| used.of_row(place.first_pair_row + row as u32);
+        let of_row = |used: &TileRef, row: usize| used.of_row(place.first_pair_row + row as u32);
         let mut transposed_cells = [[[0; WORDS]; 2]; ROWS];
         for row in 0..ROWS {
-            transposed_cells[row] = of_row(&transposed, row).load_known::<ROW, WORDS, true>(args, true);
+            transposed_cells[row] = of_row(&transposed, row).load_known::<ID, WORDS, true>(args, true);
         }
         // Every thread waits before it reads X or writes Y.
         griddepcontrol::wait();
-        let x = [transposed, straight].map(|used| frame.load_where(used.is_some(), used.column()));
+        let x = [transposed, direct].map(|used| frame.load_where(used.is_some(), used.column()));
         // Where X has to be converted, the other use crosses a branch, before which nothing of it is waited for.
-        let is_there = !U::CONVERTS || straight.is_some();
+        let is_there = !U::CONVERTS || direct.is_some();
         let mut straight_cells = [[[0; WORDS]; 2]; ROWS];
         for row in 0..ROWS {
-            straight_cells[row] = of_row(&straight, row).load_known::<ROW, WORDS, false>(args, is_there);
+            straight_cells[row] = of_row(&direct, row).load_known::<ID, WORDS, false>(args, is_there);
         }
         let x_where = |has_pairs: bool, x: U::Operand| [U::only_where(has_pairs, x); VECTORS];
         let operand = U::operand(args, x[0]);
@@ -82,7 +85,7 @@ pub(crate) unsafe fn add_two<
         if is_there {
             let operand = U::operand(args, x[1]);
             for row in 0..ROWS {
-                let x = x_where(of_row(&straight, row).has_pairs(), operand);
+                let x = x_where(of_row(&direct, row).has_pairs(), operand);
                 U::multiply::<false, WORDS, VECTORS>(&mut sums[row], &straight_cells[row], &x);
             }
         }
@@ -95,9 +98,9 @@ pub(crate) unsafe fn add_two<
 /// # Safety
 /// The cells are those of `used`, and all lanes of the warp execute this call together.
 #[inline(always)]
-pub(crate) unsafe fn add_pairs<U: Unit<ROW>, const ROW: usize, const WORDS: usize, const VECTORS: usize>(
+pub(crate) unsafe fn add_pairs<U: Unit<ID>, const ID: usize, const WORDS: usize, const VECTORS: usize>(
     sums: &mut [U::Sums; VECTORS],
-    used: &RowUse,
+    used: &PairRowRef,
     cells: &[[u32; WORDS]; 2],
     x: &[U::Operand; VECTORS],
 ) {

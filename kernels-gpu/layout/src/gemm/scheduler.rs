@@ -18,7 +18,7 @@ pub const fn alternates(m: u32, n: u32, k: u32, element_bytes: u32) -> bool {
 
 /// The tiles of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Schedule {
+pub struct TileScheduler {
     /// Rows of tiles.
     pub m_tiles: u32,
     /// Columns of tiles.
@@ -31,7 +31,7 @@ pub struct Schedule {
 
 /// What one block does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct BlockWork {
+pub struct WorkTile {
     /// Batch entry.
     pub batch: u32,
     /// Part of k.
@@ -42,7 +42,7 @@ pub struct BlockWork {
     pub n_tile: u32,
 }
 
-impl Schedule {
+impl TileScheduler {
     /// Blocks of one batch entry.
     pub const fn blocks_per_batch(self) -> u32 {
         self.m_tiles * self.n_tiles * self.splits
@@ -51,7 +51,7 @@ impl Schedule {
     /// The work of block `index`. Blocks of one part of one batch entry follow each other. Every other group of rows
     /// takes the columns from the last one on: the tiles of B that the group before read last are in L2.
     #[inline(always)]
-    pub const fn work(self, index: u32) -> BlockWork {
+    pub const fn work(self, index: u32) -> WorkTile {
         let (matrix, tile) = div_rem(index, self.m_tiles * self.n_tiles);
         let (batch, split) = div_rem(matrix, self.splits);
         let group_rows = GROUP_ROWS / self.cluster;
@@ -61,7 +61,7 @@ impl Schedule {
         let rows = if rows_left < group_rows { rows_left } else { group_rows };
         let (n_tile, row) = div_rem(in_group, rows);
         let n_tile = if group % 2 == 1 { self.n_tiles - 1 - n_tile } else { n_tile };
-        BlockWork { batch, split, m_tile: first_row + row, n_tile }
+        WorkTile { batch, split, m_tile: first_row + row, n_tile }
     }
 }
 
@@ -94,9 +94,9 @@ mod tests {
         for (m_tiles, n_tiles, splits) in
             [(1, 1, 1), (3, 5, 2), (8, 4, 1), (9, 7, 3), (17, 2, 1), (33, 3, 2), (1, 30, 4)]
         {
-            let schedule = Schedule { m_tiles, n_tiles, splits, cluster: 1 + m_tiles % 2 };
+            let schedule = TileScheduler { m_tiles, n_tiles, splits, cluster: 1 + m_tiles % 2 };
             let blocks = 3 * schedule.blocks_per_batch();
-            let works: HashSet<BlockWork> = (0..blocks).map(|index| schedule.work(index)).collect();
+            let works: HashSet<WorkTile> = (0..blocks).map(|index| schedule.work(index)).collect();
             assert_eq!(works.len(), blocks as usize);
             for work in works {
                 assert!(work.batch < 3 && work.split < splits && work.m_tile < m_tiles && work.n_tile < n_tiles);

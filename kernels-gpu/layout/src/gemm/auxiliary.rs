@@ -1,30 +1,30 @@
-//! The kernels beside the main ones: those that add up parts of sums, and those that copy operands.
+//! The auxiliary kernels: the reduction of split-K sums, and copies of operands.
 
 use super::{CHUNK_BYTES, GROUP};
 use crate::smem::SmemLayout;
 use crate::{Arch, Dtype};
 
 /// Resident blocks that the registers of these kernels must allow on a multiprocessor: what they wait for is memory.
-pub const BESIDE_MIN_BLOCKS: u32 = 4;
+pub const AUXILIARY_MIN_BLOCKS: u32 = 4;
 
-/// Registers that a thread of a kernel beside the main ones may use.
+/// Registers that a thread of an auxiliary kernel may use.
 const fn max_registers(threads: u32) -> u32 {
-    Arch::Sm80.limits().registers / (threads * BESIDE_MIN_BLOCKS) / 8 * 8
+    Arch::Sm80.limits().registers / (threads * AUXILIARY_MIN_BLOCKS) / 8 * 8
 }
 
-/// The kernel that adds up the parts of sums over k.
+/// The kernel that reduces split-K sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SumKernel {
+pub struct ReduceKernel {
     /// Name of the PTX entry.
     pub name: &'static str,
     /// Threads of a block, each of which stores [`GROUP`] columns of a row.
     pub threads: u32,
 }
 
-/// The kernel that adds up the parts of sums over k.
-pub const SUM: SumKernel = SumKernel { name: "gemm_sum", threads: 256 };
+/// The kernel that reduces split-K sums.
+pub const REDUCE_SPLIT_K: ReduceKernel = ReduceKernel { name: "gemm_sum", threads: 256 };
 
-impl SumKernel {
+impl ReduceKernel {
     /// Registers that a thread may use.
     pub const fn max_registers(&self) -> u32 {
         max_registers(self.threads)

@@ -7,12 +7,12 @@ use cuda_std::shared::SharedAddr;
 use cuda_std::warp;
 use layout::attention::WARP_ROWS;
 
-use crate::softmax::scale_rows;
+use crate::softmax::rescale_rows;
 use crate::tile::{Fragments, chunk_offset, multiply, store_pair};
 use crate::work::lane;
 
 /// The accumulator O of one warp: 16 rows by `16 * DIM_TILES` columns.
-pub(crate) trait ValueProduct<E, const KEY_TILES: usize, const DIM_TILES: usize> {
+pub(crate) trait PvAccumulator<E, const KEY_TILES: usize, const DIM_TILES: usize> {
     /// O = 0.
     fn zero() -> Self;
 
@@ -51,7 +51,7 @@ impl<E, const DIM_TILES: usize> TensorCore<E, DIM_TILES> {
     }
 }
 
-impl<E: Element16, const KEY_TILES: usize, const DIM_TILES: usize> ValueProduct<E, KEY_TILES, DIM_TILES>
+impl<E: Element16, const KEY_TILES: usize, const DIM_TILES: usize> PvAccumulator<E, KEY_TILES, DIM_TILES>
     for TensorCore<E, DIM_TILES>
 {
     #[inline(always)]
@@ -62,7 +62,7 @@ impl<E: Element16, const KEY_TILES: usize, const DIM_TILES: usize> ValueProduct<
     #[inline(always)]
     unsafe fn step(&mut self, factors: [f32; 2], p: &[[f32; 8]; KEY_TILES], v: SharedAddr, _scratch: SharedAddr) {
         // SAFETY: the caller's contract.
-        unsafe { scale_rows(self.out.as_flattened_mut(), factors) };
+        unsafe { rescale_rows(self.out.as_flattened_mut(), factors) };
         let v_fragments = Fragments::rows_first(v, 16 * KEY_TILES);
         for key_tile in 0..KEY_TILES {
             let s = &p[key_tile];
@@ -142,7 +142,7 @@ unsafe fn load_rows(address: SharedAddr) -> [f32; WARP_ROWS] {
     rows
 }
 
-impl<E: Element16, const KEY_TILES: usize, const DIM_TILES: usize> ValueProduct<E, KEY_TILES, DIM_TILES>
+impl<E: Element16, const KEY_TILES: usize, const DIM_TILES: usize> PvAccumulator<E, KEY_TILES, DIM_TILES>
     for MultiplyAdd<E>
 {
     #[inline(always)]

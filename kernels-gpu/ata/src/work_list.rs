@@ -1,0 +1,94 @@
+//! Which uses a warp takes, one after the other: the first two, whose records are loaded at once, and a work_list of
+//! those behind them. The warps of a block take the uses of a strip in turns.
+
+use layout::ata::{ATA, AtaArgs};
+
+use crate::cells::TileRef;
+use crate::prefetch::first_refs;
+use crate::work::{BlockCoord, warp};
+
+/// The uses of a warp whose records are not loaded yet.
+pub(crate) struct WorkList<const ID: usize> {
+    /// The number of the next one.
+    next: u32,
+    /// The end of the uses of the strip.
+    end: u32,
+}
+
+impl<const ID: usize> WorkList<ID> {
+    const WARPS: u32 = ATA[ID].warps as u32;
+
+    /// No use.
+    pub(crate) const EMPTY: Self = Self { next: 0, end: 0 };
+
+    /// The first two uses from the head of the strip, and those behind them.
+    ///
+    /// # Safety
+    /// `args` describes the matrix.
+    #[inline(always)]
+    pub(crate) unsafe fn of_prefix(args: &AtaArgs, place: &BlockCoord) -> ([TileRef; 2], Self) {
+        // SAFETY: the head has records of two uses, or none, for each warp.
+        unsafe {
+            let first = place.first_of_prefix() + warp();
+            let uses = [first, first + Self::WARPS].map(|index| TileRef::load(args.prefixes, index));
+            let [start, end] = place.uses(args);
+            (uses, Self { next: start + warp() + 2 * Self::WARPS, end })
+        }
+    }
+
+    /// The uses that [`crate::prefetch::add_two`] takes and those behind them, in the same order, so that the sums are
+    /// the same, but without gaps.
+    ///
+    /// # Safety
+    /// As for [`first_refs`].
+    #[inline(always)]
+    pub(crate) unsafe fn of_kind_prefixes(args: &AtaArgs, place: &BlockCoord) -> ([TileRef; 2], Self) {
+        // SAFETY: as required of the caller.
+        unsafe {
+            let turns = first_refs(args, place);
+            let mut work_list = Self::after_kind_prefixes(&turns);
+            let [transposed, direct] = turns;
+            let first = if transposed.is_some() {
+                transposed
+            } else if direct.is_some() {
+                direct
+            } else {
+                work_list.load(args)
+            };
+            let both = transposed.is_some() & direct.is_some();
+            ([first, if both { direct } else { work_list.load(args) }], work_list)
+        }
+    }
+
+    /// The first two uses behind those that [`crate::prefetch::add_two`] takes, and those behind them.
+    ///
+    /// # Safety
+    /// As for [`first_refs`].
+    #[inline(always)]
+    pub(crate) unsafe fn after_two(args: &AtaArgs, place: &BlockCoord) -> ([TileRef; 2], Self) {
+        // SAFETY: as required of the caller.
+        unsafe {
+            let mut work_list = Self::after_kind_prefixes(&first_refs(args, place));
+            ([work_list.load(args), work_list.load(args)], work_list)
+        }
+    }
+
+    /// What no warp takes at first: the first uses of both turns have where it starts and ends.
+    #[inline(always)]
+    fn after_kind_prefixes([transposed, direct]: &[TileRef; 2]) -> Self {
+        Self { next: transposed.last_word() + warp(), end: direct.last_word() }
+    }
+
+    /// Starts to load the record of the next use; none behind the last.
+    ///
+    /// # Safety
+    /// The uses are those of a strip of `args`.
+    #[inline(always)]
+    pub(crate) unsafe fn load(&mut self, args: &AtaArgs) -> TileRef {
+        // SAFETY: as required of the caller.
+        let used =
+            if self.next < self.end { unsafe { TileRef::load(args.tile_refs, self.next) } } else { TileRef::NONE };
+        self.next += Self::WARPS;
+        used
+    }
+}
