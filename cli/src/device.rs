@@ -34,6 +34,11 @@ pub(crate) enum Device {
 #[error("expected auto, cpu, cuda, cuda:N, emulator or emulator:ARCH")]
 pub(crate) struct ParseDeviceError;
 
+/// A kernel named where there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("--variant names a kernel of the GPU, but this runs on the CPU")]
+pub(crate) struct VariantOnCpu;
+
 impl FromStr for DeviceChoice {
     type Err = ParseDeviceError;
 
@@ -79,10 +84,34 @@ impl DeviceChoice {
         }
     }
 
-    /// Says on stderr that the CPU does the work, unless it was asked to. A request that is refused says that alone.
-    pub(crate) fn announce_cpu(self) {
-        if self == DeviceChoice::Auto {
-            eprintln!("no CUDA device here: running the CPU reference");
+    /// Computes a request on the device, and says on stderr what was understood and who computes. A request that is
+    /// refused says that alone.
+    ///
+    /// `on_gpu` calls its last argument with the name of the kernel before the kernel runs. `variant` is the kernel
+    /// that the request names.
+    pub(crate) fn compute<R>(
+        self,
+        variant: Option<&String>,
+        say_understood: impl Fn(),
+        on_gpu: impl FnOnce(&Gpu, &dyn Fn(&str)) -> ferrotile::Result<R>,
+        on_cpu: impl FnOnce() -> R,
+    ) -> anyhow::Result<R> {
+        match self.open()? {
+            Device::Gpu(gpu) => {
+                let started = |kernel: &str| {
+                    say_understood();
+                    eprintln!("{kernel} on {}", gpu.name());
+                };
+                Ok(on_gpu(&gpu, &started)?)
+            }
+            Device::Cpu if variant.is_some() => Err(VariantOnCpu.into()),
+            Device::Cpu => {
+                say_understood();
+                if self == DeviceChoice::Auto {
+                    eprintln!("no CUDA device here: running the CPU reference");
+                }
+                Ok(on_cpu())
+            }
         }
     }
 }

@@ -30,6 +30,7 @@ use crate::commands::attention::NoInput;
 use crate::commands::compare::NothingInCommon;
 use crate::commands::gemm::GemmError;
 use crate::commands::soak::SoakError;
+use crate::device::VariantOnCpu;
 use crate::files::convert::Lossy;
 use crate::files::input::{FileError, SizesError};
 use crate::files::matrix::MatrixError;
@@ -116,6 +117,7 @@ fn is_bad_request(error: &anyhow::Error) -> bool {
     }
     error.is::<ProblemError>()
         || error.is::<SizesError>()
+        || error.is::<VariantOnCpu>()
         || error.is::<MatrixError>()
         || error.is::<Lossy>()
         || error.is::<WrongVectors>()
@@ -149,6 +151,6 @@ mod tests {
     fn what_the_machine_lacks_is_not_the_fault_of_the_request() {
         let driver = ferrotile::Error::NoDriver { reason: "libcuda.so.1 not found".to_owned() };
         assert!(!is_bad_request(&driver.into()));
-        assert!(is_bad_request(&ProblemError::VariantOnCpu.into()));
+        assert!(is_bad_request(&VariantOnCpu.into()));
     }
 }

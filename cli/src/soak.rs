@@ -2,6 +2,7 @@
 
 mod ata;
 mod attention;
+mod cell;
 mod cg;
 mod check;
 pub(crate) mod family;
@@ -10,12 +11,13 @@ mod memory;
 mod merge;
 pub(crate) mod outcome;
 mod paged;
-mod place;
+mod placement;
 pub(crate) mod problem;
 mod sizes;
 mod softmax;
 #[cfg(test)]
 mod tests;
 mod text;
+mod twice;
 mod values;
 mod varlen;

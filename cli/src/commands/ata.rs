@@ -8,14 +8,13 @@ use ferrotile::{AtaOptions, AtaPlan, Gpu, Precision, SymmetricBlockMatrix, refer
 use layout::ata::BLOCK;
 use ndarray::Array3;
 
-use crate::device::{Device, DeviceChoice};
-use crate::files::convert::{Converted, Converter, Findings};
+use crate::device::DeviceChoice;
+use crate::files::convert::{Converted, Converter};
 use crate::files::input::{self, Input, Origin, file_of};
 use crate::files::matrix::{self, MatrixFile};
 use crate::files::npy::Opaque;
 use crate::files::output::OutputFile;
 use crate::files::tensor::{Elements, Tensor};
-use crate::problems::error::ProblemError;
 use crate::problems::verdict::{NotFinite, Verdict, Verdicts};
 use crate::spelling::in_any_case;
 
@@ -80,7 +79,26 @@ pub(crate) fn run(args: &AtaArgs) -> anyhow::Result<()> {
     let x = input::read(&args.x, "X", Opaque::REFUSED)?;
     let vectors = Vectors::new(x, &matrix.matrix, &mut converter)?;
     let findings = converter.finish()?;
-    let y = multiply(args, &matrix, &vectors.x, &findings)?;
+    let (a, x) = (&matrix.matrix, &vectors.x);
+    let say_understood = || {
+        eprintln!(
+            "ata: A from {}, channels {}, n {}, block diagonals {}, frames {}, precision {}",
+            matrix.half,
+            a.channels(),
+            a.n(),
+            a.block_diagonals(),
+            x.dim().0,
+            args.precision
+        );
+        findings.print();
+    };
+    let y = args.device.compute(
+        args.variant.as_ref(),
+        say_understood,
+        |gpu, started| on_card(args, gpu, a, x, started),
+        || on_cpu(args, a, x),
+    )?;
+    let y: Vec<f32> = y.into_iter().collect();
     let shape = vectors.shape.clone();
     let checked = args.check.then(|| check(&matrix, args.precision, &vectors, &y).line(args.allow_overflow, CURE));
     let checked = checked.transpose()?;
@@ -128,47 +146,24 @@ impl Vectors {
     }
 }
 
-/// Multiplies where the request says, and says on stderr what was understood and who computes.
-fn multiply(args: &AtaArgs, matrix: &MatrixFile, x: &Array3<f32>, findings: &Findings) -> anyhow::Result<Vec<f32>> {
-    let MatrixFile { matrix, half, .. } = matrix;
-    let say_understood = || {
-        eprintln!(
-            "ata: A from {half}, channels {}, n {}, block diagonals {}, frames {}, precision {}",
-            matrix.channels(),
-            matrix.n(),
-            matrix.block_diagonals(),
-            x.dim().0,
-            args.precision
-        );
-        findings.print();
-    };
-    let y = match args.device.open()? {
-        Device::Gpu(gpu) => on_card(args, &gpu, matrix, x, say_understood)?,
-        Device::Cpu if args.variant.is_some() => return Err(ProblemError::VariantOnCpu.into()),
-        Device::Cpu => {
-            say_understood();
-            args.device.announce_cpu();
-            let stored = matrix.rounded(args.precision).blocks().mapv(f64::from);
-            reference::ata_blocks(stored.view(), x.mapv(f64::from).view()).mapv(|element| element as f32)
-        }
-    };
-    Ok(y.into_iter().collect())
-}
-
 fn on_card(
     args: &AtaArgs,
     gpu: &Gpu,
     matrix: &SymmetricBlockMatrix,
     x: &Array3<f32>,
-    say_understood: impl FnOnce(),
-) -> anyhow::Result<Array3<f32>> {
+    started: &dyn Fn(&str),
+) -> ferrotile::Result<Array3<f32>> {
     let stream = gpu.new_stream()?;
     let options = AtaOptions { variant: args.variant.clone(), ..AtaOptions::default() };
     let matrix = matrix.upload_blocking(stream.as_ref(), args.precision)?;
-    let kernel = AtaPlan::new(&matrix, x.dim().0, &options)?.to_string();
-    say_understood();
-    eprintln!("{kernel} on {}", gpu.name());
-    Ok(matrix.multiply_array_blocking(stream.as_ref(), x.view(), &options)?)
+    started(&AtaPlan::new(&matrix, x.dim().0, &options)?.to_string());
+    matrix.multiply_array_blocking(stream.as_ref(), x.view(), &options)
+}
+
+/// Y in f32 of A as the precision rounds it.
+fn on_cpu(args: &AtaArgs, matrix: &SymmetricBlockMatrix, x: &Array3<f32>) -> Array3<f32> {
+    let stored = matrix.rounded(args.precision).blocks().mapv(f64::from);
+    reference::ata_blocks(stored.view(), x.mapv(f64::from).view()).mapv(|element| element as f32)
 }
 
 /// Compares Y with the product in f64.

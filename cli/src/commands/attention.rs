@@ -7,15 +7,14 @@ use clap::{Args, ValueEnum};
 use ferrotile::{AttentionOptions, Dtype, Layout, Mask};
 use half::{bf16, f16};
 
-use crate::device::{Device, DeviceChoice};
-use crate::files::convert::{Converter, Findings};
+use crate::device::DeviceChoice;
+use crate::files::convert::Converter;
 use crate::files::input::{self, FileError, Input, SizesError, file_of, listed_shapes};
 use crate::files::npy::Opaque;
 use crate::files::output::OutputFile;
 use crate::files::tensor::{Elements, Half, Tensor};
-use crate::problems::attention::{Problem, Solution, TermInputs, element_type};
+use crate::problems::attention::{Problem, TermInputs, element_type};
 use crate::problems::cu_seqlens::StartsFile;
-use crate::problems::error::ProblemError;
 use crate::problems::task::Task;
 use crate::problems::varlen::Sequences;
 use crate::problems::verdict::NotFinite;
@@ -249,7 +248,16 @@ fn run_task<T: Half, P: Task<T>>(
     let options = AttentionOptions { softcap, ..args.how.options(args.variant.clone()) };
     task.check_options(&options).map_err(|reason| SizesError::new(reason, tensors.to_owned()))?;
     let findings = converter.finish()?;
-    let solution = solve(args, task, &options, &findings)?;
+    let say_understood = || {
+        eprintln!("attention: {}, mask {}, {}", task.understood(), options.mask, T::DTYPE);
+        findings.print();
+    };
+    let solution = args.device.compute(
+        options.variant.as_ref(),
+        say_understood,
+        |gpu, started| task.solve_on_card(gpu, &options, started),
+        || task.solve_on_cpu(&options),
+    )?;
     let allow_overflow = args.how.allow_overflow;
     let checked = args.check.then(|| task.check(own.as_ref(), &solution, &options).line(allow_overflow, CURE));
     let checked = checked.transpose()?;
@@ -280,32 +288,4 @@ fn output_files(args: &AttentionArgs, dtype: Dtype) -> Result<(OutputFile, Optio
         file.check_inputs(args.input.paths().chain(args.terms.paths()).chain(args.lengths.paths()).map(file_of))?;
     }
     Ok((out_file, lse_file))
-}
-
-/// Solves where the request says, and says on stderr what was understood and who computes.
-fn solve<T: Half, P: Task<T>>(
-    args: &AttentionArgs,
-    task: &P,
-    options: &AttentionOptions,
-    findings: &Findings,
-) -> anyhow::Result<Solution<T>> {
-    let say_understood = || {
-        eprintln!("attention: {}, mask {}, {}", task.understood(), options.mask, T::DTYPE);
-        findings.print();
-    };
-    match args.device.open()? {
-        Device::Gpu(gpu) => {
-            let started = |kernel: &str| {
-                say_understood();
-                eprintln!("{kernel} on {}", gpu.name());
-            };
-            Ok(task.solve_on_card(&gpu, options, &started)?)
-        }
-        Device::Cpu if options.variant.is_some() => Err(ProblemError::VariantOnCpu.into()),
-        Device::Cpu => {
-            say_understood();
-            args.device.announce_cpu();
-            Ok(task.solve_on_cpu(options))
-        }
-    }
 }

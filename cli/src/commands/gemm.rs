@@ -8,8 +8,8 @@ use ferrotile::{Accumulation, Activation, Dtype, F8E4M3, Float, GemmLayout, Gemm
 use half::{bf16, f16};
 use layout::descriptor::Major;
 
-use crate::device::{Device, DeviceChoice};
-use crate::files::convert::{Converter, Findings};
+use crate::device::DeviceChoice;
+use crate::files::convert::Converter;
 use crate::files::input::{self, Input, Origin, SizesError, file_of, listed_shapes};
 use crate::files::npy::Opaque;
 use crate::files::output::OutputFile;
@@ -126,9 +126,6 @@ pub(crate) enum GemmError {
         /// Type of B.
         b_type: &'static str,
     },
-    /// A kernel named where there is none.
-    #[error("--variant names a kernel of the GPU, but this runs on the CPU")]
-    VariantOnCpu,
 }
 
 /// A file of a batch of matrices.
@@ -274,7 +271,17 @@ fn run_typed<T: Stored, D: Stored>(args: &GemmArgs, inputs: Inputs) -> anyhow::R
     let findings = converter.finish()?;
     let own = Operands::of_files(&a, &b, c.as_ref());
     let host = HostGemm { problem, a: a.values, b: b.values, c: c.map(|c| c.values) };
-    let d = compute(args, &host, &options, &findings)?;
+    let say_understood = || {
+        let GemmProblem { batch, m, n, k, .. } = problem;
+        eprintln!("gemm: batch {batch}, m {m}, n {n}, k {k}, layout {}, {} to {}", options.layout, T::DTYPE, D::DTYPE);
+        findings.print();
+    };
+    let d = args.device.compute(
+        options.variant.as_ref(),
+        say_understood,
+        |gpu, started| host.on_card(gpu, &options, started),
+        || host.on_cpu(&options),
+    )?;
     let cure = cure(D::DTYPE);
     let checked = args.check.then(|| host.check(own.as_ref(), &options, &shape, &d).line(args.allow_overflow, cure));
     let checked = checked.transpose()?;
@@ -297,35 +304,5 @@ fn note_cut_off<D: Float>(d: &[D]) {
     let count = d.iter().filter(|value| value.to_f64().abs() == largest).count();
     if count > 0 {
         eprintln!("note: {count} of {} elements of D are {largest}, where {} ends: see --check", d.len(), D::DTYPE);
-    }
-}
-
-/// Computes where the request says, and says on stderr what was understood and who computes.
-fn compute<T: Stored, D: Stored>(
-    args: &GemmArgs,
-    host: &HostGemm<T, D>,
-    options: &GemmOptions,
-    findings: &Findings,
-) -> anyhow::Result<Vec<D>> {
-    let say_understood = || {
-        let GemmProblem { batch, m, n, k, .. } = host.problem;
-        let layout = options.layout;
-        eprintln!("gemm: batch {batch}, m {m}, n {n}, k {k}, layout {layout}, {} to {}", T::DTYPE, D::DTYPE);
-        findings.print();
-    };
-    match args.device.open()? {
-        Device::Gpu(gpu) => {
-            let started = |kernel: &str| {
-                say_understood();
-                eprintln!("{kernel} on {}", gpu.name());
-            };
-            Ok(host.on_card(&gpu, options, &started)?)
-        }
-        Device::Cpu if options.variant.is_some() => Err(GemmError::VariantOnCpu.into()),
-        Device::Cpu => {
-            say_understood();
-            args.device.announce_cpu();
-            Ok(host.on_cpu(options))
-        }
     }
 }

@@ -36,7 +36,4 @@ pub(crate) enum ProblemError {
         /// The type of its elements.
         dtype: &'static str,
     },
-    /// A kernel named where there is none.
-    #[error("--variant names a kernel of the GPU, but this runs on the CPU")]
-    VariantOnCpu,
 }

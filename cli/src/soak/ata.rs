@@ -1,19 +1,19 @@
 //! Problems of products with symmetric block matrices.
 
-use ferrotile::{AtaOptions, AtaPlan, Precision, SymmetricBlockMatrix, ata_variants, reference, tolerance};
+use ferrotile::{AtaOptions, AtaPlan, Precision, StreamRef, SymmetricBlockMatrix, ata_variants, reference, tolerance};
 use layout::ata::BLOCK;
 use ndarray::{Array3, Array4, Array5};
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-use super::attention::Call;
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};
 use super::memory::{Input, Output};
-use super::outcome::{Outcome, Run};
-use super::place::Place;
+use super::outcome::Stop;
+use super::placement::Placement;
 use super::sizes::{self, Random};
 use super::text::{as_text, is_default};
+use super::twice::{Call, each, twice};
 use super::values::Values;
 
 /// A matrix for each channel.
@@ -155,7 +155,7 @@ pub(crate) struct Ata {
     values: Values,
     /// Where X and Y lie.
     #[serde(default, skip_serializing_if = "is_default")]
-    places: [Place; 2],
+    places: [Placement; 2],
     #[serde(default, skip_serializing_if = "is_default")]
     call: Call,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -171,8 +171,8 @@ const LARGEST_X: f32 = f32::from_bits((127 + 127) << 23);
 impl Ata {
     fn draw_sizes(random: &mut Random, most: usize) -> Ata {
         let precision = Precision::ALL[random.random_range(0..5)];
-        let variants: Vec<_> = ata_variants(precision).collect();
-        let variant = random.random_bool(0.5).then(|| variants[random.random_range(0..variants.len())].name.to_owned());
+        let is_named = random.random_bool(0.5);
+        let variant = if is_named { sizes::pick(random, ata_variants(precision).map(|row| row.name)) } else { None };
         let mut matrix = Matrix::draw(random, most);
         let mut values = Values::draw(random);
         if matrix.values.are_vast() && values.are_vast() {
@@ -187,7 +187,7 @@ impl Ata {
             matrix,
             frames: sizes::length(random, 40),
             values,
-            places: [true, false].map(|may_repeat| Place::draw(random, 3, may_repeat)),
+            places: [true, false].map(|may_repeat| Placement::draw(random, 3, may_repeat)),
             call: [Call::Plan, Call::Function][random.random_range(0..2)],
             isolated: random.random_bool(0.2),
             variant,
@@ -207,7 +207,7 @@ impl Family for Ata {
         sizes::within(random, [scope.most, scope.work], Ata::draw_sizes, cost)
     }
 
-    fn run(&self, bench: &Bench) -> Run {
+    fn run(&self, bench: &Bench) -> Result<(), Stop> {
         let mut random = Random::seed_from_u64(self.seed);
         let host = self.matrix.make(&mut random)?;
         let shape = [self.frames, self.matrix.channels, self.matrix.n];
@@ -217,19 +217,12 @@ impl Family for Ata {
         let matrix = host.upload_blocking(bench.streams[0].as_ref(), self.precision)?;
         let options = AtaOptions { variant: self.variant.clone(), isolated: self.isolated, ..AtaOptions::default() };
         let plan = AtaPlan::new(&matrix, self.frames, &options)?;
-        let mut outputs = Vec::new();
-        for stream in &bench.streams {
-            outputs.push(Output::<f32, 3>::new(bench, stream, "Y", &self.places[1], shape)?);
-        }
-        for (stream, out) in bench.streams.iter().zip(&mut outputs) {
-            if self.call == Call::Function && self.variant.is_none() {
-                matrix.multiply(stream.as_ref(), x.plain()?, out.plain()?)?;
-            } else {
-                plan.run(stream.as_ref(), x.plain()?, out.plain()?)?;
-            }
-        }
-        let (first, second) = (outputs[0].read(&bench.streams[0])?, outputs[1].read(&bench.streams[1])?);
-        check::same("Y", [&first, &second], &shape)?;
+        let outputs = each(bench, |stream| Output::<f32, 3>::new(bench, stream, "Y", &self.places[1], shape))?;
+        let run = |stream: StreamRef<'_>, out: &mut Output<f32, 3>, _: &mut Output<u8, 1>| match self.call {
+            Call::Function if self.variant.is_none() => matrix.multiply(stream, x.plain(), out.plain()),
+            _ => plan.run(stream, x.plain(), out.plain()),
+        };
+        let first = twice(bench, (self.call, false), outputs, 0, run)?;
         check::written("Y", &first, &shape)?;
         let dense = host.rounded(self.precision).to_dense().mapv(f64::from);
         let x = x.array3();
@@ -250,16 +243,13 @@ impl Family for Ata {
             .collect();
         let got: Vec<f64> = first.iter().map(|&y| y.into()).collect();
         let exact = exact.into_raw_vec_and_offset().0;
-        check::elements("Y", ferrotile::Dtype::F32, &shape, [&got, &exact, &limits])?;
-        Ok(Outcome::Right)
+        Ok(check::elements("Y", ferrotile::Dtype::F32, &shape, [&got, &exact, &limits])?)
     }
 
     fn simpler(&self) -> Vec<Ata> {
         let mut simpler = Simpler::of(self);
         simpler.each(|problem| &mut problem.call, [Call::Plan]);
-        for index in 0..2 {
-            simpler.each(|problem| &mut problem.places[index], self.places[index].simpler());
-        }
+        Placement::simpler_each(&mut simpler, |problem| &mut problem.places);
         simpler.each(|problem| &mut problem.isolated, [false]);
         simpler.each(|problem| &mut problem.values, self.values.simpler());
         simpler.size(|problem| &mut problem.frames, 1, 1);

@@ -10,8 +10,8 @@ use super::ata::Matrix;
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};
 use super::memory::{Input, Output};
-use super::outcome::{Failure, Kind, Outcome, Run};
-use super::place::Place;
+use super::outcome::{Failure, Kind, Stop};
+use super::placement::Placement;
 use super::sizes::{self, Random};
 use super::text::{as_text, is_default};
 use super::values::Values;
@@ -38,7 +38,7 @@ pub(crate) struct Cg {
     graph: bool,
     /// Where b and x lie.
     #[serde(default, skip_serializing_if = "is_default")]
-    places: [Place; 2],
+    places: [Placement; 2],
     seed: u64,
 }
 
@@ -59,7 +59,7 @@ impl Cg {
             max_iterations: [1, 7, 40, 200][random.random_range(0..4)],
             test_every: [1, 3, 8, 50][random.random_range(0..4)],
             graph: random.random(),
-            places: [true, false].map(|may_repeat| Place::draw(random, 3, may_repeat)),
+            places: [true, false].map(|may_repeat| Placement::draw(random, 3, may_repeat)),
             seed: random.random_range(0..1 << 32),
         }
     }
@@ -86,7 +86,7 @@ impl Family for Cg {
         sizes::within(random, [scope.most, scope.work], Cg::draw_sizes, cost)
     }
 
-    fn run(&self, bench: &Bench) -> Run {
+    fn run(&self, bench: &Bench) -> Result<(), Stop> {
         let mut random = Random::seed_from_u64(self.seed);
         let host = self.make(&mut random)?;
         let shape = [self.frames, self.matrix.channels, self.matrix.n];
@@ -97,7 +97,7 @@ impl Family for Cg {
         let b = Input::new(bench, &self.places[0], shape, &scaled(&mut random, self.size_of_b))?;
         let guess = self
             .guess
-            .map(|power| Input::new(bench, &Place::default(), shape, &scaled(&mut random, self.size_of_b + power)));
+            .map(|power| Input::new(bench, &Placement::default(), shape, &scaled(&mut random, self.size_of_b + power)));
         let guess = guess.transpose()?;
         let matrix = host.upload_blocking(bench.streams[0].as_ref(), self.precision)?;
         let options = CgOptions {
@@ -111,8 +111,8 @@ impl Family for Cg {
         let mut results = Vec::new();
         for stream in &bench.streams {
             let mut x = Output::<f32, 3>::new(bench, stream, "x", &self.places[1], shape)?;
-            let start = guess.as_ref().map(Input::plain).transpose()?;
-            let report = plan.solve_blocking(stream.as_ref(), b.plain()?, start, x.plain()?)?;
+            let start = guess.as_ref().map(Input::plain);
+            let report = plan.solve_blocking(stream.as_ref(), b.plain(), start, x.plain())?;
             results.push((x.read(stream)?, report));
         }
         let (second, first) = (results.pop().expect("two runs"), results.pop().expect("two runs"));
@@ -139,7 +139,7 @@ impl Family for Cg {
                     residual / of_b,
                     error / of_b,
                 );
-                Err(Failure::new(Kind::Wrong, text))
+                Err(Failure::new(Kind::Wrong, text).into())
             };
             if !residual.is_finite() {
                 return wrong("x is not finite");
@@ -153,14 +153,12 @@ impl Family for Cg {
                 return wrong("another residual");
             }
         }
-        Ok(Outcome::Right)
+        Ok(())
     }
 
     fn simpler(&self) -> Vec<Cg> {
         let mut simpler = Simpler::of(self);
-        for index in 0..2 {
-            simpler.each(|problem| &mut problem.places[index], self.places[index].simpler());
-        }
+        Placement::simpler_each(&mut simpler, |problem| &mut problem.places);
         simpler.each(|problem| &mut problem.graph, [false]);
         simpler.each(|problem| &mut problem.guess, [None]);
         simpler.each(|problem| &mut problem.size_of_b, [0]);

@@ -2,9 +2,10 @@
 
 use ferrotile::{Dtype, tolerance};
 
-use super::memory::Cell;
+use super::cell::Cell;
 use super::outcome::{Failure, Kind};
 use super::values::Range;
+use crate::files::convert::indices;
 
 /// Compares the elements `[got, expected, limits]` of a tensor. Nothing is expected where the limit is infinite.
 ///
@@ -25,7 +26,7 @@ pub(crate) fn elements(
         "{tensor} has {} bad elements of {}, the first at {:?}: got {got:e}, expected {expected:e}, limit {limit:.3e}",
         1 + bad.count(),
         shape.iter().product::<usize>(),
-        unravel(flat, shape),
+        indices(flat, shape),
     );
     Err(Failure::new(kind, text))
 }
@@ -53,7 +54,7 @@ pub(crate) fn same<T: Cell>(tensor: &str, [first, second]: [&[T]; 2], shape: &[u
         return Ok(());
     };
     let (first, second) = (first[flat], second[flat]);
-    let at = unravel(flat, shape);
+    let at = indices(flat, shape);
     let text = format!("{tensor} is not the same in two runs, first at {at:?}: {first:?} and {second:?}");
     Err(Failure::new(Kind::Unrepeatable, text))
 }
@@ -62,17 +63,16 @@ pub(crate) fn same<T: Cell>(tensor: &str, [first, second]: [&[T]; 2], shape: &[u
 pub(crate) fn written<T: Cell>(tensor: &str, output: &[T], shape: &[usize]) -> Result<(), Failure> {
     match output.iter().position(|x| x.is_poison()) {
         None => Ok(()),
-        Some(flat) => Err(Failure::new(Kind::Wrong, format!("{tensor} was not written at {:?}", unravel(flat, shape)))),
+        Some(flat) => Err(Failure::new(Kind::Wrong, format!("{tensor} was not written at {:?}", indices(flat, shape)))),
     }
 }
 
-fn unravel(mut flat: usize, shape: &[usize]) -> Vec<usize> {
-    let mut index = vec![0; shape.len()];
-    for (at, &size) in index.iter_mut().zip(shape).rev() {
-        *at = flat % size;
-        flat /= size;
+/// Checks that an output which nobody asked for is as it was before the run.
+pub(crate) fn untouched<T: Cell>(tensor: &str, output: &[T]) -> Result<(), Failure> {
+    if output.iter().all(|x| x.is_poison()) {
+        return Ok(());
     }
-    index
+    Err(Failure::new(Kind::StrayWrite, format!("{tensor} was written by a call that was not asked for it")))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use ferrotile::{Arch, Gpu, Stream};
 use rand::RngExt;
 
-use super::outcome::Run;
+use super::outcome::Stop;
 use super::sizes::Random;
 
 /// What problems are drawn for.
@@ -51,7 +51,7 @@ pub(crate) trait Family: Clone {
     fn draw(random: &mut Random, scope: &Scope) -> Self;
 
     /// Runs it twice and compares both with each other and with the reference.
-    fn run(&self, bench: &Bench) -> Run;
+    fn run(&self, bench: &Bench) -> Result<(), Stop>;
 
     /// Problems that are a step simpler, the largest steps first; some may not be problems at all.
     fn simpler(&self) -> Vec<Self>;

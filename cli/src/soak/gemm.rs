@@ -3,21 +3,21 @@
 use ferrotile::reference::{self, GemmTerms};
 use ferrotile::{
     Accumulation, Activation, Arch, Buffer, Dtype, F8E4M3, F8E5M2, GemmLayout, GemmOptions, GemmPlan, GemmProblem,
-    GemmTensors, Scale, TensorRef, gemm, gemm_variants, tolerance,
+    GemmTensors, Scale, StreamRef, TensorRef, gemm, gemm_variants, tolerance,
 };
 use half::{bf16, f16};
 use ndarray::{Array1, Array3};
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-use super::attention::{Call, WORKSPACE_BYTES};
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};
 use super::memory::{Input, Output, Stored};
-use super::outcome::{Outcome, Run, refusal};
-use super::place::Place;
+use super::outcome::{Failure, Stop, refusal};
+use super::placement::Placement;
 use super::sizes::{self, HALVES, Random};
 use super::text::{as_name, as_text, is_default};
+use super::twice::{Call, WORKSPACE_BYTES, each, twice};
 use super::values::{Range, Values};
 
 /// A problem.
@@ -59,7 +59,7 @@ pub(crate) struct Gemm {
     values: [Values; 2],
     /// Where A, B, C and D lie.
     #[serde(default, skip_serializing_if = "is_default")]
-    places: [Place; 4],
+    places: [Placement; 4],
     #[serde(default, skip_serializing_if = "is_default")]
     call: Call,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -171,7 +171,7 @@ impl Gemm {
         GemmProblem { batch: self.batch, ..GemmProblem::new([self.m, self.n, self.k], self.a, self.b, self.d) }
     }
 
-    fn run_as<A: Stored, B: Stored, D: Stored>(&self, bench: &Bench) -> Run {
+    fn run_as<A: Stored, B: Stored, D: Stored>(&self, bench: &Bench) -> Result<(), Stop> {
         let mut random = Random::seed_from_u64(self.seed);
         let (problem, options) = (self.problem(), self.options());
         let (a_shape, b_shape, d_shape) =
@@ -189,7 +189,7 @@ impl Gemm {
         let c = c.transpose()?;
         let bias = self.bias.map(|values| {
             let values = values.fill::<f32>(&mut random, self.n);
-            Input::new(bench, &Place::default(), [self.n], &values)
+            Input::new(bench, &Placement::default(), [self.n], &values)
         });
         let bias = bias.transpose()?;
         let factors = self.scales.map(|scale| Buffer::upload_blocking(&bench.streams[0], &[Factor::number(scale)]));
@@ -202,58 +202,29 @@ impl Gemm {
                 Some(Factor::Device(_)) => Scale::Device(TensorRef::contiguous(&factors[index], [1])?),
             })
         };
-        let dense = Place::default();
-        let mut outputs = Vec::new();
-        for stream in &bench.streams {
-            outputs.push(Output::<D, 3>::new(bench, stream, "D", &self.places[3], d_shape)?);
-        }
-        let problem = GemmProblem::of(&GemmTensors::new(a.plain()?, b.plain()?, outputs[0].plain()?), self.layout)?;
+        let mut outputs = each(bench, |stream| Output::<D, 3>::new(bench, stream, "D", &self.places[3], d_shape))?;
+        let problem = GemmProblem::of(&GemmTensors::new(a.plain(), b.plain(), outputs[0].plain()), self.layout)?;
         let asked = self.variant.is_some() || self.splits.is_some() || !self.workspace;
-        let plan = match GemmPlan::new(&bench.gpu, &problem, &options) {
-            Ok(plan) => plan,
-            Err(error) => return refusal(asked, error),
-        };
-        let mut workspaces = Vec::new();
-        for stream in &bench.streams {
-            let bytes = [plan.workspace_bytes()];
-            workspaces.push(Output::<u8, 1>::new(bench, stream, "the workspace", &dense, bytes)?);
-        }
-        let mut graphs = Vec::new();
-        for ((stream, out), workspace) in bench.streams.iter().zip(&mut outputs).zip(&mut workspaces) {
-            let mut tensors = GemmTensors::new(a.plain()?, b.plain()?, out.plain()?);
-            tensors.c = c.as_ref().map(Input::plain).transpose()?;
-            tensors.bias = bias.as_ref().map(Input::plain).transpose()?;
-            (tensors.a_scale, tensors.b_scale, tensors.d_scale) = (scale(0)?, scale(1)?, scale(2)?);
-            let workspace = workspace.plain()?;
-            let done = match self.call {
-                Call::Function if plan.workspace_bytes() == 0 => gemm(stream.as_ref(), tensors, &options),
-                Call::Graph => {
-                    let graph = stream.capture(|stream| plan.run(stream, tensors, Some(workspace)));
-                    graph.and_then(|graph| {
-                        // SAFETY: the tensors live until both streams have been waited for, and so does the graph.
-                        let done = unsafe { graph.launch(stream.as_ref()) };
-                        graphs.push(graph);
-                        done
-                    })
-                }
-                _ => plan.run(stream.as_ref(), tensors, Some(workspace)),
-            };
-            if let Err(error) = done {
-                out.check_untouched(stream)?;
-                return refusal(asked, error);
+        let plan = GemmPlan::new(&bench.gpu, &problem, &options).map_err(|error| refusal(asked, error))?;
+        let scales = [scale(0)?, scale(1)?, scale(2)?];
+        let function = self.call == Call::Function && plan.workspace_bytes() == 0;
+        let run = |stream: StreamRef<'_>, out: &mut Output<D, 3>, workspace: &mut Output<u8, 1>| {
+            let mut tensors = GemmTensors::new(a.plain(), b.plain(), out.plain());
+            tensors.c = c.as_ref().map(Input::plain);
+            tensors.bias = bias.as_ref().map(Input::plain);
+            [tensors.a_scale, tensors.b_scale, tensors.d_scale] = scales;
+            match function {
+                true => gemm(stream, tensors, &options),
+                false => plan.run(stream, tensors, Some(workspace.plain())),
             }
-        }
-        for (workspace, stream) in workspaces.iter().zip(&bench.streams) {
-            workspace.read(stream)?;
-        }
-        let (first, second) = (outputs[0].read(&bench.streams[0])?, outputs[1].read(&bench.streams[1])?);
-        drop(graphs);
-        check::same("D", [&first, &second], &d_shape)?;
+        };
+        let first = twice(bench, (self.call, asked), outputs, plan.workspace_bytes(), run)?;
         if D::DTYPE.size_bytes() > 1 {
             // The poison of FP8 is its NaN.
             check::written("D", &first, &d_shape)?;
         }
-        self.check(&problem, [&a.array3(), &b.array3()], c.map(|c| c.array3()), bias.map(|bias| bias.wide()), &first)
+        let (c, bias) = (c.map(|c| c.array3()), bias.map(|bias| bias.wide()));
+        Ok(self.check(&problem, [&a.array3(), &b.array3()], c, bias, &first)?)
     }
 
     fn check<D: Stored>(
@@ -263,7 +234,7 @@ impl Gemm {
         c: Option<Array3<f64>>,
         bias: Option<Vec<f64>>,
         got: &[D],
-    ) -> Run {
+    ) -> Result<(), Failure> {
         let transposed = |array: &Array3<f64>, is: bool| {
             if is { array.clone().permuted_axes([0, 2, 1]) } else { array.clone() }
         };
@@ -306,11 +277,10 @@ impl Gemm {
             .collect();
         let got: Vec<f64> = got.iter().map(|x| x.to_f64()).collect();
         let exact: Vec<f64> = exact.into_iter().collect();
-        check::elements("D", D::DTYPE, &problem.d_shape(), [&got, &exact, &limits])?;
-        Ok(Outcome::Right)
+        check::elements("D", D::DTYPE, &problem.d_shape(), [&got, &exact, &limits])
     }
 
-    fn run_into<A: Stored, B: Stored>(&self, bench: &Bench) -> Run {
+    fn run_into<A: Stored, B: Stored>(&self, bench: &Bench) -> Result<(), Stop> {
         match self.d {
             Dtype::F16 => self.run_as::<A, B, f16>(bench),
             Dtype::Bf16 => self.run_as::<A, B, bf16>(bench),
@@ -361,17 +331,16 @@ impl Family for Gemm {
         if problem.a.size_bytes() == 2 && plain && problem.alpha != 0.0 && random.random_bool(0.05) {
             problem.values[random.random_range(0..2)] = Values::Infinities;
         }
-        problem.places = [true, true, true, false].map(|may_repeat| Place::draw(random, 3, may_repeat));
+        problem.places = [true, true, true, false].map(|may_repeat| Placement::draw(random, 3, may_repeat));
         problem.call = Call::draw(random);
         problem.workspace = random.random_bool(0.7);
         if random.random() {
             // FP8 is copied, where it has to be, to what such a kernel takes.
             let layout = if problem.a.size_bytes() == 1 { GemmLayout::Nt } else { problem.layout };
             let any = random.random_bool(0.1);
-            let eligible: Vec<_> = gemm_variants(problem.a, problem.b, problem.accumulation())
-                .filter(|row| row.is_in(scope.arch) && (any || row.takes(layout, true)))
-                .collect();
-            problem.variant = Some(eligible[random.random_range(0..eligible.len())].name.to_owned());
+            let eligible = gemm_variants(problem.a, problem.b, problem.accumulation())
+                .filter(|row| row.is_in(scope.arch) && (any || row.takes(layout, true)));
+            problem.variant = sizes::pick(random, eligible.map(|row| row.name));
         }
         if problem.workspace && random.random_bool(0.2) {
             problem.splits = Some(random.random_range(1..=5));
@@ -379,7 +348,7 @@ impl Family for Gemm {
         problem
     }
 
-    fn run(&self, bench: &Bench) -> Run {
+    fn run(&self, bench: &Bench) -> Result<(), Stop> {
         match (self.a, self.b) {
             (Dtype::F16, _) => self.run_into::<f16, f16>(bench),
             (Dtype::Bf16, _) => self.run_into::<bf16, bf16>(bench),
@@ -391,9 +360,7 @@ impl Family for Gemm {
     fn simpler(&self) -> Vec<Gemm> {
         let mut simpler = Simpler::of(self);
         simpler.each(|problem| &mut problem.call, [Call::Plan]);
-        for index in 0..4 {
-            simpler.each(|problem| &mut problem.places[index], self.places[index].simpler());
-        }
+        Placement::simpler_each(&mut simpler, |problem| &mut problem.places);
         simpler.each(|problem| &mut problem.isolated, [false]);
         simpler.each(|problem| &mut problem.splits, [None, Some(2)]);
         simpler.change(|problem| (problem.beta, problem.c) = (0.0, None));
@@ -445,13 +412,13 @@ mod tests {
         let a = Array3::from_shape_vec((1, 1, 3), vec![1.0, 2.0, 3.0]).unwrap();
         let b = Array3::from_shape_vec((1, 2, 3), vec![1.0, 1.0, 1.0, 0.5, 0.5, -0.5]).unwrap();
         let check = |got: [f32; 2]| gemm.check(&gemm.problem(), [&a, &b], None, None, &got);
-        assert_eq!(check([6.0, 0.0]), Ok(Outcome::Right));
+        assert_eq!(check([6.0, 0.0]), Ok(()));
         for got in [[6.0001, 0.0], [6.0, 1e-4], [f32::NAN, 0.0], [f32::INFINITY, 0.0]] {
             assert!(check(got).is_err(), "{got:?}");
         }
         // Sums that f32 may not hold are not compared; infinities are those of the formula.
         let vast = a.mapv(|x| x * 1e38);
-        assert_eq!(gemm.check(&gemm.problem(), [&vast, &b], None, None, &[f32::NAN; 2]), Ok(Outcome::Right));
+        assert_eq!(gemm.check(&gemm.problem(), [&vast, &b], None, None, &[f32::NAN; 2]), Ok(()));
         let infinite = a.mapv(|x| if x == 2.0 { f64::INFINITY } else { x });
         let check = |got: [f32; 2]| gemm.check(&gemm.problem(), [&infinite, &b], None, None, &got);
         assert!(check([f32::INFINITY; 2]).is_ok() && check([6.0, f32::INFINITY]).is_err());

@@ -1,71 +1,20 @@
 //! Tensors of a problem on a device: inputs with poison between their elements, and outputs that show what was written.
 
-use ferrotile::{Buffer, Element, F8E4M3, F8E5M2, Float, Result, Stream, TensorMut, TensorRef};
-use half::{bf16, f16};
+use ferrotile::{Buffer, Float, Result, Stream, TensorMut, TensorRef};
 use ndarray::{ArrayD, IxDyn};
 
+use super::cell::Cell;
+use super::check;
 use super::family::Bench;
 use super::outcome::{Failure, Kind};
-use super::place::{Place, View};
+use super::placement::{Placement, View};
 
 /// Elements before and after an output that must stay as they are: a multiple of every vector width, so that the output
 /// keeps the alignment of its buffer.
 const BAND: usize = 256;
 
-/// An element type with a bit pattern that no kernel writes: all ones, which is a NaN of every float type.
-pub(crate) trait Cell: Element {
-    /// That pattern.
-    const POISON: Self;
-    /// The bits of an element, the lowest ones of the result.
-    fn bits(self) -> u32;
-
-    /// Whether it is that pattern.
-    fn is_poison(self) -> bool {
-        self.bits() == Self::POISON.bits()
-    }
-}
-
-impl Cell for f16 {
-    const POISON: f16 = f16::from_bits(u16::MAX);
-    fn bits(self) -> u32 {
-        self.to_bits().into()
-    }
-}
-
-impl Cell for bf16 {
-    const POISON: bf16 = bf16::from_bits(u16::MAX);
-    fn bits(self) -> u32 {
-        self.to_bits().into()
-    }
-}
-
-impl Cell for F8E4M3 {
-    const POISON: F8E4M3 = F8E4M3::from_bits(u8::MAX);
-    fn bits(self) -> u32 {
-        self.to_bits().into()
-    }
-}
-
-impl Cell for F8E5M2 {
-    const POISON: F8E5M2 = F8E5M2::from_bits(u8::MAX);
-    fn bits(self) -> u32 {
-        self.to_bits().into()
-    }
-}
-
-impl Cell for f32 {
-    const POISON: f32 = f32::from_bits(u32::MAX);
-    fn bits(self) -> u32 {
-        self.to_bits()
-    }
-}
-
-impl Cell for u8 {
-    const POISON: u8 = u8::MAX;
-    fn bits(self) -> u32 {
-        self.into()
-    }
-}
+/// Why making a tensor cannot fail.
+const FITS: &str = "the buffer was made for the view";
 
 /// An element type of inputs and outputs.
 pub(crate) trait Stored: Float + Cell {}
@@ -79,9 +28,9 @@ pub(crate) struct Input<T, const RANK: usize> {
 }
 
 impl<T: Stored, const RANK: usize> Input<T, RANK> {
-    /// Copies values, in C order, to where `place` has them.
-    pub(crate) fn new(bench: &Bench, place: &Place, shape: [usize; RANK], values: &[T]) -> Result<Self> {
-        let view = place.view(shape);
+    /// Copies values, in C order, to where `placement` has them.
+    pub(crate) fn new(bench: &Bench, placement: &Placement, shape: [usize; RANK], values: &[T]) -> Result<Self> {
+        let view = placement.view(shape);
         let mut storage = vec![T::POISON; view.storage_len()];
         view.scatter(values, &mut storage);
         Self::stored(bench, view, storage)
@@ -104,13 +53,13 @@ impl<T: Stored, const RANK: usize> Input<T, RANK> {
     }
 
     /// The tensor, its dimensions as `order` brings them.
-    pub(crate) fn tensor(&self, order: impl Fn([i64; RANK]) -> [i64; RANK]) -> Result<TensorRef<'_, T, RANK>> {
+    pub(crate) fn tensor(&self, order: impl Fn([i64; RANK]) -> [i64; RANK]) -> TensorRef<'_, T, RANK> {
         let shape = order(self.view.shape.map(|size| size as i64)).map(|size| size as usize);
-        TensorRef::strided(&self.buffer, self.view.offset, shape, order(self.view.strides))
+        TensorRef::strided(&self.buffer, self.view.offset, shape, order(self.view.strides)).expect(FITS)
     }
 
     /// The tensor.
-    pub(crate) fn plain(&self) -> Result<TensorRef<'_, T, RANK>> {
+    pub(crate) fn plain(&self) -> TensorRef<'_, T, RANK> {
         self.tensor(|dimensions| dimensions)
     }
 }
@@ -123,15 +72,15 @@ pub(crate) struct Output<T, const RANK: usize> {
 }
 
 impl<T: Cell, const RANK: usize> Output<T, RANK> {
-    /// An output that lies as `place` says; the poison is on `stream` before what follows there.
+    /// An output that lies as `placement` says; the poison is on `stream` before what follows there.
     pub(crate) fn new(
         bench: &Bench,
         stream: &Stream,
         name: &'static str,
-        place: &Place,
+        placement: &Placement,
         shape: [usize; RANK],
     ) -> Result<Self> {
-        let mut view = place.view(shape);
+        let mut view = placement.view(shape);
         let len = view.storage_len() + 2 * BAND;
         view.offset += BAND;
         let mut buffer = Buffer::zeroed(&bench.gpu, len)?;
@@ -140,13 +89,13 @@ impl<T: Cell, const RANK: usize> Output<T, RANK> {
     }
 
     /// The tensor, its dimensions as `order` brings them.
-    pub(crate) fn tensor(&mut self, order: impl Fn([i64; RANK]) -> [i64; RANK]) -> Result<TensorMut<'_, T, RANK>> {
+    pub(crate) fn tensor(&mut self, order: impl Fn([i64; RANK]) -> [i64; RANK]) -> TensorMut<'_, T, RANK> {
         let shape = order(self.view.shape.map(|size| size as i64)).map(|size| size as usize);
-        TensorMut::strided(&mut self.buffer, self.view.offset, shape, order(self.view.strides))
+        TensorMut::strided(&mut self.buffer, self.view.offset, shape, order(self.view.strides)).expect(FITS)
     }
 
     /// The tensor.
-    pub(crate) fn plain(&mut self) -> Result<TensorMut<'_, T, RANK>> {
+    pub(crate) fn plain(&mut self) -> TensorMut<'_, T, RANK> {
         self.tensor(|dimensions| dimensions)
     }
 
@@ -172,5 +121,10 @@ impl<T: Cell, const RANK: usize> Output<T, RANK> {
             return Ok(());
         }
         Err(Failure::new(Kind::StrayWrite, format!("{} was written by a call that was refused", self.name)))
+    }
+
+    /// Checks that two runs gave the same bits.
+    pub(crate) fn check_same(&self, runs: [&[T]; 2]) -> std::result::Result<(), Failure> {
+        check::same(self.name, runs, &self.view.shape)
     }
 }

@@ -1,6 +1,6 @@
 //! Problems of partial results that are put together.
 
-use ferrotile::{Dtype, Layout, merge, reference, tolerance};
+use ferrotile::{Dtype, Layout, StreamRef, merge, reference, tolerance};
 use half::{bf16, f16};
 use ndarray::{Array3, Array4};
 use rand::{RngExt, SeedableRng};
@@ -9,10 +9,12 @@ use serde::{Deserialize, Serialize};
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};
 use super::memory::{Input, Output, Stored};
-use super::outcome::{Outcome, Run};
-use super::place::Place;
+use super::outcome::{Failure, Stop};
+use super::placement::Placement;
 use super::sizes::{self, HALVES, Random};
+use super::softmax::{OAndLse, o_and_lse};
 use super::text::{as_name, is_default};
+use super::twice::{Call, twice};
 use super::values::Values;
 
 /// A problem.
@@ -35,7 +37,7 @@ pub(crate) struct Merge {
     bshd: bool,
     /// Where the parts and the result lie.
     #[serde(default, skip_serializing_if = "is_default")]
-    places: [Place; 3],
+    places: [Placement; 3],
     #[serde(default, skip_serializing_if = "is_default")]
     without_lse: bool,
     seed: u64,
@@ -99,18 +101,18 @@ impl Merge {
             values: [Values::draw(random), Values::draw(random)],
             lses: [(); 2].map(|()| if random.random() { Lses::Near } else { Lses::ALL[random.random_range(0..6)] }),
             bshd: random.random(),
-            places: [true, true, false].map(|may_repeat| Place::draw(random, 4, may_repeat).unrepeated()),
+            places: [true, true, false].map(|may_repeat| Placement::draw(random, 4, may_repeat).unrepeated()),
             without_lse: random.random_bool(0.1),
             seed: random.random_range(0..1 << 32),
         }
     }
 
-    fn run_as<P: Stored, O: Stored>(&self, bench: &Bench) -> Run {
+    fn run_as<P: Stored, O: Stored>(&self, bench: &Bench) -> Result<(), Stop> {
         let mut random = Random::seed_from_u64(self.seed);
         let [batch, heads, rows, columns] = self.shape;
         let (lse_shape, count) = ([batch, heads, rows], batch * heads * rows);
         let layout = if self.bshd { Layout::Bshd } else { Layout::Bhsd };
-        let (dense, order) = (Place::default(), |dimensions| layout.reorder(dimensions));
+        let (dense, order) = (Placement::default(), |dimensions| layout.reorder(dimensions));
         let mut parts = Vec::new();
         for (index, first_empty) in [(0, 2), (1, 5)] {
             let lse = self.lses[index].fill(&mut random, count, first_empty);
@@ -122,34 +124,22 @@ impl Merge {
             let lse = Input::new(bench, &dense, lse_shape, &lse)?;
             parts.push((Input::new(bench, &self.places[index], self.shape, &o)?, lse));
         }
-        let mut outputs = Vec::new();
-        for stream in &bench.streams {
-            outputs.push((
-                Output::<O, 4>::new(bench, stream, "O", &self.places[2], self.shape)?,
-                Output::<f32, 3>::new(bench, stream, "the LSE", &dense, lse_shape)?,
-            ));
-        }
-        for (stream, (out, lse)) in bench.streams.iter().zip(&mut outputs) {
-            let of = |index: usize| Ok::<_, ferrotile::Error>((parts[index].0.tensor(order)?, parts[index].1.plain()?));
-            let lse = if self.without_lse { None } else { Some(lse.plain()?) };
-            merge(stream.as_ref(), of(0)?, of(1)?, out.tensor(order)?, lse, layout)?;
-        }
-        let [first, second] = [0, 1].map(|run| {
-            let (out, lse): &(Output<O, 4>, Output<f32, 3>) = &outputs[run];
-            Ok::<_, super::outcome::Failure>((out.read(&bench.streams[run])?, lse.read(&bench.streams[run])?))
-        });
-        let (first, second) = (first?, second?);
-        check::same("O", [&first.0, &second.0], &self.shape)?;
-        check::same("the LSE", [&first.1, &second.1], &lse_shape)?;
-        check::written("O", &first.0, &self.shape)?;
-        self.check(&parts, first)
+        let outputs = o_and_lse(bench, &self.places[2], self.shape, lse_shape)?;
+        let run = |stream: StreamRef<'_>, (out, lse): &mut OAndLse<O, 4, 3>, _: &mut Output<u8, 1>| {
+            let [first, second] = [&parts[0], &parts[1]].map(|(o, lse)| (o.tensor(order), lse.plain()));
+            let lse = (!self.without_lse).then(|| lse.plain());
+            merge(stream, first, second, out.tensor(order), lse, layout)
+        };
+        let (out, lse) = twice(bench, (Call::Function, false), outputs, 0, run)?;
+        check::written("O", &out, &self.shape)?;
+        Ok(self.check(&parts, (out, lse))?)
     }
 
     fn check<P: Stored, O: Stored>(
         &self,
         parts: &[(Input<P, 4>, Input<f32, 3>)],
         (out, lse): (Vec<O>, Vec<f32>),
-    ) -> Run {
+    ) -> Result<(), Failure> {
         let wide = |index: usize| -> (Array4<f64>, Array3<f64>) {
             let (o, lse) = &parts[index];
             let lse = lse.array().into_dimensionality().expect("three dimensions");
@@ -181,14 +171,13 @@ impl Merge {
         let exact = exact.into_raw_vec_and_offset().0;
         check::elements("O", self.out, &self.shape, [&got, &exact, &limits])?;
         if self.without_lse {
-            return Ok(Outcome::Right);
+            return check::untouched("the LSE", &lse);
         }
         let limit = |lse: &f64| if lse.is_finite() { 4.0 * step * (lse.abs() + 4.0) } else { 0.0 };
         let limits: Vec<f64> = exact_lse.iter().map(limit).collect();
         let got: Vec<f64> = lse.iter().map(|&x| x.into()).collect();
         let exact_lse = exact_lse.into_raw_vec_and_offset().0;
-        check::elements("the LSE", Dtype::F32, &self.shape[..3], [&got, &exact_lse, &limits])?;
-        Ok(Outcome::Right)
+        check::elements("the LSE", Dtype::F32, &self.shape[..3], [&got, &exact_lse, &limits])
     }
 }
 
@@ -198,7 +187,7 @@ impl Family for Merge {
         sizes::within(random, [scope.most, scope.work], Merge::draw_sizes, cost)
     }
 
-    fn run(&self, bench: &Bench) -> Run {
+    fn run(&self, bench: &Bench) -> Result<(), Stop> {
         match (self.parts, self.out) {
             (Dtype::F16, Dtype::F16) => self.run_as::<f16, f16>(bench),
             (Dtype::F16, _) => self.run_as::<f16, f32>(bench),
@@ -212,9 +201,7 @@ impl Family for Merge {
 
     fn simpler(&self) -> Vec<Merge> {
         let mut simpler = Simpler::of(self);
-        for index in 0..3 {
-            simpler.each(|problem| &mut problem.places[index], self.places[index].simpler());
-        }
+        Placement::simpler_each(&mut simpler, |problem| &mut problem.places);
         simpler.each(|problem| &mut problem.bshd, [false]);
         simpler.each(|problem| &mut problem.without_lse, [false]);
         for dimension in 0..3 {

@@ -1,5 +1,7 @@
 //! What becomes of a run: it is right, refused, or a failure of some kind.
 
+use std::fmt::Display;
+
 use ferrotile::Error;
 
 /// How a run ended that is no failure.
@@ -44,6 +46,11 @@ impl Failure {
     pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Failure {
         Failure { kind, message: message.into() }
     }
+
+    /// The same with the part of the problem that it is in.
+    pub(crate) fn of(self, part: impl Display) -> Failure {
+        Failure { message: format!("{part}: {}", self.message), ..self }
+    }
 }
 
 impl From<Error> for Failure {
@@ -56,13 +63,34 @@ impl From<Error> for Failure {
 /// What a run returns.
 pub(crate) type Run = Result<Outcome, Failure>;
 
+/// Why a run ends before its results have been found right.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Stop {
+    /// The library refused, where it may ([`Outcome::Refused`]).
+    Refused(String),
+    /// Something is wrong.
+    Failed(Failure),
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Stop {
+        Stop::Failed(failure)
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Failed(error.into())
+    }
+}
+
 /// What `error` means for a problem of which the caller may have asked too much (`asked`): a kernel by name, parts.
-pub(crate) fn refusal(asked: bool, error: Error) -> Run {
+pub(crate) fn refusal(asked: bool, error: Error) -> Stop {
     use Error::{Alignment, Argument, NoVariant, UnknownVariant, Unsupported};
     match error {
         Alignment { .. } | Argument { .. } | NoVariant { .. } | UnknownVariant { .. } | Unsupported { .. } if asked => {
-            Ok(Outcome::Refused(error.to_string()))
+            Stop::Refused(error.to_string())
         }
-        error => Err(error.into()),
+        error => error.into(),
     }
 }

@@ -1,25 +1,26 @@
 //! Problems of attention on keys and values in pages.
 
 use ferrotile::{
-    AttentionOptions, Buffer, Dtype, Layout, PagedAttentionPlan, PagedProblem, PagedTensors, TensorRef,
+    AttentionOptions, Buffer, Dtype, Layout, PagedAttentionPlan, PagedProblem, PagedTensors, StreamRef, TensorRef,
     attention_variants, paged_attention,
 };
-use half::{bf16, f16};
 use layout::attention::{AttentionKernel, DECODE_KEYS, Seqlens};
 use ndarray::{Array4, s};
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-use super::attention::{Call, WORKSPACE_BYTES, read_twice, scores, simpler_places};
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};
 use super::memory::{Input, Output, Stored};
-use super::outcome::{Failure, Outcome, Run, refusal};
-use super::place::Place;
+use super::outcome::{Failure, Stop, refusal};
+use super::placement::Placement;
 use super::sizes::{self, Random};
-use super::softmax::{Expected, Heads, TermInputs, Terms, array4};
+use super::softmax::{
+    Expected, Heads, OAndLse, OfHalves, TermInputs, Terms, array4, bias_of_entry, checked_lse, o_and_lse,
+};
 use super::text::is_default;
+use super::twice::{Call, WORKSPACE_BYTES, twice};
 
 /// A problem.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -45,7 +46,7 @@ pub(crate) struct Paged {
     bshd: bool,
     /// Where Q, K, V and O lie.
     #[serde(default, skip_serializing_if = "is_default")]
-    places: [Place; 4],
+    places: [Placement; 4],
     #[serde(default, skip_serializing_if = "is_default")]
     without_lse: bool,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -112,15 +113,9 @@ impl Paged {
 
     fn options(&self) -> AttentionOptions {
         AttentionOptions {
-            mask: self.terms.mask,
-            scale: self.terms.scale,
-            softcap: self.terms.softcap,
-            bias: self.terms.bias.is_some(),
-            value_dim: Some(self.heads.value_dim),
-            variant: self.variant.clone(),
             splits: self.splits,
             max_workspace_bytes: if self.workspace { WORKSPACE_BYTES } else { 0 },
-            ..AttentionOptions::new(self.layout())
+            ..self.terms.options(self.layout(), &self.heads, self.variant.as_ref())
         }
     }
 
@@ -148,7 +143,48 @@ impl Paged {
         Input::new(bench, &self.places[which].unrepeated(), shape, &elements)
     }
 
-    fn run_as<T: Stored>(&self, bench: &Bench) -> Run {
+    /// Compares each batch entry with the reference on its keys alone.
+    fn check<T: Stored>(
+        &self,
+        entries: &[Vec<usize>],
+        inputs: [&Input<T, 4>; 3],
+        (out, lse): (&[T], Option<&[f32]>),
+        terms: &TermInputs<T>,
+    ) -> Result<(), Failure> {
+        let [q, k, v] = inputs.map(array4);
+        let (sink, bias) = terms.wide();
+        let rows = self.heads.q_heads * self.q_len;
+        if rows == 0 {
+            return Ok(());
+        }
+        for (index, (entry, &len)) in entries.iter().zip(&self.k_lens).enumerate() {
+            let gathered = |pages: &Array4<f64>| {
+                let (_, page_len, heads, columns) = pages.dim();
+                Array4::from_shape_fn((1, heads, len, columns), |(_, head, key, column)| {
+                    pages[[entry[key / page_len], key % page_len, head, column]]
+                })
+            };
+            let (k, v) = (gathered(&k), gathered(&v));
+            let bias = bias_of_entry(bias.as_ref(), index, [self.q_len, len]);
+            let of_bias = bias.as_ref().map(|bias| bias.view());
+            let q = q.slice(s![index..=index, .., .., ..]);
+            let expected = Expected::new(T::DTYPE, [q, k.view(), v.view()], &self.terms, (sink.as_ref(), of_bias));
+            let columns = rows * self.heads.value_dim;
+            let lse = lse.map(|lse| &lse[index * rows..][..rows]);
+            expected
+                .check(&out[index * columns..][..columns], lse)
+                .map_err(|failure| failure.of(format_args!("batch entry {index}")))?;
+        }
+        Ok(())
+    }
+}
+
+impl OfHalves for Paged {
+    fn dtype(&self) -> Dtype {
+        self.heads.dtype
+    }
+
+    fn run_as<T: Stored>(&self, bench: &Bench) -> Result<(), Stop> {
         let mut random = Random::seed_from_u64(self.seed);
         let (entries, pages) = self.pages(&mut random);
         let (problem, options, layout) = (self.problem(pages), self.options(), self.layout());
@@ -170,95 +206,27 @@ impl Paged {
         let table = Buffer::upload_blocking(&bench.streams[0], &table)?;
         let k_lens = Buffer::upload_blocking(&bench.streams[0], &k_lens)?;
         let asked = self.variant.is_some() || self.splits.is_some();
-        let plan = match PagedAttentionPlan::new(&bench.gpu, T::DTYPE, &problem, &options) {
-            Ok(plan) => plan,
-            Err(error) => return refusal(asked, error),
-        };
+        let plan =
+            PagedAttentionPlan::new(&bench.gpu, T::DTYPE, &problem, &options).map_err(|error| refusal(asked, error))?;
         let (out_shape, lse_shape) = ([batch, q_heads, q_len, self.heads.value_dim], [batch, q_heads, q_len]);
-        let (dense, order) = (Place::default(), |dimensions| layout.reorder(dimensions));
-        let mut outputs = Vec::new();
-        for stream in &bench.streams {
-            outputs.push((
-                Output::<T, 4>::new(bench, stream, "O", &self.places[3], out_shape)?,
-                Output::<f32, 3>::new(bench, stream, "the LSE", &dense, lse_shape)?,
-                Output::<u8, 1>::new(bench, stream, "the workspace", &dense, [plan.workspace_bytes()])?,
-            ));
-        }
-        let mut graphs = Vec::new();
-        for (stream, (out, lse, workspace)) in bench.streams.iter().zip(&mut outputs) {
-            let mut tensors = PagedTensors::new(
-                q.tensor(order)?,
-                [k.plain()?, v.plain()?],
-                TensorRef::contiguous(&table, [batch, table_len])?,
-                TensorRef::contiguous(&k_lens, [batch])?,
-                out.tensor(order)?,
-            );
-            tensors.lse = if self.without_lse { None } else { Some(lse.plain()?) };
-            tensors.sink = terms.sink.as_ref().map(Input::plain).transpose()?;
-            tensors.bias = terms.bias.as_ref().map(Input::plain).transpose()?;
-            let function = self.call == Call::Function && !self.workspace;
-            tensors.workspace = if function { None } else { Some(workspace.plain()?) };
-            let done = match self.call {
-                Call::Function if function => paged_attention(stream.as_ref(), tensors, &options),
-                Call::Graph => stream.capture(|stream| plan.run(stream, tensors)).and_then(|graph| {
-                    // SAFETY: the tensors live until both streams have been waited for, and so does the graph.
-                    let done = unsafe { graph.launch(stream.as_ref()) };
-                    graphs.push(graph);
-                    done
-                }),
-                _ => plan.run(stream.as_ref(), tensors),
-            };
-            if let Err(error) = done {
-                out.check_untouched(stream)?;
-                lse.check_untouched(stream)?;
-                return refusal(asked, error);
-            }
-        }
-        let (out, lse) = read_twice(&bench.streams, &outputs, [&out_shape, &lse_shape])?;
-        drop(graphs);
+        let order = |dimensions| layout.reorder(dimensions);
+        let (table, k_lens) =
+            (TensorRef::contiguous(&table, [batch, table_len])?, TensorRef::contiguous(&k_lens, [batch])?);
+        let outputs = o_and_lse(bench, &self.places[3], out_shape, lse_shape)?;
+        let function = self.call == Call::Function && !self.workspace;
+        let run = |stream: StreamRef<'_>, (out, lse): &mut OAndLse<T, 4, 3>, workspace: &mut Output<u8, 1>| {
+            let pages = [k.plain(), v.plain()];
+            let mut tensors = PagedTensors::new(q.tensor(order), pages, table, k_lens, out.tensor(order));
+            tensors.lse = (!self.without_lse).then(|| lse.plain());
+            tensors.sink = terms.sink.as_ref().map(Input::plain);
+            tensors.bias = terms.bias.as_ref().map(Input::plain);
+            tensors.workspace = (!function).then(|| workspace.plain());
+            if function { paged_attention(stream, tensors, &options) } else { plan.run(stream, tensors) }
+        };
+        let (out, lse) = twice(bench, (self.call, asked), outputs, plan.workspace_bytes(), run)?;
         check::written("O", &out, &out_shape)?;
-        if !self.without_lse {
-            check::written("the LSE", &lse, &lse_shape)?;
-        }
-        self.check(&entries, [&q, &k, &v], (&out, &lse), &terms)
-    }
-
-    /// Compares each batch entry with the reference on its keys alone.
-    fn check<T: Stored>(
-        &self,
-        entries: &[Vec<usize>],
-        inputs: [&Input<T, 4>; 3],
-        (out, lse): (&[T], &[f32]),
-        terms: &TermInputs<T>,
-    ) -> Run {
-        let [q, k, v] = inputs.map(array4);
-        let (sink, bias) = terms.wide();
-        let rows = self.heads.q_heads * self.q_len;
-        if rows == 0 {
-            return Ok(Outcome::Right);
-        }
-        for (index, (entry, &len)) in entries.iter().zip(&self.k_lens).enumerate() {
-            let gathered = |pages: &Array4<f64>| {
-                let (_, page_len, heads, columns) = pages.dim();
-                Array4::from_shape_fn((1, heads, len, columns), |(_, head, key, column)| {
-                    pages[[entry[key / page_len], key % page_len, head, column]]
-                })
-            };
-            let (k, v) = (gathered(&k), gathered(&v));
-            let bias = bias.as_ref().map(|bias| {
-                let entry = if bias.dim().0 == 1 { 0 } else { index };
-                bias.slice(s![entry..=entry, .., .., ..len]).to_owned()
-            });
-            let of_bias = bias.as_ref().map(|bias| bias.view());
-            let q = q.slice(s![index..=index, .., .., ..]);
-            let expected = Expected::new(T::DTYPE, [q, k.view(), v.view()], &self.terms, (sink.as_ref(), of_bias));
-            let columns = rows * self.heads.value_dim;
-            let lse = (!self.without_lse).then(|| &lse[index * rows..][..rows]);
-            let of_entry =
-                |failure: Failure| Failure { message: format!("batch entry {index}: {}", failure.message), ..failure };
-            expected.check(&out[index * columns..][..columns], lse).map_err(of_entry)?;
-        }
-        Ok(Outcome::Right)
+        let lse = checked_lse(self.without_lse, &lse, &lse_shape)?;
+        Ok(self.check(&entries, [&q, &k, &v], (&out, lse), &terms)?)
     }
 }
 
@@ -272,7 +240,7 @@ impl Family for Paged {
         let mut problem = sizes::within(random, [2 * scope.most, scope.work], Paged::draw_sizes, cost);
         let most_keys = problem.table_len() * problem.page_len;
         problem.terms = Terms::draw(random, most_keys);
-        problem.places = [true, false, false, false].map(|may_repeat| Place::draw(random, 4, may_repeat));
+        problem.places = [true, false, false, false].map(|may_repeat| Placement::draw(random, 4, may_repeat));
         problem.without_lse = random.random_bool(0.1);
         problem.call = Call::draw(random);
         problem.workspace = random.random();
@@ -281,28 +249,23 @@ impl Family for Paged {
         }
         if random.random_bool(0.3) {
             let Heads { dtype, head_dim, value_dim, .. } = problem.heads;
-            let eligible: Vec<_> = attention_variants(scope.arch, dtype, [head_dim, value_dim])
+            let eligible = attention_variants(scope.arch, dtype, [head_dim, value_dim])
                 .filter(|row| matches!(row.kernel, AttentionKernel::Decode(_)))
-                .filter(|row| row.covers(scores(&problem.terms), Seqlens::Fixed))
-                .collect();
-            if !eligible.is_empty() {
-                problem.variant = Some(eligible[random.random_range(0..eligible.len())].name.to_owned());
-            }
+                .filter(|row| row.covers(problem.terms.score_mod(), Seqlens::Fixed));
+            problem.variant = sizes::pick(random, eligible.map(|row| row.name));
         }
         problem
     }
 
-    fn run(&self, bench: &Bench) -> Run {
-        match self.heads.dtype {
-            Dtype::Bf16 => self.run_as::<bf16>(bench),
-            _ => self.run_as::<f16>(bench),
-        }
+    fn run(&self, bench: &Bench) -> Result<(), Stop> {
+        self.run_of_type(bench)
     }
 
     fn simpler(&self) -> Vec<Paged> {
         let mut simpler = Simpler::of(self);
         simpler.each(|problem| &mut problem.call, [Call::Plan]);
-        simpler_places(&mut simpler, |problem| &mut problem.places);
+        simpler.each(|problem| &mut problem.places, [Default::default()]);
+        Placement::simpler_each(&mut simpler, |problem| &mut problem.places);
         simpler.each(|problem| &mut problem.bshd, [false]);
         simpler.each(|problem| &mut problem.without_lse, [false]);
         simpler.each(|problem| &mut problem.splits, [None, Some(1), Some(2)]);

@@ -10,7 +10,7 @@ use super::cg::Cg;
 use super::family::{Bench, Family, Scope};
 use super::gemm::Gemm;
 use super::merge::Merge;
-use super::outcome::{Failure, Kind, Run};
+use super::outcome::{Failure, Kind, Outcome, Run, Stop};
 use super::paged::Paged;
 use super::sizes::Random;
 use super::varlen::Varlen;
@@ -104,11 +104,16 @@ impl Problem {
             Problem::Ata(problem) => problem.run(bench),
             Problem::Cg(problem) => problem.run(bench),
         };
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message");
-            Err(Failure::new(Kind::Panicked, format!("a panic: {text}")))
-        })
+        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
+            Ok(Ok(())) => Ok(Outcome::Right),
+            Ok(Err(Stop::Refused(reason))) => Ok(Outcome::Refused(reason)),
+            Ok(Err(Stop::Failed(failure))) => Err(failure),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message");
+                Err(Failure::new(Kind::Panicked, format!("a panic: {text}")))
+            }
+        }
     }
 
     /// Problems that are a step simpler.

@@ -3,18 +3,21 @@
 
 use ferrotile::reference::{self, AttentionTerms};
 use ferrotile::tolerance::{self, AttentionLimits};
-use ferrotile::{Dtype, Mask};
-use ndarray::{Array1, Array4, ArrayView4};
+use ferrotile::{AttentionOptions, Dtype, Layout, Mask};
+use half::{bf16, f16};
+use layout::attention::ScoreMod;
+use ndarray::{Array1, Array4, ArrayView4, s};
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
 use super::check;
 use super::family::{Bench, Simpler};
-use super::memory::{Input, Stored};
-use super::outcome::Failure;
-use super::place::Place;
+use super::memory::{Input, Output, Stored};
+use super::outcome::{Failure, Stop};
+use super::placement::Placement;
 use super::sizes::{self, HALVES, Random};
 use super::text::{as_name, as_text, is_default};
+use super::twice::each;
 use super::values::{Range, Values};
 
 /// Types, heads and elements of Q, K and V.
@@ -123,7 +126,7 @@ pub(crate) struct Bias {
     #[serde(default, skip_serializing_if = "is_default")]
     hidden: Option<(Hiding, Keys)>,
     #[serde(default, skip_serializing_if = "is_default")]
-    place: Place,
+    place: Placement,
 }
 
 /// What model code hides keys with.
@@ -273,7 +276,7 @@ impl Terms {
                 simpler.change(|problem| change(field(problem).bias.as_mut().expect("there is one")));
             };
             change(&|bias| bias.hidden = None);
-            change(&|bias| bias.place = Place::default());
+            change(&|bias| bias.place = Placement::default());
             change(&|bias| (bias.one_batch, bias.one_head) = (true, true));
             for values in bias.values.simpler() {
                 change(&|bias| bias.values = values);
@@ -283,6 +286,26 @@ impl Terms {
                     change(&|bias| bias.hidden = Some((hiding, simpler)));
                 }
             }
+        }
+    }
+}
+
+impl Terms {
+    /// What kernels must do to the scores.
+    pub(crate) fn score_mod(&self) -> ScoreMod {
+        ScoreMod::of(self.softcap, self.bias.is_some())
+    }
+
+    /// The options of a plan.
+    pub(crate) fn options(&self, layout: Layout, heads: &Heads, variant: Option<&String>) -> AttentionOptions {
+        AttentionOptions {
+            mask: self.mask,
+            scale: self.scale,
+            softcap: self.softcap,
+            bias: self.bias.is_some(),
+            value_dim: Some(heads.value_dim),
+            variant: variant.cloned(),
+            ..AttentionOptions::new(layout)
         }
     }
 }
@@ -298,7 +321,7 @@ impl Bias {
             one_head: random.random(),
             values: if random.random_bool(0.2) { Values::draw(random) } else { Values::Normal },
             hidden,
-            place: Place::draw(random, 4, true),
+            place: Placement::draw(random, 4, true),
         }
     }
 }
@@ -328,7 +351,7 @@ impl<T: Stored> TermInputs<T> {
             if let (Some(first), Some(exception)) = (values.first_mut(), exception) {
                 *first = exception;
             }
-            Input::new(bench, &Place::default(), [heads], &values)
+            Input::new(bench, &Placement::default(), [heads], &values)
         });
         let bias = terms.bias.as_ref().map(|bias| {
             let shape = [if bias.one_batch { 1 } else { batch }, if bias.one_head { 1 } else { heads }, rows, keys];
@@ -351,6 +374,53 @@ impl<T: Stored> TermInputs<T> {
     pub(crate) fn wide(&self) -> (Option<Array1<f64>>, Option<Array4<f64>>) {
         let bias = self.bias.as_ref().map(|bias| bias.array().into_dimensionality().expect("four dimensions"));
         (self.sink.as_ref().map(|sink| Array1::from_vec(sink.wide())), bias)
+    }
+}
+
+/// O and the LSE of one run.
+pub(crate) type OAndLse<T, const O: usize, const L: usize> = (Output<T, O>, Output<f32, L>);
+
+/// The outputs of both runs: O as `placement` has it, and a dense LSE.
+pub(crate) fn o_and_lse<T: Stored, const O: usize, const L: usize>(
+    bench: &Bench,
+    placement: &Placement,
+    out_shape: [usize; O],
+    lse_shape: [usize; L],
+) -> ferrotile::Result<[OAndLse<T, O, L>; 2]> {
+    each(bench, |stream| {
+        let out = Output::new(bench, stream, "O", placement, out_shape)?;
+        Ok((out, Output::new(bench, stream, "the LSE", &Placement::default(), lse_shape)?))
+    })
+}
+
+/// The LSE of a run, all of it written; where none was asked for, nothing of it.
+pub(crate) fn checked_lse<'a>(
+    without_lse: bool,
+    lse: &'a [f32],
+    shape: &[usize],
+) -> Result<Option<&'a [f32]>, Failure> {
+    if without_lse {
+        check::untouched("the LSE", lse)?;
+        return Ok(None);
+    }
+    check::written("the LSE", lse, shape)?;
+    Ok(Some(lse))
+}
+
+/// A family whose kernels take either of the 16-bit types.
+pub(crate) trait OfHalves {
+    /// The type of a problem.
+    fn dtype(&self) -> Dtype;
+
+    /// Runs a problem of type `T`.
+    fn run_as<T: Stored>(&self, bench: &Bench) -> Result<(), Stop>;
+
+    /// Runs a problem of its own type.
+    fn run_of_type(&self, bench: &Bench) -> Result<(), Stop> {
+        match self.dtype() {
+            Dtype::Bf16 => self.run_as::<bf16>(bench),
+            _ => self.run_as::<f16>(bench),
+        }
     }
 }
 
@@ -396,6 +466,14 @@ impl Expected {
     }
 }
 
+/// The bias of one batch entry, whose rows and keys may be fewer than those of the longest.
+pub(crate) fn bias_of_entry(bias: Option<&Array4<f64>>, entry: usize, [rows, keys]: [usize; 2]) -> Option<Array4<f64>> {
+    bias.map(|bias| {
+        let entry = if bias.dim().0 == 1 { 0 } else { entry };
+        bias.slice(s![entry..=entry, .., ..rows, ..keys]).to_owned()
+    })
+}
+
 /// An array of four dimensions from an input that has them.
 pub(crate) fn array4<T: Stored>(input: &Input<T, 4>) -> Array4<f64> {
     input.array().into_dimensionality().expect("four dimensions")
@@ -403,8 +481,6 @@ pub(crate) fn array4<T: Stored>(input: &Input<T, 4>) -> Array4<f64> {
 
 #[cfg(test)]
 mod tests {
-    use half::f16;
-
     use super::*;
 
     #[test]

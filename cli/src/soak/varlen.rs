@@ -1,24 +1,24 @@
 //! Problems of attention on sequences of several lengths.
 
 use ferrotile::{
-    AttentionOptions, Buffer, Dtype, Layout, TensorRef, VarlenPlan, VarlenProblem, VarlenTensors, attention_variants,
-    attention_varlen,
+    AttentionOptions, Buffer, Dtype, Layout, StreamRef, TensorRef, VarlenPlan, VarlenProblem, VarlenTensors,
+    attention_variants, attention_varlen,
 };
-use half::{bf16, f16};
 use layout::attention::Seqlens;
 use ndarray::{Array4, s};
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-use super::attention::{Call, read_twice, scores, simpler_places};
+use super::cell::Cell;
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};
-use super::memory::{Cell, Input, Output, Stored};
-use super::outcome::{Failure, Kind, Outcome, Run, refusal};
-use super::place::Place;
+use super::memory::{Input, Output, Stored};
+use super::outcome::{Failure, Kind, Stop, refusal};
+use super::placement::Placement;
 use super::sizes::{self, Random};
-use super::softmax::{Expected, Heads, TermInputs, Terms};
+use super::softmax::{Expected, Heads, OAndLse, OfHalves, TermInputs, Terms, bias_of_entry, o_and_lse};
 use super::text::is_default;
+use super::twice::{Call, twice};
 
 /// A problem.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -37,7 +37,7 @@ pub(crate) struct Varlen {
     terms: Terms,
     /// Where Q, K, V and O lie.
     #[serde(default, skip_serializing_if = "is_default")]
-    places: [Place; 4],
+    places: [Placement; 4],
     #[serde(default, skip_serializing_if = "is_default")]
     without_lse: bool,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -100,15 +100,7 @@ impl Varlen {
     }
 
     fn options(&self) -> AttentionOptions {
-        AttentionOptions {
-            mask: self.terms.mask,
-            scale: self.terms.scale,
-            softcap: self.terms.softcap,
-            bias: self.terms.bias.is_some(),
-            value_dim: Some(self.heads.value_dim),
-            variant: self.variant.clone(),
-            ..AttentionOptions::new(Layout::Bshd)
-        }
+        self.terms.options(Layout::Bshd, &self.heads, self.variant.as_ref())
     }
 
     /// The input of index `index` of Q, K and V, whose rows that belong to no member are poison.
@@ -127,68 +119,6 @@ impl Varlen {
         Input::new(bench, &place, shape, &elements)
     }
 
-    fn run_as<T: Stored>(&self, bench: &Bench) -> Run {
-        let mut random = Random::seed_from_u64(self.seed);
-        let (problem, options) = (self.problem(), self.options());
-        let [q, k, v] = [0, 1, 2].map(|index| self.input::<T>(bench, &mut random, index));
-        let (q, k, v) = (q?, k?, v?);
-        let VarlenProblem { members, q_heads, q_total, max_q_len, max_k_len, .. } = problem;
-        let terms = TermInputs::<T>::new(bench, &self.terms, &mut random, [members, q_heads, max_q_len, max_k_len])?;
-        let starts = [0, 1].map(|which| {
-            let starts: Vec<i32> = self.starts(which).into_iter().map(|start| start as i32).collect();
-            Buffer::upload_blocking(&bench.streams[0], &starts)
-        });
-        let [q_starts, k_starts] = starts;
-        let (q_starts, k_starts) = (q_starts?, k_starts?);
-        let asked = self.variant.is_some();
-        let plan = match VarlenPlan::new(&bench.gpu, T::DTYPE, &problem, &options) {
-            Ok(plan) => plan,
-            Err(error) => return refusal(asked, error),
-        };
-        let (out_shape, lse_shape) = ([q_total, q_heads, self.heads.value_dim], [q_heads, q_total]);
-        let dense = Place::default();
-        let mut outputs = Vec::new();
-        for stream in &bench.streams {
-            outputs.push((
-                Output::<T, 3>::new(bench, stream, "O", &self.places[3], out_shape)?,
-                Output::<f32, 2>::new(bench, stream, "the LSE", &dense, lse_shape)?,
-                Output::<u8, 1>::new(bench, stream, "the workspace", &dense, [0])?,
-            ));
-        }
-        let mut graphs = Vec::new();
-        for (stream, (out, lse, _)) in bench.streams.iter().zip(&mut outputs) {
-            let tensors = VarlenTensors {
-                q: q.plain()?,
-                k: k.plain()?,
-                v: v.plain()?,
-                out: out.plain()?,
-                cu_seqlens_q: TensorRef::contiguous(&q_starts, [members + 1])?,
-                cu_seqlens_k: TensorRef::contiguous(&k_starts, [members + 1])?,
-                lse: if self.without_lse { None } else { Some(lse.plain()?) },
-                sink: terms.sink.as_ref().map(Input::plain).transpose()?,
-                bias: terms.bias.as_ref().map(Input::plain).transpose()?,
-            };
-            let done = match self.call {
-                Call::Function => attention_varlen(stream.as_ref(), tensors, [max_q_len, max_k_len], &options),
-                Call::Graph => stream.capture(|stream| plan.run(stream, tensors)).and_then(|graph| {
-                    // SAFETY: the tensors live until both streams have been waited for, and so does the graph.
-                    let done = unsafe { graph.launch(stream.as_ref()) };
-                    graphs.push(graph);
-                    done
-                }),
-                Call::Plan => plan.run(stream.as_ref(), tensors),
-            };
-            if let Err(error) = done {
-                out.check_untouched(stream)?;
-                lse.check_untouched(stream)?;
-                return refusal(asked, error);
-            }
-        }
-        let (out, lse) = read_twice(&bench.streams, &outputs, [&out_shape, &lse_shape])?;
-        drop(graphs);
-        self.check(out, lse, [&q, &k, &v], &terms)
-    }
-
     /// Compares each member with the reference of it alone; what belongs to none must not have been written.
     fn check<T: Stored>(
         &self,
@@ -196,7 +126,7 @@ impl Varlen {
         mut lse: Vec<f32>,
         inputs: [&Input<T, 3>; 3],
         terms: &TermInputs<T>,
-    ) -> Run {
+    ) -> Result<(), Failure> {
         let VarlenProblem { q_heads, q_total, .. } = self.problem();
         let (starts, (sink, bias)) = ([self.starts(0), self.starts(1)], terms.wide());
         let inputs = inputs.map(|input| {
@@ -210,10 +140,7 @@ impl Varlen {
                 inputs[index].slice(s![.., start..start + len, ..]).to_owned().insert_axis(ndarray::Axis(0))
             };
             let (q, k, v) = (part(0, q_start, rows), part(1, k_start, keys), part(2, k_start, keys));
-            let bias = bias.as_ref().map(|bias| {
-                let entry = if bias.dim().0 == 1 { 0 } else { member };
-                bias.slice(s![entry..=entry, .., ..rows, ..keys]).to_owned()
-            });
+            let bias = bias_of_entry(bias.as_ref(), member, [rows, keys]);
             let of_bias = bias.as_ref().map(|bias| bias.view());
             let views = [q.view(), k.view(), v.view()];
             // [row, head, column] becomes [head, row, column].
@@ -228,8 +155,7 @@ impl Varlen {
                 lse[head * q_total + q_start..][..rows].fill(f32::POISON);
             }
             out[q_start * row..(q_start + rows) * row].fill(T::POISON);
-            let of_member =
-                |failure: Failure| Failure { message: format!("member {member}: {}", failure.message), ..failure };
+            let of_member = |failure: Failure| failure.of(format_args!("member {member}"));
             let shape = [q_heads, rows, self.heads.value_dim];
             check::written("O", &member_out, &shape).map_err(of_member)?;
             let member_lse = if self.without_lse {
@@ -244,9 +170,55 @@ impl Varlen {
             }
         }
         if out.iter().all(|x| x.is_poison()) && lse.iter().all(|x| x.is_poison()) {
-            return Ok(Outcome::Right);
+            return Ok(());
         }
         Err(Failure::new(Kind::StrayWrite, "rows of no member were written"))
+    }
+}
+
+impl OfHalves for Varlen {
+    fn dtype(&self) -> Dtype {
+        self.heads.dtype
+    }
+
+    fn run_as<T: Stored>(&self, bench: &Bench) -> Result<(), Stop> {
+        let mut random = Random::seed_from_u64(self.seed);
+        let (problem, options) = (self.problem(), self.options());
+        let [q, k, v] = [0, 1, 2].map(|index| self.input::<T>(bench, &mut random, index));
+        let (q, k, v) = (q?, k?, v?);
+        let VarlenProblem { members, q_heads, q_total, max_q_len, max_k_len, .. } = problem;
+        let terms = TermInputs::<T>::new(bench, &self.terms, &mut random, [members, q_heads, max_q_len, max_k_len])?;
+        let starts = [0, 1].map(|which| {
+            let starts: Vec<i32> = self.starts(which).into_iter().map(|start| start as i32).collect();
+            Buffer::upload_blocking(&bench.streams[0], &starts)
+        });
+        let [q_starts, k_starts] = starts;
+        let (q_starts, k_starts) = (q_starts?, k_starts?);
+        let asked = self.variant.is_some();
+        let plan = VarlenPlan::new(&bench.gpu, T::DTYPE, &problem, &options).map_err(|error| refusal(asked, error))?;
+        let (out_shape, lse_shape) = ([q_total, q_heads, self.heads.value_dim], [q_heads, q_total]);
+        let (q_starts, k_starts) =
+            (TensorRef::contiguous(&q_starts, [members + 1])?, TensorRef::contiguous(&k_starts, [members + 1])?);
+        let outputs = o_and_lse(bench, &self.places[3], out_shape, lse_shape)?;
+        let run = |stream: StreamRef<'_>, (out, lse): &mut OAndLse<T, 3, 2>, _: &mut Output<u8, 1>| {
+            let tensors = VarlenTensors {
+                q: q.plain(),
+                k: k.plain(),
+                v: v.plain(),
+                out: out.plain(),
+                cu_seqlens_q: q_starts,
+                cu_seqlens_k: k_starts,
+                lse: (!self.without_lse).then(|| lse.plain()),
+                sink: terms.sink.as_ref().map(Input::plain),
+                bias: terms.bias.as_ref().map(Input::plain),
+            };
+            match self.call {
+                Call::Function => attention_varlen(stream, tensors, [max_q_len, max_k_len], &options),
+                Call::Plan | Call::Graph => plan.run(stream, tensors),
+            }
+        };
+        let (out, lse) = twice(bench, (self.call, asked), outputs, 0, run)?;
+        Ok(self.check(out, lse, [&q, &k, &v], &terms)?)
     }
 }
 
@@ -259,28 +231,22 @@ impl Family for Varlen {
         let mut problem = sizes::within(random, [scope.most, scope.work], Varlen::draw_sizes, cost);
         let VarlenProblem { max_q_len, max_k_len, .. } = problem.problem();
         problem.terms = Terms::draw(random, max_k_len);
-        problem.places = [true, true, true, false].map(|may_repeat| Place::draw(random, 3, may_repeat));
+        problem.places = [true, true, true, false].map(|may_repeat| Placement::draw(random, 3, may_repeat));
         problem.without_lse = random.random_bool(0.1);
         problem.call = Call::draw(random);
         if random.random() {
             let Heads { dtype, head_dim, value_dim, .. } = problem.heads;
             let terms = &problem.terms;
-            let eligible: Vec<_> = attention_variants(scope.arch, dtype, [head_dim, value_dim])
-                .filter(|row| row.covers(scores(terms), Seqlens::Varlen))
-                .filter(|row| row.takes(terms.mask, max_q_len, max_k_len))
-                .collect();
-            if !eligible.is_empty() {
-                problem.variant = Some(eligible[random.random_range(0..eligible.len())].name.to_owned());
-            }
+            let eligible = attention_variants(scope.arch, dtype, [head_dim, value_dim])
+                .filter(|row| row.covers(terms.score_mod(), Seqlens::Varlen))
+                .filter(|row| row.takes(terms.mask, max_q_len, max_k_len));
+            problem.variant = sizes::pick(random, eligible.map(|row| row.name));
         }
         problem
     }
 
-    fn run(&self, bench: &Bench) -> Run {
-        match self.heads.dtype {
-            Dtype::Bf16 => self.run_as::<bf16>(bench),
-            _ => self.run_as::<f16>(bench),
-        }
+    fn run(&self, bench: &Bench) -> Result<(), Stop> {
+        self.run_of_type(bench)
     }
 
     fn simpler(&self) -> Vec<Varlen> {
@@ -288,7 +254,8 @@ impl Family for Varlen {
         simpler.each(|problem| &mut problem.call, [Call::Plan]);
         simpler.each(|problem| &mut problem.around, [[0; 2]]);
         simpler.each(|problem| &mut problem.longer, [[0; 2]]);
-        simpler_places(&mut simpler, |problem| &mut problem.places);
+        simpler.each(|problem| &mut problem.places, [Default::default()]);
+        Placement::simpler_each(&mut simpler, |problem| &mut problem.places);
         simpler.each(|problem| &mut problem.without_lse, [false]);
         Terms::simpler(&mut simpler, |problem| &mut problem.terms, &self.terms);
         for index in 0..self.members.len() {

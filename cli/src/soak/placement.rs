@@ -4,13 +4,14 @@ use rand::RngExt;
 use rand::seq::SliceRandom;
 use serde::{Deserialize, Serialize};
 
+use super::family::Simpler;
 use super::sizes::Random;
 use super::text::is_default;
 
 /// What makes the strides of a tensor, whatever its shape. The last dimension is always contiguous.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Place {
+pub(crate) struct Placement {
     /// Elements before the first one.
     #[serde(skip_serializing_if = "is_default")]
     offset: usize,
@@ -28,12 +29,12 @@ pub(crate) struct Place {
     repeated: Vec<usize>,
 }
 
-impl Place {
+impl Placement {
     /// A place of a tensor of so many dimensions: half of them without gaps, one in three of the others aligned to 16
     /// bytes throughout.
-    pub(crate) fn draw(random: &mut Random, rank: usize, may_repeat: bool) -> Place {
+    pub(crate) fn draw(random: &mut Random, rank: usize, may_repeat: bool) -> Placement {
         if random.random_bool(0.5) {
-            return Place::default();
+            return Placement::default();
         }
         let step = [16, 8, 1][random.random_range(0..3)];
         let mut order: Vec<usize> = (0..rank - 1).rev().collect();
@@ -42,7 +43,7 @@ impl Place {
         }
         let mut dimensions = |chance: f64| (0..rank - 1).filter(|_| random.random_bool(chance)).collect();
         let (reversed, repeated): (Vec<usize>, Vec<usize>) = (dimensions(0.07), dimensions(0.1));
-        Place {
+        Placement {
             offset: step * random.random_range(0..4),
             order,
             gaps: (0..rank - 1).map(|_| step * random.random_range(0..3)).collect(),
@@ -52,20 +53,30 @@ impl Place {
     }
 
     /// The same place without what stands at odd addresses, backwards or twice; then without gaps.
-    pub(crate) fn simpler(&self) -> Vec<Place> {
-        let plain = Place { reversed: Vec::new(), repeated: Vec::new(), ..self.clone() };
+    pub(crate) fn simpler(&self) -> Vec<Placement> {
+        let plain = Placement { reversed: Vec::new(), repeated: Vec::new(), ..self.clone() };
         vec![
-            Place::default(),
-            Place { gaps: Vec::new(), order: Vec::new(), ..self.clone() },
-            Place { order: Vec::new(), ..self.clone() },
-            Place { offset: 0, ..self.clone() },
+            Placement::default(),
+            Placement { gaps: Vec::new(), order: Vec::new(), ..self.clone() },
+            Placement { order: Vec::new(), ..self.clone() },
+            Placement { offset: 0, ..self.clone() },
             plain,
         ]
     }
 
+    /// A problem's neighbours with one tensor placed more simply; `field` has the placements of its tensors.
+    pub(crate) fn simpler_each<P: Clone, const N: usize>(
+        simpler: &mut Simpler<P>,
+        field: impl Fn(&mut P) -> &mut [Placement; N] + Copy,
+    ) {
+        for (index, placement) in field(&mut simpler.problem().clone()).iter().enumerate() {
+            simpler.each(|problem| &mut field(problem)[index], placement.simpler());
+        }
+    }
+
     /// The same place with elements of its own for each index.
-    pub(crate) fn unrepeated(&self) -> Place {
-        Place { repeated: Vec::new(), ..self.clone() }
+    pub(crate) fn unrepeated(&self) -> Placement {
+        Placement { repeated: Vec::new(), ..self.clone() }
     }
 
     /// The view of a tensor of this shape.
@@ -159,17 +170,17 @@ mod tests {
 
     #[test]
     fn a_place_without_features_is_row_major() {
-        let view = Place::default().view([2, 3, 4]);
+        let view = Placement::default().view([2, 3, 4]);
         assert_eq!((view.offset, view.strides, view.storage_len()), (0, [12, 4, 1], 24));
         assert!(view.places().eq(0..24));
-        assert_eq!(Place::default().view([2, 0, 4]).places().count(), 0);
+        assert_eq!(Placement::default().view([2, 0, 4]).places().count(), 0);
     }
 
     #[test]
     fn what_is_scattered_is_gathered_and_overlaps_nothing() {
         let values: Vec<usize> = (1..=60).collect();
         for seed in 0..200 {
-            let view = Place::draw(&mut Random::seed_from_u64(seed), 3, false).view([3, 4, 5]);
+            let view = Placement::draw(&mut Random::seed_from_u64(seed), 3, false).view([3, 4, 5]);
             let mut storage = vec![0; view.storage_len()];
             view.scatter(&values, &mut storage);
             assert_eq!(view.gather(&storage), values, "{view:?}");
@@ -178,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_repeated_dimension_shows_what_was_stored_last() {
-        let place = Place { repeated: vec![0], ..Place::default() };
+        let place = Placement { repeated: vec![0], ..Placement::default() };
         let view = place.view([2, 1, 3]);
         let mut storage = vec![0; view.storage_len()];
         view.scatter(&[1, 2, 3, 4, 5, 6], &mut storage);
