@@ -8,7 +8,7 @@ use layout::cg::CG;
 use layout::gemm::{GEMM, PACK_8BIT, PACK_16BIT, REDUCE_SPLIT_K};
 use layout::ladder::LADDER;
 
-/// What the row of a variant table grants an entry.
+/// What a configuration grants its entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Budget {
     /// The most registers of a thread.
@@ -19,27 +19,27 @@ pub(crate) struct Budget {
     pub(crate) dynamic_shared_bytes: u32,
 }
 
-/// The budget of an entry; `None` for one without a row, such as a probe.
+/// The budget of an entry; `None` for one without a configuration, such as a probe.
 pub(crate) fn budget(entry: &str) -> Option<Budget> {
-    let attention = ATTENTION.iter().find(|row| row.name == entry).map(|row| Budget {
-        registers: row.max_registers(),
-        threads: row.threads(),
-        dynamic_shared_bytes: row.smem().total_bytes(),
+    let attention = ATTENTION.iter().find(|config| config.name == entry).map(|config| Budget {
+        registers: config.max_registers(),
+        threads: config.threads(),
+        dynamic_shared_bytes: config.smem().total_bytes(),
     });
-    let ata = ATA.iter().find(|row| row.name == entry).map(|row| Budget {
-        registers: row.max_registers(),
-        threads: row.threads(),
-        dynamic_shared_bytes: row.smem().total_bytes(),
+    let ata = ATA.iter().find(|config| config.name == entry).map(|config| Budget {
+        registers: config.max_registers(),
+        threads: config.threads(),
+        dynamic_shared_bytes: config.smem().total_bytes(),
     });
     let ladder = LADDER.iter().find(|step| step.name == entry).map(|step| Budget {
         registers: step.max_registers(),
         threads: step.threads(),
         dynamic_shared_bytes: step.smem().total_bytes(),
     });
-    let gemm = GEMM.iter().find(|row| row.name == entry).map(|row| Budget {
-        registers: row.max_registers(),
-        threads: row.threads(),
-        dynamic_shared_bytes: row.smem().total_bytes(),
+    let gemm = GEMM.iter().find(|config| config.name == entry).map(|config| Budget {
+        registers: config.max_registers(),
+        threads: config.threads(),
+        dynamic_shared_bytes: config.smem().total_bytes(),
     });
     let sum = (entry == REDUCE_SPLIT_K.name).then(|| Budget {
         registers: REDUCE_SPLIT_K.max_registers(),
@@ -51,14 +51,14 @@ pub(crate) fn budget(entry: &str) -> Option<Budget> {
         threads: pack.threads,
         dynamic_shared_bytes: pack.smem().total_bytes(),
     });
-    let cg = CG.iter().find(|row| row.name == entry).map(|row| Budget {
-        registers: row.max_registers(),
-        threads: row.threads(),
-        dynamic_shared_bytes: row.smem().total_bytes(),
+    let cg = CG.iter().find(|config| config.name == entry).map(|config| Budget {
+        registers: config.max_registers(),
+        threads: config.threads(),
+        dynamic_shared_bytes: config.smem().total_bytes(),
     });
-    let combine = COMBINE.iter().find(|row| row.name == entry).map(|row| Budget {
-        registers: row.max_registers(),
-        threads: row.threads(),
+    let combine = COMBINE.iter().find(|config| config.name == entry).map(|config| Budget {
+        registers: config.max_registers(),
+        threads: config.threads(),
         dynamic_shared_bytes: 0,
     });
     attention.or(combine).or(ata).or(cg).or(gemm).or(sum).or(pack).or(ladder)
@@ -88,7 +88,10 @@ pub(crate) fn violations(entry: &EntryReport, budget: Option<Budget>) -> Vec<Str
         violations.push(format!("{}: {} bytes of stack", entry.name, entry.stack_bytes));
     }
     if let Some(budget) = budget.filter(|budget| entry.registers > budget.registers) {
-        violations.push(format!("{}: {} registers, its row allows {}", entry.name, entry.registers, budget.registers));
+        violations.push(format!(
+            "{}: {} registers, its configuration allows {}",
+            entry.name, entry.registers, budget.registers
+        ));
     }
     violations
 }

@@ -17,7 +17,7 @@ use rand_distr::StandardNormal;
 
 use crate::bench::kernel_names;
 use crate::bench::measure::{MeasureArgs, Timer};
-use crate::bench::report::Row;
+use crate::bench::report::Entry;
 use crate::memory::zeros;
 use crate::problems::random;
 use crate::spelling::in_any_case;
@@ -139,29 +139,29 @@ impl FromStr for AtaCase {
 
 /// Measures and prints.
 pub(crate) fn run(args: &AtaBenchArgs) -> anyhow::Result<()> {
-    kernel_names::check(&args.variants, "ata", ATA.iter().map(|row| row.name))?;
+    kernel_names::check(&args.variants, "ata", ATA.iter().map(|config| config.name))?;
     let cases = if args.cases.is_empty() { AtaCase::defaults() } else { args.cases.clone() };
     let precisions = if args.precisions.is_empty() { Precision::ALL.to_vec() } else { args.precisions.clone() };
     args.measure.check_place()?;
     let gpu = args.measure.gpu()?;
     let mut timer = args.measure.timer(&gpu)?;
-    let (mut lines, mut rows) = (Vec::new(), Vec::new());
+    let (mut lines, mut entries) = (Vec::new(), Vec::new());
     for case in cases {
         let matrix = case.matrix()?;
         for &precision in &precisions {
             let matrix = matrix.upload_blocking(timer.stream().as_ref(), precision)?;
             let base = AtaOptions { isolated: args.isolated, arch: args.arch, ..AtaOptions::default() };
             let mut options: Vec<AtaOptions> = ata_variants(precision)
-                .filter(|row| kernel_names::include(&args.variants, row.name))
-                .map(|row| AtaOptions { variant: Some(row.name.to_owned()), ..base.clone() })
+                .filter(|config| kernel_names::include(&args.variants, config.name))
+                .map(|config| AtaOptions { variant: Some(config.name.to_owned()), ..base.clone() })
                 .collect();
             if args.variants.is_empty() {
                 options.push(base);
             }
             for options in options {
-                let (line, row) = measure(&gpu, &mut timer, &case, &matrix, &options)?;
+                let (line, entry) = measure(&gpu, &mut timer, &case, &matrix, &options)?;
                 lines.push(line);
-                rows.push(row);
+                entries.push(entry);
             }
         }
     }
@@ -177,7 +177,7 @@ pub(crate) fn run(args: &AtaBenchArgs) -> anyhow::Result<()> {
         "shared bytes",
         "blocks/SM",
     ];
-    args.measure.report(&gpu, &heading, &lines, rows)
+    args.measure.report(&gpu, &heading, &lines, entries)
 }
 
 /// Times one kernel by replay of a graph, as small work is.
@@ -187,7 +187,7 @@ fn measure(
     case: &AtaCase,
     matrix: &DeviceBlockMatrix,
     options: &AtaOptions,
-) -> ferrotile::Result<(Vec<String>, Row)> {
+) -> ferrotile::Result<(Vec<String>, Entry)> {
     let (shape, values) = case.frames()?;
     let x = Buffer::upload_blocking(timer.stream(), &values)?;
     let mut y = Buffer::zeroed(gpu, values.len())?;
@@ -195,10 +195,10 @@ fn measure(
     let us = timer.microseconds(true, |stream| {
         plan.run(stream, TensorRef::contiguous(&x, shape)?, TensorMut::contiguous(&mut y, shape)?)
     })?;
-    let (row, kernel) = (plan.variant(), plan.kernel());
-    let (shared_bytes, tflops) = (row.smem().total_bytes(), case.flops() / us.p50 / 1e6);
+    let (config, kernel) = (plan.variant(), plan.kernel());
+    let (shared_bytes, tflops) = (config.smem().total_bytes(), case.flops() / us.p50 / 1e6);
     // Each block of the grid reads the pairs that it uses: as many times as there are tiles of frames.
-    let megabytes = matrix.bytes_read() as f64 * case.frames.div_ceil(row.frames) as f64 / 1e6;
+    let megabytes = matrix.bytes_read() as f64 * case.frames.div_ceil(config.frames) as f64 / 1e6;
     let line = vec![
         case.to_string(),
         plan.to_string(),
@@ -209,10 +209,10 @@ fn measure(
         format!("{:.2}", megabytes / us.p50),
         kernel.attributes().registers.to_string(),
         shared_bytes.to_string(),
-        kernel.blocks_per_multiprocessor(row.threads(), shared_bytes)?.to_string(),
+        kernel.blocks_per_multiprocessor(config.threads(), shared_bytes)?.to_string(),
     ];
-    let row = Row::measured("ata", case, &plan, &us, case.flops());
-    Ok((line, row))
+    let entry = Entry::measured("ata", case, &plan, &us, case.flops());
+    Ok((line, entry))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use layout::attention::{ATTENTION, AttentionConfig, ScoreMod, Seqlens};
 use crate::bench::error::BenchError;
 use crate::bench::kernel_names;
 use crate::bench::measure::{MeasureArgs, Timer};
-use crate::bench::report::Row;
+use crate::bench::report::Entry;
 use crate::bench::statistics::Summary;
 use crate::files::tensor::Half;
 use crate::problems::case::{Case, Extra};
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &AttentionBenchArgs) -> anyhow::Result<()> {
     // indicatif draws nothing where stderr is not a terminal.
     let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}").expect("the template is valid");
     let progress = ProgressBar::new(jobs.len() as u64).with_style(style);
-    let (mut lines, mut rows) = (Vec::new(), Vec::new());
+    let (mut lines, mut entries) = (Vec::new(), Vec::new());
     for job in jobs {
         progress.set_message(job.case.to_string());
         let measured = match job.case.dtype {
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &AttentionBenchArgs) -> anyhow::Result<()> {
             _ => measure::<f16>(&gpu, &mut timer, &job)?,
         };
         lines.push(measured.line());
-        rows.push(measured.row());
+        entries.push(measured.entry());
         progress.inc(1);
     }
     progress.finish_and_clear();
@@ -76,12 +76,12 @@ pub(crate) fn run(args: &AttentionBenchArgs) -> anyhow::Result<()> {
         "shared bytes",
         "blocks/SM",
     ];
-    args.measure.report(&gpu, &heading, &lines, rows)
+    args.measure.report(&gpu, &heading, &lines, entries)
 }
 
 /// Refuses what no card can run.
 fn check_request(cases: &[Case], variants: &[String]) -> Result<(), BenchError> {
-    kernel_names::check(variants, "attention", ATTENTION.iter().map(|row| row.name))?;
+    kernel_names::check(variants, "attention", ATTENTION.iter().map(|config| config.name))?;
     cases.iter().try_for_each(|case| case.check().map_err(|reason| BenchError::Case { case: case.to_string(), reason }))
 }
 
@@ -94,10 +94,10 @@ fn jobs(arch: Arch, cases: &[Case], variants: &[String]) -> Result<Vec<Job>, Ben
             continue;
         }
         let before = jobs.len();
-        let rows = attention_variants(arch, case.dtype, [case.head_dim, case.value_dim])
-            .filter(|row| row.takes(case.mask, case.len, case.len) && serves(&case, row))
-            .filter(|row| kernel_names::include(variants, row.name));
-        jobs.extend(rows.map(|row| Job { case, variant: Some(row) }));
+        let configs = attention_variants(arch, case.dtype, [case.head_dim, case.value_dim])
+            .filter(|config| config.takes(case.mask, case.len, case.len) && serves(&case, config))
+            .filter(|config| kernel_names::include(variants, config.name));
+        jobs.extend(configs.map(|config| Job { case, variant: Some(config) }));
         if jobs.len() == before {
             return Err(BenchError::NothingServes(case.to_string()));
         }
@@ -106,13 +106,13 @@ fn jobs(arch: Arch, cases: &[Case], variants: &[String]) -> Result<Vec<Job>, Ben
 }
 
 /// Whether a kernel computes what a case has, and is made for no more.
-fn serves(case: &Case, row: &AttentionConfig) -> bool {
+fn serves(case: &Case, config: &AttentionConfig) -> bool {
     let options = case.options();
     let scores = ScoreMod::of(options.softcap, options.bias);
     match case.extra {
-        Extra::None => (row.score_mod, row.seqlens) == (scores, Seqlens::Fixed),
-        Extra::Softcap | Extra::Bias => row.covers(scores, Seqlens::Fixed),
-        Extra::Varlen => row.covers(scores, Seqlens::Varlen),
+        Extra::None => (config.score_mod, config.seqlens) == (scores, Seqlens::Fixed),
+        Extra::Softcap | Extra::Bias => config.covers(scores, Seqlens::Fixed),
+        Extra::Varlen => config.covers(scores, Seqlens::Varlen),
     }
 }
 
@@ -128,16 +128,16 @@ struct Measured {
 
 fn measure<T: Half>(gpu: &Gpu, timer: &mut Timer, job: &Job) -> ferrotile::Result<Measured> {
     let Job { case, variant } = *job;
-    on_card::with_case::<T, _>(gpu, &case, variant.map(|row| row.name.to_owned()), |row, kernel, run| {
+    on_card::with_case::<T, _>(gpu, &case, variant.map(|config| config.name.to_owned()), |config, kernel, run| {
         let us = timer.microseconds(case.is_small(), run)?;
-        let shared_bytes = row.smem().total_bytes();
+        let shared_bytes = config.smem().total_bytes();
         Ok(Measured {
             case,
-            kernel: row.name.to_owned(),
+            kernel: config.name.to_owned(),
             us,
             registers: kernel.attributes().registers,
             shared_bytes,
-            blocks_per_multiprocessor: kernel.blocks_per_multiprocessor(row.threads(), shared_bytes)?,
+            blocks_per_multiprocessor: kernel.blocks_per_multiprocessor(config.threads(), shared_bytes)?,
         })
     })
 }
@@ -162,8 +162,8 @@ impl Measured {
         ]
     }
 
-    fn row(&self) -> Row {
-        Row::measured("attention", self.case, &self.kernel, &self.us, self.case.flops())
+    fn entry(&self) -> Entry {
+        Entry::measured("attention", self.case, &self.kernel, &self.us, self.case.flops())
     }
 }
 
@@ -182,7 +182,11 @@ mod tests {
             let named: Vec<_> = jobs.iter().filter(|job| job.case == case).map(|job| job.variant.unwrap()).collect();
             assert!(
                 !named.is_empty()
-                    && named.iter().all(|row| row.serves(Arch::Sm90a, case.dtype, [case.head_dim, case.value_dim]))
+                    && named.iter().all(|config| config.serves(
+                        Arch::Sm90a,
+                        case.dtype,
+                        [case.head_dim, case.value_dim]
+                    ))
             );
         }
     }
@@ -191,7 +195,7 @@ mod tests {
     fn names_of_no_kernel_are_refused() {
         let error = check_request(&cases(), &["fast".to_owned()]).unwrap_err();
         assert!(error.to_string().contains("'fast'"));
-        let narrow = ATTENTION.iter().find(|row| row.head_dim < 256).unwrap();
+        let narrow = ATTENTION.iter().find(|config| config.head_dim < 256).unwrap();
         assert!(matches!(jobs(Arch::Sm90a, &cases(), &[narrow.name.to_owned()]), Err(BenchError::NothingServes(_))));
     }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 
-use crate::bench::report::Row;
+use crate::bench::report::Entry;
 use crate::files::input::FileError;
 use crate::files::output;
 use crate::problems::case::{Case, Extra};
@@ -80,19 +80,22 @@ struct Panels(BTreeMap<(usize, String), BTreeMap<Name, Series>>);
 
 impl Panels {
     /// Those of the cases that both have; of our kernels the quickest of each case counts.
-    fn new(ours: &[Row], baseline: &[Row]) -> Panels {
-        let cases = |rows: &[Row]| rows.iter().map(|row| row.case.clone()).collect::<BTreeSet<_>>();
+    fn new(ours: &[Entry], baseline: &[Entry]) -> Panels {
+        let cases = |entries: &[Entry]| entries.iter().map(|entry| entry.case.clone()).collect::<BTreeSet<_>>();
         let common = &cases(ours) & &cases(baseline);
         let dtypes: BTreeSet<_> =
             common.iter().filter_map(|case| Some(case.parse::<Case>().ok()?.dtype.to_string())).collect();
         let mut panels = Panels::default();
-        let named = ours.iter().map(|row| (OURS, row)).chain(baseline.iter().map(|row| (&*row.implementation, row)));
-        for (implementation, row) in named.filter(|(_, row)| row.family == "attention" && common.contains(&row.case)) {
-            let Ok(case @ Case { extra: Extra::None, .. }) = row.case.parse::<Case>() else { continue };
+        let named =
+            ours.iter().map(|entry| (OURS, entry)).chain(baseline.iter().map(|entry| (&*entry.implementation, entry)));
+        for (implementation, entry) in
+            named.filter(|(_, entry)| entry.family == "attention" && common.contains(&entry.case))
+        {
+            let Ok(case @ Case { extra: Extra::None, .. }) = entry.case.parse::<Case>() else { continue };
             let dtype = (dtypes.len() > 1).then(|| case.dtype.to_string());
             let name = Name { implementation: implementation.to_owned(), dtype };
             let panel = panels.0.entry((case.head_dim, case.mask.to_string())).or_default();
-            let point = (case.flops(), row.tflops);
+            let point = (case.flops(), entry.tflops);
             let most = panel.entry(name).or_default().entry(case.len).or_insert(point);
             if point.0 > most.0 || point.0 == most.0 && point.1 > most.1 {
                 *most = point;
@@ -131,7 +134,7 @@ pub(crate) struct Chart<'a> {
 
 impl<'a> Chart<'a> {
     /// That of our results beside those of the baseline, to be written to `path`; touches nothing.
-    pub(crate) fn plan(path: &'a Path, ours: &[Row], baseline: &[Row]) -> Result<Chart<'a>, ChartError> {
+    pub(crate) fn plan(path: &'a Path, ours: &[Entry], baseline: &[Entry]) -> Result<Chart<'a>, ChartError> {
         if path.extension().is_none_or(|extension| extension != "svg") {
             return Err(ChartError::Name(path.to_owned()));
         }
@@ -218,25 +221,25 @@ fn draw(path: &Path, device: &str, panels: &Panels) -> Result<(), Box<dyn std::e
 mod tests {
     use super::*;
 
-    fn row(case: &str, implementation: &str, tflops: f64) -> Row {
+    fn entry(case: &str, implementation: &str, tflops: f64) -> Entry {
         let (family, case, implementation) = ("attention".to_owned(), case.to_owned(), implementation.to_owned());
-        Row { family, case, implementation, us: 1.0, tflops, p90_us: None, mean_us: None, std_us: None }
+        Entry { family, case, implementation, us: 1.0, tflops, p90_us: None, mean_us: None, std_us: None }
     }
 
     #[test]
     fn each_length_has_its_largest_case_and_our_quickest_kernel() {
         let ours = [
-            row("1x8x512x64/full/f16", "a", 300.0),
-            row("32x32x512x64/full/f16", "a", 400.0),
-            row("32x32x512x64/full/f16", "b", 420.0),
-            row("1x8x512x64/causal/f16", "a", 200.0),
-            row("1x8x1024x64/full/f16", "only ours", 1.0),
-            row("1x8x512x64/full/bf16", "only ours", 1.0),
+            entry("1x8x512x64/full/f16", "a", 300.0),
+            entry("32x32x512x64/full/f16", "a", 400.0),
+            entry("32x32x512x64/full/f16", "b", 420.0),
+            entry("1x8x512x64/causal/f16", "a", 200.0),
+            entry("1x8x1024x64/full/f16", "only ours", 1.0),
+            entry("1x8x512x64/full/bf16", "only ours", 1.0),
         ];
         let baseline = [
-            row("1x8x512x64/full/f16", "cudnn", 500.0),
-            row("32x32x512x64/full/f16", "cudnn", 390.0),
-            row("1x8x512x64/causal/f16", "cudnn", 210.0),
+            entry("1x8x512x64/full/f16", "cudnn", 500.0),
+            entry("32x32x512x64/full/f16", "cudnn", 390.0),
+            entry("1x8x512x64/causal/f16", "cudnn", 210.0),
         ];
         let panels = Panels::new(&ours, &baseline);
         assert_eq!(panels.0.len(), 2);
@@ -249,11 +252,11 @@ mod tests {
 
     #[test]
     fn no_two_series_look_alike() {
-        let rows = |of: &str| {
+        let entries = |of: &str| {
             let cases = ["1x8x512x64/full/f16", "1x8x512x64/full/bf16"];
-            cases.map(|case| row(case, of, 1.0))
+            cases.map(|case| entry(case, of, 1.0))
         };
-        let panels = Panels::new(&rows("a"), &[rows("cudnn"), rows("fa2")].concat());
+        let panels = Panels::new(&entries("a"), &[entries("cudnn"), entries("fa2")].concat());
         let styles = panels.styles();
         let names: Vec<_> = styles.iter().map(|(name, ..)| name.to_string()).collect();
         assert_eq!(names, ["ferrotile bf16", "ferrotile f16", "cudnn bf16", "cudnn f16", "fa2 bf16", "fa2 f16"]);
@@ -264,9 +267,9 @@ mod tests {
 
     #[test]
     fn results_without_a_common_case_of_attention_are_refused() {
-        let rows = [row("64x64x64/f16", "a", 1.0)];
-        assert!(matches!(Chart::plan(Path::new("unwritten.svg"), &rows, &[]), Err(ChartError::NoAttention)));
-        assert!(matches!(Chart::plan(Path::new("unwritten.png"), &rows, &rows), Err(ChartError::Name(_))));
-        assert!(matches!(Chart::plan(Path::new("none/unwritten.svg"), &rows, &rows), Err(ChartError::Place(_))));
+        let entries = [entry("64x64x64/f16", "a", 1.0)];
+        assert!(matches!(Chart::plan(Path::new("unwritten.svg"), &entries, &[]), Err(ChartError::NoAttention)));
+        assert!(matches!(Chart::plan(Path::new("unwritten.png"), &entries, &entries), Err(ChartError::Name(_))));
+        assert!(matches!(Chart::plan(Path::new("none/unwritten.svg"), &entries, &entries), Err(ChartError::Place(_))));
     }
 }

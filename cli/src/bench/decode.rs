@@ -18,7 +18,7 @@ use rand_distr::StandardNormal;
 
 use crate::bench::error::BenchError;
 use crate::bench::measure::{MeasureArgs, Timer};
-use crate::bench::report::Row;
+use crate::bench::report::Entry;
 use crate::spelling::finite;
 
 /// Workspace that plans may use.
@@ -39,7 +39,7 @@ pub(crate) struct DecodeBenchArgs {
     /// A case BxHq:HkvxSqxSkxD/mask/dtype, such as 16x32:8x1x8192x128/causal/f16; may be repeated.
     #[arg(long = "case", num_args = 1..)]
     cases: Vec<DecodeCase>,
-    /// Parts that the keys are split into; may be repeated [default: the library's choice].
+    /// Splits of the keys (split-KV); may be repeated [default: the library's choice].
     #[arg(long = "splits", num_args = 1..)]
     splits: Vec<usize>,
     /// Keys of a page; without it keys follow each other.
@@ -157,19 +157,19 @@ pub(crate) fn run(args: &DecodeBenchArgs) -> anyhow::Result<()> {
     let mut timer = args.measure.timer(&gpu)?;
     let copied = copy_rate(&gpu, &mut timer)?;
     writeln!(io::stdout(), "a copy of {} MiB: {copied:.0} GB/s, read and written", COPY_BYTES >> 20)?;
-    let (mut lines, mut rows) = (Vec::new(), Vec::new());
+    let (mut lines, mut entries) = (Vec::new(), Vec::new());
     for case in &cases {
         let measured = match case.dtype {
             Dtype::Bf16 => measure::<bf16>(&gpu, &mut timer, case, copied, args)?,
             _ => measure::<f16>(&gpu, &mut timer, case, copied, args)?,
         };
-        for (line, row) in measured {
+        for (line, entry) in measured {
             lines.push(line);
-            rows.push(row);
+            entries.push(entry);
         }
     }
     let heading = ["case", "kernel", "splits", "p50 us", "p90 us", "GB/s", "of the copy", "workspace"];
-    args.measure.report(&gpu, &heading, &lines, rows)
+    args.measure.report(&gpu, &heading, &lines, entries)
 }
 
 /// GB/s of a copy from device memory to device memory, each byte counted as it is read and as it is written.
@@ -213,11 +213,11 @@ impl<T: Float> Tensors<T> {
     }
 }
 
-/// A plan for keys in a row or in pages.
+/// A plan for keys that follow each other or lie in pages.
 pub(crate) enum Plan {
-    Row(AttentionPlan),
+    Contiguous(AttentionPlan),
     /// With the block table and the numbers of keys.
-    Pages(PagedAttentionPlan, PagedProblem, [Buffer<i32>; 2]),
+    Paged(PagedAttentionPlan, PagedProblem, [Buffer<i32>; 2]),
 }
 
 impl Plan {
@@ -230,7 +230,7 @@ impl Plan {
     ) -> Result<Plan> {
         let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = case.sizes;
         let Some(page_len) = page else {
-            return Ok(Plan::Row(AttentionPlan::new(gpu, case.dtype, &case.sizes, options)?));
+            return Ok(Plan::Contiguous(AttentionPlan::new(gpu, case.dtype, &case.sizes, options)?));
         };
         let table_len = k_len / page_len;
         let pages = batch * table_len;
@@ -240,20 +240,20 @@ impl Plan {
         table.shuffle(&mut Xoshiro256PlusPlus::seed_from_u64(4));
         let numbers =
             [Buffer::upload_blocking(stream, &table)?, Buffer::upload_blocking(stream, &vec![k_len as i32; batch])?];
-        Ok(Plan::Pages(plan, problem, numbers))
+        Ok(Plan::Paged(plan, problem, numbers))
     }
 
     pub(crate) fn workspace_bytes(&self) -> usize {
         match self {
-            Plan::Row(plan) => plan.workspace_bytes(),
-            Plan::Pages(plan, ..) => plan.workspace_bytes(),
+            Plan::Contiguous(plan) => plan.workspace_bytes(),
+            Plan::Paged(plan, ..) => plan.workspace_bytes(),
         }
     }
 
     fn splits(&self) -> usize {
         match self {
-            Plan::Row(plan) => plan.splits(),
-            Plan::Pages(plan, ..) => plan.splits(),
+            Plan::Contiguous(plan) => plan.splits(),
+            Plan::Paged(plan, ..) => plan.splits(),
         }
     }
 
@@ -269,13 +269,13 @@ impl Plan {
         let workspace = Some(TensorMut::contiguous(workspace, [bytes])?);
         let (q, out) = (TensorRef::contiguous(q, q_shape)?, TensorMut::contiguous(out, q_shape)?);
         match self {
-            Plan::Row(plan) => {
+            Plan::Contiguous(plan) => {
                 let (k, v) = (TensorRef::contiguous(k, kv_shape)?, TensorRef::contiguous(v, kv_shape)?);
                 let mut tensors = AttentionTensors::new(q, k, v, out);
                 tensors.workspace = workspace;
                 plan.run_with(stream, tensors)
             }
-            Plan::Pages(plan, problem, [table, lens]) => {
+            Plan::Paged(plan, problem, [table, lens]) => {
                 let pages =
                     [TensorRef::contiguous(k, problem.kv_shape())?, TensorRef::contiguous(v, problem.kv_shape())?];
                 let table = TensorRef::contiguous(table, [problem.batch, problem.table_len])?;
@@ -292,8 +292,8 @@ impl Plan {
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Plan::Row(plan) => plan.fmt(f),
-            Plan::Pages(plan, ..) => plan.fmt(f),
+            Plan::Contiguous(plan) => plan.fmt(f),
+            Plan::Paged(plan, ..) => plan.fmt(f),
         }
     }
 }
@@ -304,7 +304,7 @@ fn measure<T: Float>(
     case: &DecodeCase,
     copied: f64,
     args: &DecodeBenchArgs,
-) -> Result<Vec<(Vec<String>, Row)>> {
+) -> Result<Vec<(Vec<String>, Entry)>> {
     let mut tensors = Tensors::<T>::new(gpu, timer.stream(), case)?;
     let splits = if args.splits.is_empty() { vec![None] } else { args.splits.iter().copied().map(Some).collect() };
     let flops = case.sizes.flops(case.mask);
@@ -329,7 +329,7 @@ fn measure<T: Float>(
             bytes.to_string(),
         ];
         let implementation = format!("{plan} in {} splits", plan.splits());
-        measured.push((line, Row::measured("attention", case, implementation, &us, flops)));
+        measured.push((line, Entry::measured("attention", case, implementation, &us, flops)));
     }
     Ok(measured)
 }

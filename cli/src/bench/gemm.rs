@@ -14,7 +14,7 @@ use layout::gemm::GEMM;
 use crate::bench::error::BenchError;
 use crate::bench::kernel_names;
 use crate::bench::measure::{MeasureArgs, Timer};
-use crate::bench::report::Row;
+use crate::bench::report::Entry;
 use crate::problems::random;
 use crate::spelling::in_any_case;
 
@@ -34,7 +34,7 @@ pub(crate) struct GemmBenchArgs {
     /// A kernel by name, or `all` for every one that serves a case; may be repeated [default: the library's choice].
     #[arg(long = "variant", num_args = 1..)]
     variants: Vec<String>,
-    /// Parts that k is cut into [default: the library's choice].
+    /// Splits of k (split-K) [default: the library's choice].
     #[arg(long)]
     splits: Option<usize>,
     /// Start each kernel only when the one before has ended, and not while it still runs.
@@ -162,13 +162,13 @@ impl FromStr for GemmCase {
 
 /// Measures and prints.
 pub(crate) fn run(args: &GemmBenchArgs) -> anyhow::Result<()> {
-    kernel_names::check(&args.variants, "gemm", GEMM.iter().map(|row| row.name))?;
+    kernel_names::check(&args.variants, "gemm", GEMM.iter().map(|config| config.name))?;
     let cases = if args.cases.is_empty() { GemmCase::defaults() } else { args.cases.clone() };
     args.measure.check_place()?;
     cases.iter().try_for_each(GemmCase::check)?;
     let gpu = args.measure.gpu()?;
     let mut timer = args.measure.timer(&gpu)?;
-    let (mut lines, mut rows) = (Vec::new(), Vec::new());
+    let (mut lines, mut entries) = (Vec::new(), Vec::new());
     for (case, &layout) in cases.iter().flat_map(|case| args.layouts.iter().map(move |layout| (case, layout))) {
         let measured = match case.dtype {
             Dtype::Bf16 => measure::<bf16, bf16>(&gpu, &mut timer, case, layout, args)?,
@@ -176,13 +176,13 @@ pub(crate) fn run(args: &GemmBenchArgs) -> anyhow::Result<()> {
             Dtype::E4M3 => measure::<F8E4M3, f16>(&gpu, &mut timer, case, layout, args)?,
             _ => measure::<f16, f16>(&gpu, &mut timer, case, layout, args)?,
         };
-        for (line, row) in measured {
+        for (line, entry) in measured {
             lines.push(line);
-            rows.push(row);
+            entries.push(entry);
         }
     }
     let heading = ["case", "layout", "kernels", "p50 us", "p90 us", "TFLOP/s", "registers", "workspace"];
-    args.measure.report(&gpu, &heading, &lines, rows)
+    args.measure.report(&gpu, &heading, &lines, entries)
 }
 
 /// The library's choices, with a workspace.
@@ -212,10 +212,10 @@ fn plans<T: Float, D: Float>(
             continue;
         }
         let wanted = |name: &str| kernel_names::include(&args.variants, name);
-        for row in gemm_variants(T::DTYPE, T::DTYPE, accumulation)
-            .filter(|row| wanted(row.name) && row.is_in(gpu.arch()) && row.accumulation == accumulation)
+        for config in gemm_variants(T::DTYPE, T::DTYPE, accumulation)
+            .filter(|config| wanted(config.name) && config.is_in(gpu.arch()) && config.accumulation == accumulation)
         {
-            let options = GemmOptions { variant: Some(row.name.to_owned()), ..options.clone() };
+            let options = GemmOptions { variant: Some(config.name.to_owned()), ..options.clone() };
             // A kernel that does not serve the case is passed over.
             plans.extend(GemmPlan::new(gpu, &problem, &options).ok());
         }
@@ -229,7 +229,7 @@ fn measure<T: Float, D: Float>(
     case: &GemmCase,
     layout: GemmLayout,
     args: &GemmBenchArgs,
-) -> ferrotile::Result<Vec<(Vec<String>, Row)>> {
+) -> ferrotile::Result<Vec<(Vec<String>, Entry)>> {
     let mut on_card = CardProduct::<T, D>::new(gpu, timer.stream(), case, layout)?;
     let flops = on_card.problem.flops();
     let mut measured = Vec::new();
@@ -248,8 +248,8 @@ fn measure<T: Float, D: Float>(
             plan.kernel().attributes().registers.to_string(),
             bytes.to_string(),
         ];
-        let row = Row::measured("gemm", case, &plan, &us, flops);
-        measured.push((line, row));
+        let entry = Entry::measured("gemm", case, &plan, &us, flops);
+        measured.push((line, entry));
     }
     Ok(measured)
 }

@@ -124,7 +124,7 @@ const CALLS: [&str; 37] = [
 /// Makes each call, or loads each kernel, once and prints the milliseconds, those of the driver's compiler included
 /// unless its cache has the kernel.
 pub(crate) fn run(args: &LoadBenchArgs) -> anyhow::Result<()> {
-    kernel_names::check(&args.variants, "attention, gemm or ata", rows().map(|(_, name)| name))?;
+    kernel_names::check(&args.variants, "attention, gemm or ata", configs().map(|(_, name)| name))?;
     let (context_ms, gpu) = timed(|| Gpu::new(args.device))?;
     writeln!(io::stdout(), "{}, {} PTX, context in {context_ms:.0} ms", gpu.name(), gpu.arch())?;
     if !args.variants.is_empty() {
@@ -149,16 +149,18 @@ pub(crate) fn run(args: &LoadBenchArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every row: its family and its name.
-fn rows() -> impl Iterator<Item = (&'static str, &'static str)> + Clone {
-    let attention = ATTENTION.iter().map(|row| ("attention", row.name));
-    attention.chain(GEMM.iter().map(|row| ("gemm", row.name))).chain(ATA.iter().map(|row| ("ata", row.name)))
+/// Every configuration: its family and its name.
+fn configs() -> impl Iterator<Item = (&'static str, &'static str)> + Clone {
+    let attention = ATTENTION.iter().map(|config| ("attention", config.name));
+    attention
+        .chain(GEMM.iter().map(|config| ("gemm", config.name)))
+        .chain(ATA.iter().map(|config| ("ata", config.name)))
 }
 
 /// Loads the kernels named, those that the card's architecture has.
 fn load(gpu: &Gpu, names: &[String]) -> anyhow::Result<()> {
     let mut lines = Vec::new();
-    for (family, name) in rows().filter(|(_, name)| kernel_names::include(names, name)) {
+    for (family, name) in configs().filter(|(_, name)| kernel_names::include(names, name)) {
         if embedded_kernels(family, gpu.arch()).any(|known| known == name) {
             let (load_ms, _) = timed(|| gpu.kernel(family, name))?;
             lines.push(vec![name.to_owned(), kibibytes(gpu, name), format!("{load_ms:.1}")]);
@@ -168,10 +170,10 @@ fn load(gpu: &Gpu, names: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The size of the PTX of the row that a plan names; nothing where there is none.
+/// The size of the PTX of the configuration that a plan names; nothing where there is none.
 fn kibibytes(gpu: &Gpu, plan: &str) -> String {
-    let row = rows().find(|row| plan.split([' ', '(', ',']).any(|word| word == row.1));
-    let ptx = row.and_then(|(family, name)| kernel_ptx(family, gpu.arch(), name));
+    let config = configs().find(|config| plan.split([' ', '(', ',']).any(|word| word == config.1));
+    let ptx = config.and_then(|(family, name)| kernel_ptx(family, gpu.arch(), name));
     ptx.map_or(String::new(), |ptx| format!("{:.0}", ptx.len() as f64 / 1024.0))
 }
 
@@ -218,9 +220,9 @@ fn attention<T: Half>(gpu: &Gpu, stream: &Stream, case: &Case) -> Result<FirstCa
         Extra::Varlen => VarlenPlan::new(gpu, T::DTYPE, &case.sequences(), &case.options()).map(drop),
         _ => AttentionPlan::new(gpu, T::DTYPE, &case.problem(), &case.options()).map(drop),
     })?;
-    on_card::with_case::<T, _>(gpu, case, None, |row, _, run| {
+    on_card::with_case::<T, _>(gpu, case, None, |config, _, run| {
         let (run_ms, ()) = timed(|| run(stream.as_ref()).and_then(|()| stream.synchronize()))?;
-        Ok(FirstCall { kernel: row.to_string(), plan_ms, run_ms })
+        Ok(FirstCall { kernel: config.to_string(), plan_ms, run_ms })
     })
 }
 

@@ -11,7 +11,7 @@ use std::time::Instant;
 use clap::Args;
 use ferrotile::{Buffer, Event, Gpu, Result, Stream, StreamRef};
 
-use crate::bench::report::{Report, Row};
+use crate::bench::report::{Entry, Report};
 use crate::bench::statistics::Summary;
 use crate::device;
 use crate::files::output;
@@ -67,11 +67,11 @@ impl MeasureArgs {
         gpu: &Gpu,
         heading: &[&str],
         lines: &[Vec<String>],
-        rows: Vec<Row>,
+        entries: Vec<Entry>,
     ) -> anyhow::Result<()> {
         let printed = write!(io::stdout(), "{}", table(heading, lines));
         if let Some(path) = &self.json {
-            Report { device: gpu.name().to_owned(), rows }.write(path)?;
+            Report { device: gpu.name().to_owned(), entries }.write(path)?;
         }
         Ok(printed?)
     }

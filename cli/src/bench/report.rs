@@ -14,13 +14,14 @@ use crate::files::input::FileError;
 pub(crate) struct Report {
     /// The name of the device.
     pub(crate) device: String,
-    /// One row for each case and implementation.
-    pub(crate) rows: Vec<Row>,
+    /// One entry for each case and implementation.
+    #[serde(rename = "rows")]
+    pub(crate) entries: Vec<Entry>,
 }
 
 /// The time of one implementation on one case.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Row {
+pub(crate) struct Entry {
     /// The kernel family: `attention`, `ata` or `gemm`.
     pub(crate) family: String,
     /// The case, such as `1x8x512x64/causal/f16`, `n2624_c3_d27_f8` or `4096x4096x4096/f16`.
@@ -51,7 +52,7 @@ pub(crate) struct ReportError {
     reason: String,
 }
 
-impl Row {
+impl Entry {
     /// A measured time of work of `flops` operations.
     pub(crate) fn measured(
         family: &str,
@@ -59,8 +60,8 @@ impl Row {
         implementation: impl Display,
         us: &Summary,
         flops: f64,
-    ) -> Row {
-        Row {
+    ) -> Entry {
+        Entry {
             family: family.to_owned(),
             case: case.to_string(),
             implementation: implementation.to_string(),
@@ -86,8 +87,8 @@ impl Report {
         let bytes = fs::read(path).map_err(|error| wrong(error.to_string()))?;
         let report: Report = serde_json::from_slice(&bytes)
             .map_err(|error| wrong(format!("not a file of benchmark results: {error}")))?;
-        match report.rows.iter().find(|row| !(row.us.is_finite() && row.us > 0.0)) {
-            Some(row) => Err(wrong(format!("{} of {} took {} us", row.implementation, row.case, row.us))),
+        match report.entries.iter().find(|entry| !(entry.us.is_finite() && entry.us > 0.0)) {
+            Some(entry) => Err(wrong(format!("{} of {} took {} us", entry.implementation, entry.case, entry.us))),
             None => Ok(report),
         }
     }

@@ -14,7 +14,7 @@ use crate::files::npy::Opaque;
 use crate::files::output::OutputFile;
 use crate::files::tensor::{Elements, Half, Tensor};
 use crate::problems::attention::{Problem, TermInputs, element_type};
-use crate::problems::cu_seqlens::StartsFile;
+use crate::problems::cu_seqlens::CuSeqlensFile;
 use crate::problems::task::Task;
 use crate::problems::varlen::Sequences;
 use crate::problems::verdict::NotFinite;
@@ -92,10 +92,10 @@ pub(crate) struct TermsArgs {
 pub(crate) struct LengthsArgs {
     /// File of integers [sequences + 1] of the row where each sequence starts, and the end of the last one: Q,
     /// K and V are then [rows or keys of all sequences, heads, head dimension], sequence after sequence.
-    #[arg(long, value_name = "STARTS", conflicts_with = "layout")]
+    #[arg(long, value_name = "FILE", conflicts_with = "layout")]
     cu_seqlens_q: Option<PathBuf>,
     /// The same of the keys [default: as the rows].
-    #[arg(long, value_name = "STARTS", requires = "cu_seqlens_q")]
+    #[arg(long, value_name = "FILE", requires = "cu_seqlens_q")]
     cu_seqlens_k: Option<PathBuf>,
 }
 
@@ -173,10 +173,10 @@ impl TermsArgs {
 
 impl LengthsArgs {
     /// Reads where rows and keys start; `None` where all sequences are as long.
-    fn read(&self) -> Result<Option<[StartsFile; 2]>, FileError> {
+    fn read(&self) -> Result<Option<[CuSeqlensFile; 2]>, FileError> {
         let Some(q) = &self.cu_seqlens_q else { return Ok(None) };
-        let q = StartsFile::read(q, "cu_seqlens_q")?;
-        let of_keys = |path: &PathBuf| StartsFile::read(path, "cu_seqlens_k");
+        let q = CuSeqlensFile::read(q, "cu_seqlens_q")?;
+        let of_keys = |path: &PathBuf| CuSeqlensFile::read(path, "cu_seqlens_k");
         let k = self.cu_seqlens_k.as_ref().map_or_else(|| Ok(q.clone()), of_keys)?;
         Ok(Some([q, k]))
     }
@@ -221,12 +221,12 @@ pub(crate) fn run(args: &AttentionArgs) -> anyhow::Result<()> {
 }
 
 fn run_typed<T: Half>(args: &AttentionArgs, inputs: [Input; 3]) -> anyhow::Result<()> {
-    let (starts, terms) = (args.lengths.read()?, args.terms.read(&args.how)?);
+    let (cu_seqlens, terms) = (args.lengths.read()?, args.terms.read(&args.how)?);
     let tensors = listed_shapes(&inputs);
     let mut converter = Converter::new(args.check, args.how.allow_overflow);
-    match starts {
-        Some(starts) => {
-            let (task, own) = Sequences::<T>::new(inputs, terms, starts.each_ref(), &mut converter)?;
+    match cu_seqlens {
+        Some(cu_seqlens) => {
+            let (task, own) = Sequences::<T>::new(inputs, terms, cu_seqlens.each_ref(), &mut converter)?;
             run_task(args, &task, own, &tensors, converter)
         }
         None => {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::bench::chart::Chart;
-use crate::bench::report::{Report, Row};
+use crate::bench::report::{Entry, Report};
 use crate::bench::statistics::geometric_mean;
 use crate::table::table;
 
@@ -34,34 +34,34 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     if ours.device != baseline.device {
         eprintln!("warning: the results are from different devices: {} and {}", ours.device, baseline.device);
     }
-    let text = comparison(&ours.rows, &baseline.rows).ok_or(NothingInCommon)?;
-    let chart = args.chart.as_deref().map(|path| Chart::plan(path, &ours.rows, &baseline.rows)).transpose()?;
+    let text = comparison(&ours.entries, &baseline.entries).ok_or(NothingInCommon)?;
+    let chart = args.chart.as_deref().map(|path| Chart::plan(path, &ours.entries, &baseline.entries)).transpose()?;
     let printed = write!(io::stdout(), "{text}");
     chart.map_or(Ok(()), |chart| chart.write(&ours.device))?;
     Ok(printed?)
 }
 
 /// The comparison as text; `None` where no case is in both.
-fn comparison(ours: &[Row], baseline: &[Row]) -> Option<String> {
-    let mut best: BTreeMap<(&str, &str), &Row> = BTreeMap::new();
-    for row in ours {
-        let entry = best.entry((&row.family, &row.case)).or_insert(row);
-        if row.us < entry.us {
-            *entry = row;
+fn comparison(ours: &[Entry], baseline: &[Entry]) -> Option<String> {
+    let mut best: BTreeMap<(&str, &str), &Entry> = BTreeMap::new();
+    for entry in ours {
+        let quickest = best.entry((&entry.family, &entry.case)).or_insert(entry);
+        if entry.us < quickest.us {
+            *quickest = entry;
         }
     }
     let mut lines = Vec::new();
     let mut ratios: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for row in baseline {
-        let Some(ours) = best.get(&(row.family.as_str(), row.case.as_str())) else { continue };
-        let ratio = row.us / ours.us;
-        ratios.entry(&row.implementation).or_default().push(ratio);
+    for entry in baseline {
+        let Some(ours) = best.get(&(entry.family.as_str(), entry.case.as_str())) else { continue };
+        let ratio = entry.us / ours.us;
+        ratios.entry(&entry.implementation).or_default().push(ratio);
         lines.push(vec![
-            row.case.clone(),
+            entry.case.clone(),
             ours.implementation.clone(),
             format!("{:.2}", ours.us),
-            row.implementation.clone(),
-            format!("{:.2}", row.us),
+            entry.implementation.clone(),
+            format!("{:.2}", entry.us),
             format!("{ratio:.3}"),
         ]);
     }
@@ -80,8 +80,8 @@ fn comparison(ours: &[Row], baseline: &[Row]) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn row(case: &str, implementation: &str, us: f64) -> Row {
-        Row {
+    fn entry(case: &str, implementation: &str, us: f64) -> Entry {
+        Entry {
             family: "attention".to_owned(),
             case: case.to_owned(),
             implementation: implementation.to_owned(),
@@ -95,9 +95,14 @@ mod tests {
 
     #[test]
     fn the_best_of_ours_is_compared_with_each_baseline() {
-        let ours =
-            [row("a", "slow", 8.0), row("a", "quick", 2.0), row("b", "slow", 1.0), row("only ours", "slow", 1.0)];
-        let baseline = [row("a", "cudnn", 8.0), row("b", "cudnn", 1.0), row("a", "fa2", 1.0), row("other", "fa2", 1.0)];
+        let ours = [
+            entry("a", "slow", 8.0),
+            entry("a", "quick", 2.0),
+            entry("b", "slow", 1.0),
+            entry("only ours", "slow", 1.0),
+        ];
+        let baseline =
+            [entry("a", "cudnn", 8.0), entry("b", "cudnn", 1.0), entry("a", "fa2", 1.0), entry("other", "fa2", 1.0)];
         let text = comparison(&ours, &baseline).unwrap();
         assert!(text.contains("geometric mean over cudnn: 2.000 (2 cases)"), "{text}");
         assert!(text.contains("geometric mean over fa2: 0.500 (1 cases)"), "{text}");
@@ -106,6 +111,6 @@ mod tests {
 
     #[test]
     fn files_without_a_common_case_do_not_compare() {
-        assert_eq!(comparison(&[row("a", "x", 1.0)], &[row("b", "y", 1.0)]), None);
+        assert_eq!(comparison(&[entry("a", "x", 1.0)], &[entry("b", "y", 1.0)]), None);
     }
 }

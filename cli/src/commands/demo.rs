@@ -60,7 +60,7 @@ impl Exact {
 const GENERATED: AttentionProblem =
     AttentionProblem { batch: 1, q_heads: 8, kv_heads: 8, q_len: 512, k_len: 512, head_dim: 64 };
 
-/// The generated input where the kernels are emulated: every row takes less than a second.
+/// The generated input where the kernels are emulated: every kernel takes less than a second.
 const GENERATED_FOR_EMULATOR: AttentionProblem =
     AttentionProblem { q_heads: 2, kv_heads: 1, q_len: 96, k_len: 96, ..GENERATED };
 
@@ -174,10 +174,10 @@ fn on_card<T: Half>(
     let sizes = problem.sizes;
     let small = sizes.batch * sizes.q_heads * sizes.q_len <= SMALL_ROWS;
     let mut measured = Vec::new();
-    for row in attention_variants(gpu.arch(), T::DTYPE, [sizes.head_dim, problem.value_dim])
-        .filter(|row| row.covers(ScoreMod::None, Seqlens::Fixed) && row.takes(options.mask, sizes.q_len, sizes.k_len))
-    {
-        let options = AttentionOptions { variant: Some(row.name.to_owned()), ..problem.options(options) };
+    for config in attention_variants(gpu.arch(), T::DTYPE, [sizes.head_dim, problem.value_dim]).filter(|config| {
+        config.covers(ScoreMod::None, Seqlens::Fixed) && config.takes(options.mask, sizes.q_len, sizes.k_len)
+    }) {
+        let options = AttentionOptions { variant: Some(config.name.to_owned()), ..problem.options(options) };
         let plan = AttentionPlan::new(gpu, T::DTYPE, &sizes, &options)?;
         let mut card = CardProblem::upload(gpu, &stream, problem)?;
         let timed = match &mut timer {

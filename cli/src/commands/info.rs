@@ -13,12 +13,15 @@ use crate::table::table;
 
 /// The kernel families and the names of their entries.
 fn families() -> [(&'static str, Vec<&'static str>); FAMILIES.len()] {
-    let ata = ATA.iter().map(|row| row.name).chain(CG.iter().map(|row| row.name));
+    let ata = ATA.iter().map(|config| config.name).chain(CG.iter().map(|config| config.name));
     let beside_gemm = [REDUCE_SPLIT_K.name, PACK_8BIT.name, PACK_16BIT.name];
     [
         ("ata", ata.collect()),
-        ("attention", ATTENTION.iter().map(|row| row.name).chain(COMBINE.iter().map(|row| row.name)).collect()),
-        ("gemm", GEMM.iter().map(|row| row.name).chain(beside_gemm).collect()),
+        (
+            "attention",
+            ATTENTION.iter().map(|config| config.name).chain(COMBINE.iter().map(|config| config.name)).collect(),
+        ),
+        ("gemm", GEMM.iter().map(|config| config.name).chain(beside_gemm).collect()),
     ]
 }
 

@@ -1,13 +1,13 @@
-//! The files of `--cu-seqlens-q` and `--cu-seqlens-k`: where the sequences of a batch start.
+//! The files of `--cu-seqlens-q` and `--cu-seqlens-k`: where each sequence of a batch starts, and where the last ends.
 
 use std::path::{Path, PathBuf};
 
 use crate::files::input::{self, FileError};
 
-/// Why numbers of a file are not where sequences start.
+/// Why the numbers of a file are not the cumulative lengths of sequences.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum StartsError {
-    /// Not even the 0 of a batch without members.
+pub(crate) enum CuSeqlensError {
+    /// Not even the 0 of a batch without sequences.
     #[error("{path}: there are no numbers, expected 0 and the end of each sequence")]
     Nothing {
         /// The file.
@@ -47,7 +47,7 @@ pub(crate) enum StartsError {
     },
     /// A sequence of rows without one of keys, or the reverse.
     #[error("{q} sequences of rows and {k} of keys, expected as many")]
-    Members {
+    Sequences {
         /// Sequences of rows.
         q: usize,
         /// Sequences of keys.
@@ -55,37 +55,37 @@ pub(crate) enum StartsError {
     },
 }
 
-/// What a file says about where sequences start, not yet checked.
+/// The cumulative lengths of a file, not yet checked.
 #[derive(Debug, Clone)]
-pub(crate) struct StartsFile {
+pub(crate) struct CuSeqlensFile {
     path: PathBuf,
     numbers: Vec<i64>,
 }
 
-impl StartsFile {
+impl CuSeqlensFile {
     /// Reads a file of integers, which the option of this name gives.
-    pub(crate) fn read(path: &Path, name: &'static str) -> Result<StartsFile, FileError> {
-        Ok(StartsFile { path: path.to_owned(), numbers: input::read_integers(path, name)? })
+    pub(crate) fn read(path: &Path, name: &'static str) -> Result<CuSeqlensFile, FileError> {
+        Ok(CuSeqlensFile { path: path.to_owned(), numbers: input::read_integers(path, name)? })
     }
 
-    /// The starts, if they ascend from 0 to the rows of the tensor.
-    pub(crate) fn of_rows(&self, tensor: &'static str, rows: usize) -> Result<Vec<usize>, StartsError> {
-        let StartsFile { path, numbers } = self;
+    /// The lengths, if they ascend from 0 to the rows of the tensor.
+    pub(crate) fn check(&self, tensor: &'static str, rows: usize) -> Result<Vec<usize>, CuSeqlensError> {
+        let CuSeqlensFile { path, numbers } = self;
         let path = || path.clone();
         let (Some(&first), Some(&last)) = (numbers.first(), numbers.last()) else {
-            return Err(StartsError::Nothing { path: path() });
+            return Err(CuSeqlensError::Nothing { path: path() });
         };
         if first != 0 {
-            return Err(StartsError::First { path: path(), got: first });
+            return Err(CuSeqlensError::First { path: path(), got: first });
         }
         if let Some(index) = (1..numbers.len()).find(|&index| numbers[index] < numbers[index - 1]) {
             let (got, before) = (numbers[index], numbers[index - 1]);
-            return Err(StartsError::Descending { path: path(), index, got, before });
+            return Err(CuSeqlensError::Descending { path: path(), index, got, before });
         }
         if usize::try_from(last) != Ok(rows) {
-            return Err(StartsError::Last { path: path(), got: last, tensor, rows });
+            return Err(CuSeqlensError::Last { path: path(), got: last, tensor, rows });
         }
-        Ok(numbers.iter().map(|&start| start as usize).collect())
+        Ok(numbers.iter().map(|&end| end as usize).collect())
     }
 }
 
@@ -93,24 +93,24 @@ impl StartsFile {
 mod tests {
     use super::*;
 
-    fn starts(numbers: &[i64]) -> Result<Vec<usize>, StartsError> {
-        StartsFile { path: "c.npy".into(), numbers: numbers.to_vec() }.of_rows("q", 7)
+    fn cu_seqlens(numbers: &[i64]) -> Result<Vec<usize>, CuSeqlensError> {
+        CuSeqlensFile { path: "c.npy".into(), numbers: numbers.to_vec() }.check("q", 7)
     }
 
     #[test]
-    fn starts_ascend_from_nothing_to_all_rows() {
-        assert_eq!(starts(&[0, 0, 3, 7, 7]), Ok(vec![0, 0, 3, 7, 7]));
+    fn cu_seqlens_ascend_from_nothing_to_all_rows() {
+        assert_eq!(cu_seqlens(&[0, 0, 3, 7, 7]), Ok(vec![0, 0, 3, 7, 7]));
         let path = || PathBuf::from("c.npy");
-        let cases: [(&[i64], StartsError); 6] = [
-            (&[], StartsError::Nothing { path: path() }),
-            (&[1, 7], StartsError::First { path: path(), got: 1 }),
-            (&[-1, 7], StartsError::First { path: path(), got: -1 }),
-            (&[0, 5, 4, 7], StartsError::Descending { path: path(), index: 2, got: 4, before: 5 }),
-            (&[0, 3], StartsError::Last { path: path(), got: 3, tensor: "q", rows: 7 }),
-            (&[0, i64::MAX], StartsError::Last { path: path(), got: i64::MAX, tensor: "q", rows: 7 }),
+        let cases: [(&[i64], CuSeqlensError); 6] = [
+            (&[], CuSeqlensError::Nothing { path: path() }),
+            (&[1, 7], CuSeqlensError::First { path: path(), got: 1 }),
+            (&[-1, 7], CuSeqlensError::First { path: path(), got: -1 }),
+            (&[0, 5, 4, 7], CuSeqlensError::Descending { path: path(), index: 2, got: 4, before: 5 }),
+            (&[0, 3], CuSeqlensError::Last { path: path(), got: 3, tensor: "q", rows: 7 }),
+            (&[0, i64::MAX], CuSeqlensError::Last { path: path(), got: i64::MAX, tensor: "q", rows: 7 }),
         ];
         for (numbers, error) in cases {
-            assert_eq!(starts(numbers), Err(error));
+            assert_eq!(cu_seqlens(numbers), Err(error));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Why tensors are not an attention problem.
 
 use crate::files::input::{Origin, SizesError};
-use crate::problems::cu_seqlens::StartsError;
+use crate::problems::cu_seqlens::CuSeqlensError;
 
 /// Why tensors are not an attention problem.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -22,9 +22,9 @@ pub(crate) enum ProblemError {
     /// Shapes or sizes that attention does not take.
     #[error(transparent)]
     Sizes(#[from] SizesError),
-    /// Starts of sequences that are not those of the tensors.
+    /// Cumulative lengths of sequences that are not those of the tensors.
     #[error(transparent)]
-    Starts(#[from] StartsError),
+    CuSeqlens(#[from] CuSeqlensError),
     /// Elements that the kernels do not read.
     #[error("kernels read f16 and bf16, but {0}: give --dtype f16 or --dtype bf16 to convert them")]
     NeedsDtype(String),

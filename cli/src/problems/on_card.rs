@@ -114,7 +114,7 @@ impl<'a, T: Half> CardProblem<'a, T> {
 struct CardSequences<'a, T: Half> {
     sequences: &'a Sequences<T>,
     memory: Memory<T>,
-    starts: [Buffer<i32>; 2],
+    cu_seqlens: [Buffer<i32>; 2],
 }
 
 impl<'a, T: Half> CardSequences<'a, T> {
@@ -122,15 +122,15 @@ impl<'a, T: Half> CardSequences<'a, T> {
     fn upload(gpu: &Gpu, stream: &Stream, sequences: &'a Sequences<T>) -> Result<CardSequences<'a, T>> {
         let rows = sequences.sizes.q_heads * sequences.sizes.q_total;
         let inputs = sequences.inputs.each_ref().map(|values| &**values);
-        // No start is beyond the rows of its tensor, of which there are fewer than 2^31.
-        let [q_starts, k_starts] = sequences.starts.each_ref().map(|starts| {
-            let starts: Vec<i32> = starts.iter().map(|&start| start as i32).collect();
-            Buffer::upload_blocking(stream, &starts)
+        // No sequence ends beyond the rows of its tensor, of which there are fewer than 2^31.
+        let [cu_seqlens_q, cu_seqlens_k] = sequences.cu_seqlens.each_ref().map(|ends| {
+            let ends: Vec<i32> = ends.iter().map(|&end| end as i32).collect();
+            Buffer::upload_blocking(stream, &ends)
         });
         Ok(CardSequences {
             sequences,
             memory: Memory::upload(gpu, stream, inputs, [rows * sequences.value_dim, rows], &sequences.terms)?,
-            starts: [q_starts?, k_starts?],
+            cu_seqlens: [cu_seqlens_q?, cu_seqlens_k?],
         })
     }
 
@@ -150,14 +150,14 @@ impl<'a, T: Half> CardSequences<'a, T> {
         let (q_shape, k_shape) = ([q_total, q_heads, head_dim], [k_total, kv_heads, head_dim]);
         let value_dim = self.sequences.value_dim;
         let Memory { q, k, v, out, lse, sink, bias } = &mut self.memory;
-        let [q_starts, k_starts] = &self.starts;
+        let [cu_seqlens_q, cu_seqlens_k] = &self.cu_seqlens;
         let tensors = VarlenTensors {
             q: TensorRef::contiguous(q, q_shape)?,
             k: TensorRef::contiguous(k, k_shape)?,
             v: TensorRef::contiguous(v, [k_total, kv_heads, value_dim])?,
             out: TensorMut::contiguous(out, [q_total, q_heads, value_dim])?,
-            cu_seqlens_q: TensorRef::contiguous(q_starts, [members + 1])?,
-            cu_seqlens_k: TensorRef::contiguous(k_starts, [members + 1])?,
+            cu_seqlens_q: TensorRef::contiguous(cu_seqlens_q, [members + 1])?,
+            cu_seqlens_k: TensorRef::contiguous(cu_seqlens_k, [members + 1])?,
             lse: if with_lse { Some(TensorMut::contiguous(lse, [q_heads, q_total])?) } else { None },
             sink: sink_of(sink.as_ref())?,
             bias: bias_of(bias.as_ref())?,

@@ -36,8 +36,8 @@ pub(crate) fn sequences<T: Half>(
     value_dim: usize,
     lens: impl Iterator<Item = usize>,
 ) -> Result<Sequences<T>> {
-    let mut starts = vec![0];
-    starts.extend(lens.scan(0, |end, len| {
+    let mut cu_seqlens = vec![0];
+    cu_seqlens.extend(lens.scan(0, |end, len| {
         *end += len;
         Some(*end)
     }));
@@ -46,7 +46,7 @@ pub(crate) fn sequences<T: Half>(
     Ok(Sequences {
         sizes,
         value_dim,
-        starts: [starts.clone(), starts],
+        cu_seqlens: [cu_seqlens.clone(), cu_seqlens],
         inputs: [normal(&q, 0)?, normal(&k, 1)?, normal(&v, 2)?],
         terms: Terms::default(),
     })

@@ -123,8 +123,8 @@ impl<T: Half> Task<T> for Sequences<T> {
     fn solve_on_cpu(&self, options: &AttentionOptions) -> Solution<T> {
         let VarlenProblem { q_heads, q_total, .. } = self.sizes;
         let mut solution = Solution { out: Vec::new(), lse: vec![0.0; q_heads * q_total] };
-        for (rows, member) in self.members() {
-            let Solution { out, lse } = member.solve_on_cpu(options);
+        for (rows, sequence) in self.each() {
+            let Solution { out, lse } = sequence.solve_on_cpu(options);
             solution.out.extend(out);
             for (head, lse) in lse.chunks_exact(rows.len().max(1)).enumerate() {
                 solution.lse[head * q_total..][rows.clone()].copy_from_slice(lse);
@@ -133,16 +133,16 @@ impl<T: Half> Task<T> for Sequences<T> {
         solution
     }
 
-    /// Each member has a limit of its own.
+    /// Each sequence has a limit of its own.
     fn check(&self, own: Option<&Sequences<f64>>, solution: &Solution<T>, options: &AttentionOptions) -> Verdicts {
         let row_elems = self.sizes.q_heads * self.value_dim;
-        let own_members = own.map(|own| own.members().map(|(_, member)| member).collect::<Vec<_>>());
-        self.members().enumerate().fold(
+        let own_sequences = own.map(|own| own.each().map(|(_, sequence)| sequence).collect::<Vec<_>>());
+        self.each().enumerate().fold(
             nothing_compared(&self.out_shape(), own.is_some()),
-            |verdicts, (index, (rows, member))| {
+            |verdicts, (index, (rows, sequence))| {
                 let elements = rows.start * row_elems..rows.end * row_elems;
-                let own = own_members.as_ref().map(|members| &members[index]);
-                member.compare(own, &solution.out[elements.clone()], options, elements.start, verdicts)
+                let own = own_sequences.as_ref().map(|sequences| &sequences[index]);
+                sequence.compare(own, &solution.out[elements.clone()], options, elements.start, verdicts)
             },
         )
     }

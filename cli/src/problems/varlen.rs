@@ -1,4 +1,4 @@
-//! Sequences of several lengths that follow each other in one tensor, checked, and their attention, member by member.
+//! Sequences of several lengths that follow each other in one tensor, checked, and their attention, one by one.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::files::input::{Input, SizesError, listed_shapes};
 use crate::files::tensor::Half;
 use crate::memory::array_bytes;
 use crate::problems::attention::{ConvertedInputs, Problem, TermInputs, Terms, dimensions};
-use crate::problems::cu_seqlens::{StartsError, StartsFile};
+use crate::problems::cu_seqlens::{CuSeqlensError, CuSeqlensFile};
 use crate::problems::error::ProblemError;
 
 /// Q, K and V of sequences that follow each other, `[rows or keys, heads, head dimension]`.
@@ -20,8 +20,8 @@ pub(crate) struct Sequences<T> {
     pub(crate) sizes: VarlenProblem,
     /// Head dimension of V and O.
     pub(crate) value_dim: usize,
-    /// Where the rows, and the keys, of each member start, and where those of the last one end.
-    pub(crate) starts: [Vec<usize>; 2],
+    /// Where the rows, and the keys, of each sequence start, and where those of the last one end.
+    pub(crate) cu_seqlens: [Vec<usize>; 2],
     /// Elements of Q, K and V.
     pub(crate) inputs: [Vec<T>; 3],
     /// Sinks and bias.
@@ -29,12 +29,12 @@ pub(crate) struct Sequences<T> {
 }
 
 impl<T: Half> Sequences<T> {
-    /// Checks the tensors and the starts of rows and keys, and converts elements; also the sequences of the files' own
+    /// Checks the tensors and the lengths of rows and keys, and converts elements; also the sequences of the files' own
     /// elements, where they have another type and the converter keeps them.
     pub(crate) fn new(
         inputs: [Input; 3],
         terms: TermInputs,
-        [q_starts, k_starts]: [&StartsFile; 2],
+        [cu_seqlens_q, cu_seqlens_k]: [&CuSeqlensFile; 2],
         converter: &mut Converter,
     ) -> Result<(Sequences<T>, Option<Sequences<f64>>), ProblemError> {
         let expected = "the three dimensions [rows of all, heads, head dimension]";
@@ -50,13 +50,13 @@ impl<T: Half> Sequences<T> {
                 return Err(ProblemError::Shape { tensor, shape: got.to_vec(), expected });
             }
         }
-        let starts = [q_starts.of_rows("q", q_total)?, k_starts.of_rows("k", k_total)?];
-        let [members, of_keys] = starts.each_ref().map(|starts| starts.len() - 1);
+        let cu_seqlens = [cu_seqlens_q.check("q", q_total)?, cu_seqlens_k.check("k", k_total)?];
+        let [members, of_keys] = cu_seqlens.each_ref().map(|ends| ends.len() - 1);
         if members != of_keys {
-            return Err(StartsError::Members { q: members, k: of_keys }.into());
+            return Err(CuSeqlensError::Sequences { q: members, k: of_keys }.into());
         }
-        let longest = |starts: &[usize]| starts.windows(2).map(|ends| ends[1] - ends[0]).max().unwrap_or(0);
-        let [max_q_len, max_k_len] = starts.each_ref().map(|starts| longest(starts));
+        let longest = |ends: &[usize]| ends.windows(2).map(|ends| ends[1] - ends[0]).max().unwrap_or(0);
+        let [max_q_len, max_k_len] = cu_seqlens.each_ref().map(|ends| longest(ends));
         let sizes = VarlenProblem { members, q_heads, kv_heads, q_total, k_total, max_q_len, max_k_len, head_dim };
         sizes.check().map_err(wrong)?;
         for shape in [[q_total, q_heads, head_dim], k, v] {
@@ -64,8 +64,9 @@ impl<T: Half> Sequences<T> {
         }
         let converted = ConvertedInputs::<T>::new(inputs, terms, &sizes.longest(), converter)?;
         let ((inputs, terms), own) = converted.split();
-        let own = own.map(|(inputs, terms)| Sequences { sizes, value_dim, starts: starts.clone(), inputs, terms });
-        Ok((Sequences { sizes, value_dim, starts, inputs, terms }, own))
+        let own =
+            own.map(|(inputs, terms)| Sequences { sizes, value_dim, cu_seqlens: cu_seqlens.clone(), inputs, terms });
+        Ok((Sequences { sizes, value_dim, cu_seqlens, inputs, terms }, own))
     }
 }
 
@@ -75,13 +76,13 @@ impl<T: Copy> Sequences<T> {
         AttentionOptions { bias: self.terms.bias.is_some(), value_dim: Some(self.value_dim), ..options.clone() }
     }
 
-    /// Each member's rows, and the member as a problem of its own.
-    pub(crate) fn members(&self) -> impl Iterator<Item = (Range<usize>, Problem<T>)> + '_ {
-        let [rows, keys] = self.starts.each_ref().map(|starts| starts.windows(2).map(|ends| ends[0]..ends[1]));
-        rows.zip(keys).enumerate().map(|(member, (rows, keys))| (rows.clone(), self.member(member, rows, keys)))
+    /// Each sequence's rows, and the sequence as a problem of its own.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (Range<usize>, Problem<T>)> + '_ {
+        let [rows, keys] = self.cu_seqlens.each_ref().map(|ends| ends.windows(2).map(|ends| ends[0]..ends[1]));
+        rows.zip(keys).enumerate().map(|(index, (rows, keys))| (rows.clone(), self.sequence(index, rows, keys)))
     }
 
-    fn member(&self, member: usize, rows: Range<usize>, keys: Range<usize>) -> Problem<T> {
+    fn sequence(&self, index: usize, rows: Range<usize>, keys: Range<usize>) -> Problem<T> {
         let VarlenProblem { q_heads, kv_heads, head_dim, .. } = self.sizes;
         let (q_len, k_len) = (rows.len(), keys.len());
         let part = |values: &[T], row_elems: usize, rows: &Range<usize>| {
@@ -89,7 +90,7 @@ impl<T: Copy> Sequences<T> {
         };
         let bias = self.terms.bias.as_ref().map(|(values, shape)| {
             let bias = ArrayView4::from_shape(*shape, values).expect("the elements fill the shape");
-            let entry = if shape[0] == 1 { 0 } else { member };
+            let entry = if shape[0] == 1 { 0 } else { index };
             let values = bias.slice(s![entry, .., ..q_len, ..k_len]).iter().copied().collect();
             (values, [1, shape[1], q_len, k_len])
         });

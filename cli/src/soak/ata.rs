@@ -172,7 +172,8 @@ impl Ata {
     fn draw_sizes(random: &mut Random, most: usize) -> Ata {
         let precision = Precision::ALL[random.random_range(0..5)];
         let is_named = random.random_bool(0.5);
-        let variant = if is_named { sizes::pick(random, ata_variants(precision).map(|row| row.name)) } else { None };
+        let variant =
+            if is_named { sizes::pick(random, ata_variants(precision).map(|config| config.name)) } else { None };
         let mut matrix = Matrix::draw(random, most);
         let mut values = Values::draw(random);
         if matrix.values.are_vast() && values.are_vast() {

@@ -194,9 +194,10 @@ impl Family for Attention {
         if random.random() {
             let Heads { dtype, head_dim, value_dim, .. } = problem.heads;
             let (terms, q_len, k_len) = (&problem.terms, problem.q_len, problem.k_len);
-            let eligible = attention_variants(scope.arch, dtype, [head_dim, value_dim])
-                .filter(|row| row.covers(terms.score_mod(), Seqlens::Fixed) && row.takes(terms.mask, q_len, k_len));
-            problem.variant = sizes::pick(random, eligible.map(|row| row.name));
+            let eligible = attention_variants(scope.arch, dtype, [head_dim, value_dim]).filter(|config| {
+                config.covers(terms.score_mod(), Seqlens::Fixed) && config.takes(terms.mask, q_len, k_len)
+            });
+            problem.variant = sizes::pick(random, eligible.map(|config| config.name));
         }
         if random.random_bool(if problem.q_len <= 16 { 0.3 } else { 0.02 }) {
             problem.splits = Some(random.random_range(1..=9));

@@ -339,8 +339,8 @@ impl Family for Gemm {
             let layout = if problem.a.size_bytes() == 1 { GemmLayout::Nt } else { problem.layout };
             let any = random.random_bool(0.1);
             let eligible = gemm_variants(problem.a, problem.b, problem.accumulation())
-                .filter(|row| row.is_in(scope.arch) && (any || row.takes(layout, true)));
-            problem.variant = sizes::pick(random, eligible.map(|row| row.name));
+                .filter(|config| config.is_in(scope.arch) && (any || config.takes(layout, true)));
+            problem.variant = sizes::pick(random, eligible.map(|config| config.name));
         }
         if problem.workspace && random.random_bool(0.2) {
             problem.splits = Some(random.random_range(1..=5));

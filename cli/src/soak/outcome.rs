@@ -84,7 +84,7 @@ impl From<Error> for Stop {
     }
 }
 
-/// What `error` means for a problem of which the caller may have asked too much (`asked`): a kernel by name, parts.
+/// What `error` means for a problem of which the caller may have asked too much (`asked`): a kernel by name, splits.
 pub(crate) fn refusal(asked: bool, error: Error) -> Stop {
     use Error::{Alignment, Argument, NoVariant, UnknownVariant, Unsupported};
     match error {

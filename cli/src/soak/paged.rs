@@ -250,9 +250,9 @@ impl Family for Paged {
         if random.random_bool(0.3) {
             let Heads { dtype, head_dim, value_dim, .. } = problem.heads;
             let eligible = attention_variants(scope.arch, dtype, [head_dim, value_dim])
-                .filter(|row| matches!(row.kernel, AttentionKernel::Decode(_)))
-                .filter(|row| row.covers(problem.terms.score_mod(), Seqlens::Fixed));
-            problem.variant = sizes::pick(random, eligible.map(|row| row.name));
+                .filter(|config| matches!(config.kernel, AttentionKernel::Decode(_)))
+                .filter(|config| config.covers(problem.terms.score_mod(), Seqlens::Fixed));
+            problem.variant = sizes::pick(random, eligible.map(|config| config.name));
         }
         problem
     }

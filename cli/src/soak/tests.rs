@@ -50,7 +50,7 @@ fn small_problems_of_every_family_are_right() {
     let heads = r#""heads":{"dtype":"f16","q_heads":2,"kv_heads":1,"head_dim":64,"value_dim":64}"#;
     let texts = [
         format!(r#"{{"attention":{{{heads},"batch":1,"q_len":3,"k_len":17,"terms":{{"mask":"causal"}},"seed":1}}}}"#),
-        format!(r#"{{"varlen":{{{heads},"members":[[3,5],[0,2]],"around":[1,2],"seed":1}}}}"#),
+        format!(r#"{{"varlen":{{{heads},"seqlens":[[3,5],[0,2]],"around":[1,2],"seed":1}}}}"#),
         format!(r#"{{"paged":{{{heads},"q_len":1,"k_lens":[5,0,20],"page_len":16,"seed":1}}}}"#),
         r#"{"merge":{"parts":"bf16","out":"f32","shape":[1,2,9,8],"seed":1}}"#.to_owned(),
         r#"{"gemm":{"a":"f16","b":"f16","d":"f32","layout":"nt","batch":1,"m":5,"n":9,"k":33,"seed":1}}"#.to_owned(),

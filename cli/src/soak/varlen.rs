@@ -25,12 +25,12 @@ use super::twice::{Call, twice};
 #[serde(deny_unknown_fields)]
 pub(crate) struct Varlen {
     heads: Heads,
-    /// Rows and keys of each member.
-    members: Vec<[usize; 2]>,
-    /// Rows and keys before the first member and after the last one, which belong to none.
+    /// Rows and keys of each sequence.
+    seqlens: Vec<[usize; 2]>,
+    /// Rows and keys before the first sequence and after the last one, which belong to none.
     #[serde(default, skip_serializing_if = "is_default")]
     around: [usize; 2],
-    /// How much the greatest lengths that the plan is told exceed those of the members.
+    /// How much the greatest lengths that the plan is told exceed those of the sequences.
     #[serde(default, skip_serializing_if = "is_default")]
     longer: [usize; 2],
     #[serde(default, skip_serializing_if = "is_default")]
@@ -52,13 +52,13 @@ impl Varlen {
         let count = random.random_range(1..=9);
         let most_of_one = (2 * most / count).max(1);
         let same = random.random_bool(0.3);
-        let member = |random: &mut Random| {
+        let seqlen = |random: &mut Random| {
             let (q, k) = (sizes::length(random, most_of_one), sizes::length(random, most_of_one));
             if same { [q, q] } else { [q, k] }
         };
         Varlen {
             heads: Heads::draw(random, 8),
-            members: (0..count).map(|_| member(random)).collect(),
+            seqlens: (0..count).map(|_| seqlen(random)).collect(),
             around: [random.random_range(0..6), random.random_range(0..6)],
             longer: if random.random_bool(0.3) {
                 [random.random_range(0..70), random.random_range(0..70)]
@@ -74,21 +74,21 @@ impl Varlen {
         }
     }
 
-    /// Where the rows, or the keys, of each member start, and where those of the last one end.
-    fn starts(&self, which: usize) -> Vec<usize> {
-        let mut starts = vec![self.around[0]];
-        for member in &self.members {
-            starts.push(starts[starts.len() - 1] + member[which]);
+    /// Where the rows, or the keys, of each sequence start, and where those of the last one end.
+    fn cu_seqlens(&self, which: usize) -> Vec<usize> {
+        let mut ends = vec![self.around[0]];
+        for seqlen in &self.seqlens {
+            ends.push(ends[ends.len() - 1] + seqlen[which]);
         }
-        starts
+        ends
     }
 
     fn problem(&self) -> VarlenProblem {
         let Heads { q_heads, kv_heads, head_dim, .. } = self.heads;
-        let longest = |which: usize| self.members.iter().map(|member| member[which]).max().unwrap_or(0);
-        let total = |which: usize| self.starts(which)[self.members.len()] + self.around[1];
+        let longest = |which: usize| self.seqlens.iter().map(|seqlen| seqlen[which]).max().unwrap_or(0);
+        let total = |which: usize| self.cu_seqlens(which)[self.seqlens.len()] + self.around[1];
         VarlenProblem {
-            members: self.members.len(),
+            members: self.seqlens.len(),
             q_heads,
             kv_heads,
             q_total: total(0),
@@ -103,23 +103,23 @@ impl Varlen {
         self.terms.options(Layout::Bshd, &self.heads, self.variant.as_ref())
     }
 
-    /// The input of index `index` of Q, K and V, whose rows that belong to no member are poison.
+    /// The input of index `index` of Q, K and V, whose rows that belong to no sequence are poison.
     fn input<T: Stored>(&self, bench: &Bench, random: &mut Random, index: usize) -> ferrotile::Result<Input<T, 3>> {
         let VarlenProblem { q_total, k_total, .. } = self.problem();
         let Heads { q_heads, kv_heads, head_dim, value_dim, values, .. } = self.heads;
         let shape =
             [[q_total, q_heads, head_dim], [k_total, kv_heads, head_dim], [k_total, kv_heads, value_dim]][index];
-        let starts = self.starts(index.min(1));
+        let cu_seqlens = self.cu_seqlens(index.min(1));
         let row: usize = shape[1] * shape[2];
         let mut elements = values[index].fill::<T>(random, shape.iter().product());
-        elements[..starts[0] * row].fill(T::POISON);
-        elements[starts[self.members.len()] * row..].fill(T::POISON);
+        elements[..cu_seqlens[0] * row].fill(T::POISON);
+        elements[cu_seqlens[self.seqlens.len()] * row..].fill(T::POISON);
         // A repeated dimension would bring the poison everywhere.
         let place = if self.around == [0, 0] { self.places[index].clone() } else { self.places[index].unrepeated() };
         Input::new(bench, &place, shape, &elements)
     }
 
-    /// Compares each member with the reference of it alone; what belongs to none must not have been written.
+    /// Compares each sequence with the reference of it alone; what belongs to none must not have been written.
     fn check<T: Stored>(
         &self,
         mut out: Vec<T>,
@@ -128,51 +128,51 @@ impl Varlen {
         terms: &TermInputs<T>,
     ) -> Result<(), Failure> {
         let VarlenProblem { q_heads, q_total, .. } = self.problem();
-        let (starts, (sink, bias)) = ([self.starts(0), self.starts(1)], terms.wide());
+        let (cu_seqlens, (sink, bias)) = ([self.cu_seqlens(0), self.cu_seqlens(1)], terms.wide());
         let inputs = inputs.map(|input| {
             let array = input.array().into_dimensionality::<ndarray::Ix3>().expect("three dimensions");
             array.permuted_axes([1, 0, 2])
         });
         let row = q_heads * self.heads.value_dim;
-        for (member, &[rows, keys]) in self.members.iter().enumerate() {
-            let [q_start, k_start] = [starts[0][member], starts[1][member]];
+        for (index, &[rows, keys]) in self.seqlens.iter().enumerate() {
+            let [q_start, k_start] = [cu_seqlens[0][index], cu_seqlens[1][index]];
             let part = |index: usize, start: usize, len: usize| -> Array4<f64> {
                 inputs[index].slice(s![.., start..start + len, ..]).to_owned().insert_axis(ndarray::Axis(0))
             };
             let (q, k, v) = (part(0, q_start, rows), part(1, k_start, keys), part(2, k_start, keys));
-            let bias = bias_of_entry(bias.as_ref(), member, [rows, keys]);
+            let bias = bias_of_entry(bias.as_ref(), index, [rows, keys]);
             let of_bias = bias.as_ref().map(|bias| bias.view());
             let views = [q.view(), k.view(), v.view()];
             // [row, head, column] becomes [head, row, column].
-            let mut member_out = Vec::new();
-            let mut member_lse = Vec::new();
+            let mut sequence_out = Vec::new();
+            let mut sequence_lse = Vec::new();
             for head in 0..q_heads {
-                for index in q_start..q_start + rows {
-                    let columns = index * row + head * self.heads.value_dim;
-                    member_out.extend_from_slice(&out[columns..columns + self.heads.value_dim]);
+                for q_row in q_start..q_start + rows {
+                    let columns = q_row * row + head * self.heads.value_dim;
+                    sequence_out.extend_from_slice(&out[columns..columns + self.heads.value_dim]);
                 }
-                member_lse.extend_from_slice(&lse[head * q_total + q_start..][..rows]);
+                sequence_lse.extend_from_slice(&lse[head * q_total + q_start..][..rows]);
                 lse[head * q_total + q_start..][..rows].fill(f32::POISON);
             }
             out[q_start * row..(q_start + rows) * row].fill(T::POISON);
-            let of_member = |failure: Failure| failure.of(format_args!("member {member}"));
+            let of_sequence = |failure: Failure| failure.of(format_args!("sequence {index}"));
             let shape = [q_heads, rows, self.heads.value_dim];
-            check::written("O", &member_out, &shape).map_err(of_member)?;
-            let member_lse = if self.without_lse {
+            check::written("O", &sequence_out, &shape).map_err(of_sequence)?;
+            let sequence_lse = if self.without_lse {
                 None
             } else {
-                check::written("the LSE", &member_lse, &shape[..2]).map_err(of_member)?;
-                Some(&member_lse[..])
+                check::written("the LSE", &sequence_lse, &shape[..2]).map_err(of_sequence)?;
+                Some(&sequence_lse[..])
             };
             if rows > 0 {
                 let expected = Expected::new(T::DTYPE, views, &self.terms, (sink.as_ref(), of_bias));
-                expected.check(&member_out, member_lse).map_err(of_member)?;
+                expected.check(&sequence_out, sequence_lse).map_err(of_sequence)?;
             }
         }
         if out.iter().all(|x| x.is_poison()) && lse.iter().all(|x| x.is_poison()) {
             return Ok(());
         }
-        Err(Failure::new(Kind::StrayWrite, "rows of no member were written"))
+        Err(Failure::new(Kind::StrayWrite, "rows of no sequence were written"))
     }
 }
 
@@ -188,17 +188,16 @@ impl OfHalves for Varlen {
         let (q, k, v) = (q?, k?, v?);
         let VarlenProblem { members, q_heads, q_total, max_q_len, max_k_len, .. } = problem;
         let terms = TermInputs::<T>::new(bench, &self.terms, &mut random, [members, q_heads, max_q_len, max_k_len])?;
-        let starts = [0, 1].map(|which| {
-            let starts: Vec<i32> = self.starts(which).into_iter().map(|start| start as i32).collect();
-            Buffer::upload_blocking(&bench.streams[0], &starts)
+        let [cu_seqlens_q, cu_seqlens_k] = [0, 1].map(|which| {
+            let ends: Vec<i32> = self.cu_seqlens(which).into_iter().map(|end| end as i32).collect();
+            Buffer::upload_blocking(&bench.streams[0], &ends)
         });
-        let [q_starts, k_starts] = starts;
-        let (q_starts, k_starts) = (q_starts?, k_starts?);
+        let (cu_seqlens_q, cu_seqlens_k) = (cu_seqlens_q?, cu_seqlens_k?);
         let asked = self.variant.is_some();
         let plan = VarlenPlan::new(&bench.gpu, T::DTYPE, &problem, &options).map_err(|error| refusal(asked, error))?;
         let (out_shape, lse_shape) = ([q_total, q_heads, self.heads.value_dim], [q_heads, q_total]);
-        let (q_starts, k_starts) =
-            (TensorRef::contiguous(&q_starts, [members + 1])?, TensorRef::contiguous(&k_starts, [members + 1])?);
+        let cu_seqlens_q = TensorRef::contiguous(&cu_seqlens_q, [members + 1])?;
+        let cu_seqlens_k = TensorRef::contiguous(&cu_seqlens_k, [members + 1])?;
         let outputs = o_and_lse(bench, &self.places[3], out_shape, lse_shape)?;
         let run = |stream: StreamRef<'_>, (out, lse): &mut OAndLse<T, 3, 2>, _: &mut Output<u8, 1>| {
             let tensors = VarlenTensors {
@@ -206,8 +205,8 @@ impl OfHalves for Varlen {
                 k: k.plain(),
                 v: v.plain(),
                 out: out.plain(),
-                cu_seqlens_q: q_starts,
-                cu_seqlens_k: k_starts,
+                cu_seqlens_q,
+                cu_seqlens_k,
                 lse: (!self.without_lse).then(|| lse.plain()),
                 sink: terms.sink.as_ref().map(Input::plain),
                 bias: terms.bias.as_ref().map(Input::plain),
@@ -225,7 +224,7 @@ impl OfHalves for Varlen {
 impl Family for Varlen {
     fn draw(random: &mut Random, scope: &Scope) -> Varlen {
         let cost = |problem: &Varlen| {
-            let pairs: usize = problem.members.iter().map(|[q, k]| (q + 4) * (k + 4)).sum();
+            let pairs: usize = problem.seqlens.iter().map(|[q, k]| (q + 4) * (k + 4)).sum();
             pairs * problem.heads.work()
         };
         let mut problem = sizes::within(random, [scope.most, scope.work], Varlen::draw_sizes, cost);
@@ -238,9 +237,9 @@ impl Family for Varlen {
             let Heads { dtype, head_dim, value_dim, .. } = problem.heads;
             let terms = &problem.terms;
             let eligible = attention_variants(scope.arch, dtype, [head_dim, value_dim])
-                .filter(|row| row.covers(terms.score_mod(), Seqlens::Varlen))
-                .filter(|row| row.takes(terms.mask, max_q_len, max_k_len));
-            problem.variant = sizes::pick(random, eligible.map(|row| row.name));
+                .filter(|config| config.covers(terms.score_mod(), Seqlens::Varlen))
+                .filter(|config| config.takes(terms.mask, max_q_len, max_k_len));
+            problem.variant = sizes::pick(random, eligible.map(|config| config.name));
         }
         problem
     }
@@ -258,14 +257,14 @@ impl Family for Varlen {
         Placement::simpler_each(&mut simpler, |problem| &mut problem.places);
         simpler.each(|problem| &mut problem.without_lse, [false]);
         Terms::simpler(&mut simpler, |problem| &mut problem.terms, &self.terms);
-        for index in 0..self.members.len() {
+        for index in 0..self.seqlens.len() {
             simpler.change(|problem| {
-                problem.members.remove(index);
+                problem.seqlens.remove(index);
             });
         }
         Heads::simpler(&mut simpler, |problem| &mut problem.heads, &self.heads);
-        for (index, which) in (0..self.members.len()).flat_map(|index| [(index, 0), (index, 1)]) {
-            simpler.size(|problem| &mut problem.members[index][which], 0, 1);
+        for (index, which) in (0..self.seqlens.len()).flat_map(|index| [(index, 0), (index, 1)]) {
+            simpler.size(|problem| &mut problem.seqlens[index][which], 0, 1);
         }
         simpler.each(|problem| &mut problem.seed, [0]);
         simpler.all()

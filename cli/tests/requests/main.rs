@@ -376,9 +376,10 @@ fn a_benchmark_needs_a_card_and_writes_its_rows() {
     assert_succeeded(&output);
     let text = fs::read_to_string(&json).unwrap();
     // Its rows are too many for the kernels that decode.
-    let serves = |row: &&AttentionConfig| row.serves(layout::Arch::Sm80, layout::Dtype::F16, [64; 2]);
-    for row in ATTENTION.iter().filter(serves).filter(|row| !matches!(row.kernel, AttentionKernel::Decode(_))) {
-        assert!(text.contains(row.name), "{row}");
+    let serves = |config: &&AttentionConfig| config.serves(layout::Arch::Sm80, layout::Dtype::F16, [64; 2]);
+    for config in ATTENTION.iter().filter(serves).filter(|config| !matches!(config.kernel, AttentionKernel::Decode(_)))
+    {
+        assert!(text.contains(config.name), "{config}");
     }
     assert!(text.contains(case) && text.contains("p90_us") && text.contains("tflops"));
     let itself = ferrotile(&["compare", json.to_str().unwrap(), json.to_str().unwrap()]);
@@ -437,9 +438,10 @@ fn the_demo_runs_every_kernel_in_the_emulator() {
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(stdout.starts_with("emulated sm_89, sm_89 PTX"), "{stdout}");
     // Its rows are too many for the kernels that decode.
-    let serves = |row: &&AttentionConfig| row.serves(layout::Arch::Sm80, layout::Dtype::F16, [64; 2]);
-    for row in ATTENTION.iter().filter(serves).filter(|row| !matches!(row.kernel, AttentionKernel::Decode(_))) {
-        assert!(stdout.contains(row.name), "{row} is not in: {stdout}");
+    let serves = |config: &&AttentionConfig| config.serves(layout::Arch::Sm80, layout::Dtype::F16, [64; 2]);
+    for config in ATTENTION.iter().filter(serves).filter(|config| !matches!(config.kernel, AttentionKernel::Decode(_)))
+    {
+        assert!(stdout.contains(config.name), "{config} is not in: {stdout}");
     }
 }
 
@@ -449,11 +451,11 @@ fn the_demo_leaves_out_kernels_of_other_scores() {
     let output = ferrotile(&["demo", "--device", "emulator:sm_90a"]);
     assert_succeeded(&output);
     let stdout = String::from_utf8_lossy(&output.stdout);
-    let covers = |row: &&AttentionConfig| row.covers(ScoreMod::None, Seqlens::Fixed);
-    let on_hopper = |row: &&AttentionConfig| matches!(row.kernel, AttentionKernel::Wgmma(_));
-    assert!(ATTENTION.iter().filter(covers).filter(on_hopper).any(|row| stdout.contains(row.name)), "{stdout}");
-    for row in ATTENTION.iter().filter(|row| !covers(row)) {
-        assert!(!stdout.contains(row.name), "{row} is in: {stdout}");
+    let covers = |config: &&AttentionConfig| config.covers(ScoreMod::None, Seqlens::Fixed);
+    let on_hopper = |config: &&AttentionConfig| matches!(config.kernel, AttentionKernel::Wgmma(_));
+    assert!(ATTENTION.iter().filter(covers).filter(on_hopper).any(|config| stdout.contains(config.name)), "{stdout}");
+    for config in ATTENTION.iter().filter(|config| !covers(config)) {
+        assert!(!stdout.contains(config.name), "{config} is in: {stdout}");
     }
 }
 
@@ -545,8 +547,8 @@ fn info_names_every_kernel() {
     let output = ferrotile(&["info"]);
     assert_succeeded(&output);
     let stdout = String::from_utf8_lossy(&output.stdout);
-    for row in layout::attention::ATTENTION {
-        assert!(stdout.contains(row.name), "{row}");
+    for config in layout::attention::ATTENTION {
+        assert!(stdout.contains(config.name), "{config}");
     }
     assert!(stdout.contains("sm_80") && stdout.contains("device"), "{stdout}");
 }
