@@ -56,8 +56,8 @@ impl CudaBuilder {
         self
     }
 
-    /// Sets whether the PTX says which source line each instruction comes from (`.file` and `.loc`), that of the call
-    /// for what `core` and `cuda_std` do; the default is yes, and it changes no instruction.
+    /// Sets whether the PTX names the source line of each instruction (`.file` and `.loc`). For instructions of `core`
+    /// and `cuda_std` this is the line of the call. The default is yes; instructions are the same either way.
     pub fn line_tables(mut self, line_tables: bool) -> CudaBuilder {
         self.line_tables = line_tables;
         self

@@ -1,9 +1,11 @@
-//! The last step: PTX without what only takes room. Every program that embeds the text carries it, and the driver reads
-//! it at run time.
+//! The last step: PTX without the lines that only take room. Every program that embeds PTX carries its text, and the
+//! driver reads all of it at run time.
 
-/// Drops comments, blank lines, labels that nothing jumps to, a `.loc` that another one overrides at once, the empty
-/// section that LLVM writes even where line directives are all that is asked for, and the `.loc` lines inside of inline
-/// assembly, in which LLVM counts the lines of the assembly on from the call's. Instructions stay as they are.
+/// Drops comments, blank lines, and labels that nothing jumps to. Drops the empty debug section that LLVM always
+/// writes.
+///
+/// Of `.loc` lines it drops those that another one overrides at once, and those inside of inline assembly: there LLVM
+/// counts on from the line of the call. Instructions stay as they are.
 pub(crate) fn compact(ptx: &str) -> String {
     let mut compact = String::with_capacity(ptx.len());
     let (mut pending_loc, mut in_assembly) = (None, false);

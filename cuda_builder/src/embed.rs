@@ -24,9 +24,9 @@ use crate::ptx::entry_ranges;
 /// static TABLE: &[Family] = include!(concat!(env!("OUT_DIR"), "/ptx_table.rs"));
 /// ```
 ///
-/// If the variable `PREBUILT_PTX` names a folder, or the calling crate has a folder `ptx`, as a packaged crate has,
-/// then the files `<family>.<arch>.ptx` in it are taken and nothing is compiled: stable Rust is enough. On docs.rs the
-/// table is empty.
+/// Where the variable `PREBUILT_PTX` names a folder, or the calling crate has a folder `ptx` (a packaged crate has
+/// one), the files `<family>.<arch>.ptx` in that folder are taken. Nothing is compiled then, and stable Rust is enough.
+/// On docs.rs the table is empty.
 ///
 /// # Errors
 /// Those of [`CudaBuilder::build`], and [`Error::Io`] for a prebuilt file that is missing.

@@ -1,10 +1,12 @@
 //! Which lines of Rust the `.loc` lines of the PTX name: those of the kernels.
 //!
-//! What a kernel does to memory it does through `core` and `cuda_std`, whose functions are inlined. Their own lines say
-//! nothing to the author of a kernel whom a tool points at an instruction, and the chain of inlined calls needs PTX
-//! 7.2. So an instruction of these crates gets the line of the call that brought it: locations that rustc has inlined
-//! already become those of their calls, and functions that LLVM will inline lose theirs, for which LLVM then takes the
-//! call's.
+//! A kernel reaches memory through `core` and `cuda_std`, whose functions are inlined. Where a tool points at such an
+//! instruction, a line of `core` says nothing to the author of the kernel. PTX could name the whole chain of inlined
+//! calls, but only from version 7.2 on.
+//!
+//! So an instruction of these crates gets the line of the call in the kernel. A location that rustc has inlined already
+//! becomes that of its call. A function that LLVM will inline loses its locations, and LLVM then takes that of the
+//! call.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,7 +16,7 @@ const DEVICE_LIBRARY: &str = "cuda_std";
 /// Where rustc's libraries lie, as paths name it.
 const LIBRARIES: &str = "/rustc/";
 
-/// The module with the lines of calls in place of those of the libraries.
+/// The module in which instructions of the libraries have the lines of their calls.
 pub(crate) fn at_calls(module: &str) -> String {
     let metadata = Metadata::read(module);
     let mut text = String::with_capacity(module.len());

@@ -3,9 +3,9 @@
 //! `opt -O3` runs twice, as rustc's own two rounds (crate, then LTO) do: one run leaves the accumulator arrays of large
 //! kernels in local memory.
 //!
-//! The passes take minutes for a large family, so PTX that is there already is kept while what it was made from is the
-//! same: the module, the tools and the steps of this crate. Contents are compared, not times: several programs build
-//! the same crate into one folder (build scripts of two profiles, an xtask), each compiled at another time.
+//! The passes take minutes for a large family. PTX from an earlier build is therefore kept while its inputs are the
+//! same: the module, the tools and the steps of this crate. Contents are compared and not times, because several
+//! programs build the same crate into one folder: build scripts of two profiles, and xtask.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,8 +1,8 @@
 //! What rustc leaves out of the LLVM module of a device crate.
 //!
 //! - **Convergence.** rustc emits `asm!` without LLVM's `convergent`, so that LLVM may move or duplicate a `.sync`
-//!   instruction across a divergent branch. Every call of inline assembly with side effects gets it, and every function
-//!   definition, from which LLVM strips it again where nothing in the function needs it.
+//!   instruction across a divergent branch. Here every call of inline assembly with side effects becomes `convergent`,
+//!   and so does every function definition. LLVM strips the attribute again from functions that do not need it.
 //! - **Launch bounds.** `#[kernel]` leaves a static `__kernel_record_<name>` beside each kernel: max_threads,
 //!   min_blocks, cluster and the bit mask of the parameters that are tensor maps. They become `"nvvm.maxntid"`,
 //!   `"nvvm.minctasm"` and `"nvvm.cluster_dim"`, and the static is deleted.

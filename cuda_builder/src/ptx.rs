@@ -200,8 +200,8 @@ impl Parameter {
 
 /// Where each entry stands in PTX of [`CudaBuilder`](crate::CudaBuilder), by name, in the order of the text.
 ///
-/// What precedes the first entry, one of them, and what follows the last, are together a module of its own: entries
-/// share nothing but the declarations before the first and the file names of the line tables after the last.
+/// Any one entry makes a module of its own, together with the text before the first entry and the text after the last.
+/// Entries share nothing else: declarations stand before the first, file names of the line tables after the last.
 pub fn entry_ranges(ptx: &str) -> Vec<(&str, Range<usize>)> {
     const ENTRY: &str = "\n.visible .entry ";
     let starts: Vec<usize> = ptx.match_indices(ENTRY).map(|(at, _)| at + 1).collect();

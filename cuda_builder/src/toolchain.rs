@@ -1,5 +1,5 @@
-//! The Rust toolchain that compiles device crates: the one that their `rust-toolchain.toml` names, whichever compiles
-//! the caller.
+//! The Rust toolchain that compiles device crates. Their `rust-toolchain.toml` names it; the caller may be compiled by
+//! another.
 
 use std::ffi::OsString;
 use std::fs;
@@ -23,8 +23,8 @@ impl Toolchain {
     /// Finds the toolchain of the crate or workspace at `path`.
     ///
     /// # Errors
-    /// [`Error::Toolchain`] if it is not installed, [`Error::MissingComponent`] if it lacks one; both say how to
-    /// install it.
+    /// [`Error::Toolchain`] if the toolchain is not installed, [`Error::MissingComponent`] if it lacks a component.
+    /// Both say how to install what is missing.
     pub fn find(path: &Path) -> Result<Toolchain, Error> {
         let named = path.ancestors().find_map(|folder| {
             let text = fs::read_to_string(folder.join("rust-toolchain.toml")).ok()?;

@@ -22,8 +22,8 @@ pub(crate) struct Arguments {
 /// The most that a bundle may take, so that it travels easily.
 const MOST_BYTES: u64 = 60 << 20;
 
-/// Packages whose tests stay behind: they need a toolchain or the sources, which a machine that runs a bundle need not
-/// have, or tell nothing of a card.
+/// Packages whose tests stay behind. They need a toolchain or the sources, which the other machine need not have, or
+/// they test nothing on a card.
 const LEFT_OUT_PACKAGES: [&str; 6] = ["cuda_builder", "cuda_std", "cuda_std_macros", "layout", "ptx_emulator", "xtask"];
 
 /// Test programs of other packages that stay behind for the same reasons.

@@ -19,7 +19,7 @@ pub(crate) struct Budget {
     pub(crate) dynamic_shared_bytes: u32,
 }
 
-/// The budget of an entry; `None` for one without a configuration, such as a probe.
+/// The budget of an entry; `None` where no configuration has its name, as for a probe.
 pub(crate) fn budget(entry: &str) -> Option<Budget> {
     let attention = ATTENTION.iter().find(|config| config.name == entry).map(|config| Budget {
         registers: config.max_registers(),
@@ -64,8 +64,8 @@ pub(crate) fn budget(entry: &str) -> Option<Budget> {
     attention.or(combine).or(ata).or(cg).or(gemm).or(sum).or(pack).or(ladder)
 }
 
-/// How many blocks of the entry fit on one multiprocessor. Registers are allotted to a warp in units of 256 within one
-/// of four partitions, and each block takes 1 KiB of shared memory for the system (CUDA's occupancy calculator).
+/// How many blocks of the entry fit on one multiprocessor. Registers are allotted to a warp in units of 256, within one
+/// of four partitions. Each block takes 1 KiB of shared memory for the system (CUDA's occupancy calculator).
 pub(crate) fn blocks_per_multiprocessor(arch: Arch, entry: &EntryReport, budget: Budget) -> u32 {
     let limits = arch.limits();
     let warps = budget.threads.div_ceil(32).max(1);

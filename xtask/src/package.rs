@@ -1,7 +1,8 @@
 //! `cargo xtask package`.
 //!
-//! The package is a workspace of the crates that run on the CPU, with the PTX in `host/ptx`, where the build script of
-//! the library looks before it compiles device code. It has no `rust-toolchain.toml`: stable Rust compiles it.
+//! The package is a workspace of the crates that run on the CPU. Its PTX is in `host/ptx`, where the build script of
+//! the library looks before it compiles device code. The package has no `rust-toolchain.toml`, because stable Rust
+//! compiles it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

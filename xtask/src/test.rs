@@ -8,8 +8,9 @@ use cuda_builder::ptxas::find_tool;
 use crate::bundle::test_executables;
 use crate::workspace::{self, cargo, root};
 
-/// More mbarriers than a block of any kernel has. By itself synccheck counts the instructions that initialise one, of
-/// which a loop executes one several times; it then tracks too few, and ends the kernel.
+/// More mbarriers than a block of any kernel has. Without this number synccheck counts the instructions that initialise
+/// an mbarrier. A loop executes such an instruction several times, so synccheck tracks too few mbarriers and ends the
+/// kernel.
 const MBARRIERS: &str = "64";
 
 /// Arguments of `cargo xtask test`.
