@@ -104,7 +104,8 @@ fn range(program: &Program, starts: &[u32], block: usize) -> std::ops::Range<usi
 fn live_at_starts(program: &mut Program, starts: &[u32], graph: &Graph, fixed: &Set) -> Vec<Set> {
     let words = program.words as usize;
     let empty: Set = vec![0; fixed.len()];
-    // What each block reads before it writes it, and what it writes in every lane that comes by.
+    // For each basic block, the registers that it reads before it writes them, and those that it writes in every lane
+    // that comes by.
     let (mut reads, mut writes) = (vec![empty.clone(); starts.len()], vec![empty.clone(); starts.len()]);
     for block in 0..starts.len() {
         for at in range(program, starts, block).rev() {

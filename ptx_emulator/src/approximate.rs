@@ -163,8 +163,8 @@ pub fn cos(x: f32, ftz: bool) -> f32 {
     turn(x, ftz, true)
 }
 
-/// The sine of an angle that is multiplied by the reciprocal of a whole turn and cut to 2^-25 of one, or its cosine, a
-/// quarter on.
+/// The sine of an angle, or its cosine, which is the sine a quarter turn on. The angle counts in whole turns, cut to
+/// 2^-25 of one.
 fn turn(x: f32, ftz: bool, quarter: bool) -> f32 {
     let turns = flush(toward_zero(f64::from(if ftz { flush(x) } else { x }) * f64::from(RECIPROCAL_TURN)));
     if !turns.is_finite() {

@@ -1,4 +1,5 @@
-//! What the warps of a cluster share: memory, barriers and counters. A block without clusters is one of one block.
+//! What the warps of a cluster share: memory, barriers and counters. A block of a launch without clusters is a cluster
+//! of one.
 
 mod barrier;
 mod registers;
@@ -157,7 +158,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Makes it as it was when it was new, for another one of the launch.
+    /// Makes this cluster as it was when it was new, for the next cluster of the launch.
     pub(crate) fn restart(&mut self, index: u64) {
         let shape = self.shape;
         self.index = index;

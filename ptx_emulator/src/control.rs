@@ -1,7 +1,7 @@
 //! Where the lanes of a warp that part at a branch meet again: the immediate post-dominators of the control-flow graph.
 //!
-//! Blocks are numbered in the order of a depth-first walk of the reversed graph from a virtual exit, and the
-//! post-dominators found by the iteration of Cooper, Harvey and Kennedy ("A Simple, Fast Dominance Algorithm", 2001).
+//! Blocks are numbered in the order of a depth-first walk of the reversed graph from a virtual exit. The iteration of
+//! Cooper, Harvey and Kennedy ("A Simple, Fast Dominance Algorithm", 2001) finds the post-dominators.
 
 use crate::program::{Instruction, Op};
 

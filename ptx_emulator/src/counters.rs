@@ -12,9 +12,9 @@
 //! # Shared memory
 //!
 //! There are 32 banks of 4-byte words, and a wavefront serves one word of each bank. Lanes with elements of up to 4
-//! bytes share their wavefronts, those of 8 bytes in half warps, those of 16 bytes in quarter warps; `ldmatrix`,
-//! `stmatrix` and the factors of `wmma` are served in matrices of eight rows of 16 bytes. Lanes that read one word need
-//! it once; atomics on one word take turns. Wavefronts beyond the first of such a part are
+//! bytes share wavefronts within the warp, those of 8 bytes within a half warp, those of 16 bytes within a quarter
+//! warp. `ldmatrix`, `stmatrix` and the factors of `wmma` are served in matrices of eight rows of 16 bytes. Lanes that
+//! read one word need it once; atomics on one word take turns. Wavefronts of such a part beyond its first are
 //! [`SharedTraffic::conflicts`]. What `wgmma` and bulk copies do to shared memory is not counted.
 
 use std::iter::Sum;
@@ -37,7 +37,7 @@ const WORD_BYTES: u32 = 4;
 /// Accesses to global memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GlobalTraffic {
-    /// Bytes that lanes asked for, those that several of them asked for counted as often.
+    /// Bytes that lanes asked for. A byte that several lanes asked for counts several times.
     pub bytes: u64,
     /// Sectors of 32 bytes moved.
     pub sectors: u64,

@@ -1,8 +1,8 @@
 //! Numbers of fewer bits than f32, and the arithmetic of PTX that is not that of the CPU.
 //!
-//! A narrow number travels as its bits in the low end of an unsigned integer. [`Format`] converts it from and to f64,
-//! which holds every number of every format here; a result is computed exactly, or in f64 rounded to odd, and rounded
-//! once to its format. So every conversion and operation is exact by construction, in every rounding mode.
+//! A narrow number travels as its bits in the low end of an unsigned integer. [`Format`] converts these bits from and
+//! to f64, which holds every number of every format here. A result is computed exactly, or in f64 rounded to odd, and
+//! then rounded once to its format. So every conversion and operation is exact by construction, in every rounding mode.
 //!
 //! A NaN result has the bits that the device gives it, whatever the inputs were: all ones but for the sign.
 

@@ -1,10 +1,18 @@
 //! PTX text to programs.
 //!
-//! `lexer` makes words, `header` reads what the text is for, `constant` constant expressions, `parser` directives and
-//! scopes, `statement` what stands in them, `variable`, `function` and `call` what kernels share, `debug` where the
-//! text comes from; `names` resolves registers and symbols of the scopes that are open, and `crate::decode` makes typed
-//! instructions of opcodes and operands. A program is complete when the text is read: an instruction that the machine
-//! does not know is an error here, wherever it stands.
+//! | file | what it reads |
+//! | --- | --- |
+//! | `lexer` | words and punctuation |
+//! | `header` | what the text is for |
+//! | `constant` | constant expressions |
+//! | `parser` | directives and scopes |
+//! | `statement`, `operand` | what stands in scopes |
+//! | `variable`, `function`, `call` | what kernels share |
+//! | `debug` | where the text comes from |
+//! | `names` | registers and symbols of the scopes that are open |
+//!
+//! `crate::decode` then makes typed instructions of opcodes and operands. A program is complete when the text is read:
+//! an instruction that the machine does not know is an error here, wherever it stands.
 
 mod call;
 mod constant;

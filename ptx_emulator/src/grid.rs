@@ -103,7 +103,7 @@ impl Grid<'_> {
         Error::Fault { kernel: self.program.name.clone(), thread, place, problem }
     }
 
-    /// The error of a race that a cluster has with one that came to its end before.
+    /// The error of a race between a cluster and another one that ended before.
     pub(crate) fn race(&self, cluster: u64, race: &LaunchRace) -> Error {
         let (warp, lane) = race.later.thread;
         self.fault(cluster, self.program.place_of_line(race.later.line), (warp, Some(lane)), race.to_string())

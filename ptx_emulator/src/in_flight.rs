@@ -1,7 +1,8 @@
-//! The registers of a warp that `wgmma` under way writes and reads: nothing else may until its group is waited for.
+//! The registers of a warp that a `wgmma` in flight writes and reads. Nothing else may touch them until the warp has
+//! waited for its group.
 //!
-//! Results are in the registers at once. As any use of them before the wait is an error, that does not show; and a
-//! move of such a register, which the assembler removes, makes its destination one too.
+//! Results are in the registers at once, which does not show, because any use before the wait is an error. The
+//! assembler removes moves, so the destination of a move of such a register is such a register too.
 
 use std::collections::VecDeque;
 

@@ -82,8 +82,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// The instructions of a block, counted once for a warp, after which a launch fails where nothing else is set:
-    /// about a minute of work, and more than a block of most kernels needs.
+    /// The default limit: a launch fails when one of its blocks has executed this many instructions, counted once for a
+    /// warp. That is about a minute of work, and more than a block of most kernels needs.
     pub const INSTRUCTION_LIMIT: u64 = 1 << 28;
 
     /// A card of this architecture with 80 GiB of memory, of which only what is written takes space on the host.
@@ -100,9 +100,9 @@ impl Device {
         }
     }
 
-    /// The same card, on which a launch fails when one of its blocks has executed this many instructions in place of
-    /// [`INSTRUCTION_LIMIT`](Self::INSTRUCTION_LIMIT): a loop without an end is an error, checked at the end of each
-    /// warp's turn.
+    /// The same card with another limit than [`INSTRUCTION_LIMIT`](Self::INSTRUCTION_LIMIT): a launch fails when one of
+    /// its blocks has executed this many instructions. So a loop without an end is an error. The limit is checked at
+    /// the end of each warp's turn.
     #[must_use]
     pub fn with_instruction_limit(self, instructions: u64) -> Device {
         self.set_instruction_limit(instructions);
@@ -216,16 +216,16 @@ impl Module {
     /// Reads a PTX text.
     ///
     /// # Errors
-    /// [`Error::Header`] where it does not say what it is for, [`Error::Syntax`] where it is not PTX,
-    /// [`Error::NotInTarget`] at the first instruction that its own version or target does not have, and
-    /// [`Error::Unsupported`] at the first that the emulator does not know, whether it would ever be executed or not.
+    /// [`Error::Header`] where the text does not say what it is for; [`Error::Syntax`] where it is not PTX;
+    /// [`Error::NotInTarget`] at the first instruction that its own version or target lacks; [`Error::Unsupported`] at
+    /// the first instruction that the emulator does not know, whether or not it would ever be executed.
     pub fn parse(ptx: &str) -> Result<Module> {
         let Text { programs, header: Header { version, target }, variables } = front::parse(ptx)?;
         Ok(Module { programs, variables: Arc::new(variables), version, target })
     }
 
-    /// The address and the bytes of a variable of the module in global or constant memory of the device; none where
-    /// there is none of this name. It has its initial value until a kernel or the host writes it.
+    /// The address and the bytes of a variable of the module, in global or constant memory of the device; `None` where
+    /// no variable has this name. The variable has its initial value until a kernel or the host writes it.
     ///
     /// # Errors
     /// [`Error::Memory`] where the variables do not fit on the device.
@@ -289,9 +289,9 @@ impl Module {
 
     /// Runs a kernel to its end. `params` are the bytes of its parameters.
     ///
-    /// The blocks run on all cores of the CPU, unless the kernel has atomics, volatile or ordered accesses to global
-    /// memory, whose order would show: then up to 132 blocks take turns on one. The results do not depend on the number
-    /// of cores.
+    /// The blocks run on all cores of the CPU. Where a kernel has atomics, or volatile or ordered accesses to global
+    /// memory, their order would show: then up to 132 blocks take turns on one core. The results do not depend on the
+    /// number of cores.
     ///
     /// # Errors
     /// [`Error::NoKernel`], [`Error::Device`] and [`Error::Launch`] before anything runs; [`Error::Fault`],
@@ -426,7 +426,7 @@ impl<'a> Launch<'a> {
 }
 
 /// Runs clusters that do not talk to each other, each on one core of the CPU, and looks for races between them in the
-/// order of the grid. A block without clusters is one of one block.
+/// order of the grid. A block of a launch without clusters is a cluster of one.
 fn parallel(grid: &Grid<'_>, memory: &GlobalMemory, clusters: u64) -> Result<Report> {
     let (next, ended) = (AtomicU64::new(0), Mutex::new(Ended::new()));
     let work = || {

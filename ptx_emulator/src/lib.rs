@@ -29,35 +29,41 @@
 //!
 //! # What is modelled
 //!
-//! Warps of 32 lanes whose lanes part at branches and meet at the immediate post-dominator, or go on alone where others
-//! spin on what they do; blocks, or the blocks of a cluster, whose warps take turns; global, shared, local and
-//! parameter memory with bounds, alignment and a record of what was written; barriers of clusters, blocks and warps,
-//! `mbarrier` phases with their bytes; `cp.async` groups, bulk copies and `st.async` whose bytes arrive when they are
-//! waited for; [tensor maps](tensor_map); tensor-core products in the precision that [`tensor_core`] describes, that of
-//! Hopper bit by bit; [approximate functions](approximate), bit by bit those of Hopper; the registers that `setmaxnreg`
-//! moves.
+//! - **Control flow.** A warp has 32 lanes. They diverge at branches and meet again at the immediate post-dominator.
+//!   Where a lane spins on something that other lanes of its warp must do, those go on alone.
+//! - **Blocks and clusters.** The warps of a block, or of the blocks of a cluster, take turns.
+//! - **Memory.** Global, shared, local and parameter memory have bounds and alignment, and remember what was written.
+//! - **Barriers** of clusters, blocks and warps, and the phases of an `mbarrier` with their bytes.
+//! - **Asynchronous copies.** The bytes of `cp.async` groups, bulk copies and `st.async` arrive when somebody waits for
+//!   them. Bulk copies of tensors have [tensor maps](tensor_map).
+//! - **Numbers.** [`tensor_core`] says how exact tensor-core products are: those of Hopper, bit by bit.
+//!   [Approximate functions](approximate) are those of Hopper, bit by bit, too.
+//! - **Registers** that `setmaxnreg` moves.
 //!
-//! Not modelled: time and caches; weak memory orders, beyond the checks (accesses take effect one after another, in an
-//! order that does not depend on the CPU); generic writes to global memory that a bulk copy of another block reads, for
-//! which no proxy fence is asked.
+//! Not modelled are time and caches. Accesses take effect one after another, in an order that does not depend on the
+//! CPU, so weak memory orders show in the checks alone. No proxy fence is asked for between a generic write to global
+//! memory and a bulk copy of another block that reads it.
 //!
 //! # What is covered
 //!
-//! Integer, bit, f16, bf16, f32 and f64 arithmetic, f32 and f64 in every direction of rounding; carries, dot products
-//! of bytes; approximate functions; comparisons and selections; conversions, FP8 among them; loads and stores of all
-//! memories, vectors and generic addresses, policies of the caches; atomics on words, pairs of 16-bit floats, and
-//! `atom.cas.b16`; `cp.async`; `bar`, `bar.red`, `bar.warp`, `barrier.cluster`, `mbarrier`, `mapa`, `st.async`;
-//! shuffles, votes, `redux`, `match`, `elect`; `ldmatrix`, `stmatrix`, `wmma` in f16 and bf16, `mma` in f16, bf16,
-//! tf32, FP8 and bytes, `wgmma` in the types of floats; bulk copies of lines and of tiles of tensors, multicast and
-//! reductions among them; `setmaxnreg`; fences.
+//! | instructions | which |
+//! | --- | --- |
+//! | arithmetic | integers, bits, f16, bf16, f32, f64; every rounding direction of f32 and f64; carries; dot products of bytes; approximate functions |
+//! | comparisons, selections, conversions | all of these types, and FP8 |
+//! | loads and stores | every memory, vectors, generic addresses, cache policies |
+//! | atomics | words, pairs of 16-bit floats, `atom.cas.b16` |
+//! | barriers | `bar`, `bar.red`, `bar.warp`, `barrier.cluster`, `mbarrier`, fences |
+//! | lanes together | shuffles, votes, `redux`, `match`, `elect` |
+//! | matrices | `ldmatrix`, `stmatrix`; `wmma` in f16 and bf16; `mma` in f16, bf16, tf32, FP8 and bytes; `wgmma` in floats |
+//! | copies | `cp.async`; bulk copies of lines and of tiles of tensors, with multicast and reductions; `st.async`, `mapa` |
+//! | other | `setmaxnreg` |
 //!
-//! Functions with parameters and results in registers or `.param` space, which may call themselves as long as the
-//! stack has room ([`Error::StackOverflow`]); `vprintf`, whose text [`Device::take_printed`] gives; `__assertfail`.
-//! Variables of the module in global and constant memory, with their initial values
-//! ([`Module::variable`]).
+//! Functions have parameters and results in registers or `.param` space. They may call themselves as long as the stack
+//! has room ([`Error::StackOverflow`]). [`Device::take_printed`] gives the text of `vprintf`, and `__assertfail` is an
+//! error. Variables of the module are in global and constant memory, with their initial values ([`Module::variable`]).
 //!
-//! Whatever is not covered is an error of [`Module::parse`] that names it, but for functions that no kernel reaches,
-//! which are not read:
+//! [`Module::parse`] refuses a text with anything else, and names it. Only functions that no kernel reaches are not
+//! read. Not covered are:
 //!
 //! | not covered | examples |
 //! | --- | --- |
@@ -72,24 +78,28 @@
 //! | other copies | `im2col`, `cp.async.mbarrier`, `tensormap.replace` |
 //!
 //! Texts are read as `ptxas` reads them: directives without spaces between them, constant expressions, vectors of
-//! registers, modifiers and comments apart. A text must begin with its `.version` and `.target`, may use what these
-//! have and no more ([`Error::NotInTarget`]), and runs where a driver would load it ([`Error::Device`]): `sm_80` on
-//! every later device, `sm_90a` on Hopper alone.
+//! registers, and comments between an opcode and its modifiers. A text must begin with its `.version` and `.target`,
+//! and may use nothing that these lack ([`Error::NotInTarget`]). It runs where a driver would load it
+//! ([`Error::Device`]): `sm_80` on every later device, `sm_90a` on Hopper alone.
 //!
 //! # What is checked
 //!
-//! Bounds, alignment, reads of what nothing wrote; races on shared memory between the threads of a block, by
-//! [`shadow`]'s clocks, unfinished copies among them; races on global memory, between the threads of a block and
-//! between blocks; barriers that a part of a warp reaches, or that others use with another count; too many arrivals or
-//! bytes at an `mbarrier`; deadlocks, with what each warp waits for; threads that look for what no thread brings about.
-//! A loop without an end shows at the limit of [`Device::with_instruction_limit`]. Lanes of one instruction that store
-//! one value to one address are no race; of different values one stays, and which is not defined: that is one.
-//!
-//! Of the asynchronous units: generic writes to shared memory, and within a block to global memory, that a copy or a
-//! product reads without a proxy fence, an `mbarrier` that is not made visible to copies; bytes that are used before
-//! the copy was waited for, sources that are overwritten before, blocks that exit before; registers of a `wgmma` that
-//! are used before its wait or not fenced before its start; products that the warps of a warpgroup do not execute
-//! alike; tensor maps, boxes and coordinates that the hardware does not take.
+//! - **Accesses:** bounds, alignment, reads of what nothing wrote.
+//! - **Races on shared memory** between the threads of a block, by [`shadow`]'s clocks; unfinished copies take part.
+//! - **Races on global memory**, between the threads of a block and between blocks.
+//! - **Stores of one instruction.** Lanes that store one value to one address are no race. Lanes that store different
+//!   values are, as PTX does not say which value stays.
+//! - **Barriers** that only a part of a warp reaches, or that others use with another count; too many arrivals or bytes
+//!   at an `mbarrier`.
+//! - **Deadlocks**, with what each warp waits for; threads that look for what no thread brings about. A loop without an
+//!   end shows at the limit of [`Device::with_instruction_limit`].
+//! - **Proxy fences.** A copy or a product must not read generic writes to shared memory, or of the same block to
+//!   global memory, without one. An `mbarrier` must be made visible to copies.
+//! - **Asynchronous copies.** Bytes are used only after a wait, a source is overwritten only after it, and a block
+//!   exits only after it.
+//! - **`wgmma`.** Registers are fenced before a product starts and used only after the wait; all warps of a warpgroup
+//!   execute the same products.
+//! - **Tensor maps,** boxes and coordinates that the hardware does not take.
 //!
 //! # What is counted
 //!

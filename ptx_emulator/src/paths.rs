@@ -1,9 +1,9 @@
 //! Which lanes of a warp are where: the paths that its lanes take after they part, and how they meet again.
 //!
-//! A path is a set of lanes at one instruction. A branch that some of its lanes take makes it two, and the path that
-//! was becomes the place where they meet: at the immediate post-dominator of the branch, with the lanes that did not
-//! exit in between. The paths are a forest; those without children run, one after another, in any order: a path that
-//! waits for lanes of another one lets that one run.
+//! A path is a set of lanes at one instruction. A branch that only some of its lanes take makes two paths of it. The
+//! old path becomes the place where the two meet: at the immediate post-dominator of the branch, with the lanes that
+//! did not exit in between. The paths are a forest. Those without children run, one after another, in any order; a path
+//! that waits for lanes of another path lets that path run.
 
 /// No instruction, or no parent.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -14,7 +14,7 @@ pub(crate) enum State {
     Ready,
     /// It waits for its children to meet.
     Meeting { children: u32 },
-    /// It is at an instruction that other lanes of the warp must execute with it.
+    /// The path is at an instruction that other lanes of the warp must execute together with its own.
     Converging,
     /// It waits at a barrier of the block until that was completed another time.
     Barrier { id: u32, completions: u32 },
@@ -135,8 +135,8 @@ impl Paths {
         }
     }
 
-    /// Lets the lanes that wait for others to meet them go on alone, for a lane that spins may spin for what they do.
-    /// Those others meet where these would have met the next ones.
+    /// Lets the lanes that wait to meet others go on alone, because a lane that spins may spin for what the waiting
+    /// lanes do. The others then meet where the released lanes would have met their next ones.
     pub(crate) fn release(&mut self) {
         for waiting in 0..self.list.len() {
             let Path { at, lanes, meet, parent, state } = self.list[waiting];
@@ -153,7 +153,8 @@ impl Paths {
         }
     }
 
-    /// Makes one path of those of a group that are at one instruction and meet in one place; those that are left.
+    /// Makes one path of those of a group that are at one instruction and meet in one place. Returns the paths that are
+    /// left.
     pub(crate) fn unite(&mut self, group: &[usize]) -> Vec<usize> {
         let mut left: Vec<usize> = Vec::with_capacity(group.len());
         for &path in group {

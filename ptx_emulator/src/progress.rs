@@ -1,17 +1,17 @@
 //! Whether what a warp does in its turn can help others, or only looks for what others do.
 //!
-//! A lane that spins on a lock must let the lane that holds it go on, be that in another warp or in its own: since
-//! sm_70 the lanes of a warp are scheduled independently. Where lanes look in vain for long, those that wait for them
-//! to meet go on without them ([`Paths::release`](crate::paths::Paths::release)); where all threads of a launch do
-//! nothing else, it has no end.
+//! A lane that spins on a lock must let the holder of the lock go on, in another warp or in its own: since sm_70 the
+//! lanes of a warp are scheduled independently. Where lanes look in vain for long, the lanes that wait to meet them go
+//! on without them ([`Paths::release`](crate::paths::Paths::release)). Where all threads of a launch look in vain, the
+//! launch has no end.
 
 use crate::program::{Hopper, Op, Order};
 
-/// Looks in vain of one warp after which the lanes that wait to meet its others go on.
+/// After so many looks in vain of one warp, those of its lanes that wait to meet the others go on.
 const PATIENCE: u64 = 1 << 10;
 
-/// Turns of every warp of a launch in which all of them look in vain, or wait, after which nothing is expected to
-/// change: hundreds of thousands of instructions of each.
+/// After so many turns of every warp in which all warps of a launch look in vain or wait, nothing is expected to change
+/// any more. That is hundreds of thousands of instructions of each.
 const MAX_TURNS: u64 = 1 << 8;
 
 /// What happened in the turn of a warp.

@@ -18,8 +18,8 @@
 //!
 //! # Order
 //!
-//! Every access belongs to an epoch of its warp, and every synchronisation of lanes of the warp ends the epoch. A
-//! thread knows of every other thread the epoch up to which that thread's accesses come before its own: its clock. A
+//! Every access belongs to an epoch of its warp, and every synchronisation of lanes of the warp ends the epoch. The
+//! clock of a thread says, for every other thread, up to which epoch that thread's accesses come before its own. A
 //! barrier joins the clocks of its participants. Where some threads only arrive and others only wait (named barriers,
 //! `mbarrier`), the clocks go through a [`SyncPoint`]: [`release`](CtaShadow::release) puts the arriving threads' into
 //! it, [`acquire`](CtaShadow::acquire) gives it to the waiting ones. The same kernel gives the same reports whatever
@@ -28,16 +28,17 @@
 //! For each granule of 16 bytes, and each byte of it, the accesses are kept that a later access may race with: the last
 //! write, and the reads since.
 //!
-//! A fence orders threads only together with something that they tell each other: a flag that one writes and the other
-//! sees. Where a kernel has accesses that can be such flags, volatile, relaxed, acquire, release or atomic ones, every
-//! fence comes after all fences executed before it. So no correct protocol is reported, and some wrong ones are not.
+//! A fence orders threads only together with a flag that one thread writes and the other sees. Accesses that are
+//! volatile, relaxed, acquire, release or atomic can be such flags. In a kernel that has any, every fence counts as
+//! coming after all fences executed before it. So no correct protocol is reported, and some wrong ones are not.
 //!
 //! # Asynchronous accesses
 //!
-//! What `cp.async`, a bulk copy or `wgmma` does is pending from its start until somebody waits for it: nobody, not the
-//! thread that started it either, may touch bytes it writes, or write bytes it reads. [`CtaShadow::finish`] turns it
-//! into an access of the threads that waited, for whom the others wait as for any access, and
-//! [`CtaShadow::finish_into`] into one that a [`SyncPoint`] orders. [`CopyGroups`] does this for `cp.async`.
+//! The accesses of `cp.async`, a bulk copy or `wgmma` are pending from its start until somebody waits for it. Until
+//! then nobody may touch the bytes that it writes, or write the bytes that it reads, and the thread that started it may
+//! not either. [`CtaShadow::finish`] turns pending accesses into accesses of the threads that waited.
+//! [`CtaShadow::finish_into`] turns them into accesses that a [`SyncPoint`] orders. [`CopyGroups`] does this for
+//! `cp.async`.
 //!
 //! An access by the asynchronous proxy also needs a proxy fence between it and the generic writes before it.
 
@@ -141,8 +142,8 @@ fn bits(mut mask: u32) -> impl Iterator<Item = usize> {
 pub struct Access {
     /// Who.
     pub threads: Threads,
-    /// The threads do it as one, as in `ldmatrix`: it comes after what all of them come after, and before what any of
-    /// them comes before. Otherwise each of them does it.
+    /// The threads do the access as one, as in `ldmatrix`: it comes after everything that any of them comes after, and
+    /// before everything that any of them comes before. Otherwise each thread does an access of its own.
     pub collective: bool,
     /// What.
     pub kind: AccessKind,
@@ -167,7 +168,8 @@ impl Access {
 /// One side of a race.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Party {
-    /// The thread, or the first of those that do it as one; of an agent of the asynchronous proxy nothing.
+    /// The thread, or the first of the threads that do the access as one; nothing for an agent of the asynchronous
+    /// proxy.
     pub thread: Option<(u32, u32)>,
     /// What it does.
     pub kind: AccessKind,

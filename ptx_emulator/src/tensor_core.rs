@@ -6,8 +6,8 @@
 //! # Precision
 //!
 //! That of Hopper, bit by bit: [`sum`] says how an instruction adds its products and the accumulator. Hopper has no
-//! `mma` of FP8: its compiler makes two products of f16 of it, of the lower and the upper halves of the registers,
-//! whose sum is added to the accumulator to nearest. A NaN result is 0x7fffffff.
+//! `mma` of FP8. Its compiler makes two products of f16 instead, of the lower and of the upper halves of the registers,
+//! and adds their sum to the accumulator, rounded to nearest. A NaN result is 0x7fffffff.
 
 use layout::fragment::{self, WmmaShape};
 
@@ -215,8 +215,8 @@ fn multiply<const K: usize>(
 /// # Panics
 /// If a factor has fewer registers than that.
 pub fn wmma(shape: WmmaShape, half: Half, a: &[Register], b: &[Register], c: &[Accumulator; 8]) -> [Accumulator; 8] {
-    // By the maps of the fragments every shape is two m16n8k16 that share a factor, and m8n32k16 is m32n8k16
-    // transposed, whose left factor is the right one.
+    // By the fragment maps every shape is two m16n8k16 that share a factor. m8n32k16 is m32n8k16 transposed, with left
+    // and right factors exchanged.
     let (factors, shared, is_left_shared) = match shape {
         WmmaShape::M16N16K16 => (b, a, true),
         WmmaShape::M32N8K16 => (a, b, false),

@@ -53,8 +53,8 @@ type OfModule = (Weak<Vec<Variable>>, Arc<Placed>);
 const CHUNK: usize = 1 << 16;
 
 impl ModuleVariables {
-    /// Those of a module: they get their place and their values when they are first asked for, and are freed when the
-    /// module is gone and another comes.
+    /// The variables of one module. They get their place and their values when they are first asked for. They are freed
+    /// when the module is gone and another module asks for its own.
     pub(crate) fn of(&self, memory: &GlobalMemory, module: &Arc<Vec<Variable>>) -> Result<Arc<Placed>, MemoryError> {
         let mut all = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, placed)) = all.iter().find(|(known, _)| std::ptr::eq(known.as_ptr(), Arc::as_ptr(module))) {

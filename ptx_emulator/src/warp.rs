@@ -11,7 +11,7 @@ use crate::progress::{Progress, Spin};
 use crate::registers::{Registers, lanes};
 use crate::shadow::Threads;
 
-/// Instructions of one turn: enough that turns cost nothing, few enough that a warp which spins on memory lets the
+/// Instructions of one turn: so many that turns cost nothing, and so few that a warp which spins on memory lets the
 /// others go on.
 const TURN: u32 = 1 << 10;
 
@@ -27,7 +27,7 @@ pub(crate) struct Warp {
     pub(crate) done: bool,
     /// The mbarrier that it tested in vain last, if it tested none with success since.
     pub(crate) polled: Option<u32>,
-    /// Whether it found an `mbarrier` phase complete since it last found one that was not.
+    /// Whether the warp found an `mbarrier` phase complete since it last found an incomplete one.
     passed: bool,
     spin: Spin,
 }
@@ -65,7 +65,7 @@ impl Warp {
         }
     }
 
-    /// Makes it one that has executed nothing yet, but for its registers.
+    /// Makes this warp one that has executed nothing yet. Its registers stay.
     pub(crate) fn restart(&mut self, lanes: u32) {
         self.local.iter_mut().for_each(OwnedMemory::clear);
         self.copies.restart();

@@ -1,5 +1,5 @@
-//! Where the memories of a thread lie in the generic address space. Global memory has the addresses that it has in its
-//! own space, all above these windows (`memory::GLOBAL_ADDRESSES`).
+//! Where the memories of a thread lie in the generic address space. Generic addresses of global memory are its own
+//! addresses, all above these windows (`memory::GLOBAL_ADDRESSES`).
 
 /// Generic address of shared address 0.
 pub(crate) const SHARED: u64 = 1 << 32;
@@ -7,8 +7,8 @@ pub(crate) const SHARED: u64 = 1 << 32;
 pub(crate) const LOCAL: u64 = 2 << 32;
 /// Generic address of the first parameter.
 pub(crate) const PARAM: u64 = 3 << 32;
-/// In an address of `.shared::cluster`, the bit from which on stands one more than the rank of the block; zero there is
-/// the own block, so that its addresses are the same in both windows.
+/// In an address of `.shared::cluster`, the first bit of the block number: one more than the block's rank, or zero for
+/// the thread's own block. So the own block has the same addresses in both windows.
 pub(crate) const RANK_SHIFT: u32 = 24;
 /// Length of each window.
 pub(crate) const BYTES: u64 = 1 << 32;

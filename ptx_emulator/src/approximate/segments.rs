@@ -2,8 +2,8 @@
 //!
 //! An argument of fixed point is the number of a segment and an offset of 17 bits in it. The result is
 //! `c0 + c1 * offset + c2 * square(offset)`, a sum of fixed point in which nothing is rounded, cut off at the last
-//! place of an f32. Only the square is not exact: of its partial products those below 2^19 are left out, and a constant
-//! makes up for their mean and, in some functions, for the cut. That is the design of Oberman and Siu, "A
+//! place of an f32. Only the square is not exact. Its partial products below 2^19 are left out, and a constant makes up
+//! for their mean. In some functions the constant makes up for the cut, too. That is the design of Oberman and Siu, "A
 //! High-Performance Area-Efficient Multifunction Interpolator" (ARITH 2005).
 
 /// Bits of an offset.

@@ -1,8 +1,8 @@
 //! The coefficients of the functions.
 //!
-//! Recovered from the results of an H200 for all fractions of an argument. What a segment says about its results is a
-//! set of linear inequalities, and with the square of [`super::segments`] they have a solution in every one; it is
-//! unique at the widths of the coefficients, which are those of the paper: some 26 bits, 16 and 10.
+//! Recovered from the results of an H200 for all fractions of an argument. The results of a segment are a set of linear
+//! inequalities of its coefficients. With the square of [`super::segments`] these have a solution in every segment. At
+//! the widths of the paper, some 26, 16 and 10 bits, the solution is unique.
 
 use super::segments::Segments;
 

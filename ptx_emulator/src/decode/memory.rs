@@ -4,9 +4,9 @@ use super::{Args, Form, Refusal, Result, refuse, type_of};
 use crate::front::operand::Operand;
 use crate::program::{Access, Atomic, AtomicOp, Base, Hopper, Op, Order, Reg, Space, Type};
 
-/// Orders, scopes and hints. The machine does the accesses of a warp in the order of the program and all of them at
-/// once visible, which is at least as strong as any order asks for: the order only says what is a race. Hints change
-/// nothing.
+/// Orders, scopes and hints. The machine does the accesses of a warp in the order of the program, and each is visible
+/// at once. That is at least as strong as any memory order asks for, so an order only decides what is a race. Hints
+/// change nothing.
 fn take_order(form: &mut Form<'_>, default: Order) -> Order {
     let orders = [
         ("weak", Order::Weak),

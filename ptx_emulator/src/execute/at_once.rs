@@ -1,5 +1,5 @@
-//! Loads and stores whose lanes all go to one memory and do nothing wrong: most of them, without what finds the words
-//! for an error.
+//! Loads and stores whose lanes all go to one memory and do nothing wrong. Most accesses are such, and this path has no
+//! code that describes an error.
 
 use std::ops::RangeInclusive;
 

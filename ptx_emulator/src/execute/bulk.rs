@@ -1,8 +1,8 @@
 //! Bulk copies between global and shared memory.
 //!
-//! A copy reads its source when it starts. What it writes arrives when somebody waits for it: a load, at a test of its
-//! mbarrier in vain; a store, at the wait for its group, or at the end of its block. Until then nobody may touch the
-//! destination or write the source, which the shadow checks.
+//! A copy reads its source when it starts, and its bytes arrive when somebody waits for them. The bytes of a load
+//! arrive when a test of its mbarrier fails; those of a store at the wait for its group, or at the end of the block.
+//! Until then nobody may touch the destination or write the source, which the shadow checks.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Stores of which several lanes go to one address.
 //!
-//! Lanes that store the same value there do no harm: the store counts as one that they do together, after what all of
-//! them come after. Of different values one stays, and PTX does not say which: that is a race, as between threads.
+//! Lanes that store the same value do no harm: they count as one store, which comes after everything that any of them
+//! comes after. Of different values one stays, and PTX does not say which. That is a race, as between threads.
 
 use smallvec::SmallVec;
 

@@ -1,8 +1,8 @@
 //! Sums, products, quotients and square roots rounded once in any direction, of f32 and of f64.
 //!
-//! An operation on finite numbers is done on whole numbers of 128 bits, the last of which stands for all that are
-//! behind it; f32 operands are f64 numbers too, so that the width is a matter of the rounding alone. Where an operand
-//! is no number, or the divisor zero, the rounding does not matter, and the CPU's own operation has the result.
+//! An operation on finite numbers is done on whole numbers of 128 bits, whose last bit is sticky: it stands for all
+//! bits behind it. f32 operands are f64 numbers too, so the width matters to the rounding alone. Where an operand is
+//! infinite or NaN, or the divisor is zero, the rounding does not matter, and the CPU's own operation has the result.
 
 use super::Rounding;
 

@@ -250,8 +250,8 @@ fn power_of_two(exponent: i32) -> f64 {
     f64::from_bits(((exponent + 1023) as u64) << 52)
 }
 
-/// `a + b` in f64, rounded to odd where it is not exact: rounding that once more, to a format with at least two bits
-/// less, gives what rounding the exact sum would.
+/// `a + b` in f64, rounded to odd where the sum is not exact. A second rounding, to a format with at least two bits
+/// less, then gives what one rounding of the exact sum would.
 pub fn sum_to_odd(a: f64, b: f64) -> f64 {
     let sum = a + b;
     if !sum.is_finite() {

@@ -1,10 +1,10 @@
 //! Constant expressions: `(1 << 4) | WARP_SZ - 1`, in operands, offsets, sizes and initial values.
 //!
-//! Integers have 64 bits and are signed, but for those with the suffix `U` and those that need the sign bit. One
-//! unsigned operand makes arithmetic, bit operations and comparisons unsigned; `%` and `~` always are; a shift has the
-//! type of its left operand and counts modulo 64; a comparison or a logical operator gives a signed 0 or 1 (PTX ISA,
-//! "Constant Expressions", and what ptxas 13.5 computes where that leaves it open). Of floating-point numbers there are
-//! sums, products, quotients and comparisons.
+//! Integers have 64 bits. They are signed, but for those with the suffix `U` and those that need the sign bit. One
+//! unsigned operand makes arithmetic, bit operations and comparisons unsigned; `%` and `~` are always unsigned. A shift
+//! has the type of its left operand and counts modulo 64. A comparison or a logical operator gives a signed 0 or 1. The
+//! source is the PTX ISA, "Constant Expressions", and where that leaves a case open, what ptxas 13.5 computes.
+//! Floating-point numbers have sums, products, quotients and comparisons.
 
 use super::lexer::Token;
 use super::operand::{Operand, number};

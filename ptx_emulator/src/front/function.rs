@@ -1,9 +1,11 @@
 //! Functions: their headers, their bodies and their frames.
 //!
-//! The functions of a text are found before its kernels are read, and a kernel gets the code of those that it reaches
-//! behind its own. A thread's local memory is its stack: behind what the kernel has there, each function has a frame
-//! with its results, parameters, local variables and, where it may be called again before it returns, its registers.
-//! The register `frame` holds where that of the running function begins. A function that no kernel reaches is not read.
+//! The functions of a text are found before its kernels are read. The code of a kernel is followed by the code of the
+//! functions that it reaches; a function that no kernel reaches is not read.
+//!
+//! A thread's local memory is its stack. Behind the kernel's own variables each running function has a frame with its
+//! results, parameters and local variables. A function that may be called again before it returns keeps its registers
+//! there, too. The register `frame` holds where the frame of the running function begins.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -247,8 +249,8 @@ impl<'a> Parser<'a> {
         false
     }
 
-    /// A variable of a body in local memory, `.local` or `.param`: of a function it is in its frame, and the name is
-    /// that of a register with its address.
+    /// A variable of a body in local memory, `.local` or `.param`. A variable of a function is in the function's frame,
+    /// and its name stands for a register with its address.
     pub(super) fn frame_variable(&mut self, is_param: bool) -> Result<()> {
         let line = self.lexer.line();
         let (name, bytes, align) = self.param_variable()?;

@@ -1,5 +1,5 @@
-//! `brx.idx`: a branch to one of a list of labels. It becomes comparisons and branches, at which lanes part and meet as
-//! at all others.
+//! `brx.idx`: a branch to one of a list of labels. It becomes comparisons and branches, at which lanes diverge and meet
+//! as at all others.
 
 use super::operand::Operand;
 use super::parser::Parser;

@@ -49,8 +49,7 @@ impl<'a> Lexer<'a> {
         self.next.map_or(self.line, |next| next.1)
     }
 
-    /// An opcode that was just taken with the modifiers that follow it after spaces, as the text has them:
-    /// `ld .global`.
+    /// The opcode that was just taken, with the modifiers that may follow it after spaces: `ld .global`.
     pub(crate) fn with_modifiers(&mut self, opcode: &'a str) -> &'a str {
         let mut end = self.at;
         while let Token::Word(word) = self.peek()

@@ -265,7 +265,7 @@ impl<'a> Names<'a> {
         self.innermost().is_some_and(|scope| scope.symbols.insert(name, symbol).is_none())
     }
 
-    /// The register of this name, which gets its slot now if it is one of a range.
+    /// The register of this name. A register of a range gets its slot now.
     pub(crate) fn register(&mut self, slots: &mut Slots, name: &'a str) -> Option<Reg> {
         let prefix = name.trim_end_matches(|letter: char| letter.is_ascii_digit());
         let digits = &name[prefix.len()..];

@@ -371,8 +371,8 @@ impl<'a> Parser<'a> {
         Ok(dims)
     }
 
-    /// Reads ahead to the end of the body for the shared variables that it names or declares, and places them: static
-    /// ones first, so that dynamic memory begins where a kernel without static ones has it.
+    /// Reads ahead to the end of the body for the shared variables that the body names or declares, and places them.
+    /// Static ones come first, so that dynamic memory begins where it begins in a kernel without static ones.
     fn place_shared(&mut self) -> Result<()> {
         let ahead = self.lexer.clone();
         let (mut used, mut dynamic, mut dynamic_align, mut depth) = (0, Vec::new(), 1, 1);

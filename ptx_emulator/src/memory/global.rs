@@ -1,8 +1,8 @@
 //! Global memory: allocations that every CTA reads and writes.
 //!
-//! Global memory is made of relaxed 64-bit atomic words, so the CTAs of a launch run on several threads of the CPU
-//! without a data race in Rust, an access of up to 8 aligned bytes is never torn, as on the device, and the atomics of
-//! PTX are real ones. Each word has a byte of shadow whose bits say which of its bytes were ever written.
+//! Global memory is made of relaxed 64-bit atomic words. So the CTAs of a launch run on several threads of the CPU
+//! without a data race in Rust. An access of up to 8 aligned bytes is never torn, as on the device, and the atomics of
+//! PTX are real ones. Each word has a byte of shadow, whose bits say which bytes of the word were ever written.
 //!
 //! Allocations lie at multiples of [`ALIGNMENT`] with at least [`GUARD_BYTES`] between them, and no address is given
 //! out twice, so that an access past an end or after a free does not land in another allocation.

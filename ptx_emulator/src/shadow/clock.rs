@@ -41,8 +41,8 @@ impl Clock {
 
     /// This clock after a proxy fence of `threads`, which are in `epoch`.
     ///
-    /// The entry of a lane for its neighbours counts too: without an order between the two lanes it does not matter,
-    /// and whatever orders them later comes after the fence.
+    /// A lane's entries for its neighbours count too. Without an order between the two lanes such an entry does not
+    /// matter, and whatever orders them later comes after the fence.
     pub(super) fn fenced(&self, threads: Threads, epoch: u32) -> Clock {
         let mut clock = self.clone();
         raise(&mut clock.fenced, &self.known);

@@ -301,8 +301,8 @@ impl CtaShadow {
         self.uniform[warp as usize] = clocks.iter().all(|clock| Arc::ptr_eq(clock, &clocks[0]));
     }
 
-    /// A fence of any memory by the threads, in a kernel that has something to tell with
-    /// ([`with_fences`](Self::with_fences)): it comes after the fences of the CTA that were executed before.
+    /// A fence of any memory by the threads, in a kernel that has accesses which can be flags
+    /// ([`with_fences`](Self::with_fences)). The fence comes after the fences of the CTA that were executed before.
     pub fn fence(&mut self, threads: Threads) {
         if self.fences_order {
             let mut fenced = std::mem::replace(&mut self.fenced, SyncPoint::new(0));

@@ -1,5 +1,5 @@
-//! What one CTA did to global memory: per page, so that only what it touches takes space, and in the same granules as
-//! shared memory.
+//! What one CTA did to global memory. The record is kept by page, so that only pages which the CTA touches take space,
+//! and in the same granules as for shared memory.
 
 use std::collections::HashMap;
 

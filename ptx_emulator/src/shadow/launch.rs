@@ -5,9 +5,9 @@
 //! first CTA executed a fence after its access, and the second one a fence after that fence and before its own access.
 //! So no correct protocol is reported, and some wrong ones are not.
 //!
-//! A CTA publishes what it did ([`CtaShadow::publish`](super::CtaShadow::publish)) at its fences and at its end. Of
-//! each byte the last write and the last atomics are kept, and the reads of two CTAs: whoever writes it later races
-//! with one of them or with none.
+//! A CTA publishes what it did ([`CtaShadow::publish`](super::CtaShadow::publish)) at its fences and at its end. For
+//! each byte the last write and the last atomics are kept, and the reads of two CTAs. That is enough: a later writer
+//! that races with any reader races with one of these two.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -84,8 +84,8 @@ impl LaunchShadow {
         LaunchShadow { pages: HashMap::new(), fences: 0, fenced: HashMap::new() }
     }
 
-    /// A fence of any thread of a CTA that reaches other CTAs, or an access with the order of one: what the CTA did
-    /// before, which are the marks, is published, and what others published is seen.
+    /// A fence that reaches other CTAs, by any thread of a CTA, or an access with the order of such a fence. What the
+    /// CTA did before (the marks) is published, and what others published is seen.
     ///
     /// # Errors
     /// The first race of a mark, if there is one. All marks count all the same.

@@ -106,7 +106,8 @@ pub(super) struct Found {
     cause: RaceCause,
 }
 
-/// Adds a record to those of its granule, drops those that it makes superfluous, and returns the first it races with.
+/// Adds a record to those of its granule, and drops the records that are superfluous then. Returns the first record
+/// that the new one races with.
 #[inline]
 pub(super) fn touch(records: &mut SmallVec<[Record; 2]>, new: Record, order: &Order<'_>) -> Option<Found> {
     if new.each == 0 {
@@ -293,8 +294,8 @@ impl Order<'_> {
         by_program || self.knows_warp(old)
     }
 
-    /// The lanes of the earlier access that `thread` does not come after; none if the lanes are one and it comes after
-    /// one of them.
+    /// The lanes of the earlier access that `thread` does not come after. There are none if the lanes act as one and
+    /// `thread` comes after one of them.
     fn unordered_lanes(&self, old: &Record, thread: usize) -> u32 {
         let clock = &self.clocks[thread];
         let unknown = |other: &usize| *other != thread && clock.known_epoch(*other) < old.epoch;

@@ -1,5 +1,5 @@
-//! The sums of tensor cores, as those of Hopper compute them: every one of 50,000 results of random factors of f16,
-//! bf16, tf32 and FP8, tiny, huge and special ones among them, has the bits that an H100 and an H200 give it.
+//! The sums of tensor cores, as those of Hopper compute them. They were compared with an H100 and an H200: 50,000
+//! results of random factors of f16, bf16, tf32 and FP8, tiny, huge and special ones among them, have the same bits.
 //!
 //! An instruction adds its k products and the accumulator in one step. The products are exact. All terms are aligned to
 //! the largest exponent among them, that of a product being the sum of its factors' exponents; [`FRACTION_BITS`] bits

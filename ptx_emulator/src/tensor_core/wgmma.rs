@@ -1,8 +1,8 @@
 //! `wgmma`, by the part of one warp: 16 rows of D are those rows of A times B.
 //!
-//! The precision is that of Hopper, bit by bit, as far as 215,000 results of random factors on an H100 tell: sums of
-//! f16, bf16 and tf32 are those of [`sum`]; of FP8 only 13 bits below the largest exponent are kept, and a sum in f32
-//! is cut to 13 bits below its own leading one. What is accumulated in f16 is rounded to it to nearest.
+//! The precision is that of Hopper, bit by bit, as far as 215,000 results of random factors on an H100 tell. Sums of
+//! f16, bf16 and tf32 are those of [`sum`]. Sums of FP8 keep only 13 bits below the largest exponent, and a sum in f32
+//! is cut to 13 bits below its own leading one. Sums that are accumulated in f16 are rounded to nearest.
 
 use layout::descriptor::{Descriptor, K_STEP_BYTES, Major};
 use layout::fragment;
