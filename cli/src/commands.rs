@@ -16,7 +16,7 @@ use clap::Subcommand;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Shows the driver, the devices and the kernels of this build.
-    Info,
+    Info(info::InfoArgs),
     /// Computes attention on tensors from files.
     Attention(attention::AttentionArgs),
     /// Multiplies vectors by a symmetric matrix from files.
@@ -39,7 +39,7 @@ impl Command {
     /// Runs it.
     pub(crate) fn run(&self) -> anyhow::Result<()> {
         match self {
-            Command::Info => info::run(),
+            Command::Info(args) => info::run(args),
             Command::Attention(args) => attention::run(args),
             Command::Ata(args) => ata::run(args),
             Command::Gemm(args) => gemm::run(args),

@@ -5,7 +5,7 @@ const ALL: &str = "all";
 
 /// No kernel of that name.
 #[derive(Debug, thiserror::Error)]
-#[error("no {family} kernel is called '{name}'; `ferrotile info` lists them")]
+#[error("no {family} kernel is called '{name}'; `ferrotile info --kernels` lists them")]
 pub(crate) struct UnknownKernel {
     family: &'static str,
     name: String,

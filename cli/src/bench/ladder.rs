@@ -15,6 +15,7 @@ use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
 
 use crate::bench::measure::{Repeats, Timer};
+use crate::device;
 use crate::table::table;
 
 /// What to measure.
@@ -26,8 +27,8 @@ pub(crate) struct LadderBenchArgs {
     /// Measurements [default: about 60 ms].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     iterations: Option<u32>,
-    /// The number of the card.
-    #[arg(long, default_value_t = 0)]
+    /// The card: cuda, cuda:N or N.
+    #[arg(long, default_value = "cuda", value_parser = device::card)]
     device: u32,
 }
 

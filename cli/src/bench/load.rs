@@ -20,6 +20,7 @@ use crate::bench::ata::AtaCase;
 use crate::bench::decode::{self, DecodeCase};
 use crate::bench::gemm::{self, CardProduct, GemmCase};
 use crate::bench::kernel_names;
+use crate::device;
 use crate::files::tensor::Half;
 use crate::problems::case::{Case, Extra};
 use crate::problems::on_card;
@@ -35,8 +36,8 @@ pub(crate) struct LoadBenchArgs {
     /// A kernel by name, or `all` for every one, to be loaded without a call; may be repeated.
     #[arg(long = "variant", num_args = 1..)]
     variants: Vec<String>,
-    /// The number of the card.
-    #[arg(long, default_value_t = 0)]
+    /// The card: cuda, cuda:N or N.
+    #[arg(long, default_value = "cuda", value_parser = device::card)]
     device: u32,
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct AtaArgs {
     /// How far mirrored elements of A may differ, as a share of the largest of the channel.
     #[arg(long, default_value_t = 1e-6, allow_hyphen_values = true, value_parser = share)]
     symmetry_tolerance: f32,
-    /// The kernel to run, by name; `ferrotile info` lists them.
+    /// The kernel to run, by name; `ferrotile info --kernels` lists them.
     #[arg(long)]
     variant: Option<String>,
     /// Convert elements that are then infinite or 0, and say how many, instead of refusing them.

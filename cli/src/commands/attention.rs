@@ -13,7 +13,7 @@ use crate::files::input::{self, FileError, Input, SizesError, file_of, listed_sh
 use crate::files::npy::Opaque;
 use crate::files::output::OutputFile;
 use crate::files::tensor::{Elements, Half, Tensor};
-use crate::problems::attention::{Problem, TermInputs, element_type};
+use crate::problems::attention::{Problem, TermInputs, element_type, looks_like_bshd};
 use crate::problems::cu_seqlens::CuSeqlensFile;
 use crate::problems::task::Task;
 use crate::problems::varlen::Sequences;
@@ -41,7 +41,7 @@ pub(crate) struct AttentionArgs {
     /// (tensor `lse`).
     #[arg(long)]
     lse: Option<PathBuf>,
-    /// The kernel to run, by name; `ferrotile info` lists them.
+    /// The kernel to run, by name; `ferrotile info --kernels` lists them.
     #[arg(long)]
     variant: Option<String>,
     /// Also compute O in f64 on the CPU from the files' own elements, print the largest error and what is NaN or
@@ -108,9 +108,9 @@ pub(crate) struct HowArgs {
     /// What scores are multiplied by [default: 1 / sqrt(head dimension)].
     #[arg(long, allow_hyphen_values = true, value_parser = finite)]
     scale: Option<f32>,
-    /// What the dimensions of the tensors are: batch, heads, sequence (rows), head dimension.
-    #[arg(long, value_enum, default_value = "bhsd", ignore_case = true)]
-    layout: LayoutName,
+    /// What the dimensions of the tensors are: batch, heads, sequence (rows), head dimension [default: bhsd].
+    #[arg(long, value_enum, ignore_case = true)]
+    layout: Option<LayoutName>,
     /// Convert the elements to this type first, integers among them; with bf16, NPY files of ml_dtypes are read as
     /// such.
     #[arg(long, value_enum, ignore_case = true)]
@@ -191,10 +191,19 @@ impl HowArgs {
     /// The options of the library.
     pub(crate) fn options(&self, variant: Option<String>) -> AttentionOptions {
         let layout = match self.layout {
-            LayoutName::Bhsd => Layout::Bhsd,
-            LayoutName::Bshd => Layout::Bshd,
+            None | Some(LayoutName::Bhsd) => Layout::Bhsd,
+            Some(LayoutName::Bshd) => Layout::Bshd,
         };
         AttentionOptions { mask: self.mask, scale: self.scale, variant, ..AttentionOptions::new(layout) }
+    }
+
+    /// Notes that the tensors may have another layout than the default one, which nobody asked for.
+    pub(crate) fn note_layout(&self, inputs: &[Input; 3], converter: &mut Converter) {
+        if self.layout.is_none()
+            && let Some(note) = looks_like_bshd(inputs)
+        {
+            converter.note(note);
+        }
     }
 
     /// The element type asked for.
@@ -230,6 +239,7 @@ fn run_typed<T: Half>(args: &AttentionArgs, inputs: [Input; 3]) -> anyhow::Resul
             run_task(args, &task, own, &tensors, converter)
         }
         None => {
+            args.how.note_layout(&inputs, &mut converter);
             let (task, own) = Problem::<T>::new(inputs, terms, args.how.options(None).layout, &mut converter)?;
             run_task(args, &task, own, &tensors, converter)
         }

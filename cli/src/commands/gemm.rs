@@ -63,7 +63,7 @@ pub(crate) struct GemmArgs {
     /// Sum FP8 products in the tensor cores alone.
     #[arg(long)]
     direct: bool,
-    /// The kernel to run, by name; `ferrotile info` lists them.
+    /// The kernel to run, by name; `ferrotile info --kernels` lists them.
     #[arg(long)]
     variant: Option<String>,
     /// Also compute D in f64 on the CPU from the files' own elements, print the largest error and what is NaN or

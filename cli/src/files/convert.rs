@@ -155,6 +155,11 @@ impl Converter {
         Converter { keep_own, allow_loss, losses: Vec::new(), notes: Vec::new(), all_finite: true }
     }
 
+    /// Adds a finding about the tensors as a whole.
+    pub(crate) fn note(&mut self, text: String) {
+        self.notes.push(text);
+    }
+
     /// Converts a tensor. Elements that have the type stay as they are: rounding takes some 30 ns each.
     pub(crate) fn convert<T: Stored>(&mut self, input: Input) -> Converted<T> {
         let Input { origin, tensor } = input;

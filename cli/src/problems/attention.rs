@@ -148,6 +148,18 @@ fn sizes(inputs: &[Input; 3], layout: Layout) -> Result<(AttentionProblem, usize
     Ok((sizes, v[3]))
 }
 
+/// What to say where tensors, read as batch, heads, rows and head dimension, have more heads than rows and more heads
+/// than keys, and would be a problem with the dimensions in the other order as well.
+pub(crate) fn looks_like_bshd(inputs: &[Input; 3]) -> Option<String> {
+    let [q, k, v] = inputs.each_ref().map(|input| input.tensor.shape.as_slice().try_into().ok());
+    let (q, k, v): ([usize; 4], _, _) = (q?, k?, v?);
+    let [bhsd, bshd] = [Layout::Bhsd, Layout::Bshd].map(|layout| AttentionProblem::of_shapes(q, k, v, layout));
+    let (AttentionProblem { q_heads, kv_heads, q_len, k_len, .. }, other) = (bhsd.ok()?, bshd.ok()?);
+    let is_odd = q_heads > q_len && kv_heads > k_len && q_len * k_len > 0 && other.check().is_ok();
+    is_odd
+        .then(|| format!("{q_heads} heads of {q_len} rows each: if Q is [batch, rows, heads, ..], give --layout bshd"))
+}
+
 /// The shape of a tensor that must have so many dimensions: those of `expected`.
 pub(crate) fn dimensions<const RANK: usize>(input: &Input, expected: &str) -> Result<[usize; RANK], ProblemError> {
     let Input { origin, tensor } = input;

@@ -4,6 +4,7 @@ mod ata;
 mod conversions;
 mod files;
 mod gemm;
+mod info;
 mod masks;
 mod program;
 mod sequences;
@@ -141,6 +142,27 @@ fn bshd_tensors_give_a_bshd_result() {
     assert_succeeded(&attention(&inputs, &out, &["--layout", "bshd", "--check"]));
     assert!(String::from_utf8_lossy(&fs::read(&out).unwrap()).contains("(1, 3, 4, 8,)"));
     assert_refused(&attention(&inputs, &scratch.path("o2.npy"), &[]), "a divisor");
+}
+
+#[test]
+fn more_heads_than_rows_are_noted_where_no_layout_is_named() {
+    let scratch = Scratch::new("layout");
+    let inputs = scratch.ones(&[1, 33, 4, 8], &[1, 33, 4, 8]);
+    let says = |more: &[&str]| {
+        let output = attention(&inputs, &scratch.path("o.npy"), more);
+        assert_succeeded(&output);
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let stderr = says(&[]);
+    assert!(stderr.contains("heads 33 (of keys 33), rows 4") && stderr.contains("layout bhsd"), "{stderr}");
+    assert!(stderr.contains("note: 33 heads of 4 rows each: ") && stderr.contains("--layout bshd"), "{stderr}");
+    for layout in ["bhsd", "bshd"] {
+        assert!(!says(&["--layout", layout]).contains("note: "), "{layout}");
+    }
+    // One row of many heads on many keys is a step of decoding.
+    let step = scratch.ones(&[1, 32, 1, 8], &[1, 8, 100, 8]);
+    let output = attention(&step, &scratch.path("o.npy"), &[]);
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("note: "));
 }
 
 #[test]
@@ -339,6 +361,8 @@ fn a_benchmark_of_nothing_is_refused() {
         (["decode", "--softcap", "nan"], "expected a finite number"),
         (["decode", "--softcap", "-1"], "softcap is -1"),
         (["gemm", "--device", "emulator"], "a benchmark runs on a card: expected cuda, cuda:N or N"),
+        (["ladder", "--device", "emulator"], "a benchmark runs on a card: expected cuda, cuda:N or N"),
+        (["load", "--device", "emulator"], "a benchmark runs on a card: expected cuda, cuda:N or N"),
     ] {
         assert_refused(&ferrotile(&[&["bench"], &args[..]].concat()), reason);
     }
@@ -437,6 +461,7 @@ fn the_demo_runs_every_kernel_in_the_emulator() {
     assert_succeeded(&output);
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(stdout.starts_with("emulated sm_89, sm_89 PTX"), "{stdout}");
+    assert!(stdout.contains("time us") && !stdout.contains("TFLOP/s"), "{stdout}");
     // Its rows are too many for the kernels that decode.
     let serves = |config: &&AttentionConfig| config.serves(layout::Arch::Sm80, layout::Dtype::F16, [64; 2]);
     for config in ATTENTION.iter().filter(serves).filter(|config| !matches!(config.kernel, AttentionKernel::Decode(_)))
@@ -540,15 +565,4 @@ fn a_reader_may_stop_early() {
     let output = child.wait_with_output().unwrap();
     assert_succeeded(&output);
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
-#[test]
-fn info_names_every_kernel() {
-    let output = ferrotile(&["info"]);
-    assert_succeeded(&output);
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    for config in layout::attention::ATTENTION {
-        assert!(stdout.contains(config.name), "{config}");
-    }
-    assert!(stdout.contains("sm_80") && stdout.contains("device"), "{stdout}");
 }

@@ -288,9 +288,12 @@ impl fmt::Debug for Gpu {
     }
 }
 
-/// The number, name and architecture: "0: NVIDIA H200 (sm_90a)".
+/// The number, name and architecture: "0: NVIDIA H200 (sm_90a)". An emulated one has no number: "emulated sm_80".
 impl fmt::Display for Gpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_emulated() {
+            return f.write_str(self.name());
+        }
         write!(f, "{}: {} ({})", self.ordinal(), self.name(), self.arch())
     }
 }
@@ -316,6 +319,11 @@ mod tests {
             Err(Error::NoDevice { ordinal, count }) => assert!(ordinal == absent && count < absent),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn an_emulated_device_is_shown_by_its_name_alone() {
+        assert_eq!(Gpu::emulated(Arch::Sm80).to_string(), "emulated sm_80");
     }
 
     #[test]

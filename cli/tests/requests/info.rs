@@ -1,0 +1,49 @@
+//! `ferrotile info`: short by default, kernels by name, and everything as JSON.
+
+use layout::ata::ATA;
+use layout::attention::ATTENTION;
+use layout::gemm::GEMM;
+
+use crate::program::{assert_refused, assert_succeeded, ferrotile};
+
+fn stdout(args: &[&str]) -> String {
+    let output = ferrotile(&[&["info"], args].concat());
+    assert_succeeded(&output);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn names() -> impl Iterator<Item = &'static str> {
+    let attention = ATTENTION.iter().map(|config| config.name);
+    attention.chain(GEMM.iter().map(|config| config.name)).chain(ATA.iter().map(|config| config.name))
+}
+
+#[test]
+fn it_fits_a_screen_unless_the_kernels_are_wanted() {
+    let text = stdout(&[]);
+    assert!(text.contains("sm_80") && text.contains("device") && text.contains("info --kernels"), "{text}");
+    assert!(text.lines().count() <= 24, "{text}");
+    assert!(names().all(|name| !text.contains(name)), "{text}");
+}
+
+#[test]
+fn every_kernel_is_named() {
+    let text = stdout(&["--kernels"]);
+    for name in names() {
+        assert!(text.contains(name), "{name}");
+    }
+    assert_refused(&ferrotile(&["info", "--kernels", "--json"]), "cannot be used with");
+}
+
+#[test]
+fn json_has_devices_and_the_kernels_of_each_architecture() {
+    let facts: serde_json::Value = serde_json::from_str(&stdout(&["--json"])).unwrap();
+    assert_eq!(facts["version"], env!("CARGO_PKG_VERSION"));
+    let devices = facts["devices"].as_array().unwrap();
+    assert_eq!(devices.is_empty(), facts["no_device"].is_string());
+    let ptx = facts["ptx"].as_array().unwrap();
+    for name in names() {
+        let has = |ptx: &serde_json::Value| ptx["kernels"].as_array().unwrap().iter().any(|kernel| kernel == name);
+        assert!(ptx.iter().any(has), "{name}");
+    }
+    assert!(ptx.iter().all(|ptx| ptx["bytes"].as_u64() > Some(0) && ptx["arch"].is_string()));
+}
