@@ -47,8 +47,8 @@ macro_rules! hopper_pair {
             /// With the fault.
             ///
             /// # Safety
-            /// A block of `WARPGROUP` threads with the shared memory of `HOPPER`; `out` has a word for each thread; the
-            /// map is of `TENSOR_ROWS` rows of f16 numbers as long as those of a factor, in boxes of a factor.
+            /// A block has `WARPGROUP` threads and the shared memory of `HOPPER`; `out` has a word for each thread. The
+            /// map is of `TENSOR_ROWS` rows of f16 numbers, as long as the rows of a factor, in boxes of one factor.
             #[cuda_std::kernel(max_threads = layout::broken::WARPGROUP)]
             pub unsafe fn $broken(out: *mut u32, map: TensorMap) {
                 // SAFETY: nothing makes it right: the emulator stops it.

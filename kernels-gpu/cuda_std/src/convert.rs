@@ -206,8 +206,8 @@ pub fn bf16_to_f32(bits: u16) -> f32 {
     f32::from_bits((bits as u32) << 16)
 }
 
-/// Puts together a number of four bytes of `a` (0 to 3) and `b` (4 to 7): byte i is the one that bits 4i to 4i + 2 of
-/// `selector` name, or its sign eight times where bit 4i + 3 is set.
+/// Makes a word of any four bytes of `a` (numbers 0 to 3) and `b` (4 to 7). Bits 4i to 4i + 2 of `selector` name byte i
+/// of the result; where bit 4i + 3 is set, byte i is the sign of the named byte, eight times.
 ///
 /// PTX: `prmt.b32` (PTX 2.0, sm_20).
 #[inline(always)]

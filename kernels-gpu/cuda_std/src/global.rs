@@ -36,8 +36,8 @@ pub unsafe fn load_nc<T: Word>(ptr: *const T) -> T {
     unsafe { T::load_global_nc(ptr) }
 }
 
-/// Loads a number from global memory that others may write meanwhile: one that was there at some time, read once
-/// however often it is used. It may come from L1.
+/// Loads a number from global memory that others may write meanwhile. The result is a number that was there at some
+/// time. It is read once, however often the result is used, and may come from L1.
 ///
 /// PTX: `ld.relaxed.cta.global.b32` (PTX 6.0, sm_70).
 /// Not a memory fence.

@@ -4,9 +4,9 @@ use core::arch::asm;
 
 /// The same number, as if it were found out here and not before.
 ///
-/// LLVM computes once what does not change, holds it in a register, and counts no registers while it does so. What is
-/// computed from a hidden number is computed where it stands: additions of constants become offsets in instructions,
-/// and a value that is needed at the start and the end of a kernel takes no register in between.
+/// LLVM computes a value that does not change once and holds it in a register, without counting registers. A value that
+/// depends on a hidden number is computed where it stands instead. Additions of constants then become offsets in
+/// instructions, and a value that is needed at the start and at the end of a kernel takes no register in between.
 #[inline(always)]
 pub fn opaque(mut number: u32) -> u32 {
     // SAFETY: no instruction; the comment names the operand, as `asm!` demands.

@@ -1,8 +1,8 @@
 //! Device-side standard library: what a kernel needs beyond `core`, over rustc's in-tree `nvptx64-nvidia-cuda` target.
 //!
-//! Names, modules and calls are those of Rust-CUDA's `cuda_std` wherever both have the thing, so that a kernel crate
-//! moves between the two by changing a dependency line. What is new here: shared memory is addressed in its own address
-//! space ([`shared::SharedAddr`]), and [`ptx`] wraps the tensor-core and asynchronous-copy instructions.
+//! Names, modules and calls are those of Rust-CUDA's `cuda_std` wherever both crates have the thing. So a kernel crate
+//! moves between the two by changing a dependency line. Two things are new here: shared memory has an address type of
+//! its own ([`shared::SharedAddr`]), and [`ptx`] wraps the tensor-core and asynchronous-copy instructions.
 //!
 //! | module | what it is for |
 //! | --- | --- |
@@ -15,9 +15,10 @@
 //! | [`pipeline`] | the place in a pipeline of stages between producers and consumers |
 //! | [`ptx`] | one thin function for each instruction |
 //!
-//! An architecture shows as `cfg(target_feature = "sm_89")` and the like; what needs a later one than is compiled for
-//! is not there. The crate brings the panic handler (a trap). A crate that uses [`shared_array!`] enables the unstable
-//! feature `asm_experimental_arch`, and one that declares kernels `abi_gpu_kernel`.
+//! An architecture shows as `cfg(target_feature = "sm_89")` and the like. A function that needs a later architecture
+//! than the crate is compiled for does not exist. The crate brings the panic handler (a trap). A crate that uses
+//! [`shared_array!`] enables the unstable feature `asm_experimental_arch`, and one that declares kernels
+//! `abi_gpu_kernel`.
 //!
 //! # Convergence
 //!

@@ -1,10 +1,11 @@
 //! A ring of stages in shared memory, through which producers hand tiles to consumers.
 //!
-//! Each stage has two mbarriers: *full*, on which copies complete and consumers wait, and *empty*, on which consumers
-//! arrive and the producer waits before it fills the stage again. Both sides walk the ring with a [`PipelineState`] of
-//! their own, which knows the parity to wait for: it changes with every round. At the start all stages are empty though
-//! nobody has arrived, so that the producer waits for the parity of the round before, which an mbarrier counts as
-//! complete.
+//! Each stage has two mbarriers. Copies complete on *full*, and consumers wait there. Consumers arrive on *empty*, and
+//! the producer waits there before it fills the stage again. Both sides walk the ring with a [`PipelineState`] of their
+//! own, which knows the parity to wait for; the parity changes with every round.
+//!
+//! At the start all stages are empty, though nobody has arrived. The producer therefore waits for the parity of the
+//! round before, which an mbarrier counts as complete.
 //!
 //! ```ignore
 //! let mut state = PipelineState::FIRST;                               // producer

@@ -42,9 +42,9 @@ impl SharedAddr {
         SharedAddr(self.0.wrapping_add(bytes))
     }
 
-    /// The same address, hidden from the compiler as [`crate::hint::opaque`] hides a number: addresses derived from it
-    /// in a loop are constant offsets in the instructions, and not one register each that is computed ahead of the
-    /// loop.
+    /// The same address, hidden from the compiler as [`crate::hint::opaque`] hides a number. Addresses that a loop
+    /// derives from it then become constant offsets in the instructions. Otherwise each takes a register, computed
+    /// ahead of the loop.
     #[inline(always)]
     pub fn hidden(self) -> Self {
         SharedAddr(crate::hint::opaque(self.0))
@@ -195,9 +195,9 @@ pub const fn array_id(file: &str, line: u32, column: u32) -> u64 {
 /// Declares an array in the static shared memory of the block and gives it as a [`SharedArray`]: `shared_array![f32;
 /// 256]`.
 ///
-/// Each place in the source is one array, however often it is executed or inlined; it starts uninitialised. Type and
-/// length are made of what the surrounding module can name: neither generic parameters nor constants of the function.
-/// rustc has no shared statics, so the declaration is PTX:
+/// Each place in the source is one array, however often the place is executed or inlined. The array starts
+/// uninitialised. Type and length can only use names of the surrounding module, and neither generic parameters nor
+/// constants of the function. rustc has no shared statics, so the declaration is PTX:
 ///
 /// ```text
 /// .shared .align 16 .b8 shared_array_<number of the place>[1024];

@@ -1,8 +1,8 @@
 //! What the 32 lanes of a warp do together: shuffles, votes, reductions.
 //!
 //! The functions called `warp_..` have the names and arguments of Rust-CUDA's; `mask` names the lanes that take part,
-//! [`FULL_MASK`] all of them. The reductions below them work on all lanes, or on each quad (lanes 4q to 4q + 3: those
-//! that hold one row of a tensor-core accumulator), and leave the result in every lane.
+//! [`FULL_MASK`] all of them. Reductions work on all lanes, or on each quad, and leave the result in every lane. A quad
+//! is lanes 4q to 4q + 3, which hold one row of a tensor-core accumulator.
 //!
 //! ```ignore
 //! let row_max = warp::quad_max(convert::max(s[0], s[1]));
@@ -107,8 +107,8 @@ pub unsafe fn warp_shuffle_idx<T: WarpShuffleValue>(mask: u32, value: T, lane: u
     unsafe { shuffle!("idx", value, lane, 0x1f, width, mask) }
 }
 
-/// Returns the value of the lane whose index differs from the caller's in the bits of `lane_mask`, and true; if that
-/// lane is above the caller's group of `width` lanes, its own value and false.
+/// Returns the value of the lane whose index differs from the caller's in the bits of `lane_mask`, and true. If that
+/// lane is above the caller's group of `width` lanes, returns the caller's own value and false.
 ///
 /// PTX: `shfl.sync.bfly.b32` (PTX 6.0, sm_30).
 /// Not a memory fence.
@@ -121,8 +121,8 @@ pub unsafe fn warp_shuffle_xor<T: WarpShuffleValue>(mask: u32, value: T, lane_ma
     unsafe { shuffle!("bfly", value, lane_mask, 0x1f, width, mask) }
 }
 
-/// Returns the value of the lane `delta` below the caller, and true; if that lane is outside the caller's group of
-/// `width` lanes, its own value and false.
+/// Returns the value of the lane `delta` below the caller, and true. If that lane is outside the caller's group of
+/// `width` lanes, returns the caller's own value and false.
 ///
 /// PTX: `shfl.sync.up.b32` (PTX 6.0, sm_30).
 /// Not a memory fence.
@@ -135,8 +135,8 @@ pub unsafe fn warp_shuffle_up<T: WarpShuffleValue>(mask: u32, value: T, delta: u
     unsafe { shuffle!("up", value, delta, 0, width, mask) }
 }
 
-/// Returns the value of the lane `delta` above the caller, and true; if that lane is outside the caller's group of
-/// `width` lanes, its own value and false.
+/// Returns the value of the lane `delta` above the caller, and true. If that lane is outside the caller's group of
+/// `width` lanes, returns the caller's own value and false.
 ///
 /// PTX: `shfl.sync.down.b32` (PTX 6.0, sm_30).
 /// Not a memory fence.

@@ -29,16 +29,18 @@ use proc_macro::TokenStream;
 ///   `.minnctapersm`); needs `max_threads`.
 /// - `cluster`: the blocks of a cluster along x, 1 to 16 (PTX `.reqnctapercluster`, Hopper only).
 ///
-/// The function must be `unsafe`, since its caller is a launch that the compiler does not see, and may be neither
-/// `async`, `const` nor generic; it returns nothing. Parameters are scalars, raw pointers and `#[repr(C)]` structs by
-/// value. A parameter whose type is called `TensorMap` is a tensor map by value and is placed on a 64-byte boundary, as
-/// the TMA unit demands; in the body its name is the address of the parameter, a `*const TensorMap`. (`&` of a by-value
+/// The function must be `unsafe`, because its caller is a launch that the compiler does not see. It may be neither
+/// `async`, `const` nor generic, and returns nothing. Parameters are scalars, raw pointers and `#[repr(C)]` structs by
+/// value.
+///
+/// A parameter whose type is called `TensorMap` is a tensor map by value. It lies on a 64-byte boundary, as the TMA
+/// unit demands. In the body its name is the address of the parameter, a `*const TensorMap`. (`&` of a by-value
 /// parameter would be the address of a copy in local memory, which the TMA unit does not read.)
 ///
 /// The function becomes `#[unsafe(no_mangle)] pub unsafe extern "gpu-kernel" fn`. Beside it stands a static
-/// `__kernel_record_<name>` of four `u32`s (max_threads, min_blocks, cluster, bit mask of the tensor map parameters; 0
-/// for what is not given), which `cuda_builder` reads from the LLVM module, turns into attributes of the kernel, and
-/// deletes.
+/// `__kernel_record_<name>` of four `u32`s: max_threads, min_blocks, cluster, and the bit mask of the tensor map
+/// parameters; 0 for what is not given. `cuda_builder` reads this record from the LLVM module, turns it into attributes
+/// of the kernel, and deletes it.
 #[proc_macro_attribute]
 pub fn kernel(arguments: TokenStream, item: TokenStream) -> TokenStream {
     kernel::expand(arguments.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
@@ -51,9 +53,9 @@ pub fn kernel(arguments: TokenStream, item: TokenStream) -> TokenStream {
 /// cuda_std_macros::wgmma_accumulators!(steps: 1, 2);
 /// ```
 ///
-/// An `asm!` needs one operand for each register, and a group must be one `asm!`; so there is one for each shape, pair
-/// of types, number of steps and place of A. One of the arms for `[f32; 4]`, which is m64n8, with the template in
-/// lines:
+/// An `asm!` needs one operand for each register, and a group must be one `asm!`. So the macro makes one `asm!` for
+/// each shape, pair of types, number of steps and place of A. One of the arms for `[f32; 4]`, which is m64n8, with the
+/// template in lines:
 ///
 /// ```ignore
 /// impl Accumulator for [f32; 4] {

@@ -19,8 +19,8 @@ macro_rules! entry {
         /// The step of this name.
         ///
         /// # Safety
-        /// Grid, block, cluster and dynamic shared memory are the step's, which takes `sizes`; the other parameters are
-        /// matrices of these sizes, or tensor maps of them with boxes of the step's tiles.
+        /// Grid, block, cluster and dynamic shared memory are the step's, and the step takes `sizes`. The other
+        /// parameters are matrices of these sizes, or tensor maps of such matrices with boxes of the step's tiles.
         #[kernel(
             max_threads = LADDER[step_index(stringify!($name))].threads(),
             min_blocks = 1,

@@ -44,8 +44,8 @@ impl Arch {
         }
     }
 
-    /// The PTX version that modules of this architecture declare, as (major, minor): the lowest that has its
-    /// instructions, so that old drivers load them (PTX ISA, "Release Notes").
+    /// The PTX version that modules of this architecture declare, as (major, minor). It is the lowest that has the
+    /// architecture's instructions, so that old drivers load the modules (PTX ISA, "Release Notes").
     pub const fn ptx_version(self) -> (u32, u32) {
         match self {
             Arch::Sm80 => (7, 0),

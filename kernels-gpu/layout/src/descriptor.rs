@@ -1,18 +1,18 @@
 //! Matrix descriptors: how `wgmma` is told where in shared memory an operand lies.
 //!
-//! An [`Operand`] says how a tile is stored, and is the only source of [`Descriptor`]s. Tiles are stored as
-//! [`Swizzle::tile_offset`] says, which is also what a TMA box of one panel's width leaves: rows of
-//! [`Swizzle::row_bytes`], in panels that follow each other. What a row is depends on the order:
+//! An [`Operand`] says how a tile is stored, and is the only source of [`Descriptor`]s. A tile consists of rows of
+//! [`Swizzle::row_bytes`], in panels that follow each other ([`Swizzle::tile_offset`]). A TMA box of one panel's width
+//! leaves a panel just so. What a row is depends on the order:
 //!
 //! | order | rows | columns | one step along K, 32 bytes of it, moves by |
 //! | --- | --- | --- | --- |
 //! | [`Major::K`] | of A or columns of B | along K | 32 bytes, and to the next panel at the end of a row |
 //! | [`Major::Mn`], 16-bit types | along K | rows of A or columns of B | 16 rows |
 //!
-//! The hardware walks cores of 8 rows of 16 bytes ("Canonical layouts" of the PTX ISA). Of the two distances in a
-//! descriptor, the stride offset is that between cores along the rows of a panel, and the leading offset that between
-//! panels; without swizzle the rows of a core are adjacent, and the two change places for [`Major::Mn`]. For a swizzled
-//! K-major operand one instruction stays inside a panel, and the leading offset is not read.
+//! The hardware walks cores of 8 rows of 16 bytes ("Canonical layouts" of the PTX ISA). A descriptor has two distances.
+//! The stride offset is the distance between cores along the rows of a panel, the leading offset the distance between
+//! panels. Without swizzle the rows of a core are adjacent, and for [`Major::Mn`] the two distances change places. With
+//! a swizzled K-major operand one instruction stays inside a panel, and the leading offset is not read.
 //!
 //! ```
 //! use layout::descriptor::{Descriptor, Major, Operand};
@@ -23,8 +23,8 @@
 //! assert_eq!(SECOND_TILE.stride_bytes(), 1024);
 //! ```
 //!
-//! Swizzles permute the bits of addresses, so every tile starts on a multiple of [`Swizzle::period_bytes`] and the base
-//! offset of a descriptor, for tiles that do not, is 0.
+//! Swizzles permute the bits of addresses, so every tile starts on a multiple of [`Swizzle::period_bytes`]. The field
+//! of a descriptor for other starts, the base offset, is 0.
 
 use crate::dtype::Dtype;
 use crate::swizzle::Swizzle;
@@ -243,10 +243,10 @@ impl Descriptor {
 
     /// The descriptor of the same tile `bytes` bytes further on; `bytes` is a multiple of 16.
     ///
-    /// Also how a descriptor of an offset becomes one of an address: by adding the base of the dynamic shared memory.
-    /// Only distances that leave the swizzle's pattern in place make sense: multiples of its period, and those that
-    /// [`Operand`] gives. Of an address the bits below 2^18 count, which are all of it that lies in the block: in a
-    /// cluster the upper bits are the rank of the block, and would change the fields behind the address.
+    /// Adding the base of the dynamic shared memory turns the descriptor of an offset into that of an address. Only
+    /// distances that leave the swizzle's pattern in place make sense: multiples of its period, and those that
+    /// [`Operand`] gives. Only the bits of an address below 2^18 count. The upper bits are the rank of the block in its
+    /// cluster, and would change the fields behind the address.
     #[inline(always)]
     #[must_use]
     pub const fn offset(self, bytes: u32) -> Descriptor {

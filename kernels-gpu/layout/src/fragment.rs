@@ -1,14 +1,15 @@
 //! Which element of a matrix each register of each lane holds, for the tensor-core instructions of sm_80 and later.
 //!
-//! A warp holds a matrix in pieces, its fragments: some registers in each of 32 lanes, a 32-bit register having two
-//! 16-bit halves. Every map below goes from (lane, register, half) to the (row, column) of the element. With
-//! `group = lane / 4` and `thread = lane % 4`, those of 16-bit elements and of accumulators are made of one 8x8 matrix
-//! whose row is `group` and whose columns are `2 * thread` and `2 * thread + 1`: also what `ldmatrix` delivers. TF32
-//! elements fill a register each; their 8x4 matrix has the row `group` and the column `thread`.
+//! A warp holds a matrix in pieces, its fragments: some registers in each of 32 lanes. A 32-bit register has two 16-bit
+//! halves. Every map below goes from (lane, register, half) to the (row, column) of the element.
 //!
-//! The maps of `mma`, `ldmatrix`, `stmatrix` and `wgmma` are those of the PTX ISA ("Matrix fragments for
-//! mma.m16n8k16", ".. mma.m16n8k8", "Register fragments and shared memory matrix layouts" of `wgmma`): kernels may rely
-//! on them.
+//! Let `group = lane / 4` and `thread = lane % 4`. The maps of 16-bit elements and of accumulators are made of one 8x8
+//! matrix: a lane has the row `group` and the columns `2 * thread` and `2 * thread + 1`. `ldmatrix` delivers the same.
+//! TF32 elements fill a register each; of their 8x4 matrix a lane has the row `group` and the column `thread`.
+//!
+//! The maps of `mma`, `ldmatrix`, `stmatrix` and `wgmma` are those of the PTX ISA, and kernels may rely on them
+//! ("Matrix fragments for mma.m16n8k16", ".. mma.m16n8k8", "Register fragments and shared memory matrix layouts" of
+//! `wgmma`).
 //!
 //! Those of `wmma` ([`WmmaShape::a`], [`WmmaShape::b`], [`WmmaShape::c`]) are left open by the ISA, and no kernel
 //! relies on them. The ones here are what the compiler of CUDA 13 makes of PTX of sm_80, sm_89 and sm_90a, measured on
@@ -90,8 +91,8 @@ pub const fn wgmma_d_f16(thread: u32, register: u32, half: u32) -> (u32, u32) {
     wgmma_d(thread, register * 2 + half)
 }
 
-/// The element of A, 64 rows of 32 bytes of elements of `element_bytes` bytes, in `part` of `register` 0 to 3 of a
-/// thread of the warpgroup of `wgmma`, as (row, k). A register has 4 / `element_bytes` parts, lowest bits first.
+/// The element of A, as (row, k), in `part` of `register` 0 to 3 of a thread of the warpgroup of `wgmma`. A has 64 rows
+/// of 32 bytes, and elements of `element_bytes` bytes. A register has 4 / `element_bytes` parts, lowest bits first.
 ///
 /// For 16-bit types each warp has 16 rows as in [`mma_m16n8k16_a`]; for the others the same bytes hold fewer or more
 /// elements.

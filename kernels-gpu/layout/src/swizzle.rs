@@ -12,7 +12,7 @@
 //! ```
 //!
 //! The three widths are those of the tensor memory accelerator (`CU_TENSOR_MAP_SWIZZLE_32B`, `_64B`, `_128B`) and of
-//! the matrix descriptors of `wgmma`, so a tile swizzled by hand, by TMA or for `wgmma` looks the same. They act on
+//! the matrix descriptors of `wgmma`. So a tile swizzled by hand, by TMA or for `wgmma` looks the same. Swizzles act on
 //! byte offsets from a base that is aligned to [`Swizzle::period_bytes`].
 
 /// How the 16-byte units of a shared-memory tile are permuted.
@@ -56,8 +56,8 @@ impl Swizzle {
 
     /// Where byte `column_bytes` of configuration `id` is stored, in a tile of `rows` rows kept as panels.
     ///
-    /// A panel is [`Swizzle::row_bytes`] wide and `rows` high, and the panels follow each other: what one TMA box, or
-    /// one `wgmma` operand, of that width holds. With rows of exactly that width there is one panel.
+    /// A panel is [`Swizzle::row_bytes`] wide and `rows` high, and the panels follow each other. One TMA box, or one
+    /// `wgmma` operand, of that width holds one panel. With rows of exactly that width there is one panel.
     #[inline(always)]
     pub const fn tile_offset(self, row: u32, column_bytes: u32, rows: u32) -> u32 {
         let panel = column_bytes / self.row_bytes();

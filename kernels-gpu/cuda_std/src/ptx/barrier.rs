@@ -5,8 +5,8 @@ use core::arch::asm;
 
 /// Waits on barrier `ID` until `THREADS` threads have arrived there.
 ///
-/// PTX: `bar.sync ID, THREADS` (PTX 2.0, sm_20), which orders the accesses of these threads before it ahead of those
-/// after it.
+/// PTX: `bar.sync ID, THREADS` (PTX 2.0, sm_20). Accesses of these threads before the barrier come before their
+/// accesses after it.
 ///
 /// # Safety
 /// - All threads of the warp execute this call together; `THREADS / 32` warps of the block arrive in each round.
@@ -32,7 +32,7 @@ pub unsafe fn sync_numbered<const THREADS: u32>(id: u32) {
 
 /// Arrives on barrier `ID`, of `THREADS` threads, without waiting.
 ///
-/// PTX: `bar.arrive ID, THREADS` (PTX 2.0, sm_20), which orders the accesses of these threads before it ahead of those
+/// PTX: `bar.arrive ID, THREADS` (PTX 2.0, sm_20). Accesses of these threads before the arrival come before accesses
 /// after a [`sync`] of the same round.
 ///
 /// # Safety

@@ -103,8 +103,8 @@ impl ClusterAddr {
     /// Not a memory fence.
     ///
     /// # Safety
-    /// - The address is aligned to the size of the word and inside the shared memory of its block, which has not
-    ///   exited, and where something was stored.
+    /// - The address is aligned to the size of the word and lies inside the shared memory of its block, where something
+    ///   was stored. That block has not exited.
     /// - No thread writes it without a barrier of the cluster in between: the load may be merged with an earlier equal
     ///   one.
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! Asynchronous copies from global to shared memory, sm_80 and later.
 //!
 //! A thread starts copies, closes them into a group, and later waits until at most N of its newest groups are still in
-//! flight. Its own copies are then visible to it; a block barrier makes them visible to the others.
+//! flight. The copies are then visible to the thread itself; a block barrier makes them visible to the others.
 //!
 //! ```ignore
 //! cp_async::cg_16(stage.offset(lane_bytes), src, if row < rows { 16 } else { 0 });

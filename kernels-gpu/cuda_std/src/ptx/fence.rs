@@ -24,8 +24,8 @@ pub fn mbarrier_init() {
     unsafe { asm!("fence.mbarrier_init.release.cluster;", options(nostack, preserves_flags)) }
 }
 
-/// Orders this thread's ordinary accesses to global memory before it ahead of the asynchronous ones after it, and the
-/// other way round.
+/// Orders this thread's accesses to global memory across the two proxies: ordinary accesses before the fence come
+/// before asynchronous ones after it, and the other way round.
 ///
 /// PTX: `fence.proxy.async.global` (PTX 8.0, sm_90).
 #[inline(always)]

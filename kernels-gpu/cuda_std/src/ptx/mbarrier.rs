@@ -1,8 +1,9 @@
 //! Barriers in shared memory that count arrivals, and on sm_90 also the bytes of asynchronous copies.
 //!
-//! An mbarrier is 8 bytes, 8-byte aligned. It goes through phases: a phase completes when as many threads have arrived
-//! as it was initialised for (and, on sm_90, as many bytes as were announced), and the next begins at once. A waiter
-//! names the phase it waits for: on sm_80 by the token of an arrival, on sm_90 also by its parity (0 for the first).
+//! An mbarrier is 8 bytes, 8-byte aligned. It goes through phases. A phase completes when as many threads have arrived
+//! as the mbarrier was initialised for, and, on sm_90, as many bytes as were announced. The next phase begins at once.
+//! A waiter names the phase it waits for: on sm_80 by the token of an arrival, on sm_90 also by its parity (0 for the
+//! first).
 //!
 //! ```ignore
 //! if thread::thread_idx_x() == 0 { mbarrier::init(full, 1) }
@@ -104,8 +105,8 @@ pub unsafe fn arrive_expect_tx(barrier: SharedAddr, bytes: u32) {
 /// Whether the phase of this parity, the current or the preceding one, has completed; the hardware may wait a while
 /// first.
 ///
-/// The hardware goes on with what does not need the answer: an arrival of the same thread further on can complete the
-/// phase that is still being waited for.
+/// The hardware goes on with instructions that do not need the answer. So a later arrival of the same thread can
+/// complete the phase that this test still asks about.
 ///
 /// PTX: `mbarrier.try_wait.parity.shared::cta.b64` (PTX 7.8, sm_90), acquire semantics in the block if it has.
 ///
@@ -156,9 +157,9 @@ pub unsafe fn expect_tx(barrier: SharedAddr, bytes: u32) {
 
 /// Arrives once on the mbarrier at the same place in the block of rank `rank` of the cluster, if `arrives`.
 ///
-/// One lane of a warp arrives for all without a branch. The scope of release is the block: what asynchronous copies
-/// read is thereby free for the next ones, and ordinary stores to the other block are not ordered. (A release in the
-/// cluster is a fence of the whole card in the machine code.)
+/// One lane of a warp arrives for all without a branch. The scope of the release is the block. That frees what
+/// asynchronous copies have read for the next copies, but it does not order ordinary stores to the other block. (A
+/// release in the cluster is a fence of the whole card in the machine code.)
 ///
 /// PTX: `mapa.shared::cluster.u32` and `mbarrier.arrive.shared::cluster.b64` (PTX 8.0, sm_90), release semantics in the
 /// block.

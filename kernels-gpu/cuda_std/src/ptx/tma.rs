@@ -1,9 +1,11 @@
 //! Copies of tensor tiles by the tensor memory accelerator (TMA), asynchronous; sm_90.
 //!
 //! A [`TensorMap`], which the host encodes, describes a tensor of 1 to 5 dimensions and the box that one instruction
-//! copies. It is a parameter of the kernel by value; `#[kernel]` makes its name in the body the address. Coordinates
-//! are those of the first element of the box, of the innermost dimension first (the host's shapes have it last), and
-//! may lie outside the tensor: such elements arrive as zeros, and are not written.
+//! copies. The map is a parameter of the kernel by value; in the body `#[kernel]` makes the parameter's name its
+//! address.
+//!
+//! Coordinates are those of the first element of the box. The innermost dimension comes first, where the host's shapes
+//! have it last. A box may reach outside the tensor: elements there arrive as zeros, and are not written.
 //!
 //! ```ignore
 //! #[kernel(max_threads = 128)]
@@ -77,8 +79,8 @@ fn five<const RANK: usize>(coordinates: [i32; RANK]) -> [i32; 5] {
 /// - `map` is the address of a kernel parameter that describes a tensor of `RANK` dimensions, which is valid until the
 ///   copy has finished.
 /// - The innermost coordinate is a multiple of 16 bytes; the unit takes any other for an illegal instruction.
-/// - `dst` is in the shared memory of the block, has room for the box, and is aligned to 128 bytes and to the period of
-///   the map's swizzle; nothing accesses it until the phase has completed.
+/// - `dst` is in the shared memory of the block and has room for the box. It is aligned to 128 bytes and to the period
+///   of the map's swizzle. Nothing accesses it until the phase has completed.
 /// - `barrier` is an initialised mbarrier of the block, visible to asynchronous copies; its current phase expects the
 ///   bytes of the box.
 #[inline(always)]
@@ -105,16 +107,17 @@ pub unsafe fn load<const RANK: usize>(
     unsafe { by_rank!(form, c) }
 }
 
-/// Starts the copy of a box from global memory to the same place in the shared memory of every block of the cluster
-/// whose bit is set in `blocks`; in each of them its bytes count on the mbarrier at the place of `barrier`.
+/// Starts the copy of a box from global memory to several blocks of the cluster: those whose bit is set in `blocks`.
+/// The box arrives at the same place in the shared memory of each, and its bytes count on the mbarrier at the place of
+/// `barrier` there.
 ///
 /// PTX: `cp.async.bulk.tensor.{1..5}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster` (PTX
 /// 8.0, sm_90).
 /// Not a memory fence: waiting for the phase of the mbarrier makes the box visible in its block.
 ///
 /// # Safety
-/// - As for [`load`], in each of the blocks: their mbarriers are initialised, which takes a barrier of the cluster, and
-///   none of them exits before its copy has finished.
+/// - As for [`load`], in each of the blocks. Their mbarriers are initialised, and a barrier of the cluster stands in
+///   between. No block exits before its copy has finished.
 /// - Bit `i` of `blocks` is the block of rank `i`, which is in the cluster.
 #[inline(always)]
 pub unsafe fn load_multicast<const RANK: usize>(
@@ -170,8 +173,8 @@ pub unsafe fn prefetch<const RANK: usize>(map: *const TensorMap, coordinates: [i
 ///
 /// # Safety
 /// - `map` is the address of a kernel parameter that describes a tensor of `RANK` dimensions, valid for writes.
-/// - The innermost coordinate is as for [`load`], and none is negative, which the unit takes for an illegal instruction
-///   too; the box may reach beyond the other edges of the tensor.
+/// - The innermost coordinate is as for [`load`], and no coordinate is negative: the unit takes that for an illegal
+///   instruction, too. The box may reach beyond the other edges of the tensor.
 /// - `src` is in the shared memory of the block, is aligned as for [`load`], and holds the box: written before a
 ///   [`fence::proxy_async_shared`](crate::ptx::fence::proxy_async_shared) of the writing threads and a barrier.
 /// - The box is not written until [`wait_group_read`] or [`wait_group`] has covered the group, and this thread does not

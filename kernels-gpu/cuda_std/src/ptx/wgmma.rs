@@ -1,9 +1,9 @@
 //! Matrix products of a warpgroup (four warps) with operands in shared memory, asynchronous; Hopper only.
 //!
-//! D, 64xN, is in registers: an array of N / 2 `f32`, or of N / 4 registers of two f16 ([`layout::fragment::wgmma_d`],
-//! [`layout::fragment::wgmma_d_f16`]); the array's length gives N, any multiple of 8 up to 256. B is in shared memory,
-//! A there or in registers ([`layout::fragment::wgmma_a`]). How they are stored is a [`Product`], made of the
-//! [`Operand`]s of `layout`, which give the descriptors too.
+//! D, 64xN, is in registers: an array of N / 2 `f32` ([`layout::fragment::wgmma_d`]), or of N / 4 registers of two f16
+//! ([`layout::fragment::wgmma_d_f16`]). The array's length gives N, any multiple of 8 up to 256. B is in shared memory;
+//! A is there too, or in registers ([`layout::fragment::wgmma_a`]). A [`Product`] says how A and B are stored. It is
+//! made of the [`Operand`]s of `layout`, which also give the descriptors.
 //!
 //! ```ignore
 //! enum Mainloop {}
@@ -19,10 +19,10 @@
 //! wgmma::wait_group::<0, _>(&mut d);
 //! ```
 //!
-//! One call is a group: `wgmma.fence`, the instructions of all its k-steps, `wgmma.commit_group`, in one `asm!`, so
-//! that the compiler cannot put a move of an accumulator between two of them, which would serialise them. From the
-//! call to the wait that covers its group, nothing else may touch the accumulators, the registers of A, or the tiles.
-//! Other numbers of k-steps are several groups, of which the later ones start at
+//! One call is a group: `wgmma.fence`, the instructions of all its k-steps, `wgmma.commit_group`. All of them are one
+//! `asm!`, because a move of an accumulator between two of them would serialise them, and the compiler cannot put one
+//! inside. From the call to the wait that covers its group, nothing else may touch the accumulators, the registers of
+//! A, or the tiles. Other numbers of k-steps are several groups, of which the later ones start at
 //! `b.offset(P::B.k_step_offset_bytes(first_step))`.
 //!
 //! Dtype F32 stands for tf32, which reads the upper 19 bits of an f32.
@@ -249,8 +249,8 @@ pub fn settle<D: Accumulator>(d: &mut D) {
     d.settle();
 }
 
-/// Orders this warpgroup's accesses to registers before it ahead of the `wgmma` after it, which [`mma_async`] and its
-/// kin do themselves.
+/// Orders this warpgroup's accesses to registers before the fence ahead of the `wgmma` after it. [`mma_async`] and its
+/// kin have a fence of their own.
 ///
 /// PTX: `wgmma.fence.sync.aligned` (PTX 8.0, sm_90a).
 /// Not a memory fence.

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! A fragment is the array of this lane's registers. The PTX ISA leaves open which elements they hold, and whether they
-//! hold some twice: factors come from [`load_a`] and [`load_b`], and an accumulator is a constant, loaded or a result,
-//! on which every lane may do the same to every register. A kernel that makes or reads fragments by place, or loads
-//! them by [`ldmatrix`](super::ldmatrix), takes [`mma`](super::mma), whose maps the ISA fixes.
+//! hold some twice. So factors come from [`load_a`] and [`load_b`]. An accumulator is a constant, loaded, or a result,
+//! and a kernel may do to it only what every lane does to every register. A kernel that needs to know where an element
+//! is, or loads by [`ldmatrix`](super::ldmatrix), takes [`mma`](super::mma), whose maps the ISA fixes.
 
 use core::arch::asm;
 
