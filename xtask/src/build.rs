@@ -82,25 +82,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         Ok(built)
     };
-    let results: Vec<Result<Vec<Built>>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = arguments.arch.0.iter().map(|&arch| scope.spawn(move || job(arch))).collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("a build thread panicked"))))
-            .collect()
-    });
-
     let mut broken = Vec::new();
-    for result in results {
-        for built in result? {
-            built.print(&mut broken);
-        }
+    for built in at_once(&arguments.arch.0, job)?.into_iter().flatten() {
+        built.print(&mut broken);
     }
     println!("\nPTX in {}", out.display());
     if broken.is_empty() {
         return Ok(());
     }
     bail!("{} gates are violated:\n  {}", broken.len(), broken.join("\n  "))
+}
+
+/// Does a job for each architecture, all at once: builds for one do not wait for those for another.
+pub(crate) fn at_once<R: Send>(archs: &[Arch], job: impl Fn(Arch) -> Result<R> + Sync) -> Result<Vec<R>> {
+    let job = &job;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = archs.iter().map(|&arch| scope.spawn(move || job(arch))).collect();
+        let results = threads.into_iter().map(|thread| thread.join());
+        results.map(|result| result.unwrap_or_else(|_| Err(anyhow!("a build thread panicked")))).collect()
+    })
 }
 
 /// One family for one architecture.

@@ -13,6 +13,7 @@ use cuda_builder::toolchain::clean_environment;
 use cuda_builder::{Arch, CudaBuilder, embed};
 use layout::FAMILIES;
 
+use crate::build::at_once;
 use crate::workspace::{self, root, target};
 
 /// Arguments of `cargo xtask package`.
@@ -28,7 +29,7 @@ const MEMBERS: [&str; 5] = ["kernels-gpu/layout", "cuda_builder", "ptx_emulator"
 
 /// What else belongs to it.
 const FILES: [&str; 6] =
-    [".cargo/config.toml", "CHANGELOG.md", "Cargo.lock", "LICENSE-APACHE", "LICENSE-MIT", "README.md"];
+    [".cargo/config.toml", "CHANGELOG.md", "Cargo.lock", "LICENSE-APACHE", "LICENSE-MIT", "docs/attention.svg"];
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
@@ -46,16 +47,82 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let manifest = fs::read_to_string(root().join("Cargo.toml"))?;
     fs::write(folder.join("Cargo.toml"), package_manifest(&manifest).context("Cargo.toml has no list of members")?)?;
-    for family in FAMILIES.into_iter().chain(["ladder"]) {
-        for arch in Arch::ALL {
-            let ptx = folder.join("host/ptx").join(embed::file_name(family, arch));
-            CudaBuilder::new(root().join("kernels-gpu").join(family)).arch(arch).copy_to(ptx).build()?;
-        }
-    }
+    let readme = fs::read_to_string(root().join("README.md"))?;
+    let readme = package_readme(&readme).context("README.md lacks a section that a package replaces")?;
+    check_paths(&readme, &folder)?;
+    fs::write(folder.join("README.md"), readme)?;
+    add_ptx(&folder.join("host/ptx"))?;
     let archive = parent.join(format!("{name}.tar.gz"));
     workspace::run(Command::new("tar").arg("-czf").arg(&archive).arg("-C").arg(&parent).arg(&name))?;
     println!("{}", archive.display());
     if arguments.verify { verify(&folder, &parent.join("target")) } else { Ok(()) }
+}
+
+/// Puts the PTX of every family for every architecture into a folder: that of the folder that `PREBUILT_PTX` names, as
+/// in a build of the library, or what is built now.
+fn add_ptx(folder: &Path) -> Result<()> {
+    let families = || FAMILIES.into_iter().chain(["ladder"]);
+    if let Some(prebuilt) = std::env::var_os("PREBUILT_PTX").filter(|prebuilt| !prebuilt.is_empty()) {
+        let prebuilt = PathBuf::from(prebuilt);
+        eprintln!("PTX from {}", prebuilt.display());
+        for name in families().flat_map(|family| Arch::ALL.map(|arch| embed::file_name(family, arch))) {
+            copy_file(&prebuilt.join(&name), &folder.join(&name))?;
+        }
+        return Ok(());
+    }
+    at_once(&Arch::ALL, |arch| {
+        for family in families() {
+            let ptx = folder.join(embed::file_name(family, arch));
+            CudaBuilder::new(root().join("kernels-gpu").join(family)).arch(arch).copy_to(ptx).build()?;
+        }
+        Ok(())
+    })
+    .map(drop)
+}
+
+/// The sections of README.md that hold for a clone of the repository alone, and what a package says instead.
+const SECTIONS: [(&str, &str); 2] = [
+    (
+        "## Start",
+        "## Start\n\nThis is a package of the library and the program, with their PTX built. Stable Rust compiles it, and \
+         needs a C\nlinker:\n\n```sh\ncargo run --release -- demo\n```\n\nThe command computes attention on random \
+         tensors, on a card or, where there is none, in the emulator. It prints one line\nfor each kernel: its largest \
+         error against an f64 reference, and its time. To run on a card you need an NVIDIA driver for\nLinux.\n\n",
+    ),
+    (
+        "## Where to look",
+        "## Where to look\n\n`host/src` is the library and `cli/src` the program. The sources of the kernels, the tests \
+         and the documents are in the\nrepository.\n\n",
+    ),
+];
+
+/// README.md as a package has it: without what a clone of the repository alone can do. `None` where a section is
+/// missing.
+fn package_readme(readme: &str) -> Option<String> {
+    let mut text = readme.to_owned();
+    for (heading, instead) in SECTIONS {
+        let start = text.find(&format!("{heading}\n"))?;
+        let body = start + heading.len();
+        // The licence stands behind the last section.
+        let end = ["\n## ", "\nLicence: "].iter().filter_map(|end| text[body..].find(end)).min()?;
+        text.replace_range(start..body + end + 1, instead);
+    }
+    let paragraphs = text.split("\n\n").filter(|paragraph| !paragraph.contains("cargo xtask"));
+    Some(paragraphs.collect::<Vec<_>>().join("\n\n"))
+}
+
+/// Refuses a text with a link, or a path in a code span, to what is not in the package.
+fn check_paths(text: &str, folder: &Path) -> Result<()> {
+    let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let links = links.filter(|link| !link.contains("://"));
+    let is_path = |span: &&str| {
+        let plain = span.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+        plain && span.contains('/') && !span.starts_with("target/")
+    };
+    let spans = text.split('`').skip(1).step_by(2).filter(is_path);
+    let missing: Vec<_> = links.chain(spans).filter(|path| !folder.join(path).exists()).collect();
+    ensure!(missing.is_empty(), "README.md of the package names what is not in it: {}", missing.join(", "));
+    Ok(())
 }
 
 /// Builds the package as a user does, with the stable toolchain.
@@ -81,12 +148,12 @@ fn package_manifest(manifest: &str) -> Option<String> {
     Some(format!("{head}members = [\n{members}]{tail}"))
 }
 
-/// Copies a crate without its tests, which need the rest of the workspace.
+/// Copies a crate without its tests and fuzzers, which need the rest of the workspace.
 fn copy_crate(from: &Path, to: &Path) -> Result<()> {
     for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
         let source = entry?.path();
         let name = source.file_name().unwrap_or_default();
-        if name == "tests" || name == "target" {
+        if ["tests", "fuzz", "target"].iter().any(|left_out| name == *left_out) {
             continue;
         }
         copy_tree(&source, &to.join(name))?;
@@ -125,5 +192,20 @@ mod tests {
         assert!(package.contains("ferrotile =") && package.contains("anyhow"), "{package}");
         assert!(!package.contains("attention") && !package.contains("\"tests\""), "{package}");
         assert_eq!(package_manifest("[package]"), None);
+    }
+
+    #[test]
+    fn the_readme_of_a_package_names_what_is_in_it() {
+        let readme = fs::read_to_string(root().join("README.md")).unwrap();
+        let text = package_readme(&readme).unwrap();
+        check_paths(&text, root()).unwrap();
+        for of_a_clone in ["rustup toolchain install", "xtask", "kernels-gpu/", "CONTRIBUTING", "cargo test"] {
+            assert!(readme.contains(of_a_clone) && !text.contains(of_a_clone), "{of_a_clone}: {text}");
+        }
+        for of_both in ["## Use it", "cargo run --release -- demo", "LICENSE-MIT", "docs/attention.svg"] {
+            assert!(readme.contains(of_both) && text.contains(of_both), "{of_both}: {text}");
+        }
+        assert!(check_paths("see `docs/none.md`", root()).is_err() && check_paths("[x](none.md)", root()).is_err());
+        assert_eq!(package_readme("# Nothing"), None);
     }
 }
