@@ -1,12 +1,13 @@
 //! Fits the values of an LED panel behind a diffuser to an image sequence, by conjugate gradient on tensor cores:
 //! `cargo run --release -p ferrotile --example led_fit [FILE.png]`.
 //!
-//! Each LED lights a patch of pixels, so that a frame is `A x` with a sparse A, a column an LED. The values that come
-//! nearest to the frame b solve `(A^T A + c I) x = A^T b`, a banded symmetric system for each colour, with all frames
-//! at once on its right. The program solves it in every precision and shows that TF32 and f16 take about as many
-//! iterations as f32, and that every precision leaves a residual within the tolerance. How many iterations bf16 takes
-//! depends more on the system: its count is printed and not judged. It writes a picture: a row a frame, with target,
-//! fit and error side by side.
+//! Each LED lights a patch of pixels. So a frame is `A x` with a sparse A, one column for each LED. The values that
+//! come nearest to the frame b solve `(A^T A + c I) x = A^T b`. That is a banded symmetric system for each colour, with
+//! all frames at once on its right.
+//!
+//! The program solves the system in every precision. TF32 and f16 take about as many iterations as f32, and every
+//! precision leaves a residual within the tolerance. The count of bf16 depends more on the system: it is printed and
+//! not judged. The program writes a picture with a line for each frame: target, fit and error side by side.
 //!
 //! It runs on the first card, with 2622 LEDs, or without one in the emulator, with fewer. It fails where an iteration
 //! count or a residual is not as said.

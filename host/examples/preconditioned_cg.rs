@@ -1,9 +1,9 @@
 //! Conjugate gradient on ill-conditioned systems, with and without the block-Jacobi preconditioner:
 //! `cargo run --release -p ferrotile --example preconditioned_cg [N]`.
 //!
-//! It prints the iterations of each precision, how the systems ended, the largest residual, and on a card the time of
-//! a solution and of an iteration. It fails where the preconditioner takes more iterations than none in f32, or where
-//! f32 does not converge with it.
+//! It prints the iterations of each precision, how the systems ended, the largest residual, and on a card the time of a
+//! solution and of an iteration. It fails where f32 takes more iterations with the preconditioner than without, or does
+//! not converge with it.
 
 use std::error::Error;
 use std::time::Instant;

@@ -56,8 +56,9 @@ pub struct AtaOptions {
     /// The compiled variant to run, by name; `None` picks one by the number of frames, and by whether all its blocks
     /// are on the card at once.
     pub variant: Option<String>,
-    /// Whether the product starts only when the work before it on the stream has ended. Else, on sm_90, it loads its
-    /// first blocks of A while the kernel before it still runs, and waits for that kernel's results only then.
+    /// Whether the product starts only when the work before it on the stream has ended. Otherwise, on sm_90, the
+    /// product loads its first blocks of A while the kernel before it still runs, and then waits for that kernel's
+    /// results.
     pub isolated: bool,
     /// The architecture whose kernel runs; `None` for the newest one. An older one serves to compare kernels.
     pub arch: Option<Arch>,
@@ -70,8 +71,8 @@ pub fn ata_variants(precision: Precision) -> impl Iterator<Item = &'static AtaCo
 
 /// A symmetric block matrix on a card, in one precision. Made by [`SymmetricBlockMatrix::upload_blocking`].
 ///
-/// It keeps the elements on the host too, shared with the matrix that it was made of: solvers judge by the matrix as it
-/// was given, of which they bring a copy in f32 to the card, once.
+/// The elements stay on the host too, shared with the [`SymmetricBlockMatrix`] that was uploaded. Solvers judge by the
+/// matrix as it was given, and bring a copy of it in f32 to the card, once.
 #[derive(Debug)]
 pub struct DeviceBlockMatrix {
     host: SymmetricBlockMatrix,
@@ -173,9 +174,9 @@ impl DeviceBlockMatrix {
     /// Computes `Y = A X` on `stream` and returns before it is done. X and Y are `[frames, channels, n]`; Y is
     /// overwritten.
     ///
-    /// The result is the same, bit by bit, in every run of one variant. A is zero where nothing is stored, except that
-    /// squares of 32x32 elements with a stored pair of blocks are multiplied as a whole: an infinity or NaN in X makes
-    /// NaN up to 31 rows from an element of A that is not 0 and is at most 31 columns from it.
+    /// The result is the same, bit by bit, in every run of one variant. A is zero where nothing is stored. But tiles of
+    /// 32x32 elements with a stored pair of blocks are multiplied as a whole. So an infinity or NaN in X makes NaN in
+    /// every row of Y whose tile has a column for it, even where the element of A is 0.
     ///
     /// # Errors
     /// [`Error::Shape`] for tensors that do not fit, [`Error::WrongDevice`], before anything is enqueued; those of
@@ -202,8 +203,8 @@ impl<'a> AtaPlan<'a> {
     /// Chooses a variant and loads it.
     ///
     /// # Errors
-    /// [`Error::UnknownVariant`] where the named one does not multiply matrices of this precision, [`Error::Argument`]
-    /// for more frames than a grid has blocks, and those of loading a module.
+    /// [`Error::UnknownVariant`] where the named variant does not multiply matrices of this precision;
+    /// [`Error::Argument`] for more frames than a grid has blocks; those of loading a module.
     pub fn new(matrix: &'a DeviceBlockMatrix, frames: usize, options: &AtaOptions) -> Result<Self> {
         let at_once = |row: &AtaConfig| {
             let resident = u64::from(row.min_blocks) * u64::from(matrix.gpu().multiprocessors());

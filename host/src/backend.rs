@@ -1,7 +1,7 @@
 //! What a device is to the rest of the library: memory, streams and kernels behind opaque handles.
 //!
-//! The public types hold an `Arc<dyn Backend>` and the [`Handle`]s that it gave them, and never learn which backend it
-//! is. Handles that are passed to a backend must be live ones of its own.
+//! The public types hold an `Arc<dyn Backend>` and [`Handle`]s that this backend gave them. They never learn which
+//! backend it is. A handle that is passed to a backend must be a live one of the same backend.
 
 pub(crate) mod cuda;
 pub(crate) mod emulator;
@@ -23,8 +23,8 @@ unsafe impl Send for Handle {}
 // SAFETY: as above; backends lock them, but for graphs, which `Graph` locks.
 unsafe impl Sync for Handle {}
 
-/// Something that work of a device needs, which the device drops when it does not any more: on any thread, so that
-/// dropping it makes no call to the device.
+/// Something that work of a device needs. The device drops it when the work is done, on any thread, so its drop must
+/// make no call to the device.
 pub(crate) struct Kept(#[expect(dead_code, reason = "it is dropped, and nothing else")] Box<dyn Any + Send + Sync>);
 
 impl Kept {
@@ -64,9 +64,12 @@ pub struct LaunchConfig {
     /// Dynamic shared memory of a block.
     pub shared_bytes: u32,
     /// Whether the kernel may start before the one before it on the stream has ended (programmatic dependent launch,
-    /// sm_90). Only for a kernel that reads what an earlier kernel may write, and writes anything, only after a
-    /// `griddepcontrol.wait` of the same thread or of one that it has waited for, and in every launch of which some
-    /// thread calls that: one that ends without it would let the next kernel start beside the one before.
+    /// sm_90).
+    ///
+    /// Only for a kernel that keeps two rules. It reads what an earlier kernel may write, and writes anything at all,
+    /// only after a `griddepcontrol.wait` of the same thread, or of a thread that it has waited for. And in every
+    /// launch some thread calls `griddepcontrol.wait`: a launch without it would let the next kernel start beside the
+    /// kernel before.
     pub overlaps: bool,
 }
 
@@ -205,8 +208,8 @@ pub(crate) trait Streams {
     /// Keeps `kept` until the work that was enqueued on the stream is done; for ever where that fails.
     fn keep_until_done(&self, stream: Handle, kept: Kept) -> Result<()>;
 
-    /// Keeps `kept` for what the stream is capturing: until no graph has it any more, and the last launch of one that
-    /// had it has ended.
+    /// Keeps `kept` for the graph that the stream is capturing: until no graph has it any more, and the last launch of
+    /// such a graph has ended.
     fn keep_in_capture(&self, stream: Handle, kept: Kept) -> Result<()>;
 
     fn synchronize_stream(&self, stream: Handle) -> Result<()>;

@@ -233,9 +233,9 @@ pub fn gemm_variants(a: Dtype, b: Dtype, accumulation: Accumulation) -> impl Ite
 /// This call uses no workspace; [`GemmPlan`] does where it is faster, and is what repeated products use.
 ///
 /// # Errors
-/// [`Error::Shape`], [`Error::Argument`], [`Error::NoVariant`], [`Error::Unsupported`], [`Error::UnknownVariant`] or
-/// [`Error::WrongDevice`] for tensors or options that do not fit (a beta other than 0 without C is one), and
-/// [`Error::ForeignCapture`], before anything is enqueued; [`Error::Driver`] where the driver refuses the launch.
+/// Before anything is enqueued: [`Error::Shape`], [`Error::Argument`], [`Error::NoVariant`], [`Error::Unsupported`],
+/// [`Error::UnknownVariant`] or [`Error::WrongDevice`] for tensors or options that do not fit, such as a beta other
+/// than 0 without C; and [`Error::ForeignCapture`]. Then [`Error::Driver`] where the driver refuses the launch.
 pub fn gemm<A: Float, B: Float, D: Float>(
     stream: StreamRef<'_>,
     tensors: GemmTensors<'_, A, B, D>,

@@ -40,8 +40,8 @@ impl<'a> LadderPlan<'a> {
     /// Loads the step's kernel and describes the matrices to it.
     ///
     /// # Errors
-    /// [`Error::Shape`] for sizes that do not fit each other or that the step does not take, [`Error::Argument`] for
-    /// matrices with gaps, [`Error::WrongDevice`]; those of loading the kernel and of [`TensorMap::tiled`].
+    /// [`Error::Shape`] for sizes that do not fit each other, or that the step does not take; [`Error::Argument`] for
+    /// matrices with gaps; [`Error::WrongDevice`]; those of loading the kernel and of [`TensorMap::tiled`].
     pub fn new(
         gpu: &Gpu,
         step: &'static LadderStep,

@@ -1,9 +1,9 @@
 //! How far the result of a kernel may be from the f64 reference.
 //!
 //! The obvious computation in the kernel's own types (f32 sums, the output rounded to its dtype) has an error of its
-//! own, which grows with the input in ways that no fixed number foresees. A kernel adds the same numbers in another
-//! order and may be as unlucky again, so it is given twice that error, and `atol` on top for inputs on which the
-//! obvious computation happens to be exact: `max|out - ref| <= 2 * max|obvious - ref| + atol(dtype)`.
+//! own. This error grows with the input in ways that no fixed number foresees. A kernel adds the same numbers in
+//! another order and may be as unlucky again, so it is given twice that error. `atol` comes on top, for inputs on which
+//! the obvious computation happens to be exact: `max|out - ref| <= 2 * max|obvious - ref| + atol(dtype)`.
 
 mod attention;
 
@@ -16,8 +16,8 @@ pub use attention::{AttentionLimits, LARGEST_SUM, attention_limits};
 
 use crate::gemm::GemmProblem;
 
-/// The error that is always allowed: the distance from 1 to the next value of `dtype`, so that a result of about 1 may
-/// be rounded to either of its neighbours.
+/// The error that is always allowed: the distance from 1 to the next value of `dtype`. So a result of about 1 may be
+/// rounded to either neighbour.
 #[must_use]
 pub fn atol(dtype: Dtype) -> f64 {
     f64::from(dtype.epsilon_exponent()).exp2()
@@ -64,8 +64,8 @@ pub fn ata_limit(precision: Precision, magnitude: f64, terms: usize) -> f64 {
 
 /// What elements of X, `[frames, channels, n]`, count in the magnitude that [`ata_limit`] takes: their absolute values.
 ///
-/// For f16 at least 2^-28 of the largest of the 32 that share a power of two: f16 has 11 bits down to there, and below
-/// it what is rounded is 2^-11 of that.
+/// For f16 at least 2^-28 of the largest of the 32 elements that share a power of two. f16 has 11 bits down to there;
+/// below, rounding loses up to 2^-11 of that threshold.
 #[must_use]
 pub fn ata_magnitudes(precision: Precision, x: ArrayView3<'_, f32>) -> Array3<f64> {
     let mut result = x.mapv(|element| f64::from(element).abs());
@@ -133,7 +133,8 @@ fn cut_share(k: usize, step: usize, [of_terms, of_sums]: [i32; 2]) -> f64 {
 
 /// The largest absolute error of an element.
 ///
-/// Infinities of one sign and NaNs that both sides share count as equal; any that one side alone has makes it infinite.
+/// Infinities of one sign, and NaNs, count as equal where both sides have them. An infinity or NaN of one side alone
+/// makes the result infinite.
 ///
 /// # Panics
 /// When the lengths differ.
@@ -183,8 +184,8 @@ mod tests {
         assert_eq!(atol(Dtype::F32), f64::from(f32::EPSILON));
     }
 
-    /// What tensor cores make of the sum of products of numbers, K of them a step, by `rule`; the sums of so many
-    /// products are added in f32.
+    /// What tensor cores make of a sum of products by `rule`, K products a step; the sums of every `level` products are
+    /// added in f32.
     fn tensor_cores<const K: usize>(rule: Rule, level: usize, numbers: &[[f32; 2]]) -> f64 {
         let of_part = |part: &[[f32; 2]]| {
             let mut sum = [[0f32]];

@@ -1,8 +1,9 @@
 //! Conjugate gradient on top of the product: `A x = b` for every frame and channel at once.
 //!
-//! The products of the iteration are of the matrix as its precision stores it, and rounded. What counts is the residual
-//! `b - A x` of the matrix as it was given, multiplied in f32: it takes the place of the one that the method carries
-//! along whenever that has fallen far enough for the two to part, and it alone says what has converged.
+//! The products of the iteration use the matrix as its precision stores it, and are rounded. What counts is the true
+//! residual: `b - A x` of the matrix as it was given, multiplied in f32. The method carries a residual of its own
+//! along. Whenever that has fallen so far that the two may differ, the true residual takes its place. The true residual
+//! alone says what has converged.
 //!
 //! ```no_run
 //! use ferrotile::{CgOptions, Gpu, Precision, SymmetricBlockMatrix};
@@ -54,14 +55,13 @@ pub struct CgOptions {
     /// A system has converged when the norm of `b - A x` is at most this share of the norm of b, which is from 1e-12 to
     /// below 1. A is the matrix as it was given, whatever the precision of the iteration, and `A x` is computed in f32.
     ///
-    /// With x in f32 that share is not below about 1e-7 times the norms of A and x over that of b; what asks for less
-    /// ends as [`CgOutcome::Stagnated`].
+    /// With x in f32 that share is not below about 1e-7 times the norms of A and x over that of b. A system that asks
+    /// for less ends as [`CgOutcome::Stagnated`].
     pub tolerance: f64,
     /// The most iterations of a system, at least 1. Those left over are not converged in the report.
     pub max_iterations: u32,
-    /// Iterations from one look at the states to the next, at least 1. Each look waits for the card; a system that has
-    /// converged in between, or waits for its true residual, stays as it is, so that results do not depend on this
-    /// number.
+    /// Iterations from one look at the states to the next, at least 1. Each look waits for the card. A system that has
+    /// converged in between, or waits for its true residual, stays as it is. So results do not depend on this number.
     pub test_every: u32,
     /// Whether the iterations from one test to the next are replays of a captured graph, and not a launch a kernel.
     pub graph: bool,
@@ -460,10 +460,10 @@ impl fmt::Debug for CgPlan<'_> {
     }
 }
 
-/// What a product in a precision loses of a number, at most: where the square of the residual has fallen to this share
-/// of what it was, the norm to the root of it, the two residuals are about as far apart against the smaller one. Before
-/// that there is nothing to replace, and much later there is nothing left to keep directions for (van der Vorst and
-/// Ye).
+/// What a product in a precision loses of a number, at most. The residual is replaced when its square has fallen to
+/// this share, and so its norm to the root of the share. The difference of the two residuals, relative to the smaller
+/// one, is about as large then. Before that there is nothing to replace, and much later there is nothing left to keep
+/// directions for (van der Vorst and Ye).
 const fn unit(precision: Precision) -> f64 {
     match precision {
         Precision::F32 | Precision::Tf32x3 => 1.0 / (1 << 22) as f64,

@@ -48,8 +48,8 @@ impl SymmetricBlockMatrix {
     /// equal to it up to `tolerance` times the largest element of the channel.
     ///
     /// # Errors
-    /// [`Error::Shape`] for a matrix that is not square, [`Error::Asymmetric`], [`Error::Argument`] for n of 0, a
-    /// tolerance below 0 or an element that is not finite, and [`Error::TooLarge`] without memory for the blocks.
+    /// [`Error::Shape`] for a matrix that is not square; [`Error::Asymmetric`]; [`Error::Argument`] for n of 0, a
+    /// tolerance below 0 or an element that is not finite; [`Error::TooLarge`] without memory for the blocks.
     pub fn from_dense(dense: ArrayView3<'_, f32>, tolerance: f32) -> Result<Self> {
         let (channels, n, columns) = dense.dim();
         if n != columns {

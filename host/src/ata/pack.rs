@@ -271,8 +271,8 @@ fn write(precision: Precision, bytes: &mut [u8], place: ElementOffset, number: f
     }
 }
 
-/// The power of two that elements of a channel are divided by: for f16 what brings the largest to at least 2^14 and
-/// below 2^15, as far as it is a normal f32; else 0.
+/// The exponent of the power of two that elements of a channel are divided by. For f16 it brings the largest element to
+/// at least 2^14 and below 2^15, as far as the power is a normal f32; for other precisions it is 0.
 pub(super) fn exponent<'a>(precision: Precision, elements: impl Iterator<Item = &'a f32>) -> i32 {
     let largest = elements.fold(0f32, |largest, element| largest.max(element.abs()));
     if !precision.has_scales() || largest == 0.0 {
@@ -283,9 +283,8 @@ pub(super) fn exponent<'a>(precision: Precision, elements: impl Iterator<Item = 
     (of_largest - 14).max(-126)
 }
 
-/// The exponent of the power of two that sums are multiplied by on top of what elements of the channels are divided by:
-/// the least that is needed for no channel to have larger sums than its results are, as far as the scales of all fit
-/// f32.
+/// The exponent of a power of two that sums of every channel are multiplied by, on top of the channel's own. It is the
+/// least with which no channel has sums larger than its results, as far as the scales of all channels fit f32.
 fn sums_exponent(exponents: &[i32]) -> i32 {
     let least = exponents.iter().copied().min().unwrap_or(0).min(0);
     let largest = exponents.iter().copied().max().unwrap_or(0);

@@ -8,13 +8,13 @@ use super::matrix::SymmetricBlockMatrix;
 /// A block of A, or its inverse.
 type Block = [[f64; BLOCK]; BLOCK];
 
-/// What is added to the diagonal of each inverse, as a share of its largest element: more than rounding to f32 takes
-/// away, so that it stays positive definite.
+/// What is added to the diagonal of each inverse, as a share of its largest element. It is more than rounding to f32
+/// takes away, so that the inverse stays positive definite.
 const RIDGE: f64 = 1.0 / (1 << 19) as f64;
 
-/// The inverses of the diagonal blocks in f32, `[channels][block_rows][16][16]`, those of a channel times the power of
-/// two that brings its largest element to at least 1 and below 2: conjugate gradient is the same with any multiple of
-/// its preconditioner.
+/// The inverses of the diagonal blocks in f32, `[channels][block_rows][16][16]`. Those of a channel are multiplied by
+/// the power of two that brings the largest element of the channel to at least 1 and below 2. Conjugate gradient is the
+/// same with any multiple of its preconditioner.
 ///
 /// Of a block that is not positive definite it is the inverse of its diagonal (Jacobi), with 1 for what is not above 0.
 /// What is beyond n meets zeros.

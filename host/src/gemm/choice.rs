@@ -74,9 +74,9 @@ impl Choice {
 
     /// How long it takes, in cycles.
     ///
-    /// The blocks of one multiprocessor share its rate, which fewer than fill it do not reach; each round of blocks
-    /// pays for filling and emptying its pipeline. Copies and the sums of parts run at the speed of the memory. The
-    /// constants are rounded measurements on an H100.
+    /// The blocks of one multiprocessor share its rate; too few blocks do not reach it. Each round of blocks pays for
+    /// filling and emptying its pipeline. Copies and the sums of parts run at the speed of the memory. The constants
+    /// are rounded measurements on an H100.
     fn cycles(&self, problem: &GemmProblem, multiprocessors: u32) -> f64 {
         const ROUND: f64 = 2000.0;
         const LAUNCH: f64 = 3000.0;

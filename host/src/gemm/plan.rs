@@ -59,10 +59,12 @@ impl GemmPlan {
     /// Where [`GemmOptions::alpha`] is 0 it is one that sums nothing, whatever variant and parts of k the options name.
     ///
     /// # Errors
-    /// [`Error::Argument`] for sizes, types or factors that no variant takes and for too little workspace where the
-    /// operands must be copied, [`Error::NoVariant`] for types that are never multiplied, [`Error::Unsupported`] for
-    /// those that this card does not multiply, [`Error::UnknownVariant`] where the named variant does not serve the
-    /// problem, and those of loading a module.
+    /// - [`Error::Argument`] for sizes, types or factors that no variant takes, and for too little workspace where
+    ///   operands must be copied
+    /// - [`Error::NoVariant`] for types that are never multiplied, [`Error::Unsupported`] for types that this card does
+    ///   not multiply
+    /// - [`Error::UnknownVariant`] where the named variant does not serve the problem
+    /// - those of loading a module
     pub fn new(gpu: &Gpu, problem: &GemmProblem, options: &GemmOptions) -> Result<Self> {
         problem.check()?;
         options.check()?;
@@ -123,11 +125,10 @@ impl GemmPlan {
     /// before and after.
     ///
     /// # Errors
-    /// [`Error::Shape`] for tensors that are not of the plan's problem, [`Error::Alignment`] for operands that are less
-    /// aligned than the problem says, [`Error::Argument`] for other element types, a C that is not there though beta is
-    /// not 0, scales that are not finite, alone or multiplied, and too little workspace, [`Error::WrongDevice`],
-    /// [`Error::ForeignCapture`], and [`Error::Driver`] where the driver refuses a
-    /// launch.
+    /// [`Error::Shape`] for tensors that are not of the plan's problem; [`Error::Alignment`] for operands that are less
+    /// aligned than the problem says; [`Error::Argument`] for other element types, a missing C though beta is not 0,
+    /// scales that are not finite, alone or multiplied, and too little workspace; [`Error::WrongDevice`];
+    /// [`Error::ForeignCapture`]; [`Error::Driver`] where the driver refuses a launch.
     pub fn run<A: Float, B: Float, D: Float>(
         &self,
         stream: StreamRef<'_>,
@@ -200,8 +201,8 @@ impl GemmPlan {
         Ok(maps)
     }
 
-    /// The tensor maps of A and B as they are multiplied, and of D where it is stored by TMA; otherwise the kernel has
-    /// no use for the last one.
+    /// The tensor maps of A and B as they are multiplied, and of D. The kernel has no use for that of D unless it
+    /// stores D by TMA.
     fn encode<A: Float, B: Float, D: Float>(&self, gpu: &Gpu, args: &GemmArgs) -> Result<[TensorMap; 3]> {
         let (row, batch) = (self.choice.row, args.batch);
         let map = |side: Side, operand: &GemmOperand, mn: u32| {
@@ -273,8 +274,8 @@ impl GemmPlan {
         Ok(())
     }
 
-    /// What sums are multiplied by: one of two factors that are known here may leave the range of f32, and the other
-    /// bring it back. An alpha of 0 leaves nothing of them, not a sign either.
+    /// What sums are multiplied by. One factor alone may leave the range of f32 where the product of both is within it.
+    /// An alpha of 0 leaves nothing of the sums, not even a sign.
     fn factor<A: Float, B: Float, D: Float>(&self, tensors: &GemmTensors<'_, A, B, D>) -> f32 {
         if self.alpha == 0.0 {
             return 0.0;

@@ -138,8 +138,8 @@ pub(super) fn rows_aligned<T: Float>(address: u64, shape: &[usize; 3], strides: 
     address.is_multiple_of(CHUNK_BYTES as u64) && forwards && steps().all(|stride| stride >= 0 && stride % step == 0)
 }
 
-/// The stride along a dimension, 0 where it is never stepped along: copies form the addresses of rows beyond the last,
-/// which are not read but must be aligned as the others are.
+/// The stride along a dimension, or 0 for a dimension of one element. Copies form the addresses of rows beyond the
+/// last. They do not read them, but the addresses must be aligned like all others.
 fn taken(len: usize, stride: i64) -> i64 {
     if len > 1 { stride } else { 0 }
 }

@@ -166,8 +166,8 @@ struct Place {
     first_key: usize,
 }
 
-/// Computes each query row by `row(place, query, keys, values, out)`, which is given the keys and values that the row
-/// sees, and zeros for its output, and returns its LSE. Rows run in parallel.
+/// Computes each query row by `row(place, query, keys, values, out)`. The function gets the keys and values that the
+/// row sees, and an output of zeros, and returns the LSE. Rows run in parallel.
 fn by_row<T: LinalgScalar + Send + Sync>(
     q: ArrayView4<'_, T>,
     k: ArrayView4<'_, T>,

@@ -107,8 +107,8 @@ pub fn gemm_magnitude(
     largest * (terms.alpha * terms.d_scale).abs()
 }
 
-/// The magnitude of a number of this type by the exponent that it is stored with: a subnormal one has that of the least
-/// normal one. NaN stays what it is.
+/// The magnitude of a number of this type by its stored exponent. A subnormal number has the exponent of the least
+/// normal one. NaN stays NaN.
 pub(crate) fn stored_magnitude(x: f64, dtype: Dtype) -> f64 {
     if x == 0.0 || x.is_nan() { x.abs() } else { x.abs().max(least_normal(dtype)) }
 }

@@ -294,8 +294,8 @@ impl<T> PinnedBuffer<T> {
         self.copied.lock().unwrap_or_else(PoisonError::into_inner).synchronize()
     }
 
-    /// Enqueues a copy behind those that were enqueued before, on other streams too, so that the event stands for them
-    /// all.
+    /// Enqueues a copy behind all copies that were enqueued before, on other streams too, so that the event stands for
+    /// all of them.
     fn enqueue(&self, stream: StreamRef<'_>, copy: impl FnOnce(crate::backend::Handle) -> Result<()>) -> Result<()> {
         if self.len == 0 {
             return Ok(());

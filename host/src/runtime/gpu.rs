@@ -22,8 +22,8 @@ use crate::runtime::tile_semaphores::TileSemaphores;
 /// same card; any thread may use any of them, whatever context is current there.
 ///
 /// Work on one stream runs in order; work on different streams is ordered only by [`Event`]s. Unordered accesses to one
-/// buffer leave unspecified elements in it and in what is computed from it, but never touch other memory, and all work
-/// ends.
+/// buffer leave unspecified elements in the buffer and in results that are computed from it. They never touch other
+/// memory, and all work ends.
 #[derive(Clone)]
 pub struct Gpu {
     inner: Arc<Inner>,
@@ -229,8 +229,8 @@ impl Gpu {
         Module::load(&self.inner.device, "PTX", ptx)
     }
 
-    /// A kernel of this crate for [`Gpu::arch`]: that of `entry` in a family such as `"attention"`. The first call for
-    /// each entry compiles it, which takes the driver some tenths of a second unless its cache on disk has it.
+    /// The kernel `entry` of a family, such as `"attention"`, for [`Gpu::arch`]. The first call for each entry has the
+    /// driver compile the kernel. That takes some tenths of a second, unless the driver's cache on disk has it.
     ///
     /// # Errors
     /// [`Error::NoPtx`] and [`Error::NoKernel`] where there is no such family or entry, [`Error::Jit`].

@@ -125,10 +125,11 @@ impl<'a> StreamRef<'a> {
     /// library's graph. Make plans before the capture: making one loads kernels, which a capture may refuse.
     ///
     /// # Safety
-    /// Work that is captured by way of this reference, or on a stream that waits for an event recorded by it, runs in
-    /// launches of a graph that this library does not know. For all of them the promise of [`Graph::launch`] must hold:
-    /// buffers, workspaces, plans, kernels and modules of the work stay alive until the last launch is done. No two
-    /// launches of the graph run at once, nor do launches of two graphs that were made of the same capture.
+    /// Work that is captured through this reference runs in launches of a graph that this library does not know. So
+    /// does work on a stream that waits for an event recorded through it. The promise of [`Graph::launch`] must hold
+    /// for all these launches: buffers, workspaces, plans, kernels and modules of the work stay alive until the last
+    /// launch is done. No two launches of the graph run at once, and neither do launches of two graphs that were made
+    /// of the same capture.
     #[must_use]
     pub const unsafe fn allow_capture(self) -> StreamRef<'a> {
         StreamRef { foreign: false, ..self }
@@ -274,9 +275,9 @@ impl Graph {
     /// Enqueues the recorded work. Launches of one graph run one after the other.
     ///
     /// # Safety
-    /// The graph holds the addresses of the buffers, pinned buffers and kernels of the recorded work and not a borrow
-    /// of them: each must still be alive, and stay so until the work is done; host memory that the work reads or writes
-    /// must not be used otherwise meanwhile.
+    /// The graph holds the addresses of the buffers, pinned buffers and kernels of the recorded work, and does not
+    /// borrow them. Each of them must still be alive, and stay alive until the work is done. Host memory that the work
+    /// reads or writes must not be used otherwise meanwhile.
     pub unsafe fn launch(&self, stream: StreamRef<'_>) -> Result<()> {
         let stream = stream.on("graph", &self.gpu)?;
         let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);

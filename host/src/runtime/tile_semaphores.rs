@@ -1,13 +1,13 @@
 //! Semaphores in device memory for launches whose blocks take their work one piece at a time.
 //!
-//! A launch needs its semaphore at 0 and leaves it so. Launches of which none takes tiles before the one before has
-//! ended can therefore have the same one, and those of one owner are in that order:
-//! - a stream, whichever plan or thread enqueues its launches, until it is dropped and its work is done. Kernels that
-//!   start before the end of the one before count behind their wait for it;
+//! A launch needs its semaphore at 0 and leaves it at 0. Launches can therefore share a semaphore if none of them takes
+//! tiles before the one before has ended. The launches of one owner are in that order. An owner is:
+//! - a stream, whichever plan or thread enqueues its launches, until the stream is dropped and its work is done. A
+//!   kernel that starts before the end of the kernel before it takes tiles only after its wait for that end;
 //! - a captured launch, whose replays run one after the other, until no graph has it and its last replay has ended.
 //!
-//! Streams of other libraries do not say when they end. They keep their semaphores, and are told from later ones by a
-//! number that no other stream of the process ever has.
+//! Streams of other libraries do not say when they end. They keep their semaphores. A number that no other stream of
+//! the process ever has tells them from later streams.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

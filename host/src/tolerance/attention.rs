@@ -1,8 +1,8 @@
 //! How far the result of an attention kernel may be from the f64 reference, element by element and for scores of any
 //! size.
 //!
-//! f32 holds a score of size `s` to about `2^-24 s`. Where that is small, so is what it moves; where scores are huge,
-//! it decides which of two keys nearly as good has the row. So the limit follows the scores: each may be off by what
+//! f32 holds a score of size `s` to about `2^-24 s`. For small scores this error moves little. For huge scores it
+//! decides which of two nearly equal keys has the whole row. So the limit follows the scores: each may be off by what
 //! its sum in f32 costs, and an element of O by what such scores can make of it. Beside that count the roundings of
 //! probabilities and of O to the type of the tensors.
 
@@ -189,8 +189,8 @@ impl Bounds {
         Bounds { low: sum(-1.0), high: sum(1.0) }
     }
 
-    /// How far the probability of a key of this score can be from `probability`: the most where its own score is higher
-    /// and all others are lower, the least the other way round.
+    /// How far the probability of a key of this score can be from `probability`. It is the largest where the key's own
+    /// score is higher and all others are lower, and the smallest the other way round.
     fn moved(&self, score: f64, error: f64, probability: f64) -> f64 {
         let share = |(largest, sum): (f64, f64), others_sign: f64| {
             let own = score - others_sign * error;

@@ -54,8 +54,8 @@ impl LaunchAttribute {
     }
 }
 
-/// Defines for each `name(argument: type, ..);` a function of this module, which returns the driver's code as it is,
-/// and its namesake in [`exported`], which cust links against:
+/// Defines two functions for each `name(argument: type, ..);`: one of this module, which returns the driver's code as
+/// it is, and its namesake in [`exported`], which cust links against:
 ///
 /// ```text
 /// pub(super) unsafe fn cuInit(flags: c_uint) -> c_int { .. }

@@ -22,8 +22,8 @@ thread_local! {
     static COUNTED: RefCell<Option<Vec<Counters>>> = const { RefCell::new(None) };
 }
 
-/// The instructions of a block, counted once for a warp, after which a kernel is taken for one without an end: more
-/// than a block of any kernel here needs, and about a minute of work.
+/// A kernel is taken for one without an end after so many instructions of a block, counted once for a warp. That is
+/// more than a block of any kernel here needs, and about a minute of work.
 const INSTRUCTION_LIMIT: u64 = 1 << 28;
 
 /// An emulated card.

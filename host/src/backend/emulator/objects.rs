@@ -1,5 +1,5 @@
-//! The objects of an emulated device, and captures as the driver has them: which streams and events take part in one,
-//! what it refuses, and what spoils it.
+//! The objects of an emulated device, and captures as the driver has them: which streams and events take part in a
+//! capture, what a capture refuses, and what spoils it.
 //!
 //! A capture starts on one stream. Another stream joins it by waiting for an event that was recorded in it. At its end
 //! the first stream must have waited for the last work of every other. A capture that was spoiled gives no graph.
@@ -38,7 +38,7 @@ pub(super) struct Function {
     pub(super) name: String,
 }
 
-/// One piece of work, with everything that it needs but the memory it refers to.
+/// One piece of work, with everything that the work needs, except the memory that it refers to.
 #[derive(Debug, Clone)]
 pub(super) enum Work {
     Fill {
