@@ -21,9 +21,9 @@ use crate::runtime::tile_semaphores::TileSemaphores;
 /// valid across them. The context and the kernels stay loaded until the process ends. Clones are cheap and are the
 /// same card; any thread may use any of them, whatever context is current there.
 ///
-/// Work on one stream runs in order; work on different streams is ordered only by [`Event`]s. Unordered accesses to one
-/// buffer leave unspecified elements in the buffer and in results that are computed from it. They never touch other
-/// memory, and all work ends.
+/// Work on one stream runs in order; work on different streams is ordered only by [`Event`](crate::Event)s. Unordered
+/// accesses to one buffer leave unspecified elements in the buffer and in results that are computed from it. They never
+/// touch other memory, and all work ends.
 #[derive(Clone)]
 pub struct Gpu {
     inner: Arc<Inner>,
