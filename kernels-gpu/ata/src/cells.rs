@@ -1,4 +1,5 @@
-//! Uses and stored pairs: their loads from global memory, and the elements that cells hold (see [`layout::ata`]).
+//! Tile references and stored pairs: their loads from global memory, and the elements that cells hold (see
+//! [`layout::ata`]).
 
 use cuda_std::convert::permute_bytes;
 use cuda_std::{global, hint};
@@ -10,21 +11,21 @@ use layout::ata::{
 
 use crate::work::lane;
 
-/// What the pair rows of a strip take of one pair row of X: a record as it is loaded. Nothing is computed of it before
-/// it is needed, so that it may be in flight until then.
+/// What the pair rows of a strip take of one pair row of X, encoded as it is loaded. Nothing is computed from the words
+/// before they are needed, so that the load may be in flight until then.
 #[derive(Clone, Copy)]
 pub(crate) struct TileRef {
     record: [u32; TILE_REF_WORDS],
 }
 
 impl TileRef {
-    /// No use.
+    /// No tile.
     pub(crate) const NONE: Self = TileRef { record: [0; TILE_REF_WORDS] };
 
-    /// Starts the load of record `index` of those at `records`.
+    /// Starts the load of tile reference `index` of those at `records`.
     ///
     /// # Safety
-    /// There is such a record.
+    /// There is such a tile reference.
     #[inline(always)]
     pub(crate) unsafe fn load(records: u64, index: u32) -> Self {
         let record = (records as *const [u32; TILE_REF_WORDS]).wrapping_add(index as usize);
@@ -32,13 +33,13 @@ impl TileRef {
         Self { record: unsafe { global::load_nc(record) } }
     }
 
-    /// Whether there is a use, for whichever pair row.
+    /// Whether there is a tile, for whichever pair row.
     #[inline(always)]
     pub(crate) fn is_some(&self) -> bool {
         self.record[0] != 0
     }
 
-    /// The last word of the record of a first use of its turn.
+    /// The last word of an encoded reference of a first tile.
     #[inline(always)]
     pub(crate) fn last_word(&self) -> u32 {
         self.record[TILE_REF_WORDS - 1]
@@ -59,7 +60,7 @@ impl TileRef {
     }
 }
 
-/// What one pair row takes of one pair row of X: the two pairs of a square, or one of them, or nothing.
+/// What one pair row takes of one pair row of X: the two pairs of a tile, or one of them, or nothing.
 #[derive(Clone, Copy)]
 pub(crate) struct PairRowRef {
     code: u32,
@@ -83,14 +84,14 @@ impl PairRowRef {
     /// The lane's two cells; zeros where there is no pair.
     ///
     /// # Safety
-    /// The use is one of `args`, whose pairs are of the precision of the configuration `ID`, which has `WORDS` words a
+    /// The tile is one of `args`, whose pairs are of the precision of the configuration `ID`, which has `WORDS` words a
     /// cell.
     #[inline(always)]
     pub(crate) unsafe fn load_cells<const ID: usize, const WORDS: usize>(&self, args: &AtaArgs) -> [[u32; WORDS]; 2] {
         let place = self.place::<ID>(args);
         let has_pair = |which: u32| code_has_pair(self.code, 0, which);
         let mut cells = [[0; WORDS]; 2];
-        // Both pairs is what nearly every use has, and all lanes find it at once.
+        // Both pairs is what nearly every tile has, and all lanes find it at once.
         if has_pair(0) & has_pair(1) {
             for half in 0..2 {
                 // SAFETY: the second pair follows the first.
@@ -107,12 +108,12 @@ impl PairRowRef {
         cells
     }
 
-    /// The lane's two cells as [`PairRowRef::load_cells`] gives them, of a use that is known to be transposed or known
+    /// The lane's two cells as [`PairRowRef::load_cells`] gives them, of a tile that is known to be transposed or known
     /// not to be, without a branch: what is missing is loaded from the pair of zeros, and nothing is where `condition`
     /// does not hold.
     ///
     /// # Safety
-    /// As for [`PairRowRef::load_cells`], and the use is transposed or not as said.
+    /// As for [`PairRowRef::load_cells`], and the tile is transposed or not as said.
     #[inline(always)]
     pub(crate) unsafe fn load_known<const ID: usize, const WORDS: usize, const TRANSPOSED: bool>(
         &self,
@@ -171,7 +172,7 @@ struct CellPlace {
 }
 
 impl CellPlace {
-    /// The lane's first cell of pair `number`, and the second for the transposed use.
+    /// The lane's first cell of pair `number`, and the second for the transposed tile.
     #[inline(always)]
     fn of_lane<const ID: usize, const TRANSPOSED: bool>(args: &AtaArgs, number: u32) -> Self {
         let precision = const { ATA[ID].precision };
@@ -282,16 +283,16 @@ fn joined<const WORDS: usize>(
     cleared: impl Fn(u32) -> u32,
 ) -> u32 {
     let nibbles = cell[source.nibble_word];
-    // The nibble is made the upper half of its byte. LLVM does not see that both uses of a square do the same, which it
-    // would do before it knows which, and hold in registers.
+    // The nibble is made the upper half of its byte. LLVM does not see that direct and transposed tiles do the same
+    // here. Otherwise it would do so before the branch and hold the results in registers.
     let nibbles = cleared(if source.high { nibbles } else { hint::opaque(nibbles) << 4 });
     let upper = if source.high { 0x32 } else { 0x10 };
     let [nibble, last] = [source.nibble_byte, last_byte].map(|byte| 4 + byte as u32);
     permute_bytes(cell[source.word], nibbles, upper << 8 | nibble << 4 | last)
 }
 
-/// Two 16-bit elements of a cell: that of row `of_row` of Y and element `of_k` of X, an even one, and that of the next
-/// element of X.
+/// Two 16-bit elements of a cell, both for row `of_row` of Y: one for element `of_k` of X, which is even, and one for
+/// the next element of X.
 #[inline(always)]
 pub(crate) fn two_elements<const TRANSPOSED: bool, const WORDS: usize>(
     cell: &[u32; WORDS],

@@ -14,14 +14,13 @@
 //! p = z + b p                       where r is about what it was, else p = z
 //! ```
 //!
-//! 1. It is bound by latency: the vectors of n = 2624 are 10 KiB each. One block a system needs no second kernel for a
-//!    sum, and none waits for another block. A grid of several blocks a system would take two launches more an
-//!    iteration.
+//! 1. The kernel is bound by latency: the vectors of n = 2624 are 10 KiB each. With one block a system no sum needs a
+//!    second kernel, and no block waits for another. Several blocks a system would take two launches more an iteration.
 //! 2. A thread keeps the first group of each vector in registers: up to n = 4096 each vector is read once.
 //! 3. Sums are f64: squares of f32 neither overflow nor vanish in it, and the scalars of the method have no error of
 //!    their own. Lanes, then warps, are added in a fixed order. No atomics, and the same bits in every run.
-//! 4. A system that waits, has converged or has broken down is left as it is, and its block ends at once: systems stop
-//!    one by one without the host.
+//! 4. A system that waits, has converged or has broken down is left as it is, and its block ends at once. So systems
+//!    stop one by one, without the host.
 //! 5. M is the inverse of each 16x16 block of the main diagonal. The four lanes that have a block's part of r give it
 //!    to each other, so z needs no barrier; it is computed again rather than stored.
 

@@ -1,8 +1,8 @@
 //! The unit of f32 multiply-adds, one frame a vector. The four lanes of a group hold parts of the same sums.
 //!
-//! With one frame each loaded element is used once and the kernel runs at the speed of the memory, with TF32 numbers as
-//! well, of which there are fewer bytes: X is taken as it is, and a lane's sums are half as many as on tensor cores.
-//! With eight frames it is the oracle on the card: no number is rounded but by the f32 arithmetic itself.
+//! With one frame each loaded element is used once, and the kernel runs at the speed of the memory. TF32 numbers serve
+//! too, and are fewer bytes. X is taken as it is, and a lane has half as many sums as on tensor cores. With eight
+//! frames this unit is the oracle on the card: nothing but the f32 arithmetic itself rounds a number.
 
 use cuda_std::convert::fma;
 use cuda_std::warp::{FULL_MASK, warp_shuffle_xor};

@@ -1,10 +1,12 @@
-//! Products of 16-bit numbers by `mma.sync` m16n8k16. Stored numbers are operands as they are; the transposed use takes
+//! Products of 16-bit numbers by `mma.sync` m16n8k16. Stored numbers are operands as they are; a transposed tile takes
 //! one byte permutation for two of them.
 //!
-//! X is f32 of any size. For bf16 it becomes the sum of two numbers, of 16 bits or more, and takes two products; with
-//! one frame they are the even and the odd columns of one. For f16 each 32 elements of a frame are multiplied by a
-//! power of two that brings the largest of them to at least 2^14 and below 2^15, and their sums, which start at 0, by
-//! its inverse and by the power of two of [`layout::ata::sums_fields`], which keeps what they are added to in range.
+//! X is f32 of any size. For bf16 an element of X becomes the sum of two bf16 numbers, 16 bits or more, and takes two
+//! products. With one frame the two numbers are the even and the odd columns of one product.
+//!
+//! For f16 each 32 elements of a frame are multiplied by a power of two that brings the largest of them to at least
+//! 2^14 and below 2^15. Their sums, which start at 0, are multiplied by the inverse, and by the power of two of
+//! [`layout::ata::sums_fields`], which keeps the total in range.
 
 use cuda_std::convert::{Bf16, F16, fma, max, pack_bf16x2, pack_f16x2, permute_bytes};
 use cuda_std::ptx::mma::m16n8k16;
@@ -121,7 +123,7 @@ unsafe fn scaled<const ID: usize>(args: &AtaArgs, x: [Four; 2]) -> Operand {
     Operand { words, rest: [[0; 2]; 2], factors }
 }
 
-/// X as the sum of two bf16 numbers: the one next to it on the side of 0, which is finite, and what that leaves.
+/// X as the sum of two bf16 numbers: the nearest one towards 0, which is finite, and the rest.
 #[inline(always)]
 fn split<const ID: usize>(x: [Four; 2]) -> Operand {
     let upper = |first: f32, second: f32| permute_bytes(first.to_bits(), second.to_bits(), 0x7632);

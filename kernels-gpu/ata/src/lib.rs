@@ -1,15 +1,15 @@
-//! Kernels of `Y = A X` with a symmetric block matrix: one entry for each configuration of [`layout::ata::ATA`]; and of
-//! the solver on top of it: one for each configuration of [`layout::cg::CG`].
+//! Kernels of `Y = A X` with a symmetric block matrix, one entry for each configuration of [`layout::ata::ATA`], and of
+//! the solver on top, one entry for each configuration of [`layout::cg::CG`].
 //!
 //! | file | what it holds |
 //! | --- | --- |
 //! | `mainloop` | the product: which loads are when in flight |
-//! | `work_list` | which uses a warp takes, one after the other |
-//! | `prefetch` | the first two uses of a warp at once |
-//! | `unit` | what multiplies a 32x32 square and 32 elements of X |
+//! | `work_list` | which tiles a warp takes, one after the other |
+//! | `prefetch` | the first two tiles of a warp at once |
+//! | `unit` | what multiplies a 32x32 tile and 32 elements of X |
 //! | `mma`, `wmma`, `fma` | the units: `mma.sync`, bf16 `wmma`, f32 multiply-adds |
 //! | `tf32`, `half` | the numbers of `mma.sync` |
-//! | `cells` | uses and stored pairs from global memory, and the elements that they hold |
+//! | `cells` | tile references and stored pairs from global memory, and the elements that they hold |
 //! | `vector` | what a lane needs of X |
 //! | `sums` | the sums of the warps through shared memory to Y |
 //! | `cg` | conjugate gradient, between two products |
@@ -62,8 +62,8 @@ macro_rules! entry {
         /// ATA kernel of the configuration of this name.
         ///
         /// # Safety
-        /// The grid, block and dynamic shared memory are the configuration's; the addresses, strides and uses of `args`
-        /// describe tensors and stored pairs of its sizes and of the configuration's precision.
+        /// The grid, block and dynamic shared memory are the configuration's; the addresses, strides and tiles of
+        /// `args` describe tensors and stored pairs of its sizes and of the configuration's precision.
         #[kernel(
                                                             max_threads = ATA[config_index(stringify!($name))].threads(),
                                                             min_blocks = ATA[config_index(stringify!($name))].min_blocks

@@ -2,40 +2,41 @@
 //! some frames:
 //!
 //! ```text
-//! for each use of the strip that is this warp's, the next one in flight:
-//!     load the cells of the use and the lane's elements of X
-//!     for each pair row: Y[32 rows] += square * X[32 x frames], or its transpose
+//! for each tile reference of the strip that is this warp's, the next one in flight:
+//!     load the cells of the tile and the lane's elements of X
+//!     for each pair row: Y[32 rows] += tile * X[32 x frames], or its transpose
 //! add the sums of the warps in shared memory, store Y
 //! ```
 //!
-//! Bytes and floor: n = 2624, 3 channels and 27 block diagonals are 6.5 MB of 16-bit pairs stored, 8.1 MB of TF32 and
-//! 13.0 MB of f32, all of which stays in L2. Each pair is read twice, which is 12.5, 15.6 and 25.0 MB, and X as far as
-//! the band reaches by each block, 6.8 MB for blocks of 32 rows and 8 frames, 3.6 MB for those of 64. A kernel that
-//! does nothing but read 13.4 MB from L2 takes 2.4 us on an H200 by graph replay, of 16.4 MB 2.8 us, one of 25.8 MB 3.7
-//! us, and an empty one 0.6 us (`docs/measurements/ata.md`).
+//! **Bytes and floor.** n = 2624, 3 channels and 27 block diagonals are 6.5 MB of 16-bit pairs stored, 8.1 MB of TF32
+//! and 13.0 MB of f32, all of which stays in L2. Each pair is read twice, which is 12.5, 15.6 and 25.0 MB. Each block
+//! reads X as far as the band reaches: for 8 frames 6.8 MB by blocks of 32 rows, 3.6 MB by those of 64. On an H200, by
+//! graph replay, a kernel that does nothing but read takes 2.4 us for 13.4 MB from L2, 2.8 us for 16.4 MB and 3.7 us
+//! for 25.8 MB; an empty kernel takes 0.6 us (`docs/measurements/ata.md`).
 //!
-//! 1. Pairs lie in memory as the lanes want them, for both uses, and every load is 16 bytes a lane and whole lines for
-//!    a warp. Nothing of A passes through shared memory. A use loads X once, for all its pairs.
-//! 2. All warps of a multiprocessor have loads in flight, and more warps with one use each do better than half as many
-//!    with two: ptxas gives all loads of the loop one scoreboard, so that a wait for the first use is one for both. The
-//!    loads of the next use start as soon as the registers of X, and then of each pair row, are free. Copies to shared
-//!    memory, by `cp.async` of each lane or in bulk, take 5 to 18 % longer where n is 2624.
-//! 3. The warps of a block take every so-manyth use, so that a block ends within one use of all its warps; their sums
-//!    meet in shared memory in a fixed order. No atomics, and the same bits in every run.
-//! 4. The kernel starts before the one before it has ended (sm_90), and loads its first uses of A, which nothing
-//!    writes, before it waits for that one's results. A is loaded by plain loads: those through the read-only cache
+//! 1. Pairs lie in memory as the lanes want them, directly and transposed. Every load is 16 bytes a lane, and whole
+//!    lines for a warp. Nothing of A passes through shared memory. A tile loads X once, for all its pairs.
+//! 2. All warps of a multiprocessor have loads in flight. More warps with one tile each do better than half as many
+//!    with two, because `ptxas` gives all loads of the loop one scoreboard: a wait for the first tile is one for both.
+//!    The loads of the next tile start as soon as the registers of X, and then of each pair row, are free. Copies to
+//!    shared memory, by `cp.async` of each lane or in bulk, take 5 to 18 % longer where n is 2624.
+//! 3. With w warps in a block, each takes every w-th tile reference. So a block ends within one tile of all its warps.
+//!    Their sums meet in shared memory in a fixed order: no atomics, and the same bits in every run.
+//! 4. On sm_90 the kernel starts before the one before it has ended. It loads its first tiles of A, which no kernel
+//!    writes, and then waits for the other's results. A is loaded by plain loads: those through the read-only cache
 //!    sink below the wait.
-//! 5. A record of a use is loaded two uses prefetch, the first two of each warp before anything else, from where no
-//!    other load has to say that they are; and nothing is computed of it before it is needed. One branch, which nearly
-//!    always goes one way, stands before the loads of the two pairs of a pair row, and their addresses are one sum and
+//! 5. A tile reference is loaded two tiles ahead. The first two of each warp are loaded before anything else, from an
+//!    address that needs no other load, and nothing is computed from them before it is needed. The loads of the two
+//!    pairs of a pair row have one branch, which nearly always goes one way, and their addresses are one sum and
 //!    constants.
-//! 6. One frame of 16-bit or 20-bit numbers in blocks of 16 warps: registers hold two uses, which is what a warp has
-//!    where n is 2624, and the cells of the second arrive while the first is multiplied (`prefetch`).
-//! 7. What the end needs is left in shared memory at the start: it takes no register, and is not found out again when
-//!    all wait.
+//! 6. For one frame of 16-bit or 20-bit numbers in blocks of 16 warps, registers hold two tiles, which is all that a
+//!    warp has where n is 2624. The cells of the second arrive while the first is multiplied (`prefetch`).
+//! 7. What the end of a block needs is left in shared memory at the start. There it takes no register, and is not found
+//!    out again when all warps wait.
 //!
-//! Reading each pair once, for its row and for its column, does not pay: sums for rows of other blocks are written,
-//! read again and added by a second kernel, which together takes longer. `docs/measurements/ata.md` has the numbers.
+//! Reading each pair once, for its row and for its column, does not pay. Sums for rows of other blocks would be
+//! written, read again and added by a second kernel, which together takes longer. `docs/measurements/ata.md` has the
+//! numbers.
 //!
 //! Registers: 8 sums for 8 frames and 32 rows, 16 to 40 for the cells of 32 rows, 8 for X. Shared memory: 1152 bytes a
 //! warp for 8 frames and 32 rows.
@@ -52,7 +53,7 @@ use crate::vector::FrameRow;
 use crate::work::BlockCoord;
 use crate::work_list::WorkList;
 
-/// A use and what was loaded for it.
+/// A tile and what was loaded for it.
 #[derive(Clone, Copy)]
 struct Stage<const WORDS: usize, const ROWS: usize, const VECTORS: usize> {
     used: TileRef,
@@ -70,7 +71,7 @@ impl<const WORDS: usize, const ROWS: usize, const VECTORS: usize> Stage<WORDS, R
     /// Starts the loads of A for pair row `row` of the block, which is `row_of_strip` of the strip.
     ///
     /// # Safety
-    /// The use is one of `args`, or none.
+    /// The tile is one of `args`, or none.
     #[inline(always)]
     unsafe fn load_cells<const ID: usize>(&mut self, args: &AtaArgs, row: usize, row_of_strip: u32) {
         // SAFETY: as required of the caller.
@@ -80,7 +81,7 @@ impl<const WORDS: usize, const ROWS: usize, const VECTORS: usize> Stage<WORDS, R
     /// Starts the loads of X.
     ///
     /// # Safety
-    /// The use is one of the matrix that X is multiplied by, or none.
+    /// The tile is one of the matrix that X is multiplied by, or none.
     #[inline(always)]
     unsafe fn load_x(&mut self, frames: &[FrameRow; VECTORS]) {
         if self.used.is_some() {
@@ -111,7 +112,7 @@ pub(crate) unsafe fn product<
     let row_of_strip = |row: usize| place.first_pair_row + row as u32;
     let load_cells = |stage: &mut Stage<WORDS, ROWS, VECTORS>| {
         for row in 0..ROWS {
-            // SAFETY: the use is one of the strip. The matrix was there before any kernel that uses it, so that it is
+            // SAFETY: the tile is one of the strip. The matrix was there before any kernel that uses it, so that it is
             // loaded before the wait.
             unsafe { stage.load_cells::<ID>(args, row, row_of_strip(row)) };
         }
@@ -125,7 +126,7 @@ pub(crate) unsafe fn product<
     };
     let mut sums = [[U::ZERO; VECTORS]; ROWS];
     let (mut stage, mut next, mut work_list, frames);
-    // SAFETY: `args` describes the matrix; X is loaded after the wait. All lanes of the warp take the same uses
+    // SAFETY: `args` describes the matrix; X is loaded after the wait. All lanes of the warp take the same tiles
     // together.
     unsafe {
         if takes_two::<ID>(args) {

@@ -1,18 +1,18 @@
-//! The first two uses of each warp at once, where registers hold the cells of both: one that is transposed and one as
-//! it is, so that nothing has to be found out of them:
+//! The first two tiles of each warp at once, where registers hold the cells of both. The first tile is always
+//! transposed and the second always direct, so the code need not find out which:
 //!
 //! ```text
-//! load the cells of the transposed use
+//! load the cells of the transposed tile
 //! wait for the kernel before
-//! load X for both uses, then the cells of the other
-//! Y += products of the transposed use, while the other one's cells arrive
-//! Y += products of the other
+//! load X for both tiles, then the cells of the direct tile
+//! Y += products of the transposed tile, while the cells of the direct tile arrive
+//! Y += products of the direct tile
 //! ```
 //!
-//! A warp waits for loads by scoreboard, and ptxas gives one scoreboard to all loads that are in flight across a
-//! branch. So nothing branches before the products of the first use are there: pairs that are missing are loaded from
-//! one of zeros. X is loaded before the second cells, behind which it would wait in the work_list of the
-//! multiprocessor.
+//! A warp waits for loads by scoreboard, and `ptxas` gives one scoreboard to all loads that are in flight across a
+//! branch. So nothing branches before the products of the first tile are there: pairs that are missing are loaded from
+//! a pair of zeros. X is loaded before the second cells, because it would otherwise wait behind them in the load queue
+//! of the multiprocessor.
 
 use cuda_std::ptx::griddepcontrol;
 use layout::ata::{ATA, AtaArgs, CELL, KIND_PREFIX};
@@ -22,16 +22,16 @@ use crate::unit::Unit;
 use crate::vector::FrameRow;
 use crate::work::{BlockCoord, warp};
 
-/// Whether the kernel of configuration `ID` takes its first two uses at once for these tensors.
+/// Whether the kernel of configuration `ID` takes its first two tiles at once for these tensors.
 #[inline(always)]
 pub(crate) fn takes_two<const ID: usize>(args: &AtaArgs) -> bool {
     (const { ATA[ID].prefetches_two() }) && args.x_aligned != 0 && args.n.is_multiple_of(CELL as u32)
 }
 
-/// The transposed use that the warp takes at first, and the one as it is, or none.
+/// The transposed tile that the warp takes at first, and the direct one, or none.
 ///
 /// # Safety
-/// `args` describes the matrix, and the block is at `place` and of a row that takes two uses at once.
+/// `args` describes the matrix, and the block is at `place` and of a configuration that takes two tiles at once.
 #[inline(always)]
 pub(crate) unsafe fn first_refs(args: &AtaArgs, place: &BlockCoord) -> [TileRef; 2] {
     // SAFETY: a strip has as many records of either turn as a block has warps.
@@ -40,8 +40,8 @@ pub(crate) unsafe fn first_refs(args: &AtaArgs, place: &BlockCoord) -> [TileRef;
     })
 }
 
-/// Adds the products of the first two uses of the warp, after it has waited for the kernel before, and says whether
-/// there are others for it.
+/// Adds the products of the first two tiles of the warp, after the warp has waited for the kernel before. Says whether
+/// there are more tiles for the warp.
 ///
 /// # Safety
 /// As for [`first_refs`]; all lanes of the warp execute this call together.
@@ -70,7 +70,7 @@ pub(crate) unsafe fn add_two<
         // Every thread waits before it reads X or writes Y.
         griddepcontrol::wait();
         let x = [transposed, direct].map(|used| frame.load_where(used.is_some(), used.column()));
-        // Where X has to be converted, the other use crosses a branch, before which nothing of it is waited for.
+        // Where X has to be converted, the other tile crosses a branch, before which nothing of it is waited for.
         let is_there = !U::CONVERTS || direct.is_some();
         let mut straight_cells = [[[0; WORDS]; 2]; ROWS];
         for row in 0..ROWS {
@@ -93,7 +93,7 @@ pub(crate) unsafe fn add_two<
     }
 }
 
-/// Adds the products of what one pair row takes of a use, if it takes something.
+/// Adds the products of what one pair row takes of a tile, if it takes something.
 ///
 /// # Safety
 /// The cells are those of `used`, and all lanes of the warp execute this call together.

@@ -1,4 +1,4 @@
-//! What multiplies a 32x32 square of A and 32 elements of X for some frames.
+//! What multiplies a 32x32 tile of A and 32 elements of X for some frames.
 
 use layout::ata::{AtaArgs, CELL};
 
@@ -7,7 +7,7 @@ use crate::sums::WarpSums;
 /// The elements of X that a lane has of one block of 16.
 pub(crate) type Four = [f32; CELL];
 
-/// The unit of the configuration `ID`. A lane has cells of the square as [`layout::ata`] says, and parts of X, the
+/// The unit of the configuration `ID`. A lane has cells of the tile as [`layout::ata`] says, and parts of X, the
 /// *vectors*.
 pub(crate) trait Unit<const ID: usize> {
     /// A lane's sums of one pair row and one vector.
@@ -34,7 +34,7 @@ pub(crate) trait Unit<const ID: usize> {
     /// The operand where `condition` holds, else zeros.
     fn only_where(condition: bool, x: Self::Operand) -> Self::Operand;
 
-    /// Adds the products of a square, or of the transposed one, to the sums of each vector.
+    /// Adds the products of a tile, or of the transposed one, to the sums of each vector.
     ///
     /// # Safety
     /// All lanes of the warp execute this call together.

@@ -1,5 +1,5 @@
 //! The unit of `wmma` m32n8k16: the 32x16 pair of bf16 blocks times 16 elements of X for eight frames. The instruction
-//! reads its operands from shared memory, so each warp stages the square and the part of X there.
+//! reads its operands from shared memory, so each warp stages the tile and the part of X there.
 //!
 //! X becomes the sum of two bf16 numbers, 16 bits or more, and takes two products: one alone would lose 3 bits against
 //! TF32. Of f16 two numbers would not reach beyond 65504.
@@ -66,8 +66,8 @@ impl<const ID: usize> Unit<ID> for Wmma {
         let [square, vectors] = regions.map(|region| shared::dynamic().offset(region.stage_offset(warp())));
         let at = |row: u32, column: u32| square.offset((row * SQUARE_STRIDE as u32 + column) * BYTES as u32);
         let (group, thread) = (lane() / 4, lane() % 4);
-        // SAFETY: the stages are the warp's own and hold a square and two terms of 32 elements for eight frames; every
-        // lane stores its own cells. The syncs order loads of the use before, stores and loads.
+        // SAFETY: the stages are the warp's own and hold a tile and two terms of 32 elements for eight frames; every
+        // lane stores its own cells. The syncs order loads of the tile before, stores and loads.
         unsafe {
             sync_warp(FULL_MASK);
             for half in 0..2 {
@@ -112,7 +112,7 @@ impl<const ID: usize> Unit<ID> for Wmma {
     }
 }
 
-/// Adds the product of 32x16 elements of the square, in the order `L`, and a fragment of X.
+/// Adds the product of 32x16 elements of the tile, in the order `L`, and a fragment of X.
 ///
 /// # Safety
 /// All lanes of the warp execute this call together; the elements were stored, and a barrier has followed; `b` was

@@ -80,13 +80,13 @@ impl BlockCoord {
         }
     }
 
-    /// The record of the first use of the strip in the heads.
+    /// Where the list prefix of the strip starts, among the prefixes of all strips.
     #[inline(always)]
     pub(crate) fn first_of_prefix(&self) -> u32 {
         self.strip_of_all * LIST_PREFIX as u32
     }
 
-    /// The first use of the strip, and the end of its uses.
+    /// Where the list of the strip starts, and where it ends.
     ///
     /// # Safety
     /// `args` describes the matrix.

@@ -1,5 +1,5 @@
-//! Which uses a warp takes, one after the other: the first two, whose records are loaded at once, and a work_list of
-//! those behind them. The warps of a block take the uses of a strip in turns.
+//! Which tiles a warp takes, one after the other: the first two, whose references are loaded at once, and the work list
+//! behind them. The warps of a block divide the tile references of a strip round-robin.
 
 use layout::ata::{ATA, AtaArgs};
 
@@ -7,27 +7,27 @@ use crate::cells::TileRef;
 use crate::prefetch::first_refs;
 use crate::work::{BlockCoord, warp};
 
-/// The uses of a warp whose records are not loaded yet.
+/// The tiles of a warp whose references are not loaded yet.
 pub(crate) struct WorkList<const ID: usize> {
     /// The number of the next one.
     next: u32,
-    /// The end of the uses of the strip.
+    /// The end of the tiles of the strip.
     end: u32,
 }
 
 impl<const ID: usize> WorkList<ID> {
     const WARPS: u32 = ATA[ID].warps as u32;
 
-    /// No use.
+    /// No tile.
     pub(crate) const EMPTY: Self = Self { next: 0, end: 0 };
 
-    /// The first two uses from the head of the strip, and those behind them.
+    /// The first two tiles, from the list prefix of the strip, and those behind them.
     ///
     /// # Safety
     /// `args` describes the matrix.
     #[inline(always)]
     pub(crate) unsafe fn of_prefix(args: &AtaArgs, place: &BlockCoord) -> ([TileRef; 2], Self) {
-        // SAFETY: the head has records of two uses, or none, for each warp.
+        // SAFETY: the prefix has two tile references, or empty ones, for each warp.
         unsafe {
             let first = place.first_of_prefix() + warp();
             let uses = [first, first + Self::WARPS].map(|index| TileRef::load(args.prefixes, index));
@@ -36,7 +36,7 @@ impl<const ID: usize> WorkList<ID> {
         }
     }
 
-    /// The uses that [`crate::prefetch::add_two`] takes and those behind them, in the same order, so that the sums are
+    /// The tiles that [`crate::prefetch::add_two`] takes and those behind them, in the same order, so that the sums are
     /// the same, but without gaps.
     ///
     /// # Safety
@@ -60,7 +60,7 @@ impl<const ID: usize> WorkList<ID> {
         }
     }
 
-    /// The first two uses behind those that [`crate::prefetch::add_two`] takes, and those behind them.
+    /// The first two tiles behind those that [`crate::prefetch::add_two`] takes, and those behind them.
     ///
     /// # Safety
     /// As for [`first_refs`].
@@ -73,7 +73,7 @@ impl<const ID: usize> WorkList<ID> {
         }
     }
 
-    /// What no warp takes at first: the first uses of both turns have where it starts and ends.
+    /// What no warp takes at first: the first tiles of both turns have where it starts and ends.
     #[inline(always)]
     fn after_kind_prefixes([transposed, direct]: &[TileRef; 2]) -> Self {
         Self { next: transposed.last_word() + warp(), end: direct.last_word() }
@@ -82,7 +82,7 @@ impl<const ID: usize> WorkList<ID> {
     /// Starts to load the record of the next use; none behind the last.
     ///
     /// # Safety
-    /// The uses are those of a strip of `args`.
+    /// The tiles are those of a strip of `args`.
     #[inline(always)]
     pub(crate) unsafe fn load(&mut self, args: &AtaArgs) -> TileRef {
         // SAFETY: as required of the caller.

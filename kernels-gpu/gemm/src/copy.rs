@@ -129,7 +129,7 @@ pub(crate) struct ElementCopy<const COUNT: usize> {
     mn: u32,
     /// Row and k of its first element in the tile.
     place: [u32; 2],
-    /// Rows and k from one of its elements to the next, of which one is 0.
+    /// The step in rows and in k from one of the thread's elements to the next; one of the two is 0.
     places_apart: [u32; 2],
     /// Rows and k of the operand from its first element on.
     left: [i32; 2],

@@ -1,8 +1,8 @@
 //! The end of a block: sums of fragments to rows of D, through shared memory.
 //!
-//! A warp stores 16 rows of its sums at a time to its own part of shared memory and reads them back in groups of
-//! [`layout::gemm::GROUP`] columns, so that each lane moves 16 bytes of D. The loop over these rows is kept a loop,
-//! with the sums moving up by a fragment each time: unrolled, the code of a group would stand there four times.
+//! A warp stores 16 rows of its sums at a time to its own part of shared memory. It reads them back in groups of
+//! [`layout::gemm::GROUP`] columns, so that each lane moves 16 bytes of D. The loop over these rows stays a loop, in
+//! which sums move up by a fragment each time. Unrolled, it would have the code of a group four times.
 
 use cuda_std::hint::opaque;
 use cuda_std::shared;

@@ -1,8 +1,8 @@
 //! From the accumulators of a consumer warpgroup to D: finished, rounded, gathered in shared memory and stored by TMA.
 //!
-//! A consumer has buffers of 64 rows of 128 bytes, swizzled, for a whole tile: TMA stores them while the next tile is
+//! A consumer has swizzled buffers of 64 rows of 128 bytes for a whole tile, and TMA stores them while the next tile is
 //! multiplied. Where blocks have one tile or two ([`GemmConfig::warps_store`]) each warp stores its own rows at once.
-//! What is more than a factor and rounding to 16 bits is done group by group as in the other kernels, from f32 in the
+//! Anything beyond a factor and rounding to 16 bits is done group by group, as in the other kernels, from f32 in the
 //! same buffers.
 //!
 //! [`GemmConfig::warps_store`]: layout::gemm::GemmConfig::warps_store

@@ -1,9 +1,11 @@
 //! Fragments of `mma` from tiles in shared memory, by `ldmatrix`.
 //!
-//! A tile with contiguous k is a row of k for each m (of A) or n (of B), as long as a row of its swizzle. The other is
-//! a row of m or n for each k, cut into panels as wide as its swizzle; `ldmatrix.trans` transposes it on the way. A
-//! fragment is four 8x8 matrices, two along m or n and two along k; `mma` wants them in the order m first for A, k
-//! first for B, and what runs along the rows of the tile decides which lanes give which row.
+//! A tile with contiguous k has a row of k for each m (of A) or n (of B), as long as a row of its swizzle. Any other
+//! tile has a row of m or n for each k, cut into panels as wide as its swizzle; `ldmatrix.trans` transposes it on the
+//! way.
+//!
+//! A fragment is four 8x8 matrices, two along m or n and two along k. `mma` wants them in the order m first for A, k
+//! first for B. What runs along the rows of the tile decides which lanes give which row.
 
 use cuda_std::ptx::ldmatrix;
 use cuda_std::shared::SharedAddr;

@@ -12,14 +12,14 @@
 //!
 //! 1. Fragments come from two sets of registers, so that the loads of one step run beside the products of the step
 //!    before.
-//! 2. One barrier a stage, before the first fragments of the next one are read, says both that this stage has arrived
-//!    for every thread and that all warps have read the stage before it, whose place the next copies take.
+//! 2. One barrier a stage, before the first fragments of the next stage are read, says two things: this stage has
+//!    arrived for every thread, and all warps have read the stage before it, whose place the next copies take.
 //! 3. The copies of stages beyond the last k are made all the same, as zeros without a read: the loop has no branches,
 //!    and no fragment is read that was not written.
 //! 4. Tiles lie swizzled in shared memory in the order of the operand; `ldmatrix` transposes on the way where that
 //!    order is not that of `mma`. So all four layouts cost the same.
-//! 5. Operands whose rows do not start on 16-byte boundaries pass through registers by single elements ([`any`]); the
-//!    copies of the next stage are loaded before the products of this one and stored after them.
+//! 5. Operands whose rows do not start on 16-byte boundaries pass through registers by single elements ([`any`]). The
+//!    elements of the next stage are loaded before the products of this one and stored after them.
 //!
 //! Budget: a warp of 64x64 has 128 sums, 64 registers of fragments and some 40 of addresses a thread; shared memory is
 //! the configuration's [`layout::gemm::GemmConfig::smem`] map.

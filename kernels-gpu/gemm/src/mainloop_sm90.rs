@@ -14,12 +14,12 @@
 //! ```
 //!
 //! - Tiles of a cluster lie under each other and need the same columns of B: each block copies a part of them to all.
-//! - A product is waited for when the next one has started, so that the tensor cores always have work. For the same
-//!   reason the fence and the barrier before a tile's stores wait until the first product of the next tile has started,
-//!   and the next tile's place is found, and its buffers are waited for, during the last product of this one.
+//! - A product is waited for only when the next one has started, so that the tensor cores always have work. For the
+//!   same reason the fence and the barrier before a tile's stores come after the first product of the next tile has
+//!   started. And during the last product of a tile the consumer finds the next tile and waits for its buffers.
 //! - While the consumers finish a tile, the producer fills the stages of the next one.
-//! - Two-level sums: the tensor cores sum FP8 products over one stage, 128 elements of k, with fewer bits than f32; the
-//!   sums of stages are added by the threads, while the other consumer multiplies.
+//! - Two-level accumulation: the tensor cores sum FP8 products over one stage, 128 elements of k, with fewer bits than
+//!   f32. The threads add the sums of stages, while the other consumer multiplies.
 //! - Every other tile of a block sums k from its end, where operands are large: what was read last is still in L2.
 //! - What is outside A or B arrives as zeros, what is outside D is not stored: the loop knows no edges.
 //!

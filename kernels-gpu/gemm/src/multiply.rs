@@ -1,4 +1,4 @@
-//! The products of fragments that a row multiplies with.
+//! The products of fragments that a configuration multiplies with.
 
 use cuda_std::convert::{Bf16, F16};
 #[cfg(target_feature = "sm_89")]

@@ -1,4 +1,5 @@
-//! Copies an operand so that its k are contiguous and its rows start on 16-byte boundaries, a tile of it a block.
+//! Copies an operand so that its k are contiguous and its rows start on 16-byte boundaries. Each block copies a tile of
+//! the operand.
 //!
 //! Elements are read along whatever dimension is contiguous, pass through a tile in shared memory, and are written 16
 //! bytes at a time. The end of a row is padded with zeros.

@@ -46,8 +46,9 @@ impl Work {
     }
 }
 
-/// Lets the next kernel of the stream start, and waits until the one before has ended: this one may read what that
-/// writes, and write what it reads. Every thread calls it before it touches a tensor or the workspace.
+/// Lets the next kernel of the stream start, and waits until the kernel before has ended, because this kernel may read
+/// what that one writes, and write what that one reads. Every thread calls this function before it touches a tensor or
+/// the workspace.
 #[inline(always)]
 pub(crate) fn wait_for_dependencies() {
     griddepcontrol::launch_dependents();
