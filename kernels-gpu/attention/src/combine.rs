@@ -1,11 +1,11 @@
 //! The sum of partial results: `O = sum_p w_p O_p / sum_p w_p`, `w_p = l_p 2^(c (m_p - max m))`.
 //!
-//! A part of decoding has its maximum m and its sum l. One that a caller merges has its LSE as m, with a sum of 1: the
-//! LSE of large scores has no digits left for the sum.
+//! A partial result of decoding has its maximum m and its sum l. A partial result that a caller merges has its LSE as m
+//! and a sum of 1, because the LSE of large scores has no digits left for the sum.
 //!
-//! One warp takes one row. Lanes first share the parts, to find the largest maximum and the sum of the weights, then
-//! the columns: eight each, as wide as a head dimension can be. A part whose maximum is minus infinity is not there,
-//! whatever its O holds; where all others are so, a part comes out as it is.
+//! One warp takes one row. Its lanes first divide the parts, to find the largest maximum and the sum of the weights,
+//! and then the columns: eight each, for the widest head dimension. A part whose maximum is minus infinity does not
+//! count, whatever its O holds. Where all parts but one do not count, that part comes out as it is.
 
 use cuda_std::convert::{Element16, fma, max};
 use cuda_std::ptx::griddepcontrol;

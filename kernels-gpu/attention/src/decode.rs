@@ -9,9 +9,9 @@
 //! one split: O / l and the LSE to global memory; several: O / l, maximum and l to the workspace, for combine.rs
 //! ```
 //!
-//! 1. Every byte of K and V is used once and by one warp, so what counts is how many are under way. Each warp waits for
-//!    its own copies alone: no barrier of the block stands in the loop, and warps that compute leave the memory to
-//!    those that wait.
+//! 1. Every byte of K and V is used once and by one warp, so what counts is how many bytes are in flight. Each warp
+//!    waits for its own copies alone. No barrier of the block stands in the loop, and warps that compute leave the
+//!    memory to warps that wait.
 //! 2. All query heads of one key-value head share a tile, position by position, so that K and V are read once for all
 //!    of them.
 //! 3. A step lies in one page of a block table, whose entry is loaded a step before it is used.
@@ -69,7 +69,7 @@ struct Share {
 }
 
 impl Share {
-    /// The tiles of the same keys follow each other, so that they find them in L2.
+    /// Tiles that read the same keys follow each other, so that they find the keys in L2.
     #[inline(always)]
     fn of_block(decode: &DecodeArgs) -> Self {
         let (rest, row_tile) = div_rem(thread::block_idx_x(), decode.m_tiles);
@@ -136,11 +136,12 @@ pub(crate) unsafe fn forward<E, const ID: usize, const DIM_TILES: usize, const P
     let k_tile = |stage: u32| stage_base.offset(stage * ring.stage_stride_bytes());
     let v_tile = |stage: u32| k_tile(stage).offset((DECODE_KEYS * columns * size_of::<u16>()) as u32);
 
-    // The kernel that sums the parts can take its place: it waits for this one to end.
+    // The kernel that combines the splits can start now: it waits for this one to end.
     griddepcontrol::launch_dependents();
     let share = Share::of_block(decode);
-    // A number of keys that the tensors cannot have makes NaN of the rows. Another stream may write it meanwhile: the
-    // lanes of a warp have one, and warps, which meet behind their loops alone, may have several.
+    // A number of keys that the tensors cannot have makes NaN of the rows. Another stream may write the number
+    // meanwhile. The lanes of a warp agree on it. Warps may read different numbers, because they meet only behind their
+    // loops.
     let most_keys = args.k_len;
     let (k_len, mut sound) = if decode.k_lens == 0 {
         (most_keys, true)

@@ -1,7 +1,7 @@
 //! O from the accumulators of `wgmma` to global memory.
 //!
-//! A lane holds pairs of columns 8 apart. The lanes of a quad exchange them, so that each writes 16 bytes at a time: 64
-//! adjacent bytes of a row from a quad, whole sectors of memory.
+//! A lane holds pairs of columns, 8 columns apart. The lanes of a quad exchange pairs, so that each lane writes 16
+//! bytes at a time and a quad writes 64 adjacent bytes of a row: whole sectors of memory.
 
 use cuda_std::convert::Element16;
 use cuda_std::global;

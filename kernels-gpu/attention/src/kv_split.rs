@@ -3,12 +3,13 @@
 //! The blocks of a cluster take the steps in turns, and within a block its key groups take those of the block. Part p
 //! of a tile is that of key group `p % SPLIT_KV_WARPGROUPS` in the block of rank `p / SPLIT_KV_WARPGROUPS`.
 //!
-//! Softmax over all keys is that over each part, weighted: with the maximum m_p, sum l_p and output O_p of part p and
-//! the largest maximum m, `l = sum l_p 2^(c (m_p - m))`, and O likewise. Every part adds up a share of the columns from
-//! all parts, in their order, so nothing depends on who is first. It finds them in shared memory of its own block,
-//! where the others have left them: within a block by stores and a barrier, from other blocks by `st.async`, whose
-//! bytes count on an mbarrier there. The release of an arrival at the barrier of the cluster would be a fence of the
-//! whole card.
+//! The softmax over all keys is the weighted sum of the softmax over each split. Let split p have maximum m_p, sum l_p
+//! and output O_p, and let m be the largest maximum: then `l = sum l_p 2^(c (m_p - m))`, and O likewise.
+//!
+//! Every split adds up a share of the columns from all splits, in their order, so nothing depends on who is first. It
+//! finds them in shared memory of its own block, where the others have left them: within a block by stores and a
+//! barrier, from other blocks by `st.async`, whose bytes count on an mbarrier. A barrier of the cluster is slower,
+//! because the release of an arrival there is a fence of the whole card.
 
 use cuda_std::convert::{Element16, fma, max};
 use cuda_std::ptx::cluster::{self, ClusterAddr};

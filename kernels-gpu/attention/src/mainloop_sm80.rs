@@ -10,14 +10,15 @@
 //! O / l -> shared memory -> global memory, 16 bytes a lane
 //! ```
 //!
-//! 1. Products are those of `mma.sync`, two side by side for 16 columns ([`multiply`]): PTX fixes the maps of its
-//!    fragments ([`layout::fragment`]). So they come from swizzled tiles by `ldmatrix`, where `wmma.load`, of one row
-//!    stride, cannot read, and the accumulator of Q K^T is operand A of P V without passing through shared memory.
-//! 2. With two stages both tiles of the next step are under way during the whole of this one, at one barrier a step.
-//!    With one stage, V is under way during Q K^T and the next K during P V, at two barriers a step and half the shared
+//! 1. Products are those of `mma.sync`, two side by side for 16 columns ([`multiply`]). PTX fixes the maps of its
+//!    fragments ([`layout::fragment`]), which has two uses. Fragments come from swizzled tiles by `ldmatrix`, which
+//!    `wmma.load`, with one row stride, cannot read. And the accumulator of Q K^T is operand A of P V without passing
+//!    through shared memory.
+//! 2. With two stages both tiles of the next step are in flight during the whole of this step, at one barrier a step.
+//!    With one stage V is in flight during Q K^T, and the next K during P V, at two barriers a step and half the shared
 //!    memory.
-//! 3. Fragments of Q are read again at each step, which leaves registers for two tiles of scores: at 128 a thread, two
-//!    to four blocks share a multiprocessor and hide each other's latency.
+//! 3. Fragments of Q are read again at each step, which leaves registers for two tiles of scores. At 128 registers a
+//!    thread, two to four blocks share a multiprocessor and hide each other's latency.
 //!
 //! Budget: 128 registers a thread; shared memory is the configuration's [`layout::attention::AttentionConfig::smem`]
 //! map.

@@ -48,7 +48,7 @@ impl KeyRange {
     }
 
     /// The steps of `step_keys` keys that some row of `first_row ..= last_row` sees: from the first number up to the
-    /// second, which is not above the first where there is none.
+    /// second. Where there is no such step the second is not above the first.
     #[inline(always)]
     pub(crate) fn steps(self, first_row: i32, last_row: i32, step_keys: u32) -> (u32, u32) {
         (self.start(first_row) as u32 / step_keys, (self.end(last_row).max(0) as u32).div_ceil(step_keys))
@@ -56,8 +56,8 @@ impl KeyRange {
 
     /// Sets the scores of unseen keys to minus infinity.
     ///
-    /// `scores` are this lane's accumulators of 16 rows by keys from `key` on, of which registers 0, 1, 4, 5, .. belong
-    /// to the lane's first row, `row`, and 2, 3, 6, 7, .. to the one 8 below; `pair` is its position in its quad.
+    /// `scores` are this lane's accumulators of 16 rows by keys from `key` on. Registers 0, 1, 4, 5, .. belong to the
+    /// lane's first row, `row`, and 2, 3, 6, 7, .. to the row 8 below. `pair` is the lane's position in its quad.
     #[inline(always)]
     pub(crate) fn apply(self, scores: &mut [f32], row: i32, pair: i32, key: i32) {
         self.hide(scores, [row, row + 8], pair, key);

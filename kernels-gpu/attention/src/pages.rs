@@ -1,4 +1,4 @@
-//! Where the keys of one batch entry lie, one after the other or in pages, and copies of 16 of them by one warp.
+//! Where the keys of one batch entry lie, one after the other or in pages, and how one warp copies 16 of these keys.
 
 use cuda_std::global;
 use cuda_std::ptx::cp_async;
@@ -13,7 +13,7 @@ const COPY_ROWS: u32 = 4;
 /// Chunks of a row of a panel.
 const PANEL_CHUNKS: u32 = TILE_SWIZZLE.row_bytes() / (2 * CHUNK_ELEMS as u32);
 
-/// The pages of one batch entry; keys that follow each other are one page.
+/// The pages of one batch entry. Keys that follow each other without pages are one page.
 #[derive(Clone, Copy)]
 pub(crate) struct Pages {
     /// The entry's row of the block table; null for one page.

@@ -4,7 +4,7 @@
 //! Each warpgroup waits at a named barrier of its own until the one before it arrives there; the first waits for the
 //! last. While one warpgroup has the tensor cores, the others compute their exponentials. Without this order all of
 //! them would want the tensor cores at once, and then the exponentials at once. Every warpgroup passes its barrier
-//! equally often: one that has a step less than the others calls [`WarpScheduler::skip`].
+//! equally often: a warpgroup with one step less than the others calls [`WarpScheduler::skip`].
 
 use cuda_std::ptx::barrier;
 use layout::attention::WARPGROUP_THREADS;

@@ -93,9 +93,9 @@ impl<E: Element16, const KEY_TILES: usize, const DIM_TILES: usize> PvAccumulator
     }
 }
 
-/// P V by f32 multiply-adds. A lane holds columns `2 lane` and the next (and the same 64 further on) of all 16 rows; P
-/// reaches it through shared memory, transposed, so that the 16 rows of one key are four vector loads that every lane
-/// shares.
+/// P V by f32 multiply-adds. A lane holds columns `2 lane` and `2 lane + 1` of all 16 rows, and the same 64 further on.
+/// P reaches the lane through shared memory, transposed, so that the 16 rows of one key are four vector loads that
+/// every lane shares.
 pub(crate) struct MultiplyAdd<E> {
     /// `[64 columns][row][column of the pair]`.
     out: [[[f32; 2]; WARP_ROWS]; MAX_PANELS],

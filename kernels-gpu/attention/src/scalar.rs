@@ -1,8 +1,9 @@
 //! The scalar kernel: one warp computes one query row in f32. It serves every head dimension, stride and alignment, and
 //! is the oracle on the card.
 //!
-//! For each 32 visible keys, lane i computes the score of key i; the warp updates the running maximum and sum (see
-//! [`crate::softmax`] for the recurrence); then the lanes share the columns of O, lane i holding columns i, i + 32, ..
+//! The warp takes 32 visible keys at a time. Lane i computes the score of key i, and the warp updates the running
+//! maximum and sum (see [`crate::softmax`] for the recurrence). Then the lanes divide the columns of O: lane i holds
+//! columns i, i + 32, ..
 
 use cuda_std::convert::{Element16, ex2, fma, max};
 use cuda_std::global;

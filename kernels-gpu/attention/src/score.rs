@@ -121,8 +121,8 @@ impl Scoring {
         self.bias.wrapping_offset((i64::from(row) * self.row_stride) as isize)
     }
 
-    /// Starts to copy the bias of the 16 rows from `row` on and the keys of a step from `key` on, two for each of
-    /// `SCORES`, to `tile`, as [`Fragments`] read it. Beyond the last row and key there is some number.
+    /// Starts to copy the bias of a step to `tile`, as [`Fragments`] read it: 16 rows from `row` on, and the keys from
+    /// `key` on, two for each of `SCORES`. Beyond the last row and key the bias is unspecified.
     ///
     /// Lanes do not part, as they must not between a `wgmma` and the wait for it.
     ///

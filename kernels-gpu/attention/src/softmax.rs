@@ -1,20 +1,21 @@
 //! Online softmax over the rows of a warp.
 //!
-//! A lane holds parts of two rows, `lane / 4` and 8 below, in the accumulator layout of `mma` and `wgmma`
-//! ([`layout::fragment::mma_m16n8k16_c`] for every 8 keys): registers 0, 1, 4, 5 of 16 keys belong to the first row, 2,
+//! A lane holds parts of two rows, `lane / 4` and the row 8 below, in the accumulator layout of `mma` and `wgmma`
+//! ([`layout::fragment::mma_m16n8k16_c`] for every 8 keys). Registers 0, 1, 4, 5 of 16 keys belong to the first row, 2,
 //! 3, 6, 7 to the second. Maxima are the whole row's in every lane of its quad; sums are the lane's own until
 //! [`RowState::finalize`].
 //!
 //! With running maximum m, sum l and scores s of the next keys: `m' = max(m, max s)`, `a = 2^(c (m - m'))`,
 //! `p = 2^(c (s - m'))`, `l' = a l + sum p`, `O' = a O + p V` (Milakov and Gimelshein 2018; Dao et al. 2022), where
-//! `c = scale * log2(e)`. The maximum is that of all keys so far, in each step: the largest probability of a row is
-//! 1, which rounding to 16 bits keeps, and O is up to 5 % nearer to the exact result than with a maximum that may lag
-//! behind.
+//! `c = scale * log2(e)`. The maximum is exact: in each step it is that of all keys so far. So the largest probability
+//! of a row is 1, which rounding to 16 bits keeps. O is then up to 5 % nearer to the exact result than with a maximum
+//! that may lag (`docs/measurements/attention_sm90_softmax.md`).
 //!
-//! The exponent takes one instruction a score, `fma(s, c, -c m')`, while maxima are small. The rounding of `c m'` stays
-//! in it, in all terms of a row alike: at most 2^-17 up to [`layout::attention::exact_from`], but tens at 4e8. In steps
-//! in which a warp has a larger score, m' is subtracted first: the exponent is `(s - m') c`, exactly 0 for the maximum.
-//! To subtract in every step costs 3 to 7 % where tiles have many. [`Subtraction`] has what each kernel does.
+//! While maxima are small, the exponent takes one instruction a score: `fma(s, c, -c m')`. The rounding of `c m'` stays
+//! in the exponent of all terms of a row. It is at most 2^-17 up to [`layout::attention::exact_from`], but tens at 4e8.
+//! In a step in which a warp has a larger score, the warp subtracts m' first. The exponent is then `(s - m') c`,
+//! exactly 0 for the maximum. Subtracting in every step would cost 3 to 7 % where tiles have many steps.
+//! [`Subtraction`] says what each kernel does.
 
 use core::hint::cold_path;
 
@@ -51,8 +52,8 @@ impl ScoreScale {
 pub(crate) enum Subtraction {
     /// Never: scores are from 0 to 1, or minus infinity, and scaled by up to 2^8.
     Never,
-    /// Where scores are large, which a vote of its own finds before lanes exchange their maxima: exponentials wait less
-    /// for it.
+    /// Where scores are large. A vote of its own finds that before lanes exchange their maxima, so that exponentials
+    /// wait less for the vote.
     LargeEarly,
     /// Where scores are large, or a maximum is negative: one vote behind the exchange finds both. It is faster than two
     /// votes in kernels of four consumer warpgroups.
@@ -192,9 +193,9 @@ impl RowState {
 
     /// The largest of the maxima and the scores, of this lane's two rows.
     ///
-    /// As integers, positive floats are ordered as they are, and above negative ones: where no maximum is negative, or
-    /// no score but minus infinity, the maximum of the integers is that of the floats. sm_90 finds the maximum of three
-    /// integers at the rate of that of two floats.
+    /// Positive floats, read as integers, keep their order and are above negative ones. So where no maximum is
+    /// negative, or no score but minus infinity, the maximum of the integers is that of the floats. sm_90 finds the
+    /// maximum of three integers at the rate at which it finds that of two floats.
     #[inline(always)]
     fn largest<const CHAINS: usize>(&self, scores: &[f32]) -> [f32; 2] {
         if cfg!(target_feature = "sm_90a") && !self.unusual {
@@ -237,8 +238,8 @@ impl RowState {
     }
 }
 
-/// Scales accumulators of this lane's two rows, each half only where a factor of the warp is not 1: after the first
-/// steps of many keys few maxima grow.
+/// Scales accumulators of this lane's two rows. Each half is scaled only where a factor of the warp is not 1, because
+/// after the first steps few maxima grow.
 ///
 /// # Safety
 /// All lanes of the warp call it together.
@@ -295,8 +296,8 @@ fn fold<T: Copy, const CHAINS: usize>(
     seen
 }
 
-/// What scores are relative to: their maximum. A row that has seen no score above minus infinity has that as its
-/// maximum; 0 in its place gives 2^-inf = 0 instead of NaN.
+/// What scores are relative to: their maximum. A row that has seen no score above minus infinity has minus infinity as
+/// its maximum. 0 in its place gives 2^-inf = 0 instead of NaN.
 #[inline(always)]
 pub(crate) fn base(row_max: f32) -> f32 {
     if row_max == f32::NEG_INFINITY { 0.0 } else { row_max }
@@ -311,8 +312,8 @@ pub(crate) fn split_weight(part_max: f32, row_max: f32, scale_log2: f32) -> f32 
 /// The result of a row of this maximum (of scores) and sum, to which `exp(sink)` is added: that of a key whose value is
 /// 0.
 ///
-/// The sum is relative to the maximum. A sink above it takes its place, so that nothing overflows; the LSE does where
-/// f32 cannot hold it. A row that has seen no score above minus infinity has the sink as its LSE.
+/// The sum is relative to the maximum. A sink above the maximum takes its place, so that the sum does not overflow. The
+/// LSE overflows where f32 cannot hold it. A row that has seen no score above minus infinity has the sink as its LSE.
 #[inline(always)]
 pub(crate) fn row_result(max: f32, sum: f32, scale_log2: f32, sink: f32) -> RowResult {
     // In nats; the true one may be beyond f32 on either side.

@@ -1,6 +1,6 @@
 //! Tiles of 16-bit elements in shared memory: panels `[columns / 64][rows][64]` with the 128-byte swizzle.
 //!
-//! A row of a panel is 128 bytes, eight 16-byte chunks; chunk c of row r lies at chunk c ^ (r % 8). The eight rows of
+//! A row of a panel is 128 bytes, eight 16-byte chunks. Chunk c of row r lies at place c ^ (r % 8). The eight rows of
 //! one `ldmatrix` operand then touch all 32 banks once, and so do the eight chunks of a row as they are copied in.
 
 use cuda_std::convert::Element16;
@@ -93,8 +93,8 @@ impl Rows {
         }
     }
 
-    /// As [`Self::copy_to_tile`], for rows that start anywhere. The loop's step is read from the launch, so that it
-    /// stays a loop: this path is for correctness, and unrolled it would be most of the kernel's code.
+    /// As [`Self::copy_to_tile`], for rows that start anywhere. The loop takes its step from the launch, so that LLVM
+    /// does not unroll it: this path is for correctness, and unrolled it would be most of the kernel's code.
     ///
     /// # Safety
     /// As [`Self::copy_to_tile`].

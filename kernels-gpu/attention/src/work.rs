@@ -1,4 +1,4 @@
-//! Which query rows of which head a block computes, and which part of them is a thread's.
+//! Which query rows of which head a block computes, and which of these rows are a thread's.
 
 use cuda_std::hint::opaque;
 use cuda_std::shared::SharedAddr;
@@ -13,8 +13,8 @@ pub(crate) const LANES: u32 = 32;
 
 /// The tensors of one (batch, head), as addresses of their first row, and the block's rows.
 ///
-/// Blocks of one head follow each other, so that its keys and values stay in L2, and the last rows come first: under a
-/// causal mask they have the most keys, and the short blocks fill the end of the grid.
+/// Blocks of one head follow each other, so that its keys and values stay in L2. The last rows come first: under a
+/// causal mask they have the most keys, and the short blocks then fill the end of the grid.
 pub(crate) struct Work {
     pub(crate) q: *const u16,
     pub(crate) k: *const u16,
@@ -38,8 +38,8 @@ pub(crate) struct Work {
 
 /// Where the sequences of a batch entry start in their tensors, in rows, and how long they are.
 ///
-/// Another stream may write the numbers on the card at any time. Threads that meet at a barrier or take the same steps
-/// therefore have them from one thread, which reads them once.
+/// Another stream may write these numbers on the card at any time. So threads that meet at a barrier, or take the same
+/// steps, get the numbers from one thread, which reads them once.
 #[derive(Clone, Copy)]
 pub(crate) struct SeqlenInfo {
     pub(crate) q_start: u32,
@@ -261,8 +261,8 @@ pub(crate) fn warp() -> u32 {
 
 /// Quotient and remainder for a divisor that is not 0; without the panic call that a plain `/` links.
 ///
-/// A division takes 100 cycles. One batch entry, or as many heads of keys as of queries, need none on sm_90a, where the
-/// first tile waits for it; elsewhere the branches cost registers that rows lack.
+/// A division takes 100 cycles, and on sm_90a the first tile waits for it. So it is skipped there for one batch entry,
+/// or as many heads of keys as of queries. Elsewhere the branches would cost registers that the configurations lack.
 #[inline(always)]
 pub(crate) fn div_rem(dividend: u32, divisor: u32) -> (u32, u32) {
     if cfg!(target_feature = "sm_90a") {

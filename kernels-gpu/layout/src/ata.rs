@@ -2,13 +2,12 @@
 //! the table of compiled configurations.
 //!
 //! Two blocks under each other are a *pair*, 32 rows by 16 columns: pair row R and block column c hold the blocks (2R,
-//! c) and (2R + 1, c). Stored are the pairs of the upper triangle, c >= 2R, that have an element other than 0; the
-//! pairs of c = 2R and c = 2R + 1 hold the whole of the 32x32 square on the diagonal. A missing block of a stored pair
-//! is zeros.
+//! c) and (2R + 1, c). Stored are the pairs of the upper triangle, c >= 2R, that have an element other than 0. The
+//! pairs of c = 2R and c = 2R + 1 hold the whole 32x32 tile on the diagonal. A missing block of a stored pair is zeros.
 //!
-//! Two pairs beside each other, c = 2C and 2C + 1, are a 32x32 *tile*. It serves twice: directly for the rows of R, and
-//! transposed for the rows of C, unless R = C. A pair is stored as 32 *cells* of 4x4 elements, so that a lane loads
-//! whole cells either way, and the two ways differ only in which cells it loads and in whether it takes rows for
+//! Two pairs beside each other, c = 2C and 2C + 1, are a 32x32 *tile*. A tile serves twice: directly for the rows of R,
+//! and transposed for the rows of C, unless R = C. A pair is stored as 32 *cells* of 4x4 elements, so that a lane loads
+//! whole cells either way. The two ways differ only in which cells the lane loads, and in whether it takes rows for
 //! columns:
 //!
 //! | way | cell `half` of a lane: rows, columns | row `group`, `group + 8` of operand `part` | k = `thread`, `thread + 4` of `step` |
@@ -18,10 +17,10 @@
 //!
 //! Either way the lane needs four elements in a row of X, and has rows `4 * group` to `4 * group + 3` of Y.
 //!
-//! TF32 numbers have 19 bits. They are stored in 20: the upper 16 as 16-bit numbers are, and four more (a *nibble*)
-//! apart, which is 1280 bytes a pair instead of 2048. A byte permutation puts a number together; what it leaves in the
-//! lower 13 bits of the register is of other numbers, and tensor cores do not read it. For multiply-adds the nibbles
-//! are cleared of each other first.
+//! TF32 numbers have 19 bits and are stored in 20: the upper 16 as 16-bit numbers are, and four more (a *nibble*)
+//! apart. That is 1280 bytes a pair instead of 2048. A byte permutation puts a number together. The lower 13 bits of
+//! its register are then bits of other numbers, which tensor cores do not read. For multiply-adds the two nibbles of a
+//! byte are separated first.
 
 use core::fmt;
 
@@ -55,8 +54,8 @@ pub const STRIP_PAIR_ROWS: usize = 2;
 /// Rows of a strip.
 pub const STRIP_ROWS: usize = STRIP_PAIR_ROWS * PAIR_ROWS;
 
-/// Tile references in the prefix of a strip's list, which kernels find without knowing where the list starts: as many
-/// as the warps of a block take first.
+/// Tile references in the prefix of a strip's list: as many as the warps of a block take first. Kernels find a prefix
+/// without knowing where the list starts.
 pub const LIST_PREFIX: usize = 32;
 
 /// Tile references in the prefix of a strip's transposed list, and of its direct list: the warps of a block take one of
@@ -79,8 +78,9 @@ pub enum Precision {
     Tf32x3,
     /// A as f16 times a power of two of its channel, and X as f16 times a power of two of each 32 elements of a frame.
     /// Half the memory of A. Elements of A below 2^-38 of the channel's largest become 0, those of X below 2^-38 of the
-    /// largest of the 32. Results have the range of f32. Where channels differ, what is below the normal numbers times
-    /// the ratio of the largest elements of the channel and of the channel with the least may lose bits.
+    /// largest of the 32. Results have the range of f32. Where channels differ, small sums may lose bits: those below
+    /// the normal numbers times the ratio of two largest elements, that of the channel and that of the channel with the
+    /// least.
     F16,
     /// A as bf16, 8 significant bits, and X as the sum of two bf16 numbers. Half the memory of A.
     Bf16,
@@ -161,8 +161,8 @@ impl core::str::FromStr for Precision {
     }
 }
 
-/// A reference of a strip to the tiles that it multiplies with 32 elements of X: for each of its pair rows, the two
-/// pairs beside each other of a 32x32 tile.
+/// A reference of a strip to what it multiplies with 32 elements of X: for each of its pair rows, the two pairs of a
+/// 32x32 tile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct TileRef {
     /// The pair row of X.
@@ -177,8 +177,8 @@ pub struct TileRef {
 const ROW_BITS: u32 = 3;
 
 impl TileRef {
-    /// What the kernel reads: the code, then for each pair row the number of its first pair, which the second follows;
-    /// where there is only the second, one less than its number.
+    /// What the kernel reads: the code, then for each pair row the number of its first pair. The second pair follows
+    /// the first. Where there is only the second, the number is one less than that of the second.
     pub fn encode(&self) -> [u32; TILE_REF_WORDS] {
         let mut words = [0; TILE_REF_WORDS];
         words[0] = self.code();
@@ -281,9 +281,9 @@ pub struct AtaArgs {
     pub tile_refs: u64,
     /// Device address of the first [`LIST_PREFIX`] tile references of each strip, and zeros where it has fewer.
     pub prefixes: u64,
-    /// Device address of the first [`KIND_PREFIX`] transposed tile references of each strip, then of as many direct
-    /// ones, and zeros where it has fewer. The last word of a transposed one is where the tile references of the strip
-    /// that are none of these start, and of a direct one where they end.
+    /// Device address of the prefixes by kind: for each strip its first [`KIND_PREFIX`] transposed tile references,
+    /// then as many direct ones, and zeros where the strip has fewer. The last word of a transposed reference is where
+    /// the strip's other references start; the last word of a direct one is where they end.
     pub kind_prefixes: u64,
     /// Device address of where the list of each strip starts, `channels * strips + 1` words.
     pub list_starts: u64,
@@ -315,7 +315,7 @@ pub struct AtaArgs {
 /// 0 or less. With the first the field of what sums are multiplied by is at least 1.
 ///
 /// Where elements of A are stored times `2^-e`, sums are those of `A X` times `2^(exponent - e)`. With an exponent of
-/// at most e they are no larger than those of `A X`, so that none overflows which does not in f32.
+/// at most e these sums are no larger than those of `A X`, so that a sum overflows only if it does in f32.
 pub const fn sums_fields(exponent: i32) -> [u32; 2] {
     const BIAS: i32 = f32::MAX_EXP - 1;
     assert!(exponent <= 0 && exponent > -BIAS);

@@ -43,8 +43,8 @@ pub struct AttentionStrides {
 
 /// The first parameter of every attention kernel.
 ///
-/// With [`Seqlens::Varlen`] the sequences of all batch entries follow each other in one tensor, batch strides are 0,
-/// and `q_len` and `k_len` are those of the longest.
+/// With [`Seqlens::Varlen`] the sequences of all batch entries follow each other in one tensor. Batch strides are 0,
+/// and `q_len` and `k_len` are those of the longest sequence.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct AttentionArgs {
@@ -62,8 +62,8 @@ pub struct AttentionArgs {
     pub sink: u64,
     /// Device address of the bias `[batch, q_heads, q_len, k_len]`, of the element type of Q; 0 where there is none.
     pub bias: u64,
-    /// Device address of the i32 numbers `[batch + 1]` of the first query row of each batch entry and after the last
-    /// one; 0 where all batch entries are as long.
+    /// Device address of the i32 numbers `[batch + 1]` (`cu_seqlens`): the first query row of each batch entry, and the
+    /// row after the last entry; 0 where all batch entries are as long.
     pub cu_seqlens_q: u64,
     /// The same of the keys.
     pub cu_seqlens_k: u64,
@@ -126,8 +126,8 @@ pub struct AttentionArgs {
     pub reserved: u32,
 }
 
-/// The maximum of a row above which it is subtracted from the scores before these are scaled by `scale_log2`: scaled,
-/// it is 2^8.
+/// The threshold of a row's maximum: a larger maximum is subtracted from the scores before they are scaled by
+/// `scale_log2`. Scaled, the threshold is 2^8.
 ///
 /// Below, `score * scale_log2 - maximum * scale_log2` is one instruction, in which the rounding of the second product,
 /// at most 2^-17, is left. Models have maxima of tens.
@@ -140,9 +140,9 @@ pub const fn exact_from(scale_log2: f32) -> f32 {
 ///
 /// A tile is a range of query rows of one head. Heads form groups, whose keys and values fit the L2 cache together.
 /// Within a group, the tiles of the same rows of each head follow each other, from the last rows to the first: under a
-/// causal mask the work of successive tiles then shrinks little by little. The first tile of a block is that of its
-/// number. After it the block takes the next tile that no other has taken, by counting in a semaphore; without one,
-/// blocks take tiles round-robin, every other round in reverse.
+/// causal mask the work of successive tiles then shrinks little by little. The first tile of a block is that of its own
+/// number. After that the block takes the next tile that no other has taken, by counting in a semaphore. Without a
+/// semaphore blocks take tiles round-robin, every other round in reverse.
 ///
 /// Where batch entries follow each other ([`Seqlens::Varlen`]) their tiles lie in slots: [`first_slot`].
 #[repr(C)]
@@ -163,15 +163,15 @@ pub struct TileSchedulerArgs {
 
 /// The slot of the first tile of batch entry `batch`, whose query rows start at row `start`, in tiles of `rows` rows.
 ///
-/// An entry has as many slots as tiles, or one more, which no search over the lengths before it has to tell: its first
-/// slot follows from where it starts.
+/// An entry has as many slots as tiles, or one more. Its first slot follows from where its rows start, so that no
+/// search over the lengths before it is needed.
 pub const fn first_slot(start: u32, batch: u32, rows: u32) -> u32 {
     start / rows + batch
 }
 
-/// Where sequences that follow each other end, in the coordinate of rows of their tensor map: row `r` of `len` is at
-/// `SEQUENCE_END - len + r`, so that every row beyond the sequence is outside the map, whose next dimension has the row
-/// after the sequence.
+/// Where a sequence of a varlen batch ends, in the row coordinate of the tensor map. Row `r` of `len` rows is at
+/// `SEQUENCE_END - len + r`, so every row beyond the sequence is outside the map. The next dimension of the map has the
+/// row after the sequence.
 ///
 /// Both dimensions have the stride of a row, and the two coordinates are `SEQUENCE_END` too far together. The last
 /// dimension, of stride [`SEQUENCE_PERIOD`] less a row and coordinate `SEQUENCE_END`, brings that back:

@@ -5,11 +5,11 @@
 //! [`CgStage::Step`]. One thread block does all that is to be done for one system. The vectors x, r, p and q lie in
 //! memory of the solver, each system's at a multiple of [`CgArgs::row_elems`], with zeros beyond n.
 //!
-//! The residual that the method carries along and the true one, `b - A x`, part: by rounding, and by what the precision
-//! of the products makes of A. So a system [waits](CgStatus::Waiting) where the carried one is small, either at the
-//! tolerance or against the largest since the two were last one, and [`CgStage::Replace`] puts the true one in its
-//! place (van der Vorst and Ye 2000, Sleijpen and van der Vorst 1996). What a system does depends on its own numbers
-//! alone: while it waits nothing of it changes, however long that is.
+//! The method carries a residual along. It drifts from the true residual `b - A x`, by rounding and by what the
+//! precision of the products makes of A. So a system [waits](CgStatus::Waiting) where the carried residual is small: at
+//! the tolerance, or against the largest since the two residuals were last equal. [`CgStage::Replace`] then puts the
+//! true residual in its place (van der Vorst and Ye 2000, Sleijpen and van der Vorst 1996). What a system does depends
+//! on its own numbers alone: while it waits nothing of it changes, however long that is.
 
 use core::fmt;
 
@@ -27,16 +27,17 @@ pub const STATE_WORDS: usize = 16;
 /// Rows of vectors start at a multiple of it: a block of A, whose part of r the preconditioner takes as a whole.
 pub const ROW_ALIGN: usize = BLOCK;
 
-/// What the square of the residual must fall to, of its square when it was last the true one, for the method to have
-/// made progress: three quarters of the norm.
+/// For the method to have made progress, the square of the residual must fall to this share of what it was when the
+/// residual was last the true one: three quarters of the norm.
 pub const PROGRESS: f64 = 0.5625;
 
 /// The share of the square of the last true residual that the carried one has fallen to before progress is judged: half
 /// of the norm.
 pub const JUDGED: f64 = 0.25;
 
-/// The largest square of the difference of carried and true residual, as a share of that of the true one, with which
-/// directions stay what they are: a tenth of the norm. Beyond it the method starts again from the true one.
+/// Directions are kept while the difference of carried and true residual is small: while its square is at most this
+/// share of the square of the true residual, a tenth of the norm. Beyond that the method starts again from the true
+/// residual.
 pub const PARTED: f64 = 0.01;
 
 /// Whether a system goes on.
@@ -276,7 +277,8 @@ const fn config(name: &'static str, stage: CgStage, preconditioned: bool) -> CgC
 /// Every kernel of the solver.
 ///
 /// 32 warps: up to n = 4096 a thread has at most one group of each vector, so that every vector is read once, with all
-/// loads in flight together. With a preconditioner 16, whose threads have registers for its loads.
+/// loads in flight together. With a preconditioner 16 warps, whose threads have registers for the loads of the
+/// preconditioner.
 pub const CG: &[CgConfig] = &[
     config("cg_start", CgStage::Start, false),
     config("cg_start_block_jacobi", CgStage::Start, true),

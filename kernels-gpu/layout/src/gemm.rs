@@ -137,8 +137,8 @@ impl fmt::Display for Activation {
 
 /// How FP8 products are summed over k. Sums of 16-bit products are always [`Accumulation::Direct`].
 ///
-/// Tensor cores align the products of a step, and the sum so far, to the largest of them, and cut off what is below so
-/// many bits: a large product hides small ones beside it. How many bits depends on instruction and card:
+/// Tensor cores align the products of a step, and the sum so far, to the largest of them. They keep so many bits and
+/// cut off the rest, so a large product hides small ones beside it. How many bits depends on instruction and card:
 ///
 /// | kernels | on | bits below the largest exponent |
 /// | --- | --- | --- |
@@ -149,8 +149,8 @@ impl fmt::Display for Activation {
 /// The emulator computes what Hopper does. `tolerance::gemm_limit` holds for all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Accumulation {
-    /// In the tensor cores alone. With 13 bits up to half of what the terms of k = 8192 sum up to may be lost, where
-    /// one is large and the others are 2^-13 of it.
+    /// In the tensor cores alone. With 13 bits up to half of a sum of k = 8192 terms may be lost, where one term is
+    /// large and the others are 2^-13 of it.
     Direct,
     /// In the tensor cores over [`TWO_LEVEL_K`] elements of k, and these sums in f32: at most 2 % are lost, whatever k.
     #[default]

@@ -76,8 +76,8 @@ impl AtaConfig {
         self.pair_rows * PAIR_ROWS
     }
 
-    /// The parts of X that a lane holds for a tile, each of 32 elements of a frame: all frames for multiply-adds, one
-    /// frame for each eight columns on tensor cores.
+    /// The parts of X that a lane holds for a tile, each of 32 elements of a frame. For multiply-adds these are all
+    /// frames, on tensor cores one frame for each eight columns.
     pub const fn vectors(&self) -> usize {
         match self.unit {
             AtaUnit::Fma => self.frames,
@@ -167,9 +167,9 @@ pub const fn config_index(name: &str) -> usize {
     panic!("no config of ATA has this name")
 }
 
-/// The configuration to run: of those of the precision, those with the fewest frames a block that holds all frames,
-/// else those with the most; of these the first whose blocks are on the card all at once, as `fits` says, else the
-/// last.
+/// The configuration to run. Among those of the precision it has the fewest frames a block that hold all frames, or
+/// else the most frames a block. Among these it is the first whose blocks are on the card all at once, as `fits` says,
+/// or else the last.
 pub fn preferred(precision: Precision, frames: usize, fits: impl Fn(&AtaConfig) -> bool) -> &'static AtaConfig {
     let rows = || ATA.iter().filter(|config| config.precision as u8 == precision as u8);
     let tile = rows().map(|config| config.frames).filter(|&tile| tile >= frames).min();
@@ -189,17 +189,17 @@ const fn config(
     AtaConfig { name, precision, unit, frames, pair_rows: rows / PAIR_ROWS, warps, min_blocks }
 }
 
-/// Every compiled ATA kernel, those of equal precision and frames in the order of preference ([`preferred`]), the last
-/// of them for grids of more blocks than are on the card at once.
+/// Every compiled ATA kernel. Those of equal precision and frames stand in the order of preference ([`preferred`]); the
+/// last of them is for grids of more blocks than are on the card at once.
 ///
 /// Name: `ata_<precision>_<unit>_<frames>x<rows>x<warps>`.
 pub const ATA: &[AtaConfig] = {
     use AtaUnit::{Fma, Mma, Wmma};
     use Precision::{Bf16, F16, F32, Tf32, Tf32x3};
     &[
-        // One frame. Those for few blocks have as many warps as fit, so that each takes a tile or two. The next have as
-        // many blocks on a multiprocessor as bring all those of n = 8192 there at once: what starts when others end
-        // finds half of the card idle.
+        // One frame. Configurations for few blocks have as many warps as fit, so that each warp takes a tile or two.
+        // The next have more blocks on a multiprocessor, so that all blocks of n = 8192 are on the card at once: a
+        // second wave would leave half of the card idle.
         config("ata_f32_fma_1x64x16", F32, Fma, [1, 64, 16], 1),
         config("ata_f32_fma_1x64x5", F32, Fma, [1, 64, 5], 3),
         config("ata_f32_fma_1x32x12", F32, Fma, [1, 32, 12], 2),

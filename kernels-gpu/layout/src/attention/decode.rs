@@ -2,9 +2,9 @@
 //!
 //! The query heads of one key-value head and their query rows are packed into tiles of [`WARP_ROWS`](super::WARP_ROWS)
 //! rows, position by position: packed row `p` is row `p / heads_per_kv` of head `p % heads_per_kv` of the group. The
-//! visible keys of a tile are split between blocks, and those of a block between its warps. With several splits each
-//! gives a partial result, normalised, with the maximum and the sum of its rows; [`COMBINE`] has the kernels that add
-//! them up.
+//! visible keys of a tile are split between blocks, and the keys of a block between its warps. Where there are several
+//! splits, each gives a partial result: normalised rows, with their maxima and sums. [`COMBINE`] has the kernels that
+//! add partial results up.
 
 use core::fmt;
 

@@ -61,9 +61,9 @@ impl Mask {
     /// The canonical form that kernels take: row `i` sees the keys `j` with `i + first <= j <= i + last` and
     /// `0 <= j < k_len`.
     ///
-    /// Both are clamped to `-q_len - 1 ..= k_len`, beyond which nothing changes, so that `i + first` and `i + last` fit
-    /// an `i32` for lengths up to [`MAX_LEN`]. For longer ones, which no kernel takes, they are the nearest that an
-    /// `i32` has.
+    /// Both are clamped to `-q_len - 1 ..= k_len`, beyond which nothing changes. So `i + first` and `i + last` fit an
+    /// `i32` for lengths up to [`MAX_LEN`]. For longer sequences, which no kernel takes, the offsets are the nearest
+    /// that an `i32` has.
     pub fn key_offsets(self, q_len: usize, k_len: usize) -> (i32, i32) {
         let (first, last) = self.offsets(q_len, k_len);
         let nearest = |offset: i128| offset.clamp(i32::MIN.into(), i32::MAX.into()) as i32;

@@ -1,16 +1,16 @@
 //! Which tile of which batch entry a block computes, and which part of k it sums.
 
-/// Rows of tiles whose blocks follow each other: the tiles of A and B that blocks running at once read are fewest where
-/// these blocks cover about as many rows as columns, and then most of them come from L2.
+/// Rows of tiles whose blocks follow each other. Blocks that run at once read the fewest tiles of A and B where they
+/// cover about as many rows as columns, and then most of these tiles come from L2.
 const GROUP_ROWS: u32 = 16;
 
 /// Bytes of A and B of which a block's second tile finds little in L2, half of which holds what its multiprocessors
 /// read.
 const FAR_BYTES: u64 = 24 << 20;
 
-/// Whether every other tile of a block sums k from its end, because what was read last is still in L2: where A and B
-/// are so large that what was read first is not. The results of smaller products do not depend on how many tiles a
-/// block computes.
+/// Whether every other tile of a block sums k from its end, because what was read last is still in L2. That is so where
+/// A and B are so large that what was read first is not. The results of smaller products do not depend on how many
+/// tiles a block computes.
 #[inline(always)]
 pub const fn alternates(m: u32, n: u32, k: u32, element_bytes: u32) -> bool {
     (m as u64 + n as u64) * k as u64 * element_bytes as u64 > FAR_BYTES

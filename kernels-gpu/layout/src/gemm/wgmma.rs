@@ -131,9 +131,8 @@ impl GemmConfig {
         self.tile.n as u32 / STORE_COLUMNS
     }
 
-    /// Whether each warp stores its rows of D where nothing but rounding is to be done, and not TMA, which would begin
-    /// only after a fence and a barrier of the consumer: blocks of one consumer are for products so short that this
-    /// shows.
+    /// Whether each warp stores its own rows of D, where nothing but rounding is to be done. TMA could start only after
+    /// a fence and a barrier of the consumer, and blocks of one consumer are for products so short that this shows.
     pub const fn warps_store(&self) -> bool {
         self.consumers() == 1
     }
