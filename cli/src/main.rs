@@ -34,7 +34,7 @@ use crate::device::VariantOnCpu;
 use crate::files::convert::Lossy;
 use crate::files::input::{FileError, SizesError};
 use crate::files::matrix::MatrixError;
-use crate::problems::error::ProblemError;
+use crate::problems::error::AttentionError;
 use crate::spelling::EXIT_CODES;
 
 /// Tensor-core GPU kernels in pure Rust.
@@ -115,7 +115,7 @@ fn is_bad_request(error: &anyhow::Error) -> bool {
                 | UnknownVariant { .. }
         );
     }
-    error.is::<ProblemError>()
+    error.is::<AttentionError>()
         || error.is::<SizesError>()
         || error.is::<VariantOnCpu>()
         || error.is::<MatrixError>()

@@ -32,7 +32,7 @@ pub(crate) struct LoadBenchArgs {
     /// A call: a case as `bench attention`, `bench decode`, `bench gemm` and `bench ata` take it; may be repeated
     /// [default: one for each kind of kernel].
     #[arg(long = "case", num_args = 1.., conflicts_with = "variants")]
-    cases: Vec<Call>,
+    cases: Vec<AnyCase>,
     /// A kernel by name, or `all` for every one, to be loaded without a call; may be repeated.
     #[arg(long = "variant", num_args = 1..)]
     variants: Vec<String>,
@@ -43,7 +43,7 @@ pub(crate) struct LoadBenchArgs {
 
 /// A call of one of the families.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Call {
+enum AnyCase {
     Attention(Case),
     Decode(DecodeCase),
     Gemm(GemmCase),
@@ -55,28 +55,28 @@ enum Call {
 #[error(
     "expected a case such as 1x8x512x64/causal/f16, 16x32:8x1x8192x128/causal/f16, 512x512x512/f16 or n2624_c3_d27_f8"
 )]
-struct ParseCallError;
+struct ParseAnyCaseError;
 
-impl FromStr for Call {
-    type Err = ParseCallError;
+impl FromStr for AnyCase {
+    type Err = ParseAnyCaseError;
 
-    fn from_str(text: &str) -> Result<Call, ParseCallError> {
-        let attention = || text.parse().ok().filter(|case: &Case| case.check().is_ok()).map(Call::Attention);
+    fn from_str(text: &str) -> Result<AnyCase, ParseAnyCaseError> {
+        let attention = || text.parse().ok().filter(|case: &Case| case.check().is_ok()).map(AnyCase::Attention);
         let found = attention()
-            .or_else(|| text.parse().ok().map(Call::Decode))
-            .or_else(|| text.parse().ok().map(Call::Gemm))
-            .or_else(|| text.parse().ok().map(Call::Ata));
-        found.ok_or(ParseCallError)
+            .or_else(|| text.parse().ok().map(AnyCase::Decode))
+            .or_else(|| text.parse().ok().map(AnyCase::Gemm))
+            .or_else(|| text.parse().ok().map(AnyCase::Ata));
+        found.ok_or(ParseAnyCaseError)
     }
 }
 
-impl fmt::Display for Call {
+impl fmt::Display for AnyCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Call::Attention(case) => case.fmt(f),
-            Call::Decode(case) => case.fmt(f),
-            Call::Gemm(case) => case.fmt(f),
-            Call::Ata(case) => case.fmt(f),
+            AnyCase::Attention(case) => case.fmt(f),
+            AnyCase::Decode(case) => case.fmt(f),
+            AnyCase::Gemm(case) => case.fmt(f),
+            AnyCase::Ata(case) => case.fmt(f),
         }
     }
 }
@@ -200,19 +200,19 @@ impl FirstCall {
     }
 }
 
-fn first_call(gpu: &Gpu, call: &Call) -> Result<FirstCall> {
+fn first_call(gpu: &Gpu, call: &AnyCase) -> Result<FirstCall> {
     let stream = gpu.new_stream()?;
     match call {
-        Call::Attention(case) if case.dtype == Dtype::Bf16 => attention::<bf16>(gpu, &stream, case),
-        Call::Attention(case) => attention::<f16>(gpu, &stream, case),
-        Call::Decode(case) if case.dtype == Dtype::Bf16 => decode::<bf16>(gpu, &stream, case),
-        Call::Decode(case) => decode::<f16>(gpu, &stream, case),
-        Call::Gemm(case) => match case.dtype {
+        AnyCase::Attention(case) if case.dtype == Dtype::Bf16 => attention::<bf16>(gpu, &stream, case),
+        AnyCase::Attention(case) => attention::<f16>(gpu, &stream, case),
+        AnyCase::Decode(case) if case.dtype == Dtype::Bf16 => decode::<bf16>(gpu, &stream, case),
+        AnyCase::Decode(case) => decode::<f16>(gpu, &stream, case),
+        AnyCase::Gemm(case) => match case.dtype {
             Dtype::Bf16 => gemm::<bf16, bf16>(gpu, &stream, case),
             Dtype::E4M3 => gemm::<F8E4M3, f16>(gpu, &stream, case),
             _ => gemm::<f16, f16>(gpu, &stream, case),
         },
-        Call::Ata(case) => ata(gpu, &stream, case),
+        AnyCase::Ata(case) => ata(gpu, &stream, case),
     }
 }
 
@@ -271,10 +271,10 @@ mod tests {
     #[test]
     fn calls_are_read_as_they_are_written() {
         for text in CALLS {
-            assert_eq!(text.parse::<Call>().map(|call| call.to_string()), Ok(text.to_owned()));
+            assert_eq!(text.parse::<AnyCase>().map(|call| call.to_string()), Ok(text.to_owned()));
         }
         for text in ["", "1x8x512x64", "1x8x512x60/full/f16", "1x2x3/f32", "n16_c1_d2_f1"] {
-            assert_eq!(text.parse::<Call>(), Err(ParseCallError), "{text}");
+            assert_eq!(text.parse::<AnyCase>(), Err(ParseAnyCaseError), "{text}");
         }
     }
 }

@@ -13,10 +13,10 @@ use crate::files::input::{self, FileError, Input, SizesError, file_of, listed_sh
 use crate::files::npy::Opaque;
 use crate::files::output::OutputFile;
 use crate::files::tensor::{Elements, Half, Tensor};
-use crate::problems::attention::{Problem, TermInputs, element_type, looks_like_bshd};
+use crate::problems::attention::{HostAttention, TermFiles, element_type, looks_like_bshd};
 use crate::problems::cu_seqlens::CuSeqlensFile;
 use crate::problems::task::Task;
-use crate::problems::varlen::Sequences;
+use crate::problems::varlen::HostVarlen;
 use crate::problems::verdict::NotFinite;
 use crate::spelling::{finite, in_any_case};
 
@@ -158,11 +158,11 @@ impl InputArgs {
 
 impl TermsArgs {
     /// Reads sinks and bias.
-    fn read(&self, how: &HowArgs) -> Result<TermInputs, FileError> {
+    fn read(&self, how: &HowArgs) -> Result<TermFiles, FileError> {
         let read = |path: &Option<PathBuf>, name| {
             path.as_deref().map(|path| input::read(path, name, how.opaque())).transpose()
         };
-        Ok(TermInputs { sink: read(&self.sink, "sink")?, bias: read(&self.bias, "bias")? })
+        Ok(TermFiles { sink: read(&self.sink, "sink")?, bias: read(&self.bias, "bias")? })
     }
 
     /// The files that are named.
@@ -235,12 +235,12 @@ fn run_typed<T: Half>(args: &AttentionArgs, inputs: [Input; 3]) -> anyhow::Resul
     let mut converter = Converter::new(args.check, args.how.allow_overflow);
     match cu_seqlens {
         Some(cu_seqlens) => {
-            let (task, own) = Sequences::<T>::new(inputs, terms, cu_seqlens.each_ref(), &mut converter)?;
+            let (task, own) = HostVarlen::<T>::new(inputs, terms, cu_seqlens.each_ref(), &mut converter)?;
             run_task(args, &task, own, &tensors, converter)
         }
         None => {
             args.how.note_layout(&inputs, &mut converter);
-            let (task, own) = Problem::<T>::new(inputs, terms, args.how.options(None).layout, &mut converter)?;
+            let (task, own) = HostAttention::<T>::new(inputs, terms, args.how.options(None).layout, &mut converter)?;
             run_task(args, &task, own, &tensors, converter)
         }
     }

@@ -13,12 +13,12 @@ use crate::bench::load::{self, LoadBenchArgs};
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
-    family: Family,
+    family: BenchFamily,
 }
 
 /// A kernel family.
 #[derive(Debug, Subcommand)]
-enum Family {
+enum BenchFamily {
     /// Measures attention.
     Attention(AttentionBenchArgs),
     /// Measures attention of few query rows on many keys, beside a copy.
@@ -36,11 +36,11 @@ enum Family {
 /// Measures and prints.
 pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     match &args.family {
-        Family::Attention(args) => attention::run(args),
-        Family::Decode(args) => decode::run(args),
-        Family::Ata(args) => ata::run(args),
-        Family::Ladder(args) => ladder::run(args),
-        Family::Gemm(args) => gemm::run(args),
-        Family::Load(args) => load::run(args),
+        BenchFamily::Attention(args) => attention::run(args),
+        BenchFamily::Decode(args) => decode::run(args),
+        BenchFamily::Ata(args) => ata::run(args),
+        BenchFamily::Ladder(args) => ladder::run(args),
+        BenchFamily::Gemm(args) => gemm::run(args),
+        BenchFamily::Load(args) => load::run(args),
     }
 }

@@ -14,9 +14,9 @@ use crate::device::{Device, DeviceChoice};
 use crate::files::convert::Converter;
 use crate::files::input::{Input, SizesError, listed_shapes};
 use crate::files::tensor::Half;
-use crate::problems::attention::{Problem, TermInputs, element_type};
+use crate::problems::attention::{HostAttention, TermFiles, element_type};
 use crate::problems::case::SMALL_ROWS;
-use crate::problems::on_card::CardProblem;
+use crate::problems::on_card::CardAttention;
 use crate::problems::random;
 use crate::problems::task::Task;
 use crate::problems::verdict::finite_error;
@@ -36,9 +36,9 @@ pub(crate) struct DemoArgs {
 }
 
 /// The problem of the files, of either type.
-enum AnyProblem {
-    F16(Problem<f16>),
-    Bf16(Problem<bf16>),
+enum AnyAttention {
+    F16(HostAttention<f16>),
+    Bf16(HostAttention<bf16>),
 }
 
 /// The exact solution and how far from it a kernel may be.
@@ -75,8 +75,8 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let given = match args.input.read(&args.how)? {
         None => None,
         Some(inputs) => Some(match element_type(&inputs, args.how.dtype())? {
-            Dtype::Bf16 => AnyProblem::Bf16(problem(args, inputs, &options)?),
-            _ => AnyProblem::F16(problem(args, inputs, &options)?),
+            Dtype::Bf16 => AnyAttention::Bf16(problem(args, inputs, &options)?),
+            _ => AnyAttention::F16(problem(args, inputs, &options)?),
         }),
     };
     let mut device = args.device.open()?;
@@ -97,29 +97,38 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     }
     match given {
         None => Ok(()),
-        Some(AnyProblem::F16(problem)) => show("given", &device, &problem, &options),
-        Some(AnyProblem::Bf16(problem)) => show("given", &device, &problem, &options),
+        Some(AnyAttention::F16(problem)) => show("given", &device, &problem, &options),
+        Some(AnyAttention::Bf16(problem)) => show("given", &device, &problem, &options),
     }
 }
 
 /// The problem of the files.
-fn problem<T: Half>(args: &DemoArgs, inputs: [Input; 3], options: &AttentionOptions) -> anyhow::Result<Problem<T>> {
+fn problem<T: Half>(
+    args: &DemoArgs,
+    inputs: [Input; 3],
+    options: &AttentionOptions,
+) -> anyhow::Result<HostAttention<T>> {
     let tensors = listed_shapes(&inputs);
     let mut converter = Converter::new(false, args.how.allow_overflow);
     args.how.note_layout(&inputs, &mut converter);
-    let (problem, _) = Problem::<T>::new(inputs, TermInputs::default(), options.layout, &mut converter)?;
+    let (problem, _) = HostAttention::<T>::new(inputs, TermFiles::default(), options.layout, &mut converter)?;
     problem.check_options(options).map_err(|reason| SizesError::new(reason, tensors))?;
     converter.finish()?.print();
     Ok(problem)
 }
 
-fn generated<T: Half>(sizes: AttentionProblem, options: &AttentionOptions) -> Problem<T> {
+fn generated<T: Half>(sizes: AttentionProblem, options: &AttentionOptions) -> HostAttention<T> {
     let problem = random::problem(sizes, sizes.head_dim, 0).expect("the generated input is small");
-    Problem { layout: options.layout, ..problem }
+    HostAttention { layout: options.layout, ..problem }
 }
 
 /// Prints the table of one input.
-fn show<T: Half>(title: &str, device: &Device, problem: &Problem<T>, options: &AttentionOptions) -> anyhow::Result<()> {
+fn show<T: Half>(
+    title: &str,
+    device: &Device,
+    problem: &HostAttention<T>,
+    options: &AttentionOptions,
+) -> anyhow::Result<()> {
     let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = problem.sizes;
     writeln!(
         io::stdout(),
@@ -159,7 +168,7 @@ fn show<T: Half>(title: &str, device: &Device, problem: &Problem<T>, options: &A
 }
 
 /// Error and time of one kernel.
-struct Measured {
+struct KernelResult {
     kernel: String,
     error: f64,
     us: f64,
@@ -168,10 +177,10 @@ struct Measured {
 /// Runs and times every kernel that serves the problem.
 fn on_card<T: Half>(
     gpu: &Gpu,
-    problem: &Problem<T>,
+    problem: &HostAttention<T>,
     options: &AttentionOptions,
     exact: &Exact,
-) -> ferrotile::Result<Vec<Measured>> {
+) -> ferrotile::Result<Vec<KernelResult>> {
     let stream = gpu.new_stream()?;
     // The time of an emulated kernel says nothing of a card's, and one run is long enough to be measured.
     let mut timer = if gpu.is_emulated() { None } else { Some(Timer::new(gpu, Repeats::default())?) };
@@ -183,7 +192,7 @@ fn on_card<T: Half>(
     }) {
         let options = AttentionOptions { variant: Some(config.name.to_owned()), ..problem.options(options) };
         let plan = AttentionPlan::new(gpu, T::DTYPE, &sizes, &options)?;
-        let mut card = CardProblem::upload(gpu, &stream, problem)?;
+        let mut card = CardAttention::upload(gpu, &stream, problem)?;
         let timed = match &mut timer {
             Some(timer) => Some(timer.microseconds(small, |stream| card.run(stream, &plan))?.p50),
             None => None,
@@ -192,12 +201,12 @@ fn on_card<T: Half>(
         let solution = card.solve(&stream, &plan)?;
         let us = timed.unwrap_or_else(|| began.elapsed().as_secs_f64() * 1e6);
         let error = tolerance::max_error(&solution.out, &exact.out);
-        measured.push(Measured { kernel: plan.to_string(), error, us });
+        measured.push(KernelResult { kernel: plan.to_string(), error, us });
     }
     Ok(measured)
 }
 
-fn line<T>(kernel: &str, error: f64, us: f64, problem: &Problem<T>, options: &AttentionOptions) -> Vec<String> {
+fn line<T>(kernel: &str, error: f64, us: f64, problem: &HostAttention<T>, options: &AttentionOptions) -> Vec<String> {
     // Half of the operations have the columns of V.
     let columns = (problem.sizes.head_dim + problem.value_dim) as f64 / (2 * problem.sizes.head_dim) as f64;
     let tflops = columns * problem.sizes.flops(options.mask) / us / 1e6;

@@ -27,35 +27,35 @@ use crate::table::table;
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
     #[command(subcommand)]
-    family: Family,
+    family: ReportFamily,
 }
 
 /// A kernel family.
 #[derive(Debug, Subcommand)]
-enum Family {
+enum ReportFamily {
     /// Counts what attention does.
-    Attention(AttentionArgs),
+    Attention(AttentionReportArgs),
     /// Counts what a product with a symmetric block matrix does.
-    Ata(AtaArgs),
+    Ata(AtaReportArgs),
     /// Counts what one iteration of the conjugate gradient method does, with what begins and ends a solution.
-    Solver(AtaArgs),
+    Solver(AtaReportArgs),
     /// Counts what a matrix product does.
-    Gemm(GemmArgs),
+    Gemm(GemmReportArgs),
 }
 
 /// An attention kernel.
 #[derive(Debug, Args)]
-struct AttentionArgs {
+struct AttentionReportArgs {
     /// The case BxHxSxD/mask/dtype, as `bench attention` takes it.
     #[arg(long, default_value = "1x1x128x64/full/f16")]
     case: Case,
     #[command(flatten)]
-    how: HowArgs,
+    how: CountArgs,
 }
 
 /// An ata kernel.
 #[derive(Debug, Args)]
-struct AtaArgs {
+struct AtaReportArgs {
     /// The case nN_cC_dD_fF: rows, channels, block diagonals, frames.
     #[arg(long, default_value = "n320_c1_d10_f8")]
     case: AtaCase,
@@ -63,12 +63,12 @@ struct AtaArgs {
     #[arg(long, default_value = "tf32", value_parser = in_any_case::<Precision>)]
     precision: Precision,
     #[command(flatten)]
-    how: HowArgs,
+    how: CountArgs,
 }
 
 /// A matrix product.
 #[derive(Debug, Args)]
-struct GemmArgs {
+struct GemmReportArgs {
     /// The case MxNxK/dtype: f16, bf16 or e4m3.
     #[arg(long, default_value = "128x128x128/f16")]
     case: GemmCase,
@@ -76,12 +76,12 @@ struct GemmArgs {
     #[arg(long, default_value = "nt", value_parser = in_any_case::<GemmLayout>)]
     layout: GemmLayout,
     #[command(flatten)]
-    how: HowArgs,
+    how: CountArgs,
 }
 
 /// Which kernel, and how much is shown.
 #[derive(Debug, Args)]
-struct HowArgs {
+struct CountArgs {
     /// The kernel by name [default: the library's choice].
     #[arg(long)]
     variant: Option<String>,
@@ -96,7 +96,7 @@ struct HowArgs {
     json: Option<PathBuf>,
 }
 
-impl AtaArgs {
+impl AtaReportArgs {
     fn options(&self) -> AtaOptions {
         AtaOptions { variant: self.how.variant.clone(), ..AtaOptions::default() }
     }
@@ -105,22 +105,22 @@ impl AtaArgs {
 /// Runs, counts and prints.
 pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
     let how = match &args.family {
-        Family::Attention(args) => &args.how,
-        Family::Ata(args) | Family::Solver(args) => &args.how,
-        Family::Gemm(args) => &args.how,
+        ReportFamily::Attention(args) => &args.how,
+        ReportFamily::Ata(args) | ReportFamily::Solver(args) => &args.how,
+        ReportFamily::Gemm(args) => &args.how,
     };
     if let Some(path) = &how.json {
         output::check_place(path)?;
     }
     let gpu = Gpu::emulated(how.arch);
     let launches = match &args.family {
-        Family::Attention(args) => match args.case.dtype {
+        ReportFamily::Attention(args) => match args.case.dtype {
             Dtype::Bf16 => attention::<bf16>(&gpu, args)?,
             _ => attention::<f16>(&gpu, args)?,
         },
-        Family::Ata(args) => ata(&gpu, args)?,
-        Family::Solver(args) => solver(&gpu, args)?,
-        Family::Gemm(args) => match args.case.dtype {
+        ReportFamily::Ata(args) => ata(&gpu, args)?,
+        ReportFamily::Solver(args) => solver(&gpu, args)?,
+        ReportFamily::Gemm(args) => match args.case.dtype {
             Dtype::Bf16 => gemm::<bf16, bf16>(&gpu, args)?,
             Dtype::E4M3 => gemm::<F8E4M3, f16>(&gpu, args)?,
             _ => gemm::<f16, f16>(&gpu, args)?,
@@ -135,14 +135,14 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
     Ok(printed?)
 }
 
-fn attention<T: Half>(gpu: &Gpu, args: &AttentionArgs) -> ferrotile::Result<Vec<Counters>> {
+fn attention<T: Half>(gpu: &Gpu, args: &AttentionReportArgs) -> ferrotile::Result<Vec<Counters>> {
     let stream = gpu.new_stream()?;
     on_card::with_case::<T, _>(gpu, &args.case, args.how.variant.clone(), |_, _, run| {
         gpu.counted(|| run(stream.as_ref())).map(|counted| counted.1)
     })
 }
 
-fn ata(gpu: &Gpu, args: &AtaArgs) -> ferrotile::Result<Vec<Counters>> {
+fn ata(gpu: &Gpu, args: &AtaReportArgs) -> ferrotile::Result<Vec<Counters>> {
     let stream = gpu.new_stream()?;
     let matrix = args.case.matrix()?.upload_blocking(stream.as_ref(), args.precision)?;
     let (shape, values) = args.case.frames()?;
@@ -153,7 +153,7 @@ fn ata(gpu: &Gpu, args: &AtaArgs) -> ferrotile::Result<Vec<Counters>> {
     gpu.counted(|| plan.run(stream.as_ref(), x, y)).map(|counted| counted.1)
 }
 
-fn solver(gpu: &Gpu, args: &AtaArgs) -> ferrotile::Result<Vec<Counters>> {
+fn solver(gpu: &Gpu, args: &AtaReportArgs) -> ferrotile::Result<Vec<Counters>> {
     let stream = gpu.new_stream()?;
     // A diagonal that outweighs its row makes it positive definite.
     let mut dense = args.case.matrix()?.to_dense();
@@ -174,7 +174,7 @@ fn solver(gpu: &Gpu, args: &AtaArgs) -> ferrotile::Result<Vec<Counters>> {
     gpu.counted(|| plan.solve_blocking(stream.as_ref(), b, None, x)).map(|counted| counted.1)
 }
 
-fn gemm<T: Float, D: Float>(gpu: &Gpu, args: &GemmArgs) -> ferrotile::Result<Vec<Counters>> {
+fn gemm<T: Float, D: Float>(gpu: &Gpu, args: &GemmReportArgs) -> ferrotile::Result<Vec<Counters>> {
     let stream = gpu.new_stream()?;
     let mut on_card = CardProduct::<T, D>::new(gpu, &stream, &args.case, args.layout)?;
     let options = GemmOptions { variant: args.how.variant.clone(), ..GemmOptions::new(args.layout) };

@@ -44,16 +44,16 @@ struct Facts {
     version: &'static str,
     /// The newest CUDA version that the driver knows; `None` without a card.
     driver: Option<String>,
-    devices: Vec<Device>,
+    devices: Vec<DeviceFacts>,
     /// Why there is no device.
     #[serde(skip_serializing_if = "Option::is_none")]
     no_device: Option<String>,
-    ptx: Vec<Ptx>,
+    ptx: Vec<PtxFacts>,
 }
 
 /// A card.
 #[derive(Debug, Serialize)]
-struct Device {
+struct DeviceFacts {
     name: String,
     ordinal: u32,
     compute_capability: String,
@@ -65,7 +65,7 @@ struct Device {
 
 /// The PTX of a family for an architecture.
 #[derive(Debug, Serialize)]
-struct Ptx {
+struct PtxFacts {
     family: &'static str,
     arch: String,
     bytes: usize,
@@ -82,7 +82,7 @@ impl Facts {
         };
         let device = |gpu: &Gpu| {
             let (major, minor) = gpu.compute_capability();
-            Device {
+            DeviceFacts {
                 name: gpu.name().to_owned(),
                 ordinal: gpu.ordinal(),
                 compute_capability: format!("{major}.{minor}"),
@@ -98,7 +98,7 @@ impl Facts {
                 let present: Vec<_> = embedded_kernels(family, arch).collect();
                 let kernels = entries.iter().filter(|entry| present.contains(entry));
                 let kernels = kernels.map(|&entry| entry.to_owned()).collect();
-                ptx.push(Ptx { family, arch: arch.to_string(), bytes: text.len(), kernels });
+                ptx.push(PtxFacts { family, arch: arch.to_string(), bytes: text.len(), kernels });
             }
         }
         Ok(Facts {
@@ -122,7 +122,7 @@ pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<()> {
     writeln!(out, "ferrotile {}", facts.version)?;
     print_devices(&mut out, &facts)?;
     writeln!(out, "\nPTX of this build:")?;
-    let line = |ptx: &Ptx| {
+    let line = |ptx: &PtxFacts| {
         let kibibytes = (ptx.bytes >> 10).to_string();
         vec![ptx.family.to_owned(), ptx.arch.clone(), kibibytes, ptx.kernels.len().to_string()]
     };
@@ -149,7 +149,7 @@ fn print_devices(out: &mut impl Write, facts: &Facts) -> io::Result<()> {
         return writeln!(out, "devices: none{reason}");
     };
     writeln!(out, "driver: CUDA {driver}")?;
-    let line = |device: &Device| {
+    let line = |device: &DeviceFacts| {
         vec![
             device.name.clone(),
             device.ordinal.to_string(),

@@ -55,10 +55,10 @@ pub(crate) enum ArchiveError {
 /// An open archive.
 pub(crate) struct Archive {
     origin: Origin,
-    kind: Kind,
+    kind: Format,
 }
 
-enum Kind {
+enum Format {
     Npz(ZipArchive<BufReader<File>>),
     Safetensors(SafetensorsFile),
 }
@@ -70,13 +70,13 @@ impl Archive {
     /// Reads the directory of an archive.
     pub(crate) fn open(origin: Origin) -> Result<Archive, ArchiveError> {
         if is_safetensors(&origin.path) {
-            let kind = Kind::Safetensors(SafetensorsFile::read(&origin)?);
+            let kind = Format::Safetensors(SafetensorsFile::read(&origin)?);
             return Ok(Archive { origin, kind });
         }
         let cannot_read = |source: io::Error| FileError::Read { origin: origin.clone(), source };
         let file = File::open(&origin.path).map_err(cannot_read)?;
         match ZipArchive::new(BufReader::new(file)) {
-            Ok(archive) => Ok(Archive { origin, kind: Kind::Npz(archive) }),
+            Ok(archive) => Ok(Archive { origin, kind: Format::Npz(archive) }),
             Err(source) => Err(ArchiveError::Zip { origin, source }),
         }
     }
@@ -84,19 +84,19 @@ impl Archive {
     /// The names of the arrays, in order.
     pub(crate) fn names(&self) -> Result<Vec<String>, ArchiveError> {
         match &self.kind {
-            Kind::Npz(archive) => {
+            Format::Npz(archive) => {
                 let names = archive.file_names().filter_map(|name| name.strip_suffix(".npy"));
                 let mut names: Vec<String> = names.map(str::to_owned).collect();
                 names.sort_unstable();
                 Ok(names)
             }
-            Kind::Safetensors(file) => Ok(file.names(&self.origin)?),
+            Format::Safetensors(file) => Ok(file.names(&self.origin)?),
         }
     }
 
     /// The shape of the array of this name; `None` where there is none.
     pub(crate) fn shape(&mut self, name: &str) -> Result<Option<Vec<usize>>, ArchiveError> {
-        if let Kind::Npz(_) = self.kind {
+        if let Format::Npz(_) = self.kind {
             return self.member(name, |member| Ok(member.shape().to_vec()));
         }
         Ok(self.tensor(name)?.map(|tensor| tensor.shape))
@@ -104,7 +104,7 @@ impl Archive {
 
     /// The array of this name; `None` where there is none.
     pub(crate) fn tensor(&mut self, name: &str) -> Result<Option<Tensor>, ArchiveError> {
-        let Kind::Safetensors(file) = &self.kind else {
+        let Format::Safetensors(file) = &self.kind else {
             return self.member(name, |member| member.tensor(Opaque::REFUSED));
         };
         let present = file.names(&self.origin)?.iter().any(|present| present == name);
@@ -130,8 +130,8 @@ impl Archive {
     /// The text of this name; `None` where there is none.
     pub(crate) fn text(&mut self, name: &str) -> Result<Option<String>, ArchiveError> {
         match self.kind {
-            Kind::Npz(_) => self.member(name, |member| member.text()),
-            Kind::Safetensors(_) => Ok(None),
+            Format::Npz(_) => self.member(name, |member| member.text()),
+            Format::Safetensors(_) => Ok(None),
         }
     }
 
@@ -141,7 +141,7 @@ impl Archive {
         name: &str,
         read: impl FnOnce(Member<'_>) -> Result<T, NpyError>,
     ) -> Result<Option<T>, ArchiveError> {
-        let Kind::Npz(archive) = &mut self.kind else { return Ok(None) };
+        let Format::Npz(archive) = &mut self.kind else { return Ok(None) };
         let file = match archive.by_name(&format!("{name}.npy")) {
             Ok(file) => file,
             Err(ZipError::FileNotFound) => return Ok(None),

@@ -9,15 +9,15 @@ use crate::files::input::{Input, SizesError, listed_shapes};
 use crate::files::tensor::Half;
 use crate::memory::array_bytes;
 use crate::problems::bias;
-use crate::problems::error::ProblemError;
+use crate::problems::error::AttentionError;
 use crate::problems::verdict::{Verdict, Verdicts, finite_error};
 
 /// A tensor `[batch, head, row, column]`.
-type View<'a> = ArrayView4<'a, f64>;
+type BhsdView<'a> = ArrayView4<'a, f64>;
 
 /// Q, K and V with the shapes that attention takes.
 #[derive(Debug, Clone)]
-pub(crate) struct Problem<T> {
+pub(crate) struct HostAttention<T> {
     /// How the dimensions are ordered.
     pub(crate) layout: Layout,
     /// Sizes.
@@ -31,12 +31,12 @@ pub(crate) struct Problem<T> {
     /// Elements of V.
     pub(crate) v: Vec<T>,
     /// Sinks and bias.
-    pub(crate) terms: Terms<T>,
+    pub(crate) terms: HostTerms<T>,
 }
 
 /// The optional tensors of a problem.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Terms<T> {
+pub(crate) struct HostTerms<T> {
     /// The sinks `[q_heads]`; kernels read the nearest f32.
     pub(crate) sink: Option<Vec<f64>>,
     /// The bias and its shape.
@@ -45,7 +45,7 @@ pub(crate) struct Terms<T> {
 
 /// The files of the optional tensors.
 #[derive(Debug, Default)]
-pub(crate) struct TermInputs {
+pub(crate) struct TermFiles {
     /// The sinks.
     pub(crate) sink: Option<Input>,
     /// The bias.
@@ -64,14 +64,14 @@ impl<T: Half> ConvertedInputs<T> {
     /// Checks sinks and bias against the sizes, and converts all.
     pub(crate) fn new(
         inputs: [Input; 3],
-        terms: TermInputs,
+        terms: TermFiles,
         sizes: &AttentionProblem,
         converter: &mut Converter,
-    ) -> Result<ConvertedInputs<T>, ProblemError> {
+    ) -> Result<ConvertedInputs<T>, AttentionError> {
         let q_heads = sizes.q_heads;
         if let Some(sink) = terms.sink.as_ref().filter(|sink| sink.tensor.shape != [q_heads]) {
             let (tensor, shape) = (sink.origin.clone(), sink.tensor.shape.clone());
-            return Err(ProblemError::Shape {
+            return Err(AttentionError::Shape {
                 tensor,
                 shape,
                 expected: format!("[{q_heads}], a number for each head"),
@@ -85,7 +85,7 @@ impl<T: Half> ConvertedInputs<T> {
 
     /// Q, K, V and terms as kernels read them, and as the files have them where that is another type and somebody asked
     /// for it.
-    pub(crate) fn split(self) -> (Tensors<T>, Option<Tensors<f64>>) {
+    pub(crate) fn split(self) -> (HostTensors<T>, Option<HostTensors<f64>>) {
         let ConvertedInputs { q_k_v, sink, bias } = self;
         let of_bias = bias.as_ref().map(|(bias, _)| bias);
         let has_own = q_k_v.iter().chain(of_bias).any(|tensor| tensor.own.is_some())
@@ -93,16 +93,16 @@ impl<T: Half> ConvertedInputs<T> {
         let own = has_own.then(|| {
             let bias = bias.as_ref().map(|(bias, shape)| (bias.clone().into_own(), *shape));
             let sink = sink.clone().map(Converted::into_own);
-            (q_k_v.clone().map(Converted::into_own), Terms { sink, bias })
+            (q_k_v.clone().map(Converted::into_own), HostTerms { sink, bias })
         });
         let sink = sink.map(|sink| sink.values.into_iter().map(f64::from).collect());
         let bias = bias.map(|(bias, shape)| (bias.values, shape));
-        ((q_k_v.map(|tensor| tensor.values), Terms { sink, bias }), own)
+        ((q_k_v.map(|tensor| tensor.values), HostTerms { sink, bias }), own)
     }
 }
 
 /// Q, K and V, and what is beside them.
-pub(crate) type Tensors<T> = ([Vec<T>; 3], Terms<T>);
+pub(crate) type HostTensors<T> = ([Vec<T>; 3], HostTerms<T>);
 
 /// O and LSE.
 #[derive(Debug, Clone)]
@@ -114,7 +114,7 @@ pub(crate) struct Solution<T> {
 }
 
 /// The type that elements of Q, K and V are converted to, or that they have.
-pub(crate) fn element_type(inputs: &[Input; 3], wanted: Option<Dtype>) -> Result<Dtype, ProblemError> {
+pub(crate) fn element_type(inputs: &[Input; 3], wanted: Option<Dtype>) -> Result<Dtype, AttentionError> {
     if let Some(dtype) = wanted {
         return Ok(dtype);
     }
@@ -126,13 +126,13 @@ pub(crate) fn element_type(inputs: &[Input; 3], wanted: Option<Dtype>) -> Result
     match types {
         ["f16", "f16", "f16"] => Ok(Dtype::F16),
         ["bf16", "bf16", "bf16"] => Ok(Dtype::Bf16),
-        [q, k, v] if q == k && k == v => Err(ProblemError::NeedsDtype(listed())),
-        _ => Err(ProblemError::MixedTypes(listed())),
+        [q, k, v] if q == k && k == v => Err(AttentionError::NeedsDtype(listed())),
+        _ => Err(AttentionError::MixedTypes(listed())),
     }
 }
 
 /// The sizes of the problem that tensors of these shapes make, and the head dimension of V.
-fn sizes(inputs: &[Input; 3], layout: Layout) -> Result<(AttentionProblem, usize), ProblemError> {
+fn sizes(inputs: &[Input; 3], layout: Layout) -> Result<(AttentionProblem, usize), AttentionError> {
     let expected = match layout {
         Layout::Bhsd => "the four dimensions [batch, heads, rows, head dimension]",
         Layout::Bshd => "the four dimensions [batch, rows, heads, head dimension]",
@@ -161,28 +161,28 @@ pub(crate) fn looks_like_bshd(inputs: &[Input; 3]) -> Option<String> {
 }
 
 /// The shape of a tensor that must have so many dimensions: those of `expected`.
-pub(crate) fn dimensions<const RANK: usize>(input: &Input, expected: &str) -> Result<[usize; RANK], ProblemError> {
+pub(crate) fn dimensions<const RANK: usize>(input: &Input, expected: &str) -> Result<[usize; RANK], AttentionError> {
     let Input { origin, tensor } = input;
-    tensor.shape.as_slice().try_into().map_err(|_| ProblemError::Shape {
+    tensor.shape.as_slice().try_into().map_err(|_| AttentionError::Shape {
         tensor: origin.clone(),
         shape: tensor.shape.clone(),
         expected: expected.to_owned(),
     })
 }
 
-impl<T: Half> Problem<T> {
+impl<T: Half> HostAttention<T> {
     /// Checks the tensors of files and converts their elements; also the problem of the files' own elements, where they
     /// have another type and the converter keeps them.
     pub(crate) fn new(
         inputs: [Input; 3],
-        terms: TermInputs,
+        terms: TermFiles,
         layout: Layout,
         converter: &mut Converter,
-    ) -> Result<(Problem<T>, Option<Problem<f64>>), ProblemError> {
+    ) -> Result<(HostAttention<T>, Option<HostAttention<f64>>), AttentionError> {
         let (sizes, value_dim) = sizes(&inputs, layout)?;
         let (converted, own) = ConvertedInputs::<T>::new(inputs, terms, &sizes, converter)?.split();
-        let own = own.map(|tensors| Problem::of_tensors(layout, sizes, value_dim, tensors));
-        Ok((Problem::of_tensors(layout, sizes, value_dim, converted), own))
+        let own = own.map(|tensors| HostAttention::of_tensors(layout, sizes, value_dim, tensors));
+        Ok((HostAttention::of_tensors(layout, sizes, value_dim, converted), own))
     }
 
     /// Solves the problem on the CPU, rounding where a kernel does.
@@ -198,7 +198,7 @@ impl<T: Half> Problem<T> {
     /// the elements before.
     pub(crate) fn compare(
         &self,
-        own: Option<&Problem<f64>>,
+        own: Option<&HostAttention<f64>>,
         out: &[T],
         options: &AttentionOptions,
         first: usize,
@@ -219,18 +219,18 @@ impl<T: Half> Problem<T> {
     }
 }
 
-impl Problem<f64> {
+impl HostAttention<f64> {
     /// The same with each element rounded to `T`, but for those that would leave its range.
-    fn rounded<T: Half>(&self) -> Problem<f64> {
+    fn rounded<T: Half>(&self) -> HostAttention<f64> {
         let rounded = |values: &[f64]| values.iter().map(|&value| in_range::<T>(value)).collect();
         let sink = self.terms.sink.as_ref().map(|sink| sink.iter().map(|&value| in_range::<f32>(value)).collect());
         let bias = self.terms.bias.as_ref().map(|(values, shape)| (rounded(values), *shape));
         let [q, k, v] = [&self.q, &self.k, &self.v].map(|values| rounded(values));
-        Problem { q, k, v, terms: Terms { sink, bias }, ..*self }
+        HostAttention { q, k, v, terms: HostTerms { sink, bias }, ..*self }
     }
 
     /// Whether it has the elements of another one of the same sizes.
-    fn is<T: Half>(&self, other: &Problem<T>) -> bool {
+    fn is<T: Half>(&self, other: &HostAttention<T>) -> bool {
         let same = |a: f64, b: f64| a == b || (a.is_nan() && b.is_nan());
         let alike = |a: &[f64], b: &[T]| a.iter().zip(b).all(|(&a, &b)| same(a, b.into()));
         let bias = self.terms.bias.as_ref().zip(other.terms.bias.as_ref());
@@ -243,14 +243,14 @@ impl Problem<f64> {
     }
 }
 
-impl<T> Problem<T> {
+impl<T> HostAttention<T> {
     fn of_tensors(
         layout: Layout,
         sizes: AttentionProblem,
         value_dim: usize,
-        ([q, k, v], terms): Tensors<T>,
-    ) -> Problem<T> {
-        Problem { layout, sizes, value_dim, q, k, v, terms }
+        ([q, k, v], terms): HostTensors<T>,
+    ) -> HostAttention<T> {
+        HostAttention { layout, sizes, value_dim, q, k, v, terms }
     }
 
     /// The shape of V.
@@ -269,7 +269,7 @@ impl<T> Problem<T> {
     }
 }
 
-impl<T: Copy + Into<f64>> Problem<T> {
+impl<T: Copy + Into<f64>> HostAttention<T> {
     /// Solves the problem in f64 on the CPU.
     pub(crate) fn solve_exactly(&self, options: &AttentionOptions) -> (Vec<f64>, Array3<f64>) {
         self.by_reference(options, reference::attention_with)
@@ -279,7 +279,7 @@ impl<T: Copy + Into<f64>> Problem<T> {
     fn by_reference(
         &self,
         options: &AttentionOptions,
-        solve: impl Fn(View<'_>, View<'_>, View<'_>, &AttentionTerms<'_>) -> (Array4<f64>, Array3<f64>),
+        solve: impl Fn(BhsdView<'_>, BhsdView<'_>, BhsdView<'_>, &AttentionTerms<'_>) -> (Array4<f64>, Array3<f64>),
     ) -> (Vec<f64>, Array3<f64>) {
         let [q, k, v] = self.wide();
         let sink = self.terms.sink.as_ref().map(|sink| Array1::from_vec(sink.clone()));

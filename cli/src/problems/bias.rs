@@ -7,7 +7,7 @@ use crate::files::convert::{Converted, Converter};
 use crate::files::input::{Input, SizesError, listed_shapes};
 use crate::files::tensor::{Elements, Half};
 use crate::memory::array_bytes;
-use crate::problems::error::ProblemError;
+use crate::problems::error::AttentionError;
 
 /// The names of the dimensions of scores, for errors.
 const DIMENSIONS: &str = "(batch, heads, rows, keys): any may be 1, and the first ones may be left out";
@@ -20,19 +20,19 @@ pub(crate) fn convert<T: Half>(
     input: Input,
     sizes: &AttentionProblem,
     converter: &mut Converter,
-) -> Result<(Converted<T>, [usize; 4]), ProblemError> {
+) -> Result<(Converted<T>, [usize; 4]), AttentionError> {
     let Input { origin, mut tensor } = input;
     let scores = [sizes.batch, sizes.q_heads, sizes.q_len, sizes.k_len];
     let Some(shape) = repeated(&tensor.shape, scores) else {
         let expected = format!("{scores:?} {DIMENSIONS}");
-        return Err(ProblemError::Shape { tensor: origin, shape: tensor.shape, expected });
+        return Err(AttentionError::Shape { tensor: origin, shape: tensor.shape, expected });
     };
     tensor.elements = match tensor.elements {
         Elements::Bool(visible) => {
             let of_key = |visible| if visible { 0.0 } else { f32::NEG_INFINITY };
             Elements::F32(visible.into_iter().map(of_key).collect())
         }
-        Elements::Integers(dtype, _) => return Err(ProblemError::IntegerBias { tensor: origin, dtype }),
+        Elements::Integers(dtype, _) => return Err(AttentionError::IntegerBias { tensor: origin, dtype }),
         floats => floats,
     };
     let input = Input { origin, tensor };

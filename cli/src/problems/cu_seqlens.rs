@@ -47,7 +47,7 @@ pub(crate) enum CuSeqlensError {
     },
     /// A sequence of rows without one of keys, or the reverse.
     #[error("{q} sequences of rows and {k} of keys, expected as many")]
-    Sequences {
+    Count {
         /// Sequences of rows.
         q: usize,
         /// Sequences of keys.

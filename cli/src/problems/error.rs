@@ -5,7 +5,7 @@ use crate::problems::cu_seqlens::CuSeqlensError;
 
 /// Why tensors are not an attention problem.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub(crate) enum ProblemError {
+pub(crate) enum AttentionError {
     /// A tensor of another shape, or of another number of dimensions.
     #[error("{tensor} has shape {shape:?}, expected {expected}")]
     Shape {

@@ -7,10 +7,10 @@ use ferrotile::{
 use layout::attention::AttentionConfig;
 
 use crate::files::tensor::Half;
-use crate::problems::attention::{Problem, Solution, Terms};
+use crate::problems::attention::{HostAttention, HostTerms, Solution};
 use crate::problems::case::{Case, Extra};
 use crate::problems::random;
-use crate::problems::varlen::Sequences;
+use crate::problems::varlen::HostVarlen;
 
 /// What is in the memory of a card: inputs, outputs, and the tensors of terms.
 struct Memory<T: Half> {
@@ -30,7 +30,7 @@ impl<T: Half> Memory<T> {
         stream: &Stream,
         [q, k, v]: [&[T]; 3],
         [out_elems, lse_elems]: [usize; 2],
-        terms: &Terms<T>,
+        terms: &HostTerms<T>,
     ) -> Result<Memory<T>> {
         let sink = terms.sink.as_ref().map(|sink| sink.iter().map(|&value| value as f32).collect::<Vec<f32>>());
         let bias = terms.bias.as_ref();
@@ -66,17 +66,17 @@ fn bias_of<T: Half>(bias: Option<&(Buffer<T>, [usize; 4])>) -> Result<Option<Ten
 }
 
 /// A problem's inputs and outputs on a card.
-pub(crate) struct CardProblem<'a, T: Half> {
-    problem: &'a Problem<T>,
+pub(crate) struct CardAttention<'a, T: Half> {
+    problem: &'a HostAttention<T>,
     memory: Memory<T>,
 }
 
-impl<'a, T: Half> CardProblem<'a, T> {
+impl<'a, T: Half> CardAttention<'a, T> {
     /// Copies the inputs to the card of `stream`.
-    pub(crate) fn upload(gpu: &Gpu, stream: &Stream, problem: &'a Problem<T>) -> Result<CardProblem<'a, T>> {
+    pub(crate) fn upload(gpu: &Gpu, stream: &Stream, problem: &'a HostAttention<T>) -> Result<CardAttention<'a, T>> {
         let rows = problem.sizes.batch * problem.sizes.q_heads * problem.sizes.q_len;
         let (inputs, outputs) = ([&*problem.q, &problem.k, &problem.v], [rows * problem.value_dim, rows]);
-        Ok(CardProblem { problem, memory: Memory::upload(gpu, stream, inputs, outputs, &problem.terms)? })
+        Ok(CardAttention { problem, memory: Memory::upload(gpu, stream, inputs, outputs, &problem.terms)? })
     }
 
     /// Enqueues one computation of O, without LSE as the vendor libraries that it is compared with.
@@ -91,7 +91,7 @@ impl<'a, T: Half> CardProblem<'a, T> {
     }
 
     fn enqueue(&mut self, stream: StreamRef<'_>, plan: &AttentionPlan, with_lse: bool) -> Result<()> {
-        let Problem { layout, sizes, .. } = self.problem;
+        let HostAttention { layout, sizes, .. } = self.problem;
         let (q_shape, kv_shape) = (sizes.q_shape(*layout), sizes.kv_shape(*layout));
         let lse_shape = [sizes.batch, sizes.q_heads, sizes.q_len];
         let Memory { q, k, v, out, lse, sink, bias } = &mut self.memory;
@@ -111,15 +111,15 @@ impl<'a, T: Half> CardProblem<'a, T> {
 }
 
 /// Inputs and outputs of sequences that follow each other, on a card.
-struct CardSequences<'a, T: Half> {
-    sequences: &'a Sequences<T>,
+struct CardVarlen<'a, T: Half> {
+    sequences: &'a HostVarlen<T>,
     memory: Memory<T>,
     cu_seqlens: [Buffer<i32>; 2],
 }
 
-impl<'a, T: Half> CardSequences<'a, T> {
+impl<'a, T: Half> CardVarlen<'a, T> {
     /// Copies the inputs to the card of `stream`.
-    fn upload(gpu: &Gpu, stream: &Stream, sequences: &'a Sequences<T>) -> Result<CardSequences<'a, T>> {
+    fn upload(gpu: &Gpu, stream: &Stream, sequences: &'a HostVarlen<T>) -> Result<CardVarlen<'a, T>> {
         let rows = sequences.sizes.q_heads * sequences.sizes.q_total;
         let inputs = sequences.inputs.each_ref().map(|values| &**values);
         // No sequence ends beyond the rows of its tensor, of which there are fewer than 2^31.
@@ -127,7 +127,7 @@ impl<'a, T: Half> CardSequences<'a, T> {
             let ends: Vec<i32> = ends.iter().map(|&end| end as i32).collect();
             Buffer::upload_blocking(stream, &ends)
         });
-        Ok(CardSequences {
+        Ok(CardVarlen {
             sequences,
             memory: Memory::upload(gpu, stream, inputs, [rows * sequences.value_dim, rows], &sequences.terms)?,
             cu_seqlens: [cu_seqlens_q?, cu_seqlens_k?],
@@ -169,27 +169,27 @@ impl<'a, T: Half> CardSequences<'a, T> {
 /// Solves a problem on a card; calls `started` with the name of the kernel before it runs.
 pub(crate) fn solve<T: Half>(
     gpu: &Gpu,
-    problem: &Problem<T>,
+    problem: &HostAttention<T>,
     options: &AttentionOptions,
     started: &dyn Fn(&str),
 ) -> Result<Solution<T>> {
     let plan = AttentionPlan::new(gpu, T::DTYPE, &problem.sizes, &problem.options(options))?;
     started(&plan.to_string());
     let stream = gpu.new_stream()?;
-    CardProblem::upload(gpu, &stream, problem)?.solve(&stream, &plan)
+    CardAttention::upload(gpu, &stream, problem)?.solve(&stream, &plan)
 }
 
 /// As [`solve`], for sequences of several lengths.
 pub(crate) fn solve_sequences<T: Half>(
     gpu: &Gpu,
-    sequences: &Sequences<T>,
+    sequences: &HostVarlen<T>,
     options: &AttentionOptions,
     started: &dyn Fn(&str),
 ) -> Result<Solution<T>> {
     let plan = VarlenPlan::new(gpu, T::DTYPE, &sequences.sizes, &sequences.options(options))?;
     started(&plan.to_string());
     let stream = gpu.new_stream()?;
-    CardSequences::upload(gpu, &stream, sequences)?.solve(&stream, &plan)
+    CardVarlen::upload(gpu, &stream, sequences)?.solve(&stream, &plan)
 }
 
 /// Makes the inputs of a case on a card and calls `body` with the kernel that computes it, the library's choice unless
@@ -206,7 +206,7 @@ pub(crate) fn with_case<T: Half, R>(
     if case.extra == Extra::Varlen {
         let sequences = random::sequences::<T>(case.sequences(), case.value_dim, case.lens())?;
         let plan = VarlenPlan::new(gpu, T::DTYPE, &sequences.sizes, &options)?;
-        let mut on_card = CardSequences::upload(gpu, &stream, &sequences)?;
+        let mut on_card = CardVarlen::upload(gpu, &stream, &sequences)?;
         body(plan.variant(), plan.kernel(), &mut |stream| on_card.run(stream, &plan))
     } else {
         let mut problem = random::problem::<T>(case.problem(), case.value_dim, 0)?;
@@ -215,7 +215,7 @@ pub(crate) fn with_case<T: Half, R>(
             problem.terms.bias = Some((random::normal(&shape, 3)?, shape));
         }
         let plan = AttentionPlan::new(gpu, T::DTYPE, &problem.sizes, &options)?;
-        let mut on_card = CardProblem::upload(gpu, &stream, &problem)?;
+        let mut on_card = CardAttention::upload(gpu, &stream, &problem)?;
         body(plan.variant(), plan.kernel(), &mut |stream| on_card.run(stream, &plan))
     }
 }

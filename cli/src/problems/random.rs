@@ -8,24 +8,24 @@ use rayon::prelude::*;
 
 use crate::files::tensor::Half;
 use crate::memory::zeros;
-use crate::problems::attention::{Problem, Terms};
-use crate::problems::varlen::Sequences;
+use crate::problems::attention::{HostAttention, HostTerms};
+use crate::problems::varlen::HostVarlen;
 
 /// Elements that one generator fills: chunks are filled in parallel, each from its own seed.
 const CHUNK: usize = 1 << 16;
 
 /// A problem of these sizes, and of this head dimension of V, with normally distributed elements; the seed determines
 /// them.
-pub(crate) fn problem<T: Half>(sizes: AttentionProblem, value_dim: usize, seed: u64) -> Result<Problem<T>> {
+pub(crate) fn problem<T: Half>(sizes: AttentionProblem, value_dim: usize, seed: u64) -> Result<HostAttention<T>> {
     let layout = Layout::Bhsd;
-    Ok(Problem {
+    Ok(HostAttention {
         layout,
         sizes,
         value_dim,
         q: normal(&sizes.q_shape(layout), 3 * seed)?,
         k: normal(&sizes.kv_shape(layout), 3 * seed + 1)?,
         v: normal(&sizes.v_shape(layout, value_dim), 3 * seed + 2)?,
-        terms: Terms::default(),
+        terms: HostTerms::default(),
     })
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn sequences<T: Half>(
     sizes: VarlenProblem,
     value_dim: usize,
     lens: impl Iterator<Item = usize>,
-) -> Result<Sequences<T>> {
+) -> Result<HostVarlen<T>> {
     let mut cu_seqlens = vec![0];
     cu_seqlens.extend(lens.scan(0, |end, len| {
         *end += len;
@@ -43,12 +43,12 @@ pub(crate) fn sequences<T: Half>(
     }));
     let VarlenProblem { q_heads, kv_heads, q_total, k_total, head_dim, .. } = sizes;
     let [q, k, v] = [[q_total, q_heads, head_dim], [k_total, kv_heads, head_dim], [k_total, kv_heads, value_dim]];
-    Ok(Sequences {
+    Ok(HostVarlen {
         sizes,
         value_dim,
         cu_seqlens: [cu_seqlens.clone(), cu_seqlens],
         inputs: [normal(&q, 0)?, normal(&k, 1)?, normal(&v, 2)?],
-        terms: Terms::default(),
+        terms: HostTerms::default(),
     })
 }
 
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn inputs_are_normal_and_different() {
         let sizes = AttentionProblem { batch: 1, q_heads: 4, kv_heads: 2, q_len: 512, k_len: 512, head_dim: 64 };
-        let problem: Problem<f16> = problem(sizes, 32, 1).unwrap();
+        let problem: HostAttention<f16> = problem(sizes, 32, 1).unwrap();
         assert_eq!([&problem.q, &problem.k, &problem.v].map(Vec::len), [131_072, 65_536, 32_768]);
         let variance = problem.q.iter().map(|x| x.to_f64().powi(2)).sum::<f64>() / problem.q.len() as f64;
         assert!((variance - 1.0).abs() < 0.05, "{variance}");

@@ -3,9 +3,9 @@
 use ferrotile::{AttentionOptions, AttentionProblem, Gpu, Layout, VarlenProblem};
 
 use crate::files::tensor::Half;
-use crate::problems::attention::{Problem, Solution, nothing_compared};
+use crate::problems::attention::{HostAttention, Solution, nothing_compared};
 use crate::problems::on_card;
-use crate::problems::varlen::Sequences;
+use crate::problems::varlen::HostVarlen;
 use crate::problems::verdict::Verdicts;
 
 /// What a request asks to compute: one problem, or sequences of several lengths.
@@ -40,8 +40,8 @@ pub(crate) trait Task<T: Half>: Sized {
     fn check(&self, own: Option<&Self::Own>, solution: &Solution<T>, options: &AttentionOptions) -> Verdicts;
 }
 
-impl<T: Half> Task<T> for Problem<T> {
-    type Own = Problem<f64>;
+impl<T: Half> Task<T> for HostAttention<T> {
+    type Own = HostAttention<f64>;
 
     fn understood(&self) -> String {
         let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = self.sizes;
@@ -61,7 +61,7 @@ impl<T: Half> Task<T> for Problem<T> {
     }
 
     fn out_shape(&self) -> Vec<usize> {
-        Problem::out_shape(self).to_vec()
+        HostAttention::out_shape(self).to_vec()
     }
 
     fn lse_shape(&self) -> Vec<usize> {
@@ -78,17 +78,17 @@ impl<T: Half> Task<T> for Problem<T> {
     }
 
     fn solve_on_cpu(&self, options: &AttentionOptions) -> Solution<T> {
-        Problem::solve_on_cpu(self, options)
+        HostAttention::solve_on_cpu(self, options)
     }
 
-    fn check(&self, own: Option<&Problem<f64>>, solution: &Solution<T>, options: &AttentionOptions) -> Verdicts {
+    fn check(&self, own: Option<&HostAttention<f64>>, solution: &Solution<T>, options: &AttentionOptions) -> Verdicts {
         let nothing = nothing_compared(&Task::<T>::out_shape(self), own.is_some());
         self.compare(own, &solution.out, options, 0, nothing)
     }
 }
 
-impl<T: Half> Task<T> for Sequences<T> {
-    type Own = Sequences<f64>;
+impl<T: Half> Task<T> for HostVarlen<T> {
+    type Own = HostVarlen<f64>;
 
     fn understood(&self) -> String {
         let VarlenProblem { members, q_heads, kv_heads, q_total, k_total, max_q_len, max_k_len, head_dim } = self.sizes;
@@ -134,7 +134,7 @@ impl<T: Half> Task<T> for Sequences<T> {
     }
 
     /// Each sequence has a limit of its own.
-    fn check(&self, own: Option<&Sequences<f64>>, solution: &Solution<T>, options: &AttentionOptions) -> Verdicts {
+    fn check(&self, own: Option<&HostVarlen<f64>>, solution: &Solution<T>, options: &AttentionOptions) -> Verdicts {
         let row_elems = self.sizes.q_heads * self.value_dim;
         let own_sequences = own.map(|own| own.each().map(|(_, sequence)| sequence).collect::<Vec<_>>());
         self.each().enumerate().fold(

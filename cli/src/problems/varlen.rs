@@ -9,13 +9,13 @@ use crate::files::convert::Converter;
 use crate::files::input::{Input, SizesError, listed_shapes};
 use crate::files::tensor::Half;
 use crate::memory::array_bytes;
-use crate::problems::attention::{ConvertedInputs, Problem, TermInputs, Terms, dimensions};
+use crate::problems::attention::{ConvertedInputs, HostAttention, HostTerms, TermFiles, dimensions};
 use crate::problems::cu_seqlens::{CuSeqlensError, CuSeqlensFile};
-use crate::problems::error::ProblemError;
+use crate::problems::error::AttentionError;
 
 /// Q, K and V of sequences that follow each other, `[rows or keys, heads, head dimension]`.
 #[derive(Debug, Clone)]
-pub(crate) struct Sequences<T> {
+pub(crate) struct HostVarlen<T> {
     /// Sizes.
     pub(crate) sizes: VarlenProblem,
     /// Head dimension of V and O.
@@ -25,18 +25,18 @@ pub(crate) struct Sequences<T> {
     /// Elements of Q, K and V.
     pub(crate) inputs: [Vec<T>; 3],
     /// Sinks and bias.
-    pub(crate) terms: Terms<T>,
+    pub(crate) terms: HostTerms<T>,
 }
 
-impl<T: Half> Sequences<T> {
+impl<T: Half> HostVarlen<T> {
     /// Checks the tensors and the lengths of rows and keys, and converts elements; also the sequences of the files' own
     /// elements, where they have another type and the converter keeps them.
     pub(crate) fn new(
         inputs: [Input; 3],
-        terms: TermInputs,
+        terms: TermFiles,
         [cu_seqlens_q, cu_seqlens_k]: [&CuSeqlensFile; 2],
         converter: &mut Converter,
-    ) -> Result<(Sequences<T>, Option<Sequences<f64>>), ProblemError> {
+    ) -> Result<(HostVarlen<T>, Option<HostVarlen<f64>>), AttentionError> {
         let expected = "the three dimensions [rows of all, heads, head dimension]";
         let [q, k, v] = inputs.each_ref().map(|input| dimensions(input, expected));
         let ([q_total, q_heads, head_dim], k, v) = (q?, k?, v?);
@@ -47,13 +47,13 @@ impl<T: Half> Sequences<T> {
         {
             if got != expected {
                 let (tensor, expected) = (input.origin.clone(), format!("{expected:?}: {}", listed_shapes(&inputs)));
-                return Err(ProblemError::Shape { tensor, shape: got.to_vec(), expected });
+                return Err(AttentionError::Shape { tensor, shape: got.to_vec(), expected });
             }
         }
         let cu_seqlens = [cu_seqlens_q.check("q", q_total)?, cu_seqlens_k.check("k", k_total)?];
         let [members, of_keys] = cu_seqlens.each_ref().map(|ends| ends.len() - 1);
         if members != of_keys {
-            return Err(CuSeqlensError::Sequences { q: members, k: of_keys }.into());
+            return Err(CuSeqlensError::Count { q: members, k: of_keys }.into());
         }
         let longest = |ends: &[usize]| ends.windows(2).map(|ends| ends[1] - ends[0]).max().unwrap_or(0);
         let [max_q_len, max_k_len] = cu_seqlens.each_ref().map(|ends| longest(ends));
@@ -65,24 +65,24 @@ impl<T: Half> Sequences<T> {
         let converted = ConvertedInputs::<T>::new(inputs, terms, &sizes.longest(), converter)?;
         let ((inputs, terms), own) = converted.split();
         let own =
-            own.map(|(inputs, terms)| Sequences { sizes, value_dim, cu_seqlens: cu_seqlens.clone(), inputs, terms });
-        Ok((Sequences { sizes, value_dim, cu_seqlens, inputs, terms }, own))
+            own.map(|(inputs, terms)| HostVarlen { sizes, value_dim, cu_seqlens: cu_seqlens.clone(), inputs, terms });
+        Ok((HostVarlen { sizes, value_dim, cu_seqlens, inputs, terms }, own))
     }
 }
 
-impl<T: Copy> Sequences<T> {
+impl<T: Copy> HostVarlen<T> {
     /// The options of a plan for the tensors of these sequences.
     pub(crate) fn options(&self, options: &AttentionOptions) -> AttentionOptions {
         AttentionOptions { bias: self.terms.bias.is_some(), value_dim: Some(self.value_dim), ..options.clone() }
     }
 
     /// Each sequence's rows, and the sequence as a problem of its own.
-    pub(crate) fn each(&self) -> impl Iterator<Item = (Range<usize>, Problem<T>)> + '_ {
+    pub(crate) fn each(&self) -> impl Iterator<Item = (Range<usize>, HostAttention<T>)> + '_ {
         let [rows, keys] = self.cu_seqlens.each_ref().map(|ends| ends.windows(2).map(|ends| ends[0]..ends[1]));
         rows.zip(keys).enumerate().map(|(index, (rows, keys))| (rows.clone(), self.sequence(index, rows, keys)))
     }
 
-    fn sequence(&self, index: usize, rows: Range<usize>, keys: Range<usize>) -> Problem<T> {
+    fn sequence(&self, index: usize, rows: Range<usize>, keys: Range<usize>) -> HostAttention<T> {
         let VarlenProblem { q_heads, kv_heads, head_dim, .. } = self.sizes;
         let (q_len, k_len) = (rows.len(), keys.len());
         let part = |values: &[T], row_elems: usize, rows: &Range<usize>| {
@@ -95,14 +95,14 @@ impl<T: Copy> Sequences<T> {
             (values, [1, shape[1], q_len, k_len])
         });
         let [q, k, v] = &self.inputs;
-        Problem {
+        HostAttention {
             layout: Layout::Bshd,
             sizes: AttentionProblem { batch: 1, q_heads, kv_heads, q_len, k_len, head_dim },
             value_dim: self.value_dim,
             q: part(q, q_heads * head_dim, &rows),
             k: part(k, kv_heads * head_dim, &keys),
             v: part(v, kv_heads * self.value_dim, &keys),
-            terms: Terms { sink: self.terms.sink.clone(), bias },
+            terms: HostTerms { sink: self.terms.sink.clone(), bias },
         }
     }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};
-use super::memory::{Input, Output, Stored};
+use super::memory::{FloatCell, Input, Output};
 use super::outcome::{Stop, refusal};
 use super::placement::{Placement, View};
 use super::sizes::{self, Random};
@@ -106,7 +106,7 @@ impl Attention {
     }
 
     /// Q, K and V on the device, from one storage where they are fused.
-    fn inputs<T: Stored>(&self, bench: &Bench, random: &mut Random) -> ferrotile::Result<[Input<T, 4>; 3]> {
+    fn inputs<T: FloatCell>(&self, bench: &Bench, random: &mut Random) -> ferrotile::Result<[Input<T, 4>; 3]> {
         let shapes = self.shapes();
         let [q, k, v] =
             [0, 1, 2].map(|index| self.heads.values[index].fill::<T>(random, shapes[index].iter().product()));
@@ -136,7 +136,7 @@ impl OfHalves for Attention {
         self.heads.dtype
     }
 
-    fn run_as<T: Stored>(&self, bench: &Bench) -> Result<(), Stop> {
+    fn run_as<T: FloatCell>(&self, bench: &Bench) -> Result<(), Stop> {
         let mut random = Random::seed_from_u64(self.seed);
         let [q, k, v] = self.inputs::<T>(bench, &mut random)?;
         let [q_shape, k_shape, .., out_shape] = self.shapes();

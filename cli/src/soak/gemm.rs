@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};
-use super::memory::{Input, Output, Stored};
+use super::memory::{FloatCell, Input, Output};
 use super::outcome::{Failure, Stop, refusal};
 use super::placement::Placement;
 use super::sizes::{self, HALVES, Random};
@@ -171,7 +171,7 @@ impl Gemm {
         GemmProblem { batch: self.batch, ..GemmProblem::new([self.m, self.n, self.k], self.a, self.b, self.d) }
     }
 
-    fn run_as<A: Stored, B: Stored, D: Stored>(&self, bench: &Bench) -> Result<(), Stop> {
+    fn run_as<A: FloatCell, B: FloatCell, D: FloatCell>(&self, bench: &Bench) -> Result<(), Stop> {
         let mut random = Random::seed_from_u64(self.seed);
         let (problem, options) = (self.problem(), self.options());
         let (a_shape, b_shape, d_shape) =
@@ -227,7 +227,7 @@ impl Gemm {
         Ok(self.check(&problem, [&a.array3(), &b.array3()], c, bias, &first)?)
     }
 
-    fn check<D: Stored>(
+    fn check<D: FloatCell>(
         &self,
         problem: &GemmProblem,
         [a, b]: [&Array3<f64>; 2],
@@ -280,7 +280,7 @@ impl Gemm {
         check::elements("D", D::DTYPE, &problem.d_shape(), [&got, &exact, &limits])
     }
 
-    fn run_into<A: Stored, B: Stored>(&self, bench: &Bench) -> Result<(), Stop> {
+    fn run_into<A: FloatCell, B: FloatCell>(&self, bench: &Bench) -> Result<(), Stop> {
         match self.d {
             Dtype::F16 => self.run_as::<A, B, f16>(bench),
             Dtype::Bf16 => self.run_as::<A, B, bf16>(bench),
@@ -290,7 +290,7 @@ impl Gemm {
     }
 }
 
-impl<T: Stored> Input<T, 3> {
+impl<T: FloatCell> Input<T, 3> {
     /// The elements as an array of three dimensions.
     pub(crate) fn array3(&self) -> Array3<f64> {
         self.array().into_dimensionality().expect("three dimensions")

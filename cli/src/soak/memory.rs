@@ -17,8 +17,8 @@ const BAND: usize = 256;
 const FITS: &str = "the buffer was made for the view";
 
 /// An element type of inputs and outputs.
-pub(crate) trait Stored: Float + Cell {}
-impl<T: Float + Cell> Stored for T {}
+pub(crate) trait FloatCell: Float + Cell {}
+impl<T: Float + Cell> FloatCell for T {}
 
 /// An input on the device. What lies between its elements is poison, and shows where it is read.
 pub(crate) struct Input<T, const RANK: usize> {
@@ -27,7 +27,7 @@ pub(crate) struct Input<T, const RANK: usize> {
     buffer: Buffer<T>,
 }
 
-impl<T: Stored, const RANK: usize> Input<T, RANK> {
+impl<T: FloatCell, const RANK: usize> Input<T, RANK> {
     /// Copies values, in C order, to where `placement` has them.
     pub(crate) fn new(bench: &Bench, placement: &Placement, shape: [usize; RANK], values: &[T]) -> Result<Self> {
         let view = placement.view(shape);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};
-use super::memory::{Input, Output, Stored};
+use super::memory::{FloatCell, Input, Output};
 use super::outcome::{Failure, Stop};
 use super::placement::Placement;
 use super::sizes::{self, HALVES, Random};
@@ -107,7 +107,7 @@ impl Merge {
         }
     }
 
-    fn run_as<P: Stored, O: Stored>(&self, bench: &Bench) -> Result<(), Stop> {
+    fn run_as<P: FloatCell, O: FloatCell>(&self, bench: &Bench) -> Result<(), Stop> {
         let mut random = Random::seed_from_u64(self.seed);
         let [batch, heads, rows, columns] = self.shape;
         let (lse_shape, count) = ([batch, heads, rows], batch * heads * rows);
@@ -135,7 +135,7 @@ impl Merge {
         Ok(self.check(&parts, (out, lse))?)
     }
 
-    fn check<P: Stored, O: Stored>(
+    fn check<P: FloatCell, O: FloatCell>(
         &self,
         parts: &[(Input<P, 4>, Input<f32, 3>)],
         (out, lse): (Vec<O>, Vec<f32>),

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};
-use super::memory::{Input, Output, Stored};
+use super::memory::{FloatCell, Input, Output};
 use super::outcome::{Failure, Stop, refusal};
 use super::placement::Placement;
 use super::sizes::{self, Random};
@@ -120,7 +120,7 @@ impl Paged {
     }
 
     /// K or V: `[pages, page_len, heads, columns]`, of which what belongs to no key is poison.
-    fn paged<T: Stored>(
+    fn paged<T: FloatCell>(
         &self,
         bench: &Bench,
         random: &mut Random,
@@ -144,7 +144,7 @@ impl Paged {
     }
 
     /// Compares each batch entry with the reference on its keys alone.
-    fn check<T: Stored>(
+    fn check<T: FloatCell>(
         &self,
         entries: &[Vec<usize>],
         inputs: [&Input<T, 4>; 3],
@@ -184,7 +184,7 @@ impl OfHalves for Paged {
         self.heads.dtype
     }
 
-    fn run_as<T: Stored>(&self, bench: &Bench) -> Result<(), Stop> {
+    fn run_as<T: FloatCell>(&self, bench: &Bench) -> Result<(), Stop> {
         let mut random = Random::seed_from_u64(self.seed);
         let (entries, pages) = self.pages(&mut random);
         let (problem, options, layout) = (self.problem(pages), self.options(), self.layout());

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check;
 use super::family::{Bench, Simpler};
-use super::memory::{Input, Output, Stored};
+use super::memory::{FloatCell, Input, Output};
 use super::outcome::{Failure, Stop};
 use super::placement::Placement;
 use super::sizes::{self, HALVES, Random};
@@ -332,7 +332,7 @@ pub(crate) struct TermInputs<T> {
     pub(crate) bias: Option<Input<T, 4>>,
 }
 
-impl<T: Stored> TermInputs<T> {
+impl<T: FloatCell> TermInputs<T> {
     /// Those of a problem of these sizes.
     pub(crate) fn new(
         bench: &Bench,
@@ -381,7 +381,7 @@ impl<T: Stored> TermInputs<T> {
 pub(crate) type OAndLse<T, const O: usize, const L: usize> = (Output<T, O>, Output<f32, L>);
 
 /// The outputs of both runs: O as `placement` has it, and a dense LSE.
-pub(crate) fn o_and_lse<T: Stored, const O: usize, const L: usize>(
+pub(crate) fn o_and_lse<T: FloatCell, const O: usize, const L: usize>(
     bench: &Bench,
     placement: &Placement,
     out_shape: [usize; O],
@@ -413,7 +413,7 @@ pub(crate) trait OfHalves {
     fn dtype(&self) -> Dtype;
 
     /// Runs a problem of type `T`.
-    fn run_as<T: Stored>(&self, bench: &Bench) -> Result<(), Stop>;
+    fn run_as<T: FloatCell>(&self, bench: &Bench) -> Result<(), Stop>;
 
     /// Runs a problem of its own type.
     fn run_of_type(&self, bench: &Bench) -> Result<(), Stop> {
@@ -455,7 +455,7 @@ impl Expected {
     }
 
     /// Compares O and LSE in the order batch, head, row, column.
-    pub(crate) fn check<T: Stored>(&self, out: &[T], lse: Option<&[f32]>) -> Result<(), Failure> {
+    pub(crate) fn check<T: FloatCell>(&self, out: &[T], lse: Option<&[f32]>) -> Result<(), Failure> {
         let wide: Vec<f64> = out.iter().map(|x| x.to_f64()).collect();
         let limits = self.limits.out.as_slice().expect("it was made so");
         check::elements("O", self.dtype, &self.shape, [&wide, &self.out, limits])?;
@@ -475,7 +475,7 @@ pub(crate) fn bias_of_entry(bias: Option<&Array4<f64>>, entry: usize, [rows, key
 }
 
 /// An array of four dimensions from an input that has them.
-pub(crate) fn array4<T: Stored>(input: &Input<T, 4>) -> Array4<f64> {
+pub(crate) fn array4<T: FloatCell>(input: &Input<T, 4>) -> Array4<f64> {
     input.array().into_dimensionality().expect("four dimensions")
 }
 

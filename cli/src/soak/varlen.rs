@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::cell::Cell;
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};
-use super::memory::{Input, Output, Stored};
+use super::memory::{FloatCell, Input, Output};
 use super::outcome::{Failure, Kind, Stop, refusal};
 use super::placement::Placement;
 use super::sizes::{self, Random};
@@ -104,7 +104,7 @@ impl Varlen {
     }
 
     /// The input of index `index` of Q, K and V, whose rows that belong to no sequence are poison.
-    fn input<T: Stored>(&self, bench: &Bench, random: &mut Random, index: usize) -> ferrotile::Result<Input<T, 3>> {
+    fn input<T: FloatCell>(&self, bench: &Bench, random: &mut Random, index: usize) -> ferrotile::Result<Input<T, 3>> {
         let VarlenProblem { q_total, k_total, .. } = self.problem();
         let Heads { q_heads, kv_heads, head_dim, value_dim, values, .. } = self.heads;
         let shape =
@@ -120,7 +120,7 @@ impl Varlen {
     }
 
     /// Compares each sequence with the reference of it alone; what belongs to none must not have been written.
-    fn check<T: Stored>(
+    fn check<T: FloatCell>(
         &self,
         mut out: Vec<T>,
         mut lse: Vec<f32>,
@@ -181,7 +181,7 @@ impl OfHalves for Varlen {
         self.heads.dtype
     }
 
-    fn run_as<T: Stored>(&self, bench: &Bench) -> Result<(), Stop> {
+    fn run_as<T: FloatCell>(&self, bench: &Bench) -> Result<(), Stop> {
         let mut random = Random::seed_from_u64(self.seed);
         let (problem, options) = (self.problem(), self.options());
         let [q, k, v] = [0, 1, 2].map(|index| self.input::<T>(bench, &mut random, index));
