@@ -103,8 +103,8 @@ fn rounding_is_within_the_precision_and_done_once() {
 fn memory_is_that_of_the_pairs() {
     let matrix = SymmetricBlockMatrix::from_dense(dense(1, 64, 0).view(), 0.0).unwrap();
     let bytes = |precision| matrix.footprint_bytes(precision).unwrap();
-    // Four pairs of a diagonal block each, and one of zeros; two uses, the head and both turns of one strip, of four
-    // words each, two starts, one scale.
+    // Four pairs of a diagonal block each, and one of zeros; two tile references, the list prefix and both prefixes by
+    // kind of one strip, of four words each, two starts, one scale.
     let words = 4 * (2 + LIST_PREFIX + 2 * KIND_PREFIX) + 2 + 1;
     assert_eq!(matrix.pair_classes().stored(), 4);
     assert_eq!(bytes(Precision::F32), 5 * 2048 + 4 * words);

@@ -1,5 +1,6 @@
-//! The PTX that the library embeds, against the tables of variants: every row is an entry and every entry a row, with
-//! the row's launch bounds and as many tensor-core, copy and barrier instructions as its loop has.
+//! The PTX that the library embeds, against the tables of configurations. Every configuration is an entry, and every
+//! entry a configuration. An entry has its configuration's launch bounds, and as many tensor-core, copy and barrier
+//! instructions as its loop has.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -229,9 +230,10 @@ fn ata_entries_are_the_rows_with_their_bounds_and_instructions() {
             assert_eq!(entry.generic_accesses(), 0, "{row} has generic accesses");
             assert_eq!(entry.count("bar.sync"), 1, "{row}: the sums of the warps meet once");
             assert_eq!((entry.count("atom"), entry.count("red")), (0, 0), "{row} has atomics");
-            // A square of 32x32 takes eight products of m16n8k8, three times as many with two terms; four of m16n8k16,
-            // or eight with the two terms of X, which one frame has side by side; or four of m32n8k16 with the two of
-            // X. As it is and transposed, for each pair row, and once more in the first uses of either turn at once.
+            // A tile of 32x32 takes eight products of m16n8k8, three times as many with two terms; four of m16n8k16, or
+            // eight with the two terms of X, which one frame has side by side; or four of m32n8k16 with the two terms
+            // of X. All of them stand there for direct and for transposed tiles, for each pair row, and once more where
+            // the first two tiles are taken at once.
             let squares = if row.prefetches_two() { 4 } else { 2 } * row.pair_rows * row.vectors();
             let [tf32, f16, bf16, wmma] = match (row.unit, row.precision) {
                 (AtaUnit::Mma, Precision::Tf32) => [8, 0, 0, 0],
@@ -379,8 +381,8 @@ fn check_mma(row: &GemmConfig, entry: &Entry) {
     assert_eq!(entry.count("bar.sync"), if asynchronous { 3 } else { 2 }, "{row}");
 }
 
-/// There is one loop over the stages, with the copies of one and the products of one; direct sums have those of a
-/// tile's first stage ahead of it.
+/// There is one loop over the stages, with the copies and the products of one stage. Direct sums have the products of a
+/// tile's first stage ahead of the loop.
 fn check_gemm_wgmma(row: &GemmConfig, entry: &Entry) {
     let product = format!("wgmma.mma_async.sync.aligned.m64n{}k{}", row.tile.n, row.tile.k / row.k_steps());
     let stages = match row.accumulation {

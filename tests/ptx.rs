@@ -1,5 +1,5 @@
-//! The instructions of the probes, in the PTX of every architecture: each wrapper is exactly the instruction that it
-//! names, as often as it is called, and nothing goes through local memory or generic addresses.
+//! The instructions of the probes, in the PTX of every architecture. Each wrapper is exactly the instruction that it
+//! names, as often as it is called. Nothing goes through local memory or generic addresses.
 
 use cuda_builder::ptx::Module;
 use layout::probe::wgmma::WGMMA;

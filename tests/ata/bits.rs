@@ -44,8 +44,8 @@ fn repeated_runs(gpu: &Gpu, precision: Precision) -> Outcome {
     })
 }
 
-/// Products that start while the one before still writes what they read, and still reads what they overwrite, give what
-/// products give that start after it.
+/// Products start while the product before still writes what they read, and still reads what they overwrite. They give
+/// what isolated products give.
 fn chained(gpu: &Gpu, precision: Precision) -> Outcome {
     let mut random = random(24);
     let sizes = Sizes { n: 515, channels: 3, diagonals: 9 };

@@ -1,6 +1,6 @@
 //! Every ATA kernel on the device under test.
 //!
-//! A trial covers one property for one precision; within it, every row of the table that multiplies matrices of the
+//! A trial covers one property for one precision. Within a trial every configuration that multiplies matrices of the
 //! precision runs, on the same inputs and against the same reference.
 
 mod bits;

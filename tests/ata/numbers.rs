@@ -76,8 +76,8 @@ fn relative_error(gpu: &Gpu, precision: Precision) -> Outcome {
     })
 }
 
-/// A frame with an infinity and one with a NaN: they show in it, and the frames beside them, and what is out of their
-/// reach in it, are as without.
+/// One frame has an infinity, and one a NaN. They show in their frames. Other frames, and rows of these frames out of
+/// their reach, are as without them.
 fn special(gpu: &Gpu, precision: Precision) -> Outcome {
     let mut random = random(14);
     let sizes = Sizes { n: 70, channels: 2, diagonals: 3 };

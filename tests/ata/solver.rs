@@ -169,7 +169,7 @@ fn far_guesses(gpu: &Gpu, precision: Precision) -> Outcome {
     Ok(())
 }
 
-/// A tolerance that f32 numbers cannot reach: the residual that they can, and that it is all.
+/// A tolerance that f32 numbers cannot reach: the solver reaches what they can, and says so.
 fn stagnation(gpu: &Gpu, precision: Precision) -> Outcome {
     let mut random = random(50);
     let stream = gpu.new_stream()?;

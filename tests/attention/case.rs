@@ -228,8 +228,8 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// Whether TMA, which knows no negative strides, can copy inputs placed so and 16-byte stores write the output;
-    /// kernels that need it refuse others.
+    /// Whether TMA, which knows no negative strides, can copy inputs that are placed so, and 16-byte stores can write
+    /// the output. Kernels that need both refuse other placements.
     pub(crate) fn is_regular(&self) -> bool {
         let steps = |view: &View| view.shape.into_iter().zip(view.strides).take(3).filter(|&(len, _)| len > 1);
         let is_aligned = |view: &View| view.offset.is_multiple_of(8) && steps(view).all(|(_, stride)| stride % 8 == 0);

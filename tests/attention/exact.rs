@@ -43,7 +43,7 @@ fn mean_of_values<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     Ok(())
 }
 
-/// The weights sum to 1. Rounding each of them to the type moves the sum by at most half an epsilon of itself, which is
+/// The weights sum to 1. Rounding each weight to the type moves the sum by at most half an epsilon of itself. That is
 /// the distance from 1 to the next value below.
 fn values_of_one<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let below_one = f64::from(T::DTYPE.epsilon_exponent() - 1).exp2();
@@ -110,8 +110,9 @@ fn largest_probability<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     Ok(())
 }
 
-/// Scores whose largest may come late, by less than 2^8 larger than those before. Its value is 1 and the others are 0,
-/// so that O is the reciprocal of the sum of probabilities relative to it, rounded once, if they are relative to it.
+/// The largest score may come late, and is less than 2^8 above those before. Its value is 1 and the others are 0. So O
+/// is the reciprocal of the sum of probabilities relative to the largest score, rounded once, if the kernel takes them
+/// relative to it.
 pub(crate) struct Largest<T> {
     pub(crate) inputs: Inputs<T>,
     expected: Vec<f64>,

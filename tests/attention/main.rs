@@ -1,6 +1,6 @@
 //! Every attention kernel on the device under test.
 //!
-//! A trial covers one property for one element type; within it, every row of the table that serves the case runs, on
+//! A trial covers one property for one element type. Within a trial every configuration that serves the case runs, on
 //! the same inputs and against the same reference.
 
 mod bits;

@@ -76,8 +76,8 @@ struct Paged<T> {
 }
 
 impl<T: Half> Paged<T> {
-    /// Puts the keys of the case, `lens` of them for each batch entry, into shuffled pages among others that are
-    /// poison; so is what is beyond the last key of a page. Entries of the table that are not in use name no page.
+    /// Puts the keys of the case, `lens` of them for each batch entry, into shuffled pages. Other pages are poison, and
+    /// so is what is beyond the last key of a page. Entries of the table that are not in use name no page.
     fn new(case: Case, lens: &[usize], page_len: usize, order: Order, seed: u64) -> Paged<T> {
         let inputs = Inputs::<T>::normal(&case, seed);
         let [batch, heads, k_len, head_dim] = case.kv_shape();

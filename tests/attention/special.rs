@@ -57,8 +57,7 @@ fn offset_scores<T: Half>(gpu: &Gpu, sign: f64) -> Outcome {
     Ok(())
 }
 
-/// The keys of one head are so far below its queries that every score is minus infinity: its rows are as those without
-/// keys.
+/// Every score of one head is minus infinity: its rows are like rows without keys.
 fn all_minus_infinity<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     for head_dim in [64, 128, 72] {
         let case = Case::new(1, 2, 70, 133, head_dim, Mask::Causal);

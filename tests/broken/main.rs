@@ -1,5 +1,5 @@
-//! Kernels with one fault each: the emulator finds it, by the check that is meant for it, and names its line of Rust.
-//! It says nothing of the same kernel without the fault.
+//! Kernels with one fault each. The emulator finds the fault by the check that is meant for it, and names its line of
+//! Rust. It reports nothing for the same kernel without the fault.
 //!
 //! The kernels are those of `kernels-gpu/broken`, where a comment marks the line; what Rust cannot say is PTX in
 //! `text`.

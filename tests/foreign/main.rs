@@ -1,7 +1,7 @@
 //! PTX of other compilers (README.md): the emulator computes what a card does, or says at load what it does not know.
 //!
-//! Where sums are exact the output is that of the card bit by bit, by its hash, and of the reference here; elsewhere
-//! the error against the reference in f64 is small, and the output close to that of the card.
+//! Where sums are exact, the output equals that of the card bit by bit (by its hash), and that of the reference here.
+//! Elsewhere the error against the reference in f64 is small, and the output is close to that of the card.
 
 mod cases;
 mod expected;

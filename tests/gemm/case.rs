@@ -202,8 +202,8 @@ pub(crate) struct Expected {
     pub(crate) limit: f64,
 }
 
-/// The share of what tensor cores may cut off that they do of normally distributed numbers: what they cut off of
-/// numbers of either sign cancels, and most of these have fewer bits than are kept.
+/// How much tensor cores cut off normally distributed numbers, as a share of what they may cut off. Cuts of numbers of
+/// either sign cancel, and most of these numbers have fewer bits than are kept.
 const SHARE_OF_NORMAL: f64 = 1.0 / 24.0;
 
 impl Expected {

@@ -1,6 +1,6 @@
 //! Every GEMM kernel on the device under test.
 //!
-//! A trial covers one property for one element type of A and B; within it, every row of the table that serves the case
+//! A trial covers one property for one element type of A and B. Within a trial every configuration that serves the case
 //! runs, with k in one part and in several, on the same inputs and against the same reference.
 
 mod bits;

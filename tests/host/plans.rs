@@ -130,7 +130,7 @@ fn row_major<const RANK: usize>(shape: [usize; RANK]) -> [i64; RANK] {
     std::array::from_fn(|dim| shape[dim + 1..].iter().product::<usize>() as i64)
 }
 
-/// One call: the name of a plan that is elsewhere, those of its tensors, and the call itself.
+/// One call: the name of a plan that is elsewhere, the names of its tensors, and the call itself.
 type Run = (&'static str, &'static [&'static str], fn(&mut Plans<'_>, &Memory, StreamRef<'_>) -> ferrotile::Result<()>);
 
 const RUNS: [Run; 8] = [

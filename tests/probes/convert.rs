@@ -23,8 +23,8 @@ fn one_thread_each(len: usize) -> LaunchConfig {
     row_of((len as u32).div_ceil(THREADS), THREADS)
 }
 
-/// Values that round in every possible way: each of `exact`, which are in ascending order, and between two of them the
-/// middle and its neighbours; beyond them, and what is not a number.
+/// Values that round in every possible way: each of `exact`, which are in ascending order; the middle between two of
+/// them, and its neighbours; values beyond all of them, infinities and NaN.
 fn around_ties(exact: &[f32]) -> Vec<f32> {
     let mut values = vec![f32::INFINITY, f32::NAN, f32::MAX, f32::MIN_POSITIVE, f32::from_bits(1), 0.0];
     for pair in exact.windows(2) {

@@ -76,7 +76,7 @@ pub fn device() -> &'static Device {
 pub const SIZES: &str = "FERROTILE_SIZES";
 
 /// Whether trials take their small sizes: on the emulator, where [`SIZES`] asks for them, and wherever outputs are
-/// recorded or compared, since those of two devices are comparable only if their trials are the same.
+/// recorded or compared. Outputs of two devices compare only if their trials are the same.
 pub fn is_small(gpu: &Gpu) -> bool {
     gpu.is_emulated() || record::is_on() || std::env::var_os(SIZES).is_some_and(|sizes| sizes == "small")
 }

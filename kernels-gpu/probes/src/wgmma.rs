@@ -11,7 +11,7 @@ use layout::descriptor::{Descriptor, Operand};
 use layout::probe::wgmma::{GROUPS, MAP, THREADS, WGMMA, WgmmaProbe, row_of};
 use layout::probe::{SETMAXNREG, SETMAXNREG_THREADS};
 
-/// The product of a row of the table.
+/// The product of a configuration of the table.
 enum Row<const ROW: usize> {}
 
 impl<const ROW: usize> Product for Row<ROW> {
@@ -161,7 +161,7 @@ unsafe fn multiply_registers<const ROW: usize, D: Accumulator, const STEPS: usiz
 /// Declares the kernels of rows of the table, by the function that is their body.
 macro_rules! wgmma_probes {
     ($body:ident: $($name:ident: $d:ty, $steps:literal;)*) => {$(
-        /// A row of the table of products.
+        /// A configuration of the table of products.
         ///
         /// # Safety
         /// One warpgroup; the dynamic shared memory is `MAP`; operands and `out` are those of the row.
