@@ -85,8 +85,8 @@ pub(crate) fn run(args: &LadderBenchArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The last step, the library's product: checked with results in f32 as the others, timed with those in f16 that it has
-/// most often.
+/// The last step, the library's product. It is checked with results in f32 like the other steps, and timed with results
+/// in f16, which are the usual ones.
 fn library(gpu: &Gpu, timer: &mut Timer, size: usize) -> anyhow::Result<Vec<String>> {
     let plan = |side: usize, d| {
         let problem = GemmProblem::new([side; 3], Dtype::F16, Dtype::F16, d);

@@ -1,5 +1,5 @@
-//! `ferrotile bench load`: what the first call of a process takes, which is the driver's work: a context, the kernel's
-//! compilation, unless the driver's cache has it, and its launch.
+//! `ferrotile bench load`: what the first call of a process takes. It is the driver's work: a context, the compilation
+//! of the kernel (unless the driver's cache has it), and the launch.
 
 use std::fmt;
 use std::io::{self, Write};

@@ -1,9 +1,9 @@
 //! Files of several arrays: NPZ, which are ZIP archives of NPY files as `numpy.savez` and `scipy.sparse.save_npz` write
 //! them, compressed or not; and safetensors.
 //!
-//! A few bytes of an archive may stand for a thousand times as many. So the shape of an array is there without its
-//! data, for the caller to judge; then no more is unpacked than the shape needs, and nothing where the directory of the
-//! archive says that there is more or less.
+//! A few bytes of an archive may stand for a thousand times as many. So the caller gets the shape of an array before
+//! its data, and judges it. Then no more is unpacked than the shape needs. Nothing is unpacked where the directory of
+//! the archive has another size than the shape.
 
 use std::fs::File;
 use std::io::{self, BufReader};

@@ -1,13 +1,13 @@
 //! Conversion of the elements of files to the types that kernels read, and what it loses.
 //!
-//! Rounding is what a type costs, and is said by nobody. What leaves the range of a type is lost, and a request that
-//! loses an element is refused with its tensor and file, how many there are, the first of them and what to do about it,
-//! unless it allows that:
+//! Rounding is what a type costs, and is not reported. An element that leaves the range of a type is lost. A request
+//! that loses an element is refused, unless it allows that. The error names tensor and file, the number of lost
+//! elements, the first of them, and what to do. An element is lost in two ways:
 //!
-//! - An element that becomes infinite, or in e4m3, which has no infinities, one beyond 448 that is cut off there.
-//! - An element other than 0 that becomes 0, where the tensor as a whole is as small: where rounding its largest
-//!   element changes that one by less than is lost here. Among larger ones such elements are rounded like every other,
-//!   and are told of without being refused: of normally distributed numbers e4m3 makes one in a thousand 0.
+//! - The element becomes infinite. In e4m3, which has no infinities, it is beyond 448 and is cut off there.
+//! - The element is not 0 and becomes 0, and the tensor as a whole is as small: rounding its largest element changes
+//!   that element by less than is lost here. Among larger elements a small one is rounded to 0 like any other number,
+//!   and reported without being refused: of normally distributed numbers e4m3 makes one in a thousand 0.
 
 use std::fmt;
 

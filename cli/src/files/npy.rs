@@ -1,9 +1,9 @@
 //! Reading NPY files (NumPy's format, versions 1 to 3) of floats, integers, Booleans and texts, and writing those of
 //! floats.
 //!
-//! Every length in the file is checked before it is believed, and no more is read than the shape in the header needs: a
-//! damaged file gives an [`NpyError`], never a panic or a huge allocation. The header is a Python literal; the parser
-//! takes the dictionaries that NumPy writes, with their three keys in any order, and nothing else.
+//! Every length in the file is checked before use, and no more is read than the shape in the header needs. So a damaged
+//! file gives an [`NpyError`], never a panic or a huge allocation. The header is a Python literal; the parser takes the
+//! dictionaries that NumPy writes, with their three keys in any order, and nothing else.
 
 use std::io::{self, Read};
 

@@ -1,8 +1,8 @@
 //! Files that are written once the work has succeeded.
 //!
-//! A file is complete under a temporary name beside its place before it gets its name, so that a reader never sees half
-//! of one. The temporary file is a new one: what somebody has put under its name is neither opened nor followed. An
-//! output that is a symbolic link stays one, and its target is written.
+//! A file is written under a temporary name beside its place, and gets its own name when it is complete. So a reader
+//! never sees half of a file. The temporary file is always new: whatever stands under its name is neither opened nor
+//! followed. An output that is a symbolic link stays a link, and its target is written.
 
 use std::fs;
 use std::io::{self, Write};

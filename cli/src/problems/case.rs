@@ -169,8 +169,8 @@ impl Case {
         if self.extra == Extra::Varlen { self.sequences().check() } else { Ok(()) }
     }
 
-    /// Floating-point operations by the convention of attention benchmarks: two products of the full size, half of that
-    /// for a causal mask, and the visible part for a window.
+    /// Floating-point operations as attention benchmarks count them: two products of the full size, half of that for a
+    /// causal mask, and the visible part for a window.
     pub(crate) fn flops(&self) -> f64 {
         let pairs = |len: usize| match self.mask {
             Mask::Full => (len as f64).powi(2),

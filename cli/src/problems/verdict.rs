@@ -1,9 +1,9 @@
 //! A result beside the f64 reference: what `--check` says, by one rule for every command.
 //!
-//! Where both numbers are finite, their distance may be up to a limit, which may be another for each element. Where
-//! both are NaN, or infinite with one sign, they agree. Where one alone is, the result is wrong, with one exception: an
-//! element that is beyond the range of the result's type is infinite, or cut off, in a right result; that is counted
-//! apart, and the check fails unless the request allows it.
+//! Where both numbers are finite, their distance may be up to a limit, which may differ from element to element. Where
+//! both are NaN, or infinite with one sign, they agree. Where only one is NaN or infinite, the result is wrong, with
+//! one exception. An element beyond the range of the result's type is infinite, or cut off, in a right result. Such
+//! elements are counted apart, and the check fails unless the request allows them.
 //!
 //! What the inputs are compared with: `--check` computes the reference from the files' own values. Where they were
 //! converted first, there are two comparisons:
