@@ -1,8 +1,12 @@
 //! The program `ferrotile`.
 //!
-//! Exit codes: 0; 1 where the work failed (no such card, a driver error, a check that failed, a result that is not
-//! finite, an output that could not be written); 2 where the request is at fault (options, files, shapes, types, lost
-//! elements), with one line on stderr and nothing written.
+//! Exit codes:
+//!
+//! - 0: the work is done.
+//! - 1: the work failed: no such card, a driver error, a check that failed, a result that is not finite, an output that
+//!   could not be written.
+//! - 2: the request is at fault: options, files, shapes, types, lost elements. There is one line on stderr, and nothing
+//!   is written.
 
 mod bench;
 mod commands;

@@ -58,8 +58,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if arguments.verify { verify(&folder, &parent.join("target")) } else { Ok(()) }
 }
 
-/// Puts the PTX of every family for every architecture into a folder: that of the folder that `PREBUILT_PTX` names, as
-/// in a build of the library, or what is built now.
+/// Puts the PTX of every family for every architecture into a folder. As in a build of the library, the PTX is that of
+/// the folder which `PREBUILT_PTX` names; without that variable it is built now.
 fn add_ptx(folder: &Path) -> Result<()> {
     let families = || FAMILIES.into_iter().chain(["ladder"]);
     if let Some(prebuilt) = std::env::var_os("PREBUILT_PTX").filter(|prebuilt| !prebuilt.is_empty()) {
@@ -80,21 +80,31 @@ fn add_ptx(folder: &Path) -> Result<()> {
     .map(drop)
 }
 
+/// How a package starts.
+const START: &str = "## Start
+
+This is a package of the library and the program, with their PTX built. Stable Rust compiles it, and needs a C linker:
+
+```sh
+cargo run --release -- demo
+```
+
+The command computes attention on random tensors, on a card or, where there is none, in the emulator. It prints one line
+for each kernel: its largest error against an f64 reference, and its time. To run on a card you need an NVIDIA driver
+for Linux.
+
+";
+
+/// What is in a package.
+const WHERE_TO_LOOK: &str = "## Where to look
+
+`host/src` is the library and `cli/src` the program. The sources of the kernels, the tests and the documents are in the
+repository.
+
+";
+
 /// The sections of README.md that hold for a clone of the repository alone, and what a package says instead.
-const SECTIONS: [(&str, &str); 2] = [
-    (
-        "## Start",
-        "## Start\n\nThis is a package of the library and the program, with their PTX built. Stable Rust compiles it, and \
-         needs a C\nlinker:\n\n```sh\ncargo run --release -- demo\n```\n\nThe command computes attention on random \
-         tensors, on a card or, where there is none, in the emulator. It prints one line\nfor each kernel: its largest \
-         error against an f64 reference, and its time. To run on a card you need an NVIDIA driver for\nLinux.\n\n",
-    ),
-    (
-        "## Where to look",
-        "## Where to look\n\n`host/src` is the library and `cli/src` the program. The sources of the kernels, the tests \
-         and the documents are in the\nrepository.\n\n",
-    ),
-];
+const SECTIONS: [(&str, &str); 2] = [("## Start", START), ("## Where to look", WHERE_TO_LOOK)];
 
 /// README.md as a package has it: without what a clone of the repository alone can do. `None` where a section is
 /// missing.

@@ -79,7 +79,7 @@ impl Display for Name {
 struct Panels(BTreeMap<(usize, String), BTreeMap<Name, Series>>);
 
 impl Panels {
-    /// Those of the cases that both have; of our kernels the quickest of each case counts.
+    /// The panels of the cases that both have. Of our kernels the quickest of each case counts.
     fn new(ours: &[Entry], baseline: &[Entry]) -> Panels {
         let cases = |entries: &[Entry]| entries.iter().map(|entry| entry.case.clone()).collect::<BTreeSet<_>>();
         let common = &cases(ours) & &cases(baseline);
@@ -133,7 +133,7 @@ pub(crate) struct Chart<'a> {
 }
 
 impl<'a> Chart<'a> {
-    /// That of our results beside those of the baseline, to be written to `path`; touches nothing.
+    /// Plans the picture of our results beside those of the baseline, for the file `path`; touches nothing.
     pub(crate) fn plan(path: &'a Path, ours: &[Entry], baseline: &[Entry]) -> Result<Chart<'a>, ChartError> {
         if path.extension().is_none_or(|extension| extension != "svg") {
             return Err(ChartError::Name(path.to_owned()));

@@ -172,7 +172,7 @@ pub(crate) fn run(args: &GemmBenchArgs) -> anyhow::Result<()> {
     for (case, &layout) in cases.iter().flat_map(|case| args.layouts.iter().map(move |layout| (case, layout))) {
         let measured = match case.dtype {
             Dtype::Bf16 => measure::<bf16, bf16>(&gpu, &mut timer, case, layout, args)?,
-            // As the vendor's library is asked to.
+            // The vendor's library, which this is compared with, writes f16 too.
             Dtype::E4M3 => measure::<F8E4M3, f16>(&gpu, &mut timer, case, layout, args)?,
             _ => measure::<f16, f16>(&gpu, &mut timer, case, layout, args)?,
         };

@@ -61,7 +61,7 @@ impl MeasureArgs {
         Ok(Timer::new(gpu, Repeats { warmup: self.warmup, iterations: self.iterations })?)
     }
 
-    /// Prints the results as a table and writes them where they are wanted; where one fails, the other is done.
+    /// Prints the results as a table, and writes the file of results, if one is wanted, even where printing fails.
     pub(crate) fn report(
         &self,
         gpu: &Gpu,

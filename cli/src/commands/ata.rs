@@ -168,11 +168,11 @@ fn on_cpu(args: &AtaArgs, matrix: &SymmetricBlockMatrix, x: &Array3<f32>) -> Arr
 
 /// Compares Y with the product in f64.
 ///
-/// An element may differ by what its row's rounding of A to the precision makes of it, by what the precision's
-/// arithmetic adds ([`tolerance::ata_limit`]), and by the rounding of the result. Where A or X has wider elements in
-/// its file, rounding both to f32, 2^-24 of each, adds 2^-23 of the sum of the magnitudes. Where an element of A that
-/// is 0 meets one of X that is not finite, kernels may multiply them or leave them out: NaN and the sum of the others
-/// are both right.
+/// The limit of an element has three parts: what rounding its row of A to the precision changes, what the arithmetic of
+/// the precision adds ([`tolerance::ata_limit`]), and the rounding of the result. Where A or X has wider elements in
+/// its file, rounding both to f32, 2^-24 of each, adds 2^-23 of the sum of the magnitudes. A kernel may multiply an
+/// element of A that is 0 by an element of X that is not finite, or leave the product out: NaN and the sum of the other
+/// products are both right.
 fn check(matrix: &MatrixFile, precision: Precision, vectors: &Vectors, y: &[f32]) -> Verdicts {
     let given = &matrix.matrix;
     let rounded = given.rounded(precision);

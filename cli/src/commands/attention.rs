@@ -94,7 +94,7 @@ pub(crate) struct LengthsArgs {
     /// K and V are then [rows or keys of all sequences, heads, head dimension], sequence after sequence.
     #[arg(long, value_name = "FILE", conflicts_with = "layout")]
     cu_seqlens_q: Option<PathBuf>,
-    /// The same of the keys [default: as the rows].
+    /// The same for K and V [default: as for Q].
     #[arg(long, value_name = "FILE", requires = "cu_seqlens_q")]
     cu_seqlens_k: Option<PathBuf>,
 }

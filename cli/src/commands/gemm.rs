@@ -90,7 +90,7 @@ enum OutputDtype {
     F16,
     Bf16,
     F32,
-    /// Of FP8 operands alone.
+    /// For FP8 operands alone.
     E4m3,
 }
 

@@ -2,9 +2,9 @@
 //! is wrong or time is up.
 //!
 //! A problem is plain data and describes itself ([`Problem::text`]): seed and number determine what is drawn, the text
-//! what is run. Each runs twice at once on two streams, into outputs full of poison with guard bands around them; both
-//! results must be the same bits and within the limits of the reference. The first failure is shrunk to the simplest
-//! problem that still fails, and printed as the command that repeats it.
+//! what is run. Each problem runs twice at once, on two streams, into outputs full of poison with guard bands around
+//! them. Both results must be the same bits, and within the limits of the reference. The first failure is shrunk to the
+//! simplest problem that still fails, and printed as the command that repeats it.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -53,7 +53,7 @@ pub(crate) struct SoakArgs {
     device: DeviceChoice,
 }
 
-/// How a soak ends that found something, or that was asked for what there is not.
+/// Why a soak ends with an error: it found failures, or the request asks for what does not exist.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SoakError {
     /// Problems with wrong results.
@@ -85,7 +85,7 @@ const PROBLEMS: u64 = 1000;
 const SHRINK_RUNS: usize = 500;
 const SHRINK_TIME: Duration = Duration::from_secs(90);
 
-/// How long one problem may take on a card and on the emulator before it counts as one that never ends.
+/// How long one problem may take, on a card and on the emulator, before the soak reports that it does not end.
 const LONGEST_RUN: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(600)];
 
 /// How often the progress is shown.

@@ -49,7 +49,7 @@ pub(crate) struct Converted<T> {
     pub(crate) shape: Vec<usize>,
     /// The elements.
     pub(crate) values: Vec<T>,
-    /// Those of the file, where they have another type and somebody asked for them.
+    /// The file's own elements, where their type is another one and somebody asked for them.
     pub(crate) own: Option<Vec<f64>>,
 }
 

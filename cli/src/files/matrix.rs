@@ -84,13 +84,13 @@ pub(crate) enum MatrixError {
 pub(crate) struct MatrixFile {
     /// The matrix in f32.
     pub(crate) matrix: SymmetricBlockMatrix,
-    /// What its elements differ from those of the file by, where those are wider and the converter keeps them.
+    /// The file's elements less the f32 ones, where the file has wider elements and the converter keeps them.
     remainder: Option<Remainder>,
     /// Which half of the file it is from, in words.
     pub(crate) half: String,
 }
 
-/// What is left of the elements of a file when the nearest f32 are taken away.
+/// The elements of a file less the nearest f32.
 struct Remainder {
     /// The rest, times a power of two that makes the largest about 1: it is far below the smallest f32 otherwise.
     matrix: SymmetricBlockMatrix,
@@ -137,7 +137,7 @@ pub(crate) fn read(path: &Path, tolerance: f32, converter: &mut Converter) -> Re
 
 /// Makes a matrix of elements, and of what is left of them in f32.
 ///
-/// `build` makes one of elements in f32, whose mirrored ones may differ by the share that it is given.
+/// `build` makes a matrix of elements in f32. Mirrored elements may differ by the share in its second argument.
 fn convert(
     input: Input,
     tolerance: f32,
@@ -209,7 +209,7 @@ fn both_halves(difference: f64) -> String {
 fn halves(tensor: &Tensor) -> ([bool; 2], f64) {
     let [channels, n, columns] = tensor.shape[..] else { return ([false; 2], 0.0) };
     let (mut halves, mut difference) = ([false; 2], 0f64);
-    // One that is not square has no halves.
+    // A matrix that is not square has no halves.
     let rows = if n == columns { n } else { 0 };
     for (channel, row) in (0..channels).flat_map(|channel| (0..rows).map(move |row| (channel, row))) {
         for column in row + 1..n {

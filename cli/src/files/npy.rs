@@ -63,14 +63,14 @@ pub(crate) enum NpyError {
 /// What elements of a type without a name (`V1` and `V2`) are taken for, by the words of `--dtype`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Opaque {
-    /// The type that the request names. Those of two bytes are bf16 where it is that, those of one byte e4m3.
+    /// The type that the request names: bf16 says what elements of two bytes are, e4m3 what those of one byte are.
     pub(crate) dtype: Option<&'static str>,
     /// The types that the command can be asked for.
     pub(crate) offered: &'static [&'static str],
 }
 
 impl Opaque {
-    /// Of a command without `--dtype`.
+    /// For a command without `--dtype`: no type.
     pub(crate) const REFUSED: Opaque = Opaque { dtype: None, offered: &[] };
 }
 
@@ -204,7 +204,7 @@ impl<R: Read> NpyReader<R> {
             let len = usize::try_from(expected).map_err(|_| TOO_LARGE)?;
             data.try_reserve_exact(len).map_err(|_| TOO_LARGE)?;
         }
-        // What is beyond would be read by nobody; and an archive compares its checksum at the end alone.
+        // Nobody reads further data, and an archive compares its checksum only at the end of the data.
         self.data.by_ref().take(expected).read_to_end(&mut data).map_err(NpyError::Read)?;
         if data.len() as u64 != expected {
             return Err(wrong(Some(data.len() as u64)));

@@ -83,8 +83,8 @@ impl<T: Half> ConvertedInputs<T> {
         Ok(ConvertedInputs { q_k_v, sink, bias })
     }
 
-    /// Q, K, V and terms as kernels read them, and as the files have them where that is another type and somebody asked
-    /// for it.
+    /// Q, K, V and terms as kernels read them; and the files' own elements, where some have another type and somebody
+    /// asked for them.
     pub(crate) fn split(self) -> (HostTensors<T>, Option<HostTensors<f64>>) {
         let ConvertedInputs { q_k_v, sink, bias } = self;
         let of_bias = bias.as_ref().map(|(bias, _)| bias);
@@ -148,8 +148,8 @@ fn sizes(inputs: &[Input; 3], layout: Layout) -> Result<(AttentionProblem, usize
     Ok((sizes, v[3]))
 }
 
-/// What to say where tensors, read as batch, heads, rows and head dimension, have more heads than rows and more heads
-/// than keys, and would be a problem with the dimensions in the other order as well.
+/// A note on tensors that are more likely `[batch, rows, heads, head dimension]` than the default layout: in the latter
+/// they have more heads than rows and more heads than keys, and the former is a valid problem too.
 pub(crate) fn looks_like_bshd(inputs: &[Input; 3]) -> Option<String> {
     let [q, k, v] = inputs.each_ref().map(|input| input.tensor.shape.as_slice().try_into().ok());
     let (q, k, v): ([usize; 4], _, _) = (q?, k?, v?);
@@ -220,7 +220,7 @@ impl<T: Half> HostAttention<T> {
 }
 
 impl HostAttention<f64> {
-    /// The same with each element rounded to `T`, but for those that would leave its range.
+    /// The problem with each element rounded to `T`. Elements beyond the range of `T` stay as they are.
     fn rounded<T: Half>(&self) -> HostAttention<f64> {
         let rounded = |values: &[f64]| values.iter().map(|&value| in_range::<T>(value)).collect();
         let sink = self.terms.sink.as_ref().map(|sink| sink.iter().map(|&value| in_range::<f32>(value)).collect());
@@ -322,7 +322,7 @@ impl<T: Copy + Into<f64>> HostAttention<T> {
     }
 }
 
-/// What is known of O before its elements are compared, in one comparison or, where own values are there, in two.
+/// The verdicts on O before any element is compared: one, or two where the files have values of their own.
 pub(crate) fn nothing_compared(out_shape: &[usize], has_own: bool) -> Verdicts {
     let verdict = Verdict::new("O", out_shape);
     Verdicts { own: has_own.then(|| verdict.clone()), given: verdict }

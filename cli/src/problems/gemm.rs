@@ -31,7 +31,7 @@ pub(crate) struct Operands {
 }
 
 impl Operands {
-    /// The files' own elements, where those of one are others than the converted ones and somebody asked for them.
+    /// The files' own elements, where a file has another type and somebody asked for its elements.
     pub(crate) fn of_files<T: Stored, D: Stored>(
         a: &Converted<T>,
         b: &Converted<T>,
@@ -45,7 +45,8 @@ impl Operands {
         })
     }
 
-    /// The same with each element rounded to the types of A and B and of C, but for those that would leave their range.
+    /// The operands with each element rounded to its kernel type. Elements beyond the range of the type stay what they
+    /// are.
     fn rounded<T: Float, D: Float>(&self) -> Operands {
         let of_ab = |values: &[f64]| values.iter().map(|&value| in_range::<T>(value)).collect();
         let c = self.c.as_ref().map(|c| c.iter().map(|&value| in_range::<D>(value)).collect());

@@ -192,8 +192,8 @@ pub(crate) fn solve_sequences<T: Half>(
     CardVarlen::upload(gpu, &stream, sequences)?.solve(&stream, &plan)
 }
 
-/// Makes the inputs of a case on a card and calls `body` with the kernel that computes it, the library's choice unless
-/// one is named, and with what enqueues it.
+/// Makes the inputs of a case on a card, and calls `body` with the configuration, its kernel, and a function that
+/// enqueues the kernel. The library chooses the configuration unless `variant` names one.
 pub(crate) fn with_case<T: Half, R>(
     gpu: &Gpu,
     case: &Case,

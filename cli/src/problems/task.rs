@@ -10,7 +10,7 @@ use crate::problems::verdict::Verdicts;
 
 /// What a request asks to compute: one problem, or sequences of several lengths.
 pub(crate) trait Task<T: Half>: Sized {
-    /// The same of the files' own elements.
+    /// The task with the files' own elements.
     type Own;
 
     /// The sizes, in words.

@@ -1,4 +1,4 @@
-//! Sequences of several lengths that follow each other in one tensor, checked, and their attention, one by one.
+//! Sequences of several lengths in one tensor, one after the other: their checks, and the attention of each.
 
 use std::ops::Range;
 

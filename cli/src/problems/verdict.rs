@@ -10,11 +10,11 @@
 //!
 //! 1. with the f64 result of the converted values. Its limit is that of `host/src/tolerance.rs`, and says whether the
 //!    kernel is right.
-//! 2. with the f64 result of the files' own values. Its limit is that of the first, and what rounding the inputs
-//!    changes: element by element, the distance of the f64 results of the own values and of the rounded ones, in which
-//!    values that leave the type's range stay what they are ([`in_range`](crate::files::convert::in_range)). By the
-//!    triangle inequality a right kernel on rounded inputs is always within it, and an input that was lost, not
-//!    rounded, has no part of the limit to hide in.
+//! 2. with the f64 result of the files' own values. To the limit of the first comparison comes what rounding the inputs
+//!    changes: element by element, the distance between the f64 results of the own and of the rounded values. By the
+//!    triangle inequality a right kernel on rounded inputs is always within this limit. Values beyond the type's range
+//!    are not rounded for it ([`in_range`](crate::files::convert::in_range)): so the limit does not cover inputs that
+//!    were lost.
 
 use std::fmt;
 
@@ -39,9 +39,9 @@ pub(crate) struct Verdict {
     nan: [usize; 2],
     /// How many are infinite.
     infinite: [usize; 2],
-    /// How many are so in one alone, or infinite with different signs.
+    /// How many are NaN or infinite in only one of the two, or infinite with different signs.
     unlike: Count,
-    /// How many are infinite or cut off since the type of the result ends before them.
+    /// How many are infinite or cut off because they are beyond the type of the result.
     overflown: Count,
 }
 
@@ -68,7 +68,7 @@ impl Count {
 }
 
 impl Verdict {
-    /// Of a result of this name and shape, of which nothing is compared yet.
+    /// The verdict on a result of this name and shape before any element is compared.
     pub(crate) fn new(name: &'static str, shape: &[usize]) -> Verdict {
         Verdict {
             name,
@@ -169,9 +169,9 @@ pub(crate) fn finite_error<T: Copy + Into<f64>>(got: &[T], exact: &[f64]) -> f64
 /// with that of the files' own values.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Verdicts {
-    /// Of the values that the kernel was given.
+    /// The comparison for the values that the kernel was given.
     pub(crate) given: Verdict,
-    /// Of the files' own values, where they are others.
+    /// The comparison for the files' own values, where these are others.
     pub(crate) own: Option<Verdict>,
 }
 

@@ -231,7 +231,7 @@ impl Family for Ata {
         let of_a = dense.mapv(f64::abs);
         let sizes = tolerance::ata_magnitudes(self.precision, x.mapv(|x| x as f32).view());
         let magnitudes = reference::ata(of_a.view(), sizes.view());
-        // What is below the normal numbers of f32 may be lost, of X and of what is left of it.
+        // Numbers below the normal ones of f32 may be lost, in X and in its remainders.
         let lost = reference::ata(of_a.view(), Array3::from_elem(x.dim(), f64::from(f32::MIN_POSITIVE)).view());
         let terms = (2 * host.block_diagonals() * BLOCK).min(host.block_rows() * BLOCK);
         let limits: Vec<f64> = magnitudes

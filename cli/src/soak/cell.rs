@@ -5,12 +5,12 @@ use half::{bf16, f16};
 
 /// An element type with a bit pattern that no kernel writes: all ones, which is a NaN of every float type.
 pub(crate) trait Cell: Element {
-    /// That pattern.
+    /// All ones.
     const POISON: Self;
     /// The bits of an element, the lowest ones of the result.
     fn bits(self) -> u32;
 
-    /// Whether it is that pattern.
+    /// Whether the element is the pattern.
     fn is_poison(self) -> bool {
         self.bits() == Self::POISON.bits()
     }

@@ -9,7 +9,8 @@ use crate::files::convert::indices;
 
 /// Compares the elements `[got, expected, limits]` of a tensor. Nothing is expected where the limit is infinite.
 ///
-/// What is beyond the largest number of the type is infinite there, or for E4M3, which has no infinities, that number.
+/// A value beyond the largest number of the type is infinite in a right result. E4M3 has no infinities, and keeps the
+/// largest number.
 pub(crate) fn elements(
     tensor: &str,
     dtype: Dtype,

@@ -1,4 +1,4 @@
-//! What every family of problems has: it draws one, runs it twice, and finds simpler ones.
+//! What every family of problems does: draw a problem, run it twice, and find simpler problems.
 
 use ferrotile::{Arch, Gpu, Stream};
 use rand::RngExt;
@@ -50,7 +50,7 @@ pub(crate) trait Family: Clone {
     /// A random problem.
     fn draw(random: &mut Random, scope: &Scope) -> Self;
 
-    /// Runs it twice and compares both with each other and with the reference.
+    /// Runs the problem twice, and compares the runs with each other and with the reference.
     fn run(&self, bench: &Bench) -> Result<(), Stop>;
 
     /// Problems that are a step simpler, the largest steps first; some may not be problems at all.
@@ -77,15 +77,15 @@ impl<P: Clone> Simpler<P> {
         &self.from
     }
 
-    /// One more, which a change makes.
+    /// Adds the neighbour that a change makes.
     pub(crate) fn change(&mut self, change: impl FnOnce(&mut P)) {
         let mut changed = self.from.clone();
         change(&mut changed);
         self.found.push(changed);
     }
 
-    /// Those with each of these values, the simplest first, in the place that `field` has; none of a value that stands
-    /// behind the present one.
+    /// Adds neighbours whose `field` has another of the values. The simplest value stands first; the present
+    /// value and those behind it are left out.
     pub(crate) fn each<V: PartialEq>(&mut self, field: impl Fn(&mut P) -> &mut V, values: impl IntoIterator<Item = V>) {
         let mut from = self.from.clone();
         let present = field(&mut from);
@@ -97,7 +97,7 @@ impl<P: Clone> Simpler<P> {
         }
     }
 
-    /// Those with a smaller size, from `least` on, in multiples of `step` beyond it.
+    /// Adds neighbours with a smaller size: at least `least`, and multiples of `step`.
     pub(crate) fn size(&mut self, field: impl Fn(&mut P) -> &mut usize, least: usize, step: usize) {
         let size = *field(&mut self.from.clone());
         let smaller = [least, size / 4, size / 2, size * 3 / 4, size.saturating_sub(1)];

@@ -100,8 +100,8 @@ fn is_one(number: &f32) -> bool {
     *number == 1.0
 }
 
-/// The roundings of f32 after the sum, and the approximate `ex2` and `rcp` of activations, in units of what the terms
-/// of an element sum up to: twice 2^-20.
+/// The error of the epilogue, in units of what the terms of an element sum up to: twice 2^-20. It covers the roundings
+/// of f32 after the sum, and the approximate `ex2` and `rcp` of activations.
 const EPILOGUE: f64 = 1.0 / (1 << 19) as f64;
 
 /// What an element counts in the sum of magnitudes: tensor cores align terms by exponents, and those of numbers below

@@ -9,8 +9,8 @@ use super::family::Bench;
 use super::outcome::{Failure, Kind};
 use super::placement::{Placement, View};
 
-/// Elements before and after an output that must stay as they are: a multiple of every vector width, so that the output
-/// keeps the alignment of its buffer.
+/// Elements before and after an output, which a run must not change. The number is a multiple of every vector width, so
+/// that the output keeps the alignment of its buffer.
 const BAND: usize = 256;
 
 /// Why making a tensor cannot fail.
@@ -47,7 +47,7 @@ impl<T: FloatCell, const RANK: usize> Input<T, RANK> {
         self.view.gather(&self.storage).into_iter().map(Float::to_f64).collect()
     }
 
-    /// The same as an array.
+    /// The elements that the view shows, as an array.
     pub(crate) fn array(&self) -> ArrayD<f64> {
         ArrayD::from_shape_vec(IxDyn(&self.view.shape), self.wide()).expect("the elements fill the shape")
     }

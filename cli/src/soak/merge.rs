@@ -47,12 +47,12 @@ pub(crate) struct Merge {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Lses {
-    /// Of some units.
+    /// A few units.
     #[default]
     Near,
-    /// Of some tens of thousands.
+    /// Some tens of thousands.
     Far,
-    /// Of every size and both signs, up to the ends of f32.
+    /// Every magnitude and both signs, up to the ends of f32.
     Vast,
     /// The lowest finite number.
     Lowest,

@@ -1,13 +1,13 @@
-//! What becomes of a run: it is right, refused, or a failure of some kind.
+//! What becomes of a run: right, refused, or a failure of some kind.
 
 use std::fmt::Display;
 
 use ferrotile::Error;
 
-/// How a run ended that is no failure.
+/// How a run ends without a failure.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Outcome {
-    /// It was right.
+    /// The results are right.
     Right,
     /// A typed error, where one is allowed: a kernel was named that does not take the tensors. Nothing was written.
     Refused(String),
@@ -47,7 +47,7 @@ impl Failure {
         Failure { kind, message: message.into() }
     }
 
-    /// The same with the part of the problem that it is in.
+    /// The failure with the part of the problem that has it.
     pub(crate) fn of(self, part: impl Display) -> Failure {
         Failure { message: format!("{part}: {}", self.message), ..self }
     }

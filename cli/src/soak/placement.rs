@@ -52,7 +52,7 @@ impl Placement {
         }
     }
 
-    /// The same place without what stands at odd addresses, backwards or twice; then without gaps.
+    /// Simpler placements, the simplest first: without gaps, offsets, reversed or repeated dimensions.
     pub(crate) fn simpler(&self) -> Vec<Placement> {
         let plain = Placement { reversed: Vec::new(), repeated: Vec::new(), ..self.clone() };
         vec![
@@ -74,7 +74,7 @@ impl Placement {
         }
     }
 
-    /// The same place with elements of its own for each index.
+    /// The same placement without repeated dimensions: each index has an element of its own.
     pub(crate) fn unrepeated(&self) -> Placement {
         Placement { repeated: Vec::new(), ..self.clone() }
     }
@@ -149,7 +149,7 @@ impl<const RANK: usize> View<RANK> {
         self.offset + forward as usize + 1
     }
 
-    /// Puts elements where the view has them; of those that share a place the last one stays.
+    /// Puts elements where the view has them. Where several indices share an element, the last value stays.
     pub(crate) fn scatter<T: Copy>(&self, values: &[T], storage: &mut [T]) {
         for (place, &value) in self.places().zip(values) {
             storage[place] = value;

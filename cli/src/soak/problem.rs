@@ -15,7 +15,7 @@ use super::paged::Paged;
 use super::sizes::Random;
 use super::varlen::Varlen;
 
-/// A problem, which is its own description: its text repeats it.
+/// A problem. Its text describes all of it, so the text repeats the run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Problem {
@@ -79,7 +79,7 @@ impl Problem {
         }
     }
 
-    /// The same without elements, factors and biases from the ends of the types.
+    /// The problem without elements, factors and biases from the ends of the types.
     pub(crate) fn tamed(mut self) -> Problem {
         match &mut self {
             Problem::Attention(problem) => problem.tame(),
@@ -138,7 +138,7 @@ impl Problem {
     }
 }
 
-/// The simplest problem that still fails in the same way, what is wrong with it, and the runs that it took to find.
+/// The simplest problem that still fails in the same way, its failure, and the number of runs that the search took.
 ///
 /// Greedy: the first simpler problem that fails takes the place of the one before, until none does or `most_runs` are
 /// spent.

@@ -43,7 +43,7 @@ pub(crate) fn head_dim(random: &mut Random) -> usize {
     if random.random() { [64, 128, 192, 256][random.random_range(0..4)] } else { 8 * random.random_range(1..=32) }
 }
 
-/// One of these names; `None` where there is none.
+/// One of the names, drawn at random; `None` for an empty list.
 pub(crate) fn pick(random: &mut Random, names: impl Iterator<Item = &'static str>) -> Option<String> {
     let names: Vec<_> = names.collect();
     (!names.is_empty()).then(|| names[random.random_range(0..names.len())].to_owned())

@@ -30,7 +30,7 @@ pub(crate) struct Heads {
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
     pub(crate) value_dim: usize,
-    /// Those of Q, K and V.
+    /// The elements of Q, K and V.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) values: [Values; 3],
 }
@@ -122,7 +122,7 @@ pub(crate) struct Bias {
     /// The numbers of keys that are not hidden.
     #[serde(default, skip_serializing_if = "is_default")]
     values: Values,
-    /// What is added to the scores of hidden keys, and which they are.
+    /// What is added to the scores of hidden keys, and which keys are hidden.
     #[serde(default, skip_serializing_if = "is_default")]
     hidden: Option<(Hiding, Keys)>,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -186,7 +186,7 @@ enum Keys {
     WholeRows,
     /// All keys of all rows.
     All,
-    /// Those after the row's own position.
+    /// The keys after the row's own position.
     Causal,
     /// Half of them.
     Random,
@@ -333,7 +333,7 @@ pub(crate) struct TermInputs<T> {
 }
 
 impl<T: FloatCell> TermInputs<T> {
-    /// Those of a problem of these sizes.
+    /// Random sinks and a random bias for a problem of these sizes.
     pub(crate) fn new(
         bench: &Bench,
         terms: &Terms,
@@ -434,7 +434,7 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    /// That of `q`, `k` and `v`, `[batch, head, row, column]`.
+    /// The result for `q`, `k` and `v`, `[batch, head, row, column]`.
     pub(crate) fn new(
         dtype: Dtype,
         [q, k, v]: [ArrayView4<'_, f64>; 3],

@@ -1,6 +1,6 @@
 //! How the fields of a problem are written in its text.
 
-/// Whether a field has the value that it has where its text does not name it.
+/// Whether a field has its default value, which a text leaves out.
 pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

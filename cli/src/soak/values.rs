@@ -43,7 +43,7 @@ pub(crate) enum Values {
 }
 
 impl Values {
-    /// Those of which every sum of a few thousand products stays within f32, whatever the type.
+    /// Distributions of which a sum of a few thousand products stays within f32, whatever the type.
     const TAME: [Values; 8] = [
         Values::Normal,
         Values::Integers,
@@ -55,7 +55,7 @@ impl Values {
         Values::Denormals,
     ];
 
-    /// Those that reach the ends of the type.
+    /// Distributions that reach the ends of the type.
     const VAST: [Values; 5] = [Values::Wide, Values::Huge, Values::OneHuge, Values::Lowest, Values::Largest];
 
     /// A distribution of finite numbers; half of the time the normal one.
@@ -134,7 +134,7 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// Those of a type.
+    /// The magnitudes of a type.
     pub(crate) fn of(dtype: Dtype) -> Range {
         let (normal_exponent, largest) = match dtype {
             Dtype::F16 => (-14, 65504.0),

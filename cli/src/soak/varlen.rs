@@ -30,7 +30,7 @@ pub(crate) struct Varlen {
     /// Rows and keys before the first sequence and after the last one, which belong to none.
     #[serde(default, skip_serializing_if = "is_default")]
     around: [usize; 2],
-    /// How much the greatest lengths that the plan is told exceed those of the sequences.
+    /// By how much the greatest lengths that the plan is given exceed those of the sequences.
     #[serde(default, skip_serializing_if = "is_default")]
     longer: [usize; 2],
     #[serde(default, skip_serializing_if = "is_default")]
