@@ -205,6 +205,21 @@ mod tests {
     }
 
     #[test]
+    fn every_crate_that_a_packaged_one_needs_is_packaged() {
+        let workspace = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+        for member in MEMBERS {
+            let manifest = fs::read_to_string(root().join(member).join("Cargo.toml")).unwrap();
+            // Crates of the workspace by name: a line `name = { path = "folder" }` of its manifest.
+            for (name, path) in workspace.lines().filter_map(|line| line.split_once(" = { path = \"")) {
+                let (path, _) = path.split_once('"').unwrap();
+                let needs = |line: &str| line.starts_with(&format!("{name}.")) || line.starts_with(&format!("{name} "));
+                let is_needed = manifest.lines().any(needs);
+                assert!(!is_needed || MEMBERS.contains(&path), "{member} needs {path}");
+            }
+        }
+    }
+
+    #[test]
     fn the_readme_of_a_package_names_what_is_in_it() {
         let readme = fs::read_to_string(root().join("README.md")).unwrap();
         let text = package_readme(&readme).unwrap();
