@@ -7,6 +7,7 @@ mod cg;
 mod check;
 pub(crate) mod family;
 mod gemm;
+mod heads;
 mod memory;
 mod merge;
 pub(crate) mod outcome;
@@ -15,6 +16,7 @@ mod placement;
 pub(crate) mod problem;
 mod sizes;
 mod softmax;
+mod terms;
 #[cfg(test)]
 mod tests;
 mod text;

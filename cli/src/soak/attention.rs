@@ -10,11 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};
+use super::heads::{Heads, OfHalves};
 use super::memory::{FloatCell, Input, Output};
 use super::outcome::{Stop, refusal};
 use super::placement::{Placement, View};
 use super::sizes::{self, Random};
-use super::softmax::{Expected, Heads, OAndLse, OfHalves, TermInputs, Terms, array4, checked_lse, o_and_lse};
+use super::softmax::{Expected, OAndLse, array4, checked_lse, o_and_lse};
+use super::terms::{TermInputs, Terms};
 use super::text::is_default;
 use super::twice::{Call, WORKSPACE_BYTES, twice};
 

@@ -12,11 +12,13 @@ use serde::{Deserialize, Serialize};
 use super::cell::Cell;
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};
+use super::heads::{Heads, OfHalves};
 use super::memory::{FloatCell, Input, Output};
 use super::outcome::{Failure, Kind, Stop, refusal};
 use super::placement::Placement;
 use super::sizes::{self, Random};
-use super::softmax::{Expected, Heads, OAndLse, OfHalves, TermInputs, Terms, bias_of_entry, o_and_lse};
+use super::softmax::{Expected, OAndLse, o_and_lse};
+use super::terms::{TermInputs, Terms, bias_of_entry};
 use super::text::is_default;
 use super::twice::{Call, twice};
 
