@@ -1,7 +1,7 @@
 //! Builds the kernel families for the architectures whose features are on; `src/runtime/ptx.rs` embeds them.
 
 use cuda_builder::Arch;
-use layout::FAMILIES;
+use variants::FAMILIES;
 
 fn main() {
     let enabled = |arch: &Arch| {

@@ -1,10 +1,10 @@
 //! The constructors of symmetric block matrices: what they hold, and what they refuse.
 
 use ferrotile::{Error, Precision, SymmetricBlockMatrix};
-use layout::ata::{BLOCK, KIND_PREFIX, LIST_PREFIX};
 use ndarray::{Array3, Array4, Array5, s};
 use rand::RngExt;
 use tests::inputs::{self, Random, random};
+use variants::ata::{BLOCK, KIND_PREFIX, LIST_PREFIX};
 
 /// A dense symmetric matrix for each channel whose elements are within `bandwidth` of the diagonal.
 fn dense(channels: usize, n: usize, bandwidth: usize) -> Array3<f32> {

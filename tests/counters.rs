@@ -9,8 +9,8 @@ use ferrotile::{
     attention_variants, embedded_ptx,
 };
 use half::{bf16, f16};
-use layout::ata::{ATA, MMA_FRAMES, PAIR_ROWS};
 use ndarray::Array5;
+use variants::ata::{ATA, MMA_FRAMES, PAIR_ROWS};
 
 /// Queries and keys.
 const ROWS: usize = 64;

@@ -6,19 +6,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cuda_builder::ptx::{Entry, Module, entry_ranges};
 use ferrotile::embedded_ptx;
-use layout::ata::{ATA, AtaUnit, Precision};
-use layout::attention::{
+use layout::Arch;
+use layout::descriptor::Major;
+use variants::FAMILIES;
+use variants::ata::{ATA, AtaUnit, Precision};
+use variants::attention::{
     ATTENTION, AttentionConfig, AttentionKernel, COMBINE, DECODE_KEYS, PvUnit, QuerySource, ScoreMod, Seqlens,
     TileCopy, WgmmaTile,
 };
-use layout::cg::{CG, CgStage};
-use layout::descriptor::Major;
-use layout::gemm::wgmma::Side;
-use layout::gemm::{
+use variants::cg::{CG, CgStage};
+use variants::gemm::wgmma::Side;
+use variants::gemm::{
     AUXILIARY_MIN_BLOCKS, Accumulation, GEMM, GemmConfig, GemmUnit, Operands, PACK_8BIT, PACK_16BIT, REDUCE_SPLIT_K,
 };
-use layout::ladder::{LADDER, Pipeline, STORE_COLUMNS};
-use layout::{Arch, FAMILIES};
+use variants::ladder::{LADDER, Pipeline, STORE_COLUMNS};
 
 fn attention(arch: Arch) -> Module {
     module("attention", arch)

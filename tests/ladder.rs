@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use ferrotile::{Arch, Buffer, Error, Float, Gpu, LadderPlan, TensorMut, TensorRef};
 use half::f16;
-use layout::ladder::{LADDER, LadderStep};
 use libtest_mimic::Failed;
 use ndarray::Array2;
 use rand::RngExt;
@@ -13,6 +12,7 @@ use tests::compare::{check, check_same};
 use tests::guard::Guarded;
 use tests::inputs::random;
 use tests::is_small;
+use variants::ladder::{LADDER, LadderStep};
 
 type Outcome = Result<(), Failed>;
 

@@ -2,9 +2,9 @@
 //! names, as often as it is called. Nothing goes through local memory or generic addresses.
 
 use cuda_builder::ptx::Module;
-use layout::probe::wgmma::WGMMA;
 use layout::{Arch, Dtype};
 use tests::probe_ptx::probe_ptx;
+use variants::probe::wgmma::WGMMA;
 
 /// The instructions of one probe: how often each opcode stands in it, with any further modifiers.
 type Instructions = (&'static str, &'static [(&'static str, usize)]);

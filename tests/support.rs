@@ -10,7 +10,7 @@ use std::path::Path;
 use ferrotile::{
     Arch, AttentionOptions, AttentionPlan, AttentionProblem, Dtype, Error, Gpu, Layout, Mask, VarlenPlan, VarlenProblem,
 };
-use layout::attention::{AttentionKernel, HEAD_DIM_STEP, MAX_HEAD_DIM, ScoreMod, Seqlens};
+use variants::attention::{AttentionKernel, HEAD_DIM_STEP, MAX_HEAD_DIM, ScoreMod, Seqlens};
 
 /// The lines around the table.
 const START: &str = "<!-- The table of attention kernels: tests/support.rs -->\n";

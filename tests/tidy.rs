@@ -154,20 +154,20 @@ fn nothing_is_left_to_be_written() {
 }
 
 #[test]
-fn entry_names_are_written_in_the_layout_alone() {
+fn entry_names_are_written_in_the_catalogue_alone() {
     let root = root();
-    let attention = layout::attention::ATTENTION.iter().map(|row| row.name);
-    let ata = layout::ata::ATA.iter().map(|row| row.name);
-    let cg = layout::cg::CG.iter().map(|row| row.name);
+    let attention = variants::attention::ATTENTION.iter().map(|row| row.name);
+    let ata = variants::ata::ATA.iter().map(|row| row.name);
+    let cg = variants::cg::CG.iter().map(|row| row.name);
     let names: Vec<String> = attention.chain(ata).chain(cg).map(|name| format!("\"{name}\"")).collect();
-    let outside = sources(root).into_iter().filter(|(path, _)| !path.starts_with("kernels-gpu/layout"));
+    let outside = sources(root).into_iter().filter(|(path, _)| !path.starts_with("kernels-gpu/variants"));
     let offenders = outside.flat_map(|(path, text)| {
         lines_with(&path, &text, |line| {
             let is_comment = line.trim_start().starts_with("//");
             !is_comment && names.iter().any(|name| line.contains(name.as_str()))
         })
     });
-    assert_none("entry names as literals outside the layout", offenders.collect());
+    assert_none("entry names as literals outside the catalogue", offenders.collect());
 }
 
 fn lines_with(path: &Path, text: &str, offends: impl Fn(&str) -> bool) -> Vec<String> {

@@ -32,7 +32,7 @@ use std::fmt;
 use std::sync::OnceLock;
 
 use layout::Arch;
-use layout::ata::{ATA, AtaArgs, AtaConfig, AtaStrides, Divisor, Precision, STRIP_ROWS, preferred, sums_fields};
+use variants::ata::{ATA, AtaArgs, AtaConfig, AtaStrides, Divisor, Precision, STRIP_ROWS, preferred, sums_fields};
 
 pub use cg::{CgOptions, CgOutcome, CgPlan, CgReport, CgSystem, Preconditioner};
 pub use matrix::SymmetricBlockMatrix;

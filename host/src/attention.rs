@@ -42,7 +42,7 @@ mod terms;
 mod tma;
 mod varlen;
 
-use layout::attention::Mask;
+use variants::attention::Mask;
 
 pub use choice::attention_variants;
 pub use merge::{MergePlan, merge};

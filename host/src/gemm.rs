@@ -28,7 +28,7 @@ mod tensors;
 
 use layout::Dtype;
 use layout::descriptor::Major;
-use layout::gemm::{Accumulation, Activation, GEMM, GemmConfig, GemmLayout, MAX_DIM};
+use variants::gemm::{Accumulation, Activation, GEMM, GemmConfig, GemmLayout, MAX_DIM};
 
 use crate::element::Float;
 use crate::error::{Error, Result};

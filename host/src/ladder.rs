@@ -5,7 +5,7 @@ use std::fmt;
 
 use half::f16;
 use layout::Swizzle;
-use layout::ladder::{LadderSizes, LadderStep, Pipeline, STORE_COLUMNS, WGMMA_ROWS};
+use variants::ladder::{LadderSizes, LadderStep, Pipeline, STORE_COLUMNS, WGMMA_ROWS};
 
 use crate::backend::LaunchConfig;
 use crate::checks::same_device;

@@ -57,9 +57,6 @@ pub use error::{Breakdown, BreakdownCause, DriverError, Error, Result};
 pub use gemm::{GemmOptions, GemmPlan, GemmProblem, GemmTensors, Scale, gemm, gemm_variants};
 #[cfg(feature = "ladder")]
 pub use ladder::LadderPlan;
-pub use layout::ata::Precision;
-pub use layout::attention::Mask;
-pub use layout::gemm::{Accumulation, Activation, GemmLayout};
 pub use layout::swizzle::Swizzle;
 pub use layout::{Arch, Dtype};
 pub use ptx_emulator::Fp8Sums;
@@ -71,6 +68,9 @@ pub use runtime::ptx::{embedded_kernels, embedded_ptx, kernel_ptx};
 pub use runtime::stream::{Event, Graph, Stream, StreamRef};
 pub use runtime::tensor::{TensorMut, TensorRef};
 pub use runtime::tensor_map::TensorMap;
+pub use variants::ata::Precision;
+pub use variants::attention::Mask;
+pub use variants::gemm::{Accumulation, Activation, GemmLayout};
 
 /// What an emulated device counts: see [`Gpu::counted`].
 pub mod counters {

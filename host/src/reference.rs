@@ -3,9 +3,9 @@
 mod attention;
 mod gemm;
 
-use layout::ata::BLOCK;
 use ndarray::{Array2, Array3, Array4, ArrayView3, ArrayView4, ArrayView5, Axis, LinalgScalar, s};
 use rayon::prelude::*;
+use variants::ata::BLOCK;
 
 pub use attention::{AttentionTerms, attention, attention_rounded, attention_with, attention_with_rounded};
 pub(crate) use gemm::stored_magnitude;

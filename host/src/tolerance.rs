@@ -8,9 +8,9 @@
 mod attention;
 
 use layout::Dtype;
-use layout::ata::{PAIR_ROWS, Precision};
-use layout::gemm::{Accumulation, TWO_LEVEL_K};
 use ndarray::{Array3, ArrayView3, Axis};
+use variants::ata::{PAIR_ROWS, Precision};
+use variants::gemm::{Accumulation, TWO_LEVEL_K};
 
 pub use attention::{AttentionLimits, LARGEST_SUM, attention_limits};
 

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use ferrotile::{Arch, Dtype, KernelParam, Mask, attention_variants, embedded_ptx, reference, tolerance};
-use layout::attention::{
-    ATTENTION, AttentionArgs, AttentionConfig, AttentionKernel, AttentionStrides, ScoreMod, exact_from,
-};
 use ndarray::Array4;
 use ptx_emulator::{Device, LaunchShape, Module};
+use variants::attention::{
+    ATTENTION, AttentionArgs, AttentionConfig, AttentionKernel, AttentionStrides, ScoreMod, exact_from,
+};
 
 /// Sizes of one call.
 #[derive(Debug, Clone, Copy)]

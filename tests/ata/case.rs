@@ -4,13 +4,13 @@ use ferrotile::{
     AtaOptions, AtaPlan, Buffer, DeviceBlockMatrix, Gpu, Precision, Stream, SymmetricBlockMatrix, TensorMut, TensorRef,
     ata_variants, reference, tolerance,
 };
-use layout::ata::{AtaConfig, BLOCK};
 use libtest_mimic::Failed;
 use ndarray::{Array3, Array5};
 use rand::RngExt;
 use rand_distr::StandardNormal;
 use tests::guard::{Guarded, Poison};
 use tests::inputs::Random;
+use variants::ata::{AtaConfig, BLOCK};
 
 /// What a trial returns.
 pub(crate) type Outcome = Result<(), Failed>;

@@ -5,13 +5,13 @@ use ferrotile::{
     BreakdownCause, Buffer, CgOptions, CgOutcome, CgPlan, CgReport, DeviceBlockMatrix, Error, Gpu, Precision,
     Preconditioner, Stream, SymmetricBlockMatrix, TensorMut, TensorRef, reference,
 };
-use layout::ata::BLOCK;
-use layout::cg::{CgStage, GROUP, of_stage};
 use libtest_mimic::Failed;
 use ndarray::{Array2, Array3, Axis, s};
 use rand::RngExt;
 use tests::guard::Guarded;
 use tests::inputs::{Random, random};
+use variants::ata::BLOCK;
+use variants::cg::{CgStage, GROUP, of_stage};
 
 use crate::Trials;
 use crate::case::{Outcome, Place, Sizes, limits, matrix, normal, vectors};

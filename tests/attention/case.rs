@@ -7,13 +7,13 @@ use ferrotile::{
     AttentionOptions, AttentionPlan, AttentionProblem, AttentionTensors, Buffer, Gpu, Layout, Mask, TensorMut,
     TensorRef, attention_variants, attention_with, reference, tolerance,
 };
-use layout::attention::{AttentionConfig, AttentionKernel, ScoreMod, Seqlens};
 use libtest_mimic::Failed;
 use ndarray::{Array3, Array4, ArrayView4};
 use tests::compare::{self, Difference};
 use tests::guard::Guarded;
 use tests::inputs::{self, Half};
 use tests::view::View;
+use variants::attention::{AttentionConfig, AttentionKernel, ScoreMod, Seqlens};
 
 use crate::scores::Terms;
 

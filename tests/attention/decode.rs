@@ -5,11 +5,11 @@ use ferrotile::{
     AttentionOptions, AttentionPlan, AttentionTensors, Buffer, Error, Gpu, Layout, Mask, Stream, StreamRef, TensorMut,
 };
 use half::{bf16, f16};
-use layout::attention::{AttentionConfig, AttentionKernel, DECODE_KEYS, DECODE_ROWS, ScoreMod, Seqlens};
 use libtest_mimic::Failed;
 use tests::guard::Guarded;
 use tests::inputs::{self, Half};
 use tests::{is_small, shapes};
+use variants::attention::{AttentionConfig, AttentionKernel, DECODE_KEYS, DECODE_ROWS, ScoreMod, Seqlens};
 
 use crate::Trials;
 use crate::case::{Case, Inputs, Outcome, Output, Placement, Stored, run_contiguous, run_with, tensor_mut};

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use ferrotile::{Buffer, Error, Gpu, Mask, TensorRef, VarlenProblem, attention_varlen};
 use half::{bf16, f16};
-use layout::attention::AttentionConfig;
 use libtest_mimic::Failed;
 use tests::expect_error;
 use tests::guard::Poison;
 use tests::inputs::Half;
+use variants::attention::AttentionConfig;
 
 use crate::Trials;
 use crate::case::{Outcome, Output, for_rows};

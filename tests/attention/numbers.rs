@@ -2,10 +2,10 @@
 
 use ferrotile::{Gpu, Mask};
 use half::{bf16, f16};
-use layout::attention::AttentionKernel;
 use libtest_mimic::Failed;
 use tests::inputs::Half;
 use tests::{compare, is_small, shapes};
+use variants::attention::AttentionKernel;
 
 use crate::Trials;
 use crate::case::{Case, Inputs, Outcome, for_each_row, run_contiguous};

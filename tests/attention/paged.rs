@@ -5,7 +5,6 @@ use ferrotile::{
     PagedProblem, PagedTensors, TensorMut, TensorRef, paged_attention,
 };
 use half::{bf16, f16};
-use layout::attention::{DECODE_ROWS, MAX_PAGE_LEN};
 use libtest_mimic::Failed;
 use rand::seq::SliceRandom;
 use tests::compare;
@@ -13,6 +12,7 @@ use tests::expect_error;
 use tests::guard::Guarded;
 use tests::inputs::{self, Half};
 use tests::shapes;
+use variants::attention::{DECODE_ROWS, MAX_PAGE_LEN};
 
 use crate::Trials;
 use crate::case::{Case, Inputs, Outcome, Output, dense};

@@ -4,11 +4,11 @@ use ferrotile::tolerance::{element_error, lse_limit};
 use ferrotile::{AttentionOptions, Gpu, Layout, Mask};
 use half::{bf16, f16};
 use layout::Dtype;
-use layout::attention::{AttentionConfig, AttentionKernel, ScoreMod, Seqlens};
 use libtest_mimic::Failed;
 use tests::compare;
 use tests::inputs::{self, Half};
 use tests::is_small;
+use variants::attention::{AttentionConfig, AttentionKernel, ScoreMod, Seqlens};
 
 use crate::Trials;
 use crate::case::{Case, Expected, Inputs, Outcome, Output, for_rows};

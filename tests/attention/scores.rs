@@ -3,13 +3,13 @@
 use ferrotile::reference::AttentionTerms;
 use ferrotile::{AttentionOptions, AttentionPlan, AttentionTensors, Buffer, Error, Gpu, Layout, Mask, TensorRef};
 use half::{bf16, f16};
-use layout::attention::{AttentionConfig, ScoreMod, Seqlens};
 use libtest_mimic::Failed;
 use ndarray::{Array1, Array4};
 use tests::compare;
 use tests::guard::Guarded;
 use tests::inputs::{self, Half};
 use tests::view::View;
+use variants::attention::{AttentionConfig, ScoreMod, Seqlens};
 
 use crate::Trials;
 use crate::case::{Case, Expected, Inputs, Outcome, Output, Placement, Stored, for_rows, run_with_terms, tensor_mut};

@@ -3,8 +3,8 @@
 use ferrotile::tolerance::element_error;
 use ferrotile::{Gpu, Mask};
 use half::{bf16, f16};
-use layout::attention::{AttentionConfig, AttentionKernel, DECODE_KEYS, DECODE_ROWS};
 use tests::inputs::{self, Half};
+use variants::attention::{AttentionConfig, AttentionKernel, DECODE_KEYS, DECODE_ROWS};
 
 use crate::Trials;
 use crate::case::{Case, Inputs, Outcome, for_each_row, run_contiguous};

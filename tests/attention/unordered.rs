@@ -8,11 +8,11 @@ use ferrotile::{
     PagedProblem, PagedTensors, StreamRef, TensorMut, TensorRef, VarlenPlan,
 };
 use half::{bf16, f16};
-use layout::attention::{AttentionConfig, AttentionKernel, Seqlens};
 use libtest_mimic::Failed;
 use tests::guard::Guarded;
 use tests::inputs::{self, Half};
 use tests::is_small;
+use variants::attention::{AttentionConfig, AttentionKernel, Seqlens};
 
 use crate::Trials;
 use crate::case::{Case, Inputs, Outcome, Output, Placement, for_each_row, run_contiguous, tensor_mut};

@@ -6,13 +6,13 @@ use ferrotile::{
     TensorRef, VarlenPlan, VarlenProblem, VarlenTensors, attention, attention_variants,
 };
 use half::{bf16, f16};
-use layout::attention::{AttentionConfig, ScoreMod, Seqlens};
 use libtest_mimic::Failed;
 use ndarray::{Array3, Array4};
 use tests::compare;
 use tests::guard::Guarded;
 use tests::inputs::{self, Half};
 use tests::is_small;
+use variants::attention::{AttentionConfig, ScoreMod, Seqlens};
 
 use crate::Trials;
 use crate::case::{Case, Expected, Outcome, dense, for_rows};

@@ -7,12 +7,12 @@ use ferrotile::{
     attention_varlen,
 };
 use half::{bf16, f16};
-use layout::attention::{AttentionConfig, AttentionKernel, Seqlens};
 use libtest_mimic::Failed;
 use tests::guard::{Guarded, Poison};
 use tests::inputs::{self, Half};
 use tests::is_small;
 use tests::view::View;
+use variants::attention::{AttentionConfig, AttentionKernel, Seqlens};
 
 use crate::Trials;
 use crate::case::{Case, Inputs, Outcome, Output, for_rows};

@@ -11,9 +11,9 @@ use std::path::Path;
 
 use layout::Arch;
 use layout::Swizzle;
-use layout::broken::{FACTOR_ROWS, HOPPER, MAP, TENSOR_ROWS, THREADS, TILES, WARPGROUP, WORDS};
 use ptx_emulator::tensor_map::{ElementType, TensorMap};
 use ptx_emulator::{Device, Error, LaunchShape, Module, Result};
+use variants::broken::{FACTOR_ROWS, HOPPER, MAP, TENSOR_ROWS, THREADS, TILES, WARPGROUP, WORDS};
 
 /// A kernel with a fault.
 struct Case {

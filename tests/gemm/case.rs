@@ -7,13 +7,13 @@ use ferrotile::{
     Accumulation, Activation, Buffer, Float, GemmLayout, GemmOptions, GemmPlan, GemmProblem, GemmTensors, Gpu, Stream,
     TensorMut, TensorRef, gemm_variants, tolerance,
 };
-use layout::gemm::{CHUNK_BYTES, GemmConfig, GemmUnit};
 use libtest_mimic::Failed;
 use ndarray::{Array1, Array3, ArrayView3};
 use tests::compare;
 use tests::guard::{Guarded, Poison};
 use tests::inputs;
 use tests::view::View;
+use variants::gemm::{CHUNK_BYTES, GemmConfig, GemmUnit};
 
 /// What a trial returns.
 pub(crate) type Outcome = Result<(), Failed>;

@@ -2,9 +2,9 @@
 
 use ferrotile::{Activation, Float, GemmLayout, Gpu, gemm_variants};
 use half::{bf16, f16};
-use layout::gemm::{Operands, alternates};
 use tests::is_small;
 use tests::shapes::around;
+use variants::gemm::{Operands, alternates};
 
 use crate::Trials;
 use crate::case::{Case, Expected, Inputs, Outcome, Placement, Stored, Way, check, for_each_way, is_aligned, run};

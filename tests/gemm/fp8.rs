@@ -5,9 +5,9 @@ use ferrotile::{
     TensorMut, tolerance,
 };
 use half::{bf16, f16};
-use layout::gemm::GemmUnit;
 use tests::guard::Guarded;
 use tests::is_small;
+use variants::gemm::GemmUnit;
 
 use crate::Trials;
 use crate::case::{

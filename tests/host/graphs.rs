@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 
 use ferrotile::{Arch, Buffer, Error, Event, Gpu, PinnedBuffer, Stream, StreamRef};
-use layout::attention::ATTENTION;
 use tests::expect_error;
+use variants::attention::ATTENTION;
 
 use crate::call::{Call, bits, expected_bits, plan};
 use crate::words::{PTX, add_word, kernel, slow_store};

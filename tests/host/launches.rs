@@ -61,8 +61,8 @@ fn kernel_limits(gpu: &Gpu) -> Outcome {
     let stream = gpu.new_stream()?;
     let sync = gpu.load_ptx(probe_ptx(gpu.arch()))?.kernel("thread_sync")?;
     let attributes = sync.attributes();
-    expect_equal("threads", &attributes.max_threads, &layout::probe::BLOCK_THREADS)?;
-    expect_equal("static shared memory", &attributes.static_shared_bytes, &(2 * 4 * layout::probe::BLOCK_THREADS))?;
+    expect_equal("threads", &attributes.max_threads, &variants::probe::BLOCK_THREADS)?;
+    expect_equal("static shared memory", &attributes.static_shared_bytes, &(2 * 4 * variants::probe::BLOCK_THREADS))?;
     let out = Buffer::<u32>::zeroed(gpu, 4096)?;
     let too_large = [
         (LaunchConfig { block: [attributes.max_threads + 1, 1, 1], ..ONE }, attributes.max_threads),

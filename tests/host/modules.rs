@@ -4,11 +4,11 @@ use std::sync::Barrier;
 
 use ferrotile::{Arch, Buffer, Dtype, Error, Gpu, LaunchConfig, attention_variants};
 use half::f16;
-use layout::attention::{
-    AttentionArgs, AttentionConfig, AttentionKernel, AttentionStrides, Mask, ScoreMod, exact_from,
-};
 use libtest_mimic::Failed;
 use tests::expect_error;
+use variants::attention::{
+    AttentionArgs, AttentionConfig, AttentionKernel, AttentionStrides, Mask, ScoreMod, exact_from,
+};
 
 use crate::call::{Call, SHAPE, bits, check};
 use crate::words::{PTX, SLOW_MS, add_word, slow_store};

@@ -1,7 +1,7 @@
 //! Asynchronous copies: every number of source bytes, groups, waits.
 
-use layout::probe::{COPIES, COPY_GROUPS};
 use libtest_mimic::Failed;
+use variants::probe::{COPIES, COPY_GROUPS};
 
 use crate::{Probe, Test, expect_equal, one_warp};
 

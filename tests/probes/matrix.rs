@@ -4,8 +4,8 @@ use ferrotile::{Element, F8E4M3, F8E5M2, Float, KernelParam};
 use half::{bf16, f16};
 use layout::Arch;
 use layout::fragment::{self, WmmaShape};
-use layout::probe::{LDMATRIX, LDMATRIX_COLUMNS, LDMATRIX_ROWS, Matrix, STMATRIX, WMMA};
 use libtest_mimic::Failed;
+use variants::probe::{LDMATRIX, LDMATRIX_COLUMNS, LDMATRIX_ROWS, Matrix, STMATRIX, WMMA};
 
 use crate::{POISON, Probe, Test, WARP, expect_equal, expect_lanes, one_warp};
 

@@ -2,10 +2,10 @@
 
 use ferrotile::LaunchConfig;
 use layout::Arch;
-use layout::probe::{
+use libtest_mimic::Failed;
+use variants::probe::{
     ATOMIC_MOST, GLOBAL_WORDS_BYTES, MBARRIER, MBARRIER_PHASES, MBARRIER_THREADS, SHARED_WORDS, WORDS,
 };
-use libtest_mimic::Failed;
 
 use crate::{POISON, Probe, Test, WARP, expect_equal, expect_lanes, one_warp, row_of};
 

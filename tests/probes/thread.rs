@@ -2,8 +2,8 @@
 
 use ferrotile::LaunchConfig;
 use layout::Arch;
-use layout::probe::{BLOCK_THREADS, PAIRS, STORE_WORDS, STORES, WARPS};
 use libtest_mimic::Failed;
+use variants::probe::{BLOCK_THREADS, PAIRS, STORE_WORDS, STORES, WARPS};
 
 use crate::{POISON, Probe, Test, expect_equal, expect_lanes, row_of};
 

@@ -1,9 +1,9 @@
 //! The tensor memory accelerator: boxes of every rank inside and across the edges of a tensor, in every swizzle.
 
 use ferrotile::{Buffer, Element, KernelParam, LaunchConfig, TensorMap, TensorRef};
-use layout::probe::{COPY_FILL, TMA, TMA_TILE_BYTES};
 use layout::{Arch, Swizzle};
 use libtest_mimic::Failed;
+use variants::probe::{COPY_FILL, TMA, TMA_TILE_BYTES};
 
 use crate::{GUARD_WORDS, Probe, Test, expect_equal, one_warp, row_of};
 

@@ -4,10 +4,10 @@ use ferrotile::{KernelParam, LaunchConfig};
 use half::{bf16, f16};
 use layout::descriptor::Operand;
 use layout::fragment;
-use layout::probe::SETMAXNREG_THREADS;
-use layout::probe::wgmma::{GROUPS, M, MAP, THREADS, WGMMA, WgmmaProbe, row_of as table_row};
 use layout::{Arch, Dtype};
 use libtest_mimic::Failed;
+use variants::probe::SETMAXNREG_THREADS;
+use variants::probe::wgmma::{GROUPS, M, MAP, THREADS, WGMMA, WgmmaProbe, row_of as table_row};
 
 use crate::matrix::entry;
 use crate::{Probe, Test, expect_equal, row_of};

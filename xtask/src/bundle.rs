@@ -24,7 +24,8 @@ const MOST_BYTES: u64 = 60 << 20;
 
 /// Packages whose tests stay behind. They need a toolchain or the sources, which the other machine need not have, or
 /// they test nothing on a card.
-const LEFT_OUT_PACKAGES: [&str; 6] = ["cuda_builder", "cuda_std", "cuda_std_macros", "layout", "ptx_emulator", "xtask"];
+const LEFT_OUT_PACKAGES: [&str; 7] =
+    ["cuda_builder", "cuda_std", "cuda_std_macros", "layout", "ptx_emulator", "variants", "xtask"];
 
 /// Test programs of other packages that stay behind for the same reasons.
 const LEFT_OUT_TESTS: [&str; 8] =

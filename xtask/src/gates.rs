@@ -2,11 +2,11 @@
 
 use cuda_builder::Arch;
 use cuda_builder::ptxas::EntryReport;
-use layout::ata::ATA;
-use layout::attention::{ATTENTION, COMBINE};
-use layout::cg::CG;
-use layout::gemm::{GEMM, PACK_8BIT, PACK_16BIT, REDUCE_SPLIT_K};
-use layout::ladder::LADDER;
+use variants::ata::ATA;
+use variants::attention::{ATTENTION, COMBINE};
+use variants::cg::CG;
+use variants::gemm::{GEMM, PACK_8BIT, PACK_16BIT, REDUCE_SPLIT_K};
+use variants::ladder::LADDER;
 
 /// What a configuration grants its entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

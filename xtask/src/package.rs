@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use cuda_builder::toolchain::clean_environment;
 use cuda_builder::{Arch, CudaBuilder, embed};
-use layout::FAMILIES;
+use variants::FAMILIES;
 
 use crate::build::at_once;
 use crate::workspace::{self, root, target};
@@ -25,7 +25,8 @@ pub(crate) struct Arguments {
 }
 
 /// The crates of the package.
-const MEMBERS: [&str; 5] = ["kernels-gpu/layout", "cuda_builder", "ptx_emulator", "host", "cli"];
+const MEMBERS: [&str; 6] =
+    ["kernels-gpu/layout", "kernels-gpu/variants", "cuda_builder", "ptx_emulator", "host", "cli"];
 
 /// What else belongs to it.
 const FILES: [&str; 6] =

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use layout::FAMILIES;
+use variants::FAMILIES;
 
 /// The device crates that are built: the kernel families, the ladder of `docs/wgmma.md`, and the probes of the PTX
 /// wrappers.

@@ -9,11 +9,11 @@ use ferrotile::{
     ata_variants,
 };
 use layout::Arch;
-use layout::ata::{ATA, BLOCK};
 use ndarray::Array5;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
+use variants::ata::{ATA, BLOCK};
 
 use crate::bench::kernel_names;
 use crate::bench::measure::{MeasureArgs, Timer};

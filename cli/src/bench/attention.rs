@@ -4,7 +4,7 @@ use clap::Args;
 use ferrotile::{Arch, Dtype, Gpu, attention_variants};
 use half::{bf16, f16};
 use indicatif::{ProgressBar, ProgressStyle};
-use layout::attention::{ATTENTION, AttentionConfig, ScoreMod, Seqlens};
+use variants::attention::{ATTENTION, AttentionConfig, ScoreMod, Seqlens};
 
 use crate::bench::error::BenchError;
 use crate::bench::kernel_names;

@@ -9,7 +9,7 @@ use ferrotile::{
     Stream, StreamRef, TensorMut, TensorRef, gemm_variants,
 };
 use half::{bf16, f16};
-use layout::gemm::GEMM;
+use variants::gemm::GEMM;
 
 use crate::bench::error::BenchError;
 use crate::bench::kernel_names;

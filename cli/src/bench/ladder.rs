@@ -8,11 +8,11 @@ use ferrotile::{
     TensorMut, TensorRef,
 };
 use half::f16;
-use layout::ladder::{LADDER, LadderStep};
 use ndarray::Array2;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
+use variants::ladder::{LADDER, LadderStep};
 
 use crate::bench::measure::{Repeats, Timer};
 use crate::device;

@@ -12,9 +12,9 @@ use ferrotile::{
     Stream, StreamRef, TensorMut, TensorRef, VarlenPlan, embedded_kernels, kernel_ptx,
 };
 use half::{bf16, f16};
-use layout::ata::ATA;
-use layout::attention::ATTENTION;
-use layout::gemm::GEMM;
+use variants::ata::ATA;
+use variants::attention::ATTENTION;
+use variants::gemm::GEMM;
 
 use crate::bench::ata::AtaCase;
 use crate::bench::decode::{self, DecodeCase};

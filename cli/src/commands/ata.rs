@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use ferrotile::{AtaOptions, AtaPlan, Gpu, Precision, SymmetricBlockMatrix, reference, tolerance};
-use layout::ata::BLOCK;
 use ndarray::Array3;
+use variants::ata::BLOCK;
 
 use crate::device::DeviceChoice;
 use crate::files::convert::{Converted, Converter};

@@ -6,7 +6,7 @@ use std::time::Instant;
 use clap::Args;
 use ferrotile::{Arch, AttentionOptions, AttentionPlan, AttentionProblem, Dtype, Gpu, attention_variants, tolerance};
 use half::{bf16, f16};
-use layout::attention::{ScoreMod, Seqlens};
+use variants::attention::{ScoreMod, Seqlens};
 
 use crate::bench::measure::{Repeats, Timer};
 use crate::commands::attention::{HowArgs, InputArgs};

@@ -4,12 +4,12 @@ use std::io::{self, Write};
 
 use clap::Args;
 use ferrotile::{Arch, Gpu, embedded_kernels, embedded_ptx};
-use layout::FAMILIES;
-use layout::ata::ATA;
-use layout::attention::{ATTENTION, COMBINE};
-use layout::cg::CG;
-use layout::gemm::{GEMM, PACK_8BIT, PACK_16BIT, REDUCE_SPLIT_K};
 use serde::Serialize;
+use variants::FAMILIES;
+use variants::ata::ATA;
+use variants::attention::{ATTENTION, COMBINE};
+use variants::cg::CG;
+use variants::gemm::{GEMM, PACK_8BIT, PACK_16BIT, REDUCE_SPLIT_K};
 
 use crate::table::table;
 

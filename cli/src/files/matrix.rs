@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use ferrotile::{SymmetricBlockMatrix, reference};
-use layout::ata::{BLOCK, MAX_N};
 use ndarray::{Array3, ArrayD, ArrayView2, ArrayView3, Axis, Dimension, IxDyn, concatenate, s};
+use variants::ata::{BLOCK, MAX_N};
 
 use crate::files::archive::{Archive, ArchiveError};
 use crate::files::convert::{Converted, Converter};

@@ -203,7 +203,7 @@ pub(crate) enum ParseCaseError {
     Grammar,
     /// Not a mask.
     #[error("{0}")]
-    Mask(#[from] layout::attention::ParseMaskError),
+    Mask(#[from] variants::attention::ParseMaskError),
     /// A size that cannot be measured.
     #[error("{0}")]
     Size(&'static str),

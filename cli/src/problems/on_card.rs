@@ -4,7 +4,7 @@ use ferrotile::{
     AttentionOptions, AttentionPlan, AttentionTensors, Buffer, Gpu, Kernel, Result, Stream, StreamRef, TensorMut,
     TensorRef, VarlenPlan, VarlenProblem, VarlenTensors,
 };
-use layout::attention::AttentionConfig;
+use variants::attention::AttentionConfig;
 
 use crate::files::tensor::Half;
 use crate::problems::attention::{HostAttention, HostTerms, Solution};

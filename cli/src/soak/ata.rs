@@ -1,10 +1,10 @@
 //! Problems of products with symmetric block matrices.
 
 use ferrotile::{AtaOptions, AtaPlan, Precision, StreamRef, SymmetricBlockMatrix, ata_variants, reference, tolerance};
-use layout::ata::BLOCK;
 use ndarray::{Array3, Array4, Array5};
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
+use variants::ata::BLOCK;
 
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};

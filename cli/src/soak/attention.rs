@@ -4,9 +4,9 @@ use ferrotile::{
     AttentionOptions, AttentionPlan, AttentionProblem, AttentionTensors, Dtype, Layout, StreamRef, attention_variants,
     attention_with,
 };
-use layout::attention::Seqlens;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
+use variants::attention::Seqlens;
 
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};

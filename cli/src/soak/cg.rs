@@ -1,10 +1,10 @@
 //! Problems of systems of equations.
 
 use ferrotile::{CgOptions, CgPlan, Precision, SymmetricBlockMatrix, reference, tolerance};
-use layout::ata::BLOCK;
 use ndarray::{Array3, s};
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
+use variants::ata::BLOCK;
 
 use super::ata::Matrix;
 use super::check;

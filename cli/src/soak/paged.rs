@@ -4,11 +4,11 @@ use ferrotile::{
     AttentionOptions, Buffer, Dtype, Layout, PagedAttentionPlan, PagedProblem, PagedTensors, StreamRef, TensorRef,
     attention_variants, paged_attention,
 };
-use layout::attention::{AttentionKernel, DECODE_KEYS, Seqlens};
 use ndarray::{Array4, s};
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
+use variants::attention::{AttentionKernel, DECODE_KEYS, Seqlens};
 
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};

@@ -1,10 +1,10 @@
 //! What an attention problem does to scores: mask, scale, softcap, sinks and bias.
 
 use ferrotile::{AttentionOptions, Dtype, Layout, Mask};
-use layout::attention::ScoreMod;
 use ndarray::{Array1, Array4, s};
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
+use variants::attention::ScoreMod;
 
 use super::family::{Bench, Simpler};
 use super::heads::Heads;

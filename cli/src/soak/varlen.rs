@@ -4,10 +4,10 @@ use ferrotile::{
     AttentionOptions, Buffer, Dtype, Layout, StreamRef, TensorRef, VarlenPlan, VarlenProblem, VarlenTensors,
     attention_variants, attention_varlen,
 };
-use layout::attention::Seqlens;
 use ndarray::{Array4, s};
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
+use variants::attention::Seqlens;
 
 use super::cell::Cell;
 use super::check;

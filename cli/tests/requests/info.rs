@@ -1,8 +1,8 @@
 //! `ferrotile info`: short by default, kernels by name, and everything as JSON.
 
-use layout::ata::ATA;
-use layout::attention::ATTENTION;
-use layout::gemm::GEMM;
+use variants::ata::ATA;
+use variants::attention::ATTENTION;
+use variants::gemm::GEMM;
 
 use crate::program::{assert_refused, assert_succeeded, ferrotile};
 

@@ -14,8 +14,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use layout::attention::{ATTENTION, AttentionConfig, AttentionKernel, ScoreMod, Seqlens};
 use program::{Scratch, assert_refused, assert_succeeded, ferrotile, program};
+use variants::attention::{ATTENTION, AttentionConfig, AttentionKernel, ScoreMod, Seqlens};
 
 /// 1.0 in f16, little-endian.
 const ONE: [u8; 2] = [0x00, 0x3C];

@@ -27,9 +27,9 @@
 
 use std::fmt;
 
-use layout::ata::{AtaStrides, MAX_N, Precision};
-use layout::cg::{CgArgs, CgStage, CgState, CgStatus, ROW_ALIGN, STATE_WORDS, of_stage};
 use ndarray::Array2;
+use variants::ata::{AtaStrides, MAX_N, Precision};
+use variants::cg::{CgArgs, CgStage, CgState, CgStatus, ROW_ALIGN, STATE_WORDS, of_stage};
 
 use super::{AtaOptions, AtaPlan, DeviceBlockMatrix};
 use crate::backend::LaunchConfig;
@@ -478,8 +478,8 @@ unsafe impl KernelParam for CgArgs {}
 #[cfg(test)]
 mod tests {
     use layout::Arch;
-    use layout::ata::Precision;
     use ndarray::Array3;
+    use variants::ata::Precision;
 
     use super::*;
     use crate::{Gpu, SymmetricBlockMatrix};

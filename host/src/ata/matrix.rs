@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use layout::ata::{BLOCK, MAX_N, Precision};
 use ndarray::{Array3, Array5, ArrayView2, ArrayView3, ArrayView4, ArrayView5, s};
+use variants::ata::{BLOCK, MAX_N, Precision};
 
 use super::pack::{self, PairClasses};
 use super::{DeviceBlockMatrix, OP};

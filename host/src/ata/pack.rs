@@ -1,12 +1,12 @@
-//! The matrix as kernels read it: pairs of blocks in the order of [`layout::ata`], the tile references of
+//! The matrix as kernels read it: pairs of blocks in the order of [`variants::ata`], the tile references of
 //! each strip, and how elements are rounded.
 
 use half::{bf16, f16};
-use layout::ata::{
+use ndarray::ArrayView2;
+use variants::ata::{
     BLOCK, ElementOffset, KIND_PREFIX, LIST_PREFIX, PAIR_ROWS, Precision, STRIP_PAIR_ROWS, Storage, TILE_REF_WORDS,
     TileRef, element_offset,
 };
-use ndarray::ArrayView2;
 
 use super::OP;
 use super::matrix::SymmetricBlockMatrix;
@@ -204,7 +204,7 @@ pub(super) struct Packed {
     pub(super) starts: Vec<u32>,
     /// What sums of each channel are multiplied by.
     pub(super) scales: Vec<f32>,
-    /// What [`layout::ata::sums_fields`] takes: products of stored numbers and X are added times `2^sums_exponent`.
+    /// What [`variants::ata::sums_fields`] takes: products of stored numbers and X are added times `2^sums_exponent`.
     pub(super) sums_exponent: i32,
     /// Pairs that all tile references name, each as often as it is named.
     pub(super) pairs_read: usize,
@@ -339,8 +339,8 @@ fn cut(value: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use layout::ata::{STRIP_ROWS, code_column, code_has_pair, code_is_transposed};
     use ndarray::{Array3, Array5};
+    use variants::ata::{STRIP_ROWS, code_column, code_has_pair, code_is_transposed};
 
     /// A matrix whose elements tell where they are.
     fn numbered(channels: usize, diagonals: usize, n: usize) -> SymmetricBlockMatrix {

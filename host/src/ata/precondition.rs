@@ -1,7 +1,7 @@
 //! The block-Jacobi preconditioner: the inverses of the 16x16 blocks of the main diagonal.
 
-use layout::ata::BLOCK;
 use ndarray::{ArrayView2, s};
+use variants::ata::BLOCK;
 
 use super::matrix::SymmetricBlockMatrix;
 

@@ -1,9 +1,9 @@
 //! Which compiled variant runs a problem.
 
-use layout::attention::{
+use layout::{Arch, Dtype};
+use variants::attention::{
     ATTENTION, AttentionConfig, AttentionKernel, MAX_HEAD_DIM, Mask, MaskKind, ScoreMod, Seqlens, WARPGROUP_ROWS,
 };
-use layout::{Arch, Dtype};
 
 use super::decode::is_decode;
 use super::{AttentionProblem, OP};
@@ -187,7 +187,7 @@ pub(super) fn is_wgmma(variant: &AttentionConfig) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use layout::attention::WgmmaTile;
+    use variants::attention::WgmmaTile;
 
     use super::*;
 

@@ -1,10 +1,10 @@
 //! Launches of decode variants: how the keys are split, the workspace of partial results, and their sum.
 
-use layout::attention::{
+use layout::{Arch, Dtype};
+use variants::attention::{
     AttentionArgs, AttentionConfig, AttentionKernel, AttentionStrides, CombineArgs, CombineKernel, DECODE_KEYS,
     DecodeArgs, MAX_SPLITS, Mask, PartialResult, WARP_ROWS,
 };
-use layout::{Arch, Dtype};
 
 use super::terms::Terms;
 use super::{AttentionOptions, AttentionProblem, OP};

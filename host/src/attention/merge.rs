@@ -3,7 +3,7 @@
 use std::fmt;
 
 use layout::Dtype;
-use layout::attention::{CombineArgs, CombineKernel, HEAD_DIM_STEP, MAX_HEAD_DIM, PartialResult};
+use variants::attention::{CombineArgs, CombineKernel, HEAD_DIM_STEP, MAX_HEAD_DIM, PartialResult};
 
 use super::Layout;
 use super::decode::launch_combine;

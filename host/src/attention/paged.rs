@@ -3,7 +3,7 @@
 use std::fmt;
 
 use layout::Dtype;
-use layout::attention::{AttentionConfig, DECODE_KEYS, DECODE_ROWS, MAX_PAGE_LEN, Seqlens};
+use variants::attention::{AttentionConfig, DECODE_KEYS, DECODE_ROWS, MAX_PAGE_LEN, Seqlens};
 
 use super::choice::attention_variants;
 use super::decode::{BlockTable, Decode, Limits, is_decode};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use layout::Dtype;
-use layout::attention::{
+use variants::attention::{
     AttentionArgs, AttentionConfig, AttentionKernel, AttentionStrides, MaskKind, ScoreMod, Seqlens, TileSchedulerArgs,
 };
 

@@ -1,6 +1,6 @@
 //! The sizes of attention problems.
 
-use layout::attention::{HEAD_DIM_STEP, MAX_HEAD_DIM, MAX_LEN, Mask};
+use variants::attention::{HEAD_DIM_STEP, MAX_HEAD_DIM, MAX_LEN, Mask};
 
 use super::{Layout, OP};
 use crate::error::{Error, Result};

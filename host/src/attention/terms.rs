@@ -1,6 +1,6 @@
 //! What attention does beside its sizes: scale, softcap, bias, mask and sink, and the head dimension of V.
 
-use layout::attention::{AttentionArgs, AttentionStrides, Mask, ScoreMod, exact_from};
+use variants::attention::{AttentionArgs, AttentionStrides, Mask, ScoreMod, exact_from};
 
 use super::problem::{check_head_dim, check_shape};
 use super::{AttentionOptions, AttentionProblem, OP};

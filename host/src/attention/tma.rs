@@ -1,6 +1,6 @@
 //! What WGMMA kernels are launched with beside the common arguments: tensor maps and the order of tiles.
 
-use layout::attention::{GROUP_BYTES, MaskKind, Seqlens, TILE_SWIZZLE, TileSchedulerArgs};
+use variants::attention::{GROUP_BYTES, MaskKind, Seqlens, TILE_SWIZZLE, TileSchedulerArgs};
 
 use super::plan::rows_aligned;
 use super::{AttentionProblem, Layout, OP};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use layout::Dtype;
-use layout::attention::{AttentionConfig, MAX_LEN, Seqlens, first_slot};
+use variants::attention::{AttentionConfig, MAX_LEN, Seqlens, first_slot};
 
 use super::choice::{Request, is_wgmma};
 use super::plan::{Launcher, add_addresses, check_device, check_dtype, check_lse, optional};

@@ -4,8 +4,8 @@
 //! estimate of the cycles that each takes.
 
 use layout::descriptor::Major;
-use layout::gemm::{Accumulation, GEMM, GemmConfig, GemmLayout, GemmUnit, PackKernel, REDUCE_SPLIT_K, partial_row};
 use layout::{Arch, Dtype};
+use variants::gemm::{Accumulation, GEMM, GemmConfig, GemmLayout, GemmUnit, PackKernel, REDUCE_SPLIT_K, partial_row};
 
 use super::{GemmOptions, GemmProblem};
 

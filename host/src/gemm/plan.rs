@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use layout::Arch;
 use layout::descriptor::Major;
-use layout::gemm::wgmma::{CONSUMER_ROWS, STORE_COLUMNS, SWIZZLE, Side};
-use layout::gemm::{
+use variants::gemm::wgmma::{CONSUMER_ROWS, STORE_COLUMNS, SWIZZLE, Side};
+use variants::gemm::{
     Activation, CHUNK_BYTES, GemmArgs, GemmConfig, GemmLayout, GemmMatrix, GemmOperand, GemmUnit, PackArgs, PackKernel,
     REDUCE_SPLIT_K,
 };

@@ -1,7 +1,7 @@
 //! The tensors of a product, and what kernels are told of them.
 
 use layout::descriptor::Major;
-use layout::gemm::{CHUNK_BYTES, GemmLayout, GemmMatrix, GemmOperand};
+use variants::gemm::{CHUNK_BYTES, GemmLayout, GemmMatrix, GemmOperand};
 
 use super::{GemmProblem, OP};
 use crate::element::Float;

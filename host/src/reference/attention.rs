@@ -3,9 +3,9 @@
 use std::slice::ChunksExact;
 
 use layout::Dtype;
-use layout::attention::Mask;
 use ndarray::{Array3, Array4, ArrayView1, ArrayView4, LinalgScalar, NdFloat};
 use rayon::prelude::*;
+use variants::attention::Mask;
 
 use super::dot;
 use crate::element::round;

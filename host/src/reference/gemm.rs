@@ -1,9 +1,9 @@
 //! Products of matrices on the CPU.
 
 use layout::Dtype;
-use layout::gemm::Activation;
 use ndarray::{Array3, ArrayView1, ArrayView3};
 use rayon::prelude::*;
+use variants::gemm::Activation;
 
 use super::dot;
 use crate::element::round;

@@ -1,7 +1,7 @@
 //! Tensor maps: what the tensor memory accelerator (TMA) of sm_90 needs to know about a tensor to copy tiles of it.
 
-use layout::attention::{SEQUENCE_END, SEQUENCE_PERIOD};
 use layout::swizzle::Swizzle;
+use variants::attention::{SEQUENCE_END, SEQUENCE_PERIOD};
 
 use crate::backend::TiledMap;
 use crate::checks::same_device;
@@ -102,7 +102,7 @@ impl TensorMap {
     /// A map of tiles of rows of sequences that follow each other in a tensor `[total, heads, columns]` at `address`;
     /// `strides` are from one row and one head to the next, in elements.
     ///
-    /// Its dimensions are `[period, end, head, row, column]`: [`layout::attention::SEQUENCE_END`] says where the rows
+    /// Its dimensions are `[period, end, head, row, column]`: [`variants::attention::SEQUENCE_END`] says where the rows
     /// of a sequence are.
     pub(crate) fn sequences<T: Element>(
         gpu: &Gpu,

@@ -209,8 +209,8 @@ impl Bounds {
 
 #[cfg(test)]
 mod tests {
-    use layout::attention::Mask;
     use ndarray::{Array1, array};
+    use variants::attention::Mask;
 
     use super::*;
     use crate::reference::attention_with;

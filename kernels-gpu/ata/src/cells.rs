@@ -1,9 +1,9 @@
 //! Tile references and stored pairs: their loads from global memory, and the elements that cells hold (see
-//! [`layout::ata`]).
+//! [`variants::ata`]).
 
 use cuda_std::convert::permute_bytes;
 use cuda_std::{global, hint};
-use layout::ata::{
+use variants::ata::{
     ATA, AtaArgs, NIBBLE_WORDS, Precision, Source, Storage, TILE_REF_WORDS, cell_source, chunk_offset, code_column,
     code_from_row, code_has_pair, code_has_pairs, code_is_transposed, direct_cell, nibbles_offset, transposed_cell,
     transposed_pair,

@@ -1,4 +1,4 @@
-//! Conjugate gradient: what is done between two products, one thread block a system (see [`layout::cg`]). A step is
+//! Conjugate gradient: what is done between two products, one thread block a system (see [`variants::cg`]). A step is
 //!
 //! ```text
 //! a = r^T z / p^T q                 (q = A p; z = M r, or r without a preconditioner M)
@@ -28,8 +28,10 @@ use cuda_std::convert::{fma, rcp};
 use cuda_std::shared;
 use cuda_std::warp::{FULL_MASK, warp_shuffle_xor};
 use cuda_std::{global, kernel, thread};
-use layout::ata::{AtaStrides, BLOCK};
-use layout::cg::{CG, CgArgs, CgStage, CgState, CgStatus, GROUP, JUDGED, PARTED, PROGRESS, STATE_WORDS, config_index};
+use variants::ata::{AtaStrides, BLOCK};
+use variants::cg::{
+    CG, CgArgs, CgStage, CgState, CgStatus, GROUP, JUDGED, PARTED, PROGRESS, STATE_WORDS, config_index,
+};
 
 use crate::work::{LANES, div_rem, lane, warp};
 

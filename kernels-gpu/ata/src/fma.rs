@@ -6,7 +6,7 @@
 
 use cuda_std::convert::fma;
 use cuda_std::warp::{FULL_MASK, warp_shuffle_xor};
-use layout::ata::{ATA, AtaArgs, CELL};
+use variants::ata::{ATA, AtaArgs, CELL};
 
 use crate::cells::f32_element;
 use crate::sums::WarpSums;

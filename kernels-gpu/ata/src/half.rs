@@ -6,12 +6,12 @@
 //!
 //! For f16 each 32 elements of a frame are multiplied by a power of two that brings the largest of them to at least
 //! 2^14 and below 2^15. Their sums, which start at 0, are multiplied by the inverse, and by the power of two of
-//! [`layout::ata::sums_fields`], which keeps the total in range.
+//! [`variants::ata::sums_fields`], which keeps the total in range.
 
 use cuda_std::convert::{Bf16, F16, fma, max, pack_bf16x2, pack_f16x2, permute_bytes};
 use cuda_std::ptx::mma::m16n8k16;
 use cuda_std::warp::{FULL_MASK, quad_max, warp_shuffle_idx};
-use layout::ata::{ATA, AtaArgs, Precision};
+use variants::ata::{ATA, AtaArgs, Precision};
 
 use crate::cells::two_elements;
 use crate::mma::{Accumulators, Numbers};

@@ -1,5 +1,5 @@
-//! Kernels of `Y = A X` with a symmetric block matrix, one entry for each configuration of [`layout::ata::ATA`], and of
-//! the solver on top, one entry for each configuration of [`layout::cg::CG`].
+//! Kernels of `Y = A X` with a symmetric block matrix, one entry for each configuration of [`variants::ata::ATA`], and
+//! of the solver on top, one entry for each configuration of [`variants::cg::CG`].
 //!
 //! | file | what it holds |
 //! | --- | --- |
@@ -39,7 +39,7 @@ mod work;
 mod work_list;
 
 use cuda_std::kernel;
-use layout::ata::{ATA, AtaArgs, config_index};
+use variants::ata::{ATA, AtaArgs, config_index};
 
 use fma::Fma;
 use half::Half;

@@ -43,7 +43,7 @@
 
 use cuda_std::ptx::griddepcontrol;
 use cuda_std::{hint, thread};
-use layout::ata::{ATA, AtaArgs};
+use variants::ata::{ATA, AtaArgs};
 
 use crate::cells::TileRef;
 use crate::prefetch::{add_pairs, add_two, takes_two};

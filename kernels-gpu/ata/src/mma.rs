@@ -3,7 +3,7 @@
 
 use core::marker::PhantomData;
 
-use layout::ata::{ATA, AtaArgs, CELL, MMA_FRAMES};
+use variants::ata::{ATA, AtaArgs, CELL, MMA_FRAMES};
 
 use crate::sums::WarpSums;
 use crate::unit::{Four, Unit};

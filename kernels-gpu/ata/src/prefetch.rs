@@ -15,7 +15,7 @@
 //! of the multiprocessor.
 
 use cuda_std::ptx::griddepcontrol;
-use layout::ata::{ATA, AtaArgs, CELL, KIND_PREFIX};
+use variants::ata::{ATA, AtaArgs, CELL, KIND_PREFIX};
 
 use crate::cells::{PairRowRef, TileRef};
 use crate::unit::Unit;

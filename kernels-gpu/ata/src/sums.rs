@@ -5,7 +5,7 @@ use cuda_std::global::{self, Word};
 use cuda_std::ptx::cp_async;
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::thread;
-use layout::ata::{ATA, AtaArgs, CELL, PAIR_ROWS};
+use variants::ata::{ATA, AtaArgs, CELL, PAIR_ROWS};
 
 use crate::work::{EpilogueArgs, lane, warp};
 

@@ -2,7 +2,7 @@
 
 use cuda_std::convert::tf32_from_f32;
 use cuda_std::ptx::mma::m16n8k8_tf32;
-use layout::ata::{ATA, AtaArgs, CELL};
+use variants::ata::{ATA, AtaArgs, CELL};
 
 use crate::cells::tf32_element;
 use crate::mma::{Accumulators, Numbers};

@@ -1,13 +1,13 @@
 //! What multiplies a 32x32 tile of A and 32 elements of X for some frames.
 
-use layout::ata::{AtaArgs, CELL};
+use variants::ata::{AtaArgs, CELL};
 
 use crate::sums::WarpSums;
 
 /// The elements of X that a lane has of one block of 16.
 pub(crate) type Four = [f32; CELL];
 
-/// The unit of the configuration `ID`. A lane has cells of the tile as [`layout::ata`] says, and parts of X, the
+/// The unit of the configuration `ID`. A lane has cells of the tile as [`variants::ata`] says, and parts of X, the
 /// *vectors*.
 pub(crate) trait Unit<const ID: usize> {
     /// A lane's sums of one pair row and one vector.

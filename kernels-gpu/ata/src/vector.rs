@@ -1,7 +1,7 @@
 //! What a lane needs of X: four elements of a block of 16, those from `4 * (lane % 4)` on, of a frame.
 
 use cuda_std::global;
-use layout::ata::{AtaArgs, BLOCK, CELL, PAIR_ROWS};
+use variants::ata::{AtaArgs, BLOCK, CELL, PAIR_ROWS};
 
 use crate::unit::Four;
 use crate::work::{BlockCoord, lane};

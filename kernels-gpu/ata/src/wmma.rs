@@ -8,7 +8,7 @@ use cuda_std::convert::{Bf16, bf16_from_f32, bf16_to_f32};
 use cuda_std::ptx::wmma::{self, Col, Factors, M32N8K16, Row};
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::warp::{FULL_MASK, sync_warp};
-use layout::ata::{ATA, AtaArgs, BLOCK, CELL, PAIR_ROWS, SQUARE_STRIDE, VECTOR_STRIDE, direct_cell};
+use variants::ata::{ATA, AtaArgs, BLOCK, CELL, PAIR_ROWS, SQUARE_STRIDE, VECTOR_STRIDE, direct_cell};
 
 use crate::cells::two_elements;
 use crate::sums::WarpSums;

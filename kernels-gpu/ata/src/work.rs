@@ -3,7 +3,7 @@
 use cuda_std::ptx::cp_async;
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::{global, thread};
-use layout::ata::{ATA, AtaArgs, LIST_PREFIX, PAIR_ROWS, STRIP_PAIR_ROWS, STRIP_ROWS};
+use variants::ata::{ATA, AtaArgs, LIST_PREFIX, PAIR_ROWS, STRIP_PAIR_ROWS, STRIP_ROWS};
 
 /// Lanes of a warp.
 pub(crate) const LANES: u32 = 32;

@@ -1,7 +1,7 @@
 //! Which tiles a warp takes, one after the other: the first two, whose references are loaded at once, and the work list
 //! behind them. The warps of a block divide the tile references of a strip round-robin.
 
-use layout::ata::{ATA, AtaArgs};
+use variants::ata::{ATA, AtaArgs};
 
 use crate::cells::TileRef;
 use crate::prefetch::first_refs;

@@ -12,7 +12,7 @@ use cuda_std::ptx::griddepcontrol;
 use cuda_std::warp::{FULL_MASK, warp_max, warp_shuffle_idx, warp_sum};
 use cuda_std::{global, thread};
 use layout::Dtype;
-use layout::attention::{COMBINE, COMBINE_ROWS, CombineArgs, PartialResult};
+use variants::attention::{COMBINE, COMBINE_ROWS, CombineArgs, PartialResult};
 
 use crate::softmax::{row_result, split_weight};
 use crate::work::{LANES, div_rem, lane, warp};
@@ -128,7 +128,7 @@ pub(crate) unsafe fn combine<I: Part, O: Part, const ID: usize>(args: &CombineAr
     let (head_row, in_head) = div_rem(row, args.row_len);
     let (batch, head) = div_rem(head_row, args.heads);
     let column = lane() * COLUMNS as u32;
-    let offset = |strides: &layout::attention::AttentionStrides| {
+    let offset = |strides: &variants::attention::AttentionStrides| {
         i64::from(batch) * strides.batch
             + i64::from(head) * strides.head
             + i64::from(in_head) * strides.row

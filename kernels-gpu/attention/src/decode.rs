@@ -18,7 +18,7 @@
 //! 4. Sums are in one order, that of warps and splits: the same bits in every run.
 //!
 //! Budget: O, Q and one step of scores in the configuration's registers; shared memory is the row's
-//! [`layout::attention::AttentionConfig::smem`] map.
+//! [`variants::attention::AttentionConfig::smem`] map.
 
 use cuda_std::convert::{Element16, fma, max};
 use cuda_std::hint::opaque;
@@ -27,7 +27,7 @@ use cuda_std::ptx::griddepcontrol;
 use cuda_std::shared::SharedAddr;
 use cuda_std::warp::{FULL_MASK, quad_sum, sync_warp};
 use cuda_std::{global, shared, thread};
-use layout::attention::{
+use variants::attention::{
     ATTENTION, AttentionArgs, AttentionKernel, DECODE_KEYS, DecodeArgs, DecodeTile, ScoreMod, WARP_ROWS,
 };
 

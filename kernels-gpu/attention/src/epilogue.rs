@@ -2,7 +2,7 @@
 
 use cuda_std::global;
 use cuda_std::shared::SharedAddr;
-use layout::attention::{AttentionArgs, WARP_ROWS};
+use variants::attention::{AttentionArgs, WARP_ROWS};
 
 use crate::softmax::RowResult;
 use crate::tile::{CHUNK_ELEMS, chunk_offset};

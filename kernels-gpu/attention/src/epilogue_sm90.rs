@@ -6,7 +6,7 @@
 use cuda_std::convert::Element16;
 use cuda_std::global;
 use cuda_std::warp::{FULL_MASK, warp_shuffle_xor};
-use layout::attention::AttentionArgs;
+use variants::attention::AttentionArgs;
 
 use crate::epilogue::store_lse;
 use crate::softmax::RowResult;

@@ -17,7 +17,7 @@ use cuda_std::ptx::mbarrier;
 use cuda_std::shared::SharedAddr;
 use cuda_std::thread;
 use cuda_std::warp::{FULL_MASK, quad_sum, sync_warp};
-use layout::attention::{AttentionArgs, WARPGROUP_THREADS};
+use variants::attention::{AttentionArgs, WARPGROUP_THREADS};
 
 use crate::epilogue::store_row_lse;
 use crate::epilogue_sm90::{chunk_of, store_chunk};

@@ -1,4 +1,4 @@
-//! Attention kernels: one entry for each configuration of [`layout::attention::ATTENTION`].
+//! Attention kernels: one entry for each configuration of [`variants::attention::ATTENTION`].
 //!
 //! | file | what it holds |
 //! | --- | --- |
@@ -68,7 +68,7 @@ mod work;
 
 use cuda_std::convert::{Bf16, F16};
 use cuda_std::kernel;
-use layout::attention::{ATTENTION, AttentionArgs, COMBINE, CombineArgs, DecodeArgs, combine_index, config_index};
+use variants::attention::{ATTENTION, AttentionArgs, COMBINE, CombineArgs, DecodeArgs, combine_index, config_index};
 
 use crate::combine::F32;
 
@@ -196,7 +196,7 @@ entry!(attention_bf16_scalar_general: scalar Bf16);
 #[cfg(target_feature = "sm_90a")]
 pub mod sm90 {
     use cuda_std::ptx::tma::TensorMap;
-    use layout::attention::TileSchedulerArgs;
+    use variants::attention::TileSchedulerArgs;
 
     use super::*;
     use crate::producer::Maps;

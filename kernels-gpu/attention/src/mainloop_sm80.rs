@@ -20,7 +20,7 @@
 //! 3. Fragments of Q are read again at each step, which leaves registers for two tiles of scores. At 128 registers a
 //!    thread, two to four blocks share a multiprocessor and hide each other's latency.
 //!
-//! Budget: 128 registers a thread; shared memory is the configuration's [`layout::attention::AttentionConfig::smem`]
+//! Budget: 128 registers a thread; shared memory is the configuration's [`variants::attention::AttentionConfig::smem`]
 //! map.
 
 use cuda_std::convert::Element16;
@@ -30,7 +30,7 @@ use cuda_std::shared;
 use cuda_std::thread;
 use cuda_std::warp::{FULL_MASK, sync_warp};
 use layout::SmemRegion;
-use layout::attention::{ATTENTION, AttentionArgs, AttentionKernel, PvUnit, ScoreMod, Seqlens, WARP_ROWS, WmmaTile};
+use variants::attention::{ATTENTION, AttentionArgs, AttentionKernel, PvUnit, ScoreMod, Seqlens, WARP_ROWS, WmmaTile};
 
 use crate::epilogue;
 use crate::pv::{MultiplyAdd, PvAccumulator, TensorCore};

@@ -37,8 +37,8 @@
 //!    starts, and the tensor cores have the work of the other warpgroups meanwhile, which come to them in turns
 //!    (`turns.rs`).
 //!
-//! Budget: the registers of [`layout::attention::CONSUMER_REGISTERS`], for S, P and O of a step; shared memory is the
-//! row's [`layout::attention::AttentionConfig::smem`] map.
+//! Budget: the registers of [`variants::attention::CONSUMER_REGISTERS`], for S, P and O of a step; shared memory is the
+//! row's [`variants::attention::AttentionConfig::smem`] map.
 
 use cuda_std::convert::Element16;
 use cuda_std::hint::opaque;
@@ -49,7 +49,7 @@ use cuda_std::shared::{self, SharedAddr};
 use cuda_std::thread;
 use cuda_std::warp::{FULL_MASK, elect, warp_shuffle_idx};
 use layout::SmemRegion;
-use layout::attention::{
+use variants::attention::{
     ATTENTION, AttentionArgs, CONSUMER_REGISTERS, PRODUCER_REGISTERS, QuerySource, Seqlens, TILE_SWIZZLE,
     TileSchedulerArgs, VARLEN_CONSUMER_REGISTERS, VARLEN_PRODUCER_REGISTERS, WARP_ROWS, WARPGROUP_ROWS,
     WARPGROUP_THREADS,

@@ -1,8 +1,8 @@
 //! Which keys a row and a block see.
 
-use layout::attention::{AttentionArgs, Mask};
+use variants::attention::{AttentionArgs, Mask};
 
-/// The visible keys of the rows of a launch, in the canonical form of [`layout::attention::Mask::key_offsets`].
+/// The visible keys of the rows of a launch, in the canonical form of [`variants::attention::Mask::key_offsets`].
 #[derive(Clone, Copy)]
 pub(crate) struct KeyRange {
     first: i32,

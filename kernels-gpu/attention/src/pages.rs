@@ -3,7 +3,7 @@
 use cuda_std::global;
 use cuda_std::ptx::cp_async;
 use cuda_std::shared::SharedAddr;
-use layout::attention::{AttentionArgs, AttentionStrides, DECODE_KEYS, DecodeArgs, TILE_SWIZZLE};
+use variants::attention::{AttentionArgs, AttentionStrides, DECODE_KEYS, DecodeArgs, TILE_SWIZZLE};
 
 use crate::tile::{CHUNK_ELEMS, chunk_offset, gather_chunk};
 use crate::work::{div_rem, lane, warp_uniform};

@@ -7,7 +7,7 @@
 //! equally often: a warpgroup with one step less than the others calls [`WarpScheduler::skip`].
 
 use cuda_std::ptx::barrier;
-use layout::attention::WARPGROUP_THREADS;
+use variants::attention::WARPGROUP_THREADS;
 
 use crate::row::Config;
 

@@ -4,7 +4,7 @@ use cuda_std::ptx::tma::{self, TensorMap};
 use cuda_std::ptx::{griddepcontrol, mbarrier};
 use cuda_std::shared::SharedAddr;
 use cuda_std::thread;
-use layout::attention::{AttentionArgs, Seqlens, TILE_SWIZZLE, TileSchedulerArgs};
+use variants::attention::{AttentionArgs, Seqlens, TILE_SWIZZLE, TileSchedulerArgs};
 
 use crate::kv_split::block_steps;
 use crate::ring::PipelineState;

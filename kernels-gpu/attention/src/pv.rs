@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 use cuda_std::convert::{Element16, fma};
 use cuda_std::shared::SharedAddr;
 use cuda_std::warp;
-use layout::attention::WARP_ROWS;
+use variants::attention::WARP_ROWS;
 
 use crate::softmax::rescale_rows;
 use crate::tile::{Fragments, chunk_offset, multiply, store_pair};

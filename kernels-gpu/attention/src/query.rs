@@ -5,8 +5,8 @@ use core::marker::PhantomData;
 use cuda_std::convert::Element16;
 use cuda_std::ptx::wgmma::{Accumulator, Product};
 use cuda_std::shared::SharedAddr;
-use layout::attention::{QuerySource, WARP_ROWS, WARPGROUP_ROWS};
 use layout::descriptor::Descriptor;
+use variants::attention::{QuerySource, WARP_ROWS, WARPGROUP_ROWS};
 
 use crate::row::{Config, QkFromRegisters, QkFromShared};
 use crate::tile::{Fragments, chunk_offset};

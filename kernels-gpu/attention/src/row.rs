@@ -2,11 +2,11 @@
 
 use cuda_std::convert::Element16;
 use cuda_std::ptx::wgmma::Product;
-use layout::attention::{
-    ATTENTION, AttentionKernel, MaskKind, QuerySource, ScoreMod, Seqlens, TILE_SWIZZLE, WgmmaTile,
-};
 use layout::descriptor::{Major, Operand};
 use layout::{SmemLayout, SmemRegion};
+use variants::attention::{
+    ATTENTION, AttentionKernel, MaskKind, QuerySource, ScoreMod, Seqlens, TILE_SWIZZLE, WgmmaTile,
+};
 
 use crate::softmax::Subtraction;
 

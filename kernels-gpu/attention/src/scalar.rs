@@ -8,7 +8,7 @@
 use cuda_std::convert::{Element16, ex2, fma, max};
 use cuda_std::global;
 use cuda_std::warp::{FULL_MASK, warp_max, warp_shuffle_idx, warp_sum};
-use layout::attention::{ATTENTION, AttentionArgs, MAX_HEAD_DIM, ScoreMod};
+use variants::attention::{ATTENTION, AttentionArgs, MAX_HEAD_DIM, ScoreMod};
 
 use crate::score::Scoring;
 use crate::softmax::{base, row_result, split_weight};

@@ -11,7 +11,7 @@ use cuda_std::shared::SharedAddr;
 use cuda_std::thread;
 use cuda_std::warp::{FULL_MASK, sync_warp};
 use layout::SmemRegion;
-use layout::attention::{AttentionArgs, SCHEDULER_STAGES, SEQUENCE_END, Seqlens, TileSchedulerArgs, first_slot};
+use variants::attention::{AttentionArgs, SCHEDULER_STAGES, SEQUENCE_END, Seqlens, TileSchedulerArgs, first_slot};
 
 use crate::mask::KeyRange;
 use crate::row::Config;

@@ -1,8 +1,9 @@
 //! What happens to a raw score `q . k` before the mask: `softcap(scale * score) + bias`, with
 //! `softcap(x) = cap * tanh(x / cap)`.
 //!
-//! The result is what the softmax takes the exponential of. It is for rows of [`layout::attention::ScoreMod::General`];
-//! the others leave the scale to the softmax. Rows of [`layout::attention::ScoreMod::Softcap`] have `bound`.
+//! The result is what the softmax takes the exponential of. It is for rows of
+//! [`variants::attention::ScoreMod::General`]; the others leave the scale to the softmax. Rows of
+//! [`variants::attention::ScoreMod::Softcap`] have `bound`.
 
 use cuda_std::convert::{Element16, fma, rcp};
 use cuda_std::global;
@@ -14,9 +15,9 @@ use cuda_std::{
     shared::SharedAddr,
     warp::{FULL_MASK, sync_warp},
 };
-use layout::attention::AttentionArgs;
+use variants::attention::AttentionArgs;
 #[cfg(target_feature = "sm_90a")]
-use layout::attention::WARP_ROWS;
+use variants::attention::WARP_ROWS;
 
 #[cfg(target_feature = "sm_90a")]
 use crate::row::Config;

@@ -12,8 +12,8 @@
 //! that may lag (`docs/measurements/attention_sm90_softmax.md`).
 //!
 //! While maxima are small, the exponent takes one instruction a score: `fma(s, c, -c m')`. The rounding of `c m'` stays
-//! in the exponent of all terms of a row. It is at most 2^-17 up to [`layout::attention::exact_from`], but tens at 4e8.
-//! In a step in which a warp has a larger score, the warp subtracts m' first. The exponent is then `(s - m') c`,
+//! in the exponent of all terms of a row. It is at most 2^-17 up to [`variants::attention::exact_from`], but tens at
+//! 4e8. In a step in which a warp has a larger score, the warp subtracts m' first. The exponent is then `(s - m') c`,
 //! exactly 0 for the maximum. Subtracting in every step would cost 3 to 7 % where tiles have many steps.
 //! [`Subtraction`] says what each kernel does.
 
@@ -21,7 +21,7 @@ use core::hint::cold_path;
 
 use cuda_std::convert::{ex2, fma, lg2, max, rcp};
 use cuda_std::warp::{FULL_MASK, quad_max, quad_sum, warp_vote_any};
-use layout::attention::AttentionArgs;
+use variants::attention::AttentionArgs;
 
 /// How a launch turns scores into powers of two.
 #[derive(Clone, Copy)]

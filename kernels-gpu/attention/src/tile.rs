@@ -8,7 +8,7 @@ use cuda_std::hint::opaque;
 use cuda_std::ptx::{cp_async, ldmatrix, mma};
 use cuda_std::shared::SharedAddr;
 use cuda_std::{global, thread};
-use layout::attention::{TILE_SWIZZLE, TileCopy};
+use variants::attention::{TILE_SWIZZLE, TileCopy};
 
 use crate::work::lane;
 

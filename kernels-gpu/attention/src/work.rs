@@ -4,7 +4,7 @@ use cuda_std::hint::opaque;
 use cuda_std::shared::SharedAddr;
 use cuda_std::warp::{FULL_MASK, warp_shuffle_idx};
 use cuda_std::{global, thread};
-use layout::attention::{AttentionArgs, AttentionStrides, Seqlens};
+use variants::attention::{AttentionArgs, AttentionStrides, Seqlens};
 
 use crate::mask::KeyRange;
 

@@ -2,7 +2,7 @@
 
 use cuda_std::ptx::barrier;
 use cuda_std::{global, thread};
-use layout::broken::{THREADS, WORDS};
+use variants::broken::{THREADS, WORDS};
 
 use crate::words;
 

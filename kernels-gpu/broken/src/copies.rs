@@ -2,7 +2,7 @@
 
 use cuda_std::ptx::cp_async;
 use cuda_std::{global, thread};
-use layout::broken::{STAGES, THREADS, TILES, WORDS};
+use variants::broken::{STAGES, THREADS, TILES, WORDS};
 
 use crate::words;
 

@@ -5,8 +5,8 @@ use cuda_std::ptx::wgmma::{self, Product};
 use cuda_std::ptx::{fence, mbarrier};
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::{global, thread};
-use layout::broken::{FACTOR, FACTOR_BYTES, FACTOR_ROWS, FACTOR_STEPS, HOPPER, WARPGROUP};
 use layout::descriptor::{Descriptor, Operand};
+use variants::broken::{FACTOR, FACTOR_BYTES, FACTOR_ROWS, FACTOR_STEPS, HOPPER, WARPGROUP};
 
 hopper_pair! {
     proxy_fence_broken, proxy_fence_correct: proxy_fence;

@@ -2,13 +2,13 @@
 //! first and say nothing of the second.
 //!
 //! The comment `// fault: name` marks the line that the emulator must name. Numbers that the tests must know too are in
-//! [`layout::broken`]. None of them is meant for a card.
+//! [`variants::broken`]. None of them is meant for a card.
 #![cfg(target_arch = "nvptx64")]
 #![no_std]
 #![feature(abi_gpu_kernel, asm_experimental_arch)]
 
 use cuda_std::shared::{self, SharedAddr, SharedArray};
-use layout::broken::MAP;
+use variants::broken::MAP;
 
 /// Two entries of one body, with its fault and without: `pair!(late_broken, late_correct: late)` makes
 /// `late::<true>` the kernel `late_broken` and `late::<false>` the kernel `late_correct`.
@@ -20,7 +20,7 @@ macro_rules! pair {
             /// # Safety
             /// Blocks of `THREADS` threads with the shared memory of `MAP`; `out` and `input` have a word for each
             /// thread of a tile.
-            #[cuda_std::kernel(max_threads = layout::broken::THREADS)]
+            #[cuda_std::kernel(max_threads = variants::broken::THREADS)]
             pub unsafe fn $broken(out: *mut u32, input: *const u32) {
                 // SAFETY: nothing makes it right: the emulator stops it.
                 unsafe { $body::<true>(out, input) }
@@ -30,7 +30,7 @@ macro_rules! pair {
             ///
             /// # Safety
             /// As for the other one.
-            #[cuda_std::kernel(max_threads = layout::broken::THREADS)]
+            #[cuda_std::kernel(max_threads = variants::broken::THREADS)]
             pub unsafe fn $correct(out: *mut u32, input: *const u32) {
                 // SAFETY: as required of the caller.
                 unsafe { $body::<false>(out, input) }
@@ -49,7 +49,7 @@ macro_rules! hopper_pair {
             /// # Safety
             /// A block has `WARPGROUP` threads and the shared memory of `HOPPER`; `out` has a word for each thread. The
             /// map is of `TENSOR_ROWS` rows of f16 numbers, as long as the rows of a factor, in boxes of one factor.
-            #[cuda_std::kernel(max_threads = layout::broken::WARPGROUP)]
+            #[cuda_std::kernel(max_threads = variants::broken::WARPGROUP)]
             pub unsafe fn $broken(out: *mut u32, map: TensorMap) {
                 // SAFETY: nothing makes it right: the emulator stops it.
                 unsafe { $body::<true>(out, map) }
@@ -59,7 +59,7 @@ macro_rules! hopper_pair {
             ///
             /// # Safety
             /// As for the other one.
-            #[cuda_std::kernel(max_threads = layout::broken::WARPGROUP)]
+            #[cuda_std::kernel(max_threads = variants::broken::WARPGROUP)]
             pub unsafe fn $correct(out: *mut u32, map: TensorMap) {
                 // SAFETY: as required of the caller.
                 unsafe { $body::<false>(out, map) }

@@ -4,7 +4,7 @@ use core::arch::asm;
 
 use cuda_std::ptx::mbarrier;
 use cuda_std::{global, thread};
-use layout::broken::ARRIVALS;
+use variants::broken::ARRIVALS;
 
 use crate::{region, words};
 

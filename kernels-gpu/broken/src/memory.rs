@@ -2,8 +2,8 @@
 
 use cuda_std::ptx::ldmatrix;
 use cuda_std::{global, shared, thread, warp};
-use layout::broken::{MAP, TILE_ROW_BYTES, TILE_ROWS, TILE_SWIZZLE, TILES, WORDS};
 use layout::{Swizzle, fragment};
+use variants::broken::{MAP, TILE_ROW_BYTES, TILE_ROWS, TILE_SWIZZLE, TILES, WORDS};
 
 use crate::{region, words};
 

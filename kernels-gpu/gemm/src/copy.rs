@@ -5,7 +5,7 @@ use cuda_std::ptx::cp_async;
 use cuda_std::shared::SharedAddr;
 use cuda_std::thread;
 use layout::descriptor::Major;
-use layout::gemm::{CHUNK_BYTES, GemmOperand};
+use variants::gemm::{CHUNK_BYTES, GemmOperand};
 
 use crate::fragments::TileShape;
 

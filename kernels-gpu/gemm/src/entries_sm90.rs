@@ -2,7 +2,7 @@
 
 use cuda_std::kernel;
 use cuda_std::ptx::tma::TensorMap;
-use layout::gemm::{GEMM, GemmArgs, GemmConfig, config_index};
+use variants::gemm::{GEMM, GemmArgs, GemmConfig, config_index};
 
 use crate::mainloop_sm90;
 

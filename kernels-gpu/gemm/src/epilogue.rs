@@ -1,13 +1,13 @@
 //! The end of a block: sums of fragments to rows of D, through shared memory.
 //!
 //! A warp stores 16 rows of its sums at a time to its own part of shared memory. It reads them back in groups of
-//! [`layout::gemm::GROUP`] columns, so that each lane moves 16 bytes of D. The loop over these rows stays a loop, in
+//! [`variants::gemm::GROUP`] columns, so that each lane moves 16 bytes of D. The loop over these rows stays a loop, in
 //! which sums move up by a fragment each time. Unrolled, it would have the code of a group four times.
 
 use cuda_std::hint::opaque;
 use cuda_std::shared;
 use cuda_std::warp::{FULL_MASK, sync_warp};
-use layout::gemm::{GEMM, GROUP, GemmArgs};
+use variants::gemm::{GEMM, GROUP, GemmArgs};
 
 use crate::mainloop_sm80::Sums;
 use crate::output::{Output, Partial};

@@ -5,7 +5,7 @@
 //! Anything beyond a factor and rounding to 16 bits is done group by group, as in the other kernels, from f32 in the
 //! same buffers.
 //!
-//! [`GemmConfig::warps_store`]: layout::gemm::GemmConfig::warps_store
+//! [`GemmConfig::warps_store`]: variants::gemm::GemmConfig::warps_store
 
 use cuda_std::convert::{Bf16, Element16, F16};
 use cuda_std::hint::opaque;
@@ -15,8 +15,8 @@ use cuda_std::shared::SharedAddr;
 use cuda_std::{thread, warp};
 use layout::Dtype;
 use layout::fragment::wgmma_d;
-use layout::gemm::wgmma::{CONSUMER_ROWS, STORE_COLUMNS, SWIZZLE, WARP_ROWS, WARPGROUP};
-use layout::gemm::{CHUNK_BYTES, GEMM, GROUP, GemmArgs};
+use variants::gemm::wgmma::{CONSUMER_ROWS, STORE_COLUMNS, SWIZZLE, WARP_ROWS, WARPGROUP};
+use variants::gemm::{CHUNK_BYTES, GEMM, GROUP, GemmArgs};
 
 use crate::mainloop_sm90::{Smem, Tile};
 use crate::output::{Output, Partial, store_rounded};

@@ -11,7 +11,7 @@ use cuda_std::ptx::ldmatrix;
 use cuda_std::shared::SharedAddr;
 use layout::Swizzle;
 use layout::descriptor::Major;
-use layout::gemm::CHUNK_BYTES;
+use variants::gemm::CHUNK_BYTES;
 
 use crate::work::lane;
 

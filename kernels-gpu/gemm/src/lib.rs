@@ -1,5 +1,5 @@
-//! GEMM kernels: one entry for each configuration of [`layout::gemm::GEMM`], and those that prepare operands and finish
-//! sums.
+//! GEMM kernels: one entry for each configuration of [`variants::gemm::GEMM`], and those that prepare operands and
+//! finish sums.
 //!
 //! | file | what it holds |
 //! | --- | --- |
@@ -45,11 +45,11 @@ use cuda_std::convert::{Bf16, F16};
 #[cfg(target_feature = "sm_89")]
 use cuda_std::convert::{E4m3, E5m2};
 use cuda_std::kernel;
-use layout::gemm::{
-    AUXILIARY_MIN_BLOCKS, GEMM, GemmArgs, PACK_8BIT, PACK_16BIT, PackArgs, REDUCE_SPLIT_K, config_index,
-};
 #[cfg(target_feature = "sm_89")]
 use multiply::ByE4m3;
+use variants::gemm::{
+    AUXILIARY_MIN_BLOCKS, GEMM, GemmArgs, PACK_8BIT, PACK_16BIT, PackArgs, REDUCE_SPLIT_K, config_index,
+};
 
 /// Declares the entry of one configuration. `entry!(NAME: mma F16);` becomes
 ///

@@ -22,13 +22,13 @@
 //!    elements of the next stage are loaded before the products of this one and stored after them.
 //!
 //! Budget: a warp of 64x64 has 128 sums, 64 registers of fragments and some 40 of addresses a thread; shared memory is
-//! the configuration's [`layout::gemm::GemmConfig::smem`] map.
+//! the configuration's [`variants::gemm::GemmConfig::smem`] map.
 
 use cuda_std::ptx::cp_async;
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::thread;
 use layout::SmemRegion;
-use layout::gemm::{Accumulation, CHUNK_BYTES, GEMM, GemmArgs};
+use variants::gemm::{Accumulation, CHUNK_BYTES, GEMM, GemmArgs};
 
 use crate::copy::{ChunkCopy, ElementCopy, Range};
 use crate::epilogue;

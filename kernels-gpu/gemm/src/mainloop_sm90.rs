@@ -33,8 +33,8 @@ use cuda_std::shared::{self, SharedAddr};
 use cuda_std::{thread, warp};
 use layout::SmemLayout;
 use layout::descriptor::{Descriptor, Major, Operand};
-use layout::gemm::wgmma::{CONSUMER_ROWS, PRODUCER_REGISTERS, Side, WARPGROUP};
-use layout::gemm::{Accumulation, GEMM, GemmArgs, GemmConfig, TileScheduler, WorkTile, alternates};
+use variants::gemm::wgmma::{CONSUMER_ROWS, PRODUCER_REGISTERS, Side, WARPGROUP};
+use variants::gemm::{Accumulation, GEMM, GemmArgs, GemmConfig, TileScheduler, WorkTile, alternates};
 
 use crate::epilogue_sm90::Store;
 use crate::work::{LANES, wait_for_dependencies};

@@ -3,7 +3,7 @@
 use cuda_std::convert::{Bf16, Element16, F16, ex2, fma, rcp};
 use cuda_std::global;
 use layout::Dtype;
-use layout::gemm::{Activation, GROUP, GemmArgs, GemmMatrix, partial_row};
+use variants::gemm::{Activation, GROUP, GemmArgs, GemmMatrix, partial_row};
 
 /// Where the elements of one batch entry go, and what is done to them.
 pub(crate) struct Output<'a> {

@@ -6,7 +6,7 @@
 
 use cuda_std::shared::{self, Word};
 use cuda_std::{global, thread};
-use layout::gemm::{CHUNK_BYTES, PACK_TILE, PackArgs, PackKernel};
+use variants::gemm::{CHUNK_BYTES, PACK_TILE, PackArgs, PackKernel};
 
 use crate::sum::div_rem;
 use crate::work::wait_for_dependencies;

@@ -1,7 +1,7 @@
 //! The second stage of sums over k in parts: adds up the parts and finishes the elements.
 
 use cuda_std::thread;
-use layout::gemm::{GROUP, GemmArgs, REDUCE_SPLIT_K};
+use variants::gemm::{GROUP, GemmArgs, REDUCE_SPLIT_K};
 
 use crate::output::{Output, Partial};
 use crate::work::wait_for_dependencies;

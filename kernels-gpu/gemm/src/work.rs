@@ -3,7 +3,7 @@
 use cuda_std::hint::opaque;
 use cuda_std::ptx::griddepcontrol;
 use cuda_std::thread;
-use layout::gemm::{GemmArgs, GemmConfig, TileScheduler, WorkTile};
+use variants::gemm::{GemmArgs, GemmConfig, TileScheduler, WorkTile};
 
 /// Lanes of a warp.
 pub(crate) const LANES: u32 = 32;

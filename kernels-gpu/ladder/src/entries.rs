@@ -2,7 +2,7 @@
 
 use cuda_std::kernel;
 use cuda_std::ptx::tma::TensorMap;
-use layout::ladder::{LADDER, LadderSizes, LadderStep, step_index};
+use variants::ladder::{LADDER, LadderSizes, LadderStep, step_index};
 
 use crate::{persistent, specialised, threads, tma};
 

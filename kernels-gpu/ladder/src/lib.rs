@@ -1,4 +1,4 @@
-//! Six steps from one `wgmma` to a matrix product: one entry for each configuration of [`layout::ladder::LADDER`],
+//! Six steps from one `wgmma` to a matrix product: one entry for each configuration of [`variants::ladder::LADDER`],
 //! explained in `docs/wgmma.md`. For sm_90a; empty for others. The last step of the ladder is the library's product,
 //! `kernels-gpu/gemm`.
 //!
@@ -15,8 +15,9 @@
 #![cfg_attr(target_feature = "sm_90a", feature(abi_gpu_kernel, asm_experimental_arch))]
 #![allow(improper_gpu_kernel_arg, reason = "the argument struct is repr(C) and plain data")]
 
-// The panic handler, which is all that other architectures have.
+// Other architectures have the panic handler of `cuda_std` alone.
 use cuda_std as _;
+use variants as _;
 
 #[cfg(target_feature = "sm_90a")]
 pub mod entries;

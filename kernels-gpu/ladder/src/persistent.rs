@@ -29,7 +29,7 @@ use cuda_std::shared::SharedAddr;
 use cuda_std::{thread, warp};
 use layout::Swizzle;
 use layout::fragment::wgmma_d;
-use layout::ladder::{
+use variants::ladder::{
     CONSUMER_REGISTERS, LADDER, LadderSizes, LadderStep, PRODUCER_REGISTERS, STORE_BUFFERS, STORE_COLUMNS, WARPGROUP,
     WGMMA_ROWS, rasterize,
 };

@@ -20,7 +20,7 @@ use cuda_std::ptx::tma::{self, TensorMap};
 use cuda_std::ptx::wgmma::{self, Accumulator};
 use cuda_std::ptx::{fence, mbarrier, setmaxnreg};
 use cuda_std::{thread, warp};
-use layout::ladder::{CONSUMER_REGISTERS, LADDER, LadderSizes, LadderStep, PRODUCER_REGISTERS, WARPGROUP};
+use variants::ladder::{CONSUMER_REGISTERS, LADDER, LadderSizes, LadderStep, PRODUCER_REGISTERS, WARPGROUP};
 
 use crate::tile::{Smem, Tiles, write};
 

@@ -18,7 +18,7 @@ use cuda_std::ptx::wgmma::{self, Accumulator, Product};
 use cuda_std::shared::SharedAddr;
 use cuda_std::{global, thread};
 use layout::descriptor::Operand;
-use layout::ladder::{LADDER, LadderSizes};
+use variants::ladder::{LADDER, LadderSizes};
 
 use crate::tile::{Smem, Tiles, write};
 

@@ -6,7 +6,7 @@ use cuda_std::{global, thread};
 use layout::SmemLayout;
 use layout::descriptor::{Descriptor, Operand};
 use layout::fragment::wgmma_d;
-use layout::ladder::{LADDER, LadderSizes, WARPGROUP};
+use variants::ladder::{LADDER, LadderSizes, WARPGROUP};
 
 /// What a warpgroup of step `ID` multiplies.
 pub(crate) enum Tiles<const ID: usize> {}

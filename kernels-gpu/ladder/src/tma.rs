@@ -20,7 +20,7 @@ use cuda_std::ptx::tma::{self, TensorMap};
 use cuda_std::ptx::wgmma::{self, Accumulator};
 use cuda_std::ptx::{fence, mbarrier};
 use cuda_std::thread;
-use layout::ladder::{LADDER, LadderSizes, LadderStep, WARPGROUP};
+use variants::ladder::{LADDER, LadderSizes, LadderStep, WARPGROUP};
 
 use crate::tile::{Smem, Tiles, write};
 

@@ -1,25 +1,17 @@
-//! Every number that host and device must agree on: tiles, shared-memory maps, swizzles, fragment maps, argument
-//! structs and the tables of compiled configurations.
+//! The vocabulary that host and device share: architectures, element types, swizzles, fragment maps, descriptors of
+//! `wgmma` and maps of shared memory.
+//!
+//! The kernels that are made of it are in the crate `variants`. A crate with kernels of its own needs this one alone.
 #![no_std]
 #![forbid(unsafe_code)]
 
 pub mod arch;
-pub mod ata;
-pub mod attention;
-pub mod broken;
-pub mod cg;
 pub mod descriptor;
 pub mod dtype;
 pub mod fragment;
-pub mod gemm;
-pub mod ladder;
-pub mod probe;
 pub mod smem;
 pub mod swizzle;
-mod text;
-
-/// The kernel families that the library embeds. A family is the device crate `kernels-gpu/<name>`.
-pub const FAMILIES: [&str; 3] = ["ata", "attention", "gemm"];
+pub mod text;
 
 pub use arch::{Arch, SmLimits};
 pub use dtype::Dtype;

@@ -1,7 +1,8 @@
-//! Comparison of names in constants, where `==` on `str` is not available.
+//! Comparison of names in constants, where `==` on `str` is not available: tables are searched by name at compile time.
 
-/// Compares two texts in a constant, where `==` of `str` cannot be used.
-pub(crate) const fn same_text(a: &str, b: &str) -> bool {
+/// Whether two texts are equal.
+#[must_use]
+pub const fn same_text(a: &str, b: &str) -> bool {
     let (a, b) = (a.as_bytes(), b.as_bytes());
     if a.len() != b.len() {
         return false;

@@ -3,7 +3,7 @@
 use cuda_std::ptx::barrier;
 use cuda_std::shared::SharedArray;
 use cuda_std::{kernel, thread, warp};
-use layout::probe::{PAIRS, WARPS};
+use variants::probe::{PAIRS, WARPS};
 
 /// The first warp stores a word a lane and arrives, the second waits for it and writes the words in reverse; the third
 /// has nothing to do with it.
@@ -58,7 +58,7 @@ pub mod blocks {
     use cuda_std::ptx::cluster::{self, ClusterAddr};
     use cuda_std::ptx::{fence, mbarrier};
     use cuda_std::{global, kernel, shared, thread, warp};
-    use layout::probe::{MBARRIER, PAIRS, STORE_WORDS, STORES};
+    use variants::probe::{MBARRIER, PAIRS, STORE_WORDS, STORES};
 
     /// Each of two blocks stores a word a lane, and after the barrier of the cluster writes those of the other behind
     /// them.

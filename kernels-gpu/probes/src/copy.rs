@@ -3,7 +3,7 @@
 use cuda_std::ptx::cp_async;
 use cuda_std::shared::{SharedAddr, SharedArray};
 use cuda_std::{kernel, thread, warp};
-use layout::probe::{COPIES, COPY_FILL, COPY_GROUPS};
+use variants::probe::{COPIES, COPY_FILL, COPY_GROUPS};
 
 /// Copies 4 bytes a lane, of which `source_bytes` from `input`, over a filled area; writes the area.
 ///

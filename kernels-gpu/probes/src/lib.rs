@@ -2,7 +2,7 @@
 //! meaning computed on the CPU.
 //!
 //! Each writes what its wrapper gave, lane by lane, and computes nothing itself. Numbers that both sides must know are
-//! in [`layout::probe`].
+//! in [`variants::probe`].
 #![cfg(target_arch = "nvptx64")]
 #![no_std]
 #![feature(abi_gpu_kernel, asm_experimental_arch)]

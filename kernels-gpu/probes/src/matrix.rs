@@ -8,7 +8,7 @@ use cuda_std::ptx::{ldmatrix, mma};
 use cuda_std::shared::{self, SharedAddr, Word};
 use cuda_std::{global, kernel, thread, warp};
 use layout::fragment;
-use layout::probe::{self, LDMATRIX_COLUMNS, LDMATRIX_ROWS, LDMATRIX_SWIZZLE, Matrix};
+use variants::probe::{self, LDMATRIX_COLUMNS, LDMATRIX_ROWS, LDMATRIX_SWIZZLE, Matrix};
 
 /// Copies `len` words to shared memory, by the whole warp.
 ///
@@ -82,7 +82,7 @@ pub mod stores {
     use cuda_std::ptx::stmatrix;
     use cuda_std::{kernel, shared, thread, warp};
     use layout::fragment;
-    use layout::probe::STMATRIX;
+    use variants::probe::STMATRIX;
 
     /// Declares a probe of one form of `stmatrix`: stores the registers of every lane, and writes the matrices.
     macro_rules! stmatrix_probe {
@@ -256,7 +256,7 @@ pub struct WmmaMatrices {
 /// memory and copied, and stored to global memory. C and the first D have the order of A, the second D that of B.
 ///
 /// # Safety
-/// The dynamic shared memory is that of `WMMA`; the matrices have the layouts of `layout::probe::Matrix`.
+/// The dynamic shared memory is that of `WMMA`; the matrices have the layouts of `variants::probe::Matrix`.
 #[inline(always)]
 unsafe fn wmma<S: Factors<E>, E: Element16, LA: Order, LB: Order>(m: WmmaMatrices) {
     let (a_form, b_form) = (Matrix::wmma_a(S::SHAPE, LA::ROW), Matrix::wmma_b(S::SHAPE, LB::ROW));

@@ -3,7 +3,7 @@
 use cuda_std::ptx::mbarrier;
 use cuda_std::shared::{self, SharedArray};
 use cuda_std::{kernel, thread};
-use layout::probe::{MBARRIER, MBARRIER_PHASES, MBARRIER_THREADS};
+use variants::probe::{MBARRIER, MBARRIER_PHASES, MBARRIER_THREADS};
 
 /// One thread takes an mbarrier of two arrivals through a phase and a half, and writes whether the first phase was
 /// complete after one arrival, after two and after three, and whether the second was.

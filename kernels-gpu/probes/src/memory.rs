@@ -3,8 +3,8 @@
 use cuda_std::global::{self, Word};
 use cuda_std::shared::{self, SharedArray};
 use cuda_std::{kernel, thread, warp};
-use layout::probe::{ATOMIC_MOST, GLOBAL_WORDS_BYTES, SHARED_WORDS, WORDS};
 use layout::smem::BASE_ALIGN_BYTES;
+use variants::probe::{ATOMIC_MOST, GLOBAL_WORDS_BYTES, SHARED_WORDS, WORDS};
 
 /// Passes a word of each type to the facing lane through the dynamic shared memory, and writes what each lane got and
 /// the base modulo its alignment.

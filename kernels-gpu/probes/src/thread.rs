@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 #[cfg(target_feature = "sm_90")]
 use cuda_std::{global, ptx::griddepcontrol};
 use cuda_std::{kernel, shared_array, thread};
-use layout::probe::BLOCK_THREADS;
+use variants::probe::BLOCK_THREADS;
 
 /// Writes the twelve indices and sizes of every thread, in the order of the thread's number in the grid.
 ///

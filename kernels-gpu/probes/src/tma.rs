@@ -4,7 +4,7 @@ use cuda_std::ptx::tma::{self, TensorMap};
 use cuda_std::ptx::{cluster, fence, mbarrier};
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::{global, kernel, thread, warp};
-use layout::probe::{COPY_FILL, TMA, TMA_TILE_BYTES};
+use variants::probe::{COPY_FILL, TMA, TMA_TILE_BYTES};
 
 /// The place of a box: its coordinates, innermost first, zeros behind the last; and its size.
 #[repr(C)]

@@ -8,8 +8,8 @@ use cuda_std::shared::{self, SharedAddr};
 use cuda_std::{global, kernel, thread};
 use layout::SmemRegion;
 use layout::descriptor::{Descriptor, Operand};
-use layout::probe::wgmma::{GROUPS, MAP, THREADS, WGMMA, WgmmaProbe, row_of};
-use layout::probe::{SETMAXNREG, SETMAXNREG_THREADS};
+use variants::probe::wgmma::{GROUPS, MAP, THREADS, WGMMA, WgmmaProbe, row_of};
+use variants::probe::{SETMAXNREG, SETMAXNREG_THREADS};
 
 /// The product of a configuration of the table.
 enum Row<const ROW: usize> {}

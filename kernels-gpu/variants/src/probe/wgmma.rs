@@ -1,9 +1,9 @@
 //! The products of the `wgmma` probes, one a kernel: every pair of types, order, swizzle and number of columns.
 
-use crate::descriptor::{Major, Operand};
-use crate::dtype::Dtype::{self, Bf16, E4M3, E5M2, F16, F32};
-use crate::smem::SmemLayout;
-use crate::swizzle::Swizzle;
+use layout::Dtype::{self, Bf16, E4M3, E5M2, F16, F32};
+use layout::Swizzle;
+use layout::descriptor::{Major, Operand};
+use layout::smem::SmemLayout;
 
 /// Rows of A and D.
 pub const M: u32 = 64;
@@ -219,7 +219,7 @@ pub const WGMMA: &[WgmmaProbe] = &[
 pub const fn row_of(name: &str) -> usize {
     let mut row = 0;
     while row < WGMMA.len() {
-        if crate::text::same_text(WGMMA[row].name, name) {
+        if layout::text::same_text(WGMMA[row].name, name) {
             return row;
         }
         row += 1;

@@ -4,18 +4,20 @@
 //! n with contiguous rows, the bias has n elements. Sums over k are f32.
 
 mod auxiliary;
+mod catalogue;
+mod config;
 mod scheduler;
-mod table;
 pub mod wgmma;
 
 use core::fmt;
 use core::str::FromStr;
 
 pub use auxiliary::{AUXILIARY_MIN_BLOCKS, PACK_8BIT, PACK_16BIT, PACK_TILE, PackKernel, REDUCE_SPLIT_K, ReduceKernel};
+pub use catalogue::{GEMM, config_index};
+pub use config::{GemmConfig, GemmTile, GemmUnit, Operands};
 pub use scheduler::{TileScheduler, WorkTile, alternates};
-pub use table::{GEMM, GemmConfig, GemmTile, GemmUnit, Operands, config_index};
 
-use crate::descriptor::Major;
+use layout::descriptor::Major;
 
 /// How A and B are stored: n as the formula has it, t transposed; first A, then B.
 ///
@@ -239,7 +241,7 @@ pub struct GemmArgs {
     pub d_factor: f32,
     /// An [`Activation`].
     pub activation: u32,
-    /// The [`crate::Dtype`] of C and D.
+    /// The [`layout::Dtype`] of C and D.
     pub d_dtype: u32,
     /// Whether every row of D, and of C where it is read, starts on a 16-byte boundary (1) or not (0).
     pub aligned: u32,

@@ -8,9 +8,10 @@
 
 use core::fmt;
 
+use layout::Dtype;
+use layout::text::same_text;
+
 use super::AttentionStrides;
-use crate::Dtype;
-use crate::text::same_text;
 
 /// The tile of a decode configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -2,9 +2,9 @@
 
 pub mod wgmma;
 
-use crate::fragment::WmmaShape;
-use crate::smem::SmemLayout;
-use crate::swizzle::Swizzle;
+use layout::Swizzle;
+use layout::fragment::WmmaShape;
+use layout::smem::SmemLayout;
 
 /// Threads of the probes that use a whole block.
 pub const BLOCK_THREADS: u32 = 256;

@@ -4,11 +4,12 @@
 //! computes [`CONSUMER_ROWS`] rows of D. The blocks of a cluster compute tiles under each other and share the columns
 //! of B.
 
+use layout::descriptor::{Major, Operand};
+use layout::smem::SmemLayout;
+use layout::{Dtype, Swizzle};
+
 use super::{CHUNK_BYTES, GemmConfig, GemmTile, GemmUnit, TWO_LEVEL_K};
-use crate::descriptor::{Major, Operand};
 use crate::gemm::Accumulation;
-use crate::smem::SmemLayout;
-use crate::{Dtype, Swizzle};
 
 /// Threads of a warpgroup.
 pub const WARPGROUP: u32 = 128;

@@ -2,9 +2,10 @@
 
 use core::fmt;
 
+use layout::smem::{BASE_ALIGN_BYTES, SmemLayout};
+use layout::{Arch, Dtype, Swizzle};
+
 use super::{DECODE_KEYS, DECODE_ROWS, DecodeTile, MAX_HEAD_DIM, Mask};
-use crate::smem::{BASE_ALIGN_BYTES, SmemLayout};
-use crate::{Arch, Dtype, Swizzle};
 
 /// How an `mma` configuration brings tiles from global to shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -29,7 +29,7 @@ impl Mask {
     /// The keys that query row `row` of `q_len` sees among `k_len`; empty where it sees none.
     ///
     /// ```
-    /// use layout::attention::Mask;
+    /// use variants::attention::Mask;
     ///
     /// // Four rows stand at the last four of six keys.
     /// assert_eq!(Mask::Causal.key_range(0, 4, 6), 0..3);
@@ -97,7 +97,7 @@ impl Mask {
     /// The number of (row, key) pairs that are visible: the work that the mask leaves.
     ///
     /// ```
-    /// use layout::attention::Mask;
+    /// use variants::attention::Mask;
     ///
     /// assert_eq!(Mask::Causal.visible_pairs(4, 4), 1 + 2 + 3 + 4);
     /// ```

@@ -6,10 +6,10 @@
 
 use core::fmt;
 
-use crate::descriptor::{K_STEP_BYTES, Major, Operand};
-use crate::smem::SmemLayout;
-use crate::text::same_text;
-use crate::{Arch, Dtype, Swizzle};
+use layout::descriptor::{K_STEP_BYTES, Major, Operand};
+use layout::smem::SmemLayout;
+use layout::text::same_text;
+use layout::{Arch, Dtype, Swizzle};
 
 /// Threads of a warpgroup.
 pub const WARPGROUP: u32 = 128;

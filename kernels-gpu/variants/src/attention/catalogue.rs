@@ -1,11 +1,12 @@
 //! The table of compiled attention kernels.
 
+use layout::text::same_text;
+use layout::{Arch, Dtype};
+
 use super::{
     AttentionConfig, AttentionKernel, CONSUMER_REGISTERS, DECODE_KEYS, DecodeTile, MAX_HEAD_DIM, MaskKind, PvUnit,
     QuerySource, ScoreMod, Seqlens, TILE_SWIZZLE, TileCopy, WARP_ROWS, WARPGROUP_ROWS, WgmmaTile, WmmaTile,
 };
-use crate::text::same_text;
-use crate::{Arch, Dtype};
 
 /// Position of the configuration called `name` in [`ATTENTION`]; does not compile (in a constant) where there is none.
 pub const fn config_index(name: &str) -> usize {
@@ -16,7 +17,7 @@ pub const fn config_index(name: &str) -> usize {
         }
         index += 1;
     }
-    panic!("no config of ATTENTION has this name")
+    panic!("no configuration of ATTENTION has this name")
 }
 
 const fn tile(m: usize, n: usize, stages: usize) -> WmmaTile {

@@ -138,7 +138,7 @@ mod tests {
     extern crate std;
     use super::*;
     use crate::ata::PAIR_ROWS;
-    use crate::fragment::mma_m16n8k8_a;
+    use layout::fragment::mma_m16n8k8_a;
     use std::collections::HashSet;
 
     #[test]

@@ -13,10 +13,11 @@
 
 use core::fmt;
 
-use crate::Arch;
+use layout::Arch;
+use layout::smem::{SmemLayout, SmemRegion};
+use layout::text::same_text;
+
 use crate::ata::{AtaStrides, BLOCK};
-use crate::smem::{SmemLayout, SmemRegion};
-use crate::text::same_text;
 
 /// Elements of one load or store of a thread; rows of the solver's vectors are a multiple of it.
 pub const GROUP: usize = 4;
@@ -258,7 +259,7 @@ pub const fn config_index(name: &str) -> usize {
         }
         index += 1;
     }
-    panic!("no config of CG has this name")
+    panic!("no configuration of CG has this name")
 }
 
 /// The kernel of a stage. The last one, which copies, is the same with a preconditioner and without.

@@ -1,8 +1,9 @@
 //! The auxiliary kernels: the reduction of split-K sums, and copies of operands.
 
+use layout::smem::SmemLayout;
+use layout::{Arch, Dtype};
+
 use super::{CHUNK_BYTES, GROUP};
-use crate::smem::SmemLayout;
-use crate::{Arch, Dtype};
 
 /// Resident blocks that the registers of these kernels must allow on a multiprocessor: what they wait for is memory.
 pub const AUXILIARY_MIN_BLOCKS: u32 = 4;

@@ -3,22 +3,22 @@
 //! `O = softmax(scale * Q K^T + mask) V` and `LSE_i = ln sum_j exp(s_ij)`, with Q `[B, Hq, Sq, D]` and K, V
 //! `[B, Hkv, Sk, D]`.
 
+mod catalogue;
+mod config;
 mod decode;
 mod mask;
-mod table;
-mod variant;
 
+pub use catalogue::{ATTENTION, config_index};
+pub use config::{
+    AttentionConfig, AttentionKernel, CONSUMER_REGISTERS, MaskKind, PRODUCER_REGISTERS, PvUnit, QuerySource,
+    SCALAR_ROWS, SCHEDULER_STAGES, ScoreMod, Seqlens, TILE_SWIZZLE, TileCopy, VARLEN_CONSUMER_REGISTERS,
+    VARLEN_PRODUCER_REGISTERS, WARP_ROWS, WARPGROUP_ROWS, WARPGROUP_THREADS, WgmmaTile, WmmaTile,
+};
 pub use decode::{
     COMBINE, COMBINE_ROWS, CombineArgs, CombineKernel, DECODE_KEYS, DECODE_ROWS, DecodeArgs, DecodeTile, MAX_PAGE_LEN,
     MAX_SPLITS, PartialResult, combine_index,
 };
 pub use mask::{Mask, ParseMaskError};
-pub use table::{ATTENTION, config_index};
-pub use variant::{
-    AttentionConfig, AttentionKernel, CONSUMER_REGISTERS, MaskKind, PRODUCER_REGISTERS, PvUnit, QuerySource,
-    SCALAR_ROWS, SCHEDULER_STAGES, ScoreMod, Seqlens, TILE_SWIZZLE, TileCopy, VARLEN_CONSUMER_REGISTERS,
-    VARLEN_PRODUCER_REGISTERS, WARP_ROWS, WARPGROUP_ROWS, WARPGROUP_THREADS, WgmmaTile, WmmaTile,
-};
 
 /// The longest sequence that the kernels index (32-bit row and key numbers with room for sums of two).
 pub const MAX_LEN: usize = 1 << 30;

@@ -25,13 +25,13 @@
 use core::fmt;
 
 mod cell;
-mod variant;
+mod config;
 
 pub use cell::{
     CELL, CELLS, CHUNK_BYTES, ElementOffset, NIBBLE_WORDS, Source, Storage, cell_source, chunk_offset, direct_cell,
     element_offset, nibbles_offset, transposed_cell, transposed_pair,
 };
-pub use variant::{ATA, AtaConfig, AtaUnit, SQUARE_STRIDE, VECTOR_STRIDE, config_index, preferred};
+pub use config::{ATA, AtaConfig, AtaUnit, SQUARE_STRIDE, VECTOR_STRIDE, config_index, preferred};
 
 /// Rows and columns of a block.
 pub const BLOCK: usize = 16;

@@ -2,10 +2,11 @@
 
 use core::fmt;
 
+use layout::Arch;
+use layout::smem::{SmemLayout, SmemRegion};
+use layout::text::same_text;
+
 use super::{KIND_PREFIX, LIST_PREFIX, MMA_FRAMES, PAIR_ROWS, Precision, STRIP_PAIR_ROWS, STRIP_ROWS};
-use crate::Arch;
-use crate::smem::{SmemLayout, SmemRegion};
-use crate::text::same_text;
 
 /// Which unit a configuration multiplies on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -164,7 +165,7 @@ pub const fn config_index(name: &str) -> usize {
         }
         index += 1;
     }
-    panic!("no config of ATA has this name")
+    panic!("no configuration of ATA has this name")
 }
 
 /// The configuration to run. Among those of the precision it has the fewest frames a block that hold all frames, or

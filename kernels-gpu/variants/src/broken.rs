@@ -1,9 +1,9 @@
 //! What the deliberately broken kernels and their tests agree on.
 
-use crate::descriptor::{Major, Operand};
-use crate::dtype::Dtype;
-use crate::smem::SmemLayout;
-use crate::swizzle::Swizzle;
+use layout::Dtype;
+use layout::Swizzle;
+use layout::descriptor::{Major, Operand};
+use layout::smem::SmemLayout;
 
 /// Threads of a block: two warps.
 pub const THREADS: u32 = 64;

@@ -1,0 +1,19 @@
+//! The catalogue of the kernels, one module a family: the configurations that are compiled, with the reason for each,
+//! the argument structs and the grids.
+//!
+//! The device crate of a family compiles one entry for each configuration, and the host launches it with the grid,
+//! block and shared memory of the same configuration. What configurations are made of (architectures, element types,
+//! swizzles, descriptors, maps of shared memory) is in [`layout`].
+#![no_std]
+#![forbid(unsafe_code)]
+
+pub mod ata;
+pub mod attention;
+pub mod broken;
+pub mod cg;
+pub mod gemm;
+pub mod ladder;
+pub mod probe;
+
+/// The kernel families that the library embeds. A family is the device crate `kernels-gpu/<name>`.
+pub const FAMILIES: [&str; 3] = ["ata", "attention", "gemm"];
