@@ -189,8 +189,8 @@ impl TileRef {
         words
     }
 
-    /// What there is: for each pair row whether it is transposed (bit 0) and which pairs there are
-    /// (bits 1 and 2), then the pair row of X.
+    /// The code: for each pair row whether the tile is transposed (bit 0) and which pairs there are (bits 1 and 2),
+    /// then the pair row of X.
     pub fn code(&self) -> u32 {
         let mut code = self.column << (ROW_BITS * STRIP_PAIR_ROWS as u32);
         for (row, pairs) in self.pairs.iter().enumerate() {
@@ -276,8 +276,8 @@ pub struct AtaArgs {
     pub y: u64,
     /// Device address of the stored pairs.
     pub pairs: u64,
-    /// Device address of the lists of tile references, a [`TileRef::encode`] each; those of one strip of one channel
-    /// follow each other.
+    /// Device address of the lists of tile references, each as [`TileRef::encode`] gives it. The references of one
+    /// strip of one channel follow each other.
     pub tile_refs: u64,
     /// Device address of the first [`LIST_PREFIX`] tile references of each strip, and zeros where it has fewer.
     pub prefixes: u64,

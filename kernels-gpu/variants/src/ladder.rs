@@ -28,8 +28,8 @@ pub const STORE_COLUMNS: u32 = 32;
 /// Buffers for stores of each warpgroup: one is filled while the other is written.
 pub const STORE_BUFFERS: u32 = 2;
 
-/// Rows of clusters whose tiles are computed column by column: those that run at a time then form about a square, and
-/// read the least from L2.
+/// Rows of clusters whose tiles are computed column by column. The tiles that run at a time then form about a square,
+/// and read the least from L2.
 pub const GROUP_ROWS: u32 = 8;
 
 /// The sizes of a product, the last parameter of every kernel.
@@ -53,7 +53,8 @@ pub enum Pipeline {
     Tma,
     /// A warpgroup of its own starts the copies; the others multiply.
     Specialised,
-    /// As [`Pipeline::Specialised`] in clusters that share what they load, for one tile after the other.
+    /// As [`Pipeline::Specialised`], with clusters whose blocks share what they load. A block computes one tile after
+    /// the other.
     Persistent,
 }
 

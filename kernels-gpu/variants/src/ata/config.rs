@@ -96,8 +96,8 @@ impl AtaConfig {
         self.frames == 1 && self.warps == KIND_PREFIX && 2 * self.tile_words() <= MOST_WORDS
     }
 
-    /// f32 elements from one frame to the next of a warp's sums in shared memory: 4 more than rows, so that the lanes
-    /// of a store reach all banks.
+    /// f32 elements from one frame to the next of a warp's sums in shared memory. They are 4 more than the block
+    /// has rows, so that the lanes of a store reach all banks.
     pub const fn sums_stride(&self) -> usize {
         self.rows() + 4
     }

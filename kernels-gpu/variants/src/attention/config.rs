@@ -84,8 +84,8 @@ pub struct WgmmaTile {
     pub split_kv_warpgroups: usize,
     /// Split-KV blocks of a cluster, which share rows and take the steps round-robin too; 1 for no cluster.
     pub split_kv_ctas: usize,
-    /// Blocks of a cluster that compute tiles of their own, side by side, of rows that see the same keys: each copies a
-    /// part of the keys and values of a step to all; 1 where every block copies for itself.
+    /// Blocks of a cluster that compute neighbouring tiles, whose rows see the same keys. Each copies a part of the
+    /// keys and values of a step to all of them. 1 where every block copies for itself.
     pub multicast_ctas: usize,
     /// Keys of one step.
     pub n: usize,
@@ -227,9 +227,9 @@ pub struct AttentionConfig {
     pub value_dim: usize,
     /// What it runs.
     pub kernel: AttentionKernel,
-    /// Which scores it serves ([`Scores::include`]).
+    /// Which scores it serves ([`ScoreMod::includes`]).
     pub score_mod: ScoreMod,
-    /// Which lengths it serves: these, and what stands before them.
+    /// Which lengths it serves: these, and the variants of [`Seqlens`] before them.
     pub seqlens: Seqlens,
 }
 
@@ -369,17 +369,16 @@ impl AttentionConfig {
     /// WGMMA:
     /// - `q`, `k`, `v`: the stages of the Q, K and V tiles; all of whole panels.
     /// - `bias`: where scores may have one, a stage a consumer warp, of its rows and the keys of a step; whole panels.
-    /// - `partial`: where warpgroups share rows, a stage for each of the block: from each split of the keys the share
-    ///   of O that the warpgroup reduces, four words of each thread at a time, and the maximum and sum of the row of
-    ///   each thread.
-    /// - `tile`: head and first row of the next tiles of the block; where lengths may differ, first row, rows, first
-    ///   key
-    ///   and keys of its batch entry too.
+    /// - `partial`: where warpgroups share rows, a stage for each warpgroup of the block. The stage has, from each
+    ///   split of the keys, the share of O that this warpgroup reduces, four words of each thread at a time, and the
+    ///   maximum and sum of the row of each thread.
+    /// - `tile`: head and first row of the next tiles of the block. Where lengths may differ, also first row, rows,
+    ///   first key and keys of the tile's batch entry.
     /// - `.._full`, `.._empty`: the mbarriers of those.
     ///
     /// Decoding:
-    /// - `ring`: the stages of each warp in turn, a K tile and then a V tile; at the end, as many stages of each warp
-    ///   as it takes hold its O, rows of `head_dim + 8` f32, and then the maxima and the sums of its rows.
+    /// - `ring`: the stages of one warp after the other, each a K tile and then a V tile. At the end the stages of a
+    ///   warp hold its O, in rows of `head_dim + 8` f32, and then the maxima and the sums of its rows.
     pub const fn smem(&self) -> SmemLayout {
         match self.kernel {
             AttentionKernel::Scalar => SmemLayout::new(),
@@ -438,8 +437,8 @@ impl AttentionConfig {
         }
     }
 
-    /// A share of O of a warpgroup from each of `kv_splits` splits, and the maximum and sum of a row of each of its
-    /// threads with it.
+    /// What a warpgroup gets from each of `kv_splits` splits: a share of O, and the maximum and sum of a row of each
+    /// thread.
     const fn partial_bytes(&self, kv_splits: usize) -> u32 {
         let words = self.value_dim * WARPGROUP_ROWS / WARPGROUP_THREADS as usize + 2 * kv_splits;
         words as u32 * WARPGROUP_THREADS * size_of::<f32>() as u32
@@ -467,8 +466,8 @@ impl AttentionConfig {
         i32::try_from(tiles.checked_mul(self.split_kv_ctas() as usize)?).ok().map(|_| tiles as u32)
     }
 
-    /// Whether a problem of this element type and these head dimensions, that of Q and K and that of V and O, can run
-    /// on it, in the module of `arch`.
+    /// Whether this configuration serves problems of this element type and these head dimensions (that of Q and K, and
+    /// that of V and O), in the module of `arch`.
     pub const fn serves(&self, arch: Arch, dtype: Dtype, [head_dim, value_dim]: [usize; 2]) -> bool {
         self.compiled_for(arch)
             && self.dtype as u8 == dtype as u8

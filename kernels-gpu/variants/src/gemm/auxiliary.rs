@@ -79,8 +79,8 @@ impl PackKernel {
         PACK_TILE * PACK_TILE / self.threads as usize
     }
 
-    /// Bytes from one row of a block's tile in shared memory to the next: a word more than it has, so that a column of
-    /// it does not lie in one bank.
+    /// Bytes from one row of a block's tile in shared memory to the next. They are a word more than a row has, so that
+    /// a column of the tile does not lie in one bank.
     pub const fn row_bytes(&self) -> u32 {
         (PACK_TILE * self.element_bytes + 4) as u32
     }

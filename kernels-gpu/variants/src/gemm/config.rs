@@ -73,8 +73,8 @@ pub struct GemmConfig {
     pub cluster: u32,
     /// Resident blocks that the register budget must allow on a multiprocessor.
     pub min_blocks: u32,
-    /// Products that a multiprocessor adds in a cycle while its blocks are in their main loop, as measured on an H100:
-    /// what the library's choice of a configuration rests on.
+    /// Products that a multiprocessor adds in a cycle while its blocks are in their main loop, as measured on an H100.
+    /// The library's choice of a configuration rests on this number.
     pub products_per_cycle: u32,
 }
 
@@ -197,8 +197,8 @@ impl GemmConfig {
 
     /// The map of dynamic shared memory.
     ///
-    /// - `a`, `b`: the stages of the tiles. A tile with contiguous k is a row of k for each m or n; the other is a row
-    ///   of m or n, in panels, for each k.
+    /// - `a`, `b`: the stages of the tiles. A tile with contiguous k has a row of k for each m or n; any other has a
+    ///   row of m or n, in panels, for each k.
     ///
     /// After the last stage it holds the sums of each warp instead ([`GemmConfig::sums_offset`]). Configurations on
     /// `wgmma` have buffers for D and mbarriers too.
@@ -215,8 +215,8 @@ impl GemmConfig {
         )
     }
 
-    /// Floats from one row of a warp's sums to the next: 8 more than its columns, so that the four rows that half a
-    /// warp writes lie in different banks.
+    /// Floats from one row of a warp's sums to the next. They are 8 more than the columns of a row, so that the four
+    /// rows that half a warp writes lie in different banks.
     pub const fn sums_stride(&self) -> u32 {
         (self.warp_n() + 8) as u32
     }
