@@ -8,7 +8,7 @@
 //! - crate type `staticlib` with fat LTO: one merged module, with neither a linker nor an optimiser run behind it.
 //! - `-Zbuild-std=core`: rustup has no precompiled `core` for the target.
 //!
-//! [`lower`](crate::lower) then makes PTX of the module.
+//! `lower` then makes PTX of the module.
 
 use std::fs::{self, File};
 use std::io::IsTerminal;
