@@ -42,19 +42,19 @@ fn the_emulator_loads_every_kernel() {
     }
 }
 
-/// Calls `check` with every row and its entry, on every architecture.
-fn for_every_row(check: impl Fn(&AttentionConfig, &Entry)) {
+/// Calls `check` with every configuration and its entry, on every architecture.
+fn for_every_config(check: impl Fn(&AttentionConfig, &Entry)) {
     for arch in Arch::ALL {
         let module = attention(arch);
-        for row in ATTENTION.iter().filter(|row| row.compiled_for(arch)) {
-            let entry = module.entries.iter().find(|entry| entry.name == row.name);
-            check(row, entry.unwrap_or_else(|| panic!("{arch}: no entry for the row {row}")));
+        for config in ATTENTION.iter().filter(|config| config.compiled_for(arch)) {
+            let entry = module.entries.iter().find(|entry| entry.name == config.name);
+            check(config, entry.unwrap_or_else(|| panic!("{arch}: no entry for {config}")));
         }
     }
 }
 
 #[test]
-fn entries_are_exactly_the_rows() {
+fn entries_are_exactly_the_configurations() {
     for arch in Arch::ALL {
         let count = |names: Vec<&str>| {
             names.into_iter().map(str::to_owned).fold(BTreeMap::<String, usize>::new(), |mut counts, name| {
@@ -69,9 +69,9 @@ fn entries_are_exactly_the_rows() {
             count(
                 ATTENTION
                     .iter()
-                    .filter(|row| row.compiled_for(arch))
-                    .map(|row| row.name)
-                    .chain(COMBINE.iter().map(|row| row.name))
+                    .filter(|config| config.compiled_for(arch))
+                    .map(|config| config.name)
+                    .chain(COMBINE.iter().map(|config| config.name))
                     .collect()
             ),
             "{arch}"
@@ -90,126 +90,126 @@ fn version_and_target_are_pinned() {
 }
 
 #[test]
-fn launch_bounds_are_the_rows() {
-    for_every_row(|row, entry| {
-        assert_eq!(entry.max_threads, Some(row.threads()), "{row}");
-        assert_eq!(entry.min_blocks, Some(row.min_blocks()), "{row}");
-        assert_eq!(entry.cluster, (row.cluster() > 1).then_some([row.cluster(), 1, 1]), "{row}");
+fn launch_bounds_are_those_of_the_configurations() {
+    for_every_config(|config, entry| {
+        assert_eq!(entry.max_threads, Some(config.threads()), "{config}");
+        assert_eq!(entry.min_blocks, Some(config.min_blocks()), "{config}");
+        assert_eq!(entry.cluster, (config.cluster() > 1).then_some([config.cluster(), 1, 1]), "{config}");
     });
 }
 
 #[test]
 fn memory_is_addressed_in_its_own_space() {
-    for_every_row(|row, entry| {
-        assert!(!entry.uses_local, "{row} uses local memory");
-        assert_eq!(entry.generic_accesses(), 0, "{row} has generic accesses");
+    for_every_config(|config, entry| {
+        assert!(!entry.uses_local, "{config} uses local memory");
+        assert_eq!(entry.generic_accesses(), 0, "{config} has generic accesses");
     });
 }
 
 #[test]
 fn instructions_are_those_of_the_algorithm() {
-    for_every_row(|row, entry| {
-        check_numbers(row, entry);
-        let tile = match row.kernel {
+    for_every_config(|config, entry| {
+        check_numbers(config, entry);
+        let tile = match config.kernel {
             AttentionKernel::Scalar => {
-                assert_eq!((entry.count("wmma"), entry.count("bar.sync")), (0, 0), "{row}");
+                assert_eq!((entry.count("wmma"), entry.count("bar.sync")), (0, 0), "{config}");
                 return;
             }
-            AttentionKernel::Wgmma(tile) => return check_wgmma(row, tile, entry),
-            AttentionKernel::Decode(_) => return check_decode(row, entry),
+            AttentionKernel::Wgmma(tile) => return check_wgmma(config, tile, entry),
+            AttentionKernel::Decode(_) => return check_decode(config, entry),
             AttentionKernel::Wmma(tile) => tile,
         };
-        let products = (tile.n / 16) * (row.head_dim / 16);
+        let products = (tile.n / 16) * (config.head_dim / 16);
         let tensor_core_pv = usize::from(tile.pv == PvUnit::TensorCore);
-        check_products(row, entry, products * (1 + tensor_core_pv));
-        assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4.trans"), products * tensor_core_pv, "{row}");
+        check_products(config, entry, products * (1 + tensor_core_pv));
+        assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4.trans"), products * tensor_core_pv, "{config}");
         // With two stages one barrier a step serves K and V; with one stage each has its own. Lengths stand between
         // two.
-        let passing_on = if row.seqlens == Seqlens::Varlen { 2 } else { 0 };
-        assert_eq!(entry.count("bar.sync"), 3 - tile.stages + passing_on, "{row}");
-        assert_eq!(entry.count("cp.async.cg.shared.global") > 0, tile.copy == TileCopy::Async, "{row}");
-        // A 16-byte load moves a chunk through registers; no other row has one.
-        assert_eq!(entry.count("ld.global.v4") > 0, tile.copy == TileCopy::ThroughRegisters, "{row}");
+        let passing_on = if config.seqlens == Seqlens::Varlen { 2 } else { 0 };
+        assert_eq!(entry.count("bar.sync"), 3 - tile.stages + passing_on, "{config}");
+        assert_eq!(entry.count("cp.async.cg.shared.global") > 0, tile.copy == TileCopy::Async, "{config}");
+        // A 16-byte load moves a chunk through registers; no other configuration has one.
+        assert_eq!(entry.count("ld.global.v4") > 0, tile.copy == TileCopy::ThroughRegisters, "{config}");
     });
 }
 
 /// `products` of 16x16 fragments, two `mma` each; none by `wmma`, whose fragments PTX leaves open.
-fn check_products(row: &AttentionConfig, entry: &Entry, products: usize) {
-    let types = format!("{0}.{0}", row.dtype.name());
+fn check_products(config: &AttentionConfig, entry: &Entry, products: usize) {
+    let types = format!("{0}.{0}", config.dtype.name());
     let product = format!("mma.sync.aligned.m16n8k16.row.col.f32.{types}.f32");
     assert_eq!(
         (entry.count(&product), entry.count("mma"), entry.count("wmma")),
         (2 * products, 2 * products, 0),
-        "{row}"
+        "{config}"
     );
 }
 
 /// One loop over the steps of a warp, and two barriers of the block after it: before and after its warps' sums meet.
-fn check_decode(row: &AttentionConfig, entry: &Entry) {
-    let products = DECODE_KEYS / 16 * (row.head_dim / 16);
-    check_products(row, entry, 2 * products);
-    assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4.trans"), products, "{row}");
-    assert_eq!(entry.count("bar.sync"), 2, "{row}");
-    assert!(entry.count("cp.async.cg.shared.global") > 0, "{row}");
-    assert_eq!((entry.count("atom"), entry.count("red")), (0, 0), "{row} has atomics");
+fn check_decode(config: &AttentionConfig, entry: &Entry) {
+    let products = DECODE_KEYS / 16 * (config.head_dim / 16);
+    check_products(config, entry, 2 * products);
+    assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4.trans"), products, "{config}");
+    assert_eq!(entry.count("bar.sync"), 2, "{config}");
+    assert!(entry.count("cp.async.cg.shared.global") > 0, "{config}");
+    assert_eq!((entry.count("atom"), entry.count("red")), (0, 0), "{config} has atomics");
 }
 
 #[test]
 fn combine_entries_are_the_rows_with_their_bounds() {
     for arch in Arch::ALL {
         let module = attention(arch);
-        for row in COMBINE {
-            let entry = module.entry(row.name).unwrap_or_else(|| panic!("{arch}: no entry for the row {row}"));
-            assert_eq!(entry.max_threads, Some(row.threads()), "{row}");
-            assert!(!entry.uses_local, "{row} uses local memory");
-            assert_eq!(entry.generic_accesses(), 0, "{row} has generic accesses");
-            assert_eq!((entry.count("bar.sync"), entry.count("atom"), entry.count("red")), (0, 0, 0), "{row}");
-            assert_eq!(entry.count("griddepcontrol.wait"), usize::from(arch >= Arch::Sm90a), "{row}");
+        for config in COMBINE {
+            let entry = module.entry(config.name).unwrap_or_else(|| panic!("{arch}: no entry for {config}"));
+            assert_eq!(entry.max_threads, Some(config.threads()), "{config}");
+            assert!(!entry.uses_local, "{config} uses local memory");
+            assert_eq!(entry.generic_accesses(), 0, "{config} has generic accesses");
+            assert_eq!((entry.count("bar.sync"), entry.count("atom"), entry.count("red")), (0, 0, 0), "{config}");
+            assert_eq!(entry.count("griddepcontrol.wait"), usize::from(arch >= Arch::Sm90a), "{config}");
         }
     }
 }
 
 /// Q K^T and P V stand in the loop and once outside it. Q comes to registers by ldmatrix, 16 columns at a time.
-fn check_wgmma(row: &AttentionConfig, tile: WgmmaTile, entry: &Entry) {
-    let (k_steps, n_steps) = (row.head_dim / 16, tile.n / 16);
+fn check_wgmma(config: &AttentionConfig, tile: WgmmaTile, entry: &Entry) {
+    let (k_steps, n_steps) = (config.head_dim / 16, tile.n / 16);
     assert_eq!(
         entry.count(&format!("wgmma.mma_async.sync.aligned.m64n{}k16", tile.n)),
-        wgmmas(tile.n, row.value_dim, 2 * k_steps, 2 * n_steps),
-        "{row}"
+        wgmmas(tile.n, config.value_dim, 2 * k_steps, 2 * n_steps),
+        "{config}"
     );
     let in_registers = tile.query == QuerySource::Registers;
     // A bias comes for the first step, for the one after it and in the loop, a chunk a lane and 16 keys, and is read in
     // the first step and in the loop.
-    let biases = if row.score_mod == ScoreMod::General { n_steps } else { 0 };
-    assert_eq!(entry.count("cp.async.cg.shared.global"), 3 * biases, "{row}");
+    let biases = if config.score_mod == ScoreMod::General { n_steps } else { 0 };
+    assert_eq!(entry.count("cp.async.cg.shared.global"), 3 * biases, "{config}");
     let queries = if in_registers { k_steps } else { 0 };
-    assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4"), queries + 2 * biases, "{row}");
+    assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4"), queries + 2 * biases, "{config}");
     // A box a panel: of K of the last step, of Q, of K and V in the loop.
     // Where lengths differ there is one dimension more, in which sequences end.
-    let dimensions = if row.seqlens == Seqlens::Fixed { 4 } else { 5 };
+    let dimensions = if config.seqlens == Seqlens::Fixed { 4 } else { 5 };
     let copies = entry.count(&format!("cp.async.bulk.tensor.{dimensions}d.shared::cluster.global"));
-    let (panels, value_panels) = (row.panels() as usize, row.value_panels() as usize);
-    assert_eq!(copies, 3 * panels + value_panels, "{row}");
+    let (panels, value_panels) = (config.panels() as usize, config.value_panels() as usize);
+    assert_eq!(copies, 3 * panels + value_panels, "{config}");
     // Of K and V, where blocks copy them for each other.
     let to_all = format!(
         "cp.async.bulk.tensor.{dimensions}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
     );
-    assert_eq!(entry.count(&to_all), if tile.multicast_ctas > 1 { 2 * panels + value_panels } else { 0 }, "{row}");
-    assert_eq!(entry.count("setmaxnreg"), if tile.consumers() > 1 { 2 } else { 0 }, "{row}");
-    assert_eq!(entry.count("griddepcontrol.wait"), 1, "{row}");
+    assert_eq!(entry.count(&to_all), if tile.multicast_ctas > 1 { 2 * panels + value_panels } else { 0 }, "{config}");
+    assert_eq!(entry.count("setmaxnreg"), if tile.consumers() > 1 { 2 } else { 0 }, "{config}");
+    assert_eq!(entry.count("griddepcontrol.wait"), 1, "{config}");
 }
 
 /// Numbers that other work may write meanwhile: where sequences of queries and keys start and end, or how many keys
 /// there are. Read twice they might be two.
-fn check_numbers(row: &AttentionConfig, entry: &Entry) {
-    let numbers = match (row.kernel, row.seqlens) {
+fn check_numbers(config: &AttentionConfig, entry: &Entry) {
+    let numbers = match (config.kernel, config.seqlens) {
         (AttentionKernel::Decode(_), _) => 1,
         // And one of the search, whose outcome is cut to the tensors as well.
         (AttentionKernel::Wgmma(_), Seqlens::Varlen) => 5,
         (_, Seqlens::Varlen) => 4,
         (_, Seqlens::Fixed) => 0,
     };
-    assert_eq!(entry.count("ld.relaxed.cta.global.b32"), numbers, "{row}");
+    assert_eq!(entry.count("ld.relaxed.cta.global.b32"), numbers, "{config}");
 }
 
 /// Instructions of `n` columns: those of Q K^T, and those of P V where V is as wide.
@@ -224,37 +224,41 @@ fn ata_entries_are_the_rows_with_their_bounds_and_instructions() {
         assert_eq!((module.version, module.target.as_str()), (arch.ptx_version(), arch.target_cpu()));
         assert!(module.functions.is_empty() && module.extern_functions.is_empty(), "{arch}: everything is inlined");
         assert_eq!(module.entries.len(), ATA.len() + CG.len(), "{arch}");
-        for row in ATA {
-            let entry = module.entry(row.name).unwrap_or_else(|| panic!("{arch}: no entry for the row {row}"));
-            assert_eq!((entry.max_threads, entry.min_blocks), (Some(row.threads()), Some(row.min_blocks)), "{row}");
-            assert!(!entry.uses_local, "{row} uses local memory");
-            assert_eq!(entry.generic_accesses(), 0, "{row} has generic accesses");
-            assert_eq!(entry.count("bar.sync"), 1, "{row}: the sums of the warps meet once");
-            assert_eq!((entry.count("atom"), entry.count("red")), (0, 0), "{row} has atomics");
+        for config in ATA {
+            let entry = module.entry(config.name).unwrap_or_else(|| panic!("{arch}: no entry for {config}"));
+            assert_eq!(
+                (entry.max_threads, entry.min_blocks),
+                (Some(config.threads()), Some(config.min_blocks)),
+                "{config}"
+            );
+            assert!(!entry.uses_local, "{config} uses local memory");
+            assert_eq!(entry.generic_accesses(), 0, "{config} has generic accesses");
+            assert_eq!(entry.count("bar.sync"), 1, "{config}: the sums of the warps meet once");
+            assert_eq!((entry.count("atom"), entry.count("red")), (0, 0), "{config} has atomics");
             // A tile of 32x32 takes eight products of m16n8k8, three times as many with two terms; four of m16n8k16, or
             // eight with the two terms of X, which one frame has side by side; or four of m32n8k16 with the two terms
             // of X. All of them stand there for direct and for transposed tiles, for each pair row, and once more where
             // the first two tiles are taken at once.
-            let squares = if row.prefetches_two() { 4 } else { 2 } * row.pair_rows * row.vectors();
-            let [tf32, f16, bf16, wmma] = match (row.unit, row.precision) {
+            let tiles = if config.prefetches_two() { 4 } else { 2 } * config.pair_rows * config.vectors();
+            let [tf32, f16, bf16, wmma] = match (config.unit, config.precision) {
                 (AtaUnit::Mma, Precision::Tf32) => [8, 0, 0, 0],
                 (AtaUnit::Mma, Precision::Tf32x3) => [24, 0, 0, 0],
                 (AtaUnit::Mma, Precision::F16) => [0, 4, 0, 0],
-                (AtaUnit::Mma, Precision::Bf16) => [0, 0, if row.frames == 1 { 4 } else { 8 }, 0],
+                (AtaUnit::Mma, Precision::Bf16) => [0, 0, if config.frames == 1 { 4 } else { 8 }, 0],
                 (AtaUnit::Wmma, _) => [0, 0, 0, 4],
                 _ => [0; 4],
             };
             let name = |shape: &str| format!("mma.sync.aligned.{shape}.f32");
-            assert_eq!(entry.count(&name("m16n8k8.row.col.f32.tf32.tf32")), tf32 * squares, "{row}");
-            assert_eq!(entry.count(&name("m16n8k16.row.col.f32.f16.f16")), f16 * squares, "{row}");
-            assert_eq!(entry.count(&name("m16n8k16.row.col.f32.bf16.bf16")), bf16 * squares, "{row}");
-            assert_eq!(entry.count("wmma.mma.sync.aligned"), wmma * squares, "{row}");
+            assert_eq!(entry.count(&name("m16n8k8.row.col.f32.tf32.tf32")), tf32 * tiles, "{config}");
+            assert_eq!(entry.count(&name("m16n8k16.row.col.f32.f16.f16")), f16 * tiles, "{config}");
+            assert_eq!(entry.count(&name("m16n8k16.row.col.f32.bf16.bf16")), bf16 * tiles, "{config}");
+            assert_eq!(entry.count("wmma.mma.sync.aligned"), wmma * tiles, "{config}");
             // Rows that take two uses at once have another way for tensors that are not aligned.
-            let waits = if arch >= Arch::Sm90a { 1 + usize::from(row.prefetches_two()) } else { 0 };
-            assert_eq!(entry.count("griddepcontrol.wait"), waits, "{row}");
+            let waits = if arch >= Arch::Sm90a { 1 + usize::from(config.prefetches_two()) } else { 0 };
+            assert_eq!(entry.count("griddepcontrol.wait"), waits, "{config}");
             // Pairs come in 16-byte loads.
-            let chunks = 2 * row.pair_rows * row.precision.terms() * row.precision.storage().chunks();
-            assert!(entry.count("ld.global.v4") >= chunks, "{row}");
+            let chunks = 2 * config.pair_rows * config.precision.terms() * config.precision.storage().chunks();
+            assert!(entry.count("ld.global.v4") >= chunks, "{config}");
         }
     }
 }
@@ -280,8 +284,8 @@ fn factors_of_wmma_are_what_wmma_loads() {
             }
         }
     }
-    let rows = ATA.iter().filter(|row| row.unit == AtaUnit::Wmma).map(|row| row.name);
-    assert_eq!(kernels, rows.collect(), "the kernels that multiply by `wmma`");
+    let configs = ATA.iter().filter(|config| config.unit == AtaUnit::Wmma).map(|config| config.name);
+    assert_eq!(kernels, configs.collect(), "the kernels that multiply by `wmma`");
 }
 
 #[test]
@@ -315,19 +319,19 @@ fn ladder_entries_are_the_steps_with_their_bounds_and_instructions() {
 fn solver_entries_are_the_rows_with_their_bounds_and_barriers() {
     for arch in Arch::ALL {
         let module = module("ata", arch);
-        for row in CG {
-            let entry = module.entry(row.name).unwrap_or_else(|| panic!("{arch}: no entry for the row {row}"));
-            assert_eq!((entry.max_threads, entry.min_blocks), (Some(row.threads()), Some(1)), "{row}");
-            assert!(!entry.uses_local, "{row} uses local memory");
-            assert_eq!(entry.generic_accesses(), 0, "{row} has generic accesses");
-            assert_eq!((entry.count("atom"), entry.count("red")), (0, 0), "{row} has atomics");
+        for config in CG {
+            let entry = module.entry(config.name).unwrap_or_else(|| panic!("{arch}: no entry for {config}"));
+            assert_eq!((entry.max_threads, entry.min_blocks), (Some(config.threads()), Some(1)), "{config}");
+            assert!(!entry.uses_local, "{config} uses local memory");
+            assert_eq!(entry.generic_accesses(), 0, "{config} has generic accesses");
+            assert_eq!((entry.count("atom"), entry.count("red")), (0, 0), "{config} has atomics");
             // A barrier for each sum over the block.
-            let sums = match (row.stage, row.preconditioned) {
+            let sums = match (config.stage, config.preconditioned) {
                 (CgStage::Finish, _) => 0,
                 (_, false) => 2,
                 (_, true) => 3,
             };
-            assert_eq!(entry.count("bar.sync"), sums, "{row}");
+            assert_eq!(entry.count("bar.sync"), sums, "{config}");
         }
     }
 }
@@ -343,8 +347,8 @@ fn gemm_entries_are_the_rows_with_their_bounds_and_instructions() {
         let module = module("gemm", arch);
         assert_eq!((module.version, module.target.as_str()), (arch.ptx_version(), arch.target_cpu()));
         assert!(module.functions.is_empty() && module.extern_functions.is_empty(), "{arch}: everything is inlined");
-        let rows: Vec<_> = GEMM.iter().filter(|row| row.is_in(arch)).collect();
-        assert_eq!(module.entries.len(), rows.len() + beside.len(), "{arch}");
+        let configs: Vec<_> = GEMM.iter().filter(|config| config.is_in(arch)).collect();
+        assert_eq!(module.entries.len(), configs.len() + beside.len(), "{arch}");
         for (name, threads) in beside {
             let entry = module.entry(name).unwrap_or_else(|| panic!("{arch}: no entry {name}"));
             assert_eq!((entry.max_threads, entry.min_blocks), (Some(threads), Some(AUXILIARY_MIN_BLOCKS)), "{name}");
@@ -354,48 +358,52 @@ fn gemm_entries_are_the_rows_with_their_bounds_and_instructions() {
             assert_eq!(entry.generic_accesses(), 0, "{arch} {} has generic accesses", entry.name);
             assert_eq!((entry.count("atom"), entry.count("red")), (0, 0), "{arch} {} has atomics", entry.name);
         }
-        for row in rows {
-            let entry = module.entry(row.name).unwrap_or_else(|| panic!("{arch}: no entry for the row {row}"));
-            assert_eq!((entry.max_threads, entry.min_blocks), (Some(row.threads()), Some(row.min_blocks)), "{row}");
-            match row.unit {
-                GemmUnit::Mma => check_mma(row, entry),
-                GemmUnit::Wgmma => check_gemm_wgmma(row, entry),
+        for config in configs {
+            let entry = module.entry(config.name).unwrap_or_else(|| panic!("{arch}: no entry for {config}"));
+            assert_eq!(
+                (entry.max_threads, entry.min_blocks),
+                (Some(config.threads()), Some(config.min_blocks)),
+                "{config}"
+            );
+            match config.unit {
+                GemmUnit::Mma => check_mma(config, entry),
+                GemmUnit::Wgmma => check_gemm_wgmma(config, entry),
             }
         }
     }
 }
 
 /// The loop over the stages is the only one that multiplies, and has each step once.
-fn check_mma(row: &GemmConfig, entry: &Entry) {
-    let (a, b, steps) = (row.a_fragments(), row.b_fragments(), row.k_steps());
-    assert_eq!(entry.count("mma.sync.aligned"), 2 * a * b * steps, "{row}");
+fn check_mma(config: &GemmConfig, entry: &Entry) {
+    let (a, b, steps) = (config.a_fragments(), config.b_fragments(), config.k_steps());
+    assert_eq!(entry.count("mma.sync.aligned"), 2 * a * b * steps, "{config}");
     let transposed = |major| if major == Major::Mn { 1 } else { 0 };
-    let (a_transposed, b_transposed) = (transposed(row.tile_layout().a()), transposed(row.tile_layout().b()));
+    let (a_transposed, b_transposed) = (transposed(config.tile_layout().a()), transposed(config.tile_layout().b()));
     // Of operands by `cp.async`, the fragments of the first step are loaded ahead of the loop.
-    let loads = steps + usize::from(row.operands != Operands::Any);
-    assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4"), (a + b) * loads, "{row}");
+    let loads = steps + usize::from(config.operands != Operands::Any);
+    assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4"), (a + b) * loads, "{config}");
     let of_transposed = (a * a_transposed + b * b_transposed) * loads;
-    assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4.trans"), of_transposed, "{row}");
-    let asynchronous = row.operands != Operands::Any;
-    assert_eq!(entry.count("cp.async.cg.shared.global") > 0, asynchronous, "{row}");
+    assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4.trans"), of_transposed, "{config}");
+    let asynchronous = config.operands != Operands::Any;
+    assert_eq!(entry.count("cp.async.cg.shared.global") > 0, asynchronous, "{config}");
     // One barrier a stage, one before the first, and one before the sums take the place of the stages.
-    assert_eq!(entry.count("bar.sync"), if asynchronous { 3 } else { 2 }, "{row}");
+    assert_eq!(entry.count("bar.sync"), if asynchronous { 3 } else { 2 }, "{config}");
 }
 
 /// There is one loop over the stages, with the copies and the products of one stage. Direct sums have the products of a
 /// tile's first stage ahead of the loop.
-fn check_gemm_wgmma(row: &GemmConfig, entry: &Entry) {
-    let product = format!("wgmma.mma_async.sync.aligned.m64n{}k{}", row.tile.n, row.tile.k / row.k_steps());
-    let stages = match row.accumulation {
+fn check_gemm_wgmma(config: &GemmConfig, entry: &Entry) {
+    let product = format!("wgmma.mma_async.sync.aligned.m64n{}k{}", config.tile.n, config.tile.k / config.k_steps());
+    let stages = match config.accumulation {
         Accumulation::Direct => 2,
         Accumulation::TwoLevel => 1,
     };
-    assert_eq!(entry.count(&product), stages * row.k_steps(), "{row}");
-    assert_eq!(entry.count("wgmma.mma_async"), stages * row.k_steps(), "{row}");
+    assert_eq!(entry.count(&product), stages * config.k_steps(), "{config}");
+    assert_eq!(entry.count("wgmma.mma_async"), stages * config.k_steps(), "{config}");
     let loads = entry.count("cp.async.bulk.tensor.3d.shared::cluster.global");
-    assert_eq!(loads as u32, row.boxes(Side::A) + row.boxes(Side::B), "{row}");
+    assert_eq!(loads as u32, config.boxes(Side::A) + config.boxes(Side::B), "{config}");
     // In the loop over tiles and, for the last, behind it.
-    let stores = if row.warps_store() { 0 } else { 2 * row.buffers() };
-    assert_eq!(entry.count("cp.async.bulk.tensor.3d.global") as u32, stores, "{row}");
-    assert_eq!(entry.count("setmaxnreg"), if row.moves_registers() { 2 } else { 0 }, "{row}");
+    let stores = if config.warps_store() { 0 } else { 2 * config.buffers() };
+    assert_eq!(entry.count("cp.async.bulk.tensor.3d.global") as u32, stores, "{config}");
+    assert_eq!(entry.count("setmaxnreg"), if config.moves_registers() { 2 } else { 0 }, "{config}");
 }
