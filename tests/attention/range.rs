@@ -1,5 +1,7 @@
 //! Scores, scales, biases, sinks and values of every size that the types hold: a finite input has a finite result.
 
+use std::f64::consts::LOG2_E;
+
 use ferrotile::tolerance::{element_error, lse_limit};
 use ferrotile::{AttentionOptions, Gpu, Layout, Mask};
 use half::{bf16, f16};
@@ -20,6 +22,7 @@ pub(crate) fn list(trials: &mut Trials) {
         let name = |what: &str| format!("range/{what}/d{head_dim}");
         trials.both(&name("a_finite_bias_masks_keys"), &head_dim, masks::<f16>, masks::<bf16>);
         trials.both(&name("scores_are_of_any_size"), &head_dim, any_size::<f16>, any_size::<bf16>);
+        trials.both(&name("tiny_scales_count"), &head_dim, tiny_scales::<f16>, tiny_scales::<bf16>);
         trials.both(&name("scores_and_biases_add_up"), &head_dim, large_sums::<f16>, large_sums::<bf16>);
         trials.both(&name("sinks_are_of_any_size"), &head_dim, sinks::<f16>, sinks::<bf16>);
         trials.both(&name("softcaps_bound_any_size"), &head_dim, softcaps::<f16>, softcaps::<bf16>);
@@ -46,10 +49,13 @@ fn largest<T: Half>() -> f64 {
 /// The variants that serve the case with these terms, all their numbers of splits.
 fn check<T: Half>(gpu: &Gpu, case: &Case, inputs: &Inputs<T>, terms: &Terms<T>) -> Outcome {
     let expected = terms.expected(case, inputs);
-    let scores = if case.scale().abs() > f64::from(f32::MAX / std::f32::consts::LOG2_E) {
-        ScoreMod::General
-    } else {
-        terms.scores()
+    // Only general kernels take a scale whose product with log2(e) f32 does not hold to the last bit.
+    let is_held = |factor: f64| (f64::from(f32::MIN_POSITIVE)..f64::from(f32::MAX) / LOG2_E).contains(&factor);
+    let scale = case.scale().abs();
+    let scores = match (terms.scores(), terms.softcap) {
+        (ScoreMod::None, _) if scale > 0.0 && !is_held(scale) => ScoreMod::General,
+        (ScoreMod::Softcap, Some(cap)) if !is_held(2.0 * LOG2_E * scale / f64::from(cap)) => ScoreMod::General,
+        (scores, _) => scores,
     };
     for_rows(case, case.rows_of::<T>(gpu, scores, Seqlens::Fixed), |row| {
         for splits in if is_decode(row) { &[1, 3][..] } else { &[1] } {
@@ -154,6 +160,37 @@ fn any_size<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
             *x = T::from_f64(if at % head_dim == 3 { k * [0.5, 1.0][at / head_dim * 7 % 3 % 2] } else { 0.0 });
         });
         check(gpu, &case, &inputs, &Terms::NONE)?;
+    }
+    Ok(())
+}
+
+/// Scales around the end of f32's normal numbers, below it and of 0, on raw scores so large that the scale still counts
+/// where the type of Q and K has such.
+fn tiny_scales<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
+    let (q_len, k_len) = (20, 133);
+    let unit = if T::DTYPE == Dtype::F16 { 2f64.powi(15) } else { 2f64.powi(61) };
+    for (index, scale) in [0.0, 1e-45, -1e-39, 1e-38, -1.2e-38, 3e-38].into_iter().enumerate() {
+        let case = Case::new(1, 2, q_len, k_len, head_dim, Mask::Causal).scaled(scale);
+        let mut random = inputs::random(47);
+        let mut inputs = Inputs::<T>::normal(&case, 47);
+        let mut fill = |values: &mut [T]| {
+            let integers: Vec<T> = inputs::integers(&mut random, values.len(), 1);
+            for (at, (value, integer)) in values.iter_mut().zip(integers).enumerate() {
+                // A few of the dimensions: no sum is beyond f32.
+                *value = T::from_f64(if at % head_dim < 8 { integer.to_f64() * unit } else { 0.0 });
+            }
+        };
+        fill(&mut inputs.q);
+        fill(&mut inputs.k);
+        let bias = inputs::normal(&mut random, q_len * k_len, 1.0);
+        let with_bias = Terms { bias: Terms::bias(bias, [1, 1, q_len, k_len]), ..Terms::NONE };
+        let capped = Terms { softcap: Some(1.0), ..Terms::NONE };
+        let all = [Terms::NONE, capped, with_bias];
+        for terms in if is_small(gpu) { &all[index % 3..][..1] } else { &all[..] } {
+            check(gpu, &case, &inputs, terms).map_err(|error| {
+                format!("scale {scale:e}, {:?}: {}", terms.scores(), error.message().unwrap_or("failed"))
+            })?;
+        }
     }
     Ok(())
 }

@@ -43,12 +43,23 @@ impl Terms {
         }
     }
 
-    /// What kernels must do to scores. A scale that has no power of two in f32 is applied before the softmax.
+    /// What kernels must do to scores. Where the factor of the softmax or of a softcap is no normal number of f32, the
+    /// scale is applied by itself.
     pub(super) fn scores(&self) -> ScoreMod {
-        match ScoreMod::of(self.softcap, self.bias) {
-            ScoreMod::None if self.scale.abs() > f32::MAX / std::f32::consts::LOG2_E => ScoreMod::General,
-            scores => scores,
-        }
+        let score_mod = ScoreMod::of(self.softcap, self.bias);
+        let factor = match score_mod {
+            ScoreMod::None => f64::from(self.scale.abs()),
+            ScoreMod::Softcap => self.softcap_factor(),
+            ScoreMod::General => return ScoreMod::General,
+        };
+        let is_kept = (f32::MIN_POSITIVE..f32::MAX / std::f32::consts::LOG2_E).contains(&(factor as f32));
+        if is_kept || self.scale == 0.0 { score_mod } else { ScoreMod::General }
+    }
+
+    /// What raw scores are multiplied by under a softcap alone, without its sign: `2 log2(e) scale / softcap`.
+    fn softcap_factor(&self) -> f64 {
+        let softcap = f64::from(self.softcap.unwrap_or(f32::INFINITY));
+        2.0 * std::f64::consts::LOG2_E * f64::from(magnitude(self.scale)) / softcap
     }
 
     /// The power of two that general kernels multiply scores, softcap and bias by: no sum of a finite score and a
@@ -57,6 +68,8 @@ impl Terms {
         // What a power of two this large leaves below f32::MAX is more than bf16 has above its largest number.
         const HARMLESS: f32 = (1u128 << 100) as f32;
         match self.softcap {
+            // No finite score is as large, so the scale keeps all its bits, however few it has.
+            _ if self.scale.abs() <= HARMLESS / f32::MAX => 1.0,
             Some(softcap) if softcap <= HARMLESS => 1.0,
             Some(_) => 0.5,
             // Raw scores are f32: half of `scale` times the largest of them is below half of what f32 has, where scale
@@ -74,14 +87,13 @@ impl Terms {
         let (left, right) = self.mask.reach();
         let (scale_log2, q_sign) = scale_arguments(self.scale);
         let softcap = self.softcap.unwrap_or(f32::INFINITY);
-        // The smallest normal number keeps what is 0 beside an infinite score.
-        let magnitude = self.scale.abs().max(f32::MIN_POSITIVE);
+        let magnitude = magnitude(self.scale);
         let bias_scale = self.bias_scale();
         let (scale_log2, scale, softcap) = match scores {
             ScoreMod::None => (scale_log2, magnitude, softcap),
             ScoreMod::Softcap => {
-                let factor = (2.0 * std::f64::consts::LOG2_E * f64::from(magnitude) / f64::from(softcap)) as f32;
-                (scale_arguments(2.0 * softcap).0, -factor.clamp(f32::MIN_POSITIVE, f32::MAX), softcap)
+                let factor = (self.softcap_factor() as f32).max(LEAST);
+                (scale_arguments(2.0 * softcap).0, -factor, softcap)
             }
             ScoreMod::General => (scale_arguments(bias_scale.recip()).0, magnitude * bias_scale, softcap * bias_scale),
         };
@@ -136,11 +148,18 @@ impl Terms {
     }
 }
 
+/// The least number above 0, 2^-149.
+const LEAST: f32 = f32::from_bits(1);
+
+/// The scale without its sign, and above 0: a scale of 0 makes every score 0, and so does 2^-149, but for what is below
+/// 2^-21, and keeps masked scores at minus infinity.
+fn magnitude(scale: f32) -> f32 {
+    scale.abs().max(LEAST)
+}
+
 /// The scale as kernels take it: `scale_log2` and `q_sign`.
 fn scale_arguments(scale: f32) -> (f32, u32) {
-    // A scale of 0 makes every score 0; the smallest normal number does so too, and keeps masked scores at -inf.
-    let magnitude = scale.abs().max(f32::MIN_POSITIVE);
-    let scale_log2 = (f64::from(magnitude) * std::f64::consts::LOG2_E).min(f64::from(f32::MAX)) as f32;
+    let scale_log2 = (f64::from(magnitude(scale)) * std::f64::consts::LOG2_E).min(f64::from(f32::MAX)) as f32;
     (scale_log2, if scale < 0.0 { 0x8000_8000 } else { 0 })
 }
 
@@ -175,7 +194,12 @@ mod tests {
         for scale in [0.0, 1e-30, 1e38] {
             let options = AttentionOptions { scale: Some(scale), ..capped.clone() };
             let args = terms(options).unwrap().arguments(&PROBLEM, ScoreMod::Softcap);
-            assert!(args.scale < 0.0 && args.scale.is_normal(), "{scale}");
+            assert!(args.scale < 0.0 && args.scale.is_finite(), "{scale}");
+        }
+        // Factors that f32 has not, or not to the last bit.
+        for (scale, softcap) in [(1e-38, 4.0), (f32::MAX, 1e-30)] {
+            let options = AttentionOptions { scale: Some(scale), softcap: Some(softcap), ..plain.clone() };
+            assert_eq!(terms(options).unwrap().scores(), ScoreMod::General, "{scale}, {softcap}");
         }
         let with_bias = |options: &AttentionOptions| AttentionOptions { bias: true, ..options.clone() };
         let wide = AttentionOptions { softcap: Some(100.0), ..plain.clone() };
@@ -189,15 +213,24 @@ mod tests {
     /// multiplied by has a power of two.
     #[test]
     fn scores_and_biases_of_any_scale_have_a_common_unit() {
-        for scale in [f32::MIN_POSITIVE, 1e-30, 0.125, 1.0, 1.5, 3e4, 1e30, 2e37] {
+        for scale in [1e-45, f32::MIN_POSITIVE, 1e-30, 0.125, 1.0, 1.5, 3e4, 1e30, 2e37] {
             let options = AttentionOptions { scale: Some(-scale), bias: true, ..AttentionOptions::new(Layout::Bhsd) };
             let args = terms(options).unwrap().arguments(&PROBLEM, ScoreMod::General);
             assert!((f32::MAX * args.scale + f32::MAX * args.bias_scale).is_finite(), "{scale}");
             assert!(args.scale_log2.is_finite() && args.bias_scale.log2().fract() == 0.0, "{scale}");
             assert_eq!(args.scale_log2 * args.bias_scale, std::f32::consts::LOG2_E);
+            assert_eq!(args.scale / args.bias_scale, scale);
         }
-        let options = AttentionOptions { scale: Some(f32::MAX), ..AttentionOptions::new(Layout::Bhsd) };
-        assert_eq!(terms(options).unwrap().scores(), ScoreMod::General);
+        for (scale, expected) in [
+            (f32::MAX, ScoreMod::General),
+            (1e-38, ScoreMod::General),
+            (1e-45, ScoreMod::General),
+            (f32::MIN_POSITIVE, ScoreMod::None),
+            (0.0, ScoreMod::None),
+        ] {
+            let options = AttentionOptions { scale: Some(scale), ..AttentionOptions::new(Layout::Bhsd) };
+            assert_eq!(terms(options).unwrap().scores(), expected, "{scale}");
+        }
     }
 
     #[test]
