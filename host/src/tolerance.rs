@@ -109,7 +109,14 @@ pub fn ata_magnitudes(precision: Precision, x: ArrayView3<'_, f32>) -> Array3<f6
 /// most.
 #[must_use]
 pub fn gemm_limit(problem: &GemmProblem, accumulation: Accumulation, reference_error: f64, magnitude: f64) -> f64 {
-    limit(problem.d, reference_error) + magnitude * (1.13 * sums_share(problem, accumulation) + (-20f64).exp2())
+    limit(problem.d, reference_error) + gemm_sum_limit(problem, accumulation, magnitude)
+}
+
+/// The part of [`gemm_limit`] that sums and activations have, without the rounding to the type of D: for elements so
+/// small that [`atol`] says nothing of them.
+#[must_use]
+pub fn gemm_sum_limit(problem: &GemmProblem, accumulation: Accumulation, magnitude: f64) -> f64 {
+    magnitude * (1.13 * sums_share(problem, accumulation) + (-20f64).exp2())
 }
 
 /// The share of the magnitude that sums lose at most.

@@ -149,6 +149,14 @@ impl Gemm {
         }
     }
 
+    /// A factor that the library knows before the call.
+    fn known_scale(&self, index: usize) -> f64 {
+        match self.scales[index] {
+            Some(Factor::Value(number)) => number.into(),
+            _ => 1.0,
+        }
+    }
+
     fn accumulation(&self) -> Accumulation {
         if self.direct { Accumulation::Direct } else { Accumulation::TwoLevel }
     }
@@ -204,7 +212,10 @@ impl Gemm {
         };
         let mut outputs = each(bench, |stream| Output::<D, 3>::new(bench, stream, "D", &self.places[3], d_shape))?;
         let problem = GemmProblem::of(&GemmTensors::new(a.plain(), b.plain(), outputs[0].plain()), self.layout)?;
-        let asked = self.variant.is_some() || self.splits.is_some() || !self.workspace;
+        // Factors whose product is beyond f32 are refused too.
+        let product = f64::from(self.alpha) * self.known_scale(0) * self.known_scale(1);
+        let asked =
+            self.variant.is_some() || self.splits.is_some() || !self.workspace || product.abs() > f64::from(f32::MAX);
         let plan = GemmPlan::new(&bench.gpu, &problem, &options).map_err(|error| refusal(asked, error))?;
         let scales = [scale(0)?, scale(1)?, scale(2)?];
         let function = self.call == Call::Function && plan.workspace_bytes() == 0;
@@ -251,7 +262,12 @@ impl Gemm {
             activation: self.activation,
             d_scale,
         };
-        let exact = reference::gemm(a.view(), b.view(), &terms);
+        // A scale of 0 does not hide what is infinite in A or B, as an alpha of 0 does.
+        let exact = reference::gemm(
+            (&a * a_scale).view(),
+            (&b * b_scale).view(),
+            &GemmTerms { alpha: self.alpha.into(), ..terms },
+        );
         let [of_a, of_b] = [(&a, self.a), (&b, self.b)].map(|(array, dtype)| array.mapv(|x| magnitude(dtype, x)));
         let magnitudes = reference::gemm(of_a.view(), of_b.view(), &GemmTerms::default());
         let (atol, least) = (tolerance::atol(D::DTYPE), tolerance::least_number(D::DTYPE));
@@ -269,7 +285,7 @@ impl Gemm {
                     return f64::INFINITY;
                 }
                 let magnitude = sum * (terms.alpha * d_scale).abs();
-                let of_sum = tolerance::gemm_limit(problem, self.accumulation(), 0.0, magnitude) - atol;
+                let of_sum = tolerance::gemm_sum_limit(problem, self.accumulation(), magnitude);
                 // The rounding of D, and below its normal numbers.
                 let all = all * d_scale.abs();
                 of_sum + all * (EPILOGUE + atol) + least + 4.0 * f64::from(f32::MIN_POSITIVE) * (1.0 + d_scale.abs())

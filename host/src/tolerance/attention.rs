@@ -14,8 +14,9 @@ use crate::reference::{AttentionTerms, stored_magnitude};
 
 /// What sums in f32 may reach, with room for the order in which they are formed: 2^126.
 ///
-/// Results where the magnitudes of `q . k`, or of the values weighted by `exp(s - max s)`, sum up to more are not
-/// specified: a partial sum may be infinite.
+/// Results where the magnitudes of the products of `q . k`, or of the values of all keys that a row sees, sum up to more
+/// are not specified: a partial sum may be infinite. Values are weighted relative to the largest score so far, which may
+/// be that of any key, and divided by the sum of the weights in the end.
 pub const LARGEST_SUM: f64 = f64::from_bits(((1023 + 126) as u64) << 52);
 
 /// The largest error of each element; infinite where nothing is specified.
@@ -77,6 +78,8 @@ struct Row {
     keys: Vec<(f64, f64)>,
     sink: (f64, f64),
     largest: f64,
+    /// 0 where there is none.
+    softcap: f64,
     /// Whether all sums of products stay within [`LARGEST_SUM`].
     specified: bool,
 }
@@ -119,7 +122,8 @@ impl Row {
         let keys: Vec<(f64, f64)> = visible.map(of_key).collect();
         let sink = terms.sink.map_or(f64::NEG_INFINITY, |sink| sink[head]);
         let largest = keys.iter().map(|key| key.0).fold(sink, f64::max);
-        let mut row = Row { first_key, keys, sink: (sink, 0.0), largest, specified };
+        let softcap = terms.softcap.unwrap_or(0.0);
+        let mut row = Row { first_key, keys, sink: (sink, 0.0), largest, softcap, specified };
         // The product with log2(e), and the difference from the largest score, are rounded.
         let rounding = |score: f64| 4.0 * STEP * (score.abs() + largest.abs());
         row.keys.iter_mut().chain([&mut row.sink]).filter(|of| of.0 > f64::NEG_INFINITY).for_each(|of| {
@@ -134,27 +138,28 @@ impl Row {
             return (vec![f64::INFINITY; out.len()], f64::INFINITY);
         }
         if self.keys.iter().all(|key| key.0 == f64::NEG_INFINITY) {
-            return (vec![0.0; out.len()], 4.0 * STEP * if lse.is_finite() { lse.abs() } else { 0.0 });
+            // Kernels for a softcap hold scores, and so a sink, as differences from it.
+            return (vec![0.0; out.len()], if lse.is_finite() { 4.0 * STEP * (lse.abs() + self.softcap) } else { 0.0 });
         }
         let bounds = Bounds::of(self.keys.iter().chain([&self.sink]));
         let half_step = 0.5 * super::atol(dtype);
-        let least_weight = if dtype == Dtype::F16 { (-25f64).exp2() } else { 0.0 };
+        // What the type of P has not, or, where that reaches as far as f32, `ex2.approx.ftz`, is 0.
+        let least_weight = if dtype == Dtype::F16 { (-25f64).exp2() } else { f64::from(f32::MIN_POSITIVE) };
         let of_sums = (self.keys.len() as f64 / 8.0 + 32.0) * STEP;
         let mut limits: Vec<f64> = out.iter().map(|out| half_step * out.abs()).collect();
-        let mut weighted = vec![0.0; out.len()];
+        let mut magnitudes = vec![0.0; out.len()];
         let value_dim = out.len();
         for (index, &(score, error)) in self.keys.iter().enumerate() {
             if score == f64::NEG_INFINITY {
                 continue;
             }
             let probability = (score - lse).exp().min(1.0);
-            let weight = (score - self.largest).exp();
             let moved = bounds.moved(score, error, probability);
             let rounded = probability * (half_step + of_sums) + least_weight;
             let values = &values[(self.first_key + index) * value_dim..][..value_dim];
-            for (((limit, weighted), &value), &out) in limits.iter_mut().zip(&mut weighted).zip(values).zip(out) {
+            for (((limit, magnitude), &value), &out) in limits.iter_mut().zip(&mut magnitudes).zip(values).zip(out) {
                 *limit += moved * (value - out).abs() + rounded * value.abs();
-                *weighted += weight * value.abs();
+                *magnitude += value.abs();
             }
         }
         if self.sink.0 > f64::NEG_INFINITY {
@@ -163,8 +168,8 @@ impl Row {
         }
         // Below the normal numbers of the type steps are all as long.
         let least = super::least_number(dtype);
-        for (limit, weighted) in limits.iter_mut().zip(weighted) {
-            *limit = if weighted <= LARGEST_SUM { *limit + least } else { f64::INFINITY };
+        for (limit, magnitude) in limits.iter_mut().zip(magnitudes) {
+            *limit = if magnitude <= LARGEST_SUM { *limit + least } else { f64::INFINITY };
         }
         let terms = self.keys.len() as f64;
         let of_lse = bounds.lse_error(lse) + 2.0 * STEP * lse.abs() + terms * 0.5 * STEP + (-16f64).exp2();
@@ -238,6 +243,22 @@ mod tests {
         assert_eq!(limits(&huge, &huge, &one, &terms).out[[0, 0, 0, 0]], f64::INFINITY);
         assert_eq!(limits(&one, &one, &huge, &terms).out[[0, 0, 0, 0]], f64::INFINITY);
         assert!(limits(&one, &one, &array![[[[1e37]]]], &terms).out[[0, 0, 0, 0]].is_finite());
+        // Neither a sink nor a later key makes sums smaller that are formed before.
+        let (keys, values) = (array![[[[1.0], [1.0], [90.0]]]], array![[[[7e37], [7e37], [1.0]]]]);
+        let sink = Array1::from_vec(vec![1e4]);
+        let with_sink = AttentionTerms { sink: Some(sink.view()), ..terms };
+        assert_eq!(limits(&one, &keys, &values, &with_sink).out[[0, 0, 0, 0]], f64::INFINITY);
+    }
+
+    #[test]
+    fn weights_below_the_normal_numbers_may_be_lost() {
+        let (q, k, v) = (array![[[[1.0]]]], array![[[[90.0], [0.0]]]], array![[[[0.0], [1e30]]]]);
+        let terms = AttentionTerms::new(Mask::Full, 1.0);
+        let (out, lse) = attention_with(q.view(), k.view(), v.view(), &terms);
+        let inputs = [q.view(), k.view(), v.view()];
+        let limits = attention_limits(inputs, &terms, Dtype::Bf16, (out.view(), lse.view()));
+        let (exact, limit) = (out[[0, 0, 0, 0]], limits.out[[0, 0, 0, 0]]);
+        assert!(exact < limit && limit < 1.2e-8, "{exact:e} {limit:e}");
     }
 
     #[test]
