@@ -2,10 +2,11 @@
 //! while they are read, and a launch that waits while thousands of others run.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use ferrotile::{
     Arch, AttentionOptions, AttentionPlan, Buffer, Gpu, Kernel, LaunchConfig, Layout, Mask, PagedAttentionPlan,
-    PagedProblem, PagedTensors, StreamRef, TensorMut, TensorRef, VarlenPlan,
+    PagedProblem, PagedTensors, Stream, StreamRef, TensorMut, TensorRef, VarlenPlan,
 };
 use half::{bf16, f16};
 use libtest_mimic::Failed;
@@ -401,9 +402,6 @@ fn changing_pages<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     Ok(())
 }
 
-/// The time after which a gate opens by itself: longer than all launches that pass it meanwhile take.
-const GATE_NS: u64 = 4_000_000_000;
-
 /// A launch waits on its stream while more others than there are counters run on another, and still runs beside some.
 /// A card does so with one kernel: counters are the host's, and thousands of launches of each kernel take minutes.
 fn waiting<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
@@ -418,28 +416,41 @@ fn waiting<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         tried = !is_small(gpu);
         let expected = run_contiguous(gpu, &case, &inputs, row)?;
         let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &case.options(Layout::Bhsd, row))?;
-        // Streams may share a queue of the card, in which nothing passes the gate: others are tried then.
-        for _ in 0..8 {
-            if waits_while_others_run(gpu, &case, &inputs, &plan, &expected)? {
-                return Ok(());
+        // The launches of one such trial may share a queue with the gate of another.
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = if is_small(gpu) { 2 } else { (1 << 15) - 32 };
+        let mut streams = Vec::new();
+        for _ in 0..16 {
+            // Streams may share a queue of the card, in which nothing passes the gate: others are tried then.
+            streams.push([gpu.new_stream()?, gpu.new_stream()?]);
+            let last = &streams[streams.len() - 1];
+            if waits_while_others_run(gpu, &case, &inputs, &plan, &expected, (last, 1, SECOND_NS / 2))? {
+                let all = (last, before, 30 * SECOND_NS);
+                let waited = waits_while_others_run(gpu, &case, &inputs, &plan, &expected, all)?;
+                return if waited { Ok(()) } else { Err("the gate opened before all launches had run".into()) };
             }
         }
         Err("no two of the streams have queues of their own".into())
     })
 }
 
-/// Whether the launch did wait until all others had run.
+/// A billion nanoseconds.
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Whether the launch on the first stream did wait until so many others had run on the second; its gate opens by itself
+/// after the time.
 fn waits_while_others_run<T: Half>(
     gpu: &Gpu,
     case: &Case,
     inputs: &Inputs<T>,
     plan: &AttentionPlan,
     expected: &Output<T>,
+    ([waits, runs], before, gate_ns): (&[Stream; 2], usize, u64),
 ) -> Result<bool, Failed> {
     let gate = kernel(gpu, "gate")?;
-    let (before, beside) = if is_small(gpu) { (2, 2) } else { ((1 << 15) - 32, 128) };
-    let (waits, runs, opens) = (gpu.new_stream()?, gpu.new_stream()?, gpu.new_stream()?);
-    let [q, k, v] = [&inputs.q, &inputs.k, &inputs.v].map(|values| Buffer::upload_blocking(&waits, values));
+    let beside = if is_small(gpu) { 2 } else { 128 };
+    let [q, k, v] = [&inputs.q, &inputs.k, &inputs.v].map(|values| Buffer::upload_blocking(waits, values));
     let (q, k, v) = (q?, k?, v?);
     let (q, k, v) = (
         TensorRef::contiguous(&q, case.q_shape())?,
@@ -447,15 +458,15 @@ fn waits_while_others_run<T: Half>(
         TensorRef::contiguous(&v, case.kv_shape())?,
     );
     let view = Placement::contiguous(case, Layout::Bhsd).out;
-    let mut outs = [(); 2].map(|()| Guarded::<T>::new(gpu, &waits, view.count()));
+    let mut outs = [(); 2].map(|()| Guarded::<T>::new(gpu, waits, view.count()));
     let mut word = Buffer::<u32>::zeroed(gpu, 1)?;
     waits.synchronize()?;
     if gpu.is_emulated() {
         // Work is done when it is enqueued, and would wait for ever.
-        word.fill_bytes(&opens, 1)?;
+        word.fill_bytes(runs, 1)?;
     }
     // SAFETY: these are the kernel's parameters; freeing the buffer waits for it.
-    unsafe { gate.launch(waits.as_ref(), &WARP, &[&word.as_raw(), &GATE_NS]) }?;
+    unsafe { gate.launch(waits.as_ref(), &WARP, &[&word.as_raw(), &gate_ns]) }?;
     let mut launch = |stream: StreamRef<'_>, index: usize| -> Outcome {
         let out = outs[index].as_mut().map_err(|error| format!("{error:?}"))?;
         let view = view.moved(out.offset());
@@ -464,10 +475,10 @@ fn waits_while_others_run<T: Half>(
     launch(waits.as_ref(), 0)?;
     (0..before).try_for_each(|_| launch(runs.as_ref(), 1))?;
     runs.synchronize()?;
-    let waited = gpu.is_emulated() || word.download_blocking(&runs)?[0] == 0;
-    word.fill_bytes(&opens, 1)?;
+    let waited = gpu.is_emulated() || word.download_blocking(runs)?[0] == 0;
+    word.fill_bytes(runs, 1)?;
     (0..beside).try_for_each(|_| launch(runs.as_ref(), 1))?;
-    for (out, stream) in outs.into_iter().zip([&waits, &runs]) {
+    for (out, stream) in outs.into_iter().zip([waits, runs]) {
         Output { out: out?.read(stream)?, lse: expected.lse.clone() }.check_same(case, expected)?;
     }
     Ok(waited)
