@@ -15,8 +15,8 @@ use crate::reference::{AttentionTerms, stored_magnitude};
 /// What sums in f32 may reach, with room for the order in which they are formed: 2^126.
 ///
 /// Results are not specified where the magnitudes of the products of `q . k`, or of the values of all keys that a row
-/// sees, sum up to more: a partial sum may be infinite. Kernels weight values relative to the largest score so far, which
-/// may be that of any key, and divide by the sum of the weights in the end.
+/// sees, sum up to more: a partial sum may be infinite. Kernels weight values relative to the largest score so far,
+/// which may be that of any key, and divide by the sum of the weights in the end.
 pub const LARGEST_SUM: f64 = f64::from_bits(((1023 + 126) as u64) << 52);
 
 /// The largest error of each element; infinite where nothing is specified.
