@@ -4,12 +4,13 @@ use std::time::Instant;
 
 use ferrotile::counters::Counters;
 use ferrotile::{
-    Arch, AtaOptions, AtaPlan, AttentionOptions, AttentionPlan, AttentionProblem, Buffer, Dtype, Error, Float, Gpu,
-    LaunchConfig, Layout, Mask, Precision, SymmetricBlockMatrix, TensorMut, TensorRef, ata_variants,
-    attention_variants, embedded_ptx,
+    Arch, AtaOptions, AtaPlan, AttentionTensors, BatchedSizes, Buffer, Dtype, Error, Float, Gpu, LaunchConfig, Layout,
+    Mask, Precision, SymmetricBlockMatrix, TensorMut, TensorRef, embedded_ptx,
 };
 use half::{bf16, f16};
 use ndarray::Array5;
+use tests::catalogue::attention_configs;
+use tests::request::Request;
 use variants::ata::{ATA, MMA_FRAMES, PAIR_ROWS};
 
 /// Queries and keys.
@@ -20,15 +21,15 @@ const MATRIX_ROWS: usize = 80;
 
 /// What attention of one head does, with every element 1.
 fn attention<T: Float>(gpu: &Gpu, head_dim: usize, variant: &str) -> Vec<Counters> {
-    let sizes = AttentionProblem { batch: 1, q_heads: 1, kv_heads: 1, q_len: ROWS, k_len: ROWS, head_dim };
+    let sizes = BatchedSizes { batch: 1, q_heads: 1, kv_heads: 1, q_len: ROWS, k_len: ROWS, head_dim };
     let shape = sizes.q_shape(Layout::Bhsd);
-    let options = AttentionOptions { variant: Some(variant.to_owned()), ..AttentionOptions::new(Layout::Bhsd) };
-    let plan = AttentionPlan::new(gpu, T::DTYPE, &sizes, &options).unwrap();
+    let options = Request { variant: Some(variant.to_owned()), ..Request::new(Layout::Bhsd) };
+    let plan = options.plan(gpu, T::DTYPE, sizes).unwrap();
     let stream = gpu.new_stream().unwrap();
     let ones = Buffer::upload_blocking(&stream, &vec![T::from_f64(1.0); ROWS * head_dim]).unwrap();
     let mut out = Buffer::<T>::zeroed(gpu, ROWS * head_dim).unwrap();
     let (q, out) = (TensorRef::contiguous(&ones, shape).unwrap(), TensorMut::contiguous(&mut out, shape).unwrap());
-    gpu.counted(|| plan.run(stream.as_ref(), q, q, q, out, None)).unwrap().1
+    gpu.counted(|| plan.run(&stream, AttentionTensors::new(q, q, q, out))).unwrap().1
 }
 
 fn ata(gpu: &Gpu, precision: Precision, frames: usize, variant: &str) -> Vec<Counters> {
@@ -71,7 +72,7 @@ fn matrices_of_the_attention_kernels_lie_without_bank_conflicts() {
     for arch in archs("attention") {
         let gpu = Gpu::emulated(arch);
         let rows = |dtype, head_dim| {
-            attention_variants(Arch::Sm80, dtype, [head_dim; 2]).filter(|row| row.takes(Mask::Full, ROWS, ROWS))
+            attention_configs(Arch::Sm80, dtype, [head_dim; 2]).filter(|row| row.takes(Mask::Full, ROWS, ROWS))
         };
         for head_dim in [64, 128] {
             for row in rows(Dtype::F16, head_dim) {
@@ -89,7 +90,7 @@ fn matrices_of_the_ata_kernels_lie_without_bank_conflicts() {
     for arch in archs("ata") {
         let gpu = Gpu::emulated(arch);
         for precision in Precision::ALL {
-            for row in ata_variants(precision) {
+            for row in ATA.iter().filter(|row| row.precision == precision) {
                 assert_no_conflicts(&ata(&gpu, precision, row.frames, row.name));
             }
         }
@@ -127,15 +128,18 @@ fn a_repeated_launch_counts_the_same() {
 #[ignore = "a measurement"]
 fn cost_of_counting() {
     let gpu = Gpu::emulated(archs("attention")[0]);
-    let sizes = AttentionProblem { batch: 1, q_heads: 4, kv_heads: 4, q_len: 256, k_len: 256, head_dim: 64 };
+    let sizes = BatchedSizes { batch: 1, q_heads: 4, kv_heads: 4, q_len: 256, k_len: 256, head_dim: 64 };
     let shape = sizes.q_shape(Layout::Bhsd);
-    let plan = AttentionPlan::new(&gpu, Dtype::F16, &sizes, &AttentionOptions::new(Layout::Bhsd)).unwrap();
+    let plan = Request::new(Layout::Bhsd).plan(&gpu, Dtype::F16, sizes).unwrap();
     let stream = gpu.new_stream().unwrap();
     let count = shape.iter().product();
     let ones = Buffer::upload_blocking(&stream, &vec![f16::ONE; count]).unwrap();
     let mut out = Buffer::<f16>::zeroed(&gpu, count).unwrap();
     let q = TensorRef::contiguous(&ones, shape).unwrap();
-    let mut run = || plan.run(stream.as_ref(), q, q, q, TensorMut::contiguous(&mut out, shape).unwrap(), None);
+    let mut run = || {
+        let out = TensorMut::contiguous(&mut out, shape).unwrap();
+        plan.run(&stream, AttentionTensors::new(q, q, q, out))
+    };
     for _ in 0..3 {
         let start = Instant::now();
         run().unwrap();

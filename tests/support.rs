@@ -7,9 +7,9 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use ferrotile::{
-    Arch, AttentionOptions, AttentionPlan, AttentionProblem, Dtype, Error, Gpu, Layout, Mask, VarlenPlan, VarlenProblem,
-};
+use ferrotile::{Arch, BatchedSizes, Dtype, Error, Gpu, Layout, Mask, VarlenSizes};
+use tests::catalogue::config_of;
+use tests::request::Request;
 use variants::attention::{AttentionKernel, HEAD_DIM_STEP, MAX_HEAD_DIM, ScoreMod, Seqlens};
 
 /// The lines around the table.
@@ -64,16 +64,16 @@ fn kernel_with(
     head_dim: usize,
 ) -> Option<&'static str> {
     let (heads, q_len, k_len) = (1, if feature.few_rows { 1 } else { 4096 }, 4096);
-    let options = AttentionOptions { mask: Mask::Causal, softcap, bias, ..AttentionOptions::new(Layout::Bhsd) };
+    let options = Request { mask: Mask::Causal, softcap, bias, ..Request::new(Layout::Bhsd) };
     let variant = match feature.lengths {
         Seqlens::Fixed => {
             let (q_heads, kv_heads) = (heads, heads);
-            let problem = AttentionProblem { batch: 1, q_heads, kv_heads, q_len, k_len, head_dim };
-            AttentionPlan::new(gpu, dtype, &problem, &options).map(|plan| plan.variant())
+            let problem = BatchedSizes { batch: 1, q_heads, kv_heads, q_len, k_len, head_dim };
+            options.plan(gpu, dtype, problem).map(|plan| config_of(&plan))
         }
         Seqlens::Varlen => {
-            let problem = VarlenProblem {
-                members: 1,
+            let problem = VarlenSizes {
+                batch: 1,
                 q_heads: heads,
                 kv_heads: heads,
                 q_total: q_len,
@@ -82,7 +82,7 @@ fn kernel_with(
                 max_k_len: k_len,
                 head_dim,
             };
-            VarlenPlan::new(gpu, dtype, &problem, &options).map(|plan| plan.variant())
+            options.plan(gpu, dtype, problem).map(|plan| config_of(&plan))
         }
     };
     match variant.map(|variant| variant.kernel) {

@@ -8,6 +8,7 @@ pub(crate) mod error;
 pub(crate) mod gemm;
 pub(crate) mod on_card;
 pub(crate) mod random;
+pub(crate) mod request;
 pub(crate) mod task;
 pub(crate) mod varlen;
 pub(crate) mod verdict;

@@ -230,7 +230,7 @@ struct Fit {
 impl Fit {
     fn new(gpu: &Gpu, problem: &Problem, precision: Precision) -> ferrotile::Result<Self> {
         let stream = gpu.new_stream()?;
-        let matrix = problem.matrix.upload_blocking(stream.as_ref(), precision)?;
+        let matrix = problem.matrix.upload_blocking(&stream, precision)?;
         let options = CgOptions { tolerance: TOLERANCE, ..CgOptions::default() };
         let mut plan = CgPlan::new(&matrix, FRAMES, &options)?;
         let shape = <[usize; 3]>::from(problem.right.dim());
@@ -239,7 +239,7 @@ impl Fit {
         let mut solve = || {
             let (b, x) = (TensorRef::contiguous(&right, shape)?, TensorMut::contiguous(&mut values, shape)?);
             let start = Instant::now();
-            plan.solve_blocking(stream.as_ref(), b, None, x).map(|report| (report, start.elapsed()))
+            plan.solve_blocking(&stream, b, None, x).map(|report| (report, start.elapsed()))
         };
         let (report, first) = solve()?;
         // A card is measured once it is warm; the emulator takes its time.

@@ -67,7 +67,7 @@ fn solve(
     with: Preconditioner,
 ) -> Result<(CgReport, f64)> {
     let stream = gpu.new_stream()?;
-    let matrix = host.upload_blocking(stream.as_ref(), precision)?;
+    let matrix = host.upload_blocking(&stream, precision)?;
     let options =
         CgOptions { tolerance: TOLERANCE, preconditioner: with, max_iterations: 2000, ..CgOptions::default() };
     let mut plan = CgPlan::new(&matrix, FRAMES, &options)?;
@@ -78,7 +78,7 @@ fn solve(
     let mut run = || {
         let start = Instant::now();
         let (b, x) = (TensorRef::contiguous(&b, shape)?, TensorMut::contiguous(&mut x, shape)?);
-        plan.solve_blocking(stream.as_ref(), b, None, x).map(|report| (report, start.elapsed().as_secs_f64() * 1e3))
+        plan.solve_blocking(&stream, b, None, x).map(|report| (report, start.elapsed().as_secs_f64() * 1e3))
     };
     let (report, mut time) = run()?;
     for _ in 0..if gpu.is_emulated() { 0 } else { 10 } {

@@ -1,161 +1,82 @@
-//! Attention forward: `O = softmax(scale * Q K^T + mask) V`, with softcap, bias and sinks where they are wanted, and
-//! for sequences of several lengths.
+//! Attention forward: `O = softmax(scale * Q K^T + mask) V`, with softcap, bias and sinks where they are wanted, for
+//! batches, for sequences of several lengths and for keys in pages.
 //!
-//! ```no_run
-//! use ferrotile::{AttentionOptions, Buffer, Gpu, Layout, Mask, TensorMut, TensorRef, attention};
-//! use half::f16;
-//!
-//! # fn main() -> ferrotile::Result<()> {
-//! let gpu = Gpu::new(0)?;
-//! let stream = gpu.new_stream()?;
-//! let shape = [1, 8, 512, 64]; // batch, heads, sequence, head dimension
-//! let data = vec![f16::ONE; 512 * 8 * 64];
-//! let (q, k, v) = (
-//!     Buffer::upload_blocking(&stream, &data)?,
-//!     Buffer::upload_blocking(&stream, &data)?,
-//!     Buffer::upload_blocking(&stream, &data)?,
-//! );
-//! let mut out = Buffer::zeroed(&gpu, data.len())?;
-//! attention(
-//!     stream.as_ref(),
-//!     TensorRef::contiguous(&q, shape)?,
-//!     TensorRef::contiguous(&k, shape)?,
-//!     TensorRef::contiguous(&v, shape)?,
-//!     TensorMut::contiguous(&mut out, shape)?,
-//!     None,
-//!     &AttentionOptions { mask: Mask::Causal, ..AttentionOptions::new(Layout::Bhsd) },
-//! )?;
-//! let result: Vec<f16> = out.download_blocking(&stream)?;
-//! # Ok(())
-//! # }
-//! ```
+//! A call goes down once: [`attention`] makes an [`AttentionPlan`], whose run erases the types of the tensors, checks
+//! them, fills the arguments of the kernel and launches it.
 
+mod arguments;
 mod choice;
 mod decode;
-mod lengths;
+mod layout;
 mod merge;
-mod paged;
+mod options;
 mod plan;
 mod problem;
+mod scheduler;
+mod sizes;
 mod tensors;
-mod terms;
+mod tiles;
 mod tma;
-mod varlen;
-
-use variants::attention::Mask;
+mod validate;
 
 pub use choice::attention_variants;
-pub use merge::{MergePlan, merge};
-pub use paged::{PagedAttentionPlan, PagedProblem, PagedTensors, paged_attention};
+pub use layout::Layout;
+pub use merge::{MergePlan, MergeTensors, PartialAttention, RawMergeTensors, merge};
+pub use options::AttentionOptions;
 pub use plan::AttentionPlan;
-pub use problem::AttentionProblem;
-pub use tensors::AttentionTensors;
-pub use varlen::{VarlenPlan, VarlenProblem, VarlenTensors, attention_varlen};
+pub use problem::{AttentionParams, AttentionProblem};
+pub use sizes::{BatchedSizes, Keys, PagedSizes, VarlenSizes};
+pub use tensors::{AttentionOperands, AttentionTensors, PagedTensors, RawAttentionTensors, RawKeys, VarlenTensors};
 
 use crate::element::Float;
 use crate::error::Result;
 use crate::runtime::stream::StreamRef;
-use crate::runtime::tensor::{TensorMut, TensorRef};
-use terms::Terms;
 
-const OP: &str = "attention";
-
-/// What the four dimensions of Q, K, V and O are, outermost first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Layout {
-    /// `[batch, heads, sequence, head dimension]`.
-    Bhsd,
-    /// `[batch, sequence, heads, head dimension]`.
-    Bshd,
-}
-
-impl Layout {
-    /// Brings dimensions of this layout into the order batch, heads, sequence, head dimension, or back.
-    #[must_use]
-    pub fn reorder<T: Copy>(self, [batch, second, third, dim]: [T; 4]) -> [T; 4] {
-        match self {
-            Layout::Bhsd => [batch, second, third, dim],
-            Layout::Bshd => [batch, third, second, dim],
-        }
-    }
-}
-
-/// How to compute attention.
-#[derive(Debug, Clone, PartialEq)]
-pub struct AttentionOptions {
-    /// What the dimensions of the tensors are.
-    pub layout: Layout,
-    /// Which keys a query row sees.
-    pub mask: Mask,
-    /// What scores are multiplied by; `None` is `1 / sqrt(head_dim)`.
-    pub scale: Option<f32>,
-    /// What bounds scaled scores: `cap * tanh(score / cap)` takes their place. `None` bounds nothing.
-    pub softcap: Option<f32>,
-    /// Whether a bias is added to scores ([`AttentionTensors::bias`]). Functions that take a bias take this from it.
-    pub bias: bool,
-    /// Head dimension of V and O, a multiple of 8 up to 256; `None` is that of Q and K. Functions that take tensors
-    /// take it from V.
-    pub value_dim: Option<usize>,
-    /// The compiled variant to run, by name; `None` picks the one that measures best.
-    pub variant: Option<String>,
-    /// The parts that the keys are split into where a few query rows see many keys, each for blocks of its own; `None`
-    /// picks by the sizes.
-    pub splits: Option<usize>,
-    /// Whether each kernel starts only when the work before it on the stream has ended. Else, on sm_90, one that copies
-    /// by TMA or adds up splits starts while the kernel before it still runs, and waits for its end before it reads or
-    /// writes any memory: results are the same.
-    pub isolated: bool,
-    /// The most workspace that a plan may ask for. With 0 keys are not split between blocks, and a few rows of a few
-    /// heads leave most of the card idle.
-    pub max_workspace_bytes: usize,
-}
-
-impl AttentionOptions {
-    /// Full attention of the usual scale on the best variant.
-    #[must_use]
-    pub const fn new(layout: Layout) -> Self {
-        Self {
-            layout,
-            mask: Mask::Full,
-            scale: None,
-            softcap: None,
-            bias: false,
-            value_dim: None,
-            variant: None,
-            splits: None,
-            isolated: false,
-            max_workspace_bytes: 0,
-        }
-    }
-
-    /// Whether attention of this head dimension of Q and K takes these numbers; plans check it too. Needs no card. The
-    /// variant and what a mask leaves are not looked at.
-    ///
-    /// # Errors
-    /// [`Error::Argument`](crate::Error::Argument) that names the option and what is allowed.
-    pub fn check(&self, head_dim: usize) -> Result<()> {
-        Terms::new(head_dim, self).map(drop)
-    }
-}
-
-/// Computes attention on `stream` and returns before it is done.
+/// Computes attention on `stream` and returns before it is done:
+/// `s_ij = softcap(scale * q_i . k_j) + bias_ij` where row i sees key j, `LSE_i = ln (exp(sink) + sum_j exp(s_ij))` and
+/// `O_i = sum_j exp(s_ij - LSE_i) v_j`.
 ///
-/// `q` and `out` are `[batch, q_heads, q_len, head_dim]`, `k` and `v` `[batch, kv_heads, k_len, head_dim]`, their
-/// dimensions in the order of [`AttentionOptions::layout`] and with any strides; `v` and `out` may have another head
-/// dimension; `lse` is `[batch, q_heads, q_len]` and contiguous, and receives `ln sum_j exp(scale * q_i . k_j)`. Every
-/// length may be 0. A row that sees no key, or no score above minus infinity, gives 0 and an LSE of minus infinity.
-/// Scores, softmax and sums are f32; the tensor-core variants round the probabilities to `T` before P V.
+/// Q and O are `[batch, q_heads, q_len, head_dim]`, K and V `[batch, kv_heads, k_len, head_dim]`, their dimensions in
+/// the order of [`AttentionParams::layout`] and with any strides; V and O may have another head dimension; the LSE is
+/// `[batch, q_heads, q_len]` and contiguous. Every length may be 0. A row that sees no key, or no score above minus
+/// infinity, gives 0 and its sink as LSE, or minus infinity without one. Scores, softmax and sums are f32; the
+/// tensor-core kernels round the probabilities to `T` before P V.
 ///
-/// This call uses no workspace: [`AttentionPlan`] does where it is faster, for a few query rows on many keys.
+/// [`AttentionParams::bias`] and [`AttentionParams::value_dim`] are taken from the tensors. This call uses no
+/// workspace: [`AttentionPlan`] does where it is faster, for a few query rows on many keys.
 ///
-/// NaN and infinity spread as in the formula. Besides, in the tensor-core variants NaN and infinity in V make NaN, in
+/// NaN and infinity spread as in the formula. Besides, in the tensor-core kernels NaN and infinity in V make NaN, in
 /// their column, of hidden rows too, where a row of the same tile of query rows visits the tile of keys that holds
 /// them.
 ///
+/// ```
+/// use ferrotile::{
+///     Arch, AttentionOptions, AttentionParams, AttentionTensors, Buffer, Gpu, Layout, Mask, TensorMut, TensorRef,
+///     attention,
+/// };
+/// use half::f16;
+///
+/// let gpu = Gpu::emulated(Arch::Sm80); // or Gpu::new(0)?
+/// let stream = gpu.new_stream()?;
+/// let shape = [1, 2, 16, 64]; // batch, heads, sequence, head dimension
+/// let data = Buffer::upload_blocking(&stream, &[f16::ONE; 2 * 16 * 64])?;
+/// let mut out = Buffer::zeroed(&gpu, data.len())?;
+/// let input = TensorRef::contiguous(&data, shape)?;
+/// attention(
+///     &stream,
+///     AttentionTensors::new(input, input, input, TensorMut::contiguous(&mut out, shape)?),
+///     &AttentionParams { mask: Mask::Causal, ..AttentionParams::new(Layout::Bhsd) },
+///     &AttentionOptions::default(),
+/// )?;
+/// let result: Vec<f16> = out.download_blocking(&stream)?;
+/// assert!(result.iter().all(|&x| x == f16::ONE));
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::Shape`], [`Error::Argument`], [`Error::NoVariant`], [`Error::UnknownVariant`] or [`Error::WrongDevice`] for
-/// tensors or options that do not fit, before anything is enqueued; [`Error::Driver`] where the driver refuses the
-/// launch.
+/// tensors, parameters or options that do not fit, before anything is enqueued; [`Error::Driver`] where the driver
+/// refuses the launch.
 ///
 /// [`Error::Shape`]: crate::Error::Shape
 /// [`Error::Argument`]: crate::Error::Argument
@@ -163,36 +84,143 @@ impl AttentionOptions {
 /// [`Error::UnknownVariant`]: crate::Error::UnknownVariant
 /// [`Error::WrongDevice`]: crate::Error::WrongDevice
 /// [`Error::Driver`]: crate::Error::Driver
-pub fn attention<T: Float>(
-    stream: StreamRef<'_>,
-    q: TensorRef<'_, T, 4>,
-    k: TensorRef<'_, T, 4>,
-    v: TensorRef<'_, T, 4>,
-    out: TensorMut<'_, T, 4>,
-    lse: Option<TensorMut<'_, f32, 3>>,
+pub fn attention<'s, T: Float>(
+    stream: impl Into<StreamRef<'s>>,
+    tensors: AttentionTensors<'_, T>,
+    params: &AttentionParams,
     options: &AttentionOptions,
 ) -> Result<()> {
-    let problem = AttentionProblem::of_shapes(*q.shape(), *k.shape(), *v.shape(), options.layout)?;
-    let options = AttentionOptions { value_dim: Some(v.shape()[3]), ..options.clone() };
-    let tensors = AttentionTensors { lse, ..AttentionTensors::new(q, k, v, out) };
-    AttentionPlan::for_call(stream.gpu(), &problem, &options, &tensors)?.run_with(stream, tensors)
+    let params = AttentionParams { bias: tensors.bias.is_some(), value_dim: Some(tensors.v.shape()[3]), ..*params };
+    let problem = AttentionProblem::new(tensors.sizes(params.layout)?, params);
+    call::<T>(stream.into(), tensors, &problem, options)
 }
 
-/// As [`attention`], with all tensors that a call may have: `s_ij = softcap(scale * q_i . k_j) + bias_ij` where row i
-/// sees key j, `LSE_i = ln (exp(sink) + sum_j exp(s_ij))` and `O_i = sum_j exp(s_ij - LSE_i) v_j`.
-/// [`AttentionOptions::bias`] is taken from the tensors.
+/// Computes attention on sequences of several lengths, with at most `max_q_len` rows and `max_k_len` keys each, on
+/// `stream`, and returns before it is done. See [`attention`](crate::attention()) for what is computed.
 ///
-/// A row that sees no key gives 0, and its sink as LSE.
+/// `max_lens` is `[max_q_len, max_k_len]`. [`AttentionParams::bias`] and [`AttentionParams::value_dim`] are taken from
+/// the tensors; the layout, splits and workspace are not used.
+///
+/// ```
+/// use ferrotile::{
+///     Arch, AttentionOptions, AttentionParams, Buffer, Gpu, Layout, TensorMut, TensorRef, VarlenTensors,
+///     attention_varlen,
+/// };
+/// use half::f16;
+///
+/// let gpu = Gpu::emulated(Arch::Sm80);
+/// let stream = gpu.new_stream()?;
+/// let shape = [24, 1, 64]; // rows of all sequences, heads, head dimension
+/// let data = Buffer::upload_blocking(&stream, &[f16::ONE; 24 * 64])?;
+/// let starts = Buffer::upload_blocking(&stream, &[0, 8, 24])?; // sequences of 8 and 16 rows
+/// let mut out = Buffer::<f16>::zeroed(&gpu, data.len())?;
+/// let input = TensorRef::contiguous(&data, shape)?;
+/// let tensors = VarlenTensors {
+///     q: input,
+///     k: input,
+///     v: input,
+///     out: TensorMut::contiguous(&mut out, shape)?,
+///     cu_seqlens_q: TensorRef::contiguous(&starts, [3])?,
+///     cu_seqlens_k: TensorRef::contiguous(&starts, [3])?,
+///     lse: None,
+///     sink: None,
+///     bias: None,
+/// };
+/// attention_varlen(
+///     &stream, tensors, [16, 16], &AttentionParams::new(Layout::Bshd), &AttentionOptions::default(),
+/// )?;
+/// assert!(out.download_blocking(&stream)?.iter().all(|&x| x == f16::ONE));
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
+///
+/// # Numbers that do not describe sequences
+/// `cu_seqlens_q` and `cu_seqlens_k` stand on the card, where the work reads them: no call knows them before. Those
+/// that do not ascend, are negative, or lie beyond the tensor are no error; [`VarlenSizes::validate_blocking`] finds
+/// them. Whatever the numbers are, nothing outside of the tensors is read or written:
+/// - A number below 0 counts as the rows of the tensor, as one beyond them does.
+/// - A batch entry that ends where it starts, or before, has no rows. Where it is so for its keys, its rows see none.
+/// - A batch entry of more rows than `max_q_len` has the first of them, and the same of its keys.
+/// - The rows of every batch entry are written, and no others. But where the numbers of `cu_seqlens_q`, so counted, do
+///   not ascend, the rows of an entry may stay unwritten. Each element of a row that several entries have is then the
+///   result of one of them; an emulated device reports a race.
+///
+/// Of 64 rows, `[0, 30, 64, 70]` has entries of 30, 34 and no rows, and `[-4, 30, 64]` of none and 34: rows 0 to 29
+/// stay unwritten.
 ///
 /// # Errors
-/// As [`attention`].
-pub fn attention_with<T: Float>(
-    stream: StreamRef<'_>,
-    tensors: AttentionTensors<'_, T>,
+/// As [`attention`](crate::attention()).
+pub fn attention_varlen<'s, T: Float>(
+    stream: impl Into<StreamRef<'s>>,
+    tensors: VarlenTensors<'_, T>,
+    max_lens: [usize; 2],
+    params: &AttentionParams,
     options: &AttentionOptions,
 ) -> Result<()> {
-    let AttentionTensors { q, k, v, bias, .. } = &tensors;
-    let problem = AttentionProblem::of_shapes(*q.shape(), *k.shape(), *v.shape(), options.layout)?;
-    let options = AttentionOptions { bias: bias.is_some(), value_dim: Some(v.shape()[3]), ..options.clone() };
-    AttentionPlan::for_call(stream.gpu(), &problem, &options, &tensors)?.run_with(stream, tensors)
+    let params = AttentionParams { bias: tensors.bias.is_some(), value_dim: Some(tensors.v.shape()[2]), ..*params };
+    let problem = AttentionProblem::new(tensors.sizes(max_lens), params);
+    call::<T>(stream.into(), tensors, &problem, options)
+}
+
+/// Computes attention of up to 16 query rows on keys and values in pages, on `stream`, and returns before it is done.
+///
+/// Batch entry b has `k_lens[b]` keys, in the pages that its row of the block table names; its query rows stand at the
+/// last of them, as masks see it. The block table and the numbers of keys are read on the card. An entry of the table
+/// that is in use and names no page, or a number of keys below 0 or above `table_len * page_len`, makes NaN of the O
+/// and LSE that depend on it; nothing is read outside of K and V. No call knows these numbers before:
+/// [`PagedSizes::validate_blocking`] finds such ones. Otherwise as [`attention`](crate::attention()).
+///
+/// [`AttentionParams::bias`] and [`AttentionParams::value_dim`] are taken from the tensors. This call uses no
+/// workspace: [`AttentionPlan`] does where it is faster.
+///
+/// ```
+/// use ferrotile::{
+///     Arch, AttentionOptions, AttentionParams, Buffer, Gpu, Layout, PagedTensors, TensorMut, TensorRef,
+///     paged_attention,
+/// };
+/// use half::f16;
+///
+/// let gpu = Gpu::emulated(Arch::Sm80);
+/// let stream = gpu.new_stream()?;
+/// let q = Buffer::upload_blocking(&stream, &[f16::ONE; 64])?; // one row of one head
+/// let pages = Buffer::upload_blocking(&stream, &[f16::ONE; 3 * 16 * 64])?; // three pages of 16 keys
+/// let table = Buffer::upload_blocking(&stream, &[2, 0])?;
+/// let k_lens = Buffer::upload_blocking(&stream, &[20])?; // 16 keys of page 2 and 4 of page 0
+/// let mut out = Buffer::<f16>::zeroed(&gpu, 64)?;
+/// let kv = TensorRef::contiguous(&pages, [3, 16, 1, 64])?;
+/// let tensors = PagedTensors::new(
+///     TensorRef::contiguous(&q, [1, 1, 1, 64])?,
+///     [kv, kv],
+///     TensorRef::contiguous(&table, [1, 2])?,
+///     TensorRef::contiguous(&k_lens, [1])?,
+///     TensorMut::contiguous(&mut out, [1, 1, 1, 64])?,
+/// );
+/// paged_attention(&stream, tensors, &AttentionParams::new(Layout::Bhsd), &AttentionOptions::default())?;
+/// assert_eq!(out.download_blocking(&stream)?, [f16::ONE; 64]);
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`attention`](crate::attention()), and [`Error::Unsupported`](crate::Error::Unsupported) for more query rows.
+pub fn paged_attention<'s, T: Float>(
+    stream: impl Into<StreamRef<'s>>,
+    tensors: PagedTensors<'_, T>,
+    params: &AttentionParams,
+    options: &AttentionOptions,
+) -> Result<()> {
+    let params =
+        AttentionParams { bias: tensors.bias.is_some(), value_dim: Some(tensors.v_pages.shape()[3]), ..*params };
+    let problem = AttentionProblem::new(tensors.sizes(params.layout), params);
+    let options = AttentionOptions { splits: Some(1), ..options.clone() };
+    call::<T>(stream.into(), tensors, &problem, &options)
+}
+
+/// Makes a plan for one run, and runs it.
+fn call<T: Float>(
+    stream: StreamRef<'_>,
+    tensors: impl AttentionOperands,
+    problem: &AttentionProblem,
+    options: &AttentionOptions,
+) -> Result<()> {
+    let plan = AttentionPlan::for_call(stream.gpu(), T::DTYPE, problem, options, &tensors.erased())?;
+    plan.run(stream, tensors)
 }

@@ -76,7 +76,22 @@ pub struct LaunchConfig {
 /// One block of one thread.
 impl Default for LaunchConfig {
     fn default() -> Self {
-        LaunchConfig { grid: [1; 3], block: [1; 3], cluster: [1; 3], shared_bytes: 0, overlaps: false }
+        LaunchConfig::of_blocks(1, 1)
+    }
+}
+
+impl LaunchConfig {
+    /// So many blocks in a row of so many threads in a row.
+    ///
+    /// ```
+    /// use ferrotile::LaunchConfig;
+    ///
+    /// let config = LaunchConfig { shared_bytes: 4096, ..LaunchConfig::of_blocks(132, 256) };
+    /// assert_eq!((config.grid, config.block), ([132, 1, 1], [256, 1, 1]));
+    /// ```
+    #[must_use]
+    pub const fn of_blocks(blocks: u32, threads: u32) -> Self {
+        LaunchConfig { grid: [blocks, 1, 1], block: [threads, 1, 1], cluster: [1; 3], shared_bytes: 0, overlaps: false }
     }
 }
 

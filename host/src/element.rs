@@ -1,6 +1,6 @@
 //! The element types of buffers and tensors.
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 
 use half::{bf16, f16};
 use layout::Dtype;
@@ -10,14 +10,107 @@ mod fp8;
 pub use fp8::{F8E4M3, F8E5M2};
 
 mod sealed {
-    pub trait Sealed {
-        /// `CUtensorMapDataType` of cuda.h.
-        const TENSOR_MAP_TYPE: u32;
+    pub trait Sealed {}
+}
+
+/// The type of an element as a value, for tensors whose type the compiler does not know ([`RawTensor`]).
+///
+/// [`RawTensor`]: crate::RawTensor
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ElementType {
+    /// [`half::f16`].
+    F16,
+    /// [`half::bf16`].
+    Bf16,
+    /// `f32`.
+    F32,
+    /// [`F8E4M3`].
+    E4M3,
+    /// [`F8E5M2`].
+    E5M2,
+    /// `i32`.
+    I32,
+    /// `u32`.
+    U32,
+    /// `u16`.
+    U16,
+    /// `u8`.
+    U8,
+}
+
+impl ElementType {
+    /// The bytes of an element.
+    ///
+    /// ```
+    /// assert_eq!(ferrotile::ElementType::Bf16.size_bytes(), 2);
+    /// ```
+    #[must_use]
+    pub const fn size_bytes(self) -> usize {
+        match self {
+            ElementType::E4M3 | ElementType::E5M2 | ElementType::U8 => 1,
+            ElementType::F16 | ElementType::Bf16 | ElementType::U16 => 2,
+            ElementType::F32 | ElementType::I32 | ElementType::U32 => 4,
+        }
+    }
+
+    /// The floating-point type; `None` for integers.
+    #[must_use]
+    pub const fn dtype(self) -> Option<Dtype> {
+        match self {
+            ElementType::F16 => Some(Dtype::F16),
+            ElementType::Bf16 => Some(Dtype::Bf16),
+            ElementType::F32 => Some(Dtype::F32),
+            ElementType::E4M3 => Some(Dtype::E4M3),
+            ElementType::E5M2 => Some(Dtype::E5M2),
+            ElementType::I32 | ElementType::U32 | ElementType::U16 | ElementType::U8 => None,
+        }
+    }
+
+    /// `CUtensorMapDataType` of cuda.h, which has no type for FP8: TMA moves bytes.
+    pub(crate) const fn tensor_map_type(self) -> u32 {
+        match self {
+            ElementType::U8 | ElementType::E4M3 | ElementType::E5M2 => 0,
+            ElementType::U16 => 1,
+            ElementType::U32 => 2,
+            ElementType::I32 => 3,
+            ElementType::F16 => 6,
+            ElementType::F32 => 7,
+            ElementType::Bf16 => 9,
+        }
+    }
+}
+
+impl From<Dtype> for ElementType {
+    fn from(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::F16 => ElementType::F16,
+            Dtype::Bf16 => ElementType::Bf16,
+            Dtype::F32 => ElementType::F32,
+            Dtype::E4M3 => ElementType::E4M3,
+            Dtype::E5M2 => ElementType::E5M2,
+        }
+    }
+}
+
+/// The name in Rust, or that of the floating-point type: `i32`, `f16`, `e4m3`.
+impl fmt::Display for ElementType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self, self.dtype()) {
+            (_, Some(dtype)) => fmt::Display::fmt(&dtype, f),
+            (ElementType::I32, None) => f.pad("i32"),
+            (ElementType::U32, None) => f.pad("u32"),
+            (ElementType::U16, None) => f.pad("u16"),
+            _ => f.pad("u8"),
+        }
     }
 }
 
 /// A type that device memory holds: plain data of which every bit pattern is a value.
-pub trait Element: sealed::Sealed + Copy + Default + PartialEq + Debug + Send + Sync + 'static {}
+pub trait Element: sealed::Sealed + Copy + Default + PartialEq + Debug + Send + Sync + 'static {
+    /// The type as a value.
+    const TYPE: ElementType;
+}
 
 /// An element type that kernels compute with.
 pub trait Float: Element {
@@ -31,44 +124,43 @@ pub trait Float: Element {
     fn to_f64(self) -> f64;
 }
 
-impl sealed::Sealed for f16 {
-    const TENSOR_MAP_TYPE: u32 = 6;
-}
-impl sealed::Sealed for bf16 {
-    const TENSOR_MAP_TYPE: u32 = 9;
-}
-impl sealed::Sealed for f32 {
-    const TENSOR_MAP_TYPE: u32 = 7;
-}
-impl sealed::Sealed for u32 {
-    const TENSOR_MAP_TYPE: u32 = 2;
-}
-impl sealed::Sealed for i32 {
-    const TENSOR_MAP_TYPE: u32 = 3;
-}
-impl sealed::Sealed for u16 {
-    const TENSOR_MAP_TYPE: u32 = 1;
-}
-impl sealed::Sealed for u8 {
-    const TENSOR_MAP_TYPE: u32 = 0;
-}
-// cuda.h has no type for FP8; TMA moves bytes.
-impl sealed::Sealed for F8E4M3 {
-    const TENSOR_MAP_TYPE: u32 = 0;
-}
-impl sealed::Sealed for F8E5M2 {
-    const TENSOR_MAP_TYPE: u32 = 0;
-}
+impl sealed::Sealed for f16 {}
+impl sealed::Sealed for bf16 {}
+impl sealed::Sealed for f32 {}
+impl sealed::Sealed for u32 {}
+impl sealed::Sealed for i32 {}
+impl sealed::Sealed for u16 {}
+impl sealed::Sealed for u8 {}
+impl sealed::Sealed for F8E4M3 {}
+impl sealed::Sealed for F8E5M2 {}
 
-impl Element for f16 {}
-impl Element for bf16 {}
-impl Element for f32 {}
-impl Element for u32 {}
-impl Element for i32 {}
-impl Element for u16 {}
-impl Element for u8 {}
-impl Element for F8E4M3 {}
-impl Element for F8E5M2 {}
+impl Element for f16 {
+    const TYPE: ElementType = ElementType::F16;
+}
+impl Element for bf16 {
+    const TYPE: ElementType = ElementType::Bf16;
+}
+impl Element for f32 {
+    const TYPE: ElementType = ElementType::F32;
+}
+impl Element for u32 {
+    const TYPE: ElementType = ElementType::U32;
+}
+impl Element for i32 {
+    const TYPE: ElementType = ElementType::I32;
+}
+impl Element for u16 {
+    const TYPE: ElementType = ElementType::U16;
+}
+impl Element for u8 {
+    const TYPE: ElementType = ElementType::U8;
+}
+impl Element for F8E4M3 {
+    const TYPE: ElementType = ElementType::E4M3;
+}
+impl Element for F8E5M2 {
+    const TYPE: ElementType = ElementType::E5M2;
+}
 
 // `half` looks at the upper 32 bits of an f64 alone, so both types round first.
 impl Float for f16 {

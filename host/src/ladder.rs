@@ -8,7 +8,7 @@ use layout::Swizzle;
 use variants::ladder::{LadderSizes, LadderStep, Pipeline, STORE_COLUMNS, WGMMA_ROWS};
 
 use crate::backend::LaunchConfig;
-use crate::checks::same_device;
+use crate::checks::{argument, has_shape, same_device};
 use crate::error::{Error, Result};
 use crate::runtime::gpu::Gpu;
 use crate::runtime::launch::KernelParam;
@@ -51,18 +51,10 @@ impl<'a> LadderPlan<'a> {
     ) -> Result<Self> {
         let ([m, k], [n, _]) = (*a.shape(), *b.shape());
         for (tensor, got, expected) in [("B", *b.shape(), [n, k]), ("C", *c.shape(), [m, n])] {
-            if got != expected {
-                return Err(Error::Shape { op: OP, tensor, got: got.to_vec(), expected: expected.to_vec() });
-            }
+            has_shape(OP, tensor, &got, &expected)?;
         }
         if !(a.is_contiguous() && b.is_contiguous() && c.is_contiguous()) {
-            let got = "a matrix with gaps".to_owned();
-            return Err(Error::Argument {
-                op: OP,
-                argument: "strides",
-                got,
-                expected: "contiguous matrices".to_owned(),
-            });
+            return Err(argument(OP, "strides", "a matrix with gaps", "contiguous matrices"));
         }
         for (what, ordinal) in [("A", a.ordinal()), ("B", b.ordinal()), ("C", c.ordinal())] {
             same_device(what, ordinal, gpu.ordinal())?;
@@ -89,11 +81,9 @@ impl<'a> LadderPlan<'a> {
             ]),
         };
         let config = LaunchConfig {
-            grid: [step.blocks(sizes, gpu.multiprocessors()), 1, 1],
-            block: [step.threads(), 1, 1],
             cluster: [step.cluster, 1, 1],
             shared_bytes: step.smem().total_bytes(),
-            ..LaunchConfig::default()
+            ..LaunchConfig::of_blocks(step.blocks(sizes, gpu.multiprocessors()), step.threads())
         };
         Ok(Self { step, kernel: gpu.kernel("ladder", step.name)?, config, sizes, a, b, c, maps })
     }
@@ -108,7 +98,8 @@ impl<'a> LadderPlan<'a> {
     ///
     /// # Errors
     /// Those of [`Kernel::launch`].
-    pub fn run(&mut self, stream: StreamRef<'_>) -> Result<()> {
+    pub fn run<'s>(&mut self, stream: impl Into<StreamRef<'s>>) -> Result<()> {
+        let stream = stream.into();
         let (a, b, c, sizes) = (self.a.as_raw(), self.b.as_raw(), self.c.as_raw(), &self.sizes);
         // SAFETY: the parameters are those of the step's pipeline; the matrices have the sizes, which the step takes,
         // and the plan borrows them, C for writing. Grid, block, cluster and shared memory are the step's.

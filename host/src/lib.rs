@@ -47,14 +47,15 @@ pub use ata::{
     Preconditioner, SymmetricBlockMatrix, ata_variants,
 };
 pub use attention::{
-    AttentionOptions, AttentionPlan, AttentionProblem, AttentionTensors, Layout, MergePlan, PagedAttentionPlan,
-    PagedProblem, PagedTensors, VarlenPlan, VarlenProblem, VarlenTensors, attention, attention_variants,
-    attention_varlen, attention_with, merge, paged_attention,
+    AttentionOperands, AttentionOptions, AttentionParams, AttentionPlan, AttentionProblem, AttentionTensors,
+    BatchedSizes, Keys, Layout, MergePlan, MergeTensors, PagedSizes, PagedTensors, PartialAttention,
+    RawAttentionTensors, RawKeys, RawMergeTensors, VarlenSizes, VarlenTensors, attention, attention_variants,
+    attention_varlen, merge, paged_attention,
 };
 pub use backend::LaunchConfig;
-pub use element::{Element, F8E4M3, F8E5M2, Float};
+pub use element::{Element, ElementType, F8E4M3, F8E5M2, Float};
 pub use error::{Breakdown, BreakdownCause, DriverError, Error, Result};
-pub use gemm::{GemmOptions, GemmPlan, GemmProblem, GemmTensors, Scale, gemm, gemm_variants};
+pub use gemm::{GemmOptions, GemmPlan, GemmProblem, GemmTensors, RawGemmTensors, RawScale, Scale, gemm, gemm_variants};
 #[cfg(feature = "ladder")]
 pub use ladder::LadderPlan;
 pub use layout::swizzle::Swizzle;
@@ -63,8 +64,9 @@ pub use ptx_emulator::Fp8Sums;
 pub use runtime::buffer::{Buffer, PinnedBuffer};
 pub use runtime::gpu::Gpu;
 pub use runtime::launch::KernelParam;
-pub use runtime::module::{Kernel, KernelAttributes, Module};
+pub use runtime::module::{Kernel, KernelAttributes, KernelFacts, KernelName, Module};
 pub use runtime::ptx::{embedded_kernels, embedded_ptx, kernel_ptx};
+pub use runtime::raw_tensor::RawTensor;
 pub use runtime::stream::{Event, Graph, Stream, StreamRef};
 pub use runtime::tensor::{TensorMut, TensorRef};
 pub use runtime::tensor_map::TensorMap;

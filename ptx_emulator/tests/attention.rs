@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ferrotile::{Arch, Dtype, KernelParam, Mask, attention_variants, embedded_ptx, reference, tolerance};
+use ferrotile::{Arch, Dtype, KernelParam, Mask, embedded_ptx, reference, tolerance};
 use ndarray::Array4;
 use ptx_emulator::{Device, LaunchShape, Module};
 use variants::attention::{
@@ -112,14 +112,15 @@ fn decodes(variant: &AttentionConfig) -> bool {
 
 /// The variant that is taken where none is named.
 fn preferred(dtype: Dtype, head_dim: usize) -> &'static AttentionConfig {
-    attention_variants(Arch::Sm80, dtype, [head_dim; 2])
-        .find(|row| !decodes(row))
+    ATTENTION
+        .iter()
+        .find(|config| config.serves(Arch::Sm80, dtype, [head_dim; 2]) && !decodes(config))
         .expect("every type and width has one")
 }
 
 fn scalar(dtype: Dtype) -> &'static AttentionConfig {
-    let mut rows = attention_variants(Arch::Sm80, dtype, [64; 2]);
-    rows.find(|row| row.kernel == AttentionKernel::Scalar).expect("every type has one")
+    let is_scalar = |config: &&AttentionConfig| config.dtype == dtype && config.kernel == AttentionKernel::Scalar;
+    ATTENTION.iter().find(is_scalar).expect("every type has one")
 }
 
 /// Runs the case, holds its output and log-sum-exp against the reference, and returns how long the kernel took.

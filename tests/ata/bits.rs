@@ -1,7 +1,8 @@
 //! Results that must be the same, bit by bit: in every run, wherever the tensors lie, whatever the other frames.
 
-use ferrotile::{AtaOptions, AtaPlan, Buffer, Gpu, Precision, TensorMut, TensorRef, ata_variants, reference};
+use ferrotile::{AtaOptions, AtaPlan, Buffer, Gpu, Precision, TensorMut, TensorRef, reference};
 use ndarray::{Array3, s};
+use tests::catalogue::ata_configs;
 use tests::guard::Guarded;
 use tests::inputs::random;
 use tests::is_small;
@@ -53,7 +54,7 @@ fn chained(gpu: &Gpu, precision: Precision) -> Outcome {
     let matrix = matrix(sizes, || normal(&mut random) / 16.0);
     let stream = gpu.new_stream()?;
     let matrix = matrix.upload_blocking(stream.as_ref(), precision)?;
-    for row in ata_variants(precision) {
+    for row in ata_configs(precision) {
         let frames = row.frames + 1;
         let (shape, x) = ([frames, 3, 515], vectors(sizes, frames, || normal(&mut random)));
         let x = x.as_slice().expect("a new array is contiguous");

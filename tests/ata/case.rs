@@ -2,12 +2,13 @@
 
 use ferrotile::{
     AtaOptions, AtaPlan, Buffer, DeviceBlockMatrix, Gpu, Precision, Stream, SymmetricBlockMatrix, TensorMut, TensorRef,
-    ata_variants, reference, tolerance,
+    reference, tolerance,
 };
 use libtest_mimic::Failed;
 use ndarray::{Array3, Array5};
 use rand::RngExt;
 use rand_distr::StandardNormal;
+use tests::catalogue::ata_configs;
 use tests::guard::{Guarded, Poison};
 use tests::inputs::Random;
 use variants::ata::{AtaConfig, BLOCK};
@@ -137,7 +138,7 @@ impl Case<'_> {
     /// Calls `check` with every kernel of the precision, and says which one fails.
     pub(crate) fn for_each_row(&self, check: impl Fn(&'static AtaConfig) -> Outcome) -> Outcome {
         let mut rows = 0;
-        for row in ata_variants(self.matrix.precision()) {
+        for row in ata_configs(self.matrix.precision()) {
             rows += 1;
             check(row).map_err(|failed| {
                 let message = failed.message().unwrap_or("failed");

@@ -1,6 +1,7 @@
 //! Calls that cannot be served: a typed error before anything is written.
 
-use ferrotile::{AtaOptions, AtaPlan, Buffer, Error, Gpu, Precision, TensorMut, TensorRef, ata_variants};
+use ferrotile::{AtaOptions, AtaPlan, Buffer, Error, Gpu, Precision, TensorMut, TensorRef};
+use tests::catalogue::ata_configs;
 use tests::expect_error;
 use tests::guard::Guarded;
 use tests::inputs::random;
@@ -48,7 +49,7 @@ fn variants(gpu: &Gpu, precision: Precision) -> Outcome {
     let stream = gpu.new_stream()?;
     let matrix = matrix(Sizes { n: 40, channels: 1, diagonals: 1 }, || normal(&mut random(32)));
     let matrix = matrix.upload_blocking(stream.as_ref(), precision)?;
-    let others = Precision::ALL.into_iter().filter(|&other| other != precision).flat_map(ata_variants);
+    let others = Precision::ALL.into_iter().filter(|&other| other != precision).flat_map(ata_configs);
     for name in others.map(|row| row.name).chain(["fastest"]) {
         let options = AtaOptions { variant: Some(name.to_owned()), ..AtaOptions::default() };
         expect_error(

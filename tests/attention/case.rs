@@ -4,14 +4,15 @@ use std::fmt;
 
 use ferrotile::reference::AttentionTerms;
 use ferrotile::{
-    AttentionOptions, AttentionPlan, AttentionProblem, AttentionTensors, Buffer, Gpu, Layout, Mask, TensorMut,
-    TensorRef, attention_variants, attention_with, reference, tolerance,
+    AttentionTensors, BatchedSizes, Buffer, Gpu, Layout, Mask, TensorMut, TensorRef, attention, reference, tolerance,
 };
 use libtest_mimic::Failed;
 use ndarray::{Array3, Array4, ArrayView4};
+use tests::catalogue::attention_configs;
 use tests::compare::{self, Difference};
 use tests::guard::Guarded;
 use tests::inputs::{self, Half};
+use tests::request::Request;
 use tests::view::View;
 use variants::attention::{AttentionConfig, AttentionKernel, ScoreMod, Seqlens};
 
@@ -24,7 +25,7 @@ pub(crate) type Outcome = Result<(), Failed>;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Case {
     /// The sizes.
-    pub(crate) sizes: AttentionProblem,
+    pub(crate) sizes: BatchedSizes,
     /// The mask.
     pub(crate) mask: Mask,
     /// The scale; `None` for the usual one.
@@ -34,7 +35,7 @@ pub(crate) struct Case {
 impl Case {
     /// A case of as many query heads as key heads, with the usual scale.
     pub(crate) fn new(batch: usize, heads: usize, q_len: usize, k_len: usize, head_dim: usize, mask: Mask) -> Case {
-        let sizes = AttentionProblem { batch, q_heads: heads, kv_heads: heads, q_len, k_len, head_dim };
+        let sizes = BatchedSizes { batch, q_heads: heads, kv_heads: heads, q_len, k_len, head_dim };
         Case { sizes, mask, scale: None }
     }
 
@@ -78,7 +79,7 @@ impl Case {
         lengths: Seqlens,
     ) -> impl Iterator<Item = &'static AttentionConfig> + use<T> {
         let Case { sizes, mask, .. } = *self;
-        attention_variants(gpu.arch(), T::DTYPE, [sizes.head_dim; 2])
+        attention_configs(gpu.arch(), T::DTYPE, [sizes.head_dim; 2])
             .filter(move |row| row.covers(scores, lengths))
             .filter(move |row| row.takes(mask, sizes.q_len, sizes.k_len))
     }
@@ -89,16 +90,16 @@ impl Case {
     }
 
     /// The options that ask for one kernel.
-    pub(crate) fn options(&self, layout: Layout, row: &AttentionConfig) -> AttentionOptions {
+    pub(crate) fn options(&self, layout: Layout, row: &AttentionConfig) -> Request {
         let Case { mask, scale, .. } = *self;
-        AttentionOptions { mask, scale, variant: Some(row.name.to_owned()), ..AttentionOptions::new(layout) }
+        Request { mask, scale, variant: Some(row.name.to_owned()), ..Request::new(layout) }
     }
 }
 
 /// `2x8:2x33x65x64/causal`: batch, query heads (and key heads where they differ), rows, keys, head dimension, mask.
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = self.sizes;
+        let BatchedSizes { batch, q_heads, kv_heads, q_len, k_len, head_dim } = self.sizes;
         write!(f, "{batch}x{q_heads}")?;
         if q_heads != kv_heads {
             write!(f, ":{kv_heads}")?;
@@ -264,7 +265,7 @@ pub(crate) fn run_with<T: Half>(
     case: &Case,
     inputs: &Inputs<T>,
     placement: &Placement,
-    options: &AttentionOptions,
+    options: &Request,
 ) -> Result<Output<T>, Failed> {
     run_with_terms(gpu, case, inputs, placement, &Terms::NONE, options)
 }
@@ -276,7 +277,7 @@ pub(crate) fn run_with_terms<T: Half>(
     inputs: &Inputs<T>,
     placement: &Placement,
     terms: &Terms<T>,
-    options: &AttentionOptions,
+    options: &Request,
 ) -> Result<Output<T>, Failed> {
     let stream = gpu.new_stream()?;
     let (stored, stored_terms) = (Stored::upload(gpu, inputs, placement)?, terms.upload(gpu)?);
@@ -290,16 +291,16 @@ pub(crate) fn run_with_terms<T: Half>(
         bias: stored_terms.bias()?,
         ..AttentionTensors::new(q, k, v, tensor_mut(out.buffer(), &out_view, placement.layout)?)
     };
-    let options = AttentionOptions { softcap: terms.softcap, bias: terms.bias.is_some(), ..options.clone() };
+    let options = Request { softcap: terms.softcap, bias: terms.bias.is_some(), ..options.clone() };
     if options.max_workspace_bytes == 0 {
-        attention_with(stream.as_ref(), tensors, &options)?;
+        attention(&stream, tensors, &options.params(), &options.options())?;
     } else {
-        let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &options)?;
+        let plan = options.plan(gpu, T::DTYPE, case.sizes)?;
         let bytes = plan.workspace_bytes();
         let mut workspace = Buffer::<u8>::zeroed(gpu, bytes)?;
         workspace.fill_bytes(&stream, 0xFF)?;
         tensors.workspace = Some(TensorMut::contiguous(&mut workspace, [bytes])?);
-        plan.run_with(stream.as_ref(), tensors)?;
+        plan.run(stream.as_ref(), tensors)?;
         stream.synchronize()?;
     }
     let (storage, lse) = (out.read(&stream)?, lse.read(&stream)?);

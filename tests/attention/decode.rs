@@ -1,13 +1,13 @@
 //! Few query rows on many keys: every decode variant, its splits of the keys, and what it has in common with the
 //! others.
 
-use ferrotile::{
-    AttentionOptions, AttentionPlan, AttentionTensors, Buffer, Error, Gpu, Layout, Mask, Stream, StreamRef, TensorMut,
-};
+use ferrotile::{AttentionPlan, AttentionTensors, Buffer, Error, Gpu, Layout, Mask, Stream, StreamRef, TensorMut};
 use half::{bf16, f16};
 use libtest_mimic::Failed;
+use tests::catalogue::config_of;
 use tests::guard::Guarded;
 use tests::inputs::{self, Half};
+use tests::request::Request;
 use tests::{is_small, shapes};
 use variants::attention::{AttentionConfig, AttentionKernel, DECODE_KEYS, DECODE_ROWS, ScoreMod, Seqlens};
 
@@ -57,9 +57,9 @@ fn variant<T: Half>(gpu: &Gpu, case: &Case) -> &'static AttentionConfig {
 }
 
 /// The options for so many splits.
-fn options<T: Half>(gpu: &Gpu, case: &Case, splits: usize) -> AttentionOptions {
+fn options<T: Half>(gpu: &Gpu, case: &Case, splits: usize) -> Request {
     let named = case.options(Layout::Bhsd, variant::<T>(gpu, case));
-    AttentionOptions { splits: Some(splits), max_workspace_bytes: WORKSPACE_BYTES, ..named }
+    Request { splits: Some(splits), max_workspace_bytes: WORKSPACE_BYTES, ..named }
 }
 
 fn run<T: Half>(gpu: &Gpu, case: &Case, inputs: &Inputs<T>, splits: usize) -> Result<Output<T>, Failed> {
@@ -215,14 +215,14 @@ fn equals_prefill_with_terms<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
             let part_terms = Terms { bias: part_bias, ..terms.clone() };
             let expected = part_terms.expected(&case, &part);
             for splits in [1, 3] {
-                let options = AttentionOptions {
+                let options = Request {
                     mask: case.mask,
                     splits: Some(splits),
                     max_workspace_bytes: WORKSPACE_BYTES,
-                    ..AttentionOptions::new(Layout::Bhsd)
+                    ..Request::new(Layout::Bhsd)
                 };
-                let general = AttentionOptions { softcap: terms.softcap, bias: true, ..options.clone() };
-                let chosen = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &general)?.variant();
+                let general = Request { softcap: terms.softcap, bias: true, ..options.clone() };
+                let chosen = config_of(&general.plan(gpu, T::DTYPE, case.sizes)?);
                 if !matches!(chosen.kernel, AttentionKernel::Decode(_)) {
                     return Err(format!("{case} with terms is for {chosen}").into());
                 }
@@ -279,7 +279,7 @@ impl<T: Half> Job<T> {
         let bytes = self.workspace.len();
         let mut tensors = AttentionTensors::new(q, k, v, out);
         tensors.workspace = Some(TensorMut::contiguous(&mut self.workspace, [bytes])?);
-        plan.run_with(stream, tensors)
+        plan.run(stream, tensors)
     }
 
     fn check(&self, stream: &Stream, case: &Case) -> Outcome {
@@ -292,7 +292,7 @@ impl<T: Half> Job<T> {
 /// One plan, two streams, a workspace each.
 fn two_streams<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let case = Case::new(2, 1, 2, 400, 128, Mask::Causal).grouped(4, 2);
-    let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &options::<T>(gpu, &case, 3))?;
+    let plan = options::<T>(gpu, &case, 3).plan(gpu, T::DTYPE, case.sizes)?;
     let mut jobs = [Job::<T>::new(gpu, &case, &plan, 28)?, Job::new(gpu, &case, &plan, 29)?];
     let streams = [gpu.new_stream()?, gpu.new_stream()?];
     for _ in 0..20 {
@@ -305,7 +305,7 @@ fn two_streams<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
 
 fn captured_graph<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let case = Case::new(2, 1, 2, 400, 128, Mask::Causal).grouped(4, 2);
-    let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &options::<T>(gpu, &case, 3))?;
+    let plan = options::<T>(gpu, &case, 3).plan(gpu, T::DTYPE, case.sizes)?;
     let mut job = Job::<T>::new(gpu, &case, &plan, 30)?;
     let stream = gpu.new_stream()?;
     let graph = stream.capture(|stream| job.launch(stream, &plan))?;
@@ -324,10 +324,9 @@ fn is_chosen<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     for (head_dim, q_len) in [(64, 1), (128, 16), (200, 2)] {
         let case = Case::new(1, 1, q_len, 2000, head_dim, Mask::Causal).grouped(4, 2);
         for bytes in [0, WORKSPACE_BYTES] {
-            let options =
-                AttentionOptions { mask: case.mask, max_workspace_bytes: bytes, ..AttentionOptions::new(Layout::Bhsd) };
-            let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &options)?;
-            if plan.variant() != variant::<T>(gpu, &case) || plan.workspace_bytes() > bytes {
+            let options = Request { mask: case.mask, max_workspace_bytes: bytes, ..Request::new(Layout::Bhsd) };
+            let plan = options.plan(gpu, T::DTYPE, case.sizes)?;
+            if config_of(&plan) != variant::<T>(gpu, &case) || plan.workspace_bytes() > bytes {
                 return Err(format!("the plan is {plan} with {} bytes", plan.workspace_bytes()).into());
             }
             if (plan.splits() == 1) != (plan.workspace_bytes() == 0) || (bytes == 0 && plan.splits() > 1) {
@@ -343,14 +342,14 @@ fn is_chosen<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
 
 fn refusals<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let case = Case::new(1, 1, 1, 400, 64, Mask::Full).grouped(4, 2);
-    let named = |splits, bytes| AttentionOptions { max_workspace_bytes: bytes, ..options::<T>(gpu, &case, splits) };
+    let named = |splits, bytes| Request { max_workspace_bytes: bytes, ..options::<T>(gpu, &case, splits) };
     for (splits, bytes) in [(0, WORKSPACE_BYTES), (100_000, WORKSPACE_BYTES), (2, 0), (3, 4 * 66 * 4 * 3 - 1)] {
-        match AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &named(splits, bytes)) {
+        match named(splits, bytes).plan(gpu, T::DTYPE, case.sizes) {
             Err(Error::Argument { argument: "splits", .. }) => {}
             other => return Err(format!("{splits} splits in {bytes} bytes: {other:?}").into()),
         }
     }
-    let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &named(3, 4 * 66 * 4 * 3))?;
+    let plan = named(3, 4 * 66 * 4 * 3).plan(gpu, T::DTYPE, case.sizes)?;
     let mut job = Job::<T>::new(gpu, &case, &plan, 32)?;
     job.workspace = Buffer::zeroed(gpu, plan.workspace_bytes() - 1)?;
     let stream = gpu.new_stream()?;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ferrotile::{Buffer, Error, Gpu, Mask, TensorRef, VarlenProblem, attention_varlen};
+use ferrotile::{Buffer, Error, Gpu, Mask, TensorRef, VarlenSizes, attention_varlen};
 use half::{bf16, f16};
 use libtest_mimic::Failed;
 use tests::expect_error;
@@ -45,7 +45,8 @@ fn wrong_numbers<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
             stored.starts = [Buffer::upload_blocking(&stream, &numbers)?, Buffer::upload_blocking(&stream, &numbers)?];
             let mut outputs = Outputs::new(gpu, &stream, &problem, strides)?;
             let tensors = stored.tensors(&problem, strides, &mut outputs.out, &mut outputs.lse)?;
-            let done = attention_varlen(stream.as_ref(), tensors, [40, 40], &batch.options(&data.terms, row));
+            let request = batch.options(&data.terms, row);
+            let done = attention_varlen(&stream, tensors, [40, 40], &request.params(), &request.options());
             if !(numbers == OVERLAPPING && done.as_ref().is_err_and(is_race)) {
                 done?;
             }
@@ -74,12 +75,13 @@ fn written_rows<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let stream = gpu.new_stream()?;
     let [heads, row_elems] = [batch.heads[0], batch.heads[0] * batch.head_dim];
     let call = |numbers: &[i32], longest: usize, row: &AttentionConfig| {
-        let problem = VarlenProblem { members: numbers.len() - 1, ..batch.problem() };
+        let problem = VarlenSizes { batch: numbers.len() - 1, ..batch.problem() };
         let mut stored = Stored::upload(gpu, &batch, &data, strides)?;
         stored.starts = [Buffer::upload_blocking(&stream, numbers)?, Buffer::upload_blocking(&stream, numbers)?];
         let mut outputs = Outputs::new(gpu, &stream, &problem, strides)?;
         let tensors = stored.tensors(&problem, strides, &mut outputs.out, &mut outputs.lse)?;
-        attention_varlen(stream.as_ref(), tensors, [longest; 2], &batch.options(&data.terms, row))?;
+        let request = batch.options(&data.terms, row);
+        attention_varlen(&stream, tensors, [longest; 2], &request.params(), &request.options())?;
         // Reading checks the guard bands too.
         Ok::<_, Failed>(Output { out: outputs.out.read(&stream)?, lse: outputs.lse.read(&stream)? })
     };
@@ -113,7 +115,7 @@ fn validated(gpu: &Gpu) -> Outcome {
     let stream = gpu.new_stream()?;
     let sizes = Batch { members: vec![(64, 64)], around: [0, 0], ..Batch::new(64, Mask::Full) }.problem();
     let validate = |q: &[i32], k: &[i32]| {
-        let problem = VarlenProblem { members: q.len() - 1, ..sizes };
+        let problem = VarlenSizes { batch: q.len() - 1, ..sizes };
         let [q, k] = [q, k].map(|numbers| Buffer::upload_blocking(&stream, numbers));
         let (q, k) = (q?, k?);
         let [q, k] = [&q, &k].map(|numbers| TensorRef::contiguous(numbers, [numbers.len()]));

@@ -1,12 +1,16 @@
 //! Partial results put together.
 
-use ferrotile::{Buffer, Error, Float, Gpu, Layout, Mask, TensorMut, TensorRef, merge, reference, tolerance};
+use ferrotile::{
+    Buffer, Error, Float, Gpu, Layout, Mask, MergeTensors, PartialAttention, TensorMut, TensorRef, merge, reference,
+    tolerance,
+};
 use half::{bf16, f16};
 use layout::Dtype;
 use libtest_mimic::Failed;
 use ndarray::{ArrayD, IxDyn};
 use tests::guard::{Guarded, Poison};
 use tests::inputs::{self, Half};
+use tests::request::Request;
 use tests::view::View;
 use tests::{compare, shapes};
 
@@ -95,7 +99,7 @@ impl<P: Float + Poison> Parts<P> {
             let view = &views[part];
             let o =
                 TensorRef::strided(&o[part], view.offset, layout.reorder(view.shape), layout.reorder(view.strides))?;
-            Ok((o, TensorRef::contiguous(&lse[part], lse_shape)?))
+            Ok(PartialAttention { out: o, lse: TensorRef::contiguous(&lse[part], lse_shape)? })
         };
         let mut out = Guarded::<O>::new(gpu, &stream, views[2].storage_len())?;
         let mut out_lse = Guarded::<f32>::new(gpu, &stream, lse_shape.iter().product())?;
@@ -103,7 +107,8 @@ impl<P: Float + Poison> Parts<P> {
         let out_tensor =
             TensorMut::strided(out.buffer(), view.offset, layout.reorder(view.shape), layout.reorder(view.strides))?;
         let lse_tensor = TensorMut::strided(out_lse.buffer(), lse_offset, lse_shape, dense(lse_shape))?;
-        merge(stream.as_ref(), part(0)?, part(1)?, out_tensor, Some(lse_tensor), layout)?;
+        let tensors = MergeTensors { parts: [part(0)?, part(1)?], out: out_tensor, lse: Some(lse_tensor) };
+        merge(&stream, tensors, layout)?;
         let (storage, lse) = (out.read(&stream)?, out_lse.read(&stream)?);
         let mut rest = storage.clone();
         views[2].scatter(&vec![O::poison(); views[2].count()], &mut rest);
@@ -203,7 +208,7 @@ fn halves<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
                         .collect()
                 };
                 let inputs = Inputs { q: inputs.q.clone(), k: cut(&inputs.k), v: cut(&inputs.v) };
-                let options = ferrotile::AttentionOptions::new(Layout::Bhsd);
+                let options = Request::new(Layout::Bhsd);
                 run_with(gpu, &case, &inputs, &Placement::contiguous(&case, Layout::Bhsd), &options)
             };
             let (left, right) = (part(0, split)?, part(split, k_len - split)?);
@@ -224,11 +229,16 @@ fn refusals<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let mut out = Guarded::<T>::new(gpu, &stream, 2 * 3 * 4 * 64)?;
     let offset = out.offset();
     let mut attempt = |shape: [usize; 4], lse_shape: [usize; 3]| {
-        let part = (TensorRef::contiguous(&o, [2, 3, 4, 64])?, TensorRef::contiguous(&lse, [2, 3, 4])?);
-        let other =
-            (TensorRef::strided(&o, 0, shape, [0, 0, 0, 1])?, TensorRef::strided(&lse, 0, lse_shape, [0, 0, 1])?);
+        let part = PartialAttention {
+            out: TensorRef::contiguous(&o, [2, 3, 4, 64])?,
+            lse: TensorRef::contiguous(&lse, [2, 3, 4])?,
+        };
+        let other = PartialAttention {
+            out: TensorRef::strided(&o, 0, shape, [0, 0, 0, 1])?,
+            lse: TensorRef::strided(&lse, 0, lse_shape, [0, 0, 1])?,
+        };
         let out = TensorMut::strided(out.buffer(), offset, [2, 3, 4, 64], [768, 256, 64, 1])?;
-        merge(stream.as_ref(), part, other, out, None, Layout::Bhsd)
+        merge(&stream, MergeTensors::new([part, other], out), Layout::Bhsd)
     };
     let of_shape = attempt([2, 3, 5, 64], [2, 3, 4]);
     let of_lse = attempt([2, 3, 4, 64], [2, 3, 3]);
@@ -239,25 +249,18 @@ fn refusals<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     if !right {
         return Err(format!("{of_shape:?}, {of_lse:?}, {of_strides:?}").into());
     }
-    let part = (TensorRef::contiguous(&o, [2, 3, 4, 64])?, TensorRef::contiguous(&lse, [2, 3, 4])?);
+    let part = PartialAttention {
+        out: TensorRef::contiguous(&o, [2, 3, 4, 64])?,
+        lse: TensorRef::contiguous(&lse, [2, 3, 4])?,
+    };
     let other_type = if T::DTYPE == Dtype::F16 {
-        merge(
-            stream.as_ref(),
-            part,
-            part,
-            TensorMut::contiguous(&mut Buffer::<bf16>::zeroed(gpu, 1536)?, [2, 3, 4, 64])?,
-            None,
-            Layout::Bhsd,
-        )
+        let mut other = Buffer::<bf16>::zeroed(gpu, 1536)?;
+        let out = TensorMut::contiguous(&mut other, [2, 3, 4, 64])?;
+        merge(&stream, MergeTensors::new([part; 2], out), Layout::Bhsd)
     } else {
-        merge(
-            stream.as_ref(),
-            part,
-            part,
-            TensorMut::contiguous(&mut Buffer::<f16>::zeroed(gpu, 1536)?, [2, 3, 4, 64])?,
-            None,
-            Layout::Bhsd,
-        )
+        let mut other = Buffer::<f16>::zeroed(gpu, 1536)?;
+        let out = TensorMut::contiguous(&mut other, [2, 3, 4, 64])?;
+        merge(&stream, MergeTensors::new([part; 2], out), Layout::Bhsd)
     };
     match other_type {
         Err(Error::Argument { argument: "element type of O", .. }) => out.check_untouched(&stream),

@@ -1,8 +1,8 @@
 //! Keys and values in pages.
 
 use ferrotile::{
-    AttentionOptions, AttentionPlan, AttentionTensors, Buffer, Error, Gpu, Layout, Mask, PagedAttentionPlan,
-    PagedProblem, PagedTensors, TensorMut, TensorRef, paged_attention,
+    AttentionOptions, AttentionParams, AttentionTensors, Buffer, Error, Gpu, Layout, Mask, PagedSizes, PagedTensors,
+    TensorMut, TensorRef, paged_attention,
 };
 use half::{bf16, f16};
 use libtest_mimic::Failed;
@@ -11,6 +11,7 @@ use tests::compare;
 use tests::expect_error;
 use tests::guard::Guarded;
 use tests::inputs::{self, Half};
+use tests::request::Request;
 use tests::shapes;
 use variants::attention::{DECODE_ROWS, MAX_PAGE_LEN};
 
@@ -67,7 +68,7 @@ struct Paged<T> {
     case: Case,
     inputs: Inputs<T>,
     lens: Vec<i32>,
-    problem: PagedProblem,
+    problem: PagedSizes,
     order: Order,
     k: Vec<T>,
     v: Vec<T>,
@@ -106,7 +107,7 @@ impl<T: Half> Paged<T> {
                 v[start..start + head_dim].copy_from_slice(&inputs.v[source..source + head_dim]);
             }
         }
-        let problem = PagedProblem {
+        let problem = PagedSizes {
             batch,
             q_heads: case.sizes.q_heads,
             kv_heads: heads,
@@ -129,16 +130,16 @@ impl<T: Half> Paged<T> {
         }
     }
 
-    fn options(&self, splits: usize) -> AttentionOptions {
+    fn options(&self, splits: usize) -> Request {
         let Case { mask, scale, .. } = self.case;
-        AttentionOptions {
+        Request {
             mask,
             scale,
             softcap: self.terms.softcap,
             bias: self.terms.bias.is_some(),
             splits: Some(splits),
             max_workspace_bytes: 1 << 26,
-            ..AttentionOptions::new(Layout::Bhsd)
+            ..Request::new(Layout::Bhsd)
         }
     }
 
@@ -156,7 +157,7 @@ impl<T: Half> Paged<T> {
         let [_, heads, rows, columns] = self.case.q_shape().map(|size| size as i64);
         let out_strides = [heads * rows * columns, rows * columns, columns, 1];
         let options = self.options(splits);
-        let plan = PagedAttentionPlan::new(gpu, T::DTYPE, &self.problem, &options)?;
+        let plan = options.plan(gpu, T::DTYPE, self.problem)?;
         let bytes = plan.workspace_bytes();
         let mut workspace = Buffer::<u8>::zeroed(gpu, bytes)?;
         workspace.fill_bytes(&stream, 0xFF)?;
@@ -172,7 +173,7 @@ impl<T: Half> Paged<T> {
         tensors.lse = Some(TensorMut::strided(lse.buffer(), lse_offset, lse_shape, dense(lse_shape))?);
         (tensors.sink, tensors.bias) = (terms.sink()?, terms.bias()?);
         if splits == 1 {
-            paged_attention(stream.as_ref(), tensors, &options)?;
+            paged_attention(&stream, tensors, &options.params(), &options.options())?;
         } else {
             tensors.workspace = Some(TensorMut::contiguous(&mut workspace, [bytes])?);
             plan.run(stream.as_ref(), tensors)?;
@@ -291,7 +292,7 @@ fn same_as_dense<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     for (head_dim, splits) in [(128, 1), (64, 3)] {
         let case = Case::new(2, 1, 2, 100, head_dim, Mask::Causal).grouped(4, 2);
         let paged = Paged::<T>::new(case, &[100, 100], 16, Order::RowsFirst, 62);
-        let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &paged.options(splits))?;
+        let plan = paged.options(splits).plan(gpu, T::DTYPE, case.sizes)?;
         let upload = |values: &[T]| Buffer::upload_blocking(&stream, values);
         let (q, k, v) = (upload(&paged.inputs.q)?, upload(&paged.inputs.k)?, upload(&paged.inputs.v)?);
         let mut out = Buffer::<T>::zeroed(gpu, q.len())?;
@@ -304,7 +305,7 @@ fn same_as_dense<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
             TensorMut::contiguous(&mut out, case.q_shape())?,
         );
         tensors.workspace = Some(TensorMut::contiguous(&mut workspace, [bytes])?);
-        plan.run_with(stream.as_ref(), tensors)?;
+        plan.run(stream.as_ref(), tensors)?;
         compare::check_same(&paged.run(gpu, splits)?.out, &out.download_blocking(&stream)?, &case.q_shape())?;
     }
     Ok(())
@@ -324,7 +325,7 @@ fn validated<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let stream = gpu.new_stream()?;
     let case = Case::new(2, 1, 1, 60, 64, Mask::Full).grouped(4, 2);
     let paged = Paged::<T>::new(case, &[60, 17], 16, Order::RowsFirst, 69);
-    let PagedProblem { batch, pages, table_len, .. } = paged.problem;
+    let PagedSizes { batch, pages, table_len, .. } = paged.problem;
     let validate = |table: &[i32], lens: &[i32]| {
         let wide: Vec<i32> = table.chunks(table_len).flat_map(|row| [&[i32::MIN; 3], row].concat()).collect();
         let (table, lens) = (Buffer::upload_blocking(&stream, &wide)?, Buffer::upload_blocking(&stream, lens)?);
@@ -387,12 +388,12 @@ fn wrong_tables<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
 fn refusals<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let case = Case::new(2, 1, 2, 60, 64, Mask::Full).grouped(4, 2);
     let paged = Paged::<T>::new(case, &[60, 40], 16, Order::RowsFirst, 65);
-    let plan = |problem: PagedProblem| PagedAttentionPlan::new(gpu, T::DTYPE, &problem, &paged.options(1)).map(drop);
-    match plan(PagedProblem { q_len: DECODE_ROWS + 1, ..paged.problem }) {
+    let plan = |problem: PagedSizes| paged.options(1).plan(gpu, T::DTYPE, problem).map(drop);
+    match plan(PagedSizes { q_len: DECODE_ROWS + 1, ..paged.problem }) {
         Err(Error::Unsupported { feature, .. }) if feature.contains("17 query rows") => {}
         other => return Err(format!("17 query rows: {other:?}").into()),
     }
-    match plan(PagedProblem { page_len: 24, ..paged.problem }) {
+    match plan(PagedSizes { page_len: 24, ..paged.problem }) {
         Err(Error::Argument { argument: "page_len", .. }) => {}
         other => return Err(format!("pages of 24: {other:?}").into()),
     }
@@ -417,7 +418,7 @@ fn refusals<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
             TensorRef::strided(&numbers, 0, [lens], [1])?,
             TensorMut::strided(out.buffer(), offset, [2, 4, 2, 64], [512, 128, 64, 1])?,
         );
-        paged_attention(stream.as_ref(), tensors, &AttentionOptions::new(Layout::Bhsd))
+        paged_attention(&stream, tensors, &AttentionParams::new(Layout::Bhsd), &AttentionOptions::default())
     };
     let (of_v, of_lens) = (attempt(1, 2), attempt(2, 3));
     if !matches!(of_v, Err(Error::Shape { tensor: "V", .. }))

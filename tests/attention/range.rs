@@ -3,13 +3,14 @@
 use std::f64::consts::LOG2_E;
 
 use ferrotile::tolerance::{element_error, lse_limit};
-use ferrotile::{AttentionOptions, Gpu, Layout, Mask};
+use ferrotile::{Gpu, Layout, Mask};
 use half::{bf16, f16};
 use layout::Dtype;
 use libtest_mimic::Failed;
 use tests::compare;
 use tests::inputs::{self, Half};
 use tests::is_small;
+use tests::request::Request;
 use variants::attention::{AttentionConfig, AttentionKernel, ScoreMod, Seqlens};
 
 use crate::Trials;
@@ -59,7 +60,7 @@ fn check<T: Half>(gpu: &Gpu, case: &Case, inputs: &Inputs<T>, terms: &Terms<T>) 
     };
     for_rows(case, case.rows_of::<T>(gpu, scores, Seqlens::Fixed), |row| {
         for splits in if is_decode(row) { &[1, 3][..] } else { &[1] } {
-            let options = AttentionOptions {
+            let options = Request {
                 splits: is_decode(row).then_some(*splits),
                 max_workspace_bytes: if *splits > 1 { 1 << 24 } else { 0 },
                 ..case.options(Layout::Bshd, row)
@@ -269,8 +270,7 @@ fn masked_splits<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let row = case.rows_of::<T>(gpu, ScoreMod::General, Seqlens::Fixed).find(|row| is_decode(row));
     let row = row.ok_or("no kernel decodes the case")?;
     for splits in [1, 2, 4, 9] {
-        let options =
-            AttentionOptions { splits: Some(splits), max_workspace_bytes: 1 << 24, ..case.options(Layout::Bshd, row) };
+        let options = Request { splits: Some(splits), max_workspace_bytes: 1 << 24, ..case.options(Layout::Bshd, row) };
         let output: Result<_, Failed> = run_with(gpu, &case, &inputs, &terms, &options);
         check_output(&case, &output?, &expected)?;
     }

@@ -1,10 +1,11 @@
 //! Calls that cannot be served: a typed error before anything is written.
 
-use ferrotile::{AttentionOptions, AttentionPlan, Dtype, Error, Gpu, Layout, Mask, TensorMut, TensorRef, attention};
+use ferrotile::{AttentionTensors, Dtype, Error, Gpu, Layout, Mask, TensorMut, TensorRef, attention};
 use half::{bf16, f16};
 use tests::expect_error;
 use tests::guard::Guarded;
 use tests::inputs::Half;
+use tests::request::Request;
 use tests::view::View;
 
 use crate::Trials;
@@ -27,7 +28,7 @@ struct Refusal {
     /// Changes the shapes [batch, head, row, element] of Q, K, V and O, and that of LSE.
     shapes: fn(&mut [[usize; 4]; 4], &mut [usize; 3]),
     /// Changes the options.
-    options: fn(&mut AttentionOptions),
+    options: fn(&mut Request),
     /// Whether the error is the right one.
     is_right: fn(&Error) -> bool,
 }
@@ -120,7 +121,7 @@ fn refused<T: Half>(gpu: &Gpu, refusal: &Refusal) -> Outcome {
     let stream = gpu.new_stream()?;
     let (mut shapes, mut lse_shape) = ([[2, 2, 33, 64]; 4], [2, 2, 33]);
     (refusal.shapes)(&mut shapes, &mut lse_shape);
-    let mut options = AttentionOptions::new(Layout::Bhsd);
+    let mut options = Request::new(Layout::Bhsd);
     (refusal.options)(&mut options);
     let buffers = shapes.map(|shape| ferrotile::Buffer::<T>::zeroed(gpu, shape.iter().product()));
     let [q, k, v, _] = buffers;
@@ -128,15 +129,16 @@ fn refused<T: Half>(gpu: &Gpu, refusal: &Refusal) -> Outcome {
     let mut out = Guarded::<T>::new(gpu, &stream, shapes[3].iter().product())?;
     let mut lse = Guarded::<f32>::new(gpu, &stream, lse_shape.iter().product())?;
     let (out_view, lse_offset) = (View::contiguous(shapes[3], Layout::Bhsd).moved(out.offset()), lse.offset());
-    let result = attention(
-        stream.as_ref(),
-        TensorRef::contiguous(&q, shapes[0])?,
-        TensorRef::contiguous(&k, shapes[1])?,
-        TensorRef::contiguous(&v, shapes[2])?,
-        tensor_mut(out.buffer(), &out_view, Layout::Bhsd)?,
-        Some(TensorMut::strided(lse.buffer(), lse_offset, lse_shape, dense(lse_shape))?),
-        &options,
-    );
+    let tensors = AttentionTensors {
+        lse: Some(TensorMut::strided(lse.buffer(), lse_offset, lse_shape, dense(lse_shape))?),
+        ..AttentionTensors::new(
+            TensorRef::contiguous(&q, shapes[0])?,
+            TensorRef::contiguous(&k, shapes[1])?,
+            TensorRef::contiguous(&v, shapes[2])?,
+            tensor_mut(out.buffer(), &out_view, Layout::Bhsd)?,
+        )
+    };
+    let result = attention(&stream, tensors, &options.params(), &options.options());
     expect_error(result, refusal.is_right)?;
     out.check_untouched(&stream)?;
     lse.check_untouched(&stream)
@@ -175,13 +177,13 @@ fn other_type<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let stream = gpu.new_stream()?;
     let case = Case::new(1, 1, 16, 16, 64, Mask::Full);
     let other = if T::DTYPE == Dtype::F16 { Dtype::Bf16 } else { Dtype::F16 };
-    let plan = AttentionPlan::new(gpu, other, &case.sizes, &AttentionOptions::new(Layout::Bhsd))?;
+    let plan = Request::new(Layout::Bhsd).plan(gpu, other, case.sizes)?;
     let placement = Placement::contiguous(&case, Layout::Bhsd);
     let stored = Stored::upload(gpu, &Inputs::<T>::normal(&case, 0), &placement)?;
     let mut out = Guarded::<T>::new(gpu, &stream, placement.out.count())?;
     let view = placement.out.moved(out.offset());
     let [q, k, v] = stored.tensors(&placement)?;
-    let result = plan.run(stream.as_ref(), q, k, v, tensor_mut(out.buffer(), &view, Layout::Bhsd)?, None);
+    let result = plan.run(&stream, AttentionTensors::new(q, k, v, tensor_mut(out.buffer(), &view, Layout::Bhsd)?));
     expect_error(result, |e| is_argument(e, "element type"))?;
     out.check_untouched(&stream)
 }

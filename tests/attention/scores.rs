@@ -1,13 +1,14 @@
 //! Softcap, sinks and biases.
 
 use ferrotile::reference::AttentionTerms;
-use ferrotile::{AttentionOptions, AttentionPlan, AttentionTensors, Buffer, Error, Gpu, Layout, Mask, TensorRef};
+use ferrotile::{AttentionTensors, Buffer, Error, Gpu, Layout, Mask, TensorRef};
 use half::{bf16, f16};
 use libtest_mimic::Failed;
 use ndarray::{Array1, Array4};
 use tests::compare;
 use tests::guard::Guarded;
 use tests::inputs::{self, Half};
+use tests::request::Request;
 use tests::view::View;
 use variants::attention::{AttentionConfig, ScoreMod, Seqlens};
 
@@ -131,7 +132,7 @@ pub(crate) fn run_with<T: Half>(
     case: &Case,
     inputs: &Inputs<T>,
     terms: &Terms<T>,
-    options: &AttentionOptions,
+    options: &Request,
 ) -> Result<Output<T>, Failed> {
     run_with_terms(gpu, case, inputs, &Placement::contiguous(case, options.layout), terms, options)
 }
@@ -150,12 +151,7 @@ fn few_rows<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let terms = Terms { sink: Some(vec![0.0, 1.0, -2.0, 5.0]), ..Terms::NONE };
     let expected = terms.expected(&case, &inputs);
     for splits in [None, Some(1), Some(3)] {
-        let options = AttentionOptions {
-            mask: case.mask,
-            splits,
-            max_workspace_bytes: 1 << 20,
-            ..AttentionOptions::new(Layout::Bshd)
-        };
+        let options = Request { mask: case.mask, splits, max_workspace_bytes: 1 << 20, ..Request::new(Layout::Bshd) };
         run_with(gpu, &case, &inputs, &terms, &options)?.check(&case, &expected)?;
     }
     Ok(())
@@ -373,8 +369,8 @@ fn unplanned_bias<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let stored = Stored::upload(gpu, &Inputs::<T>::normal(&case, 0), &placement)?;
     let with_bias = Terms { bias: Terms::bias(vec![T::from_f64(0.0); 256], [1, 1, 16, 16]), ..Terms::NONE };
     for planned in [false, true] {
-        let options = AttentionOptions { bias: planned, ..AttentionOptions::new(Layout::Bhsd) };
-        let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &options)?;
+        let options = Request { bias: planned, ..Request::new(Layout::Bhsd) };
+        let plan = options.plan(gpu, T::DTYPE, case.sizes)?;
         let terms = if planned { Terms::NONE } else { with_bias.clone() }.upload(gpu)?;
         let mut out = Guarded::<T>::new(gpu, &stream, placement.out.count())?;
         let view = placement.out.moved(out.offset());
@@ -383,7 +379,7 @@ fn unplanned_bias<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
             bias: terms.bias()?,
             ..AttentionTensors::new(q, k, v, tensor_mut(out.buffer(), &view, Layout::Bhsd)?)
         };
-        match plan.run_with(stream.as_ref(), tensors) {
+        match plan.run(stream.as_ref(), tensors) {
             Err(Error::Argument { argument: "bias", .. }) => out.check_untouched(&stream)?,
             other => return Err(format!("{other:?}").into()),
         }

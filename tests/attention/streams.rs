@@ -1,6 +1,6 @@
 //! Streams, graphs and plans.
 
-use ferrotile::{AttentionPlan, Gpu, Layout, Mask, Stream, attention};
+use ferrotile::{AttentionTensors, Gpu, Layout, Mask, Stream, attention};
 use half::{bf16, f16};
 use tests::guard::Guarded;
 use tests::inputs::Half;
@@ -72,7 +72,8 @@ fn two_streams_of<T: Half>(gpu: &Gpu, case: &Case) -> Outcome {
                 let view = placement.out.moved(out.offset());
                 let [q, k, v] = stored.tensors(placement)?;
                 let out = tensor_mut(out.buffer(), &view, Layout::Bhsd)?;
-                attention(stream.as_ref(), q, k, v, out, None, &case.options(Layout::Bhsd, row))?;
+                let (tensors, request) = (AttentionTensors::new(q, k, v, out), case.options(Layout::Bhsd, row));
+                attention(&*stream, tensors, &request.params(), &request.options())?;
             }
         }
         jobs.iter().try_for_each(|job| job.check(case))
@@ -104,13 +105,13 @@ fn captured_graph<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
 fn captured_graph_of<T: Half>(gpu: &Gpu, case: &Case) -> Outcome {
     for_each_row::<T>(gpu, case, |row| {
         let mut job = Job::<T>::new(gpu, case, 14)?;
-        let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &case.options(Layout::Bhsd, row))?;
+        let plan = case.options(Layout::Bhsd, row).plan(gpu, T::DTYPE, case.sizes)?;
         let view = job.placement.out.moved(job.out.offset());
         let [q, k, v] = job.stored.tensors(&job.placement)?;
         let out = &mut job.out;
         let graph = job.stream.capture(|stream| {
             let out = tensor_mut(out.buffer(), &view, Layout::Bhsd)?;
-            plan.run(stream, q, k, v, out, None)
+            plan.run(stream, AttentionTensors::new(q, k, v, out))
         })?;
         job.out.check_untouched(&job.stream)?;
         for _ in 0..3 {
@@ -128,15 +129,16 @@ fn planned<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let case = case();
     let inputs = Inputs::<T>::normal(&case, 15);
     for_each_row::<T>(gpu, &case, |row| {
-        let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &case.options(Layout::Bhsd, row))?;
-        if plan.to_string() != row.name || plan.variant() != row {
+        let plan = case.options(Layout::Bhsd, row).plan(gpu, T::DTYPE, case.sizes)?;
+        if plan.to_string() != row.name || plan.kernel_name() != row.name {
             return Err(format!("the plan is for {plan}").into());
         }
         let mut job = Job::<T>::new(gpu, &case, 15)?;
         let view = job.placement.out.moved(job.out.offset());
         for _ in 0..2 {
             let [q, k, v] = job.stored.tensors(&job.placement)?;
-            plan.run(job.stream.as_ref(), q, k, v, tensor_mut(job.out.buffer(), &view, Layout::Bhsd)?, None)?;
+            let out = tensor_mut(job.out.buffer(), &view, Layout::Bhsd)?;
+            plan.run(&job.stream, AttentionTensors::new(q, k, v, out))?;
         }
         let once = run_contiguous(gpu, &case, &inputs, row)?;
         let twice = Output { out: job.out.read(&job.stream)?, lse: once.lse.clone() };
@@ -152,12 +154,12 @@ fn chosen<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
             let mut options =
                 case.options(Layout::Bhsd, case.rows::<T>(gpu).next().ok_or("no kernel serves the case")?);
             options.variant = None;
-            let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &options)?;
+            let plan = options.plan(gpu, T::DTYPE, case.sizes)?;
             let inputs = Inputs::<T>::normal(&case, 16);
             let expected = inputs.expected(&case);
             let row = case
                 .rows::<T>(gpu)
-                .find(|row| *row == plan.variant())
+                .find(|row| row.name == plan.kernel_name().as_str())
                 .ok_or("the chosen kernel does not serve the case")?;
             run_contiguous(gpu, &case, &inputs, row)?.check(&case, &expected)?;
         }

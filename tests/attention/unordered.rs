@@ -5,14 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use ferrotile::{
-    Arch, AttentionOptions, AttentionPlan, Buffer, Gpu, Kernel, LaunchConfig, Layout, Mask, PagedAttentionPlan,
-    PagedProblem, PagedTensors, Stream, StreamRef, TensorMut, TensorRef, VarlenPlan,
+    Arch, AttentionPlan, AttentionTensors, Buffer, Gpu, Kernel, LaunchConfig, Layout, Mask, PagedSizes, PagedTensors,
+    Stream, StreamRef, TensorMut, TensorRef,
 };
 use half::{bf16, f16};
 use libtest_mimic::Failed;
 use tests::guard::Guarded;
 use tests::inputs::{self, Half};
 use tests::is_small;
+use tests::request::Request;
 use variants::attention::{AttentionConfig, AttentionKernel, Seqlens};
 
 use crate::Trials;
@@ -179,8 +180,8 @@ fn late_inputs<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
             let [late_q, late_k, late_v] = late;
             let late = [late_q?, late_k?, late_v?];
             for isolated in [false, true] {
-                let options = AttentionOptions { isolated, ..case.options(Layout::Bhsd, row) };
-                let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &options)?;
+                let options = Request { isolated, ..case.options(Layout::Bhsd, row) };
+                let plan = options.plan(gpu, T::DTYPE, case.sizes)?;
                 for input in changed.clone() {
                     let mut now = Vec::new();
                     for (index, values) in [&inputs.q, &inputs.k, &inputs.v].into_iter().enumerate() {
@@ -192,14 +193,13 @@ fn late_inputs<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
                     stream.synchronize()?;
                     late_copy(&copy, stream.as_ref(), &now[input], &late[input])?;
                     let [q, k, v] = [&now[0], &now[1], &now[2]];
-                    plan.run(
-                        stream.as_ref(),
+                    let tensors = AttentionTensors::new(
                         TensorRef::contiguous(q, case.q_shape())?,
                         TensorRef::contiguous(k, case.kv_shape())?,
                         TensorRef::contiguous(v, case.kv_shape())?,
                         tensor_mut(out.buffer(), &view, Layout::Bhsd)?,
-                        None,
-                    )?;
+                    );
+                    plan.run(&stream, tensors)?;
                     let got = Output { out: out.read(&stream)?, lse: expected.lse.clone() };
                     got.check_same(&case, &expected)?;
                 }
@@ -224,7 +224,7 @@ fn late_lengths<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
         for starts in &stored.starts {
             late.push(Buffer::upload_blocking(&stream, &starts.download_blocking(&stream)?)?);
         }
-        let plan = VarlenPlan::new(gpu, T::DTYPE, &problem, &batch.options(&data.terms, row))?;
+        let plan = batch.options(&data.terms, row).plan(gpu, T::DTYPE, problem)?;
         for (early, which) in [(0, 0), (0, 1), (9, 0), (9, 1)] {
             let mut outputs = Outputs::<T>::new(gpu, &stream, &problem, strides)?;
             let count = batch.members.len() as i32;
@@ -307,7 +307,7 @@ fn changing_lengths<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
             let stream = gpu.new_stream()?;
             let stored = Stored::upload(gpu, &batch, &data, strides)?;
             let mut outputs = Outputs::<T>::new(gpu, &stream, &problem, strides)?;
-            let plan = VarlenPlan::new(gpu, T::DTYPE, &problem, &batch.options(&data.terms, row))?;
+            let plan = batch.options(&data.terms, row).plan(gpu, T::DTYPE, problem)?;
             let changing = |index: usize| Changing {
                 address: stored.starts[index].as_raw(),
                 words: batch.members.len() + 1,
@@ -340,16 +340,8 @@ fn changing_lengths<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
 fn changing_pages<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let calls = if is_small(gpu) { 2 } else { 100 };
     for (head_dim, bias) in [(64, false), (128, true), (256, false)] {
-        let problem = PagedProblem {
-            batch: 3,
-            q_heads: 4,
-            kv_heads: 2,
-            q_len: 2,
-            head_dim,
-            pages: 7,
-            page_len: 16,
-            table_len: 9,
-        };
+        let problem =
+            PagedSizes { batch: 3, q_heads: 4, kv_heads: 2, q_len: 2, head_dim, pages: 7, page_len: 16, table_len: 9 };
         let (stream, mut random) = (gpu.new_stream()?, inputs::random(74));
         let mut upload = |shape: &[usize]| {
             Buffer::upload_blocking(&stream, &inputs::normal::<T>(&mut random, shape.iter().product(), 1.0))
@@ -359,14 +351,14 @@ fn changing_pages<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         let (q, k, v, terms) = (upload(&q_shape)?, upload(&kv_shape)?, upload(&kv_shape)?, upload(&bias_shape)?);
         let (table, lens) = (Buffer::<i32>::zeroed(gpu, 3 * 9)?, Buffer::<i32>::zeroed(gpu, 3)?);
         for splits in [1, 2] {
-            let options = AttentionOptions {
+            let options = Request {
                 mask: Mask::Causal,
                 splits: Some(splits),
                 bias,
                 max_workspace_bytes: 1 << 20,
-                ..AttentionOptions::new(Layout::Bhsd)
+                ..Request::new(Layout::Bhsd)
             };
-            let plan = PagedAttentionPlan::new(gpu, T::DTYPE, &problem, &options)?;
+            let plan = options.plan(gpu, T::DTYPE, problem)?;
             let bytes = plan.workspace_bytes();
             let mut workspace = Buffer::<u8>::zeroed(gpu, bytes)?;
             let mut out = Guarded::<T>::new(gpu, &stream, q.len())?;
@@ -415,7 +407,7 @@ fn waiting<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         }
         tried = !is_small(gpu);
         let expected = run_contiguous(gpu, &case, &inputs, row)?;
-        let plan = AttentionPlan::new(gpu, T::DTYPE, &case.sizes, &case.options(Layout::Bhsd, row))?;
+        let plan = case.options(Layout::Bhsd, row).plan(gpu, T::DTYPE, case.sizes)?;
         // The launches of one such trial may share a queue with the gate of another.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -470,7 +462,8 @@ fn waits_while_others_run<T: Half>(
     let mut launch = |stream: StreamRef<'_>, index: usize| -> Outcome {
         let out = outs[index].as_mut().map_err(|error| format!("{error:?}"))?;
         let view = view.moved(out.offset());
-        Ok(plan.run(stream, q, k, v, tensor_mut(out.buffer(), &view, Layout::Bhsd)?, None)?)
+        let out = tensor_mut(out.buffer(), &view, Layout::Bhsd)?;
+        Ok(plan.run(stream, AttentionTensors::new(q, k, v, out))?)
     };
     launch(waits.as_ref(), 0)?;
     (0..before).try_for_each(|_| launch(runs.as_ref(), 1))?;

@@ -2,16 +2,18 @@
 
 use ferrotile::reference::{self, AttentionTerms};
 use ferrotile::{
-    AttentionOptions, AttentionPlan, AttentionProblem, AttentionTensors, Buffer, Error, Gpu, Layout, Mask, TensorMut,
-    TensorRef, VarlenPlan, VarlenProblem, VarlenTensors, attention, attention_variants,
+    AttentionTensors, BatchedSizes, Buffer, Error, Gpu, Layout, Mask, TensorMut, TensorRef, VarlenSizes, VarlenTensors,
+    attention,
 };
 use half::{bf16, f16};
 use libtest_mimic::Failed;
 use ndarray::{Array3, Array4};
+use tests::catalogue::attention_configs;
 use tests::compare;
 use tests::guard::Guarded;
 use tests::inputs::{self, Half};
 use tests::is_small;
+use tests::request::Request;
 use variants::attention::{AttentionConfig, ScoreMod, Seqlens};
 
 use crate::Trials;
@@ -65,19 +67,19 @@ impl<T: Half> Values<T> {
         Values { case, value_dim, q, k, v, expected: Expected::new::<T>(exact, rounded) }
     }
 
-    fn options(&self, variant: &AttentionConfig) -> AttentionOptions {
-        AttentionOptions { value_dim: Some(self.value_dim), ..self.case.options(Layout::Bshd, variant) }
+    fn options(&self, variant: &AttentionConfig) -> Request {
+        Request { value_dim: Some(self.value_dim), ..self.case.options(Layout::Bshd, variant) }
     }
 
     /// Shapes of Q, K, V and O.
     fn shapes(&self) -> [[usize; 4]; 4] {
-        let AttentionProblem { q_len, k_len, head_dim, .. } = self.case.sizes;
+        let BatchedSizes { q_len, k_len, head_dim, .. } = self.case.sizes;
         [(q_len, 0, head_dim), (k_len, 1, head_dim), (k_len, 1, self.value_dim), (q_len, 0, self.value_dim)]
             .map(|(rows, heads, columns)| [BATCH, rows, HEADS[heads], columns])
     }
 
     /// By a plan for sequences of one length.
-    fn run(&self, gpu: &Gpu, options: &AttentionOptions) -> Result<Output<T>, Failed> {
+    fn run(&self, gpu: &Gpu, options: &Request) -> Result<Output<T>, Failed> {
         let stream = gpu.new_stream()?;
         let upload = |values: &[T]| Buffer::upload_blocking(&stream, values);
         let (q, k, v) = (upload(&self.q)?, upload(&self.k)?, upload(&self.v)?);
@@ -85,7 +87,7 @@ impl<T: Half> Values<T> {
         let mut out = Guarded::<T>::new(gpu, &stream, out_shape.iter().product())?;
         let mut lse = Guarded::<f32>::new(gpu, &stream, self.expected.lse.len())?;
         let (out_offset, lse_offset) = (out.offset(), lse.offset());
-        let plan = AttentionPlan::new(gpu, T::DTYPE, &self.case.sizes, options)?;
+        let plan = options.plan(gpu, T::DTYPE, self.case.sizes)?;
         let mut workspace = Buffer::<u8>::zeroed(gpu, plan.workspace_bytes())?;
         let bytes = workspace.len();
         let tensors = AttentionTensors {
@@ -103,16 +105,16 @@ impl<T: Half> Values<T> {
                 TensorMut::strided(out.buffer(), out_offset, out_shape, dense(out_shape))?,
             )
         };
-        plan.run_with(stream.as_ref(), tensors)?;
+        plan.run(stream.as_ref(), tensors)?;
         Ok((out.read(&stream)?, lse.read(&stream)?))
     }
 
     /// By a plan for sequences of several lengths, of which these have one.
-    fn run_as_sequences(&self, gpu: &Gpu, options: &AttentionOptions) -> Result<Output<T>, Failed> {
+    fn run_as_sequences(&self, gpu: &Gpu, options: &Request) -> Result<Output<T>, Failed> {
         let stream = gpu.new_stream()?;
         let upload = |values: &[T]| Buffer::upload_blocking(&stream, values);
         let (q, k, v) = (upload(&self.q)?, upload(&self.k)?, upload(&self.v)?);
-        let AttentionProblem { q_heads, kv_heads, q_len, k_len, head_dim, .. } = self.case.sizes;
+        let BatchedSizes { q_heads, kv_heads, q_len, k_len, head_dim, .. } = self.case.sizes;
         let starts =
             |len: usize| Buffer::upload_blocking(&stream, &[0, 1, 2].map(|member: usize| (member * len) as i32));
         let (q_starts, k_starts) = (starts(q_len)?, starts(k_len)?);
@@ -121,8 +123,8 @@ impl<T: Half> Values<T> {
         let mut out = Guarded::<T>::new(gpu, &stream, out_shape.iter().product())?;
         let out_offset = out.offset();
         let mut lse = Buffer::<f32>::zeroed(gpu, self.expected.lse.len())?;
-        let problem = VarlenProblem {
-            members: BATCH,
+        let problem = VarlenSizes {
+            batch: BATCH,
             q_heads,
             kv_heads,
             q_total: BATCH * q_len,
@@ -142,7 +144,7 @@ impl<T: Half> Values<T> {
             sink: None,
             bias: None,
         };
-        VarlenPlan::new(gpu, T::DTYPE, &problem, options)?.run(stream.as_ref(), tensors)?;
+        options.plan(gpu, T::DTYPE, problem)?.run(&stream, tensors)?;
         let by_head = lse.download_blocking(stream.as_ref())?;
         let by_entry = (0..BATCH * q_heads).flat_map(|index| {
             let (entry, head) = (index / q_heads, index % q_heads);
@@ -169,20 +171,16 @@ fn match_reference<T: Half>(gpu: &Gpu, &dims: &(usize, usize)) -> Outcome {
     for (q_len, k_len, mask) in many.into_iter().filter(|_| !is_small(gpu)).chain([(17, 40, Mask::Full), few]) {
         let values = Values::<T>::new(q_len, k_len, dims, mask);
         let rows = |lengths: Seqlens| {
-            attention_variants(gpu.arch(), T::DTYPE, [dims.0, dims.1])
+            attention_configs(gpu.arch(), T::DTYPE, [dims.0, dims.1])
                 .filter(move |row| row.covers(ScoreMod::None, lengths) && row.takes(mask, q_len, k_len))
         };
         for_rows(values.case, rows(Seqlens::Fixed), |row| values.check(&values.run(gpu, &values.options(row))?))?;
         let sequences = rows(Seqlens::Varlen);
         for_rows(values.case, sequences, |row| values.check(&values.run_as_sequences(gpu, &values.options(row))?))?;
-        let options = AttentionOptions {
-            mask,
-            value_dim: Some(dims.1),
-            max_workspace_bytes: 1 << 20,
-            ..AttentionOptions::new(Layout::Bshd)
-        };
+        let options =
+            Request { mask, value_dim: Some(dims.1), max_workspace_bytes: 1 << 20, ..Request::new(Layout::Bshd) };
         for splits in [None, Some(3)].into_iter().take(if q_len == 2 { 2 } else { 1 }) {
-            values.check(&values.run(gpu, &AttentionOptions { splits, ..options.clone() })?)?;
+            values.check(&values.run(gpu, &Request { splits, ..options.clone() })?)?;
         }
     }
     Ok(())
@@ -192,15 +190,15 @@ fn match_reference<T: Half>(gpu: &Gpu, &dims: &(usize, usize)) -> Outcome {
 fn refusals<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let values = Values::<T>::new(5, 7, (64, 40), Mask::Full);
     for value_dim in [None, Some(64), Some(48)] {
-        let options = AttentionOptions { value_dim, ..AttentionOptions::new(Layout::Bshd) };
+        let options = Request { value_dim, ..Request::new(Layout::Bshd) };
         match values.run(gpu, &options) {
             Err(failed) if failed.message().is_some_and(|text| text.contains("V has shape")) => {}
             Err(failed) => return Err(format!("{value_dim:?}: {:?}", failed.message()).into()),
             Ok(_) => return Err(format!("{value_dim:?}: the call succeeded").into()),
         }
     }
-    let options = AttentionOptions { value_dim: Some(12), ..AttentionOptions::new(Layout::Bshd) };
-    let plan = AttentionPlan::new(gpu, T::DTYPE, &values.case.sizes, &options);
+    let options = Request { value_dim: Some(12), ..Request::new(Layout::Bshd) };
+    let plan = options.plan(gpu, T::DTYPE, values.case.sizes);
     if !matches!(&plan, Err(Error::Argument { argument: "value_dim", .. })) {
         return Err(format!("{plan:?}").into());
     }
@@ -211,8 +209,9 @@ fn refusals<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     // O has the columns of Q, not those of V.
     let tensor = |columns: usize| TensorRef::strided(&inputs, 0, [1, 5, 1, columns], [320, 64, 64, 1]);
     let out_tensor = TensorMut::strided(out.buffer(), offset, [1, 5, 1, 64], [320, 64, 64, 1])?;
-    let options = AttentionOptions::new(Layout::Bshd);
-    let refused = attention(stream.as_ref(), tensor(64)?, tensor(64)?, tensor(40)?, out_tensor, None, &options);
+    let options = Request::new(Layout::Bshd);
+    let tensors = AttentionTensors::new(tensor(64)?, tensor(64)?, tensor(40)?, out_tensor);
+    let refused = attention(&stream, tensors, &options.params(), &options.options());
     if !matches!(refused, Err(Error::Shape { tensor: "O", .. })) {
         return Err(format!("{refused:?}").into());
     }

@@ -2,15 +2,13 @@
 
 use std::fmt;
 
-use ferrotile::{
-    AttentionOptions, Buffer, Gpu, Layout, Mask, TensorMut, TensorRef, VarlenPlan, VarlenProblem, VarlenTensors,
-    attention_varlen,
-};
+use ferrotile::{Buffer, Gpu, Layout, Mask, TensorMut, TensorRef, VarlenSizes, VarlenTensors, attention_varlen};
 use half::{bf16, f16};
 use libtest_mimic::Failed;
 use tests::guard::{Guarded, Poison};
 use tests::inputs::{self, Half};
 use tests::is_small;
+use tests::request::Request;
 use tests::view::View;
 use variants::attention::{AttentionConfig, AttentionKernel, Seqlens};
 
@@ -62,11 +60,11 @@ impl Batch {
         Batch { members: MEMBERS.to_vec(), around: [3, 5], heads: [2, 1], head_dim, mask, scale: 0.3 }
     }
 
-    pub(crate) fn problem(&self) -> VarlenProblem {
+    pub(crate) fn problem(&self) -> VarlenSizes {
         let [q_starts, k_starts] = self.starts();
         let longest = |of: fn(&(usize, usize)) -> usize| self.members.iter().map(of).max().unwrap_or(0);
-        VarlenProblem {
-            members: self.members.len(),
+        VarlenSizes {
+            batch: self.members.len(),
             q_heads: self.heads[0],
             kv_heads: self.heads[1],
             q_total: q_starts[self.members.len()] as usize + self.around[1],
@@ -100,19 +98,19 @@ impl Batch {
         gpu: &Gpu,
         terms: &Terms<T>,
     ) -> impl Iterator<Item = &'static AttentionConfig> + use<T> {
-        let VarlenProblem { members, q_heads, kv_heads, max_q_len, max_k_len, head_dim, .. } = self.problem();
-        let case = Case::new(members, 1, max_q_len, max_k_len, head_dim, self.mask).grouped(q_heads, kv_heads);
+        let VarlenSizes { batch, q_heads, kv_heads, max_q_len, max_k_len, head_dim, .. } = self.problem();
+        let case = Case::new(batch, 1, max_q_len, max_k_len, head_dim, self.mask).grouped(q_heads, kv_heads);
         case.rows_of::<T>(gpu, terms.scores(), Seqlens::Varlen)
     }
 
-    pub(crate) fn options<T: Half>(&self, terms: &Terms<T>, row: &AttentionConfig) -> AttentionOptions {
-        AttentionOptions {
+    pub(crate) fn options<T: Half>(&self, terms: &Terms<T>, row: &AttentionConfig) -> Request {
+        Request {
             mask: self.mask,
             scale: Some(self.scale),
             softcap: terms.softcap,
             bias: terms.bias.is_some(),
             variant: Some(row.name.to_owned()),
-            ..AttentionOptions::new(Layout::Bshd)
+            ..Request::new(Layout::Bshd)
         }
     }
 
@@ -204,12 +202,12 @@ impl<T: Half> Stored<T> {
 
     pub(crate) fn tensors<'a>(
         &'a self,
-        problem: &VarlenProblem,
+        problem: &VarlenSizes,
         Strides([q_row, kv_row, o_row]): Strides,
         out: &'a mut Guarded<T>,
         lse: &'a mut Guarded<f32>,
     ) -> ferrotile::Result<VarlenTensors<'a, T>> {
-        let VarlenProblem { members, q_heads, kv_heads, q_total, k_total, head_dim, .. } = *problem;
+        let VarlenSizes { batch, q_heads, kv_heads, q_total, k_total, head_dim, .. } = *problem;
         let (out_offset, lse_offset) = (out.offset(), lse.offset());
         let [q, k, v] = &self.inputs;
         let input = |buffer, shape, row| TensorRef::strided(buffer, 0, shape, [row, head_dim as i64, 1]);
@@ -220,8 +218,8 @@ impl<T: Half> Stored<T> {
             k: input(k, kv_shape, kv_row)?,
             v: input(v, kv_shape, kv_row)?,
             out: TensorMut::strided(out.buffer(), out_offset, out_shape, [o_row, head_dim as i64, 1])?,
-            cu_seqlens_q: TensorRef::contiguous(&self.starts[0], [members + 1])?,
-            cu_seqlens_k: TensorRef::contiguous(&self.starts[1], [members + 1])?,
+            cu_seqlens_q: TensorRef::contiguous(&self.starts[0], [batch + 1])?,
+            cu_seqlens_k: TensorRef::contiguous(&self.starts[1], [batch + 1])?,
             lse: Some(TensorMut::strided(lse.buffer(), lse_offset, [q_heads, q_total], [q_total as i64, 1])?),
             sink: self.terms.sink()?,
             bias: self.terms.bias()?,
@@ -239,7 +237,7 @@ impl<T: Half> Outputs<T> {
     pub(crate) fn new(
         gpu: &Gpu,
         stream: &ferrotile::Stream,
-        problem: &VarlenProblem,
+        problem: &VarlenSizes,
         strides: Strides,
     ) -> Result<Outputs<T>, Failed> {
         let out = Guarded::new(gpu, stream, problem.q_total * strides.0[2] as usize)?;
@@ -287,14 +285,15 @@ pub(crate) fn run<T: Half>(
     let mut outputs = Outputs::new(gpu, &stream, &problem, strides)?;
     let tensors = stored.tensors(&problem, strides, &mut outputs.out, &mut outputs.lse)?;
     let lengths = [problem.max_q_len, problem.max_k_len];
-    attention_varlen(stream.as_ref(), tensors, lengths, &batch.options(&data.terms, row))?;
+    let request = batch.options(&data.terms, row);
+    attention_varlen(&stream, tensors, lengths, &request.params(), &request.options())?;
     outputs.read(&stream, batch, strides)
 }
 
 /// Terms of every kind.
 fn every_term<T: Half>(batch: &Batch) -> Terms<T> {
-    let VarlenProblem { members, q_heads, max_q_len, max_k_len, .. } = batch.problem();
-    let shape = [members, q_heads, max_q_len, max_k_len];
+    let VarlenSizes { batch, q_heads, max_q_len, max_k_len, .. } = batch.problem();
+    let shape = [batch, q_heads, max_q_len, max_k_len];
     let values = inputs::normal(&mut inputs::random(41), shape.iter().product(), 2.0);
     let sink = Some((0..q_heads).map(|head| head as f32 - 1.0).collect());
     Terms { softcap: Some(6.0), sink, bias: Terms::bias(values, shape) }
@@ -389,14 +388,14 @@ fn unnamed<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let batch = Batch::new(64, Mask::Causal);
     let data = Data::<T>::normal(&batch, Terms::NONE, 50);
     let (problem, stream) = (batch.problem(), gpu.new_stream()?);
-    let options =
-        AttentionOptions { mask: batch.mask, scale: Some(batch.scale), ..AttentionOptions::new(Layout::Bshd) };
+    let options = Request { mask: batch.mask, scale: Some(batch.scale), ..Request::new(Layout::Bshd) };
     for gap in [0, 5] {
         let strides = Strides(Strides::dense(&batch).0.map(|row| row + gap));
         let stored = Stored::upload(gpu, &batch, &data, strides)?;
         let mut outputs = Outputs::new(gpu, &stream, &problem, strides)?;
         let tensors = stored.tensors(&problem, strides, &mut outputs.out, &mut outputs.lse)?;
-        attention_varlen(stream.as_ref(), tensors, [problem.max_q_len, problem.max_k_len], &options)?;
+        let lengths = [problem.max_q_len, problem.max_k_len];
+        attention_varlen(&stream, tensors, lengths, &options.params(), &options.options())?;
         for (member, output) in outputs.read(&stream, &batch, strides)?.iter().enumerate() {
             let case = batch.case(member);
             output.check(&case, &Terms::NONE.expected(&case, &data.inputs[member]))?;
@@ -433,8 +432,8 @@ fn replayed<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let data = batches.each_ref().map(|batch| Data::<T>::normal(batch, Terms::NONE, 47));
     for_rows(&batches[0], batches[0].rows(gpu, &data[0].terms), |row| {
         let stream = gpu.new_stream()?;
-        let plan = VarlenPlan::new(gpu, T::DTYPE, &problem, &batches[0].options(&data[0].terms, row))?;
-        if plan.to_string() != row.name || plan.variant() != row {
+        let plan = batches[0].options(&data[0].terms, row).plan(gpu, T::DTYPE, problem)?;
+        if plan.to_string() != row.name || plan.kernel_name() != row.name {
             return Err(format!("the plan is for {plan}").into());
         }
         let mut stored = Stored::upload(gpu, &batches[0], &data[0], strides)?;
@@ -490,14 +489,14 @@ fn refused<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let (right, strides) = (batch.problem(), Strides::dense(&batch));
     let stream = gpu.new_stream()?;
     let wrong = [
-        (VarlenProblem { q_total: right.q_total + 1, ..right }, "Q has shape"),
-        (VarlenProblem { k_total: right.k_total - 1, ..right }, "K has shape"),
-        (VarlenProblem { members: right.members - 1, ..right }, "cu_seqlens_q has shape"),
-        (VarlenProblem { kv_heads: 2, ..right }, "K has shape"),
+        (VarlenSizes { q_total: right.q_total + 1, ..right }, "Q has shape"),
+        (VarlenSizes { k_total: right.k_total - 1, ..right }, "K has shape"),
+        (VarlenSizes { batch: right.batch - 1, ..right }, "cu_seqlens_q has shape"),
+        (VarlenSizes { kv_heads: 2, ..right }, "K has shape"),
     ];
     let row = batch.rows(gpu, &data.terms).next().ok_or("no kernel serves the batch")?;
     for (problem, message) in wrong {
-        let plan = VarlenPlan::new(gpu, T::DTYPE, &problem, &batch.options(&data.terms, row))?;
+        let plan = batch.options(&data.terms, row).plan(gpu, T::DTYPE, problem)?;
         let stored = Stored::upload(gpu, &batch, &data, strides)?;
         let mut outputs = Outputs::<T>::new(gpu, &stream, &right, strides)?;
         let tensors = stored.tensors(&right, strides, &mut outputs.out, &mut outputs.lse)?;

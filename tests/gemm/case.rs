@@ -5,10 +5,11 @@ use std::fmt;
 use ferrotile::reference::{self, GemmTerms};
 use ferrotile::{
     Accumulation, Activation, Buffer, Float, GemmLayout, GemmOptions, GemmPlan, GemmProblem, GemmTensors, Gpu, Stream,
-    TensorMut, TensorRef, gemm_variants, tolerance,
+    TensorMut, TensorRef, tolerance,
 };
 use libtest_mimic::Failed;
 use ndarray::{Array1, Array3, ArrayView3};
+use tests::catalogue::gemm_configs;
 use tests::compare;
 use tests::guard::{Guarded, Poison};
 use tests::inputs;
@@ -107,7 +108,7 @@ pub(crate) fn for_each_way<A: Float, B: Float>(
 ) -> Outcome {
     let mut failures = Vec::new();
     let mut count = 0;
-    for row in gemm_variants(A::DTYPE, B::DTYPE, case.accumulation).filter(|row| row.is_in(gpu.arch())) {
+    for row in gemm_configs(A::DTYPE, B::DTYPE, case.accumulation).filter(|row| row.is_in(gpu.arch())) {
         // What is copied first, FP8 alone, has contiguous k.
         let layout = if A::DTYPE.size_bytes() == 1 { GemmLayout::Nt } else { case.layout };
         if !row.takes(layout, aligned || A::DTYPE.size_bytes() == 1) {

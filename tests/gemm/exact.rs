@@ -1,7 +1,8 @@
 //! Small integers, of which every sum is exact: any wrong index shows, at every edge of every tile.
 
-use ferrotile::{Activation, Float, GemmLayout, Gpu, gemm_variants};
+use ferrotile::{Activation, Float, GemmLayout, Gpu};
 use half::{bf16, f16};
+use tests::catalogue::gemm_configs;
 use tests::is_small;
 use tests::shapes::around;
 use variants::gemm::{Operands, alternates};
@@ -76,7 +77,7 @@ fn long_operands(gpu: &Gpu) -> Outcome {
     let expected = Expected { d: rounded, limit: 0.0 };
     let placement = Placement::contiguous::<f16, f16, f16>(&case);
     // The last is the one for the newest unit.
-    let row = gemm_variants(f16::DTYPE, f16::DTYPE, case.accumulation)
+    let row = gemm_configs(f16::DTYPE, f16::DTYPE, case.accumulation)
         .filter(|row| row.is_in(gpu.arch()) && row.operands == Operands::Aligned(case.layout))
         .filter(|row| row.tile.m == 64 && row.tile.n == 64)
         .last()

@@ -3,6 +3,7 @@
 use ferrotile::{Buffer, GemmLayout, GemmOptions, GemmPlan, GemmProblem, Gpu, Stream, TensorMut};
 use half::{bf16, f16};
 use libtest_mimic::Failed;
+use tests::catalogue::gemm_config_of;
 use tests::compare::check_same;
 use tests::guard::Guarded;
 use tests::is_small;
@@ -122,10 +123,10 @@ fn chosen<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
             let problem = GemmProblem { a_aligned, b_aligned, ..case.problem::<T, T, T>() };
             let options = GemmOptions { max_workspace_bytes, ..GemmOptions::new(layout) };
             let plan = GemmPlan::new(gpu, &problem, &options)?;
-            if !plan.to_string().contains(plan.variant().name) || plan.workspace_bytes() > max_workspace_bytes {
+            if !plan.to_string().contains(gemm_config_of(&plan).name) || plan.workspace_bytes() > max_workspace_bytes {
                 return Err(format!("{plan} needs {} bytes", plan.workspace_bytes()).into());
             }
-            let way = Way { row: plan.variant(), splits: plan.splits() };
+            let way = Way { row: gemm_config_of(&plan), splits: plan.splits() };
             let d = run(gpu, &case, &inputs, &placement, &way).map_err(|error| format!("{plan}: {error:?}"))?;
             check(&case, &d, &inputs.expected(&case)).map_err(|error| format!("{case}, {plan}: {error:?}"))?;
         }

@@ -1,12 +1,13 @@
 //! One attention call, for what happens around it; `tests/attention` is about its numbers.
 
 use ferrotile::{
-    AttentionOptions, AttentionPlan, AttentionProblem, Buffer, Dtype, Gpu, Layout, Mask, StreamRef, TensorMut,
-    TensorRef, reference, tolerance,
+    AttentionPlan, AttentionTensors, BatchedSizes, Buffer, Dtype, Gpu, Layout, Mask, StreamRef, TensorMut, TensorRef,
+    reference, tolerance,
 };
 use half::f16;
 use libtest_mimic::Failed;
 use ndarray::Array4;
+use tests::request::Request;
 use tests::{compare, inputs};
 
 use crate::Outcome;
@@ -18,14 +19,14 @@ pub(crate) const SHAPE: [usize; 4] = [2, 3, 131, 64];
 pub(crate) const LEN: usize = 2 * 3 * 131 * 64;
 
 /// Causal attention on the best kernel.
-pub(crate) fn options() -> AttentionOptions {
-    AttentionOptions { mask: Mask::Causal, ..AttentionOptions::new(Layout::Bhsd) }
+pub(crate) fn options() -> Request {
+    Request { mask: Mask::Causal, ..Request::new(Layout::Bhsd) }
 }
 
 /// The plan of the call.
 pub(crate) fn plan(gpu: &Gpu) -> ferrotile::Result<AttentionPlan> {
-    let problem = AttentionProblem::of_shapes(SHAPE, SHAPE, SHAPE, Layout::Bhsd)?;
-    AttentionPlan::new(gpu, Dtype::F16, &problem, &options())
+    let problem = BatchedSizes::of_shapes(SHAPE, SHAPE, SHAPE, Layout::Bhsd)?;
+    options().plan(gpu, Dtype::F16, problem)
 }
 
 /// Q, K and V on the host.
@@ -57,14 +58,8 @@ impl Call {
     /// Enqueues the call.
     pub(crate) fn enqueue(&mut self, plan: &AttentionPlan, stream: StreamRef<'_>) -> ferrotile::Result<()> {
         let [q, k, v] = &self.inputs;
-        plan.run(
-            stream,
-            TensorRef::contiguous(q, SHAPE)?,
-            TensorRef::contiguous(k, SHAPE)?,
-            TensorRef::contiguous(v, SHAPE)?,
-            TensorMut::contiguous(&mut self.out, SHAPE)?,
-            None,
-        )
+        let [q, k, v] = [q, k, v].map(|input| TensorRef::contiguous(input, SHAPE));
+        plan.run(stream, AttentionTensors::new(q?, k?, v?, TensorMut::contiguous(&mut self.out, SHAPE)?))
     }
 }
 

@@ -7,7 +7,7 @@ use cust::context::legacy::{self, ContextStack, CurrentContext};
 use cust::device::Device;
 use cust::memory::DeviceBuffer;
 use cust::stream::{Stream as CustStream, StreamFlags};
-use ferrotile::{Buffer, Error, Gpu, PinnedBuffer, StreamRef, TensorMut, TensorRef, attention};
+use ferrotile::{AttentionTensors, Buffer, Error, Gpu, PinnedBuffer, StreamRef, TensorMut, TensorRef, attention};
 use half::f16;
 use tests::expect_error;
 
@@ -183,7 +183,8 @@ fn cust_memory(gpu: &Gpu) -> Outcome {
         // SAFETY: as above, and nothing else uses the output.
         let written = unsafe { TensorMut::<f16, 4>::from_raw(gpu.ordinal(), raw(&out), SHAPE, strides) }?;
         let stream = gpu.new_stream()?;
-        attention(stream.as_ref(), tensor(&q)?, tensor(&k)?, tensor(&v)?, written, None, &options())?;
+        let tensors = AttentionTensors::new(tensor(&q)?, tensor(&k)?, tensor(&v)?, written);
+        attention(&stream, tensors, &options().params(), &options().options())?;
         stream.synchronize()?;
         let got = out.as_host_vec()?;
         expect_equal("the bits", &got, &expected)

@@ -1,6 +1,6 @@
 //! Calls that mix two cards: a typed error that names what is elsewhere, before anything is enqueued.
 
-use ferrotile::{Arch, Buffer, Error, Event, Gpu, LaunchConfig, PinnedBuffer, TensorRef, attention};
+use ferrotile::{Arch, AttentionTensors, Buffer, Error, Event, Gpu, LaunchConfig, PinnedBuffer, TensorRef, attention};
 use libtest_mimic::Trial;
 use tests::expect_error;
 use tests::{Device, card_trial, device, device_trial};
@@ -48,7 +48,9 @@ fn foreign_tensor(gpu: &Gpu) -> Outcome {
         let mut out = Buffer::zeroed(gpu, before)?;
         let [q, k, v] = inputs;
         let written = ferrotile::TensorMut::contiguous(&mut out, SHAPE)?;
-        expect_error(attention(stream.as_ref(), q, k, v, written, None, &options()), is_elsewhere(what))?;
+        let tensors = AttentionTensors::new(q, k, v, written);
+        let refused = attention(&stream, tensors, &options().params(), &options().options());
+        expect_error(refused, is_elsewhere(what))?;
         let untouched = out.download_blocking(&stream)?.iter().all(|x| x.to_bits() == 0);
         expect_equal("the output is untouched", &untouched, &true)?;
     }

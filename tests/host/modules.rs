@@ -2,9 +2,10 @@
 
 use std::sync::Barrier;
 
-use ferrotile::{Arch, Buffer, Dtype, Error, Gpu, LaunchConfig, attention_variants};
+use ferrotile::{Arch, Buffer, Dtype, Error, Gpu, LaunchConfig};
 use half::f16;
 use libtest_mimic::Failed;
+use tests::catalogue::attention_configs;
 use tests::expect_error;
 use variants::attention::{
     AttentionArgs, AttentionConfig, AttentionKernel, AttentionStrides, Mask, ScoreMod, exact_from,
@@ -75,7 +76,7 @@ fn run(gpu: &Gpu, arch: Arch, row: &AttentionConfig) -> Result<Vec<f16>, Failed>
 
 /// The rows that serve the call on every architecture and whose kernels have one parameter.
 fn rows() -> impl Iterator<Item = &'static AttentionConfig> {
-    attention_variants(Arch::Sm80, Dtype::F16, [SHAPE[3]; 2])
+    attention_configs(Arch::Sm80, Dtype::F16, [SHAPE[3]; 2])
         .filter(|row| row.score_mod == ScoreMod::None && !matches!(row.kernel, AttentionKernel::Decode(_)))
 }
 

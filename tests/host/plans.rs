@@ -1,15 +1,16 @@
 //! Plans and their tensors on two devices: each is named where it is not on the stream's, before anything is enqueued.
 
 use ferrotile::{
-    AtaOptions, AtaPlan, AttentionOptions, AttentionPlan, AttentionProblem, AttentionTensors, Buffer, CgOptions,
-    CgPlan, DeviceBlockMatrix, Dtype, Error, GemmLayout, GemmOptions, GemmPlan, GemmProblem, GemmTensors, Gpu, Layout,
-    MergePlan, PagedAttentionPlan, PagedProblem, PagedTensors, Precision, StreamRef, SymmetricBlockMatrix, TensorMut,
-    TensorRef, VarlenPlan, VarlenProblem, VarlenTensors,
+    AtaOptions, AtaPlan, AttentionPlan, AttentionTensors, BatchedSizes, Buffer, CgOptions, CgPlan, DeviceBlockMatrix,
+    Dtype, Error, GemmLayout, GemmOptions, GemmPlan, GemmProblem, GemmTensors, Gpu, Layout, MergePlan, MergeTensors,
+    PagedSizes, PagedTensors, PartialAttention, Precision, StreamRef, SymmetricBlockMatrix, TensorMut, TensorRef,
+    VarlenSizes, VarlenTensors,
 };
 use half::f16;
 use libtest_mimic::Failed;
 use ndarray::Array3;
 use tests::expect_error;
+use tests::request::Request;
 
 use crate::Outcome;
 
@@ -23,8 +24,8 @@ const COLUMNS: usize = 64;
 struct Plans<'a> {
     attention: AttentionPlan,
     decode: AttentionPlan,
-    varlen: VarlenPlan,
-    paged: PagedAttentionPlan,
+    varlen: AttentionPlan,
+    paged: AttentionPlan,
     merge: MergePlan,
     gemm: GemmPlan,
     ata: AtaPlan<'a>,
@@ -36,15 +37,15 @@ fn matrix(gpu: &Gpu) -> Result<DeviceBlockMatrix, Failed> {
     Ok(identity.upload_blocking(gpu.new_stream()?.as_ref(), Precision::Tf32)?)
 }
 
-const fn problem(q_len: usize) -> AttentionProblem {
-    AttentionProblem { batch: 1, q_heads: 1, kv_heads: 1, q_len, k_len: SIZE, head_dim: COLUMNS }
+const fn problem(q_len: usize) -> BatchedSizes {
+    BatchedSizes { batch: 1, q_heads: 1, kv_heads: 1, q_len, k_len: SIZE, head_dim: COLUMNS }
 }
 
 impl<'a> Plans<'a> {
     fn new(gpu: &Gpu, matrix: &'a DeviceBlockMatrix) -> Result<Self, Failed> {
-        let options = AttentionOptions::new(Layout::Bhsd);
-        let varlen = VarlenProblem {
-            members: 1,
+        let options = Request::new(Layout::Bhsd);
+        let varlen = VarlenSizes {
+            batch: 1,
             q_heads: 1,
             kv_heads: 1,
             q_total: SIZE,
@@ -53,7 +54,7 @@ impl<'a> Plans<'a> {
             max_k_len: SIZE,
             head_dim: COLUMNS,
         };
-        let paged = PagedProblem {
+        let paged = PagedSizes {
             batch: 1,
             q_heads: 1,
             kv_heads: 1,
@@ -65,10 +66,10 @@ impl<'a> Plans<'a> {
         };
         let gemm = GemmProblem::new([SIZE, SIZE, COLUMNS], Dtype::F16, Dtype::F16, Dtype::F16);
         Ok(Self {
-            attention: AttentionPlan::new(gpu, Dtype::F16, &problem(SIZE), &options)?,
-            decode: AttentionPlan::new(gpu, Dtype::F16, &problem(1), &options)?,
-            varlen: VarlenPlan::new(gpu, Dtype::F16, &varlen, &options)?,
-            paged: PagedAttentionPlan::new(gpu, Dtype::F16, &paged, &options)?,
+            attention: options.plan(gpu, Dtype::F16, problem(SIZE))?,
+            decode: options.plan(gpu, Dtype::F16, problem(1))?,
+            varlen: options.plan(gpu, Dtype::F16, varlen)?,
+            paged: options.plan(gpu, Dtype::F16, paged)?,
             merge: MergePlan::new(gpu, Dtype::F16, Dtype::F16)?,
             gemm: GemmPlan::new(gpu, &gemm, &GemmOptions::new(GemmLayout::Nt))?,
             ata: AtaPlan::new(matrix, SIZE, &AtaOptions::default())?,
@@ -140,13 +141,13 @@ const RUNS: [Run; 8] = [
         let (q, k, v) = (memory.read(0, half, shape)?, memory.read(1, half, shape)?, memory.read(2, half, shape)?);
         let tensors = AttentionTensors::new(q, k, v, memory.write(3, half, shape)?);
         let (lse, sink) = (Some(memory.write(4, single, lse)?), Some(memory.read(5, single, [1])?));
-        plans.attention.run_with(stream, AttentionTensors { lse, sink, ..tensors })
+        plans.attention.run(stream, AttentionTensors { lse, sink, ..tensors })
     }),
     ("plan", &["Q", "K", "V", "O"], |plans, memory, stream| {
         let (row, keys) = ([1, 1, 1, COLUMNS], [1, 1, SIZE, COLUMNS]);
         let half = &memory.half;
         let (q, k, v) = (memory.read(0, half, row)?, memory.read(1, half, keys)?, memory.read(2, half, keys)?);
-        plans.decode.run(stream, q, k, v, memory.write(3, half, row)?, None)
+        plans.decode.run(stream, AttentionTensors::new(q, k, v, memory.write(3, half, row)?))
     }),
     ("plan", &["Q", "K", "V", "O", "cu_seqlens_q", "cu_seqlens_k", "LSE"], |plans, memory, stream| {
         let Memory { half, single, number, .. } = memory;
@@ -177,10 +178,11 @@ const RUNS: [Run; 8] = [
         |plans, memory, stream| {
             let Memory { half, single, .. } = memory;
             let (shape, lse) = ([1, 1, SIZE, COLUMNS], [1, 1, SIZE]);
-            let first = (memory.read(0, half, shape)?, memory.read(1, single, lse)?);
-            let second = (memory.read(2, half, shape)?, memory.read(3, single, lse)?);
+            let part = |o, of_lse| -> ferrotile::Result<_> {
+                Ok(PartialAttention { out: memory.read(o, half, shape)?, lse: memory.read(of_lse, single, lse)? })
+            };
             let (out, lse) = (memory.write(4, half, shape)?, Some(memory.write(5, single, lse)?));
-            plans.merge.run::<f16, f16>(stream, first, second, out, lse, Layout::Bhsd)
+            plans.merge.run(stream, MergeTensors { parts: [part(0, 1)?, part(2, 3)?], out, lse }, Layout::Bhsd)
         },
     ),
     ("plan", &["A", "B", "D", "C", "bias"], |plans, memory, stream| {

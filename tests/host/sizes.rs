@@ -1,11 +1,11 @@
 //! Plans of sizes from nothing to beyond everything: made, or refused by a typed error.
 
 use ferrotile::{
-    AtaOptions, AtaPlan, AttentionOptions, AttentionPlan, AttentionProblem, CgOptions, CgPlan, Dtype, Error,
-    GemmLayout, GemmOptions, GemmPlan, GemmProblem, Gpu, Layout, Mask, PagedAttentionPlan, PagedProblem, Precision,
-    SymmetricBlockMatrix, VarlenPlan, VarlenProblem,
+    AtaOptions, AtaPlan, BatchedSizes, CgOptions, CgPlan, Dtype, Error, GemmLayout, GemmOptions, GemmPlan, GemmProblem,
+    Gpu, Layout, Mask, PagedSizes, Precision, SymmetricBlockMatrix, VarlenSizes,
 };
 use ndarray::Array3;
+use tests::request::Request;
 
 use crate::{Outcome, Tests, test};
 
@@ -42,21 +42,21 @@ fn any_size(gpu: &Gpu) -> Outcome {
     let mut made = 0;
     let window = Mask::Window { left: usize::MAX, right: usize::MAX };
     for (mask, max_workspace_bytes) in [(Mask::Full, 0), (Mask::Causal, usize::MAX), (window, 1 << 20)] {
-        let options = AttentionOptions { mask, max_workspace_bytes, ..AttentionOptions::new(Layout::Bhsd) };
+        let options = Request { mask, max_workspace_bytes, ..Request::new(Layout::Bhsd) };
         for [batch, q_heads, kv_heads, q_len, k_len] in pairs() {
-            let problem = AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim: 64 };
-            count(&mut made, AttentionPlan::new(gpu, Dtype::F16, &problem, &options))?;
+            let problem = BatchedSizes { batch, q_heads, kv_heads, q_len, k_len, head_dim: 64 };
+            count(&mut made, options.plan(gpu, Dtype::F16, problem))?;
         }
         for [members, q_heads, q_total, k_total, max_q_len, max_k_len] in pairs() {
             let (kv_heads, head_dim) = (q_heads, 64);
             let problem =
-                VarlenProblem { members, q_heads, kv_heads, q_total, k_total, max_q_len, max_k_len, head_dim };
-            count(&mut made, VarlenPlan::new(gpu, Dtype::F16, &problem, &options))?;
+                VarlenSizes { batch: members, q_heads, kv_heads, q_total, k_total, max_q_len, max_k_len, head_dim };
+            count(&mut made, options.plan(gpu, Dtype::F16, problem))?;
         }
         for [batch, q_heads, q_len, pages, table_len] in pairs() {
             let (kv_heads, head_dim, page_len) = (q_heads, 64, 16);
-            let problem = PagedProblem { batch, q_heads, kv_heads, q_len, head_dim, pages, page_len, table_len };
-            count(&mut made, PagedAttentionPlan::new(gpu, Dtype::F16, &problem, &options))?;
+            let problem = PagedSizes { batch, q_heads, kv_heads, q_len, head_dim, pages, page_len, table_len };
+            count(&mut made, options.plan(gpu, Dtype::F16, problem))?;
         }
     }
     for max_workspace_bytes in [0, usize::MAX] {

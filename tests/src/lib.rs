@@ -1,6 +1,7 @@
 //! What the tests share: the device under test, inputs from a seed, edge shapes, guarded buffers, comparison and
 //! calls that must fail.
 
+pub mod catalogue;
 pub mod compare;
 pub mod device;
 pub mod guard;
@@ -8,6 +9,7 @@ pub mod inputs;
 pub mod probe_ptx;
 pub mod record;
 pub mod refusal;
+pub mod request;
 pub mod shapes;
 pub mod trials;
 pub mod view;

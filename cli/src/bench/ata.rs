@@ -152,8 +152,8 @@ pub(crate) fn run(args: &AtaBenchArgs) -> anyhow::Result<()> {
             let matrix = matrix.upload_blocking(timer.stream().as_ref(), precision)?;
             let base = AtaOptions { isolated: args.isolated, arch: args.arch, ..AtaOptions::default() };
             let mut options: Vec<AtaOptions> = ata_variants(precision)
-                .filter(|config| kernel_names::include(&args.variants, config.name))
-                .map(|config| AtaOptions { variant: Some(config.name.to_owned()), ..base.clone() })
+                .filter(|name| kernel_names::include(&args.variants, name.as_str()))
+                .map(|name| AtaOptions { variant: Some(name.to_string()), ..base.clone() })
                 .collect();
             if args.variants.is_empty() {
                 options.push(base);
@@ -195,8 +195,9 @@ fn measure(
     let us = timer.microseconds(true, |stream| {
         plan.run(stream, TensorRef::contiguous(&x, shape)?, TensorMut::contiguous(&mut y, shape)?)
     })?;
-    let (config, kernel) = (plan.variant(), plan.kernel());
-    let (shared_bytes, tflops) = (config.smem().total_bytes(), case.flops() / us.p50 / 1e6);
+    let (facts, kernel) = (plan.facts(), plan.kernel());
+    let config = ATA.iter().find(|config| facts.name == config.name).expect("a plan runs a kernel of the catalogue");
+    let (shared_bytes, tflops) = (facts.shared_bytes, case.flops() / us.p50 / 1e6);
     // Each block of the grid reads the pairs that it uses: as many times as there are tiles of frames.
     let megabytes = matrix.bytes_read() as f64 * case.frames.div_ceil(config.frames) as f64 / 1e6;
     let line = vec![
@@ -209,7 +210,7 @@ fn measure(
         format!("{:.2}", megabytes / us.p50),
         kernel.attributes().registers.to_string(),
         shared_bytes.to_string(),
-        kernel.blocks_per_multiprocessor(config.threads(), shared_bytes)?.to_string(),
+        kernel.blocks_per_multiprocessor(facts.threads, shared_bytes)?.to_string(),
     ];
     let entry = Entry::measured("ata", case, &plan, &us, case.flops());
     Ok((line, entry))

@@ -1,7 +1,7 @@
 //! `ferrotile bench attention`: times of attention kernels.
 
 use clap::Args;
-use ferrotile::{Arch, Dtype, Gpu, attention_variants};
+use ferrotile::{Arch, Dtype, Gpu};
 use half::{bf16, f16};
 use indicatif::{ProgressBar, ProgressStyle};
 use variants::attention::{ATTENTION, AttentionConfig, ScoreMod, Seqlens};
@@ -94,7 +94,9 @@ fn jobs(arch: Arch, cases: &[Case], variants: &[String]) -> Result<Vec<Job>, Ben
             continue;
         }
         let before = jobs.len();
-        let configs = attention_variants(arch, case.dtype, [case.head_dim, case.value_dim])
+        let configs = ATTENTION
+            .iter()
+            .filter(|config| config.serves(arch, case.dtype, [case.head_dim, case.value_dim]))
             .filter(|config| config.takes(case.mask, case.len, case.len) && serves(&case, config))
             .filter(|config| kernel_names::include(variants, config.name));
         jobs.extend(configs.map(|config| Job { case, variant: Some(config) }));
@@ -107,8 +109,8 @@ fn jobs(arch: Arch, cases: &[Case], variants: &[String]) -> Result<Vec<Job>, Ben
 
 /// Whether a kernel computes what a case has, and is made for no more.
 fn serves(case: &Case, config: &AttentionConfig) -> bool {
-    let options = case.options();
-    let scores = ScoreMod::of(options.softcap, options.bias);
+    let params = case.request().params;
+    let scores = ScoreMod::of(params.softcap, params.bias);
     match case.extra {
         Extra::None => (config.score_mod, config.seqlens) == (scores, Seqlens::Fixed),
         Extra::Softcap | Extra::Bias => config.covers(scores, Seqlens::Fixed),
@@ -128,16 +130,16 @@ struct Measured {
 
 fn measure<T: Half>(gpu: &Gpu, timer: &mut Timer, job: &Job) -> ferrotile::Result<Measured> {
     let Job { case, variant } = *job;
-    on_card::with_case::<T, _>(gpu, &case, variant.map(|config| config.name.to_owned()), |config, kernel, run| {
+    on_card::with_case::<T, _>(gpu, &case, variant.map(|config| config.name.to_owned()), |facts, kernel, run| {
         let us = timer.microseconds(case.is_small(), run)?;
-        let shared_bytes = config.smem().total_bytes();
+        let shared_bytes = facts.shared_bytes;
         Ok(Measured {
             case,
-            kernel: config.name.to_owned(),
+            kernel: facts.name.to_string(),
             us,
             registers: kernel.attributes().registers,
             shared_bytes,
-            blocks_per_multiprocessor: kernel.blocks_per_multiprocessor(config.threads(), shared_bytes)?,
+            blocks_per_multiprocessor: kernel.blocks_per_multiprocessor(facts.threads, shared_bytes)?,
         })
     })
 }

@@ -7,8 +7,8 @@ use std::str::FromStr;
 
 use clap::Args;
 use ferrotile::{
-    AttentionOptions, AttentionPlan, AttentionProblem, AttentionTensors, Buffer, Dtype, Float, Gpu, Layout, Mask,
-    PagedAttentionPlan, PagedProblem, PagedTensors, Result, Stream, StreamRef, TensorMut, TensorRef,
+    AttentionPlan, AttentionTensors, BatchedSizes, Buffer, Dtype, Float, Gpu, Layout, Mask, PagedSizes, PagedTensors,
+    Result, Stream, StreamRef, TensorMut, TensorRef,
 };
 use half::{bf16, f16};
 use rand::rngs::Xoshiro256PlusPlus;
@@ -19,6 +19,7 @@ use rand_distr::StandardNormal;
 use crate::bench::error::BenchError;
 use crate::bench::measure::{MeasureArgs, Timer};
 use crate::bench::report::Entry;
+use crate::problems::request::Request;
 use crate::spelling::finite;
 
 /// Workspace that plans may use.
@@ -56,16 +57,18 @@ pub(crate) struct DecodeBenchArgs {
 }
 
 impl DecodeBenchArgs {
-    /// The options of a case.
-    fn options(&self, case: &DecodeCase) -> AttentionOptions {
-        AttentionOptions { softcap: self.softcap, variant: self.variant.clone(), ..case.options() }
+    /// What a card is asked for a case.
+    fn request(&self, case: &DecodeCase) -> Request {
+        let mut request = case.request().of_kernel(self.variant.clone());
+        request.params.softcap = self.softcap;
+        request
     }
 }
 
 /// One problem to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DecodeCase {
-    sizes: AttentionProblem,
+    sizes: BatchedSizes,
     mask: Mask,
     pub(crate) dtype: Dtype,
 }
@@ -75,22 +78,24 @@ impl DecodeCase {
     /// lengths.
     fn defaults() -> Vec<DecodeCase> {
         let of = |batch, k_len| DecodeCase {
-            sizes: AttentionProblem { batch, q_heads: 32, kv_heads: 8, q_len: 1, k_len, head_dim: 128 },
+            sizes: BatchedSizes { batch, q_heads: 32, kv_heads: 8, q_len: 1, k_len, head_dim: 128 },
             mask: Mask::Causal,
             dtype: Dtype::F16,
         };
         [8192, 65536].into_iter().flat_map(|k_len| [16, 64].map(|batch| of(batch, k_len))).collect()
     }
 
-    /// The options of a plan for the case.
-    pub(crate) fn options(&self) -> AttentionOptions {
-        let (mask, max_workspace_bytes) = (self.mask, WORKSPACE_BYTES);
-        AttentionOptions { mask, max_workspace_bytes, ..AttentionOptions::new(LAYOUT) }
+    /// What a card is asked for the case.
+    pub(crate) fn request(&self) -> Request {
+        let mut request = Request::new(LAYOUT);
+        request.params.mask = self.mask;
+        request.options.max_workspace_bytes = WORKSPACE_BYTES;
+        request
     }
 
     /// Bytes that the call reads and writes at least: the visible keys and values, Q and O.
     fn bytes(&self) -> f64 {
-        let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = self.sizes;
+        let BatchedSizes { batch, q_heads, kv_heads, q_len, k_len, head_dim } = self.sizes;
         let seen_by = |row| self.mask.key_range(row, q_len, k_len);
         // Both ends of what a row sees grow with the row.
         let keys = q_len.checked_sub(1).map_or(0, |last| seen_by(last).end.saturating_sub(seen_by(0).start));
@@ -100,7 +105,7 @@ impl DecodeCase {
 
 impl fmt::Display for DecodeCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = self.sizes;
+        let BatchedSizes { batch, q_heads, kv_heads, q_len, k_len, head_dim } = self.sizes;
         f.pad(&format!("{batch}x{q_heads}:{kv_heads}x{q_len}x{k_len}x{head_dim}/{}/{}", self.mask, self.dtype))
     }
 }
@@ -123,7 +128,7 @@ impl FromStr for DecodeCase {
         let &[batch, heads, q_len, k_len, head_dim] = sizes.as_slice() else { return Err(ParseDecodeCaseError) };
         let (q_heads, kv_heads) = heads.split_once(':').unwrap_or((heads, heads));
         let size = |part: &str| part.parse().ok().filter(|&size| size > 0).ok_or(ParseDecodeCaseError);
-        let sizes = AttentionProblem {
+        let sizes = BatchedSizes {
             batch: size(batch)?,
             q_heads: size(q_heads)?,
             kv_heads: size(kv_heads)?,
@@ -131,7 +136,7 @@ impl FromStr for DecodeCase {
             k_len: size(k_len)?,
             head_dim: size(head_dim)?,
         };
-        let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = sizes;
+        let BatchedSizes { batch, q_heads, kv_heads, q_len, k_len, head_dim } = sizes;
         let product = [batch, q_heads, kv_heads, q_len, k_len, head_dim]
             .into_iter()
             .try_fold(1usize, |product, size| product.checked_mul(size));
@@ -147,7 +152,7 @@ pub(crate) fn run(args: &DecodeBenchArgs) -> anyhow::Result<()> {
     let cases = if args.cases.is_empty() { DecodeCase::defaults() } else { args.cases.clone() };
     args.measure.check_place()?;
     for case in &cases {
-        let checked = case.sizes.check().and_then(|()| args.options(case).check(case.sizes.head_dim));
+        let checked = case.sizes.check().and_then(|()| args.request(case).check(case.sizes.head_dim));
         checked.map_err(|reason| BenchError::Case { case: case.to_string(), reason })?;
         if args.page.is_some_and(|page| page == 0 || !case.sizes.k_len.is_multiple_of(page)) {
             return Err(BenchError::PartialPage { case: case.to_string() }.into());
@@ -217,7 +222,7 @@ impl<T: Float> Tensors<T> {
 pub(crate) enum Plan {
     Contiguous(AttentionPlan),
     /// With the block table and the numbers of keys.
-    Paged(PagedAttentionPlan, PagedProblem, [Buffer<i32>; 2]),
+    Paged(AttentionPlan, PagedSizes, [Buffer<i32>; 2]),
 }
 
 impl Plan {
@@ -226,16 +231,16 @@ impl Plan {
         stream: &Stream,
         case: &DecodeCase,
         page: Option<usize>,
-        options: &AttentionOptions,
+        request: &Request,
     ) -> Result<Plan> {
-        let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = case.sizes;
+        let BatchedSizes { batch, q_heads, kv_heads, q_len, k_len, head_dim } = case.sizes;
         let Some(page_len) = page else {
-            return Ok(Plan::Contiguous(AttentionPlan::new(gpu, case.dtype, &case.sizes, options)?));
+            return Ok(Plan::Contiguous(request.plan(gpu, case.dtype, case.sizes)?));
         };
         let table_len = k_len / page_len;
         let pages = batch * table_len;
-        let problem = PagedProblem { batch, q_heads, kv_heads, q_len, head_dim, pages, page_len, table_len };
-        let plan = PagedAttentionPlan::new(gpu, case.dtype, &problem, options)?;
+        let problem = PagedSizes { batch, q_heads, kv_heads, q_len, head_dim, pages, page_len, table_len };
+        let plan = request.plan(gpu, case.dtype, problem)?;
         let mut table: Vec<i32> = (0..pages as i32).collect();
         table.shuffle(&mut Xoshiro256PlusPlus::seed_from_u64(4));
         let numbers =
@@ -273,7 +278,7 @@ impl Plan {
                 let (k, v) = (TensorRef::contiguous(k, kv_shape)?, TensorRef::contiguous(v, kv_shape)?);
                 let mut tensors = AttentionTensors::new(q, k, v, out);
                 tensors.workspace = workspace;
-                plan.run_with(stream, tensors)
+                plan.run(stream, tensors)
             }
             Plan::Paged(plan, problem, [table, lens]) => {
                 let pages =
@@ -310,8 +315,9 @@ fn measure<T: Float>(
     let flops = case.sizes.flops(case.mask);
     let mut measured = Vec::new();
     for splits in splits {
-        let options = AttentionOptions { splits, ..args.options(case) };
-        let plan = Plan::new(gpu, timer.stream(), case, args.page, &options)?;
+        let mut request = args.request(case);
+        request.options.splits = splits;
+        let plan = Plan::new(gpu, timer.stream(), case, args.page, &request)?;
         let bytes = plan.workspace_bytes();
         let mut workspace = Buffer::<u8>::zeroed(gpu, bytes)?;
         let us = timer.microseconds(false, |stream| plan.run(stream, case, &mut tensors, &mut workspace))?;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::Args;
 use ferrotile::{
     Accumulation, Buffer, Dtype, F8E4M3, Float, GemmLayout, GemmOptions, GemmPlan, GemmProblem, GemmTensors, Gpu,
-    Stream, StreamRef, TensorMut, TensorRef, gemm_variants,
+    Stream, StreamRef, TensorMut, TensorRef,
 };
 use half::{bf16, f16};
 use variants::gemm::GEMM;
@@ -212,8 +212,10 @@ fn plans<T: Float, D: Float>(
             continue;
         }
         let wanted = |name: &str| kernel_names::include(&args.variants, name);
-        for config in gemm_variants(T::DTYPE, T::DTYPE, accumulation)
-            .filter(|config| wanted(config.name) && config.is_in(gpu.arch()) && config.accumulation == accumulation)
+        for config in GEMM
+            .iter()
+            .filter(|config| config.multiplies(T::DTYPE, T::DTYPE, accumulation) && config.accumulation == accumulation)
+            .filter(|config| wanted(config.name) && config.is_in(gpu.arch()))
         {
             let options = GemmOptions { variant: Some(config.name.to_owned()), ..options.clone() };
             // A kernel that does not serve the case is passed over.

@@ -107,7 +107,7 @@ fn library(gpu: &Gpu, timer: &mut Timer, size: usize) -> anyhow::Result<Vec<Stri
         format!("{:.1}", us.p50),
         format!("{:.1}", 2.0 * (size as f64).powi(3) / us.p50 / 1e6),
         timed.kernel().attributes().registers.to_string(),
-        timed.variant().smem().total_bytes().to_string(),
+        timed.facts().shared_bytes.to_string(),
     ])
 }
 

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use clap::Args;
 use ferrotile::{
-    AtaOptions, AtaPlan, AttentionPlan, Buffer, Dtype, F8E4M3, Float, GemmLayout, GemmPlan, Gpu, Precision, Result,
-    Stream, StreamRef, TensorMut, TensorRef, VarlenPlan, embedded_kernels, kernel_ptx,
+    AtaOptions, AtaPlan, Buffer, Dtype, F8E4M3, Float, GemmLayout, GemmPlan, Gpu, Precision, Result, Stream, StreamRef,
+    TensorMut, TensorRef, embedded_kernels, kernel_ptx,
 };
 use half::{bf16, f16};
 use variants::ata::ATA;
@@ -218,18 +218,18 @@ fn first_call(gpu: &Gpu, call: &AnyCase) -> Result<FirstCall> {
 
 fn attention<T: Half>(gpu: &Gpu, stream: &Stream, case: &Case) -> Result<FirstCall> {
     let (plan_ms, ()) = timed(|| match case.extra {
-        Extra::Varlen => VarlenPlan::new(gpu, T::DTYPE, &case.sequences(), &case.options()).map(drop),
-        _ => AttentionPlan::new(gpu, T::DTYPE, &case.problem(), &case.options()).map(drop),
+        Extra::Varlen => case.request().plan(gpu, T::DTYPE, case.sequences()).map(drop),
+        _ => case.request().plan(gpu, T::DTYPE, case.problem()).map(drop),
     })?;
-    on_card::with_case::<T, _>(gpu, case, None, |config, _, run| {
+    on_card::with_case::<T, _>(gpu, case, None, |facts, _, run| {
         let (run_ms, ()) = timed(|| run(stream.as_ref()).and_then(|()| stream.synchronize()))?;
-        Ok(FirstCall { kernel: config.to_string(), plan_ms, run_ms })
+        Ok(FirstCall { kernel: facts.name.to_string(), plan_ms, run_ms })
     })
 }
 
 fn decode<T: Half>(gpu: &Gpu, stream: &Stream, case: &DecodeCase) -> Result<FirstCall> {
     let mut tensors = decode::Tensors::<T>::new(gpu, stream, case)?;
-    let plan = || decode::Plan::new(gpu, stream, case, None, &case.options());
+    let plan = || decode::Plan::new(gpu, stream, case, None, &case.request());
     FirstCall::new(stream, plan, |stream, plan| {
         let mut workspace = Buffer::zeroed(gpu, plan.workspace_bytes())?;
         plan.run(stream, case, &mut tensors, &mut workspace)

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use ferrotile::{AttentionOptions, Dtype, Layout, Mask};
+use ferrotile::{Dtype, Layout, Mask};
 use half::{bf16, f16};
 
 use crate::device::DeviceChoice;
@@ -15,6 +15,7 @@ use crate::files::output::OutputFile;
 use crate::files::tensor::{Elements, Half, Tensor};
 use crate::problems::attention::{HostAttention, TermFiles, element_type, looks_like_bshd};
 use crate::problems::cu_seqlens::CuSeqlensFile;
+use crate::problems::request::Request;
 use crate::problems::task::Task;
 use crate::problems::varlen::HostVarlen;
 use crate::problems::verdict::NotFinite;
@@ -188,13 +189,19 @@ impl LengthsArgs {
 }
 
 impl HowArgs {
-    /// The options of the library.
-    pub(crate) fn options(&self, variant: Option<String>) -> AttentionOptions {
-        let layout = match self.layout {
+    /// What is asked of the library.
+    pub(crate) fn request(&self, variant: Option<String>) -> Request {
+        let mut request = Request::new(self.layout()).of_kernel(variant);
+        (request.params.mask, request.params.scale) = (self.mask, self.scale);
+        request
+    }
+
+    /// The layout of the tensors.
+    fn layout(&self) -> Layout {
+        match self.layout {
             None | Some(LayoutName::Bhsd) => Layout::Bhsd,
             Some(LayoutName::Bshd) => Layout::Bshd,
-        };
-        AttentionOptions { mask: self.mask, scale: self.scale, variant, ..AttentionOptions::new(layout) }
+        }
     }
 
     /// Notes that the tensors may have another layout than the default one, which nobody asked for.
@@ -240,7 +247,7 @@ fn run_typed<T: Half>(args: &AttentionArgs, inputs: [Input; 3]) -> anyhow::Resul
         }
         None => {
             args.how.note_layout(&inputs, &mut converter);
-            let (task, own) = HostAttention::<T>::new(inputs, terms, args.how.options(None).layout, &mut converter)?;
+            let (task, own) = HostAttention::<T>::new(inputs, terms, args.how.layout(), &mut converter)?;
             run_task(args, &task, own, &tensors, converter)
         }
     }
@@ -254,22 +261,22 @@ fn run_task<T: Half, P: Task<T>>(
     converter: Converter,
 ) -> anyhow::Result<()> {
     let (out_file, lse_file) = output_files(args, T::DTYPE)?;
-    let softcap = args.terms.softcap;
-    let options = AttentionOptions { softcap, ..args.how.options(args.variant.clone()) };
-    task.check_options(&options).map_err(|reason| SizesError::new(reason, tensors.to_owned()))?;
+    let mut request = args.how.request(args.variant.clone());
+    request.params.softcap = args.terms.softcap;
+    task.check_request(&request).map_err(|reason| SizesError::new(reason, tensors.to_owned()))?;
     let findings = converter.finish()?;
     let say_understood = || {
-        eprintln!("attention: {}, mask {}, {}", task.understood(), options.mask, T::DTYPE);
+        eprintln!("attention: {}, mask {}, {}", task.understood(), request.params.mask, T::DTYPE);
         findings.print();
     };
     let solution = args.device.compute(
-        options.variant.as_ref(),
+        request.options.variant.as_ref(),
         say_understood,
-        |gpu, started| task.solve_on_card(gpu, &options, started),
-        || task.solve_on_cpu(&options),
+        |gpu, started| task.solve_on_card(gpu, &request, started),
+        || task.solve_on_cpu(&request),
     )?;
     let allow_overflow = args.how.allow_overflow;
-    let checked = args.check.then(|| task.check(own.as_ref(), &solution, &options).line(allow_overflow, CURE));
+    let checked = args.check.then(|| task.check(own.as_ref(), &solution, &request).line(allow_overflow, CURE));
     let checked = checked.transpose()?;
     if findings.all_finite && !allow_overflow {
         NotFinite::check("O", &task.out_shape(), &solution.out, CURE)?;

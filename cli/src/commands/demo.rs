@@ -4,9 +4,9 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 use clap::Args;
-use ferrotile::{Arch, AttentionOptions, AttentionPlan, AttentionProblem, Dtype, Gpu, attention_variants, tolerance};
+use ferrotile::{Arch, BatchedSizes, Dtype, Gpu, tolerance};
 use half::{bf16, f16};
-use variants::attention::{ScoreMod, Seqlens};
+use variants::attention::{ATTENTION, ScoreMod, Seqlens};
 
 use crate::bench::measure::{Repeats, Timer};
 use crate::commands::attention::{HowArgs, InputArgs};
@@ -18,6 +18,7 @@ use crate::problems::attention::{HostAttention, TermFiles, element_type};
 use crate::problems::case::SMALL_ROWS;
 use crate::problems::on_card::CardAttention;
 use crate::problems::random;
+use crate::problems::request::Request;
 use crate::problems::task::Task;
 use crate::problems::verdict::finite_error;
 use crate::spelling::in_any_case;
@@ -57,12 +58,12 @@ impl Exact {
 }
 
 /// The generated input.
-const GENERATED: AttentionProblem =
-    AttentionProblem { batch: 1, q_heads: 8, kv_heads: 8, q_len: 512, k_len: 512, head_dim: 64 };
+const GENERATED: BatchedSizes =
+    BatchedSizes { batch: 1, q_heads: 8, kv_heads: 8, q_len: 512, k_len: 512, head_dim: 64 };
 
 /// The generated input where the kernels are emulated: every kernel takes less than a second.
-const GENERATED_FOR_EMULATOR: AttentionProblem =
-    AttentionProblem { q_heads: 2, kv_heads: 1, q_len: 96, k_len: 96, ..GENERATED };
+const GENERATED_FOR_EMULATOR: BatchedSizes =
+    BatchedSizes { q_heads: 2, kv_heads: 1, q_len: 96, k_len: 96, ..GENERATED };
 
 /// A kernel that is wrong on an input of the demo.
 #[derive(Debug, thiserror::Error)]
@@ -71,12 +72,12 @@ pub(crate) struct WrongResult(String);
 
 /// Runs the demo.
 pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
-    let options = args.how.options(None);
+    let request = args.how.request(None);
     let given = match args.input.read(&args.how)? {
         None => None,
         Some(inputs) => Some(match element_type(&inputs, args.how.dtype())? {
-            Dtype::Bf16 => AnyAttention::Bf16(problem(args, inputs, &options)?),
-            _ => AnyAttention::F16(problem(args, inputs, &options)?),
+            Dtype::Bf16 => AnyAttention::Bf16(problem(args, inputs, &request)?),
+            _ => AnyAttention::F16(problem(args, inputs, &request)?),
         }),
     };
     let mut device = args.device.open()?;
@@ -92,71 +93,62 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
         Device::Cpu => GENERATED,
     };
     match args.how.dtype() {
-        Some(Dtype::Bf16) => show("generated", &device, &generated::<bf16>(sizes, &options), &options)?,
-        _ => show("generated", &device, &generated::<f16>(sizes, &options), &options)?,
+        Some(Dtype::Bf16) => show("generated", &device, &generated::<bf16>(sizes, &request), &request)?,
+        _ => show("generated", &device, &generated::<f16>(sizes, &request), &request)?,
     }
     match given {
         None => Ok(()),
-        Some(AnyAttention::F16(problem)) => show("given", &device, &problem, &options),
-        Some(AnyAttention::Bf16(problem)) => show("given", &device, &problem, &options),
+        Some(AnyAttention::F16(problem)) => show("given", &device, &problem, &request),
+        Some(AnyAttention::Bf16(problem)) => show("given", &device, &problem, &request),
     }
 }
 
 /// The problem of the files.
-fn problem<T: Half>(
-    args: &DemoArgs,
-    inputs: [Input; 3],
-    options: &AttentionOptions,
-) -> anyhow::Result<HostAttention<T>> {
+fn problem<T: Half>(args: &DemoArgs, inputs: [Input; 3], request: &Request) -> anyhow::Result<HostAttention<T>> {
     let tensors = listed_shapes(&inputs);
     let mut converter = Converter::new(false, args.how.allow_overflow);
     args.how.note_layout(&inputs, &mut converter);
-    let (problem, _) = HostAttention::<T>::new(inputs, TermFiles::default(), options.layout, &mut converter)?;
-    problem.check_options(options).map_err(|reason| SizesError::new(reason, tensors))?;
+    let (problem, _) = HostAttention::<T>::new(inputs, TermFiles::default(), request.params.layout, &mut converter)?;
+    problem.check_request(request).map_err(|reason| SizesError::new(reason, tensors))?;
     converter.finish()?.print();
     Ok(problem)
 }
 
-fn generated<T: Half>(sizes: AttentionProblem, options: &AttentionOptions) -> HostAttention<T> {
+fn generated<T: Half>(sizes: BatchedSizes, request: &Request) -> HostAttention<T> {
     let problem = random::problem(sizes, sizes.head_dim, 0).expect("the generated input is small");
-    HostAttention { layout: options.layout, ..problem }
+    HostAttention { layout: request.params.layout, ..problem }
 }
 
 /// Prints the table of one input.
-fn show<T: Half>(
-    title: &str,
-    device: &Device,
-    problem: &HostAttention<T>,
-    options: &AttentionOptions,
-) -> anyhow::Result<()> {
-    let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = problem.sizes;
+fn show<T: Half>(title: &str, device: &Device, problem: &HostAttention<T>, request: &Request) -> anyhow::Result<()> {
+    let BatchedSizes { batch, q_heads, kv_heads, q_len, k_len, head_dim } = problem.sizes;
     writeln!(
         io::stdout(),
         "\nattention on {title} input: batch {batch}, heads {q_heads} (keys {kv_heads}), rows {q_len}, keys {k_len}, head \
          dimension {head_dim}, mask {}, {}",
-        options.mask,
+        request.params.mask,
         T::DTYPE,
     )?;
     let began = Instant::now();
-    let exact_out = problem.solve_exactly(options).0;
+    let exact_out = problem.solve_exactly(&request.params).0;
     let exact_us = began.elapsed().as_secs_f64() * 1e6;
     let began = Instant::now();
-    let rounded = problem.solve_on_cpu(options).out;
+    let rounded = problem.solve_on_cpu(&request.params).out;
     let rounded_us = began.elapsed().as_secs_f64() * 1e6;
     let rounded_error = tolerance::max_error(&rounded, &exact_out);
     let limit = tolerance::limit(T::DTYPE, finite_error(&rounded, &exact_out));
     let exact = Exact { out: exact_out, limit };
     let mut lines = vec![
-        line("CPU reference, f64", 0.0, exact_us, problem, options),
-        line(&format!("CPU reference, {}", T::DTYPE), rounded_error, rounded_us, problem, options),
+        line("CPU reference, f64", 0.0, exact_us, problem, request),
+        line(&format!("CPU reference, {}", T::DTYPE), rounded_error, rounded_us, problem, request),
     ];
     let mut wrong = None;
     if let Device::Gpu(gpu) = device {
-        for measured in on_card(gpu, problem, options, &exact)? {
+        for measured in on_card(gpu, problem, request, &exact)? {
             if !exact.accepts(measured.error) {
                 wrong.get_or_insert_with(|| measured.kernel.clone());
             }
-            lines.push(line(&measured.kernel, measured.error, measured.us, problem, options));
+            lines.push(line(&measured.kernel, measured.error, measured.us, problem, request));
         }
     }
     // The rate of a CPU says nothing of a kernel.
@@ -178,7 +170,7 @@ struct KernelResult {
 fn on_card<T: Half>(
     gpu: &Gpu,
     problem: &HostAttention<T>,
-    options: &AttentionOptions,
+    request: &Request,
     exact: &Exact,
 ) -> ferrotile::Result<Vec<KernelResult>> {
     let stream = gpu.new_stream()?;
@@ -187,11 +179,13 @@ fn on_card<T: Half>(
     let sizes = problem.sizes;
     let small = sizes.batch * sizes.q_heads * sizes.q_len <= SMALL_ROWS;
     let mut measured = Vec::new();
-    for config in attention_variants(gpu.arch(), T::DTYPE, [sizes.head_dim, problem.value_dim]).filter(|config| {
-        config.covers(ScoreMod::None, Seqlens::Fixed) && config.takes(options.mask, sizes.q_len, sizes.k_len)
+    for config in ATTENTION.iter().filter(|config| {
+        config.serves(gpu.arch(), T::DTYPE, [sizes.head_dim, problem.value_dim])
+            && config.covers(ScoreMod::None, Seqlens::Fixed)
+            && config.takes(request.params.mask, sizes.q_len, sizes.k_len)
     }) {
-        let options = AttentionOptions { variant: Some(config.name.to_owned()), ..problem.options(options) };
-        let plan = AttentionPlan::new(gpu, T::DTYPE, &sizes, &options)?;
+        let request = problem.request(request).of_kernel(Some(config.name.to_owned()));
+        let plan = request.plan(gpu, T::DTYPE, sizes)?;
         let mut card = CardAttention::upload(gpu, &stream, problem)?;
         let timed = match &mut timer {
             Some(timer) => Some(timer.microseconds(small, |stream| card.run(stream, &plan))?.p50),
@@ -206,10 +200,10 @@ fn on_card<T: Half>(
     Ok(measured)
 }
 
-fn line<T>(kernel: &str, error: f64, us: f64, problem: &HostAttention<T>, options: &AttentionOptions) -> Vec<String> {
+fn line<T>(kernel: &str, error: f64, us: f64, problem: &HostAttention<T>, request: &Request) -> Vec<String> {
     // Half of the operations have the columns of V.
     let columns = (problem.sizes.head_dim + problem.value_dim) as f64 / (2 * problem.sizes.head_dim) as f64;
-    let tflops = columns * problem.sizes.flops(options.mask) / us / 1e6;
+    let tflops = columns * problem.sizes.flops(request.params.mask) / us / 1e6;
     let precise = |number: f64| if number < 10.0 { format!("{number:.3}") } else { format!("{number:.1}") };
     vec![kernel.to_owned(), format!("{error:.2e}"), precise(us), precise(tflops)]
 }

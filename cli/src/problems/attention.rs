@@ -1,7 +1,7 @@
 //! An attention problem in host memory, checked, and its solution on the CPU.
 
 use ferrotile::reference::AttentionTerms;
-use ferrotile::{AttentionOptions, AttentionProblem, Dtype, Layout, reference, tolerance};
+use ferrotile::{AttentionParams, BatchedSizes, Dtype, Layout, reference, tolerance};
 use ndarray::{Array1, Array3, Array4, ArrayView4};
 
 use crate::files::convert::{Converted, Converter, in_range};
@@ -10,6 +10,7 @@ use crate::files::tensor::Half;
 use crate::memory::array_bytes;
 use crate::problems::bias;
 use crate::problems::error::AttentionError;
+use crate::problems::request::Request;
 use crate::problems::verdict::{Verdict, Verdicts, finite_error};
 
 /// A tensor `[batch, head, row, column]`.
@@ -21,7 +22,7 @@ pub(crate) struct HostAttention<T> {
     /// How the dimensions are ordered.
     pub(crate) layout: Layout,
     /// Sizes.
-    pub(crate) sizes: AttentionProblem,
+    pub(crate) sizes: BatchedSizes,
     /// Head dimension of V and O.
     pub(crate) value_dim: usize,
     /// Elements of Q.
@@ -65,7 +66,7 @@ impl<T: Half> ConvertedInputs<T> {
     pub(crate) fn new(
         inputs: [Input; 3],
         terms: TermFiles,
-        sizes: &AttentionProblem,
+        sizes: &BatchedSizes,
         converter: &mut Converter,
     ) -> Result<ConvertedInputs<T>, AttentionError> {
         let q_heads = sizes.q_heads;
@@ -132,7 +133,7 @@ pub(crate) fn element_type(inputs: &[Input; 3], wanted: Option<Dtype>) -> Result
 }
 
 /// The sizes of the problem that tensors of these shapes make, and the head dimension of V.
-fn sizes(inputs: &[Input; 3], layout: Layout) -> Result<(AttentionProblem, usize), AttentionError> {
+fn sizes(inputs: &[Input; 3], layout: Layout) -> Result<(BatchedSizes, usize), AttentionError> {
     let expected = match layout {
         Layout::Bhsd => "the four dimensions [batch, heads, rows, head dimension]",
         Layout::Bshd => "the four dimensions [batch, rows, heads, head dimension]",
@@ -140,7 +141,7 @@ fn sizes(inputs: &[Input; 3], layout: Layout) -> Result<(AttentionProblem, usize
     let [q, k, v] = inputs.each_ref().map(|input| dimensions(input, expected));
     let (q, k, v) = (q?, k?, v?);
     let wrong = |reason| SizesError::new(reason, listed_shapes(inputs));
-    let sizes = AttentionProblem::of_shapes(q, k, v, layout).map_err(wrong)?;
+    let sizes = BatchedSizes::of_shapes(q, k, v, layout).map_err(wrong)?;
     sizes.check().map_err(wrong)?;
     for shape in [q, k, v] {
         array_bytes::<f64>(&shape).map_err(wrong)?;
@@ -153,8 +154,8 @@ fn sizes(inputs: &[Input; 3], layout: Layout) -> Result<(AttentionProblem, usize
 pub(crate) fn looks_like_bshd(inputs: &[Input; 3]) -> Option<String> {
     let [q, k, v] = inputs.each_ref().map(|input| input.tensor.shape.as_slice().try_into().ok());
     let (q, k, v): ([usize; 4], _, _) = (q?, k?, v?);
-    let [bhsd, bshd] = [Layout::Bhsd, Layout::Bshd].map(|layout| AttentionProblem::of_shapes(q, k, v, layout));
-    let (AttentionProblem { q_heads, kv_heads, q_len, k_len, .. }, other) = (bhsd.ok()?, bshd.ok()?);
+    let [bhsd, bshd] = [Layout::Bhsd, Layout::Bshd].map(|layout| BatchedSizes::of_shapes(q, k, v, layout));
+    let (BatchedSizes { q_heads, kv_heads, q_len, k_len, .. }, other) = (bhsd.ok()?, bshd.ok()?);
     let is_odd = q_heads > q_len && kv_heads > k_len && q_len * k_len > 0 && other.check().is_ok();
     is_odd
         .then(|| format!("{q_heads} heads of {q_len} rows each: if Q is [batch, rows, heads, ..], give --layout bshd"))
@@ -186,9 +187,9 @@ impl<T: Half> HostAttention<T> {
     }
 
     /// Solves the problem on the CPU, rounding where a kernel does.
-    pub(crate) fn solve_on_cpu(&self, options: &AttentionOptions) -> Solution<T> {
+    pub(crate) fn solve_on_cpu(&self, params: &AttentionParams) -> Solution<T> {
         let (out, lse) =
-            self.by_reference(options, |q, k, v, terms| reference::attention_with_rounded(q, k, v, terms, T::DTYPE));
+            self.by_reference(params, |q, k, v, terms| reference::attention_with_rounded(q, k, v, terms, T::DTYPE));
         let out = out.into_iter().map(T::from_f64).collect();
         let lse = lse.into_iter().map(|x| x as f32).collect();
         Solution { out, lse }
@@ -200,17 +201,17 @@ impl<T: Half> HostAttention<T> {
         &self,
         own: Option<&HostAttention<f64>>,
         out: &[T],
-        options: &AttentionOptions,
+        params: &AttentionParams,
         first: usize,
         before: Verdicts,
     ) -> Verdicts {
-        let exact = self.solve_exactly(options).0;
-        let limit = tolerance::limit(T::DTYPE, finite_error(&self.solve_on_cpu(options).out, &exact));
+        let exact = self.solve_exactly(params).0;
+        let limit = tolerance::limit(T::DTYPE, finite_error(&self.solve_on_cpu(params).out, &exact));
         let given = before.given.compare(first, out, &exact, |_| limit);
         let Some((own, before)) = own.zip(before.own) else { return Verdicts { given, own: None } };
-        let own_exact = own.solve_exactly(options).0;
+        let own_exact = own.solve_exactly(params).0;
         let rounded = own.rounded::<T>();
-        let rounded_exact = if rounded.is(self) { exact } else { rounded.solve_exactly(options).0 };
+        let rounded_exact = if rounded.is(self) { exact } else { rounded.solve_exactly(params).0 };
         let of_own = |index: usize| {
             let of_rounding = (rounded_exact[index] - own_exact[index]).abs();
             limit + if of_rounding.is_finite() { of_rounding } else { 0.0 }
@@ -246,7 +247,7 @@ impl HostAttention<f64> {
 impl<T> HostAttention<T> {
     fn of_tensors(
         layout: Layout,
-        sizes: AttentionProblem,
+        sizes: BatchedSizes,
         value_dim: usize,
         ([q, k, v], terms): HostTensors<T>,
     ) -> HostAttention<T> {
@@ -263,22 +264,22 @@ impl<T> HostAttention<T> {
         self.sizes.out_shape(self.layout, self.value_dim)
     }
 
-    /// The options of a plan for the tensors of this problem.
-    pub(crate) fn options(&self, options: &AttentionOptions) -> AttentionOptions {
-        AttentionOptions { bias: self.terms.bias.is_some(), value_dim: Some(self.value_dim), ..options.clone() }
+    /// The request for the tensors of this problem.
+    pub(crate) fn request(&self, request: &Request) -> Request {
+        request.clone().of_tensors(self.terms.bias.is_some(), self.value_dim)
     }
 }
 
 impl<T: Copy + Into<f64>> HostAttention<T> {
     /// Solves the problem in f64 on the CPU.
-    pub(crate) fn solve_exactly(&self, options: &AttentionOptions) -> (Vec<f64>, Array3<f64>) {
-        self.by_reference(options, reference::attention_with)
+    pub(crate) fn solve_exactly(&self, params: &AttentionParams) -> (Vec<f64>, Array3<f64>) {
+        self.by_reference(params, reference::attention_with)
     }
 
     /// O in the problem's layout, and the LSE, as a reference computes them.
     fn by_reference(
         &self,
-        options: &AttentionOptions,
+        params: &AttentionParams,
         solve: impl Fn(BhsdView<'_>, BhsdView<'_>, BhsdView<'_>, &AttentionTerms<'_>) -> (Array4<f64>, Array3<f64>),
     ) -> (Vec<f64>, Array3<f64>) {
         let [q, k, v] = self.wide();
@@ -287,12 +288,12 @@ impl<T: Copy + Into<f64>> HostAttention<T> {
             let values = values.iter().map(|&x| x.into()).collect();
             Array4::from_shape_vec(*shape, values).expect("the elements fill the shape")
         });
-        let scale = options.scale.map_or_else(|| (self.sizes.head_dim as f64).sqrt().recip(), f64::from);
+        let scale = params.scale.map_or_else(|| (self.sizes.head_dim as f64).sqrt().recip(), f64::from);
         let terms = AttentionTerms {
-            softcap: options.softcap.map(f64::from),
+            softcap: params.softcap.map(f64::from),
             sink: sink.as_ref().map(|sink| sink.view()),
             bias: bias.as_ref().map(|bias| bias.view()),
-            ..AttentionTerms::new(options.mask, scale)
+            ..AttentionTerms::new(params.mask, scale)
         };
         let (q_shape, kv_shape) = (self.sizes.q_shape(self.layout), self.sizes.kv_shape(self.layout));
         let v = self.bhsd(&v, self.v_shape());

@@ -1,6 +1,6 @@
 //! The bias of attention as files have it: of any dimensions that stand for those of the scores, or a mask of bool.
 
-use ferrotile::AttentionProblem;
+use ferrotile::BatchedSizes;
 use ndarray::ArrayViewD;
 
 use crate::files::convert::{Converted, Converter};
@@ -18,7 +18,7 @@ const DIMENSIONS: &str = "(batch, heads, rows, keys): any may be 1, and the firs
 /// every row, `[rows, keys]` for every head. Of bool, true is a key that the row sees: 0, and false minus infinity.
 pub(crate) fn convert<T: Half>(
     input: Input,
-    sizes: &AttentionProblem,
+    sizes: &BatchedSizes,
     converter: &mut Converter,
 ) -> Result<(Converted<T>, [usize; 4]), AttentionError> {
     let Input { origin, mut tensor } = input;

@@ -4,7 +4,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ferrotile::{AttentionOptions, AttentionProblem, Dtype, Layout, Mask, VarlenProblem};
+use ferrotile::{BatchedSizes, Dtype, Layout, Mask, VarlenSizes};
+
+use crate::problems::request::Request;
 
 /// What a case has beside a mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,11 +127,11 @@ impl Case {
     }
 
     /// The sizes of the case where sequences follow each other.
-    pub(crate) fn sequences(&self) -> VarlenProblem {
-        let Case { batch: members, q_heads, kv_heads, len, head_dim, .. } = *self;
+    pub(crate) fn sequences(&self) -> VarlenSizes {
+        let Case { batch, q_heads, kv_heads, len, head_dim, .. } = *self;
         let total = self.lens().sum();
-        VarlenProblem {
-            members,
+        VarlenSizes {
+            batch,
             q_heads,
             kv_heads,
             q_total: total,
@@ -146,26 +148,23 @@ impl Case {
     }
 
     /// The sizes of the case.
-    pub(crate) fn problem(&self) -> AttentionProblem {
+    pub(crate) fn problem(&self) -> BatchedSizes {
         let Case { batch, q_heads, kv_heads, len, head_dim, .. } = *self;
-        AttentionProblem { batch, q_heads, kv_heads, q_len: len, k_len: len, head_dim }
+        BatchedSizes { batch, q_heads, kv_heads, q_len: len, k_len: len, head_dim }
     }
 
-    /// The options of the case.
-    pub(crate) fn options(&self) -> AttentionOptions {
-        AttentionOptions {
-            mask: self.mask,
-            softcap: (self.extra == Extra::Softcap).then_some(SOFTCAP),
-            bias: self.extra == Extra::Bias,
-            value_dim: Some(self.value_dim),
-            ..AttentionOptions::new(Layout::Bhsd)
-        }
+    /// What a card is asked for the case.
+    pub(crate) fn request(&self) -> Request {
+        let mut request = Request::new(Layout::Bhsd).of_tensors(self.extra == Extra::Bias, self.value_dim);
+        request.params.mask = self.mask;
+        request.params.softcap = (self.extra == Extra::Softcap).then_some(SOFTCAP);
+        request
     }
 
     /// Whether attention takes the sizes.
     pub(crate) fn check(&self) -> ferrotile::Result<()> {
         self.problem().check()?;
-        self.options().check(self.head_dim)?;
+        self.request().check(self.head_dim)?;
         if self.extra == Extra::Varlen { self.sequences().check() } else { Ok(()) }
     }
 

@@ -1,15 +1,15 @@
 //! Attention problems in the memory of a card.
 
 use ferrotile::{
-    AttentionOptions, AttentionPlan, AttentionTensors, Buffer, Gpu, Kernel, Result, Stream, StreamRef, TensorMut,
-    TensorRef, VarlenPlan, VarlenProblem, VarlenTensors,
+    AttentionPlan, AttentionTensors, Buffer, Gpu, Kernel, KernelFacts, Result, Stream, StreamRef, TensorMut, TensorRef,
+    VarlenSizes, VarlenTensors,
 };
-use variants::attention::AttentionConfig;
 
 use crate::files::tensor::Half;
 use crate::problems::attention::{HostAttention, HostTerms, Solution};
 use crate::problems::case::{Case, Extra};
 use crate::problems::random;
+use crate::problems::request::Request;
 use crate::problems::varlen::HostVarlen;
 
 /// What is in the memory of a card: inputs, outputs, and the tensors of terms.
@@ -106,7 +106,7 @@ impl<'a, T: Half> CardAttention<'a, T> {
                 TensorMut::contiguous(out, self.problem.out_shape())?,
             )
         };
-        plan.run_with(stream, tensors)
+        plan.run(stream, tensors)
     }
 }
 
@@ -135,18 +135,18 @@ impl<'a, T: Half> CardVarlen<'a, T> {
     }
 
     /// Enqueues one computation of O.
-    fn run(&mut self, stream: StreamRef<'_>, plan: &VarlenPlan) -> Result<()> {
+    fn run(&mut self, stream: StreamRef<'_>, plan: &AttentionPlan) -> Result<()> {
         self.enqueue(stream, plan, false)
     }
 
     /// Computes O and LSE.
-    fn solve(mut self, stream: &Stream, plan: &VarlenPlan) -> Result<Solution<T>> {
+    fn solve(mut self, stream: &Stream, plan: &AttentionPlan) -> Result<Solution<T>> {
         self.enqueue(stream.as_ref(), plan, true)?;
         self.memory.download(stream)
     }
 
-    fn enqueue(&mut self, stream: StreamRef<'_>, plan: &VarlenPlan, with_lse: bool) -> Result<()> {
-        let VarlenProblem { members, q_heads, kv_heads, q_total, k_total, head_dim, .. } = self.sequences.sizes;
+    fn enqueue(&mut self, stream: StreamRef<'_>, plan: &AttentionPlan, with_lse: bool) -> Result<()> {
+        let VarlenSizes { batch, q_heads, kv_heads, q_total, k_total, head_dim, .. } = self.sequences.sizes;
         let (q_shape, k_shape) = ([q_total, q_heads, head_dim], [k_total, kv_heads, head_dim]);
         let value_dim = self.sequences.value_dim;
         let Memory { q, k, v, out, lse, sink, bias } = &mut self.memory;
@@ -156,8 +156,8 @@ impl<'a, T: Half> CardVarlen<'a, T> {
             k: TensorRef::contiguous(k, k_shape)?,
             v: TensorRef::contiguous(v, [k_total, kv_heads, value_dim])?,
             out: TensorMut::contiguous(out, [q_total, q_heads, value_dim])?,
-            cu_seqlens_q: TensorRef::contiguous(cu_seqlens_q, [members + 1])?,
-            cu_seqlens_k: TensorRef::contiguous(cu_seqlens_k, [members + 1])?,
+            cu_seqlens_q: TensorRef::contiguous(cu_seqlens_q, [batch + 1])?,
+            cu_seqlens_k: TensorRef::contiguous(cu_seqlens_k, [batch + 1])?,
             lse: if with_lse { Some(TensorMut::contiguous(lse, [q_heads, q_total])?) } else { None },
             sink: sink_of(sink.as_ref())?,
             bias: bias_of(bias.as_ref())?,
@@ -170,10 +170,10 @@ impl<'a, T: Half> CardVarlen<'a, T> {
 pub(crate) fn solve<T: Half>(
     gpu: &Gpu,
     problem: &HostAttention<T>,
-    options: &AttentionOptions,
+    request: &Request,
     started: &dyn Fn(&str),
 ) -> Result<Solution<T>> {
-    let plan = AttentionPlan::new(gpu, T::DTYPE, &problem.sizes, &problem.options(options))?;
+    let plan = problem.request(request).plan(gpu, T::DTYPE, problem.sizes)?;
     started(&plan.to_string());
     let stream = gpu.new_stream()?;
     CardAttention::upload(gpu, &stream, problem)?.solve(&stream, &plan)
@@ -183,10 +183,10 @@ pub(crate) fn solve<T: Half>(
 pub(crate) fn solve_sequences<T: Half>(
     gpu: &Gpu,
     sequences: &HostVarlen<T>,
-    options: &AttentionOptions,
+    request: &Request,
     started: &dyn Fn(&str),
 ) -> Result<Solution<T>> {
-    let plan = VarlenPlan::new(gpu, T::DTYPE, &sequences.sizes, &sequences.options(options))?;
+    let plan = sequences.request(request).plan(gpu, T::DTYPE, sequences.sizes)?;
     started(&plan.to_string());
     let stream = gpu.new_stream()?;
     CardVarlen::upload(gpu, &stream, sequences)?.solve(&stream, &plan)
@@ -198,24 +198,24 @@ pub(crate) fn with_case<T: Half, R>(
     gpu: &Gpu,
     case: &Case,
     variant: Option<String>,
-    body: impl FnOnce(&'static AttentionConfig, &Kernel, &mut dyn FnMut(StreamRef<'_>) -> Result<()>) -> Result<R>,
+    body: impl FnOnce(KernelFacts, &Kernel, &mut dyn FnMut(StreamRef<'_>) -> Result<()>) -> Result<R>,
 ) -> Result<R> {
     case.check()?;
-    let options = AttentionOptions { variant, ..case.options() };
+    let request = case.request().of_kernel(variant);
     let stream = gpu.new_stream()?;
     if case.extra == Extra::Varlen {
         let sequences = random::sequences::<T>(case.sequences(), case.value_dim, case.lens())?;
-        let plan = VarlenPlan::new(gpu, T::DTYPE, &sequences.sizes, &options)?;
+        let plan = request.plan(gpu, T::DTYPE, sequences.sizes)?;
         let mut on_card = CardVarlen::upload(gpu, &stream, &sequences)?;
-        body(plan.variant(), plan.kernel(), &mut |stream| on_card.run(stream, &plan))
+        body(plan.facts(), plan.kernel(), &mut |stream| on_card.run(stream, &plan))
     } else {
         let mut problem = random::problem::<T>(case.problem(), case.value_dim, 0)?;
         if case.extra == Extra::Bias {
             let shape = [1, 1, case.len, case.len];
             problem.terms.bias = Some((random::normal(&shape, 3)?, shape));
         }
-        let plan = AttentionPlan::new(gpu, T::DTYPE, &problem.sizes, &options)?;
+        let plan = request.plan(gpu, T::DTYPE, problem.sizes)?;
         let mut on_card = CardAttention::upload(gpu, &stream, &problem)?;
-        body(plan.variant(), plan.kernel(), &mut |stream| on_card.run(stream, &plan))
+        body(plan.facts(), plan.kernel(), &mut |stream| on_card.run(stream, &plan))
     }
 }

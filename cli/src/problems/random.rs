@@ -1,6 +1,6 @@
 //! Normally distributed inputs.
 
-use ferrotile::{AttentionProblem, Float, Layout, Result, VarlenProblem};
+use ferrotile::{BatchedSizes, Float, Layout, Result, VarlenSizes};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
@@ -16,7 +16,7 @@ const CHUNK: usize = 1 << 16;
 
 /// A problem of these sizes, and of this head dimension of V, with normally distributed elements; the seed determines
 /// them.
-pub(crate) fn problem<T: Half>(sizes: AttentionProblem, value_dim: usize, seed: u64) -> Result<HostAttention<T>> {
+pub(crate) fn problem<T: Half>(sizes: BatchedSizes, value_dim: usize, seed: u64) -> Result<HostAttention<T>> {
     let layout = Layout::Bhsd;
     Ok(HostAttention {
         layout,
@@ -32,7 +32,7 @@ pub(crate) fn problem<T: Half>(sizes: AttentionProblem, value_dim: usize, seed: 
 /// Sequences of these lengths, as many rows as keys, and of this head dimension of V, with normally distributed
 /// elements.
 pub(crate) fn sequences<T: Half>(
-    sizes: VarlenProblem,
+    sizes: VarlenSizes,
     value_dim: usize,
     lens: impl Iterator<Item = usize>,
 ) -> Result<HostVarlen<T>> {
@@ -41,7 +41,7 @@ pub(crate) fn sequences<T: Half>(
         *end += len;
         Some(*end)
     }));
-    let VarlenProblem { q_heads, kv_heads, q_total, k_total, head_dim, .. } = sizes;
+    let VarlenSizes { q_heads, kv_heads, q_total, k_total, head_dim, .. } = sizes;
     let [q, k, v] = [[q_total, q_heads, head_dim], [k_total, kv_heads, head_dim], [k_total, kv_heads, value_dim]];
     Ok(HostVarlen {
         sizes,
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn inputs_are_normal_and_different() {
-        let sizes = AttentionProblem { batch: 1, q_heads: 4, kv_heads: 2, q_len: 512, k_len: 512, head_dim: 64 };
+        let sizes = BatchedSizes { batch: 1, q_heads: 4, kv_heads: 2, q_len: 512, k_len: 512, head_dim: 64 };
         let problem: HostAttention<f16> = problem(sizes, 32, 1).unwrap();
         assert_eq!([&problem.q, &problem.k, &problem.v].map(Vec::len), [131_072, 65_536, 32_768]);
         let variance = problem.q.iter().map(|x| x.to_f64().powi(2)).sum::<f64>() / problem.q.len() as f64;

@@ -1,10 +1,11 @@
 //! What a request for attention asks to compute: one problem, or sequences of several lengths.
 
-use ferrotile::{AttentionOptions, AttentionProblem, Gpu, Layout, VarlenProblem};
+use ferrotile::{BatchedSizes, Gpu, Layout, VarlenSizes};
 
 use crate::files::tensor::Half;
 use crate::problems::attention::{HostAttention, Solution, nothing_compared};
 use crate::problems::on_card;
+use crate::problems::request::Request;
 use crate::problems::varlen::HostVarlen;
 use crate::problems::verdict::Verdicts;
 
@@ -16,8 +17,8 @@ pub(crate) trait Task<T: Half>: Sized {
     /// The sizes, in words.
     fn understood(&self) -> String;
 
-    /// Checks the options, whoever computes.
-    fn check_options(&self, options: &AttentionOptions) -> ferrotile::Result<()>;
+    /// Checks the request, whoever computes.
+    fn check_request(&self, request: &Request) -> ferrotile::Result<()>;
 
     /// The shape of O.
     fn out_shape(&self) -> Vec<usize>;
@@ -26,25 +27,20 @@ pub(crate) trait Task<T: Half>: Sized {
     fn lse_shape(&self) -> Vec<usize>;
 
     /// O and LSE by a kernel; calls `started` with its name before it runs.
-    fn solve_on_card(
-        &self,
-        gpu: &Gpu,
-        options: &AttentionOptions,
-        started: &dyn Fn(&str),
-    ) -> ferrotile::Result<Solution<T>>;
+    fn solve_on_card(&self, gpu: &Gpu, request: &Request, started: &dyn Fn(&str)) -> ferrotile::Result<Solution<T>>;
 
     /// O and LSE on the CPU, rounded where a kernel rounds.
-    fn solve_on_cpu(&self, options: &AttentionOptions) -> Solution<T>;
+    fn solve_on_cpu(&self, request: &Request) -> Solution<T>;
 
     /// Compares O with the f64 reference.
-    fn check(&self, own: Option<&Self::Own>, solution: &Solution<T>, options: &AttentionOptions) -> Verdicts;
+    fn check(&self, own: Option<&Self::Own>, solution: &Solution<T>, request: &Request) -> Verdicts;
 }
 
 impl<T: Half> Task<T> for HostAttention<T> {
     type Own = HostAttention<f64>;
 
     fn understood(&self) -> String {
-        let AttentionProblem { batch, q_heads, kv_heads, q_len, k_len, head_dim } = self.sizes;
+        let BatchedSizes { batch, q_heads, kv_heads, q_len, k_len, head_dim } = self.sizes;
         let layout = match self.layout {
             Layout::Bhsd => "bhsd",
             Layout::Bshd => "bshd",
@@ -56,8 +52,8 @@ impl<T: Half> Task<T> for HostAttention<T> {
         )
     }
 
-    fn check_options(&self, options: &AttentionOptions) -> ferrotile::Result<()> {
-        self.options(options).check(self.sizes.head_dim)
+    fn check_request(&self, request: &Request) -> ferrotile::Result<()> {
+        self.request(request).check(self.sizes.head_dim)
     }
 
     fn out_shape(&self) -> Vec<usize> {
@@ -68,22 +64,17 @@ impl<T: Half> Task<T> for HostAttention<T> {
         vec![self.sizes.batch, self.sizes.q_heads, self.sizes.q_len]
     }
 
-    fn solve_on_card(
-        &self,
-        gpu: &Gpu,
-        options: &AttentionOptions,
-        started: &dyn Fn(&str),
-    ) -> ferrotile::Result<Solution<T>> {
-        on_card::solve(gpu, self, options, started)
+    fn solve_on_card(&self, gpu: &Gpu, request: &Request, started: &dyn Fn(&str)) -> ferrotile::Result<Solution<T>> {
+        on_card::solve(gpu, self, request, started)
     }
 
-    fn solve_on_cpu(&self, options: &AttentionOptions) -> Solution<T> {
-        HostAttention::solve_on_cpu(self, options)
+    fn solve_on_cpu(&self, request: &Request) -> Solution<T> {
+        HostAttention::solve_on_cpu(self, &request.params)
     }
 
-    fn check(&self, own: Option<&HostAttention<f64>>, solution: &Solution<T>, options: &AttentionOptions) -> Verdicts {
+    fn check(&self, own: Option<&HostAttention<f64>>, solution: &Solution<T>, request: &Request) -> Verdicts {
         let nothing = nothing_compared(&Task::<T>::out_shape(self), own.is_some());
-        self.compare(own, &solution.out, options, 0, nothing)
+        self.compare(own, &solution.out, &request.params, 0, nothing)
     }
 }
 
@@ -91,16 +82,16 @@ impl<T: Half> Task<T> for HostVarlen<T> {
     type Own = HostVarlen<f64>;
 
     fn understood(&self) -> String {
-        let VarlenProblem { members, q_heads, kv_heads, q_total, k_total, max_q_len, max_k_len, head_dim } = self.sizes;
+        let VarlenSizes { batch, q_heads, kv_heads, q_total, k_total, max_q_len, max_k_len, head_dim } = self.sizes;
         format!(
-            "{members} sequences, heads {q_heads} (of keys {kv_heads}), rows {q_total} (the longest {max_q_len}), keys \
+            "{batch} sequences, heads {q_heads} (of keys {kv_heads}), rows {q_total} (the longest {max_q_len}), keys \
              {k_total} (the longest {max_k_len}), head dimension {head_dim} (of values {})",
             self.value_dim
         )
     }
 
-    fn check_options(&self, options: &AttentionOptions) -> ferrotile::Result<()> {
-        self.options(options).check(self.sizes.head_dim)
+    fn check_request(&self, request: &Request) -> ferrotile::Result<()> {
+        self.request(request).check(self.sizes.head_dim)
     }
 
     fn out_shape(&self) -> Vec<usize> {
@@ -111,20 +102,15 @@ impl<T: Half> Task<T> for HostVarlen<T> {
         vec![self.sizes.q_heads, self.sizes.q_total]
     }
 
-    fn solve_on_card(
-        &self,
-        gpu: &Gpu,
-        options: &AttentionOptions,
-        started: &dyn Fn(&str),
-    ) -> ferrotile::Result<Solution<T>> {
-        on_card::solve_sequences(gpu, self, options, started)
+    fn solve_on_card(&self, gpu: &Gpu, request: &Request, started: &dyn Fn(&str)) -> ferrotile::Result<Solution<T>> {
+        on_card::solve_sequences(gpu, self, request, started)
     }
 
-    fn solve_on_cpu(&self, options: &AttentionOptions) -> Solution<T> {
-        let VarlenProblem { q_heads, q_total, .. } = self.sizes;
+    fn solve_on_cpu(&self, request: &Request) -> Solution<T> {
+        let VarlenSizes { q_heads, q_total, .. } = self.sizes;
         let mut solution = Solution { out: Vec::new(), lse: vec![0.0; q_heads * q_total] };
         for (rows, sequence) in self.each() {
-            let Solution { out, lse } = sequence.solve_on_cpu(options);
+            let Solution { out, lse } = sequence.solve_on_cpu(&request.params);
             solution.out.extend(out);
             for (head, lse) in lse.chunks_exact(rows.len().max(1)).enumerate() {
                 solution.lse[head * q_total..][rows.clone()].copy_from_slice(lse);
@@ -134,7 +120,7 @@ impl<T: Half> Task<T> for HostVarlen<T> {
     }
 
     /// Each sequence has a limit of its own.
-    fn check(&self, own: Option<&HostVarlen<f64>>, solution: &Solution<T>, options: &AttentionOptions) -> Verdicts {
+    fn check(&self, own: Option<&HostVarlen<f64>>, solution: &Solution<T>, request: &Request) -> Verdicts {
         let row_elems = self.sizes.q_heads * self.value_dim;
         let own_sequences = own.map(|own| own.each().map(|(_, sequence)| sequence).collect::<Vec<_>>());
         self.each().enumerate().fold(
@@ -142,7 +128,7 @@ impl<T: Half> Task<T> for HostVarlen<T> {
             |verdicts, (index, (rows, sequence))| {
                 let elements = rows.start * row_elems..rows.end * row_elems;
                 let own = own_sequences.as_ref().map(|sequences| &sequences[index]);
-                sequence.compare(own, &solution.out[elements.clone()], options, elements.start, verdicts)
+                sequence.compare(own, &solution.out[elements.clone()], &request.params, elements.start, verdicts)
             },
         )
     }

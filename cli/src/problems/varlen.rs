@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ferrotile::{AttentionOptions, AttentionProblem, Layout, VarlenProblem};
+use ferrotile::{BatchedSizes, Layout, VarlenSizes};
 use ndarray::{ArrayView4, s};
 
 use crate::files::convert::Converter;
@@ -12,12 +12,13 @@ use crate::memory::array_bytes;
 use crate::problems::attention::{ConvertedInputs, HostAttention, HostTerms, TermFiles, dimensions};
 use crate::problems::cu_seqlens::{CuSeqlensError, CuSeqlensFile};
 use crate::problems::error::AttentionError;
+use crate::problems::request::Request;
 
 /// Q, K and V of sequences that follow each other, `[rows or keys, heads, head dimension]`.
 #[derive(Debug, Clone)]
 pub(crate) struct HostVarlen<T> {
     /// Sizes.
-    pub(crate) sizes: VarlenProblem,
+    pub(crate) sizes: VarlenSizes,
     /// Head dimension of V and O.
     pub(crate) value_dim: usize,
     /// Where the rows, and the keys, of each sequence start, and where those of the last one end.
@@ -51,13 +52,13 @@ impl<T: Half> HostVarlen<T> {
             }
         }
         let cu_seqlens = [cu_seqlens_q.check("q", q_total)?, cu_seqlens_k.check("k", k_total)?];
-        let [members, of_keys] = cu_seqlens.each_ref().map(|ends| ends.len() - 1);
-        if members != of_keys {
-            return Err(CuSeqlensError::Count { q: members, k: of_keys }.into());
+        let [batch, of_keys] = cu_seqlens.each_ref().map(|ends| ends.len() - 1);
+        if batch != of_keys {
+            return Err(CuSeqlensError::Count { q: batch, k: of_keys }.into());
         }
         let longest = |ends: &[usize]| ends.windows(2).map(|ends| ends[1] - ends[0]).max().unwrap_or(0);
         let [max_q_len, max_k_len] = cu_seqlens.each_ref().map(|ends| longest(ends));
-        let sizes = VarlenProblem { members, q_heads, kv_heads, q_total, k_total, max_q_len, max_k_len, head_dim };
+        let sizes = VarlenSizes { batch, q_heads, kv_heads, q_total, k_total, max_q_len, max_k_len, head_dim };
         sizes.check().map_err(wrong)?;
         for shape in [[q_total, q_heads, head_dim], k, v] {
             array_bytes::<f64>(&shape).map_err(wrong)?;
@@ -71,9 +72,9 @@ impl<T: Half> HostVarlen<T> {
 }
 
 impl<T: Copy> HostVarlen<T> {
-    /// The options of a plan for the tensors of these sequences.
-    pub(crate) fn options(&self, options: &AttentionOptions) -> AttentionOptions {
-        AttentionOptions { bias: self.terms.bias.is_some(), value_dim: Some(self.value_dim), ..options.clone() }
+    /// The request for the tensors of these sequences.
+    pub(crate) fn request(&self, request: &Request) -> Request {
+        request.clone().of_tensors(self.terms.bias.is_some(), self.value_dim)
     }
 
     /// Each sequence's rows, and the sequence as a problem of its own.
@@ -83,7 +84,7 @@ impl<T: Copy> HostVarlen<T> {
     }
 
     fn sequence(&self, index: usize, rows: Range<usize>, keys: Range<usize>) -> HostAttention<T> {
-        let VarlenProblem { q_heads, kv_heads, head_dim, .. } = self.sizes;
+        let VarlenSizes { q_heads, kv_heads, head_dim, .. } = self.sizes;
         let (q_len, k_len) = (rows.len(), keys.len());
         let part = |values: &[T], row_elems: usize, rows: &Range<usize>| {
             values[rows.start * row_elems..rows.end * row_elems].to_vec()
@@ -97,7 +98,7 @@ impl<T: Copy> HostVarlen<T> {
         let [q, k, v] = &self.inputs;
         HostAttention {
             layout: Layout::Bshd,
-            sizes: AttentionProblem { batch: 1, q_heads, kv_heads, q_len, k_len, head_dim },
+            sizes: BatchedSizes { batch: 1, q_heads, kv_heads, q_len, k_len, head_dim },
             value_dim: self.value_dim,
             q: part(q, q_heads * head_dim, &rows),
             k: part(k, kv_heads * head_dim, &keys),

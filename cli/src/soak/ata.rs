@@ -1,6 +1,8 @@
 //! Problems of products with symmetric block matrices.
 
-use ferrotile::{AtaOptions, AtaPlan, Precision, StreamRef, SymmetricBlockMatrix, ata_variants, reference, tolerance};
+use ferrotile::{
+    AtaOptions, AtaPlan, KernelName, Precision, StreamRef, SymmetricBlockMatrix, ata_variants, reference, tolerance,
+};
 use ndarray::{Array3, Array4, Array5};
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
@@ -173,7 +175,7 @@ impl Ata {
         let precision = Precision::ALL[random.random_range(0..5)];
         let is_named = random.random_bool(0.5);
         let variant =
-            if is_named { sizes::pick(random, ata_variants(precision).map(|config| config.name)) } else { None };
+            if is_named { sizes::pick(random, ata_variants(precision).map(KernelName::as_str)) } else { None };
         let mut matrix = Matrix::draw(random, most);
         let mut values = Values::draw(random);
         if matrix.values.are_vast() && values.are_vast() {

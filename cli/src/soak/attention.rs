@@ -1,12 +1,9 @@
 //! Problems of attention whose sequences are all as long, decoding among them.
 
-use ferrotile::{
-    AttentionOptions, AttentionPlan, AttentionProblem, AttentionTensors, Dtype, Layout, StreamRef, attention_variants,
-    attention_with,
-};
+use ferrotile::{AttentionTensors, BatchedSizes, Dtype, Layout, StreamRef, attention};
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
-use variants::attention::Seqlens;
+use variants::attention::{ATTENTION, Seqlens};
 
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};
@@ -19,6 +16,8 @@ use super::softmax::{Expected, OAndLse, array4, checked_lse, o_and_lse};
 use super::terms::{TermInputs, Terms};
 use super::text::is_default;
 use super::twice::{Call, WORKSPACE_BYTES, twice};
+
+use crate::problems::request::Request;
 
 /// A problem.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -82,17 +81,16 @@ impl Attention {
         if self.bshd { Layout::Bshd } else { Layout::Bhsd }
     }
 
-    fn problem(&self) -> AttentionProblem {
+    fn problem(&self) -> BatchedSizes {
         let Heads { q_heads, kv_heads, head_dim, .. } = self.heads;
-        AttentionProblem { batch: self.batch, q_heads, kv_heads, q_len: self.q_len, k_len: self.k_len, head_dim }
+        BatchedSizes { batch: self.batch, q_heads, kv_heads, q_len: self.q_len, k_len: self.k_len, head_dim }
     }
 
-    fn options(&self) -> AttentionOptions {
-        AttentionOptions {
-            splits: self.splits,
-            max_workspace_bytes: if self.workspace { WORKSPACE_BYTES } else { 0 },
-            ..self.terms.options(self.layout(), &self.heads, self.variant.as_ref())
-        }
+    fn request(&self) -> Request {
+        let mut request = self.terms.request(self.layout(), &self.heads, self.variant.as_ref());
+        request.options.splits = self.splits;
+        request.options.max_workspace_bytes = if self.workspace { WORKSPACE_BYTES } else { 0 };
+        request
     }
 
     /// The shapes of Q, K, V and O as batch, heads, rows and columns.
@@ -144,10 +142,9 @@ impl OfHalves for Attention {
         let [q_shape, k_shape, .., out_shape] = self.shapes();
         let sizes = [self.batch, self.heads.q_heads, self.q_len, self.k_len];
         let terms = TermInputs::<T>::new(bench, &self.terms, &mut random, sizes)?;
-        let options = self.options();
+        let request = self.request();
         let asked = self.variant.is_some() || self.splits.is_some();
-        let plan = AttentionPlan::new(&bench.gpu, T::DTYPE, &self.problem(), &options)
-            .map_err(|error| refusal(asked, error))?;
+        let plan = request.plan(&bench.gpu, T::DTYPE, self.problem()).map_err(|error| refusal(asked, error))?;
         let (layout, lse_shape) = (self.layout(), [self.batch, self.heads.q_heads, self.q_len]);
         let order = |dimensions| layout.reorder(dimensions);
         let outputs = o_and_lse(bench, &self.places[3], out_shape, lse_shape)?;
@@ -160,7 +157,11 @@ impl OfHalves for Attention {
                 workspace: (!function).then(|| workspace.plain()),
                 ..AttentionTensors::new(q.tensor(order), k.tensor(order), v.tensor(order), out.tensor(order))
             };
-            if function { attention_with(stream, tensors, &options) } else { plan.run_with(stream, tensors) }
+            if function {
+                attention(stream, tensors, &request.params, &request.options)
+            } else {
+                plan.run(stream, tensors)
+            }
         };
         let (out, lse) = twice(bench, (self.call, asked), outputs, plan.workspace_bytes(), run)?;
         check::written("O", &out, &out_shape)?;
@@ -196,9 +197,10 @@ impl Family for Attention {
         if random.random() {
             let Heads { dtype, head_dim, value_dim, .. } = problem.heads;
             let (terms, q_len, k_len) = (&problem.terms, problem.q_len, problem.k_len);
-            let eligible = attention_variants(scope.arch, dtype, [head_dim, value_dim]).filter(|config| {
-                config.covers(terms.score_mod(), Seqlens::Fixed) && config.takes(terms.mask, q_len, k_len)
-            });
+            let eligible =
+                ATTENTION.iter().filter(|config| config.serves(scope.arch, dtype, [head_dim, value_dim])).filter(
+                    |config| config.covers(terms.score_mod(), Seqlens::Fixed) && config.takes(terms.mask, q_len, k_len),
+                );
             problem.variant = sizes::pick(random, eligible.map(|config| config.name));
         }
         if random.random_bool(if problem.q_len <= 16 { 0.3 } else { 0.02 }) {

@@ -3,12 +3,13 @@
 use ferrotile::reference::{self, GemmTerms};
 use ferrotile::{
     Accumulation, Activation, Arch, Buffer, Dtype, F8E4M3, F8E5M2, GemmLayout, GemmOptions, GemmPlan, GemmProblem,
-    GemmTensors, Scale, StreamRef, TensorRef, gemm, gemm_variants, tolerance,
+    GemmTensors, Scale, StreamRef, TensorRef, gemm, tolerance,
 };
 use half::{bf16, f16};
 use ndarray::{Array1, Array3};
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
+use variants::gemm::GEMM;
 
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};
@@ -354,7 +355,9 @@ impl Family for Gemm {
             // FP8 is copied, where it has to be, to what such a kernel takes.
             let layout = if problem.a.size_bytes() == 1 { GemmLayout::Nt } else { problem.layout };
             let any = random.random_bool(0.1);
-            let eligible = gemm_variants(problem.a, problem.b, problem.accumulation())
+            let eligible = GEMM
+                .iter()
+                .filter(|config| config.multiplies(problem.a, problem.b, problem.accumulation()))
                 .filter(|config| config.is_in(scope.arch) && (any || config.takes(layout, true)));
             problem.variant = sizes::pick(random, eligible.map(|config| config.name));
         }

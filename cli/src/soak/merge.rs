@@ -1,6 +1,6 @@
 //! Problems of partial results that are put together.
 
-use ferrotile::{Dtype, Layout, StreamRef, merge, reference, tolerance};
+use ferrotile::{Dtype, Layout, MergeTensors, PartialAttention, StreamRef, merge, reference, tolerance};
 use half::{bf16, f16};
 use ndarray::{Array3, Array4};
 use rand::{RngExt, SeedableRng};
@@ -126,9 +126,10 @@ impl Merge {
         }
         let outputs = o_and_lse(bench, &self.places[2], self.shape, lse_shape)?;
         let run = |stream: StreamRef<'_>, (out, lse): &mut OAndLse<O, 4, 3>, _: &mut Output<u8, 1>| {
-            let [first, second] = [&parts[0], &parts[1]].map(|(o, lse)| (o.tensor(order), lse.plain()));
+            let merged =
+                [&parts[0], &parts[1]].map(|(o, lse)| PartialAttention { out: o.tensor(order), lse: lse.plain() });
             let lse = (!self.without_lse).then(|| lse.plain());
-            merge(stream, first, second, out.tensor(order), lse, layout)
+            merge(stream, MergeTensors { parts: merged, out: out.tensor(order), lse }, layout)
         };
         let (out, lse) = twice(bench, (Call::Function, false), outputs, 0, run)?;
         check::written("O", &out, &self.shape)?;

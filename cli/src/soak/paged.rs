@@ -1,14 +1,11 @@
 //! Problems of attention on keys and values in pages.
 
-use ferrotile::{
-    AttentionOptions, Buffer, Dtype, Layout, PagedAttentionPlan, PagedProblem, PagedTensors, StreamRef, TensorRef,
-    attention_variants, paged_attention,
-};
+use ferrotile::{Buffer, Dtype, Layout, PagedSizes, PagedTensors, StreamRef, TensorRef, paged_attention};
 use ndarray::{Array4, s};
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
-use variants::attention::{AttentionKernel, DECODE_KEYS, Seqlens};
+use variants::attention::{ATTENTION, AttentionKernel, DECODE_KEYS, Seqlens};
 
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};
@@ -21,6 +18,8 @@ use super::softmax::{Expected, OAndLse, array4, checked_lse, o_and_lse};
 use super::terms::{TermInputs, Terms, bias_of_entry};
 use super::text::is_default;
 use super::twice::{Call, WORKSPACE_BYTES, twice};
+
+use crate::problems::request::Request;
 
 /// A problem.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -105,18 +104,17 @@ impl Paged {
         (entries.collect(), total)
     }
 
-    fn problem(&self, pages: usize) -> PagedProblem {
+    fn problem(&self, pages: usize) -> PagedSizes {
         let Heads { q_heads, kv_heads, head_dim, .. } = self.heads;
         let (batch, q_len, page_len, table_len) = (self.k_lens.len(), self.q_len, self.page_len, self.table_len());
-        PagedProblem { batch, q_heads, kv_heads, q_len, head_dim, pages, page_len, table_len }
+        PagedSizes { batch, q_heads, kv_heads, q_len, head_dim, pages, page_len, table_len }
     }
 
-    fn options(&self) -> AttentionOptions {
-        AttentionOptions {
-            splits: self.splits,
-            max_workspace_bytes: if self.workspace { WORKSPACE_BYTES } else { 0 },
-            ..self.terms.options(self.layout(), &self.heads, self.variant.as_ref())
-        }
+    fn request(&self) -> Request {
+        let mut request = self.terms.request(self.layout(), &self.heads, self.variant.as_ref());
+        request.options.splits = self.splits;
+        request.options.max_workspace_bytes = if self.workspace { WORKSPACE_BYTES } else { 0 };
+        request
     }
 
     /// K or V: `[pages, page_len, heads, columns]`, of which what belongs to no key is poison.
@@ -187,8 +185,8 @@ impl OfHalves for Paged {
     fn run_as<T: FloatCell>(&self, bench: &Bench) -> Result<(), Stop> {
         let mut random = Random::seed_from_u64(self.seed);
         let (entries, pages) = self.pages(&mut random);
-        let (problem, options, layout) = (self.problem(pages), self.options(), self.layout());
-        let PagedProblem { batch, q_heads, q_len, head_dim, page_len, table_len, .. } = problem;
+        let (problem, request, layout) = (self.problem(pages), self.request(), self.layout());
+        let PagedSizes { batch, q_heads, q_len, head_dim, page_len, table_len, .. } = problem;
         let q_shape = [batch, q_heads, q_len, head_dim];
         let q = self.heads.values[0].fill::<T>(&mut random, q_shape.iter().product());
         let q = Input::new(bench, &self.places[0], q_shape, &q)?;
@@ -206,8 +204,7 @@ impl OfHalves for Paged {
         let table = Buffer::upload_blocking(&bench.streams[0], &table)?;
         let k_lens = Buffer::upload_blocking(&bench.streams[0], &k_lens)?;
         let asked = self.variant.is_some() || self.splits.is_some();
-        let plan =
-            PagedAttentionPlan::new(&bench.gpu, T::DTYPE, &problem, &options).map_err(|error| refusal(asked, error))?;
+        let plan = request.plan(&bench.gpu, T::DTYPE, problem).map_err(|error| refusal(asked, error))?;
         let (out_shape, lse_shape) = ([batch, q_heads, q_len, self.heads.value_dim], [batch, q_heads, q_len]);
         let order = |dimensions| layout.reorder(dimensions);
         let (table, k_lens) =
@@ -221,7 +218,11 @@ impl OfHalves for Paged {
             tensors.sink = terms.sink.as_ref().map(Input::plain);
             tensors.bias = terms.bias.as_ref().map(Input::plain);
             tensors.workspace = (!function).then(|| workspace.plain());
-            if function { paged_attention(stream, tensors, &options) } else { plan.run(stream, tensors) }
+            if function {
+                paged_attention(stream, tensors, &request.params, &request.options)
+            } else {
+                plan.run(stream, tensors)
+            }
         };
         let (out, lse) = twice(bench, (self.call, asked), outputs, plan.workspace_bytes(), run)?;
         check::written("O", &out, &out_shape)?;
@@ -249,7 +250,9 @@ impl Family for Paged {
         }
         if random.random_bool(0.3) {
             let Heads { dtype, head_dim, value_dim, .. } = problem.heads;
-            let eligible = attention_variants(scope.arch, dtype, [head_dim, value_dim])
+            let eligible = ATTENTION
+                .iter()
+                .filter(|config| config.serves(scope.arch, dtype, [head_dim, value_dim]))
                 .filter(|config| matches!(config.kernel, AttentionKernel::Decode(_)))
                 .filter(|config| config.covers(problem.terms.score_mod(), Seqlens::Fixed));
             problem.variant = sizes::pick(random, eligible.map(|config| config.name));

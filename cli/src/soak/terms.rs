@@ -1,6 +1,6 @@
 //! What an attention problem does to scores: mask, scale, softcap, sinks and bias.
 
-use ferrotile::{AttentionOptions, Dtype, Layout, Mask};
+use ferrotile::{Dtype, Layout, Mask};
 use ndarray::{Array1, Array4, s};
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
@@ -13,6 +13,8 @@ use super::placement::Placement;
 use super::sizes::{self, Random};
 use super::text::{as_text, is_default};
 use super::values::{Range, Values};
+
+use crate::problems::request::Request;
 
 /// What is done to scores.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -231,17 +233,12 @@ impl Terms {
         ScoreMod::of(self.softcap, self.bias.is_some())
     }
 
-    /// The options of a plan.
-    pub(crate) fn options(&self, layout: Layout, heads: &Heads, variant: Option<&String>) -> AttentionOptions {
-        AttentionOptions {
-            mask: self.mask,
-            scale: self.scale,
-            softcap: self.softcap,
-            bias: self.bias.is_some(),
-            value_dim: Some(heads.value_dim),
-            variant: variant.cloned(),
-            ..AttentionOptions::new(layout)
-        }
+    /// What a plan is asked for.
+    pub(crate) fn request(&self, layout: Layout, heads: &Heads, variant: Option<&String>) -> Request {
+        let mut request =
+            Request::new(layout).of_tensors(self.bias.is_some(), heads.value_dim).of_kernel(variant.cloned());
+        (request.params.mask, request.params.scale, request.params.softcap) = (self.mask, self.scale, self.softcap);
+        request
     }
 }
 

@@ -1,13 +1,10 @@
 //! Problems of attention on sequences of several lengths.
 
-use ferrotile::{
-    AttentionOptions, Buffer, Dtype, Layout, StreamRef, TensorRef, VarlenPlan, VarlenProblem, VarlenTensors,
-    attention_variants, attention_varlen,
-};
+use ferrotile::{Buffer, Dtype, Layout, StreamRef, TensorRef, VarlenSizes, VarlenTensors, attention_varlen};
 use ndarray::{Array4, s};
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
-use variants::attention::Seqlens;
+use variants::attention::{ATTENTION, Seqlens};
 
 use super::cell::Cell;
 use super::check;
@@ -21,6 +18,8 @@ use super::softmax::{Expected, OAndLse, o_and_lse};
 use super::terms::{TermInputs, Terms, bias_of_entry};
 use super::text::is_default;
 use super::twice::{Call, twice};
+
+use crate::problems::request::Request;
 
 /// A problem.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -85,12 +84,12 @@ impl Varlen {
         ends
     }
 
-    fn problem(&self) -> VarlenProblem {
+    fn problem(&self) -> VarlenSizes {
         let Heads { q_heads, kv_heads, head_dim, .. } = self.heads;
         let longest = |which: usize| self.seqlens.iter().map(|seqlen| seqlen[which]).max().unwrap_or(0);
         let total = |which: usize| self.cu_seqlens(which)[self.seqlens.len()] + self.around[1];
-        VarlenProblem {
-            members: self.seqlens.len(),
+        VarlenSizes {
+            batch: self.seqlens.len(),
             q_heads,
             kv_heads,
             q_total: total(0),
@@ -101,13 +100,13 @@ impl Varlen {
         }
     }
 
-    fn options(&self) -> AttentionOptions {
-        self.terms.options(Layout::Bshd, &self.heads, self.variant.as_ref())
+    fn request(&self) -> Request {
+        self.terms.request(Layout::Bshd, &self.heads, self.variant.as_ref())
     }
 
     /// The input of index `index` of Q, K and V, whose rows that belong to no sequence are poison.
     fn input<T: FloatCell>(&self, bench: &Bench, random: &mut Random, index: usize) -> ferrotile::Result<Input<T, 3>> {
-        let VarlenProblem { q_total, k_total, .. } = self.problem();
+        let VarlenSizes { q_total, k_total, .. } = self.problem();
         let Heads { q_heads, kv_heads, head_dim, value_dim, values, .. } = self.heads;
         let shape =
             [[q_total, q_heads, head_dim], [k_total, kv_heads, head_dim], [k_total, kv_heads, value_dim]][index];
@@ -129,7 +128,7 @@ impl Varlen {
         inputs: [&Input<T, 3>; 3],
         terms: &TermInputs<T>,
     ) -> Result<(), Failure> {
-        let VarlenProblem { q_heads, q_total, .. } = self.problem();
+        let VarlenSizes { q_heads, q_total, .. } = self.problem();
         let (cu_seqlens, (sink, bias)) = ([self.cu_seqlens(0), self.cu_seqlens(1)], terms.wide());
         let inputs = inputs.map(|input| {
             let array = input.array().into_dimensionality::<ndarray::Ix3>().expect("three dimensions");
@@ -185,21 +184,21 @@ impl OfHalves for Varlen {
 
     fn run_as<T: FloatCell>(&self, bench: &Bench) -> Result<(), Stop> {
         let mut random = Random::seed_from_u64(self.seed);
-        let (problem, options) = (self.problem(), self.options());
+        let (problem, request) = (self.problem(), self.request());
         let [q, k, v] = [0, 1, 2].map(|index| self.input::<T>(bench, &mut random, index));
         let (q, k, v) = (q?, k?, v?);
-        let VarlenProblem { members, q_heads, q_total, max_q_len, max_k_len, .. } = problem;
-        let terms = TermInputs::<T>::new(bench, &self.terms, &mut random, [members, q_heads, max_q_len, max_k_len])?;
+        let VarlenSizes { batch, q_heads, q_total, max_q_len, max_k_len, .. } = problem;
+        let terms = TermInputs::<T>::new(bench, &self.terms, &mut random, [batch, q_heads, max_q_len, max_k_len])?;
         let [cu_seqlens_q, cu_seqlens_k] = [0, 1].map(|which| {
             let ends: Vec<i32> = self.cu_seqlens(which).into_iter().map(|end| end as i32).collect();
             Buffer::upload_blocking(&bench.streams[0], &ends)
         });
         let (cu_seqlens_q, cu_seqlens_k) = (cu_seqlens_q?, cu_seqlens_k?);
         let asked = self.variant.is_some();
-        let plan = VarlenPlan::new(&bench.gpu, T::DTYPE, &problem, &options).map_err(|error| refusal(asked, error))?;
+        let plan = request.plan(&bench.gpu, T::DTYPE, problem).map_err(|error| refusal(asked, error))?;
         let (out_shape, lse_shape) = ([q_total, q_heads, self.heads.value_dim], [q_heads, q_total]);
-        let cu_seqlens_q = TensorRef::contiguous(&cu_seqlens_q, [members + 1])?;
-        let cu_seqlens_k = TensorRef::contiguous(&cu_seqlens_k, [members + 1])?;
+        let cu_seqlens_q = TensorRef::contiguous(&cu_seqlens_q, [batch + 1])?;
+        let cu_seqlens_k = TensorRef::contiguous(&cu_seqlens_k, [batch + 1])?;
         let outputs = o_and_lse(bench, &self.places[3], out_shape, lse_shape)?;
         let run = |stream: StreamRef<'_>, (out, lse): &mut OAndLse<T, 3, 2>, _: &mut Output<u8, 1>| {
             let tensors = VarlenTensors {
@@ -214,7 +213,9 @@ impl OfHalves for Varlen {
                 bias: terms.bias.as_ref().map(Input::plain),
             };
             match self.call {
-                Call::Function => attention_varlen(stream, tensors, [max_q_len, max_k_len], &options),
+                Call::Function => {
+                    attention_varlen(stream, tensors, [max_q_len, max_k_len], &request.params, &request.options)
+                }
                 Call::Plan | Call::Graph => plan.run(stream, tensors),
             }
         };
@@ -230,7 +231,7 @@ impl Family for Varlen {
             pairs * problem.heads.work()
         };
         let mut problem = sizes::within(random, [scope.most, scope.work], Varlen::draw_sizes, cost);
-        let VarlenProblem { max_q_len, max_k_len, .. } = problem.problem();
+        let VarlenSizes { max_q_len, max_k_len, .. } = problem.problem();
         problem.terms = Terms::draw(random, max_k_len);
         problem.places = [true, true, true, false].map(|may_repeat| Placement::draw(random, 3, may_repeat));
         problem.without_lse = random.random_bool(0.1);
@@ -238,7 +239,9 @@ impl Family for Varlen {
         if random.random() {
             let Heads { dtype, head_dim, value_dim, .. } = problem.heads;
             let terms = &problem.terms;
-            let eligible = attention_variants(scope.arch, dtype, [head_dim, value_dim])
+            let eligible = ATTENTION
+                .iter()
+                .filter(|config| config.serves(scope.arch, dtype, [head_dim, value_dim]))
                 .filter(|config| config.covers(terms.score_mod(), Seqlens::Varlen))
                 .filter(|config| config.takes(terms.mask, max_q_len, max_k_len));
             problem.variant = sizes::pick(random, eligible.map(|config| config.name));

@@ -3,7 +3,9 @@
 use ndarray::{Array3, ArrayView3};
 
 use super::cg::{CgOptions, CgPlan, CgReport};
-use super::{AtaOptions, AtaPlan, DeviceBlockMatrix};
+use super::device::DeviceBlockMatrix;
+use super::options::AtaOptions;
+use super::plan::AtaPlan;
 use crate::error::Result;
 use crate::runtime::buffer::Buffer;
 use crate::runtime::stream::StreamRef;
@@ -17,12 +19,13 @@ impl DeviceBlockMatrix {
     ///
     /// # Errors
     /// As [`DeviceBlockMatrix::multiply`], and those of allocating and copying.
-    pub fn multiply_array_blocking(
+    pub fn multiply_array_blocking<'s>(
         &self,
-        stream: StreamRef<'_>,
+        stream: impl Into<StreamRef<'s>>,
         x: ArrayView3<'_, f32>,
         options: &AtaOptions,
     ) -> Result<Array3<f32>> {
+        let stream = stream.into();
         let shape = <[usize; 3]>::from(x.dim());
         let plan = AtaPlan::new(self, shape[0], options)?;
         let device_x = Buffer::upload_array_blocking(stream, x)?;
@@ -36,12 +39,13 @@ impl DeviceBlockMatrix {
     ///
     /// # Errors
     /// As [`CgPlan::new`] and [`CgPlan::solve_blocking`], and those of allocating and copying.
-    pub fn cg_array_blocking(
+    pub fn cg_array_blocking<'s>(
         &self,
-        stream: StreamRef<'_>,
+        stream: impl Into<StreamRef<'s>>,
         b: ArrayView3<'_, f32>,
         options: &CgOptions,
     ) -> Result<(Array3<f32>, CgReport)> {
+        let stream = stream.into();
         let shape = <[usize; 3]>::from(b.dim());
         let mut plan = CgPlan::new(self, shape[0], options)?;
         let device_b = Buffer::upload_array_blocking(stream, b)?;

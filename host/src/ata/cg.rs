@@ -4,26 +4,6 @@
 //! residual: `b - A x` of the matrix as it was given, multiplied in f32. The method carries a residual of its own
 //! along. Whenever that has fallen so far that the two may differ, the true residual takes its place. The true residual
 //! alone says what has converged.
-//!
-//! ```no_run
-//! use ferrotile::{CgOptions, Gpu, Precision, SymmetricBlockMatrix};
-//! use ndarray::Array3;
-//!
-//! # fn main() -> ferrotile::Result<()> {
-//! let (frames, channels, n) = (8, 3, 2624);
-//! // 3 on the diagonal and -1 beside it: positive definite.
-//! let data = Array3::from_shape_fn((channels, 2, n), |(_, diagonal, _)| if diagonal == 0 { 3.0 } else { -1.0 });
-//! let matrix = SymmetricBlockMatrix::from_diagonals(n, &[0, 1], data.view())?;
-//!
-//! let gpu = Gpu::new(0)?;
-//! let stream = gpu.new_stream()?;
-//! let matrix = matrix.upload_blocking(stream.as_ref(), Precision::Tf32)?;
-//! let b = Array3::ones((frames, channels, n));
-//! let (x, report) = matrix.cg_array_blocking(stream.as_ref(), b.view(), &CgOptions::default())?;
-//! assert!(report.all_converged());
-//! # Ok(())
-//! # }
-//! ```
 
 use std::fmt;
 
@@ -31,9 +11,11 @@ use ndarray::Array2;
 use variants::ata::{AtaStrides, MAX_N, Precision};
 use variants::cg::{CgArgs, CgStage, CgState, CgStatus, ROW_ALIGN, STATE_WORDS, of_stage};
 
-use super::{AtaOptions, AtaPlan, DeviceBlockMatrix};
+use super::device::DeviceBlockMatrix;
+use super::options::AtaOptions;
+use super::plan::AtaPlan;
 use crate::backend::LaunchConfig;
-use crate::checks::same_device;
+use crate::checks::{argument, has_shape, same_device};
 use crate::error::{Breakdown, BreakdownCause, Error, Result};
 use crate::runtime::buffer::Buffer;
 use crate::runtime::launch::KernelParam;
@@ -102,14 +84,13 @@ pub enum Preconditioner {
 
 impl CgOptions {
     fn check(&self) -> Result<()> {
-        let wrong = |argument, got: String, expected: String| Err(Error::Argument { op: OP, argument, got, expected });
         if !(LEAST_TOLERANCE..1.0).contains(&self.tolerance) {
             let expected = format!("from {LEAST_TOLERANCE:e} to below 1: a share of the norm of b");
-            return wrong("tolerance", self.tolerance.to_string(), expected);
+            return Err(argument(OP, "tolerance", self.tolerance, expected));
         }
-        for (argument, got) in [("max_iterations", self.max_iterations), ("test_every", self.test_every)] {
+        for (name, got) in [("max_iterations", self.max_iterations), ("test_every", self.test_every)] {
             if got == 0 {
-                return wrong(argument, got.to_string(), "at least 1".to_owned());
+                return Err(argument(OP, name, got, "at least 1"));
             }
         }
         Ok(())
@@ -284,13 +265,14 @@ impl<'a> CgPlan<'a> {
     /// Nothing is written to `x` on one: [`Error::Breakdown`] where A is not positive definite for some system, or a
     /// number is or becomes NaN or infinite; [`Error::Shape`] and [`Error::WrongDevice`] for tensors that do not fit;
     /// [`Error::Driver`]. To run out of iterations or of precision is none: see [`CgReport`].
-    pub fn solve_blocking(
+    pub fn solve_blocking<'s>(
         &mut self,
-        stream: StreamRef<'_>,
+        stream: impl Into<StreamRef<'s>>,
         b: TensorRef<'_, f32, 3>,
         guess: Option<TensorRef<'_, f32, 3>>,
         x: TensorMut<'_, f32, 3>,
     ) -> Result<CgReport> {
+        let stream = stream.into();
         self.check(stream, b, guess, &x)?;
         if self.states.is_empty() {
             return Ok(self.report(&[]));
@@ -367,10 +349,7 @@ impl<'a> CgPlan<'a> {
         let guess = guess.map(|guess| ("the guess", *guess.shape(), guess.ordinal()));
         let tensors = [("b", *b.shape(), b.ordinal()), ("x", *x.shape(), x.ordinal())];
         for (tensor, got, ordinal) in tensors.into_iter().chain(guess) {
-            let expected = self.vectors.shape;
-            if got != expected {
-                return Err(Error::Shape { op: OP, tensor, got: got.to_vec(), expected: expected.to_vec() });
-            }
+            has_shape(OP, tensor, &got, &self.vectors.shape)?;
             same_device(tensor, ordinal, stream.ordinal())?;
         }
         Ok(())
@@ -410,10 +389,8 @@ impl<'a> CgPlan<'a> {
     fn launch(&self, stream: StreamRef<'_>, kernel: &Kernel, stage: CgStage, args: &CgArgs) -> Result<()> {
         let row = of_stage(stage, self.inverses.is_some());
         let config = LaunchConfig {
-            grid: [(self.states.len() / STATE_WORDS) as u32, 1, 1],
-            block: [row.threads(), 1, 1],
             shared_bytes: row.smem().total_bytes(),
-            ..LaunchConfig::default()
+            ..LaunchConfig::of_blocks((self.states.len() / STATE_WORDS) as u32, row.threads())
         };
         // SAFETY: grid, block and shared memory are the row's; the vectors are the plan's own and of its sizes, and the
         // tensors were checked; the memory of all of them is kept by its owners until the stream has done the work.

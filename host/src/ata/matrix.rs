@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use ndarray::{Array3, Array5, ArrayView2, ArrayView3, ArrayView4, ArrayView5, s};
-use variants::ata::{BLOCK, MAX_N, Precision};
+use ndarray::{Array3, Array5, ArrayView2, ArrayView3, ArrayView4, ArrayView5, ArrayViewMut4, s};
+use variants::ata::{BLOCK, MAX_N};
 
-use super::pack::{self, PairClasses};
-use super::{DeviceBlockMatrix, OP};
+use super::options::OP;
+use crate::checks::argument;
 use crate::error::{Error, Result};
 use crate::runtime::buffer::size_bytes;
-use crate::runtime::stream::StreamRef;
 
 /// A symmetric n x n matrix for each channel, as 16x16 blocks of its main and upper block diagonals, in f32.
 ///
@@ -57,7 +56,7 @@ impl SymmetricBlockMatrix {
         }
         check_n(n)?;
         if tolerance.is_nan() || tolerance < 0.0 {
-            return Err(argument("tolerance", tolerance, "a number of at least 0"));
+            return Err(argument(OP, "tolerance", tolerance, "a number of at least 0"));
         }
         check_finite("element of the dense matrix", dense.iter())?;
         let mut last_block_diagonal = 0;
@@ -98,7 +97,7 @@ impl SymmetricBlockMatrix {
             if in_range(offset).is_none() || offsets[..k].contains(offset) {
                 let expected =
                     format!("each once, from 0 to {}: the matrix is symmetric, so give the upper half", n - 1);
-                return Err(argument("offset of a diagonal", offset, &expected));
+                return Err(argument(OP, "offset of a diagonal", offset, expected));
             }
         }
         let offsets: Vec<usize> = offsets.iter().filter_map(in_range).collect();
@@ -138,7 +137,7 @@ impl SymmetricBlockMatrix {
             let (row, column) = (r * BLOCK + row, (r + d) * BLOCK + column);
             if element != 0.0 && row.max(column) >= n {
                 let place = format!("element ({row}, {column}) of channel {channel}, outside the matrix");
-                return Err(Error::Argument { op: OP, argument: "blocks", got: place, expected: "0 there".to_owned() });
+                return Err(argument(OP, "blocks", place, "0 there"));
             }
         }
         for channel in 0..channels {
@@ -167,7 +166,7 @@ impl SymmetricBlockMatrix {
         for (k, offset) in offsets.iter().enumerate() {
             if *offset >= block_rows || offsets[..k].contains(offset) {
                 let expected = format!("each once, from 0 to {}", block_rows - 1);
-                return Err(argument("offset of a block diagonal", offset, &expected));
+                return Err(argument(OP, "offset of a block diagonal", offset, expected));
             }
         }
         check_finite("element of a block", blocks.iter())?;
@@ -256,42 +255,12 @@ impl SymmetricBlockMatrix {
         if all == 0 { 0.0 } else { present as f64 / all as f64 }
     }
 
-    /// How many vertical pairs of blocks the band has of which both are there, one, or none.
-    #[must_use]
-    pub fn pair_classes(&self) -> PairClasses {
-        pack::classes(self)
-    }
-
-    /// Device memory that it takes in a precision: stored pairs of blocks, and the lists that kernels follow.
-    ///
-    /// # Errors
-    /// As [`SymmetricBlockMatrix::upload_blocking`], without a card.
-    pub fn footprint_bytes(&self, precision: Precision) -> Result<usize> {
-        pack::footprint_bytes(self, precision)
-    }
-
-    /// The matrix that a kernel of this precision multiplies: each element as it is stored.
-    #[must_use]
-    pub fn rounded(&self, precision: Precision) -> Self {
+    /// The same with the elements of each channel changed.
+    pub(super) fn map_channels(&self, mut change: impl FnMut(ArrayViewMut4<'_, f32>)) -> Self {
         let mut result = self.clone();
-        for mut channel in Arc::make_mut(&mut result.blocks).outer_iter_mut() {
-            let exponent = pack::exponent(precision, channel.iter());
-            channel.mapv_inplace(|element| pack::rounded(precision, element, exponent));
-        }
+        Arc::make_mut(&mut result.blocks).outer_iter_mut().for_each(&mut change);
         result
     }
-
-    /// Stores it on the stream's card, and waits for the stream.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] where it has more pairs of blocks than 32 bits count, and those of allocating and copying.
-    pub fn upload_blocking(&self, stream: StreamRef<'_>, precision: Precision) -> Result<DeviceBlockMatrix> {
-        DeviceBlockMatrix::upload_blocking(stream, self, precision)
-    }
-}
-
-fn argument(argument: &'static str, got: impl ToString, expected: &str) -> Error {
-    Error::Argument { op: OP, argument, got: got.to_string(), expected: expected.to_owned() }
 }
 
 fn shape_error(tensor: &'static str, got: &[usize], expected: &[usize]) -> Error {
@@ -299,13 +268,13 @@ fn shape_error(tensor: &'static str, got: &[usize], expected: &[usize]) -> Error
 }
 
 fn check_n(n: usize) -> Result<()> {
-    if (1..=MAX_N).contains(&n) { Ok(()) } else { Err(argument("n", n, &format!("from 1 to {MAX_N}"))) }
+    if (1..=MAX_N).contains(&n) { Ok(()) } else { Err(argument(OP, "n", n, format!("from 1 to {MAX_N}"))) }
 }
 
 fn check_finite<'a>(what: &'static str, mut elements: impl Iterator<Item = &'a f32>) -> Result<()> {
     match elements.find(|element| !element.is_finite()) {
         None => Ok(()),
-        Some(element) => Err(argument(what, element, "a finite number")),
+        Some(element) => Err(argument(OP, what, element, "a finite number")),
     }
 }
 

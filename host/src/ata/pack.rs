@@ -8,8 +8,8 @@ use variants::ata::{
     TileRef, element_offset,
 };
 
-use super::OP;
 use super::matrix::SymmetricBlockMatrix;
+use super::options::OP;
 use crate::element::Float;
 use crate::error::{Error, Result};
 
@@ -83,7 +83,7 @@ fn columns(matrix: &SymmetricBlockMatrix, pair_row: usize) -> std::ops::Range<us
 }
 
 /// The classes of all pairs.
-pub(super) fn classes(matrix: &SymmetricBlockMatrix) -> PairClasses {
+fn classes(matrix: &SymmetricBlockMatrix) -> PairClasses {
     let mut classes = PairClasses::default();
     for channel in 0..matrix.channels() {
         for pair_row in 0..pair_rows(matrix) {
@@ -93,6 +93,31 @@ pub(super) fn classes(matrix: &SymmetricBlockMatrix) -> PairClasses {
         }
     }
     classes
+}
+
+impl SymmetricBlockMatrix {
+    /// How many vertical pairs of blocks the band has of which both are there, one, or none.
+    #[must_use]
+    pub fn pair_classes(&self) -> PairClasses {
+        classes(self)
+    }
+
+    /// Device memory that it takes in a precision: stored pairs of blocks, and the lists that kernels follow.
+    ///
+    /// # Errors
+    /// As [`SymmetricBlockMatrix::upload_blocking`], without a card.
+    pub fn footprint_bytes(&self, precision: Precision) -> Result<usize> {
+        footprint_bytes(self, precision)
+    }
+
+    /// The matrix that a kernel of this precision multiplies: each element as it is stored.
+    #[must_use]
+    pub fn rounded(&self, precision: Precision) -> Self {
+        self.map_channels(|mut channel| {
+            let exponent = exponent(precision, channel.iter());
+            channel.mapv_inplace(|element| rounded(precision, element, exponent));
+        })
+    }
 }
 
 /// Which pairs are stored, and the tile references to them.
@@ -181,7 +206,7 @@ fn count(number: usize) -> Result<u32> {
 }
 
 /// The bytes that [`Packed`] takes.
-pub(super) fn footprint_bytes(matrix: &SymmetricBlockMatrix, precision: Precision) -> Result<usize> {
+fn footprint_bytes(matrix: &SymmetricBlockMatrix, precision: Precision) -> Result<usize> {
     let plan = Plan::new(matrix)?;
     let records = plan.tile_refs.len() + (plan.starts.len() - 1) * LIST_PREFIX;
     let words = records * TILE_REF_WORDS + plan.kind_prefixes.len() + plan.starts.len() + matrix.channels();
@@ -273,7 +298,7 @@ fn write(precision: Precision, bytes: &mut [u8], place: ElementOffset, number: f
 
 /// The exponent of the power of two that elements of a channel are divided by. For f16 it brings the largest element to
 /// at least 2^14 and below 2^15, as far as the power is a normal f32; for other precisions it is 0.
-pub(super) fn exponent<'a>(precision: Precision, elements: impl Iterator<Item = &'a f32>) -> i32 {
+fn exponent<'a>(precision: Precision, elements: impl Iterator<Item = &'a f32>) -> i32 {
     let largest = elements.fold(0f32, |largest, element| largest.max(element.abs()));
     if !precision.has_scales() || largest == 0.0 {
         return 0;
@@ -317,7 +342,7 @@ fn terms(precision: Precision, element: f32, exponent: i32) -> [f32; 2] {
 }
 
 /// What the stored numbers of an element stand for.
-pub(super) fn rounded(precision: Precision, element: f32, exponent: i32) -> f32 {
+fn rounded(precision: Precision, element: f32, exponent: i32) -> f32 {
     let [first, second] = terms(precision, element, exponent);
     ((f64::from(first) + f64::from(second)) * f64::from(exponent).exp2()) as f32
 }

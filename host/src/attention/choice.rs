@@ -6,18 +6,27 @@ use variants::attention::{
 };
 
 use super::decode::is_decode;
-use super::{AttentionProblem, OP};
+use super::sizes::{BatchedSizes, OP};
 use crate::error::{Error, Result};
+use crate::runtime::module::KernelName;
 
-/// The compiled variants of an architecture that serve this element type and these head dimensions, that of Q and K and
-/// that of V and O. Whether one takes a mask and lengths is [`AttentionConfig::takes`], whether it computes softcaps,
-/// biases and several lengths [`AttentionConfig::covers`].
-pub fn attention_variants(
-    arch: Arch,
-    dtype: Dtype,
-    head_dims: [usize; 2],
-) -> impl Iterator<Item = &'static AttentionConfig> {
-    ATTENTION.iter().filter(move |variant| variant.serves(arch, dtype, head_dims))
+/// The names of the compiled variants of an architecture that serve this element type and these head dimensions, that
+/// of Q and K and that of V and O: what [`AttentionOptions::variant`](crate::AttentionOptions::variant) may name. Not
+/// every one takes every mask and every length.
+///
+/// ```
+/// use ferrotile::{Arch, Dtype, attention_variants};
+///
+/// let mut names = attention_variants(Arch::Sm90a, Dtype::F16, [128, 128]);
+/// assert!(names.any(|name| name.as_str().starts_with("attention_f16_d128")));
+/// ```
+pub fn attention_variants(arch: Arch, dtype: Dtype, head_dims: [usize; 2]) -> impl Iterator<Item = KernelName> {
+    configs(arch, dtype, head_dims).map(|config| KernelName::new(config.name))
+}
+
+/// The configurations of an architecture that serve this element type and these head dimensions.
+fn configs(arch: Arch, dtype: Dtype, head_dims: [usize; 2]) -> impl Iterator<Item = &'static AttentionConfig> {
+    ATTENTION.iter().filter(move |config| config.serves(arch, dtype, head_dims))
 }
 
 /// What a row takes a block of one consumer warpgroup, which has nothing to do while it waits (4x32x4096x64 and
@@ -61,19 +70,22 @@ pub(super) struct Request<'a> {
     pub(super) arch: Arch,
     pub(super) multiprocessors: u32,
     pub(super) dtype: Dtype,
-    pub(super) problem: &'a AttentionProblem,
+    pub(super) sizes: &'a BatchedSizes,
     pub(super) value_dim: usize,
     pub(super) mask: Mask,
-    pub(super) scores: ScoreMod,
-    pub(super) lengths: Seqlens,
+    pub(super) score_mod: ScoreMod,
+    pub(super) seqlens: Seqlens,
+    /// Whether the keys lie in pages, which the kernels that decode alone read.
+    pub(super) paged: bool,
 }
 
 impl Request<'_> {
     /// The variants that can run it.
     fn eligible(self) -> impl Iterator<Item = &'static AttentionConfig> {
-        let Request { arch, dtype, problem, value_dim, mask, scores, lengths, .. } = self;
-        attention_variants(arch, dtype, [problem.head_dim, value_dim])
-            .filter(move |variant| variant.covers(scores, lengths) && variant.takes(mask, problem.q_len, problem.k_len))
+        let Request { arch, dtype, sizes, value_dim, mask, score_mod, seqlens, paged, .. } = self;
+        configs(arch, dtype, [sizes.head_dim, value_dim])
+            .filter(move |config| config.covers(score_mod, seqlens) && config.takes(mask, sizes.q_len, sizes.k_len))
+            .filter(move |config| !paged || is_decode(config))
     }
 
     /// The variant of this name.
@@ -144,14 +156,14 @@ impl Request<'_> {
         };
         // Parts without a step wait for the others, and the sum of all takes 1 us: 1x1x32x64 on an H200.
         if let AttentionKernel::Wgmma(tile) = variant.kernel
-            && tile.kv_splits() > self.problem.k_len.div_ceil(tile.n)
+            && tile.kv_splits() > self.sizes.k_len.div_ceil(tile.n)
         {
             return usize::MAX;
         }
         // A warpgroup without rows waits for the other.
         if let AttentionKernel::Wgmma(tile) = variant.kernel
             && (variant.head_dim, tile.m_warpgroups) == (64, 2)
-            && self.problem.q_len <= WARPGROUP_ROWS
+            && self.sizes.q_len <= WARPGROUP_ROWS
         {
             return usize::MAX;
         }
@@ -165,14 +177,14 @@ impl Request<'_> {
                     _ => 0,
                 };
                 let sum_keys = if tile.m_warpgroups > 1 && tile.kv_splits() > 1 { SPLIT_KEYS } else { 0 };
-                self.problem.k_len.div_ceil(tile.n).next_multiple_of(tile.kv_splits()) * (tile.n + step_keys) + sum_keys
+                self.sizes.k_len.div_ceil(tile.n).next_multiple_of(tile.kv_splits()) * (tile.n + step_keys) + sum_keys
             }
-            _ => self.problem.k_len,
+            _ => self.sizes.k_len,
         };
         let start_keys = if variant.multicast_ctas() > 1 { MULTICAST_START_KEYS } else { 0 };
-        let m_tiles = self.problem.q_len.div_ceil(variant.rows()).next_multiple_of(variant.multicast_ctas() as usize);
+        let m_tiles = self.sizes.q_len.div_ceil(variant.rows()).next_multiple_of(variant.multicast_ctas() as usize);
         // More tiles than a grid has are refused once a variant is chosen.
-        let tiles = self.problem.batch.saturating_mul(self.problem.q_heads).saturating_mul(m_tiles);
+        let tiles = self.sizes.batch.saturating_mul(self.sizes.q_heads).saturating_mul(m_tiles);
         let blocks = variant.split_kv_ctas() as usize;
         let on_one = tiles.saturating_mul(blocks).div_ceil(self.multiprocessors.max(1) as usize);
         let rows = on_one.saturating_mul(variant.rows() * percent) / blocks;
@@ -191,18 +203,19 @@ mod tests {
 
     use super::*;
 
-    fn request(arch: Arch, dtype: Dtype, problem: &AttentionProblem) -> Request<'_> {
-        let (mask, scores, lengths) = (Mask::Causal, ScoreMod::None, Seqlens::Fixed);
-        Request { arch, multiprocessors: 132, dtype, problem, value_dim: problem.head_dim, mask, scores, lengths }
+    fn request(arch: Arch, dtype: Dtype, sizes: &BatchedSizes) -> Request<'_> {
+        let (mask, score_mod, seqlens) = (Mask::Causal, ScoreMod::None, Seqlens::Fixed);
+        let value_dim = sizes.head_dim;
+        Request { arch, multiprocessors: 132, dtype, sizes, value_dim, mask, score_mod, seqlens, paged: false }
     }
 
-    fn problem(head_dim: usize) -> AttentionProblem {
+    fn problem(head_dim: usize) -> BatchedSizes {
         square(1, [2, 2], 100, head_dim)
     }
 
     /// As many rows as keys, of so many heads of queries and of keys.
-    fn square(batch: usize, [q_heads, kv_heads]: [usize; 2], len: usize, head_dim: usize) -> AttentionProblem {
-        AttentionProblem { batch, q_heads, kv_heads, q_len: len, k_len: len, head_dim }
+    fn square(batch: usize, [q_heads, kv_heads]: [usize; 2], len: usize, head_dim: usize) -> BatchedSizes {
+        BatchedSizes { batch, q_heads, kv_heads, q_len: len, k_len: len, head_dim }
     }
 
     #[test]
@@ -235,7 +248,7 @@ mod tests {
             let problem = problem(dims[0]);
             let request = Request { value_dim: dims[1], ..request(Arch::Sm90a, Dtype::F16, &problem) };
             for lengths in [Seqlens::Fixed, Seqlens::Varlen] {
-                let variant = Request { lengths, ..request }.preferred().unwrap();
+                let variant = Request { seqlens: lengths, ..request }.preferred().unwrap();
                 let widest = if lengths == Seqlens::Varlen && expected == [192, 192] { [256; 2] } else { expected };
                 assert_eq!([variant.head_dim, variant.value_dim], widest, "{dims:?}");
             }
@@ -243,7 +256,7 @@ mod tests {
     }
 
     /// The tile that is chosen for a problem on sm_90a.
-    fn chosen(problem: &AttentionProblem, mask: Mask) -> WgmmaTile {
+    fn chosen(problem: &BatchedSizes, mask: Mask) -> WgmmaTile {
         let variant = Request { mask, ..request(Arch::Sm90a, Dtype::F16, problem) }.preferred().unwrap();
         let AttentionKernel::Wgmma(tile) = variant.kernel else { panic!("{variant}") };
         tile
@@ -370,7 +383,7 @@ mod tests {
             for head_dim in [8, 64, 72, 128, 136, 256] {
                 let problem = problem(head_dim);
                 for dtype in [Dtype::F16, Dtype::Bf16] {
-                    let request = Request { scores, lengths, ..request(arch, dtype, &problem) };
+                    let request = Request { score_mod: scores, seqlens: lengths, ..request(arch, dtype, &problem) };
                     let variant = request.preferred().unwrap();
                     assert!(variant.covers(scores, lengths));
                     // Where it has kernels for the softcap alone, one of them.
@@ -383,7 +396,7 @@ mod tests {
     #[test]
     fn problems_without_keys_and_unusual_strides_have_a_variant() {
         for head_dim in [8, 96, 256] {
-            let empty = AttentionProblem { k_len: 0, ..problem(head_dim) };
+            let empty = BatchedSizes { k_len: 0, ..problem(head_dim) };
             let problem = problem(head_dim);
             let variants = [
                 request(Arch::Sm90a, Dtype::F16, &empty).preferred(),

@@ -6,18 +6,16 @@ use variants::attention::{
     DecodeArgs, MAX_SPLITS, Mask, PartialResult, WARP_ROWS,
 };
 
-use super::terms::Terms;
-use super::{AttentionOptions, AttentionProblem, OP};
+use super::options::AttentionOptions;
+use super::problem::ResolvedParams;
+use super::sizes::{BatchedSizes, OP};
 use crate::backend::LaunchConfig;
-use crate::error::{Error, Result};
+use crate::checks::argument;
+use crate::error::Result;
 use crate::runtime::gpu::Gpu;
 use crate::runtime::launch::KernelParam;
 use crate::runtime::module::Kernel;
 use crate::runtime::stream::StreamRef;
-use crate::runtime::tensor::TensorMut;
-
-/// What the workspace is aligned to, in bytes.
-const WORKSPACE_ALIGN: usize = 16;
 
 /// Bytes of K and V that a multiprocessor could read while a block starts, fills its pipeline and sums its warps.
 const BLOCK_BYTES: usize = 96 << 10;
@@ -31,7 +29,7 @@ const ROW_NUMBERS: usize = 2;
 /// A decode variant, loaded, and how it splits the keys.
 #[derive(Clone)]
 pub(super) struct Decode {
-    variant: &'static AttentionConfig,
+    config: &'static AttentionConfig,
     kernel: Kernel,
     combine: Option<(&'static CombineKernel, Kernel)>,
     splits: usize,
@@ -41,24 +39,6 @@ pub(super) struct Decode {
     value_dim: usize,
     blocks: u32,
     isolated: bool,
-}
-
-/// What the launch is asked for beside the problem.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
-    /// The number of splits asked for.
-    pub(super) splits: Option<usize>,
-    /// The most workspace.
-    pub(super) workspace_bytes: usize,
-    /// Whether each kernel starts only when the one before it has ended.
-    pub(super) isolated: bool,
-}
-
-impl Limits {
-    pub(super) const fn of(options: &AttentionOptions) -> Self {
-        let &AttentionOptions { splits, max_workspace_bytes, isolated, .. } = options;
-        Self { splits, workspace_bytes: max_workspace_bytes, isolated }
-    }
 }
 
 /// Where the keys are, if not one after the other and all as many.
@@ -72,65 +52,57 @@ pub(super) struct BlockTable {
 }
 
 impl Decode {
-    /// Loads the variant and decides how the keys of `problem`, whose `k_len` is that of the longest batch entry, are
+    /// Loads the variant and decides how the keys of `sizes`, whose `k_len` is that of the longest batch entry, are
     /// split.
     pub(super) fn new(
         gpu: &Gpu,
-        variant: &'static AttentionConfig,
-        problem: &AttentionProblem,
-        terms: &Terms,
-        limits: Limits,
+        config: &'static AttentionConfig,
+        sizes: &BatchedSizes,
+        params: &ResolvedParams,
+        options: &AttentionOptions,
     ) -> Result<Self> {
-        let AttentionProblem { batch, q_heads, kv_heads, q_len, head_dim, .. } = *problem;
-        let kernel = gpu.kernel("attention", variant.name)?;
-        let m_tiles = packed_rows(problem).div_ceil(WARP_ROWS);
+        let BatchedSizes { batch, q_heads, kv_heads, q_len, head_dim, .. } = *sizes;
+        let kernel = gpu.kernel("attention", config.name)?;
+        let m_tiles = packed_rows(sizes).div_ceil(WARP_ROWS);
         let groups = batch.saturating_mul(kv_heads).saturating_mul(m_tiles);
-        let (mask, value_dim) = (terms.mask, terms.value_dim);
+        let (mask, value_dim) = (params.mask, params.value_dim);
         let row_bytes = (value_dim + ROW_NUMBERS) * size_of::<f32>();
         let rows = batch.saturating_mul(q_heads).saturating_mul(q_len);
-        let most = limits.workspace_bytes / rows.saturating_mul(row_bytes).max(1);
-        let resident = kernel.blocks_per_multiprocessor(variant.threads(), variant.smem().total_bytes())?;
+        let most = options.max_workspace_bytes / rows.saturating_mul(row_bytes).max(1);
+        let resident = kernel.blocks_per_multiprocessor(config.threads(), config.smem().total_bytes())?;
         let card = Card {
             multiprocessors: gpu.multiprocessors().max(1) as usize,
             resident: resident.max(1) as usize,
-            lone_percent: lone_percent(variant),
+            lone_percent: lone_percent(config),
         };
-        let splits = match limits.splits {
+        let splits = match options.splits {
             Some(splits) if splits == 0 || splits > MAX_SPLITS || (splits > 1 && splits > most) => {
-                return Err(Error::Argument {
-                    op: OP,
-                    argument: "splits",
-                    got: splits.to_string(),
-                    expected: format!(
-                        "1 to {MAX_SPLITS}, with {} bytes of workspace each beyond one",
-                        rows.saturating_mul(row_bytes)
-                    ),
-                });
+                let bytes = rows.saturating_mul(row_bytes);
+                let expected = format!("1 to {MAX_SPLITS}, with {bytes} bytes of workspace each beyond one");
+                return Err(argument(OP, "splits", splits, expected));
             }
             Some(splits) => splits,
             None => {
-                let bytes = DECODE_KEYS * variant.dtype.size_bytes() * (head_dim + value_dim);
-                card.preferred_splits(groups, visible_steps(problem, mask), bytes, most.min(MAX_SPLITS))
+                let bytes = DECODE_KEYS * config.dtype.size_bytes() * (head_dim + value_dim);
+                card.preferred_splits(groups, visible_steps(sizes, mask), bytes, most.min(MAX_SPLITS))
             }
         };
         let blocks = groups.checked_mul(splits).and_then(|blocks| i32::try_from(blocks).ok());
         let combine = if splits > 1 {
-            let combine = CombineKernel::of(Dtype::F32, variant.dtype).expect("every type of O has one");
+            let combine = CombineKernel::of(Dtype::F32, config.dtype).expect("every type of O has one");
             Some((combine, gpu.kernel("attention", combine.name)?))
         } else {
             None
         };
         match (blocks, splits == 1 || u32::try_from(rows).is_ok()) {
             (Some(blocks), true) => {
-                let (blocks, isolated) = (blocks as u32, limits.isolated);
-                Ok(Self { variant, kernel, combine, splits, m_tiles, rows, value_dim, blocks, isolated })
+                let (blocks, isolated) = (blocks as u32, options.isolated);
+                Ok(Self { config, kernel, combine, splits, m_tiles, rows, value_dim, blocks, isolated })
             }
-            _ => Err(Error::Argument {
-                op: OP,
-                argument: "batch * kv_heads",
-                got: format!("{batch} * {kv_heads}"),
-                expected: format!("at most 2^31 - 1 blocks in {splits} splits: split the batch"),
-            }),
+            _ => {
+                let expected = format!("at most 2^31 - 1 blocks in {splits} splits: split the batch");
+                Err(argument(OP, "batch * kv_heads", format!("{batch} * {kv_heads}"), expected))
+            }
         }
     }
 
@@ -138,9 +110,8 @@ impl Decode {
         &self.kernel
     }
 
-    /// Blocks of a launch, those of all splits.
-    pub(super) const fn blocks(&self) -> u32 {
-        self.blocks
+    pub(super) const fn config(&self) -> &'static AttentionConfig {
+        self.config
     }
 
     pub(super) const fn splits(&self) -> usize {
@@ -148,33 +119,8 @@ impl Decode {
     }
 
     /// Partial O, maxima and sums of every split; nothing for one.
-    pub(super) fn workspace_bytes(&self) -> usize {
+    pub(super) const fn workspace_bytes(&self) -> usize {
         if self.splits > 1 { self.splits * self.rows * (self.value_dim + ROW_NUMBERS) * size_of::<f32>() } else { 0 }
-    }
-
-    /// The address of the workspace, checked.
-    pub(super) fn workspace_address(
-        &self,
-        workspace: Option<&TensorMut<'_, u8, 1>>,
-        expected_ordinal: u32,
-    ) -> Result<u64> {
-        let needed = self.workspace_bytes();
-        if needed == 0 {
-            return Ok(0);
-        }
-        let refused = |got: String| {
-            let expected = format!("at least {needed} bytes on a {WORKSPACE_ALIGN}-byte boundary");
-            Err(Error::Argument { op: OP, argument: "workspace", got, expected })
-        };
-        let Some(workspace) = workspace else { return refused("none".to_owned()) };
-        if workspace.ordinal() != expected_ordinal {
-            return Err(Error::WrongDevice { what: "workspace", got: workspace.ordinal(), expected: expected_ordinal });
-        }
-        let (address, bytes) = (workspace.as_raw(), workspace.shape()[0]);
-        if bytes < needed || !address.is_multiple_of(WORKSPACE_ALIGN as u64) {
-            return refused(format!("{bytes} bytes at {address:#x}"));
-        }
-        Ok(address)
     }
 
     /// Enqueues the kernels.
@@ -210,10 +156,8 @@ impl Decode {
             reserved: 0,
         };
         let config = LaunchConfig {
-            grid: [self.blocks, 1, 1],
-            block: [self.variant.threads(), 1, 1],
-            shared_bytes: self.variant.smem().total_bytes(),
-            ..LaunchConfig::default()
+            shared_bytes: self.config.smem().total_bytes(),
+            ..LaunchConfig::of_blocks(self.blocks, self.config.threads())
         };
         // SAFETY: grid, block and shared memory are the variant's; the caller's promise is for the rest.
         unsafe { self.kernel.launch(stream, &config, &[args, &decode]) }?;
@@ -263,10 +207,8 @@ pub(super) unsafe fn launch_combine(
 ) -> Result<()> {
     let blocks = combine.blocks(args.rows as usize).expect("the number of rows is an argument");
     let config = LaunchConfig {
-        grid: [blocks, 1, 1],
-        block: [combine.threads(), 1, 1],
         overlaps: !isolated && stream.gpu().arch() >= Arch::Sm90a,
-        ..LaunchConfig::default()
+        ..LaunchConfig::of_blocks(blocks, combine.threads())
     };
     // SAFETY: the launch is the kernel's; the caller's promise is for the rest.
     unsafe { kernel.launch(stream, &config, &[args]) }
@@ -278,13 +220,13 @@ unsafe impl KernelParam for DecodeArgs {}
 unsafe impl KernelParam for CombineArgs {}
 
 /// Query rows of all heads of one key-value head.
-fn packed_rows(problem: &AttentionProblem) -> usize {
-    problem.q_heads.checked_div(problem.kv_heads).unwrap_or(0).saturating_mul(problem.q_len)
+fn packed_rows(sizes: &BatchedSizes) -> usize {
+    sizes.q_heads.checked_div(sizes.kv_heads).unwrap_or(0).saturating_mul(sizes.q_len)
 }
 
-/// Steps of keys that the rows of the problem see between them.
-fn visible_steps(problem: &AttentionProblem, mask: Mask) -> usize {
-    let AttentionProblem { q_len, k_len, .. } = *problem;
+/// Steps of keys that the rows see between them.
+fn visible_steps(sizes: &BatchedSizes, mask: Mask) -> usize {
+    let BatchedSizes { q_len, k_len, .. } = *sizes;
     let Some(last) = q_len.checked_sub(1) else { return 0 };
     let (first, last) = (mask.key_range(0, q_len, k_len), mask.key_range(last, q_len, k_len));
     last.end.saturating_sub(first.start).div_ceil(DECODE_KEYS)
@@ -373,12 +315,12 @@ mod tests {
 
     #[test]
     fn steps_are_those_that_the_mask_leaves() {
-        let problem = |q_len, k_len| AttentionProblem { batch: 1, q_heads: 8, kv_heads: 2, q_len, k_len, head_dim: 64 };
+        let problem = |q_len, k_len| BatchedSizes { batch: 1, q_heads: 8, kv_heads: 2, q_len, k_len, head_dim: 64 };
         assert_eq!(visible_steps(&problem(1, 1000), Mask::Causal), 63);
         assert_eq!(visible_steps(&problem(4, 1000), Mask::Window { left: 28, right: 0 }), 2);
         assert_eq!(visible_steps(&problem(0, 1000), Mask::Full), 0);
         assert_eq!(visible_steps(&problem(3, 0), Mask::Full), 0);
         assert_eq!(packed_rows(&problem(3, 5)), 12);
-        assert_eq!(packed_rows(&AttentionProblem { q_heads: 0, kv_heads: 0, ..problem(3, 5) }), 0);
+        assert_eq!(packed_rows(&BatchedSizes { q_heads: 0, kv_heads: 0, ..problem(3, 5) }), 0);
     }
 }

@@ -5,21 +5,81 @@ use std::fmt;
 use layout::Dtype;
 use variants::attention::{CombineArgs, CombineKernel, HEAD_DIM_STEP, MAX_HEAD_DIM, PartialResult};
 
-use super::Layout;
+use super::arguments::kernel_strides;
 use super::decode::launch_combine;
-use super::plan::kernel_strides;
-use crate::checks::same_device;
-use crate::element::Float;
-use crate::error::{Error, Result};
+use super::layout::Layout;
+use crate::checks::{
+    argument, has_element_type, has_shape, has_type, is_contiguous, rows_aligned, same_device, same_devices,
+};
+use crate::element::{ElementType, Float};
+use crate::error::Result;
 use crate::runtime::gpu::Gpu;
-use crate::runtime::module::Kernel;
+use crate::runtime::module::{Kernel, KernelName};
+use crate::runtime::raw_tensor::RawTensor;
 use crate::runtime::stream::StreamRef;
 use crate::runtime::tensor::{TensorMut, TensorRef};
 
 const OP: &str = "merge";
 
+/// Attention of some queries on some of their keys: O and its LSE.
+#[derive(Debug, Clone, Copy)]
+pub struct PartialAttention<'a, P> {
+    /// O `[batch, heads, rows, head_dim]`, its dimensions in the order of the call's layout, by any strides.
+    pub out: TensorRef<'a, P, 4>,
+    /// The LSE `[batch, heads, rows]`, contiguous.
+    pub lse: TensorRef<'a, f32, 3>,
+}
+
+/// The tensors of one merge: two partial results, and what they make together.
+#[derive(Debug)]
+pub struct MergeTensors<'a, P, O> {
+    /// The partial results, on disjoint sets of keys.
+    pub parts: [PartialAttention<'a, P>; 2],
+    /// O, shaped as the O of the parts.
+    pub out: TensorMut<'a, O, 4>,
+    /// Where the LSE goes, shaped as the LSE of the parts, contiguous.
+    pub lse: Option<TensorMut<'a, f32, 3>>,
+}
+
+impl<'a, P: Float, O: Float> MergeTensors<'a, P, O> {
+    /// Parts and result, without an LSE.
+    #[must_use]
+    pub const fn new(parts: [PartialAttention<'a, P>; 2], out: TensorMut<'a, O, 4>) -> Self {
+        Self { parts, out, lse: None }
+    }
+
+    /// The same tensors without types and borrows.
+    fn erased(&self) -> RawMergeTensors {
+        RawMergeTensors {
+            parts: self.parts.each_ref().map(|part| [part.out.erased(), part.lse.erased()]),
+            out: self.out.erased(),
+            lse: self.lse.as_ref().map(TensorMut::erased),
+        }
+    }
+}
+
+/// The erased tensors of one merge, for [`MergePlan::run_raw`]: those of [`MergeTensors`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RawMergeTensors {
+    /// O and LSE of each part.
+    pub parts: [[RawTensor; 2]; 2],
+    /// O, which is written.
+    pub out: RawTensor,
+    /// The LSE, which is written.
+    pub lse: Option<RawTensor>,
+}
+
 /// The loaded kernel that puts partial results of one element type together, for repeated calls and for captures, in
 /// which kernels are not loaded. Displays as the kernel's name.
+///
+/// ```
+/// use ferrotile::{Arch, Dtype, Gpu, MergePlan};
+///
+/// let gpu = Gpu::emulated(Arch::Sm80);
+/// let plan = MergePlan::new(&gpu, Dtype::F32, Dtype::F16)?; // of f32 parts, to f16
+/// assert_eq!(plan.to_string(), plan.kernel_name().as_str());
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "a plan computes nothing until it is run"]
 pub struct MergePlan {
@@ -32,42 +92,137 @@ impl MergePlan {
     /// Loads the kernel for parts and results of these types.
     ///
     /// # Errors
-    /// [`Error::Argument`] for types that are not put together, see [`merge`], and those of loading a module.
+    /// [`Error::Argument`](crate::Error::Argument) for types that are not put together, see [`merge`], and those of
+    /// loading a module.
     pub fn new(gpu: &Gpu, parts: Dtype, out: Dtype) -> Result<Self> {
         let combine = CombineKernel::of(parts, out).ok_or_else(|| {
             let expected = format!("f32, or {parts}, the type of the parts, where that is 16-bit");
-            argument("element type of O", out.to_string(), expected)
+            argument(OP, "element type of O", out, expected)
         })?;
         Ok(Self { combine, types: [parts, out], kernel: gpu.kernel("attention", combine.name)? })
+    }
+
+    /// The name of the kernel.
+    #[must_use]
+    pub const fn kernel_name(&self) -> KernelName {
+        KernelName::new(self.combine.name)
     }
 
     /// Puts two partial results together on `stream` and returns before it is done; see [`merge`].
     ///
     /// # Errors
-    /// Those of [`merge`], and [`Error::Argument`] for other element types than the plan's.
-    pub fn run<P: Float, O: Float>(
+    /// Those of [`merge`], and [`Error::Argument`](crate::Error::Argument) for other element types than the plan's.
+    pub fn run<'s, P: Float, O: Float>(
         &self,
-        stream: StreamRef<'_>,
-        (o1, lse1): (TensorRef<'_, P, 4>, TensorRef<'_, f32, 3>),
-        (o2, lse2): (TensorRef<'_, P, 4>, TensorRef<'_, f32, 3>),
-        out: TensorMut<'_, O, 4>,
-        lse: Option<TensorMut<'_, f32, 3>>,
+        stream: impl Into<StreamRef<'s>>,
+        tensors: MergeTensors<'_, P, O>,
         layout: Layout,
     ) -> Result<()> {
+        // SAFETY: the views borrow tensors whose owners keep the memory until the stream has done the work, and no two
+        // indices of a view that is written to are the same element.
+        unsafe { self.run_raw(stream, &tensors.erased(), layout) }
+    }
+
+    /// As [`MergePlan::run`], for tensors whose types the compiler does not know: for bindings.
+    ///
+    /// # Safety
+    /// As [`AttentionPlan::run_raw`](crate::AttentionPlan::run_raw).
+    ///
+    /// # Errors
+    /// Those of [`MergePlan::run`].
+    pub unsafe fn run_raw<'s>(
+        &self,
+        stream: impl Into<StreamRef<'s>>,
+        tensors: &RawMergeTensors,
+        layout: Layout,
+    ) -> Result<()> {
+        let stream = stream.into();
         same_device("plan", self.kernel.ordinal(), stream.ordinal())?;
-        for (name, got, expected) in
-            [("element type of the parts", P::DTYPE, self.types[0]), ("element type of O", O::DTYPE, self.types[1])]
-        {
-            if got != expected {
-                return Err(argument(name, got.to_string(), format!("{expected}, the plan's")));
-            }
-        }
-        let parts = Parts { o1, lse1, o2, lse2, out, lse, layout };
-        let Some(args) = parts.check(stream)? else { return Ok(()) };
-        // SAFETY: the views are tensors of these sizes, whose memory their owners keep until the stream has done the
-        // work.
+        let Some(args) = self.arguments(stream, tensors, layout)? else { return Ok(()) };
+        // SAFETY: the tensors are of these sizes, and valid as the caller promises.
         unsafe { launch_combine(stream, self.combine, &self.kernel, &args, false) }
     }
+
+    /// The argument of the kernel, after a check that the tensors fit together and are on the device of the stream;
+    /// `None` without rows.
+    fn arguments(
+        &self,
+        stream: StreamRef<'_>,
+        tensors: &RawMergeTensors,
+        layout: Layout,
+    ) -> Result<Option<CombineArgs>> {
+        let RawMergeTensors { parts: [[o1, lse1], [o2, lse2]], out, lse } = tensors;
+        for (name, got, planned) in [
+            ("element type of the parts", o1, self.types[0]),
+            ("element type of the parts", o2, self.types[0]),
+            ("element type of O", out, self.types[1]),
+        ] {
+            has_type(OP, name, got.element_type(), planned)?;
+        }
+        let shape = out.shape();
+        let &[first, second, third, last] = shape else {
+            return Err(argument(OP, "dimensions of O", shape.len(), "4"));
+        };
+        let [batch, heads, row_len, head_dim] = layout.reorder([first, second, third, last]);
+        has_shape(OP, "the first O", o1.shape(), shape)?;
+        has_shape(OP, "the second O", o2.shape(), shape)?;
+        let lse_shape = [batch, heads, row_len];
+        check_lse(["the first LSE", "strides of the first LSE"], Some(lse1), &lse_shape)?;
+        check_lse(["the second LSE", "strides of the second LSE"], Some(lse2), &lse_shape)?;
+        check_lse(["the LSE", "strides of the LSE"], lse.as_ref(), &lse_shape)?;
+        if head_dim == 0 || head_dim > MAX_HEAD_DIM || !head_dim.is_multiple_of(HEAD_DIM_STEP) {
+            let expected = format!("a multiple of {HEAD_DIM_STEP} up to {MAX_HEAD_DIM}");
+            return Err(argument(OP, "head_dim", head_dim, expected));
+        }
+        let rows = lse_shape.iter().try_fold(1_usize, |rows, &dim| rows.checked_mul(dim)).unwrap_or(usize::MAX);
+        let Ok(row_count) = u32::try_from(rows) else {
+            return Err(argument(OP, "batch * heads * rows", rows, "below 2^32: split the batch"));
+        };
+        let all = [
+            ("the first O", Some(o1)),
+            ("the first LSE", Some(lse1)),
+            ("the second O", Some(o2)),
+            ("the second LSE", Some(lse2)),
+            ("O", Some(out)),
+            ("LSE", lse.as_ref()),
+        ];
+        same_devices(all, stream.ordinal())?;
+        if rows == 0 {
+            return Ok(None);
+        }
+        let part = |o: &RawTensor, lse: &RawTensor| PartialResult {
+            o: o.as_raw(),
+            max: lse.as_raw(),
+            sum: 0,
+            strides: kernel_strides(layout, o),
+        };
+        Ok(Some(CombineArgs {
+            first: part(o1, lse1),
+            second: part(o2, lse2),
+            o_step: 0,
+            row_step: 0,
+            sink: 0,
+            o: out.as_raw(),
+            lse: lse.as_ref().map_or(0, RawTensor::as_raw),
+            o_strides: kernel_strides(layout, out),
+            parts: 2,
+            rows: row_count,
+            heads: heads as u32,
+            row_len: row_len as u32,
+            head_dim: head_dim as u32,
+            inputs_aligned: u32::from(rows_aligned(o1) && rows_aligned(o2)),
+            output_aligned: u32::from(rows_aligned(out)),
+            scale_log2: std::f32::consts::LOG2_E,
+        }))
+    }
+}
+
+/// Whether an LSE that is there has this shape and no gaps.
+fn check_lse([tensor, strides]: [&'static str; 2], lse: Option<&RawTensor>, shape: &[usize]) -> Result<()> {
+    let Some(lse) = lse else { return Ok(()) };
+    has_element_type(OP, tensor, lse, ElementType::F32)?;
+    has_shape(OP, tensor, lse.shape(), shape)?;
+    is_contiguous(OP, strides, lse)
 }
 
 impl fmt::Display for MergePlan {
@@ -78,9 +233,8 @@ impl fmt::Display for MergePlan {
 
 /// Puts two partial results of attention together, on `stream`, and returns before it is done.
 ///
-/// The parts are attention of the same queries on two disjoint sets of keys: `o1` and `o2` their O
-/// `[batch, heads, rows, head_dim]`, its dimensions in the order of `layout` and with any strides, `lse1` and `lse2`
-/// their LSE `[batch, heads, rows]`, contiguous. The result is attention on all of the keys:
+/// The parts are attention of the same queries on two disjoint sets of keys, with the dimensions of their O in the
+/// order of `layout`. The result is attention on all of the keys:
 ///
 /// `LSE = ln(exp(lse1) + exp(lse2))`, `O = exp(lse1 - LSE) o1 + exp(lse2 - LSE) o2`.
 ///
@@ -93,121 +247,42 @@ impl fmt::Display for MergePlan {
 /// On sm_90 the kernel starts while the one before it still runs, and waits for its end before it reads or writes
 /// anything.
 ///
+/// ```
+/// use ferrotile::{
+///     Arch, Buffer, Gpu, Layout, MergeTensors, PartialAttention, TensorMut, TensorRef, merge,
+/// };
+///
+/// let gpu = Gpu::emulated(Arch::Sm80);
+/// let stream = gpu.new_stream()?;
+/// let (o, lse) = ([1, 1, 1, 8], [1, 1, 1]);
+/// let ones = Buffer::upload_blocking(&stream, &[1.0_f32; 8])?;
+/// let threes = Buffer::upload_blocking(&stream, &[3.0_f32; 8])?;
+/// let weight = Buffer::upload_blocking(&stream, &[0.0_f32])?; // as much weight in both parts
+/// let mut out = Buffer::<f32>::zeroed(&gpu, 8)?;
+/// let part = |out| -> ferrotile::Result<_> {
+///     Ok(PartialAttention { out: TensorRef::contiguous(out, o)?, lse: TensorRef::contiguous(&weight, lse)? })
+/// };
+/// let tensors = MergeTensors::new([part(&ones)?, part(&threes)?], TensorMut::contiguous(&mut out, o)?);
+/// merge(&stream, tensors, Layout::Bhsd)?;
+/// assert_eq!(out.download_blocking(&stream)?, [2.0; 8]);
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::Shape`], [`Error::Argument`] or [`Error::WrongDevice`] for tensors that do not fit,
 /// [`Error::ForeignCapture`], before anything is enqueued; those of loading a module; [`Error::Driver`] where the
 /// driver refuses the launch.
-pub fn merge<P: Float, O: Float>(
-    stream: StreamRef<'_>,
-    (o1, lse1): (TensorRef<'_, P, 4>, TensorRef<'_, f32, 3>),
-    (o2, lse2): (TensorRef<'_, P, 4>, TensorRef<'_, f32, 3>),
-    out: TensorMut<'_, O, 4>,
-    lse: Option<TensorMut<'_, f32, 3>>,
+///
+/// [`Error::Shape`]: crate::Error::Shape
+/// [`Error::Argument`]: crate::Error::Argument
+/// [`Error::WrongDevice`]: crate::Error::WrongDevice
+/// [`Error::ForeignCapture`]: crate::Error::ForeignCapture
+/// [`Error::Driver`]: crate::Error::Driver
+pub fn merge<'s, P: Float, O: Float>(
+    stream: impl Into<StreamRef<'s>>,
+    tensors: MergeTensors<'_, P, O>,
     layout: Layout,
 ) -> Result<()> {
-    MergePlan::new(stream.gpu(), P::DTYPE, O::DTYPE)?.run(stream, (o1, lse1), (o2, lse2), out, lse, layout)
-}
-
-fn argument(argument: &'static str, got: String, expected: String) -> Error {
-    Error::Argument { op: OP, argument, got, expected }
-}
-
-fn check_shape(tensor: &'static str, got: &[usize], expected: &[usize]) -> Result<()> {
-    if got == expected {
-        return Ok(());
-    }
-    Err(Error::Shape { op: OP, tensor, got: got.to_vec(), expected: expected.to_vec() })
-}
-
-/// Whether an LSE has this shape and no gaps.
-fn check_lse([tensor, strides]: [&'static str; 2], lse: &TensorRef<'_, f32, 3>, shape: [usize; 3]) -> Result<()> {
-    check_shape(tensor, lse.shape(), &shape)?;
-    if lse.is_contiguous() {
-        return Ok(());
-    }
-    Err(argument(strides, format!("{:?}", lse.strides()), "those of a contiguous tensor".to_owned()))
-}
-
-/// The tensors of a call.
-struct Parts<'a, P, O> {
-    o1: TensorRef<'a, P, 4>,
-    lse1: TensorRef<'a, f32, 3>,
-    o2: TensorRef<'a, P, 4>,
-    lse2: TensorRef<'a, f32, 3>,
-    out: TensorMut<'a, O, 4>,
-    lse: Option<TensorMut<'a, f32, 3>>,
-    layout: Layout,
-}
-
-impl<P: Float, O: Float> Parts<'_, P, O> {
-    /// The argument of the kernel, after a check that the tensors fit together and are on the device of the stream;
-    /// `None` without rows.
-    fn check(&self, stream: StreamRef<'_>) -> Result<Option<CombineArgs>> {
-        let Self { o1, lse1, o2, lse2, out, lse, layout } = self;
-        let layout = *layout;
-        let shape = *out.shape();
-        let [batch, heads, row_len, head_dim] = layout.reorder(shape);
-        check_shape("the first O", o1.shape(), &shape)?;
-        check_shape("the second O", o2.shape(), &shape)?;
-        let lse_shape = [batch, heads, row_len];
-        check_lse(["the first LSE", "strides of the first LSE"], lse1, lse_shape)?;
-        check_lse(["the second LSE", "strides of the second LSE"], lse2, lse_shape)?;
-        if let Some(lse) = lse {
-            check_lse(["the LSE", "strides of the LSE"], &lse.as_ref(), lse_shape)?;
-        }
-        if head_dim == 0 || head_dim > MAX_HEAD_DIM || !head_dim.is_multiple_of(HEAD_DIM_STEP) {
-            let expected = format!("a multiple of {HEAD_DIM_STEP} up to {MAX_HEAD_DIM}");
-            return Err(argument("head_dim", head_dim.to_string(), expected));
-        }
-        let rows = lse_shape.iter().try_fold(1_usize, |rows, &dim| rows.checked_mul(dim)).unwrap_or(usize::MAX);
-        let Ok(row_count) = u32::try_from(rows) else {
-            let expected = "below 2^32: split the batch".to_owned();
-            return Err(argument("batch * heads * rows", rows.to_string(), expected));
-        };
-        let ordinals = [
-            ("the first O", o1.ordinal()),
-            ("the first LSE", lse1.ordinal()),
-            ("the second O", o2.ordinal()),
-            ("the second LSE", lse2.ordinal()),
-            ("O", out.ordinal()),
-        ];
-        for (what, got) in ordinals.into_iter().chain(lse.as_ref().map(|lse| ("LSE", lse.ordinal()))) {
-            same_device(what, got, stream.ordinal())?;
-        }
-        if rows == 0 {
-            return Ok(None);
-        }
-        let part = |o: &TensorRef<'_, P, 4>, lse: &TensorRef<'_, f32, 3>| PartialResult {
-            o: o.as_raw(),
-            max: lse.as_raw(),
-            sum: 0,
-            strides: kernel_strides(layout, o.shape(), o.strides()),
-        };
-        let aligned = |o: &TensorRef<'_, P, 4>| rows_aligned::<P>(o.as_raw(), o.shape(), o.strides());
-        Ok(Some(CombineArgs {
-            first: part(o1, lse1),
-            second: part(o2, lse2),
-            o_step: 0,
-            row_step: 0,
-            sink: 0,
-            o: out.as_raw(),
-            lse: lse.as_ref().map_or(0, TensorMut::as_raw),
-            o_strides: kernel_strides(layout, &shape, out.strides()),
-            parts: 2,
-            rows: row_count,
-            heads: heads as u32,
-            row_len: row_len as u32,
-            head_dim: head_dim as u32,
-            inputs_aligned: u32::from(aligned(o1) && aligned(o2)),
-            output_aligned: u32::from(rows_aligned::<O>(out.as_raw(), &shape, out.strides())),
-            scale_log2: std::f32::consts::LOG2_E,
-        }))
-    }
-}
-
-/// Whether every row of a tensor starts on a 16-byte boundary.
-fn rows_aligned<T: Float>(address: u64, shape: &[usize; 4], strides: &[i64; 4]) -> bool {
-    let bytes = size_of::<T>() as i64;
-    let steps_aligned = shape.iter().zip(strides).take(3).all(|(&len, stride)| len <= 1 || stride * bytes % 16 == 0);
-    address.is_multiple_of(16) && steps_aligned
+    let stream = stream.into();
+    MergePlan::new(stream.gpu(), P::DTYPE, O::DTYPE)?.run(stream, tensors, layout)
 }

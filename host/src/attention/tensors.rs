@@ -1,8 +1,13 @@
-//! The tensors of a call.
+//! The tensors of a call, typed for Rust and erased for the kernels and for bindings.
 
+use super::layout::Layout;
+use super::sizes::{BatchedSizes, PagedSizes, VarlenSizes};
+use crate::element::Float;
+use crate::error::Result;
+use crate::runtime::raw_tensor::RawTensor;
 use crate::runtime::tensor::{TensorMut, TensorRef};
 
-/// The tensors of one attention call, in the layout of its options.
+/// The tensors of one attention call, in the layout of its parameters.
 #[derive(Debug)]
 pub struct AttentionTensors<'a, T> {
     /// Q `[batch, q_heads, q_len, head_dim]`.
@@ -20,10 +25,10 @@ pub struct AttentionTensors<'a, T> {
     /// Of partial results that are merged, one has it.
     pub sink: Option<TensorRef<'a, f32, 1>>,
     /// What is added to scaled (and capped) scores, `[batch or 1, q_heads or 1, q_len, k_len]` whatever the layout, of
-    /// any strides. It is there where [`AttentionOptions::bias`](super::AttentionOptions::bias) says so. A bias of
+    /// any strides. It is there where [`AttentionParams::bias`](crate::AttentionParams::bias) says so. A bias of
     /// minus infinity hides a key.
     pub bias: Option<TensorRef<'a, T, 4>>,
-    /// Memory for partial results: at least [`AttentionPlan::workspace_bytes`](super::AttentionPlan::workspace_bytes)
+    /// Memory for partial results: at least [`AttentionPlan::workspace_bytes`](crate::AttentionPlan::workspace_bytes)
     /// on a 16-byte boundary. What it holds does not matter, before and after. Runs that are under way at once need one
     /// each.
     pub workspace: Option<TensorMut<'a, u8, 1>>,
@@ -40,5 +45,222 @@ impl<'a, T> AttentionTensors<'a, T> {
         out: TensorMut<'a, T, 4>,
     ) -> Self {
         Self { q, k, v, out, lse: None, sink: None, bias: None, workspace: None }
+    }
+}
+
+impl<T> AttentionTensors<'_, T> {
+    /// The sizes that the tensors have in this layout.
+    ///
+    /// # Errors
+    /// Those of [`BatchedSizes::of_shapes`].
+    pub fn sizes(&self, layout: Layout) -> Result<BatchedSizes> {
+        BatchedSizes::of_shapes(*self.q.shape(), *self.k.shape(), *self.v.shape(), layout)
+    }
+}
+
+/// The tensors of one call on sequences of several lengths.
+#[derive(Debug)]
+pub struct VarlenTensors<'a, T: Float> {
+    /// Q `[q_total, q_heads, head_dim]`, of any strides: one batch entry after the other.
+    pub q: TensorRef<'a, T, 3>,
+    /// K `[k_total, kv_heads, head_dim]`, of any strides.
+    pub k: TensorRef<'a, T, 3>,
+    /// V, as K; its head dimension may be another.
+    pub v: TensorRef<'a, T, 3>,
+    /// O, shaped as Q, with the head dimension of V.
+    pub out: TensorMut<'a, T, 3>,
+    /// `[batch + 1]`: the first row of each batch entry in Q, and one number more, the row after its last one. Equal
+    /// neighbours are an entry without rows. What is before the first number or after the last one belongs to nobody:
+    /// it is neither read nor written. Numbers that do not describe sequences: see
+    /// [`attention_varlen`](crate::attention_varlen).
+    pub cu_seqlens_q: TensorRef<'a, i32, 1>,
+    /// The same of K and V.
+    pub cu_seqlens_k: TensorRef<'a, i32, 1>,
+    /// Receives the LSE `[q_heads, q_total]`, contiguous.
+    pub lse: Option<TensorMut<'a, f32, 2>>,
+    /// As [`AttentionTensors::sink`](crate::AttentionTensors::sink).
+    pub sink: Option<TensorRef<'a, f32, 1>>,
+    /// As [`AttentionTensors::bias`](crate::AttentionTensors::bias),
+    /// `[batch or 1, q_heads or 1, max_q_len, max_k_len]`: rows and keys are counted within their batch entry.
+    pub bias: Option<TensorRef<'a, T, 4>>,
+}
+
+impl<T: Float> VarlenTensors<'_, T> {
+    /// The sizes that the tensors have, where the longest sequences have `max_q_len` rows and `max_k_len` keys.
+    #[must_use]
+    pub fn sizes(&self, [max_q_len, max_k_len]: [usize; 2]) -> VarlenSizes {
+        let [q_total, q_heads, head_dim] = *self.q.shape();
+        let [k_total, kv_heads, _] = *self.k.shape();
+        let batch = self.cu_seqlens_q.shape()[0].saturating_sub(1);
+        VarlenSizes { batch, q_heads, kv_heads, q_total, k_total, max_q_len, max_k_len, head_dim }
+    }
+}
+
+/// The tensors of attention on keys in pages.
+#[derive(Debug)]
+pub struct PagedTensors<'a, T> {
+    /// Q `[batch, q_heads, q_len, head_dim]`, in the layout of the parameters.
+    pub q: TensorRef<'a, T, 4>,
+    /// K `[pages, page_len, kv_heads, head_dim]`, by any strides.
+    pub k_pages: TensorRef<'a, T, 4>,
+    /// V, as K; its head dimension may be another, and is then that of O.
+    pub v_pages: TensorRef<'a, T, 4>,
+    /// The block table `[batch, table_len]`: key j of batch entry b is row `j % page_len` of page `block_table[b][j /
+    /// page_len]`. Entries for no key are not read, and can be anything; of others that name no page see
+    /// [`paged_attention`](crate::paged_attention()).
+    pub block_table: TensorRef<'a, i32, 2>,
+    /// How many keys each batch entry has `[batch]`, from 0 to `table_len * page_len`.
+    pub k_lens: TensorRef<'a, i32, 1>,
+    /// O `[batch, q_heads, q_len, head_dim]`, in the layout of the parameters.
+    pub out: TensorMut<'a, T, 4>,
+    /// Where the LSE goes, `[batch, q_heads, q_len]` and contiguous.
+    pub lse: Option<TensorMut<'a, f32, 3>>,
+    /// As [`AttentionTensors::sink`](crate::AttentionTensors::sink).
+    pub sink: Option<TensorRef<'a, f32, 1>>,
+    /// As [`AttentionTensors::bias`](crate::AttentionTensors::bias),
+    /// `[batch or 1, q_heads or 1, q_len, table_len * page_len]`: keys are counted within their batch entry, and what
+    /// is beyond the last of them is not read.
+    pub bias: Option<TensorRef<'a, T, 4>>,
+    /// Memory for partial results: at least [`AttentionPlan::workspace_bytes`](crate::AttentionPlan::workspace_bytes)
+    /// on a 16-byte boundary. What it holds does not matter, before and after. Runs that are under way at once need one
+    /// each.
+    pub workspace: Option<TensorMut<'a, u8, 1>>,
+}
+
+impl<'a, T> PagedTensors<'a, T> {
+    /// Inputs and output, without the optional tensors, which are added as in
+    /// [`AttentionTensors::new`](crate::AttentionTensors::new).
+    #[must_use]
+    pub const fn new(
+        q: TensorRef<'a, T, 4>,
+        [k_pages, v_pages]: [TensorRef<'a, T, 4>; 2],
+        block_table: TensorRef<'a, i32, 2>,
+        k_lens: TensorRef<'a, i32, 1>,
+        out: TensorMut<'a, T, 4>,
+    ) -> Self {
+        Self { q, k_pages, v_pages, block_table, k_lens, out, lse: None, sink: None, bias: None, workspace: None }
+    }
+}
+
+impl<T> PagedTensors<'_, T> {
+    /// The sizes that the tensors have, of which Q and O are in this layout.
+    #[must_use]
+    pub fn sizes(&self, layout: Layout) -> PagedSizes {
+        let [batch, q_heads, q_len, head_dim] = layout.reorder(*self.q.shape());
+        let [pages, page_len, kv_heads, _] = *self.k_pages.shape();
+        let table_len = self.block_table.shape()[1];
+        PagedSizes { batch, q_heads, kv_heads, q_len, head_dim, pages, page_len, table_len }
+    }
+}
+
+/// Where the keys of a call are, beside K and V: the erased tensors that only one form of attention has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RawKeys {
+    /// Those of [`AttentionTensors`]: none.
+    Batched,
+    /// Those of [`VarlenTensors`].
+    Varlen {
+        /// [`VarlenTensors::cu_seqlens_q`], of i32.
+        cu_seqlens_q: RawTensor,
+        /// [`VarlenTensors::cu_seqlens_k`], of i32.
+        cu_seqlens_k: RawTensor,
+    },
+    /// Those of [`PagedTensors`].
+    Paged {
+        /// [`PagedTensors::block_table`], of i32.
+        block_table: RawTensor,
+        /// [`PagedTensors::k_lens`], of i32.
+        k_lens: RawTensor,
+    },
+}
+
+/// The erased tensors of one call, for [`AttentionPlan::run_raw`](crate::AttentionPlan::run_raw): shapes and meaning
+/// are those of [`AttentionTensors`], [`VarlenTensors`] or [`PagedTensors`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RawAttentionTensors {
+    /// Q.
+    pub q: RawTensor,
+    /// K, or its pages.
+    pub k: RawTensor,
+    /// V, or its pages.
+    pub v: RawTensor,
+    /// O, which is written.
+    pub out: RawTensor,
+    /// The LSE, of f32 and contiguous, which is written.
+    pub lse: Option<RawTensor>,
+    /// The sink, of f32.
+    pub sink: Option<RawTensor>,
+    /// The bias, of the type of Q.
+    pub bias: Option<RawTensor>,
+    /// The workspace, of one dimension, which is written.
+    pub workspace: Option<RawTensor>,
+    /// Where the keys are.
+    pub keys: RawKeys,
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// The tensors that [`AttentionPlan::run`](crate::AttentionPlan::run) takes: [`AttentionTensors`], [`VarlenTensors`]
+/// and
+/// [`PagedTensors`].
+pub trait AttentionOperands: sealed::Sealed {
+    /// The same tensors without types and borrows.
+    fn erased(&self) -> RawAttentionTensors;
+}
+
+impl<T: Float> sealed::Sealed for AttentionTensors<'_, T> {}
+impl<T: Float> sealed::Sealed for VarlenTensors<'_, T> {}
+impl<T: Float> sealed::Sealed for PagedTensors<'_, T> {}
+
+impl<T: Float> AttentionOperands for AttentionTensors<'_, T> {
+    fn erased(&self) -> RawAttentionTensors {
+        RawAttentionTensors {
+            q: self.q.erased(),
+            k: self.k.erased(),
+            v: self.v.erased(),
+            out: self.out.erased(),
+            lse: self.lse.as_ref().map(TensorMut::erased),
+            sink: self.sink.as_ref().map(TensorRef::erased),
+            bias: self.bias.as_ref().map(TensorRef::erased),
+            workspace: self.workspace.as_ref().map(TensorMut::erased),
+            keys: RawKeys::Batched,
+        }
+    }
+}
+
+impl<T: Float> AttentionOperands for VarlenTensors<'_, T> {
+    fn erased(&self) -> RawAttentionTensors {
+        RawAttentionTensors {
+            q: self.q.erased(),
+            k: self.k.erased(),
+            v: self.v.erased(),
+            out: self.out.erased(),
+            lse: self.lse.as_ref().map(TensorMut::erased),
+            sink: self.sink.as_ref().map(TensorRef::erased),
+            bias: self.bias.as_ref().map(TensorRef::erased),
+            workspace: None,
+            keys: RawKeys::Varlen {
+                cu_seqlens_q: self.cu_seqlens_q.erased(),
+                cu_seqlens_k: self.cu_seqlens_k.erased(),
+            },
+        }
+    }
+}
+
+impl<T: Float> AttentionOperands for PagedTensors<'_, T> {
+    fn erased(&self) -> RawAttentionTensors {
+        RawAttentionTensors {
+            q: self.q.erased(),
+            k: self.k_pages.erased(),
+            v: self.v_pages.erased(),
+            out: self.out.erased(),
+            lse: self.lse.as_ref().map(TensorMut::erased),
+            sink: self.sink.as_ref().map(TensorRef::erased),
+            bias: self.bias.as_ref().map(TensorRef::erased),
+            workspace: self.workspace.as_ref().map(TensorMut::erased),
+            keys: RawKeys::Paged { block_table: self.block_table.erased(), k_lens: self.k_lens.erased() },
+        }
     }
 }

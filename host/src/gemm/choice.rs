@@ -7,13 +7,27 @@ use layout::descriptor::Major;
 use layout::{Arch, Dtype};
 use variants::gemm::{Accumulation, GEMM, GemmConfig, GemmLayout, GemmUnit, PackKernel, REDUCE_SPLIT_K, partial_row};
 
-use super::{GemmOptions, GemmProblem};
+use super::options::GemmOptions;
+use super::problem::GemmProblem;
+use crate::runtime::module::KernelName;
 
 /// What addresses in the workspace are multiples of.
 const WORKSPACE_ALIGN: usize = 256;
 
 /// Parts that k can be cut into.
 const SPLITS: [usize; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
+
+/// The names of the compiled variants that multiply these types and sum them at least as exactly, whatever layout they
+/// take: what [`GemmOptions::variant`] may name.
+///
+/// ```
+/// use ferrotile::{Accumulation, Dtype, gemm_variants};
+///
+/// assert!(gemm_variants(Dtype::F16, Dtype::F16, Accumulation::TwoLevel).count() > 0);
+/// ```
+pub fn gemm_variants(a: Dtype, b: Dtype, accumulation: Accumulation) -> impl Iterator<Item = KernelName> {
+    GEMM.iter().filter(move |config| config.multiplies(a, b, accumulation)).map(|config| KernelName::new(config.name))
+}
 
 /// One way to compute a product.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -7,20 +7,22 @@ use layout::Arch;
 use layout::descriptor::Major;
 use variants::gemm::wgmma::{CONSUMER_ROWS, STORE_COLUMNS, SWIZZLE, Side};
 use variants::gemm::{
-    Activation, CHUNK_BYTES, GemmArgs, GemmConfig, GemmLayout, GemmMatrix, GemmOperand, GemmUnit, PackArgs, PackKernel,
+    Activation, CHUNK_BYTES, GemmArgs, GemmLayout, GemmMatrix, GemmOperand, GemmUnit, PackArgs, PackKernel,
     REDUCE_SPLIT_K,
 };
 
 use super::choice::{Choice, candidates, least_workspace, missing, preferred};
-use super::tensors::{GemmTensors, Scale, matrix, operand, rows_aligned};
-use super::{GemmOptions, GemmProblem, OP};
+use super::options::GemmOptions;
+use super::problem::{GemmProblem, OP};
+use super::tensors::{GemmTensors, RawGemmTensors, RawScale, matrix, operand, rows_copyable};
 use crate::backend::LaunchConfig;
-use crate::checks::same_device;
+use crate::checks::{argument, same_device, workspace_address};
 use crate::element::Float;
 use crate::error::{Error, Result};
 use crate::runtime::gpu::Gpu;
 use crate::runtime::launch::KernelParam;
-use crate::runtime::module::Kernel;
+use crate::runtime::module::{Kernel, KernelFacts, KernelName};
+use crate::runtime::raw_tensor::RawTensor;
 use crate::runtime::stream::StreamRef;
 use crate::runtime::tensor::TensorMut;
 use crate::runtime::tensor_map::TensorMap;
@@ -95,10 +97,21 @@ impl GemmPlan {
         })
     }
 
-    /// The chosen variant.
+    /// The name of the chosen kernel.
     #[must_use]
-    pub const fn variant(&self) -> &'static GemmConfig {
-        self.choice.row
+    pub const fn kernel_name(&self) -> KernelName {
+        KernelName::new(self.choice.row.name)
+    }
+
+    /// What the chosen kernel is launched with.
+    #[must_use]
+    pub const fn facts(&self) -> KernelFacts {
+        let config = self.choice.row;
+        KernelFacts {
+            name: KernelName::new(config.name),
+            threads: config.threads(),
+            shared_bytes: config.smem().total_bytes(),
+        }
     }
 
     /// The loaded kernel of the variant, for its registers and occupancy.
@@ -129,20 +142,42 @@ impl GemmPlan {
     /// aligned than the problem says; [`Error::Argument`] for other element types, a missing C though beta is not 0,
     /// scales that are not finite, alone or multiplied, and too little workspace; [`Error::WrongDevice`];
     /// [`Error::ForeignCapture`]; [`Error::Driver`] where the driver refuses a launch.
-    pub fn run<A: Float, B: Float, D: Float>(
+    pub fn run<'s, A: Float, B: Float, D: Float>(
         &self,
-        stream: StreamRef<'_>,
+        stream: impl Into<StreamRef<'s>>,
         tensors: GemmTensors<'_, A, B, D>,
         workspace: Option<TensorMut<'_, u8, 1>>,
     ) -> Result<()> {
+        let workspace = workspace.as_ref().map(TensorMut::erased);
+        // SAFETY: the views borrow tensors whose owners keep the memory until the stream has done the work, and no two
+        // indices of D are the same element.
+        unsafe { self.run_raw(stream, &tensors.erased(), workspace.as_ref()) }
+    }
+
+    /// As [`GemmPlan::run`], for tensors whose types the compiler does not know: for bindings.
+    ///
+    /// # Safety
+    /// Every tensor is memory that is accessible from the primary context of its card and aligned for its elements. It
+    /// stays allocated until the stream has done the work. Nothing else reads or writes D and the workspace until then,
+    /// nor writes the others, and no two indices of D are the same element. C is D, or has no element of it.
+    ///
+    /// # Errors
+    /// Those of [`GemmPlan::run`].
+    pub unsafe fn run_raw<'s>(
+        &self,
+        stream: impl Into<StreamRef<'s>>,
+        tensors: &RawGemmTensors,
+        workspace: Option<&RawTensor>,
+    ) -> Result<()> {
+        let stream = stream.into();
         same_device("plan", self.kernel.ordinal(), stream.ordinal())?;
-        self.check(&tensors)?;
+        self.check(tensors)?;
         tensors.check_devices(stream.ordinal())?;
-        let workspace = self.workspace_address(workspace.as_ref(), stream.ordinal())?;
+        let workspace = workspace_address(OP, workspace, self.workspace_bytes(), stream.ordinal())?;
         if self.choice.blocks == 0 {
             return Ok(());
         }
-        let (args, operands) = self.arguments(&tensors, workspace);
+        let (args, operands) = self.arguments(tensors, workspace);
         for (index, (source, packed)) in operands.into_iter().enumerate() {
             if let Some(kernel) = &self.packs[index] {
                 self.pack(stream, kernel, index, source, packed)?;
@@ -150,22 +185,18 @@ impl GemmPlan {
         }
         let Choice { row, blocks, .. } = self.choice;
         let config = LaunchConfig {
-            block: [row.threads(), 1, 1],
             cluster: [row.cluster, 1, 1],
             shared_bytes: row.smem().total_bytes(),
             overlaps: self.overlaps,
-            ..LaunchConfig::default()
+            ..LaunchConfig::of_blocks(blocks, row.threads())
         };
         // SAFETY: grid, block and shared memory are the variant's, and the views are tensors of the plan's sizes whose
         // memory their owners keep until the stream has done the work; so is the workspace.
         unsafe {
             match row.unit {
-                GemmUnit::Mma => {
-                    let config = LaunchConfig { grid: [blocks, 1, 1], ..config };
-                    self.kernel.launch(stream, &config, &[&args])
-                }
+                GemmUnit::Mma => self.kernel.launch(stream, &config, &[&args]),
                 GemmUnit::Wgmma => {
-                    let [a, b, d] = self.maps::<A, B, D>(stream.gpu(), &args)?;
+                    let [a, b, d] = self.maps(stream.gpu(), &args)?;
                     let blocks = row.resident_blocks(blocks, stream.gpu().multiprocessors());
                     let config = LaunchConfig { grid: [blocks, 1, 1], ..config };
                     self.kernel.launch(stream, &config, &[&a, &b, &d, &args])
@@ -175,12 +206,8 @@ impl GemmPlan {
         if let Some(kernel) = &self.sum {
             let GemmProblem { batch, m, n, .. } = self.problem;
             let blocks = REDUCE_SPLIT_K.blocks(batch, m, n).expect("the choice has counted them");
-            let config = LaunchConfig {
-                grid: [blocks, 1, 1],
-                block: [REDUCE_SPLIT_K.threads, 1, 1],
-                overlaps: self.overlaps,
-                ..LaunchConfig::default()
-            };
+            let config =
+                LaunchConfig { overlaps: self.overlaps, ..LaunchConfig::of_blocks(blocks, REDUCE_SPLIT_K.threads) };
             // SAFETY: as above; the stream has the parts summed before.
             unsafe { kernel.launch(stream, &config, &[&args]) }?;
         }
@@ -188,7 +215,7 @@ impl GemmPlan {
     }
 
     /// The tensor maps of a run; those of the run before where it had the same tensors.
-    fn maps<A: Float, B: Float, D: Float>(&self, gpu: &Gpu, args: &GemmArgs) -> Result<[TensorMap; 3]> {
+    fn maps(&self, gpu: &Gpu, args: &GemmArgs) -> Result<[TensorMap; 3]> {
         let of = (args.a, args.b, args.d, args.aligned);
         let mut encoded = self.encoded.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = *encoded
@@ -196,14 +223,14 @@ impl GemmPlan {
         {
             return Ok(last.maps);
         }
-        let maps = self.encode::<A, B, D>(gpu, args)?;
+        let maps = self.encode(gpu, args)?;
         *encoded = Some(Encoded { of, maps });
         Ok(maps)
     }
 
     /// The tensor maps of A and B as they are multiplied, and of D. The kernel has no use for that of D unless it
     /// stores D by TMA.
-    fn encode<A: Float, B: Float, D: Float>(&self, gpu: &Gpu, args: &GemmArgs) -> Result<[TensorMap; 3]> {
+    fn encode(&self, gpu: &Gpu, args: &GemmArgs) -> Result<[TensorMap; 3]> {
         let (row, batch) = (self.choice.row, args.batch);
         let map = |side: Side, operand: &GemmOperand, mn: u32| {
             let (row_stride, rows, columns) = match row.operand(side).major() {
@@ -211,24 +238,19 @@ impl GemmPlan {
                 Major::Mn => (operand.k_stride, args.k, mn),
             };
             let shape = [if operand.batch_stride == 0 { 1 } else { batch }, rows, columns];
+            let element = match side {
+                Side::A => self.problem.a.into(),
+                Side::B => self.problem.b.into(),
+            };
             let strides = [operand.batch_stride, row_stride];
-            match side {
-                Side::A => TensorMap::matrices::<A>(gpu, operand.address, shape, strides, row.box_shape(side), SWIZZLE),
-                Side::B => TensorMap::matrices::<B>(gpu, operand.address, shape, strides, row.box_shape(side), SWIZZLE),
-            }
+            TensorMap::matrices(gpu, element, operand.address, (shape, strides), row.box_shape(side), SWIZZLE)
         };
         let (a, b) = (map(Side::A, &args.a, args.m)?, map(Side::B, &args.b, args.n)?);
-        let d = if args.aligned != 0 && D::DTYPE.size_bytes() == 2 {
+        let d = if args.aligned != 0 && self.problem.d.size_bytes() == 2 {
             let GemmMatrix { address, batch_stride, row_stride } = args.d;
+            let (shape, strides) = ([batch, args.m, args.n], [batch_stride, row_stride]);
             let box_shape = [CONSUMER_ROWS, STORE_COLUMNS];
-            TensorMap::matrices::<D>(
-                gpu,
-                address,
-                [batch, args.m, args.n],
-                [batch_stride, row_stride],
-                box_shape,
-                SWIZZLE,
-            )?
+            TensorMap::matrices(gpu, self.problem.d.into(), address, (shape, strides), box_shape, SWIZZLE)?
         } else {
             a
         };
@@ -236,113 +258,70 @@ impl GemmPlan {
     }
 
     /// Checks the tensors against the problem.
-    fn check<A: Float, B: Float, D: Float>(&self, tensors: &GemmTensors<'_, A, B, D>) -> Result<()> {
+    fn check(&self, tensors: &RawGemmTensors) -> Result<()> {
         let problem = &self.problem;
-        for (argument, got, expected) in [
-            ("element type of A", A::DTYPE, problem.a),
-            ("element type of B", B::DTYPE, problem.b),
-            ("element type of D", D::DTYPE, problem.d),
-        ] {
-            if got != expected {
-                let (got, expected) = (got.to_string(), format!("{expected}, the plan's"));
-                return Err(Error::Argument { op: OP, argument, got, expected });
-            }
-        }
+        tensors.check_types(problem)?;
         tensors.check_shapes(problem, self.layout)?;
         if self.beta != 0.0 && tensors.c.is_none() {
             let expected = format!("a tensor, as beta is {}: GemmTensors::accumulating takes what D holds", self.beta);
-            return Err(Error::Argument { op: OP, argument: "C", got: "none".to_owned(), expected });
+            return Err(argument(OP, "C", "none", expected));
         }
-        let a_aligned = rows_aligned::<A>(tensors.a.as_raw(), tensors.a.shape(), tensors.a.strides());
-        let b_aligned = rows_aligned::<B>(tensors.b.as_raw(), tensors.b.shape(), tensors.b.strides());
-        for (tensor, got, expected) in [("A", a_aligned, problem.a_aligned), ("B", b_aligned, problem.b_aligned)] {
-            if expected && !got {
+        for (tensor, view, expected) in [("A", &tensors.a, problem.a_aligned), ("B", &tensors.b, problem.b_aligned)] {
+            if expected && !rows_copyable(view) {
                 return Err(Error::Alignment { op: OP, tensor, align: CHUNK_BYTES });
             }
         }
-        for (argument, scale) in tensors.scales() {
-            if !scale.value().is_finite() {
-                let (got, expected) = (scale.value().to_string(), "a finite number".to_owned());
-                return Err(Error::Argument { op: OP, argument, got, expected });
+        let factor = ("alpha * a_scale * b_scale", self.factor(tensors));
+        for (name, factor) in tensors.scales().map(|(name, scale)| (name, scale.value())).into_iter().chain([factor]) {
+            if !factor.is_finite() {
+                return Err(argument(OP, name, factor, "a finite number"));
             }
-        }
-        let factor = self.factor(tensors);
-        if !factor.is_finite() {
-            let (got, expected) = (factor.to_string(), "a finite number".to_owned());
-            return Err(Error::Argument { op: OP, argument: "alpha * a_scale * b_scale", got, expected });
         }
         Ok(())
     }
 
     /// What sums are multiplied by. One factor alone may leave the range of f32 where the product of both is within it.
     /// An alpha of 0 leaves nothing of the sums, not even a sign.
-    fn factor<A: Float, B: Float, D: Float>(&self, tensors: &GemmTensors<'_, A, B, D>) -> f32 {
+    fn factor(&self, tensors: &RawGemmTensors) -> f32 {
         if self.alpha == 0.0 {
             return 0.0;
         }
-        let wide = |scale: &Scale<'_>| f64::from(scale.value());
+        let wide = |scale: &RawScale| f64::from(scale.value());
         (f64::from(self.alpha) * wide(&tensors.a_scale) * wide(&tensors.b_scale)) as f32
     }
 
-    /// The address of the workspace, checked.
-    fn workspace_address(&self, workspace: Option<&TensorMut<'_, u8, 1>>, expected_ordinal: u32) -> Result<u64> {
-        let needed = self.workspace_bytes();
-        if needed == 0 {
-            return Ok(0);
-        }
-        let refused = |got: String| {
-            let expected = format!("at least {needed} bytes on a {}-byte boundary", CHUNK_BYTES);
-            Err(Error::Argument { op: OP, argument: "workspace", got, expected })
-        };
-        let Some(workspace) = workspace else { return refused("none".to_owned()) };
-        if workspace.ordinal() != expected_ordinal {
-            return Err(Error::WrongDevice { what: "workspace", got: workspace.ordinal(), expected: expected_ordinal });
-        }
-        let (address, bytes) = (workspace.as_raw(), workspace.shape()[0]);
-        if bytes < needed || !address.is_multiple_of(CHUNK_BYTES as u64) {
-            return refused(format!("{bytes} bytes at {address:#x}"));
-        }
-        Ok(address)
-    }
-
     /// The argument of the main kernel, and A and B as they are and as they are multiplied.
-    fn arguments<A: Float, B: Float, D: Float>(
-        &self,
-        tensors: &GemmTensors<'_, A, B, D>,
-        workspace: u64,
-    ) -> (GemmArgs, [(GemmOperand, GemmOperand); 2]) {
+    fn arguments(&self, tensors: &RawGemmTensors, workspace: u64) -> (GemmArgs, [(GemmOperand, GemmOperand); 2]) {
         let (GemmProblem { batch, m, n, .. }, k) = (self.problem, self.summed_k);
-        let GemmTensors { a, b, c, d, bias, a_scale, b_scale, d_scale } = tensors;
-        let stored = [
-            operand(a.as_raw(), a.shape(), a.strides(), self.layout.a()),
-            operand(b.as_raw(), b.shape(), b.strides(), self.layout.b()),
-        ];
+        let RawGemmTensors { a, b, c, d, bias, a_scale, b_scale, d_scale } = tensors;
+        let stored = [operand(a, self.layout.a()), operand(b, self.layout.b())];
         let packed = |index: usize, mn: usize, dtype| {
             if !self.choice.packs[index] {
                 return stored[index];
             }
-            let row = PackKernel::of(dtype).packed_k(k);
-            let address = workspace + self.choice.offsets[index] as u64;
-            operand(address, &[batch, mn, k], &[(mn * row) as i64, row as i64, 1], Major::K)
+            let packed_k = PackKernel::of(dtype).packed_k(k) as i64;
+            GemmOperand {
+                address: workspace + self.choice.offsets[index] as u64,
+                batch_stride: if batch > 1 { mn as i64 * packed_k } else { 0 },
+                mn_stride: if mn > 1 { packed_k } else { 0 },
+                k_stride: 1,
+            }
         };
         let [a_packed, b_packed] = [packed(0, m, self.problem.a), packed(1, n, self.problem.b)];
-        let d_matrix = matrix(d.as_raw(), d.shape(), d.strides());
-        let d_aligned = rows_aligned::<D>(d.as_raw(), d.shape(), d.strides());
+        let d_matrix = matrix(d);
+        let d_aligned = rows_copyable(d);
         let (c_matrix, aligned) = match c {
-            Some(c) if self.beta != 0.0 => {
-                let c_aligned = rows_aligned::<D>(c.as_raw(), c.shape(), c.strides());
-                (matrix(c.as_raw(), c.shape(), c.strides()), c_aligned && d_aligned)
-            }
+            Some(c) if self.beta != 0.0 => (matrix(c), rows_copyable(c) && d_aligned),
             _ => (GemmMatrix::default(), d_aligned),
         };
         // Without sums their scales are not read either.
-        let of_sums = |scale: &Scale<'_>| if self.alpha == 0.0 { 0 } else { scale.address() };
+        let of_sums = |scale: &RawScale| if self.alpha == 0.0 { 0 } else { scale.address() };
         let args = GemmArgs {
             a: a_packed,
             b: b_packed,
             c: c_matrix,
             d: d_matrix,
-            bias: bias.as_ref().map_or(0, |bias| bias.as_raw()),
+            bias: bias.as_ref().map_or(0, RawTensor::as_raw),
             a_scale: of_sums(a_scale),
             b_scale: of_sums(b_scale),
             d_scale: d_scale.address(),
@@ -388,11 +367,9 @@ impl GemmPlan {
             batch: batch as u32,
         };
         let config = LaunchConfig {
-            grid: [blocks, 1, 1],
-            block: [pack.threads, 1, 1],
             shared_bytes: pack.smem().total_bytes(),
             overlaps: self.overlaps,
-            ..LaunchConfig::default()
+            ..LaunchConfig::of_blocks(blocks, pack.threads)
         };
         // SAFETY: grid, block and shared memory are the kernel's; the operand is one of the plan's sizes and the
         // workspace has room for its copy, both kept by their owners until the stream has done the work.

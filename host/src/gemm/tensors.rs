@@ -1,11 +1,13 @@
 //! The tensors of a product, and what kernels are told of them.
 
 use layout::descriptor::Major;
-use variants::gemm::{CHUNK_BYTES, GemmLayout, GemmMatrix, GemmOperand};
+use variants::gemm::{GemmLayout, GemmMatrix, GemmOperand};
 
-use super::{GemmProblem, OP};
-use crate::element::Float;
-use crate::error::{Error, Result};
+use super::problem::{GemmProblem, OP};
+use crate::checks::{has_element_type, has_shape, has_type, rows_aligned, same_devices};
+use crate::element::{ElementType, Float};
+use crate::error::Result;
+use crate::runtime::raw_tensor::RawTensor;
 use crate::runtime::tensor::{TensorMut, TensorRef};
 
 /// A factor for a whole tensor.
@@ -24,19 +26,10 @@ impl Default for Scale<'_> {
 }
 
 impl Scale<'_> {
-    /// The number, or 1 where it is on the device.
-    pub(super) fn value(&self) -> f32 {
+    fn erased(&self) -> RawScale {
         match self {
-            Scale::Value(value) => *value,
-            Scale::Device(_) => 1.0,
-        }
-    }
-
-    /// The device address, or 0 where it is a number.
-    pub(super) fn address(&self) -> u64 {
-        match self {
-            Scale::Value(_) => 0,
-            Scale::Device(tensor) => tensor.as_raw(),
+            Scale::Value(value) => RawScale::Value(*value),
+            Scale::Device(tensor) => RawScale::Device(tensor.erased()),
         }
     }
 }
@@ -81,31 +74,131 @@ impl<'a, A: Float, B: Float, D: Float> GemmTensors<'a, A, B, D> {
         Self { c: Some(held.expect("the last dimension of D is contiguous")), ..self }
     }
 
+    /// The same tensors without types and borrows.
+    pub(super) fn erased(&self) -> RawGemmTensors {
+        RawGemmTensors {
+            a: self.a.erased(),
+            b: self.b.erased(),
+            c: self.c.as_ref().map(TensorRef::erased),
+            d: self.d.erased(),
+            bias: self.bias.as_ref().map(TensorRef::erased),
+            a_scale: self.a_scale.erased(),
+            b_scale: self.b_scale.erased(),
+            d_scale: self.d_scale.erased(),
+        }
+    }
+}
+
+impl GemmProblem {
+    /// The problem that the tensors are, with A and B stored in `layout`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::Error::Shape) where they do not fit together.
+    pub fn of<A: Float, B: Float, D: Float>(tensors: &GemmTensors<'_, A, B, D>, layout: GemmLayout) -> Result<Self> {
+        let [batch, m, n] = *tensors.d.shape();
+        let k = tensors.a.shape()[if layout.a() == Major::K { 2 } else { 1 }];
+        let erased = tensors.erased();
+        let (a_aligned, b_aligned) = (rows_copyable(&erased.a), rows_copyable(&erased.b));
+        let problem = Self { batch, m, n, k, a: A::DTYPE, b: B::DTYPE, d: D::DTYPE, a_aligned, b_aligned };
+        erased.check_shapes(&problem, layout)?;
+        Ok(problem)
+    }
+}
+
+/// A factor for a whole erased tensor, as [`Scale`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum RawScale {
+    /// A number.
+    Value(f32),
+    /// One f32 on the device, `[1]`, read when the kernel runs.
+    Device(RawTensor),
+}
+
+impl RawScale {
+    /// The number, or 1 where it is on the device.
+    pub(super) const fn value(&self) -> f32 {
+        match self {
+            RawScale::Value(value) => *value,
+            RawScale::Device(_) => 1.0,
+        }
+    }
+
+    /// The device address, or 0 where it is a number.
+    pub(super) const fn address(&self) -> u64 {
+        match self {
+            RawScale::Value(_) => 0,
+            RawScale::Device(tensor) => tensor.as_raw(),
+        }
+    }
+
+    const fn tensor(&self) -> Option<&RawTensor> {
+        match self {
+            RawScale::Value(_) => None,
+            RawScale::Device(tensor) => Some(tensor),
+        }
+    }
+}
+
+/// The erased tensors of one product, for [`GemmPlan::run_raw`](crate::GemmPlan::run_raw): those of [`GemmTensors`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RawGemmTensors {
+    /// A.
+    pub a: RawTensor,
+    /// B.
+    pub b: RawTensor,
+    /// C, of the type of D; it may be D itself.
+    pub c: Option<RawTensor>,
+    /// D, which is written.
+    pub d: RawTensor,
+    /// The bias, of f32.
+    pub bias: Option<RawTensor>,
+    /// What A is multiplied by.
+    pub a_scale: RawScale,
+    /// What B is multiplied by.
+    pub b_scale: RawScale,
+    /// What D is multiplied by.
+    pub d_scale: RawScale,
+}
+
+impl RawGemmTensors {
     /// The factors and their names.
-    pub(super) const fn scales(&self) -> [(&'static str, &Scale<'a>); 3] {
+    pub(super) const fn scales(&self) -> [(&'static str, &RawScale); 3] {
         [("a_scale", &self.a_scale), ("b_scale", &self.b_scale), ("d_scale", &self.d_scale)]
     }
 
-    /// Checks that they are those of the problem.
-    pub(super) fn check_shapes(&self, problem: &GemmProblem, layout: GemmLayout) -> Result<()> {
-        let check = |tensor, got: &[usize], expected: &[usize]| {
-            if got == expected {
-                return Ok(());
-            }
-            Err(Error::Shape { op: OP, tensor, got: got.to_vec(), expected: expected.to_vec() })
-        };
-        check("D", self.d.shape(), &problem.d_shape())?;
-        check("A", self.a.shape(), &problem.a_shape(layout))?;
-        check("B", self.b.shape(), &problem.b_shape(layout))?;
+    /// Checks that they are of the types of a plan.
+    pub(super) fn check_types(&self, problem: &GemmProblem) -> Result<()> {
+        for (name, tensor, planned) in [
+            ("element type of A", &self.a, problem.a),
+            ("element type of B", &self.b, problem.b),
+            ("element type of D", &self.d, problem.d),
+        ] {
+            has_type(OP, name, tensor.element_type(), planned)?;
+        }
         if let Some(c) = &self.c {
-            check("C", c.shape(), &problem.d_shape())?;
+            has_element_type(OP, "C", c, self.d.element_type())?;
+        }
+        let scales = self.scales().map(|(name, scale)| (name, scale.tensor()));
+        for (name, tensor) in [("bias", self.bias.as_ref())].into_iter().chain(scales) {
+            tensor.map_or(Ok(()), |tensor| has_element_type(OP, name, tensor, ElementType::F32))?;
+        }
+        Ok(())
+    }
+
+    /// Checks that they have the shapes of the problem.
+    pub(super) fn check_shapes(&self, problem: &GemmProblem, layout: GemmLayout) -> Result<()> {
+        has_shape(OP, "D", self.d.shape(), &problem.d_shape())?;
+        has_shape(OP, "A", self.a.shape(), &problem.a_shape(layout))?;
+        has_shape(OP, "B", self.b.shape(), &problem.b_shape(layout))?;
+        if let Some(c) = &self.c {
+            has_shape(OP, "C", c.shape(), &problem.d_shape())?;
         }
         if let Some(bias) = &self.bias {
-            check("bias", bias.shape(), &[problem.n])?;
+            has_shape(OP, "bias", bias.shape(), &[problem.n])?;
         }
         for (tensor, scale) in self.scales() {
-            if let Scale::Device(scale) = scale {
-                check(tensor, scale.shape(), &[1])?;
+            if let Some(scale) = scale.tensor() {
+                has_shape(OP, tensor, scale.shape(), &[1])?;
             }
         }
         Ok(())
@@ -113,72 +206,65 @@ impl<'a, A: Float, B: Float, D: Float> GemmTensors<'a, A, B, D> {
 
     /// Checks that all of them are on the device of this number.
     pub(super) fn check_devices(&self, expected: u32) -> Result<()> {
-        let of_scales = self.scales().into_iter().filter_map(|(what, scale)| match scale {
-            Scale::Value(_) => None,
-            Scale::Device(tensor) => Some((what, tensor.ordinal())),
-        });
-        let all = [("A", self.a.ordinal()), ("B", self.b.ordinal()), ("D", self.d.ordinal())];
-        let optional = [
-            self.c.as_ref().map(|tensor| ("C", tensor.ordinal())),
-            self.bias.as_ref().map(|tensor| ("bias", tensor.ordinal())),
+        let tensors = [
+            ("A", Some(&self.a)),
+            ("B", Some(&self.b)),
+            ("D", Some(&self.d)),
+            ("C", self.c.as_ref()),
+            ("bias", self.bias.as_ref()),
         ];
-        match all.into_iter().chain(optional.into_iter().flatten()).chain(of_scales).find(|&(_, got)| got != expected) {
-            Some((what, got)) => Err(Error::WrongDevice { what, got, expected }),
-            None => Ok(()),
-        }
+        same_devices(tensors.into_iter().chain(self.scales().map(|(name, scale)| (name, scale.tensor()))), expected)
     }
 }
 
-/// Whether every row of a tensor starts on a boundary of the chunks that kernels copy.
-pub(super) fn rows_aligned<T: Float>(address: u64, shape: &[usize; 3], strides: &[i64; 3]) -> bool {
-    let step = (CHUNK_BYTES / T::DTYPE.size_bytes()) as i64;
-    let steps = || shape.iter().zip(strides).take(2).filter(|&(&len, _)| len > 1).map(|(_, &stride)| stride);
+/// Whether every row of a tensor of rank 3 starts on a boundary of the chunks that kernels copy, and TMA can step from
+/// one to the next.
+pub(super) fn rows_copyable(tensor: &RawTensor) -> bool {
     // Tensor maps know no steps backwards, and none from a row to itself.
-    let forwards = shape[1] <= 1 || shape[2] == 0 || strides[1] > 0;
-    address.is_multiple_of(CHUNK_BYTES as u64) && forwards && steps().all(|stride| stride >= 0 && stride % step == 0)
-}
-
-/// The stride along a dimension, or 0 for a dimension of one element. Copies form the addresses of rows beyond the
-/// last. They do not read them, but the addresses must be aligned like all others.
-fn taken(len: usize, stride: i64) -> i64 {
-    if len > 1 { stride } else { 0 }
+    let forwards = tensor.dim(1) <= 1 || tensor.dim(2) == 0 || tensor.step(1) > 0;
+    rows_aligned(tensor) && forwards && tensor.step(0) >= 0 && tensor.step(1) >= 0
 }
 
 /// A or B as kernels see it, stored with `major` contiguous.
-pub(super) fn operand(address: u64, shape: &[usize; 3], strides: &[i64; 3], major: Major) -> GemmOperand {
-    let (batch_stride, row_stride) = (taken(shape[0], strides[0]), taken(shape[1], strides[1]));
+pub(super) fn operand(tensor: &RawTensor, major: Major) -> GemmOperand {
+    let (batch_stride, row_stride) = (tensor.step(0), tensor.step(1));
     let (mn_stride, k_stride) = match major {
         Major::K => (row_stride, 1),
         Major::Mn => (1, row_stride),
     };
-    GemmOperand { address, batch_stride, mn_stride, k_stride }
+    GemmOperand { address: tensor.as_raw(), batch_stride, mn_stride, k_stride }
 }
 
 /// C or D as kernels see it.
-pub(super) fn matrix(address: u64, shape: &[usize; 3], strides: &[i64; 3]) -> GemmMatrix {
-    GemmMatrix { address, batch_stride: taken(shape[0], strides[0]), row_stride: taken(shape[1], strides[1]) }
+pub(super) const fn matrix(tensor: &RawTensor) -> GemmMatrix {
+    GemmMatrix { address: tensor.as_raw(), batch_stride: tensor.step(0), row_stride: tensor.step(1) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use half::f16;
+
+    fn tensor(element: ElementType, address: u64, shape: [usize; 3], strides: [i64; 3]) -> RawTensor {
+        RawTensor::new(0, address, element, &shape, &strides).unwrap()
+    }
 
     #[test]
-    fn rows_are_aligned_where_address_and_the_strides_in_use_are() {
-        assert!(rows_aligned::<f16>(256, &[2, 3, 17], &[72, 24, 1]));
-        assert!(!rows_aligned::<f16>(264, &[2, 3, 17], &[72, 24, 1]));
-        assert!(!rows_aligned::<f16>(256, &[2, 3, 17], &[51, 17, 1]));
-        assert!(rows_aligned::<f16>(256, &[1, 1, 17], &[51, 17, 1]), "a dimension of one is never stepped along");
-        assert!(rows_aligned::<f16>(256, &[1, 8, 0], &[0, 0, 1]), "rows without elements lie anywhere");
-        assert!(!rows_aligned::<f32>(256, &[1, 2, 17], &[51, 17, 1]));
+    fn rows_are_copyable_where_address_and_the_strides_in_use_are_aligned() {
+        let half = |address, shape, strides| rows_copyable(&tensor(ElementType::F16, address, shape, strides));
+        assert!(half(256, [2, 3, 17], [72, 24, 1]));
+        assert!(!half(264, [2, 3, 17], [72, 24, 1]));
+        assert!(!half(256, [2, 3, 17], [51, 17, 1]));
+        assert!(half(256, [1, 1, 17], [51, 17, 1]), "a dimension of one is never stepped along");
+        assert!(half(256, [1, 8, 0], [0, 0, 1]), "rows without elements lie anywhere");
+        assert!(!half(256, [1, 8, 16], [0, -24, 1]), "tensor maps know no steps backwards");
+        assert!(!rows_copyable(&tensor(ElementType::F32, 256, [1, 2, 17], [51, 17, 1])));
     }
 
     #[test]
     fn operands_have_their_strides_in_the_order_of_the_formula() {
-        let k_major = operand(16, &[2, 3, 5], &[100, 7, 1], Major::K);
+        let k_major = operand(&tensor(ElementType::F16, 16, [2, 3, 5], [100, 7, 1]), Major::K);
         assert_eq!((k_major.batch_stride, k_major.mn_stride, k_major.k_stride), (100, 7, 1));
-        let mn_major = operand(16, &[1, 1, 5], &[100, 7, 1], Major::Mn);
+        let mn_major = operand(&tensor(ElementType::F16, 16, [1, 1, 5], [100, 7, 1]), Major::Mn);
         assert_eq!((mn_major.batch_stride, mn_major.mn_stride, mn_major.k_stride), (0, 1, 0));
     }
 }

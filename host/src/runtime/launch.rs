@@ -91,12 +91,13 @@ impl Kernel {
     /// # Errors
     /// [`Error::LaunchConfig`] where a number is out of the card's or the kernel's range: an empty grid is. An error
     /// while the kernel runs is reported by a later call.
-    pub unsafe fn launch(
+    pub unsafe fn launch<'s>(
         &self,
-        stream: StreamRef<'_>,
+        stream: impl Into<StreamRef<'s>>,
         config: &LaunchConfig,
         params: &[&dyn KernelParam],
     ) -> Result<()> {
+        let stream = stream.into();
         config.check(self.name(), &self.attributes())?;
         same_device("kernel", self.ordinal(), stream.ordinal())?;
         let params: Vec<_> = params.iter().map(|param| param.as_param()).collect();

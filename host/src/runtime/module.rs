@@ -71,6 +71,63 @@ pub struct Kernel {
     max_shared_bytes: u32,
 }
 
+/// The name of a compiled kernel: what a plan runs, and what options may ask for.
+///
+/// The name says what the kernel is for and which tiles it has: `attention_f16_d128_causal_128x176_s2`. Names come and
+/// go from version to version, as kernels are measured anew.
+///
+/// ```
+/// use ferrotile::{Arch, AttentionOptions, Dtype, attention_variants};
+///
+/// let name = attention_variants(Arch::Sm80, Dtype::Bf16, [64, 64]).next().unwrap();
+/// let options = AttentionOptions { variant: Some(name.to_string()), ..AttentionOptions::default() };
+/// assert!(name == *options.variant.unwrap());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct KernelName(&'static str);
+
+impl KernelName {
+    pub(crate) const fn new(name: &'static str) -> Self {
+        KernelName(name)
+    }
+
+    /// The name as text: that of the PTX entry.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        self.0
+    }
+}
+
+impl PartialEq<str> for KernelName {
+    fn eq(&self, name: &str) -> bool {
+        self.0 == name
+    }
+}
+
+impl PartialEq<&str> for KernelName {
+    fn eq(&self, name: &&str) -> bool {
+        self.0 == *name
+    }
+}
+
+impl fmt::Display for KernelName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.0)
+    }
+}
+
+/// What a plan says about the kernel that it has chosen, whatever tiles that has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KernelFacts {
+    /// Its name.
+    pub name: KernelName,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Dynamic shared memory of a block.
+    pub shared_bytes: u32,
+}
+
 /// What the driver's compiler made of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

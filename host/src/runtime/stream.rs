@@ -236,8 +236,8 @@ impl Event {
     }
 
     /// Puts the event behind the work that was enqueued on the stream, in place of where it was before.
-    pub fn record(&self, stream: StreamRef<'_>) -> Result<()> {
-        let stream = stream.on("event", &self.gpu)?;
+    pub fn record<'s>(&self, stream: impl Into<StreamRef<'s>>) -> Result<()> {
+        let stream = stream.into().on("event", &self.gpu)?;
         self.gpu.device().record_event(self.handle, stream)
     }
 
@@ -278,8 +278,8 @@ impl Graph {
     /// The graph holds the addresses of the buffers, pinned buffers and kernels of the recorded work, and does not
     /// borrow them. Each of them must still be alive, and stay alive until the work is done. Host memory that the work
     /// reads or writes must not be used otherwise meanwhile.
-    pub unsafe fn launch(&self, stream: StreamRef<'_>) -> Result<()> {
-        let stream = stream.on("graph", &self.gpu)?;
+    pub unsafe fn launch<'s>(&self, stream: impl Into<StreamRef<'s>>) -> Result<()> {
+        let stream = stream.into().on("graph", &self.gpu)?;
         let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the caller's promise.
         unsafe { self.gpu.device().launch_graph(*handle, stream) }

@@ -7,6 +7,7 @@ use crate::checks::same_device;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::runtime::buffer::Buffer;
+use crate::runtime::raw_tensor::{RawTensor, check_last_stride};
 use crate::runtime::stream::StreamRef;
 
 /// Row-major strides of a shape.
@@ -25,14 +26,6 @@ fn element_count<T>(shape: &[usize]) -> Result<usize> {
         .try_fold(1_usize, |count, &dim| count.checked_mul(dim))
         .filter(|&count| count <= isize::MAX as usize / size_of::<T>())
         .ok_or_else(|| Error::TooLarge { shape: shape.to_vec(), element_bytes: size_of::<T>() })
-}
-
-/// Checks that the last dimension is contiguous, as kernels load several of its elements at once.
-fn check_last_stride(shape: &[usize], strides: &[i64]) -> Result<()> {
-    match (shape.last(), strides.last()) {
-        (Some(&dim), Some(&stride)) if dim > 1 && stride != 1 => Err(Error::LastStride { stride }),
-        _ => Ok(()),
-    }
 }
 
 /// Checks that every element of a view that starts at element `offset` is one of a buffer's `len`.
@@ -161,6 +154,13 @@ impl<'a, T: Element, const RANK: usize> TensorRef<'a, T, RANK> {
 }
 
 impl<T: Element, const RANK: usize> TensorRef<'_, T, RANK> {
+    /// The same view with its element type and rank as values.
+    #[must_use]
+    pub fn erased(&self) -> RawTensor {
+        let View { ordinal, address, shape, strides } = self.view;
+        RawTensor::of_view(ordinal, address, T::TYPE, shape, strides)
+    }
+
     /// Copies the elements to the host in row-major order, and waits for the stream. `what` names the view in errors.
     pub(crate) fn download_blocking(&self, what: &'static str, stream: StreamRef<'_>) -> Result<Vec<T>> {
         same_device(what, self.ordinal(), stream.ordinal())?;
@@ -235,6 +235,12 @@ impl<'a, T: Element, const RANK: usize> TensorMut<'a, T, RANK> {
     #[must_use]
     pub fn reborrow(&mut self) -> TensorMut<'_, T, RANK> {
         TensorMut { view: self.view, memory: PhantomData }
+    }
+
+    /// The same view with its element type and rank as values.
+    #[must_use]
+    pub fn erased(&self) -> RawTensor {
+        self.as_ref().erased()
     }
 
     /// The same view for reading.
@@ -374,12 +380,6 @@ mod tests {
         assert!(check_no_overlap(&[2, 4], &[0, 1]).is_err());
         assert!(check_no_overlap(&[1, 4], &[0, 1]).is_ok());
         assert!(check_no_overlap(&[0, 4], &[0, 1]).is_ok());
-    }
-
-    #[test]
-    fn the_last_dimension_must_be_contiguous_where_it_has_two_elements() {
-        assert!(check_last_stride(&[4, 2], &[2, 2]).is_err());
-        assert!(check_last_stride(&[4, 1], &[2, 2]).is_ok());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use variants::attention::{SEQUENCE_END, SEQUENCE_PERIOD};
 
 use crate::backend::TiledMap;
 use crate::checks::same_device;
-use crate::element::Element;
+use crate::element::{Element, ElementType};
 use crate::error::{Error, Result};
 use crate::runtime::gpu::Gpu;
 use crate::runtime::launch::KernelParam;
@@ -48,80 +48,60 @@ impl TensorMap {
     ) -> Result<TensorMap> {
         const { assert!(RANK >= 1 && RANK <= 5, "TMA copies tiles of 1 to 5 dimensions") };
         same_device("tensor", tensor.ordinal(), gpu.ordinal())?;
-        let (shape, strides) = (tensor.shape(), tensor.strides());
-        check_tensor(shape, strides, tensor.as_raw(), size_of::<T>())?;
-        check_box(&box_shape, size_of::<T>(), swizzle)?;
-        // The driver counts dimensions from the innermost, whose stride it takes for granted.
-        let innermost_first = |dim: usize| RANK - 1 - dim;
-        let dims: [u64; RANK] = std::array::from_fn(|dim| shape[innermost_first(dim)] as u64);
-        let strides_bytes: [u64; RANK] = std::array::from_fn(|dim| {
-            strides[innermost_first(dim)].unsigned_abs().saturating_mul(size_of::<T>() as u64)
-        });
-        let box_dims: [u32; RANK] = std::array::from_fn(|dim| box_shape[innermost_first(dim)]);
-        let map = TiledMap {
-            data_type: T::TENSOR_MAP_TYPE,
-            address: tensor.as_raw(),
-            dims: &dims,
-            strides_bytes: &strides_bytes[1..],
-            box_dims: &box_dims,
-            swizzle: swizzle_code(swizzle),
-        };
-        gpu.device().encode_tiled(&map).map(TensorMap)
+        encode(gpu, T::TYPE, tensor.as_raw(), tensor.shape(), tensor.strides(), &box_shape, swizzle)
     }
-}
 
-impl TensorMap {
+    /// As [`TensorMap::tiled`], of a tensor on the device of `gpu` whose type and rank are values.
+    pub(crate) fn of_parts<const RANK: usize>(
+        gpu: &Gpu,
+        element: ElementType,
+        address: u64,
+        (shape, strides): ([usize; RANK], [i64; RANK]),
+        box_shape: [u32; RANK],
+        swizzle: Swizzle,
+    ) -> Result<TensorMap> {
+        encode(gpu, element, address, &shape, &strides, &box_shape, swizzle)
+    }
+
     /// A map of tiles of the rows of matrices, `shape` being their number, their rows and the elements of a row;
     /// `strides` are from one matrix and one row to the next, in elements. A stride of 0 is that of a dimension of one.
-    pub(crate) fn matrices<T: Element>(
+    pub(crate) fn matrices(
         gpu: &Gpu,
+        element: ElementType,
         address: u64,
-        shape: [u32; 3],
-        strides: [i64; 2],
+        (shape, strides): ([u32; 3], [i64; 2]),
         box_shape: [u32; 2],
         swizzle: Swizzle,
     ) -> Result<TensorMap> {
         let shape = shape.map(|len| len as usize);
-        let strides = strides.map(|stride| if stride == 0 { (ALIGN / size_of::<T>()) as i64 } else { stride });
-        check_tensor(&shape, &[strides[0], strides[1], 1], address, size_of::<T>())?;
-        let box_shape = [1, box_shape[0], box_shape[1]];
-        check_box(&box_shape, size_of::<T>(), swizzle)?;
-        let map = TiledMap {
-            data_type: T::TENSOR_MAP_TYPE,
-            address,
-            dims: &[shape[2] as u64, shape[1] as u64, shape[0] as u64],
-            strides_bytes: &[strides[1], strides[0]].map(|stride| stride as u64 * size_of::<T>() as u64),
-            box_dims: &[box_shape[2], box_shape[1], 1],
-            swizzle: swizzle_code(swizzle),
-        };
-        gpu.device().encode_tiled(&map).map(TensorMap)
+        let [matrix, row] =
+            strides.map(|stride| if stride == 0 { (ALIGN / element.size_bytes()) as i64 } else { stride });
+        encode(gpu, element, address, &shape, &[matrix, row, 1], &[1, box_shape[0], box_shape[1]], swizzle)
     }
-}
 
-impl TensorMap {
     /// A map of tiles of rows of sequences that follow each other in a tensor `[total, heads, columns]` at `address`;
     /// `strides` are from one row and one head to the next, in elements.
     ///
     /// Its dimensions are `[period, end, head, row, column]`: [`variants::attention::SEQUENCE_END`] says where the rows
     /// of a sequence are.
-    pub(crate) fn sequences<T: Element>(
+    pub(crate) fn sequences(
         gpu: &Gpu,
+        element: ElementType,
         address: u64,
-        [total, heads, columns]: [usize; 3],
-        [row, head]: [i64; 2],
+        ([total, heads, columns], [row, head]): ([usize; 3], [i64; 2]),
         box_shape: [u32; 2],
         swizzle: Swizzle,
     ) -> Result<TensorMap> {
-        check_tensor(&[total + 1, heads, columns], &[row, head, 1], address, size_of::<T>())?;
+        check_tensor(&[total + 1, heads, columns], &[row, head, 1], address, element.size_bytes())?;
         let box_shape = [1, 1, 1, box_shape[0], box_shape[1]];
-        check_box(&box_shape, size_of::<T>(), swizzle)?;
-        let bytes = |stride: i64| stride as u64 * size_of::<T>() as u64;
+        check_box(&box_shape, element.size_bytes(), swizzle)?;
+        let bytes = |stride: i64| stride as u64 * element.size_bytes() as u64;
         let Some(back) = SEQUENCE_PERIOD.checked_sub(bytes(row)) else {
             let (got, expected) = (format!("{row} from row to row"), "less than 2^34 bytes".to_owned());
             return Err(Error::Argument { op: OP, argument: "the strides", got, expected });
         };
         let map = TiledMap {
-            data_type: T::TENSOR_MAP_TYPE,
+            data_type: element.tensor_map_type(),
             address,
             dims: &[
                 columns as u64,
@@ -136,6 +116,41 @@ impl TensorMap {
         };
         gpu.device().encode_tiled(&map).map(TensorMap)
     }
+}
+
+/// The most dimensions of a map.
+const MAX_RANK: usize = 5;
+
+/// Checks a tensor and a box and has the driver encode their map. The driver counts dimensions from the innermost,
+/// whose stride it takes for granted.
+fn encode(
+    gpu: &Gpu,
+    element: ElementType,
+    address: u64,
+    shape: &[usize],
+    strides: &[i64],
+    box_shape: &[u32],
+    swizzle: Swizzle,
+) -> Result<TensorMap> {
+    let (rank, element_bytes) = (shape.len(), element.size_bytes());
+    check_tensor(shape, strides, address, element_bytes)?;
+    check_box(box_shape, element_bytes, swizzle)?;
+    let (mut dims, mut strides_bytes, mut box_dims) = ([0_u64; MAX_RANK], [0_u64; MAX_RANK], [0_u32; MAX_RANK]);
+    for dim in 0..rank {
+        let outer = rank - 1 - dim;
+        dims[dim] = shape[outer] as u64;
+        strides_bytes[dim] = strides[outer].unsigned_abs().saturating_mul(element_bytes as u64);
+        box_dims[dim] = box_shape[outer];
+    }
+    let map = TiledMap {
+        data_type: element.tensor_map_type(),
+        address,
+        dims: &dims[..rank],
+        strides_bytes: &strides_bytes[1..rank],
+        box_dims: &box_dims[..rank],
+        swizzle: swizzle_code(swizzle),
+    };
+    gpu.device().encode_tiled(&map).map(TensorMap)
 }
 
 /// `CUtensorMapSwizzle` of cuda.h.

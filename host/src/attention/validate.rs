@@ -1,58 +1,60 @@
 //! Checks of the numbers that stand on the card alone: where sequences start, how many keys there are and in which
 //! pages.
 
-use super::problem::check_shape;
-use super::{OP, PagedProblem, VarlenProblem};
+use super::sizes::{OP, PagedSizes, VarlenSizes};
+use crate::checks::has_shape;
 use crate::error::{Error, Result};
 use crate::runtime::stream::StreamRef;
 use crate::runtime::tensor::TensorRef;
 
-impl VarlenProblem {
-    /// Downloads the lengths, which waits for the stream, and checks that they describe sequences of this problem: they
-    /// ascend, from 0 or more to the rows of their tensor or fewer, and no member is longer than the longest.
+impl VarlenSizes {
+    /// Downloads the lengths, which waits for the stream, and checks that they describe sequences of these sizes: they
+    /// ascend, from 0 or more to the rows of their tensor or fewer, and no batch entry is longer than the longest.
     ///
     /// [`attention_varlen`](crate::attention_varlen) says what a call computes where they do not.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for the first number that is wrong, `cu_seqlens_q` before `cu_seqlens_k`. [`Error::Shape`]
-    /// and [`Error::WrongDevice`] for the tensors, those of [`VarlenProblem::check`], and those of the copies.
-    pub fn validate_blocking(
+    /// and [`Error::WrongDevice`] for the tensors, those of [`VarlenSizes::check`], and those of the copies.
+    pub fn validate_blocking<'s>(
         &self,
-        stream: StreamRef<'_>,
+        stream: impl Into<StreamRef<'s>>,
         cu_seqlens_q: TensorRef<'_, i32, 1>,
         cu_seqlens_k: TensorRef<'_, i32, 1>,
     ) -> Result<()> {
+        let stream = stream.into();
         self.check()?;
         for (tensor, starts, total, longest) in [
             ("cu_seqlens_q", cu_seqlens_q, self.q_total, self.max_q_len),
             ("cu_seqlens_k", cu_seqlens_k, self.k_total, self.max_k_len),
         ] {
-            check_shape(tensor, starts.shape(), &[self.members + 1])?;
+            has_shape(OP, tensor, starts.shape(), &[self.batch + 1])?;
             check_starts(tensor, &starts.download_blocking(tensor, stream)?, total, longest)?;
         }
         Ok(())
     }
 }
 
-impl PagedProblem {
+impl PagedSizes {
     /// Downloads the numbers of keys and the block table, which waits for the stream, and checks that they describe
-    /// keys of this problem: as many as the table has room for or fewer, and in pages that there are. Entries of the
+    /// keys of these sizes: as many as the table has room for or fewer, and in pages that there are. Entries of the
     /// table for no key can be anything.
     ///
     /// [`paged_attention`](crate::paged_attention()) says what a call computes where they do not.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for the first number that is wrong, numbers of keys before the table. [`Error::Shape`] and
-    /// [`Error::WrongDevice`] for the tensors, those of [`PagedProblem::check`], and those of the copies.
-    pub fn validate_blocking(
+    /// [`Error::WrongDevice`] for the tensors, those of [`PagedSizes::check`], and those of the copies.
+    pub fn validate_blocking<'s>(
         &self,
-        stream: StreamRef<'_>,
+        stream: impl Into<StreamRef<'s>>,
         block_table: TensorRef<'_, i32, 2>,
         k_lens: TensorRef<'_, i32, 1>,
     ) -> Result<()> {
+        let stream = stream.into();
         self.check()?;
-        check_shape("block table", block_table.shape(), &[self.batch, self.table_len])?;
-        check_shape("numbers of keys", k_lens.shape(), &[self.batch])?;
+        has_shape(OP, "block table", block_table.shape(), &[self.batch, self.table_len])?;
+        has_shape(OP, "numbers of keys", k_lens.shape(), &[self.batch])?;
         let k_lens = k_lens.download_blocking("numbers of keys", stream)?;
         let table = block_table.download_blocking("block table", stream)?;
         self.check_pages(&k_lens, &table)
@@ -102,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn starts_ascend_within_the_tensor_and_leave_no_member_too_long() {
+    fn starts_ascend_within_the_tensor_and_leave_no_entry_too_long() {
         let check = |starts: &[i32]| check_starts("starts", starts, 64, 34);
         for right in [&[0][..], &[64], &[0, 30, 64], &[5, 5, 39, 39], &[]] {
             assert_eq!(check(right), Ok(()), "{right:?}");
@@ -117,7 +119,7 @@ mod tests {
 
     #[test]
     fn pages_in_use_exist_and_others_may_be_anything() {
-        let problem = PagedProblem {
+        let problem = PagedSizes {
             batch: 2,
             q_heads: 1,
             kv_heads: 1,

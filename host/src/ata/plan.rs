@@ -1,0 +1,222 @@
+//! The plan of a product: a configuration that is chosen and loaded, and its runs.
+
+use std::fmt;
+
+use layout::Arch;
+use variants::ata::{ATA, AtaArgs, AtaConfig, AtaStrides, Divisor, Precision, STRIP_ROWS, preferred, sums_fields};
+
+use super::device::DeviceBlockMatrix;
+use super::options::{AtaOptions, OP};
+use crate::backend::LaunchConfig;
+use crate::checks::{has_shape, rows_aligned, same_device, same_devices};
+use crate::error::{Error, Result};
+use crate::runtime::launch::KernelParam;
+use crate::runtime::module::{Kernel, KernelFacts, KernelName};
+use crate::runtime::raw_tensor::RawTensor;
+use crate::runtime::stream::StreamRef;
+use crate::runtime::tensor::{TensorMut, TensorRef};
+
+/// The names of the compiled variants that multiply matrices of this precision: what [`AtaOptions::variant`] may name.
+///
+/// ```
+/// use ferrotile::{Precision, ata_variants};
+///
+/// assert!(ata_variants(Precision::Tf32).count() > 0);
+/// ```
+pub fn ata_variants(precision: Precision) -> impl Iterator<Item = KernelName> {
+    configs(precision).map(|config| KernelName::new(config.name))
+}
+
+/// The configurations that multiply matrices of this precision.
+fn configs(precision: Precision) -> impl Iterator<Item = &'static AtaConfig> {
+    ATA.iter().filter(move |config| config.precision == precision)
+}
+
+impl DeviceBlockMatrix {
+    /// Computes `Y = A X` on `stream` and returns before it is done. X and Y are `[frames, channels, n]`; Y is
+    /// overwritten.
+    ///
+    /// The result is the same, bit by bit, in every run of one variant. A is zero where nothing is stored. But tiles of
+    /// 32x32 elements with a stored pair of blocks are multiplied as a whole. So an infinity or NaN in X makes NaN in
+    /// every row of Y whose tile has a column for it, even where the element of A is 0.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for tensors that do not fit, [`Error::WrongDevice`], before anything is enqueued; those of
+    /// loading the kernel; [`Error::Driver`] where the driver refuses the launch.
+    pub fn multiply<'s>(
+        &self,
+        stream: impl Into<StreamRef<'s>>,
+        x: TensorRef<'_, f32, 3>,
+        y: TensorMut<'_, f32, 3>,
+    ) -> Result<()> {
+        AtaPlan::new(self, x.shape()[0], &AtaOptions::default())?.run(stream, x, y)
+    }
+}
+
+/// A chosen and loaded variant for repeated products of one matrix with one number of frames. Displays as the variant's
+/// name.
+#[derive(Clone)]
+#[must_use = "a plan computes nothing until it is run"]
+pub struct AtaPlan<'a> {
+    matrix: &'a DeviceBlockMatrix,
+    frames: usize,
+    config: &'static AtaConfig,
+    blocks: u32,
+    overlaps: bool,
+    kernel: Kernel,
+}
+
+impl<'a> AtaPlan<'a> {
+    /// Chooses a variant and loads it.
+    ///
+    /// # Errors
+    /// [`Error::UnknownVariant`] where the named variant does not multiply matrices of this precision;
+    /// [`Error::Argument`] for more frames than a grid has blocks; those of loading a module.
+    pub fn new(matrix: &'a DeviceBlockMatrix, frames: usize, options: &AtaOptions) -> Result<Self> {
+        let at_once = |row: &AtaConfig| {
+            let resident = u64::from(row.min_blocks) * u64::from(matrix.gpu().multiprocessors());
+            row.blocks(frames, matrix.channels, matrix.n).is_some_and(|blocks| u64::from(blocks) <= resident)
+        };
+        let config = match &options.variant {
+            Some(name) => named(name, matrix.precision)?,
+            None => preferred(matrix.precision, frames, at_once),
+        };
+        // Frames are counted in 32 bits, with room for a tile more.
+        let blocks = config.blocks(frames, matrix.channels, matrix.n).filter(|_| i32::try_from(frames).is_ok());
+        let blocks = blocks.ok_or_else(|| Error::Argument {
+            op: OP,
+            argument: "frames * channels * n",
+            got: format!("{frames} * {} * {}", matrix.channels, matrix.n),
+            expected: format!(
+                "at most 2^31 - 1 blocks of {} frames and {} rows: split the frames",
+                config.frames,
+                config.rows()
+            ),
+        })?;
+        // What the kernels of older architectures do not wait for must have ended.
+        let arch = options.arch.unwrap_or_else(|| matrix.gpu().arch());
+        let overlaps = !options.isolated && arch >= Arch::Sm90a;
+        let kernel = matrix.gpu().kernel_for("ata", arch, config.name)?;
+        Ok(Self { matrix, frames, config, blocks, overlaps, kernel })
+    }
+
+    /// The name of the chosen kernel.
+    #[must_use]
+    pub const fn kernel_name(&self) -> KernelName {
+        KernelName::new(self.config.name)
+    }
+
+    /// What the chosen kernel is launched with.
+    #[must_use]
+    pub const fn facts(&self) -> KernelFacts {
+        let config = self.config;
+        KernelFacts {
+            name: KernelName::new(config.name),
+            threads: config.threads(),
+            shared_bytes: config.smem().total_bytes(),
+        }
+    }
+
+    /// The loaded kernel, for its registers and occupancy.
+    #[must_use]
+    pub const fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    /// Computes `Y = A X` as [`DeviceBlockMatrix::multiply`] does.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for tensors that are not of the plan's sizes, [`Error::WrongDevice`], and [`Error::Driver`]
+    /// where the driver refuses the launch.
+    pub fn run<'s>(
+        &self,
+        stream: impl Into<StreamRef<'s>>,
+        x: TensorRef<'_, f32, 3>,
+        y: TensorMut<'_, f32, 3>,
+    ) -> Result<()> {
+        let matrix = self.matrix;
+        let (stream, x, y) = (stream.into(), x.erased(), y.erased());
+        for (tensor, view) in [("X", &x), ("Y", &y)] {
+            has_shape(OP, tensor, view.shape(), &[self.frames, matrix.channels, matrix.n])?;
+        }
+        same_device("A", matrix.gpu().ordinal(), stream.ordinal())?;
+        same_devices([("X", Some(&x)), ("Y", Some(&y))], stream.ordinal())?;
+        if self.blocks == 0 {
+            return Ok(());
+        }
+        let strides = |tensor: &RawTensor| AtaStrides { frame: tensor.strides()[0], channel: tensor.strides()[1] };
+        let [factor_limit, inverse_base] = sums_fields(matrix.sums_exponent);
+        let args = AtaArgs {
+            x: x.as_raw(),
+            y: y.as_raw(),
+            pairs: matrix.pairs.as_raw(),
+            tile_refs: matrix.tile_refs.as_raw(),
+            prefixes: matrix.prefixes.as_raw(),
+            kind_prefixes: matrix.kind_prefixes.as_raw(),
+            list_starts: matrix.starts.as_raw(),
+            scales: matrix.scales.as_raw(),
+            x_strides: strides(&x),
+            y_strides: strides(&y),
+            frames: self.frames as u32,
+            n: matrix.n as u32,
+            strips: Divisor::new(matrix.n.div_ceil(STRIP_ROWS) as u32),
+            frame_tiles: Divisor::new(self.config.frame_tiles(self.frames) as u32),
+            x_aligned: u32::from(rows_aligned(&x)),
+            zero_pair: matrix.zero_pair,
+            factor_limit,
+            inverse_base,
+        };
+        let config = LaunchConfig {
+            shared_bytes: self.config.smem().total_bytes(),
+            overlaps: self.overlaps,
+            ..LaunchConfig::of_blocks(self.blocks, self.config.threads())
+        };
+        // SAFETY: grid, block and shared memory are the variant's, the matrix is of its precision, and the views are
+        // tensors of the plan's sizes; the memory of all of them is kept by its owners until the stream has done the
+        // work.
+        unsafe { self.kernel.launch(stream, &config, &[&args]) }
+    }
+}
+
+impl fmt::Display for AtaPlan<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.config.name)
+    }
+}
+
+impl fmt::Debug for AtaPlan<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AtaPlan")
+            .field("variant", &self.config.name)
+            .field("frames", &self.frames)
+            .finish_non_exhaustive()
+    }
+}
+
+// SAFETY: plain `repr(C)` data without padding between what the kernels read.
+unsafe impl KernelParam for AtaArgs {}
+
+fn named(name: &str, precision: Precision) -> Result<&'static AtaConfig> {
+    configs(precision).find(|variant| variant.name == name).ok_or_else(|| Error::UnknownVariant {
+        op: OP,
+        name: name.to_owned(),
+        known: configs(precision).map(|variant| variant.name).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variant_is_found_by_name_only_for_its_precision() {
+        for precision in Precision::ALL {
+            let name = preferred(precision, 8, |_| true).name;
+            assert_eq!(named(name, precision).map(|variant| variant.name), Ok(name));
+            let others = Precision::ALL.into_iter().filter(|other| *other != precision);
+            for other in others {
+                assert!(matches!(named(name, other), Err(Error::UnknownVariant { .. })));
+            }
+        }
+    }
+}

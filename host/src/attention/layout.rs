@@ -1,0 +1,21 @@
+//! The order of the dimensions of Q, K, V and O.
+
+/// What the four dimensions of Q, K, V and O are, outermost first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// `[batch, heads, sequence, head dimension]`.
+    Bhsd,
+    /// `[batch, sequence, heads, head dimension]`.
+    Bshd,
+}
+
+impl Layout {
+    /// Brings dimensions of this layout into the order batch, heads, sequence, head dimension, or back.
+    #[must_use]
+    pub fn reorder<T: Copy>(self, [batch, second, third, dim]: [T; 4]) -> [T; 4] {
+        match self {
+            Layout::Bhsd => [batch, second, third, dim],
+            Layout::Bshd => [batch, third, second, dim],
+        }
+    }
+}
