@@ -4,15 +4,19 @@
 //! backend it is. A handle that is passed to a backend must be a live one of the same backend.
 
 pub(crate) mod cuda;
+#[cfg(feature = "emulator")]
 pub(crate) mod emulator;
 
 use std::any::Any;
 use std::ffi::{CStr, c_void};
 use std::fmt::{self, Debug};
 
+#[cfg(feature = "emulator")]
 use ptx_emulator::{Counters, Fp8Sums};
 
-use crate::error::{Error, Result};
+#[cfg(feature = "emulator")]
+use crate::error::Error;
+use crate::error::Result;
 
 /// An object of a backend: a stream, event, module, function or graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,17 +141,20 @@ pub(crate) trait Backend: Memory + Streams + Modules + Debug + Send + Sync {
     unsafe fn owns_stream(&self, stream: Handle) -> Result<bool>;
 
     /// Ends blocks that execute more instructions with an error; an error on a card.
+    #[cfg(feature = "emulator")]
     fn limit_instructions(&self, _instructions: u64) -> Result<()> {
         Err(Error::Emulator { problem: "the instructions of a card cannot be limited".to_owned() })
     }
 
     /// How precise FP8 sums are; an error on a card.
+    #[cfg(feature = "emulator")]
     fn set_fp8_sums(&self, _sums: Fp8Sums) -> Result<()> {
         Err(Error::Emulator { problem: "the precision of a card's sums cannot be set".to_owned() })
     }
 
     /// Does `work` and returns the counters of the launches that it makes on this thread; [`Error::Emulator`] where the
     /// device has none.
+    #[cfg(feature = "emulator")]
     fn counted(&self, work: &mut dyn FnMut()) -> Result<Vec<Counters>> {
         let _ = work;
         let name = &self.facts().name;

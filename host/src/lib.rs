@@ -60,8 +60,10 @@ pub use gemm::{GemmOptions, GemmPlan, GemmProblem, GemmTensors, RawGemmTensors, 
 pub use ladder::LadderPlan;
 pub use layout::swizzle::Swizzle;
 pub use layout::{Arch, Dtype};
+#[cfg(feature = "emulator")]
 pub use ptx_emulator::Fp8Sums;
 pub use runtime::buffer::{Buffer, PinnedBuffer};
+pub use runtime::buffer_slice::{BufferSlice, BufferSliceMut};
 pub use runtime::gpu::Gpu;
 pub use runtime::launch::KernelParam;
 pub use runtime::module::{Kernel, KernelAttributes, KernelFacts, KernelName, Module};
@@ -75,6 +77,7 @@ pub use variants::attention::Mask;
 pub use variants::gemm::{Accumulation, Activation, GemmLayout};
 
 /// What an emulated device counts: see [`Gpu::counted`].
+#[cfg(feature = "emulator")]
 pub mod counters {
     pub use ptx_emulator::counters::{Counters, Counts, GlobalTraffic, InstructionCounts, SharedTraffic};
     pub use ptx_emulator::{Class, LaunchShape, Place, RustPlace};

@@ -174,7 +174,7 @@ pub fn element_error(got: f64, expected: f64) -> f64 {
     if error.is_nan() { f64::INFINITY } else { error }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "emulator"))]
 mod tests {
     use half::f16;
     use ptx_emulator::Fp8Sums;

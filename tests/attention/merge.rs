@@ -107,7 +107,7 @@ impl<P: Float + Poison> Parts<P> {
         let out_tensor =
             TensorMut::strided(out.buffer(), view.offset, layout.reorder(view.shape), layout.reorder(view.strides))?;
         let lse_tensor = TensorMut::strided(out_lse.buffer(), lse_offset, lse_shape, dense(lse_shape))?;
-        let tensors = MergeTensors { parts: [part(0)?, part(1)?], out: out_tensor, lse: Some(lse_tensor) };
+        let tensors = MergeTensors { partials: [part(0)?, part(1)?], out: out_tensor, lse: Some(lse_tensor) };
         merge(&stream, tensors, layout)?;
         let (storage, lse) = (out.read(&stream)?, out_lse.read(&stream)?);
         let mut rest = storage.clone();

@@ -182,7 +182,7 @@ const RUNS: [Run; 8] = [
                 Ok(PartialAttention { out: memory.read(o, half, shape)?, lse: memory.read(of_lse, single, lse)? })
             };
             let (out, lse) = (memory.write(4, half, shape)?, Some(memory.write(5, single, lse)?));
-            plans.merge.run(stream, MergeTensors { parts: [part(0, 1)?, part(2, 3)?], out, lse }, Layout::Bhsd)
+            plans.merge.run(stream, MergeTensors { partials: [part(0, 1)?, part(2, 3)?], out, lse }, Layout::Bhsd)
         },
     ),
     ("plan", &["A", "B", "D", "C", "bias"], |plans, memory, stream| {

@@ -129,7 +129,7 @@ impl Merge {
             let merged =
                 [&parts[0], &parts[1]].map(|(o, lse)| PartialAttention { out: o.tensor(order), lse: lse.plain() });
             let lse = (!self.without_lse).then(|| lse.plain());
-            merge(stream, MergeTensors { parts: merged, out: out.tensor(order), lse }, layout)
+            merge(stream, MergeTensors { partials: merged, out: out.tensor(order), lse }, layout)
         };
         let (out, lse) = twice(bench, (Call::Function, false), outputs, 0, run)?;
         check::written("O", &out, &self.shape)?;

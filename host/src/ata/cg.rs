@@ -452,7 +452,7 @@ const fn unit(precision: Precision) -> f64 {
 // SAFETY: plain `repr(C)` data without padding between what the kernels read.
 unsafe impl KernelParam for CgArgs {}
 
-#[cfg(test)]
+#[cfg(all(test, feature = "emulator"))]
 mod tests {
     use layout::Arch;
     use ndarray::Array3;

@@ -34,24 +34,24 @@ pub struct PartialAttention<'a, P> {
 #[derive(Debug)]
 pub struct MergeTensors<'a, P, O> {
     /// The partial results, on disjoint sets of keys.
-    pub parts: [PartialAttention<'a, P>; 2],
-    /// O, shaped as the O of the parts.
+    pub partials: [PartialAttention<'a, P>; 2],
+    /// O, shaped as the O of the partial results.
     pub out: TensorMut<'a, O, 4>,
-    /// Where the LSE goes, shaped as the LSE of the parts, contiguous.
+    /// Where the LSE goes, shaped as the LSE of the partial results, contiguous.
     pub lse: Option<TensorMut<'a, f32, 3>>,
 }
 
 impl<'a, P: Float, O: Float> MergeTensors<'a, P, O> {
-    /// Parts and result, without an LSE.
+    /// Partial results and O, without an LSE.
     #[must_use]
-    pub const fn new(parts: [PartialAttention<'a, P>; 2], out: TensorMut<'a, O, 4>) -> Self {
-        Self { parts, out, lse: None }
+    pub const fn new(partials: [PartialAttention<'a, P>; 2], out: TensorMut<'a, O, 4>) -> Self {
+        Self { partials, out, lse: None }
     }
 
     /// The same tensors without types and borrows.
     fn erased(&self) -> RawMergeTensors {
         RawMergeTensors {
-            parts: self.parts.each_ref().map(|part| [part.out.erased(), part.lse.erased()]),
+            partials: self.partials.each_ref().map(|part| [part.out.erased(), part.lse.erased()]),
             out: self.out.erased(),
             lse: self.lse.as_ref().map(TensorMut::erased),
         }
@@ -61,8 +61,8 @@ impl<'a, P: Float, O: Float> MergeTensors<'a, P, O> {
 /// The erased tensors of one merge, for [`MergePlan::run_raw`]: those of [`MergeTensors`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawMergeTensors {
-    /// O and LSE of each part.
-    pub parts: [[RawTensor; 2]; 2],
+    /// O and LSE of each partial result.
+    pub partials: [[RawTensor; 2]; 2],
     /// O, which is written.
     pub out: RawTensor,
     /// The LSE, which is written.
@@ -76,7 +76,7 @@ pub struct RawMergeTensors {
 /// use ferrotile::{Arch, Dtype, Gpu, MergePlan};
 ///
 /// let gpu = Gpu::emulated(Arch::Sm80);
-/// let plan = MergePlan::new(&gpu, Dtype::F32, Dtype::F16)?; // of f32 parts, to f16
+/// let plan = MergePlan::new(&gpu, Dtype::F32, Dtype::F16)?; // of f32 partial results, to f16
 /// assert_eq!(plan.to_string(), plan.kernel_name().as_str());
 /// # Ok::<(), ferrotile::Error>(())
 /// ```
@@ -89,17 +89,17 @@ pub struct MergePlan {
 }
 
 impl MergePlan {
-    /// Loads the kernel for parts and results of these types.
+    /// Loads the kernel for partial results and O of these types.
     ///
     /// # Errors
     /// [`Error::Argument`](crate::Error::Argument) for types that are not put together, see [`merge`], and those of
     /// loading a module.
-    pub fn new(gpu: &Gpu, parts: Dtype, out: Dtype) -> Result<Self> {
-        let combine = CombineKernel::of(parts, out).ok_or_else(|| {
-            let expected = format!("f32, or {parts}, the type of the parts, where that is 16-bit");
+    pub fn new(gpu: &Gpu, partials: Dtype, out: Dtype) -> Result<Self> {
+        let combine = CombineKernel::of(partials, out).ok_or_else(|| {
+            let expected = format!("f32, or {partials}, the type of the partial results, where that is 16-bit");
             argument(OP, "element type of O", out, expected)
         })?;
-        Ok(Self { combine, types: [parts, out], kernel: gpu.kernel("attention", combine.name)? })
+        Ok(Self { combine, types: [partials, out], kernel: gpu.kernel("attention", combine.name)? })
     }
 
     /// The name of the kernel.
@@ -151,10 +151,10 @@ impl MergePlan {
         tensors: &RawMergeTensors,
         layout: Layout,
     ) -> Result<Option<CombineArgs>> {
-        let RawMergeTensors { parts: [[o1, lse1], [o2, lse2]], out, lse } = tensors;
+        let RawMergeTensors { partials: [[o1, lse1], [o2, lse2]], out, lse } = tensors;
         for (name, got, planned) in [
-            ("element type of the parts", o1, self.types[0]),
-            ("element type of the parts", o2, self.types[0]),
+            ("element type of the partial results", o1, self.types[0]),
+            ("element type of the partial results", o2, self.types[0]),
             ("element type of O", out, self.types[1]),
         ] {
             has_type(OP, name, got.element_type(), planned)?;
@@ -233,14 +233,14 @@ impl fmt::Display for MergePlan {
 
 /// Puts two partial results of attention together, on `stream`, and returns before it is done.
 ///
-/// The parts are attention of the same queries on two disjoint sets of keys, with the dimensions of their O in the
+/// The partial results are attention of the same queries on two disjoint sets of keys, with the dimensions of their O in the
 /// order of `layout`. The result is attention on all of the keys:
 ///
 /// `LSE = ln(exp(lse1) + exp(lse2))`, `O = exp(lse1 - LSE) o1 + exp(lse2 - LSE) o2`.
 ///
 /// A row whose LSE is minus infinity saw no key: its O is not used, whatever it holds, and the other part comes out as
 /// it is. Where both are so, O is 0 and the LSE minus infinity. An LSE of NaN or plus infinity makes both NaN. Sums are
-/// f32. The parts are f16, bf16 or f32; O is of the same type, f32, or, of f32 parts, f16 or bf16.
+/// f32. The partial results are f16, bf16 or f32; O is of the same type, f32, or, of f32 ones, f16 or bf16.
 ///
 /// The first call for a pair of types loads a kernel; [`MergePlan`] does so ahead of time.
 ///

@@ -446,7 +446,7 @@ impl fmt::Debug for AttentionPlan {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "emulator"))]
 mod tests {
     use super::super::layout::Layout;
     use super::super::problem::AttentionParams;

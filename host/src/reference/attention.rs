@@ -32,15 +32,15 @@ impl AttentionTerms<'_> {
         Self { mask, scale, softcap: None, sink: None, bias: None }
     }
 
-    fn sink(&self, place: Place) -> f64 {
-        self.sink.map_or(f64::NEG_INFINITY, |sink| sink[place.head])
+    fn sink(&self, at: QueryRow) -> f64 {
+        self.sink.map_or(f64::NEG_INFINITY, |sink| sink[at.head])
     }
 
     /// The bias of the `index`-th key that the row sees.
-    fn bias(&self, place: Place, index: usize) -> f64 {
+    fn bias(&self, at: QueryRow, index: usize) -> f64 {
         self.bias.map_or(0.0, |bias| {
             let (batches, heads, ..) = bias.dim();
-            bias[[place.batch % batches, place.head % heads, place.row, place.first_key + index]]
+            bias[[at.batch % batches, at.head % heads, at.row, at.first_key + index]]
         })
     }
 }
@@ -132,13 +132,13 @@ fn in_type<T: NdFloat>(
     // A power of two, which changes no digit, keeps sums of a finite score and a finite bias within the type.
     let unit = number((-2.0 - terms.scale.abs().max(1.0).log2().ceil()).max(-126.0).exp2());
     let (scale, softcap) = (number(terms.scale) * unit, terms.softcap.map(&number));
-    by_row(q, k, v, terms.mask, |place, query, keys, values, out| {
+    by_row(q, k, v, terms.mask, |at, query, keys, values, out| {
         let score = |(index, key)| {
             let score = scale * dot(query, key);
             let capped = softcap.map_or(score, |cap| cap * unit * (score / unit / cap).tanh());
-            capped + number(terms.bias(place, index)) * unit
+            capped + number(terms.bias(at, index)) * unit
         };
-        let (scores, sink): (Vec<T>, _) = (keys.enumerate().map(score).collect(), number(terms.sink(place)));
+        let (scores, sink): (Vec<T>, _) = (keys.enumerate().map(score).collect(), number(terms.sink(at)));
         if scores.iter().all(|&score| score == T::neg_infinity()) {
             return sink;
         }
@@ -158,7 +158,7 @@ fn in_type<T: NdFloat>(
 
 /// Where a query row stands.
 #[derive(Clone, Copy)]
-struct Place {
+struct QueryRow {
     batch: usize,
     head: usize,
     row: usize,
@@ -166,14 +166,14 @@ struct Place {
     first_key: usize,
 }
 
-/// Computes each query row by `row(place, query, keys, values, out)`. The function gets the keys and values that the
+/// Computes each query row by `row(at, query, keys, values, out)`. The function gets the keys and values that the
 /// row sees, and an output of zeros, and returns the LSE. Rows run in parallel.
 fn by_row<T: LinalgScalar + Send + Sync>(
     q: ArrayView4<'_, T>,
     k: ArrayView4<'_, T>,
     v: ArrayView4<'_, T>,
     mask: Mask,
-    row: impl Fn(Place, &[T], ChunksExact<'_, T>, ChunksExact<'_, T>, &mut [T]) -> T + Sync,
+    row: impl Fn(QueryRow, &[T], ChunksExact<'_, T>, ChunksExact<'_, T>, &mut [T]) -> T + Sync,
 ) -> (Array4<T>, Array3<T>) {
     let (batch, q_heads, q_len, head_dim) = q.dim();
     let (_, kv_heads, k_len, value_dim) = v.dim();
@@ -193,12 +193,12 @@ fn by_row<T: LinalgScalar + Send + Sync>(
         let visible = mask.key_range(q_row, q_len, k_len);
         let mut out = vec![T::zero(); value_dim];
         let (batch, head) = (q_head / q_heads, q_head % q_heads);
-        let place = Place { batch, head, row: q_row, first_key: visible.start };
+        let at = QueryRow { batch, head, row: q_row, first_key: visible.start };
         let keys = first_key + visible.start..first_key + visible.end;
         let query = &q[index * head_dim..][..head_dim];
         let values = v[keys.start * value_dim..keys.end * value_dim].chunks_exact(value_dim);
         let keys = k[keys.start * head_dim..keys.end * head_dim].chunks_exact(head_dim);
-        let lse = row(place, query, keys, values, &mut out);
+        let lse = row(at, query, keys, values, &mut out);
         (out, lse)
     });
     let (out, lse): (Vec<Vec<T>>, Vec<T>) = rows.unzip();

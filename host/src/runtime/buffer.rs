@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::RangeBounds;
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
@@ -9,6 +10,7 @@ use ndarray::{Array, ArrayView, Dimension, IntoDimension};
 
 use crate::element::Element;
 use crate::error::{Error, Result};
+use crate::runtime::buffer_slice::{BufferSlice, BufferSliceMut, same_length};
 use crate::runtime::gpu::Gpu;
 use crate::runtime::stream::{Event, StreamRef};
 
@@ -21,10 +23,6 @@ pub(crate) fn size_bytes<T>(shape: &[usize]) -> Result<usize> {
         .filter(|&bytes| bytes <= isize::MAX as usize)
         .ok_or_else(|| Error::TooLarge { shape: shape.to_vec(), element_bytes: size_of::<T>() })?;
     Ok(if shape.contains(&0) { 0 } else { bytes })
-}
-
-fn same_length(op: &'static str, got: usize, expected: usize) -> Result<()> {
-    if got == expected { Ok(()) } else { Err(Error::Length { op, got, expected }) }
 }
 
 /// Device memory for `len` elements, aligned to 256 bytes.
@@ -79,29 +77,12 @@ impl<T: Element> Buffer<T> {
 
     /// Overwrites the buffer with host data of the same length, and waits for the stream.
     pub fn overwrite_blocking<'s>(&mut self, stream: impl Into<StreamRef<'s>>, data: &[T]) -> Result<()> {
-        same_length("Buffer::overwrite_blocking", data.len(), self.len)?;
-        let handle = stream.into().on("buffer", &self.gpu)?;
-        if data.is_empty() {
-            return Ok(());
-        }
-        let device = self.gpu.device();
-        // SAFETY: both ranges have `size_bytes` bytes; `data` is borrowed until the copy is done.
-        unsafe { device.copy_to_device(handle, self.address, data.as_ptr().cast(), self.size_bytes()) }?;
-        device.synchronize_stream(handle)
+        self.as_mut_slice().overwrite_blocking(stream, data)
     }
 
     /// Copies the elements to the host, and waits for the stream.
     pub fn download_blocking<'s>(&self, stream: impl Into<StreamRef<'s>>) -> Result<Vec<T>> {
-        let handle = stream.into().on("buffer", &self.gpu)?;
-        let mut data = vec![T::default(); self.len];
-        if self.len > 0 {
-            let device = self.gpu.device();
-            // SAFETY: both ranges have `size_bytes` bytes, of which every pattern is a `T`; `data` is borrowed until
-            // the copy is done.
-            unsafe { device.copy_to_host(handle, data.as_mut_ptr().cast(), self.address, self.size_bytes()) }?;
-            device.synchronize_stream(handle)?;
-        }
-        Ok(data)
+        self.as_slice().download_blocking(stream)
     }
 
     /// Copies the elements to an array of this shape in row-major order, and waits for the stream.
@@ -118,12 +99,7 @@ impl<T: Element> Buffer<T> {
 
     /// Sets every byte to `value`, in the order of the stream.
     pub fn fill_bytes<'s>(&mut self, stream: impl Into<StreamRef<'s>>, value: u8) -> Result<()> {
-        let handle = stream.into().on("buffer", &self.gpu)?;
-        if self.len == 0 {
-            return Ok(());
-        }
-        // SAFETY: the memory is as large, and freeing it waits for this work.
-        unsafe { self.gpu.device().fill_bytes(handle, self.address, value, self.size_bytes()) }
+        self.as_mut_slice().fill_bytes(stream, value)
     }
 
     /// Overwrites the elements from `offset` on with those of another buffer of the card, in the order of the stream.
@@ -131,18 +107,8 @@ impl<T: Element> Buffer<T> {
     /// # Errors
     /// [`Error::OutOfBounds`] where they do not fit, [`Error::WrongDevice`] for a buffer of another card.
     pub fn copy_from<'s>(&mut self, stream: impl Into<StreamRef<'s>>, offset: usize, source: &Buffer<T>) -> Result<()> {
-        let stream = stream.into();
-        let handle = stream.on("buffer", &self.gpu)?;
-        stream.on("source", &source.gpu)?;
-        if offset.checked_add(source.len).is_none_or(|end| end > self.len) {
-            return Err(Error::OutOfBounds { shape: vec![source.len], strides: vec![1], offset, len: self.len });
-        }
-        if source.len == 0 {
-            return Ok(());
-        }
-        let destination = self.address + (offset * size_of::<T>()) as u64;
-        // SAFETY: both ranges have as many bytes, in different allocations; freeing them waits for this work.
-        unsafe { self.gpu.device().copy_on_device(handle, destination, source.address, source.size_bytes()) }
+        let end = offset.saturating_add(source.len);
+        self.slice_mut(offset..end)?.copy_from(stream, source.as_slice())
     }
 
     /// Overwrites the buffer with pinned memory of the same length, in the order of the stream.
@@ -181,6 +147,41 @@ impl<T: Element> Buffer<T> {
 }
 
 impl<T> Buffer<T> {
+    /// Some of the elements, for reading.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`] where the range leaves the buffer.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<BufferSlice<'_, T>> {
+        self.as_slice().slice(range)
+    }
+
+    /// Some of the elements, for writing.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`] where the range leaves the buffer.
+    pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<BufferSliceMut<'_, T>> {
+        let (address, len) = {
+            let slice = self.slice(range)?;
+            (slice.as_raw(), slice.len())
+        };
+        // SAFETY: the elements are some of this buffer, which is borrowed for writing; freeing it waits for work.
+        Ok(unsafe { BufferSliceMut::new(&self.gpu, address, len) })
+    }
+
+    /// All elements, for reading.
+    #[must_use]
+    pub const fn as_slice(&self) -> BufferSlice<'_, T> {
+        // SAFETY: the elements are those of this buffer; freeing it waits for work.
+        unsafe { BufferSlice::new(&self.gpu, self.address, self.len) }
+    }
+
+    /// All elements, for writing.
+    #[must_use]
+    pub const fn as_mut_slice(&mut self) -> BufferSliceMut<'_, T> {
+        // SAFETY: the elements are those of this buffer, which is borrowed for writing; freeing it waits for work.
+        unsafe { BufferSliceMut::new(&self.gpu, self.address, self.len) }
+    }
+
     /// The number of elements.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -5,9 +5,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use layout::Arch;
+#[cfg(feature = "emulator")]
 use ptx_emulator::{Counters, Fp8Sums};
 
 use crate::backend::cuda;
+#[cfg(feature = "emulator")]
 use crate::backend::emulator::EmulatedDevice;
 use crate::backend::{Backend, Handle, Kept};
 use crate::error::{Error, Result};
@@ -99,6 +101,7 @@ impl Gpu {
     /// It is hundreds of times slower than a card and finds faults that a card hides: [`Error::Emulator`] names the
     /// kernel, the thread and the line. A block without an end is one of them, see
     /// [`limit_instructions`](Self::limit_instructions).
+    #[cfg(feature = "emulator")]
     #[must_use]
     pub fn emulated(arch: Arch) -> Gpu {
         let ordinal = FIRST_EMULATED + arch as u32;
@@ -120,6 +123,7 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Error::Emulator`] on a card.
+    #[cfg(feature = "emulator")]
     pub fn limit_instructions(&self, instructions: u64) -> Result<()> {
         self.device().limit_instructions(instructions)
     }
@@ -130,6 +134,7 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Error::Emulator`] on a card.
+    #[cfg(feature = "emulator")]
     pub fn set_fp8_sums(&self, sums: Fp8Sums) -> Result<()> {
         self.device().set_fp8_sums(sums)
     }
@@ -155,6 +160,7 @@ impl Gpu {
     ///
     /// # Errors
     /// That of `work`; [`Error::Emulator`] on a card, where nothing is done.
+    #[cfg(feature = "emulator")]
     pub fn counted<T, E: From<Error>>(&self, work: impl FnOnce() -> Result<T, E>) -> Result<(T, Vec<Counters>), E> {
         let (mut work, mut done) = (Some(work), None);
         let counters = self.device().counted(&mut || done = work.take().map(|work| work()))?;
@@ -298,7 +304,7 @@ impl fmt::Display for Gpu {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "emulator"))]
 mod tests {
     use super::*;
 

@@ -294,7 +294,7 @@ impl Drop for Graph {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "emulator"))]
 mod tests {
     use std::sync::Arc;
     use std::time::{Duration, Instant};

@@ -7,6 +7,7 @@ use crate::checks::same_device;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::runtime::buffer::Buffer;
+use crate::runtime::buffer_slice::{BufferSlice, BufferSliceMut, same_length};
 use crate::runtime::raw_tensor::{RawTensor, check_last_stride};
 use crate::runtime::stream::StreamRef;
 
@@ -78,13 +79,10 @@ struct View<const RANK: usize> {
 }
 
 impl<const RANK: usize> View<RANK> {
-    fn contiguous<T>(op: &'static str, buffer: &Buffer<T>, shape: [usize; RANK]) -> Result<Self> {
-        let count = element_count::<T>(&shape)?;
-        if count != buffer.len() {
-            return Err(Error::Length { op, got: count, expected: buffer.len() });
-        }
+    fn contiguous<T>(op: &'static str, memory: BufferSlice<'_, T>, shape: [usize; RANK]) -> Result<Self> {
+        same_length(op, element_count::<T>(&shape)?, memory.len())?;
         let strides = contiguous_strides(shape);
-        Ok(View { ordinal: buffer.gpu().ordinal(), address: buffer.as_raw(), shape, strides })
+        Ok(View { ordinal: memory.gpu().ordinal(), address: memory.as_raw(), shape, strides })
     }
 
     fn strided<T>(buffer: &Buffer<T>, offset: usize, shape: [usize; RANK], strides: [i64; RANK]) -> Result<Self> {
@@ -127,7 +125,18 @@ impl<'a, T: Element, const RANK: usize> TensorRef<'a, T, RANK> {
     /// # Errors
     /// [`Error::Length`] unless the shape has as many elements as the buffer.
     pub fn contiguous(buffer: &'a Buffer<T>, shape: [usize; RANK]) -> Result<Self> {
-        Ok(TensorRef { view: View::contiguous("TensorRef::contiguous", buffer, shape)?, memory: PhantomData })
+        Ok(TensorRef {
+            view: View::contiguous("TensorRef::contiguous", buffer.as_slice(), shape)?,
+            memory: PhantomData,
+        })
+    }
+
+    /// The elements of a slice in row-major order.
+    ///
+    /// # Errors
+    /// [`Error::Length`] unless the shape has as many elements as the slice.
+    pub fn of_slice(slice: BufferSlice<'a, T>, shape: [usize; RANK]) -> Result<Self> {
+        Ok(TensorRef { view: View::contiguous("TensorRef::of_slice", slice, shape)?, memory: PhantomData })
     }
 
     /// The elements from `offset` on with these strides.
@@ -200,7 +209,18 @@ impl<'a, T: Element, const RANK: usize> TensorMut<'a, T, RANK> {
     /// # Errors
     /// [`Error::Length`] unless the shape has as many elements as the buffer.
     pub fn contiguous(buffer: &'a mut Buffer<T>, shape: [usize; RANK]) -> Result<Self> {
-        Ok(TensorMut { view: View::contiguous("TensorMut::contiguous", buffer, shape)?, memory: PhantomData })
+        Ok(TensorMut {
+            view: View::contiguous("TensorMut::contiguous", buffer.as_slice(), shape)?,
+            memory: PhantomData,
+        })
+    }
+
+    /// The elements of a slice in row-major order.
+    ///
+    /// # Errors
+    /// [`Error::Length`] unless the shape has as many elements as the slice.
+    pub fn of_slice(slice: BufferSliceMut<'a, T>, shape: [usize; RANK]) -> Result<Self> {
+        Ok(TensorMut { view: View::contiguous("TensorMut::of_slice", slice.as_slice(), shape)?, memory: PhantomData })
     }
 
     /// The elements from `offset` on with these strides.

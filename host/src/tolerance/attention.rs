@@ -77,7 +77,6 @@ struct Row {
     /// Score and error of each key.
     keys: Vec<(f64, f64)>,
     sink: (f64, f64),
-    largest: f64,
     /// 0 where there is none.
     softcap: f64,
     /// Whether all sums of products stay within [`LARGEST_SUM`].
@@ -123,7 +122,7 @@ impl Row {
         let sink = terms.sink.map_or(f64::NEG_INFINITY, |sink| sink[head]);
         let largest = keys.iter().map(|key| key.0).fold(sink, f64::max);
         let softcap = terms.softcap.unwrap_or(0.0);
-        let mut row = Row { first_key, keys, sink: (sink, 0.0), largest, softcap, specified };
+        let mut row = Row { first_key, keys, sink: (sink, 0.0), softcap, specified };
         // The product with log2(e), and the difference from the largest score, are rounded.
         let rounding = |score: f64| 4.0 * STEP * (score.abs() + largest.abs());
         row.keys.iter_mut().chain([&mut row.sink]).filter(|of| of.0 > f64::NEG_INFINITY).for_each(|of| {
