@@ -233,8 +233,8 @@ impl fmt::Display for MergePlan {
 
 /// Puts two partial results of attention together, on `stream`, and returns before it is done.
 ///
-/// The partial results are attention of the same queries on two disjoint sets of keys, with the dimensions of their O in the
-/// order of `layout`. The result is attention on all of the keys:
+/// The partial results are attention of the same queries on two disjoint sets of keys, with the dimensions of their O
+/// in the order of `layout`. The result is attention on all of the keys:
 ///
 /// `LSE = ln(exp(lse1) + exp(lse2))`, `O = exp(lse1 - LSE) o1 + exp(lse2 - LSE) o2`.
 ///
