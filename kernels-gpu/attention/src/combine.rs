@@ -14,8 +14,8 @@ use cuda_std::{global, thread};
 use layout::Dtype;
 use variants::attention::{COMBINE, COMBINE_ROWS, CombineArgs, PartialResult};
 
+use crate::lane::{LANES, div_rem, lane, warp};
 use crate::softmax::{row_result, split_weight};
-use crate::work::{LANES, div_rem, lane, warp};
 
 /// Columns of a lane.
 const COLUMNS: usize = 8;

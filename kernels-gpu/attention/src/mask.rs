@@ -18,7 +18,7 @@ impl KeyRange {
 
     /// Those of sequences of `q_len` rows and `k_len` keys.
     #[inline(always)]
-    pub(crate) fn of_member(args: &AttentionArgs, q_len: u32, k_len: u32) -> Self {
+    pub(crate) fn of_seqlens(args: &AttentionArgs, q_len: u32, k_len: u32) -> Self {
         let (first, last) = Mask::offsets_of_reach((args.left, args.right), q_len as i32, k_len as i32);
         Self { first, last, k_len: k_len as i32 }
     }

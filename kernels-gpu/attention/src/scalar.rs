@@ -10,9 +10,11 @@ use cuda_std::global;
 use cuda_std::warp::{FULL_MASK, warp_max, warp_shuffle_idx, warp_sum};
 use variants::attention::{ATTENTION, AttentionArgs, MAX_HEAD_DIM, ScoreMod};
 
-use crate::score::Scoring;
+use crate::lane::{LANES, lane, warp};
+use crate::score_mod::HeadScoreMod;
+use crate::seqlen::SeqlenInfo;
 use crate::softmax::{base, row_result, split_weight};
-use crate::work::{LANES, SeqlenInfo, Work, lane, sink_of_block, warp};
+use crate::work::{Work, sink_of_block};
 
 /// # Safety
 /// The launch is that of configuration `ID`, and `args` describes its tensors.
@@ -21,9 +23,9 @@ pub(crate) unsafe fn forward<E: Element16, const ID: usize>(args: &AttentionArgs
     const { assert!(E::DTYPE as u8 == ATTENTION[ID].dtype as u8) };
     let seqlens = const { ATTENTION[ID].seqlens };
     // SAFETY: the warp is together, and the launch is the configuration's.
-    let member = |batch| unsafe { SeqlenInfo::of_warp(args, batch, seqlens) };
-    let work = Work::of_block(args, ATTENTION[ID].rows() as u32, seqlens, member);
-    let scoring = Scoring::new(args, &work);
+    let seqlen = |batch| unsafe { SeqlenInfo::of_warp(args, batch, seqlens) };
+    let work = Work::of_block(args, ATTENTION[ID].rows() as u32, seqlens, seqlen);
+    let score_mod = HeadScoreMod::new(args, &work);
     let lane = lane();
     let row = work.first_row + warp();
     if row >= work.q_len {
@@ -49,7 +51,7 @@ pub(crate) unsafe fn forward<E: Element16, const ID: usize>(args: &AttentionArgs
             }
             if let ScoreMod::General = const { ATTENTION[ID].score_mod } {
                 // SAFETY: `row` and `key` are inside their tensors.
-                score = unsafe { scoring.score::<E>(score, row, key) };
+                score = unsafe { score_mod.score::<E>(score, row, key) };
             }
         }
         // SAFETY: the whole warp has the same row, so all its lanes are here.

@@ -9,9 +9,10 @@ use cuda_std::warp::{FULL_MASK, warp_shuffle_xor};
 use variants::attention::AttentionArgs;
 
 use crate::epilogue::store_lse;
+use crate::lane::{LANES, lane};
 use crate::softmax::RowResult;
 use crate::tile::CHUNK_ELEMS;
-use crate::work::{LANES, Work, lane};
+use crate::work::Work;
 
 /// Writes the 16 rows of a warp to O from its accumulators, times `normalisers`, 16 bytes a lane.
 ///

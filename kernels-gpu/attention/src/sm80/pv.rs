@@ -7,9 +7,10 @@ use cuda_std::shared::SharedAddr;
 use cuda_std::warp;
 use variants::attention::WARP_ROWS;
 
+use crate::lane::lane;
+use crate::sm80::product::multiply;
 use crate::softmax::rescale_rows;
-use crate::tile::{Fragments, chunk_offset, multiply, store_pair};
-use crate::work::lane;
+use crate::tile::{CHUNK_ELEMS, Fragments, chunk_offset};
 
 /// The accumulator O of one warp: 16 rows by `16 * DIM_TILES` columns.
 pub(crate) trait PvAccumulator<E, const KEY_TILES: usize, const DIM_TILES: usize> {
@@ -201,4 +202,15 @@ impl<E: Element16, const KEY_TILES: usize, const DIM_TILES: usize> PvAccumulator
             }
         }
     }
+}
+
+/// Writes two elements of configuration `id`, columns `column` (even) and the next, packed.
+///
+/// # Safety
+/// The place is this thread's to write.
+#[inline(always)]
+unsafe fn store_pair<E: Element16>(tile: SharedAddr, rows: usize, row: u32, column: u32, pair: [f32; 2]) {
+    let offset = chunk_offset(rows, row, column / CHUNK_ELEMS as u32) + column % CHUNK_ELEMS as u32 * 2;
+    // SAFETY: the caller's contract; an even column is 4-byte aligned.
+    unsafe { tile.offset(offset).store(E::pack(pair[0], pair[1])) }
 }

@@ -13,13 +13,14 @@ use cuda_std::warp::{FULL_MASK, sync_warp};
 use layout::SmemRegion;
 use variants::attention::{AttentionArgs, SCHEDULER_STAGES, SEQUENCE_END, Seqlens, TileSchedulerArgs, first_slot};
 
+use crate::lane::{div_rem, warp_uniform};
 use crate::mask::KeyRange;
-use crate::row::Config;
-use crate::work::{SeqlenInfo, div_rem, warp_uniform};
+use crate::seqlen::SeqlenInfo;
+use crate::sm90::config::Config;
 
 /// Query rows of one head.
 #[derive(Clone, Copy)]
-pub(crate) struct Tile {
+pub(crate) struct WorkTile {
     /// Batch entry.
     pub(crate) batch: u32,
     /// Head of Q.
@@ -30,15 +31,15 @@ pub(crate) struct Tile {
     pub(crate) batch_head: u32,
     /// First row.
     pub(crate) first_row: u32,
-    /// The sequences of the batch entry, where they may differ in length ([`Tile::member`]).
-    member: SeqlenInfo,
+    /// The sequences of the batch entry, where they may differ in length ([`WorkTile::seqlen_info`]).
+    seqlen: SeqlenInfo,
 }
 
-impl Tile {
+impl WorkTile {
     /// No tile.
     #[inline(always)]
     pub(crate) fn none(args: &AttentionArgs) -> Self {
-        Self { batch: 0, head: 0, kv_head: 0, batch_head: NO_HEAD, first_row: 0, member: SeqlenInfo::equal(args) }
+        Self { batch: 0, head: 0, kv_head: 0, batch_head: NO_HEAD, first_row: 0, seqlen: SeqlenInfo::equal(args) }
     }
 
     /// Whether there is none.
@@ -52,12 +53,12 @@ impl Tile {
     fn of_number<const ID: usize>(args: &AttentionArgs, tiles: &TileSchedulerArgs, number: u32) -> Self {
         let (group, in_group) = div_rem(number, tiles.group_heads * tiles.m_tiles);
         let first_head = group * tiles.group_heads;
-        let (row_tile, group_head) = div_rem(in_group, tiles.group_heads.min(tiles.heads - first_head));
+        let (m_tile, group_head) = div_rem(in_group, tiles.group_heads.min(tiles.heads - first_head));
         let batch_head = first_head + group_head;
         let (batch, head) = div_rem(batch_head, args.q_heads);
         let (kv_head, _) = div_rem(head, args.heads_per_kv);
-        let first_row = (tiles.m_tiles - 1 - row_tile) * const { Config::<ID>::M };
-        Self { batch, head, kv_head, batch_head, first_row, member: SeqlenInfo::equal(args) }
+        let first_row = (tiles.m_tiles - 1 - m_tile) * const { Config::<ID>::M };
+        Self { batch, head, kv_head, batch_head, first_row, seqlen: SeqlenInfo::equal(args) }
     }
 
     /// The tile in the slot of this number, which is below `tiles.tiles`, where sequences may differ in length; without
@@ -68,15 +69,15 @@ impl Tile {
     #[inline(always)]
     unsafe fn of_slot<const ID: usize>(args: &AttentionArgs, tiles: &TileSchedulerArgs, number: u32) -> Self {
         // Opaque, reciprocals of divisors take no registers of the producer, which has few.
-        let (row_tiles, group_heads) = (opaque(tiles.m_tiles), opaque(tiles.group_heads));
-        let (group, in_group) = div_rem(number, group_heads * row_tiles);
+        let (m_tiles, group_heads) = (opaque(tiles.m_tiles), opaque(tiles.group_heads));
+        let (group, in_group) = div_rem(number, group_heads * m_tiles);
         let first_head = group * group_heads;
         let (from_end, group_head) = div_rem(in_group, group_heads.min(tiles.heads - first_head));
-        let (head, slot) = (first_head + group_head, row_tiles - 1 - from_end);
+        let (head, slot) = (first_head + group_head, m_tiles - 1 - from_end);
         let rows = const { Config::<ID>::M };
-        let tile = |batch: u32, head: u32, first_row: u32, member: SeqlenInfo| {
+        let tile = |batch: u32, head: u32, first_row: u32, seqlen: SeqlenInfo| {
             let (kv_head, _) = div_rem(head, opaque(args.heads_per_kv));
-            Self { batch, head, kv_head, batch_head: batch * args.q_heads + head, first_row, member }
+            Self { batch, head, kv_head, batch_head: batch * args.q_heads + head, first_row, seqlen }
         };
         if args.cu_seqlens_q == 0 {
             let (batch, head) = div_rem(head, opaque(args.q_heads));
@@ -95,33 +96,33 @@ impl Tile {
             }
         }
         // SAFETY: there is such a batch entry.
-        let member = unsafe { SeqlenInfo::of_batch(args, batch) };
-        let first_slot = first_slot(member.q_start, batch, rows);
-        let first_row = if slot < first_slot { member.q_len } else { (slot - first_slot) * rows };
-        tile(batch, head, first_row, member)
+        let seqlen = unsafe { SeqlenInfo::of_batch(args, batch) };
+        let first_slot = first_slot(seqlen.q_start, batch, rows);
+        let first_row = if slot < first_slot { seqlen.q_len } else { (slot - first_slot) * rows };
+        tile(batch, head, first_row, seqlen)
     }
 
     /// The sequences of its batch entry.
     #[inline(always)]
-    pub(crate) fn member<const ID: usize>(&self, args: &AttentionArgs) -> SeqlenInfo {
+    pub(crate) fn seqlen_info<const ID: usize>(&self, args: &AttentionArgs) -> SeqlenInfo {
         match Config::<ID>::SEQLENS {
             Seqlens::Fixed => SeqlenInfo::equal(args),
-            Seqlens::Varlen => self.member,
+            Seqlens::Varlen => self.seqlen,
         }
     }
 
-    /// Where TMA finds its rows of Q; see [`place`].
+    /// Where TMA finds its rows of Q; see [`coordinates`].
     #[inline(always)]
-    pub(crate) fn q_place<const ID: usize>(&self, args: &AttentionArgs) -> [u32; 4] {
-        let SeqlenInfo { q_start, q_len, .. } = self.member::<ID>(args);
-        place::<ID>(args, [q_start, q_len], self.first_row, self.head, self.batch)
+    pub(crate) fn q_coordinates<const ID: usize>(&self, args: &AttentionArgs) -> [u32; 4] {
+        let SeqlenInfo { q_start, q_len, .. } = self.seqlen_info::<ID>(args);
+        coordinates::<ID>(args, [q_start, q_len], self.first_row, self.head, self.batch)
     }
 
-    /// Where TMA finds its first key and value; see [`place`].
+    /// Where TMA finds its first key and value; see [`coordinates`].
     #[inline(always)]
-    pub(crate) fn kv_place<const ID: usize>(&self, args: &AttentionArgs) -> [u32; 4] {
-        let SeqlenInfo { k_start, keys, .. } = self.member::<ID>(args);
-        place::<ID>(args, [k_start, keys.len()], 0, self.kv_head, self.batch)
+    pub(crate) fn kv_coordinates<const ID: usize>(&self, args: &AttentionArgs) -> [u32; 4] {
+        let SeqlenInfo { k_start, keys, .. } = self.seqlen_info::<ID>(args);
+        coordinates::<ID>(args, [k_start, keys.len()], 0, self.kv_head, self.batch)
     }
 }
 
@@ -131,7 +132,13 @@ impl Tile {
 /// back: those of the sequence are inside the map, and those after its last one outside. They arrive as zeros, whatever
 /// the next sequence has there. The last coordinate takes away what the rows have too much.
 #[inline(always)]
-fn place<const ID: usize>(args: &AttentionArgs, [start, len]: [u32; 2], row: u32, head: u32, batch: u32) -> [u32; 4] {
+fn coordinates<const ID: usize>(
+    args: &AttentionArgs,
+    [start, len]: [u32; 2],
+    row: u32,
+    head: u32,
+    batch: u32,
+) -> [u32; 4] {
     match Config::<ID>::SEQLENS {
         Seqlens::Varlen if args.cu_seqlens_q != 0 => [SEQUENCE_END - len + row, head, start + len, SEQUENCE_END],
         _ => [row, head, batch, 0],
@@ -141,10 +148,10 @@ fn place<const ID: usize>(args: &AttentionArgs, [start, len]: [u32; 2], row: u32
 /// Stands for a head where there are no more tiles.
 const NO_HEAD: u32 = u32::MAX;
 
-/// Where the first row and the rows of the batch entry are in the place of a tile, behind its head and first row, and
+/// Where the first row and the rows of the batch entry are in the stage of a tile, behind its head and first row, and
 /// where its first key and keys are.
-const Q_PLACE: u32 = 8;
-const K_PLACE: u32 = 16;
+const Q_WORDS: u32 = 8;
+const K_WORDS: u32 = 16;
 
 /// The steps that some row of `first_row ..= last_row` sees: from the first number up to the second. Blocks that copy
 /// for each other take all steps: rows after the last of the problem too, whose block brings keys for the others.
@@ -159,6 +166,7 @@ pub(crate) fn steps_of_rows<const ID: usize>(keys: KeyRange, first_row: u32, las
 }
 
 /// The tiles of this block, one after the other.
+#[derive(Clone, Copy)]
 pub(crate) struct TileScheduler {
     /// Tiles so far.
     round: u32,
@@ -171,60 +179,60 @@ impl TileScheduler {
 
     /// The buffer of the Q of the current tile, and the parity of the phase in which it arrives.
     #[inline(always)]
-    pub(crate) fn q_place<const ID: usize>(&self) -> (u32, u32) {
+    pub(crate) fn q_stage<const ID: usize>(&self) -> (u32, u32) {
         let before = self.round - 1;
         let stages = const { Config::<ID>::Q.stages };
         (before % stages, before / stages % 2)
     }
 
-    /// The next tile; [`Tile::is_none`] after the last.
+    /// The next tile; [`WorkTile::is_none`] after the last.
     ///
     /// # Safety
-    /// The producer calls it, in a launch whose counter, if it has one, no other has.
+    /// The producer calls it, in a launch whose semaphore, if it has one, no other has.
     #[inline(always)]
     pub(crate) unsafe fn next_work<const ID: usize>(
         &mut self,
         args: &AttentionArgs,
         tiles: &TileSchedulerArgs,
-    ) -> Tile {
+    ) -> WorkTile {
         match Config::<ID>::SEQLENS {
             Seqlens::Fixed => {
                 // SAFETY: the caller's contract.
                 let number = unsafe { number::<ID>(tiles, self.round) };
-                if number < tiles.tiles { Tile::of_number::<ID>(args, tiles, number) } else { Tile::none(args) }
+                if number < tiles.tiles { WorkTile::of_number::<ID>(args, tiles, number) } else { WorkTile::none(args) }
             }
             Seqlens::Varlen => loop {
                 // SAFETY: the caller's contract; the numbers of the batch entries are readable.
                 let number = unsafe { number::<ID>(tiles, self.slots) };
                 self.slots += 1;
                 if number >= tiles.tiles {
-                    break Tile::none(args);
+                    break WorkTile::none(args);
                 }
                 // SAFETY: as above.
-                let tile = unsafe { Tile::of_slot::<ID>(args, tiles, number) };
-                if tile.first_row < tile.member.q_len {
+                let tile = unsafe { WorkTile::of_slot::<ID>(args, tiles, number) };
+                if tile.first_row < tile.seqlen.q_len {
                     break tile;
                 }
             },
         }
     }
 
-    /// Tells the consumers what [`Self::next_work`] has found.
+    /// Broadcasts to the consumers what [`Self::next_work`] has found.
     ///
     /// # Safety
     /// The producer calls it for each tile, and at the end; the barriers are initialised.
     #[inline(always)]
-    pub(crate) unsafe fn broadcast<const ID: usize>(&mut self, base: SharedAddr, tile: &Tile) {
-        let (stage, _) = self.place();
+    pub(crate) unsafe fn broadcast<const ID: usize>(&mut self, base: SharedAddr, tile: &WorkTile) {
+        let (stage, _) = self.stage();
         let at = |region: SmemRegion| base.offset(region.stage_offset(stage));
         // SAFETY: what was here is of a tile whose Q all consumers have left, which the producer has waited for: there
-        // are more places for tiles than for Q.
+        // are more stages for tiles than for Q.
         unsafe {
             at(Config::<ID>::TILES).store([tile.batch_head, tile.first_row]);
             if let Seqlens::Varlen = Config::<ID>::SEQLENS {
-                let [q_start, q_len, k_start, k_len] = tile.member.words();
-                at(Config::<ID>::TILES).offset(Q_PLACE).store([q_start, q_len]);
-                at(Config::<ID>::TILES).offset(K_PLACE).store([k_start, k_len]);
+                let [q_start, q_len, k_start, k_len] = tile.seqlen.words();
+                at(Config::<ID>::TILES).offset(Q_WORDS).store([q_start, q_len]);
+                at(Config::<ID>::TILES).offset(K_WORDS).store([k_start, k_len]);
             }
             mbarrier::arrive_if(at(Config::<ID>::TILE_FULL), true);
         }
@@ -238,7 +246,7 @@ impl TileScheduler {
     /// All lanes of a consumer warp call it together.
     #[inline(always)]
     pub(crate) unsafe fn receive<const ID: usize>(&mut self, base: SharedAddr) -> Option<[u32; 2]> {
-        let (stage, parity) = self.place();
+        let (stage, parity) = self.stage();
         let at = |region: SmemRegion| base.offset(region.stage_offset(stage));
         // SAFETY: the tile stays until the warp has left its Q.
         let tile: [u32; 2] = unsafe {
@@ -256,19 +264,19 @@ impl TileScheduler {
     }
 
     /// The sequences of the tile that [`Self::receive`] gave last. They stay until the warp follows to the next one:
-    /// there are that many places for tiles.
+    /// there are that many stages for tiles.
     ///
     /// # Safety
     /// All lanes of a consumer warp call it together.
     #[inline(always)]
-    pub(crate) unsafe fn member<const ID: usize>(&self, base: SharedAddr, args: &AttentionArgs) -> SeqlenInfo {
+    pub(crate) unsafe fn seqlen_info<const ID: usize>(&self, base: SharedAddr, args: &AttentionArgs) -> SeqlenInfo {
         match Config::<ID>::SEQLENS {
             Seqlens::Fixed => SeqlenInfo::equal(args),
             Seqlens::Varlen => {
                 let tile = base.offset(Config::<ID>::TILES.stage_offset((self.round - 1) % SCHEDULER_STAGES));
                 // SAFETY: the words are there, behind the wait of `receive`.
                 let [[q_start, q_len], [k_start, k_len]] =
-                    unsafe { [tile.offset(Q_PLACE).load(), tile.offset(K_PLACE).load::<[u32; 2]>()] };
+                    unsafe { [tile.offset(Q_WORDS).load(), tile.offset(K_WORDS).load::<[u32; 2]>()] };
                 // The same in all lanes to the eyes of `ptxas`, as in `receive`. It would take lanes for apart behind a
                 // branch on lengths otherwise, and have no uniform registers for descriptors: 4 to 10 % more time.
                 // SAFETY: the warp is together.
@@ -279,7 +287,7 @@ impl TileScheduler {
 
     /// Where the next tile is, and the parity of the phase in which it comes.
     #[inline(always)]
-    fn place(&self) -> (u32, u32) {
+    fn stage(&self) -> (u32, u32) {
         (self.round % SCHEDULER_STAGES, self.round / SCHEDULER_STAGES % 2)
     }
 }
@@ -295,8 +303,8 @@ unsafe fn number<const ID: usize>(tiles: &TileSchedulerArgs, taken: u32) -> u32 
     let number = if taken == 0 {
         block
     } else if tiles.semaphore != 0 {
-        // Every block takes one number too many, so that the last of `tiles` takes makes the counter 0 again.
-        // SAFETY: the counter is one of a launch.
+        // Every block takes one number too many, so that the last of `tiles` takes makes the semaphore 0 again. SAFETY:
+        // the semaphore is one of a launch.
         blocks + unsafe { global::atomic_inc(tiles.semaphore as *mut u32, tiles.tiles - 1) }
     } else {
         taken * blocks + if taken.is_multiple_of(2) { block } else { blocks - 1 - block }

@@ -1,4 +1,4 @@
-//! One row of the table as constants of a WGMMA kernel.
+//! One configuration as constants of a WGMMA kernel.
 
 use cuda_std::convert::Element16;
 use cuda_std::ptx::wgmma::Product;
@@ -20,13 +20,13 @@ impl<const ID: usize> Config<ID> {
     };
     /// Query rows of a tile.
     pub(crate) const M: u32 = Self::TILE.m() as u32;
-    /// Warpgroups of a block that share the rows of a tile.
+    /// Split-KV warpgroups of a block, which share the rows of a tile.
     pub(crate) const SPLIT_KV_WARPGROUPS: u32 = Self::TILE.split_kv_warpgroups as u32;
-    /// Blocks that share a tile.
+    /// Split-KV blocks, which share a tile.
     pub(crate) const SPLIT_KV_CTAS: u32 = Self::TILE.split_kv_ctas as u32;
     /// Blocks that copy K and V together, each a part for all.
     pub(crate) const MULTICAST_CTAS: u32 = Self::TILE.multicast_ctas as u32;
-    /// Warpgroups that share the rows of a tile, in all its blocks.
+    /// Split-KV warpgroups of all blocks of a tile.
     pub(crate) const KV_SPLITS: u32 = Self::TILE.kv_splits() as u32;
     /// Keys of a step.
     pub(crate) const N: u32 = Self::TILE.n as u32;
@@ -48,7 +48,7 @@ impl<const ID: usize> Config<ID> {
         PvOverlap::HalfExpThenRescale => Subtraction::LargeLate,
         PvOverlap::Exp | PvOverlap::HalfExp | PvOverlap::None => Subtraction::LargeEarly,
     };
-    /// How a step ends.
+    /// Which part of the softmax overlaps P V.
     pub(crate) const PV_OVERLAP: PvOverlap = if Self::TILE.pingpong() {
         PvOverlap::None
     } else if Self::KV_SPLITS > 1 || Self::TILE.consumers() == 4 {
@@ -78,7 +78,7 @@ impl<const ID: usize> Config<ID> {
     pub(crate) const TILES: SmemRegion = Self::SMEM.get("tile");
     pub(crate) const TILE_FULL: SmemRegion = Self::SMEM.get("tile_full");
 
-    /// How many of a lane's exponentials of a step stand in front of the wait for O.
+    /// How many of a lane's exponentials of a step stand in front of the wait for O, and so overlap P V.
     pub(crate) const fn early_exps(scores: usize) -> usize {
         match Self::PV_OVERLAP {
             PvOverlap::Exp => scores,
@@ -88,34 +88,36 @@ impl<const ID: usize> Config<ID> {
     }
 }
 
-/// What of a step stands behind the wait for the product O of the step before, and where O is scaled.
+/// What of the softmax of a step overlaps P V of the step before it in the pipeline, and where O is rescaled.
 #[derive(Clone, Copy)]
 pub(crate) enum PvOverlap {
-    /// The rounding of P. O is scaled beside the next Q K^T, where a maximum grew.
+    /// All exponentials and row sums. O is rescaled during the next Q K^T, where a maximum grew.
     Exp,
-    /// Half of the exponentials too, and the scaling of O in each step beside them. Steps take 2 to 5 % less time so
-    /// where warpgroups share rows or are four, and 1 to 3 % more elsewhere.
+    /// Half of the exponentials, with their sums. The others follow the wait for O, and O is rescaled beside them, in
+    /// each step. Steps take 2 to 5 % less time so with split-KV warpgroups or four consumers, and 1 to 3 % more
+    /// elsewhere.
     HalfExpThenRescale,
-    /// Half of the exponentials, and the sums of all; O is scaled as in [`Self::Exp`]. Head dimensions 96,
-    /// 128 and, by 64 keys, 192 take 1 to 2 % less time so, 256 as much, and 64, with three warpgroups, 7 % more.
+    /// Half of the exponentials. The others, and all row sums, follow the wait for O. O is rescaled as in
+    /// [`Self::Exp`]. Head dimensions 96, 128 and, by 64 keys, 192 take 1 to 2 % less time so, 256 as much, and 64,
+    /// with three warpgroups, 7 % more.
     HalfExp,
-    /// All of the softmax: O is there before the next Q K^T starts, as warpgroups have the tensor cores in turns. O is
-    /// scaled as in [`Self::HalfExpThenRescale`].
+    /// Nothing: P V ends before the next Q K^T starts, and the warpgroups are in ping-pong. O is rescaled as in
+    /// [`Self::HalfExpThenRescale`].
     None,
 }
 
 impl PvOverlap {
-    /// Whether warpgroups have the tensor cores in turns.
+    /// Whether warpgroups are in ping-pong.
     pub(crate) const fn pingpong(self) -> bool {
         matches!(self, Self::None)
     }
 
-    /// Whether O is scaled in each step beside its last exponentials, and not beside the next Q K^T.
+    /// Whether O is rescaled in each step beside its last exponentials, and not during the next Q K^T.
     pub(crate) const fn rescales_last(self) -> bool {
         matches!(self, Self::HalfExpThenRescale | Self::None)
     }
 
-    /// Whether the sums stand behind all exponentials.
+    /// Whether the row sums follow all exponentials.
     pub(crate) const fn row_sum_last(self) -> bool {
         matches!(self, Self::HalfExp)
     }

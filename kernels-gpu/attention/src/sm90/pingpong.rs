@@ -9,7 +9,7 @@
 use cuda_std::ptx::barrier;
 use variants::attention::WARPGROUP_THREADS;
 
-use crate::row::Config;
+use crate::sm90::config::Config;
 
 /// The barrier of the first warpgroup, behind those of the block and of all consumers.
 const FIRST: u32 = 2;

@@ -1,7 +1,8 @@
 //! Warpgroups that share query rows: which steps of the keys each takes, and the sum of what they find.
 //!
-//! The blocks of a cluster take the steps in turns, and within a block its key groups take those of the block. Part p
-//! of a tile is that of key group `p % SPLIT_KV_WARPGROUPS` in the block of rank `p / SPLIT_KV_WARPGROUPS`.
+//! The blocks of a cluster take the steps round-robin, and within a block its split-KV warpgroups take those of the
+//! block. Split p of a tile is that of split-KV warpgroup `p % SPLIT_KV_WARPGROUPS` in the block of rank `p /
+//! SPLIT_KV_WARPGROUPS`.
 //!
 //! The softmax over all keys is the weighted sum of the softmax over each split. Let split p have maximum m_p, sum l_p
 //! and output O_p, and let m be the largest maximum: then `l = sum l_p 2^(c (m_p - m))`, and O likewise.
@@ -20,10 +21,11 @@ use cuda_std::warp::{FULL_MASK, quad_sum, sync_warp};
 use variants::attention::{AttentionArgs, WARPGROUP_THREADS};
 
 use crate::epilogue::store_row_lse;
-use crate::epilogue_sm90::{chunk_of, store_chunk};
-use crate::row::Config;
+use crate::lane::{LANES, lane};
+use crate::sm90::config::Config;
+use crate::sm90::epilogue::{chunk_of, store_chunk};
 use crate::softmax::{RowState, row_result, split_weight};
-use crate::work::{LANES, Work, lane};
+use crate::work::Work;
 
 /// The most parts of a tile.
 const MAX_PARTS: usize = 8;
@@ -242,7 +244,7 @@ pub(crate) unsafe fn gather<const ID: usize, const OUTPUTS: usize>(
 /// Writes a share to O and LSE; `warp_row` is the first row of the warp in its tile.
 ///
 /// # Safety
-/// As [`crate::epilogue_sm90::store_accumulators`].
+/// As [`crate::sm90::epilogue::store_accumulators`].
 #[inline(always)]
 pub(crate) unsafe fn store<E: Element16, const ID: usize, const OUTPUTS: usize>(
     args: &AttentionArgs,

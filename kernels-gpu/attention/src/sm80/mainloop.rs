@@ -1,13 +1,9 @@
 //! FlashAttention forward on `mma` m16n8k16 with `cp.async` tiles, for sm_80 and later.
 //!
 //! ```text
-//! Q tile -> shared memory
-//! for each tile of keys that some row of the block sees:
-//!     S = Q K^T               each warp: 16 rows by n keys, f32
-//!     softcap, bias           where the row has them, see score.rs
-//!     mask S, online softmax  in registers, see softmax.rs
-//!     O = factor O + P V      see pv.rs
-//! O / l -> shared memory -> global memory, 16 bytes a lane
+//! Q tile -> shared memory for each tile of keys that some row of the block sees: S = Q K^T each warp: 16 rows by n
+//! keys, f32 softcap, bias where the configuration has them mask S, online softmax in registers, see softmax.rs O =
+//! factor O + P V see pv.rs O / l -> shared memory -> global memory, 16 bytes a lane
 //! ```
 //!
 //! 1. Products are those of `mma.sync`, two side by side for 16 columns ([`multiply`]). PTX fixes the maps of its
@@ -32,12 +28,17 @@ use cuda_std::warp::{FULL_MASK, sync_warp};
 use layout::SmemRegion;
 use variants::attention::{ATTENTION, AttentionArgs, AttentionKernel, PvUnit, ScoreMod, Seqlens, WARP_ROWS, WmmaTile};
 
-use crate::epilogue;
-use crate::pv::{MultiplyAdd, PvAccumulator, TensorCore};
-use crate::score::Scoring;
+use crate::epilogue::store_lse;
+use crate::lane::{lane, warp};
+use crate::score_mod::HeadScoreMod;
+use crate::seqlen::SeqlenInfo;
+use crate::sm80::copy::Rows;
+use crate::sm80::epilogue::store_rows;
+use crate::sm80::product::multiply;
+use crate::sm80::pv::{MultiplyAdd, PvAccumulator, TensorCore};
 use crate::softmax::{RowState, ScoreScale, Subtraction};
-use crate::tile::{Fragments, Rows, chunk_offset, multiply};
-use crate::work::{SeqlenInfo, Work, lane, sink_of_block, warp};
+use crate::tile::{Fragments, chunk_offset};
+use crate::work::{Work, sink_of_block};
 
 const fn wmma_tile(id: usize) -> WmmaTile {
     match ATTENTION[id].kernel {
@@ -85,19 +86,17 @@ where
     let tile = const { wmma_tile(ID) };
     let (q_region, k_region, v_region) =
         const { (ATTENTION[ID].smem().get("q"), ATTENTION[ID].smem().get("k"), ATTENTION[ID].smem().get("v")) };
-    let threads = const { ATTENTION[ID].threads() };
-    let columns = const { ATTENTION[ID].head_dim };
-    let step_keys = tile.n as u32;
-    let seqlens = const { ATTENTION[ID].seqlens };
+    let (threads, columns) = const { (ATTENTION[ID].threads(), ATTENTION[ID].head_dim) };
+    let (step_keys, seqlens) = (tile.n as u32, const { ATTENTION[ID].seqlens });
 
     let place = || shared::dynamic().offset(q_region.offset_bytes);
     // SAFETY: the block is together, the launch is the configuration's, and nothing is in the tile of Q yet.
-    let member = |batch| unsafe { SeqlenInfo::of_block(args, batch, seqlens, place) };
-    let work = Work::of_block(args, tile.m as u32, seqlens, member);
+    let seqlen = |batch| unsafe { SeqlenInfo::of_block(args, batch, seqlens, place) };
+    let work = Work::of_block(args, tile.m as u32, seqlens, seqlen);
     if seqlens > Seqlens::Fixed && work.first_row >= work.q_len {
         return;
     }
-    let scoring = Scoring::new(args, &work);
+    let score_mod = HeadScoreMod::new(args, &work);
     let warp_row = || warp() * WARP_ROWS as u32;
     let base = shared::dynamic();
     let q_tile = base.offset(q_region.offset_bytes);
@@ -156,17 +155,10 @@ where
 
             let q_fragments = Fragments::rows_first(q_tile.offset(chunk_offset(tile.m, warp_row(), 0)), tile.m);
             let k_fragments = Fragments::columns_first(stage_tile(k_region, step), tile.n);
-            let mut scores = [[0f32; 8]; KEY_TILES];
-            for dim_tile in 0..DIM_TILES {
-                let a = q_fragments.load(0, dim_tile).map(|pair| pair ^ args.q_sign);
-                for key_tile in 0..KEY_TILES {
-                    let b = k_fragments.load(key_tile, dim_tile);
-                    scores[key_tile] = multiply::<E>(a, b, scores[key_tile]);
-                }
-            }
+            let mut scores = qk::<E, KEY_TILES, DIM_TILES>(q_fragments, k_fragments, args.q_sign);
             if let ScoreMod::General = const { ATTENTION[ID].score_mod } {
                 let row = work.first_row + warp_row() + lane() / 4;
-                scoring.apply::<E>(scores.as_flattened_mut(), row, lane() % 4, step * step_keys);
+                score_mod.apply::<E>(scores.as_flattened_mut(), row, lane() % 4, step * step_keys);
             }
             // Few steps are masked: opaque, the bounds of rows take no registers in the others.
             let (key, first_row) = ((step * step_keys) as i32, opaque(work.first_row) as i32);
@@ -200,9 +192,34 @@ where
         out.store([results[0].normaliser, results[1].normaliser], q_tile, tile.m, warp_row(), p_region());
         sync_warp(FULL_MASK);
         // Found again, so that the addresses of O and the LSE take no registers in the loop.
-        let member = || if let Seqlens::Fixed = seqlens { SeqlenInfo::equal(args) } else { work.member };
-        let work = Work::of_block(args, tile.m as u32, seqlens, |_| member());
-        epilogue::store_rows(args, &work, q_tile, tile.m, columns, warp_row());
-        epilogue::store_lse(&work, &results, warp_row());
+        let seqlen = || if let Seqlens::Fixed = seqlens { SeqlenInfo::equal(args) } else { work.seqlen };
+        let work = Work::of_block(args, tile.m as u32, seqlens, |_| seqlen());
+        store_rows(args, &work, q_tile, tile.m, columns, warp_row());
+        store_lse(&work, &results, warp_row());
     }
+}
+
+/// S = Q K^T for the 16 rows of a warp and the keys of a step.
+///
+/// # Safety
+/// All lanes of the warp call it together; both tiles are written and visible.
+#[inline(always)]
+unsafe fn qk<E: Element16, const KEY_TILES: usize, const DIM_TILES: usize>(
+    q: Fragments,
+    k: Fragments,
+    q_sign: u32,
+) -> [[f32; 8]; KEY_TILES] {
+    let mut scores = [[0f32; 8]; KEY_TILES];
+    for dim_tile in 0..DIM_TILES {
+        // SAFETY: the caller's contract.
+        let a = unsafe { q.load(0, dim_tile) }.map(|pair| pair ^ q_sign);
+        for key_tile in 0..KEY_TILES {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let b = k.load(key_tile, dim_tile);
+                scores[key_tile] = multiply::<E>(a, b, scores[key_tile]);
+            }
+        }
+    }
+    scores
 }

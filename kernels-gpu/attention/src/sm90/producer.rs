@@ -6,14 +6,14 @@ use cuda_std::shared::SharedAddr;
 use cuda_std::thread;
 use variants::attention::{AttentionArgs, Seqlens, TILE_SWIZZLE, TileSchedulerArgs};
 
-use crate::kv_split::block_steps;
-use crate::ring::PipelineState;
-use crate::row::Config;
-use crate::schedule::{Tile, TileScheduler, steps_of_rows};
+use crate::sm90::config::Config;
+use crate::sm90::kv_split::block_steps;
+use crate::sm90::pipeline::PipelineState;
+use crate::sm90::scheduler::{TileScheduler, WorkTile, steps_of_rows};
 
-/// The maps of Q, K and V `[batch, head, row, column]`, whose boxes are a panel of a tile. In rows of
+/// The maps of Q, K and V `[batch, head, row, column]`, whose boxes are a panel of a tile. In configurations of
 /// [`Seqlens::Varlen`] one more dimension is in front, for batch entries that follow each other
-/// ([`crate::schedule::Tile::q_place`]).
+/// ([`crate::sm90::scheduler::WorkTile::q_coordinates`]).
 #[derive(Clone, Copy)]
 pub(crate) struct Maps {
     pub(crate) q: *const TensorMap,
@@ -72,7 +72,7 @@ pub(crate) unsafe fn produce<const ID: usize, const STAGES: u32>(
     tiles: &TileSchedulerArgs,
     maps: Maps,
     base: SharedAddr,
-    mut first: Tile,
+    mut first: WorkTile,
 ) {
     let (rows, step_keys) = (Config::<ID>::M, Config::<ID>::N);
     let (mut k, mut v) = (PipelineState::<STAGES>::PRODUCER, PipelineState::<STAGES>::PRODUCER);
@@ -80,15 +80,15 @@ pub(crate) unsafe fn produce<const ID: usize, const STAGES: u32>(
     let mut scheduler = TileScheduler::START;
     if let Seqlens::Varlen = Config::<ID>::SEQLENS {
         // The lengths, by which tiles are found, and the tensors are as the kernel before has left them, and it has
-        // done with O and the counter. Blocks without a tile wait too: the next kernel takes the end of this launch for
-        // the end of all before it.
+        // done with O and the semaphore. Blocks without a tile wait too: the next kernel takes the end of this launch
+        // for the end of all before it.
         griddepcontrol::wait();
     }
     loop {
         let tile = if const { Config::<ID>::SPLIT_KV_CTAS > 1 } {
-            core::mem::replace(&mut first, Tile::none(args))
+            core::mem::replace(&mut first, WorkTile::none(args))
         } else {
-            // SAFETY: the caller's contract; the launch has a counter of its own.
+            // SAFETY: the caller's contract; the launch has a semaphore of its own.
             unsafe { scheduler.next_work::<ID>(args, tiles) }
         };
         // SAFETY: the caller's contract.
@@ -96,11 +96,11 @@ pub(crate) unsafe fn produce<const ID: usize, const STAGES: u32>(
         if tile.is_none() {
             break;
         }
-        let member = tile.member::<ID>(args);
-        let last_row = (tile.first_row + rows).min(member.q_len) - 1;
-        let steps = steps_of_rows::<ID>(member.keys, tile.first_row, last_row);
+        let seqlen = tile.seqlen_info::<ID>(args);
+        let last_row = (tile.first_row + rows).min(seqlen.q_len) - 1;
+        let steps = steps_of_rows::<ID>(seqlen.keys, tile.first_row, last_row);
         let (mut step, mut left) = block_steps::<ID>(steps);
-        let [first_key, kv_head, batch, end] = tile.kv_place::<ID>(args);
+        let [first_key, kv_head, batch, end] = tile.kv_coordinates::<ID>(args);
         let row_of = |step: u32| [first_key + step * step_keys, kv_head, batch, end];
         // SAFETY: each buffer is filled after its consumers have left it, those of all blocks that it is filled in; a
         // fresh barrier counts as just left.
@@ -113,16 +113,16 @@ pub(crate) unsafe fn produce<const ID: usize, const STAGES: u32>(
                 k = k.next();
             };
             if let Seqlens::Fixed = Config::<ID>::SEQLENS {
-                // The tensors are as the kernel before has left them, and it has done with O and the counter. Only the
-                // first tile waits.
+                // The tensors are as the kernel before has left them, and it has done with O and the semaphore. Only
+                // the first tile waits.
                 griddepcontrol::wait();
             }
             if left > 0 {
                 load_k(step);
             }
-            let (q_stage, q_parity) = scheduler.q_place::<ID>();
+            let (q_stage, q_parity) = scheduler.q_stage::<ID>();
             mbarrier::wait_parity(at(Config::<ID>::Q_EMPTY, q_stage), q_parity ^ 1);
-            let q_row = tile.q_place::<ID>(args);
+            let q_row = tile.q_coordinates::<ID>(args);
             let q_full = at(Config::<ID>::Q_FULL, q_stage);
             load_tile::<ID, false>(at(Config::<ID>::Q, q_stage), maps.q, [rows, Config::<ID>::PANELS], q_row, q_full);
             while left > 0 {

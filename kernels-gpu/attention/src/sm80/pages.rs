@@ -5,8 +5,9 @@ use cuda_std::ptx::cp_async;
 use cuda_std::shared::SharedAddr;
 use variants::attention::{AttentionArgs, AttentionStrides, DECODE_KEYS, DecodeArgs, TILE_SWIZZLE};
 
-use crate::tile::{CHUNK_ELEMS, chunk_offset, gather_chunk};
-use crate::work::{div_rem, lane, warp_uniform};
+use crate::lane::{div_rem, lane, warp_uniform};
+use crate::sm80::copy::gather_chunk;
+use crate::tile::{CHUNK_ELEMS, chunk_offset};
 
 /// Rows of a tile that a warp copies at a time: each takes 8 lanes, a chunk of a panel each.
 const COPY_ROWS: u32 = 4;

@@ -1,12 +1,10 @@
 //! Decoding: few query rows on many keys, for sm_80 and later.
 //!
 //! ```text
-//! 16 packed rows of Q -> registers
-//! each warp, for its share of the 16-key steps of the block's split:
-//!     K, V -> the warp's ring, some steps ahead      cp.async, pages.rs
-//!     S = Q K^T, mask, online softmax, O += P V      in registers; softcap and bias by score.rs in general rows
-//! O, maxima and sums of the warps -> shared memory -> their sum
-//! one split: O / l and the LSE to global memory; several: O / l, maximum and l to the workspace, for combine.rs
+//! 16 packed rows of Q -> registers each warp, for its share of the 16-key steps of the block's split: K, V -> the
+//! warp's ring, some steps ahead cp.async, pages.rs S = Q K^T, mask, online softmax, O += P V in registers; softcap and
+//! bias by score_mod.rs in general configurations O, maxima and sums of the warps -> shared memory -> their sum one
+//! split: O / l and the LSE to global memory; several: O / l, maximum and l to the workspace, for combine.rs
 //! ```
 //!
 //! 1. Every byte of K and V is used once and by one warp, so what counts is how many bytes are in flight. Each warp
@@ -17,7 +15,7 @@
 //! 3. A step lies in one page of a block table, whose entry is loaded a step before it is used.
 //! 4. Sums are in one order, that of warps and splits: the same bits in every run.
 //!
-//! Budget: O, Q and one step of scores in the configuration's registers; shared memory is the row's
+//! Budget: O, Q and one step of scores in the configuration's registers; shared memory is the configuration's
 //! [`variants::attention::AttentionConfig::smem`] map.
 
 use cuda_std::convert::{Element16, fma, max};
@@ -31,13 +29,15 @@ use variants::attention::{
     ATTENTION, AttentionArgs, AttentionKernel, DECODE_KEYS, DecodeArgs, DecodeTile, ScoreMod, WARP_ROWS,
 };
 
+use crate::lane::{div_rem, lane, warp, warp_uniform};
 use crate::mask::KeyRange;
-use crate::pages::{KeyRows, PageSlot, Pages};
-use crate::pv::{PvAccumulator, TensorCore};
-use crate::score::{BiasWords, Scoring};
+use crate::score_mod::{BiasWords, HeadScoreMod};
+use crate::sm80::pages::{KeyRows, PageSlot, Pages};
+use crate::sm80::product::multiply;
+use crate::sm80::pv::{PvAccumulator, TensorCore};
 use crate::softmax::{RowState, ScoreScale, Subtraction, row_result, split_weight};
-use crate::tile::{Fragments, multiply};
-use crate::work::{div_rem, lane, sink_of_head, warp, warp_uniform};
+use crate::tile::Fragments;
+use crate::work::sink_of_head;
 
 const fn decode_tile(id: usize) -> DecodeTile {
     match ATTENTION[id].kernel {
@@ -91,6 +91,15 @@ impl Share {
         div_rem(self.first_row + row, args.heads_per_kv).0.min(args.q_len - 1)
     }
 
+    /// Its part of the steps `first .. end` that its rows see: from the first number up to the second.
+    #[inline(always)]
+    fn steps(&self, decode: &DecodeArgs, (first, end): (u32, u32)) -> (u32, u32) {
+        let count = end.saturating_sub(first);
+        let each = div_rem(count + decode.splits - 1, decode.splits).0;
+        let start = first + (each * self.split).min(count);
+        (start, start + each.min(first + count - start))
+    }
+
     /// Two elements of Q at an even column of packed row `row`; zeros outside.
     ///
     /// # Safety
@@ -127,8 +136,7 @@ pub(crate) unsafe fn forward<E, const ID: usize, const DIM_TILES: usize, const P
     E: Element16,
 {
     const { assert!(E::DTYPE as u8 == ATTENTION[ID].dtype as u8) };
-    let tile = const { decode_tile(ID) };
-    let ring = const { ATTENTION[ID].smem().get("ring") };
+    let (tile, ring) = const { (decode_tile(ID), ATTENTION[ID].smem().get("ring")) };
     let columns = const { ATTENTION[ID].head_dim };
     let general = const { matches!(ATTENTION[ID].score_mod, ScoreMod::General) };
     let (warps, stages) = (tile.warps as u32, tile.stages as u32);
@@ -151,15 +159,9 @@ pub(crate) unsafe fn forward<E, const ID: usize, const DIM_TILES: usize, const P
         let len = unsafe { warp_uniform(global::load_relaxed(lens)) };
         if len <= most_keys { (len, true) } else { (0, false) }
     };
-    let keys = KeyRange::of_member(args, args.q_len, k_len);
+    let keys = KeyRange::of_seqlens(args, args.q_len, k_len);
     let (top, bottom) = (share.position(args, 0) as i32, share.position(args, WARP_ROWS as u32 - 1) as i32);
-    let (first_step, end_step) = {
-        let (first, end) = keys.steps(top, bottom, DECODE_KEYS as u32);
-        let count = end.saturating_sub(first);
-        let each = div_rem(count + decode.splits - 1, decode.splits).0;
-        let start = first + (each * share.split).min(count);
-        (start, start + each.min(first + count - start))
-    };
+    let (first_step, end_step) = share.steps(decode, keys.steps(top, bottom, DECODE_KEYS as u32));
 
     let pages = Pages::new(decode, share.batch);
     let k = KeyRows::new(args, args.k, &args.k_strides, share.kv_head, args.head_dim);
@@ -204,9 +206,9 @@ pub(crate) unsafe fn forward<E, const ID: usize, const DIM_TILES: usize, const P
             }
         }
 
-        let scoring = |head: u32| Scoring::of_head(args, [share.batch, head], args.q_len, k_len);
+        let score_mod = |head: u32| HeadScoreMod::of_head(args, [share.batch, head], args.q_len, k_len);
         let bias_rows = rows.map(|row| match row {
-            Some((position, head)) if general => scoring(head).bias_row(position),
+            Some((position, head)) if general => score_mod(head).bias_row(position),
             _ => core::ptr::null(),
         });
         let (mut step, mut stage) = (first_step + warp(), 0);
@@ -229,7 +231,7 @@ pub(crate) unsafe fn forward<E, const ID: usize, const DIM_TILES: usize, const P
             }
             if general {
                 // All heads are scaled and bounded alike.
-                scoring(0).cap(&mut scores[0]);
+                score_mod(0).cap(&mut scores[0]);
                 bias.unwrap_or_else(load_bias).add_to::<E>(&mut scores[0], args.bias_scale);
             }
             let key = key as i32;
@@ -244,12 +246,29 @@ pub(crate) unsafe fn forward<E, const ID: usize, const DIM_TILES: usize, const P
         if !sound {
             state.sum = [f32::NAN; 2];
         }
+        reduce::<E, ID, DIM_TILES>(args, decode, &share, &state, out.rows());
+    }
+}
+
+/// Leaves what this warp has in shared memory, and writes the sum of all warps.
+///
+/// # Safety
+/// All threads of the block call it.
+#[inline(always)]
+unsafe fn reduce<E: Element16, const ID: usize, const DIM_TILES: usize>(
+    args: &AttentionArgs,
+    decode: &DecodeArgs,
+    share: &Share,
+    state: &RowState,
+    out: &[[f32; 8]; DIM_TILES],
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
         // Every warp has finished with its stages.
         thread::sync_threads();
-        let results = Results::<ID>::of_warp(warp());
-        results.store(&state, out.rows());
+        Results::<ID>::of_warp(warp()).store(state, out);
         thread::sync_threads();
-        finish::<E, ID>(args, decode, &share);
+        finish::<E, ID>(args, decode, share);
     }
 }
 

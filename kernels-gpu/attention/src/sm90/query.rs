@@ -8,17 +8,17 @@ use cuda_std::shared::SharedAddr;
 use layout::descriptor::Descriptor;
 use variants::attention::{QuerySource, WARP_ROWS, WARPGROUP_ROWS};
 
-use crate::row::{Config, QkFromRegisters, QkFromShared};
+use crate::lane::warp;
+use crate::sm90::config::{Config, QkFromRegisters, QkFromShared};
+use crate::sm90::product::{product, product_registers};
 use crate::tile::{Fragments, chunk_offset};
-use crate::warpgroup_product::{product, product_registers};
-use crate::work::warp;
 
 /// Where Q is during a tile.
 pub(crate) trait Query {
-    /// The row's choice that this implements.
+    /// The configuration's choice that this implements.
     const SOURCE: QuerySource;
 
-    /// The query rows of this warpgroup: the part of number `m_warpgroup` of the tile of Q.
+    /// The query rows of this warpgroup: those of warpgroup `m_warpgroup` along M in the tile of Q.
     ///
     /// # Safety
     /// All threads of the warpgroup call it together; the tile is there and visible.

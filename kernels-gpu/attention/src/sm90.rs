@@ -1,0 +1,129 @@
+//! The kernels on `wgmma`, for sm_90a.
+//!
+//! | file | what it holds |
+//! | --- | --- |
+//! | `kernel` | the roles of a block, and why its steps stand in their order |
+//! | `producer` | the thread that copies tiles by TMA |
+//! | `consumer` | what a consumer warpgroup does: load Q, last step, step, finish |
+//! | `warpgroup` | a consumer warpgroup: its place in the block, and its side of the pipelines |
+//! | `tile` | a tile as a consumer warpgroup sees it: rows, keys, steps, masks |
+//! | `scheduler` | which tiles of query rows a persistent block computes |
+//! | `pingpong` | the order in which warpgroups use the tensor cores |
+//! | `kv_split` | warpgroups that share rows, in a block or a cluster: their steps, and the sum of what they find |
+//! | `pipeline` | the position in a ring of buffers: stage and phase |
+//! | `query` | Q as operand of `wgmma`, in shared memory or in registers |
+//! | `product` | products of a warpgroup with any number of steps |
+//! | `score_mod` | softcap and bias in the layout of accumulators |
+//! | `epilogue` | O to global memory |
+//! | `config` | one configuration as constants |
+
+mod config;
+mod consumer;
+mod epilogue;
+mod kernel;
+mod kv_split;
+mod pingpong;
+mod pipeline;
+mod producer;
+mod product;
+mod query;
+mod scheduler;
+mod score_mod;
+mod tile;
+mod warpgroup;
+
+use cuda_std::convert::{Bf16, F16};
+use cuda_std::ptx::tma::TensorMap;
+use variants::attention::{ATTENTION, AttentionArgs, TileSchedulerArgs, config_index};
+
+use self::producer::Maps;
+use self::query::{QueryRegisters, QueryTile};
+
+entry!(attention_f16_d64_wgmma_full_192x128_s4: wgmma F16 QueryTile);
+entry!(attention_f16_d64_wgmma_full_256x96_s4: wgmma F16 QueryTile);
+entry!(attention_f16_d64_wgmma_full_256x64_s4: wgmma F16 QueryTile);
+entry!(attention_f16_d64_wgmma_full_64x128k2_s4: wgmma F16 QueryTile);
+entry!(attention_f16_d64_wgmma_full_64x128k2c2_s4: wgmma F16 QueryTile);
+entry!(attention_f16_d64_wgmma_full_128x64k2_s8: wgmma F16 QueryTile);
+entry!(attention_f16_d64_wgmma_full_128x96k2_s4: wgmma F16 QueryTile);
+entry!(attention_f16_d64_wgmma_full_128x128_s4: wgmma F16 QueryTile);
+entry!(attention_f16_d64_wgmma_full_64x128_s4: wgmma F16 QueryTile);
+entry!(attention_f16_d64_wgmma_band_256x64_s4: wgmma F16 QueryTile);
+entry!(attention_f16_d64_wgmma_band_192x128_s4: wgmma F16 QueryTile);
+entry!(attention_f16_d64_wgmma_band_128x64_s4: wgmma F16 QueryTile);
+entry!(attention_f16_d64_wgmma_band_64x128k2_s4: wgmma F16 QueryTile);
+entry!(attention_f16_d64_wgmma_band_64x128k2c2_s4: wgmma F16 QueryTile);
+entry!(attention_f16_d64_wgmma_band_64x128_s4: wgmma F16 QueryTile);
+entry!(attention_f16_d96_wgmma_full_128x128_s3_q: wgmma F16 QueryRegisters);
+entry!(attention_f16_d96_wgmma_full_128x128_s3_q_m2: wgmma F16 QueryRegisters);
+entry!(attention_f16_d96_wgmma_band_128x128_s3_q: wgmma F16 QueryRegisters);
+entry!(attention_f16_d128_wgmma_full_128x128_s3_q: wgmma F16 QueryRegisters);
+entry!(attention_f16_d128_wgmma_full_128x128_s3_q_m2: wgmma F16 QueryRegisters);
+entry!(attention_f16_d128_wgmma_full_64x128_s2: wgmma F16 QueryTile);
+entry!(attention_f16_d128_wgmma_band_128x128_s3_q: wgmma F16 QueryRegisters);
+entry!(attention_f16_d128_wgmma_band_64x128_s2: wgmma F16 QueryTile);
+entry!(attention_f16_d192v128_wgmma_full_128x128_s2_q: wgmma F16 QueryRegisters);
+entry!(attention_f16_d192v128_wgmma_full_128x128_s2_q_m2: wgmma F16 QueryRegisters);
+entry!(attention_f16_d192v128_wgmma_band_128x128_s2_q: wgmma F16 QueryRegisters);
+entry!(attention_f16_d192_wgmma_full_128x96_s2: wgmma F16 QueryTile);
+entry!(attention_f16_d192_wgmma_band_128x96_s2: wgmma F16 QueryTile);
+entry!(attention_f16_d192_wgmma_full_128x64_s3_q: wgmma F16 QueryRegisters);
+entry!(attention_f16_d192_wgmma_band_128x64_s3_q: wgmma F16 QueryRegisters);
+entry!(attention_f16_d256_wgmma_full_128x80_s2: wgmma F16 QueryTile);
+entry!(attention_f16_d256_wgmma_band_128x80_s2: wgmma F16 QueryTile);
+entry!(attention_f16_d256_wgmma_full_128x64_s2: wgmma F16 QueryTile);
+entry!(attention_f16_d256_wgmma_band_128x64_s2: wgmma F16 QueryTile);
+entry!(attention_bf16_d64_wgmma_full_192x128_s4: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d64_wgmma_full_256x96_s4: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d64_wgmma_full_256x64_s4: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d64_wgmma_full_64x128k2_s4: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d64_wgmma_full_64x128k2c2_s4: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d64_wgmma_full_128x64k2_s8: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d64_wgmma_full_128x96k2_s4: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d64_wgmma_full_128x128_s4: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d64_wgmma_full_64x128_s4: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d64_wgmma_band_256x64_s4: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d64_wgmma_band_192x128_s4: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d64_wgmma_band_128x64_s4: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d64_wgmma_band_64x128k2_s4: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d64_wgmma_band_64x128k2c2_s4: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d64_wgmma_band_64x128_s4: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d96_wgmma_full_128x128_s3_q: wgmma Bf16 QueryRegisters);
+entry!(attention_bf16_d96_wgmma_full_128x128_s3_q_m2: wgmma Bf16 QueryRegisters);
+entry!(attention_bf16_d96_wgmma_band_128x128_s3_q: wgmma Bf16 QueryRegisters);
+entry!(attention_bf16_d128_wgmma_full_128x128_s3_q: wgmma Bf16 QueryRegisters);
+entry!(attention_bf16_d128_wgmma_full_128x128_s3_q_m2: wgmma Bf16 QueryRegisters);
+entry!(attention_bf16_d128_wgmma_full_64x128_s2: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d128_wgmma_band_128x128_s3_q: wgmma Bf16 QueryRegisters);
+entry!(attention_bf16_d128_wgmma_band_64x128_s2: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d192v128_wgmma_full_128x128_s2_q: wgmma Bf16 QueryRegisters);
+entry!(attention_bf16_d192v128_wgmma_full_128x128_s2_q_m2: wgmma Bf16 QueryRegisters);
+entry!(attention_bf16_d192v128_wgmma_band_128x128_s2_q: wgmma Bf16 QueryRegisters);
+entry!(attention_bf16_d192_wgmma_full_128x96_s2: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d192_wgmma_band_128x96_s2: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d192_wgmma_full_128x64_s3_q: wgmma Bf16 QueryRegisters);
+entry!(attention_bf16_d192_wgmma_band_128x64_s3_q: wgmma Bf16 QueryRegisters);
+entry!(attention_bf16_d256_wgmma_full_128x80_s2: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d256_wgmma_band_128x80_s2: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d256_wgmma_full_128x64_s2: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d256_wgmma_band_128x64_s2: wgmma Bf16 QueryTile);
+entry!(attention_f16_d64_wgmma_band_192x96_s4_varlen: wgmma F16 QueryTile);
+entry!(attention_f16_d128_wgmma_band_128x128_s3_q_varlen: wgmma F16 QueryRegisters);
+entry!(attention_f16_d192v128_wgmma_band_128x128_s2_varlen: wgmma F16 QueryTile);
+entry!(attention_f16_d256_wgmma_band_128x80_s2_varlen: wgmma F16 QueryTile);
+entry!(attention_f16_d64_wgmma_band_256x64_s4_softcap: wgmma F16 QueryTile);
+entry!(attention_f16_d128_wgmma_band_128x128_s3_q_softcap: wgmma F16 QueryRegisters);
+entry!(attention_f16_d256_wgmma_band_128x80_s2_softcap: wgmma F16 QueryTile);
+entry!(attention_f16_d64_wgmma_band_192x96_s4_general: wgmma F16 QueryTile);
+entry!(attention_f16_d128_wgmma_band_128x128_s2_general: wgmma F16 QueryTile);
+entry!(attention_f16_d256_wgmma_band_128x64_s2_general: wgmma F16 QueryTile);
+entry!(attention_bf16_d64_wgmma_band_192x96_s4_varlen: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d128_wgmma_band_128x128_s3_q_varlen: wgmma Bf16 QueryRegisters);
+entry!(attention_bf16_d192v128_wgmma_band_128x128_s2_varlen: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d256_wgmma_band_128x80_s2_varlen: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d64_wgmma_band_256x64_s4_softcap: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d128_wgmma_band_128x128_s3_q_softcap: wgmma Bf16 QueryRegisters);
+entry!(attention_bf16_d256_wgmma_band_128x80_s2_softcap: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d64_wgmma_band_192x96_s4_general: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d128_wgmma_band_128x128_s2_general: wgmma Bf16 QueryTile);
+entry!(attention_bf16_d256_wgmma_band_128x64_s2_general: wgmma Bf16 QueryTile);

@@ -1,0 +1,198 @@
+//! FlashAttention forward on `wgmma` with tiles by TMA, for sm_90a.
+//!
+//! ```text
+//! producer (one thread)                      consumers (warpgroups of 64 query rows)
+//! for each tile of this block:               for each tile of this block:
+//!     K of the last step, Q                      S = Q K^T of the last step; mask, softmax, P
+//!     for each step, from the last:              for each step before it:
+//!         K of the step before, V                    start S = Q K^T
+//!                                                    O = factor O where a maximum grew
+//!                                                    start O = O + P V of the step after it
+//!                                                    S is there: mask, softmax
+//!                                                    O is there: P
+//!                                                O = factor O + P V of the first step; O / l -> global memory
+//! ```
+//!
+//! 1. The block is persistent. While consumers finish a tile, the producer fills the buffers for the next: that of Q
+//!    too, where there are two or Q goes on to registers. It takes its tiles from a semaphore of the launch
+//!    ([`crate::sm90::scheduler`]).
+//! 2. Steps go from the last key to the first. So the step with keys beyond the end, and the diagonal of a causal mask,
+//!    come first, and the steps after them are free of masks.
+//! 3. S of one step is on the tensor cores while the softmax of the step before runs in other warpgroups, and P V of
+//!    that step follows it: the tensor cores have work while this warpgroup does its softmax.
+//! 4. A warpgroup skips the steps that only rows of other warpgroups see. Where tiles are few, split-KV warpgroups of a
+//!    block or a cluster share rows and take the steps round-robin ([`crate::sm90::kv_split`]). A cluster computes one
+//!    tile.
+//! 5. Multicast: blocks of a cluster compute tiles of the same keys in step, and copy K and V for each other. A buffer
+//!    is filled when the consumers of all blocks have left it. That spares half of the reads of L2, and power.
+//! 6. `ptxas` moves a `wgmma.wait_group` up over arithmetic, in front of the exponentials that it is meant to overlap,
+//!    but not out of its basic block. The wait for O therefore stands behind that for V, which is a loop. The operand
+//!    of that loop depends on the last exponential before it (`RowState::zero`). The release of K stands in front of
+//!    the wait for the next K for the same reason.
+//! 7. O is rescaled while the tensor cores have S, by the warps that have a row whose maximum grew. What of the softmax
+//!    overlaps P V depends on the configuration ([`PvOverlap`](crate::sm90::config::PvOverlap)). With split-KV
+//!    warpgroups or four consumers, half of the exponentials follow the wait for O: their unit is slow, and other units
+//!    rescale O, in every step, and round P meanwhile. With Q in registers half of them follow too, and all row sums:
+//!    where `ptxas` places sums between exponentials, each sum waits for the exponential before the last, and the next
+//!    exponential waits behind the sum.
+//! 8. Four warpgroups have no registers for P of a step of 96 keys beside S of the next. There P V ends before Q K^T
+//!    starts. The tensor cores have the work of the other warpgroups meanwhile, in ping-pong
+//!    ([`crate::sm90::pingpong`]).
+//!
+//! Budget: the registers of [`variants::attention::CONSUMER_REGISTERS`], for S, P and O of a step; shared memory is the
+//! configuration's [`variants::attention::AttentionConfig::smem`] map.
+
+use cuda_std::convert::Element16;
+use cuda_std::ptx::tma;
+use cuda_std::ptx::wgmma::Accumulator;
+use cuda_std::ptx::{cluster, fence, griddepcontrol, mbarrier, setmaxnreg};
+use cuda_std::shared::{self, SharedAddr};
+use cuda_std::thread;
+use cuda_std::warp::{FULL_MASK, elect, warp_shuffle_idx};
+use layout::SmemRegion;
+use variants::attention::{
+    ATTENTION, AttentionArgs, CONSUMER_REGISTERS, PRODUCER_REGISTERS, Seqlens, TileSchedulerArgs,
+    VARLEN_CONSUMER_REGISTERS, VARLEN_PRODUCER_REGISTERS, WARPGROUP_THREADS,
+};
+
+use crate::lane::{LANES, warp};
+use crate::sm90::config::Config;
+use crate::sm90::consumer::consume;
+use crate::sm90::kv_split;
+use crate::sm90::producer::{Maps, produce};
+use crate::sm90::query::Query;
+use crate::sm90::scheduler::{TileScheduler, WorkTile};
+
+/// # Safety
+/// The launch is that of configuration `ID`, persistent with any number of blocks; the const parameters are what
+/// `config` says of it; `args`, `tiles` and `maps` describe the tensors.
+#[inline(always)]
+pub(crate) unsafe fn forward<
+    E,
+    Q,
+    const ID: usize,
+    const STAGES: u32,
+    const SCORES: usize,
+    const OUTPUTS: usize,
+    const KEY_STEPS: usize,
+>(
+    args: &AttentionArgs,
+    tiles: &TileSchedulerArgs,
+    maps: Maps,
+) where
+    E: Element16,
+    Q: Query,
+    [f32; SCORES]: Accumulator,
+    [f32; OUTPUTS]: Accumulator,
+{
+    const {
+        assert!(E::DTYPE as u8 == ATTENTION[ID].dtype as u8, "the configuration has another element type");
+        assert!(Q::SOURCE as u8 == Config::<ID>::TILE.query as u8, "the configuration has Q elsewhere");
+        let all_steps =
+            !Config::<ID>::MASKED && Config::<ID>::SPLIT_KV_CTAS == 1 && Config::<ID>::SPLIT_KV_WARPGROUPS <= 2;
+        assert!(
+            all_steps || !Config::<ID>::PV_OVERLAP.pingpong(),
+            "the steps of warpgroups in ping-pong differ by one at most"
+        );
+        assert!(matches!(Config::<ID>::SEQLENS, Seqlens::Fixed) || Config::<ID>::SPLIT_KV_CTAS == 1);
+    }
+    let base = shared::dynamic();
+    // SAFETY: the whole block is here; roles are by warpgroup, and their registers add up to those of the launch.
+    unsafe {
+        let warpgroup = warp_shuffle_idx(FULL_MASK, thread::thread_idx_x() / WARPGROUP_THREADS, 0, LANES).0;
+        // A cluster computes one tile, which takes little time: the producer, in the second warp, finds it while the
+        // first warp initialises the barriers.
+        let early = const { Config::<ID>::SPLIT_KV_CTAS > 1 };
+        let mut first = WorkTile::none(args);
+        if early && is_warp(1) && elect() {
+            let mut scheduler = TileScheduler::START;
+            first = scheduler.next_work::<ID>(args, tiles);
+        }
+        if thread::thread_idx_x() == 0 {
+            tma::prefetch_tensormap(maps.q);
+            tma::prefetch_tensormap(maps.k);
+            tma::prefetch_tensormap(maps.v);
+            initialise_barriers::<ID, OUTPUTS>(base);
+        }
+        // The barriers are initialised, in all blocks that copy to each other.
+        if const { Config::<ID>::MULTICAST_CTAS > 1 } {
+            cluster::arrive_relaxed();
+            cluster::wait();
+        } else {
+            thread::sync_threads();
+        }
+        if const { Config::<ID>::SPLIT_KV_CTAS > 1 } {
+            // In all blocks that share a tile too: they wait for it when they have parts for each other.
+            cluster::arrive_relaxed();
+        }
+        // The next kernel of the stream waits for the end of this one before it touches a tensor.
+        griddepcontrol::launch_dependents();
+        if warpgroup == 0 {
+            match const { (Config::<ID>::TILE.consumers(), Config::<ID>::SEQLENS) } {
+                (2, Seqlens::Fixed) => setmaxnreg::decrease::<{ PRODUCER_REGISTERS[2] }>(),
+                (3, Seqlens::Fixed) => setmaxnreg::decrease::<{ PRODUCER_REGISTERS[3] }>(),
+                (4, Seqlens::Fixed) => setmaxnreg::decrease::<{ PRODUCER_REGISTERS[4] }>(),
+                (2, Seqlens::Varlen) => setmaxnreg::decrease::<{ VARLEN_PRODUCER_REGISTERS[2] }>(),
+                (3, Seqlens::Varlen) => setmaxnreg::decrease::<{ VARLEN_PRODUCER_REGISTERS[3] }>(),
+                (4, Seqlens::Varlen) => setmaxnreg::decrease::<{ VARLEN_PRODUCER_REGISTERS[4] }>(),
+                _ => {}
+            }
+            if is_warp(early as u32) && elect() {
+                produce::<ID, STAGES>(args, tiles, maps, base, first);
+            }
+        } else {
+            match const { (Config::<ID>::TILE.consumers(), Config::<ID>::SEQLENS) } {
+                (2, Seqlens::Fixed) => setmaxnreg::increase::<{ CONSUMER_REGISTERS[2] }>(),
+                (3, Seqlens::Fixed) => setmaxnreg::increase::<{ CONSUMER_REGISTERS[3] }>(),
+                (4, Seqlens::Fixed) => setmaxnreg::increase::<{ CONSUMER_REGISTERS[4] }>(),
+                (2, Seqlens::Varlen) => setmaxnreg::increase::<{ VARLEN_CONSUMER_REGISTERS[2] }>(),
+                (3, Seqlens::Varlen) => setmaxnreg::increase::<{ VARLEN_CONSUMER_REGISTERS[3] }>(),
+                (4, Seqlens::Varlen) => setmaxnreg::increase::<{ VARLEN_CONSUMER_REGISTERS[4] }>(),
+                _ => {}
+            }
+            consume::<E, Q, ID, STAGES, SCORES, OUTPUTS, KEY_STEPS>(args, base, warpgroup - 1);
+        }
+    }
+}
+
+/// Whether this is the warp of this number in its block, the same to the eyes of `ptxas` in all lanes.
+///
+/// # Safety
+/// All lanes of the warp call it together.
+#[inline(always)]
+unsafe fn is_warp(number: u32) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe { warp_shuffle_idx(FULL_MASK, warp(), 0, LANES).0 == number }
+}
+
+/// A buffer is full after one arrival and its bytes, and empty after one arrival of each consumer warp that reads it.
+///
+/// # Safety
+/// One thread calls it, before anything uses the barriers.
+#[inline(always)]
+unsafe fn initialise_barriers<const ID: usize, const OUTPUTS: usize>(base: SharedAddr) {
+    let consumer_warps = const { Config::<ID>::TILE.consumers() as u32 * (WARPGROUP_THREADS / LANES) };
+    let step_warps =
+        const { Config::<ID>::TILE.m_warpgroups as u32 * (WARPGROUP_THREADS / LANES) * Config::<ID>::MULTICAST_CTAS };
+    let initialise = |region: SmemRegion, arrivals: u32| {
+        for stage in 0..region.stages {
+            // SAFETY: the caller's contract.
+            unsafe { mbarrier::init(base.offset(region.stage_offset(stage)), arrivals) };
+        }
+    };
+    initialise(Config::<ID>::K_FULL, 1);
+    initialise(Config::<ID>::V_FULL, 1);
+    initialise(Config::<ID>::Q_FULL, 1);
+    initialise(Config::<ID>::K_EMPTY, step_warps);
+    initialise(Config::<ID>::V_EMPTY, step_warps);
+    initialise(Config::<ID>::Q_EMPTY, consumer_warps);
+    initialise(Config::<ID>::TILE_FULL, 1);
+    // And one more for the bytes that come.
+    initialise(Config::<ID>::PARTIAL_FULL, 1 + const { kv_split::share_warps::<ID>() });
+    fence::mbarrier_init();
+    for stage in 0..Config::<ID>::PARTIAL_FULL.stages {
+        let full = base.offset(Config::<ID>::PARTIAL_FULL.stage_offset(stage));
+        // SAFETY: the barrier is initialised. All splits have something for each warpgroup.
+        unsafe { mbarrier::arrive_expect_tx(full, const { kv_split::share_bytes::<ID, OUTPUTS>() }) };
+    }
+}
