@@ -20,8 +20,8 @@ pub(crate) unsafe fn warp_uniform(number: u32) -> u32 {
 
 /// This thread's lane in its warp.
 ///
-/// It is opaque at each call, as [`warp`] is: what is derived from it is computed where it is used, and takes no
-/// registers through the loop over the keys.
+/// The number is opaque at each call, as [`warp`] is. So values derived from it are computed where they are used, and
+/// take no registers through the loop over the keys.
 #[inline(always)]
 pub(crate) fn lane() -> u32 {
     opaque(thread::thread_idx_x()) % LANES

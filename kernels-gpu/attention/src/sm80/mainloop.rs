@@ -186,7 +186,7 @@ where
             step += 1;
         }
 
-        // The rows of the Q tile that a warp overwrites with O are those that it alone reads.
+        // A warp overwrites only rows of the Q tile that no other warp reads.
         let results = state.finalize(ScoreScale::new(args), sink_of_block(args, tile.m as u32));
         sync_warp(FULL_MASK);
         out.store([results[0].normaliser, results[1].normaliser], q_tile, tile.m, warp_row(), p_region());

@@ -13,33 +13,37 @@
 //!                                                O = factor O + P V of the first step; O / l -> global memory
 //! ```
 //!
-//! 1. The block is persistent. While consumers finish a tile, the producer fills the buffers for the next: that of Q
-//!    too, where there are two or Q goes on to registers. It takes its tiles from a semaphore of the launch
-//!    ([`crate::sm90::scheduler`]).
-//! 2. Steps go from the last key to the first. So the step with keys beyond the end, and the diagonal of a causal mask,
-//!    come first, and the steps after them are free of masks.
-//! 3. S of one step is on the tensor cores while the softmax of the step before runs in other warpgroups, and P V of
-//!    that step follows it: the tensor cores have work while this warpgroup does its softmax.
-//! 4. A warpgroup skips the steps that only rows of other warpgroups see. Where tiles are few, split-KV warpgroups of a
-//!    block or a cluster share rows and take the steps round-robin ([`crate::sm90::kv_split`]). A cluster computes one
-//!    tile.
-//! 5. Multicast: blocks of a cluster compute tiles of the same keys in step, and copy K and V for each other. A buffer
-//!    is filled when the consumers of all blocks have left it. That spares half of the reads of L2, and power.
-//! 6. `ptxas` moves a `wgmma.wait_group` up over arithmetic, in front of the exponentials that it is meant to overlap,
-//!    but not out of its basic block. The wait for O therefore stands behind that for V, which is a loop. The operand
-//!    of that loop depends on the last exponential before it (`RowState::zero`). The release of K stands in front of
-//!    the wait for the next K for the same reason.
-//! 7. O is rescaled while the tensor cores have S, by the warps that have a row whose maximum grew. What of the softmax
-//!    overlaps P V depends on the configuration ([`PvOverlap`](crate::sm90::config::PvOverlap)). With split-KV
-//!    warpgroups or four consumers, half of the exponentials follow the wait for O: their unit is slow, and other units
-//!    rescale O, in every step, and round P meanwhile. With Q in registers half of them follow too, and all row sums:
-//!    where `ptxas` places sums between exponentials, each sum waits for the exponential before the last, and the next
-//!    exponential waits behind the sum.
-//! 8. Four warpgroups have no registers for P of a step of 96 keys beside S of the next. There P V ends before Q K^T
-//!    starts. The tensor cores have the work of the other warpgroups meanwhile, in ping-pong
-//!    ([`crate::sm90::pingpong`]).
+//! 1. **Persistent blocks.** While consumers finish a tile, the producer fills the buffers for the next tile: K and V,
+//!    and Q too where Q has two buffers or goes on to registers. The producer takes tiles from a semaphore of the
+//!    launch (`scheduler.rs`).
+//! 2. **From the last key to the first.** The step with keys beyond the end, and the diagonal of a causal mask, come
+//!    first. The steps after them are free of masks.
+//! 3. **Two products in flight.** Q K^T of a step and P V of the step after it start together. The softmax of the step
+//!    needs S alone, so P V runs beside this softmax, and beside the softmax of other warpgroups.
+//! 4. **Skipped steps, split-KV.** A warpgroup skips the steps that only rows of other warpgroups see. Where tiles are
+//!    few, warpgroups of a block or a cluster share rows and divide the steps (`kv_split.rs`); a cluster then computes
+//!    one tile.
+//! 5. **Multicast.** Blocks of a cluster that copy K and V for each other (`multicast_ctas`) compute tiles of the same
+//!    keys, step by step. A buffer is filled when the consumers of all these blocks have left it. Half of the reads of
+//!    L2 are spared, and power with them.
+//! 6. **Where the waits stand.** `ptxas` moves a `wgmma.wait_group` up over arithmetic, in front of the exponentials
+//!    that the product is meant to overlap, but not out of its basic block. So the wait for O stands behind the wait
+//!    for V, which is a loop; the operand of that loop depends on the last exponential before it
+//!    ([`crate::softmax::RowState::zero`]). The release of K stands in front of the wait for the next K for the same
+//!    reason.
+//! 7. **Scaling O.** Warps with a row whose maximum grew scale O while the tensor cores compute S. Two kinds of
+//!    configurations leave half of the exponentials for behind the wait for O ([`crate::sm90::config::PvOverlap`]):
+//!    - Where warpgroups share rows, or a block has four of them. O is scaled in every step and P rounded there too,
+//!      beside these exponentials, whose unit is slow.
+//!    - Where Q is in registers. The row sums stand there too: between exponentials, where `ptxas` places them, each
+//!      sum would wait for the exponential before the last, and the next exponential for the sum.
+//! 8. **Ping-pong.** Four warpgroups have no registers for P of a step of 96 keys beside S of the next step. There P V
+//!    ends before Q K^T starts. Meanwhile the tensor cores have the work of the other warpgroups, which come one after
+//!    the other (`pingpong.rs`).
 //!
-//! Budget: the registers of [`variants::attention::CONSUMER_REGISTERS`], for S, P and O of a step; shared memory is the
+//! `docs/measurements` has what else was tried for each of these.
+//!
+//! Budget: the registers of [`variants::attention::CONSUMER_REGISTERS`], for S, P and O of a step. Shared memory is the
 //! configuration's [`variants::attention::AttentionConfig::smem`] map.
 
 use cuda_std::convert::Element16;
@@ -122,7 +126,8 @@ pub(crate) unsafe fn forward<
             thread::sync_threads();
         }
         if const { Config::<ID>::SPLIT_KV_CTAS > 1 } {
-            // In all blocks that share a tile too: they wait for it when they have parts for each other.
+            // The barriers are initialised in all blocks that share a tile, too: these blocks wait for that when they
+            // have partial results for each other.
             cluster::arrive_relaxed();
         }
         // The next kernel of the stream waits for the end of this one before it touches a tensor.

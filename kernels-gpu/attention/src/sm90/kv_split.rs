@@ -1,4 +1,5 @@
-//! Warpgroups that share query rows: which steps of the keys each takes, and the sum of what they find.
+//! Split-KV: warpgroups that share query rows. Which steps of the keys each takes, and how their partial results are
+//! added.
 //!
 //! The blocks of a cluster take the steps round-robin, and within a block its split-KV warpgroups take those of the
 //! block. Split p of a tile is that of split-KV warpgroup `p % SPLIT_KV_WARPGROUPS` in the block of rank `p /
@@ -39,8 +40,8 @@ pub(crate) fn rank<const ID: usize>() -> u32 {
     if const { Config::<ID>::SPLIT_KV_CTAS > 1 } { thread::cluster_rank() } else { 0 }
 }
 
-/// The last of the steps `first .. end` of a tile that this block takes, and how many it takes; the one before is that
-/// of so many steps before as there are blocks.
+/// The last of the steps `first .. end` of a tile that this block takes, and how many it takes. From one of its steps
+/// to the one before lie as many steps as there are blocks.
 #[inline(always)]
 pub(crate) fn block_steps<const ID: usize>((first, end): (u32, u32)) -> (u32, u32) {
     let (rank, blocks) = (rank::<ID>(), const { Config::<ID>::SPLIT_KV_CTAS });

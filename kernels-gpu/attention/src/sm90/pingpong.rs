@@ -57,8 +57,8 @@ impl<const ID: usize> WarpScheduler<ID> {
         unsafe { barrier::arrive_numbered::<THREADS>(FIRST + next) };
     }
 
-    /// Waits and arrives once more where warpgroup `warpgroup` has a step less than others of the `steps` of the tile,
-    /// which two split-KV warpgroups share at most.
+    /// Waits and arrives once more where warpgroup `warpgroup` has one step less than others. The tile has `steps`
+    /// steps, which at most two split-KV warpgroups share.
     ///
     /// # Safety
     /// All threads of the warpgroup call it together, behind its last step of a tile.

@@ -60,8 +60,8 @@ unsafe fn load_tile<const ID: usize, const SHARED: bool>(
     }
 }
 
-/// Brings K of the last visible step of the block and Q, then, step after step from the last to the first, K of the
-/// step before and V.
+/// Brings K of the last visible step of the block, and Q. Then, for each step from the last to the first, K of the step
+/// before and V of this step.
 ///
 /// # Safety
 /// One thread of the block calls it, and the barriers are initialised; `first` is the tile of a cluster, or none where
@@ -79,9 +79,9 @@ pub(crate) unsafe fn produce<const ID: usize, const STAGES: u32>(
     let at = |region: layout::SmemRegion, stage: u32| base.offset(region.stage_offset(stage));
     let mut scheduler = TileScheduler::START;
     if let Seqlens::Varlen = Config::<ID>::SEQLENS {
-        // The lengths, by which tiles are found, and the tensors are as the kernel before has left them, and it has
-        // done with O and the semaphore. Blocks without a tile wait too: the next kernel takes the end of this launch
-        // for the end of all before it.
+        // After this wait the lengths, by which tiles are found, and the tensors are as the kernel before has left
+        // them, and that kernel needs O and the semaphore no more. Blocks without a tile wait too: the next kernel
+        // takes the end of this launch for the end of all launches before it.
         griddepcontrol::wait();
     }
     loop {
@@ -139,8 +139,8 @@ pub(crate) unsafe fn produce<const ID: usize, const STAGES: u32>(
             }
         }
     }
-    // The barriers outlive the arrivals of the other blocks, and the buffers what these copy, which is used before it
-    // is left.
+    // This block outlives the arrivals of the other blocks at its barriers. Its buffers outlive what the other blocks
+    // copy into them, because consumers use the copies before they leave the buffers.
     if const { Config::<ID>::MULTICAST_CTAS > 1 } {
         for _ in 0..STAGES {
             // SAFETY: the barriers are initialised; consumers empty what was filled.

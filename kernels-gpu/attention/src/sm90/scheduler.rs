@@ -1,8 +1,10 @@
 //! Which tiles of query rows a block of a persistent launch computes, in which order ([`TileSchedulerArgs`]).
 //!
-//! The producer takes the next tile when it has started the copies of one, and leaves its head and first row in shared
-//! memory for the consumers, which then need no divisions to find them; and the lengths of its sequences, where these
-//! may differ, which another stream may write meanwhile: all of a block take the steps that one thread has read.
+//! The producer takes the next tile when it has started the copies of one. It leaves the tile's head and first row in
+//! shared memory for the consumers, which then need no divisions.
+//!
+//! Where lengths may differ, the producer leaves the lengths of the tile's sequences there, too. Another stream may
+//! write the lengths meanwhile, so all threads of a block must take the steps of the lengths that one thread has read.
 
 use cuda_std::global;
 use cuda_std::hint::opaque;
@@ -128,9 +130,10 @@ impl WorkTile {
 
 /// The coordinates of a row of a sequence in its map: row, head, batch entry, and 0.
 ///
-/// Where sequences follow each other the third is the row after the sequence, and rows count from [`SEQUENCE_END`]
-/// back: those of the sequence are inside the map, and those after its last one outside. They arrive as zeros, whatever
-/// the next sequence has there. The last coordinate takes away what the rows have too much.
+/// Where sequences follow each other, the third coordinate is the row after the sequence, and rows count back from
+/// [`SEQUENCE_END`]. Rows of the sequence are then inside the map, and rows after its last one are outside: they arrive
+/// as zeros, whatever the next sequence has there. The last coordinate takes away what the first and third have too
+/// much.
 #[inline(always)]
 fn coordinates<const ID: usize>(
     args: &AttentionArgs,
@@ -148,8 +151,8 @@ fn coordinates<const ID: usize>(
 /// Stands for a head where there are no more tiles.
 const NO_HEAD: u32 = u32::MAX;
 
-/// Where the first row and the rows of the batch entry are in the stage of a tile, behind its head and first row, and
-/// where its first key and keys are.
+/// Where the lengths of the batch entry are in the stage of a tile, behind head and first row: first row and rows, and
+/// first key and keys.
 const Q_WORDS: u32 = 8;
 const K_WORDS: u32 = 16;
 
@@ -188,7 +191,7 @@ impl TileScheduler {
     /// The next tile; [`WorkTile::is_none`] after the last.
     ///
     /// # Safety
-    /// The producer calls it, in a launch whose semaphore, if it has one, no other has.
+    /// The producer calls it. No other launch has the semaphore of this launch, if there is one.
     #[inline(always)]
     pub(crate) unsafe fn next_work<const ID: usize>(
         &mut self,

@@ -1,4 +1,4 @@
-//! A tile as a consumer warpgroup sees it: its rows, its keys, and which steps have them.
+//! A tile as a consumer warpgroup sees it: its rows, its keys, and the steps that these keys are in.
 
 use cuda_std::hint::opaque;
 use cuda_std::shared::SharedAddr;

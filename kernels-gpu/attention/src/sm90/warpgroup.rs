@@ -22,7 +22,7 @@ pub(crate) struct Warpgroup<'a, const ID: usize, const STAGES: u32> {
     pub(crate) base: SharedAddr,
     /// Its number among the consumers of the block.
     pub(crate) number: u32,
-    /// Which of the warpgroups along M it is: the one of these 64 rows of a tile.
+    /// The number of the warpgroup along M: which 64 rows of a tile it has.
     pub(crate) m_warpgroup: u32,
     /// Which of the split-KV warpgroups of these rows.
     pub(crate) kv_warpgroup: u32,
@@ -50,7 +50,7 @@ impl<'a, const ID: usize, const STAGES: u32> Warpgroup<'a, ID, STAGES> {
         }
     }
 
-    /// Which of the splits of the keys it has, among those of all blocks of its cluster.
+    /// Which of the splits of the keys it has, numbered through all blocks of its cluster.
     #[inline(always)]
     pub(crate) fn kv_split(&self) -> u32 {
         kv_split::rank::<ID>() * const { Config::<ID>::SPLIT_KV_WARPGROUPS } + self.kv_warpgroup
