@@ -85,6 +85,23 @@ fn paths_named_in_the_architecture_exist() {
     );
 }
 
+/// In other documents a code span with a slash may be a case of a benchmark, so it counts as a path where it starts
+/// with a folder of the tree.
+#[test]
+fn paths_named_in_documents_exist() {
+    let root = root();
+    let documents = files(root).into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    let missing = documents.flat_map(|document| {
+        let text = fs::read_to_string(root.join(&document)).expect("documents are text");
+        let starts_in_tree = |path: &String| path.split_once('/').is_some_and(|(folder, _)| root.join(folder).is_dir());
+        // The family that CONTRIBUTING.md adds for an example.
+        let named = paths_in(&text).into_iter().filter(|path| starts_in_tree(path) && !path.contains("convolution"));
+        let missing = named.filter(|path| !root.join(path).exists());
+        missing.map(|path| format!("{}: {path}", document.display())).collect::<Vec<_>>()
+    });
+    assert_none("documents name paths that do not exist", missing.collect());
+}
+
 /// Code spans that are paths of the tree: they have a slash or a known extension and nothing that paths of the tree
 /// lack.
 fn paths_in(text: &str) -> Vec<String> {
