@@ -107,12 +107,24 @@ impl fmt::Display for ElementType {
 }
 
 /// A type that device memory holds: plain data of which every bit pattern is a value.
+///
+/// ```
+/// use ferrotile::{Element, ElementType};
+///
+/// assert_eq!(<half::bf16 as Element>::TYPE, ElementType::Bf16);
+/// ```
 pub trait Element: sealed::Sealed + Copy + Default + PartialEq + Debug + Send + Sync + 'static {
     /// The type as a value.
     const TYPE: ElementType;
 }
 
 /// An element type that kernels compute with.
+///
+/// ```
+/// use ferrotile::{F8E4M3, Float};
+///
+/// assert_eq!(F8E4M3::from_f64(17.0).to_f64(), 16.0); // ties to even
+/// ```
 pub trait Float: Element {
     /// The type as a value.
     const DTYPE: Dtype;

@@ -8,6 +8,16 @@ use layout::{Arch, Dtype};
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Everything that this library reports. Nothing is written to an output of a call that returns one.
+///
+/// ```
+/// use ferrotile::{BatchedSizes, Error};
+///
+/// let sizes = BatchedSizes { batch: 1, q_heads: 3, kv_heads: 2, q_len: 8, k_len: 8, head_dim: 64 };
+/// match sizes.check() {
+///     Err(Error::Argument { argument, .. }) => assert_eq!(argument, "kv_heads"),
+///     other => panic!("{other:?}"),
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

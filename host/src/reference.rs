@@ -17,6 +17,15 @@ pub use gemm::{GemmTerms, gemm, gemm_magnitude, gemm_rounded};
 /// A part whose LSE is minus infinity saw no key, and its O is not used; where both are so, O is 0. One whose LSE is
 /// NaN makes NaN of both.
 ///
+/// ```
+/// use ndarray::{Array3, Array4};
+///
+/// let (ones, lse) = (Array4::ones((1, 1, 1, 8)), Array3::zeros((1, 1, 1)));
+/// let threes = &ones * 3.0;
+/// let (out, sum) = ferrotile::reference::merge((ones.view(), lse.view()), (threes.view(), lse.view()));
+/// assert!((out[[0, 0, 0, 0]] - 2.0_f64).abs() < 1e-12 && (sum[[0, 0, 0]] - 2_f64.ln()).abs() < 1e-12);
+/// ```
+///
 /// # Panics
 /// Where the shapes do not fit together.
 #[must_use]
@@ -44,6 +53,13 @@ pub fn merge(
 }
 
 /// Computes `Y = A X` in f64: A is `[channels, n, n]`, X and Y are `[frames, channels, n]`.
+///
+/// ```
+/// use ndarray::{Array3, arr3};
+///
+/// let y = ferrotile::reference::ata(arr3(&[[[2.0, 1.0], [1.0, 3.0]]]).view(), Array3::ones((1, 1, 2)).view());
+/// assert_eq!(y, arr3(&[[[3.0, 4.0]]]));
+/// ```
 ///
 /// # Panics
 /// Where the shapes do not fit together.
@@ -96,6 +112,14 @@ pub fn ata_blocks(blocks: ArrayView5<'_, f64>, x: ArrayView3<'_, f64>) -> Array3
 /// Solves `A x = b` in f64 by conjugate gradient from x = 0, each system until the norm of its residual is at most
 /// `tolerance` times that of b, or for `max_iterations`: A is `[channels, n, n]`, b and x are `[frames, channels, n]`.
 /// Returns x, and the iterations by frame and channel.
+///
+/// ```
+/// use ndarray::{Array3, arr3};
+///
+/// let a = arr3(&[[[2.0, 1.0], [1.0, 3.0]]]);
+/// let (x, iterations) = ferrotile::reference::cg(a.view(), Array3::ones((1, 1, 2)).view(), 1e-10, 10);
+/// assert!((x[[0, 0, 0]] - 0.4).abs() < 1e-9 && iterations[[0, 0]] <= 3);
+/// ```
 ///
 /// # Panics
 /// Where the shapes do not fit together.

@@ -27,6 +27,12 @@ pub fn atol(dtype: Dtype) -> f64 {
 /// `reference_error`.
 ///
 /// It serves the largest absolute error and, where `reference_error` is one, the relative Frobenius error alike.
+///
+/// ```
+/// use ferrotile::{Dtype, tolerance};
+///
+/// assert_eq!(tolerance::limit(Dtype::F16, 1e-3), 2e-3 + tolerance::atol(Dtype::F16));
+/// ```
 #[must_use]
 pub fn limit(dtype: Dtype, reference_error: f64) -> f64 {
     2.0 * reference_error + atol(dtype)
@@ -142,6 +148,13 @@ fn cut_share(k: usize, step: usize, [of_terms, of_sums]: [i32; 2]) -> f64 {
 ///
 /// Infinities of one sign, and NaNs, count as equal where both sides have them. An infinity or NaN of one side alone
 /// makes the result infinite.
+///
+/// ```
+/// use ferrotile::tolerance::max_error;
+///
+/// assert_eq!(max_error(&[1.0_f32, f32::NAN], &[1.5, f64::NAN]), 0.5);
+/// assert_eq!(max_error(&[f32::INFINITY], &[1.0]), f64::INFINITY);
+/// ```
 ///
 /// # Panics
 /// When the lengths differ.

@@ -32,6 +32,14 @@ const LEAST_TOLERANCE: f64 = 1e-12;
 const GRAPH_ITERATIONS: u32 = 64;
 
 /// When to stop, and how to go about it. The precision of the products is that of the matrix.
+///
+/// ```
+/// use ferrotile::{CgOptions, Preconditioner};
+///
+/// let options =
+///     CgOptions { tolerance: 1e-6, preconditioner: Preconditioner::BlockJacobi, ..CgOptions::default() };
+/// assert_eq!(options.max_iterations, 1000);
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct CgOptions {
     /// A system has converged when the norm of `b - A x` is at most this share of the norm of b, which is from 1e-12 to
@@ -111,6 +119,13 @@ pub enum CgOutcome {
 }
 
 /// What became of one system.
+///
+/// ```
+/// use ferrotile::{CgOutcome, CgSystem};
+///
+/// let system = CgSystem { iterations: 12, residual: 2e-6, outcome: CgOutcome::Converged };
+/// assert!(system.converged());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CgSystem {
     /// Iterations done.
@@ -130,6 +145,24 @@ impl CgSystem {
 }
 
 /// What became of every system.
+///
+/// ```
+/// use ferrotile::{Arch, CgOptions, Gpu, Precision, SymmetricBlockMatrix};
+/// use ndarray::Array3;
+///
+/// // 3 on the diagonal and -1 beside it, as SciPy's `dia_array` holds the upper half.
+/// let data = Array3::from_shape_fn((1, 2, 32), |(_, diagonal, _)| if diagonal == 0 { 3.0 } else { -1.0 });
+/// let host = SymmetricBlockMatrix::from_diagonals(32, &[0, 1], data.view())?;
+///
+/// let gpu = Gpu::emulated(Arch::Sm80);
+/// let stream = gpu.new_stream()?;
+/// let matrix = host.upload_blocking(&stream, Precision::F32)?;
+/// let b = Array3::ones((2, 1, 32)); // frames, channels, n
+/// let (x, report) = matrix.cg_array_blocking(&stream, b.view(), &CgOptions::default())?;
+/// assert!(report.all_converged() && report.residual() <= 1e-5);
+/// assert!((3.0 * x[[0, 0, 0]] - x[[0, 0, 1]] - 1.0).abs() < 1e-4);
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 #[must_use = "systems that have not converged are told here alone"]
 pub struct CgReport {
@@ -158,6 +191,24 @@ impl CgReport {
 }
 
 /// Loaded kernels and memory for repeated solutions with one matrix and one number of frames.
+///
+/// ```
+/// use ferrotile::{Arch, Buffer, CgOptions, CgPlan, Gpu, Precision, SymmetricBlockMatrix, TensorMut, TensorRef};
+/// use ndarray::Array3;
+///
+/// // 3 on the diagonal and -1 beside it, as SciPy's `dia_array` holds the upper half.
+/// let data = Array3::from_shape_fn((1, 2, 32), |(_, diagonal, _)| if diagonal == 0 { 3.0 } else { -1.0 });
+/// let host = SymmetricBlockMatrix::from_diagonals(32, &[0, 1], data.view())?;
+///
+/// let gpu = Gpu::emulated(Arch::Sm80);
+/// let stream = gpu.new_stream()?;
+/// let matrix = host.upload_blocking(&stream, Precision::F32)?;
+/// let mut plan = CgPlan::new(&matrix, 2, &CgOptions::default())?;
+/// let (b, mut x) = (Buffer::upload_blocking(&stream, &[1.0_f32; 64])?, Buffer::<f32>::zeroed(&gpu, 64)?);
+/// let (b, out) = (TensorRef::contiguous(&b, [2, 1, 32])?, TensorMut::contiguous(&mut x, [2, 1, 32])?);
+/// assert!(plan.solve_blocking(&stream, b, None, out)?.all_converged());
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 #[must_use = "a plan computes nothing until it is run"]
 pub struct CgPlan<'a> {
     matrix: &'a DeviceBlockMatrix,

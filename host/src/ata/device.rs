@@ -16,6 +16,25 @@ use crate::runtime::stream::StreamRef;
 ///
 /// The elements stay on the host too, shared with the [`SymmetricBlockMatrix`] that was uploaded. Solvers judge by the
 /// matrix as it was given, and bring a copy of it in f32 to the card, once.
+///
+/// ```
+/// use ferrotile::{Arch, Gpu, Buffer, Precision, SymmetricBlockMatrix, TensorMut, TensorRef};
+/// use ndarray::Array3;
+///
+/// // 3 on the diagonal and -1 beside it, as SciPy's `dia_array` holds the upper half.
+/// let data = Array3::from_shape_fn((1, 2, 32), |(_, diagonal, _)| if diagonal == 0 { 3.0 } else { -1.0 });
+/// let host = SymmetricBlockMatrix::from_diagonals(32, &[0, 1], data.view())?;
+///
+/// let gpu = Gpu::emulated(Arch::Sm80);
+/// let stream = gpu.new_stream()?;
+/// let matrix = host.upload_blocking(&stream, Precision::Tf32)?;
+/// let (x, mut y) = (Buffer::upload_blocking(&stream, &[1.0_f32; 8 * 32])?, Buffer::zeroed(&gpu, 8 * 32)?);
+/// let shape = [8, 1, 32]; // frames, channels, n
+/// matrix.multiply(&stream, TensorRef::contiguous(&x, shape)?, TensorMut::contiguous(&mut y, shape)?)?;
+/// let y: Vec<f32> = y.download_blocking(&stream)?;
+/// assert_eq!((y[0], y[1]), (2.0, 1.0));
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct DeviceBlockMatrix {
     host: SymmetricBlockMatrix,
@@ -41,7 +60,8 @@ impl SymmetricBlockMatrix {
     /// Stores it on the stream's card, and waits for the stream.
     ///
     /// # Errors
-    /// [`Error::Argument`] where it has more pairs of blocks than 32 bits count, and those of allocating and copying.
+    /// [`Error::Argument`](crate::Error::Argument) where it has more pairs of blocks than 32 bits count, and those of
+    /// allocating and copying.
     pub fn upload_blocking<'s>(
         &self,
         stream: impl Into<StreamRef<'s>>,

@@ -14,6 +14,19 @@ use crate::runtime::buffer::size_bytes;
 ///
 /// Block `(d, r)` holds rows `16 r` on and columns `16 (r + d)` on. n is any positive number; what blocks hold beyond
 /// it is 0. The lower triangle is that of the transposed blocks.
+///
+/// ```
+/// use ferrotile::SymmetricBlockMatrix;
+/// use ndarray::Array3;
+///
+/// // 3 on the diagonal and -1 beside it, as SciPy's `dia_array` holds the upper half.
+/// let data = Array3::from_shape_fn((1, 2, 32), |(_, diagonal, _)| if diagonal == 0 { 3.0 } else { -1.0 });
+/// let host = SymmetricBlockMatrix::from_diagonals(32, &[0, 1], data.view())?;
+///
+/// assert_eq!((host.n(), host.block_rows(), host.block_diagonals()), (32, 2, 2));
+/// assert_eq!(host.to_dense()[[0, 5, 4]], -1.0);
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct SymmetricBlockMatrix {
     n: usize,

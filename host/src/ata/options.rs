@@ -6,6 +6,14 @@ use layout::Arch;
 pub(super) const OP: &str = "ata";
 
 /// How to compute a product.
+///
+/// ```
+/// use ferrotile::{AtaOptions, Precision, ata_variants};
+///
+/// let name = ata_variants(Precision::F16).next().unwrap();
+/// let options = AtaOptions { variant: Some(name.to_string()), ..AtaOptions::default() };
+/// assert!(!options.isolated);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AtaOptions {
     /// The compiled variant to run, by name; `None` picks one by the number of frames, and by whether all its blocks

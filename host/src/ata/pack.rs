@@ -15,6 +15,19 @@ use crate::error::{Error, Result};
 
 /// How many vertical pairs of blocks of the band are of each class, over all channels. A block is missing where it is
 /// outside the band or the matrix, or all zeros.
+///
+/// ```
+/// use ferrotile::SymmetricBlockMatrix;
+/// use ndarray::Array3;
+///
+/// // 3 on the diagonal and -1 beside it, as SciPy's `dia_array` holds the upper half.
+/// let data = Array3::from_shape_fn((1, 2, 32), |(_, diagonal, _)| if diagonal == 0 { 3.0 } else { -1.0 });
+/// let host = SymmetricBlockMatrix::from_diagonals(32, &[0, 1], data.view())?;
+///
+/// let classes = host.pair_classes();
+/// assert_eq!((classes.stored(), classes.none), (2, 0));
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct PairClasses {
     /// Both blocks are there.

@@ -55,6 +55,21 @@ impl DeviceBlockMatrix {
 
 /// A chosen and loaded variant for repeated products of one matrix with one number of frames. Displays as the variant's
 /// name.
+///
+/// ```
+/// use ferrotile::{Arch, AtaOptions, AtaPlan, Gpu, Precision, SymmetricBlockMatrix};
+/// use ndarray::Array3;
+///
+/// // 3 on the diagonal and -1 beside it, as SciPy's `dia_array` holds the upper half.
+/// let data = Array3::from_shape_fn((1, 2, 32), |(_, diagonal, _)| if diagonal == 0 { 3.0 } else { -1.0 });
+/// let host = SymmetricBlockMatrix::from_diagonals(32, &[0, 1], data.view())?;
+///
+/// let gpu = Gpu::emulated(Arch::Sm80);
+/// let matrix = host.upload_blocking(&gpu.new_stream()?, Precision::F32)?;
+/// let plan = AtaPlan::new(&matrix, 8, &AtaOptions::default())?;
+/// assert_eq!(plan.to_string(), plan.kernel_name().as_str());
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 #[derive(Clone)]
 #[must_use = "a plan computes nothing until it is run"]
 pub struct AtaPlan<'a> {

@@ -1,6 +1,12 @@
 //! The order of the dimensions of Q, K, V and O.
 
 /// What the four dimensions of Q, K, V and O are, outermost first.
+///
+/// ```
+/// use ferrotile::Layout;
+///
+/// assert_eq!(Layout::Bshd.reorder([2, 512, 8, 64]), [2, 8, 512, 64]);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Layout {
     /// `[batch, heads, sequence, head dimension]`.

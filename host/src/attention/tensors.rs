@@ -8,6 +8,25 @@ use crate::runtime::raw_tensor::RawTensor;
 use crate::runtime::tensor::{TensorMut, TensorRef};
 
 /// The tensors of one attention call, in the layout of its parameters.
+///
+/// ```
+/// # use ferrotile::{Arch, Gpu};
+/// # let gpu = Gpu::emulated(Arch::Sm80);
+/// # let stream = gpu.new_stream()?;
+/// use ferrotile::{AttentionTensors, Buffer, TensorMut, TensorRef};
+/// use half::f16;
+///
+/// let (data, mut out) = (Buffer::<f16>::zeroed(&gpu, 8 * 64)?, Buffer::<f16>::zeroed(&gpu, 8 * 64)?);
+/// let mut lse = Buffer::<f32>::zeroed(&gpu, 8)?;
+/// let input = TensorRef::contiguous(&data, [1, 1, 8, 64])?;
+///
+/// let tensors = AttentionTensors {
+///     lse: Some(TensorMut::contiguous(&mut lse, [1, 1, 8])?),
+///     ..AttentionTensors::new(input, input, input, TensorMut::contiguous(&mut out, [1, 1, 8, 64])?)
+/// };
+/// # let _ = tensors;
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct AttentionTensors<'a, T> {
     /// Q `[batch, q_heads, q_len, head_dim]`.
@@ -176,6 +195,33 @@ pub enum RawKeys {
 
 /// The erased tensors of one call, for [`AttentionPlan::run_raw`](crate::AttentionPlan::run_raw): shapes and meaning
 /// are those of [`AttentionTensors`], [`VarlenTensors`] or [`PagedTensors`].
+///
+/// ```
+/// # use ferrotile::{Arch, Gpu};
+/// # let gpu = Gpu::emulated(Arch::Sm80);
+/// # let stream = gpu.new_stream()?;
+///
+/// use ferrotile::{
+///     AttentionOptions, AttentionParams, AttentionPlan, AttentionProblem, BatchedSizes, Buffer, Dtype, Layout,
+///     RawAttentionTensors, RawKeys, TensorMut, TensorRef,
+/// };
+/// use half::f16;
+///
+/// let sizes = BatchedSizes { batch: 1, q_heads: 1, kv_heads: 1, q_len: 8, k_len: 8, head_dim: 64 };
+/// let problem = AttentionProblem::new(sizes, AttentionParams::new(Layout::Bhsd));
+/// let plan = AttentionPlan::new(&gpu, Dtype::F16, &problem, &AttentionOptions::default())?;
+/// let data = Buffer::upload_blocking(&stream, &[f16::ONE; 8 * 64])?;
+/// let mut out = Buffer::<f16>::zeroed(&gpu, 8 * 64)?;
+/// let q = TensorRef::contiguous(&data, [1, 1, 8, 64])?.erased();
+/// let tensors = RawAttentionTensors {
+///     q, k: q, v: q, out: TensorMut::contiguous(&mut out, [1, 1, 8, 64])?.erased(),
+///     lse: None, sink: None, bias: None, workspace: None, keys: RawKeys::Batched,
+/// };
+/// // SAFETY: the buffers outlive the work, which the download waits for, and nothing else uses O.
+/// unsafe { plan.run_raw(&stream, &tensors) }?;
+/// assert_eq!(out.download_blocking(&stream)?, [f16::ONE; 8 * 64]);
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawAttentionTensors {
     /// Q.

@@ -5,11 +5,23 @@ use layout::Dtype;
 use super::{Float, round};
 
 /// FP8 with 4 exponent bits and 3 fraction bits: no infinities, largest finite value 448.
+///
+/// ```
+/// use ferrotile::{F8E4M3, Float};
+///
+/// assert_eq!(F8E4M3::from_f64(1e6).to_f64(), 448.0);
+/// ```
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(transparent)]
 pub struct F8E4M3(u8);
 
 /// FP8 with 5 exponent bits and 2 fraction bits: largest finite value 57344.
+///
+/// ```
+/// use ferrotile::{F8E5M2, Float};
+///
+/// assert_eq!(F8E5M2::from_f64(57344.0).to_bits(), 0x7b);
+/// ```
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(transparent)]
 pub struct F8E5M2(u8);

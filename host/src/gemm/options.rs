@@ -7,6 +7,15 @@ use crate::checks::argument;
 use crate::error::Result;
 
 /// How to compute a product.
+///
+/// ```
+/// use ferrotile::{Activation, GemmLayout, GemmOptions};
+///
+/// // A linear layer: weights stored n x k, a GELU behind the product.
+/// let options = GemmOptions { activation: Activation::Gelu, ..GemmOptions::new(GemmLayout::Nt) };
+/// options.check()?;
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct GemmOptions {
     /// How A and B are stored.

@@ -30,6 +30,28 @@ use crate::runtime::tensor_map::TensorMap;
 /// A chosen and loaded variant for repeated products of one size.
 ///
 /// Displays as the kernels that it runs, in their order: `gemm_pack_8bit(B), gemm_.. in 4 parts of k, gemm_sum`.
+///
+/// ```
+/// use ferrotile::{
+///     Arch, Buffer, Dtype, GemmLayout, GemmOptions, GemmPlan, GemmProblem, GemmTensors, Gpu, TensorMut, TensorRef,
+/// };
+/// use half::f16;
+///
+/// let gpu = Gpu::emulated(Arch::Sm80);
+/// let stream = gpu.new_stream()?;
+/// let problem = GemmProblem::new([16, 16, 32], Dtype::F16, Dtype::F16, Dtype::F32);
+/// let plan = GemmPlan::new(&gpu, &problem, &GemmOptions::new(GemmLayout::Nn))?;
+///
+/// let a = Buffer::upload_blocking(&stream, &[f16::ONE; 16 * 32])?;
+/// let b = Buffer::upload_blocking(&stream, &[f16::ONE; 32 * 16])?;
+/// let mut d = Buffer::<f32>::zeroed(&gpu, 16 * 16)?;
+/// for _ in 0..2 {
+///     let (a, b) = (TensorRef::contiguous(&a, [1, 16, 32])?, TensorRef::contiguous(&b, [1, 32, 16])?);
+///     plan.run(&stream, GemmTensors::new(a, b, TensorMut::contiguous(&mut d, [1, 16, 16])?), None)?;
+/// }
+/// assert_eq!(d.download_blocking(&stream)?, [32.0; 256]);
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 #[derive(Clone)]
 #[must_use = "a plan computes nothing until it is run"]
 pub struct GemmPlan {

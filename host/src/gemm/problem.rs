@@ -11,6 +11,16 @@ use crate::error::{Error, Result};
 pub(super) const OP: &str = "gemm";
 
 /// The sizes and types of a product.
+///
+/// ```
+/// use ferrotile::{Dtype, GemmLayout, GemmProblem};
+///
+/// let problem = GemmProblem::new([128, 512, 256], Dtype::Bf16, Dtype::Bf16, Dtype::F32);
+/// problem.check()?;
+/// assert_eq!(problem.b_shape(GemmLayout::Nt), [1, 512, 256]);
+/// assert_eq!(problem.flops(), 2.0 * 128.0 * 512.0 * 256.0);
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GemmProblem {
     /// Products.

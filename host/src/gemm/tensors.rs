@@ -11,6 +11,12 @@ use crate::runtime::raw_tensor::RawTensor;
 use crate::runtime::tensor::{TensorMut, TensorRef};
 
 /// A factor for a whole tensor.
+///
+/// ```
+/// use ferrotile::Scale;
+///
+/// assert!(matches!(Scale::default(), Scale::Value(1.0)));
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub enum Scale<'a> {
     /// A number.
@@ -35,6 +41,23 @@ impl Scale<'_> {
 }
 
 /// The tensors of a product: `D = activation(alpha * A B + beta * C + bias)`.
+///
+/// ```
+/// # use ferrotile::{Arch, Gpu};
+/// # let gpu = Gpu::emulated(Arch::Sm80);
+/// # let stream = gpu.new_stream()?;
+///
+/// use ferrotile::{Buffer, GemmTensors, Scale, TensorMut, TensorRef};
+/// use half::f16;
+///
+/// let operand = Buffer::<f16>::zeroed(&gpu, 64)?;
+/// let mut d = Buffer::<f32>::zeroed(&gpu, 64)?;
+/// let (a, d) = (TensorRef::contiguous(&operand, [1, 8, 8])?, TensorMut::contiguous(&mut d, [1, 8, 8])?);
+/// // A product whose D is halved before it is rounded.
+/// let tensors = GemmTensors { d_scale: Scale::Value(0.5), ..GemmTensors::new(a, a, d) };
+/// # let _ = tensors;
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct GemmTensors<'a, A, B, D> {
     /// A: `[batch, m, k]`, or `[batch, k, m]` where the layout says t.
@@ -140,6 +163,32 @@ impl RawScale {
 }
 
 /// The erased tensors of one product, for [`GemmPlan::run_raw`](crate::GemmPlan::run_raw): those of [`GemmTensors`].
+///
+/// ```
+/// # use ferrotile::{Arch, Gpu};
+/// # let gpu = Gpu::emulated(Arch::Sm80);
+/// # let stream = gpu.new_stream()?;
+///
+/// use ferrotile::{
+///     Buffer, Dtype, GemmLayout, GemmOptions, GemmPlan, GemmProblem, RawGemmTensors, RawScale, TensorMut, TensorRef,
+/// };
+/// use half::f16;
+///
+/// let problem = GemmProblem::new([16, 16, 16], Dtype::F16, Dtype::F16, Dtype::F32);
+/// let plan = GemmPlan::new(&gpu, &problem, &GemmOptions::new(GemmLayout::Nn))?;
+/// let ones = Buffer::upload_blocking(&stream, &[f16::ONE; 256])?;
+/// let mut d = Buffer::<f32>::zeroed(&gpu, 256)?;
+/// let a = TensorRef::contiguous(&ones, [1, 16, 16])?.erased();
+/// let one = RawScale::Value(1.0);
+/// let tensors = RawGemmTensors {
+///     a, b: a, c: None, d: TensorMut::contiguous(&mut d, [1, 16, 16])?.erased(), bias: None,
+///     a_scale: one, b_scale: one, d_scale: one,
+/// };
+/// // SAFETY: the buffers outlive the work, which the download waits for, and nothing else uses D.
+/// unsafe { plan.run_raw(&stream, &tensors, None) }?;
+/// assert_eq!(d.download_blocking(&stream)?, [16.0; 256]);
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RawGemmTensors {
     /// A.

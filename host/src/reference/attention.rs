@@ -11,6 +11,16 @@ use super::dot;
 use crate::element::round;
 
 /// What attention does to scores.
+///
+/// ```
+/// use ferrotile::{Mask, reference::{AttentionTerms, attention_with}};
+/// use ndarray::Array4;
+///
+/// let (q, k) = (Array4::ones((1, 1, 2, 8)), Array4::ones((1, 1, 4, 8)));
+/// let terms = AttentionTerms { softcap: Some(2.0), ..AttentionTerms::new(Mask::Causal, 1.0) };
+/// let (_, lse) = attention_with(q.view(), k.view(), k.view(), &terms);
+/// assert!((lse[[0, 0, 1]] - (2.0 * 4_f64.tanh() + 4_f64.ln())).abs() < 1e-12);
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionTerms<'a> {
     /// Which keys a row sees.
@@ -50,6 +60,16 @@ impl AttentionTerms<'_> {
 /// Q is `[B, Hq, Sq, D]`, K `[B, Hkv, Sk, D]`, V `[B, Hkv, Sk, Dv]`; query head `h` uses key-value head
 /// `h / (Hq / Hkv)`. O is `[B, Hq, Sq, Dv]`, LSE `[B, Hq, Sq]`. A row that sees no score above minus infinity, or no
 /// key, has `O = 0` and `LSE = -inf`.
+///
+/// ```
+/// use ferrotile::{Mask, reference};
+/// use ndarray::Array4;
+///
+/// let (q, k) = (Array4::ones((1, 1, 2, 8)), Array4::ones((1, 1, 4, 8)));
+/// let (out, lse) = reference::attention(q.view(), k.view(), k.view(), Mask::Full, 1.0);
+/// assert!((out[[0, 0, 1, 3]] - 1.0_f64).abs() < 1e-12);
+/// assert!((lse[[0, 0, 1]] - (8.0 + 4_f64.ln())).abs() < 1e-12);
+/// ```
 ///
 /// # Panics
 /// Where the shapes do not fit together.

@@ -62,6 +62,14 @@ fn activate(activation: Activation, x: f64) -> f64 {
 /// Computes `D = d_scale * activation(alpha * A B + beta * C + bias)` in f64: A is `[batch, m, k]`, B is
 /// `[batch, k, n]`.
 ///
+/// ```
+/// use ferrotile::reference::{GemmTerms, gemm};
+/// use ndarray::Array3;
+///
+/// let (a, b) = (Array3::ones((1, 2, 3)), Array3::ones((1, 3, 2)));
+/// assert_eq!(gemm(a.view(), b.view(), &GemmTerms { alpha: 2.0, ..GemmTerms::default() })[[0, 1, 1]], 6.0);
+/// ```
+///
 /// # Panics
 /// Where the shapes do not fit together.
 #[must_use]

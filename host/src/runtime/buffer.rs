@@ -29,6 +29,17 @@ pub(crate) fn size_bytes<T>(shape: &[usize]) -> Result<usize> {
 ///
 /// Dropping it while kernels use it is safe: the driver waits for all work of the card's context before it frees
 /// memory. A pool of buffers that are used again avoids that wait.
+///
+/// ```
+/// use ferrotile::{Arch, Buffer, Gpu};
+///
+/// let gpu = Gpu::emulated(Arch::Sm80);
+/// let stream = gpu.new_stream()?;
+/// let mut buffer = Buffer::upload_blocking(&stream, &[1.0_f32, 2.0, 3.0])?;
+/// buffer.slice_mut(..1)?.overwrite_blocking(&stream, &[8.0])?;
+/// assert_eq!(buffer.download_blocking(&stream)?, [8.0, 2.0, 3.0]);
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 pub struct Buffer<T> {
     gpu: Gpu,
     /// 0 for an empty buffer, which has no allocation.
@@ -47,6 +58,9 @@ impl<T: Element> Buffer<T> {
 
     /// Allocates `len` zeros. They are there when it returns, for every stream; no stream of the caller's is waited
     /// for.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] for more elements than the address space has, [`Error::Driver`] without memory.
     pub fn zeroed(gpu: &Gpu, len: usize) -> Result<Buffer<T>> {
         let buffer = Buffer::allocate(gpu, len)?;
         if len > 0 {
@@ -57,6 +71,10 @@ impl<T: Element> Buffer<T> {
     }
 
     /// Allocates a copy of host data on the stream's card, and waits for the stream.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] for more elements than the address space has, [`Error::Driver`] without memory, and those of
+    /// the copy.
     pub fn upload_blocking<'s>(stream: impl Into<StreamRef<'s>>, data: &[T]) -> Result<Buffer<T>> {
         let stream = stream.into();
         let mut buffer = Buffer::allocate(stream.gpu(), data.len())?;
@@ -65,6 +83,9 @@ impl<T: Element> Buffer<T> {
     }
 
     /// Allocates a copy of an array in row-major order on the stream's card, and waits for the stream.
+    ///
+    /// # Errors
+    /// As [`Buffer::upload_blocking`].
     pub fn upload_array_blocking<'s, D: Dimension>(
         stream: impl Into<StreamRef<'s>>,
         array: ArrayView<'_, T, D>,
@@ -76,16 +97,26 @@ impl<T: Element> Buffer<T> {
     }
 
     /// Overwrites the buffer with host data of the same length, and waits for the stream.
+    ///
+    /// # Errors
+    /// [`Error::Length`] for another length, [`Error::WrongDevice`] for a stream of another card, and those of the
+    /// copy.
     pub fn overwrite_blocking<'s>(&mut self, stream: impl Into<StreamRef<'s>>, data: &[T]) -> Result<()> {
         self.as_mut_slice().overwrite_blocking(stream, data)
     }
 
     /// Copies the elements to the host, and waits for the stream.
+    ///
+    /// # Errors
+    /// [`Error::WrongDevice`] for a stream of another card, and those of the copy.
     pub fn download_blocking<'s>(&self, stream: impl Into<StreamRef<'s>>) -> Result<Vec<T>> {
         self.as_slice().download_blocking(stream)
     }
 
     /// Copies the elements to an array of this shape in row-major order, and waits for the stream.
+    ///
+    /// # Errors
+    /// [`Error::Length`] for a shape of another number of elements, and those of [`Buffer::download_blocking`].
     pub fn download_array_blocking<'s, S: IntoDimension>(
         &self,
         stream: impl Into<StreamRef<'s>>,
@@ -98,6 +129,9 @@ impl<T: Element> Buffer<T> {
     }
 
     /// Sets every byte to `value`, in the order of the stream.
+    ///
+    /// # Errors
+    /// [`Error::WrongDevice`] for a stream of another card, and those of the driver.
     pub fn fill_bytes<'s>(&mut self, stream: impl Into<StreamRef<'s>>, value: u8) -> Result<()> {
         self.as_mut_slice().fill_bytes(stream, value)
     }
@@ -112,6 +146,10 @@ impl<T: Element> Buffer<T> {
     }
 
     /// Overwrites the buffer with pinned memory of the same length, in the order of the stream.
+    ///
+    /// # Errors
+    /// [`Error::Length`] for another length, [`Error::WrongDevice`] for a stream of another card, [`Error::Driver`] in
+    /// a capture.
     pub fn copy_from_pinned<'s>(&mut self, stream: impl Into<StreamRef<'s>>, source: &PinnedBuffer<T>) -> Result<()> {
         same_length("Buffer::copy_from_pinned", source.len, self.len)?;
         let stream = stream.into();
@@ -127,6 +165,10 @@ impl<T: Element> Buffer<T> {
     }
 
     /// Overwrites pinned memory of the same length with the buffer, in the order of the stream.
+    ///
+    /// # Errors
+    /// [`Error::Length`] for another length, [`Error::WrongDevice`] for a stream of another card, [`Error::Driver`] in
+    /// a capture.
     pub fn copy_to_pinned<'s>(
         &self,
         stream: impl Into<StreamRef<'s>>,
@@ -231,6 +273,18 @@ impl<T> fmt::Debug for Buffer<T> {
 ///
 /// Access to the elements waits for the copies that were enqueued, and so does dropping it. Copies cannot be part of a
 /// captured graph: they wait for one another by an event outside it.
+///
+/// ```
+/// use ferrotile::{Arch, Buffer, Gpu, PinnedBuffer};
+///
+/// let gpu = Gpu::emulated(Arch::Sm80);
+/// let stream = gpu.new_stream()?;
+/// let (mut host, mut device) = (PinnedBuffer::<i32>::zeroed(&gpu, 2)?, Buffer::zeroed(&gpu, 2)?);
+/// host.as_mut_slice_blocking()?.copy_from_slice(&[3, 4]);
+/// device.copy_from_pinned(&stream, &host)?; // returns before the copy is done
+/// assert_eq!(device.download_blocking(&stream)?, [3, 4]);
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 pub struct PinnedBuffer<T> {
     gpu: Gpu,
     /// Dangling for an empty buffer, which has no allocation.
@@ -247,6 +301,9 @@ unsafe impl<T: Sync> Sync for PinnedBuffer<T> {}
 
 impl<T: Element> PinnedBuffer<T> {
     /// Allocates `len` zeros.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] for more elements than the address space has, [`Error::Driver`] without memory.
     pub fn zeroed(gpu: &Gpu, len: usize) -> Result<PinnedBuffer<T>> {
         let bytes = size_bytes::<T>(&[len])?;
         let copied = gpu.new_event()?;
@@ -264,6 +321,9 @@ impl<T: Element> PinnedBuffer<T> {
     }
 
     /// The elements, once the copies that were enqueued are done.
+    ///
+    /// # Errors
+    /// Those of the copies that were enqueued.
     pub fn as_slice_blocking(&self) -> Result<&[T]> {
         self.wait()?;
         // SAFETY: the memory holds `len` elements, and no copy writes to it: enqueueing one takes `&mut self`.
@@ -271,6 +331,9 @@ impl<T: Element> PinnedBuffer<T> {
     }
 
     /// The elements for writing, once the copies that were enqueued are done.
+    ///
+    /// # Errors
+    /// Those of the copies that were enqueued.
     pub fn as_mut_slice_blocking(&mut self) -> Result<&mut [T]> {
         self.wait()?;
         // SAFETY: the memory holds `len` elements, and no copy uses it: enqueueing one takes a borrow of `self`.

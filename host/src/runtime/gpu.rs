@@ -26,6 +26,14 @@ use crate::runtime::tile_semaphores::TileSemaphores;
 /// Work on one stream runs in order; work on different streams is ordered only by [`Event`](crate::Event)s. Unordered
 /// accesses to one buffer leave unspecified elements in the buffer and in results that are computed from it. They never
 /// touch other memory, and all work ends.
+///
+/// ```
+/// use ferrotile::{Arch, Gpu};
+///
+/// let gpu = Gpu::new(0).unwrap_or_else(|_| Gpu::emulated(Arch::Sm80));
+/// println!("{gpu}, {} multiprocessors", gpu.multiprocessors());
+/// assert!(gpu.multiprocessors() > 0);
+/// ```
 #[derive(Clone)]
 pub struct Gpu {
     inner: Arc<Inner>,
@@ -70,6 +78,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Gpu {
     /// Opens card `ordinal`, counted from 0 in the driver's order.
     ///
+    /// ```
+    /// match ferrotile::Gpu::new(0) {
+    ///     Ok(gpu) => println!("{} with CUDA {:?}", gpu.name(), gpu.driver_version()),
+    ///     Err(error) => println!("no card: {error}"),
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::NoDriver`] and [`Error::NoDevice`] where there is none, [`Error::UnsupportedDevice`] where the card is
     /// older than every architecture that was compiled.
@@ -101,6 +116,13 @@ impl Gpu {
     /// It is hundreds of times slower than a card and finds faults that a card hides: [`Error::Emulator`] names the
     /// kernel, the thread and the line. A block without an end is one of them, see
     /// [`limit_instructions`](Self::limit_instructions).
+    ///
+    /// ```
+    /// use ferrotile::{Arch, Gpu};
+    ///
+    /// let gpu = Gpu::emulated(Arch::Sm90a);
+    /// assert!(gpu.is_emulated() && gpu.compute_capability() == (9, 0));
+    /// ```
     #[cfg(feature = "emulator")]
     #[must_use]
     pub fn emulated(arch: Arch) -> Gpu {
@@ -171,6 +193,16 @@ impl Gpu {
     }
 
     /// Opens every card that a compiled architecture runs on; none without a driver or a card.
+    ///
+    /// ```
+    /// for gpu in ferrotile::Gpu::all()? {
+    ///     println!("{gpu}");
+    /// }
+    /// # Ok::<(), ferrotile::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Gpu::new`], but for cards that no architecture runs on.
     pub fn all() -> Result<Vec<Gpu>> {
         let count = match cuda::device_count() {
             Err(Error::NoDriver { .. }) => 0,
@@ -231,12 +263,37 @@ impl Gpu {
     }
 
     /// Compiles and loads PTX of the caller's own. The driver keeps compiled kernels in a cache on disk.
+    ///
+    /// ```
+    /// use ferrotile::{Arch, Gpu, LaunchConfig};
+    ///
+    /// let gpu = Gpu::emulated(Arch::Sm80);
+    /// let text = ".version 7.0 .target sm_80 .address_size 64 .visible .entry nothing() { ret; }";
+    /// let kernel = gpu.load_ptx(text)?.kernel("nothing")?;
+    /// let stream = gpu.new_stream()?;
+    /// // SAFETY: the kernel has no parameters and touches no memory.
+    /// unsafe { kernel.launch(&stream, &LaunchConfig::of_blocks(1, 32), &[]) }?;
+    /// stream.synchronize()?;
+    /// # Ok::<(), ferrotile::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Jit`] with the log of the driver's compiler, or [`Error::Emulator`] for PTX that cannot be run.
     pub fn load_ptx(&self, ptx: &str) -> Result<Module> {
         Module::load(&self.inner.device, "PTX", ptx)
     }
 
     /// The kernel `entry` of a family, such as `"attention"`, for [`Gpu::arch`]. The first call for each entry has the
     /// driver compile the kernel. That takes some tenths of a second, unless the driver's cache on disk has it.
+    ///
+    /// ```
+    /// use ferrotile::{Arch, Dtype, Gpu, attention_variants};
+    ///
+    /// let gpu = Gpu::emulated(Arch::Sm80);
+    /// let name = attention_variants(gpu.arch(), Dtype::F16, [64, 64]).next().unwrap();
+    /// assert_eq!(gpu.kernel("attention", name.as_str())?.name(), name.as_str());
+    /// # Ok::<(), ferrotile::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::NoPtx`] and [`Error::NoKernel`] where there is no such family or entry, [`Error::Jit`].
@@ -246,6 +303,9 @@ impl Gpu {
 
     /// As [`Gpu::kernel`], for any architecture that runs on the card. An older one than [`Gpu::arch`] serves to
     /// compare kernels.
+    ///
+    /// # Errors
+    /// As [`Gpu::kernel`].
     pub fn kernel_for(&self, family: &str, arch: Arch, entry: &str) -> Result<Kernel> {
         let slot = lock(&self.inner.kernels).entry((family.to_owned(), arch, entry.to_owned())).or_default().clone();
         let mut loaded = lock(&slot);

@@ -13,6 +13,15 @@ const DEFAULT_SHARED_BYTES: u32 = 48 << 10;
 /// Compiled kernels that are loaded on a card. Clones are the same module.
 ///
 /// Dropping the last clone and the last of its kernels unloads it, once all work of the card's context has finished.
+///
+/// ```
+/// use ferrotile::{Arch, Gpu};
+///
+/// let gpu = Gpu::emulated(Arch::Sm80);
+/// let module = gpu.load_ptx(".version 7.0 .target sm_80 .address_size 64 .visible .entry nothing() { ret; }")?;
+/// assert!(module.kernel("something").is_err());
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Module {
     inner: Arc<Loaded>,
@@ -62,6 +71,16 @@ impl fmt::Debug for Module {
 }
 
 /// One kernel of a loaded module. Clones are the same kernel.
+///
+/// ```
+/// use ferrotile::{Arch, Dtype, Gpu, attention_variants};
+///
+/// let gpu = Gpu::emulated(Arch::Sm80);
+/// let name = attention_variants(gpu.arch(), Dtype::F16, [64, 64]).next().unwrap();
+/// let kernel = gpu.kernel("attention", name.as_str())?;
+/// assert!(kernel.attributes().max_threads >= 32);
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Kernel {
     module: Module,
@@ -117,6 +136,16 @@ impl fmt::Display for KernelName {
 }
 
 /// What a plan says about the kernel that it has chosen, whatever tiles that has.
+///
+/// ```
+/// use ferrotile::{Arch, Dtype, GemmLayout, GemmOptions, GemmPlan, GemmProblem, Gpu};
+///
+/// let problem = GemmProblem::new([64, 64, 64], Dtype::F16, Dtype::F16, Dtype::F32);
+/// let plan = GemmPlan::new(&Gpu::emulated(Arch::Sm80), &problem, &GemmOptions::new(GemmLayout::Nt))?;
+/// let facts = plan.facts();
+/// println!("{}: {} threads, {} bytes of shared memory", facts.name, facts.threads, facts.shared_bytes);
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KernelFacts {

@@ -16,11 +16,23 @@ fn family_of(family: &str, arch: Arch) -> Option<&'static Family> {
 
 /// The PTX of a kernel family, such as `"attention"`, for an architecture; `None` if the architecture's feature is off
 /// or there is no such family.
+///
+/// ```
+/// use ferrotile::{Arch, embedded_ptx};
+///
+/// assert!(embedded_ptx("gemm", Arch::Sm80).is_some_and(|ptx| ptx.contains(".target sm_80")));
+/// ```
 pub fn embedded_ptx(family: &str, arch: Arch) -> Option<&'static str> {
     family_of(family, arch).map(|row| row.2)
 }
 
 /// The names of the kernels of a family, in the order of its PTX; none where [`embedded_ptx`] is none.
+///
+/// ```
+/// use ferrotile::{Arch, embedded_kernels};
+///
+/// assert!(embedded_kernels("ata", Arch::Sm80).count() > 0);
+/// ```
 pub fn embedded_kernels(family: &str, arch: Arch) -> impl Iterator<Item = &'static str> {
     family_of(family, arch).into_iter().flat_map(|row| row.3.iter().map(|(name, _)| *name))
 }
@@ -30,6 +42,13 @@ pub fn embedded_kernels(family: &str, arch: Arch) -> impl Iterator<Item = &'stat
 ///
 /// The driver compiles everything that it loads, which takes seconds for a whole family. The build script has found
 /// where each kernel stands, because a search at run time would take 9 ms.
+///
+/// ```
+/// use ferrotile::{Arch, embedded_kernels, kernel_ptx};
+///
+/// let name = embedded_kernels("gemm", Arch::Sm80).next().unwrap();
+/// assert_eq!(kernel_ptx("gemm", Arch::Sm80, name).unwrap().matches(".visible .entry").count(), 1);
+/// ```
 pub fn kernel_ptx(family: &str, arch: Arch, entry: &str) -> Option<String> {
     let (_, _, ptx, entries) = family_of(family, arch)?;
     let (_, range) = entries.iter().find(|(name, _)| *name == entry)?;

@@ -11,11 +11,17 @@ use crate::runtime::gpu::Gpu;
 
 impl Gpu {
     /// Makes a stream. It is not ordered with the default stream or any other.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] where the driver refuses.
     pub fn new_stream(&self) -> Result<Stream> {
         Stream::new(self)
     }
 
     /// Makes an event, which records a time.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] where the driver refuses.
     pub fn new_event(&self) -> Result<Event> {
         Event::new(self)
     }
@@ -24,6 +30,17 @@ impl Gpu {
 /// A queue of work on a card: what is enqueued runs in order, after the call that enqueued it has returned.
 ///
 /// It is not ordered with the default stream. Dropping it does not wait: the work that was enqueued still runs.
+///
+/// ```
+/// use ferrotile::{Arch, Buffer, Gpu};
+///
+/// let gpu = Gpu::emulated(Arch::Sm80);
+/// let stream = gpu.new_stream()?;
+/// let mut buffer = Buffer::<u8>::zeroed(&gpu, 4)?;
+/// buffer.fill_bytes(&stream, 7)?; // returns before the bytes are there
+/// stream.synchronize()?;
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Stream {
     gpu: Gpu,
@@ -48,6 +65,9 @@ impl Stream {
     }
 
     /// Waits for the work that was enqueued, and reports an error of it.
+    ///
+    /// # Errors
+    /// That of the work, and those of [`StreamRef::synchronize`].
     pub fn synchronize(&self) -> Result<()> {
         self.as_ref().synchronize()
     }
@@ -101,6 +121,19 @@ impl Drop for Stream {
 /// kernels that nothing keeps alive for it. So calls that enqueue work on such a stream ask the driver, which takes
 /// some 0.1 us, and refuse with [`Error::ForeignCapture`]. [`StreamRef::allow_capture`] is for callers that keep
 /// everything alive themselves.
+///
+/// ```
+/// use ferrotile::{Arch, Gpu, Result, StreamRef};
+///
+/// /// Takes a `&Stream` of this library, a `StreamRef`, or one made of a raw handle.
+/// fn wait<'s>(stream: impl Into<StreamRef<'s>>) -> Result<()> {
+///     stream.into().synchronize()
+/// }
+///
+/// let gpu = Gpu::emulated(Arch::Sm80);
+/// wait(&gpu.new_stream()?)?;
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct StreamRef<'a> {
     handle: Handle,
@@ -155,6 +188,9 @@ impl<'a> StreamRef<'a> {
     }
 
     /// Waits for the work that was enqueued, and reports an error of it.
+    ///
+    /// # Errors
+    /// That of the work, and [`Error::Driver`] while the stream is captured.
     pub fn synchronize(self) -> Result<()> {
         self.gpu.device().synchronize_stream(self.handle)
     }
@@ -224,6 +260,18 @@ impl<'a> TryFrom<&'a cust::stream::Stream> for StreamRef<'a> {
 }
 
 /// A point in a stream's work, and the time when it is reached.
+///
+/// ```
+/// use ferrotile::{Arch, Event, Gpu};
+///
+/// let gpu = Gpu::emulated(Arch::Sm80);
+/// let (stream, start, end) = (gpu.new_stream()?, gpu.new_event()?, gpu.new_event()?);
+/// start.record(&stream)?;
+/// end.record(&stream)?;
+/// stream.synchronize()?;
+/// assert!(Event::elapsed_ms(&start, &end)? >= 0.0);
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Event {
     gpu: Gpu,
@@ -236,12 +284,18 @@ impl Event {
     }
 
     /// Puts the event behind the work that was enqueued on the stream, in place of where it was before.
+    ///
+    /// # Errors
+    /// [`Error::WrongDevice`] for a stream of another card, [`Error::ForeignCapture`], [`Error::Driver`].
     pub fn record<'s>(&self, stream: impl Into<StreamRef<'s>>) -> Result<()> {
         let stream = stream.into().on("event", &self.gpu)?;
         self.gpu.device().record_event(self.handle, stream)
     }
 
     /// Waits until the event is reached; not at all for one that was never recorded.
+    ///
+    /// # Errors
+    /// That of the work before the event, and [`Error::Driver`] for an event of a capture.
     pub fn synchronize(&self) -> Result<()> {
         self.gpu.device().synchronize_event(self.handle)
     }
@@ -264,6 +318,20 @@ impl Drop for Event {
 }
 
 /// Work that [`Stream::capture`] recorded, launched as a whole at the cost of one call.
+///
+/// ```
+/// use ferrotile::{Arch, Buffer, Gpu};
+///
+/// let gpu = Gpu::emulated(Arch::Sm80);
+/// let stream = gpu.new_stream()?;
+/// let mut buffer = Buffer::<u8>::zeroed(&gpu, 2)?;
+/// let graph = stream.capture(|stream| buffer.fill_bytes(stream, 7))?;
+/// assert_eq!(buffer.download_blocking(&stream)?, [0, 0]);
+/// // SAFETY: the buffer outlives the work, which the download waits for.
+/// unsafe { graph.launch(&stream) }?;
+/// assert_eq!(buffer.download_blocking(&stream)?, [7, 7]);
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Graph {
     gpu: Gpu,
@@ -278,6 +346,9 @@ impl Graph {
     /// The graph holds the addresses of the buffers, pinned buffers and kernels of the recorded work, and does not
     /// borrow them. Each of them must still be alive, and stay alive until the work is done. Host memory that the work
     /// reads or writes must not be used otherwise meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::WrongDevice`] for a stream of another card, [`Error::ForeignCapture`], [`Error::Driver`].
     pub unsafe fn launch<'s>(&self, stream: impl Into<StreamRef<'s>>) -> Result<()> {
         let stream = stream.into().on("graph", &self.gpu)?;
         let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);

@@ -106,6 +106,17 @@ impl<const RANK: usize> View<RANK> {
 /// A view of device memory for reading: `shape`, and `strides` in elements, of which the last is 1.
 ///
 /// A stride of 0 repeats the elements along its dimension; a negative one walks backwards.
+///
+/// ```
+/// use ferrotile::{Arch, Buffer, Gpu, TensorRef};
+///
+/// let gpu = Gpu::emulated(Arch::Sm80);
+/// let buffer = Buffer::<f32>::zeroed(&gpu, 3 * 8 * 64)?;
+/// // The second of three tensors that share a buffer: `[8, 3, 64]` in memory, as fused projections write it.
+/// let k = TensorRef::strided(&buffer, 64, [8, 64], [3 * 64, 1])?;
+/// assert!(!k.is_contiguous() && *k.shape() == [8, 64]);
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 pub struct TensorRef<'a, T, const RANK: usize> {
     view: View<RANK>,
     memory: PhantomData<&'a [T]>,
@@ -198,6 +209,16 @@ impl<T: Element, const RANK: usize> TensorRef<'_, T, RANK> {
 }
 
 /// A view of device memory for writing: like [`TensorRef`], but no two indices are the same element.
+///
+/// ```
+/// use ferrotile::{Arch, Buffer, Gpu, TensorMut};
+///
+/// let gpu = Gpu::emulated(Arch::Sm80);
+/// let mut buffer = Buffer::<f32>::zeroed(&gpu, 64)?;
+/// assert!(TensorMut::contiguous(&mut buffer, [8, 8])?.is_contiguous());
+/// assert!(TensorMut::strided(&mut buffer, 0, [8, 8], [0, 1]).is_err()); // rows over each other
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 pub struct TensorMut<'a, T, const RANK: usize> {
     view: View<RANK>,
     memory: PhantomData<&'a mut [T]>,

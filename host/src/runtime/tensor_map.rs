@@ -24,6 +24,17 @@ const MAX_BOX_DIM: u32 = 256;
 /// A tensor and the tile that one TMA instruction copies, as a kernel parameter by value.
 ///
 /// It holds the tensor's address and not a borrow: the memory must outlive the kernels that are given the map.
+///
+/// ```
+/// use ferrotile::{Arch, Buffer, Gpu, Swizzle, TensorMap, TensorRef};
+///
+/// let gpu = Gpu::emulated(Arch::Sm90a);
+/// let buffer = Buffer::<f32>::zeroed(&gpu, 64 * 64)?;
+/// let tensor = TensorRef::contiguous(&buffer, [64, 64])?;
+/// let map = TensorMap::tiled(&gpu, &tensor, [16, 32], Swizzle::B128)?; // tiles of 16 rows of 128 bytes
+/// # let _ = map;
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TensorMap([u64; 16]);
