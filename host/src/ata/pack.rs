@@ -322,11 +322,14 @@ fn exponent<'a>(precision: Precision, elements: impl Iterator<Item = &'a f32>) -
 }
 
 /// The exponent of a power of two that sums of every channel are multiplied by, on top of the channel's own. It is the
-/// least with which no channel has sums larger than its results, as far as the scales of all channels fit f32.
+/// largest with which no channel has sums larger than its results, as far as the scales of all channels fit f32; or with
+/// which no sum is beyond f32 whatever X is. The less it is, the less can X be multiplied by to become f16.
 fn sums_exponent(exponents: &[i32]) -> i32 {
+    // Fewer than 2^31 products of a stored number below 2^15 and an element below 2^128.
+    const NEVER_BEYOND: i32 = 127 - (31 + 15 + 128);
     let least = exponents.iter().copied().min().unwrap_or(0).min(0);
     let largest = exponents.iter().copied().max().unwrap_or(0);
-    least.max(largest - (f32::MAX_EXP - 1))
+    least.max(NEVER_BEYOND).max(largest - (f32::MAX_EXP - 1))
 }
 
 /// The numbers that are stored for an element, larger first; what they stand for is their sum times `2^exponent`.
@@ -576,10 +579,17 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_no_larger_than_results_and_scales_are_normal_numbers() {
-        for (exponents, expected) in
-            [(&[][..], 0), (&[0], 0), (&[14, 90], 0), (&[-14, 3], -14), (&[-126, -120], -126), (&[-126, 113], -14)]
-        {
+    fn sums_are_no_larger_than_results_or_within_f32_and_scales_are_normal_numbers() {
+        for (exponents, expected) in [
+            (&[][..], 0),
+            (&[0], 0),
+            (&[14, 90], 0),
+            (&[-14, 3], -14),
+            // A channel of tiny numbers leaves X of the others its bits.
+            (&[-126, 0], -47),
+            (&[-126, -120], -47),
+            (&[-126, 113], -14),
+        ] {
             let of_sums = sums_exponent(exponents);
             assert_eq!(of_sums, expected, "{exponents:?}");
             assert!(exponents.iter().all(|exponent| (-126..=127).contains(&(exponent - of_sums))), "{exponents:?}");
