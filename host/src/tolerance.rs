@@ -263,8 +263,9 @@ mod tests {
 
     #[test]
     fn no_sum_of_tensor_cores_is_beyond_the_limit_and_some_come_near() {
-        let fp8 = Element::Quarter(Quarter::E4m3).rule(false, Fp8Sums::Reduced);
-        let f16 = Element::Half(Half::F16).rule(false, Fp8Sums::Reduced);
+        let [e4m3, f16] = [Element::Quarter(Quarter::E4m3), Element::Half(Half::F16)];
+        let fp8 = e4m3.rule(e4m3, false, Fp8Sums::Reduced);
+        let f16 = f16.rule(f16, false, Fp8Sums::Reduced);
         // 2^-13 and 2^-25 of the square of the large number, and of twice and half as much.
         let fp8_pairs = [[16.0, 0.171875], [256.0, 2.75], [256.0, 3.75], [448.0, 3.75], [256.0, 0.25], [1.0, 0.875]];
         let below = |power: f32| f32::from_bits(power.to_bits() - (1 << 13));

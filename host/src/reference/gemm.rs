@@ -121,10 +121,11 @@ pub(crate) fn stored_magnitude(x: f64, dtype: Dtype) -> f64 {
     if x == 0.0 || x.is_nan() { x.abs() } else { x.abs().max(least_normal(dtype)) }
 }
 
-/// The least number that tensor cores take as a normal one; FP8 becomes f16 there.
+/// The least number that tensor cores take as a normal one. Where `mma.sync` makes f16 of E4M3, it is smaller.
 fn least_normal(dtype: Dtype) -> f64 {
     match dtype {
-        Dtype::F16 | Dtype::E4M3 | Dtype::E5M2 => (-14f64).exp2(),
+        Dtype::E4M3 => (-6f64).exp2(),
+        Dtype::F16 | Dtype::E5M2 => (-14f64).exp2(),
         Dtype::Bf16 | Dtype::F32 => f64::from(f32::MIN_POSITIVE),
     }
 }

@@ -166,7 +166,7 @@ pub(crate) fn run(turn: &mut Turn<'_, '_>, wgmma: &Wgmma) -> Result<()> {
     } else {
         Accumulators::from_registers(n, wgmma.f16, wgmma.d.iter().map(|&slot| turn.registers.word(slot)))
     };
-    d.add_product(&a, &b.factor, wgmma.negated, b_element.rule(wgmma.f16, turn.cluster.fp8_sums));
+    d.add_product(&a, &b.factor, wgmma.negated, a_element.rule(b_element, wgmma.f16, turn.cluster.fp8_sums));
     for (register, &slot) in wgmma.d.iter().enumerate() {
         *turn.registers.word_mut(slot) = d.register(wgmma.f16, register);
     }

@@ -12,8 +12,11 @@ use crate::float::NAN;
 /// Bits of a term below the largest exponent.
 pub const FRACTION_BITS: i32 = 25;
 
-/// The lowest exponent of f16, and of the FP8 types, which become f16.
+/// The lowest exponent of f16 and E5M2, and of the FP8 types where `mma.sync` makes f16 of them.
 pub const LOWEST_OF_F16: i32 = -14;
+
+/// The lowest exponent of E4M3 in `wgmma`.
+pub const LOWEST_OF_E4M3: i32 = -6;
 
 /// The lowest exponent of f32, bf16 and tf32.
 pub const LOWEST: i32 = -126;
@@ -51,8 +54,8 @@ fn cut(value: f64, bits: i32) -> f64 {
 /// The precision of a sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rule {
-    /// Where the exponents of the factors' type begin.
-    pub lowest: i32,
+    /// Where the exponents of the types of A and B begin.
+    pub lowest: [i32; 2],
     /// Bits of a term below the largest exponent.
     pub fraction_bits: i32,
     /// Bits of the result below its leading one, where those are fewer than f32 has.
@@ -64,6 +67,7 @@ pub struct Rule {
 /// Adds the product of A and B to C, each of its elements the sum of one instruction. The exponents of the factors'
 /// type begin at `lowest`.
 pub fn multiply<const K: usize, const N: usize>(a: &[[f32; K]], b: &[[f32; N]; K], c: &mut [[f32; N]], lowest: i32) {
+    let lowest = [lowest; 2];
     multiply_by(Rule { lowest, fraction_bits: FRACTION_BITS, result_bits: None, is_rounded_again: false }, a, b, c);
 }
 
@@ -90,7 +94,7 @@ fn multiply_inline<const K: usize, const N: usize>(rule: Rule, a: &[[f32; K]], b
     let mut wide = [[0.0; N]; K];
     for k in 0..K {
         for n in 0..N {
-            exponents[k][n] = exponent(b[k][n], lowest);
+            exponents[k][n] = exponent(b[k][n], lowest[1]);
             wide[k][n] = f64::from(b[k][n]);
         }
     }
@@ -100,7 +104,7 @@ fn multiply_inline<const K: usize, const N: usize>(rule: Rule, a: &[[f32; K]], b
             largest[n] = largest[n].max(exponent(c[n], LOWEST));
         }
         for k in 0..K {
-            let exponent = exponent(a[k], lowest);
+            let exponent = exponent(a[k], lowest[0]);
             for n in 0..N {
                 // A product of which one factor is zero counts no more than a zero.
                 largest[n] = largest[n].max(exponent + exponents[k][n]);

@@ -7,7 +7,7 @@
 use layout::descriptor::{Descriptor, K_STEP_BYTES, Major};
 use layout::fragment;
 
-use super::sum::{self, FRACTION_BITS, LOWEST, LOWEST_OF_F16, Rule};
+use super::sum::{self, FRACTION_BITS, LOWEST, LOWEST_OF_E4M3, LOWEST_OF_F16, Rule};
 use super::{Half, Quarter, Register};
 use crate::float::{Conversion, F16};
 
@@ -52,19 +52,23 @@ impl Element {
         }
     }
 
-    /// The precision of sums, in f16 or in f32.
+    /// The lowest exponent.
+    const fn lowest(self) -> i32 {
+        match self {
+            Element::Quarter(Quarter::E4m3) => LOWEST_OF_E4M3,
+            Element::Quarter(Quarter::E5m2) | Element::Half(Half::F16) => LOWEST_OF_F16,
+            Element::Half(Half::Bf16) | Element::Tf32 => LOWEST,
+        }
+    }
+
+    /// The precision of sums, in f16 or in f32, of products of A of this type and B.
     #[must_use]
-    pub const fn rule(self, f16: bool, fp8: Fp8Sums) -> Rule {
-        let (lowest, fraction_bits, result_bits) = match (self, fp8) {
-            (Element::Quarter(_), Fp8Sums::Reduced) => {
-                (LOWEST_OF_F16, FP8_BITS, if f16 { None } else { Some(FP8_BITS) })
-            }
-            (Element::Quarter(_), Fp8Sums::Full) | (Element::Half(Half::F16), _) => {
-                (LOWEST_OF_F16, FRACTION_BITS, None)
-            }
-            _ => (LOWEST, FRACTION_BITS, None),
+    pub const fn rule(self, b: Element, f16: bool, fp8: Fp8Sums) -> Rule {
+        let (fraction_bits, result_bits) = match (self, fp8) {
+            (Element::Quarter(_), Fp8Sums::Reduced) => (FP8_BITS, if f16 { None } else { Some(FP8_BITS) }),
+            _ => (FRACTION_BITS, None),
         };
-        Rule { lowest, fraction_bits, result_bits, is_rounded_again: f16 }
+        Rule { lowest: [self.lowest(), b.lowest()], fraction_bits, result_bits, is_rounded_again: f16 }
     }
 
     /// The length of the sums of one instruction.
@@ -247,6 +251,17 @@ impl Accumulators {
 mod tests {
     use super::*;
 
+    /// Measured on an H200.
+    #[test]
+    fn a_subnormal_of_e4m3_counts_with_the_lowest_exponent_of_its_type() {
+        let a = factor(ROWS, 32, |_, k| [1.0, -(2f32.powi(-9))].get(k).copied().unwrap_or(0.0));
+        let b = factor(8, 32, |_, k| [1.25 * 2f32.powi(-12), -64.0].get(k).copied().unwrap_or(0.0));
+        let mut d = Accumulators::zero(8);
+        let rule = Element::Quarter(Quarter::E4m3).rule(Element::Quarter(Quarter::E5m2), false, Fp8Sums::Reduced);
+        d.add_product(&a, &b, false, rule);
+        assert!(d.values.iter().all(|&sum| sum == 0.125_244_14), "{:?}", d.values);
+    }
+
     fn factor(mn: usize, k: usize, value: impl Fn(usize, usize) -> f32) -> Factor {
         Factor { mn, values: (0..k * mn).map(|at| value(at % mn, at / mn)).collect() }
     }
@@ -258,7 +273,7 @@ mod tests {
         for negated in [false, true] {
             let mut d = Accumulators::zero(24);
             d.values.iter_mut().enumerate().for_each(|(at, value)| *value = at as f32);
-            d.add_product(&a, &b, negated, Element::Tf32.rule(false, Fp8Sums::Reduced));
+            d.add_product(&a, &b, negated, Element::Tf32.rule(Element::Tf32, false, Fp8Sums::Reduced));
             for row in 0..ROWS {
                 for column in 0..24 {
                     let product: f32 =
@@ -282,14 +297,17 @@ mod tests {
         let two = |k: usize| if k < 2 { 1.0 } else { 0.0 };
         for (small, expected) in [(-13, 1.0 + 2f32.powi(-13)), (-14, 1.0)] {
             let b = |k: usize| if k == 0 { 1.0 } else { 2f32.powi(small) };
-            assert_eq!(sum(two, &b, fp8.rule(false, Fp8Sums::Reduced)), expected, "{small}");
-            assert_eq!(sum(two, &b, half.rule(false, Fp8Sums::Reduced)), 1.0 + 2f32.powi(small), "{small}");
+            assert_eq!(sum(two, &b, fp8.rule(fp8, false, Fp8Sums::Reduced)), expected, "{small}");
+            assert_eq!(sum(two, &b, half.rule(half, false, Fp8Sums::Reduced)), 1.0 + 2f32.powi(small), "{small}");
         }
         // Of 31 and 2^-13 the smaller is cut off a result in f32.
         let b = |k: usize| if k == 0 { 2f32.powi(-13) } else { 1.0 };
-        assert_eq!(sum(|_| 1.0, &b, fp8.rule(false, Fp8Sums::Reduced)), 31.0);
-        assert_eq!(sum(|_| 1.0, &b, fp8.rule(true, Fp8Sums::Reduced)), 31.0 + 2f32.powi(-13));
-        assert_eq!(sum(|_| 1.0, &b, fp8.rule(false, Fp8Sums::Full)), sum(|_| 1.0, &b, half.rule(false, Fp8Sums::Full)));
+        assert_eq!(sum(|_| 1.0, &b, fp8.rule(fp8, false, Fp8Sums::Reduced)), 31.0);
+        assert_eq!(sum(|_| 1.0, &b, fp8.rule(fp8, true, Fp8Sums::Reduced)), 31.0 + 2f32.powi(-13));
+        assert_eq!(
+            sum(|_| 1.0, &b, fp8.rule(fp8, false, Fp8Sums::Full)),
+            sum(|_| 1.0, &b, half.rule(half, false, Fp8Sums::Full))
+        );
     }
 
     #[test]
