@@ -167,6 +167,10 @@ pub(crate) struct Ata {
     seed: u64,
 }
 
+/// What an element of X loses at most where f16 multiplies it by the smallest power of two: half of the least number of
+/// f16 over it.
+const LEAST_X: f64 = 1.0 / (1u128 << 104) as f64;
+
 /// The largest element of X, 2^127: beyond it one that is rounded to TF32 may be infinite.
 const LARGEST_X: f32 = f32::from_bits((127 + 127) << 23);
 
@@ -233,8 +237,13 @@ impl Family for Ata {
         let of_a = dense.mapv(f64::abs);
         let sizes = tolerance::ata_magnitudes(self.precision, x.mapv(|x| x as f32).view());
         let magnitudes = reference::ata(of_a.view(), sizes.view());
-        // Numbers below the normal ones of f32 may be lost, in X and in its remainders.
-        let lost = reference::ata(of_a.view(), Array3::from_elem(x.dim(), f64::from(f32::MIN_POSITIVE)).view());
+        // Numbers below the normal ones of f32 may be lost, in X and A and in their remainders. Where f16 has several
+        // channels of very different sizes, more of X is.
+        let least = f64::from(f32::MIN_POSITIVE);
+        let least_x = if self.precision == Precision::F16 && self.matrix.channels > 1 { LEAST_X } else { least };
+        let of_x = reference::ata(of_a.view(), Array3::from_elem(x.dim(), least_x).view());
+        let stored = dense.mapv(|element| if element == 0.0 { 0.0 } else { least });
+        let lost = of_x + reference::ata(stored.view(), x.mapv(f64::abs).view());
         let terms = (2 * host.block_diagonals() * BLOCK).min(host.block_rows() * BLOCK);
         let limits: Vec<f64> = magnitudes
             .iter()

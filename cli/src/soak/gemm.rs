@@ -106,9 +106,13 @@ fn is_one(number: &f32) -> bool {
 const EPILOGUE: f64 = 1.0 / (1 << 19) as f64;
 
 /// What an element counts in the sum of magnitudes: tensor cores align terms by exponents, and those of numbers below
-/// the normal ones are all alike. FP8 is f16 there.
+/// the normal ones are all alike.
 fn magnitude(dtype: Dtype, element: f64) -> f64 {
-    let least = if dtype == Dtype::Bf16 { f64::from(f32::MIN_POSITIVE) } else { (-14f64).exp2() };
+    let least = match dtype {
+        Dtype::Bf16 | Dtype::F32 => f64::from(f32::MIN_POSITIVE),
+        Dtype::F16 | Dtype::E5M2 => (-14f64).exp2(),
+        Dtype::E4M3 => (-6f64).exp2(),
+    };
     if element == 0.0 || element.is_nan() { element } else { element.abs().max(least) }
 }
 
@@ -270,7 +274,12 @@ impl Gemm {
             &GemmTerms { alpha: self.alpha.into(), ..terms },
         );
         let [of_a, of_b] = [(&a, self.a), (&b, self.b)].map(|(array, dtype)| array.mapv(|x| magnitude(dtype, x)));
-        let magnitudes = reference::gemm(of_a.view(), of_b.view(), &GemmTerms::default());
+        let product =
+            |of_a: &Array3<f64>, of_b: &Array3<f64>| reference::gemm(of_a.view(), of_b.view(), &GemmTerms::default());
+        let magnitudes = product(&of_a, &of_b);
+        // Without what is infinite or NaN by itself.
+        let finite = [&of_a, &of_b].map(|array| array.mapv(|x| if x.is_finite() { x } else { 0.0 }));
+        let finite = product(&finite[0], &finite[1]);
         let (atol, least) = (tolerance::atol(D::DTYPE), tolerance::least_number(D::DTYPE));
         let limits: Vec<f64> = magnitudes
             .indexed_iter()
@@ -278,11 +287,14 @@ impl Gemm {
                 let beside = c.as_ref().map_or(0.0, |c| (terms.beta * c[index]).abs())
                     + bias.as_ref().map_or(0.0, |bias| bias[index.2].abs());
                 let all = sum * terms.alpha.abs() + beside;
+                if finite[index] > tolerance::LARGEST_SUM || terms.alpha.abs() > f64::from(f32::MAX) {
+                    return f64::INFINITY;
+                }
                 if !all.is_finite() {
                     // Infinity and NaN are what the formula makes of them.
                     return 0.0;
                 }
-                if sum.max(all).max(all * d_scale.abs()) > tolerance::LARGEST_SUM {
+                if all.max(all * d_scale.abs()) > tolerance::LARGEST_SUM {
                     return f64::INFINITY;
                 }
                 let magnitude = sum * (terms.alpha * d_scale).abs();
