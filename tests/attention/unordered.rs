@@ -2,7 +2,6 @@
 //! while they are read, and a launch that waits while thousands of others run.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use ferrotile::{
     Arch, AttentionPlan, AttentionTensors, Buffer, Gpu, Kernel, LaunchConfig, Layout, Mask, PagedSizes, PagedTensors,
@@ -31,7 +30,10 @@ pub(crate) fn list(trials: &mut Trials) {
         trials.both(&name, &head_dim, changing_lengths::<f16>, changing_lengths::<bf16>);
     }
     trials.both("unordered/pages_that_change_meanwhile", &(), changing_pages::<f16>, changing_pages::<bf16>);
-    trials.both("unordered/a_launch_that_waits_has_all_its_tiles", &(), waiting::<f16>, waiting::<bf16>);
+    // Freeing memory waits for all work of a card, in every thread, and here work waits for another thread.
+    let waits = "unordered/a_launch_that_waits_has_all_its_tiles";
+    trials.add_alone(format!("{waits}/f16"), waiting::<f16>);
+    trials.add_alone(format!("{waits}/bf16"), waiting::<bf16>);
 }
 
 /// `late_copy(to, from, words, nanoseconds)` lets the next kernel start, waits, and copies then.
@@ -396,7 +398,7 @@ fn changing_pages<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
 
 /// A launch waits on its stream while more others than there are counters run on another, and still runs beside some.
 /// A card does so with one kernel: counters are the host's, and thousands of launches of each kernel take minutes.
-fn waiting<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+fn waiting<T: Half>(gpu: &Gpu) -> Outcome {
     let heads = if is_small(gpu) { 2 } else { 300 };
     let mut tried = false;
     let case = Case::new(1, heads, 300, 70, 8, Mask::Causal);
@@ -408,9 +410,6 @@ fn waiting<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         tried = !is_small(gpu);
         let expected = run_contiguous(gpu, &case, &inputs, row)?;
         let plan = case.options(Layout::Bhsd, row).plan(gpu, T::DTYPE, case.sizes)?;
-        // The launches of one such trial may share a queue with the gate of another.
-        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let before = if is_small(gpu) { 2 } else { (1 << 15) - 32 };
         let mut streams = Vec::new();
         for _ in 0..16 {

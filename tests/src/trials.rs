@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::process::ExitCode;
+use std::sync::{PoisonError, RwLock};
 
 use ferrotile::{Gpu, Precision};
 use libtest_mimic::{Failed, Trial};
@@ -14,10 +15,29 @@ pub struct Trials {
     list: Vec<Trial>,
 }
 
+/// Trials that run beside each other read it; one that runs alone writes.
+static ALONE: RwLock<()> = RwLock::new(());
+
 impl Trials {
     /// Adds a trial.
     pub fn add(&mut self, name: impl Into<String>, body: impl FnOnce(&Gpu) -> Result<(), Failed> + Send + 'static) {
-        self.list.push(device_trial(name, body));
+        self.list.push(device_trial(name, |gpu| {
+            let _beside = ALONE.read().unwrap_or_else(PoisonError::into_inner);
+            body(gpu)
+        }));
+    }
+
+    /// Adds a trial beside which no other runs: for one that keeps a part of the card, for which the driver makes others
+    /// wait.
+    pub fn add_alone(
+        &mut self,
+        name: impl Into<String>,
+        body: impl FnOnce(&Gpu) -> Result<(), Failed> + Send + 'static,
+    ) {
+        self.list.push(device_trial(name, |gpu| {
+            let _alone = ALONE.write().unwrap_or_else(PoisonError::into_inner);
+            body(gpu)
+        }));
     }
 
     /// Adds a trial of a case, for the types named.
