@@ -72,15 +72,15 @@ fn matrices_of_the_attention_kernels_lie_without_bank_conflicts() {
     for arch in archs("attention") {
         let gpu = Gpu::emulated(arch);
         let rows = |dtype, head_dim| {
-            attention_configs(Arch::Sm80, dtype, [head_dim; 2]).filter(|row| row.takes(Mask::Full, ROWS, ROWS))
+            attention_configs(Arch::Sm80, dtype, [head_dim; 2]).filter(|config| config.takes(Mask::Full, ROWS, ROWS))
         };
         for head_dim in [64, 128] {
-            for row in rows(Dtype::F16, head_dim) {
-                assert_no_conflicts(&attention::<f16>(&gpu, head_dim, row.name));
+            for config in rows(Dtype::F16, head_dim) {
+                assert_no_conflicts(&attention::<f16>(&gpu, head_dim, config.name));
             }
         }
-        for row in rows(Dtype::Bf16, 64) {
-            assert_no_conflicts(&attention::<bf16>(&gpu, 64, row.name));
+        for config in rows(Dtype::Bf16, 64) {
+            assert_no_conflicts(&attention::<bf16>(&gpu, 64, config.name));
         }
     }
 }
@@ -90,8 +90,8 @@ fn matrices_of_the_ata_kernels_lie_without_bank_conflicts() {
     for arch in archs("ata") {
         let gpu = Gpu::emulated(arch);
         for precision in Precision::ALL {
-            for row in ATA.iter().filter(|row| row.precision == precision) {
-                assert_no_conflicts(&ata(&gpu, precision, row.frames, row.name));
+            for config in ATA.iter().filter(|config| config.precision == precision) {
+                assert_no_conflicts(&ata(&gpu, precision, config.frames, config.name));
             }
         }
     }
@@ -101,17 +101,17 @@ fn matrices_of_the_ata_kernels_lie_without_bank_conflicts() {
 #[test]
 fn products_on_tensor_cores_are_those_of_the_problem() {
     let gpu = Gpu::emulated(archs("ata")[0]);
-    for row in ATA.iter().filter(|row| row.name.contains("mma")) {
-        let counters = &ata(&gpu, row.precision, row.frames, row.name)[0];
+    for config in ATA.iter().filter(|config| config.name.contains("mma")) {
+        let counters = &ata(&gpu, config.precision, config.frames, config.name)[0];
         // 5 + 2 (4 + 3) blocks of 16 x 16 elements, which come in pairs: at most twice as many products. One frame
         // takes as many columns as eight.
-        let least = (2 * 19 * 16 * 16 * row.vectors() * MMA_FRAMES) as u64;
+        let least = (2 * 19 * 16 * 16 * config.vectors() * MMA_FRAMES) as u64;
         // A kernel that takes two uses at once multiplies both of each warp, whether it has them or not.
-        let strips = MATRIX_ROWS.div_ceil(row.rows());
-        let firsts = if row.prefetches_two() { 2 * strips * row.warps * row.rows() * PAIR_ROWS } else { 0 };
+        let strips = MATRIX_ROWS.div_ceil(config.rows());
+        let firsts = if config.prefetches_two() { 2 * strips * config.warps * config.rows() * PAIR_ROWS } else { 0 };
         let most = 6 * least + (2 * firsts * MMA_FRAMES) as u64;
         let operations = counters.total().tensor_operations;
-        assert!((least..=most).contains(&operations), "{}: {operations}, not {least} to {most}", row.name);
+        assert!((least..=most).contains(&operations), "{}: {operations}, not {least} to {most}", config.name);
     }
 }
 

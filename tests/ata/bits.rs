@@ -38,10 +38,10 @@ fn repeated_runs(gpu: &Gpu, precision: Precision) -> Outcome {
     let sizes = Sizes { n: 515, channels: 3, diagonals: 9 };
     let matrix = matrix(sizes, || normal(&mut random));
     let case = Case::new(gpu, &matrix, precision, vectors(sizes, 19, || normal(&mut random)))?;
-    case.for_each_row(|row| {
-        let first = case.run(row)?;
+    case.for_each_config(|config| {
+        let first = case.run(config)?;
         let repeats = if is_small(gpu) { 3 } else { REPEATS };
-        (1..repeats).try_for_each(|_| check_same(&case.run(row)?, &first))
+        (1..repeats).try_for_each(|_| check_same(&case.run(config)?, &first))
     })
 }
 
@@ -54,12 +54,12 @@ fn chained(gpu: &Gpu, precision: Precision) -> Outcome {
     let matrix = matrix(sizes, || normal(&mut random) / 16.0);
     let stream = gpu.new_stream()?;
     let matrix = matrix.upload_blocking(stream.as_ref(), precision)?;
-    for row in ata_configs(precision) {
-        let frames = row.frames + 1;
+    for config in ata_configs(precision) {
+        let frames = config.frames + 1;
         let (shape, x) = ([frames, 3, 515], vectors(sizes, frames, || normal(&mut random)));
         let x = x.as_slice().expect("a new array is contiguous");
         let chain = |isolated: bool| -> ferrotile::Result<Vec<f32>> {
-            let options = AtaOptions { variant: Some(row.name.to_owned()), isolated, ..AtaOptions::default() };
+            let options = AtaOptions { variant: Some(config.name.to_owned()), isolated, ..AtaOptions::default() };
             let plan = AtaPlan::new(&matrix, frames, &options)?;
             let mut buffers = [Buffer::upload_blocking(&stream, x)?, Buffer::<f32>::zeroed(gpu, x.len())?];
             for _ in 0..if is_small(gpu) { 2 } else { CHAINED } {
@@ -71,10 +71,10 @@ fn chained(gpu: &Gpu, precision: Precision) -> Outcome {
         };
         let (overlapping, isolated) = (chain(false)?, chain(true)?);
         if overlapping.iter().any(|element| !element.is_finite()) {
-            return Err(format!("{row}: a result is not finite").into());
+            return Err(format!("{config}: a result is not finite").into());
         }
         if overlapping.iter().zip(&isolated).any(|(one, other)| one.to_bits() != other.to_bits()) {
-            return Err(format!("{row}: overlapping products differ from isolated ones").into());
+            return Err(format!("{config}: overlapping products differ from isolated ones").into());
         }
     }
     Ok(())
@@ -98,11 +98,11 @@ fn placed(gpu: &Gpu, precision: Precision) -> Outcome {
             Place { strides: [3 * (row + 16), row + 16, 1], len: frames * 3 * (n + 16), offset: 0 },
             Place { strides: [-frame, row, 1], offset: (frames - 1) * channels * n, ..contiguous },
         ];
-        case.for_each_row(|row| {
-            let expected = case.run(row)?;
+        case.for_each_config(|config| {
+            let expected = case.run(config)?;
             for place in places {
-                check_same(&case.run_placed(row, place, contiguous)?, &expected)?;
-                check_same(&case.run_placed(row, contiguous, place)?, &expected)?;
+                check_same(&case.run_placed(config, place, contiguous)?, &expected)?;
+                check_same(&case.run_placed(config, contiguous, place)?, &expected)?;
             }
             Ok(())
         })?;
@@ -117,11 +117,11 @@ fn single(gpu: &Gpu, precision: Precision) -> Outcome {
     let matrix = matrix(sizes, || normal(&mut random));
     let case = Case::new(gpu, &matrix, precision, vectors(sizes, 1, || normal(&mut random)))?;
     let contiguous = Place::contiguous([1, 1, 45]);
-    case.for_each_row(|row| {
-        let expected = case.run(row)?;
+    case.for_each_config(|config| {
+        let expected = case.run(config)?;
         [[0, 0], [3, 5], [-1, -1], [i64::MAX, i64::MIN]].into_iter().try_for_each(|[frame, channel]| {
             let place = Place { strides: [frame, channel, 1], ..contiguous };
-            check_same(&case.run_placed(row, place, place)?, &expected)
+            check_same(&case.run_placed(config, place, place)?, &expected)
         })
     })
 }
@@ -135,8 +135,8 @@ fn other_frames(gpu: &Gpu, precision: Precision) -> Outcome {
     let together = Case::new(gpu, &matrix, precision, x.clone())?;
     for frame in [0, 7, 8, 17] {
         let alone = Case::new(gpu, &matrix, precision, x.slice(s![frame..=frame, .., ..]).to_owned())?;
-        alone.for_each_row(|row| {
-            check_same(&alone.run(row)?, &together.run(row)?.slice(s![frame..=frame, .., ..]).to_owned())
+        alone.for_each_config(|config| {
+            check_same(&alone.run(config)?, &together.run(config)?.slice(s![frame..=frame, .., ..]).to_owned())
         })?;
     }
     Ok(())

@@ -136,17 +136,17 @@ impl Case<'_> {
     }
 
     /// Calls `check` with every kernel of the precision, and says which one fails.
-    pub(crate) fn for_each_row(&self, check: impl Fn(&'static AtaConfig) -> Outcome) -> Outcome {
-        let mut rows = 0;
-        for row in ata_configs(self.matrix.precision()) {
-            rows += 1;
-            check(row).map_err(|failed| {
+    pub(crate) fn for_each_config(&self, check: impl Fn(&'static AtaConfig) -> Outcome) -> Outcome {
+        let mut configs = 0;
+        for config in ata_configs(self.matrix.precision()) {
+            configs += 1;
+            check(config).map_err(|failed| {
                 let message = failed.message().unwrap_or("failed");
                 let [frames, channels, n] = self.shape();
-                Failed::from(format!("{row}, {frames} frames, {channels} channels, n {n}: {message}"))
+                Failed::from(format!("{config}, {frames} frames, {channels} channels, n {n}: {message}"))
             })?;
         }
-        if rows == 0 { Err("no kernel has this precision".into()) } else { Ok(()) }
+        if configs == 0 { Err("no kernel has this precision".into()) } else { Ok(()) }
     }
 
     fn shape(&self) -> [usize; 3] {
@@ -154,13 +154,13 @@ impl Case<'_> {
     }
 
     /// Runs one kernel on contiguous tensors.
-    pub(crate) fn run(&self, row: &AtaConfig) -> Result<Array3<f32>, Failed> {
+    pub(crate) fn run(&self, config: &AtaConfig) -> Result<Array3<f32>, Failed> {
         let place = Place::contiguous(self.shape());
-        self.run_placed(row, place, place)
+        self.run_placed(config, place, place)
     }
 
     /// Runs one kernel on tensors that lie as given. What surrounds Y, and is between its rows, must stay as it is.
-    pub(crate) fn run_placed(&self, row: &AtaConfig, x: Place, y: Place) -> Result<Array3<f32>, Failed> {
+    pub(crate) fn run_placed(&self, config: &AtaConfig, x: Place, y: Place) -> Result<Array3<f32>, Failed> {
         let shape = self.shape();
         // Gaps of X are poison, a NaN that shows in Y where it is read.
         let mut storage = vec![f32::poison(); x.len];
@@ -171,7 +171,7 @@ impl Case<'_> {
         let x_buffer = Buffer::upload_blocking(stream, &storage)?;
         let mut out = Guarded::<f32>::new(self.gpu, stream, y.len)?;
         let offset = out.offset() + y.offset;
-        let options = AtaOptions { variant: Some(row.name.to_owned()), ..AtaOptions::default() };
+        let options = AtaOptions { variant: Some(config.name.to_owned()), ..AtaOptions::default() };
         AtaPlan::new(&self.matrix, shape[0], &options)?.run(
             stream.as_ref(),
             TensorRef::strided(&x_buffer, x.offset, shape, x.strides)?,

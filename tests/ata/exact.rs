@@ -23,7 +23,7 @@ pub(crate) fn list(trials: &mut Trials) {
 fn compare(gpu: &Gpu, matrix: &SymmetricBlockMatrix, precision: Precision, x: Array3<f32>) -> Outcome {
     let expected = expected(matrix, precision, &x);
     let case = Case::new(gpu, matrix, precision, x)?;
-    case.for_each_row(|row| check_exact(&case.run(row)?, &expected))
+    case.for_each_config(|config| check_exact(&case.run(config)?, &expected))
 }
 
 /// Products up to 16 times 16 and sums of at most 900 of them have 18 bits.
@@ -53,7 +53,7 @@ fn identity(gpu: &Gpu, precision: Precision) -> Outcome {
                 integer(&mut random, 255) * 2f32.powi(random.random_range(exponents.clone()))
             });
             let case = Case::new(gpu, &matrix, precision, x.clone())?;
-            case.for_each_row(|row| check_exact(&case.run(row)?, &x.mapv(f64::from)))?;
+            case.for_each_config(|config| check_exact(&case.run(config)?, &x.mapv(f64::from)))?;
         }
     }
     Ok(())
@@ -77,7 +77,7 @@ fn unit_vectors(gpu: &Gpu, precision: Precision) -> Outcome {
             f64::from(dense[[channel, i, unit(frame, channel)]])
         });
         let case = Case::new(gpu, &matrix, precision, x)?;
-        case.for_each_row(|row| check_exact(&case.run(row)?, &columns))?;
+        case.for_each_config(|config| check_exact(&case.run(config)?, &columns))?;
     }
     Ok(())
 }
@@ -102,7 +102,7 @@ fn offsets(gpu: &Gpu, precision: Precision) -> Outcome {
                 }
             }
             let case = Case::new(gpu, &matrix, precision, x)?;
-            case.for_each_row(|row| check_exact(&case.run(row)?, &y))?;
+            case.for_each_config(|config| check_exact(&case.run(config)?, &y))?;
         }
     }
     Ok(())
@@ -153,7 +153,7 @@ fn empty(gpu: &Gpu, precision: Precision) -> Outcome {
     let x = vectors(Sizes { n: 77, channels: 2, diagonals: 1 }, 3, || 1.0);
     let zeros = Array3::zeros(x.dim());
     let case = Case::new(gpu, &matrix, precision, x)?;
-    case.for_each_row(|row| check_exact(&case.run(row)?, &zeros))
+    case.for_each_config(|config| check_exact(&case.run(config)?, &zeros))
 }
 
 /// The size that the speed is measured at, and one with an odd number of block rows.

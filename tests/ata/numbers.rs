@@ -27,7 +27,7 @@ fn normal_numbers(gpu: &Gpu, precision: Precision) -> Outcome {
             let x = vectors(sizes, frames, || normal(&mut random));
             let (expected, limits) = (expected(&matrix, precision, &x), limits(&matrix, precision, &x));
             let case = Case::new(gpu, &matrix, precision, x)?;
-            case.for_each_row(|row| check(&case.run(row)?, &expected, &limits))?;
+            case.for_each_config(|config| check(&case.run(config)?, &expected, &limits))?;
         }
     }
     Ok(())
@@ -42,7 +42,7 @@ fn huge_and_tiny(gpu: &Gpu, precision: Precision) -> Outcome {
         let x = vectors(sizes, 9, || [1e9, 1e-9, 1.0][random.random_range(0..3)] * normal(&mut random));
         let (expected, limits) = (expected(&matrix, precision, &x), limits(&matrix, precision, &x));
         let case = Case::new(gpu, &matrix, precision, x)?;
-        case.for_each_row(|row| check(&case.run(row)?, &expected, &limits))?;
+        case.for_each_config(|config| check(&case.run(config)?, &expected, &limits))?;
     }
     Ok(())
 }
@@ -61,8 +61,8 @@ fn relative_error(gpu: &Gpu, precision: Precision) -> Outcome {
     // What is stored in f32 is the matrix as it was given.
     let expected = expected(&matrix, Precision::F32, &x);
     let case = Case::new(gpu, &matrix, precision, x)?;
-    case.for_each_row(|row| {
-        let got = case.run(row)?;
+    case.for_each_config(|config| {
+        let got = case.run(config)?;
         let errors: Vec<f64> =
             got.iter().zip(&expected).map(|(&got, expected)| ((f64::from(got) - expected) / expected).abs()).collect();
         let (largest, sum) =
@@ -88,8 +88,8 @@ fn special(gpu: &Gpu, precision: Precision) -> Outcome {
     special[[2, 1, 40]] = f32::INFINITY;
     special[[9, 0, 69]] = f32::NAN;
     let (without, with) = (Case::new(gpu, &matrix, precision, x)?, Case::new(gpu, &matrix, precision, special)?);
-    with.for_each_row(|row| {
-        let (without, with) = (without.run(row)?, with.run(row)?);
+    with.for_each_config(|config| {
+        let (without, with) = (without.run(config)?, with.run(config)?);
         for ((frame, channel, i), &got) in with.indexed_iter() {
             // What is in a square of 32x32 that has an element in the column of the special number.
             let reaches = |column: usize| {
@@ -132,7 +132,7 @@ fn powers_of_two(gpu: &Gpu, precision: Precision) -> Outcome {
             let expected =
                 Array3::from_shape_fn(x.dim(), |index| f64::from(x[index]) * f64::from(of_channels[index.1]).exp2());
             let case = Case::new(gpu, &matrix, precision, x)?;
-            case.for_each_row(|row| check_exact(&case.run(row)?, &expected))?;
+            case.for_each_config(|config| check_exact(&case.run(config)?, &expected))?;
         }
     }
     Ok(())
@@ -149,7 +149,7 @@ fn averages(gpu: &Gpu, precision: Precision) -> Outcome {
             let x = Array3::from_elem((2, 1, n), sign * 2f32.powi(127));
             let expected = expected(&matrix, precision, &x);
             let case = Case::new(gpu, &matrix, precision, x)?;
-            case.for_each_row(|row| check_exact(&case.run(row)?, &expected))?;
+            case.for_each_config(|config| check_exact(&case.run(config)?, &expected))?;
         }
     }
     Ok(())
@@ -166,5 +166,5 @@ fn one_huge(gpu: &Gpu, precision: Precision) -> Outcome {
     }
     let (expected, limits) = (expected(&matrix, precision, &x), limits(&matrix, precision, &x));
     let case = Case::new(gpu, &matrix, precision, x)?;
-    case.for_each_row(|row| check(&case.run(row)?, &expected, &limits))
+    case.for_each_config(|config| check(&case.run(config)?, &expected, &limits))
 }

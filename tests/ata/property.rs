@@ -44,8 +44,8 @@ fn random_cases(gpu: &Gpu, precision: Precision) -> Outcome {
         let shape = [frames, sizes.channels, sizes.n];
         let [x_place, y_place] = [(); 2].map(|()| draw_place(random, shape));
         let case = Case::new(gpu, &matrix, precision, x)?;
-        case.for_each_row(|row| {
-            check(&case.run_placed(row, x_place, y_place)?, &expected, &limits).map_err(|failure| {
+        case.for_each_config(|config| {
+            check(&case.run_placed(config, x_place, y_place)?, &expected, &limits).map_err(|failure| {
                 format!("{x_place:?}, {y_place:?}: {}", failure.message().unwrap_or("failed")).into()
             })
         })

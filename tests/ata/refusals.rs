@@ -50,7 +50,7 @@ fn variants(gpu: &Gpu, precision: Precision) -> Outcome {
     let matrix = matrix(Sizes { n: 40, channels: 1, diagonals: 1 }, || normal(&mut random(32)));
     let matrix = matrix.upload_blocking(stream.as_ref(), precision)?;
     let others = Precision::ALL.into_iter().filter(|&other| other != precision).flat_map(ata_configs);
-    for name in others.map(|row| row.name).chain(["fastest"]) {
+    for name in others.map(|config| config.name).chain(["fastest"]) {
         let options = AtaOptions { variant: Some(name.to_owned()), ..AtaOptions::default() };
         expect_error(
             AtaPlan::new(&matrix, 8, &options),

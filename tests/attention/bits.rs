@@ -7,7 +7,7 @@ use tests::is_small;
 use tests::view::View;
 
 use crate::Trials;
-use crate::case::{Case, Inputs, Outcome, Placement, for_each_row, run, run_contiguous, run_or_refuse};
+use crate::case::{Case, Inputs, Outcome, Placement, for_each_config, run, run_contiguous, run_or_refuse};
 
 /// Runs of one kernel on one input.
 const REPEATS: usize = 200;
@@ -61,8 +61,8 @@ fn placed<T: Half>(gpu: &Gpu, place: &Place) -> Outcome {
         for case in &cases {
             let inputs = Inputs::<T>::normal(case, 5);
             let placement = place(case);
-            for_each_row::<T>(gpu, case, |row| match run_or_refuse(gpu, case, &inputs, &placement, row)? {
-                Some(output) => output.check_same(case, &run_contiguous(gpu, case, &inputs, row)?),
+            for_each_config::<T>(gpu, case, |config| match run_or_refuse(gpu, case, &inputs, &placement, config)? {
+                Some(output) => output.check_same(case, &run_contiguous(gpu, case, &inputs, config)?),
                 None => Ok(()),
             })?;
         }
@@ -74,10 +74,10 @@ fn repeated_runs<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let full = Case::new(1, 1, 260, 70, 128, Mask::Full);
     for case in HEAD_DIMS.map(case).into_iter().chain([full]) {
         let inputs = Inputs::<T>::normal(&case, 6);
-        for_each_row::<T>(gpu, &case, |row| {
-            let first = run_contiguous(gpu, &case, &inputs, row)?;
+        for_each_config::<T>(gpu, &case, |config| {
+            let first = run_contiguous(gpu, &case, &inputs, config)?;
             let repeats = if is_small(gpu) { 3 } else { REPEATS };
-            (1..repeats).try_for_each(|_| run_contiguous(gpu, &case, &inputs, row)?.check_same(&case, &first))
+            (1..repeats).try_for_each(|_| run_contiguous(gpu, &case, &inputs, config)?.check_same(&case, &first))
         })?;
     }
     Ok(())
@@ -92,8 +92,9 @@ fn single_rows<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         for view in placement.inputs.iter_mut().chain([&mut placement.out]) {
             view.strides[2] = head_dim as i64 + 1;
         }
-        for_each_row::<T>(gpu, &case, |row| {
-            run(gpu, &case, &inputs, &placement, row)?.check_same(&case, &run_contiguous(gpu, &case, &inputs, row)?)
+        for_each_config::<T>(gpu, &case, |config| {
+            run(gpu, &case, &inputs, &placement, config)?
+                .check_same(&case, &run_contiguous(gpu, &case, &inputs, config)?)
         })?;
     }
     Ok(())
@@ -115,8 +116,9 @@ fn broadcast<T: Half>(gpu: &Gpu, &[batch, head]: &[bool; 2]) -> Outcome {
             view.scatter(values, &mut storage);
             *values = view.gather(&storage);
         }
-        for_each_row::<T>(gpu, &case, |row| {
-            run(gpu, &case, &inputs, &placement, row)?.check_same(&case, &run_contiguous(gpu, &case, &inputs, row)?)
+        for_each_config::<T>(gpu, &case, |config| {
+            run(gpu, &case, &inputs, &placement, config)?
+                .check_same(&case, &run_contiguous(gpu, &case, &inputs, config)?)
         })?;
     }
     Ok(())

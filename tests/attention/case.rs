@@ -66,13 +66,13 @@ impl Case {
     }
 
     /// The kernels of a device that serve the case and are made for no more than it asks.
-    pub(crate) fn rows<T: Half>(&self, gpu: &Gpu) -> impl Iterator<Item = &'static AttentionConfig> + use<T> {
-        let plain = |row: &&AttentionConfig| (row.score_mod, row.seqlens) == (ScoreMod::None, Seqlens::Fixed);
-        self.rows_of::<T>(gpu, ScoreMod::None, Seqlens::Fixed).filter(plain)
+    pub(crate) fn configs<T: Half>(&self, gpu: &Gpu) -> impl Iterator<Item = &'static AttentionConfig> + use<T> {
+        let plain = |config: &&AttentionConfig| (config.score_mod, config.seqlens) == (ScoreMod::None, Seqlens::Fixed);
+        self.configs_of::<T>(gpu, ScoreMod::None, Seqlens::Fixed).filter(plain)
     }
 
     /// The kernels of a device that serve the case with these scores and lengths.
-    pub(crate) fn rows_of<T: Half>(
+    pub(crate) fn configs_of<T: Half>(
         &self,
         gpu: &Gpu,
         scores: ScoreMod,
@@ -80,8 +80,8 @@ impl Case {
     ) -> impl Iterator<Item = &'static AttentionConfig> + use<T> {
         let Case { sizes, mask, .. } = *self;
         attention_configs(gpu.arch(), T::DTYPE, [sizes.head_dim; 2])
-            .filter(move |row| row.covers(scores, lengths))
-            .filter(move |row| row.takes(mask, sizes.q_len, sizes.k_len))
+            .filter(move |config| config.covers(scores, lengths))
+            .filter(move |config| config.takes(mask, sizes.q_len, sizes.k_len))
     }
 
     /// The usual scale, where the case has none.
@@ -90,9 +90,9 @@ impl Case {
     }
 
     /// The options that ask for one kernel.
-    pub(crate) fn options(&self, layout: Layout, row: &AttentionConfig) -> Request {
+    pub(crate) fn options(&self, layout: Layout, config: &AttentionConfig) -> Request {
         let Case { mask, scale, .. } = *self;
-        Request { mask, scale, variant: Some(row.name.to_owned()), ..Request::new(layout) }
+        Request { mask, scale, variant: Some(config.name.to_owned()), ..Request::new(layout) }
     }
 }
 
@@ -254,9 +254,9 @@ pub(crate) fn run<T: Half>(
     case: &Case,
     inputs: &Inputs<T>,
     placement: &Placement,
-    row: &AttentionConfig,
+    config: &AttentionConfig,
 ) -> Result<Output<T>, Failed> {
-    run_with(gpu, case, inputs, placement, &case.options(placement.layout, row))
+    run_with(gpu, case, inputs, placement, &case.options(placement.layout, config))
 }
 
 /// As [`run`], with any options; in a workspace where they allow one.
@@ -318,10 +318,10 @@ pub(crate) fn run_or_refuse<T: Half>(
     case: &Case,
     inputs: &Inputs<T>,
     placement: &Placement,
-    row: &AttentionConfig,
+    config: &AttentionConfig,
 ) -> Result<Option<Output<T>>, Failed> {
-    if matches!(row.kernel, AttentionKernel::Wgmma(_)) && !placement.is_regular() {
-        return match run(gpu, case, inputs, placement, row) {
+    if matches!(config.kernel, AttentionKernel::Wgmma(_)) && !placement.is_regular() {
+        return match run(gpu, case, inputs, placement, config) {
             Ok(_) => Err("a placement that TMA cannot express was not refused".into()),
             Err(failed)
                 if failed.message().is_some_and(|text| text.contains("boundary") || text.contains("strides")) =>
@@ -331,7 +331,7 @@ pub(crate) fn run_or_refuse<T: Half>(
             Err(failed) => Err(failed),
         };
     }
-    run(gpu, case, inputs, placement, row).map(Some)
+    run(gpu, case, inputs, placement, config).map(Some)
 }
 
 /// Runs one kernel on tensors without gaps.
@@ -339,32 +339,33 @@ pub(crate) fn run_contiguous<T: Half>(
     gpu: &Gpu,
     case: &Case,
     inputs: &Inputs<T>,
-    row: &AttentionConfig,
+    config: &AttentionConfig,
 ) -> Result<Output<T>, Failed> {
-    run(gpu, case, inputs, &Placement::contiguous(case, Layout::Bhsd), row)
+    run(gpu, case, inputs, &Placement::contiguous(case, Layout::Bhsd), config)
 }
 
 /// Calls `check` for every kernel that serves the case; the failure names each kernel that failed.
-pub(crate) fn for_each_row<T: Half>(
+pub(crate) fn for_each_config<T: Half>(
     gpu: &Gpu,
     case: &Case,
     check: impl FnMut(&'static AttentionConfig) -> Outcome,
 ) -> Outcome {
-    for_rows(case, case.rows::<T>(gpu), check)
+    for_configs(case, case.configs::<T>(gpu), check)
 }
 
-/// Calls `check` for each of the rows, of which there must be one; the failure names the case and each row that failed.
-pub(crate) fn for_rows(
+/// Calls `check` for each configuration, of which there must be one; the failure names the case and each one that
+/// failed.
+pub(crate) fn for_configs(
     case: impl fmt::Display,
-    rows: impl Iterator<Item = &'static AttentionConfig>,
+    configs: impl Iterator<Item = &'static AttentionConfig>,
     mut check: impl FnMut(&'static AttentionConfig) -> Outcome,
 ) -> Outcome {
     let mut failures = Vec::new();
     let mut count = 0;
-    for row in rows {
+    for config in configs {
         count += 1;
-        if let Err(failure) = check(row) {
-            failures.push(format!("{case}, {row}: {}", failure.message().unwrap_or("failed")));
+        if let Err(failure) = check(config) {
+            failures.push(format!("{case}, {config}: {}", failure.message().unwrap_or("failed")));
         }
     }
     if count == 0 {

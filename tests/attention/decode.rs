@@ -51,8 +51,8 @@ const WORKSPACE_BYTES: usize = 1 << 26;
 
 /// The variant that decodes the case.
 fn variant<T: Half>(gpu: &Gpu, case: &Case) -> &'static AttentionConfig {
-    case.rows::<T>(gpu)
-        .find(|row| matches!(row.kernel, AttentionKernel::Decode(_)))
+    case.configs::<T>(gpu)
+        .find(|config| matches!(config.kernel, AttentionKernel::Decode(_)))
         .expect("every head dimension has one")
 }
 
@@ -175,8 +175,8 @@ fn equals_prefill<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
             let part = Inputs { q: last_rows(&inputs.q), ..inputs.clone() };
             let mut expected = part.expected(&case);
             let decoded = run(gpu, &case, &part, 2)?;
-            for row in whole.rows::<T>(gpu) {
-                let prefill = run_contiguous(gpu, &whole, &inputs, row)?;
+            for config in whole.configs::<T>(gpu) {
+                let prefill = run_contiguous(gpu, &whole, &inputs, config)?;
                 expected.out = last_rows(&prefill.out).into_iter().map(|x| x.to_f64()).collect();
                 // Both are rounded.
                 let limit = 2.0 * expected.limit.max_abs;
@@ -201,7 +201,7 @@ fn equals_prefill_with_terms<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
             bias: Terms::bias(bias.clone(), [1, heads, len, len]),
         };
         let prefills = whole
-            .rows_of::<T>(gpu, ScoreMod::General, Seqlens::Fixed)
+            .configs_of::<T>(gpu, ScoreMod::General, Seqlens::Fixed)
             .map(|row| scores::run(gpu, &whole, &inputs, &terms, row))
             .collect::<Result<Vec<_>, _>>()?;
         for q_len in [1, 9] {

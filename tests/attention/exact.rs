@@ -6,7 +6,7 @@ use tests::compare;
 use tests::inputs::{self, Half};
 
 use crate::Trials;
-use crate::case::{Case, Inputs, Outcome, for_each_row, run_contiguous};
+use crate::case::{Case, Inputs, Outcome, for_each_config, run_contiguous};
 
 /// Lists the trials.
 pub(crate) fn list(trials: &mut Trials) {
@@ -33,8 +33,8 @@ fn mean_of_values<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
             let mut integers = |largest| inputs::integers::<T>(&mut random, case.kv_shape().iter().product(), largest);
             let inputs = Inputs { q: zeros(case.q_shape().iter().product()), k: integers(3), v: integers(1) };
             let expected = inputs.expected(&case).out;
-            for_each_row::<T>(gpu, &case, |row| {
-                let output = run_contiguous(gpu, &case, &inputs, row)?;
+            for_each_config::<T>(gpu, &case, |config| {
+                let output = run_contiguous(gpu, &case, &inputs, config)?;
                 compare::check(&output.out, &expected, &case.q_shape(), 0.0)?;
                 Ok(())
             })?;
@@ -55,8 +55,8 @@ fn values_of_one<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
             let mut inputs = Inputs::<T>::normal(&case, 2);
             inputs.v.fill(T::from_f64(1.0));
             let expected = vec![1.0; inputs.q.len()];
-            for_each_row::<T>(gpu, &case, |row| {
-                let output = run_contiguous(gpu, &case, &inputs, row)?;
+            for_each_config::<T>(gpu, &case, |config| {
+                let output = run_contiguous(gpu, &case, &inputs, config)?;
                 compare::check(&output.out, &expected, &case.q_shape(), below_one)?;
                 Ok(())
             })?;
@@ -90,8 +90,8 @@ fn dominant_key<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
                 inputs.k[(kv_head * k_len + key) * head_dim + key] = T::from_f64(64.0);
             }
         }
-        for_each_row::<T>(gpu, &case, |row| {
-            let output = run_contiguous(gpu, &case, &inputs, row)?;
+        for_each_config::<T>(gpu, &case, |config| {
+            let output = run_contiguous(gpu, &case, &inputs, config)?;
             compare::check(&output.out, &expected, &case.q_shape(), 0.0)?;
             // The one score that counts is 64 * 64.
             compare::check(&output.lse, &vec![4096.0; output.lse.len()], &case.lse_shape(), 1e-2)?;
@@ -105,7 +105,9 @@ fn largest_probability<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     for head_dim in HEAD_DIMS {
         let case = Case::new(1, 4, 40, 300, head_dim, Mask::Full).scaled(1.0);
         let largest = Largest::<T>::new(&case);
-        for_each_row::<T>(gpu, &case, |row| largest.check(&run_contiguous(gpu, &case, &largest.inputs, row)?.out))?;
+        for_each_config::<T>(gpu, &case, |config| {
+            largest.check(&run_contiguous(gpu, &case, &largest.inputs, config)?.out)
+        })?;
     }
     Ok(())
 }
@@ -165,8 +167,8 @@ fn rows_without_keys<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         for (q_len, k_len, mask) in [(130, 65, masks[0]), (33, 0, masks[1]), (33, 0, masks[0]), (70, 3, masks[2])] {
             let case = Case::new(2, 2, q_len, k_len, head_dim, mask);
             let inputs = Inputs::<T>::normal(&case, 4);
-            for_each_row::<T>(gpu, &case, |row| {
-                let output = run_contiguous(gpu, &case, &inputs, row)?;
+            for_each_config::<T>(gpu, &case, |config| {
+                let output = run_contiguous(gpu, &case, &inputs, config)?;
                 for (index, lse) in output.lse.iter().enumerate() {
                     let sees_keys = !mask.key_range(index % q_len, q_len, k_len).is_empty();
                     if sees_keys != lse.is_finite() || (!sees_keys && *lse != f32::NEG_INFINITY) {

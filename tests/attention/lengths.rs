@@ -11,7 +11,7 @@ use tests::inputs::Half;
 use variants::attention::AttentionConfig;
 
 use crate::Trials;
-use crate::case::{Outcome, Output, for_rows};
+use crate::case::{Outcome, Output, for_configs};
 use crate::scores::Terms;
 use crate::varlen::{Batch, Data, Outputs, Stored, Strides};
 
@@ -37,7 +37,7 @@ fn wrong_numbers<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let data = Data::<T>::normal(&batch, Terms::NONE, 46);
     let (problem, strides) = (batch.problem(), Strides::dense(&batch));
     let stream = gpu.new_stream()?;
-    for_rows(&batch, batch.rows(gpu, &data.terms), |row| {
+    for_configs(&batch, batch.configs(gpu, &data.terms), |config| {
         for numbers in
             [[90, 40, 20, 0], [-7, i32::MIN, i32::MAX, 130], [0, 119, 121, i32::MAX], [5, 120, 120, 0], OVERLAPPING]
         {
@@ -45,7 +45,7 @@ fn wrong_numbers<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
             stored.starts = [Buffer::upload_blocking(&stream, &numbers)?, Buffer::upload_blocking(&stream, &numbers)?];
             let mut outputs = Outputs::new(gpu, &stream, &problem, strides)?;
             let tensors = stored.tensors(&problem, strides, &mut outputs.out, &mut outputs.lse)?;
-            let request = batch.options(&data.terms, row);
+            let request = batch.options(&data.terms, config);
             let done = attention_varlen(&stream, tensors, [40, 40], &request.params(), &request.options());
             if !(numbers == OVERLAPPING && done.as_ref().is_err_and(is_race)) {
                 done?;
@@ -74,22 +74,22 @@ fn written_rows<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let strides = Strides::dense(&batch);
     let stream = gpu.new_stream()?;
     let [heads, row_elems] = [batch.heads[0], batch.heads[0] * batch.head_dim];
-    let call = |numbers: &[i32], longest: usize, row: &AttentionConfig| {
+    let call = |numbers: &[i32], longest: usize, config: &AttentionConfig| {
         let problem = VarlenSizes { batch: numbers.len() - 1, ..batch.problem() };
         let mut stored = Stored::upload(gpu, &batch, &data, strides)?;
         stored.starts = [Buffer::upload_blocking(&stream, numbers)?, Buffer::upload_blocking(&stream, numbers)?];
         let mut outputs = Outputs::new(gpu, &stream, &problem, strides)?;
         let tensors = stored.tensors(&problem, strides, &mut outputs.out, &mut outputs.lse)?;
-        let request = batch.options(&data.terms, row);
+        let request = batch.options(&data.terms, config);
         attention_varlen(&stream, tensors, [longest; 2], &request.params(), &request.options())?;
         // Reading checks the guard bands too.
         Ok::<_, Failed>(Output { out: outputs.out.read(&stream)?, lse: outputs.lse.read(&stream)? })
     };
-    for_rows(&batch, batch.rows(gpu, &data.terms), |row| {
+    for_configs(&batch, batch.configs(gpu, &data.terms), |config| {
         let long: (&[i32], &[i32], _) = (&[0, 64], &[0, 40], 0..40);
         let cases = WRONG_NUMBERS.into_iter().map(|case| (case, 64)).chain([(long, 40)]);
         for ((wrong, right, written), longest) in cases {
-            let (got, expected) = (call(wrong, longest, row)?, call(right, longest, row)?);
+            let (got, expected) = (call(wrong, longest, config)?, call(right, longest, config)?);
             let same = got.out.iter().map(|x| x.bits()).eq(expected.out.iter().map(|x| x.bits()))
                 && got.lse.iter().map(|x| x.bits()).eq(expected.lse.iter().map(|x| x.bits()));
             let is_written = |row: usize| {

@@ -8,7 +8,7 @@ use tests::{compare, is_small, shapes};
 use variants::attention::AttentionKernel;
 
 use crate::Trials;
-use crate::case::{Case, Inputs, Outcome, for_each_row, run_contiguous};
+use crate::case::{Case, Inputs, Outcome, for_each_config, run_contiguous};
 
 /// Lists the trials.
 pub(crate) fn list(trials: &mut Trials) {
@@ -155,11 +155,11 @@ fn many_heads<T: Half>(gpu: &Gpu, group: &Group) -> Outcome {
     for case in cases {
         let inputs = Inputs::<T>::normal(case, 2);
         let expected = inputs.expected(case);
-        for_each_row::<T>(gpu, case, |row| {
-            if is_small(gpu) && row.kernel != AttentionKernel::Scalar {
+        for_each_config::<T>(gpu, case, |config| {
+            if is_small(gpu) && config.kernel != AttentionKernel::Scalar {
                 return Ok(());
             }
-            run_contiguous(gpu, case, &inputs, row)?.check(case, &expected)
+            run_contiguous(gpu, case, &inputs, config)?.check(case, &expected)
         })?;
     }
     Ok(())
@@ -176,7 +176,7 @@ fn large_magnitudes<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
 fn check<T: Half>(gpu: &Gpu, case: &Case, inputs: impl Fn(&Case) -> Inputs<T>) -> Outcome {
     let inputs = inputs(case);
     let expected = inputs.expected(case);
-    for_each_row::<T>(gpu, case, |row| run_contiguous(gpu, case, &inputs, row)?.check(case, &expected))
+    for_each_config::<T>(gpu, case, |config| run_contiguous(gpu, case, &inputs, config)?.check(case, &expected))
 }
 
 /// The error of a whole call on a shape of the acceptance list; of one head, one seed and fewer queries where trials
@@ -191,8 +191,8 @@ fn accepted(gpu: &Gpu, mut case: Case) -> Result<(), Failed> {
         let inputs = Inputs::<f16>::normal(&case, seed);
         let expected = inputs.expected(&case);
         let largest = expected.out.iter().fold(0f64, |largest, x| largest.max(x.abs()));
-        for_each_row::<f16>(gpu, &case, |row| {
-            let output = run_contiguous(gpu, &case, &inputs, row)?;
+        for_each_config::<f16>(gpu, &case, |config| {
+            let output = run_contiguous(gpu, &case, &inputs, config)?;
             let error = compare::difference(&output.out, &expected.out).max_abs;
             let (accepted, relative) = (shapes::ACCEPTED_ERROR, error / largest);
             if error.max(relative) > accepted {

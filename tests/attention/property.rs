@@ -11,7 +11,7 @@ use tests::is_small;
 use tests::view::View;
 
 use crate::Trials;
-use crate::case::{Case, Inputs, Outcome, Placement, for_each_row, run_or_refuse};
+use crate::case::{Case, Inputs, Outcome, Placement, for_each_config, run_or_refuse};
 
 /// Random cases in one trial, and where trials are small.
 const CASES: u64 = 40;
@@ -31,8 +31,9 @@ fn random_cases<T: Half>(gpu: &Gpu, &seed: &u64) -> Outcome {
         let placement = draw_placement(&mut random, &case);
         let inputs = Inputs::<T>::normal(&case, seed.wrapping_add(index));
         let expected = inputs.expected(&case);
-        for_each_row::<T>(gpu, &case, |row| {
-            run_or_refuse(gpu, &case, &inputs, &placement, row)?.map_or(Ok(()), |output| output.check(&case, &expected))
+        for_each_config::<T>(gpu, &case, |config| {
+            run_or_refuse(gpu, &case, &inputs, &placement, config)?
+                .map_or(Ok(()), |output| output.check(&case, &expected))
         })
         .map_err(|failure| {
             let message = failure.message().unwrap_or("failed").to_owned();

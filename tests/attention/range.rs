@@ -14,7 +14,7 @@ use tests::request::Request;
 use variants::attention::{AttentionConfig, AttentionKernel, ScoreMod, Seqlens};
 
 use crate::Trials;
-use crate::case::{Case, Expected, Inputs, Outcome, Output, for_rows};
+use crate::case::{Case, Expected, Inputs, Outcome, Output, for_configs};
 use crate::scores::{Terms, run, run_with};
 
 /// Lists the trials.
@@ -58,12 +58,12 @@ fn check<T: Half>(gpu: &Gpu, case: &Case, inputs: &Inputs<T>, terms: &Terms<T>) 
         (ScoreMod::Softcap, Some(cap)) if !is_held(2.0 * LOG2_E * scale / f64::from(cap)) => ScoreMod::General,
         (scores, _) => scores,
     };
-    for_rows(case, case.rows_of::<T>(gpu, scores, Seqlens::Fixed), |row| {
-        for splits in if is_decode(row) { &[1, 3][..] } else { &[1] } {
+    for_configs(case, case.configs_of::<T>(gpu, scores, Seqlens::Fixed), |config| {
+        for splits in if is_decode(config) { &[1, 3][..] } else { &[1] } {
             let options = Request {
-                splits: is_decode(row).then_some(*splits),
+                splits: is_decode(config).then_some(*splits),
                 max_workspace_bytes: if *splits > 1 { 1 << 24 } else { 0 },
-                ..case.options(Layout::Bshd, row)
+                ..case.options(Layout::Bshd, config)
             };
             let output = run_with(gpu, case, inputs, terms, &options)?;
             check_output(case, &output, &expected)
@@ -73,8 +73,8 @@ fn check<T: Half>(gpu: &Gpu, case: &Case, inputs: &Inputs<T>, terms: &Terms<T>) 
     })
 }
 
-fn is_decode(row: &AttentionConfig) -> bool {
-    matches!(row.kernel, AttentionKernel::Decode(_))
+fn is_decode(config: &AttentionConfig) -> bool {
+    matches!(config.kernel, AttentionKernel::Decode(_))
 }
 
 /// O by the rule for all tensors; each LSE by its own size, which differs between rows by 38 orders of magnitude.
@@ -267,7 +267,7 @@ fn masked_splits<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let bias = Terms::bias(vec![T::from_f64(-largest::<T>()); 3 * 133], [1, 1, 3, 133]);
     let terms = Terms { bias, ..Terms::NONE };
     let expected = terms.expected(&case, &inputs);
-    let row = case.rows_of::<T>(gpu, ScoreMod::General, Seqlens::Fixed).find(|row| is_decode(row));
+    let row = case.configs_of::<T>(gpu, ScoreMod::General, Seqlens::Fixed).find(|row| is_decode(row));
     let row = row.ok_or("no kernel decodes the case")?;
     for splits in [1, 2, 4, 9] {
         let options = Request { splits: Some(splits), max_workspace_bytes: 1 << 24, ..case.options(Layout::Bshd, row) };

@@ -114,7 +114,7 @@ const REFUSALS: [(&str, Refusal); 15] = [
 
 /// A variant that serves no head dimension as wide as 256, for f16.
 fn narrow_variant() -> Option<String> {
-    variants::attention::ATTENTION.iter().find(|row| row.head_dim < 256).map(|row| row.name.to_owned())
+    variants::attention::ATTENTION.iter().find(|config| config.head_dim < 256).map(|config| config.name.to_owned())
 }
 
 fn refused<T: Half>(gpu: &Gpu, refusal: &Refusal) -> Outcome {

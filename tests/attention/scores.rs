@@ -13,7 +13,9 @@ use tests::view::View;
 use variants::attention::{AttentionConfig, ScoreMod, Seqlens};
 
 use crate::Trials;
-use crate::case::{Case, Expected, Inputs, Outcome, Output, Placement, Stored, for_rows, run_with_terms, tensor_mut};
+use crate::case::{
+    Case, Expected, Inputs, Outcome, Output, Placement, Stored, for_configs, run_with_terms, tensor_mut,
+};
 
 /// Lists the trials.
 pub(crate) fn list(trials: &mut Trials) {
@@ -121,9 +123,9 @@ pub(crate) fn run<T: Half>(
     case: &Case,
     inputs: &Inputs<T>,
     terms: &Terms<T>,
-    row: &AttentionConfig,
+    config: &AttentionConfig,
 ) -> Result<Output<T>, Failed> {
-    run_with(gpu, case, inputs, terms, &case.options(Layout::Bshd, row))
+    run_with(gpu, case, inputs, terms, &case.options(Layout::Bshd, config))
 }
 
 /// Runs a kernel as the options say, with these terms, on tensors without gaps.
@@ -140,8 +142,8 @@ pub(crate) fn run_with<T: Half>(
 /// Checks every kernel that serves the case with these terms.
 fn check<T: Half>(gpu: &Gpu, case: &Case, inputs: &Inputs<T>, terms: &Terms<T>) -> Outcome {
     let expected = terms.expected(case, inputs);
-    let rows = case.rows_of::<T>(gpu, terms.scores(), Seqlens::Fixed);
-    for_rows(case, rows, |row| run(gpu, case, inputs, terms, row)?.check(case, &expected))
+    let rows = case.configs_of::<T>(gpu, terms.scores(), Seqlens::Fixed);
+    for_configs(case, rows, |config| run(gpu, case, inputs, terms, config)?.check(case, &expected))
 }
 
 /// A few rows with sinks, on keys in one part and in several, of which one has the sink.
@@ -183,9 +185,9 @@ fn nan_in_key<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     let mut dirty = clean.clone();
     // Row 37 is the first that sees key 100.
     dirty.k[100 * head_dim + 5] = T::poison();
-    for_rows(case, case.rows_of::<T>(gpu, terms.scores(), Seqlens::Fixed), |row| {
-        let without = run(gpu, &case, &clean, &terms, row)?;
-        let mut got = run(gpu, &case, &dirty, &terms, row)?;
+    for_configs(case, case.configs_of::<T>(gpu, terms.scores(), Seqlens::Fixed), |config| {
+        let without = run(gpu, &case, &clean, &terms, config)?;
+        let mut got = run(gpu, &case, &dirty, &terms, config)?;
         if !got.out[37 * head_dim..].iter().all(|x| x.to_f64().is_nan()) || !got.lse[37..].iter().all(|x| x.is_nan()) {
             return Err("a row that sees NaN is not NaN".into());
         }
@@ -273,8 +275,8 @@ fn bias_picks_keys<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
         }
     }
     let terms = Terms { bias: Terms::bias(bias, shape), ..Terms::NONE };
-    for_rows(case, case.rows_of::<T>(gpu, ScoreMod::General, Seqlens::Fixed), |row| {
-        let output = run(gpu, &case, &inputs, &terms, row)?;
+    for_configs(case, case.configs_of::<T>(gpu, ScoreMod::General, Seqlens::Fixed), |config| {
+        let output = run(gpu, &case, &inputs, &terms, config)?;
         compare::check(&output.out, &expected, &case.q_shape(), 0.0)?;
         compare::check(&output.lse, &vec![-3.0; output.lse.len()], &case.lse_shape(), 1e-6)?;
         Ok(())
@@ -285,18 +287,18 @@ fn bias_picks_keys<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
 fn no_change<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     let case = Case::new(1, 2, 70, 133, head_dim, Mask::Causal);
     let inputs = Inputs::<T>::normal(&case, 28);
-    let rows = case.rows_of::<T>(gpu, ScoreMod::None, Seqlens::Fixed);
-    for_rows(case, rows, |row| {
+    let rows = case.configs_of::<T>(gpu, ScoreMod::None, Seqlens::Fixed);
+    for_configs(case, rows, |config| {
         let sink = Some(vec![f32::NEG_INFINITY; 2]);
-        let unchanged = run(gpu, &case, &inputs, &Terms { sink, ..Terms::NONE }, row)?;
-        unchanged.check_same(&case, &run(gpu, &case, &inputs, &Terms::NONE, row)?)
+        let unchanged = run(gpu, &case, &inputs, &Terms { sink, ..Terms::NONE }, config)?;
+        unchanged.check_same(&case, &run(gpu, &case, &inputs, &Terms::NONE, config)?)
     })?;
-    let rows = case.rows_of::<T>(gpu, ScoreMod::General, Seqlens::Fixed);
-    for_rows(case, rows, |row| {
+    let rows = case.configs_of::<T>(gpu, ScoreMod::General, Seqlens::Fixed);
+    for_configs(case, rows, |config| {
         let shape = [1, 1, 70, 133];
         let capped = Terms { softcap: Some(4.0), ..Terms::NONE };
         let with_zeros = Terms { bias: Terms::bias(vec![T::from_f64(0.0); 70 * 133], shape), ..capped.clone() };
-        run(gpu, &case, &inputs, &with_zeros, row)?.check_same(&case, &run(gpu, &case, &inputs, &capped, row)?)
+        run(gpu, &case, &inputs, &with_zeros, config)?.check_same(&case, &run(gpu, &case, &inputs, &capped, config)?)
     })
 }
 
@@ -311,9 +313,9 @@ fn nan_in_bias<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     dirty[(70 + 20) * 133 + 83] = T::poison();
     dirty[(70 + 30) * 133 + 94] = T::poison();
     let terms = |values| Terms { bias: Terms::bias(values, shape), ..Terms::NONE };
-    for_rows(case, case.rows_of::<T>(gpu, ScoreMod::General, Seqlens::Fixed), |row| {
-        let without = run(gpu, &case, &inputs, &terms(clean.clone()), row)?;
-        let mut got = run(gpu, &case, &inputs, &terms(dirty.clone()), row)?;
+    for_configs(case, case.configs_of::<T>(gpu, ScoreMod::General, Seqlens::Fixed), |config| {
+        let without = run(gpu, &case, &inputs, &terms(clean.clone()), config)?;
+        let mut got = run(gpu, &case, &inputs, &terms(dirty.clone()), config)?;
         let seen = (70 + 20) * head_dim..(70 + 21) * head_dim;
         if !got.out[seen.clone()].iter().all(|x| x.to_f64().is_nan()) || !got.lse[90].is_nan() {
             return Err("a row with NaN in its bias is not NaN".into());
@@ -328,7 +330,7 @@ fn nan_in_bias<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
 fn refused_terms<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let case = Case::new(2, 4, 5, 7, 64, Mask::Full);
     let inputs = Inputs::<T>::normal(&case, 31);
-    let row = case.rows_of::<T>(gpu, ScoreMod::General, Seqlens::Fixed).next().ok_or("no kernel serves the case")?;
+    let row = case.configs_of::<T>(gpu, ScoreMod::General, Seqlens::Fixed).next().ok_or("no kernel serves the case")?;
     let bias = |shape: [usize; 4]| Terms {
         bias: Terms::bias(vec![T::poison(); shape.iter().product()], shape),
         ..Terms::NONE
@@ -354,7 +356,7 @@ fn refused_terms<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         }
     }
     // A kernel that does not bound scores.
-    let plain = case.rows::<T>(gpu).next().ok_or("no kernel serves the case")?;
+    let plain = case.configs::<T>(gpu).next().ok_or("no kernel serves the case")?;
     match run(gpu, &case, &inputs, &softcap(1.0), plain) {
         Err(failed) if failed.message().is_some_and(|text| text.contains("no variant")) => Ok(()),
         _ => Err("a kernel for plain scores was not refused".into()),

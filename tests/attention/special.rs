@@ -7,7 +7,7 @@ use tests::inputs::{self, Half};
 use variants::attention::{AttentionConfig, AttentionKernel, DECODE_KEYS, DECODE_ROWS};
 
 use crate::Trials;
-use crate::case::{Case, Inputs, Outcome, for_each_row, run_contiguous};
+use crate::case::{Case, Inputs, Outcome, for_each_config, run_contiguous};
 
 /// Lists the trials.
 pub(crate) fn list(trials: &mut Trials) {
@@ -51,7 +51,9 @@ fn offset_scores<T: Half>(gpu: &Gpu, sign: f64) -> Outcome {
             if !expected.lse.iter().all(|lse| lse * sign > 5e4) {
                 return Err("the scores are not as large as they are meant to be".into());
             }
-            for_each_row::<T>(gpu, &case, |row| run_contiguous(gpu, &case, &inputs, row)?.check(&case, &expected))?;
+            for_each_config::<T>(gpu, &case, |config| {
+                run_contiguous(gpu, &case, &inputs, config)?.check(&case, &expected)
+            })?;
         }
     }
     Ok(())
@@ -70,7 +72,9 @@ fn all_minus_infinity<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         {
             return Err("the reference does not call these rows unseen".into());
         }
-        for_each_row::<T>(gpu, &case, |row| run_contiguous(gpu, &case, &inputs, row)?.check(&case, &expected))?;
+        for_each_config::<T>(gpu, &case, |config| {
+            run_contiguous(gpu, &case, &inputs, config)?.check(&case, &expected)
+        })?;
     }
     Ok(())
 }
@@ -89,7 +93,9 @@ fn growing_scores<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
                 values[0] = T::from_f64((key % 260) as f64);
             }
             let expected = inputs.expected(&case);
-            for_each_row::<T>(gpu, &case, |row| run_contiguous(gpu, &case, &inputs, row)?.check(&case, &expected))?;
+            for_each_config::<T>(gpu, &case, |config| {
+                run_contiguous(gpu, &case, &inputs, config)?.check(&case, &expected)
+            })?;
         }
     }
     Ok(())
@@ -129,8 +135,8 @@ fn spreads<T: Half>(gpu: &Gpu, &(tensor, special): &(Tensor, f64)) -> Outcome {
                     Tensor::K | Tensor::V => case.mask.key_range(index % 200, 200, 200).contains(&PLACE),
                 }
         };
-        for_each_row::<T>(gpu, &case, |row| {
-            let output = run_contiguous(gpu, &case, &inputs, row)?;
+        for_each_config::<T>(gpu, &case, |config| {
+            let output = run_contiguous(gpu, &case, &inputs, config)?;
             for index in 0..600 {
                 let range = index * head_dim..(index + 1) * head_dim;
                 let (got, lse) = (&output.out[range.clone()], f64::from(output.lse[index]));
@@ -140,7 +146,7 @@ fn spreads<T: Half>(gpu: &Gpu, &(tensor, special): &(Tensor, f64)) -> Outcome {
                     continue;
                 }
                 let allowed_nan =
-                    tensor == Tensor::V && index / 200 == 1 && may_meet_in_a_tile(row, &case, index % 200);
+                    tensor == Tensor::V && index / 200 == 1 && may_meet_in_a_tile(config, &case, index % 200);
                 for (element, (got, want)) in got.iter().zip(&without.out[range]).enumerate() {
                     let error = element_error(got.to_f64(), *want);
                     if error > without.limit.max_abs && !(allowed_nan && got.to_f64().is_nan() && element == 5) {
@@ -161,8 +167,8 @@ fn spreads<T: Half>(gpu: &Gpu, &(tensor, special): &(Tensor, f64)) -> Outcome {
 ///
 /// 0 * NaN is NaN: where tiles are multiplied whole, V also reaches the rows of a query tile that the mask hides it
 /// from. The scalar kernel has no tiles.
-fn may_meet_in_a_tile(row: &AttentionConfig, case: &Case, q_row: usize) -> bool {
-    let (m, n) = match row.kernel {
+fn may_meet_in_a_tile(config: &AttentionConfig, case: &Case, q_row: usize) -> bool {
+    let (m, n) = match config.kernel {
         AttentionKernel::Scalar => return false,
         AttentionKernel::Wmma(tile) => (tile.m, tile.n),
         AttentionKernel::Wgmma(tile) => (tile.m(), tile.n),

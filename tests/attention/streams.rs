@@ -8,7 +8,7 @@ use tests::is_small;
 
 use crate::Trials;
 use crate::case::{
-    Case, Expected, Inputs, Outcome, Output, Placement, Stored, for_each_row, run_contiguous, tensor_mut,
+    Case, Expected, Inputs, Outcome, Output, Placement, Stored, for_each_config, run_contiguous, tensor_mut,
 };
 
 /// Lists the trials.
@@ -65,14 +65,14 @@ fn two_streams<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
 }
 
 fn two_streams_of<T: Half>(gpu: &Gpu, case: &Case) -> Outcome {
-    for_each_row::<T>(gpu, case, |row| {
+    for_each_config::<T>(gpu, case, |config| {
         let mut jobs = [Job::<T>::new(gpu, case, 11)?, Job::new(gpu, case, 12)?];
         for _ in 0..if is_small(gpu) { 3 } else { 20 } {
             for Job { stream, placement, stored, out, .. } in &mut jobs {
                 let view = placement.out.moved(out.offset());
                 let [q, k, v] = stored.tensors(placement)?;
                 let out = tensor_mut(out.buffer(), &view, Layout::Bhsd)?;
-                let (tensors, request) = (AttentionTensors::new(q, k, v, out), case.options(Layout::Bhsd, row));
+                let (tensors, request) = (AttentionTensors::new(q, k, v, out), case.options(Layout::Bhsd, config));
                 attention(&*stream, tensors, &request.params(), &request.options())?;
             }
         }
@@ -84,12 +84,12 @@ fn two_streams_of<T: Half>(gpu: &Gpu, case: &Case) -> Outcome {
 fn threads<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let case = case();
     let inputs = Inputs::<T>::normal(&case, 13);
-    for_each_row::<T>(gpu, &case, |row| {
-        let first = run_contiguous(gpu, &case, &inputs, row)?;
+    for_each_config::<T>(gpu, &case, |config| {
+        let first = run_contiguous(gpu, &case, &inputs, config)?;
         std::thread::scope(|scope| {
             let again = || {
                 (0..if is_small(gpu) { 1 } else { 5 })
-                    .try_for_each(|_| run_contiguous(gpu, &case, &inputs, row)?.check_same(&case, &first))
+                    .try_for_each(|_| run_contiguous(gpu, &case, &inputs, config)?.check_same(&case, &first))
             };
             let threads = [(); 4].map(|()| scope.spawn(again));
             threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".into())))
@@ -103,9 +103,9 @@ fn captured_graph<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
 }
 
 fn captured_graph_of<T: Half>(gpu: &Gpu, case: &Case) -> Outcome {
-    for_each_row::<T>(gpu, case, |row| {
+    for_each_config::<T>(gpu, case, |config| {
         let mut job = Job::<T>::new(gpu, case, 14)?;
-        let plan = case.options(Layout::Bhsd, row).plan(gpu, T::DTYPE, case.sizes)?;
+        let plan = case.options(Layout::Bhsd, config).plan(gpu, T::DTYPE, case.sizes)?;
         let view = job.placement.out.moved(job.out.offset());
         let [q, k, v] = job.stored.tensors(&job.placement)?;
         let out = &mut job.out;
@@ -128,9 +128,9 @@ fn captured_graph_of<T: Half>(gpu: &Gpu, case: &Case) -> Outcome {
 fn planned<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let case = case();
     let inputs = Inputs::<T>::normal(&case, 15);
-    for_each_row::<T>(gpu, &case, |row| {
-        let plan = case.options(Layout::Bhsd, row).plan(gpu, T::DTYPE, case.sizes)?;
-        if plan.to_string() != row.name || plan.kernel_name() != row.name {
+    for_each_config::<T>(gpu, &case, |config| {
+        let plan = case.options(Layout::Bhsd, config).plan(gpu, T::DTYPE, case.sizes)?;
+        if plan.to_string() != config.name || plan.kernel_name() != config.name {
             return Err(format!("the plan is for {plan}").into());
         }
         let mut job = Job::<T>::new(gpu, &case, 15)?;
@@ -140,7 +140,7 @@ fn planned<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
             let out = tensor_mut(job.out.buffer(), &view, Layout::Bhsd)?;
             plan.run(&job.stream, AttentionTensors::new(q, k, v, out))?;
         }
-        let once = run_contiguous(gpu, &case, &inputs, row)?;
+        let once = run_contiguous(gpu, &case, &inputs, config)?;
         let twice = Output { out: job.out.read(&job.stream)?, lse: once.lse.clone() };
         twice.check_same(&case, &once)
     })
@@ -152,14 +152,14 @@ fn chosen<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         for (q_len, k_len) in [(1, 1), (1, 300), (300, 20), (512, 512)] {
             let case = Case::new(1, 2, q_len, k_len, head_dim, Mask::Full);
             let mut options =
-                case.options(Layout::Bhsd, case.rows::<T>(gpu).next().ok_or("no kernel serves the case")?);
+                case.options(Layout::Bhsd, case.configs::<T>(gpu).next().ok_or("no kernel serves the case")?);
             options.variant = None;
             let plan = options.plan(gpu, T::DTYPE, case.sizes)?;
             let inputs = Inputs::<T>::normal(&case, 16);
             let expected = inputs.expected(&case);
             let row = case
-                .rows::<T>(gpu)
-                .find(|row| row.name == plan.kernel_name().as_str())
+                .configs::<T>(gpu)
+                .find(|config| config.name == plan.kernel_name().as_str())
                 .ok_or("the chosen kernel does not serve the case")?;
             run_contiguous(gpu, &case, &inputs, row)?.check(&case, &expected)?;
         }

@@ -16,7 +16,7 @@ use tests::request::Request;
 use variants::attention::{AttentionConfig, AttentionKernel, Seqlens};
 
 use crate::Trials;
-use crate::case::{Case, Inputs, Outcome, Output, Placement, for_each_row, run_contiguous, tensor_mut};
+use crate::case::{Case, Inputs, Outcome, Output, Placement, for_each_config, run_contiguous, tensor_mut};
 use crate::scores::Terms;
 use crate::varlen::{self, Batch, Data, Outputs, Stored, Strides};
 
@@ -174,15 +174,15 @@ fn late_inputs<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     for case in [Case::new(2, heads, 70, 130, head_dim, Mask::Causal), Case::new(1, 2, 130, 130, head_dim, Mask::Full)]
     {
         let inputs = Inputs::<T>::normal(&case, 71);
-        for_each_row::<T>(gpu, &case, |row| {
-            let expected = run_contiguous(gpu, &case, &inputs, row)?;
+        for_each_config::<T>(gpu, &case, |config| {
+            let expected = run_contiguous(gpu, &case, &inputs, config)?;
             let placement = Placement::contiguous(&case, Layout::Bhsd);
             let stream = gpu.new_stream()?;
             let late = [&inputs.q, &inputs.k, &inputs.v].map(|values| Buffer::upload_blocking(&stream, values));
             let [late_q, late_k, late_v] = late;
             let late = [late_q?, late_k?, late_v?];
             for isolated in [false, true] {
-                let options = Request { isolated, ..case.options(Layout::Bhsd, row) };
+                let options = Request { isolated, ..case.options(Layout::Bhsd, config) };
                 let plan = options.plan(gpu, T::DTYPE, case.sizes)?;
                 for input in changed.clone() {
                     let mut now = Vec::new();
@@ -218,15 +218,15 @@ fn late_lengths<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     let batch = Batch::new(head_dim, Mask::Causal);
     let data = Data::<T>::normal(&batch, Terms::NONE, 72);
     let (problem, strides) = (batch.problem(), Strides::dense(&batch));
-    for_rows_of_lengths(gpu, &batch, &data, |row| {
-        let expected = varlen::run(gpu, &batch, &data, strides, row)?;
+    for_configs_of_lengths(gpu, &batch, &data, |config| {
+        let expected = varlen::run(gpu, &batch, &data, strides, config)?;
         let stream = gpu.new_stream()?;
         let stored = Stored::upload(gpu, &batch, &data, strides)?;
         let mut late = Vec::new();
         for starts in &stored.starts {
             late.push(Buffer::upload_blocking(&stream, &starts.download_blocking(&stream)?)?);
         }
-        let plan = batch.options(&data.terms, row).plan(gpu, T::DTYPE, problem)?;
+        let plan = batch.options(&data.terms, config).plan(gpu, T::DTYPE, problem)?;
         for (early, which) in [(0, 0), (0, 1), (9, 0), (9, 1)] {
             let mut outputs = Outputs::<T>::new(gpu, &stream, &problem, strides)?;
             let count = batch.members.len() as i32;
@@ -244,15 +244,15 @@ fn late_lengths<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     })
 }
 
-/// Every row that takes several lengths.
-fn for_rows_of_lengths<T: Half>(
+/// Every configuration that takes several lengths.
+fn for_configs_of_lengths<T: Half>(
     gpu: &Gpu,
     batch: &Batch,
     data: &Data<T>,
     check: impl FnMut(&'static AttentionConfig) -> Outcome,
 ) -> Outcome {
-    let rows = batch.rows(gpu, &data.terms).filter(|row| row.seqlens == Seqlens::Varlen);
-    crate::case::for_rows(batch, rows, check)
+    let configs = batch.configs(gpu, &data.terms).filter(|config| config.seqlens == Seqlens::Varlen);
+    crate::case::for_configs(batch, configs, check)
 }
 
 /// Numbers that are written again and again: where, how many, the least and how many there are of them.
@@ -304,12 +304,12 @@ fn changing_lengths<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     let mut inside = batch.clone();
     inside.members = vec![(named[0], named[1])];
     let calls = if is_small(gpu) { 2 } else { 100 };
-    for_rows_of_lengths(gpu, &batch, &data, |row| {
+    for_configs_of_lengths(gpu, &batch, &data, |config| {
         for anything in [false, true] {
             let stream = gpu.new_stream()?;
             let stored = Stored::upload(gpu, &batch, &data, strides)?;
             let mut outputs = Outputs::<T>::new(gpu, &stream, &problem, strides)?;
-            let plan = batch.options(&data.terms, row).plan(gpu, T::DTYPE, problem)?;
+            let plan = batch.options(&data.terms, config).plan(gpu, T::DTYPE, problem)?;
             let changing = |index: usize| Changing {
                 address: stored.starts[index].as_raw(),
                 words: batch.members.len() + 1,
@@ -403,13 +403,13 @@ fn waiting<T: Half>(gpu: &Gpu) -> Outcome {
     let mut tried = false;
     let case = Case::new(1, heads, 300, 70, 8, Mask::Causal);
     let inputs = Inputs::<T>::normal(&case, 75);
-    for_each_row::<T>(gpu, &case, |row| {
-        if tried || !matches!(row.kernel, AttentionKernel::Wgmma(_)) {
+    for_each_config::<T>(gpu, &case, |config| {
+        if tried || !matches!(config.kernel, AttentionKernel::Wgmma(_)) {
             return Ok(());
         }
         tried = !is_small(gpu);
-        let expected = run_contiguous(gpu, &case, &inputs, row)?;
-        let plan = case.options(Layout::Bhsd, row).plan(gpu, T::DTYPE, case.sizes)?;
+        let expected = run_contiguous(gpu, &case, &inputs, config)?;
+        let plan = case.options(Layout::Bhsd, config).plan(gpu, T::DTYPE, case.sizes)?;
         let before = if is_small(gpu) { 2 } else { (1 << 15) - 32 };
         let mut streams = Vec::new();
         for _ in 0..16 {

@@ -17,7 +17,7 @@ use tests::request::Request;
 use variants::attention::{AttentionConfig, ScoreMod, Seqlens};
 
 use crate::Trials;
-use crate::case::{Case, Expected, Outcome, dense, for_rows};
+use crate::case::{Case, Expected, Outcome, dense, for_configs};
 
 /// Lists the trials.
 pub(crate) fn list(trials: &mut Trials) {
@@ -170,13 +170,17 @@ fn match_reference<T: Half>(gpu: &Gpu, &dims: &(usize, usize)) -> Outcome {
     let many = [(70, 133, Mask::Causal), (65, 64, Mask::Full), (300, 900, Mask::Full), (300, 900, window)];
     for (q_len, k_len, mask) in many.into_iter().filter(|_| !is_small(gpu)).chain([(17, 40, Mask::Full), few]) {
         let values = Values::<T>::new(q_len, k_len, dims, mask);
-        let rows = |lengths: Seqlens| {
+        let configs = |lengths: Seqlens| {
             attention_configs(gpu.arch(), T::DTYPE, [dims.0, dims.1])
-                .filter(move |row| row.covers(ScoreMod::None, lengths) && row.takes(mask, q_len, k_len))
+                .filter(move |config| config.covers(ScoreMod::None, lengths) && config.takes(mask, q_len, k_len))
         };
-        for_rows(values.case, rows(Seqlens::Fixed), |row| values.check(&values.run(gpu, &values.options(row))?))?;
-        let sequences = rows(Seqlens::Varlen);
-        for_rows(values.case, sequences, |row| values.check(&values.run_as_sequences(gpu, &values.options(row))?))?;
+        for_configs(values.case, configs(Seqlens::Fixed), |config| {
+            values.check(&values.run(gpu, &values.options(config))?)
+        })?;
+        let sequences = configs(Seqlens::Varlen);
+        for_configs(values.case, sequences, |config| {
+            values.check(&values.run_as_sequences(gpu, &values.options(config))?)
+        })?;
         let options =
             Request { mask, value_dim: Some(dims.1), max_workspace_bytes: 1 << 20, ..Request::new(Layout::Bshd) };
         for splits in [None, Some(3)].into_iter().take(if q_len == 2 { 2 } else { 1 }) {

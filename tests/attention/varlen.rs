@@ -13,7 +13,7 @@ use tests::view::View;
 use variants::attention::{AttentionConfig, AttentionKernel, Seqlens};
 
 use crate::Trials;
-use crate::case::{Case, Inputs, Outcome, Output, for_rows};
+use crate::case::{Case, Inputs, Outcome, Output, for_configs};
 use crate::scores::{self, Terms};
 
 /// Lists the trials.
@@ -93,23 +93,23 @@ impl Batch {
         Case::new(1, 1, q_len, k_len, self.head_dim, self.mask).grouped(q_heads, kv_heads).scaled(self.scale)
     }
 
-    pub(crate) fn rows<T: Half>(
+    pub(crate) fn configs<T: Half>(
         &self,
         gpu: &Gpu,
         terms: &Terms<T>,
     ) -> impl Iterator<Item = &'static AttentionConfig> + use<T> {
         let VarlenSizes { batch, q_heads, kv_heads, max_q_len, max_k_len, head_dim, .. } = self.problem();
         let case = Case::new(batch, 1, max_q_len, max_k_len, head_dim, self.mask).grouped(q_heads, kv_heads);
-        case.rows_of::<T>(gpu, terms.scores(), Seqlens::Varlen)
+        case.configs_of::<T>(gpu, terms.scores(), Seqlens::Varlen)
     }
 
-    pub(crate) fn options<T: Half>(&self, terms: &Terms<T>, row: &AttentionConfig) -> Request {
+    pub(crate) fn options<T: Half>(&self, terms: &Terms<T>, config: &AttentionConfig) -> Request {
         Request {
             mask: self.mask,
             scale: Some(self.scale),
             softcap: terms.softcap,
             bias: terms.bias.is_some(),
-            variant: Some(row.name.to_owned()),
+            variant: Some(config.name.to_owned()),
             ..Request::new(Layout::Bshd)
         }
     }
@@ -277,7 +277,7 @@ pub(crate) fn run<T: Half>(
     batch: &Batch,
     data: &Data<T>,
     strides: Strides,
-    row: &AttentionConfig,
+    config: &AttentionConfig,
 ) -> Result<Vec<Output<T>>, Failed> {
     let stream = gpu.new_stream()?;
     let problem = batch.problem();
@@ -285,7 +285,7 @@ pub(crate) fn run<T: Half>(
     let mut outputs = Outputs::new(gpu, &stream, &problem, strides)?;
     let tensors = stored.tensors(&problem, strides, &mut outputs.out, &mut outputs.lse)?;
     let lengths = [problem.max_q_len, problem.max_k_len];
-    let request = batch.options(&data.terms, row);
+    let request = batch.options(&data.terms, config);
     attention_varlen(&stream, tensors, lengths, &request.params(), &request.options())?;
     outputs.read(&stream, batch, strides)
 }
@@ -309,8 +309,8 @@ fn match_reference<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
             let expected: Vec<_> = (0..batch.members.len())
                 .map(|member| data.terms_of(&batch, member).expected(&batch.case(member), &data.inputs[member]))
                 .collect();
-            for_rows(&batch, batch.rows(gpu, &data.terms), |row| {
-                let outputs = run(gpu, &batch, &data, Strides::dense(&batch), row)?;
+            for_configs(&batch, batch.configs(gpu, &data.terms), |config| {
+                let outputs = run(gpu, &batch, &data, Strides::dense(&batch), config)?;
                 (0..outputs.len()).try_for_each(|member| outputs[member].check(&batch.case(member), &expected[member]))
             })?;
         }
@@ -323,15 +323,15 @@ fn same_alone<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     let batch = Batch::new(head_dim, Mask::Causal);
     [every_term(&batch), Terms { softcap: Some(6.0), ..Terms::NONE }].into_iter().try_for_each(|terms| {
         let data = Data::<T>::normal(&batch, terms, 43);
-        for_rows(&batch, batch.rows(gpu, &data.terms), |row| {
-            let outputs = run(gpu, &batch, &data, Strides::dense(&batch), row)?;
+        for_configs(&batch, batch.configs(gpu, &data.terms), |config| {
+            let outputs = run(gpu, &batch, &data, Strides::dense(&batch), config)?;
             let taken = |&member: &usize| {
                 let (q_len, k_len) = batch.members[member];
-                row.takes(batch.mask, q_len, k_len)
+                config.takes(batch.mask, q_len, k_len)
             };
             (0..outputs.len()).filter(taken).try_for_each(|member| {
                 let case = batch.case(member);
-                let alone = scores::run(gpu, &case, &data.inputs[member], &data.terms_of(&batch, member), row)?;
+                let alone = scores::run(gpu, &case, &data.inputs[member], &data.terms_of(&batch, member), config)?;
                 outputs[member].check_same(&case, &alone)
             })
         })
@@ -348,9 +348,9 @@ fn nan_stays<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
         dirty.inputs[0].k.fill(T::poison());
         dirty.inputs[3].v.fill(T::poison());
         dirty.inputs[7].q.fill(T::poison());
-        for_rows(&batch, batch.rows(gpu, &clean.terms), |row| {
-            let without = run(gpu, &batch, &clean, Strides::dense(&batch), row)?;
-            let outputs = run(gpu, &batch, &dirty, Strides::dense(&batch), row)?;
+        for_configs(&batch, batch.configs(gpu, &clean.terms), |config| {
+            let without = run(gpu, &batch, &clean, Strides::dense(&batch), config)?;
+            let outputs = run(gpu, &batch, &dirty, Strides::dense(&batch), config)?;
             (0..outputs.len())
                 .filter(|member| !spoiled.contains(member))
                 .try_for_each(|member| outputs[member].check_same(&batch.case(member), &without[member]))
@@ -364,11 +364,11 @@ fn strided<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     let batch = Batch::new(head_dim, Mask::Causal);
     let data = Data::<T>::normal(&batch, Terms::NONE, 45);
     let dense = Strides::dense(&batch);
-    for_rows(&batch, batch.rows(gpu, &data.terms), |row| {
-        let expected = run(gpu, &batch, &data, dense, row)?;
+    for_configs(&batch, batch.configs(gpu, &data.terms), |config| {
+        let expected = run(gpu, &batch, &data, dense, config)?;
         for gap in [24, 5] {
-            let result = run(gpu, &batch, &data, Strides(dense.0.map(|row| row + gap)), row);
-            let outputs = match (&row.kernel, gap) {
+            let result = run(gpu, &batch, &data, Strides(dense.0.map(|row| row + gap)), config);
+            let outputs = match (&config.kernel, gap) {
                 (AttentionKernel::Wgmma(_), 5) => match result {
                     Err(failed) if failed.message().is_some_and(|text| text.contains("boundary")) => continue,
                     _ => return Err("rows that start anywhere were not refused".into()),
@@ -413,13 +413,13 @@ fn many_tiles<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let batch = Batch { members, heads, ..Batch::new(64, Mask::Causal) };
     let data = Data::<T>::normal(&batch, Terms::NONE, 51);
     let strides = Strides::dense(&batch);
-    for_rows(&batch, batch.rows(gpu, &data.terms).filter(|row| row.seqlens == Seqlens::Varlen), |row| {
-        let outputs = run(gpu, &batch, &data, strides, row)?;
+    for_configs(&batch, batch.configs(gpu, &data.terms).filter(|config| config.seqlens == Seqlens::Varlen), |config| {
+        let outputs = run(gpu, &batch, &data, strides, config)?;
         for (member, output) in outputs.iter().enumerate() {
             let case = batch.case(member);
             output.check(&case, &Terms::NONE.expected(&case, &data.inputs[member]))?;
         }
-        let again = run(gpu, &batch, &data, strides, row)?;
+        let again = run(gpu, &batch, &data, strides, config)?;
         (0..outputs.len()).try_for_each(|member| again[member].check_same(&batch.case(member), &outputs[member]))
     })
 }
@@ -430,10 +430,10 @@ fn replayed<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let batches = [batch([(40, 40), (20, 30)]), batch([(20, 30), (40, 40)])];
     let (problem, strides) = (batches[0].problem(), Strides::dense(&batches[0]));
     let data = batches.each_ref().map(|batch| Data::<T>::normal(batch, Terms::NONE, 47));
-    for_rows(&batches[0], batches[0].rows(gpu, &data[0].terms), |row| {
+    for_configs(&batches[0], batches[0].configs(gpu, &data[0].terms), |config| {
         let stream = gpu.new_stream()?;
-        let plan = batches[0].options(&data[0].terms, row).plan(gpu, T::DTYPE, problem)?;
-        if plan.to_string() != row.name || plan.kernel_name() != row.name {
+        let plan = batches[0].options(&data[0].terms, config).plan(gpu, T::DTYPE, problem)?;
+        if plan.to_string() != config.name || plan.kernel_name() != config.name {
             return Err(format!("the plan is for {plan}").into());
         }
         let mut stored = Stored::upload(gpu, &batches[0], &data[0], strides)?;
@@ -456,7 +456,7 @@ fn replayed<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
             unsafe { graph.launch(stream.as_ref()) }?;
             for (member, output) in outputs.read(&stream, batch, strides)?.iter().enumerate() {
                 let case = batch.case(member);
-                output.check_same(&case, &scores::run(gpu, &case, &data.inputs[member], &Terms::NONE, row)?)?;
+                output.check_same(&case, &scores::run(gpu, &case, &data.inputs[member], &Terms::NONE, config)?)?;
             }
         }
         Ok(())
@@ -468,8 +468,8 @@ fn none<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     for members in [vec![], vec![(0, 0); 3], vec![(0, 5), (0, 0)], vec![(5, 0)]] {
         let batch = Batch { members, ..Batch::new(64, Mask::Causal) };
         let data = Data::<T>::normal(&batch, Terms { sink: Some(vec![1.0, 2.0]), ..Terms::NONE }, 48);
-        for_rows(&batch, batch.rows(gpu, &data.terms), |row| {
-            for output in run(gpu, &batch, &data, Strides::dense(&batch), row)? {
+        for_configs(&batch, batch.configs(gpu, &data.terms), |config| {
+            for output in run(gpu, &batch, &data, Strides::dense(&batch), config)? {
                 let right = output.out.iter().all(|x| x.to_f64() == 0.0);
                 let sinks = output.lse.chunks(5).zip([1.0, 2.0]);
                 if !right || !sinks.into_iter().all(|(rows, sink)| rows.iter().all(|lse| *lse == sink)) {
@@ -494,7 +494,7 @@ fn refused<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         (VarlenSizes { batch: right.batch - 1, ..right }, "cu_seqlens_q has shape"),
         (VarlenSizes { kv_heads: 2, ..right }, "K has shape"),
     ];
-    let row = batch.rows(gpu, &data.terms).next().ok_or("no kernel serves the batch")?;
+    let row = batch.configs(gpu, &data.terms).next().ok_or("no kernel serves the batch")?;
     for (problem, message) in wrong {
         let plan = batch.options(&data.terms, row).plan(gpu, T::DTYPE, problem)?;
         let stored = Stored::upload(gpu, &batch, &data, strides)?;

@@ -76,7 +76,7 @@ impl Case {
             beta: self.beta,
             activation: self.activation,
             accumulation: self.accumulation,
-            variant: Some(way.row.name.to_owned()),
+            variant: Some(way.config.name.to_owned()),
             splits: Some(way.splits),
             max_workspace_bytes: WORKSPACE_BYTES,
             ..GemmOptions::new(self.layout)
@@ -94,12 +94,12 @@ impl fmt::Display for Case {
 /// One way to compute a case.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Way {
-    pub(crate) row: &'static GemmConfig,
+    pub(crate) config: &'static GemmConfig,
     pub(crate) splits: usize,
 }
 
-/// Runs `body` for every row that serves the case, with k in one part and, where there are as many tiles, in three. The
-/// failures of all of them are told.
+/// Runs `body` for every configuration that serves the case, with k in one part and, where there are as many tiles, in
+/// three. The failures of all of them are told.
 pub(crate) fn for_each_way<A: Float, B: Float>(
     gpu: &Gpu,
     case: &Case,
@@ -108,27 +108,27 @@ pub(crate) fn for_each_way<A: Float, B: Float>(
 ) -> Outcome {
     let mut failures = Vec::new();
     let mut count = 0;
-    for row in gemm_configs(A::DTYPE, B::DTYPE, case.accumulation).filter(|row| row.is_in(gpu.arch())) {
+    for config in gemm_configs(A::DTYPE, B::DTYPE, case.accumulation).filter(|config| config.is_in(gpu.arch())) {
         // What is copied first, FP8 alone, has contiguous k.
         let layout = if A::DTYPE.size_bytes() == 1 { GemmLayout::Nt } else { case.layout };
-        if !row.takes(layout, aligned || A::DTYPE.size_bytes() == 1) {
+        if !config.takes(layout, aligned || A::DTYPE.size_bytes() == 1) {
             continue;
         }
-        if row.unit == GemmUnit::Wgmma && case.k == 0 {
+        if config.unit == GemmUnit::Wgmma && case.k == 0 {
             // Tensor maps of nothing do not exist.
             continue;
         }
-        let k_tiles = case.k.div_ceil(row.tile.k).max(1);
+        let k_tiles = case.k.div_ceil(config.tile.k).max(1);
         for splits in [1, 3].into_iter().filter(|&splits| k_tiles.div_ceil(k_tiles.div_ceil(splits)) == splits) {
             count += 1;
-            if let Err(failure) = body(&Way { row, splits }) {
+            if let Err(failure) = body(&Way { config, splits }) {
                 let message = failure.message().unwrap_or("failed");
-                failures.push(format!("{case}, {row} in {splits} parts of k: {message}"));
+                failures.push(format!("{case}, {config} in {splits} parts of k: {message}"));
             }
         }
     }
     if count == 0 {
-        failures.push(format!("{case}: no row serves it"));
+        failures.push(format!("{case}: no configuration serves it"));
     }
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n").into()) }
 }

@@ -77,12 +77,12 @@ fn long_operands(gpu: &Gpu) -> Outcome {
     let expected = Expected { d: rounded, limit: 0.0 };
     let placement = Placement::contiguous::<f16, f16, f16>(&case);
     // The last is the one for the newest unit.
-    let row = gemm_configs(f16::DTYPE, f16::DTYPE, case.accumulation)
-        .filter(|row| row.is_in(gpu.arch()) && row.operands == Operands::Aligned(case.layout))
-        .filter(|row| row.tile.m == 64 && row.tile.n == 64)
+    let config = gemm_configs(f16::DTYPE, f16::DTYPE, case.accumulation)
+        .filter(|config| config.is_in(gpu.arch()) && config.operands == Operands::Aligned(case.layout))
+        .filter(|config| config.tile.m == 64 && config.tile.n == 64)
         .last()
-        .ok_or("no row has tiles of 64 rows and columns")?;
-    check(&case, &run(gpu, &case, &inputs, &placement, &Way { row, splits: 1 })?, &expected)
+        .ok_or("no configuration has tiles of 64 rows and columns")?;
+    check(&case, &run(gpu, &case, &inputs, &placement, &Way { config, splits: 1 })?, &expected)
 }
 
 /// Persistent blocks compute several tiles each.

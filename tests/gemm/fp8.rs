@@ -140,7 +140,7 @@ fn hidden(gpu: &Gpu, (): &()) -> Outcome {
             check(&case, &d, &expected)?;
             let error = tolerance::max_error(&d, &expected.d);
             // Parts of k have accumulators of their own, and rows of two levels serve where one is asked for.
-            let comes_near = way.row.unit == GemmUnit::Wgmma && way.row.accumulation == accumulation;
+            let comes_near = way.config.unit == GemmUnit::Wgmma && way.config.accumulation == accumulation;
             if comes_near && way.splits <= 1 && error < limit / 4.0 {
                 return Err(format!("the limit is {limit:e}, and the error {error:e}").into());
             }

@@ -126,7 +126,7 @@ fn chosen<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
             if !plan.to_string().contains(gemm_config_of(&plan).name) || plan.workspace_bytes() > max_workspace_bytes {
                 return Err(format!("{plan} needs {} bytes", plan.workspace_bytes()).into());
             }
-            let way = Way { row: gemm_config_of(&plan), splits: plan.splits() };
+            let way = Way { config: gemm_config_of(&plan), splits: plan.splits() };
             let d = run(gpu, &case, &inputs, &placement, &way).map_err(|error| format!("{plan}: {error:?}"))?;
             check(&case, &d, &inputs.expected(&case)).map_err(|error| format!("{case}, {plan}: {error:?}"))?;
         }

@@ -28,9 +28,9 @@ pub(crate) const TESTS: Tests = &[
 /// The threads that load one kernel.
 const THREADS: usize = 8;
 
-/// Runs a row of an architecture on the call's inputs and returns the output.
-fn run(gpu: &Gpu, arch: Arch, row: &AttentionConfig) -> Result<Vec<f16>, Failed> {
-    let kernel = gpu.kernel_for("attention", arch, row.name)?;
+/// Runs a configuration of an architecture on the call's inputs and returns the output.
+fn run(gpu: &Gpu, arch: Arch, config: &AttentionConfig) -> Result<Vec<f16>, Failed> {
+    let kernel = gpu.kernel_for("attention", arch, config.name)?;
     let stream = gpu.new_stream()?;
     let call = Call::new(stream.as_ref())?;
     let [q, k, v] = call.tensors()?.map(|tensor| tensor.as_raw());
@@ -62,11 +62,11 @@ fn run(gpu: &Gpu, arch: Arch, row: &AttentionConfig) -> Result<Vec<f16>, Failed>
         output_aligned: 1,
         ..AttentionArgs::default()
     };
-    let blocks = row.tiles(batch * heads, rows).ok_or("the blocks fit a grid")?;
+    let blocks = config.tiles(batch * heads, rows).ok_or("the blocks fit a grid")?;
     let config = LaunchConfig {
         grid: [blocks, 1, 1],
-        block: [row.threads(), 1, 1],
-        shared_bytes: row.smem().total_bytes(),
+        block: [config.threads(), 1, 1],
+        shared_bytes: config.smem().total_bytes(),
         ..LaunchConfig::default()
     };
     // SAFETY: this is the kernel's parameter, and the buffers outlive the download, which waits.
@@ -74,22 +74,22 @@ fn run(gpu: &Gpu, arch: Arch, row: &AttentionConfig) -> Result<Vec<f16>, Failed>
     Ok(call.out.download_blocking(&stream)?)
 }
 
-/// The rows that serve the call on every architecture and whose kernels have one parameter.
-fn rows() -> impl Iterator<Item = &'static AttentionConfig> {
+/// The configurations that serve the call on every architecture and whose kernels have one parameter.
+fn configs() -> impl Iterator<Item = &'static AttentionConfig> {
     attention_configs(Arch::Sm80, Dtype::F16, [SHAPE[3]; 2])
-        .filter(|row| row.score_mod == ScoreMod::None && !matches!(row.kernel, AttentionKernel::Decode(_)))
+        .filter(|config| config.score_mod == ScoreMod::None && !matches!(config.kernel, AttentionKernel::Decode(_)))
 }
 
 /// The handle of a kernel differs from load to load, and its debug text has it.
 fn threads(gpu: &Gpu) -> Outcome {
-    // A row for wider heads serves the call too, and no other trial loads one.
-    let row = rows().find(|row| row.head_dim > SHAPE[3]).ok_or("there is a row")?;
+    // A configuration for wider heads serves the call too, and no other trial loads one.
+    let config = configs().find(|config| config.head_dim > SHAPE[3]).ok_or("there is a configuration")?;
     let start = Barrier::new(THREADS);
     let results: Vec<Result<(String, Vec<u16>), Failed>> = std::thread::scope(|scope| {
         let load = || {
             start.wait();
-            let kernel = gpu.kernel("attention", row.name)?;
-            Ok((format!("{kernel:?}"), bits(&run(gpu, gpu.arch(), row)?)))
+            let kernel = gpu.kernel("attention", config.name)?;
+            Ok((format!("{kernel:?}"), bits(&run(gpu, gpu.arch(), config)?)))
         };
         let threads = [(); THREADS].map(|()| scope.spawn(load));
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".into()))).collect()
@@ -105,9 +105,9 @@ fn threads(gpu: &Gpu) -> Outcome {
 fn older_architectures(gpu: &Gpu) -> Outcome {
     let (major, minor) = gpu.compute_capability();
     for arch in Arch::ALL.into_iter().filter(|arch| arch.runs_on(major, minor)) {
-        for row in rows().filter(|row| row.head_dim == SHAPE[3]) {
-            let out = run(gpu, arch, row)?;
-            check(&out).map_err(|error| format!("{row} for {arch}: {}", error.message().unwrap_or("failed")))?;
+        for config in configs().filter(|config| config.head_dim == SHAPE[3]) {
+            let out = run(gpu, arch, config)?;
+            check(&out).map_err(|error| format!("{config} for {arch}: {}", error.message().unwrap_or("failed")))?;
         }
     }
     Ok(())
@@ -184,13 +184,13 @@ fn attributes(gpu: &Gpu) -> Outcome {
     expect_equal("registers", &(1..=32).contains(&small.registers), &true)?;
     let blocks = word.blocks_per_multiprocessor(1024, 0)?;
     expect_equal(&format!("{blocks} blocks of 1024"), &(1..=2).contains(&blocks), &true)?;
-    for row in rows().filter(|row| row.head_dim == SHAPE[3]) {
-        let kernel = gpu.kernel("attention", row.name)?;
+    for config in configs().filter(|config| config.head_dim == SHAPE[3]) {
+        let kernel = gpu.kernel("attention", config.name)?;
         let attributes = kernel.attributes();
-        expect_equal(&format!("threads of {row}"), &(attributes.max_threads >= row.threads()), &true)?;
-        expect_equal(&format!("local bytes of {row}"), &attributes.local_bytes, &0)?;
-        let blocks = kernel.blocks_per_multiprocessor(row.threads(), row.smem().total_bytes())?;
-        expect_equal(&format!("a block of {row} fits"), &(blocks > 0), &true)?;
+        expect_equal(&format!("threads of {config}"), &(attributes.max_threads >= config.threads()), &true)?;
+        expect_equal(&format!("local bytes of {config}"), &attributes.local_bytes, &0)?;
+        let blocks = kernel.blocks_per_multiprocessor(config.threads(), config.smem().total_bytes())?;
+        expect_equal(&format!("a block of {config} fits"), &(blocks > 0), &true)?;
     }
     Ok(())
 }
