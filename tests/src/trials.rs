@@ -27,8 +27,8 @@ impl Trials {
         }));
     }
 
-    /// Adds a trial beside which no other runs: for one that keeps a part of the card, for which the driver makes others
-    /// wait.
+    /// Adds a trial beside which no other runs: for one that keeps a part of the card, for which the driver makes
+    /// others wait.
     pub fn add_alone(
         &mut self,
         name: impl Into<String>,

@@ -322,8 +322,8 @@ fn exponent<'a>(precision: Precision, elements: impl Iterator<Item = &'a f32>) -
 }
 
 /// The exponent of a power of two that sums of every channel are multiplied by, on top of the channel's own. It is the
-/// largest with which no channel has sums larger than its results, as far as the scales of all channels fit f32; or with
-/// which no sum is beyond f32 whatever X is. The less it is, the less can X be multiplied by to become f16.
+/// largest with which no channel has sums larger than its results, as far as the scales of all channels fit f32; or
+/// with which no sum is beyond f32 whatever X is. The less it is, the less can X be multiplied by to become f16.
 fn sums_exponent(exponents: &[i32]) -> i32 {
     // Fewer than 2^31 products of a stored number below 2^15 and an element below 2^128.
     const NEVER_BEYOND: i32 = 127 - (31 + 15 + 128);

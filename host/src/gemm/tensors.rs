@@ -21,8 +21,8 @@ use crate::runtime::tensor::{TensorMut, TensorRef};
 pub enum Scale<'a> {
     /// A number.
     Value(f32),
-    /// One number on the device, read when the kernel runs. The kernel multiplies it by alpha and the other scale first:
-    /// a product beyond f32 makes D infinite or NaN, where [`Scale::Value`] is refused.
+    /// One number on the device, read when the kernel runs. The kernel multiplies it by alpha and the other scale
+    /// first: a product beyond f32 makes D infinite or NaN, where [`Scale::Value`] is refused.
     Device(TensorRef<'a, f32, 1>),
 }
 
