@@ -92,7 +92,7 @@ pub fn attention<'s, T: Float>(
 ) -> Result<()> {
     let params = AttentionParams { bias: tensors.bias.is_some(), value_dim: Some(tensors.v.shape()[3]), ..*params };
     let problem = AttentionProblem::new(tensors.sizes(params.layout)?, params);
-    call::<T>(stream.into(), tensors, &problem, options)
+    AttentionPlan::run_once(stream.into(), T::DTYPE, &problem, options, tensors)
 }
 
 /// Computes attention on sequences of several lengths, with at most `max_q_len` rows and `max_k_len` keys each, on
@@ -158,7 +158,7 @@ pub fn attention_varlen<'s, T: Float>(
 ) -> Result<()> {
     let params = AttentionParams { bias: tensors.bias.is_some(), value_dim: Some(tensors.v.shape()[2]), ..*params };
     let problem = AttentionProblem::new(tensors.sizes(max_lens), params);
-    call::<T>(stream.into(), tensors, &problem, options)
+    AttentionPlan::run_once(stream.into(), T::DTYPE, &problem, options, tensors)
 }
 
 /// Computes attention of up to 16 query rows on keys and values in pages, on `stream`, and returns before it is done.
@@ -211,16 +211,5 @@ pub fn paged_attention<'s, T: Float>(
         AttentionParams { bias: tensors.bias.is_some(), value_dim: Some(tensors.v_pages.shape()[3]), ..*params };
     let problem = AttentionProblem::new(tensors.sizes(params.layout), params);
     let options = AttentionOptions { splits: Some(1), ..options.clone() };
-    call::<T>(stream.into(), tensors, &problem, &options)
-}
-
-/// Makes a plan for one run, and runs it.
-fn call<T: Float>(
-    stream: StreamRef<'_>,
-    tensors: impl AttentionOperands,
-    problem: &AttentionProblem,
-    options: &AttentionOptions,
-) -> Result<()> {
-    let plan = AttentionPlan::for_call(stream.gpu(), T::DTYPE, problem, options, &tensors.erased())?;
-    plan.run(stream, tensors)
+    AttentionPlan::run_once(stream.into(), T::DTYPE, &problem, &options, tensors)
 }

@@ -151,6 +151,7 @@ pub use error::{Breakdown, BreakdownCause, DriverError, Error, Result};
 pub use gemm::{GemmOptions, GemmPlan, GemmProblem, GemmTensors, RawGemmTensors, RawScale, Scale, gemm, gemm_variants};
 #[cfg(feature = "ladder")]
 pub use ladder::LadderPlan;
+pub use layout::arch::ParseArchError;
 pub use layout::swizzle::Swizzle;
 pub use layout::{Arch, Dtype};
 #[cfg(feature = "emulator")]
@@ -165,9 +166,11 @@ pub use runtime::raw_tensor::RawTensor;
 pub use runtime::stream::{Event, Graph, Stream, StreamRef};
 pub use runtime::tensor::{TensorMut, TensorRef};
 pub use runtime::tensor_map::TensorMap;
-pub use variants::ata::Precision;
-pub use variants::attention::Mask;
-pub use variants::gemm::{Accumulation, Activation, GemmLayout};
+pub use variants::ata::{ParsePrecisionError, Precision};
+pub use variants::attention::{Mask, ParseMaskError};
+pub use variants::gemm::{Accumulation, Activation, GemmLayout, ParseGemmLayoutError};
+#[cfg(feature = "ladder")]
+pub use variants::ladder::LadderStep;
 
 /// What an emulated device counts: see [`Gpu::counted`].
 #[cfg(feature = "emulator")]

@@ -10,6 +10,7 @@ mod memory;
 mod modules;
 mod pinned;
 mod plans;
+mod raw;
 mod sizes;
 mod tensors;
 mod words;
@@ -74,10 +75,11 @@ impl Test {
 }
 
 fn main() -> ExitCode {
-    let files: [(&str, Tests); 9] = [
+    let files: [(&str, Tests); 10] = [
         ("memory", memory::TESTS),
         ("pinned", pinned::TESTS),
         ("tensors", tensors::TESTS),
+        ("raw", raw::TESTS),
         ("sizes", sizes::TESTS),
         ("events", events::TESTS),
         ("graphs", graphs::TESTS),

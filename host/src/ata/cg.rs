@@ -438,13 +438,14 @@ impl<'a> CgPlan<'a> {
     }
 
     fn launch(&self, stream: StreamRef<'_>, kernel: &Kernel, stage: CgStage, args: &CgArgs) -> Result<()> {
-        let row = of_stage(stage, self.inverses.is_some());
+        let cg_config = of_stage(stage, self.inverses.is_some());
         let config = LaunchConfig {
-            shared_bytes: row.smem().total_bytes(),
-            ..LaunchConfig::of_blocks((self.states.len() / STATE_WORDS) as u32, row.threads())
+            shared_bytes: cg_config.smem().total_bytes(),
+            ..LaunchConfig::of_blocks((self.states.len() / STATE_WORDS) as u32, cg_config.threads())
         };
-        // SAFETY: grid, block and shared memory are the row's; the vectors are the plan's own and of its sizes, and the
-        // tensors were checked; the memory of all of them is kept by its owners until the stream has done the work.
+        // SAFETY: grid, block and shared memory are the configuration's; the vectors are the plan's own and of its
+        // sizes, and the tensors were checked; the memory of all of them is kept by its owners until the stream has
+        // done the work.
         unsafe { kernel.launch(stream, &config, &[args]) }
     }
 

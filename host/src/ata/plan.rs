@@ -53,7 +53,7 @@ impl DeviceBlockMatrix {
     }
 }
 
-/// A chosen and loaded variant for repeated products of one matrix with one number of frames. Displays as the variant's
+/// A chosen and loaded kernel for repeated products of one matrix with one number of frames. Displays as the kernel's
 /// name.
 ///
 /// ```
@@ -82,15 +82,15 @@ pub struct AtaPlan<'a> {
 }
 
 impl<'a> AtaPlan<'a> {
-    /// Chooses a variant and loads it.
+    /// Chooses a kernel and loads it.
     ///
     /// # Errors
     /// [`Error::UnknownVariant`] where the named variant does not multiply matrices of this precision;
     /// [`Error::Argument`] for more frames than a grid has blocks; those of loading a module.
     pub fn new(matrix: &'a DeviceBlockMatrix, frames: usize, options: &AtaOptions) -> Result<Self> {
-        let at_once = |row: &AtaConfig| {
-            let resident = u64::from(row.min_blocks) * u64::from(matrix.gpu().multiprocessors());
-            row.blocks(frames, matrix.channels, matrix.n).is_some_and(|blocks| u64::from(blocks) <= resident)
+        let at_once = |config: &AtaConfig| {
+            let resident = u64::from(config.min_blocks) * u64::from(matrix.gpu().multiprocessors());
+            config.blocks(frames, matrix.channels, matrix.n).is_some_and(|blocks| u64::from(blocks) <= resident)
         };
         let config = match &options.variant {
             Some(name) => named(name, matrix.precision)?,
@@ -186,9 +186,9 @@ impl<'a> AtaPlan<'a> {
             overlaps: self.overlaps,
             ..LaunchConfig::of_blocks(self.blocks, self.config.threads())
         };
-        // SAFETY: grid, block and shared memory are the variant's, the matrix is of its precision, and the views are
-        // tensors of the plan's sizes; the memory of all of them is kept by its owners until the stream has done the
-        // work.
+        // SAFETY: grid, block and shared memory are the configuration's, the matrix is of its precision, and the views
+        // are tensors of the plan's sizes; the memory of all of them is kept by its owners until the stream has done
+        // the work.
         unsafe { self.kernel.launch(stream, &config, &[&args]) }
     }
 }
@@ -202,7 +202,7 @@ impl fmt::Display for AtaPlan<'_> {
 impl fmt::Debug for AtaPlan<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AtaPlan")
-            .field("variant", &self.config.name)
+            .field("kernel", &self.config.name)
             .field("frames", &self.frames)
             .finish_non_exhaustive()
     }
@@ -212,10 +212,10 @@ impl fmt::Debug for AtaPlan<'_> {
 unsafe impl KernelParam for AtaArgs {}
 
 fn named(name: &str, precision: Precision) -> Result<&'static AtaConfig> {
-    configs(precision).find(|variant| variant.name == name).ok_or_else(|| Error::UnknownVariant {
+    configs(precision).find(|config| config.name == name).ok_or_else(|| Error::UnknownVariant {
         op: OP,
         name: name.to_owned(),
-        known: configs(precision).map(|variant| variant.name).collect(),
+        known: configs(precision).map(|config| config.name).collect(),
     })
 }
 
@@ -227,7 +227,7 @@ mod tests {
     fn a_variant_is_found_by_name_only_for_its_precision() {
         for precision in Precision::ALL {
             let name = preferred(precision, 8, |_| true).name;
-            assert_eq!(named(name, precision).map(|variant| variant.name), Ok(name));
+            assert_eq!(named(name, precision).map(|config| config.name), Ok(name));
             let others = Precision::ALL.into_iter().filter(|other| *other != precision);
             for other in others {
                 assert!(matches!(named(name, other), Err(Error::UnknownVariant { .. })));

@@ -1,4 +1,4 @@
-//! Which compiled variant runs a problem.
+//! Which configuration runs a problem.
 
 use layout::{Arch, Dtype};
 use variants::attention::{
@@ -64,7 +64,7 @@ const STEP_KEYS_192: [usize; 2] = [4, 12];
 const MULTICAST_PERCENT: usize = 99;
 const MULTICAST_START_KEYS: usize = 96;
 
-/// What a variant is chosen for.
+/// What a configuration is chosen for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request<'a> {
     pub(super) arch: Arch,
@@ -88,47 +88,46 @@ impl Request<'_> {
             .filter(move |config| !paged || is_decode(config))
     }
 
-    /// The variant of this name.
+    /// The configuration of this name.
     pub(super) fn named(self, name: &str) -> Result<&'static AttentionConfig> {
-        if let Some(variant) = self.eligible().find(|variant| variant.name == name) {
-            return Ok(variant);
+        if let Some(config) = self.eligible().find(|config| config.name == name) {
+            return Ok(config);
         }
-        Err(match ATTENTION.iter().find(|variant| variant.name == name && !variant.compiled_for(self.arch)) {
-            Some(variant) => Error::Unsupported {
+        Err(match ATTENTION.iter().find(|config| config.name == name && !config.compiled_for(self.arch)) {
+            Some(config) => Error::Unsupported {
                 op: OP,
                 feature: format!("{name} on {}", self.arch),
-                remedy: format!("it needs {}; another kernel computes the same: leave out the variant", variant.arch()),
+                remedy: format!("it needs {}; another kernel computes the same: leave out the variant", config.arch()),
             },
             None => Error::UnknownVariant {
                 op: OP,
                 name: name.to_owned(),
-                known: self.eligible().map(|variant| variant.name).collect(),
+                known: self.eligible().map(|config| config.name).collect(),
             },
         })
     }
 
-    /// The variant to run where none is named: one that decodes where the query rows are few, else a WGMMA kernel where
-    /// one can, else the first in the table's order.
+    /// The configuration to run where none is named: one that decodes where the query rows are few, else a WGMMA kernel
+    /// where one can, else the first in the table's order.
     pub(super) fn preferred(self) -> Result<&'static AttentionConfig> {
-        if let Some(variant) = self.eligible().find(|variant| is_decode(variant)) {
-            return Ok(variant);
+        if let Some(config) = self.eligible().find(|config| is_decode(config)) {
+            return Ok(config);
         }
-        let mut variants = self.eligible().filter(|variant| is_wgmma(variant));
+        let mut variants = self.eligible().filter(|config| is_wgmma(config));
         let Some(first) = variants.next() else { return self.for_any_strides() };
         // Not one that does more than is asked: the first in the table's order does least.
-        let made_for =
-            |variant: &AttentionConfig| (variant.head_dim, variant.value_dim, variant.score_mod, variant.seqlens);
-        let same_width = variants.filter(|variant| made_for(variant) == made_for(first));
-        Ok(same_width.fold(first, |best, variant| if self.cost(variant) < self.cost(best) { variant } else { best }))
+        let made_for = |config: &AttentionConfig| (config.head_dim, config.value_dim, config.score_mod, config.seqlens);
+        let same_width = variants.filter(|config| made_for(config) == made_for(first));
+        Ok(same_width.fold(first, |best, config| if self.cost(config) < self.cost(best) { config } else { best }))
     }
 
-    /// The variant that takes tensors which TMA cannot copy.
+    /// The configuration that takes tensors which TMA cannot copy.
     pub(super) fn for_any_strides(self) -> Result<&'static AttentionConfig> {
-        self.eligible().find(|variant| !is_wgmma(variant) && !is_decode(variant)).ok_or_else(|| {
+        self.eligible().find(|config| !is_wgmma(config) && !is_decode(config)).ok_or_else(|| {
             let mut compiled: Vec<Dtype> = Vec::new();
-            for row in ATTENTION {
-                if !compiled.contains(&row.dtype) {
-                    compiled.push(row.dtype);
+            for config in ATTENTION {
+                if !compiled.contains(&config.dtype) {
+                    compiled.push(config.dtype);
                 }
             }
             Error::NoVariant { op: OP, dtype: self.dtype, compiled }
@@ -138,16 +137,16 @@ impl Request<'_> {
     /// What the time of a launch follows: the query rows that the busiest multiprocessor computes, each over all keys,
     /// times what a row takes there, in percent of what it takes a block of several row groups; and its steps, where
     /// rows differ in them.
-    fn cost(self, variant: &AttentionConfig) -> usize {
-        let percent = match variant.kernel {
+    fn cost(self, config: &AttentionConfig) -> usize {
+        let percent = match config.kernel {
             AttentionKernel::Wgmma(tile) => match (tile.m_warpgroups, tile.split_kv_warpgroups, tile.split_kv_ctas) {
                 (1, 1, 1) => LONE_PERCENT,
                 (1, _, 1) => LONE_SPLIT_PERCENT,
                 (_, _, 1) if tile.pingpong() => IN_TURN_PERCENT,
                 (4, 1, 1) => FOUR_PERCENT,
                 (_, 1, 1) if tile.multicast_ctas > 1 => MULTICAST_PERCENT,
-                (2, 1, 1) if variant.head_dim == 64 && tile.n > 64 => TWO_PERCENT,
-                (2, 1, 1) if variant.head_dim == 64 => TWO_SHORT_PERCENT,
+                (2, 1, 1) if config.head_dim == 64 && tile.n > 64 => TWO_PERCENT,
+                (2, 1, 1) if config.head_dim == 64 => TWO_SHORT_PERCENT,
                 (_, 1, 1) => 100,
                 (_, _, 1) => SPLIT_PERCENT,
                 _ => CLUSTER_PERCENT,
@@ -155,23 +154,23 @@ impl Request<'_> {
             _ => 100,
         };
         // Parts without a step wait for the others, and the sum of all takes 1 us: 1x1x32x64 on an H200.
-        if let AttentionKernel::Wgmma(tile) = variant.kernel
+        if let AttentionKernel::Wgmma(tile) = config.kernel
             && tile.kv_splits() > self.sizes.k_len.div_ceil(tile.n)
         {
             return usize::MAX;
         }
         // A warpgroup without rows waits for the other.
-        if let AttentionKernel::Wgmma(tile) = variant.kernel
-            && (variant.head_dim, tile.m_warpgroups) == (64, 2)
+        if let AttentionKernel::Wgmma(tile) = config.kernel
+            && (config.head_dim, tile.m_warpgroups) == (64, 2)
             && self.sizes.q_len <= WARPGROUP_ROWS
         {
             return usize::MAX;
         }
         // Keys of whole steps, of all parts of a tile in turns, and what steps and the sum of parts take beside them.
-        let keys = match variant.kernel {
+        let keys = match config.kernel {
             AttentionKernel::Wgmma(tile) => {
                 let band = usize::from(tile.mask == MaskKind::Masked);
-                let step_keys = match variant.head_dim {
+                let step_keys = match config.head_dim {
                     MAX_HEAD_DIM => STEP_KEYS[band],
                     192 => STEP_KEYS_192[band],
                     _ => 0,
@@ -181,20 +180,20 @@ impl Request<'_> {
             }
             _ => self.sizes.k_len,
         };
-        let start_keys = if variant.multicast_ctas() > 1 { MULTICAST_START_KEYS } else { 0 };
-        let m_tiles = self.sizes.q_len.div_ceil(variant.rows()).next_multiple_of(variant.multicast_ctas() as usize);
-        // More tiles than a grid has are refused once a variant is chosen.
+        let start_keys = if config.multicast_ctas() > 1 { MULTICAST_START_KEYS } else { 0 };
+        let m_tiles = self.sizes.q_len.div_ceil(config.rows()).next_multiple_of(config.multicast_ctas() as usize);
+        // More tiles than a grid has are refused once a configuration is chosen.
         let tiles = self.sizes.batch.saturating_mul(self.sizes.q_heads).saturating_mul(m_tiles);
-        let blocks = variant.split_kv_ctas() as usize;
+        let blocks = config.split_kv_ctas() as usize;
         let on_one = tiles.saturating_mul(blocks).div_ceil(self.multiprocessors.max(1) as usize);
-        let rows = on_one.saturating_mul(variant.rows() * percent) / blocks;
-        rows.saturating_mul(keys).saturating_add(100 * variant.rows() * start_keys)
+        let rows = on_one.saturating_mul(config.rows() * percent) / blocks;
+        rows.saturating_mul(keys).saturating_add(100 * config.rows() * start_keys)
     }
 }
 
-/// Whether the variant copies tiles by TMA, which cannot express every tensor.
-pub(super) fn is_wgmma(variant: &AttentionConfig) -> bool {
-    matches!(variant.kernel, AttentionKernel::Wgmma(_))
+/// Whether the configuration copies tiles by TMA, which cannot express every tensor.
+pub(super) fn is_wgmma(config: &AttentionConfig) -> bool {
+    matches!(config.kernel, AttentionKernel::Wgmma(_))
 }
 
 #[cfg(test)]
@@ -225,8 +224,8 @@ mod tests {
         for (arch, expected) in [(Arch::Sm80, &sm80[..]), (Arch::Sm89, &sm80), (Arch::Sm90a, &sm90)] {
             for &(head_dim, served) in expected {
                 for dtype in [Dtype::F16, Dtype::Bf16] {
-                    let variant = request(arch, dtype, &problem(head_dim)).preferred();
-                    assert_eq!(variant.map(|variant| variant.head_dim), Ok(served), "{arch} {head_dim}");
+                    let config = request(arch, dtype, &problem(head_dim)).preferred();
+                    assert_eq!(config.map(|config| config.head_dim), Ok(served), "{arch} {head_dim}");
                 }
             }
         }
@@ -248,17 +247,17 @@ mod tests {
             let problem = problem(dims[0]);
             let request = Request { value_dim: dims[1], ..request(Arch::Sm90a, Dtype::F16, &problem) };
             for lengths in [Seqlens::Fixed, Seqlens::Varlen] {
-                let variant = Request { seqlens: lengths, ..request }.preferred().unwrap();
+                let config = Request { seqlens: lengths, ..request }.preferred().unwrap();
                 let widest = if lengths == Seqlens::Varlen && expected == [192, 192] { [256; 2] } else { expected };
-                assert_eq!([variant.head_dim, variant.value_dim], widest, "{dims:?}");
+                assert_eq!([config.head_dim, config.value_dim], widest, "{dims:?}");
             }
         }
     }
 
     /// The tile that is chosen for a problem on sm_90a.
     fn chosen(problem: &BatchedSizes, mask: Mask) -> WgmmaTile {
-        let variant = Request { mask, ..request(Arch::Sm90a, Dtype::F16, problem) }.preferred().unwrap();
-        let AttentionKernel::Wgmma(tile) = variant.kernel else { panic!("{variant}") };
+        let config = Request { mask, ..request(Arch::Sm90a, Dtype::F16, problem) }.preferred().unwrap();
+        let AttentionKernel::Wgmma(tile) = config.kernel else { panic!("{config}") };
         tile
     }
 
@@ -344,23 +343,23 @@ mod tests {
     #[test]
     fn a_variant_is_found_by_name_only_where_it_serves() {
         for arch in Arch::ALL {
-            for row in ATTENTION.iter().filter(|row| row.head_dim == 64 && row.dtype == Dtype::F16) {
-                let found = |dtype, head_dim| request(arch, dtype, &problem(head_dim)).named(row.name).is_ok();
-                let takes = row.compiled_for(arch)
-                    && row.covers(ScoreMod::None, Seqlens::Fixed)
-                    && row.takes(Mask::Causal, 100, 100);
-                assert_eq!(found(Dtype::F16, 64), takes, "{arch} {row}");
-                assert!(!found(Dtype::F16, 72) && !found(Dtype::Bf16, 64), "{row}");
+            for config in ATTENTION.iter().filter(|config| config.head_dim == 64 && config.dtype == Dtype::F16) {
+                let found = |dtype, head_dim| request(arch, dtype, &problem(head_dim)).named(config.name).is_ok();
+                let takes = config.compiled_for(arch)
+                    && config.covers(ScoreMod::None, Seqlens::Fixed)
+                    && config.takes(Mask::Causal, 100, 100);
+                assert_eq!(found(Dtype::F16, 64), takes, "{arch} {config}");
+                assert!(!found(Dtype::F16, 72) && !found(Dtype::Bf16, 64), "{config}");
             }
         }
     }
 
     #[test]
     fn a_variant_that_an_architecture_lacks_is_refused_by_its_name() {
-        let (problem, wgmma) = (problem(64), |row: &&AttentionConfig| is_wgmma(row));
-        let row = ATTENTION.iter().find(wgmma).unwrap();
+        let (problem, wgmma) = (problem(64), |config: &&AttentionConfig| is_wgmma(config));
+        let config = ATTENTION.iter().find(wgmma).unwrap();
         for arch in [Arch::Sm80, Arch::Sm89] {
-            match request(arch, Dtype::F16, &problem).named(row.name) {
+            match request(arch, Dtype::F16, &problem).named(config.name) {
                 Err(Error::Unsupported { feature, remedy, .. }) => {
                     assert!(feature.contains(&arch.to_string()) && remedy.contains("sm_90a"), "{feature}: {remedy}");
                 }
@@ -384,10 +383,10 @@ mod tests {
                 let problem = problem(head_dim);
                 for dtype in [Dtype::F16, Dtype::Bf16] {
                     let request = Request { score_mod: scores, seqlens: lengths, ..request(arch, dtype, &problem) };
-                    let variant = request.preferred().unwrap();
-                    assert!(variant.covers(scores, lengths));
+                    let config = request.preferred().unwrap();
+                    assert!(config.covers(scores, lengths));
                     // Where it has kernels for the softcap alone, one of them.
-                    assert!(arch != Arch::Sm90a || variant.score_mod == scores, "{variant}");
+                    assert!(arch != Arch::Sm90a || config.score_mod == scores, "{config}");
                 }
             }
         }
@@ -402,7 +401,7 @@ mod tests {
                 request(Arch::Sm90a, Dtype::F16, &empty).preferred(),
                 request(Arch::Sm90a, Dtype::F16, &problem).for_any_strides(),
             ];
-            assert!(variants.into_iter().all(|variant| variant.is_ok_and(|variant| !is_wgmma(variant))));
+            assert!(variants.into_iter().all(|config| config.is_ok_and(|config| !is_wgmma(config))));
         }
     }
 }

@@ -26,7 +26,7 @@ const COMBINE_BYTES: usize = 192 << 10;
 /// Numbers that a row of a partial result has beside those of O: its maximum and its sum.
 const ROW_NUMBERS: usize = 2;
 
-/// A decode variant, loaded, and how it splits the keys.
+/// A decode configuration, loaded, and how it splits the keys.
 #[derive(Clone)]
 pub(super) struct Decode {
     config: &'static AttentionConfig,
@@ -52,7 +52,7 @@ pub(super) struct BlockTable {
 }
 
 impl Decode {
-    /// Loads the variant and decides how the keys of `sizes`, whose `k_len` is that of the longest batch entry, are
+    /// Loads the kernel and decides how the keys of `sizes`, whose `k_len` is that of the longest batch entry, are
     /// split.
     pub(super) fn new(
         gpu: &Gpu,
@@ -159,7 +159,7 @@ impl Decode {
             shared_bytes: self.config.smem().total_bytes(),
             ..LaunchConfig::of_blocks(self.blocks, self.config.threads())
         };
-        // SAFETY: grid, block and shared memory are the variant's; the caller's promise is for the rest.
+        // SAFETY: grid, block and shared memory are the configuration's; the caller's promise is for the rest.
         unsafe { self.kernel.launch(stream, &config, &[args, &decode]) }?;
         let Some((combine, kernel)) = &self.combine else { return Ok(()) };
         let dim = self.value_dim as i64;
@@ -233,8 +233,8 @@ fn visible_steps(sizes: &BatchedSizes, mask: Mask) -> usize {
 }
 
 /// Whether a kernel decodes.
-pub(super) fn is_decode(variant: &AttentionConfig) -> bool {
-    matches!(variant.kernel, AttentionKernel::Decode(_))
+pub(super) fn is_decode(config: &AttentionConfig) -> bool {
+    matches!(config.kernel, AttentionKernel::Decode(_))
 }
 
 /// What blocks share.
@@ -249,8 +249,8 @@ struct Card {
 
 /// [`Card::lone_percent`]: two warps wait for their products and the memory in turns (16x32:8x1x8192x256 on an H200,
 /// `docs/measurements/decoding.md`).
-fn lone_percent(variant: &AttentionConfig) -> usize {
-    match variant.kernel {
+fn lone_percent(config: &AttentionConfig) -> usize {
+    match config.kernel {
         AttentionKernel::Decode(tile) if tile.warps <= 2 => 125,
         _ => 100,
     }

@@ -104,11 +104,22 @@ impl AttentionPlan {
         plan.with_substitute(gpu, substitute)
     }
 
-    /// A plan for one run on these tensors: it loads a substitute only where they need it.
+    /// Makes a plan for one run on these tensors, which loads a substitute only where they need it, and runs it.
     ///
     /// # Errors
-    /// Those of [`AttentionPlan::new`].
-    pub(super) fn for_call(
+    /// Those of [`AttentionPlan::new`] and [`AttentionPlan::run`].
+    pub(super) fn run_once(
+        stream: StreamRef<'_>,
+        dtype: Dtype,
+        problem: &AttentionProblem,
+        options: &AttentionOptions,
+        tensors: impl AttentionOperands,
+    ) -> Result<()> {
+        Self::for_call(stream.gpu(), dtype, problem, options, &tensors.erased())?.run(stream, tensors)
+    }
+
+    /// A plan for one run on these tensors.
+    fn for_call(
         gpu: &Gpu,
         dtype: Dtype,
         problem: &AttentionProblem,

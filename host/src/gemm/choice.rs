@@ -33,7 +33,7 @@ pub fn gemm_variants(a: Dtype, b: Dtype, accumulation: Accumulation) -> impl Ite
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Choice {
     /// The variant.
-    pub(super) row: &'static GemmConfig,
+    pub(super) config: &'static GemmConfig,
     /// Whether A and B are copied first, with contiguous k and aligned rows.
     pub(super) packs: [bool; 2],
     /// Parts of k.
@@ -48,16 +48,16 @@ pub(super) struct Choice {
 
 impl Choice {
     /// The choice for these sizes; `None` where a grid or the workspace is too large to count.
-    fn new(row: &'static GemmConfig, packs: [bool; 2], splits: usize, problem: &GemmProblem) -> Option<Self> {
+    fn new(config: &'static GemmConfig, packs: [bool; 2], splits: usize, problem: &GemmProblem) -> Option<Self> {
         let GemmProblem { batch, m, n, k, .. } = *problem;
-        let k_tiles = k.div_ceil(row.tile.k).max(1);
+        let k_tiles = k.div_ceil(config.tile.k).max(1);
         let tiles_per_split = k_tiles.div_ceil(splits);
         // Every part has elements: fewer parts are as good as empty ones.
         let used = k_tiles.div_ceil(tiles_per_split);
         if used != splits {
             return None;
         }
-        let blocks = row.schedule(batch, m, n, splits)?.1;
+        let blocks = config.schedule(batch, m, n, splits)?.1;
         let packed_bytes = |pack: bool, mn: usize, dtype: Dtype| {
             if !pack {
                 return Some(0);
@@ -78,7 +78,7 @@ impl Choice {
         for (index, bytes) in parts.into_iter().enumerate() {
             offsets[index + 1] = offsets[index].checked_add(bytes.checked_next_multiple_of(WORKSPACE_ALIGN)?)?;
         }
-        Some(Self { row, packs, splits, split_k: tiles_per_split * row.tile.k, blocks, offsets })
+        Some(Self { config, packs, splits, split_k: tiles_per_split * config.tile.k, blocks, offsets })
     }
 
     /// The workspace that it needs.
@@ -96,11 +96,11 @@ impl Choice {
         const LAUNCH: f64 = 3000.0;
         const BYTES_PER_CYCLE: f64 = 1500.0;
         let GemmProblem { batch, m, n, k, .. } = *problem;
-        let tile = self.row.tile;
+        let tile = self.config.tile;
         let k_tiles = (self.split_k.min(k.max(1))).div_ceil(tile.k) as f64;
-        let block = (tile.m * tile.n * tile.k) as f64 * k_tiles / f64::from(self.row.products_per_cycle);
-        let on_one = f64::from(self.blocks.div_ceil(multiprocessors).max(self.row.min_blocks));
-        let rounds = f64::from(self.blocks.div_ceil(multiprocessors * self.row.min_blocks));
+        let block = (tile.m * tile.n * tile.k) as f64 * k_tiles / f64::from(self.config.products_per_cycle);
+        let on_one = f64::from(self.blocks.div_ceil(multiprocessors).max(self.config.min_blocks));
+        let rounds = f64::from(self.blocks.div_ceil(multiprocessors * self.config.min_blocks));
         let mut cycles = on_one * block + rounds * ROUND;
         for (pack, mn, dtype) in [(self.packs[0], m, problem.a), (self.packs[1], n, problem.b)] {
             if pack {
@@ -119,20 +119,20 @@ pub(super) fn candidates(problem: &GemmProblem, options: &GemmOptions, arch: Arc
     let (problem, layout, most) = (*problem, options.layout, options.max_workspace_bytes);
     let (accumulation, splits) = (options.accumulation, options.splits);
     GEMM.iter()
-        .filter(move |row| row.is_in(arch) && row.multiplies(problem.a, problem.b, accumulation))
-        .filter_map(move |row| {
-            let packs = packs(row, &problem, layout)?;
+        .filter(move |config| config.is_in(arch) && config.multiplies(problem.a, problem.b, accumulation))
+        .filter_map(move |config| {
+            let packs = packs(config, &problem, layout)?;
             let splits = splits.map_or_else(|| SPLITS.to_vec(), |splits| vec![splits]);
-            Some(splits.into_iter().filter_map(move |splits| Choice::new(row, packs, splits, &problem)))
+            Some(splits.into_iter().filter_map(move |splits| Choice::new(config, packs, splits, &problem)))
         })
         .flatten()
         .filter(move |choice| choice.workspace_bytes() <= most)
 }
 
-/// Whether A and B must be copied before the row takes them; `None` where it does not take them then either. What is
-/// copied has contiguous k and aligned rows, and is copied only where it has to be.
-fn packs(row: &GemmConfig, problem: &GemmProblem, layout: GemmLayout) -> Option<[bool; 2]> {
-    if row.unit == GemmUnit::Wgmma && problem.k == 0 {
+/// Whether A and B must be copied before the configuration takes them; `None` where it does not take them then either.
+/// What is copied has contiguous k and aligned rows, and is copied only where it has to be.
+fn packs(config: &GemmConfig, problem: &GemmProblem, layout: GemmLayout) -> Option<[bool; 2]> {
+    if config.unit == GemmUnit::Wgmma && problem.k == 0 {
         // A tensor map of nothing does not exist.
         return None;
     }
@@ -143,7 +143,7 @@ fn packs(row: &GemmConfig, problem: &GemmProblem, layout: GemmLayout) -> Option<
         let a = if pack_a { Major::K } else { layout.a() };
         let b = if pack_b { Major::K } else { layout.b() };
         let aligned = (pack_a || problem.a_aligned) && (pack_b || problem.b_aligned);
-        allowed && row.takes(GemmLayout::of(a, b), aligned)
+        allowed && config.takes(GemmLayout::of(a, b), aligned)
     })
 }
 
@@ -165,7 +165,8 @@ pub(super) fn least_workspace(problem: &GemmProblem, options: &GemmOptions, arch
 
 /// The oldest architecture that multiplies these types, where `arch` does not.
 pub(super) fn missing(problem: &GemmProblem, accumulation: Accumulation, arch: Arch) -> Option<Arch> {
-    let serves = |arch| GEMM.iter().any(|row| row.is_in(arch) && row.multiplies(problem.a, problem.b, accumulation));
+    let serves =
+        |arch| GEMM.iter().any(|config| config.is_in(arch) && config.multiplies(problem.a, problem.b, accumulation));
     if serves(arch) { None } else { Arch::ALL.into_iter().find(|&arch| serves(arch)) }
 }
 
@@ -213,10 +214,11 @@ mod tests {
     fn few_tiles_are_cut_along_k_and_many_are_not() {
         let choose = |shape: [usize; 3]| {
             let (problem, options) = (problem(shape), options(GemmLayout::Nt, 64 << 20));
-            preferred(candidates(&problem, &options, Arch::Sm80), &problem, 132).expect("there is a row")
+            preferred(candidates(&problem, &options, Arch::Sm80), &problem, 132)
+                .expect("a configuration serves the product")
         };
         assert!(choose([16, 4096, 4096]).splits > 1);
         let large = choose([4096, 4096, 4096]);
-        assert_eq!((large.splits, large.row.tile.m), (1, 128));
+        assert_eq!((large.splits, large.config.tile.m), (1, 128));
     }
 }

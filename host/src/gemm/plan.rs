@@ -112,7 +112,7 @@ impl GemmPlan {
             activation: options.activation,
             overlaps: !options.isolated && gpu.arch() >= Arch::Sm90a,
             packs: [pack(choice.packs[0], problem.a)?, pack(choice.packs[1], problem.b)?],
-            kernel: kernel(choice.row.name)?,
+            kernel: kernel(choice.config.name)?,
             sum: (choice.splits > 1).then(|| kernel(REDUCE_SPLIT_K.name)).transpose()?,
             encoded: Arc::default(),
             choice,
@@ -122,13 +122,13 @@ impl GemmPlan {
     /// The name of the chosen kernel.
     #[must_use]
     pub const fn kernel_name(&self) -> KernelName {
-        KernelName::new(self.choice.row.name)
+        KernelName::new(self.choice.config.name)
     }
 
     /// What the chosen kernel is launched with.
     #[must_use]
     pub const fn facts(&self) -> KernelFacts {
-        let config = self.choice.row;
+        let config = self.choice.config;
         KernelFacts {
             name: KernelName::new(config.name),
             threads: config.threads(),
@@ -205,23 +205,23 @@ impl GemmPlan {
                 self.pack(stream, kernel, index, source, packed)?;
             }
         }
-        let Choice { row, blocks, .. } = self.choice;
-        let config = LaunchConfig {
-            cluster: [row.cluster, 1, 1],
-            shared_bytes: row.smem().total_bytes(),
+        let Choice { config, blocks, .. } = self.choice;
+        let launch = LaunchConfig {
+            cluster: [config.cluster, 1, 1],
+            shared_bytes: config.smem().total_bytes(),
             overlaps: self.overlaps,
-            ..LaunchConfig::of_blocks(blocks, row.threads())
+            ..LaunchConfig::of_blocks(blocks, config.threads())
         };
         // SAFETY: grid, block and shared memory are the variant's, and the views are tensors of the plan's sizes whose
         // memory their owners keep until the stream has done the work; so is the workspace.
         unsafe {
-            match row.unit {
-                GemmUnit::Mma => self.kernel.launch(stream, &config, &[&args]),
+            match config.unit {
+                GemmUnit::Mma => self.kernel.launch(stream, &launch, &[&args]),
                 GemmUnit::Wgmma => {
                     let [a, b, d] = self.maps(stream.gpu(), &args)?;
-                    let blocks = row.resident_blocks(blocks, stream.gpu().multiprocessors());
-                    let config = LaunchConfig { grid: [blocks, 1, 1], ..config };
-                    self.kernel.launch(stream, &config, &[&a, &b, &d, &args])
+                    let blocks = config.resident_blocks(blocks, stream.gpu().multiprocessors());
+                    let launch = LaunchConfig { grid: [blocks, 1, 1], ..launch };
+                    self.kernel.launch(stream, &launch, &[&a, &b, &d, &args])
                 }
             }
         }?;
@@ -253,9 +253,9 @@ impl GemmPlan {
     /// The tensor maps of A and B as they are multiplied, and of D. The kernel has no use for that of D unless it
     /// stores D by TMA.
     fn encode(&self, gpu: &Gpu, args: &GemmArgs) -> Result<[TensorMap; 3]> {
-        let (row, batch) = (self.choice.row, args.batch);
+        let (config, batch) = (self.choice.config, args.batch);
         let map = |side: Side, operand: &GemmOperand, mn: u32| {
-            let (row_stride, rows, columns) = match row.operand(side).major() {
+            let (row_stride, rows, columns) = match config.operand(side).major() {
                 Major::K => (operand.mn_stride, mn, args.k),
                 Major::Mn => (operand.k_stride, args.k, mn),
             };
@@ -265,7 +265,7 @@ impl GemmPlan {
                 Side::B => self.problem.b.into(),
             };
             let strides = [operand.batch_stride, row_stride];
-            TensorMap::matrices(gpu, element, operand.address, (shape, strides), row.box_shape(side), SWIZZLE)
+            TensorMap::matrices(gpu, element, operand.address, (shape, strides), config.box_shape(side), SWIZZLE)
         };
         let (a, b) = (map(Side::A, &args.a, args.m)?, map(Side::B, &args.b, args.n)?);
         let d = if args.aligned != 0 && self.problem.d.size_bytes() == 2 {
@@ -408,14 +408,14 @@ fn choose(gpu: &Gpu, problem: &GemmProblem, options: &GemmOptions) -> Result<Cho
             remedy: format!("it needs {needed} or newer; convert A and B to f16 or bf16"),
         });
     }
-    let named = |choice: &Choice| options.variant.as_ref().is_none_or(|name| choice.row.name == name);
+    let named = |choice: &Choice| options.variant.as_ref().is_none_or(|name| choice.config.name == name);
     let choices = candidates(problem, options, arch).filter(named);
     if let Some(choice) = preferred(choices, problem, gpu.multiprocessors()) {
         return Ok(choice);
     }
     if let Some(name) = &options.variant {
         let unlimited = GemmOptions { max_workspace_bytes: usize::MAX, variant: None, ..options.clone() };
-        let mut known: Vec<&str> = candidates(problem, &unlimited, arch).map(|choice| choice.row.name).collect();
+        let mut known: Vec<&str> = candidates(problem, &unlimited, arch).map(|choice| choice.config.name).collect();
         known.dedup();
         if !known.contains(&name.as_str()) {
             return Err(Error::UnknownVariant { op: OP, name: name.clone(), known });
@@ -454,10 +454,9 @@ impl fmt::Display for GemmPlan {
             }
         }
         match self.choice.splits {
-            1 => kernels.push(self.choice.row.name.to_owned()),
-            splits => {
-                kernels.extend([format!("{} in {splits} parts of k", self.choice.row), REDUCE_SPLIT_K.name.to_owned()])
-            }
+            1 => kernels.push(self.choice.config.name.to_owned()),
+            splits => kernels
+                .extend([format!("{} in {splits} parts of k", self.choice.config), REDUCE_SPLIT_K.name.to_owned()]),
         }
         f.pad(&kernels.join(", "))
     }

@@ -91,7 +91,7 @@ impl GemmProblem {
                 return Err(argument(OP, name, size, format!("at most {MAX_DIM}")));
             }
         }
-        if !GEMM.iter().any(|row| row.a == self.a && row.b == self.b) {
+        if !GEMM.iter().any(|config| config.a == self.a && config.b == self.b) {
             return Err(no_variant(self));
         }
         let fp8 = self.a.size_bytes() == 1;
@@ -108,9 +108,9 @@ impl GemmProblem {
 }
 
 fn no_variant(problem: &GemmProblem) -> Error {
-    let mut compiled: Vec<Dtype> = GEMM.iter().filter(|row| row.b == problem.b).map(|row| row.a).collect();
+    let mut compiled: Vec<Dtype> = GEMM.iter().filter(|config| config.b == problem.b).map(|config| config.a).collect();
     if compiled.is_empty() {
-        compiled = GEMM.iter().map(|row| row.a).collect();
+        compiled = GEMM.iter().map(|config| config.a).collect();
     }
     compiled.dedup();
     Error::NoVariant { op: OP, dtype: problem.a, compiled }

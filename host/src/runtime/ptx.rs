@@ -11,7 +11,7 @@ type Family = (&'static str, Arch, &'static str, &'static [(&'static str, Range<
 static TABLE: &[Family] = include!(concat!(env!("OUT_DIR"), "/ptx_table.rs"));
 
 fn family_of(family: &str, arch: Arch) -> Option<&'static Family> {
-    TABLE.iter().find(|row| row.0 == family && row.1 == arch)
+    TABLE.iter().find(|embedded| embedded.0 == family && embedded.1 == arch)
 }
 
 /// The PTX of a kernel family, such as `"attention"`, for an architecture; `None` if the architecture's feature is off
@@ -23,7 +23,7 @@ fn family_of(family: &str, arch: Arch) -> Option<&'static Family> {
 /// assert!(embedded_ptx("gemm", Arch::Sm80).is_some_and(|ptx| ptx.contains(".target sm_80")));
 /// ```
 pub fn embedded_ptx(family: &str, arch: Arch) -> Option<&'static str> {
-    family_of(family, arch).map(|row| row.2)
+    family_of(family, arch).map(|embedded| embedded.2)
 }
 
 /// The names of the kernels of a family, in the order of its PTX; none where [`embedded_ptx`] is none.
@@ -34,7 +34,7 @@ pub fn embedded_ptx(family: &str, arch: Arch) -> Option<&'static str> {
 /// assert!(embedded_kernels("ata", Arch::Sm80).count() > 0);
 /// ```
 pub fn embedded_kernels(family: &str, arch: Arch) -> impl Iterator<Item = &'static str> {
-    family_of(family, arch).into_iter().flat_map(|row| row.3.iter().map(|(name, _)| *name))
+    family_of(family, arch).into_iter().flat_map(|embedded| embedded.3.iter().map(|(name, _)| *name))
 }
 
 /// The PTX of one kernel of a family, a module of its own: what [`Gpu::kernel`](crate::Gpu::kernel) loads. `None` where
