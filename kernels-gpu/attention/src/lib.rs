@@ -38,78 +38,103 @@ mod tile;
 mod work;
 
 use cuda_std::convert::{Bf16, F16};
-use variants::attention::{ATTENTION, AttentionArgs, COMBINE, CombineArgs, combine_index, config_index};
+use variants::attention::{COMBINE, CombineArgs, combine_index};
 
 use crate::combine::F32;
 
-/// Declares the entry of one configuration. `entry!(NAME: wmma F16);` becomes
+/// Declares the f16 and the bf16 kernel of a configuration; with `f16` in front, the f16 kernel alone.
+/// `entry!(d64_wmma_32x64_s2: wmma);` becomes
 ///
 /// ```ignore
-/// #[kernel(max_threads = ID.threads(), min_blocks = CONFIG.min_blocks())]
-/// pub unsafe fn NAME(args: AttentionArgs) { mainloop::forward::<F16, { config_index("NAME") }, ..>(&args) }
+/// pub mod d64_wmma_32x64_s2 {
+///     pub mod f16 {
+///         const ID: usize = config_index("attention_f16_d64_wmma_32x64_s2");
+///         #[kernel(name = "attention_f16_d64_wmma_32x64_s2", max_threads = ATTENTION[ID].threads(), ..)]
+///         pub unsafe fn kernel(args: AttentionArgs) { mainloop::forward::<F16, ID, ..>(&args) }
+///     }
+///     pub mod bf16 { .. }
+/// }
 /// ```
 ///
 /// A name that no configuration has does not compile, nor does an element type other than the configuration's.
 macro_rules! entry {
-    (@ $name:ident ($($parameter:ident: $type:ident),*) ($($bound:tt)*) $body:expr) => {
-        /// Attention kernel of the configuration of this name.
-        ///
-        /// # Safety
-        /// The grid, block and dynamic shared memory are the configuration's; the addresses and strides of `args`
-        /// describe tensors of its lengths.
-        #[cuda_std::kernel(
-            max_threads = ATTENTION[config_index(stringify!($name))].threads(),
-            min_blocks = ATTENTION[config_index(stringify!($name))].min_blocks()
-            $($bound)*
-        )]
-        pub unsafe fn $name($($parameter: $type),*) {
-            // SAFETY: the caller's contract is the body's.
-            unsafe { $body }
+    (f16 $name:ident: $($kernel:tt)+) => {
+        /// The kernel of the configuration of this name.
+        pub mod $name {
+            entry!(@ f16 F16 $name $($kernel)+);
         }
     };
-    ($name:ident: scalar $element:ty) => {
-        entry!(@ $name (args: AttentionArgs) () scalar::forward::<$element, { config_index(stringify!($name)) }>(&args));
+    ($name:ident: $($kernel:tt)+) => {
+        /// The kernels of the configurations of this name.
+        pub mod $name {
+            entry!(@ f16 F16 $name $($kernel)+);
+            entry!(@ bf16 Bf16 $name $($kernel)+);
+        }
     };
-    ($name:ident: wmma $element:ty) => {
-        entry!(@ $name (args: AttentionArgs) () mainloop::forward::<
-            $element,
-            { config_index(stringify!($name)) },
-            { mainloop::key_tiles(config_index(stringify!($name))) },
-            { mainloop::dim_tiles(config_index(stringify!($name))) },
+    (@ $type:ident $element:ident $name:ident scalar) => {
+        entry!(@@ $type $name (args: AttentionArgs) () crate::scalar::forward::<$element, ID>(&args));
+    };
+    (@ $type:ident $element:ident $name:ident wmma) => {
+        entry!(@@ $type $name (args: AttentionArgs) () mainloop::forward::<
+            $element, ID, { mainloop::key_tiles(ID) }, { mainloop::dim_tiles(ID) },
         >(&args));
     };
-    ($name:ident: decode $element:ty) => {
-        entry!(@ $name (args: AttentionArgs, decode: DecodeArgs) () decode::forward::<
-            $element,
-            { config_index(stringify!($name)) },
-            { decode::dim_tiles(config_index(stringify!($name))) },
-            { decode::pending(config_index(stringify!($name))) },
+    (@ $type:ident $element:ident $name:ident decode) => {
+        entry!(@@ $type $name (args: AttentionArgs, decode: DecodeArgs) () decode::forward::<
+            $element, ID, { decode::dim_tiles(ID) }, { decode::pending(ID) },
         >(&args, &decode));
     };
-    ($name:ident: combine $part:ty, $out:ty) => {
-        /// Adds up partial results; the configuration of this name.
+    (@ $type:ident $element:ident $name:ident wgmma $query:ident) => {
+        entry!(@@ $type $name (args: AttentionArgs, tiles: TileSchedulerArgs, q: TensorMap, k: TensorMap, v: TensorMap)
+            (, cluster = ATTENTION[ID].cluster())
+            kernel::forward::<
+                $element,
+                $query<$element, ID, { config::dim_steps(ID) }>,
+                ID,
+                { config::stages(ID) },
+                { config::score_registers(ID) },
+                { config::output_registers(ID) },
+                { config::key_steps(ID) },
+            >(&args, &tiles, Maps { q, k, v }));
+    };
+    (@@ $type:ident $name:ident ($($parameter:ident: $parameter_type:ident),*) ($($bound:tt)*) $body:expr) => {
+        /// The kernel of this element type.
+        pub mod $type {
+            use super::super::*;
+
+            const ID: usize = config_index(concat!("attention_", stringify!($type), "_", stringify!($name)));
+
+            /// Attention kernel of this configuration.
+            ///
+            /// # Safety
+            /// The grid, block and dynamic shared memory are the configuration's; the addresses and strides of `args`
+            /// describe tensors of its lengths.
+            #[cuda_std::kernel(
+                name = concat!("attention_", stringify!($type), "_", stringify!($name)),
+                max_threads = ATTENTION[ID].threads(),
+                min_blocks = ATTENTION[ID].min_blocks()
+                $($bound)*
+            )]
+            pub unsafe fn kernel($($parameter: $parameter_type),*) {
+                // SAFETY: the caller's contract is the body's.
+                unsafe { $body }
+            }
+        }
+    };
+}
+
+/// Declares the entry of one kernel of [`COMBINE`].
+macro_rules! combine {
+    ($name:ident: $part:ty, $out:ty) => {
+        /// Adds up partial results; the kernel of this name.
         ///
         /// # Safety
-        /// The grid and block are the configuration's; the addresses and strides of `args` describe the parts and the
-        /// result.
+        /// The grid and block are the kernel's; the addresses and strides of `args` describe the parts and the result.
         #[cuda_std::kernel(max_threads = COMBINE[combine_index(stringify!($name))].threads())]
         pub unsafe fn $name(args: CombineArgs) {
             // SAFETY: the caller's contract is the body's.
             unsafe { combine::combine::<$part, $out, { combine_index(stringify!($name)) }>(&args) }
         }
-    };
-    ($name:ident: wgmma $element:ident $query:ident) => {
-        entry!(@ $name (args: AttentionArgs, tiles: TileSchedulerArgs, q: TensorMap, k: TensorMap, v: TensorMap)
-            (, cluster = ATTENTION[config_index(stringify!($name))].cluster())
-            kernel::forward::<
-                $element,
-                $query<$element, { config_index(stringify!($name)) }, { config::dim_steps(config_index(stringify!($name))) }>,
-                { config_index(stringify!($name)) },
-                { config::stages(config_index(stringify!($name))) },
-                { config::score_registers(config_index(stringify!($name))) },
-                { config::output_registers(config_index(stringify!($name))) },
-                { config::key_steps(config_index(stringify!($name))) },
-            >(&args, &tiles, Maps { q, k, v }));
     };
 }
 
@@ -118,14 +143,10 @@ pub mod sm80;
 #[cfg(target_feature = "sm_90a")]
 pub mod sm90;
 
-entry!(attention_combine_f32_f16: combine F32, F16);
-entry!(attention_combine_f32_bf16: combine F32, Bf16);
-entry!(attention_combine_f32_f32: combine F32, F32);
-entry!(attention_combine_f16_f16: combine F16, F16);
-entry!(attention_combine_bf16_bf16: combine Bf16, Bf16);
-entry!(attention_combine_f16_f32: combine F16, F32);
-entry!(attention_combine_bf16_f32: combine Bf16, F32);
-entry!(attention_f16_scalar: scalar F16);
-entry!(attention_f16_scalar_general: scalar F16);
-entry!(attention_bf16_scalar: scalar Bf16);
-entry!(attention_bf16_scalar_general: scalar Bf16);
+combine!(attention_combine_f32_f16: F32, F16);
+combine!(attention_combine_f32_bf16: F32, Bf16);
+combine!(attention_combine_f32_f32: F32, F32);
+combine!(attention_combine_f16_f16: F16, F16);
+combine!(attention_combine_bf16_bf16: Bf16, Bf16);
+combine!(attention_combine_f16_f32: F16, F32);
+combine!(attention_combine_bf16_f32: Bf16, F32);

@@ -1,4 +1,4 @@
-//! The kernels on `mma.sync`, for sm_80 and later.
+//! The kernels on `mma.sync`, for sm_80 and later, and the entries of the scalar kernel.
 //!
 //! | file | what it holds |
 //! | --- | --- |
@@ -21,40 +21,29 @@ mod pv;
 use cuda_std::convert::{Bf16, F16};
 use variants::attention::{ATTENTION, AttentionArgs, DecodeArgs, config_index};
 
-entry!(attention_f16_d64_decode_4w_s6: decode F16);
-entry!(attention_f16_d128_decode_4w_s3: decode F16);
-entry!(attention_f16_d256_decode_2w_s3: decode F16);
-entry!(attention_bf16_d64_decode_4w_s6: decode Bf16);
-entry!(attention_bf16_d128_decode_4w_s3: decode Bf16);
-entry!(attention_bf16_d256_decode_2w_s3: decode Bf16);
-entry!(attention_f16_d64_decode_4w_s6_general: decode F16);
-entry!(attention_f16_d128_decode_4w_s3_general: decode F16);
-entry!(attention_f16_d256_decode_2w_s3_general: decode F16);
-entry!(attention_bf16_d64_decode_4w_s6_general: decode Bf16);
-entry!(attention_bf16_d128_decode_4w_s3_general: decode Bf16);
-entry!(attention_bf16_d256_decode_2w_s3_general: decode Bf16);
-entry!(attention_f16_d64_wmma_64x64_s2: wmma F16);
-entry!(attention_f16_d64_wmma_32x64_s2: wmma F16);
-entry!(attention_f16_d64_wmma_128x64_s2: wmma F16);
-entry!(attention_f16_d64_wmma_64x64_s1: wmma F16);
-entry!(attention_f16_d64_wmma_32x64_s1: wmma F16);
-entry!(attention_f16_d64_wmma_128x64_s1: wmma F16);
-entry!(attention_f16_d64_wmma_64x32_s2: wmma F16);
-entry!(attention_f16_d64_wmma_32x32_s2: wmma F16);
-entry!(attention_f16_d64_wmma_128x32_s2: wmma F16);
-entry!(attention_f16_d64_wmma_64x64_s2_ldg: wmma F16);
-entry!(attention_f16_d64_wmma_64x64_s2_fma: wmma F16);
-entry!(attention_f16_d64_wmma_64x64_s2_ldg_fma: wmma F16);
-entry!(attention_f16_d128_wmma_64x32_s2: wmma F16);
-entry!(attention_f16_d128_wmma_32x32_s2: wmma F16);
-entry!(attention_f16_d128_wmma_128x32_s1: wmma F16);
-entry!(attention_f16_d128_wmma_64x32_s2_fma: wmma F16);
-entry!(attention_f16_d64_wmma_64x64_s2_general: wmma F16);
-entry!(attention_f16_d128_wmma_64x32_s2_general: wmma F16);
-entry!(attention_bf16_d64_wmma_64x64_s2: wmma Bf16);
-entry!(attention_bf16_d64_wmma_32x64_s2: wmma Bf16);
-entry!(attention_bf16_d64_wmma_128x64_s2: wmma Bf16);
-entry!(attention_bf16_d128_wmma_64x32_s2: wmma Bf16);
-entry!(attention_bf16_d128_wmma_32x32_s2: wmma Bf16);
-entry!(attention_bf16_d64_wmma_64x64_s2_general: wmma Bf16);
-entry!(attention_bf16_d128_wmma_64x32_s2_general: wmma Bf16);
+entry!(d64_decode_4w_s6: decode);
+entry!(d128_decode_4w_s3: decode);
+entry!(d256_decode_2w_s3: decode);
+entry!(d64_decode_4w_s6_general: decode);
+entry!(d128_decode_4w_s3_general: decode);
+entry!(d256_decode_2w_s3_general: decode);
+entry!(d64_wmma_64x64_s2: wmma);
+entry!(d64_wmma_32x64_s2: wmma);
+entry!(d64_wmma_128x64_s2: wmma);
+entry!(f16 d64_wmma_64x64_s1: wmma);
+entry!(f16 d64_wmma_32x64_s1: wmma);
+entry!(f16 d64_wmma_128x64_s1: wmma);
+entry!(f16 d64_wmma_64x32_s2: wmma);
+entry!(f16 d64_wmma_32x32_s2: wmma);
+entry!(f16 d64_wmma_128x32_s2: wmma);
+entry!(f16 d64_wmma_64x64_s2_ldg: wmma);
+entry!(f16 d64_wmma_64x64_s2_fma: wmma);
+entry!(f16 d64_wmma_64x64_s2_ldg_fma: wmma);
+entry!(d128_wmma_64x32_s2: wmma);
+entry!(d128_wmma_32x32_s2: wmma);
+entry!(f16 d128_wmma_128x32_s1: wmma);
+entry!(f16 d128_wmma_64x32_s2_fma: wmma);
+entry!(d64_wmma_64x64_s2_general: wmma);
+entry!(d128_wmma_64x32_s2_general: wmma);
+entry!(scalar: scalar);
+entry!(scalar_general: scalar);

@@ -13,9 +13,11 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
     check_signature(&sig)?;
 
     let tensor_maps = tensor_map_mask(sig.inputs.iter())?;
-    let addresses = bind_tensor_maps(&mut sig, tensor_maps)?;
+    let bounds_name = bounds.name;
+    let symbol = Symbol::new(&sig.ident, bounds_name.as_ref());
+    let addresses = bind_tensor_maps(&mut sig, tensor_maps, bounds_name.as_ref())?;
     let Signature { ident, inputs, .. } = &sig;
-    let record = format_ident!("__kernel_record_{}", ident);
+    let Symbol { record, of_function, of_record } = symbol;
     let max_threads = bounds.max_threads.value(1024);
     let min_blocks = bounds.min_blocks.value(32);
     let cluster = bounds.cluster.value(16);
@@ -24,15 +26,37 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
         #(#attrs)*
         // The argument structs are `#[repr(C)]`, so that both sides agree on their layout.
         #[allow(improper_gpu_kernel_arg)]
-        #[unsafe(no_mangle)]
+        #of_function
         #vis unsafe extern "gpu-kernel" fn #ident(#inputs) #body
 
         const _: () = {
-            #[unsafe(no_mangle)]
+            #of_record
             #[allow(non_upper_case_globals, clippy::unnecessary_cast)]
             static #record: [u32; 4] = [#max_threads, #min_blocks, #cluster, #tensor_maps];
         };
     })
+}
+
+/// How a kernel and its record get their names in the PTX.
+struct Symbol {
+    /// The static with the launch bounds.
+    record: Ident,
+    of_function: TokenStream,
+    of_record: TokenStream,
+}
+
+impl Symbol {
+    /// That of the function, or `name` if it is given.
+    fn new(function: &Ident, name: Option<&Expr>) -> Self {
+        let (of_function, of_record) = match name {
+            None => (quote!(#[unsafe(no_mangle)]), quote!(#[unsafe(no_mangle)])),
+            Some(name) => (
+                quote!(#[unsafe(export_name = #name)]),
+                quote!(#[unsafe(export_name = concat!("__kernel_record_", #name))]),
+            ),
+        };
+        Self { record: format_ident!("__kernel_record_{}", function), of_function, of_record }
+    }
 }
 
 /// One argument of the attribute: its name, and its expression if it is given.
@@ -56,6 +80,7 @@ impl Bound {
 
 /// The arguments of the attribute.
 struct Bounds {
+    name: Option<Expr>,
     max_threads: Bound,
     min_blocks: Bound,
     cluster: Bound,
@@ -65,20 +90,21 @@ impl Parse for Bounds {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
         let bound = |name| Bound { name, expression: None };
         let (max_threads, min_blocks, cluster) = (bound("max_threads"), bound("min_blocks"), bound("cluster"));
-        let mut bounds = Bounds { max_threads, min_blocks, cluster };
+        let mut bounds = Bounds { name: None, max_threads, min_blocks, cluster };
         while !input.is_empty() {
             let name: Ident = input.parse()?;
-            let bound = match name.to_string().as_str() {
-                "max_threads" => &mut bounds.max_threads,
-                "min_blocks" => &mut bounds.min_blocks,
-                "cluster" => &mut bounds.cluster,
-                _ => return Err(Error::new(name.span(), "expected `max_threads`, `min_blocks` or `cluster`")),
+            let expression = match name.to_string().as_str() {
+                "name" => &mut bounds.name,
+                "max_threads" => &mut bounds.max_threads.expression,
+                "min_blocks" => &mut bounds.min_blocks.expression,
+                "cluster" => &mut bounds.cluster.expression,
+                _ => return Err(Error::new(name.span(), "expected `max_threads`, `min_blocks`, `cluster` or `name`")),
             };
-            if bound.expression.is_some() {
+            if expression.is_some() {
                 return Err(Error::new(name.span(), format!("`{name}` is given twice")));
             }
             input.parse::<Token![=]>()?;
-            bound.expression = Some(input.parse()?);
+            *expression = Some(input.parse()?);
             if !input.is_empty() {
                 input.parse::<Token![,]>()?;
             }
@@ -145,8 +171,8 @@ fn tensor_map_mask<'a>(inputs: impl Iterator<Item = &'a FnArg>) -> Result<u32> {
 
 /// Replaces the patterns of the tensor maps by `_`; gives the statements that bind their names to their addresses.
 ///
-/// LLVM calls parameter `i` of a kernel `<kernel>_param_<i>`.
-fn bind_tensor_maps(sig: &mut Signature, tensor_maps: u32) -> Result<TokenStream> {
+/// LLVM calls parameter `i` of a kernel `<kernel>_param_<i>`; `symbol` is the kernel's name where it is not the function's.
+fn bind_tensor_maps(sig: &mut Signature, tensor_maps: u32, symbol: Option<&Expr>) -> Result<TokenStream> {
     let mut statements = TokenStream::new();
     for (index, input) in sig.inputs.iter_mut().enumerate() {
         let FnArg::Typed(parameter) = input else { continue };
@@ -157,8 +183,14 @@ fn bind_tensor_maps(sig: &mut Signature, tensor_maps: u32) -> Result<TokenStream
             return Err(Error::new(parameter.pat.span(), "a tensor map needs a name, which becomes its address"));
         };
         let (name, ty) = (name.ident.clone(), &parameter.ty);
-        let template =
-            format!("{{{{ .reg .b64 t; mov.b64 t, {}_param_{index}; cvta.param.u64 {{0}}, t; }}}}", sig.ident);
+        let address = format!("_param_{index}; cvta.param.u64 {{0}}, t; }}}}");
+        let template = match symbol {
+            Some(symbol) => quote!(concat!("{{ .reg .b64 t; mov.b64 t, ", #symbol, #address)),
+            None => {
+                let template = format!("{{{{ .reg .b64 t; mov.b64 t, {}{address}", sig.ident);
+                quote!(#template)
+            }
+        };
         statements.extend(quote! {
             let #name: *const #ty;
             // Takes the address of a parameter of this kernel.
@@ -201,6 +233,17 @@ mod tests {
         let text = expanded.to_string();
         assert!(text.contains("(ROWS [3] . threads ()) as u64"), "{text}");
         assert!(text.contains("max_threads must be 1 to 1024"), "{text}");
+    }
+
+    #[test]
+    fn a_name_of_its_own_is_that_of_the_function_the_record_and_the_parameters() {
+        let item = quote!(
+            unsafe fn f(map: TensorMap) {}
+        );
+        let text = expand(quote!(name = concat!("a", "b")), item).unwrap().to_string();
+        assert!(text.contains(r#"[unsafe (export_name = concat ! ("a" , "b"))]"#), "{text}");
+        assert!(text.contains(r#"export_name = concat ! ("__kernel_record_" , concat ! ("a" , "b"))"#), "{text}");
+        assert!(text.contains(r#"mov.b64 t, " , concat ! ("a" , "b") , "_param_0;"#), "{text}");
     }
 
     #[test]

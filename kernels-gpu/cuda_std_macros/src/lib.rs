@@ -8,7 +8,7 @@ mod wgmma;
 
 use proc_macro::TokenStream;
 
-/// Makes a function an entry point of the crate's PTX module, under its own name.
+/// Makes a function an entry point of the crate's PTX module, under its own name or the one that it is given.
 ///
 /// ```ignore
 /// /// Writes `factor` times each element of `x` back to `x`.
@@ -28,6 +28,9 @@ use proc_macro::TokenStream;
 /// - `min_blocks`: how many blocks must fit on one multiprocessor, which caps the registers of a thread (PTX
 ///   `.minnctapersm`); needs `max_threads`.
 /// - `cluster`: the blocks of a cluster along x, 1 to 16 (PTX `.reqnctapercluster`, Hopper only).
+///
+/// `name` is the name in the PTX, a string literal or `concat!(..)`, where it is not that of the function: a
+/// `macro_rules!` macro can put strings together, and identifiers not.
 ///
 /// The function must be `unsafe`, because its caller is a launch that the compiler does not see. It may be neither
 /// `async`, `const` nor generic, and returns nothing. Parameters are scalars, raw pointers and `#[repr(C)]` structs by

@@ -3,6 +3,7 @@
 use layout::text::same_text;
 use layout::{Arch, Dtype};
 
+use super::AttentionConfig as Config;
 use super::{
     AttentionConfig, AttentionKernel, CONSUMER_REGISTERS, DECODE_KEYS, DecodeTile, MAX_HEAD_DIM, MaskKind, PvUnit,
     QuerySource, ScoreMod, Seqlens, TILE_SWIZZLE, TileCopy, WARP_ROWS, WARPGROUP_ROWS, WgmmaTile, WmmaTile,
@@ -80,6 +81,30 @@ const fn warps(warps: usize, stages: usize, registers: u32) -> DecodeTile {
     DecodeTile { warps, stages, registers }
 }
 
+/// A line of the table: the f16 and the bf16 kernel of a configuration, or the f16 kernel alone.
+struct Line {
+    f16: AttentionConfig,
+    bf16: Option<AttentionConfig>,
+}
+
+/// The f16 and the bf16 kernel of a configuration. `both!("d64_decode_4w_s6", config)` is the line of
+/// `attention_f16_d64_decode_4w_s6` and `attention_bf16_d64_decode_4w_s6`.
+macro_rules! both {
+    ($name:literal, $config:expr) => {
+        Line {
+            f16: $config.named(concat!("attention_f16_", $name), Dtype::F16),
+            bf16: Some($config.named(concat!("attention_bf16_", $name), Dtype::Bf16)),
+        }
+    };
+}
+
+/// The f16 kernel of a configuration alone.
+macro_rules! f16 {
+    ($name:literal, $config:expr) => {
+        Line { f16: $config.named(concat!("attention_f16_", $name), Dtype::F16), bf16: None }
+    };
+}
+
 /// Every compiled attention kernel, those of one element type in the order of preference: the first configuration
 /// that serves a problem is the one to run (`docs/measurements` has what they were chosen from).
 ///
@@ -95,268 +120,158 @@ const fn warps(warps: usize, stages: usize, registers: u32) -> DecodeTile {
 /// Configurations that serve every kind of lengths have `_varlen` at the end, those that serve every score modification
 /// `_general`, those that serve a softcap alone `_softcap`; the last two serve every kind of lengths too unless they
 /// decode.
-pub const ATTENTION: &[AttentionConfig] = {
-    use AttentionConfig as Config;
-    use Dtype::{Bf16, F16};
-    &[
-        // Up to 16 query rows, whatever the architecture: what counts is the bytes under way. The steps that four
-        // warps, or two, have ahead are 64 to 80 KiB a block, and two blocks share a multiprocessor of sm_90.
-        Config::decode("attention_f16_d64_decode_4w_s6", F16, 64, warps(4, 6, 255)),
-        Config::decode("attention_f16_d128_decode_4w_s3", F16, 128, warps(4, 3, 255)),
-        Config::decode("attention_f16_d256_decode_2w_s3", F16, 256, warps(2, 3, 255)),
-        Config::decode("attention_bf16_d64_decode_4w_s6", Bf16, 64, warps(4, 6, 255)),
-        Config::decode("attention_bf16_d128_decode_4w_s3", Bf16, 128, warps(4, 3, 255)),
-        Config::decode("attention_bf16_d256_decode_2w_s3", Bf16, 256, warps(2, 3, 255)),
-        // The same with softcap and bias.
-        Config::decode("attention_f16_d64_decode_4w_s6_general", F16, 64, warps(4, 6, 255)).score_mod(),
-        Config::decode("attention_f16_d128_decode_4w_s3_general", F16, 128, warps(4, 3, 255)).score_mod(),
-        Config::decode("attention_f16_d256_decode_2w_s3_general", F16, 256, warps(2, 3, 255)).score_mod(),
-        Config::decode("attention_bf16_d64_decode_4w_s6_general", Bf16, 64, warps(4, 6, 255)).score_mod(),
-        Config::decode("attention_bf16_d128_decode_4w_s3_general", Bf16, 128, warps(4, 3, 255)).score_mod(),
-        Config::decode("attention_bf16_d256_decode_2w_s3_general", Bf16, 256, warps(2, 3, 255)).score_mod(),
-        // WGMMA. Head dimension 64 has little for the tensor cores to do between exponentials: three or four warpgroups
-        // share them. 192 rows by 128 keys, 553 TFLOP/s at 4x32x4096 on an H200; long sequences.
-        Config::wgmma("attention_f16_d64_wgmma_full_192x128_s4", F16, 64, two_q_stages(full(192, 128, 4))),
-        // Four warpgroups along M, in ping-pong: 556 TFLOP/s there, and 486 at 16x32x1024, where 192x128 has 446.
-        Config::wgmma("attention_f16_d64_wgmma_full_256x96_s4", F16, 64, two_q_stages(full(256, 96, 4))),
-        // 512 TFLOP/s there, and ahead at 512 rows and keys, which neither 192 nor 96 divide.
-        Config::wgmma("attention_f16_d64_wgmma_full_256x64_s4", F16, 64, two_q_stages(full(256, 64, 4))),
-        // Few tiles: two warpgroups share 64 rows and split the keys.
-        Config::wgmma("attention_f16_d64_wgmma_full_64x128k2_s4", F16, 64, split_kv(full(64, 128, 4), 2)),
-        // Two blocks of a cluster split the keys too: 1x8x512 has work for all multiprocessors.
-        Config::wgmma(
-            "attention_f16_d64_wgmma_full_64x128k2c2_s4",
-            F16,
-            64,
-            split_kv_cluster(split_kv(full(64, 128, 4), 2), 2),
-        ),
-        // 128 rows for each copy of K and V, two split-KV warpgroups: 1x8x2048 is one tile a multiprocessor, and 64
-        // rows each wait for L2.
-        Config::wgmma("attention_f16_d64_wgmma_full_128x64k2_s8", F16, 64, split_kv(full(128, 64, 8), 2)),
-        // Steps of more keys, in ping-pong, where few are beyond the last: 1x8x2048 takes 4 % less time, and 1x16x1024
-        // 1 % more.
-        Config::wgmma("attention_f16_d64_wgmma_full_128x96k2_s4", F16, 64, split_kv(full(128, 96, 4), 2)),
-        // Two warpgroups along M, for sequences of 128.
-        Config::wgmma("attention_f16_d64_wgmma_full_128x128_s4", F16, 64, two_q_stages(full(128, 128, 4))),
-        // One warpgroup along M: the most blocks without a sum over warpgroups.
-        Config::wgmma("attention_f16_d64_wgmma_full_64x128_s4", F16, 64, full(64, 128, 4)),
-        // The same with masks.
-        Config::wgmma("attention_f16_d64_wgmma_band_256x64_s4", F16, 64, two_q_stages(masked(256, 64, 4))),
-        Config::wgmma("attention_f16_d64_wgmma_band_192x128_s4", F16, 64, two_q_stages(masked(192, 128, 4))),
-        Config::wgmma("attention_f16_d64_wgmma_band_128x64_s4", F16, 64, two_q_stages(masked(128, 64, 4))),
-        Config::wgmma("attention_f16_d64_wgmma_band_64x128k2_s4", F16, 64, split_kv(masked(64, 128, 4), 2)),
-        Config::wgmma(
-            "attention_f16_d64_wgmma_band_64x128k2c2_s4",
-            F16,
-            64,
-            split_kv_cluster(split_kv(masked(64, 128, 4), 2), 2),
-        ),
-        Config::wgmma("attention_f16_d64_wgmma_band_64x128_s4", F16, 64, masked(64, 128, 4)),
-        // Two panels as head dimension 128 has, a quarter less arithmetic.
-        Config::wgmma("attention_f16_d96_wgmma_full_128x128_s3_q", F16, 96, q_registers(full(128, 128, 3))),
-        Config::wgmma(
-            "attention_f16_d96_wgmma_full_128x128_s3_q_m2",
-            F16,
-            96,
-            multicast(q_registers(full(128, 128, 3)), 2),
-        ),
-        Config::wgmma("attention_f16_d96_wgmma_band_128x128_s3_q", F16, 96, q_registers(masked(128, 128, 3))),
-        // Two warpgroups, which leave 240 registers for S, P, O and Q. Three stages: 1 to 5 % ahead of two.
-        Config::wgmma("attention_f16_d128_wgmma_full_128x128_s3_q", F16, 128, q_registers(full(128, 128, 3))),
-        // Two blocks copy keys and values for each other, half the reads of L2 and less power: 0.3 to 1.7 % ahead of
-        // the configuration above.
-        Config::wgmma(
-            "attention_f16_d128_wgmma_full_128x128_s3_q_m2",
-            F16,
-            128,
-            multicast(q_registers(full(128, 128, 3)), 2),
-        ),
-        Config::wgmma("attention_f16_d128_wgmma_full_64x128_s2", F16, 128, full(64, 128, 2)),
-        Config::wgmma("attention_f16_d128_wgmma_band_128x128_s3_q", F16, 128, q_registers(masked(128, 128, 3))),
-        Config::wgmma("attention_f16_d128_wgmma_band_64x128_s2", F16, 128, masked(64, 128, 2)),
-        // V narrower than K leaves room for 128 keys a step, and registers for Q: 739 TFLOP/s at 4x16x4096 on an H200,
-        // 3.5 % ahead of Q in shared memory and 13 % of the configuration below.
-        Config::wgmma("attention_f16_d192v128_wgmma_full_128x128_s2_q", F16, 192, q_registers(full(128, 128, 2)))
-            .value_dim(128),
-        Config::wgmma(
-            "attention_f16_d192v128_wgmma_full_128x128_s2_q_m2",
-            F16,
-            192,
-            multicast(q_registers(full(128, 128, 2)), 2),
-        )
-        .value_dim(128),
-        Config::wgmma("attention_f16_d192v128_wgmma_band_128x128_s2_q", F16, 192, q_registers(masked(128, 128, 2)))
-            .value_dim(128),
-        // Two stages of 96 keys, all that shared memory holds.
-        Config::wgmma("attention_f16_d192_wgmma_full_128x96_s2", F16, 192, full(128, 96, 2)),
-        Config::wgmma("attention_f16_d192_wgmma_band_128x96_s2", F16, 192, masked(128, 96, 2)),
-        // Steps of 64 keys end with 512, where 96 leave 64 beyond the end, and leave registers for Q: 9 % ahead.
-        Config::wgmma("attention_f16_d192_wgmma_full_128x64_s3_q", F16, 192, q_registers(full(128, 64, 3))),
-        Config::wgmma("attention_f16_d192_wgmma_band_128x64_s3_q", F16, 192, q_registers(masked(128, 64, 3))),
-        // Two stages of 80 keys: 748 TFLOP/s at 4x8x4096, 1.05 of cuDNN.
-        Config::wgmma("attention_f16_d256_wgmma_full_128x80_s2", F16, 256, full(128, 80, 2)),
-        Config::wgmma("attention_f16_d256_wgmma_band_128x80_s2", F16, 256, masked(128, 80, 2)),
-        // Steps of 64 keys end with 512, of which 80 leave 48 beyond the end: 4 % ahead there.
-        Config::wgmma("attention_f16_d256_wgmma_full_128x64_s2", F16, 256, full(128, 64, 2)),
-        Config::wgmma("attention_f16_d256_wgmma_band_128x64_s2", F16, 256, masked(128, 64, 2)),
-        // bf16 as f16, one by one.
-        Config::wgmma("attention_bf16_d64_wgmma_full_192x128_s4", Bf16, 64, two_q_stages(full(192, 128, 4))),
-        Config::wgmma("attention_bf16_d64_wgmma_full_256x96_s4", Bf16, 64, two_q_stages(full(256, 96, 4))),
-        Config::wgmma("attention_bf16_d64_wgmma_full_256x64_s4", Bf16, 64, two_q_stages(full(256, 64, 4))),
-        Config::wgmma("attention_bf16_d64_wgmma_full_64x128k2_s4", Bf16, 64, split_kv(full(64, 128, 4), 2)),
-        Config::wgmma(
-            "attention_bf16_d64_wgmma_full_64x128k2c2_s4",
-            Bf16,
-            64,
-            split_kv_cluster(split_kv(full(64, 128, 4), 2), 2),
-        ),
-        Config::wgmma("attention_bf16_d64_wgmma_full_128x64k2_s8", Bf16, 64, split_kv(full(128, 64, 8), 2)),
-        Config::wgmma("attention_bf16_d64_wgmma_full_128x96k2_s4", Bf16, 64, split_kv(full(128, 96, 4), 2)),
-        Config::wgmma("attention_bf16_d64_wgmma_full_128x128_s4", Bf16, 64, two_q_stages(full(128, 128, 4))),
-        Config::wgmma("attention_bf16_d64_wgmma_full_64x128_s4", Bf16, 64, full(64, 128, 4)),
-        Config::wgmma("attention_bf16_d64_wgmma_band_256x64_s4", Bf16, 64, two_q_stages(masked(256, 64, 4))),
-        Config::wgmma("attention_bf16_d64_wgmma_band_192x128_s4", Bf16, 64, two_q_stages(masked(192, 128, 4))),
-        Config::wgmma("attention_bf16_d64_wgmma_band_128x64_s4", Bf16, 64, two_q_stages(masked(128, 64, 4))),
-        Config::wgmma("attention_bf16_d64_wgmma_band_64x128k2_s4", Bf16, 64, split_kv(masked(64, 128, 4), 2)),
-        Config::wgmma(
-            "attention_bf16_d64_wgmma_band_64x128k2c2_s4",
-            Bf16,
-            64,
-            split_kv_cluster(split_kv(masked(64, 128, 4), 2), 2),
-        ),
-        Config::wgmma("attention_bf16_d64_wgmma_band_64x128_s4", Bf16, 64, masked(64, 128, 4)),
-        Config::wgmma("attention_bf16_d96_wgmma_full_128x128_s3_q", Bf16, 96, q_registers(full(128, 128, 3))),
-        Config::wgmma(
-            "attention_bf16_d96_wgmma_full_128x128_s3_q_m2",
-            Bf16,
-            96,
-            multicast(q_registers(full(128, 128, 3)), 2),
-        ),
-        Config::wgmma("attention_bf16_d96_wgmma_band_128x128_s3_q", Bf16, 96, q_registers(masked(128, 128, 3))),
-        Config::wgmma("attention_bf16_d128_wgmma_full_128x128_s3_q", Bf16, 128, q_registers(full(128, 128, 3))),
-        Config::wgmma(
-            "attention_bf16_d128_wgmma_full_128x128_s3_q_m2",
-            Bf16,
-            128,
-            multicast(q_registers(full(128, 128, 3)), 2),
-        ),
-        Config::wgmma("attention_bf16_d128_wgmma_full_64x128_s2", Bf16, 128, full(64, 128, 2)),
-        Config::wgmma("attention_bf16_d128_wgmma_band_128x128_s3_q", Bf16, 128, q_registers(masked(128, 128, 3))),
-        Config::wgmma("attention_bf16_d128_wgmma_band_64x128_s2", Bf16, 128, masked(64, 128, 2)),
-        Config::wgmma("attention_bf16_d192v128_wgmma_full_128x128_s2_q", Bf16, 192, q_registers(full(128, 128, 2)))
-            .value_dim(128),
-        Config::wgmma(
-            "attention_bf16_d192v128_wgmma_full_128x128_s2_q_m2",
-            Bf16,
-            192,
-            multicast(q_registers(full(128, 128, 2)), 2),
-        )
-        .value_dim(128),
-        Config::wgmma("attention_bf16_d192v128_wgmma_band_128x128_s2_q", Bf16, 192, q_registers(masked(128, 128, 2)))
-            .value_dim(128),
-        Config::wgmma("attention_bf16_d192_wgmma_full_128x96_s2", Bf16, 192, full(128, 96, 2)),
-        Config::wgmma("attention_bf16_d192_wgmma_band_128x96_s2", Bf16, 192, masked(128, 96, 2)),
-        Config::wgmma("attention_bf16_d192_wgmma_full_128x64_s3_q", Bf16, 192, q_registers(full(128, 64, 3))),
-        Config::wgmma("attention_bf16_d192_wgmma_band_128x64_s3_q", Bf16, 192, q_registers(masked(128, 64, 3))),
-        Config::wgmma("attention_bf16_d256_wgmma_full_128x80_s2", Bf16, 256, full(128, 80, 2)),
-        Config::wgmma("attention_bf16_d256_wgmma_band_128x80_s2", Bf16, 256, masked(128, 80, 2)),
-        Config::wgmma("attention_bf16_d256_wgmma_full_128x64_s2", Bf16, 256, full(128, 64, 2)),
-        Config::wgmma("attention_bf16_d256_wgmma_band_128x64_s2", Bf16, 256, masked(128, 64, 2)),
-        // Sequences of several lengths, of every mask, as lengths are not known before the launch. The search takes
-        // registers of the producer, and leaves 152 or 232 to consumers. Three warpgroups along M at head dimension 64:
-        // 424 TFLOP/s at 8x32x4096 causal on an H200, where two of 128 keys a step have 393.
-        Config::wgmma("attention_f16_d64_wgmma_band_192x96_s4_varlen", F16, 64, masked(192, 96, 4)).varlen(),
-        // The tiles of configurations of equal lengths, which fit beside the search too: 0.92 of their speed at
-        // 8x16x4096 causal.
-        Config::wgmma("attention_f16_d128_wgmma_band_128x128_s3_q_varlen", F16, 128, q_registers(masked(128, 128, 3)))
-            .varlen(),
-        // Q in registers as well is more than the search leaves.
-        Config::wgmma("attention_f16_d192v128_wgmma_band_128x128_s2_varlen", F16, 192, masked(128, 128, 2))
-            .value_dim(128)
-            .varlen(),
-        Config::wgmma("attention_f16_d256_wgmma_band_128x80_s2_varlen", F16, 256, masked(128, 80, 2)).varlen(),
-        // Softcap beside that, by two more operations of the unit that computes exponentials, which then has more to do
-        // than the tensor cores. Four warpgroups along M at head dimension 64: 1,070 us at 4x32x4096 causal on an H200,
-        // where three of 96 or 128 keys a step take 1,220 and 1,194.
-        Config::wgmma("attention_f16_d64_wgmma_band_256x64_s4_softcap", F16, 64, two_q_stages(masked(256, 64, 4)))
-            .softcap(),
-        // 648 us at 4x16x4096 causal; 96 keys a step 660, and three warpgroups along M by 64 or 80 keys 665 and 674.
-        Config::wgmma("attention_f16_d128_wgmma_band_128x128_s3_q_softcap", F16, 128, q_registers(masked(128, 128, 3)))
-            .softcap(),
-        // 484 us at 4x8x4096 causal; 64 keys a step 508.
-        Config::wgmma("attention_f16_d256_wgmma_band_128x80_s2_softcap", F16, 256, masked(128, 80, 2)).softcap(),
-        // Softcap and bias beside that. The bias of a step is on its way to shared memory while the one after it is
-        // computed.
-        Config::wgmma("attention_f16_d64_wgmma_band_192x96_s4_general", F16, 64, masked(192, 96, 4)).general(),
-        Config::wgmma("attention_f16_d128_wgmma_band_128x128_s2_general", F16, 128, masked(128, 128, 2)).general(),
-        Config::wgmma("attention_f16_d256_wgmma_band_128x64_s2_general", F16, 256, masked(128, 64, 2)).general(),
-        // bf16 as f16.
-        Config::wgmma("attention_bf16_d64_wgmma_band_192x96_s4_varlen", Bf16, 64, masked(192, 96, 4)).varlen(),
-        Config::wgmma(
-            "attention_bf16_d128_wgmma_band_128x128_s3_q_varlen",
-            Bf16,
-            128,
-            q_registers(masked(128, 128, 3)),
-        )
-        .varlen(),
-        Config::wgmma("attention_bf16_d192v128_wgmma_band_128x128_s2_varlen", Bf16, 192, masked(128, 128, 2))
-            .value_dim(128)
-            .varlen(),
-        Config::wgmma("attention_bf16_d256_wgmma_band_128x80_s2_varlen", Bf16, 256, masked(128, 80, 2)).varlen(),
-        Config::wgmma("attention_bf16_d64_wgmma_band_256x64_s4_softcap", Bf16, 64, two_q_stages(masked(256, 64, 4)))
-            .softcap(),
-        Config::wgmma(
-            "attention_bf16_d128_wgmma_band_128x128_s3_q_softcap",
-            Bf16,
-            128,
-            q_registers(masked(128, 128, 3)),
-        )
-        .softcap(),
-        Config::wgmma("attention_bf16_d256_wgmma_band_128x80_s2_softcap", Bf16, 256, masked(128, 80, 2)).softcap(),
-        Config::wgmma("attention_bf16_d64_wgmma_band_192x96_s4_general", Bf16, 64, masked(192, 96, 4)).general(),
-        Config::wgmma("attention_bf16_d128_wgmma_band_128x128_s2_general", Bf16, 128, masked(128, 128, 2)).general(),
-        Config::wgmma("attention_bf16_d256_wgmma_band_128x64_s2_general", Bf16, 256, masked(128, 64, 2)).general(),
-        // 64 rows by 64 keys, two stages: the best, or within 4 % of it, at every length.
-        Config::wmma("attention_f16_d64_wmma_64x64_s2", F16, 64, tile(64, 64, 2)),
-        // Twice the blocks: 4 % ahead where 64 rows a block leave multiprocessors idle.
-        Config::wmma("attention_f16_d64_wmma_32x64_s2", F16, 64, tile(32, 64, 2)),
-        // Half the traffic of K and V: even at 4x32x4096, far behind where blocks are few.
-        Config::wmma("attention_f16_d64_wmma_128x64_s2", F16, 64, tile(128, 64, 2)),
-        // What the second stage gains: 3 to 13 %.
-        Config::wmma("attention_f16_d64_wmma_64x64_s1", F16, 64, tile(64, 64, 1)),
-        Config::wmma("attention_f16_d64_wmma_32x64_s1", F16, 64, tile(32, 64, 1)),
-        Config::wmma("attention_f16_d64_wmma_128x64_s1", F16, 64, tile(128, 64, 1)),
-        // What 64 keys a step gain over 32: 20 to 28 %.
-        Config::wmma("attention_f16_d64_wmma_64x32_s2", F16, 64, tile(64, 32, 2)),
-        Config::wmma("attention_f16_d64_wmma_32x32_s2", F16, 64, tile(32, 32, 2)),
-        Config::wmma("attention_f16_d64_wmma_128x32_s2", F16, 64, tile(128, 32, 2)),
-        // What cp.async and P V on the tensor cores gain.
-        Config::wmma("attention_f16_d64_wmma_64x64_s2_ldg", F16, 64, through_registers(tile(64, 64, 2))),
-        Config::wmma("attention_f16_d64_wmma_64x64_s2_fma", F16, 64, scalar_pv(tile(64, 64, 2))),
-        Config::wmma("attention_f16_d64_wmma_64x64_s2_ldg_fma", F16, 64, scalar_pv(through_registers(tile(64, 64, 2)))),
-        // At this head dimension 64 keys a step do not fit the register budget.
-        Config::wmma("attention_f16_d128_wmma_64x32_s2", F16, 128, tile(64, 32, 2)),
-        Config::wmma("attention_f16_d128_wmma_32x32_s2", F16, 128, tile(32, 32, 2)),
-        Config::wmma("attention_f16_d128_wmma_128x32_s1", F16, 128, tile(128, 32, 1)),
-        Config::wmma("attention_f16_d128_wmma_64x32_s2_fma", F16, 128, scalar_pv(tile(64, 32, 2))),
-        // Every other head dimension, and the oracle on the card.
-        Config::scalar("attention_f16_scalar", F16),
-        // Softcap, bias and sequences of several lengths.
-        Config::wmma("attention_f16_d64_wmma_64x64_s2_general", F16, 64, tile(64, 64, 2)).general(),
-        Config::wmma("attention_f16_d128_wmma_64x32_s2_general", F16, 128, tile(64, 32, 2)).general(),
-        Config::scalar("attention_f16_scalar_general", F16).general(),
-        // bf16 runs as f16 does; only what is worth running is compiled.
-        Config::wmma("attention_bf16_d64_wmma_64x64_s2", Bf16, 64, tile(64, 64, 2)),
-        Config::wmma("attention_bf16_d64_wmma_32x64_s2", Bf16, 64, tile(32, 64, 2)),
-        Config::wmma("attention_bf16_d64_wmma_128x64_s2", Bf16, 64, tile(128, 64, 2)),
-        Config::wmma("attention_bf16_d128_wmma_64x32_s2", Bf16, 128, tile(64, 32, 2)),
-        Config::wmma("attention_bf16_d128_wmma_32x32_s2", Bf16, 128, tile(32, 32, 2)),
-        Config::scalar("attention_bf16_scalar", Bf16),
-        Config::wmma("attention_bf16_d64_wmma_64x64_s2_general", Bf16, 64, tile(64, 64, 2)).general(),
-        Config::wmma("attention_bf16_d128_wmma_64x32_s2_general", Bf16, 128, tile(64, 32, 2)).general(),
-        Config::scalar("attention_bf16_scalar_general", Bf16).general(),
-    ]
-};
+pub const ATTENTION: &[AttentionConfig] = &kernels::<{ count() }>();
+
+/// Kernels of all lines.
+const fn count() -> usize {
+    let (mut line, mut count) = (0, 0);
+    while line < LINES.len() {
+        count += 1 + LINES[line].bf16.is_some() as usize;
+        line += 1;
+    }
+    count
+}
+
+/// The kernels of all lines, one after the other.
+const fn kernels<const COUNT: usize>() -> [AttentionConfig; COUNT] {
+    let mut kernels = [LINES[0].f16; COUNT];
+    let (mut line, mut count) = (0, 0);
+    while line < LINES.len() {
+        kernels[count] = LINES[line].f16;
+        count += 1;
+        if let Some(bf16) = LINES[line].bf16 {
+            kernels[count] = bf16;
+            count += 1;
+        }
+        line += 1;
+    }
+    kernels
+}
+
+/// One line a configuration, with the reason for it.
+const LINES: &[Line] = &[
+    // Up to 16 query rows, whatever the architecture: what counts is the bytes under way. The steps that four
+    // warps, or two, have ahead are 64 to 80 KiB a block, and two blocks share a multiprocessor of sm_90.
+    both!("d64_decode_4w_s6", Config::decode(64, warps(4, 6, 255))),
+    both!("d128_decode_4w_s3", Config::decode(128, warps(4, 3, 255))),
+    both!("d256_decode_2w_s3", Config::decode(256, warps(2, 3, 255))),
+    // The same with softcap and bias.
+    both!("d64_decode_4w_s6_general", Config::decode(64, warps(4, 6, 255)).score_mod()),
+    both!("d128_decode_4w_s3_general", Config::decode(128, warps(4, 3, 255)).score_mod()),
+    both!("d256_decode_2w_s3_general", Config::decode(256, warps(2, 3, 255)).score_mod()),
+    // WGMMA. Head dimension 64 has little for the tensor cores to do between exponentials: three or four warpgroups
+    // share them. 192 rows by 128 keys, 553 TFLOP/s at 4x32x4096 on an H200; long sequences.
+    both!("d64_wgmma_full_192x128_s4", Config::wgmma(64, two_q_stages(full(192, 128, 4)))),
+    // Four warpgroups along M, in ping-pong: 556 TFLOP/s there, and 486 at 16x32x1024, where 192x128 has 446.
+    both!("d64_wgmma_full_256x96_s4", Config::wgmma(64, two_q_stages(full(256, 96, 4)))),
+    // 512 TFLOP/s there, and ahead at 512 rows and keys, which neither 192 nor 96 divide.
+    both!("d64_wgmma_full_256x64_s4", Config::wgmma(64, two_q_stages(full(256, 64, 4)))),
+    // Few tiles: two warpgroups share 64 rows and split the keys.
+    both!("d64_wgmma_full_64x128k2_s4", Config::wgmma(64, split_kv(full(64, 128, 4), 2))),
+    // Two blocks of a cluster split the keys too: 1x8x512 has work for all multiprocessors.
+    both!("d64_wgmma_full_64x128k2c2_s4", Config::wgmma(64, split_kv_cluster(split_kv(full(64, 128, 4), 2), 2))),
+    // 128 rows for each copy of K and V, two split-KV warpgroups: 1x8x2048 is one tile a multiprocessor, and 64
+    // rows each wait for L2.
+    both!("d64_wgmma_full_128x64k2_s8", Config::wgmma(64, split_kv(full(128, 64, 8), 2))),
+    // Steps of more keys, in ping-pong, where few are beyond the last: 1x8x2048 takes 4 % less time, and 1x16x1024
+    // 1 % more.
+    both!("d64_wgmma_full_128x96k2_s4", Config::wgmma(64, split_kv(full(128, 96, 4), 2))),
+    // Two warpgroups along M, for sequences of 128.
+    both!("d64_wgmma_full_128x128_s4", Config::wgmma(64, two_q_stages(full(128, 128, 4)))),
+    // One warpgroup along M: the most blocks without a sum over warpgroups.
+    both!("d64_wgmma_full_64x128_s4", Config::wgmma(64, full(64, 128, 4))),
+    // The same with masks.
+    both!("d64_wgmma_band_256x64_s4", Config::wgmma(64, two_q_stages(masked(256, 64, 4)))),
+    both!("d64_wgmma_band_192x128_s4", Config::wgmma(64, two_q_stages(masked(192, 128, 4)))),
+    both!("d64_wgmma_band_128x64_s4", Config::wgmma(64, two_q_stages(masked(128, 64, 4)))),
+    both!("d64_wgmma_band_64x128k2_s4", Config::wgmma(64, split_kv(masked(64, 128, 4), 2))),
+    both!("d64_wgmma_band_64x128k2c2_s4", Config::wgmma(64, split_kv_cluster(split_kv(masked(64, 128, 4), 2), 2))),
+    both!("d64_wgmma_band_64x128_s4", Config::wgmma(64, masked(64, 128, 4))),
+    // Two panels as head dimension 128 has, a quarter less arithmetic.
+    both!("d96_wgmma_full_128x128_s3_q", Config::wgmma(96, q_registers(full(128, 128, 3)))),
+    both!("d96_wgmma_full_128x128_s3_q_m2", Config::wgmma(96, multicast(q_registers(full(128, 128, 3)), 2))),
+    both!("d96_wgmma_band_128x128_s3_q", Config::wgmma(96, q_registers(masked(128, 128, 3)))),
+    // Two warpgroups, which leave 240 registers for S, P, O and Q. Three stages: 1 to 5 % ahead of two.
+    both!("d128_wgmma_full_128x128_s3_q", Config::wgmma(128, q_registers(full(128, 128, 3)))),
+    // Two blocks copy keys and values for each other, half the reads of L2 and less power: 0.3 to 1.7 % ahead of
+    // the configuration above.
+    both!("d128_wgmma_full_128x128_s3_q_m2", Config::wgmma(128, multicast(q_registers(full(128, 128, 3)), 2))),
+    both!("d128_wgmma_full_64x128_s2", Config::wgmma(128, full(64, 128, 2))),
+    both!("d128_wgmma_band_128x128_s3_q", Config::wgmma(128, q_registers(masked(128, 128, 3)))),
+    both!("d128_wgmma_band_64x128_s2", Config::wgmma(128, masked(64, 128, 2))),
+    // V narrower than K leaves room for 128 keys a step, and registers for Q: 739 TFLOP/s at 4x16x4096 on an H200,
+    // 3.5 % ahead of Q in shared memory and 13 % of the configuration below.
+    both!("d192v128_wgmma_full_128x128_s2_q", Config::wgmma(192, q_registers(full(128, 128, 2))).value_dim(128)),
+    both!(
+        "d192v128_wgmma_full_128x128_s2_q_m2",
+        Config::wgmma(192, multicast(q_registers(full(128, 128, 2)), 2)).value_dim(128)
+    ),
+    both!("d192v128_wgmma_band_128x128_s2_q", Config::wgmma(192, q_registers(masked(128, 128, 2))).value_dim(128)),
+    // Two stages of 96 keys, all that shared memory holds.
+    both!("d192_wgmma_full_128x96_s2", Config::wgmma(192, full(128, 96, 2))),
+    both!("d192_wgmma_band_128x96_s2", Config::wgmma(192, masked(128, 96, 2))),
+    // Steps of 64 keys end with 512, where 96 leave 64 beyond the end, and leave registers for Q: 9 % ahead.
+    both!("d192_wgmma_full_128x64_s3_q", Config::wgmma(192, q_registers(full(128, 64, 3)))),
+    both!("d192_wgmma_band_128x64_s3_q", Config::wgmma(192, q_registers(masked(128, 64, 3)))),
+    // Two stages of 80 keys: 748 TFLOP/s at 4x8x4096, 1.05 of cuDNN.
+    both!("d256_wgmma_full_128x80_s2", Config::wgmma(256, full(128, 80, 2))),
+    both!("d256_wgmma_band_128x80_s2", Config::wgmma(256, masked(128, 80, 2))),
+    // Steps of 64 keys end with 512, of which 80 leave 48 beyond the end: 4 % ahead there.
+    both!("d256_wgmma_full_128x64_s2", Config::wgmma(256, full(128, 64, 2))),
+    both!("d256_wgmma_band_128x64_s2", Config::wgmma(256, masked(128, 64, 2))),
+    // Sequences of several lengths, of every mask, as lengths are not known before the launch. The search takes
+    // registers of the producer, and leaves 152 or 232 to consumers. Three warpgroups along M at head dimension 64:
+    // 424 TFLOP/s at 8x32x4096 causal on an H200, where two of 128 keys a step have 393.
+    both!("d64_wgmma_band_192x96_s4_varlen", Config::wgmma(64, masked(192, 96, 4)).varlen()),
+    // The tiles of configurations of equal lengths, which fit beside the search too: 0.92 of their speed at
+    // 8x16x4096 causal.
+    both!("d128_wgmma_band_128x128_s3_q_varlen", Config::wgmma(128, q_registers(masked(128, 128, 3))).varlen()),
+    // Q in registers as well is more than the search leaves.
+    both!("d192v128_wgmma_band_128x128_s2_varlen", Config::wgmma(192, masked(128, 128, 2)).value_dim(128).varlen()),
+    both!("d256_wgmma_band_128x80_s2_varlen", Config::wgmma(256, masked(128, 80, 2)).varlen()),
+    // Softcap beside that, by two more operations of the unit that computes exponentials, which then has more to do
+    // than the tensor cores. Four warpgroups along M at head dimension 64: 1,070 us at 4x32x4096 causal on an H200,
+    // where three of 96 or 128 keys a step take 1,220 and 1,194.
+    both!("d64_wgmma_band_256x64_s4_softcap", Config::wgmma(64, two_q_stages(masked(256, 64, 4))).softcap()),
+    // 648 us at 4x16x4096 causal; 96 keys a step 660, and three warpgroups along M by 64 or 80 keys 665 and 674.
+    both!("d128_wgmma_band_128x128_s3_q_softcap", Config::wgmma(128, q_registers(masked(128, 128, 3))).softcap()),
+    // 484 us at 4x8x4096 causal; 64 keys a step 508.
+    both!("d256_wgmma_band_128x80_s2_softcap", Config::wgmma(256, masked(128, 80, 2)).softcap()),
+    // Softcap and bias beside that. The bias of a step is on its way to shared memory while the one after it is
+    // computed.
+    both!("d64_wgmma_band_192x96_s4_general", Config::wgmma(64, masked(192, 96, 4)).general()),
+    both!("d128_wgmma_band_128x128_s2_general", Config::wgmma(128, masked(128, 128, 2)).general()),
+    both!("d256_wgmma_band_128x64_s2_general", Config::wgmma(256, masked(128, 64, 2)).general()),
+    // 64 rows by 64 keys, two stages: the best, or within 4 % of it, at every length.
+    both!("d64_wmma_64x64_s2", Config::wmma(64, tile(64, 64, 2))),
+    // Twice the blocks: 4 % ahead where 64 rows a block leave multiprocessors idle.
+    both!("d64_wmma_32x64_s2", Config::wmma(64, tile(32, 64, 2))),
+    // Half the traffic of K and V: even at 4x32x4096, far behind where blocks are few.
+    both!("d64_wmma_128x64_s2", Config::wmma(64, tile(128, 64, 2))),
+    // What the second stage gains: 3 to 13 %.
+    f16!("d64_wmma_64x64_s1", Config::wmma(64, tile(64, 64, 1))),
+    f16!("d64_wmma_32x64_s1", Config::wmma(64, tile(32, 64, 1))),
+    f16!("d64_wmma_128x64_s1", Config::wmma(64, tile(128, 64, 1))),
+    // What 64 keys a step gain over 32: 20 to 28 %.
+    f16!("d64_wmma_64x32_s2", Config::wmma(64, tile(64, 32, 2))),
+    f16!("d64_wmma_32x32_s2", Config::wmma(64, tile(32, 32, 2))),
+    f16!("d64_wmma_128x32_s2", Config::wmma(64, tile(128, 32, 2))),
+    // What cp.async and P V on the tensor cores gain.
+    f16!("d64_wmma_64x64_s2_ldg", Config::wmma(64, through_registers(tile(64, 64, 2)))),
+    f16!("d64_wmma_64x64_s2_fma", Config::wmma(64, scalar_pv(tile(64, 64, 2)))),
+    f16!("d64_wmma_64x64_s2_ldg_fma", Config::wmma(64, scalar_pv(through_registers(tile(64, 64, 2))))),
+    // At this head dimension 64 keys a step do not fit the register budget.
+    both!("d128_wmma_64x32_s2", Config::wmma(128, tile(64, 32, 2))),
+    both!("d128_wmma_32x32_s2", Config::wmma(128, tile(32, 32, 2))),
+    f16!("d128_wmma_128x32_s1", Config::wmma(128, tile(128, 32, 1))),
+    f16!("d128_wmma_64x32_s2_fma", Config::wmma(128, scalar_pv(tile(64, 32, 2)))),
+    // Every other head dimension, and the oracle on the card.
+    both!("scalar", Config::scalar()),
+    // Softcap, bias and sequences of several lengths.
+    both!("d64_wmma_64x64_s2_general", Config::wmma(64, tile(64, 64, 2)).general()),
+    both!("d128_wmma_64x32_s2_general", Config::wmma(128, tile(64, 32, 2)).general()),
+    both!("scalar_general", Config::scalar().general()),
+];
 
 /// A configuration whose shared memory or threads cannot fit the smallest architecture does not compile.
 const _: () = {

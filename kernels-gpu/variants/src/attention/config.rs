@@ -241,9 +241,15 @@ const MAX_REGISTERS: u32 = 128;
 const MAX_WIDE_REGISTERS: u32 = 168;
 
 impl AttentionConfig {
-    const fn new(name: &'static str, dtype: Dtype, head_dim: usize, kernel: AttentionKernel) -> Self {
-        let value_dim = head_dim;
+    /// A configuration that has no name yet.
+    const fn new(head_dim: usize, kernel: AttentionKernel) -> Self {
+        let (name, dtype, value_dim) = ("", Dtype::F16, head_dim);
         Self { name, dtype, head_dim, value_dim, kernel, score_mod: ScoreMod::None, seqlens: Seqlens::Fixed }
+    }
+
+    /// The same of this name and element type.
+    pub(super) const fn named(self, name: &'static str, dtype: Dtype) -> Self {
+        Self { name, dtype, ..self }
     }
 
     /// The same with another head dimension of V and O.
@@ -271,20 +277,20 @@ impl AttentionConfig {
         Self { score_mod: ScoreMod::General, ..self }
     }
 
-    pub(super) const fn scalar(name: &'static str, dtype: Dtype) -> Self {
-        Self::new(name, dtype, MAX_HEAD_DIM, AttentionKernel::Scalar)
+    pub(super) const fn scalar() -> Self {
+        Self::new(MAX_HEAD_DIM, AttentionKernel::Scalar)
     }
 
-    pub(super) const fn wmma(name: &'static str, dtype: Dtype, head_dim: usize, tile: WmmaTile) -> Self {
-        Self::new(name, dtype, head_dim, AttentionKernel::Wmma(tile))
+    pub(super) const fn wmma(head_dim: usize, tile: WmmaTile) -> Self {
+        Self::new(head_dim, AttentionKernel::Wmma(tile))
     }
 
-    pub(super) const fn wgmma(name: &'static str, dtype: Dtype, head_dim: usize, tile: WgmmaTile) -> Self {
-        Self::new(name, dtype, head_dim, AttentionKernel::Wgmma(tile))
+    pub(super) const fn wgmma(head_dim: usize, tile: WgmmaTile) -> Self {
+        Self::new(head_dim, AttentionKernel::Wgmma(tile))
     }
 
-    pub(super) const fn decode(name: &'static str, dtype: Dtype, head_dim: usize, tile: DecodeTile) -> Self {
-        Self::new(name, dtype, head_dim, AttentionKernel::Decode(tile))
+    pub(super) const fn decode(head_dim: usize, tile: DecodeTile) -> Self {
+        Self::new(head_dim, AttentionKernel::Decode(tile))
     }
 
     /// The architecture that the kernel needs: sm_80 and later, or sm_90a alone.
