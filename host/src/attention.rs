@@ -45,9 +45,9 @@ use crate::runtime::stream::StreamRef;
 /// [`AttentionParams::bias`] and [`AttentionParams::value_dim`] are taken from the tensors. This call uses no
 /// workspace: [`AttentionPlan`] does where it is faster, for a few query rows on many keys.
 ///
-/// NaN and infinity spread as in the formula. Besides, in the tensor-core kernels NaN and infinity in V make NaN, in
-/// their column, of hidden rows too, where a row of the same tile of query rows visits the tile of keys that holds
-/// them.
+/// NaN and infinity spread as in the formula. In tensor-core kernels they may reach one element more: NaN or infinity
+/// in V makes NaN in its column of O for rows that do not see the key, too, if another row of the same tile of query
+/// rows visits the tile of keys that holds it.
 ///
 /// ```
 /// use ferrotile::{
@@ -164,10 +164,10 @@ pub fn attention_varlen<'s, T: Float>(
 /// Computes attention of up to 16 query rows on keys and values in pages, on `stream`, and returns before it is done.
 ///
 /// Batch entry b has `k_lens[b]` keys, in the pages that its row of the block table names; its query rows stand at the
-/// last of them, as masks see it. The block table and the numbers of keys are read on the card. An entry of the table
-/// that is in use and names no page, or a number of keys below 0 or above `table_len * page_len`, makes NaN of the O
-/// and LSE that depend on it; nothing is read outside of K and V. No call knows these numbers before:
-/// [`PagedSizes::validate_blocking`] finds such ones. Otherwise as [`attention`](crate::attention()).
+/// last of them, as masks see it. The block table and the numbers of keys are read on the card. Two things make NaN of
+/// the O and LSE that depend on them: an entry of the table that is in use and names no page, and a number of keys
+/// below 0 or above `table_len * page_len`. Nothing is read outside of K and V. No call knows these numbers beforehand;
+/// [`PagedSizes::validate_blocking`] finds wrong ones. Otherwise as [`attention`](crate::attention()).
 ///
 /// [`AttentionParams::bias`] and [`AttentionParams::value_dim`] are taken from the tensors. This call uses no
 /// workspace: [`AttentionPlan`] does where it is faster.

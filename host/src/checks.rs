@@ -24,7 +24,7 @@ pub(crate) fn same_device(what: &'static str, got: u32, expected: u32) -> Result
     if got == expected { Ok(()) } else { Err(Error::WrongDevice { what, got, expected }) }
 }
 
-/// Reports the first tensor that is not on the stream's device `expected`; those that are not there are on every one.
+/// Reports the first tensor that is not on the stream's device `expected`. A missing tensor is on every device.
 pub(crate) fn same_devices<'t>(
     tensors: impl IntoIterator<Item = (&'static str, Option<&'t RawTensor>)>,
     expected: u32,

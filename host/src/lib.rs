@@ -111,11 +111,12 @@
 //!
 //! # Building without a CUDA toolkit
 //!
-//! Neither building nor starting a program needs CUDA: the driver (`libcuda.so.1`, Linux) is loaded on first use, and
-//! [`Gpu::new`] says so where there is none. The crate `cust`, which this one uses, looks for a toolkit while it
-//! builds, though, unless the environment variable `CUDA_LIBRARY_PATH` names a folder in its place. This workspace sets
-//! it in `.cargo/config.toml`. A crate elsewhere that depends on this one does the same in its own, where no toolkit is
-//! installed:
+//! Neither building nor starting a program needs CUDA. The driver (`libcuda.so.1`, Linux) is loaded on first use, and
+//! [`Gpu::new`] says so where there is none.
+//!
+//! But the crate `cust`, which this one uses, looks for a toolkit while it builds, unless the environment variable
+//! `CUDA_LIBRARY_PATH` names a folder in its place. This workspace sets the variable in `.cargo/config.toml`. Where no
+//! toolkit is installed, a crate that depends on this one does the same:
 //!
 //! ```toml
 //! [env]

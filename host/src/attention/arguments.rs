@@ -177,8 +177,8 @@ mod tests {
         assert_eq!(kinds, [general, general, ScoreMod::None, ScoreMod::Softcap, general]);
     }
 
-    /// Whatever the scale, half of the largest score and half of the largest bias are within f32, and what they are
-    /// multiplied by has a power of two.
+    /// Whatever the scale, half of the largest score and half of the largest bias are within f32, and the factor of
+    /// both is a power of two.
     #[test]
     fn scores_and_biases_of_any_scale_have_a_common_unit() {
         for scale in [1e-45, f32::MIN_POSITIVE, 1e-30, 0.125, 1.0, 1.5, 3e4, 1e30, 2e37] {

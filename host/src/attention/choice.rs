@@ -29,38 +29,41 @@ fn configs(arch: Arch, dtype: Dtype, head_dims: [usize; 2]) -> impl Iterator<Ite
     ATTENTION.iter().filter(move |config| config.serves(arch, dtype, head_dims))
 }
 
-/// What a row takes a block of one consumer warpgroup, which has nothing to do while it waits (4x32x4096x64 and
-/// 4x16x4096x128 on an H100).
+/// The constants below say what one query row costs, in percent of what it costs a block of several consumer warpgroups
+/// along M. Each names the cases that it was measured with.
+///
+/// A block of one consumer warpgroup, which has nothing to do while it waits (4x32x4096x64 and 4x16x4096x128 on an
+/// H100).
 const LONE_PERCENT: usize = 160;
 
-/// What a row takes a block of four consumer warpgroups, which have few registers and steps of few keys (4x32x4096x64
-/// on an H200), and one of those that have the tensor cores in turns (16x32x1024x64, 4x32x4096x64 and 1x32x16384x64,
-/// and 1x8x2048x64, 1x8x1920x64 and 1x16x1024x64 where they share rows).
+/// A block of four consumer warpgroups, which have few registers and steps of few keys (4x32x4096x64 on an H200). And
+/// such a block with ping-pong: 16x32x1024x64, 4x32x4096x64 and 1x32x16384x64, and with split-KV 1x8x2048x64,
+/// 1x8x1920x64 and 1x16x1024x64.
 const FOUR_PERCENT: usize = 110;
 const IN_TURN_PERCENT: usize = 101;
 
-/// What a row takes a block of two consumer warpgroups at head dimension 64, which leave the tensor cores idle: steps
-/// of 128 keys, and of 64 (64x12x256x64, 64x12x384x64 and 64x12x128x64 causal on an H200).
+/// A block of two consumer warpgroups at head dimension 64, which leave the tensor cores idle: with steps of 128 keys,
+/// and of 64 (64x12x256x64, 64x12x384x64 and 64x12x128x64 causal on an H200).
 const TWO_PERCENT: usize = 118;
 const TWO_SHORT_PERCENT: usize = 142;
 
-/// What a row takes where warpgroups share it, whose sums meet in shared memory: two groups of rows (1x8x2048x64 on an
-/// H200), one, which reads K and V for half as many rows, or one in several blocks, whose sums meet over the cluster.
+/// Split-KV: with two warpgroups along M (1x8x2048x64 on an H200); with one, whose block reads K and V for half as many
+/// rows; with one in several blocks, whose partial results meet over the cluster.
 const SPLIT_PERCENT: usize = 110;
 const LONE_SPLIT_PERCENT: usize = 140;
 const CLUSTER_PERCENT: usize = 200;
 
-/// What the sum over warpgroups of two groups of rows takes, in keys of a tile (64x12x197x64 and 32x12x128x64 on an
-/// H200).
+/// What adding the partial results of split-KV costs with two warpgroups along M, in keys of a tile (64x12x197x64 and
+/// 32x12x128x64 on an H200).
 const SPLIT_KEYS: usize = 64;
 
-/// What a step takes beside its keys, in keys, where none is masked, and in a band: at head dimension 256 (4x8x4096x256
-/// and 32x8x512x256 on an H200) and at 192 (32x16x512x192, 8x16x2048x192 and 2x16x4096x192).
+/// What a step costs beside its keys, in keys: without a mask, and with one. At head dimension 256 (4x8x4096x256 and
+/// 32x8x512x256 on an H200) and at 192 (32x16x512x192, 8x16x2048x192 and 2x16x4096x192).
 const STEP_KEYS: [usize; 2] = [1, 8];
 const STEP_KEYS_192: [usize; 2] = [4, 12];
 
-/// What a row takes where two blocks copy keys and values for each other, and what the start of the cluster takes, in
-/// keys of a tile (4x8x512x128, 2x16x1024x128, 32x16x512x128 and longer ones on an H200).
+/// Multicast: what a row costs where two blocks copy keys and values for each other, and what the start of the cluster
+/// costs, in keys of a tile (4x8x512x128, 2x16x1024x128, 32x16x512x128 and longer cases on an H200).
 const MULTICAST_PERCENT: usize = 99;
 const MULTICAST_START_KEYS: usize = 96;
 
@@ -134,9 +137,9 @@ impl Request<'_> {
         })
     }
 
-    /// What the time of a launch follows: the query rows that the busiest multiprocessor computes, each over all keys,
-    /// times what a row takes there, in percent of what it takes a block of several row groups; and its steps, where
-    /// rows differ in them.
+    /// An estimate that follows the time of a launch: the query rows that the busiest multiprocessor computes, each
+    /// over all keys, times the percentage that a row costs there. Where configurations differ in their steps, the
+    /// steps count too.
     fn cost(self, config: &AttentionConfig) -> usize {
         let percent = match config.kernel {
             AttentionKernel::Wgmma(tile) => match (tile.m_warpgroups, tile.split_kv_warpgroups, tile.split_kv_ctas) {

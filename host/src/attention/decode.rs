@@ -23,7 +23,7 @@ const BLOCK_BYTES: usize = 96 << 10;
 /// Bytes that a multiprocessor could read while partial results are summed: another kernel.
 const COMBINE_BYTES: usize = 192 << 10;
 
-/// Numbers that a row of a partial result has beside those of O: its maximum and its sum.
+/// Numbers that a row of a partial result has beside its elements of O: its maximum and its sum.
 const ROW_NUMBERS: usize = 2;
 
 /// A decode configuration, loaded, and how it splits the keys.
@@ -243,7 +243,8 @@ struct Card {
     multiprocessors: usize,
     /// Blocks that a multiprocessor has at a time.
     resident: usize,
-    /// What the bytes of a block take that is alone on its multiprocessor, in percent of what they take beside others.
+    /// How long a block that is alone on its multiprocessor takes for its bytes, in percent of the time beside other
+    /// blocks.
     lone_percent: usize,
 }
 
@@ -260,9 +261,9 @@ impl Card {
     /// The number of splits that is expected to be fastest, for `groups` blocks without splitting of `steps` steps
     /// each.
     ///
-    /// One block nearly has the rate of its multiprocessor, or less by [`Card::lone_percent`], and several share it:
-    /// what counts is the bytes that the busiest one reads. Each round of blocks pays for starting them, and several
-    /// splits pay for their sum.
+    /// What counts is the bytes that the busiest multiprocessor reads. One block alone nearly has the rate of its
+    /// multiprocessor, or less by [`Card::lone_percent`]; several blocks share that rate. Each round of blocks pays for
+    /// its start, and several splits pay for combining them.
     fn preferred_splits(self, groups: usize, steps: usize, step_bytes: usize, most: usize) -> usize {
         let cost = |splits: usize| {
             let blocks = groups.saturating_mul(splits);

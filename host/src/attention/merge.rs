@@ -238,9 +238,10 @@ impl fmt::Display for MergePlan {
 ///
 /// `LSE = ln(exp(lse1) + exp(lse2))`, `O = exp(lse1 - LSE) o1 + exp(lse2 - LSE) o2`.
 ///
-/// A row whose LSE is minus infinity saw no key: its O is not used, whatever it holds, and the other part comes out as
-/// it is. Where both are so, O is 0 and the LSE minus infinity. An LSE of NaN or plus infinity makes both NaN. Sums are
-/// f32. The partial results are f16, bf16 or f32; O is of the same type, f32, or, of f32 ones, f16 or bf16.
+/// A row whose LSE is minus infinity saw no key: its O is not used, whatever it holds, and the other partial result
+/// comes out as it is. Where both rows saw no key, O is 0 and the LSE minus infinity. An LSE of NaN or plus infinity
+/// makes O and LSE NaN. Sums are f32. The partial results are f16, bf16 or f32; O is of the same type, f32, or, of f32
+/// ones, f16 or bf16.
 ///
 /// The first call for a pair of types loads a kernel; [`MergePlan`] does so ahead of time.
 ///

@@ -199,8 +199,8 @@ impl AttentionPlan {
     }
 
     /// The name of the kernel that [`AttentionPlan::run`] takes for these Q, K and V, and an O whose rows start on
-    /// 16-byte boundaries: [`AttentionPlan::kernel_name`] or, where none was named in the options and that one does not
-    /// take their strides or addresses, one that takes any.
+    /// 16-byte boundaries. It is [`AttentionPlan::kernel_name`], unless that kernel does not take their strides or
+    /// addresses. Then it is one that takes any, or none where the options name the kernel.
     ///
     /// # Errors
     /// [`Error::Alignment`](crate::Error::Alignment) or [`Error::Argument`](crate::Error::Argument) where the kernel

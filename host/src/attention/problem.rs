@@ -154,8 +154,8 @@ impl ResolvedParams {
 /// The least number above 0, 2^-149.
 pub(super) const LEAST: f32 = f32::from_bits(1);
 
-/// The scale without its sign, and above 0: a scale of 0 makes every score 0, and so does 2^-149, but for what is below
-/// 2^-21, and keeps masked scores at minus infinity.
+/// The scale without its sign, and above 0. A scale of 0 would make every score 0. So does 2^-149, except for
+/// differences below 2^-21, and masked scores stay at minus infinity.
 pub(super) fn magnitude(scale: f32) -> f32 {
     scale.abs().max(LEAST)
 }

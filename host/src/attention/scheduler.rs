@@ -39,17 +39,17 @@ pub(super) fn order(
     }
 }
 
-/// Heads of few tiles are read as fast as memory can: their groups are small, so that the start of one, when all its
-/// keys and values come, is beside the end of another (1 to 5 % at 512 keys,
+/// Heads of few tiles are read as fast as memory can. Their groups are small: at the start of a group all its keys and
+/// values come, and that start then lies beside the end of another group (1 to 5 % at 512 keys,
 /// `docs/measurements/attention_sm90_scheduling.md`).
 const FEW_M_TILES: usize = 4;
 
 /// Bytes of keys and values of such a group.
 const BURST_BYTES: usize = 8 << 20;
 
-/// How many of `heads` heads form a group: at most `most`, from `wave`, which give each block a tile, to twice as many.
-/// The last group is the end of the launch, where blocks run out of tiles: of these sizes, the one that leaves most
-/// heads for it (3 to 9 % at 4096 keys, `docs/measurements/attention_sm90_scheduling.md`).
+/// How many of `heads` heads form a group: at most `most`, and from `wave` heads, which give each block a tile, to
+/// twice as many. In the last group of a launch blocks run out of tiles. So the size is the one that leaves most heads
+/// for the last group (3 to 9 % at 4096 keys, `docs/measurements/attention_sm90_scheduling.md`).
 fn group_size(heads: usize, most: usize, wave: usize) -> usize {
     let least = wave.clamp(1, most);
     let last = |size: usize| (heads - 1) % size + 1;

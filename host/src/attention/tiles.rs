@@ -1,4 +1,4 @@
-//! Launches of kernels that compute one tile of query rows after the other, and the blocks that they have.
+//! Launches of kernels that compute one tile of query rows after the other, and how many blocks they have.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

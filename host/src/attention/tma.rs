@@ -62,8 +62,8 @@ const fn row_elems(tensor: &RawTensor) -> i64 {
     tensor.dim(3).next_multiple_of(ALIGN_BYTES / tensor.element_type().size_bytes()) as i64
 }
 
-/// The stride of a dimension. That of a dimension of one can be anything, also what TMA refuses; here it is that of a
-/// row.
+/// The stride of a dimension. A dimension of one element may have any stride, also one that TMA refuses, so it gets the
+/// stride of a row.
 const fn mapped_stride(tensor: &RawTensor, dim: usize) -> i64 {
     if tensor.dim(dim) > 1 { tensor.step(dim) } else { row_elems(tensor) }
 }

@@ -189,7 +189,7 @@ impl Kernel {
     }
 
     /// How many blocks of so many threads, with so much dynamic shared memory each, fit on a multiprocessor at a time;
-    /// 0 where a launch of them is refused.
+    /// 0 where the driver refuses such blocks.
     ///
     /// # Errors
     /// [`Error::Driver`].

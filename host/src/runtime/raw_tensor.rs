@@ -8,11 +8,12 @@ use crate::error::{Error, Result};
 /// The most dimensions that a [`RawTensor`] has.
 const MAX_RANK: usize = 5;
 
-/// Device memory as a shape of any element type and up to five dimensions, without a borrow: the type-erased form of
-/// [`TensorRef`] and [`TensorMut`], for bindings to other languages and libraries.
+/// The type-erased form of [`TensorRef`] and [`TensorMut`], for bindings to other languages and libraries: device
+/// memory with a shape of up to five dimensions and any element type, without a borrow.
 ///
-/// It is plain data: making one touches no memory and promises nothing. The functions that take it are `unsafe` and say
-/// what must hold of the memory; they check element types, shapes and devices like those for typed tensors.
+/// A raw tensor is plain data: making one touches no memory and promises nothing. Functions that take raw tensors are
+/// `unsafe` and say what must hold of the memory. They check element types, shapes and devices like the functions for
+/// typed tensors.
 ///
 /// ```
 /// use ferrotile::{ElementType, RawTensor};
@@ -127,8 +128,8 @@ impl RawTensor {
         self.shape[dim]
     }
 
-    /// The stride of a dimension that is stepped along, and 0 of one that never is: its stride can be anything. Copies
-    /// form the addresses of rows beyond the last, which are not read but must be aligned as the others are.
+    /// The stride of a dimension, or 0 for a dimension of one element, whose stride can be anything. Copies form the
+    /// addresses of rows beyond the last. They do not read them, but the addresses must be aligned like all others.
     pub(crate) const fn step(&self, dim: usize) -> i64 {
         if self.shape[dim] > 1 { self.strides[dim] } else { 0 }
     }

@@ -82,7 +82,7 @@ impl Stream {
     /// must wait for the last of its work in turn.
     ///
     /// # Errors
-    /// That of `enqueue`, and that of the call which spoiled the capture or of one that follows it.
+    /// The error of `enqueue`, and that of the call which spoiled the capture, or of a call after it.
     pub fn capture(&self, enqueue: impl FnOnce(StreamRef<'_>) -> Result<()>) -> Result<Graph> {
         /// Ends the capture, in a panic of `enqueue` too: the stream would stay unusable otherwise.
         struct Capture<'a>(&'a Stream);

@@ -47,9 +47,9 @@ fn check_bounds(shape: &[usize], strides: &[i64], offset: usize, len: usize) -> 
 
 /// Checks that no two indices are the same element.
 ///
-/// It suffices that, from the smallest stride up, each stride is larger than all that the smaller ones reach together.
-/// Views cut out of one row-major tensor by slicing and permuting are so; interleavings that are free of overlap only
-/// by the arithmetic of their strides are refused.
+/// It suffices that, from the smallest stride up, each stride is larger than what all smaller strides reach together.
+/// Views that slicing and permuting cut out of one row-major tensor fulfil this. Interleavings that are free of overlap
+/// only by the arithmetic of their strides are refused.
 fn check_no_overlap(shape: &[usize], strides: &[i64]) -> Result<()> {
     if shape.contains(&0) {
         return Ok(());
