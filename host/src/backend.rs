@@ -179,7 +179,7 @@ pub(crate) trait Memory {
     fn allocate_pinned(&self, bytes: usize) -> Result<*mut u8>;
 
     /// # Safety
-    /// No copy from or to the memory is under way, and it is not used again.
+    /// No copy from or to the memory is in flight, and it is not used again.
     unsafe fn free_pinned(&self, address: *mut u8);
 
     /// Sets `bytes` bytes of new device memory to 0 before it returns, without waiting for any stream of the caller's.

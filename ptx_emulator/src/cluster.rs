@@ -72,7 +72,7 @@ impl Shape {
     }
 }
 
-/// The blocks of a cluster, under way: what they share, and what each of them has.
+/// The blocks of a cluster, in flight: what they share, and what each of them has.
 pub(crate) struct Cluster<'a> {
     pub(crate) program: &'a Program,
     pub(crate) shape: Shape,

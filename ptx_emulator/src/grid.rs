@@ -142,7 +142,7 @@ impl Grid<'_> {
     }
 }
 
-/// A cluster under way.
+/// A cluster that runs.
 pub(crate) struct Running<'b> {
     grid: &'b Grid<'b>,
     index: u64,

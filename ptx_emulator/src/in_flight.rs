@@ -149,7 +149,7 @@ impl InFlight {
         self.committed += 1;
     }
 
-    /// Waits until at most `pending` groups are under way.
+    /// Waits until at most `pending` groups are in flight.
     pub(crate) fn wait(&mut self, shadow: &mut CtaShadow, threads: Threads, pending: u32) {
         let done = self.committed.saturating_sub(pending);
         while let Some(&(group, operation)) = self.operations.front()

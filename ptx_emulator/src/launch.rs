@@ -26,7 +26,7 @@ const MAX_THREADS: u64 = 1024;
 const MAX_CLUSTER: u64 = 16;
 /// Blocks of a launch: many days of work.
 const MAX_BLOCKS: u64 = 1 << 26;
-/// Clusters that are under way at a time where they talk to each other: a block on each multiprocessor of an H100.
+/// Clusters that are in flight at a time where they talk to each other: a block on each multiprocessor of an H100.
 const RESIDENT_CLUSTERS: usize = 132;
 
 /// The kernels of a PTX text. Clones are the same module.
@@ -504,7 +504,7 @@ impl Ended {
     }
 }
 
-/// Runs clusters that talk to each other: in turns, as many at a time as a card would, always in the same order.
+/// Runs clusters that talk to each other: round-robin, as many at a time as a card would, always in the same order.
 fn interleaved(grid: &Grid<'_>, memory: &GlobalMemory, clusters: u64) -> Result<Report> {
     let shadow = Mutex::new(LaunchShadow::new());
     let (mut report, mut under_way, mut next) = (Report::default(), VecDeque::new(), 0);

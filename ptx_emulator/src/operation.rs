@@ -448,7 +448,7 @@ pub(crate) enum Op {
         source_bytes: Option<W>,
     },
     CopyCommit,
-    /// Waits until at most this many groups are under way; absent: waits for all, committed or not.
+    /// Waits until at most this many groups are in flight; absent: waits for all, committed or not.
     CopyWait {
         pending: Option<u32>,
     },

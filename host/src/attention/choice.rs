@@ -169,7 +169,8 @@ impl Request<'_> {
         {
             return usize::MAX;
         }
-        // Keys of whole steps, of all parts of a tile in turns, and what steps and the sum of parts take beside them.
+        // Keys of whole steps, of all splits of a tile together, and what steps and the combining of splits cost beside
+        // them.
         let keys = match config.kernel {
             AttentionKernel::Wgmma(tile) => {
                 let band = usize::from(tile.mask == MaskKind::Masked);

@@ -248,8 +248,8 @@ struct Card {
     lone_percent: usize,
 }
 
-/// [`Card::lone_percent`]: two warps wait for their products and the memory in turns (16x32:8x1x8192x256 on an H200,
-/// `docs/measurements/decoding.md`).
+/// [`Card::lone_percent`]: two warps wait alternately for their products and for the memory (16x32:8x1x8192x256 on an
+/// H200, `docs/measurements/decoding.md`).
 fn lone_percent(config: &AttentionConfig) -> usize {
     match config.kernel {
         AttentionKernel::Decode(tile) if tile.warps <= 2 => 125,

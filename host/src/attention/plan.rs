@@ -245,7 +245,7 @@ impl AttentionPlan {
     }
 
     /// The workspace that a run needs: at most [`AttentionOptions::max_workspace_bytes`]. The caller owns it; runs that
-    /// are under way at once need one each.
+    /// are in flight at once need one each.
     #[must_use]
     pub const fn workspace_bytes(&self) -> usize {
         match &self.chosen {

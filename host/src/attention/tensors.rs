@@ -48,7 +48,7 @@ pub struct AttentionTensors<'a, T> {
     /// minus infinity hides a key.
     pub bias: Option<TensorRef<'a, T, 4>>,
     /// Memory for partial results: at least [`AttentionPlan::workspace_bytes`](crate::AttentionPlan::workspace_bytes)
-    /// on a 16-byte boundary. What it holds does not matter, before and after. Runs that are under way at once need one
+    /// on a 16-byte boundary. What it holds does not matter, before and after. Runs that are in flight at once need one
     /// each.
     pub workspace: Option<TensorMut<'a, u8, 1>>,
 }
@@ -141,7 +141,7 @@ pub struct PagedTensors<'a, T> {
     /// is beyond the last of them is not read.
     pub bias: Option<TensorRef<'a, T, 4>>,
     /// Memory for partial results: at least [`AttentionPlan::workspace_bytes`](crate::AttentionPlan::workspace_bytes)
-    /// on a 16-byte boundary. What it holds does not matter, before and after. Runs that are under way at once need one
+    /// on a 16-byte boundary. What it holds does not matter, before and after. Runs that are in flight at once need one
     /// each.
     pub workspace: Option<TensorMut<'a, u8, 1>>,
 }

@@ -148,7 +148,7 @@ impl GemmPlan {
         self.choice.splits
     }
 
-    /// The workspace that a run needs; runs that are under way at once need one each.
+    /// The workspace that a run needs; runs that are in flight at once need one each.
     #[must_use]
     pub const fn workspace_bytes(&self) -> usize {
         self.choice.workspace_bytes()

@@ -377,7 +377,7 @@ impl<T> PinnedBuffer<T> {
 
 impl<T> Drop for PinnedBuffer<T> {
     fn drop(&mut self) {
-        // Where waiting fails a copy may be under way, and the memory stays allocated.
+        // Where waiting fails a copy may be in flight, and the memory stays allocated.
         if self.len > 0 && self.wait().is_ok() {
             // SAFETY: the allocation is this buffer's own, and its copies are done.
             unsafe { self.gpu.device().free_pinned(self.address.as_ptr().cast()) };

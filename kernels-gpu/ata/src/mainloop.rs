@@ -64,7 +64,7 @@ struct Stage<const WORDS: usize, const ROWS: usize, const VECTORS: usize> {
 impl<const WORDS: usize, const ROWS: usize, const VECTORS: usize> Stage<WORDS, ROWS, VECTORS> {
     /// Before anything is loaded.
     #[inline(always)]
-    fn of_use(used: TileRef) -> Self {
+    fn of_tile(used: TileRef) -> Self {
         Stage { used, cells: [[[0; WORDS]; 2]; ROWS], x: [[[0.0; 4]; 2]; VECTORS] }
     }
 
@@ -135,18 +135,18 @@ pub(crate) unsafe fn product<
                 let place = BlockCoord::of_block::<ID>(args, hint::opaque(thread::block_idx_x()));
                 frames = frames_of(&place);
                 let ([first, second], others) = WorkList::after_two(args, &place);
-                (stage, next, work_list) = (Stage::of_use(first), second, others);
+                (stage, next, work_list) = (Stage::of_tile(first), second, others);
                 load_cells(&mut stage);
             } else {
                 frames = [FrameRow::EMPTY; VECTORS];
-                (stage, next, work_list) = (Stage::of_use(TileRef::NONE), TileRef::NONE, WorkList::<ID>::EMPTY);
+                (stage, next, work_list) = (Stage::of_tile(TileRef::NONE), TileRef::NONE, WorkList::<ID>::EMPTY);
             }
         } else {
-            let uses =
+            let first_two =
                 if const { ATA[ID].prefetches_two() } { WorkList::of_kind_prefixes } else { WorkList::of_prefix };
-            let ([first, second], others) = uses(args, &place);
+            let ([first, second], others) = first_two(args, &place);
             frames = frames_of(&place);
-            (stage, next, work_list) = (Stage::of_use(first), second, others);
+            (stage, next, work_list) = (Stage::of_tile(first), second, others);
             load_cells(&mut stage);
             // Every thread waits before it reads X or writes Y.
             griddepcontrol::wait();

@@ -9,7 +9,7 @@ use variants::ata::{ATA, AtaArgs, CELL, PAIR_ROWS};
 
 use crate::work::{EpilogueArgs, lane, warp};
 
-/// Sums that the sums of the warps are added to in turns: an addition does not wait for the one before.
+/// Accumulators for the sums of the warps, used round-robin: an addition does not wait for the one before.
 const PARTS: usize = 4;
 
 /// The sums of this warp: element (frame, row) is `frame * sums_stride + row`.

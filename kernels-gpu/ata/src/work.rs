@@ -91,7 +91,7 @@ impl BlockCoord {
     /// # Safety
     /// `args` describes the matrix.
     #[inline(always)]
-    pub(crate) unsafe fn uses(&self, args: &AtaArgs) -> [u32; 2] {
+    pub(crate) unsafe fn list_range(&self, args: &AtaArgs) -> [u32; 2] {
         let starts = (args.list_starts as *const u32).wrapping_add(self.strip_of_all as usize);
         // SAFETY: there is a start for each strip of all and one more.
         unsafe { [global::load_nc(starts), global::load_nc(starts.wrapping_add(1))] }

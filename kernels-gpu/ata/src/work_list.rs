@@ -31,7 +31,7 @@ impl<const ID: usize> WorkList<ID> {
         unsafe {
             let first = place.first_of_prefix() + warp();
             let uses = [first, first + Self::WARPS].map(|index| TileRef::load(args.prefixes, index));
-            let [start, end] = place.uses(args);
+            let [start, end] = place.list_range(args);
             (uses, Self { next: start + warp() + 2 * Self::WARPS, end })
         }
     }

@@ -48,7 +48,7 @@ unsafe fn copy_wait<const BROKEN: bool>(out: *mut u32, input: *const u32) {
     }
 }
 
-/// The wait leaves the newest group under way, which is the one that is needed.
+/// The wait leaves the newest group in flight, which is the one that is needed.
 #[inline(always)]
 unsafe fn copy_group<const BROKEN: bool>(out: *mut u32, input: *const u32) {
     let thread = thread::thread_idx_x();

@@ -230,7 +230,7 @@ pub(crate) unsafe fn product<
     }
 }
 
-/// Waits until the oldest stage under way is there, for this thread's copies. Stages are at most four.
+/// Waits until the oldest stage in flight is there, for this thread's copies. Stages are at most four.
 #[inline(always)]
 fn wait_for_stage(stages: u32) {
     match stages {

@@ -31,7 +31,7 @@ pub(crate) unsafe fn pack<T: Word, const ELEMENTS: usize>(args: &PackArgs, zero:
         if source.k_stride == 1 { (slow, fast) } else { (fast, slow) }
     };
     wait_for_dependencies();
-    // All loads are under way before the first store.
+    // All loads are in flight before the first store.
     let mut elements = [zero; ELEMENTS];
     for index in 0..ELEMENTS {
         let (mn, k) = place(index);

@@ -69,7 +69,7 @@ pub unsafe fn mbarrier_parity(out: *mut [u32; 6]) {
     // SAFETY: the only thread initialises the barrier, and arrives once in each of two phases.
     unsafe {
         // Each answer is stored before the next arrival, which releases it: a try_wait whose answer is not needed yet
-        // is still under way in the hardware when a later arrival of the same thread completes the phase.
+        // is still in flight in the hardware when a later arrival of the same thread completes the phase.
         let write_parities = |when: usize| {
             for parity in 0..2 {
                 let complete = mbarrier::try_wait_parity(barrier, parity) as u32;

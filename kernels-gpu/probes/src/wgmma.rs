@@ -158,7 +158,7 @@ unsafe fn multiply_registers<const ROW: usize, D: Accumulator, const STEPS: usiz
     }
 }
 
-/// Declares the kernels of rows of the table, by the function that is their body.
+/// Declares kernels of configurations, by the function that is their body.
 macro_rules! wgmma_probes {
     ($body:ident: $($name:ident: $d:ty, $steps:literal;)*) => {$(
         /// A configuration of the table of products.

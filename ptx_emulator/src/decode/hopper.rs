@@ -111,7 +111,7 @@ fn wgmma(form: &mut Form<'_>, args: &mut Args<'_>) -> Result<Op> {
     }
 }
 
-/// The number of groups that a wait leaves under way.
+/// The number of groups that a wait leaves in flight.
 fn groups(args: &Args<'_>) -> Result<u32> {
     match *args.get(0)? {
         Operand::Int(pending @ 0..=0xFFFF_FFFF) => Ok(pending as u32),

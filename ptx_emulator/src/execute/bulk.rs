@@ -31,7 +31,7 @@ const MAP_ALIGN: u32 = 64;
 /// Where the parameters of a kernel begin on sm_90, modulo the alignment of a map.
 const PARAM_BASE: u32 = 0x210;
 
-/// The copies that are under way in a cluster.
+/// The copies that are in flight in a cluster.
 #[derive(Default)]
 pub(crate) struct BulkCopies {
     loads: Vec<Load>,
@@ -413,7 +413,7 @@ pub(crate) fn commit(turn: &mut Turn<'_, '_>) {
     }
 }
 
-/// Waits until at most `pending` groups of each lane are under way, or have not read their sources.
+/// Waits until at most `pending` groups of each lane are in flight, or have not read their sources.
 pub(crate) fn wait(turn: &mut Turn<'_, '_>, pending: u32, read: bool) -> Result<()> {
     for lane in lanes(turn.mask) {
         let threads = Threads::lane(turn.warp, lane as u32);

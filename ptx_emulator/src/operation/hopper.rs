@@ -15,7 +15,7 @@ pub(crate) enum Hopper {
     },
     Bulk(Bulk),
     BulkCommit,
-    /// Waits until at most so many groups are under way; `read`: until they have at least read their sources.
+    /// Waits until at most so many groups are in flight; `read`: until they have at least read their sources.
     BulkWait {
         pending: u32,
         read: bool,

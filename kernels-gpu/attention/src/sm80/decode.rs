@@ -51,7 +51,7 @@ pub(crate) const fn dim_tiles(id: usize) -> usize {
     ATTENTION[id].head_dim / 16
 }
 
-/// Steps of a warp that are under way while one is computed, but for one: what `wait_group` leaves pending.
+/// Steps of a warp that are in flight while one is computed, but for one: what `wait_group` leaves pending.
 pub(crate) const fn pending(id: usize) -> u32 {
     decode_tile(id).stages as u32 - 2
 }

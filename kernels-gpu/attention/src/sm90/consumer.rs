@@ -254,7 +254,7 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
             wgmma::settle(&mut scores);
             self.release_kv(Config::<ID>::K_EMPTY, state.stage());
             if let QuerySource::Registers = Q::SOURCE {
-                // A load of Q may still be under way when an arrival behind it has come; the product above has used
+                // A load of Q may still be in flight when an arrival behind it has come; the product above has used
                 // what it gives.
                 self.release(Config::<ID>::Q_EMPTY, tile.q_stage);
             }
@@ -263,7 +263,7 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
     }
 
     /// Starts S = Q K^T of the step at `next`, and P V of the one before it in the pipeline; returns S, which is there.
-    /// P V may be under way still, but not in ping-pong.
+    /// P V may be in flight still, but not in ping-pong.
     ///
     /// # Safety
     /// As [`Self::compute`].
@@ -300,7 +300,7 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
                 // V of this step and K of the one before are there.
                 scores = q.scores(self.k_tile::<E>(next.stage()));
                 if !const { Config::<ID>::PV_OVERLAP.rescales_last() } {
-                    // Not before S is under way.
+                    // Not before S is in flight.
                     wgmma::settle(&mut rows.out);
                     rescale_rows(&mut rows.out, rows.factors);
                 }

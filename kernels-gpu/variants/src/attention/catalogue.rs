@@ -150,7 +150,7 @@ const fn kernels<const COUNT: usize>() -> [AttentionConfig; COUNT] {
 
 /// One line a configuration, with the reason for it.
 const LINES: &[Line] = &[
-    // Up to 16 query rows, whatever the architecture: what counts is the bytes under way. The steps that four
+    // Up to 16 query rows, whatever the architecture: what counts is the bytes in flight. The steps that four
     // warps, or two, have ahead are 64 to 80 KiB a block, and two blocks share a multiprocessor of sm_90.
     both!("d64_decode_4w_s6", Config::decode(64, warps(4, 6, 255))),
     both!("d128_decode_4w_s3", Config::decode(128, warps(4, 3, 255))),

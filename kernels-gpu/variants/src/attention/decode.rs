@@ -18,7 +18,7 @@ use super::AttentionStrides;
 pub struct DecodeTile {
     /// Warps of a block; each takes every so many steps of the block's keys, and has buffers of its own.
     pub warps: usize,
-    /// Steps of a warp that have a buffer: one is computed, the others are under way.
+    /// Steps of a warp that have a buffer: one is computed, the others are in flight.
     pub stages: usize,
     /// Registers that a thread may use.
     pub registers: u32,
