@@ -171,7 +171,8 @@ fn tensor_map_mask<'a>(inputs: impl Iterator<Item = &'a FnArg>) -> Result<u32> {
 
 /// Replaces the patterns of the tensor maps by `_`; gives the statements that bind their names to their addresses.
 ///
-/// LLVM calls parameter `i` of a kernel `<kernel>_param_<i>`; `symbol` is the kernel's name where it is not the function's.
+/// LLVM calls parameter `i` of a kernel `<kernel>_param_<i>`. `symbol` is the name of the kernel where the function has
+/// another.
 fn bind_tensor_maps(sig: &mut Signature, tensor_maps: u32, symbol: Option<&Expr>) -> Result<TokenStream> {
     let mut statements = TokenStream::new();
     for (index, input) in sig.inputs.iter_mut().enumerate() {
