@@ -173,10 +173,10 @@ impl Request<'_> {
         // them.
         let keys = match config.kernel {
             AttentionKernel::Wgmma(tile) => {
-                let band = usize::from(tile.mask == MaskKind::Masked);
+                let masked = usize::from(tile.mask == MaskKind::Masked);
                 let step_keys = match config.head_dim {
-                    MAX_HEAD_DIM => STEP_KEYS[band],
-                    192 => STEP_KEYS_192[band],
+                    MAX_HEAD_DIM => STEP_KEYS[masked],
+                    192 => STEP_KEYS_192[masked],
                     _ => 0,
                 };
                 let sum_keys = if tile.m_warpgroups > 1 && tile.kv_splits() > 1 { SPLIT_KEYS } else { 0 };

@@ -113,8 +113,8 @@ macro_rules! f16 {
 /// - `attention_<type>_d<head dim>_wmma_<m>x<n>_s<stages>` for those on `mma.sync`, then `_ldg` where tiles go through
 ///   registers and `_fma` where P V is scalar;
 /// - `attention_<type>_d<head dim>[v<head dim of V>]_wgmma_<mask>_<m>x<n>[k<split-KV warpgroups>][c<split-KV
-///   blocks>]_s<stages>`, where the mask is `full` or `band`, then `_q` where Q is in registers and `_m<blocks>` where
-///   so many blocks copy K and V for each other;
+///   blocks>]_s<stages>`, where the mask is `full` or `masked`, then `_q` where Q is in registers and `_m<blocks>`
+///   where so many blocks copy K and V for each other;
 /// - `attention_<type>_d<head dim>_decode_<warps>w_s<stages>`.
 ///
 /// Configurations that serve every kind of lengths have `_varlen` at the end, those that serve every score modification
@@ -181,24 +181,24 @@ const LINES: &[Line] = &[
     // One warpgroup along M: the most blocks without a sum over warpgroups.
     both!("d64_wgmma_full_64x128_s4", Config::wgmma(64, full(64, 128, 4))),
     // The same with masks.
-    both!("d64_wgmma_band_256x64_s4", Config::wgmma(64, two_q_stages(masked(256, 64, 4)))),
-    both!("d64_wgmma_band_192x128_s4", Config::wgmma(64, two_q_stages(masked(192, 128, 4)))),
-    both!("d64_wgmma_band_128x64_s4", Config::wgmma(64, two_q_stages(masked(128, 64, 4)))),
-    both!("d64_wgmma_band_64x128k2_s4", Config::wgmma(64, split_kv(masked(64, 128, 4), 2))),
-    both!("d64_wgmma_band_64x128k2c2_s4", Config::wgmma(64, split_kv_cluster(split_kv(masked(64, 128, 4), 2), 2))),
-    both!("d64_wgmma_band_64x128_s4", Config::wgmma(64, masked(64, 128, 4))),
+    both!("d64_wgmma_masked_256x64_s4", Config::wgmma(64, two_q_stages(masked(256, 64, 4)))),
+    both!("d64_wgmma_masked_192x128_s4", Config::wgmma(64, two_q_stages(masked(192, 128, 4)))),
+    both!("d64_wgmma_masked_128x64_s4", Config::wgmma(64, two_q_stages(masked(128, 64, 4)))),
+    both!("d64_wgmma_masked_64x128k2_s4", Config::wgmma(64, split_kv(masked(64, 128, 4), 2))),
+    both!("d64_wgmma_masked_64x128k2c2_s4", Config::wgmma(64, split_kv_cluster(split_kv(masked(64, 128, 4), 2), 2))),
+    both!("d64_wgmma_masked_64x128_s4", Config::wgmma(64, masked(64, 128, 4))),
     // Two panels as head dimension 128 has, a quarter less arithmetic.
     both!("d96_wgmma_full_128x128_s3_q", Config::wgmma(96, q_registers(full(128, 128, 3)))),
     both!("d96_wgmma_full_128x128_s3_q_m2", Config::wgmma(96, multicast(q_registers(full(128, 128, 3)), 2))),
-    both!("d96_wgmma_band_128x128_s3_q", Config::wgmma(96, q_registers(masked(128, 128, 3)))),
+    both!("d96_wgmma_masked_128x128_s3_q", Config::wgmma(96, q_registers(masked(128, 128, 3)))),
     // Two warpgroups, which leave 240 registers for S, P, O and Q. Three stages: 1 to 5 % ahead of two.
     both!("d128_wgmma_full_128x128_s3_q", Config::wgmma(128, q_registers(full(128, 128, 3)))),
     // Two blocks copy keys and values for each other, half the reads of L2 and less power: 0.3 to 1.7 % ahead of
     // the configuration above.
     both!("d128_wgmma_full_128x128_s3_q_m2", Config::wgmma(128, multicast(q_registers(full(128, 128, 3)), 2))),
     both!("d128_wgmma_full_64x128_s2", Config::wgmma(128, full(64, 128, 2))),
-    both!("d128_wgmma_band_128x128_s3_q", Config::wgmma(128, q_registers(masked(128, 128, 3)))),
-    both!("d128_wgmma_band_64x128_s2", Config::wgmma(128, masked(64, 128, 2))),
+    both!("d128_wgmma_masked_128x128_s3_q", Config::wgmma(128, q_registers(masked(128, 128, 3)))),
+    both!("d128_wgmma_masked_64x128_s2", Config::wgmma(128, masked(64, 128, 2))),
     // V narrower than K leaves room for 128 keys a step, and registers for Q: 739 TFLOP/s at 4x16x4096 on an H200,
     // 3.5 % ahead of Q in shared memory and 13 % of the configuration below.
     both!("d192v128_wgmma_full_128x128_s2_q", Config::wgmma(192, q_registers(full(128, 128, 2))).value_dim(128)),
@@ -206,42 +206,42 @@ const LINES: &[Line] = &[
         "d192v128_wgmma_full_128x128_s2_q_m2",
         Config::wgmma(192, multicast(q_registers(full(128, 128, 2)), 2)).value_dim(128)
     ),
-    both!("d192v128_wgmma_band_128x128_s2_q", Config::wgmma(192, q_registers(masked(128, 128, 2))).value_dim(128)),
+    both!("d192v128_wgmma_masked_128x128_s2_q", Config::wgmma(192, q_registers(masked(128, 128, 2))).value_dim(128)),
     // Two stages of 96 keys, all that shared memory holds.
     both!("d192_wgmma_full_128x96_s2", Config::wgmma(192, full(128, 96, 2))),
-    both!("d192_wgmma_band_128x96_s2", Config::wgmma(192, masked(128, 96, 2))),
+    both!("d192_wgmma_masked_128x96_s2", Config::wgmma(192, masked(128, 96, 2))),
     // Steps of 64 keys end with 512, where 96 leave 64 beyond the end, and leave registers for Q: 9 % ahead.
     both!("d192_wgmma_full_128x64_s3_q", Config::wgmma(192, q_registers(full(128, 64, 3)))),
-    both!("d192_wgmma_band_128x64_s3_q", Config::wgmma(192, q_registers(masked(128, 64, 3)))),
+    both!("d192_wgmma_masked_128x64_s3_q", Config::wgmma(192, q_registers(masked(128, 64, 3)))),
     // Two stages of 80 keys: 748 TFLOP/s at 4x8x4096, 1.05 of cuDNN.
     both!("d256_wgmma_full_128x80_s2", Config::wgmma(256, full(128, 80, 2))),
-    both!("d256_wgmma_band_128x80_s2", Config::wgmma(256, masked(128, 80, 2))),
+    both!("d256_wgmma_masked_128x80_s2", Config::wgmma(256, masked(128, 80, 2))),
     // Steps of 64 keys end with 512, of which 80 leave 48 beyond the end: 4 % ahead there.
     both!("d256_wgmma_full_128x64_s2", Config::wgmma(256, full(128, 64, 2))),
-    both!("d256_wgmma_band_128x64_s2", Config::wgmma(256, masked(128, 64, 2))),
+    both!("d256_wgmma_masked_128x64_s2", Config::wgmma(256, masked(128, 64, 2))),
     // Sequences of several lengths, of every mask, as lengths are not known before the launch. The search takes
     // registers of the producer, and leaves 152 or 232 to consumers. Three warpgroups along M at head dimension 64:
     // 424 TFLOP/s at 8x32x4096 causal on an H200, where two of 128 keys a step have 393.
-    both!("d64_wgmma_band_192x96_s4_varlen", Config::wgmma(64, masked(192, 96, 4)).varlen()),
+    both!("d64_wgmma_masked_192x96_s4_varlen", Config::wgmma(64, masked(192, 96, 4)).varlen()),
     // The tiles of configurations of equal lengths, which fit beside the search too: 0.92 of their speed at
     // 8x16x4096 causal.
-    both!("d128_wgmma_band_128x128_s3_q_varlen", Config::wgmma(128, q_registers(masked(128, 128, 3))).varlen()),
+    both!("d128_wgmma_masked_128x128_s3_q_varlen", Config::wgmma(128, q_registers(masked(128, 128, 3))).varlen()),
     // Q in registers as well is more than the search leaves.
-    both!("d192v128_wgmma_band_128x128_s2_varlen", Config::wgmma(192, masked(128, 128, 2)).value_dim(128).varlen()),
-    both!("d256_wgmma_band_128x80_s2_varlen", Config::wgmma(256, masked(128, 80, 2)).varlen()),
+    both!("d192v128_wgmma_masked_128x128_s2_varlen", Config::wgmma(192, masked(128, 128, 2)).value_dim(128).varlen()),
+    both!("d256_wgmma_masked_128x80_s2_varlen", Config::wgmma(256, masked(128, 80, 2)).varlen()),
     // Softcap beside that, by two more operations of the unit that computes exponentials, which then has more to do
     // than the tensor cores. Four warpgroups along M at head dimension 64: 1,070 us at 4x32x4096 causal on an H200,
     // where three of 96 or 128 keys a step take 1,220 and 1,194.
-    both!("d64_wgmma_band_256x64_s4_softcap", Config::wgmma(64, two_q_stages(masked(256, 64, 4))).softcap()),
+    both!("d64_wgmma_masked_256x64_s4_softcap", Config::wgmma(64, two_q_stages(masked(256, 64, 4))).softcap()),
     // 648 us at 4x16x4096 causal; 96 keys a step 660, and three warpgroups along M by 64 or 80 keys 665 and 674.
-    both!("d128_wgmma_band_128x128_s3_q_softcap", Config::wgmma(128, q_registers(masked(128, 128, 3))).softcap()),
+    both!("d128_wgmma_masked_128x128_s3_q_softcap", Config::wgmma(128, q_registers(masked(128, 128, 3))).softcap()),
     // 484 us at 4x8x4096 causal; 64 keys a step 508.
-    both!("d256_wgmma_band_128x80_s2_softcap", Config::wgmma(256, masked(128, 80, 2)).softcap()),
+    both!("d256_wgmma_masked_128x80_s2_softcap", Config::wgmma(256, masked(128, 80, 2)).softcap()),
     // Softcap and bias beside that. The bias of a step is on its way to shared memory while the one after it is
     // computed.
-    both!("d64_wgmma_band_192x96_s4_general", Config::wgmma(64, masked(192, 96, 4)).general()),
-    both!("d128_wgmma_band_128x128_s2_general", Config::wgmma(128, masked(128, 128, 2)).general()),
-    both!("d256_wgmma_band_128x64_s2_general", Config::wgmma(256, masked(128, 64, 2)).general()),
+    both!("d64_wgmma_masked_192x96_s4_general", Config::wgmma(64, masked(192, 96, 4)).general()),
+    both!("d128_wgmma_masked_128x128_s2_general", Config::wgmma(128, masked(128, 128, 2)).general()),
+    both!("d256_wgmma_masked_128x64_s2_general", Config::wgmma(256, masked(128, 64, 2)).general()),
     // 64 rows by 64 keys, two stages: the best, or within 4 % of it, at every length.
     both!("d64_wmma_64x64_s2", Config::wmma(64, tile(64, 64, 2))),
     // Twice the blocks: 4 % ahead where 64 rows a block leave multiprocessors idle.
@@ -368,7 +368,7 @@ mod tests {
                 config.dtype,
                 config.head_dim,
                 if config.value_dim == config.head_dim { String::new() } else { format!("v{}", config.value_dim) },
-                if tile.mask == MaskKind::Full { "full" } else { "band" },
+                if tile.mask == MaskKind::Full { "full" } else { "masked" },
                 tile.m(),
                 tile.n,
                 if tile.split_kv_warpgroups > 1 { format!("k{}", tile.split_kv_warpgroups) } else { String::new() },

@@ -71,7 +71,7 @@ pub enum QuerySource {
 pub enum MaskKind {
     /// Masks that hide no key: only the last step of a tile may have keys beyond the end.
     Full,
-    /// Every mask: each row sees one band of keys, and steps at its edges are masked.
+    /// Every mask: each row sees one range of keys, and steps at its edges are masked.
     Masked,
 }
 
