@@ -1,4 +1,5 @@
-//! The table of compiled attention kernels.
+//! The catalogue of attention kernels. [`LINES`] has one line for each configuration: tile sizes, stages, what it
+//! serves, and the reason for it.
 
 use layout::text::same_text;
 use layout::{Arch, Dtype};
@@ -21,19 +22,22 @@ pub const fn config_index(name: &str) -> usize {
     panic!("no configuration of ATTENTION has this name")
 }
 
+/// `m` query rows, `n` keys a step, on `mma.sync`.
 const fn tile(m: usize, n: usize, stages: usize) -> WmmaTile {
     WmmaTile { m, n, stages, copy: TileCopy::Async, pv: PvUnit::TensorCore }
 }
 
+/// Tiles go through registers instead of `cp.async`.
 const fn through_registers(tile: WmmaTile) -> WmmaTile {
     WmmaTile { copy: TileCopy::ThroughRegisters, ..tile }
 }
 
+/// P V by multiply-adds instead of tensor cores.
 const fn scalar_pv(tile: WmmaTile) -> WmmaTile {
     WmmaTile { pv: PvUnit::Scalar, ..tile }
 }
 
-/// `m` query rows, `n` keys a step, Q in shared memory.
+/// `m` query rows, `n` keys a step, on `wgmma`, for problems without a mask. Q is in shared memory.
 const fn full(m: usize, n: usize, stages: usize) -> WgmmaTile {
     let (m_warpgroups, query) = (m / WARPGROUP_ROWS, QuerySource::Shared);
     WgmmaTile {
@@ -49,6 +53,7 @@ const fn full(m: usize, n: usize, stages: usize) -> WgmmaTile {
     }
 }
 
+/// The same for every mask.
 const fn masked(m: usize, n: usize, stages: usize) -> WgmmaTile {
     WgmmaTile { mask: MaskKind::Masked, ..full(m, n, stages) }
 }
@@ -73,10 +78,12 @@ const fn multicast(tile: WgmmaTile, blocks: usize) -> WgmmaTile {
     WgmmaTile { multicast_ctas: blocks, ..tile }
 }
 
+/// Q in registers instead of shared memory.
 const fn q_registers(tile: WgmmaTile) -> WgmmaTile {
     WgmmaTile { query: QuerySource::Registers, ..tile }
 }
 
+/// A decode kernel of `warps` warps, each with `stages` steps of 16 keys in shared memory.
 const fn warps(warps: usize, stages: usize, registers: u32) -> DecodeTile {
     DecodeTile { warps, stages, registers }
 }
@@ -105,21 +112,26 @@ macro_rules! f16 {
     };
 }
 
-/// Every compiled attention kernel, those of one element type in the order of preference: the first configuration
-/// that serves a problem is the one to run (`docs/measurements` has what they were chosen from).
+/// Every compiled attention kernel. Those of one element type stand in the order of preference: on Ampere the first
+/// that serves a problem runs. `docs/measurements` has what they were chosen from.
 ///
-/// Names:
-/// - `attention_<type>_scalar`;
-/// - `attention_<type>_d<head dim>_wmma_<m>x<n>_s<stages>` for those on `mma.sync`, then `_ldg` where tiles go through
-///   registers and `_fma` where P V is scalar;
-/// - `attention_<type>_d<head dim>[v<head dim of V>]_wgmma_<mask>_<m>x<n>[k<split-KV warpgroups>][c<split-KV
-///   blocks>]_s<stages>`, where the mask is `full` or `masked`, then `_q` where Q is in registers and `_m<blocks>`
-///   where so many blocks copy K and V for each other;
-/// - `attention_<type>_d<head dim>_decode_<warps>w_s<stages>`.
+/// | name | kernel |
+/// | --- | --- |
+/// | `attention_<type>_scalar` | one warp a query row |
+/// | `attention_<type>_d<head dim>_wmma_<m>x<n>_s<stages>` | on `mma.sync`: m query rows, n keys a step |
+/// | `attention_<type>_d<head dim>_wgmma_<mask>_<m>x<n>_s<stages>` | on `wgmma`; the mask is `full` or `masked` |
+/// | `attention_<type>_d<head dim>_decode_<warps>w_s<stages>` | decoding |
 ///
-/// Configurations that serve every kind of lengths have `_varlen` at the end, those that serve every score modification
-/// `_general`, those that serve a softcap alone `_softcap`; the last two serve every kind of lengths too unless they
-/// decode.
+/// | part of a name | meaning |
+/// | --- | --- |
+/// | `d192v128` | the head dimension of V is not that of Q and K |
+/// | `64x128k2` | two split-KV warpgroups for each 64 query rows |
+/// | `64x128k2c2` | the same, in each of two split-KV blocks of a cluster |
+/// | `_q` | Q in registers |
+/// | `_m2` | two blocks copy K and V for each other (multicast) |
+/// | `_ldg`, `_fma` | of `wmma`: tiles go through registers; P V by multiply-adds |
+/// | `_varlen` | serves varlen |
+/// | `_softcap`, `_general` | serves a softcap alone; softcap and bias. Both serve varlen too, unless they decode |
 pub const ATTENTION: &[AttentionConfig] = &kernels::<{ count() }>();
 
 /// Kernels of all lines.

@@ -16,7 +16,7 @@ use super::AttentionStrides;
 /// The tile of a decode configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DecodeTile {
-    /// Warps of a block; each takes every so many steps of the block's keys, and has buffers of its own.
+    /// Warps of a block. They take the steps of the block's keys round-robin, and each has buffers of its own.
     pub warps: usize,
     /// Steps of a warp that have a buffer: one is computed, the others are in flight.
     pub stages: usize,
