@@ -1,4 +1,4 @@
-//! The table of compiled configurations.
+//! The catalogue of ATA kernels, what a configuration is made of, and which one runs.
 
 use core::fmt;
 

@@ -1,4 +1,4 @@
-//! The compiled GEMM kernels.
+//! The catalogue of GEMM kernels on `mma.sync` and `wgmma`: their shapes, with the reason for each.
 
 use layout::Dtype;
 use layout::descriptor::Major;
@@ -38,9 +38,9 @@ const fn shape(
     Shape { tile: GemmTile { m, n, k, stages, warps }, min_blocks, products_per_cycle }
 }
 
-/// Large problems: a warp of 64x64 reads the fewest bytes of shared memory for each product, and half as many barriers
-/// as those of [`LARGE`] leave the tensor cores 67 % of the time at work, not 62 %. It takes all registers, and with tn
-/// more than there are.
+/// Large problems. A warp of 64x64 reads the fewest bytes of shared memory for each product. The shape has half as many
+/// barriers as [`LARGE`], with which tensor cores work 67 % of the time instead of 62 %. It takes all registers, and
+/// with tn more than there are.
 const LONG: Shape = shape([128, 256, 64], 3, [2, 4], 1, 880);
 /// The same in the 99 KiB of sm_89.
 const LARGE: Shape = shape([128, 256, 32], 4, [2, 4], 1, 860);
@@ -53,8 +53,8 @@ const SMALL: Shape = shape([64, 64, 64], 3, [2, 2], 2, 580);
 const FLAT: Shape = shape([16, 128, 64], 4, [1, 4], 2, 290);
 /// Operands of any alignment.
 const ANY: Shape = shape([64, 64, 32], 2, [2, 2], 2, 125);
-/// FP8, large problems: two levels of sums take 128 registers, and on an H100 they take no longer than one, for which
-/// there is hence no configuration on `mma`.
+/// FP8, large problems. Two levels of sums take 128 registers, and on an H100 they take no longer than one level. So
+/// `mma` has no configuration of one level.
 const MEDIUM_8BIT: Shape = shape([128, 128, 128], 3, [2, 4], 1, 620);
 /// FP8, small problems.
 const SMALL_8BIT: Shape = shape([64, 64, 128], 3, [2, 2], 2, 480);
