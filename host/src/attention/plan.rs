@@ -299,13 +299,20 @@ impl AttentionPlan {
         let stream = stream.into();
         same_device("plan", self.kernel().ordinal(), stream.ordinal())?;
         self.check(tensors)?;
-        let tensors = as_rank_4(tensors);
-        let RawAttentionTensors { q, k, v, out, lse, sink, bias, workspace, keys } = &tensors;
+        let of_one_entry;
+        let tensors = match tensors.keys {
+            RawKeys::Batched | RawKeys::Paged { .. } => tensors,
+            RawKeys::Varlen { .. } => {
+                of_one_entry = as_one_batch_entry(tensors);
+                &of_one_entry
+            }
+        };
+        let RawAttentionTensors { q, k, v, out, lse, sink, bias, workspace, keys } = tensors;
         let substitute = self.substitute_for([q, k, v], Some(out))?;
         let config = substitute.map_or(self.chosen.config(), |tiles| tiles.config);
         let longest = self.problem.longest();
         let mut args = self.params.arguments(&longest, config.score_mod);
-        self.params.add_score_tensors(&mut args, &longest, &tensors)?;
+        self.params.add_score_tensors(&mut args, &longest, tensors)?;
         let [first, second] = match keys {
             RawKeys::Batched => [("keys", None); 2],
             RawKeys::Varlen { cu_seqlens_q, cu_seqlens_k } => {
@@ -318,7 +325,7 @@ impl AttentionPlan {
         let required = [("Q", Some(q)), ("K", Some(k)), ("V", Some(v)), ("O", Some(out)), first, second];
         let optional = [("LSE", lse.as_ref()), ("sink", sink.as_ref()), ("bias", bias.as_ref())];
         same_devices(required.into_iter().chain(optional), stream.ordinal())?;
-        add_tensors(&mut args, self.problem.params.layout, &tensors);
+        add_tensors(&mut args, self.problem.params.layout, tensors);
         let mut table = BlockTable::default();
         match (keys, &self.problem.keys) {
             (RawKeys::Varlen { cu_seqlens_q, cu_seqlens_k }, Keys::Varlen(sizes)) => {
@@ -390,16 +397,11 @@ impl AttentionPlan {
     }
 }
 
-/// The tensors with those of sequences that follow each other as one batch entry `[1, row, head, column]`.
-fn as_rank_4(tensors: &RawAttentionTensors) -> RawAttentionTensors {
-    let RawAttentionTensors { q, k, v, out, keys, .. } = tensors;
-    match keys {
-        RawKeys::Batched | RawKeys::Paged { .. } => *tensors,
-        RawKeys::Varlen { .. } => {
-            let [q, k, v, out] = [q, k, v, out].map(RawTensor::as_one_batch_entry);
-            RawAttentionTensors { q, k, v, out, ..*tensors }
-        }
-    }
+/// The tensors of sequences that follow each other, as those of one batch entry `[1, row, head, column]`.
+fn as_one_batch_entry(tensors: &RawAttentionTensors) -> RawAttentionTensors {
+    let RawAttentionTensors { q, k, v, out, .. } = tensors;
+    let [q, k, v, out] = [q, k, v, out].map(RawTensor::as_one_batch_entry);
+    RawAttentionTensors { q, k, v, out, ..*tensors }
 }
 
 /// Whether Q, K, V and O have these shapes, with the columns of V where they have its head dimension.

@@ -5,11 +5,11 @@ use std::fmt;
 use crate::element::ElementType;
 use crate::error::{Error, Result};
 
-/// The most dimensions that a [`RawTensor`] has.
-const MAX_RANK: usize = 5;
+/// The most dimensions that a [`RawTensor`] has: no kernel takes more.
+const MAX_RANK: usize = 4;
 
 /// The type-erased form of [`TensorRef`] and [`TensorMut`], for bindings to other languages and libraries: device
-/// memory with a shape of up to five dimensions and any element type, without a borrow.
+/// memory with a shape of up to four dimensions and any element type, without a borrow.
 ///
 /// A raw tensor is plain data: making one touches no memory and promises nothing. Functions that take raw tensors are
 /// `unsafe` and say what must hold of the memory. They check element types, shapes and devices like the functions for
@@ -40,7 +40,7 @@ impl RawTensor {
     /// The memory at device address `address` on card `ordinal`, with `strides` in elements.
     ///
     /// # Errors
-    /// [`Error::Argument`] for more than five dimensions or another number of strides, [`Error::LastStride`] where the
+    /// [`Error::Argument`] for more than four dimensions or another number of strides, [`Error::LastStride`] where the
     /// last dimension is not contiguous.
     pub fn new(ordinal: u32, address: u64, element: ElementType, shape: &[usize], strides: &[i64]) -> Result<Self> {
         if shape.len() != strides.len() || shape.len() > MAX_RANK {
@@ -73,7 +73,7 @@ impl RawTensor {
         view_shape: [usize; RANK],
         view_strides: [i64; RANK],
     ) -> Self {
-        const { assert!(RANK <= MAX_RANK, "tensors have at most five dimensions") };
+        const { assert!(RANK <= MAX_RANK, "tensors have at most four dimensions") };
         let (mut shape, mut strides) = ([1; MAX_RANK], [0; MAX_RANK]);
         shape[..RANK].copy_from_slice(&view_shape);
         strides[..RANK].copy_from_slice(&view_strides);
