@@ -118,8 +118,8 @@ fn products_on_tensor_cores_are_those_of_the_problem() {
 #[test]
 fn a_repeated_launch_counts_the_same() {
     let gpu = Gpu::emulated(archs("ata")[0]);
-    let row = &ATA[0];
-    let run = || ata(&gpu, row.precision, row.frames, row.name);
+    let config = &ATA[0];
+    let run = || ata(&gpu, config.precision, config.frames, config.name);
     assert_eq!(run(), run());
 }
 

@@ -205,8 +205,8 @@ fn module(arch: Arch) -> Module {
 fn every_variant_of_every_architecture_gives_the_reference() {
     for arch in Arch::ALL {
         let module = module(arch);
-        let tiled = |row: &&AttentionConfig| row.score_mod == ScoreMod::None && !decodes(row);
-        for variant in ATTENTION.iter().filter(|row| row.arch() == Arch::Sm80).filter(tiled) {
+        let tiled = |config: &&AttentionConfig| config.score_mod == ScoreMod::None && !decodes(config);
+        for variant in ATTENTION.iter().filter(|config| config.arch() == Arch::Sm80).filter(tiled) {
             let head_dim = variant.head_dim.min(128);
             check(&module, arch, case(variant, 33, 47, head_dim, Mask::Causal));
         }

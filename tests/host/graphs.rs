@@ -345,13 +345,13 @@ fn loading(gpu: &Gpu) -> Outcome {
     }
     expect_usable(gpu, &stream)?;
     // A kernel of the library that no other trial of this program loads: a failure is not kept in the cache.
-    let row = ATTENTION.last().ok_or("the table has rows")?;
-    let captured = stream.capture(|_| gpu.kernel_for("attention", Arch::Sm80, row.name).map(drop));
+    let config = ATTENTION.last().ok_or("the table has configurations")?;
+    let captured = stream.capture(|_| gpu.kernel_for("attention", Arch::Sm80, config.name).map(drop));
     match captured {
         Ok(_) | Err(Error::Driver { .. } | Error::Jit { .. }) => {}
         Err(error) => return Err(format!("neither the driver's error nor a success: {error}").into()),
     }
-    gpu.kernel_for("attention", Arch::Sm80, row.name)?;
+    gpu.kernel_for("attention", Arch::Sm80, config.name)?;
     expect_usable(gpu, &stream)
 }
 
