@@ -483,7 +483,7 @@ mod tests {
             let (kind_prefixes, _) = packed.kind_prefixes.as_chunks::<TILE_REF_WORDS>();
             for (strip, range) in packed.starts.windows(2).enumerate() {
                 let [transposed, direct] =
-                    [0, 1].map(|turn| &kind_prefixes[(2 * strip + turn) * KIND_PREFIX..][..KIND_PREFIX]);
+                    [0, 1].map(|kind| &kind_prefixes[(2 * strip + kind) * KIND_PREFIX..][..KIND_PREFIX]);
                 let (others, end) = (transposed[0][3], direct[0][3]);
                 assert_eq!(end, range[1]);
                 assert!(transposed.iter().all(|record| record[3] == others));

@@ -34,9 +34,9 @@ pub(crate) fn takes_two<const ID: usize>(args: &AtaArgs) -> bool {
 /// `args` describes the matrix, and the block is at `place` and of a configuration that takes two tiles at once.
 #[inline(always)]
 pub(crate) unsafe fn first_refs(args: &AtaArgs, place: &BlockCoord) -> [TileRef; 2] {
-    // SAFETY: a strip has as many records of either turn as a block has warps.
-    [0, 1].map(|turn| unsafe {
-        TileRef::load(args.kind_prefixes, place.first_of_prefix() + turn * KIND_PREFIX as u32 + warp())
+    // SAFETY: a strip has as many tile references of either kind as a block has warps.
+    [0, 1].map(|kind| unsafe {
+        TileRef::load(args.kind_prefixes, place.first_of_prefix() + kind * KIND_PREFIX as u32 + warp())
     })
 }
 

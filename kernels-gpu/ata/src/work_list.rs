@@ -45,9 +45,9 @@ impl<const ID: usize> WorkList<ID> {
     pub(crate) unsafe fn of_kind_prefixes(args: &AtaArgs, place: &BlockCoord) -> ([TileRef; 2], Self) {
         // SAFETY: as required of the caller.
         unsafe {
-            let turns = first_refs(args, place);
-            let mut work_list = Self::after_kind_prefixes(&turns);
-            let [transposed, direct] = turns;
+            let firsts = first_refs(args, place);
+            let mut work_list = Self::after_kind_prefixes(&firsts);
+            let [transposed, direct] = firsts;
             let first = if transposed.is_some() {
                 transposed
             } else if direct.is_some() {
@@ -73,7 +73,7 @@ impl<const ID: usize> WorkList<ID> {
         }
     }
 
-    /// What no warp takes at first: the first tiles of both turns have where it starts and ends.
+    /// What no warp takes at first: the first transposed and the first direct tile reference say where it starts and ends.
     #[inline(always)]
     fn after_kind_prefixes([transposed, direct]: &[TileRef; 2]) -> Self {
         Self { next: transposed.last_word() + warp(), end: direct.last_word() }

@@ -1,10 +1,12 @@
 //! Decoding: few query rows on many keys, for sm_80 and later.
 //!
 //! ```text
-//! 16 packed rows of Q -> registers each warp, for its share of the 16-key steps of the block's split: K, V -> the
-//! warp's ring, some steps ahead cp.async, pages.rs S = Q K^T, mask, online softmax, O += P V in registers; softcap and
-//! bias by score_mod.rs in general configurations O, maxima and sums of the warps -> shared memory -> their sum one
-//! split: O / l and the LSE to global memory; several: O / l, maximum and l to the workspace, for combine.rs
+//! 16 packed rows of Q -> registers
+//! each warp, for its share of the 16-key steps of the block's split:
+//!     K, V -> the warp's ring, some steps ahead      cp.async, see pages.rs
+//!     S = Q K^T, mask, online softmax, O += P V      in registers; softcap and bias in general configurations
+//! O, maxima and sums of the warps -> shared memory -> their sum
+//! one split: O / l and the LSE to global memory; several: O / l, maximum and l to the workspace, for combine.rs
 //! ```
 //!
 //! 1. Every byte of K and V is used once and by one warp, so what counts is how many bytes are in flight. Each warp

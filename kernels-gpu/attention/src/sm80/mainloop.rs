@@ -1,9 +1,13 @@
 //! FlashAttention forward on `mma` m16n8k16 with `cp.async` tiles, for sm_80 and later.
 //!
 //! ```text
-//! Q tile -> shared memory for each tile of keys that some row of the block sees: S = Q K^T each warp: 16 rows by n
-//! keys, f32 softcap, bias where the configuration has them mask S, online softmax in registers, see softmax.rs O =
-//! factor O + P V see pv.rs O / l -> shared memory -> global memory, 16 bytes a lane
+//! Q tile -> shared memory
+//! for each tile of keys that some row of the block sees:
+//!     S = Q K^T               each warp: 16 rows by n keys, f32
+//!     softcap, bias           where the configuration has them, see score_mod.rs
+//!     mask S, online softmax  in registers, see softmax.rs
+//!     O = factor O + P V      see pv.rs
+//! O / l -> shared memory -> global memory, 16 bytes a lane
 //! ```
 //!
 //! 1. Products are those of `mma.sync`, two side by side for 16 columns ([`multiply`]). PTX fixes the maps of its
