@@ -54,9 +54,9 @@ pub fn lse_limit(largest: f64, reference_error: f64) -> f64 {
 /// ([`crate::SymmetricBlockMatrix::rounded`]).
 ///
 /// X is rounded to 11 bits (2^-11 of each product), or to 22 (2^-22, and as much for the product of the two small terms
-/// that is left out). What tensor cores add at once, up to 32 products in a few steps, loses 2^-23 of its magnitude a
-/// few times ([`gemm_limit`] says why); then sums are added, of which a lane has every 32nd at most, and each addition
-/// drops at most 2^-23 of the magnitude. What is below the normal numbers may be lost.
+/// that is left out). Tensor cores add up to 32 products at once, in a few steps, and each step loses 2^-23 of the
+/// magnitude ([`gemm_limit`] says why). Then such sums are added, of which a lane has every 32nd at most, and each
+/// addition drops at most 2^-23 of the magnitude. What is below the normal numbers may be lost.
 #[must_use]
 pub fn ata_limit(precision: Precision, magnitude: f64, terms: usize) -> f64 {
     let of_x = match precision {
@@ -90,9 +90,9 @@ pub fn ata_magnitudes(precision: Precision, x: ArrayView3<'_, f32>) -> Array3<f6
 /// terms sum up to without their signs, and the same-precision reference has error `reference_error`.
 ///
 /// [`limit`], and what tensor cores cut off. A step adds some products, which are exact, and the sum so far. All terms
-/// are aligned to the largest exponent e among them, and what is below `2^(e - f)` is cut off of each; the sum of what
-/// is left is exact, and is cut off too, r bits below its own leading one. So with `2^e <= T`, where T is the largest
-/// that a term or a sum ever is:
+/// are aligned to the largest exponent e among them, and each loses what is below `2^(e - f)`. The sum of the rest is
+/// exact, and is then cut off r bits below its own leading one. So with `2^e <= T`, where T is the largest that a term
+/// or a sum ever is:
 ///
 /// - each of k products loses less than `2^-f T`, but for one that has the largest exponent of the first step, which
 ///   loses nothing: products have no more bits. Together that is `P <= p T`, where `p = (k - 1) 2^-f`;

@@ -90,10 +90,10 @@ impl AttentionPlan {
     /// entry may have; sequences of several lengths are not split, and use no workspace.
     ///
     /// # Errors
-    /// [`Error::Argument`] for sizes, parameters or splits that no kernel takes, [`Error::NoVariant`] for an element
-    /// type that none has, [`Error::UnknownVariant`] where the named one does not serve the problem,
-    /// [`Error::Unsupported`] where the architecture lacks it or for too many query rows on keys in pages, and those of
-    /// loading a module.
+    /// [`Error::Argument`] for sizes, parameters or splits that no kernel takes; [`Error::NoVariant`] for an element
+    /// type that no kernel has; [`Error::UnknownVariant`] where the named kernel does not serve the problem;
+    /// [`Error::Unsupported`] where the architecture lacks that kernel, or for too many query rows on keys in pages;
+    /// those of loading a module.
     ///
     /// [`Error::Argument`]: crate::Error::Argument
     /// [`Error::NoVariant`]: crate::Error::NoVariant
@@ -258,15 +258,16 @@ impl AttentionPlan {
     /// [`AttentionTensors`] for [`Keys::Batched`], see [`attention`] for what they are; [`VarlenTensors`] for
     /// [`Keys::Varlen`], see [`attention_varlen`]; [`PagedTensors`] for [`Keys::Paged`], see [`paged_attention`].
     ///
-    /// Numbers that stand on the card (`cu_seqlens`, a block table, numbers of keys) may be any, and may be written
-    /// meanwhile by work that is not ordered with this call: the call ends all the same and writes nothing outside of
-    /// the rows of O and LSE that the numbers have named. Those rows then hold unspecified values.
+    /// Numbers that stand on the card (`cu_seqlens`, a block table, numbers of keys) may have any value, and work that
+    /// is not ordered with this call may write them meanwhile. The call ends all the same, and writes nothing outside
+    /// of the rows of O and LSE that the numbers have named. Those rows then hold unspecified values.
     ///
     /// # Errors
-    /// [`Error::Shape`] for tensors that are not of the plan's problem, [`Error::Argument`] for tensors of another form
-    /// or element type, an LSE that is not contiguous, too little workspace, and a bias that is there or not against
-    /// the parameters of the plan, [`Error::Alignment`] where the kernel was named and does not take the tensors,
-    /// [`Error::WrongDevice`], [`Error::ForeignCapture`], and [`Error::Driver`] where the driver refuses the launch.
+    /// [`Error::Shape`] for tensors that are not of the plan's problem; [`Error::Argument`] for tensors of another form
+    /// or element type, an LSE that is not contiguous, too little workspace, and a bias that the parameters of the plan
+    /// have and the tensors lack, or the other way round; [`Error::Alignment`] where the kernel was named and does not
+    /// take the tensors; [`Error::WrongDevice`]; [`Error::ForeignCapture`]; [`Error::Driver`] where the driver refuses
+    /// the launch.
     ///
     /// [`AttentionTensors`]: crate::AttentionTensors
     /// [`VarlenTensors`]: crate::VarlenTensors

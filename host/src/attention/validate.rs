@@ -8,8 +8,9 @@ use crate::runtime::stream::StreamRef;
 use crate::runtime::tensor::TensorRef;
 
 impl VarlenSizes {
-    /// Downloads the lengths, which waits for the stream, and checks that they describe sequences of these sizes: they
-    /// ascend, from 0 or more to the rows of their tensor or fewer, and no batch entry is longer than the longest.
+    /// Downloads the lengths, which waits for the stream, and checks that they describe sequences of these sizes.
+    /// Lengths must ascend, from 0 or more to at most the rows of their tensor, and no batch entry may be longer than
+    /// the problem's longest.
     ///
     /// [`attention_varlen`](crate::attention_varlen) says what a call computes where they do not.
     ///
@@ -37,8 +38,8 @@ impl VarlenSizes {
 
 impl PagedSizes {
     /// Downloads the numbers of keys and the block table, which waits for the stream, and checks that they describe
-    /// keys of these sizes: as many as the table has room for or fewer, and in pages that there are. Entries of the
-    /// table for no key can be anything.
+    /// keys of these sizes. There must be no more keys than the table has room for, and their pages must exist. Entries
+    /// of the table without keys can be anything.
     ///
     /// [`paged_attention`](crate::paged_attention()) says what a call computes where they do not.
     ///

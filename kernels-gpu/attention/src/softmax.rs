@@ -193,9 +193,9 @@ impl RowState {
 
     /// The largest of the maxima and the scores, of this lane's two rows.
     ///
-    /// Positive floats, read as integers, keep their order and are above negative ones. So where no maximum is
-    /// negative, or no score but minus infinity, the maximum of the integers is that of the floats. sm_90 finds the
-    /// maximum of three integers at the rate at which it finds that of two floats.
+    /// Positive floats, read as integers, keep their order and are above negative ones. So the maximum of the integers
+    /// is that of the floats, unless a maximum is negative and finite. sm_90 finds the maximum of three integers as
+    /// fast as that of two floats.
     #[inline(always)]
     fn largest<const CHAINS: usize>(&self, scores: &[f32]) -> [f32; 2] {
         if cfg!(target_feature = "sm_90a") && !self.unusual {

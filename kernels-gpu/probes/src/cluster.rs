@@ -105,8 +105,8 @@ pub mod blocks {
         }
     }
 
-    /// The lanes of each of two blocks store words in the other one, one, two and four at a time, which waits for all
-    /// of them and writes them.
+    /// The lanes of each of two blocks store words in the other block: one, two and four at a time. The other block
+    /// waits for all words and writes them.
     ///
     /// # Safety
     /// A cluster of two warps; the dynamic shared memory is that of `STORES`; `out` has `STORE_WORDS` words for each

@@ -54,9 +54,9 @@ pub unsafe fn mbarrier_exchange(out: *mut u32) {
     }
 }
 
-/// One thread takes an mbarrier of one arrival through one phase that announces no bytes and into one that waits for 16
-/// which do not come, and writes whether the phases of both parities are complete: at the start, after the first
-/// arrival, after the second.
+/// One thread takes an mbarrier of one arrival through a phase that announces no bytes, and into a phase that waits for
+/// 16 bytes which do not come. It writes whether the phases of both parities are complete: at the start, after the
+/// first arrival, after the second.
 ///
 /// # Safety
 /// One thread; the dynamic shared memory is that of `MBARRIER`; `out` has 6 words.

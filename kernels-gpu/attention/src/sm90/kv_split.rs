@@ -8,10 +8,10 @@
 //! The softmax over all keys is the weighted sum of the softmax over each split. Let split p have maximum m_p, sum l_p
 //! and output O_p, and let m be the largest maximum: then `l = sum l_p 2^(c (m_p - m))`, and O likewise.
 //!
-//! Every split adds up a share of the columns from all splits, in their order, so nothing depends on who is first. It
-//! finds them in shared memory of its own block, where the others have left them: within a block by stores and a
-//! barrier, from other blocks by `st.async`, whose bytes count on an mbarrier. A barrier of the cluster is slower,
-//! because the release of an arrival there is a fence of the whole card.
+//! Every split adds up a share of the columns from all splits, in their order, so nothing depends on who is first. The
+//! shares lie in shared memory of the adding split's own block, where the other splits have left them. Within a block
+//! they come by stores and a barrier, from other blocks by `st.async`, whose bytes count on an mbarrier. A barrier of
+//! the cluster would be slower, because the release of an arrival there is a fence of the whole card.
 
 use cuda_std::convert::{Element16, fma, max};
 use cuda_std::ptx::cluster::{self, ClusterAddr};

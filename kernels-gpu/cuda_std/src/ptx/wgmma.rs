@@ -263,8 +263,8 @@ pub unsafe fn fence() {
     unsafe { asm!("wgmma.fence.sync.aligned;", options(nostack, preserves_flags)) }
 }
 
-/// Closes the `wgmma` that this warpgroup has started since its last group into a new group, here an empty one: each
-/// call of [`mma_async`] and its kin is a group of its own.
+/// Closes the `wgmma` that this warpgroup has started since its last group into a new group. Here the new group is
+/// empty, because each call of [`mma_async`] and its kin is a group of its own.
 ///
 /// PTX: `wgmma.commit_group.sync.aligned` (PTX 8.0, sm_90a).
 /// Not a memory fence.
