@@ -287,7 +287,10 @@ impl Gemm {
                 let beside = c.as_ref().map_or(0.0, |c| (terms.beta * c[index]).abs())
                     + bias.as_ref().map_or(0.0, |bias| bias[index.2].abs());
                 let all = sum * terms.alpha.abs() + beside;
-                if finite[index] > tolerance::LARGEST_SUM || terms.alpha.abs() > f64::from(f32::MAX) {
+                // A product of factors that f32 does not hold is infinite or 0 in it.
+                let factor = terms.alpha as f32;
+                let is_lost = factor == 0.0 && terms.alpha != 0.0 && !sum.is_finite();
+                if finite[index] > tolerance::LARGEST_SUM || factor.is_infinite() || is_lost {
                     return f64::INFINITY;
                 }
                 if !all.is_finite() {
