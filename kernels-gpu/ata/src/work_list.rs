@@ -73,7 +73,8 @@ impl<const ID: usize> WorkList<ID> {
         }
     }
 
-    /// What no warp takes at first: the first transposed and the first direct tile reference say where it starts and ends.
+    /// What no warp takes at first: the first transposed and the first direct tile reference say where it starts and
+    /// ends.
     #[inline(always)]
     fn after_kind_prefixes([transposed, direct]: &[TileRef; 2]) -> Self {
         Self { next: transposed.last_word() + warp(), end: direct.last_word() }
