@@ -177,5 +177,5 @@ pub use variants::ladder::LadderStep;
 #[cfg(feature = "emulator")]
 pub mod counters {
     pub use ptx_emulator::counters::{Counters, Counts, GlobalTraffic, InstructionCounts, SharedTraffic};
-    pub use ptx_emulator::{Class, LaunchShape, Place, RustPlace};
+    pub use ptx_emulator::{Class, LaunchShape, PtxLine, RustLine};
 }

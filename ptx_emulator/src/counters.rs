@@ -21,7 +21,7 @@ use std::iter::Sum;
 use std::ops::AddAssign;
 use std::sync::Arc;
 
-use crate::error::{Place, RustPlace};
+use crate::error::{PtxLine, RustLine};
 use crate::launch::LaunchShape;
 use crate::program::Program;
 use crate::registers::{LANES, lanes};
@@ -99,7 +99,7 @@ pub struct InstructionCounts {
     /// The instruction without its operands.
     pub opcode: Arc<str>,
     /// Where it stands.
-    pub place: Place,
+    pub place: PtxLine,
     /// What kind it is.
     pub class: Class,
     /// What it did.
@@ -144,8 +144,8 @@ impl Counters {
     /// The same by lines of Rust, in the order in which the PTX first names them. Instructions without a line are left
     /// out.
     #[must_use]
-    pub fn by_rust_line(&self) -> Vec<(RustPlace, Counts)> {
-        let mut lines: Vec<(RustPlace, Counts)> = Vec::new();
+    pub fn by_rust_line(&self) -> Vec<(RustLine, Counts)> {
+        let mut lines: Vec<(RustLine, Counts)> = Vec::new();
         for instruction in &self.instructions {
             let Some(place) = &instruction.place.rust else { continue };
             match lines.iter_mut().find(|line| line.0 == *place) {

@@ -7,25 +7,25 @@ use layout::Arch;
 
 use crate::target::{Target, Version};
 
-/// A place in Rust code, from the `.loc` lines of the PTX.
+/// A line of Rust code, from the `.loc` lines of the PTX.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RustPlace {
+pub struct RustLine {
     /// The file, as the compiler named it.
     pub file: Arc<str>,
     /// The line, from 1.
     pub line: u32,
 }
 
-/// A place in PTX text, with the Rust code that it comes from where the text says so.
+/// A line of PTX text, with the Rust code that it comes from where the text says so.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct PtxLine {
     /// The line of the PTX, from 1.
     pub line: u32,
     /// The Rust code.
-    pub rust: Option<RustPlace>,
+    pub rust: Option<RustLine>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for PtxLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PTX line {}", self.line)?;
         match &self.rust {
@@ -65,7 +65,7 @@ pub enum Error {
     #[error("{place}: {problem}")]
     Syntax {
         /// Where.
-        place: Place,
+        place: PtxLine,
         /// What is wrong.
         problem: String,
     },
@@ -73,7 +73,7 @@ pub enum Error {
     #[error("{place}: `{instruction}` is not covered by the emulator{}", detail(.reason))]
     Unsupported {
         /// Where.
-        place: Place,
+        place: PtxLine,
         /// The instruction or directive.
         instruction: String,
         /// What about it is not known; empty where it is all of it.
@@ -83,7 +83,7 @@ pub enum Error {
     #[error("{place}: {problem}")]
     Header {
         /// Where.
-        place: Place,
+        place: PtxLine,
         /// What is missing or not known.
         problem: String,
     },
@@ -93,7 +93,7 @@ pub enum Error {
     )]
     NotInTarget {
         /// Where.
-        place: Place,
+        place: PtxLine,
         /// The instruction, register or directive.
         instruction: String,
         /// The version that introduced it.
@@ -135,7 +135,7 @@ pub enum Error {
         /// Who.
         thread: Thread,
         /// Where.
-        place: Place,
+        place: PtxLine,
         /// What.
         problem: String,
     },
@@ -157,7 +157,7 @@ pub enum Error {
         /// Who.
         thread: Thread,
         /// The call.
-        place: Place,
+        place: PtxLine,
         /// The stack and the variables of a thread in local memory.
         bytes: u32,
     },

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::cluster::{CLUSTER_BARRIER, Cluster, Shape};
 use crate::counters::Tally;
-use crate::error::{Error, Place, Result, Thread};
+use crate::error::{Error, PtxLine, Result, Thread};
 use crate::execute::{Fault, Simd};
 use crate::launch::LaunchShape;
 use crate::memory::{GlobalView, MemoryError, OwnedMemory, Space};
@@ -96,7 +96,7 @@ impl Grid<'_> {
     }
 
     /// The error of what a thread, by its numbers in a cluster, did somewhere.
-    fn fault(&self, cluster: u64, place: Place, (warp, lane): (u32, Option<u32>), problem: String) -> Error {
+    fn fault(&self, cluster: u64, place: PtxLine, (warp, lane): (u32, Option<u32>), problem: String) -> Error {
         let shape = self.shape();
         let block = self.place(cluster, shape.rank_of(warp));
         let thread = Thread { block, warp: warp % shape.warps, lane };

@@ -142,7 +142,7 @@ pub mod tensor_core;
 pub mod tensor_map;
 
 pub use counters::Counters;
-pub use error::{Error, Place, Result, RustPlace, Thread};
+pub use error::{Error, PtxLine, Result, RustLine, Thread};
 pub use launch::{Device, KernelFacts, LaunchShape, Module};
 pub use report::{Class, Report};
 pub use target::{ParseTargetError, ParseVersionError, Target, Version};

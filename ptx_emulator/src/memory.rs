@@ -69,9 +69,9 @@ impl fmt::Display for Nearest {
 }
 
 /// `Display` of what may be known about the place of an error.
-struct Place<'a>(&'a Option<Nearest>);
+struct NearestText<'a>(&'a Option<Nearest>);
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for NearestText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(nearest) => write!(f, "{nearest}"),
@@ -85,7 +85,7 @@ impl fmt::Display for Place<'_> {
 #[non_exhaustive]
 pub enum MemoryError {
     /// Some of the bytes belong to no allocation.
-    #[error("{bytes} bytes of {space} memory at {address:#x} are out of bounds ({})", Place(nearest))]
+    #[error("{bytes} bytes of {space} memory at {address:#x} are out of bounds ({})", NearestText(nearest))]
     OutOfBounds {
         /// Where.
         space: Space,
@@ -109,7 +109,7 @@ pub enum MemoryError {
     /// A load of bytes that nothing wrote.
     #[error(
         "{bytes} bytes of {space} memory at {address:#x} are read, and nothing wrote byte {first:#x} ({})",
-        Place(nearest)
+        NearestText(nearest)
     )]
     Uninitialised {
         /// Where.
@@ -134,7 +134,7 @@ pub enum MemoryError {
         available: u64,
     },
     /// A free of an address that is not the start of an allocation.
-    #[error("{address:#x} is not the start of an allocation ({})", Place(nearest))]
+    #[error("{address:#x} is not the start of an allocation ({})", NearestText(nearest))]
     NotAllocated {
         /// The address.
         address: u64,

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::error::{Place, RustPlace};
+use crate::error::{PtxLine, RustLine};
 pub(crate) use crate::operation::*;
 
 /// One instruction.
@@ -96,21 +96,21 @@ pub(crate) struct Program {
 
 impl Program {
     /// Where the instruction stands.
-    pub(crate) fn place(&self, at: u32) -> Place {
-        let Some(instruction) = self.code.get(at as usize) else { return Place { line: 0, rust: None } };
+    pub(crate) fn place(&self, at: u32) -> PtxLine {
+        let Some(instruction) = self.code.get(at as usize) else { return PtxLine { line: 0, rust: None } };
         place(&self.files, instruction.line, instruction.rust)
     }
 
     /// Where the first instruction of a line stands.
-    pub(crate) fn place_of_line(&self, line: u32) -> Place {
+    pub(crate) fn place_of_line(&self, line: u32) -> PtxLine {
         let at = self.code.iter().position(|instruction| instruction.line == line);
-        at.map_or(Place { line, rust: None }, |at| self.place(at as u32))
+        at.map_or(PtxLine { line, rust: None }, |at| self.place(at as u32))
     }
 }
 
 /// A place, the file given by its number in the PTX.
-pub(crate) fn place(files: &[(u32, Arc<str>)], line: u32, rust: (u32, u32)) -> Place {
+pub(crate) fn place(files: &[(u32, Arc<str>)], line: u32, rust: (u32, u32)) -> PtxLine {
     let file = files.iter().find(|file| file.0 == rust.0);
-    let rust = file.filter(|_| rust.1 > 0).map(|file| RustPlace { file: file.1.clone(), line: rust.1 });
-    Place { line, rust }
+    let rust = file.filter(|_| rust.1 > 0).map(|file| RustLine { file: file.1.clone(), line: rust.1 });
+    PtxLine { line, rust }
 }

@@ -8,7 +8,7 @@ use tests::inputs::random;
 use tests::is_small;
 
 use crate::Trials;
-use crate::case::{Case, Outcome, Place, Sizes, check_exact, integer, matrix, normal, vectors};
+use crate::case::{Case, Outcome, Placement, Sizes, check_exact, integer, matrix, normal, vectors};
 
 /// Runs of one kernel on one input; the emulator, which has one order of everything, makes fewer.
 const REPEATS: usize = 100;
@@ -88,15 +88,15 @@ fn placed(gpu: &Gpu, precision: Precision) -> Outcome {
         let (frames, channels) = (10, 3);
         let matrix = matrix(sizes, || normal(&mut random));
         let case = Case::new(gpu, &matrix, precision, vectors(sizes, frames, || normal(&mut random)))?;
-        let contiguous = Place::contiguous([frames, channels, n]);
+        let contiguous = Placement::contiguous([frames, channels, n]);
         let (row, frame) = (n as i64, (channels * n) as i64);
         let places = [
-            Place { offset: 1, len: contiguous.len + 1, ..contiguous },
-            Place { offset: 4, len: contiguous.len + 4, ..contiguous },
-            Place { strides: [row, frames as i64 * row, 1], ..contiguous },
-            Place { strides: [3 * (row + 5) + 1, row + 5, 1], len: frames * (3 * (n + 5) + 1), offset: 0 },
-            Place { strides: [3 * (row + 16), row + 16, 1], len: frames * 3 * (n + 16), offset: 0 },
-            Place { strides: [-frame, row, 1], offset: (frames - 1) * channels * n, ..contiguous },
+            Placement { offset: 1, len: contiguous.len + 1, ..contiguous },
+            Placement { offset: 4, len: contiguous.len + 4, ..contiguous },
+            Placement { strides: [row, frames as i64 * row, 1], ..contiguous },
+            Placement { strides: [3 * (row + 5) + 1, row + 5, 1], len: frames * (3 * (n + 5) + 1), offset: 0 },
+            Placement { strides: [3 * (row + 16), row + 16, 1], len: frames * 3 * (n + 16), offset: 0 },
+            Placement { strides: [-frame, row, 1], offset: (frames - 1) * channels * n, ..contiguous },
         ];
         case.for_each_config(|config| {
             let expected = case.run(config)?;
@@ -116,11 +116,11 @@ fn single(gpu: &Gpu, precision: Precision) -> Outcome {
     let sizes = Sizes { n: 45, channels: 1, diagonals: 2 };
     let matrix = matrix(sizes, || normal(&mut random));
     let case = Case::new(gpu, &matrix, precision, vectors(sizes, 1, || normal(&mut random)))?;
-    let contiguous = Place::contiguous([1, 1, 45]);
+    let contiguous = Placement::contiguous([1, 1, 45]);
     case.for_each_config(|config| {
         let expected = case.run(config)?;
         [[0, 0], [3, 5], [-1, -1], [i64::MAX, i64::MIN]].into_iter().try_for_each(|[frame, channel]| {
-            let place = Place { strides: [frame, channel, 1], ..contiguous };
+            let place = Placement { strides: [frame, channel, 1], ..contiguous };
             check_same(&case.run_placed(config, place, place)?, &expected)
         })
     })
@@ -154,7 +154,7 @@ fn graph(gpu: &Gpu, precision: Precision) -> Outcome {
         let shape = [frames, 2, 100];
         let mut x = Buffer::<f32>::zeroed(gpu, frames * 200)?;
         let mut y = Guarded::<f32>::new(gpu, &stream, x.len())?;
-        let (offset, strides) = (y.offset(), Place::contiguous(shape).strides);
+        let (offset, strides) = (y.offset(), Placement::contiguous(shape).strides);
         let plan = AtaPlan::new(&matrix, frames, &AtaOptions::default())?;
         let graph = {
             let y = y.buffer();

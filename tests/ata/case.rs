@@ -93,7 +93,7 @@ pub(crate) fn integer(random: &mut Random, largest: i32) -> f32 {
 
 /// Where the elements of `[frames, channels, n]` lie in a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Placement {
     /// The first element.
     pub(crate) offset: usize,
     /// Elements from one frame, channel and row to the next.
@@ -102,10 +102,10 @@ pub(crate) struct Place {
     pub(crate) len: usize,
 }
 
-impl Place {
+impl Placement {
     /// Without gaps.
-    pub(crate) fn contiguous([frames, channels, n]: [usize; 3]) -> Place {
-        Place { offset: 0, strides: [(channels * n) as i64, n as i64, 1], len: frames * channels * n }
+    pub(crate) fn contiguous([frames, channels, n]: [usize; 3]) -> Placement {
+        Placement { offset: 0, strides: [(channels * n) as i64, n as i64, 1], len: frames * channels * n }
     }
 
     fn index(&self, index: [usize; 3]) -> usize {
@@ -155,12 +155,12 @@ impl Case<'_> {
 
     /// Runs one kernel on contiguous tensors.
     pub(crate) fn run(&self, config: &AtaConfig) -> Result<Array3<f32>, Failed> {
-        let place = Place::contiguous(self.shape());
+        let place = Placement::contiguous(self.shape());
         self.run_placed(config, place, place)
     }
 
     /// Runs one kernel on tensors that lie as given. What surrounds Y, and is between its rows, must stay as it is.
-    pub(crate) fn run_placed(&self, config: &AtaConfig, x: Place, y: Place) -> Result<Array3<f32>, Failed> {
+    pub(crate) fn run_placed(&self, config: &AtaConfig, x: Placement, y: Placement) -> Result<Array3<f32>, Failed> {
         let shape = self.shape();
         // Gaps of X are poison, a NaN that shows in Y where it is read.
         let mut storage = vec![f32::poison(); x.len];

@@ -10,7 +10,7 @@ use tests::guard::Guarded;
 use tests::inputs::{self, Random};
 
 use crate::Trials;
-use crate::case::{Case, Outcome, Place, Sizes, check, expected, limits, matrix, normal, vectors};
+use crate::case::{Case, Outcome, Placement, Sizes, check, expected, limits, matrix, normal, vectors};
 
 /// Random cases in one trial.
 const CASES: u64 = 12;
@@ -95,11 +95,11 @@ fn draw_matrix(random: &mut Random, sizes: Sizes) -> SymmetricBlockMatrix {
 }
 
 /// A tensor without overlap: frames and channels in either order, with random gaps, some of them backwards.
-fn draw_place(random: &mut Random, shape: [usize; 3]) -> Place {
+fn draw_place(random: &mut Random, shape: [usize; 3]) -> Placement {
     let mut order = [0, 1];
     order.shuffle(random);
     let gap_step = if random.random() { 4 } else { 1 };
-    let mut place = Place { offset: gap_step * random.random_range(0..3), strides: [0, 0, 1], len: 0 };
+    let mut place = Placement { offset: gap_step * random.random_range(0..3), strides: [0, 0, 1], len: 0 };
     let mut reach = shape[2];
     for dimension in order {
         let stride = reach + gap_step * random.random_range(0..3);

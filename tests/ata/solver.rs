@@ -14,7 +14,7 @@ use variants::ata::BLOCK;
 use variants::cg::{CgStage, GROUP, of_stage};
 
 use crate::Trials;
-use crate::case::{Outcome, Place, Sizes, limits, matrix, normal, vectors};
+use crate::case::{Outcome, Placement, Sizes, limits, matrix, normal, vectors};
 
 /// Lists the trials.
 pub(crate) fn list(trials: &mut Trials) {
@@ -59,7 +59,7 @@ fn solve(
     let device_guess = guess.map(|guess| Buffer::upload_array_blocking(stream, guess.view())).transpose()?;
     let guess = device_guess.as_ref().map(|guess| TensorRef::contiguous(guess, shape)).transpose()?;
     let mut x = Guarded::<f32>::new(gpu, stream, b.len())?;
-    let (offset, strides) = (x.offset(), Place::contiguous(shape).strides);
+    let (offset, strides) = (x.offset(), Placement::contiguous(shape).strides);
     let out = TensorMut::strided(x.buffer(), offset, shape, strides)?;
     match plan.solve_blocking(stream.as_ref(), TensorRef::contiguous(&device_b, shape)?, guess, out) {
         Ok(report) => Ok(Ok((Array3::from_shape_vec(shape, x.read(stream)?)?, report))),
@@ -420,7 +420,7 @@ fn shapes(gpu: &Gpu, precision: Precision) -> Outcome {
         let (b, guess) = (buffer("b")?, buffer("the guess")?);
         let x_shape = shape_of("x");
         let mut x = Guarded::<f32>::new(gpu, &stream, x_shape.iter().product())?;
-        let (offset, strides) = (x.offset(), Place::contiguous(x_shape).strides);
+        let (offset, strides) = (x.offset(), Placement::contiguous(x_shape).strides);
         let guess = TensorRef::contiguous(&guess, shape_of("the guess"))?;
         let b = TensorRef::contiguous(&b, shape_of("b"))?;
         let out = TensorMut::strided(x.buffer(), offset, x_shape, strides)?;

@@ -27,9 +27,9 @@ pub(crate) fn list(trials: &mut Trials) {
 }
 
 /// Places the tensors of a case.
-type Place = fn(&Case) -> Placement;
+type MakePlacement = fn(&Case) -> Placement;
 
-const PLACEMENTS: [(&str, Place); 9] = [
+const PLACEMENTS: [(&str, MakePlacement); 9] = [
     ("bshd", |case| Placement::contiguous(case, Layout::Bshd)),
     ("fused_qkv", fused),
     ("odd_offset_of_q", |case| moved(case, [1, 0, 0, 0])),
@@ -50,7 +50,7 @@ fn case(head_dim: usize) -> Case {
 
 const HEAD_DIMS: [usize; 4] = [64, 128, 40, 256];
 
-fn placed<T: Half>(gpu: &Gpu, place: &Place) -> Outcome {
+fn placed<T: Half>(gpu: &Gpu, place: &MakePlacement) -> Outcome {
     for head_dim in HEAD_DIMS {
         // A fused tensor has as many rows of Q as of K.
         let cases = if is_small(gpu) {

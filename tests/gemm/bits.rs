@@ -21,9 +21,9 @@ pub(crate) fn list(trials: &mut Trials) {
 }
 
 /// Places the tensors of a case; whether the rows of A and B are on 16-byte boundaries.
-type Place = (fn(Placement) -> Placement, bool);
+type MakePlacement = (fn(Placement) -> Placement, bool);
 
-const PLACEMENTS: [(&str, Place); 8] = [
+const PLACEMENTS: [(&str, MakePlacement); 8] = [
     ("a_at_2_bytes", (|p| Placement { a: p.a.moved(1), ..p }, false)),
     ("b_at_2_bytes", (|p| Placement { b: p.b.moved(1), ..p }, false)),
     ("c_at_odd_elements", (|p| Placement { c: p.c.moved(3), ..p }, true)),
@@ -58,7 +58,7 @@ fn case(gpu: &Gpu, layout: GemmLayout) -> Case {
 
 /// Every row gives what it gives on contiguous tensors; a row that is alone with this placement is compared with the
 /// reference.
-fn placed<T: Stored>(gpu: &Gpu, &(place, aligned): &Place) -> Outcome {
+fn placed<T: Stored>(gpu: &Gpu, &(place, aligned): &MakePlacement) -> Outcome {
     for layout in GemmLayout::ALL {
         let case = case(gpu, layout);
         let inputs = Inputs::<T, T, T>::normal(&case, 6);

@@ -42,7 +42,7 @@ pub(crate) enum ChartError {
     Name(PathBuf),
     /// No file can be there.
     #[error(transparent)]
-    Place(#[from] FileError),
+    Output(#[from] FileError),
     /// The picture could not be drawn or written.
     #[error("the chart: {0}")]
     Drawing(String),
@@ -270,6 +270,6 @@ mod tests {
         let entries = [entry("64x64x64/f16", "a", 1.0)];
         assert!(matches!(Chart::plan(Path::new("unwritten.svg"), &entries, &[]), Err(ChartError::NoAttention)));
         assert!(matches!(Chart::plan(Path::new("unwritten.png"), &entries, &entries), Err(ChartError::Name(_))));
-        assert!(matches!(Chart::plan(Path::new("none/unwritten.svg"), &entries, &entries), Err(ChartError::Place(_))));
+        assert!(matches!(Chart::plan(Path::new("none/unwritten.svg"), &entries, &entries), Err(ChartError::Output(_))));
     }
 }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use ferrotile::counters::{Class, Counters, Counts, Place, RustPlace};
+use ferrotile::counters::{Class, Counters, Counts, PtxLine, RustLine};
 use ferrotile::{
     Arch, AtaOptions, AtaPlan, Buffer, CgOptions, CgPlan, Dtype, F8E4M3, Float, GemmLayout, GemmOptions, GemmPlan, Gpu,
     Precision, SymmetricBlockMatrix, TensorMut, TensorRef,
@@ -236,7 +236,7 @@ fn spare_sectors(counts: &Counts) -> u64 {
     counts.global.sectors - counts.global.least_sectors
 }
 
-fn row((place, counts): &(RustPlace, Counts)) -> Vec<String> {
+fn row((place, counts): &(RustLine, Counts)) -> Vec<String> {
     let numbers = [
         counts.executed,
         counts.shared.wavefronts,
@@ -317,7 +317,7 @@ impl From<Counts> for Numbers {
 
 impl<'a> Kernel<'a> {
     fn new(arch: Arch, launch: &'a Counters) -> Kernel<'a> {
-        let rust = |place: &RustPlace| format!("{}:{}", place.file, place.line);
+        let rust = |place: &RustLine| format!("{}:{}", place.file, place.line);
         let lines = launch.by_rust_line();
         let classes = Class::ALL.into_iter().map(|class| (class, launch.of_class(class)));
         Kernel {
@@ -337,7 +337,7 @@ impl<'a> Kernel<'a> {
                 .instructions
                 .iter()
                 .map(|instruction| {
-                    let Place { line, rust: at } = &instruction.place;
+                    let PtxLine { line, rust: at } = &instruction.place;
                     Instruction {
                         opcode: &instruction.opcode,
                         ptx_line: *line,

@@ -13,7 +13,7 @@ use super::memory::replaced;
 use super::{Fault, mbarrier};
 use crate::cluster::{Cluster, Turn};
 use crate::float::{BF16, Conversion, F16};
-use crate::memory::{MemoryError, Space as Place};
+use crate::memory::{MemoryError, Space as MemorySpace};
 use crate::program::{self, Address, AtomicOp, Bulk, Direction, GlobalSide, Space, Type, W};
 use crate::registers::{lanes, resolve};
 use crate::shadow::{Access, AccessKind, CtaShadow, Operation, Proxy, Threads};
@@ -328,8 +328,12 @@ fn send(
     address: u64,
     (barrier, blocks): (u64, Option<u32>),
 ) -> Result<()> {
-    let outside =
-        |address| MemoryError::OutOfBounds { space: Place::Shared, address, bytes: data.len() as u64, nearest: None };
+    let outside = |address| MemoryError::OutOfBounds {
+        space: MemorySpace::Shared,
+        address,
+        bytes: data.len() as u64,
+        nearest: None,
+    };
     let destination = turn.split(Space::Cluster, address).zip(turn.split(Space::Cluster, barrier));
     let Some(((rank, offset), (barrier_rank, barrier_offset))) = destination else {
         return Err(Fault::lane(lane, outside(address)));

@@ -3,7 +3,7 @@
 use super::Fault;
 use super::memory::{Noted, Way};
 use crate::cluster::Turn;
-use crate::memory::{MemoryError, Space as Place};
+use crate::memory::{MemoryError, Space as MemorySpace};
 use crate::program::{Address, Element, Fragment, Mma, MmaKind, Order, Part, Space, W, Wmma};
 use crate::registers::{LANES, Words};
 use crate::shadow::AccessKind;
@@ -84,7 +84,7 @@ impl Lines {
         }
         let address = addresses[0];
         if !address.is_multiple_of(32) {
-            let space = if fragment.space == Space::Shared { Place::Shared } else { Place::Global };
+            let space = if fragment.space == Space::Shared { MemorySpace::Shared } else { MemorySpace::Global };
             return Err(Fault::warp(MemoryError::Misaligned { space, address, bytes: 32 }.to_string()));
         }
         let shape = fragment.shape;

@@ -8,7 +8,7 @@ use super::one_address;
 use crate::cluster::Turn;
 use crate::counters::SharedKind;
 use crate::float::{BF16, Conversion, F16, Format, packed};
-use crate::memory::{MemoryError, Nearest, Space as Place};
+use crate::memory::{MemoryError, Nearest, Space as MemorySpace};
 use crate::program::{Access, Address, Atomic, AtomicOp, Order, Reg, Space, Type, W};
 use crate::registers::{Doubles, LANES, lanes, resolve};
 use crate::shadow::{self, AccessKind, Threads};
@@ -42,12 +42,12 @@ fn kind(kind: AccessKind, order: Order) -> AccessKind {
 /// The longest vector access.
 const MAX_BYTES: usize = 32;
 
-fn outside(space: Place, address: u64, bytes: usize) -> MemoryError {
+fn outside(space: MemorySpace, address: u64, bytes: usize) -> MemoryError {
     MemoryError::OutOfBounds { space, address, bytes: bytes as u64, nearest: None }
 }
 
 /// An address in the 32-bit window of a memory.
-fn narrow(space: Place, address: u64, bytes: usize, lane: usize) -> Result<u32> {
+fn narrow(space: MemorySpace, address: u64, bytes: usize, lane: usize) -> Result<u32> {
     u32::try_from(address).map_err(|_| Fault::lane(lane, outside(space, address, bytes)))
 }
 
@@ -97,7 +97,7 @@ impl Turn<'_, '_> {
             _ => {
                 let offset = address as i64;
                 let nearest = Nearest { base: 0, bytes: shape.shared_bytes.into(), offset, freed: false };
-                let (space, bytes) = (Place::Shared, bytes as u64);
+                let (space, bytes) = (MemorySpace::Shared, bytes as u64);
                 Err(Fault::lane(lane, MemoryError::OutOfBounds { space, address, bytes, nearest: Some(nearest) }))
             }
         }
@@ -211,14 +211,14 @@ impl Turn<'_, '_> {
                 self.fence(lane, order)
             }
             Space::Param => {
-                let address = narrow(Place::Param, address, into.len(), lane)?;
+                let address = narrow(MemorySpace::Param, address, into.len(), lane)?;
                 self.cluster.params.load(address, into).map_err(fault)
             }
             Space::Local => {
-                let address = narrow(Place::Local, address, into.len(), lane)?;
+                let address = narrow(MemorySpace::Local, address, into.len(), lane)?;
                 match self.local.get(lane) {
                     Some(local) => local.load(address, into).map_err(fault),
-                    None => Err(fault(outside(Place::Local, address.into(), into.len()))),
+                    None => Err(fault(outside(MemorySpace::Local, address.into(), into.len()))),
                 }
             }
         }
@@ -252,10 +252,10 @@ impl Turn<'_, '_> {
             }
             Space::Param => Err(Fault::lane(lane, "a store to a parameter")),
             Space::Local => {
-                let address = narrow(Place::Local, address, bytes.len(), lane)?;
+                let address = narrow(MemorySpace::Local, address, bytes.len(), lane)?;
                 match self.local.get_mut(lane) {
                     Some(local) => local.store(address, bytes).map_err(fault),
-                    None => Err(fault(outside(Place::Local, address.into(), bytes.len()))),
+                    None => Err(fault(outside(MemorySpace::Local, address.into(), bytes.len()))),
                 }
             }
         }
@@ -490,7 +490,8 @@ pub(crate) fn copy_async(
         }
         let mut data = [0; 16];
         if wanted > 0 {
-            let misaligned = MemoryError::Misaligned { space: Place::Global, address: from[lane], bytes: bytes.into() };
+            let misaligned =
+                MemoryError::Misaligned { space: MemorySpace::Global, address: from[lane], bytes: bytes.into() };
             if from[lane] % u64::from(bytes) != 0 {
                 return Err(Fault::lane(lane, misaligned));
             }
@@ -504,7 +505,8 @@ pub(crate) fn copy_async(
             turn.note_global(AccessKind::Read, lane, from[lane], wanted as usize)?;
         }
         if to[lane] % u64::from(bytes) != 0 {
-            let misaligned = MemoryError::Misaligned { space: Place::Shared, address: to[lane], bytes: bytes.into() };
+            let misaligned =
+                MemoryError::Misaligned { space: MemorySpace::Shared, address: to[lane], bytes: bytes.into() };
             return Err(Fault::lane(lane, misaligned));
         }
         let address = turn.shared_at(Space::Shared, lane, to[lane], length)?;

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::Fault;
 use super::memory::{Noted, Way};
 use crate::cluster::Turn;
-use crate::memory::Space as Place;
+use crate::memory::Space as MemorySpace;
 use crate::program::{Access, Order, Space};
 use crate::registers::{Doubles, lanes, resolve};
 use crate::shadow::{AccessKind, Party, Proxy, Race, RaceCause};
@@ -103,14 +103,14 @@ fn differ(turn: &Turn<'_, '_>, (space, address): (Space, u64), one: usize, other
         Space::Shared | Space::Cluster => {
             let place = turn.split(space, address);
             let offset = |(rank, offset)| u64::from(rank * turn.cluster.shape.stride_bytes()) + u64::from(offset);
-            (Place::Shared, place.map_or(address, offset))
+            (MemorySpace::Shared, place.map_or(address, offset))
         }
-        _ => (Place::Global, address),
+        _ => (MemorySpace::Global, address),
     };
     let (earlier, later) = (party(one), party(other));
     let race = Race { space, address, earlier, later, cause: RaceCause::OneInstruction };
     match space {
-        Place::Shared => turn.shared_fault(other, race),
+        MemorySpace::Shared => turn.shared_fault(other, race),
         _ => Fault::lane(other, race),
     }
 }

@@ -115,7 +115,7 @@ impl<'a> Parser<'a> {
         self.kernel.code.push(instruction);
     }
 
-    pub(super) fn place(&self, line: u32) -> crate::error::Place {
+    pub(super) fn place(&self, line: u32) -> crate::error::PtxLine {
         crate::program::place(&self.files, line, self.rust)
     }
 
