@@ -19,7 +19,7 @@ use super::varlen::Varlen;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Problem {
-    /// `attention`, `attention_with` and their plan, decoding among it.
+    /// `attention` and its plan, decoding among it.
     Attention(Attention),
     /// Sequences of several lengths.
     Varlen(Varlen),
