@@ -51,33 +51,60 @@ use variants::gemm::{
     AUXILIARY_MIN_BLOCKS, GEMM, GemmArgs, PACK_8BIT, PACK_16BIT, PackArgs, REDUCE_SPLIT_K, config_index,
 };
 
-/// Declares the entry of one configuration. `entry!(NAME: mma F16);` becomes
+/// Declares the f16 and the bf16 kernel of a configuration; with types behind it, the kernel of a name and these types.
+/// `entry!(mma_nn_128x256x32_s4: mma);` becomes
 ///
 /// ```ignore
-/// #[kernel(max_threads = ID.threads(), min_blocks = CONFIG.min_blocks)]
-/// pub unsafe fn NAME(args: GemmArgs) { mainloop_sm80::product::<F16, { config_index("NAME") }, ..>(&args) }
+/// pub mod mma_nn_128x256x32_s4 {
+///     pub mod f16 {
+///         const ID: usize = config_index("gemm_f16_mma_nn_128x256x32_s4");
+///         #[kernel(name = "gemm_f16_mma_nn_128x256x32_s4", max_threads = GEMM[ID].threads(), ..)]
+///         pub unsafe fn kernel(args: GemmArgs) { mainloop_sm80::product::<F16, ID, ..>(&args) }
+///     }
+///     pub mod bf16 { .. }
+/// }
 /// ```
 ///
 /// A name that no configuration has does not compile, nor do element types other than the configuration's.
 macro_rules! entry {
+    ($name:ident: mma) => {
+        entry!(@ $name product chunks);
+    };
+    ($name:ident: any) => {
+        entry!(@ $name any elements);
+    };
     ($name:ident: mma $types:ty) => {
-        entry!(@ $name, product, chunks, $types);
+        /// The kernel of the configuration of this name.
+        pub mod $name {
+            use super::*;
+            entry!(@@ [stringify!($name)] product chunks $types);
+        }
     };
-    ($name:ident: any $types:ty) => {
-        entry!(@ $name, any, elements, $types);
+    (@ $name:ident $body:ident $copies:ident) => {
+        /// The kernels of the configurations of this name.
+        pub mod $name {
+            /// The kernel of this element type.
+            pub mod f16 {
+                use super::super::*;
+                entry!(@@ [concat!("gemm_f16_", stringify!($name))] $body $copies F16);
+            }
+            /// The kernel of this element type.
+            pub mod bf16 {
+                use super::super::*;
+                entry!(@@ [concat!("gemm_bf16_", stringify!($name))] $body $copies Bf16);
+            }
+        }
     };
-    (@ $name:ident, $body:ident, $copies:ident, $types:ty) => {
-        /// GEMM kernel of the configuration of this name.
+    (@@ [$($name:tt)+] $body:ident $copies:ident $types:ty) => {
+        const ID: usize = config_index($($name)+);
+
+        /// GEMM kernel of this configuration.
         ///
         /// # Safety
         /// The grid, block and dynamic shared memory are the configuration's; `args` describes tensors that the
         /// configuration takes.
-        #[kernel(
-            max_threads = GEMM[config_index(stringify!($name))].threads(),
-            min_blocks = GEMM[config_index(stringify!($name))].min_blocks
-        )]
-        pub unsafe fn $name(args: GemmArgs) {
-            const ID: usize = config_index(stringify!($name));
+        #[cuda_std::kernel(name = $($name)+, max_threads = GEMM[ID].threads(), min_blocks = GEMM[ID].min_blocks)]
+        pub unsafe fn kernel(args: GemmArgs) {
             // SAFETY: the caller's contract is the body's.
             unsafe {
                 mainloop_sm80::$body::<
@@ -94,51 +121,28 @@ macro_rules! entry {
 }
 
 #[cfg(any(not(target_feature = "sm_89"), target_feature = "sm_90"))]
-entry!(gemm_f16_mma_nn_128x256x64_s3: mma F16);
+entry!(mma_nn_128x256x64_s3: mma);
 #[cfg(any(not(target_feature = "sm_89"), target_feature = "sm_90"))]
-entry!(gemm_f16_mma_nt_128x256x64_s3: mma F16);
+entry!(mma_nt_128x256x64_s3: mma);
 #[cfg(any(not(target_feature = "sm_89"), target_feature = "sm_90"))]
-entry!(gemm_f16_mma_tt_128x256x64_s3: mma F16);
-entry!(gemm_f16_mma_nn_128x256x32_s4: mma F16);
-entry!(gemm_f16_mma_nt_128x256x32_s4: mma F16);
-entry!(gemm_f16_mma_tn_128x256x32_s4: mma F16);
-entry!(gemm_f16_mma_tt_128x256x32_s4: mma F16);
-entry!(gemm_f16_mma_nn_128x128x32_s4: mma F16);
-entry!(gemm_f16_mma_nt_128x128x32_s4: mma F16);
-entry!(gemm_f16_mma_tn_128x128x32_s4: mma F16);
-entry!(gemm_f16_mma_tt_128x128x32_s4: mma F16);
-entry!(gemm_f16_mma_nn_64x64x64_s3: mma F16);
-entry!(gemm_f16_mma_nt_64x64x64_s3: mma F16);
-entry!(gemm_f16_mma_tn_64x64x64_s3: mma F16);
-entry!(gemm_f16_mma_tt_64x64x64_s3: mma F16);
-entry!(gemm_f16_mma_nn_16x128x64_s4: mma F16);
-entry!(gemm_f16_mma_nt_16x128x64_s4: mma F16);
-entry!(gemm_f16_mma_tn_16x128x64_s4: mma F16);
-entry!(gemm_f16_mma_tt_16x128x64_s4: mma F16);
-entry!(gemm_f16_mma_any_64x64x32_s2: any F16);
-#[cfg(any(not(target_feature = "sm_89"), target_feature = "sm_90"))]
-entry!(gemm_bf16_mma_nn_128x256x64_s3: mma Bf16);
-#[cfg(any(not(target_feature = "sm_89"), target_feature = "sm_90"))]
-entry!(gemm_bf16_mma_nt_128x256x64_s3: mma Bf16);
-#[cfg(any(not(target_feature = "sm_89"), target_feature = "sm_90"))]
-entry!(gemm_bf16_mma_tt_128x256x64_s3: mma Bf16);
-entry!(gemm_bf16_mma_nn_128x256x32_s4: mma Bf16);
-entry!(gemm_bf16_mma_nt_128x256x32_s4: mma Bf16);
-entry!(gemm_bf16_mma_tn_128x256x32_s4: mma Bf16);
-entry!(gemm_bf16_mma_tt_128x256x32_s4: mma Bf16);
-entry!(gemm_bf16_mma_nn_128x128x32_s4: mma Bf16);
-entry!(gemm_bf16_mma_nt_128x128x32_s4: mma Bf16);
-entry!(gemm_bf16_mma_tn_128x128x32_s4: mma Bf16);
-entry!(gemm_bf16_mma_tt_128x128x32_s4: mma Bf16);
-entry!(gemm_bf16_mma_nn_64x64x64_s3: mma Bf16);
-entry!(gemm_bf16_mma_nt_64x64x64_s3: mma Bf16);
-entry!(gemm_bf16_mma_tn_64x64x64_s3: mma Bf16);
-entry!(gemm_bf16_mma_tt_64x64x64_s3: mma Bf16);
-entry!(gemm_bf16_mma_nn_16x128x64_s4: mma Bf16);
-entry!(gemm_bf16_mma_nt_16x128x64_s4: mma Bf16);
-entry!(gemm_bf16_mma_tn_16x128x64_s4: mma Bf16);
-entry!(gemm_bf16_mma_tt_16x128x64_s4: mma Bf16);
-entry!(gemm_bf16_mma_any_64x64x32_s2: any Bf16);
+entry!(mma_tt_128x256x64_s3: mma);
+entry!(mma_nn_128x256x32_s4: mma);
+entry!(mma_nt_128x256x32_s4: mma);
+entry!(mma_tn_128x256x32_s4: mma);
+entry!(mma_tt_128x256x32_s4: mma);
+entry!(mma_nn_128x128x32_s4: mma);
+entry!(mma_nt_128x128x32_s4: mma);
+entry!(mma_tn_128x128x32_s4: mma);
+entry!(mma_tt_128x128x32_s4: mma);
+entry!(mma_nn_64x64x64_s3: mma);
+entry!(mma_nt_64x64x64_s3: mma);
+entry!(mma_tn_64x64x64_s3: mma);
+entry!(mma_tt_64x64x64_s3: mma);
+entry!(mma_nn_16x128x64_s4: mma);
+entry!(mma_nt_16x128x64_s4: mma);
+entry!(mma_tn_16x128x64_s4: mma);
+entry!(mma_tt_16x128x64_s4: mma);
+entry!(mma_any_64x64x32_s2: any);
 #[cfg(target_feature = "sm_89")]
 entry!(gemm_e4m3_mma_nt_128x128x128_s3_two_level: mma ByE4m3<E4m3>);
 #[cfg(target_feature = "sm_89")]

@@ -13,6 +13,7 @@ pub mod broken;
 pub mod cg;
 pub mod gemm;
 pub mod ladder;
+mod lines;
 pub mod probe;
 
 /// The kernel families that the library embeds. A family is the device crate `kernels-gpu/<name>`.

@@ -9,6 +9,7 @@ use super::{
     AttentionConfig, AttentionKernel, CONSUMER_REGISTERS, DECODE_KEYS, DecodeTile, MAX_HEAD_DIM, MaskKind, PvUnit,
     QuerySource, ScoreMod, Seqlens, TILE_SWIZZLE, TileCopy, WARP_ROWS, WARPGROUP_ROWS, WgmmaTile, WmmaTile,
 };
+use crate::lines::{Line, count, kernels};
 
 /// Position of the configuration called `name` in [`ATTENTION`]; does not compile (in a constant) where there is none.
 pub const fn config_index(name: &str) -> usize {
@@ -88,18 +89,12 @@ const fn warps(warps: usize, stages: usize, registers: u32) -> DecodeTile {
     DecodeTile { warps, stages, registers }
 }
 
-/// A line of the table: the f16 and the bf16 kernel of a configuration, or the f16 kernel alone.
-struct Line {
-    f16: AttentionConfig,
-    bf16: Option<AttentionConfig>,
-}
-
 /// The f16 and the bf16 kernel of a configuration. `both!("d64_decode_4w_s6", config)` is the line of
 /// `attention_f16_d64_decode_4w_s6` and `attention_bf16_d64_decode_4w_s6`.
 macro_rules! both {
     ($name:literal, $config:expr) => {
         Line {
-            f16: $config.named(concat!("attention_f16_", $name), Dtype::F16),
+            first: $config.named(concat!("attention_f16_", $name), Dtype::F16),
             bf16: Some($config.named(concat!("attention_bf16_", $name), Dtype::Bf16)),
         }
     };
@@ -108,7 +103,7 @@ macro_rules! both {
 /// The f16 kernel of a configuration alone.
 macro_rules! f16 {
     ($name:literal, $config:expr) => {
-        Line { f16: $config.named(concat!("attention_f16_", $name), Dtype::F16), bf16: None }
+        Line { first: $config.named(concat!("attention_f16_", $name), Dtype::F16), bf16: None }
     };
 }
 
@@ -132,36 +127,10 @@ macro_rules! f16 {
 /// | `_ldg`, `_fma` | of `wmma`: tiles go through registers; P V by multiply-adds |
 /// | `_varlen` | serves varlen |
 /// | `_softcap`, `_general` | serves a softcap alone; softcap and bias. Both serve varlen too, unless they decode |
-pub const ATTENTION: &[AttentionConfig] = &kernels::<{ count() }>();
-
-/// Kernels of all lines.
-const fn count() -> usize {
-    let (mut line, mut count) = (0, 0);
-    while line < LINES.len() {
-        count += 1 + LINES[line].bf16.is_some() as usize;
-        line += 1;
-    }
-    count
-}
-
-/// The kernels of all lines, one after the other.
-const fn kernels<const COUNT: usize>() -> [AttentionConfig; COUNT] {
-    let mut kernels = [LINES[0].f16; COUNT];
-    let (mut line, mut count) = (0, 0);
-    while line < LINES.len() {
-        kernels[count] = LINES[line].f16;
-        count += 1;
-        if let Some(bf16) = LINES[line].bf16 {
-            kernels[count] = bf16;
-            count += 1;
-        }
-        line += 1;
-    }
-    kernels
-}
+pub const ATTENTION: &[AttentionConfig] = &kernels::<_, { count(LINES) }>(LINES);
 
 /// One line a configuration, with the reason for it.
-const LINES: &[Line] = &[
+const LINES: &[Line<AttentionConfig>] = &[
     // Up to 16 query rows, whatever the architecture: what counts is the bytes in flight. The steps that four
     // warps, or two, have ahead are 64 to 80 KiB a block, and two blocks share a multiprocessor of sm_90.
     both!("d64_decode_4w_s6", Config::decode(64, warps(4, 6, 255))),

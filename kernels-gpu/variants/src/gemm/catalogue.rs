@@ -7,6 +7,7 @@ use layout::text::same_text;
 use super::config::FRAGMENT;
 use super::wgmma::check_wgmma;
 use super::{Accumulation, CHUNK_BYTES, GemmConfig, GemmLayout, GemmTile, GemmUnit, Operands, TWO_LEVEL_K};
+use crate::lines::{Line, count, kernels};
 
 /// Position of the configuration called `name` in [`GEMM`]; does not compile (in a constant) where there is none.
 pub const fn config_index(name: &str) -> usize {
@@ -118,102 +119,84 @@ const fn on_wgmma(config: GemmConfig) -> GemmConfig {
     GemmConfig { unit: GemmUnit::Wgmma, cluster: if config.tile.m >= 128 { 2 } else { 1 }, ..config }
 }
 
+/// The f16 and the bf16 kernel of a configuration. `both!("mma_any_64x64x32_s2", any)` is the line of
+/// `gemm_f16_mma_any_64x64x32_s2` and `gemm_bf16_mma_any_64x64x32_s2`.
+macro_rules! both {
+    ($name:literal, $config:ident $(, $argument:expr)*) => {
+        Line {
+            first: $config(concat!("gemm_f16_", $name), Dtype::F16 $(, $argument)*),
+            bf16: Some($config(concat!("gemm_bf16_", $name), Dtype::Bf16 $(, $argument)*)),
+        }
+    };
+}
+
+/// A kernel of other types.
+const fn one(config: GemmConfig) -> Line<GemmConfig> {
+    Line { first: config, bf16: None }
+}
+
 /// Every compiled main kernel.
 ///
 /// Name: `gemm_<type>_<unit>_<layout>_<m>x<n>x<k>_s<stages>`, the type of B after that of A where they differ, and at
 /// the end `_two_level` where FP8 products are summed so.
-pub const GEMM: &[GemmConfig] = {
+pub const GEMM: &[GemmConfig] = &kernels::<_, { count(LINES) }>(LINES);
+
+/// One line a configuration.
+const LINES: &[Line<GemmConfig>] = {
     use Accumulation::{Direct, TwoLevel};
-    use Dtype::{Bf16, E4M3, E5M2, F16};
+    use Dtype::{E4M3, E5M2};
     use GemmLayout::{Nn, Nt, Tn, Tt};
     &[
-        mma("gemm_f16_mma_nn_128x256x64_s3", F16, Nn, LONG),
-        mma("gemm_f16_mma_nt_128x256x64_s3", F16, Nt, LONG),
-        mma("gemm_f16_mma_tt_128x256x64_s3", F16, Tt, LONG),
-        mma("gemm_f16_mma_nn_128x256x32_s4", F16, Nn, LARGE),
-        mma("gemm_f16_mma_nt_128x256x32_s4", F16, Nt, LARGE),
-        mma("gemm_f16_mma_tn_128x256x32_s4", F16, Tn, LARGE),
-        mma("gemm_f16_mma_tt_128x256x32_s4", F16, Tt, LARGE),
-        mma("gemm_f16_mma_nn_128x128x32_s4", F16, Nn, MEDIUM),
-        mma("gemm_f16_mma_nt_128x128x32_s4", F16, Nt, MEDIUM),
-        mma("gemm_f16_mma_tn_128x128x32_s4", F16, Tn, MEDIUM),
-        mma("gemm_f16_mma_tt_128x128x32_s4", F16, Tt, MEDIUM),
-        mma("gemm_f16_mma_nn_64x64x64_s3", F16, Nn, SMALL),
-        mma("gemm_f16_mma_nt_64x64x64_s3", F16, Nt, SMALL),
-        mma("gemm_f16_mma_tn_64x64x64_s3", F16, Tn, SMALL),
-        mma("gemm_f16_mma_tt_64x64x64_s3", F16, Tt, SMALL),
-        mma("gemm_f16_mma_nn_16x128x64_s4", F16, Nn, FLAT),
-        mma("gemm_f16_mma_nt_16x128x64_s4", F16, Nt, FLAT),
-        mma("gemm_f16_mma_tn_16x128x64_s4", F16, Tn, FLAT),
-        mma("gemm_f16_mma_tt_16x128x64_s4", F16, Tt, FLAT),
-        any("gemm_f16_mma_any_64x64x32_s2", F16),
-        mma("gemm_bf16_mma_nn_128x256x64_s3", Bf16, Nn, LONG),
-        mma("gemm_bf16_mma_nt_128x256x64_s3", Bf16, Nt, LONG),
-        mma("gemm_bf16_mma_tt_128x256x64_s3", Bf16, Tt, LONG),
-        mma("gemm_bf16_mma_nn_128x256x32_s4", Bf16, Nn, LARGE),
-        mma("gemm_bf16_mma_nt_128x256x32_s4", Bf16, Nt, LARGE),
-        mma("gemm_bf16_mma_tn_128x256x32_s4", Bf16, Tn, LARGE),
-        mma("gemm_bf16_mma_tt_128x256x32_s4", Bf16, Tt, LARGE),
-        mma("gemm_bf16_mma_nn_128x128x32_s4", Bf16, Nn, MEDIUM),
-        mma("gemm_bf16_mma_nt_128x128x32_s4", Bf16, Nt, MEDIUM),
-        mma("gemm_bf16_mma_tn_128x128x32_s4", Bf16, Tn, MEDIUM),
-        mma("gemm_bf16_mma_tt_128x128x32_s4", Bf16, Tt, MEDIUM),
-        mma("gemm_bf16_mma_nn_64x64x64_s3", Bf16, Nn, SMALL),
-        mma("gemm_bf16_mma_nt_64x64x64_s3", Bf16, Nt, SMALL),
-        mma("gemm_bf16_mma_tn_64x64x64_s3", Bf16, Tn, SMALL),
-        mma("gemm_bf16_mma_tt_64x64x64_s3", Bf16, Tt, SMALL),
-        mma("gemm_bf16_mma_nn_16x128x64_s4", Bf16, Nn, FLAT),
-        mma("gemm_bf16_mma_nt_16x128x64_s4", Bf16, Nt, FLAT),
-        mma("gemm_bf16_mma_tn_16x128x64_s4", Bf16, Tn, FLAT),
-        mma("gemm_bf16_mma_tt_16x128x64_s4", Bf16, Tt, FLAT),
-        any("gemm_bf16_mma_any_64x64x32_s2", Bf16),
+        both!("mma_nn_128x256x64_s3", mma, Nn, LONG),
+        both!("mma_nt_128x256x64_s3", mma, Nt, LONG),
+        both!("mma_tt_128x256x64_s3", mma, Tt, LONG),
+        both!("mma_nn_128x256x32_s4", mma, Nn, LARGE),
+        both!("mma_nt_128x256x32_s4", mma, Nt, LARGE),
+        both!("mma_tn_128x256x32_s4", mma, Tn, LARGE),
+        both!("mma_tt_128x256x32_s4", mma, Tt, LARGE),
+        both!("mma_nn_128x128x32_s4", mma, Nn, MEDIUM),
+        both!("mma_nt_128x128x32_s4", mma, Nt, MEDIUM),
+        both!("mma_tn_128x128x32_s4", mma, Tn, MEDIUM),
+        both!("mma_tt_128x128x32_s4", mma, Tt, MEDIUM),
+        both!("mma_nn_64x64x64_s3", mma, Nn, SMALL),
+        both!("mma_nt_64x64x64_s3", mma, Nt, SMALL),
+        both!("mma_tn_64x64x64_s3", mma, Tn, SMALL),
+        both!("mma_tt_64x64x64_s3", mma, Tt, SMALL),
+        both!("mma_nn_16x128x64_s4", mma, Nn, FLAT),
+        both!("mma_nt_16x128x64_s4", mma, Nt, FLAT),
+        both!("mma_tn_16x128x64_s4", mma, Tn, FLAT),
+        both!("mma_tt_16x128x64_s4", mma, Tt, FLAT),
+        both!("mma_any_64x64x32_s2", any),
         // FP8 operands that are not stored with contiguous k are copied first.
-        fp8("gemm_e4m3_mma_nt_128x128x128_s3_two_level", E4M3, MEDIUM_8BIT),
-        fp8("gemm_e4m3_mma_nt_64x64x128_s3_two_level", E4M3, SMALL_8BIT),
-        fp8("gemm_e4m3_e5m2_mma_nt_128x128x128_s3_two_level", E5M2, MEDIUM_8BIT),
-        fp8("gemm_e4m3_e5m2_mma_nt_64x64x128_s3_two_level", E5M2, SMALL_8BIT),
-        wgmma("gemm_f16_wgmma_nn_128x256x64_s3", F16, Nn, WIDE),
-        wgmma("gemm_f16_wgmma_nn_128x128x64_s6", F16, Nn, SQUARE),
-        wgmma("gemm_f16_wgmma_nn_64x128x64_s8", F16, Nn, LOW),
-        wgmma("gemm_f16_wgmma_nn_64x64x64_s12", F16, Nn, LEAST),
-        wgmma("gemm_f16_wgmma_nt_128x256x64_s3", F16, Nt, WIDE),
-        wgmma("gemm_f16_wgmma_nt_128x128x64_s6", F16, Nt, SQUARE),
-        wgmma("gemm_f16_wgmma_nt_64x128x64_s8", F16, Nt, LOW),
-        wgmma("gemm_f16_wgmma_nt_64x64x64_s12", F16, Nt, LEAST),
-        wgmma("gemm_f16_wgmma_tn_128x256x64_s3", F16, Tn, WIDE),
-        wgmma("gemm_f16_wgmma_tn_128x128x64_s6", F16, Tn, SQUARE),
-        wgmma("gemm_f16_wgmma_tn_64x128x64_s8", F16, Tn, LOW),
-        wgmma("gemm_f16_wgmma_tn_64x64x64_s12", F16, Tn, LEAST),
-        wgmma("gemm_f16_wgmma_tt_128x256x64_s3", F16, Tt, WIDE),
-        wgmma("gemm_f16_wgmma_tt_128x128x64_s6", F16, Tt, SQUARE),
-        wgmma("gemm_f16_wgmma_tt_64x128x64_s8", F16, Tt, LOW),
-        wgmma("gemm_f16_wgmma_tt_64x64x64_s12", F16, Tt, LEAST),
-        wgmma("gemm_f16_wgmma_nt_128x192x64_s4", F16, Nt, MIDDLE),
-        wgmma("gemm_bf16_wgmma_nn_128x256x64_s3", Bf16, Nn, WIDE),
-        wgmma("gemm_bf16_wgmma_nn_128x128x64_s6", Bf16, Nn, SQUARE),
-        wgmma("gemm_bf16_wgmma_nn_64x128x64_s8", Bf16, Nn, LOW),
-        wgmma("gemm_bf16_wgmma_nn_64x64x64_s12", Bf16, Nn, LEAST),
-        wgmma("gemm_bf16_wgmma_nt_128x256x64_s3", Bf16, Nt, WIDE),
-        wgmma("gemm_bf16_wgmma_nt_128x128x64_s6", Bf16, Nt, SQUARE),
-        wgmma("gemm_bf16_wgmma_nt_64x128x64_s8", Bf16, Nt, LOW),
-        wgmma("gemm_bf16_wgmma_nt_64x64x64_s12", Bf16, Nt, LEAST),
-        wgmma("gemm_bf16_wgmma_tn_128x256x64_s3", Bf16, Tn, WIDE),
-        wgmma("gemm_bf16_wgmma_tn_128x128x64_s6", Bf16, Tn, SQUARE),
-        wgmma("gemm_bf16_wgmma_tn_64x128x64_s8", Bf16, Tn, LOW),
-        wgmma("gemm_bf16_wgmma_tn_64x64x64_s12", Bf16, Tn, LEAST),
-        wgmma("gemm_bf16_wgmma_tt_128x256x64_s3", Bf16, Tt, WIDE),
-        wgmma("gemm_bf16_wgmma_tt_128x128x64_s6", Bf16, Tt, SQUARE),
-        wgmma("gemm_bf16_wgmma_tt_64x128x64_s8", Bf16, Tt, LOW),
-        wgmma("gemm_bf16_wgmma_tt_64x64x64_s12", Bf16, Tt, LEAST),
-        wgmma("gemm_bf16_wgmma_nt_128x192x64_s4", Bf16, Nt, MIDDLE),
-        wgmma_fp8("gemm_e4m3_wgmma_nt_128x256x128_s3", E4M3, Direct, WIDE_8BIT),
-        wgmma_fp8("gemm_e4m3_wgmma_nt_128x128x128_s6_two_level", E4M3, TwoLevel, SQUARE_8BIT),
-        wgmma_fp8("gemm_e4m3_wgmma_nt_64x128x128_s8_two_level", E4M3, TwoLevel, LOW_8BIT),
-        wgmma_fp8("gemm_e4m3_wgmma_nt_64x64x128_s12_two_level", E4M3, TwoLevel, LEAST_8BIT),
-        wgmma_fp8("gemm_e4m3_e5m2_wgmma_nt_128x256x128_s3", E5M2, Direct, WIDE_8BIT),
-        wgmma_fp8("gemm_e4m3_e5m2_wgmma_nt_128x128x128_s6_two_level", E5M2, TwoLevel, SQUARE_8BIT),
-        wgmma_fp8("gemm_e4m3_e5m2_wgmma_nt_64x128x128_s8_two_level", E5M2, TwoLevel, LOW_8BIT),
-        wgmma_fp8("gemm_e4m3_e5m2_wgmma_nt_64x64x128_s12_two_level", E5M2, TwoLevel, LEAST_8BIT),
+        one(fp8("gemm_e4m3_mma_nt_128x128x128_s3_two_level", E4M3, MEDIUM_8BIT)),
+        one(fp8("gemm_e4m3_mma_nt_64x64x128_s3_two_level", E4M3, SMALL_8BIT)),
+        one(fp8("gemm_e4m3_e5m2_mma_nt_128x128x128_s3_two_level", E5M2, MEDIUM_8BIT)),
+        one(fp8("gemm_e4m3_e5m2_mma_nt_64x64x128_s3_two_level", E5M2, SMALL_8BIT)),
+        both!("wgmma_nn_128x256x64_s3", wgmma, Nn, WIDE),
+        both!("wgmma_nn_128x128x64_s6", wgmma, Nn, SQUARE),
+        both!("wgmma_nn_64x128x64_s8", wgmma, Nn, LOW),
+        both!("wgmma_nn_64x64x64_s12", wgmma, Nn, LEAST),
+        both!("wgmma_nt_128x256x64_s3", wgmma, Nt, WIDE),
+        both!("wgmma_nt_128x128x64_s6", wgmma, Nt, SQUARE),
+        both!("wgmma_nt_64x128x64_s8", wgmma, Nt, LOW),
+        both!("wgmma_nt_64x64x64_s12", wgmma, Nt, LEAST),
+        both!("wgmma_tn_128x256x64_s3", wgmma, Tn, WIDE),
+        both!("wgmma_tn_128x128x64_s6", wgmma, Tn, SQUARE),
+        both!("wgmma_tn_64x128x64_s8", wgmma, Tn, LOW),
+        both!("wgmma_tn_64x64x64_s12", wgmma, Tn, LEAST),
+        both!("wgmma_tt_128x256x64_s3", wgmma, Tt, WIDE),
+        both!("wgmma_tt_128x128x64_s6", wgmma, Tt, SQUARE),
+        both!("wgmma_tt_64x128x64_s8", wgmma, Tt, LOW),
+        both!("wgmma_tt_64x64x64_s12", wgmma, Tt, LEAST),
+        both!("wgmma_nt_128x192x64_s4", wgmma, Nt, MIDDLE),
+        one(wgmma_fp8("gemm_e4m3_wgmma_nt_128x256x128_s3", E4M3, Direct, WIDE_8BIT)),
+        one(wgmma_fp8("gemm_e4m3_wgmma_nt_128x128x128_s6_two_level", E4M3, TwoLevel, SQUARE_8BIT)),
+        one(wgmma_fp8("gemm_e4m3_wgmma_nt_64x128x128_s8_two_level", E4M3, TwoLevel, LOW_8BIT)),
+        one(wgmma_fp8("gemm_e4m3_wgmma_nt_64x64x128_s12_two_level", E4M3, TwoLevel, LEAST_8BIT)),
+        one(wgmma_fp8("gemm_e4m3_e5m2_wgmma_nt_128x256x128_s3", E5M2, Direct, WIDE_8BIT)),
+        one(wgmma_fp8("gemm_e4m3_e5m2_wgmma_nt_128x128x128_s6_two_level", E5M2, TwoLevel, SQUARE_8BIT)),
+        one(wgmma_fp8("gemm_e4m3_e5m2_wgmma_nt_64x128x128_s8_two_level", E5M2, TwoLevel, LOW_8BIT)),
+        one(wgmma_fp8("gemm_e4m3_e5m2_wgmma_nt_64x64x128_s12_two_level", E5M2, TwoLevel, LEAST_8BIT)),
     ]
 };
 
