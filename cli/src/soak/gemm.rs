@@ -304,7 +304,10 @@ impl Gemm {
                 let of_sum = tolerance::gemm_sum_limit(problem, self.accumulation(), magnitude);
                 // The rounding of D, and below its normal numbers.
                 let all = all * d_scale.abs();
-                of_sum + all * (EPILOGUE + atol) + least + 4.0 * f64::from(f32::MIN_POSITIVE) * (1.0 + d_scale.abs())
+                // The rounding of the product of the factors.
+                let of_factor = sum * d_scale.abs() * f64::from(f32::from_bits(1));
+                let of_small = least + 4.0 * f64::from(f32::MIN_POSITIVE) * (1.0 + d_scale.abs());
+                of_sum + all * (EPILOGUE + atol) + of_factor + of_small
             })
             .collect();
         let got: Vec<f64> = got.iter().map(|x| x.to_f64()).collect();
