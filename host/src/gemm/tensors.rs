@@ -10,8 +10,8 @@ use crate::error::Result;
 use crate::runtime::raw_tensor::RawTensor;
 use crate::runtime::tensor::{TensorMut, TensorRef};
 
-/// A factor for a whole tensor. The product of alpha and the scales of A and B is rounded to f32, where one below 2^-149
-/// is 0.
+/// A factor for a whole tensor. The product of alpha and the scales of A and B is rounded to f32, where one below
+/// 2^-149 is 0.
 ///
 /// ```
 /// use ferrotile::Scale;
