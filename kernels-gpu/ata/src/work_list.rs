@@ -80,16 +80,19 @@ impl<const ID: usize> WorkList<ID> {
         Self { next: transposed.last_word() + warp(), end: direct.last_word() }
     }
 
-    /// Starts to load the record of the next use; none behind the last.
+    /// Starts to load the next tile reference; none behind the last.
     ///
     /// # Safety
     /// The tiles are those of a strip of `args`.
     #[inline(always)]
     pub(crate) unsafe fn load(&mut self, args: &AtaArgs) -> TileRef {
-        // SAFETY: as required of the caller.
-        let used =
-            if self.next < self.end { unsafe { TileRef::load(args.tile_refs, self.next) } } else { TileRef::NONE };
+        let tile_ref = if self.next < self.end {
+            // SAFETY: as required of the caller.
+            unsafe { TileRef::load(args.tile_refs, self.next) }
+        } else {
+            TileRef::NONE
+        };
         self.next += Self::WARPS;
-        used
+        tile_ref
     }
 }
