@@ -8,8 +8,7 @@ use rayon::prelude::*;
 use variants::ata::BLOCK;
 
 pub use attention::{AttentionTerms, attention, attention_rounded, attention_with, attention_with_rounded};
-pub(crate) use gemm::stored_magnitude;
-pub use gemm::{GemmTerms, gemm, gemm_magnitude, gemm_rounded};
+pub use gemm::{GemmTerms, gemm, gemm_magnitude, gemm_rounded, stored_magnitude};
 
 /// Puts partial results of attention on disjoint sets of keys together, in f64: O `[B, H, S, D]` and LSE `[B, H, S]` of
 /// each.

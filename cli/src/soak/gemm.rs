@@ -105,17 +105,6 @@ fn is_one(number: &f32) -> bool {
 /// of f32 after the sum, and the approximate `ex2` and `rcp` of activations.
 const EPILOGUE: f64 = 1.0 / (1 << 19) as f64;
 
-/// What an element counts in the sum of magnitudes: tensor cores align terms by exponents, and those of numbers below
-/// the normal ones are all alike.
-fn magnitude(dtype: Dtype, element: f64) -> f64 {
-    let least = match dtype {
-        Dtype::Bf16 | Dtype::F32 => f64::from(f32::MIN_POSITIVE),
-        Dtype::F16 | Dtype::E5M2 => (-14f64).exp2(),
-        Dtype::E4M3 => (-6f64).exp2(),
-    };
-    if element == 0.0 || element.is_nan() { element } else { element.abs().max(least) }
-}
-
 impl Gemm {
     fn draw_sizes(random: &mut Random, arch: Arch, most: usize) -> Gemm {
         let fp8 = arch >= Arch::Sm89 && random.random_bool(0.3);
@@ -273,7 +262,8 @@ impl Gemm {
             (&b * b_scale).view(),
             &GemmTerms { alpha: self.alpha.into(), ..terms },
         );
-        let [of_a, of_b] = [(&a, self.a), (&b, self.b)].map(|(array, dtype)| array.mapv(|x| magnitude(dtype, x)));
+        let [of_a, of_b] =
+            [(&a, self.a), (&b, self.b)].map(|(array, dtype)| array.mapv(|x| reference::stored_magnitude(x, dtype)));
         let product =
             |of_a: &Array3<f64>, of_b: &Array3<f64>| reference::gemm(of_a.view(), of_b.view(), &GemmTerms::default());
         let magnitudes = product(&of_a, &of_b);

@@ -115,9 +115,17 @@ pub fn gemm_magnitude(
     largest * (terms.alpha * terms.d_scale).abs()
 }
 
-/// The magnitude of a number of this type by its stored exponent. A subnormal number has the exponent of the least
-/// normal one. NaN stays NaN.
-pub(crate) fn stored_magnitude(x: f64, dtype: Dtype) -> f64 {
+/// The magnitude of a number of this type by its stored exponent, as tensor cores align it: a subnormal number has the
+/// exponent of the least normal one. NaN stays NaN.
+///
+/// ```
+/// use ferrotile::{Dtype, reference::stored_magnitude};
+///
+/// assert_eq!(stored_magnitude(-3.0, Dtype::F16), 3.0);
+/// assert_eq!(stored_magnitude(1e-7, Dtype::F16), 2f64.powi(-14));
+/// ```
+#[must_use]
+pub fn stored_magnitude(x: f64, dtype: Dtype) -> f64 {
     if x == 0.0 || x.is_nan() { x.abs() } else { x.abs().max(least_normal(dtype)) }
 }
 
