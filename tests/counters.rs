@@ -20,10 +20,10 @@ const ROWS: usize = 64;
 const MATRIX_ROWS: usize = 80;
 
 /// What attention of one head does, with every element 1.
-fn attention<T: Float>(gpu: &Gpu, head_dim: usize, variant: &str) -> Vec<Counters> {
+fn attention<T: Float>(gpu: &Gpu, head_dim: usize, kernel: &str) -> Vec<Counters> {
     let sizes = BatchedSizes { batch: 1, q_heads: 1, kv_heads: 1, q_len: ROWS, k_len: ROWS, head_dim };
     let shape = sizes.q_shape(Layout::Bhsd);
-    let options = Request { variant: Some(variant.to_owned()), ..Request::new(Layout::Bhsd) };
+    let options = Request { kernel: Some(kernel.to_owned()), ..Request::new(Layout::Bhsd) };
     let plan = options.plan(gpu, T::DTYPE, sizes).unwrap();
     let stream = gpu.new_stream().unwrap();
     let ones = Buffer::upload_blocking(&stream, &vec![T::from_f64(1.0); ROWS * head_dim]).unwrap();
@@ -32,16 +32,15 @@ fn attention<T: Float>(gpu: &Gpu, head_dim: usize, variant: &str) -> Vec<Counter
     gpu.counted(|| plan.run(&stream, AttentionTensors::new(q, q, q, out))).unwrap().1
 }
 
-fn ata(gpu: &Gpu, precision: Precision, frames: usize, variant: &str) -> Vec<Counters> {
+fn ata(gpu: &Gpu, precision: Precision, frames: usize, kernel: &str) -> Vec<Counters> {
     // Block diagonal d has a block in each row of blocks but the last d.
     let element = |(_, d, row, _, _): (usize, usize, usize, usize, usize)| if row + d < 5 { 1.0 } else { 0.0 };
     let blocks = Array5::from_shape_fn((1, 3, 5, 16, 16), element);
     let matrix = SymmetricBlockMatrix::from_blocks(MATRIX_ROWS, blocks.view()).unwrap();
     let stream = gpu.new_stream().unwrap();
     let matrix = matrix.upload_blocking(stream.as_ref(), precision).unwrap();
-    let plan =
-        AtaPlan::new(&matrix, frames, &AtaOptions { variant: Some(variant.to_owned()), ..AtaOptions::default() })
-            .unwrap();
+    let plan = AtaPlan::new(&matrix, frames, &AtaOptions { kernel: Some(kernel.to_owned()), ..AtaOptions::default() })
+        .unwrap();
     let (shape, count) = ([frames, 1, MATRIX_ROWS], frames * MATRIX_ROWS);
     let x = Buffer::upload_blocking(&stream, &vec![1.0f32; count]).unwrap();
     let mut y = Buffer::<f32>::zeroed(gpu, count).unwrap();

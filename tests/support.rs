@@ -65,7 +65,7 @@ fn kernel_with(
 ) -> Option<&'static str> {
     let (heads, q_len, k_len) = (1, if feature.few_rows { 1 } else { 4096 }, 4096);
     let options = Request { mask: Mask::Causal, softcap, bias, ..Request::new(Layout::Bhsd) };
-    let variant = match feature.lengths {
+    let config = match feature.lengths {
         Seqlens::Fixed => {
             let (q_heads, kv_heads) = (heads, heads);
             let problem = BatchedSizes { batch: 1, q_heads, kv_heads, q_len, k_len, head_dim };
@@ -85,12 +85,12 @@ fn kernel_with(
             options.plan(gpu, dtype, problem).map(|plan| config_of(&plan))
         }
     };
-    match variant.map(|variant| variant.kernel) {
+    match config.map(|config| config.kernel) {
         Ok(AttentionKernel::Scalar) => Some("scalar"),
         Ok(AttentionKernel::Wmma(_)) => Some("`mma`"),
         Ok(AttentionKernel::Wgmma(_)) => Some("`wgmma`"),
         Ok(AttentionKernel::Decode(_)) => Some("decoding"),
-        Err(Error::NoVariant { .. }) => None,
+        Err(Error::UnsupportedType { .. }) => None,
         Err(error) => panic!("{} at {head_dim} on {}: {error}", feature.name, gpu.arch()),
     }
 }

@@ -36,8 +36,8 @@ pub(crate) struct ParseDeviceError;
 
 /// A kernel named where there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("--variant names a kernel of the GPU, but this runs on the CPU")]
-pub(crate) struct VariantOnCpu;
+#[error("--kernel names a kernel of the GPU, but this runs on the CPU")]
+pub(crate) struct KernelOnCpu;
 
 impl FromStr for DeviceChoice {
     type Err = ParseDeviceError;
@@ -87,11 +87,11 @@ impl DeviceChoice {
     /// Computes a request on the device, and says on stderr what was understood and who computes. A request that is
     /// refused says that alone.
     ///
-    /// `on_gpu` calls its last argument with the name of the kernel before the kernel runs. `variant` is the kernel
+    /// `on_gpu` calls its last argument with the name of the kernel before the kernel runs. `kernel` is the kernel
     /// that the request names.
     pub(crate) fn compute<R>(
         self,
-        variant: Option<&String>,
+        kernel: Option<&String>,
         say_understood: impl Fn(),
         on_gpu: impl FnOnce(&Gpu, &dyn Fn(&str)) -> ferrotile::Result<R>,
         on_cpu: impl FnOnce() -> R,
@@ -104,7 +104,7 @@ impl DeviceChoice {
                 };
                 Ok(on_gpu(&gpu, &started)?)
             }
-            Device::Cpu if variant.is_some() => Err(VariantOnCpu.into()),
+            Device::Cpu if kernel.is_some() => Err(KernelOnCpu.into()),
             Device::Cpu => {
                 say_understood();
                 if self == DeviceChoice::Auto {

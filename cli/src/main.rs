@@ -26,7 +26,7 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 
 use crate::bench::chart::ChartError;
 use crate::bench::error::BenchError;
-use crate::bench::kernel_names::UnknownKernel;
+use crate::bench::kernel_names;
 use crate::bench::report::ReportError;
 use crate::commands::Command;
 use crate::commands::ata::WrongVectors;
@@ -34,7 +34,7 @@ use crate::commands::attention::NoInput;
 use crate::commands::compare::NothingInCommon;
 use crate::commands::gemm::GemmError;
 use crate::commands::soak::SoakError;
-use crate::device::VariantOnCpu;
+use crate::device::KernelOnCpu;
 use crate::files::convert::Lossy;
 use crate::files::input::{FileError, SizesError};
 use crate::files::matrix::MatrixError;
@@ -102,7 +102,9 @@ fn one_line(text: &str) -> String {
 
 /// Whether the request is at fault rather than the machine or the program.
 fn is_bad_request(error: &anyhow::Error) -> bool {
-    use ferrotile::Error::{Alignment, Argument, Asymmetric, LastStride, NoVariant, Shape, TooLarge, UnknownVariant};
+    use ferrotile::Error::{
+        Alignment, Argument, Asymmetric, LastStride, Shape, TooLarge, UnknownKernel, UnsupportedType,
+    };
     if let Some(error) = error.downcast_ref::<FileError>() {
         return !matches!(error, FileError::Write { .. });
     }
@@ -113,15 +115,15 @@ fn is_bad_request(error: &anyhow::Error) -> bool {
                 | Argument { .. }
                 | Asymmetric { .. }
                 | LastStride { .. }
-                | NoVariant { .. }
+                | UnsupportedType { .. }
                 | Shape { .. }
                 | TooLarge { .. }
-                | UnknownVariant { .. }
+                | UnknownKernel { .. }
         );
     }
     error.is::<AttentionError>()
         || error.is::<SizesError>()
-        || error.is::<VariantOnCpu>()
+        || error.is::<KernelOnCpu>()
         || error.is::<MatrixError>()
         || error.is::<Lossy>()
         || error.is::<WrongVectors>()
@@ -131,7 +133,7 @@ fn is_bad_request(error: &anyhow::Error) -> bool {
         || error.is::<NothingInCommon>()
         || error.downcast_ref::<ChartError>().is_some_and(ChartError::is_bad_request)
         || error.is::<BenchError>()
-        || error.is::<UnknownKernel>()
+        || error.is::<kernel_names::UnknownKernel>()
         || error.downcast_ref::<SoakError>().is_some_and(SoakError::is_bad_request)
 }
 
@@ -155,6 +157,6 @@ mod tests {
     fn what_the_machine_lacks_is_not_the_fault_of_the_request() {
         let driver = ferrotile::Error::NoDriver { reason: "libcuda.so.1 not found".to_owned() };
         assert!(!is_bad_request(&driver.into()));
-        assert!(is_bad_request(&VariantOnCpu.into()));
+        assert!(is_bad_request(&KernelOnCpu.into()));
     }
 }

@@ -15,4 +15,4 @@ pub use device::DeviceBlockMatrix;
 pub use matrix::SymmetricBlockMatrix;
 pub use options::AtaOptions;
 pub use pack::PairClasses;
-pub use plan::{AtaPlan, ata_variants};
+pub use plan::{AtaPlan, ata_kernels};

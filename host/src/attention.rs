@@ -19,7 +19,7 @@ mod tiles;
 mod tma;
 mod validate;
 
-pub use choice::attention_variants;
+pub use choice::attention_kernels;
 pub use layout::Layout;
 pub use merge::{MergePlan, MergeTensors, PartialAttention, RawMergeTensors, merge};
 pub use options::AttentionOptions;
@@ -74,14 +74,14 @@ use crate::runtime::stream::StreamRef;
 /// ```
 ///
 /// # Errors
-/// [`Error::Shape`], [`Error::Argument`], [`Error::NoVariant`], [`Error::UnknownVariant`] or [`Error::WrongDevice`] for
-/// tensors, parameters or options that do not fit, before anything is enqueued; [`Error::Driver`] where the driver
-/// refuses the launch.
+/// [`Error::Shape`], [`Error::Argument`], [`Error::UnsupportedType`], [`Error::UnknownKernel`] or
+/// [`Error::WrongDevice`] for tensors, parameters or options that do not fit, before anything is enqueued;
+/// [`Error::Driver`] where the driver refuses the launch.
 ///
 /// [`Error::Shape`]: crate::Error::Shape
 /// [`Error::Argument`]: crate::Error::Argument
-/// [`Error::NoVariant`]: crate::Error::NoVariant
-/// [`Error::UnknownVariant`]: crate::Error::UnknownVariant
+/// [`Error::UnsupportedType`]: crate::Error::UnsupportedType
+/// [`Error::UnknownKernel`]: crate::Error::UnknownKernel
 /// [`Error::WrongDevice`]: crate::Error::WrongDevice
 /// [`Error::Driver`]: crate::Error::Driver
 pub fn attention<'s, T: Float>(

@@ -270,8 +270,8 @@ pub enum Error {
         systems: Vec<Breakdown>,
     },
     /// An operation is not compiled for an element type.
-    #[error("{op}: no compiled variant for {dtype}; convert to {}", join(compiled))]
-    NoVariant {
+    #[error("{op}: no compiled kernel for {dtype}; convert to {}", join(compiled))]
+    UnsupportedType {
         /// The operation.
         op: &'static str,
         /// The element type.
@@ -279,14 +279,14 @@ pub enum Error {
         /// The element types that are compiled.
         compiled: Vec<Dtype>,
     },
-    /// A variant that was named does not exist or does not serve this problem.
-    #[error("{op}: no variant {name} for this problem; there is {}", known.join(", "))]
-    UnknownVariant {
+    /// A kernel that was named does not exist or does not serve this problem.
+    #[error("{op}: no kernel {name} for this problem; there is {}", known.join(", "))]
+    UnknownKernel {
         /// The operation.
         op: &'static str,
         /// The name given.
         name: String,
-        /// The variants that serve the problem.
+        /// The kernels that serve the problem.
         known: Vec<&'static str>,
     },
 }
@@ -399,8 +399,8 @@ mod tests {
         };
         let text = "device 1 (Tesla V100) has compute capability 7.0; this build has PTX for sm_80, sm_90a";
         assert_eq!(error.to_string(), text);
-        let error = Error::UnknownVariant { op: "attention", name: "x".to_owned(), known: vec!["a", "b"] };
-        assert_eq!(error.to_string(), "attention: no variant x for this problem; there is a, b");
+        let error = Error::UnknownKernel { op: "attention", name: "x".to_owned(), known: vec!["a", "b"] };
+        assert_eq!(error.to_string(), "attention: no kernel x for this problem; there is a, b");
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod plan;
 mod problem;
 mod tensors;
 
-pub use choice::gemm_variants;
+pub use choice::gemm_kernels;
 pub use options::GemmOptions;
 pub use plan::GemmPlan;
 pub use problem::GemmProblem;
@@ -46,15 +46,16 @@ use crate::runtime::stream::StreamRef;
 /// ```
 ///
 /// # Errors
-/// Before anything is enqueued: [`Error::Shape`], [`Error::Argument`], [`Error::NoVariant`], [`Error::Unsupported`],
-/// [`Error::UnknownVariant`] or [`Error::WrongDevice`] for tensors or options that do not fit, such as a beta other
-/// than 0 without C; and [`Error::ForeignCapture`]. Then [`Error::Driver`] where the driver refuses the launch.
+/// Before anything is enqueued: [`Error::Shape`], [`Error::Argument`], [`Error::UnsupportedType`],
+/// [`Error::Unsupported`], [`Error::UnknownKernel`] or [`Error::WrongDevice`] for tensors or options that do not fit,
+/// such as a beta other than 0 without C; and [`Error::ForeignCapture`]. Then [`Error::Driver`] where the driver
+/// refuses the launch.
 ///
 /// [`Error::Shape`]: crate::Error::Shape
 /// [`Error::Argument`]: crate::Error::Argument
-/// [`Error::NoVariant`]: crate::Error::NoVariant
+/// [`Error::UnsupportedType`]: crate::Error::UnsupportedType
 /// [`Error::Unsupported`]: crate::Error::Unsupported
-/// [`Error::UnknownVariant`]: crate::Error::UnknownVariant
+/// [`Error::UnknownKernel`]: crate::Error::UnknownKernel
 /// [`Error::WrongDevice`]: crate::Error::WrongDevice
 /// [`Error::ForeignCapture`]: crate::Error::ForeignCapture
 /// [`Error::Driver`]: crate::Error::Driver

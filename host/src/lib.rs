@@ -138,18 +138,18 @@ pub mod tolerance;
 
 pub use ata::{
     AtaOptions, AtaPlan, CgOptions, CgOutcome, CgPlan, CgReport, CgSystem, DeviceBlockMatrix, PairClasses,
-    Preconditioner, SymmetricBlockMatrix, ata_variants,
+    Preconditioner, SymmetricBlockMatrix, ata_kernels,
 };
 pub use attention::{
     AttentionOperands, AttentionOptions, AttentionParams, AttentionPlan, AttentionProblem, AttentionTensors,
     BatchedSizes, Keys, Layout, MergePlan, MergeTensors, PagedSizes, PagedTensors, PartialAttention,
-    RawAttentionTensors, RawKeys, RawMergeTensors, VarlenSizes, VarlenTensors, attention, attention_variants,
+    RawAttentionTensors, RawKeys, RawMergeTensors, VarlenSizes, VarlenTensors, attention, attention_kernels,
     attention_varlen, merge, paged_attention,
 };
 pub use backend::LaunchConfig;
 pub use element::{Element, ElementType, F8E4M3, F8E5M2, Float};
 pub use error::{Breakdown, BreakdownCause, DriverError, Error, Result};
-pub use gemm::{GemmOptions, GemmPlan, GemmProblem, GemmTensors, RawGemmTensors, RawScale, Scale, gemm, gemm_variants};
+pub use gemm::{GemmOptions, GemmPlan, GemmProblem, GemmTensors, RawGemmTensors, RawScale, Scale, gemm, gemm_kernels};
 #[cfg(feature = "ladder")]
 pub use ladder::LadderPlan;
 pub use layout::arch::ParseArchError;

@@ -12,7 +12,7 @@ use variants::attention::{
 /// Sizes of one call.
 #[derive(Debug, Clone, Copy)]
 struct Case {
-    variant: &'static AttentionConfig,
+    config: &'static AttentionConfig,
     batch: usize,
     q_heads: usize,
     kv_heads: usize,
@@ -24,8 +24,8 @@ struct Case {
     padding: usize,
 }
 
-const fn case(variant: &'static AttentionConfig, q_len: usize, k_len: usize, head_dim: usize, mask: Mask) -> Case {
-    Case { variant, batch: 1, q_heads: 1, kv_heads: 1, q_len, k_len, head_dim, mask, padding: 0 }
+const fn case(config: &'static AttentionConfig, q_len: usize, k_len: usize, head_dim: usize, mask: Mask) -> Case {
+    Case { config, batch: 1, q_heads: 1, kv_heads: 1, q_len, k_len, head_dim, mask, padding: 0 }
 }
 
 /// Numbers between -1 and 1 that look random.
@@ -106,11 +106,11 @@ fn parameter(args: &AttentionArgs) -> Vec<u8> {
 }
 
 /// Whether it takes few query rows and a second parameter, which is tested through the library.
-fn decodes(variant: &AttentionConfig) -> bool {
-    matches!(variant.kernel, AttentionKernel::Decode(_))
+fn decodes(config: &AttentionConfig) -> bool {
+    matches!(config.kernel, AttentionKernel::Decode(_))
 }
 
-/// The variant that is taken where none is named.
+/// The configuration that is taken where none is named.
 fn preferred(dtype: Dtype, head_dim: usize) -> &'static AttentionConfig {
     ATTENTION
         .iter()
@@ -125,8 +125,8 @@ fn scalar(dtype: Dtype) -> &'static AttentionConfig {
 
 /// Runs the case, holds its output and log-sum-exp against the reference, and returns how long the kernel took.
 fn check(module: &Module, arch: Arch, case: Case) -> Duration {
-    let variant = case.variant;
-    let dtype = variant.dtype;
+    let config = case.config;
+    let dtype = config.dtype;
     let device = Device::new(arch);
     let Case { batch, q_heads, kv_heads, q_len, k_len, head_dim, mask, padding, .. } = case;
     let tensor = |heads, rows| Tensor::new(&device, [batch, heads, rows, head_dim], padding);
@@ -165,13 +165,13 @@ fn check(module: &Module, arch: Arch, case: Case) -> Duration {
         ..AttentionArgs::default()
     };
     let shape = LaunchShape {
-        grid: [variant.tiles(batch * q_heads, q_len).unwrap(), 1, 1],
-        block: [variant.threads(), 1, 1],
-        shared_bytes: variant.smem().total_bytes(),
+        grid: [config.tiles(batch * q_heads, q_len).unwrap(), 1, 1],
+        block: [config.threads(), 1, 1],
+        shared_bytes: config.smem().total_bytes(),
         ..LaunchShape::default()
     };
     let start = Instant::now();
-    let report = module.launch(&device, variant.name, shape, &[&parameter(&args)]);
+    let report = module.launch(&device, config.name, shape, &[&parameter(&args)]);
     let report = report.unwrap_or_else(|error| panic!("{case:?}: {error}"));
     let elapsed = start.elapsed();
     assert!(report.total() > 0);
@@ -202,13 +202,13 @@ fn module(arch: Arch) -> Module {
 }
 
 #[test]
-fn every_variant_of_every_architecture_gives_the_reference() {
+fn every_configuration_of_every_architecture_gives_the_reference() {
     for arch in Arch::ALL {
         let module = module(arch);
         let tiled = |config: &&AttentionConfig| config.score_mod == ScoreMod::None && !decodes(config);
-        for variant in ATTENTION.iter().filter(|config| config.arch() == Arch::Sm80).filter(tiled) {
-            let head_dim = variant.head_dim.min(128);
-            check(&module, arch, case(variant, 33, 47, head_dim, Mask::Causal));
+        for config in ATTENTION.iter().filter(|config| config.arch() == Arch::Sm80).filter(tiled) {
+            let head_dim = config.head_dim.min(128);
+            check(&module, arch, case(config, 33, 47, head_dim, Mask::Causal));
         }
     }
 }
@@ -216,14 +216,14 @@ fn every_variant_of_every_architecture_gives_the_reference() {
 #[test]
 fn masks_and_sizes_at_the_edges_of_tiles() {
     let module = module(Arch::Sm80);
-    for variant in [preferred(Dtype::F16, 64), preferred(Dtype::Bf16, 64), scalar(Dtype::F16)] {
+    for config in [preferred(Dtype::F16, 64), preferred(Dtype::Bf16, 64), scalar(Dtype::F16)] {
         for (q_len, k_len) in [(1, 1), (64, 64), (63, 65), (65, 129), (17, 0), (70, 5)] {
             for mask in [Mask::Full, Mask::Causal, Mask::Window { left: 9, right: 3 }] {
-                check(&module, Arch::Sm80, case(variant, q_len, k_len, 64, mask));
+                check(&module, Arch::Sm80, case(config, q_len, k_len, 64, mask));
             }
         }
         for head_dim in [8, 40, 56] {
-            check(&module, Arch::Sm80, case(variant, 20, 30, head_dim, Mask::Full));
+            check(&module, Arch::Sm80, case(config, 20, 30, head_dim, Mask::Full));
         }
     }
 }
@@ -231,9 +231,9 @@ fn masks_and_sizes_at_the_edges_of_tiles() {
 #[test]
 fn heads_share_keys_and_rows_may_be_unaligned() {
     let module = module(Arch::Sm80);
-    for variant in [preferred(Dtype::F16, 64), preferred(Dtype::Bf16, 128), scalar(Dtype::Bf16)] {
+    for config in [preferred(Dtype::F16, 64), preferred(Dtype::Bf16, 128), scalar(Dtype::Bf16)] {
         for padding in [3, 8] {
-            let shape = case(variant, 37, 41, 64, Mask::Causal);
+            let shape = case(config, 37, 41, 64, Mask::Causal);
             check(&module, Arch::Sm80, Case { batch: 2, q_heads: 4, kv_heads: 2, padding, ..shape });
         }
     }
@@ -246,5 +246,5 @@ fn speed_of_eight_heads_of_512_rows() {
     let module = module(Arch::Sm80);
     let shape = case(preferred(Dtype::F16, 64), 512, 512, 64, Mask::Full);
     let elapsed = check(&module, Arch::Sm80, Case { q_heads: 8, kv_heads: 8, ..shape });
-    println!("{}, 1x8x512x64 full: {:.2} s", shape.variant.name, elapsed.as_secs_f64());
+    println!("{}, 1x8x512x64 full: {:.2} s", shape.config.name, elapsed.as_secs_f64());
 }

@@ -59,7 +59,7 @@ fn chained(gpu: &Gpu, precision: Precision) -> Outcome {
         let (shape, x) = ([frames, 3, 515], vectors(sizes, frames, || normal(&mut random)));
         let x = x.as_slice().expect("a new array is contiguous");
         let chain = |isolated: bool| -> ferrotile::Result<Vec<f32>> {
-            let options = AtaOptions { variant: Some(config.name.to_owned()), isolated, ..AtaOptions::default() };
+            let options = AtaOptions { kernel: Some(config.name.to_owned()), isolated, ..AtaOptions::default() };
             let plan = AtaPlan::new(&matrix, frames, &options)?;
             let mut buffers = [Buffer::upload_blocking(&stream, x)?, Buffer::<f32>::zeroed(gpu, x.len())?];
             for _ in 0..if is_small(gpu) { 2 } else { CHAINED } {

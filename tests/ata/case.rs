@@ -171,7 +171,7 @@ impl Case<'_> {
         let x_buffer = Buffer::upload_blocking(stream, &storage)?;
         let mut out = Guarded::<f32>::new(self.gpu, stream, y.len)?;
         let offset = out.offset() + y.offset;
-        let options = AtaOptions { variant: Some(config.name.to_owned()), ..AtaOptions::default() };
+        let options = AtaOptions { kernel: Some(config.name.to_owned()), ..AtaOptions::default() };
         AtaPlan::new(&self.matrix, shape[0], &options)?.run(
             stream.as_ref(),
             TensorRef::strided(&x_buffer, x.offset, shape, x.strides)?,

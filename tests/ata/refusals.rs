@@ -12,7 +12,7 @@ use crate::case::{Outcome, Sizes, matrix, normal};
 /// Lists the trials.
 pub(crate) fn list(trials: &mut Trials) {
     trials.each("refuses/tensors_that_do_not_fit", shapes);
-    trials.each("refuses/unknown_variants", variants);
+    trials.each("refuses/unknown_kernels", unknown_kernels);
     trials.each("no_frames_are_no_work", no_frames);
 }
 
@@ -45,16 +45,16 @@ fn shapes(gpu: &Gpu, precision: Precision) -> Outcome {
     y.check_untouched(&stream)
 }
 
-fn variants(gpu: &Gpu, precision: Precision) -> Outcome {
+fn unknown_kernels(gpu: &Gpu, precision: Precision) -> Outcome {
     let stream = gpu.new_stream()?;
     let matrix = matrix(Sizes { n: 40, channels: 1, diagonals: 1 }, || normal(&mut random(32)));
     let matrix = matrix.upload_blocking(stream.as_ref(), precision)?;
     let others = Precision::ALL.into_iter().filter(|&other| other != precision).flat_map(ata_configs);
     for name in others.map(|config| config.name).chain(["fastest"]) {
-        let options = AtaOptions { variant: Some(name.to_owned()), ..AtaOptions::default() };
+        let options = AtaOptions { kernel: Some(name.to_owned()), ..AtaOptions::default() };
         expect_error(
             AtaPlan::new(&matrix, 8, &options),
-            |error| matches!(error, Error::UnknownVariant { name: got, known, .. } if got == name && !known.is_empty()),
+            |error| matches!(error, Error::UnknownKernel { name: got, known, .. } if got == name && !known.is_empty()),
         )?;
     }
     // More frames than a grid has blocks.

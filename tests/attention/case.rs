@@ -92,7 +92,7 @@ impl Case {
     /// The options that ask for one kernel.
     pub(crate) fn options(&self, layout: Layout, config: &AttentionConfig) -> Request {
         let Case { mask, scale, .. } = *self;
-        Request { mask, scale, variant: Some(config.name.to_owned()), ..Request::new(layout) }
+        Request { mask, scale, kernel: Some(config.name.to_owned()), ..Request::new(layout) }
     }
 }
 

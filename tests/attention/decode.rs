@@ -1,5 +1,5 @@
-//! Few query rows on many keys: every decode variant, its splits of the keys, and what it has in common with the
-//! others.
+//! Few query rows on many keys: every configuration that decodes, its splits of the keys, and what it has in common
+//! with the others.
 
 use ferrotile::{AttentionPlan, AttentionTensors, Buffer, Error, Gpu, Layout, Mask, Stream, StreamRef, TensorMut};
 use half::{bf16, f16};
@@ -49,8 +49,8 @@ pub(crate) fn list(trials: &mut Trials) {
 /// More workspace than any case needs.
 const WORKSPACE_BYTES: usize = 1 << 26;
 
-/// The variant that decodes the case.
-fn variant<T: Half>(gpu: &Gpu, case: &Case) -> &'static AttentionConfig {
+/// The configuration that decodes the case.
+fn configuration<T: Half>(gpu: &Gpu, case: &Case) -> &'static AttentionConfig {
     case.configs::<T>(gpu)
         .find(|config| matches!(config.kernel, AttentionKernel::Decode(_)))
         .expect("every head dimension has one")
@@ -58,7 +58,7 @@ fn variant<T: Half>(gpu: &Gpu, case: &Case) -> &'static AttentionConfig {
 
 /// The options for so many splits.
 fn options<T: Half>(gpu: &Gpu, case: &Case, splits: usize) -> Request {
-    let named = case.options(Layout::Bhsd, variant::<T>(gpu, case));
+    let named = case.options(Layout::Bhsd, configuration::<T>(gpu, case));
     Request { splits: Some(splits), max_workspace_bytes: WORKSPACE_BYTES, ..named }
 }
 
@@ -160,7 +160,7 @@ fn largest_probability<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     [1, 3].into_iter().try_for_each(|splits| largest.check(&run(gpu, &case, &largest.inputs, splits)?.out))
 }
 
-/// The last rows of attention of many rows, by every variant, are what decoding gives.
+/// The last rows of attention of many rows, by every configuration, are what decoding gives.
 fn equals_prefill<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     for head_dim in [64, 128, 256] {
         let len = 130;
@@ -326,7 +326,7 @@ fn is_chosen<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         for bytes in [0, WORKSPACE_BYTES] {
             let options = Request { mask: case.mask, max_workspace_bytes: bytes, ..Request::new(Layout::Bhsd) };
             let plan = options.plan(gpu, T::DTYPE, case.sizes)?;
-            if config_of(&plan) != variant::<T>(gpu, &case) || plan.workspace_bytes() > bytes {
+            if config_of(&plan) != configuration::<T>(gpu, &case) || plan.workspace_bytes() > bytes {
                 return Err(format!("the plan is {plan} with {} bytes", plan.workspace_bytes()).into());
             }
             if (plan.splits() == 1) != (plan.workspace_bytes() == 0) || (bytes == 0 && plan.splits() > 1) {

@@ -47,7 +47,7 @@ fn largest<T: Half>() -> f64 {
     }
 }
 
-/// The variants that serve the case with these terms, all their numbers of splits.
+/// The configurations that serve the case with these terms, all their numbers of splits.
 fn check<T: Half>(gpu: &Gpu, case: &Case, inputs: &Inputs<T>, terms: &Terms<T>) -> Outcome {
     let expected = terms.expected(case, inputs);
     // Only general kernels take a scale whose product with log2(e) f32 does not hold to the last bit.

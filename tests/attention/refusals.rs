@@ -44,6 +44,10 @@ fn is_argument(error: &Error, name: &str) -> bool {
     matches!(error, Error::Argument { argument, .. } if *argument == name)
 }
 
+fn is_unknown_kernel(error: &Error, name: &str) -> bool {
+    matches!(error, Error::UnknownKernel { name: got, known, .. } if got == name && !known.is_empty())
+}
+
 const REFUSALS: [(&str, Refusal); 15] = [
     ("keys_of_another_batch", Refusal { shapes: |s, _| s[1][0] = 3, is_right: |e| is_shape_of(e, "K"), ..RIGHT }),
     ("keys_of_another_head_dim", Refusal { shapes: |s, _| s[1][3] = 72, is_right: |e| is_shape_of(e, "K"), ..RIGHT }),
@@ -86,19 +90,19 @@ const REFUSALS: [(&str, Refusal); 15] = [
         },
     ),
     (
-        "an_unknown_variant",
+        "an_unknown_kernel",
         Refusal {
-            options: |o| o.variant = Some("fastest".to_owned()),
-            is_right: |e| matches!(e, Error::UnknownVariant { name, known, .. } if name == "fastest" && !known.is_empty()),
+            options: |o| o.kernel = Some("fastest".to_owned()),
+            is_right: |e| is_unknown_kernel(e, "fastest"),
             ..RIGHT
         },
     ),
     (
-        "a_variant_for_narrower_heads",
+        "a_kernel_for_narrower_heads",
         Refusal {
             shapes: |s, _| s.iter_mut().for_each(|s| s[3] = 256),
-            options: |o| o.variant = narrow_variant(),
-            is_right: |e| matches!(e, Error::UnknownVariant { .. }),
+            options: |o| o.kernel = narrow_kernel(),
+            is_right: |e| matches!(e, Error::UnknownKernel { .. }),
         },
     ),
     (
@@ -112,8 +116,8 @@ const REFUSALS: [(&str, Refusal); 15] = [
     ),
 ];
 
-/// A variant that serves no head dimension as wide as 256, for f16.
-fn narrow_variant() -> Option<String> {
+/// A kernel that serves no head dimension as wide as 256, for f16.
+fn narrow_kernel() -> Option<String> {
     variants::attention::ATTENTION.iter().find(|config| config.head_dim < 256).map(|config| config.name.to_owned())
 }
 

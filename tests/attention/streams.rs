@@ -153,7 +153,7 @@ fn chosen<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
             let case = Case::new(1, 2, q_len, k_len, head_dim, Mask::Full);
             let mut options =
                 case.options(Layout::Bhsd, case.configs::<T>(gpu).next().ok_or("no kernel serves the case")?);
-            options.variant = None;
+            options.kernel = None;
             let plan = options.plan(gpu, T::DTYPE, case.sizes)?;
             let inputs = Inputs::<T>::normal(&case, 16);
             let expected = inputs.expected(&case);

@@ -67,8 +67,8 @@ impl<T: Half> Values<T> {
         Values { case, value_dim, q, k, v, expected: Expected::new::<T>(exact, rounded) }
     }
 
-    fn options(&self, variant: &AttentionConfig) -> Request {
-        Request { value_dim: Some(self.value_dim), ..self.case.options(Layout::Bshd, variant) }
+    fn options(&self, config: &AttentionConfig) -> Request {
+        Request { value_dim: Some(self.value_dim), ..self.case.options(Layout::Bshd, config) }
     }
 
     /// Shapes of Q, K, V and O.

@@ -109,7 +109,7 @@ impl Batch {
             scale: Some(self.scale),
             softcap: terms.softcap,
             bias: terms.bias.is_some(),
-            variant: Some(config.name.to_owned()),
+            kernel: Some(config.name.to_owned()),
             ..Request::new(Layout::Bshd)
         }
     }

@@ -69,14 +69,14 @@ impl Case {
         GemmProblem { batch, ..GemmProblem::new([m, n, k], A::DTYPE, B::DTYPE, D::DTYPE) }
     }
 
-    /// The options, for a variant and parts of k.
+    /// The options, for a configuration and parts of k.
     pub(crate) fn options(&self, way: &Way) -> GemmOptions {
         GemmOptions {
             alpha: self.alpha,
             beta: self.beta,
             activation: self.activation,
             accumulation: self.accumulation,
-            variant: Some(way.config.name.to_owned()),
+            kernel: Some(way.config.name.to_owned()),
             splits: Some(way.splits),
             max_workspace_bytes: WORKSPACE_BYTES,
             ..GemmOptions::new(self.layout)

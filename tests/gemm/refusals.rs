@@ -69,8 +69,8 @@ fn options<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
         expect_error(gemm(stream.as_ref(), tensors, &options), argument("beta"))
     })?;
     untouched::<T>(gpu, |stream, tensors| {
-        let options = GemmOptions { variant: Some("fast".to_owned()), ..good.clone() };
-        expect_error(gemm(stream.as_ref(), tensors, &options), |error| matches!(error, Error::UnknownVariant { .. }))
+        let options = GemmOptions { kernel: Some("fast".to_owned()), ..good.clone() };
+        expect_error(gemm(stream.as_ref(), tensors, &options), |error| matches!(error, Error::UnknownKernel { .. }))
     })?;
     untouched::<T>(gpu, |stream, tensors| {
         let options = GemmOptions { splits: Some(7), ..good.clone() };
@@ -87,11 +87,11 @@ fn options<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
     })?;
     // An alpha of 0 refuses what others do.
     for options in [
-        GemmOptions { variant: Some("fast".to_owned()), alpha: 0.0, ..good.clone() },
+        GemmOptions { kernel: Some("fast".to_owned()), alpha: 0.0, ..good.clone() },
         GemmOptions { splits: Some(7), alpha: 0.0, ..good.clone() },
     ] {
         untouched::<T>(gpu, |stream, tensors| {
-            let is_right = |error: &Error| matches!(error, Error::UnknownVariant { .. } | Error::Argument { .. });
+            let is_right = |error: &Error| matches!(error, Error::UnknownKernel { .. } | Error::Argument { .. });
             expect_error(gemm(stream.as_ref(), tensors, &options), is_right)
         })?;
     }

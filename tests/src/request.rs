@@ -15,7 +15,7 @@ pub struct Request {
     pub softcap: Option<f32>,
     pub bias: bool,
     pub value_dim: Option<usize>,
-    pub variant: Option<String>,
+    pub kernel: Option<String>,
     pub splits: Option<usize>,
     pub isolated: bool,
     pub max_workspace_bytes: usize,
@@ -32,7 +32,7 @@ impl Request {
             softcap: None,
             bias: false,
             value_dim: None,
-            variant: None,
+            kernel: None,
             splits: None,
             isolated: false,
             max_workspace_bytes: 0,
@@ -50,7 +50,7 @@ impl Request {
     #[must_use]
     pub fn options(&self) -> AttentionOptions {
         let Request { splits, isolated, max_workspace_bytes, .. } = *self;
-        AttentionOptions { variant: self.variant.clone(), splits, isolated, max_workspace_bytes }
+        AttentionOptions { kernel: self.kernel.clone(), splits, isolated, max_workspace_bytes }
     }
 
     /// A plan for these sizes.

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::Args;
 use ferrotile::{
     AtaOptions, AtaPlan, Buffer, DeviceBlockMatrix, Gpu, Precision, SymmetricBlockMatrix, TensorMut, TensorRef,
-    ata_variants,
+    ata_kernels,
 };
 use layout::Arch;
 use ndarray::Array5;
@@ -32,8 +32,8 @@ pub(crate) struct AtaBenchArgs {
     #[arg(long = "precision", num_args = 1.., value_parser = in_any_case::<Precision>)]
     precisions: Vec<Precision>,
     /// A kernel by name, or `all` for every one; may be repeated [default: the library's choice].
-    #[arg(long = "variant", num_args = 1..)]
-    variants: Vec<String>,
+    #[arg(long = "kernel", alias = "variant", num_args = 1..)]
+    kernels: Vec<String>,
     /// Start each product when the one before has ended, and not while it runs.
     #[arg(long)]
     isolated: bool,
@@ -139,7 +139,7 @@ impl FromStr for AtaCase {
 
 /// Measures and prints.
 pub(crate) fn run(args: &AtaBenchArgs) -> anyhow::Result<()> {
-    kernel_names::check(&args.variants, "ata", ATA.iter().map(|config| config.name))?;
+    kernel_names::check(&args.kernels, "ata", ATA.iter().map(|config| config.name))?;
     let cases = if args.cases.is_empty() { AtaCase::defaults() } else { args.cases.clone() };
     let precisions = if args.precisions.is_empty() { Precision::ALL.to_vec() } else { args.precisions.clone() };
     args.measure.check_place()?;
@@ -151,11 +151,11 @@ pub(crate) fn run(args: &AtaBenchArgs) -> anyhow::Result<()> {
         for &precision in &precisions {
             let matrix = matrix.upload_blocking(timer.stream().as_ref(), precision)?;
             let base = AtaOptions { isolated: args.isolated, arch: args.arch, ..AtaOptions::default() };
-            let mut options: Vec<AtaOptions> = ata_variants(precision)
-                .filter(|name| kernel_names::include(&args.variants, name.as_str()))
-                .map(|name| AtaOptions { variant: Some(name.to_string()), ..base.clone() })
+            let mut options: Vec<AtaOptions> = ata_kernels(precision)
+                .filter(|name| kernel_names::include(&args.kernels, name.as_str()))
+                .map(|name| AtaOptions { kernel: Some(name.to_string()), ..base.clone() })
                 .collect();
-            if args.variants.is_empty() {
+            if args.kernels.is_empty() {
                 options.push(base);
             }
             for options in options {

@@ -24,8 +24,8 @@ pub(crate) struct AttentionBenchArgs {
     #[arg(long = "case", num_args = 1.., conflicts_with = "all")]
     cases: Vec<Case>,
     /// A kernel by name, or `all` for every one that serves a case; may be repeated [default: the library's choice].
-    #[arg(long = "variant", num_args = 1..)]
-    variants: Vec<String>,
+    #[arg(long = "kernel", alias = "variant", num_args = 1..)]
+    kernels: Vec<String>,
     /// Every shape of the comparison with vendor libraries, in f16 and bf16, and grouped heads, windows, softcap, bias
     /// and several lengths.
     #[arg(long)]
@@ -38,16 +38,16 @@ pub(crate) struct AttentionBenchArgs {
 #[derive(Debug, Clone)]
 struct Job {
     case: Case,
-    variant: Option<&'static AttentionConfig>,
+    kernel: Option<&'static AttentionConfig>,
 }
 
 /// Measures and prints.
 pub(crate) fn run(args: &AttentionBenchArgs) -> anyhow::Result<()> {
     let cases = if args.cases.is_empty() { Case::defaults(args.all) } else { args.cases.clone() };
     args.measure.check_place()?;
-    check_request(&cases, &args.variants)?;
+    check_request(&cases, &args.kernels)?;
     let gpu = args.measure.gpu()?;
-    let jobs = jobs(gpu.arch(), &cases, &args.variants)?;
+    let jobs = jobs(gpu.arch(), &cases, &args.kernels)?;
     let mut timer = args.measure.timer(&gpu)?;
     // indicatif draws nothing where stderr is not a terminal.
     let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}").expect("the template is valid");
@@ -80,17 +80,17 @@ pub(crate) fn run(args: &AttentionBenchArgs) -> anyhow::Result<()> {
 }
 
 /// Refuses what no card can run.
-fn check_request(cases: &[Case], variants: &[String]) -> Result<(), BenchError> {
-    kernel_names::check(variants, "attention", ATTENTION.iter().map(|config| config.name))?;
+fn check_request(cases: &[Case], kernels: &[String]) -> Result<(), BenchError> {
+    kernel_names::check(kernels, "attention", ATTENTION.iter().map(|config| config.name))?;
     cases.iter().try_for_each(|case| case.check().map_err(|reason| BenchError::Case { case: case.to_string(), reason }))
 }
 
 /// Pairs each case with the kernels of `arch` that are to run it.
-fn jobs(arch: Arch, cases: &[Case], variants: &[String]) -> Result<Vec<Job>, BenchError> {
+fn jobs(arch: Arch, cases: &[Case], kernels: &[String]) -> Result<Vec<Job>, BenchError> {
     let mut jobs = Vec::new();
     for &case in cases {
-        if variants.is_empty() {
-            jobs.push(Job { case, variant: None });
+        if kernels.is_empty() {
+            jobs.push(Job { case, kernel: None });
             continue;
         }
         let before = jobs.len();
@@ -98,8 +98,8 @@ fn jobs(arch: Arch, cases: &[Case], variants: &[String]) -> Result<Vec<Job>, Ben
             .iter()
             .filter(|config| config.serves(arch, case.dtype, [case.head_dim, case.value_dim]))
             .filter(|config| config.takes(case.mask, case.len, case.len) && serves(&case, config))
-            .filter(|config| kernel_names::include(variants, config.name));
-        jobs.extend(configs.map(|config| Job { case, variant: Some(config) }));
+            .filter(|config| kernel_names::include(kernels, config.name));
+        jobs.extend(configs.map(|config| Job { case, kernel: Some(config) }));
         if jobs.len() == before {
             return Err(BenchError::NothingServes(case.to_string()));
         }
@@ -129,8 +129,8 @@ struct Measured {
 }
 
 fn measure<T: Half>(gpu: &Gpu, timer: &mut Timer, job: &Job) -> ferrotile::Result<Measured> {
-    let Job { case, variant } = *job;
-    on_card::with_case::<T, _>(gpu, &case, variant.map(|config| config.name.to_owned()), |facts, kernel, run| {
+    let Job { case, kernel: named } = *job;
+    on_card::with_case::<T, _>(gpu, &case, named.map(|config| config.name.to_owned()), |facts, kernel, run| {
         let us = timer.microseconds(case.is_small(), run)?;
         let shared_bytes = facts.shared_bytes;
         Ok(Measured {
@@ -181,7 +181,7 @@ mod tests {
     fn every_kernel_that_serves_a_case_can_be_measured() {
         let jobs = jobs(Arch::Sm90a, &cases(), &["all".to_owned()]).unwrap();
         for case in cases() {
-            let named: Vec<_> = jobs.iter().filter(|job| job.case == case).map(|job| job.variant.unwrap()).collect();
+            let named: Vec<_> = jobs.iter().filter(|job| job.case == case).map(|job| job.kernel.unwrap()).collect();
             assert!(
                 !named.is_empty()
                     && named.iter().all(|config| config.serves(

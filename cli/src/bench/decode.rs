@@ -50,8 +50,8 @@ pub(crate) struct DecodeBenchArgs {
     #[arg(long, value_name = "CAP", allow_hyphen_values = true, value_parser = finite)]
     softcap: Option<f32>,
     /// A kernel by name [default: the library's choice].
-    #[arg(long)]
-    variant: Option<String>,
+    #[arg(long, alias = "variant")]
+    kernel: Option<String>,
     #[command(flatten)]
     measure: MeasureArgs,
 }
@@ -59,7 +59,7 @@ pub(crate) struct DecodeBenchArgs {
 impl DecodeBenchArgs {
     /// What a card is asked for a case.
     fn request(&self, case: &DecodeCase) -> Request {
-        let mut request = case.request().of_kernel(self.variant.clone());
+        let mut request = case.request().of_kernel(self.kernel.clone());
         request.params.softcap = self.softcap;
         request
     }

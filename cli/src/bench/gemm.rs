@@ -32,8 +32,8 @@ pub(crate) struct GemmBenchArgs {
     #[arg(long = "layout", num_args = 1.., default_values_t = [GemmLayout::Nt], value_parser = in_any_case::<GemmLayout>)]
     layouts: Vec<GemmLayout>,
     /// A kernel by name, or `all` for every one that serves a case; may be repeated [default: the library's choice].
-    #[arg(long = "variant", num_args = 1..)]
-    variants: Vec<String>,
+    #[arg(long = "kernel", alias = "variant", num_args = 1..)]
+    kernels: Vec<String>,
     /// Splits of k (split-K) [default: the library's choice].
     #[arg(long)]
     splits: Option<usize>,
@@ -162,7 +162,7 @@ impl FromStr for GemmCase {
 
 /// Measures and prints.
 pub(crate) fn run(args: &GemmBenchArgs) -> anyhow::Result<()> {
-    kernel_names::check(&args.variants, "gemm", GEMM.iter().map(|config| config.name))?;
+    kernel_names::check(&args.kernels, "gemm", GEMM.iter().map(|config| config.name))?;
     let cases = if args.cases.is_empty() { GemmCase::defaults() } else { args.cases.clone() };
     args.measure.check_place()?;
     cases.iter().try_for_each(GemmCase::check)?;
@@ -207,17 +207,17 @@ fn plans<T: Float, D: Float>(
     for &accumulation in ways {
         let (splits, isolated) = (args.splits, args.isolated);
         let options = GemmOptions { accumulation, splits, isolated, ..options(layout) };
-        if args.variants.is_empty() {
+        if args.kernels.is_empty() {
             plans.push(GemmPlan::new(gpu, &problem, &options)?);
             continue;
         }
-        let wanted = |name: &str| kernel_names::include(&args.variants, name);
+        let wanted = |name: &str| kernel_names::include(&args.kernels, name);
         for config in GEMM
             .iter()
             .filter(|config| config.multiplies(T::DTYPE, T::DTYPE, accumulation) && config.accumulation == accumulation)
             .filter(|config| wanted(config.name) && config.is_in(gpu.arch()))
         {
-            let options = GemmOptions { variant: Some(config.name.to_owned()), ..options.clone() };
+            let options = GemmOptions { kernel: Some(config.name.to_owned()), ..options.clone() };
             // A kernel that does not serve the case is passed over.
             plans.extend(GemmPlan::new(gpu, &problem, &options).ok());
         }

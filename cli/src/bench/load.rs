@@ -31,11 +31,11 @@ use crate::table::table;
 pub(crate) struct LoadBenchArgs {
     /// A call: a case as `bench attention`, `bench decode`, `bench gemm` and `bench ata` take it; may be repeated
     /// [default: one for each kind of kernel].
-    #[arg(long = "case", num_args = 1.., conflicts_with = "variants")]
+    #[arg(long = "case", num_args = 1.., conflicts_with = "kernels")]
     cases: Vec<AnyCase>,
     /// A kernel by name, or `all` for every one, to be loaded without a call; may be repeated.
-    #[arg(long = "variant", num_args = 1..)]
-    variants: Vec<String>,
+    #[arg(long = "kernel", alias = "variant", num_args = 1..)]
+    kernels: Vec<String>,
     /// The card: cuda, cuda:N or N.
     #[arg(long, default_value = "cuda", value_parser = device::card)]
     device: u32,
@@ -125,11 +125,11 @@ const CALLS: [&str; 37] = [
 /// Makes each call, or loads each kernel, once and prints the milliseconds, those of the driver's compiler included
 /// unless its cache has the kernel.
 pub(crate) fn run(args: &LoadBenchArgs) -> anyhow::Result<()> {
-    kernel_names::check(&args.variants, "attention, gemm or ata", configs().map(|(_, name)| name))?;
+    kernel_names::check(&args.kernels, "attention, gemm or ata", configs().map(|(_, name)| name))?;
     let (context_ms, gpu) = timed(|| Gpu::new(args.device))?;
     writeln!(io::stdout(), "{}, {} PTX, context in {context_ms:.0} ms", gpu.name(), gpu.arch())?;
-    if !args.variants.is_empty() {
-        return load(&gpu, &args.variants);
+    if !args.kernels.is_empty() {
+        return load(&gpu, &args.kernels);
     }
     let all = || CALLS.iter().map(|text| text.parse().expect("a call of the list")).collect();
     let calls = if args.cases.is_empty() { all() } else { args.cases.clone() };

@@ -42,8 +42,8 @@ pub(crate) struct AtaArgs {
     #[arg(long, default_value_t = 1e-6, allow_hyphen_values = true, value_parser = share)]
     symmetry_tolerance: f32,
     /// The kernel to run, by name; `ferrotile info --kernels` lists them.
-    #[arg(long)]
-    variant: Option<String>,
+    #[arg(long, alias = "variant")]
+    kernel: Option<String>,
     /// Convert elements that are then infinite or 0, and say how many, instead of refusing them.
     #[arg(long)]
     allow_overflow: bool,
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &AtaArgs) -> anyhow::Result<()> {
         findings.print();
     };
     let y = args.device.compute(
-        args.variant.as_ref(),
+        args.kernel.as_ref(),
         say_understood,
         |gpu, started| on_card(args, gpu, a, x, started),
         || on_cpu(args, a, x),
@@ -154,7 +154,7 @@ fn on_card(
     started: &dyn Fn(&str),
 ) -> ferrotile::Result<Array3<f32>> {
     let stream = gpu.new_stream()?;
-    let options = AtaOptions { variant: args.variant.clone(), ..AtaOptions::default() };
+    let options = AtaOptions { kernel: args.kernel.clone(), ..AtaOptions::default() };
     let matrix = matrix.upload_blocking(stream.as_ref(), args.precision)?;
     started(&AtaPlan::new(&matrix, x.dim().0, &options)?.to_string());
     matrix.multiply_array_blocking(stream.as_ref(), x.view(), &options)

@@ -43,8 +43,8 @@ pub(crate) struct AttentionArgs {
     #[arg(long)]
     lse: Option<PathBuf>,
     /// The kernel to run, by name; `ferrotile info --kernels` lists them.
-    #[arg(long)]
-    variant: Option<String>,
+    #[arg(long, alias = "variant")]
+    kernel: Option<String>,
     /// Also compute O in f64 on the CPU from the files' own elements, print the largest error and what is NaN or
     /// infinite, and fail if it is more than the type and the rounding of the elements explain.
     #[arg(long)]
@@ -190,8 +190,8 @@ impl LengthsArgs {
 
 impl HowArgs {
     /// What is asked of the library.
-    pub(crate) fn request(&self, variant: Option<String>) -> Request {
-        let mut request = Request::new(self.layout()).of_kernel(variant);
+    pub(crate) fn request(&self, kernel: Option<String>) -> Request {
+        let mut request = Request::new(self.layout()).of_kernel(kernel);
         (request.params.mask, request.params.scale) = (self.mask, self.scale);
         request
     }
@@ -261,7 +261,7 @@ fn run_task<T: Half, P: Task<T>>(
     converter: Converter,
 ) -> anyhow::Result<()> {
     let (out_file, lse_file) = output_files(args, T::DTYPE)?;
-    let mut request = args.how.request(args.variant.clone());
+    let mut request = args.how.request(args.kernel.clone());
     request.params.softcap = args.terms.softcap;
     task.check_request(&request).map_err(|reason| SizesError::new(reason, tensors.to_owned()))?;
     let findings = converter.finish()?;
@@ -270,7 +270,7 @@ fn run_task<T: Half, P: Task<T>>(
         findings.print();
     };
     let solution = args.device.compute(
-        request.options.variant.as_ref(),
+        request.options.kernel.as_ref(),
         say_understood,
         |gpu, started| task.solve_on_card(gpu, &request, started),
         || task.solve_on_cpu(&request),

@@ -83,8 +83,8 @@ struct GemmReportArgs {
 #[derive(Debug, Args)]
 struct CountArgs {
     /// The kernel by name [default: the library's choice].
-    #[arg(long)]
-    variant: Option<String>,
+    #[arg(long, alias = "variant")]
+    kernel: Option<String>,
     /// The emulated architecture.
     #[arg(long, default_value = "sm_80", value_parser = in_any_case::<Arch>)]
     arch: Arch,
@@ -98,7 +98,7 @@ struct CountArgs {
 
 impl AtaReportArgs {
     fn options(&self) -> AtaOptions {
-        AtaOptions { variant: self.how.variant.clone(), ..AtaOptions::default() }
+        AtaOptions { kernel: self.how.kernel.clone(), ..AtaOptions::default() }
     }
 }
 
@@ -137,7 +137,7 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
 
 fn attention<T: Half>(gpu: &Gpu, args: &AttentionReportArgs) -> ferrotile::Result<Vec<Counters>> {
     let stream = gpu.new_stream()?;
-    on_card::with_case::<T, _>(gpu, &args.case, args.how.variant.clone(), |_, _, run| {
+    on_card::with_case::<T, _>(gpu, &args.case, args.how.kernel.clone(), |_, _, run| {
         gpu.counted(|| run(stream.as_ref())).map(|counted| counted.1)
     })
 }
@@ -177,7 +177,7 @@ fn solver(gpu: &Gpu, args: &AtaReportArgs) -> ferrotile::Result<Vec<Counters>> {
 fn gemm<T: Float, D: Float>(gpu: &Gpu, args: &GemmReportArgs) -> ferrotile::Result<Vec<Counters>> {
     let stream = gpu.new_stream()?;
     let mut on_card = CardProduct::<T, D>::new(gpu, &stream, &args.case, args.layout)?;
-    let options = GemmOptions { variant: args.how.variant.clone(), ..GemmOptions::new(args.layout) };
+    let options = GemmOptions { kernel: args.how.kernel.clone(), ..GemmOptions::new(args.layout) };
     let plan = GemmPlan::new(gpu, on_card.problem(), &options)?;
     let mut workspace = Buffer::<u8>::zeroed(gpu, plan.workspace_bytes())?;
     gpu.counted(|| on_card.run(stream.as_ref(), &plan, &mut workspace)).map(|counted| counted.1)

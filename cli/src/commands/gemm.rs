@@ -64,8 +64,8 @@ pub(crate) struct GemmArgs {
     #[arg(long)]
     direct: bool,
     /// The kernel to run, by name; `ferrotile info --kernels` lists them.
-    #[arg(long)]
-    variant: Option<String>,
+    #[arg(long, alias = "variant")]
+    kernel: Option<String>,
     /// Also compute D in f64 on the CPU from the files' own elements, print the largest error and what is NaN or
     /// infinite, and fail if it is more than the types and the rounding of the elements explain.
     #[arg(long)]
@@ -217,7 +217,7 @@ impl GemmArgs {
                 ActivationName::Silu => Activation::Silu,
             },
             accumulation: if self.direct { Accumulation::Direct } else { Accumulation::TwoLevel },
-            variant: self.variant.clone(),
+            kernel: self.kernel.clone(),
             max_workspace_bytes: WORKSPACE_BYTES,
             ..GemmOptions::new(self.layout)
         }
@@ -277,7 +277,7 @@ fn run_typed<T: Stored, D: Stored>(args: &GemmArgs, inputs: Inputs) -> anyhow::R
         findings.print();
     };
     let d = args.device.compute(
-        options.variant.as_ref(),
+        options.kernel.as_ref(),
         say_understood,
         |gpu, started| host.on_card(gpu, &options, started),
         || host.on_cpu(&options),

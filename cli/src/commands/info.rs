@@ -16,7 +16,7 @@ use crate::table::table;
 /// Shows the driver, the devices and the PTX of this build.
 #[derive(Debug, Args)]
 pub(crate) struct InfoArgs {
-    /// Lists the kernels by name, as `--variant` takes them.
+    /// Lists the kernels by name, as `--kernel` takes them.
     #[arg(long)]
     kernels: bool,
     /// Prints everything as JSON: devices, PTX, and the kernels of each family and architecture.

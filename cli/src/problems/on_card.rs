@@ -193,15 +193,15 @@ pub(crate) fn solve_sequences<T: Half>(
 }
 
 /// Makes the inputs of a case on a card, and calls `body` with the configuration, its kernel, and a function that
-/// enqueues the kernel. The library chooses the configuration unless `variant` names one.
+/// enqueues the kernel. The library chooses the configuration unless `kernel` names one.
 pub(crate) fn with_case<T: Half, R>(
     gpu: &Gpu,
     case: &Case,
-    variant: Option<String>,
+    kernel: Option<String>,
     body: impl FnOnce(KernelFacts, &Kernel, &mut dyn FnMut(StreamRef<'_>) -> Result<()>) -> Result<R>,
 ) -> Result<R> {
     case.check()?;
-    let request = case.request().of_kernel(variant);
+    let request = case.request().of_kernel(kernel);
     let stream = gpu.new_stream()?;
     if case.extra == Extra::Varlen {
         let sequences = random::sequences::<T>(case.sequences(), case.value_dim, case.lens())?;

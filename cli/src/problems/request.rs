@@ -18,8 +18,8 @@ impl Request {
     }
 
     /// The same with a kernel by name, where there is a name.
-    pub(crate) fn of_kernel(mut self, variant: Option<String>) -> Request {
-        self.options.variant = variant;
+    pub(crate) fn of_kernel(mut self, kernel: Option<String>) -> Request {
+        self.options.kernel = kernel;
         self
     }
 

@@ -1,7 +1,7 @@
 //! Problems of products with symmetric block matrices.
 
 use ferrotile::{
-    AtaOptions, AtaPlan, KernelName, Precision, StreamRef, SymmetricBlockMatrix, ata_variants, reference, tolerance,
+    AtaOptions, AtaPlan, KernelName, Precision, StreamRef, SymmetricBlockMatrix, ata_kernels, reference, tolerance,
 };
 use ndarray::{Array3, Array4, Array5};
 use rand::{RngExt, SeedableRng};
@@ -163,7 +163,7 @@ pub(crate) struct Ata {
     #[serde(default, skip_serializing_if = "is_default")]
     isolated: bool,
     #[serde(default, skip_serializing_if = "is_default")]
-    variant: Option<String>,
+    kernel: Option<String>,
     seed: u64,
 }
 
@@ -178,8 +178,7 @@ impl Ata {
     fn draw_sizes(random: &mut Random, most: usize) -> Ata {
         let precision = Precision::ALL[random.random_range(0..5)];
         let is_named = random.random_bool(0.5);
-        let variant =
-            if is_named { sizes::pick(random, ata_variants(precision).map(KernelName::as_str)) } else { None };
+        let kernel = if is_named { sizes::pick(random, ata_kernels(precision).map(KernelName::as_str)) } else { None };
         let mut matrix = Matrix::draw(random, most);
         let mut values = Values::draw(random);
         if matrix.values.are_vast() && values.are_vast() {
@@ -197,7 +196,7 @@ impl Ata {
             places: [true, false].map(|may_repeat| Placement::draw(random, 3, may_repeat)),
             call: [Call::Plan, Call::Function][random.random_range(0..2)],
             isolated: random.random_bool(0.2),
-            variant,
+            kernel,
             seed: random.random_range(0..1 << 32),
         }
     }
@@ -222,11 +221,11 @@ impl Family for Ata {
         x.iter_mut().for_each(|x| *x = x.clamp(-LARGEST_X, LARGEST_X));
         let x = Input::new(bench, &self.places[0], shape, &x)?;
         let matrix = host.upload_blocking(bench.streams[0].as_ref(), self.precision)?;
-        let options = AtaOptions { variant: self.variant.clone(), isolated: self.isolated, ..AtaOptions::default() };
+        let options = AtaOptions { kernel: self.kernel.clone(), isolated: self.isolated, ..AtaOptions::default() };
         let plan = AtaPlan::new(&matrix, self.frames, &options)?;
         let outputs = each(bench, |stream| Output::<f32, 3>::new(bench, stream, "Y", &self.places[1], shape))?;
         let run = |stream: StreamRef<'_>, out: &mut Output<f32, 3>, _: &mut Output<u8, 1>| match self.call {
-            Call::Function if self.variant.is_none() => matrix.multiply(stream, x.plain(), out.plain()),
+            Call::Function if self.kernel.is_none() => matrix.multiply(stream, x.plain(), out.plain()),
             _ => plan.run(stream, x.plain(), out.plain()),
         };
         let first = twice(bench, (self.call, false), outputs, 0, run)?;

@@ -44,7 +44,7 @@ pub(crate) struct Attention {
     #[serde(default, skip_serializing_if = "is_default")]
     call: Call,
     #[serde(default, skip_serializing_if = "is_default")]
-    variant: Option<String>,
+    kernel: Option<String>,
     #[serde(default, skip_serializing_if = "is_default")]
     splits: Option<usize>,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -70,7 +70,7 @@ impl Attention {
             fused: None,
             without_lse: false,
             call: Call::Plan,
-            variant: None,
+            kernel: None,
             splits: None,
             workspace: false,
             seed: random.random_range(0..1 << 32),
@@ -87,7 +87,7 @@ impl Attention {
     }
 
     fn request(&self) -> Request {
-        let mut request = self.terms.request(self.layout(), &self.heads, self.variant.as_ref());
+        let mut request = self.terms.request(self.layout(), &self.heads, self.kernel.as_ref());
         request.options.splits = self.splits;
         request.options.max_workspace_bytes = if self.workspace { WORKSPACE_BYTES } else { 0 };
         request
@@ -143,7 +143,7 @@ impl OfHalves for Attention {
         let sizes = [self.batch, self.heads.q_heads, self.q_len, self.k_len];
         let terms = TermInputs::<T>::new(bench, &self.terms, &mut random, sizes)?;
         let request = self.request();
-        let asked = self.variant.is_some() || self.splits.is_some();
+        let asked = self.kernel.is_some() || self.splits.is_some();
         let plan = request.plan(&bench.gpu, T::DTYPE, self.problem()).map_err(|error| refusal(asked, error))?;
         let (layout, lse_shape) = (self.layout(), [self.batch, self.heads.q_heads, self.q_len]);
         let order = |dimensions| layout.reorder(dimensions);
@@ -201,7 +201,7 @@ impl Family for Attention {
                 ATTENTION.iter().filter(|config| config.serves(scope.arch, dtype, [head_dim, value_dim])).filter(
                     |config| config.covers(terms.score_mod(), Seqlens::Fixed) && config.takes(terms.mask, q_len, k_len),
                 );
-            problem.variant = sizes::pick(random, eligible.map(|config| config.name));
+            problem.kernel = sizes::pick(random, eligible.map(|config| config.name));
         }
         if random.random_bool(if problem.q_len <= 16 { 0.3 } else { 0.02 }) {
             problem.splits = Some(random.random_range(1..=9));

@@ -66,7 +66,7 @@ pub(crate) struct Gemm {
     #[serde(default, skip_serializing_if = "is_default")]
     isolated: bool,
     #[serde(default, skip_serializing_if = "is_default")]
-    variant: Option<String>,
+    kernel: Option<String>,
     #[serde(default, skip_serializing_if = "is_default")]
     splits: Option<usize>,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -136,7 +136,7 @@ impl Gemm {
             places: Default::default(),
             call: Call::Plan,
             isolated: random.random_bool(0.2),
-            variant: None,
+            kernel: None,
             splits: None,
             workspace: false,
             seed: random.random_range(0..1 << 32),
@@ -161,7 +161,7 @@ impl Gemm {
             beta: self.beta,
             activation: self.activation,
             accumulation: self.accumulation(),
-            variant: self.variant.clone(),
+            kernel: self.kernel.clone(),
             splits: self.splits,
             isolated: self.isolated,
             max_workspace_bytes: if self.workspace { WORKSPACE_BYTES } else { 0 },
@@ -209,7 +209,7 @@ impl Gemm {
         // Factors whose product is beyond f32 are refused too.
         let product = f64::from(self.alpha) * self.known_scale(0) * self.known_scale(1);
         let asked =
-            self.variant.is_some() || self.splits.is_some() || !self.workspace || product.abs() > f64::from(f32::MAX);
+            self.kernel.is_some() || self.splits.is_some() || !self.workspace || product.abs() > f64::from(f32::MAX);
         let plan = GemmPlan::new(&bench.gpu, &problem, &options).map_err(|error| refusal(asked, error))?;
         let scales = [scale(0)?, scale(1)?, scale(2)?];
         let function = self.call == Call::Function && plan.workspace_bytes() == 0;
@@ -367,7 +367,7 @@ impl Family for Gemm {
                 .iter()
                 .filter(|config| config.multiplies(problem.a, problem.b, problem.accumulation()))
                 .filter(|config| config.is_in(scope.arch) && (any || config.takes(layout, true)));
-            problem.variant = sizes::pick(random, eligible.map(|config| config.name));
+            problem.kernel = sizes::pick(random, eligible.map(|config| config.name));
         }
         if problem.workspace && random.random_bool(0.2) {
             problem.splits = Some(random.random_range(1..=5));

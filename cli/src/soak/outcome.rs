@@ -86,9 +86,11 @@ impl From<Error> for Stop {
 
 /// What `error` means for a problem of which the caller may have asked too much (`asked`): a kernel by name, splits.
 pub(crate) fn refusal(asked: bool, error: Error) -> Stop {
-    use Error::{Alignment, Argument, NoVariant, UnknownVariant, Unsupported};
+    use Error::{Alignment, Argument, UnknownKernel, Unsupported, UnsupportedType};
     match error {
-        Alignment { .. } | Argument { .. } | NoVariant { .. } | UnknownVariant { .. } | Unsupported { .. } if asked => {
+        Alignment { .. } | Argument { .. } | UnsupportedType { .. } | UnknownKernel { .. } | Unsupported { .. }
+            if asked =>
+        {
             Stop::Refused(error.to_string())
         }
         error => error.into(),

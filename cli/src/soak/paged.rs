@@ -51,7 +51,7 @@ pub(crate) struct Paged {
     #[serde(default, skip_serializing_if = "is_default")]
     call: Call,
     #[serde(default, skip_serializing_if = "is_default")]
-    variant: Option<String>,
+    kernel: Option<String>,
     #[serde(default, skip_serializing_if = "is_default")]
     splits: Option<usize>,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -75,7 +75,7 @@ impl Paged {
             places: Default::default(),
             without_lse: false,
             call: Call::Plan,
-            variant: None,
+            kernel: None,
             splits: None,
             workspace: false,
             seed: random.random_range(0..1 << 32),
@@ -111,7 +111,7 @@ impl Paged {
     }
 
     fn request(&self) -> Request {
-        let mut request = self.terms.request(self.layout(), &self.heads, self.variant.as_ref());
+        let mut request = self.terms.request(self.layout(), &self.heads, self.kernel.as_ref());
         request.options.splits = self.splits;
         request.options.max_workspace_bytes = if self.workspace { WORKSPACE_BYTES } else { 0 };
         request
@@ -203,7 +203,7 @@ impl OfHalves for Paged {
         let k_lens: Vec<i32> = self.k_lens.iter().map(|&len| len as i32).collect();
         let table = Buffer::upload_blocking(&bench.streams[0], &table)?;
         let k_lens = Buffer::upload_blocking(&bench.streams[0], &k_lens)?;
-        let asked = self.variant.is_some() || self.splits.is_some();
+        let asked = self.kernel.is_some() || self.splits.is_some();
         let plan = request.plan(&bench.gpu, T::DTYPE, problem).map_err(|error| refusal(asked, error))?;
         let (out_shape, lse_shape) = ([batch, q_heads, q_len, self.heads.value_dim], [batch, q_heads, q_len]);
         let order = |dimensions| layout.reorder(dimensions);
@@ -255,7 +255,7 @@ impl Family for Paged {
                 .filter(|config| config.serves(scope.arch, dtype, [head_dim, value_dim]))
                 .filter(|config| matches!(config.kernel, AttentionKernel::Decode(_)))
                 .filter(|config| config.covers(problem.terms.score_mod(), Seqlens::Fixed));
-            problem.variant = sizes::pick(random, eligible.map(|config| config.name));
+            problem.kernel = sizes::pick(random, eligible.map(|config| config.name));
         }
         problem
     }

@@ -234,9 +234,9 @@ impl Terms {
     }
 
     /// What a plan is asked for.
-    pub(crate) fn request(&self, layout: Layout, heads: &Heads, variant: Option<&String>) -> Request {
+    pub(crate) fn request(&self, layout: Layout, heads: &Heads, kernel: Option<&String>) -> Request {
         let mut request =
-            Request::new(layout).of_tensors(self.bias.is_some(), heads.value_dim).of_kernel(variant.cloned());
+            Request::new(layout).of_tensors(self.bias.is_some(), heads.value_dim).of_kernel(kernel.cloned());
         (request.params.mask, request.params.scale, request.params.softcap) = (self.mask, self.scale, self.softcap);
         request
     }

@@ -44,7 +44,7 @@ pub(crate) struct Varlen {
     #[serde(default, skip_serializing_if = "is_default")]
     call: Call,
     #[serde(default, skip_serializing_if = "is_default")]
-    variant: Option<String>,
+    kernel: Option<String>,
     seed: u64,
 }
 
@@ -70,7 +70,7 @@ impl Varlen {
             places: Default::default(),
             without_lse: false,
             call: Call::Plan,
-            variant: None,
+            kernel: None,
             seed: random.random_range(0..1 << 32),
         }
     }
@@ -101,7 +101,7 @@ impl Varlen {
     }
 
     fn request(&self) -> Request {
-        self.terms.request(Layout::Bshd, &self.heads, self.variant.as_ref())
+        self.terms.request(Layout::Bshd, &self.heads, self.kernel.as_ref())
     }
 
     /// The input of index `index` of Q, K and V, whose rows that belong to no sequence are poison.
@@ -194,7 +194,7 @@ impl OfHalves for Varlen {
             Buffer::upload_blocking(&bench.streams[0], &ends)
         });
         let (cu_seqlens_q, cu_seqlens_k) = (cu_seqlens_q?, cu_seqlens_k?);
-        let asked = self.variant.is_some();
+        let asked = self.kernel.is_some();
         let plan = request.plan(&bench.gpu, T::DTYPE, problem).map_err(|error| refusal(asked, error))?;
         let (out_shape, lse_shape) = ([q_total, q_heads, self.heads.value_dim], [q_heads, q_total]);
         let cu_seqlens_q = TensorRef::contiguous(&cu_seqlens_q, [batch + 1])?;
@@ -244,7 +244,7 @@ impl Family for Varlen {
                 .filter(|config| config.serves(scope.arch, dtype, [head_dim, value_dim]))
                 .filter(|config| config.covers(terms.score_mod(), Seqlens::Varlen))
                 .filter(|config| config.takes(terms.mask, max_q_len, max_k_len));
-            problem.variant = sizes::pick(random, eligible.map(|config| config.name));
+            problem.kernel = sizes::pick(random, eligible.map(|config| config.name));
         }
         problem
     }

@@ -291,13 +291,13 @@ fn vectors_and_options_that_do_not_fit_are_refused() {
     let cases: &[(&[&str], &str)] = &[
         (&["--precision", "f64"], "expected f32, tf32, tf32x3, f16 or bf16"),
         (&["--symmetry-tolerance", "-1"], "--symmetry-tolerance"),
-        (&["--variant", "fastest"], "no variant fastest"),
+        (&["--kernel", "fastest"], "no kernel fastest"),
         (&["--wat"], "--wat"),
     ];
     for (options, reason) in cases {
         assert_refused(&ata("emulator", &matrix, &x, &out, options), reason);
     }
-    assert_refused(&ata("cpu", &matrix, &x, &out, &["--variant", "fastest"]), "--variant names a kernel of the GPU");
+    assert_refused(&ata("cpu", &matrix, &x, &out, &["--kernel", "fastest"]), "--kernel names a kernel of the GPU");
     assert_refused(&ata("cpu", &matrix, &x, &scratch.path("y.txt"), &[]), ".npy or .safetensors");
     assert_refused(&ata("cpu", &matrix, &x, &scratch.path("none/y.npy"), &[]), "folder does not exist");
     for input in [&matrix, &x] {

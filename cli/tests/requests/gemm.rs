@@ -88,7 +88,7 @@ fn requests_that_cannot_be_served_are_refused_in_one_line() {
     let safetensors = scratch.path("d.safetensors");
     refused([&a, &good], &safetensors, &["--dtype", "f16", "--out-dtype", "e4m3"], "type of D");
     refused([&a, &good], &a, &["--dtype", "f16"], "an input cannot be an output too");
-    refused([&a, &good], &out, &["--dtype", "f16", "--variant", "fast"], "runs on the CPU");
+    refused([&a, &good], &out, &["--dtype", "f16", "--kernel", "fast"], "runs on the CPU");
     refused([&a, &good], &out, &["--dtype", "f16", "--beta", "2"], "--c");
     refused([&a, &good], &out, &["--dtype", "f16", "--alpha", "nan"], "alpha is NaN, expected a finite number");
     // An infinity of one row does not accept whatever the others are.

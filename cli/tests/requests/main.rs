@@ -269,7 +269,9 @@ fn options_out_of_range_are_refused() {
         (&["--scale", "nan"], "expected a finite number"),
         (&["--layout", "bdhs"], "possible values: bhsd, bshd"),
         (&["--dtype", "f32"], "possible values: f16, bf16"),
-        (&["--variant", "fastest"], "--variant names a kernel of the GPU"),
+        (&["--kernel", "fastest"], "--kernel names a kernel of the GPU"),
+        // The name that the option had before.
+        (&["--variant", "fastest"], "--kernel names a kernel of the GPU"),
         (&["--scale", "-inf"], "expected a finite number"),
         (&["--softcap", "0"], "softcap is 0, expected a number from"),
         (&["--softcap", "-1"], "softcap is -1, expected a number from"),
@@ -297,7 +299,7 @@ fn options_out_of_range_are_refused() {
     );
     [starts, flat].into_iter().for_each(|path| fs::remove_file(path).unwrap());
     // Where the device is chosen too, nothing is said about the choice.
-    assert_refused(&on("auto", &inputs, &scratch.path("o.npy"), &["--variant", "fastest"]), "variant");
+    assert_refused(&on("auto", &inputs, &scratch.path("o.npy"), &["--kernel", "fastest"]), "kernel");
     assert_refused(&attention(&inputs, &scratch.path("o.txt"), &[]), ".npy or .safetensors");
     assert_refused(&attention(&inputs, &scratch.path("none/o.npy"), &[]), "folder does not exist");
     let out = scratch.path("o.npy");
@@ -345,16 +347,16 @@ fn a_benchmark_of_nothing_is_refused() {
         (&["--case", "1x8x512x64"][..], "expected BxHxSxD/mask/dtype"),
         (&["--case", "1x8x512x60/full/f16"], "a multiple of 8"),
         (&["--case", "1x8x512x64v12/full/f16"], "a multiple of 8"),
-        (&["--variant", "fastest"], "no attention kernel is called 'fastest'"),
+        (&["--kernel", "fastest"], "no attention kernel is called 'fastest'"),
         (&["--iterations", "0"], "--iterations"),
         (&["--json", "/no/such/folder/o.json"], "folder does not exist"),
     ] {
         assert_refused(&ferrotile(&[&["bench", "attention"], args].concat()), reason);
     }
     for (args, reason) in [
-        (["ata", "--variant", "fastest"], "no ata kernel is called 'fastest'"),
-        (["gemm", "--variant", "fastest"], "no gemm kernel is called 'fastest'"),
-        (["load", "--variant", "fastest"], "no attention, gemm or ata kernel is called 'fastest'"),
+        (["ata", "--kernel", "fastest"], "no ata kernel is called 'fastest'"),
+        (["gemm", "--kernel", "fastest"], "no gemm kernel is called 'fastest'"),
+        (["load", "--kernel", "fastest"], "no attention, gemm or ata kernel is called 'fastest'"),
         (["load", "--case", "512x512"], "expected a case such as 1x8x512x64/causal/f16"),
         (["gemm", "--case", "99999999999x1x1/f16"], "m is 99999999999"),
         (["decode", "--page", "7"], "a page size that divides the number of keys"),
@@ -389,7 +391,7 @@ fn a_benchmark_needs_a_card_and_writes_its_rows() {
     let scratch = Scratch::new("bench");
     let json = scratch.path("o.json");
     let case = "1x1x32x64/causal/f16";
-    let fixed = ["bench", "attention", "--case", case, "--variant", "all", "--iterations", "3", "--json"];
+    let fixed = ["bench", "attention", "--case", case, "--kernel", "all", "--iterations", "3", "--json"];
     let output = ferrotile(&[&fixed[..], &[json.to_str().unwrap()]].concat());
     if String::from_utf8_lossy(&ferrotile(&["info"]).stdout).contains("devices: none") {
         assert_eq!(output.status.code(), Some(1));
@@ -528,7 +530,7 @@ fn the_emulator_reports_what_a_kernel_does() {
     ] {
         assert_refused(&ferrotile(&["emulate-report", family, "--case", case]), "too many elements");
     }
-    assert_refused(&ferrotile(&["emulate-report", "attention", "--variant", "fastest"]), "fastest");
+    assert_refused(&ferrotile(&["emulate-report", "attention", "--kernel", "fastest"]), "fastest");
     assert_refused(&ferrotile(&["emulate-report", "ata", "--json", "/no/such/folder/o.json"]), "folder does not exist");
 }
 

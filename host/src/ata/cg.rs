@@ -273,7 +273,7 @@ impl<'a> CgPlan<'a> {
             .ok_or_else(|| Error::TooLarge { shape: shape.to_vec(), element_bytes: size_of::<f32>() })?;
         let gpu = matrix.gpu();
         let vector = || Buffer::zeroed(gpu, elements);
-        let exact_options = AtaOptions { variant: None, ..options.product.clone() };
+        let exact_options = AtaOptions { kernel: None, ..options.product.clone() };
         let inverses = match options.preconditioner {
             Preconditioner::None => None,
             Preconditioner::BlockJacobi => Some(matrix.inverses()?),

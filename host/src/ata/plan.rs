@@ -16,14 +16,14 @@ use crate::runtime::raw_tensor::RawTensor;
 use crate::runtime::stream::StreamRef;
 use crate::runtime::tensor::{TensorMut, TensorRef};
 
-/// The names of the compiled variants that multiply matrices of this precision: what [`AtaOptions::variant`] may name.
+/// The names of the kernels that multiply matrices of this precision: what [`AtaOptions::kernel`] may name.
 ///
 /// ```
-/// use ferrotile::{Precision, ata_variants};
+/// use ferrotile::{Precision, ata_kernels};
 ///
-/// assert!(ata_variants(Precision::Tf32).count() > 0);
+/// assert!(ata_kernels(Precision::Tf32).count() > 0);
 /// ```
-pub fn ata_variants(precision: Precision) -> impl Iterator<Item = KernelName> {
+pub fn ata_kernels(precision: Precision) -> impl Iterator<Item = KernelName> {
     configs(precision).map(|config| KernelName::new(config.name))
 }
 
@@ -36,7 +36,7 @@ impl DeviceBlockMatrix {
     /// Computes `Y = A X` on `stream` and returns before it is done. X and Y are `[frames, channels, n]`; Y is
     /// overwritten.
     ///
-    /// The result is the same, bit by bit, in every run of one variant. A is zero where nothing is stored. But tiles of
+    /// The result is the same, bit by bit, in every run of one kernel. A is zero where nothing is stored. But tiles of
     /// 32x32 elements with a stored pair of blocks are multiplied as a whole. So an infinity or NaN in X makes NaN in
     /// every row of Y whose tile has a column for it, even where the element of A is 0.
     ///
@@ -85,14 +85,14 @@ impl<'a> AtaPlan<'a> {
     /// Chooses a kernel and loads it.
     ///
     /// # Errors
-    /// [`Error::UnknownVariant`] where the named variant does not multiply matrices of this precision;
+    /// [`Error::UnknownKernel`] where the named kernel does not multiply matrices of this precision;
     /// [`Error::Argument`] for more frames than a grid has blocks; those of loading a module.
     pub fn new(matrix: &'a DeviceBlockMatrix, frames: usize, options: &AtaOptions) -> Result<Self> {
         let at_once = |config: &AtaConfig| {
             let resident = u64::from(config.min_blocks) * u64::from(matrix.gpu().multiprocessors());
             config.blocks(frames, matrix.channels, matrix.n).is_some_and(|blocks| u64::from(blocks) <= resident)
         };
-        let config = match &options.variant {
+        let config = match &options.kernel {
             Some(name) => named(name, matrix.precision)?,
             None => preferred(matrix.precision, frames, at_once),
         };
@@ -212,7 +212,7 @@ impl fmt::Debug for AtaPlan<'_> {
 unsafe impl KernelParam for AtaArgs {}
 
 fn named(name: &str, precision: Precision) -> Result<&'static AtaConfig> {
-    configs(precision).find(|config| config.name == name).ok_or_else(|| Error::UnknownVariant {
+    configs(precision).find(|config| config.name == name).ok_or_else(|| Error::UnknownKernel {
         op: OP,
         name: name.to_owned(),
         known: configs(precision).map(|config| config.name).collect(),
@@ -224,13 +224,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_variant_is_found_by_name_only_for_its_precision() {
+    fn a_kernel_is_found_by_name_only_for_its_precision() {
         for precision in Precision::ALL {
             let name = preferred(precision, 8, |_| true).name;
             assert_eq!(named(name, precision).map(|config| config.name), Ok(name));
             let others = Precision::ALL.into_iter().filter(|other| *other != precision);
             for other in others {
-                assert!(matches!(named(name, other), Err(Error::UnknownVariant { .. })));
+                assert!(matches!(named(name, other), Err(Error::UnknownKernel { .. })));
             }
         }
     }

@@ -10,17 +10,17 @@ use super::sizes::{BatchedSizes, OP};
 use crate::error::{Error, Result};
 use crate::runtime::module::KernelName;
 
-/// The names of the compiled variants of an architecture that serve this element type and these head dimensions, that
-/// of Q and K and that of V and O: what [`AttentionOptions::variant`](crate::AttentionOptions::variant) may name. Not
+/// The names of the kernels of an architecture that serve this element type and these head dimensions, that
+/// of Q and K and that of V and O: what [`AttentionOptions::kernel`](crate::AttentionOptions::kernel) may name. Not
 /// every one takes every mask and every length.
 ///
 /// ```
-/// use ferrotile::{Arch, Dtype, attention_variants};
+/// use ferrotile::{Arch, Dtype, attention_kernels};
 ///
-/// let mut names = attention_variants(Arch::Sm90a, Dtype::F16, [128, 128]);
+/// let mut names = attention_kernels(Arch::Sm90a, Dtype::F16, [128, 128]);
 /// assert!(names.any(|name| name.as_str().starts_with("attention_f16_d128")));
 /// ```
-pub fn attention_variants(arch: Arch, dtype: Dtype, head_dims: [usize; 2]) -> impl Iterator<Item = KernelName> {
+pub fn attention_kernels(arch: Arch, dtype: Dtype, head_dims: [usize; 2]) -> impl Iterator<Item = KernelName> {
     configs(arch, dtype, head_dims).map(|config| KernelName::new(config.name))
 }
 
@@ -83,7 +83,7 @@ pub(super) struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// The variants that can run it.
+    /// The configurations that can run it.
     fn eligible(self) -> impl Iterator<Item = &'static AttentionConfig> {
         let Request { arch, dtype, sizes, value_dim, mask, score_mod, seqlens, paged, .. } = self;
         configs(arch, dtype, [sizes.head_dim, value_dim])
@@ -100,9 +100,9 @@ impl Request<'_> {
             Some(config) => Error::Unsupported {
                 op: OP,
                 feature: format!("{name} on {}", self.arch),
-                remedy: format!("it needs {}; another kernel computes the same: leave out the variant", config.arch()),
+                remedy: format!("it needs {}; another kernel computes the same: do not name one", config.arch()),
             },
-            None => Error::UnknownVariant {
+            None => Error::UnknownKernel {
                 op: OP,
                 name: name.to_owned(),
                 known: self.eligible().map(|config| config.name).collect(),
@@ -116,11 +116,11 @@ impl Request<'_> {
         if let Some(config) = self.eligible().find(|config| is_decode(config)) {
             return Ok(config);
         }
-        let mut variants = self.eligible().filter(|config| is_wgmma(config));
-        let Some(first) = variants.next() else { return self.for_any_strides() };
+        let mut configs = self.eligible().filter(|config| is_wgmma(config));
+        let Some(first) = configs.next() else { return self.for_any_strides() };
         // Not one that does more than is asked: the first in the table's order does least.
         let made_for = |config: &AttentionConfig| (config.head_dim, config.value_dim, config.score_mod, config.seqlens);
-        let same_width = variants.filter(|config| made_for(config) == made_for(first));
+        let same_width = configs.filter(|config| made_for(config) == made_for(first));
         Ok(same_width.fold(first, |best, config| if self.cost(config) < self.cost(best) { config } else { best }))
     }
 
@@ -133,7 +133,7 @@ impl Request<'_> {
                     compiled.push(config.dtype);
                 }
             }
-            Error::NoVariant { op: OP, dtype: self.dtype, compiled }
+            Error::UnsupportedType { op: OP, dtype: self.dtype, compiled }
         })
     }
 
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_preferred_variant_has_the_narrowest_head_dimension_that_serves() {
+    fn the_preferred_configuration_has_the_narrowest_head_dimension_that_serves() {
         let sm80 = [(8, 64), (64, 64), (72, 128), (128, 128), (136, 256), (256, 256)];
         let sm90 = [(8, 64), (72, 96), (104, 128), (136, 192), (200, 256)];
         for (arch, expected) in [(Arch::Sm80, &sm80[..]), (Arch::Sm89, &sm80), (Arch::Sm90a, &sm90)] {
@@ -235,11 +235,11 @@ mod tests {
         }
         let compiled = vec![Dtype::F16, Dtype::Bf16];
         let refused = request(Arch::Sm90a, Dtype::F32, &problem(64)).preferred();
-        assert_eq!(refused, Err(Error::NoVariant { op: OP, dtype: Dtype::F32, compiled }));
+        assert_eq!(refused, Err(Error::UnsupportedType { op: OP, dtype: Dtype::F32, compiled }));
     }
 
     #[test]
-    fn values_narrower_than_keys_have_variants_of_their_own() {
+    fn values_narrower_than_keys_have_configurations_of_their_own() {
         for (dims, expected) in [
             ([192, 128], [192, 128]),
             ([136, 8], [192, 128]),
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variant_is_found_by_name_only_where_it_serves() {
+    fn a_kernel_is_found_by_name_only_where_it_serves() {
         for arch in Arch::ALL {
             for config in ATTENTION.iter().filter(|config| config.head_dim == 64 && config.dtype == Dtype::F16) {
                 let found = |dtype, head_dim| request(arch, dtype, &problem(head_dim)).named(config.name).is_ok();
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variant_that_an_architecture_lacks_is_refused_by_its_name() {
+    fn a_kernel_that_an_architecture_lacks_is_refused_by_its_name() {
         let (problem, wgmma) = (problem(64), |config: &&AttentionConfig| is_wgmma(config));
         let config = ATTENTION.iter().find(wgmma).unwrap();
         for arch in [Arch::Sm80, Arch::Sm89] {
@@ -371,11 +371,11 @@ mod tests {
             }
         }
         let unknown = request(Arch::Sm80, Dtype::F16, &problem).named("fastest");
-        assert!(matches!(unknown, Err(Error::UnknownVariant { .. })));
+        assert!(matches!(unknown, Err(Error::UnknownKernel { .. })));
     }
 
     #[test]
-    fn general_scores_and_several_lengths_have_a_variant_on_every_architecture() {
+    fn general_scores_and_several_lengths_have_a_configuration_on_every_architecture() {
         let kinds = [
             (ScoreMod::Softcap, Seqlens::Fixed),
             (ScoreMod::General, Seqlens::Fixed),
@@ -397,15 +397,15 @@ mod tests {
     }
 
     #[test]
-    fn problems_without_keys_and_unusual_strides_have_a_variant() {
+    fn problems_without_keys_and_unusual_strides_have_a_configuration() {
         for head_dim in [8, 96, 256] {
             let empty = BatchedSizes { k_len: 0, ..problem(head_dim) };
             let problem = problem(head_dim);
-            let variants = [
+            let configs = [
                 request(Arch::Sm90a, Dtype::F16, &empty).preferred(),
                 request(Arch::Sm90a, Dtype::F16, &problem).for_any_strides(),
             ];
-            assert!(variants.into_iter().all(|config| config.is_ok_and(|config| !is_wgmma(config))));
+            assert!(configs.into_iter().all(|config| config.is_ok_and(|config| !is_wgmma(config))));
         }
     }
 }

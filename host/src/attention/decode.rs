@@ -1,4 +1,4 @@
-//! Launches of decode variants: how the keys are split, the workspace of partial results, and their sum.
+//! launches of decode kernels: how the keys are split, the workspace of partial results, and their sum.
 
 use layout::{Arch, Dtype};
 use variants::attention::{

@@ -15,8 +15,8 @@ use crate::error::Result;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AttentionOptions {
-    /// The compiled variant to run, by the name of its kernel; `None` picks the one that measures best.
-    pub variant: Option<String>,
+    /// The kernel to run, by name; `None` picks the one that measures best.
+    pub kernel: Option<String>,
     /// The parts that the keys are split into where a few query rows see many keys, each for blocks of its own; `None`
     /// picks by the sizes.
     pub splits: Option<usize>,
@@ -30,7 +30,7 @@ pub struct AttentionOptions {
 }
 
 impl AttentionOptions {
-    /// Whether plans take these options; they check it too. Needs no card. The variant is not looked at.
+    /// Whether plans take these options; they check it too. Needs no card. The named kernel is not looked at.
     ///
     /// # Errors
     /// [`Error::Argument`](crate::Error::Argument) that names the option and what is allowed.

@@ -90,14 +90,14 @@ impl AttentionPlan {
     /// entry may have; sequences of several lengths are not split, and use no workspace.
     ///
     /// # Errors
-    /// [`Error::Argument`] for sizes, parameters or splits that no kernel takes; [`Error::NoVariant`] for an element
-    /// type that no kernel has; [`Error::UnknownVariant`] where the named kernel does not serve the problem;
+    /// [`Error::Argument`] for sizes, parameters or splits that no kernel takes; [`Error::UnsupportedType`] for an
+    /// element type that no kernel has; [`Error::UnknownKernel`] where the named kernel does not serve the problem;
     /// [`Error::Unsupported`] where the architecture lacks that kernel, or for too many query rows on keys in pages;
     /// those of loading a module.
     ///
     /// [`Error::Argument`]: crate::Error::Argument
-    /// [`Error::NoVariant`]: crate::Error::NoVariant
-    /// [`Error::UnknownVariant`]: crate::Error::UnknownVariant
+    /// [`Error::UnsupportedType`]: crate::Error::UnsupportedType
+    /// [`Error::UnknownKernel`]: crate::Error::UnknownKernel
     /// [`Error::Unsupported`]: crate::Error::Unsupported
     pub fn new(gpu: &Gpu, dtype: Dtype, problem: &AttentionProblem, options: &AttentionOptions) -> Result<Self> {
         let (plan, substitute) = Self::choose(gpu, dtype, problem, options)?;
@@ -160,7 +160,7 @@ impl AttentionPlan {
             seqlens: if matches!(problem.keys, Keys::Varlen(_)) { Seqlens::Varlen } else { Seqlens::Fixed },
             paged: matches!(problem.keys, Keys::Paged(_)),
         };
-        let (config, substitute) = match &options.variant {
+        let (config, substitute) = match &options.kernel {
             Some(name) => (request.named(name)?, None),
             None => {
                 let config = request.preferred()?;
@@ -480,7 +480,7 @@ mod tests {
         let plan = AttentionPlan::new(&gpu, Dtype::F16, &problem, &options).unwrap();
         assert!(is_wgmma(plan.chosen.config()));
         assert!(plan.substitute.as_ref().is_some_and(|substitute| !is_wgmma(substitute.config)));
-        let named = AttentionOptions { variant: Some(plan.to_string()), ..options.clone() };
+        let named = AttentionOptions { kernel: Some(plan.to_string()), ..options.clone() };
         assert!(AttentionPlan::new(&gpu, Dtype::F16, &problem, &named).unwrap().substitute.is_none());
         for (row, needed) in [(64, false), (67, true)] {
             let shape = SIZES.q_shape(Layout::Bhsd);

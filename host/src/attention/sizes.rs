@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_no_variant_takes_are_named() {
+    fn sizes_that_no_kernel_takes_are_named() {
         assert_eq!(PROBLEM.check(), Ok(()));
         for head_dim in [0, 4, 12, 257, 264] {
             assert_eq!(rejected(BatchedSizes { head_dim, ..PROBLEM }), "head_dim");
@@ -390,7 +390,7 @@ mod tests {
         PagedSizes { batch: 2, q_heads: 8, kv_heads: 2, q_len: 3, head_dim: 64, pages: 10, page_len: 32, table_len: 4 };
 
     #[test]
-    fn sizes_in_pages_that_no_variant_takes_are_named() {
+    fn sizes_in_pages_that_no_kernel_takes_are_named() {
         assert_eq!(PAGED.check(), Ok(()));
         let named = |problem: PagedSizes| match problem.check() {
             Err(Error::Argument { argument, .. }) => argument,

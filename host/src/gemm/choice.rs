@@ -1,4 +1,4 @@
-//! Which variant computes a product, in how many parts of k, and what is copied before.
+//! Which configuration computes a product, in how many parts of k, and what is copied before.
 //!
 //! What can run and what ought to are two questions: [`candidates`] answers the first, [`preferred`] the second, by an
 //! estimate of the cycles that each takes.
@@ -17,22 +17,22 @@ const WORKSPACE_ALIGN: usize = 256;
 /// Parts that k can be cut into.
 const SPLITS: [usize; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
 
-/// The names of the compiled variants that multiply these types and sum them at least as exactly, whatever layout they
-/// take: what [`GemmOptions::variant`] may name.
+/// The names of the kernels that multiply these types and sum them at least as exactly, whatever layout they
+/// take: what [`GemmOptions::kernel`] may name.
 ///
 /// ```
-/// use ferrotile::{Accumulation, Dtype, gemm_variants};
+/// use ferrotile::{Accumulation, Dtype, gemm_kernels};
 ///
-/// assert!(gemm_variants(Dtype::F16, Dtype::F16, Accumulation::TwoLevel).count() > 0);
+/// assert!(gemm_kernels(Dtype::F16, Dtype::F16, Accumulation::TwoLevel).count() > 0);
 /// ```
-pub fn gemm_variants(a: Dtype, b: Dtype, accumulation: Accumulation) -> impl Iterator<Item = KernelName> {
+pub fn gemm_kernels(a: Dtype, b: Dtype, accumulation: Accumulation) -> impl Iterator<Item = KernelName> {
     GEMM.iter().filter(move |config| config.multiplies(a, b, accumulation)).map(|config| KernelName::new(config.name))
 }
 
 /// One way to compute a product.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Choice {
-    /// The variant.
+    /// The configuration.
     pub(super) config: &'static GemmConfig,
     /// Whether A and B are copied first, with contiguous k and aligned rows.
     pub(super) packs: [bool; 2],
@@ -40,7 +40,7 @@ pub(super) struct Choice {
     pub(super) splits: usize,
     /// Elements of k of each part but the last.
     pub(super) split_k: usize,
-    /// Blocks of the variant's grid.
+    /// Blocks of its grid.
     pub(super) blocks: u32,
     /// Where in the workspace the copies and the partial sums start, and its end.
     pub(super) offsets: [usize; 4],
@@ -157,7 +157,7 @@ pub(super) fn preferred(
     choices.min_by(|one, other| cost(one).total_cmp(&cost(other)))
 }
 
-/// The least workspace with which some variant multiplies the operands; `None` where none does.
+/// The least workspace with which some kernel multiplies the operands; `None` where none does.
 pub(super) fn least_workspace(problem: &GemmProblem, options: &GemmOptions, arch: Arch) -> Option<usize> {
     let unlimited = GemmOptions { max_workspace_bytes: usize::MAX, ..options.clone() };
     candidates(problem, &unlimited, arch).map(|choice| choice.workspace_bytes()).min()

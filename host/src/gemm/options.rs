@@ -28,10 +28,10 @@ pub struct GemmOptions {
     /// What is applied to each element before it is rounded.
     pub activation: Activation,
     /// How exactly FP8 products are summed at least, by accumulators of 13 bits on some cards ([`Accumulation`]): a
-    /// variant that sums them more exactly may run.
+    /// kernel that sums them more exactly may run.
     pub accumulation: Accumulation,
-    /// The compiled variant to run, by name; `None` picks one by the sizes.
-    pub variant: Option<String>,
+    /// The kernel to run, by name; `None` picks one by the sizes.
+    pub kernel: Option<String>,
     /// The parts that k is cut into, each summed by blocks of its own; `None` picks by the sizes.
     pub splits: Option<usize>,
     /// Whether each kernel starts only when what is before it on the stream has ended. Otherwise, on sm_90, a kernel
@@ -52,7 +52,7 @@ impl GemmOptions {
             beta: 0.0,
             activation: Activation::None,
             accumulation: Accumulation::TwoLevel,
-            variant: None,
+            kernel: None,
             splits: None,
             isolated: false,
             max_workspace_bytes: 0,
@@ -60,7 +60,7 @@ impl GemmOptions {
     }
 
     /// Whether products take these numbers; [`GemmPlan::new`](crate::GemmPlan::new) checks it too. Needs no card. The
-    /// variant is not looked at.
+    /// named kernel is not looked at.
     ///
     /// # Errors
     /// [`Error::Argument`](crate::Error::Argument) that names the option and what is allowed.

@@ -1,4 +1,4 @@
-//! A chosen variant and its launches.
+//! A chosen configuration and its launches.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +27,7 @@ use crate::runtime::stream::StreamRef;
 use crate::runtime::tensor::TensorMut;
 use crate::runtime::tensor_map::TensorMap;
 
-/// A chosen and loaded variant for repeated products of one size.
+/// A chosen and loaded configuration for repeated products of one size.
 ///
 /// Displays as the kernels that it runs, in their order: `gemm_pack_8bit(B), gemm_.. in 4 parts of k, gemm_sum`.
 ///
@@ -78,16 +78,16 @@ struct Encoded {
 }
 
 impl GemmPlan {
-    /// Chooses a variant for the problem and loads all kernels that a run needs.
+    /// Chooses a configuration for the problem and loads all kernels that a run needs.
     ///
-    /// Where [`GemmOptions::alpha`] is 0 it is one that sums nothing, whatever variant and parts of k the options name.
+    /// Where [`GemmOptions::alpha`] is 0 it is one that sums nothing, whatever kernel and parts of k the options name.
     ///
     /// # Errors
-    /// - [`Error::Argument`] for sizes, types or factors that no variant takes, and for too little workspace where
+    /// - [`Error::Argument`] for sizes, types or factors that no kernel takes, and for too little workspace where
     ///   operands must be copied
-    /// - [`Error::NoVariant`] for types that are never multiplied, [`Error::Unsupported`] for types that this card does
-    ///   not multiply
-    /// - [`Error::UnknownVariant`] where the named variant does not serve the problem
+    /// - [`Error::UnsupportedType`] for types that are never multiplied, [`Error::Unsupported`] for types that this
+    ///   card does not multiply
+    /// - [`Error::UnknownKernel`] where the named kernel does not serve the problem
     /// - those of loading a module
     pub fn new(gpu: &Gpu, problem: &GemmProblem, options: &GemmOptions) -> Result<Self> {
         problem.check()?;
@@ -96,7 +96,7 @@ impl GemmPlan {
             // What the options name must serve the product all the same, with whatever workspace that takes.
             choose(gpu, problem, &GemmOptions { max_workspace_bytes: usize::MAX, ..options.clone() })?;
             // As in BLAS, nothing is summed: a kernel for sums without terms reads neither A nor B.
-            let unnamed = GemmOptions { variant: None, splits: None, ..options.clone() };
+            let unnamed = GemmOptions { kernel: None, splits: None, ..options.clone() };
             (choose(gpu, &GemmProblem { k: 0, ..*problem }, &unnamed)?, 0)
         } else {
             (choose(gpu, problem, options)?, problem.k)
@@ -136,7 +136,7 @@ impl GemmPlan {
         }
     }
 
-    /// The loaded kernel of the variant, for its registers and occupancy.
+    /// The loaded kernel of the configuration, for its registers and occupancy.
     #[must_use]
     pub const fn kernel(&self) -> &Kernel {
         &self.kernel
@@ -212,8 +212,8 @@ impl GemmPlan {
             overlaps: self.overlaps,
             ..LaunchConfig::of_blocks(blocks, config.threads())
         };
-        // SAFETY: grid, block and shared memory are the variant's, and the views are tensors of the plan's sizes whose
-        // memory their owners keep until the stream has done the work; so is the workspace.
+        // SAFETY: grid, block and shared memory are the configuration's, and the views are tensors of the plan's sizes
+        // whose memory their owners keep until the stream has done the work; so is the workspace.
         unsafe {
             match config.unit {
                 GemmUnit::Mma => self.kernel.launch(stream, &launch, &[&args]),
@@ -408,17 +408,17 @@ fn choose(gpu: &Gpu, problem: &GemmProblem, options: &GemmOptions) -> Result<Cho
             remedy: format!("it needs {needed} or newer; convert A and B to f16 or bf16"),
         });
     }
-    let named = |choice: &Choice| options.variant.as_ref().is_none_or(|name| choice.config.name == name);
+    let named = |choice: &Choice| options.kernel.as_ref().is_none_or(|name| choice.config.name == name);
     let choices = candidates(problem, options, arch).filter(named);
     if let Some(choice) = preferred(choices, problem, gpu.multiprocessors()) {
         return Ok(choice);
     }
-    if let Some(name) = &options.variant {
-        let unlimited = GemmOptions { max_workspace_bytes: usize::MAX, variant: None, ..options.clone() };
+    if let Some(name) = &options.kernel {
+        let unlimited = GemmOptions { max_workspace_bytes: usize::MAX, kernel: None, ..options.clone() };
         let mut known: Vec<&str> = candidates(problem, &unlimited, arch).map(|choice| choice.config.name).collect();
         known.dedup();
         if !known.contains(&name.as_str()) {
-            return Err(Error::UnknownVariant { op: OP, name: name.clone(), known });
+            return Err(Error::UnknownKernel { op: OP, name: name.clone(), known });
         }
     }
     if let Some(splits) = options.splits {

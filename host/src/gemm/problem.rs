@@ -83,8 +83,8 @@ impl GemmProblem {
     /// Whether GEMM takes these sizes and types; [`GemmPlan::new`](crate::GemmPlan::new) checks it too. Needs no card.
     ///
     /// # Errors
-    /// [`Error::Argument`] that names the size or type and what is allowed, [`Error::NoVariant`] for types of A and B
-    /// that are never multiplied.
+    /// [`Error::Argument`] that names the size or type and what is allowed, [`Error::UnsupportedType`] for types of A
+    /// and B that are never multiplied.
     pub fn check(&self) -> Result<()> {
         for (name, size) in [("m", self.m), ("n", self.n), ("k", self.k), ("batch", self.batch)] {
             if size > MAX_DIM {
@@ -92,7 +92,7 @@ impl GemmProblem {
             }
         }
         if !GEMM.iter().any(|config| config.a == self.a && config.b == self.b) {
-            return Err(no_variant(self));
+            return Err(unsupported_type(self));
         }
         let fp8 = self.a.size_bytes() == 1;
         let stored = match self.d {
@@ -107,13 +107,13 @@ impl GemmProblem {
     }
 }
 
-fn no_variant(problem: &GemmProblem) -> Error {
+fn unsupported_type(problem: &GemmProblem) -> Error {
     let mut compiled: Vec<Dtype> = GEMM.iter().filter(|config| config.b == problem.b).map(|config| config.a).collect();
     if compiled.is_empty() {
         compiled = GEMM.iter().map(|config| config.a).collect();
     }
     compiled.dedup();
-    Error::NoVariant { op: OP, dtype: problem.a, compiled }
+    Error::UnsupportedType { op: OP, dtype: problem.a, compiled }
 }
 
 #[cfg(test)]
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_types_that_no_variant_takes_are_named() {
+    fn sizes_and_types_that_no_kernel_takes_are_named() {
         assert_eq!(PROBLEM.check(), Ok(()));
         let named = |problem: GemmProblem| match problem.check() {
             Err(Error::Argument { argument, .. }) => argument,
@@ -138,7 +138,10 @@ mod tests {
         assert_eq!(named(GemmProblem { k: MAX_DIM + 1, ..PROBLEM }), "k");
         assert_eq!(named(GemmProblem { d: Dtype::E4M3, ..PROBLEM }), "type of D");
         let mixed = GemmProblem { b: Dtype::Bf16, ..PROBLEM };
-        assert_eq!(mixed.check(), Err(Error::NoVariant { op: OP, dtype: Dtype::F16, compiled: vec![Dtype::Bf16] }));
-        assert!(matches!(GemmProblem { a: Dtype::F32, ..PROBLEM }.check(), Err(Error::NoVariant { .. })));
+        assert_eq!(
+            mixed.check(),
+            Err(Error::UnsupportedType { op: OP, dtype: Dtype::F16, compiled: vec![Dtype::Bf16] })
+        );
+        assert!(matches!(GemmProblem { a: Dtype::F32, ..PROBLEM }.check(), Err(Error::UnsupportedType { .. })));
     }
 }

@@ -287,10 +287,10 @@ impl Gpu {
     /// driver compile the kernel. That takes some tenths of a second, unless the driver's cache on disk has it.
     ///
     /// ```
-    /// use ferrotile::{Arch, Dtype, Gpu, attention_variants};
+    /// use ferrotile::{Arch, Dtype, Gpu, attention_kernels};
     ///
     /// let gpu = Gpu::emulated(Arch::Sm80);
-    /// let name = attention_variants(gpu.arch(), Dtype::F16, [64, 64]).next().unwrap();
+    /// let name = attention_kernels(gpu.arch(), Dtype::F16, [64, 64]).next().unwrap();
     /// assert_eq!(gpu.kernel("attention", name.as_str())?.name(), name.as_str());
     /// # Ok::<(), ferrotile::Error>(())
     /// ```

@@ -73,10 +73,10 @@ impl fmt::Debug for Module {
 /// One kernel of a loaded module. Clones are the same kernel.
 ///
 /// ```
-/// use ferrotile::{Arch, Dtype, Gpu, attention_variants};
+/// use ferrotile::{Arch, Dtype, Gpu, attention_kernels};
 ///
 /// let gpu = Gpu::emulated(Arch::Sm80);
-/// let name = attention_variants(gpu.arch(), Dtype::F16, [64, 64]).next().unwrap();
+/// let name = attention_kernels(gpu.arch(), Dtype::F16, [64, 64]).next().unwrap();
 /// let kernel = gpu.kernel("attention", name.as_str())?;
 /// assert!(kernel.attributes().max_threads >= 32);
 /// # Ok::<(), ferrotile::Error>(())
@@ -96,11 +96,11 @@ pub struct Kernel {
 /// go from version to version, as kernels are measured anew.
 ///
 /// ```
-/// use ferrotile::{Arch, AttentionOptions, Dtype, attention_variants};
+/// use ferrotile::{Arch, AttentionOptions, Dtype, attention_kernels};
 ///
-/// let name = attention_variants(Arch::Sm80, Dtype::Bf16, [64, 64]).next().unwrap();
-/// let options = AttentionOptions { variant: Some(name.to_string()), ..AttentionOptions::default() };
-/// assert!(name == *options.variant.unwrap());
+/// let name = attention_kernels(Arch::Sm80, Dtype::Bf16, [64, 64]).next().unwrap();
+/// let options = AttentionOptions { kernel: Some(name.to_string()), ..AttentionOptions::default() };
+/// assert!(name == *options.kernel.unwrap());
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KernelName(&'static str);

@@ -44,7 +44,7 @@ use crate::work::sink_of_head;
 const fn decode_tile(id: usize) -> DecodeTile {
     match ATTENTION[id].kernel {
         AttentionKernel::Decode(tile) => tile,
-        _ => panic!("the configuration is not a decode variant"),
+        _ => panic!("the configuration is not a decode configuration"),
     }
 }
 

@@ -16,7 +16,7 @@ pub(crate) enum Config<const ID: usize> {}
 impl<const ID: usize> Config<ID> {
     pub(crate) const TILE: WgmmaTile = match ATTENTION[ID].kernel {
         AttentionKernel::Wgmma(tile) => tile,
-        _ => panic!("the configuration is not a WGMMA variant"),
+        _ => panic!("the configuration is not a `wgmma` configuration"),
     };
     /// Query rows of a tile.
     pub(crate) const M: u32 = Self::TILE.m() as u32;
@@ -137,7 +137,7 @@ pub(crate) const fn output_registers(id: usize) -> usize {
 pub(crate) const fn stages(id: usize) -> u32 {
     match ATTENTION[id].kernel {
         AttentionKernel::Wgmma(tile) => tile.stages as u32,
-        _ => panic!("the configuration is not a WGMMA variant"),
+        _ => panic!("the configuration is not a `wgmma` configuration"),
     }
 }
 
@@ -145,7 +145,7 @@ pub(crate) const fn stages(id: usize) -> u32 {
 pub(crate) const fn key_steps(id: usize) -> usize {
     match ATTENTION[id].kernel {
         AttentionKernel::Wgmma(tile) => tile.n / 16,
-        _ => panic!("the configuration is not a WGMMA variant"),
+        _ => panic!("the configuration is not a `wgmma` configuration"),
     }
 }
 
