@@ -8,21 +8,26 @@
 //! - crate type `staticlib` with fat LTO: one merged module, with neither a linker nor an optimiser run behind it.
 //! - `-Zbuild-std=core`: rustup has no precompiled `core` for the target.
 //!
-//! `lower` then makes PTX of the module.
+//! `lower` then makes PTX of the module. Where the user's cache has the PTX of the same inputs, nothing is compiled.
 
 use std::fs::{self, File};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
+use kernel_cache::{Cache, Key, KeyBuilder};
 use layout::Arch;
 
 use crate::error::{Error, UndefinedFunction};
-use crate::lower::{lower, run};
+use crate::inputs::Inputs;
+use crate::lower::{STEPS, keep_text, kept_text, lower, run};
 use crate::ptx::Module;
 use crate::toolchain::Toolchain;
 
 /// rustc's name of the target.
 const TARGET: &str = "nvptx64-nvidia-cuda";
+
+/// The limit of the cache in a target folder, which takes the place of the user's.
+const TARGET_CACHE_BYTES: u64 = 1 << 30;
 
 /// Functions that the driver defines for device code.
 const DRIVER_FUNCTIONS: [&str; 4] = ["vprintf", "malloc", "free", "__assertfail"];
@@ -35,13 +40,14 @@ pub struct CudaBuilder {
     arch: Arch,
     copy_to: Option<PathBuf>,
     line_tables: bool,
+    cache: Option<Cache>,
 }
 
 impl CudaBuilder {
     /// Starts the build of the device crate at `path`, which is relative to the current directory or to the root of its
     /// workspace.
     pub fn new(path: impl Into<PathBuf>) -> CudaBuilder {
-        CudaBuilder { path: path.into(), arch: Arch::Sm80, copy_to: None, line_tables: true }
+        CudaBuilder { path: path.into(), arch: Arch::Sm80, copy_to: None, line_tables: true, cache: None }
     }
 
     /// Sets the architecture; the default is the oldest, `sm_80`.
@@ -63,7 +69,14 @@ impl CudaBuilder {
         self
     }
 
-    /// Builds the crate.
+    /// Sets where PTX is kept between builds. The default is the user's cache ([`Cache::of_user`]), or where there is
+    /// none a cache in the target folder.
+    pub fn cache(mut self, cache: Cache) -> CudaBuilder {
+        self.cache = Some(cache);
+        self
+    }
+
+    /// Builds the crate, or takes the PTX of an earlier build with the same inputs from the cache.
     ///
     /// # Errors
     /// [`Error::Compile`] holds what rustc printed; the other errors name what is missing or malformed, and the cure.
@@ -72,28 +85,82 @@ impl CudaBuilder {
         let name = package_name(&folder)?;
         let toolchain = Toolchain::find(&folder)?;
         let workspace = workspace_root(&toolchain, &folder)?;
-        let target = target_folder(&workspace).join("cuda-builder").join(self.arch.target_cpu());
+        let target = device_target_folder(&target_folder(&workspace), &workspace);
+        let cache = self.cache.clone().or_else(Cache::of_user);
+        let cache = cache.unwrap_or_else(|| Cache::new(target.join("cache"), TARGET_CACHE_BYTES));
+        let target = target.join(self.arch.target_cpu());
         fs::create_dir_all(&target).map_err(Error::io(&target))?;
+        let job = Job { name, folder, workspace, target, toolchain, cache };
+
+        let made = match job.inputs()? {
+            Some(inputs) => self.make_once(&job, &inputs)?,
+            None => self.make(&job)?,
+        };
+        let module = Module::parse(&made.ptx)?;
+        let ptx_path = self.copy_to.unwrap_or_else(|| job.target.join(format!("{}.ptx", job.name)));
+        if let Some(parent) = ptx_path.parent() {
+            fs::create_dir_all(parent).map_err(Error::io(parent))?;
+        }
+        fs::write(&ptx_path, &made.ptx).map_err(Error::io(&ptx_path))?;
+        Ok(Build { ptx_path, ptx: made.ptx, module, messages: made.messages, sources: made.sources })
+    }
+
+    /// Makes the PTX, or takes it from the cache. Of several processes that want it at once, one makes it.
+    fn make_once(&self, job: &Job, inputs: &Inputs) -> Result<Made, Error> {
+        let key = self.key(job, inputs);
+        let kept = || {
+            let ptx = kept_text(&job.cache, &key)?;
+            Some(Made { ptx, messages: String::new(), sources: inputs.files.clone() })
+        };
+        if let Some(kept) = kept() {
+            return Ok(kept);
+        }
+        // A file system without locks costs time alone.
+        let _lock = job.cache.lock(&key);
+        if let Some(kept) = kept() {
+            return Ok(kept);
+        }
+        let record = job.target.join(format!("{}.sources", job.name));
+        if inputs.may_look_unchanged(&record)? {
+            job.forget_units()?;
+        }
+        inputs.record(&record)?;
+        let made = self.make(job)?;
+        // Warnings are to be seen in every build.
+        let is_kept = inputs.cover(&made.sources, &job.toolchain) && !has_warnings(&made.messages);
+        // Somebody may have edited a source meanwhile.
+        if is_kept && job.inputs()?.is_some_and(|now| self.key(job, &now) == key) {
+            keep_text(&job.cache, &key, &made.ptx);
+        }
+        Ok(made)
+    }
+
+    /// What the PTX is made from.
+    fn key(&self, job: &Job, inputs: &Inputs) -> Key {
+        let key = self.settings(Key::builder("ptx")).add(&job.name).add(&job.toolchain.version);
+        let own = [include_str!("builder.rs"), include_str!("inputs.rs")];
+        let key = own.iter().chain(&STEPS).fold(key, |key, step| key.add(step));
+        inputs.add_to(key).finish()
+    }
+
+    /// Adds what this builder is set to.
+    fn settings(&self, key: KeyBuilder) -> KeyBuilder {
+        let (major, minor) = self.arch.ptx_version();
+        key.add(format!("{} {major}.{minor} {}", self.arch.target_cpu(), self.line_tables))
+    }
+
+    fn make(&self, job: &Job) -> Result<Made, Error> {
         // Two build scripts may want the same crate at once; the second finds everything fresh.
-        let lock_path = target.join(".build-lock");
+        let lock_path = job.target.join(".build-lock");
         let lock = File::create(&lock_path).map_err(Error::io(&lock_path))?;
         lock.lock().map_err(Error::io(&lock_path))?;
 
-        let stem = if self.line_tables { name.clone() } else { format!("{name}-nolines") };
-        let raw_module = target.join(format!("{stem}.ll"));
-        let messages = self.compile(&toolchain, &folder, &target, &name, &raw_module)?;
-        let ptx_path = target.join(format!("{stem}.ptx"));
-        let ptx = lower(&toolchain, self.arch, &raw_module, &ptx_path)?;
-        let module = Module::parse(&ptx)?;
-        refuse_undefined(&module, &name, self.arch)?;
-        if let Some(copy) = &self.copy_to {
-            if let Some(parent) = copy.parent() {
-                fs::create_dir_all(parent).map_err(Error::io(parent))?;
-            }
-            fs::write(copy, &ptx).map_err(Error::io(copy))?;
-        }
-        let sources = sources(&target, &name, &folder, &workspace)?;
-        Ok(Build { ptx_path: self.copy_to.unwrap_or(ptx_path), ptx, module, messages, sources })
+        let stem = if self.line_tables { job.name.clone() } else { format!("{}-nolines", job.name) };
+        let raw_module = job.target.join(format!("{stem}.ll"));
+        let messages = self.compile(job, &raw_module)?;
+        let ptx = lower(&job.toolchain, self.arch, &raw_module, &job.cache)?;
+        refuse_undefined(&Module::parse(&ptx)?, &job.name, self.arch)?;
+        Ok(Made { ptx, messages, sources: job.sources()? })
     }
 
     fn resolve_path(&self) -> Result<PathBuf, Error> {
@@ -106,24 +173,16 @@ impl CudaBuilder {
     }
 
     /// Has cargo write the merged, unoptimised module; returns what it printed.
-    fn compile(
-        &self,
-        toolchain: &Toolchain,
-        folder: &Path,
-        target: &Path,
-        name: &str,
-        raw_module: &Path,
-    ) -> Result<String, Error> {
-        if dep_info(target, name).is_file() && !raw_module.is_file() {
+    fn compile(&self, job: &Job, raw_module: &Path) -> Result<String, Error> {
+        if job.dep_info().is_file() && !raw_module.is_file() {
             // cargo does not know of the module, so it would not write it anew.
-            let built = target.join(TARGET);
-            fs::remove_dir_all(&built).map_err(Error::io(&built))?;
+            job.forget_units()?;
         }
         let flags = format!("-Ctarget-cpu={}\x1f-Cno-prepopulate-passes", self.arch);
         let debug = if self.line_tables { "line-tables-only" } else { "none" };
-        let mut cargo = toolchain.cargo();
+        let mut cargo = job.toolchain.cargo();
         cargo
-            .current_dir(folder)
+            .current_dir(&job.folder)
             .env("CARGO_ENCODED_RUSTFLAGS", flags)
             .args([
                 "rustc",
@@ -138,7 +197,7 @@ impl CudaBuilder {
             ])
             .args(["--color", if std::io::stderr().is_terminal() { "always" } else { "never" }])
             .arg("--target-dir")
-            .arg(target);
+            .arg(&job.target);
         for setting in [
             "lto=\"fat\"",
             "codegen-units=1",
@@ -158,9 +217,67 @@ impl CudaBuilder {
         if output.status.success() {
             Ok(text)
         } else {
-            Err(Error::Compile { name: name.into(), arch: self.arch, output: text })
+            Err(Error::Compile { name: job.name.clone(), arch: self.arch, output: text })
         }
     }
+}
+
+/// What is built, where, and with what.
+struct Job {
+    name: String,
+    /// The folder of the crate.
+    folder: PathBuf,
+    /// The root of its workspace.
+    workspace: PathBuf,
+    /// The target folder of the architecture.
+    target: PathBuf,
+    toolchain: Toolchain,
+    cache: Cache,
+}
+
+impl Job {
+    fn inputs(&self) -> Result<Option<Inputs>, Error> {
+        Inputs::find(&self.toolchain, &self.name, &self.folder, &self.workspace, TARGET)
+    }
+
+    /// Has cargo compile everything anew.
+    fn forget_units(&self) -> Result<(), Error> {
+        let built = self.target.join(TARGET);
+        match fs::remove_dir_all(&built) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::io(&built)(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Where cargo lists the sources of the crate and of its path dependencies.
+    fn dep_info(&self) -> PathBuf {
+        self.target.join(TARGET).join("release").join(format!("lib{}.d", self.name.replace('-', "_")))
+    }
+
+    /// The files that the PTX depends on: what cargo's dep-info names, the manifests, the lock file and the toolchain
+    /// file.
+    fn sources(&self) -> Result<Vec<PathBuf>, Error> {
+        let dep_info = self.dep_info();
+        let text = fs::read_to_string(&dep_info).map_err(Error::io(&dep_info))?;
+        let mut sources = parse_dep_info(&text);
+        for source in sources.clone() {
+            let manifests = source.ancestors().map(|ancestor| ancestor.join("Cargo.toml"));
+            sources.extend(manifests.filter(|manifest| manifest.is_file()).take(1));
+        }
+        sources.push(self.folder.join("Cargo.toml"));
+        sources.extend(["Cargo.toml", "Cargo.lock", "rust-toolchain.toml"].map(|file| self.workspace.join(file)));
+        sources.retain(|file| file.is_file());
+        sources.sort();
+        sources.dedup();
+        Ok(sources)
+    }
+}
+
+/// What a build gives before its PTX is looked at.
+struct Made {
+    ptx: String,
+    messages: String,
+    sources: Vec<PathBuf>,
 }
 
 /// The PTX of one device crate for one architecture.
@@ -189,9 +306,15 @@ impl Build {
         &self.module
     }
 
-    /// What cargo and rustc printed, warnings among it.
+    /// What cargo and rustc printed, warnings among it. Nothing where the PTX came from the cache; that of a crate with
+    /// warnings never does.
     pub fn messages(&self) -> &str {
         &self.messages
+    }
+
+    /// Whether warnings are among the messages.
+    pub fn has_warnings(&self) -> bool {
+        has_warnings(&self.messages)
     }
 
     /// In a build script: has cargo run it again when a source file of the crate or of a path dependency changes.
@@ -232,26 +355,20 @@ fn target_folder(workspace: &Path) -> PathBuf {
     of_build_script.or_else(named).unwrap_or_else(|| workspace.join("target"))
 }
 
-/// Where cargo lists the sources of the crate and of its path dependencies.
-fn dep_info(target: &Path, name: &str) -> PathBuf {
-    target.join(TARGET).join("release").join(format!("lib{}.d", name.replace('-', "_")))
+/// The folder of device builds in a target folder. cargo names its units by paths within the workspace, so workspaces
+/// that share a target folder need folders of their own there.
+fn device_target_folder(target: &Path, workspace: &Path) -> PathBuf {
+    let folder = target.join("cuda-builder");
+    if target.starts_with(workspace) {
+        return folder;
+    }
+    let key = Key::builder("workspace").add(workspace.as_os_str().as_encoded_bytes()).finish();
+    folder.join(&key.to_string()[.."workspace-".len() + 8])
 }
 
-/// The files that the PTX depends on: what cargo's dep-info names, the manifests, the lock file and the toolchain file.
-fn sources(target: &Path, name: &str, folder: &Path, workspace: &Path) -> Result<Vec<PathBuf>, Error> {
-    let dep_info = dep_info(target, name);
-    let text = fs::read_to_string(&dep_info).map_err(Error::io(&dep_info))?;
-    let mut sources = parse_dep_info(&text);
-    for source in sources.clone() {
-        let manifests = source.ancestors().map(|ancestor| ancestor.join("Cargo.toml"));
-        sources.extend(manifests.filter(|manifest| manifest.is_file()).take(1));
-    }
-    sources.push(folder.join("Cargo.toml"));
-    sources.extend(["Cargo.toml", "Cargo.lock", "rust-toolchain.toml"].map(|file| workspace.join(file)));
-    sources.retain(|file| file.is_file());
-    sources.sort();
-    sources.dedup();
-    Ok(sources)
+/// Whether warnings are among what cargo printed. Colours stand between the word and its colon.
+fn has_warnings(messages: &str) -> bool {
+    messages.contains("warning")
 }
 
 /// The prerequisites in a dep-info file, `target: file file`, where a space within a name is escaped.
@@ -279,6 +396,23 @@ mod tests {
     #[test]
     fn dep_info_with_spaces_is_read() {
         assert_eq!(parse_dep_info("/t/lib.a: /a/b.rs /c\\ d/e.rs\n"), [Path::new("/a/b.rs"), Path::new("/c d/e.rs")]);
+    }
+
+    #[test]
+    fn workspaces_that_share_a_target_folder_are_apart_in_it() {
+        let folder = |target: &str, workspace: &str| device_target_folder(Path::new(target), Path::new(workspace));
+        assert_eq!(folder("/a/target", "/a"), Path::new("/a/target/cuda-builder"));
+        let [a, b] = ["/a", "/b"].map(|workspace| folder("/target", workspace));
+        assert!(a != b && a.parent() == Some(Path::new("/target/cuda-builder")), "{}", a.display());
+    }
+
+    #[test]
+    fn a_key_covers_the_settings() {
+        let key = |builder: CudaBuilder| builder.settings(Key::builder("ptx")).finish();
+        let builder = || CudaBuilder::new("crate");
+        assert_eq!(key(builder()), key(builder().copy_to("file")));
+        assert_ne!(key(builder()), key(builder().arch(Arch::Sm89)));
+        assert_ne!(key(builder()), key(builder().line_tables(false)));
     }
 
     #[test]

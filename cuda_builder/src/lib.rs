@@ -18,6 +18,9 @@
 //! 4. [`ptx`]: a reader of PTX, for the builder's own checks and for tests.
 //! 5. [`ptxas`]: where NVIDIA's assembler is installed, its report on registers, spills and shared memory.
 //!
+//! The PTX of the same sources, settings and toolchain is kept in the user's [`kernel_cache`], for all profiles and
+//! clones: [`builder`] looks there first.
+//!
 //! [`embed()`] does it all for a build script.
 //!
 //! A driver is enough to run the PTX, and nothing of CUDA is needed to build it.
@@ -26,6 +29,7 @@ pub mod builder;
 mod compact;
 pub mod embed;
 pub mod error;
+mod inputs;
 mod lines;
 mod llvm_text;
 mod lower;
@@ -37,4 +41,5 @@ pub mod toolchain;
 pub use builder::{Build, CudaBuilder};
 pub use embed::embed;
 pub use error::Error;
+pub use kernel_cache::Cache;
 pub use layout::Arch;

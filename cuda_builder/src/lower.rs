@@ -3,16 +3,14 @@
 //! `opt -O3` runs twice, as rustc's own two rounds (crate, then LTO) do: one run leaves the accumulator arrays of large
 //! kernels in local memory.
 //!
-//! The passes take minutes for a large family. PTX from an earlier build is therefore kept while its inputs are the
-//! same: the module, the tools and the steps of this crate. Contents are compared and not times, because several
-//! programs build the same crate into one folder: build scripts of two profiles, and xtask.
+//! The passes take minutes for a large family, so the PTX of a module is kept in a cache. A change of a library that no
+//! kernel of a family shows costs that family no passes.
 
 use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use kernel_cache::{Cache, Key};
 use layout::Arch;
 
 use crate::compact::compact;
@@ -21,8 +19,8 @@ use crate::lines::at_calls;
 use crate::marks::mark;
 use crate::toolchain::Toolchain;
 
-/// The steps themselves: what they do to a module is part of what the PTX was made from.
-const STEPS: [&str; 5] = [
+/// The steps themselves: what they do to a module is part of what the PTX is made from.
+pub(crate) const STEPS: [&str; 5] = [
     include_str!("compact.rs"),
     include_str!("lines.rs"),
     include_str!("llvm_text.rs"),
@@ -31,19 +29,11 @@ const STEPS: [&str; 5] = [
 ];
 
 /// Marks the module, makes PTX of it, and returns the PTX, or what an earlier call made from the same.
-pub(crate) fn lower(toolchain: &Toolchain, arch: Arch, raw_module: &Path, ptx_path: &Path) -> Result<String, Error> {
+pub(crate) fn lower(toolchain: &Toolchain, arch: Arch, raw_module: &Path, cache: &Cache) -> Result<String, Error> {
     let module = fs::read_to_string(raw_module).map_err(Error::io(raw_module))?;
     let key = key(&module, toolchain, arch);
-    let key_path = ptx_path.with_extension("key");
-    if fs::read_to_string(&key_path).is_ok_and(|kept| kept == key)
-        && let Ok(ptx) = fs::read_to_string(ptx_path)
-    {
+    if let Some(ptx) = kept_text(cache, &key) {
         return Ok(ptx);
-    }
-    // A key vouches for the PTX beside it, and must not outlive it where this call is interrupted.
-    match fs::remove_file(&key_path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io(&key_path)(error)),
-        _ => {}
     }
     let marked = raw_module.with_extension("marked.ll");
     fs::write(&marked, at_calls(&mark(&module, arch)?)).map_err(Error::io(&marked))?;
@@ -70,16 +60,27 @@ pub(crate) fn lower(toolchain: &Toolchain, arch: Arch, raw_module: &Path, ptx_pa
         .arg("-o")
         .arg(&assembly))?;
     let ptx = compact(&fs::read_to_string(&assembly).map_err(Error::io(&assembly))?);
-    fs::write(ptx_path, &ptx).map_err(Error::io(ptx_path))?;
-    fs::write(&key_path, key).map_err(Error::io(&key_path))?;
+    keep_text(cache, &key, &ptx);
     Ok(ptx)
 }
 
-/// What PTX is made from, as a hash.
-fn key(module: &str, toolchain: &Toolchain, arch: Arch) -> String {
-    let mut hasher = DefaultHasher::new();
-    (module, &toolchain.llvm_bin, arch.ptx_version(), arch.target_cpu(), STEPS).hash(&mut hasher);
-    format!("{:016x}", hasher.finish())
+/// The text of an entry of the cache.
+pub(crate) fn kept_text(cache: &Cache, key: &Key) -> Option<String> {
+    String::from_utf8(cache.get(key)?).ok()
+}
+
+/// Makes a text an entry of the cache.
+pub(crate) fn keep_text(cache: &Cache, key: &Key, text: &str) {
+    // Where the cache cannot be written, the next build takes as long as this one.
+    let _ = cache.put(key, text.as_bytes());
+}
+
+/// What PTX is made from.
+fn key(module: &str, toolchain: &Toolchain, arch: Arch) -> Key {
+    let (major, minor) = arch.ptx_version();
+    let of_arch = format!("{} {major}.{minor}", arch.target_cpu());
+    let key = Key::builder("module").add(&toolchain.version).add(of_arch).add(module);
+    STEPS.iter().fold(key, |key, step| key.add(step)).finish()
 }
 
 /// Runs a tool.
@@ -96,32 +97,34 @@ pub(crate) fn run(command: &mut Command) -> Result<Output, Error> {
 mod tests {
     use super::*;
 
+    fn toolchain(version: &str) -> Toolchain {
+        // Tools that do not exist: whatever must be made anew is an error.
+        Toolchain { channel: "a".into(), sysroot: "b".into(), llvm_bin: "none".into(), version: version.into() }
+    }
+
     #[test]
-    fn ptx_is_made_again_when_what_it_is_made_from_changes() {
-        let toolchain = |bin: &str| Toolchain { channel: "a".into(), sysroot: "b".into(), llvm_bin: bin.into() };
-        let first = key("module", &toolchain("bin"), Arch::Sm80);
-        assert_eq!(first, key("module", &toolchain("bin"), Arch::Sm80));
-        assert_ne!(first, key("other", &toolchain("bin"), Arch::Sm80));
-        assert_ne!(first, key("module", &toolchain("other"), Arch::Sm80));
-        assert_ne!(first, key("module", &toolchain("bin"), Arch::Sm89));
+    fn a_key_covers_module_tools_and_architecture() {
+        let first = key("module", &toolchain("1"), Arch::Sm80);
+        assert_eq!(first, key("module", &toolchain("1"), Arch::Sm80));
+        assert_ne!(first, key("other", &toolchain("1"), Arch::Sm80));
+        assert_ne!(first, key("module", &toolchain("2"), Arch::Sm80));
+        assert_ne!(first, key("module", &toolchain("1"), Arch::Sm89));
     }
 
     #[test]
     fn kept_ptx_is_returned_for_its_module_alone() {
         let folder = std::env::temp_dir().join(format!("cuda_builder-lower-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        // Tools that do not exist: whatever must be made anew is an error.
-        let toolchain = Toolchain { channel: "a".into(), sysroot: "b".into(), llvm_bin: folder.join("none") };
-        let (module, ptx) = (folder.join("k.ll"), folder.join("k.ptx"));
+        let cache = Cache::new(folder.join("cache"), 1 << 20);
+        let module = folder.join("k.ll");
         fs::write(&module, "; a module").unwrap();
-        fs::write(&ptx, "// kept").unwrap();
-        let without_a_key = lower(&toolchain, Arch::Sm80, &module, &ptx);
-        fs::write(ptx.with_extension("key"), key("; a module", &toolchain, Arch::Sm80)).unwrap();
-        let kept = lower(&toolchain, Arch::Sm80, &module, &ptx);
+        let before = lower(&toolchain("1"), Arch::Sm80, &module, &cache);
+        keep_text(&cache, &key("; a module", &toolchain("1"), Arch::Sm80), "// kept");
+        let kept = lower(&toolchain("1"), Arch::Sm80, &module, &cache);
         fs::write(&module, "; another module").unwrap();
-        let of_another = lower(&toolchain, Arch::Sm80, &module, &ptx);
+        let of_another = lower(&toolchain("1"), Arch::Sm80, &module, &cache);
         fs::remove_dir_all(&folder).unwrap();
-        assert!(without_a_key.is_err() && of_another.is_err());
+        assert!(before.is_err() && of_another.is_err());
         assert_eq!(kept.unwrap(), "// kept");
     }
 }

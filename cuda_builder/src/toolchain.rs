@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::error::Error;
+use crate::lower::run;
 
 /// An installed toolchain with all the components that a device build needs.
 #[derive(Debug, Clone)]
@@ -17,6 +18,8 @@ pub struct Toolchain {
     pub sysroot: PathBuf,
     /// The folder of `opt` and `llc`.
     pub llvm_bin: PathBuf,
+    /// What `rustc -vV` prints: version, commit, host, and the version of LLVM.
+    pub version: String,
 }
 
 impl Toolchain {
@@ -48,7 +51,10 @@ impl Toolchain {
             .filter_map(|host| Some(host.ok()?.path().join("bin")))
             .find(|bin| bin.join(exe("opt")).is_file() && bin.join(exe("llc")).is_file())
             .ok_or_else(|| missing("llvm-tools"))?;
-        Ok(Toolchain { channel: channel.into(), sysroot, llvm_bin })
+        let mut rustc = Command::new(sysroot.join("bin").join(exe("rustc")));
+        clean_environment(&mut rustc);
+        let version = String::from_utf8_lossy(&run(rustc.arg("-vV"))?.stdout).into_owned();
+        Ok(Toolchain { channel: channel.into(), sysroot, llvm_bin, version })
     }
 
     /// A command that runs this toolchain's cargo, free of the settings that a calling cargo, clippy or build script

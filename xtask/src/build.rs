@@ -70,7 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         for family in &families {
             let file = out.join(embed::file_name(family, arch));
             let build = CudaBuilder::new(root().join("kernels-gpu").join(family)).arch(arch).copy_to(&file).build()?;
-            if build.messages().contains("warning:") {
+            if build.has_warnings() {
                 eprint!("{}", build.messages());
             }
             let cubin = file.with_extension("cubin");

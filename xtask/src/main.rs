@@ -3,6 +3,7 @@
 mod build;
 mod bundle;
 mod check;
+mod clean_cache;
 mod doctor;
 mod gates;
 mod package;
@@ -34,6 +35,8 @@ enum Command {
     Doctor,
     /// Installs NVIDIA's assembler and disassembler from PyPI into .cuda-tools
     Tools,
+    /// Removes the PTX and cubins that are kept between builds and runs
+    CleanCache,
     /// Writes a source package with the PTX built in, which compiles on stable Rust
     Package(package::Arguments),
     /// Writes a folder that runs the program and the tests on a machine without Rust
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         Command::Test(arguments) => test::run(&arguments),
         Command::Doctor => doctor::run(),
         Command::Tools => tools::run(),
+        Command::CleanCache => clean_cache::run(),
         Command::Package(arguments) => package::run(&arguments),
         Command::Bundle(arguments) => bundle::run(&arguments),
     };

@@ -25,8 +25,8 @@ pub(crate) struct Arguments {
 }
 
 /// The crates of the package.
-const MEMBERS: [&str; 6] =
-    ["kernels-gpu/layout", "kernels-gpu/variants", "cuda_builder", "ptx_emulator", "host", "cli"];
+const MEMBERS: [&str; 7] =
+    ["kernels-gpu/layout", "kernels-gpu/variants", "cuda_builder", "kernel_cache", "ptx_emulator", "host", "cli"];
 
 /// What else belongs to it.
 const FILES: [&str; 6] =
