@@ -4,6 +4,8 @@
 //! backend it is. A handle that is passed to a backend must be a live one of the same backend.
 
 pub(crate) mod cuda;
+#[cfg(feature = "cust")]
+pub(crate) mod cust;
 #[cfg(feature = "emulator")]
 pub(crate) mod emulator;
 
@@ -17,6 +19,13 @@ use ptx_emulator::{Counters, Fp8Sums};
 #[cfg(feature = "emulator")]
 use crate::error::Error;
 use crate::error::Result;
+
+/// A card, whose objects are those of cust where the feature is on.
+#[cfg(feature = "cust")]
+pub(crate) type Card = cuda::Device<cust::CustObjects>;
+/// A card.
+#[cfg(not(feature = "cust"))]
+pub(crate) type Card = cuda::Device<cuda::Handles>;
 
 /// An object of a backend: a stream, event, module, function or graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,11 +143,11 @@ pub(crate) trait Backend: Memory + Streams + Modules + Debug + Send + Sync {
     /// Waits for everything that was enqueued.
     fn synchronize(&self) -> Result<()>;
 
-    /// Whether a stream that another library made is one of this device's context.
-    ///
-    /// # Safety
-    /// The stream is live.
-    unsafe fn owns_stream(&self, stream: Handle) -> Result<bool>;
+    /// The context of a card as cust has it; `None` for an emulated device.
+    #[cfg(feature = "cust")]
+    fn cust_context(&self) -> Option<&::cust::context::Context> {
+        None
+    }
 
     /// Ends blocks that execute more instructions with an error; an error on a card.
     #[cfg(feature = "emulator")]
@@ -215,7 +224,7 @@ pub(crate) trait Memory {
 
 /// Streams, events and graphs.
 pub(crate) trait Streams {
-    /// A stream that is not ordered with the default stream. cust's constructor drops that flag.
+    /// A stream that is not ordered with the default stream.
     fn create_stream(&self) -> Result<Handle>;
 
     /// The driver keeps what it needs until the enqueued work is done.

@@ -92,9 +92,15 @@
 //!
 //! | feature | default | what it brings |
 //! | --- | --- | --- |
-//! | `sm80`, `sm89`, `sm90` | on | the PTX of that architecture |
+//! | `sm80`, `sm89`, `sm90` | on | the PTX of that architecture. A card needs that of its own or an older one |
 //! | `emulator` | on | [`Gpu::emulated`] and [`Gpu::counted`] |
+//! | `cust` | off | contexts, streams and memory of the crate cust |
+//! | `cudarc` | off | contexts, streams and memory of the crate cudarc |
 //! | `ladder` | off | the teaching kernels of `docs/wgmma.md` |
+//!
+//! Neither building nor starting a program needs CUDA. The driver (`libcuda.so.1`, on Windows `nvcuda.dll`) is loaded
+//! on first use, and [`Gpu::new`] says so where there is none. Without the feature `cust` a program or plug-in neither
+//! exports nor wants a symbol of the driver.
 //!
 //! # Streams and waiting
 //!
@@ -102,26 +108,70 @@
 //! (`.._blocking`, `synchronize`) wait. Dropping a [`Buffer`], a [`PinnedBuffer`] or the last clone of a [`Module`]
 //! waits too, for the work that may use it.
 //!
-//! # Bindings
+//! # cust, cudarc and other libraries
 //!
-//! Memory and streams of other libraries come in through [`TensorRef::from_raw`] and [`StreamRef::from_raw`]. Where the
-//! element type is known at run time only, plans take [`RawTensor`]s: [`AttentionPlan::run_raw`],
-//! [`MergePlan::run_raw`],
-//! [`GemmPlan::run_raw`].
+//! All of them use the primary context of a card, so streams and memory of one are valid in the others.
 //!
-//! # Building without a CUDA toolkit
+//! | | comes in | goes out |
+//! | --- | --- | --- |
+//! | cust | `Gpu::from_cust`, `StreamRef::try_from`, `BufferSlice::from_cust`, `Buffer::from_cust` | `Gpu::cust_context`, `as_cust` of `Stream`, `Event` and `Module`, `Buffer::into_cust_blocking` |
+//! | cudarc | `Gpu::from_cudarc`, `StreamRef::try_from`, `CudarcSlice`, `CudarcSliceMut` | |
+//! | any other | [`StreamRef::from_raw`], [`TensorRef::from_raw`], [`TensorMut::from_raw`] | `as_raw` of streams and memory |
 //!
-//! Neither building nor starting a program needs CUDA. The driver (`libcuda.so.1`, Linux) is loaded on first use, and
-//! [`Gpu::new`] says so where there is none.
+//! With the feature `cust` the library makes its own objects with cust. cust's build script looks for a CUDA toolkit.
+//! Where there is none, the variable `CUDA_LIBRARY_PATH` names a folder in its place: `host/stub` of this repository.
+//! A tensor and a stream of cust:
 //!
-//! But the crate `cust`, which this one uses, looks for a toolkit while it builds, unless the environment variable
-//! `CUDA_LIBRARY_PATH` names a folder in its place. This workspace sets the variable in `.cargo/config.toml`. Where no
-//! toolkit is installed, a crate that depends on this one does the same:
+#![cfg_attr(feature = "cust", doc = "```no_run")]
+#![cfg_attr(not(feature = "cust"), doc = "```ignore")]
+//! use cust::memory::DeviceBuffer;
+//! use cust::stream::{Stream, StreamFlags};
+//! use ferrotile::{BufferSlice, Gpu, StreamRef, TensorRef};
+//! use half::f16;
 //!
-//! ```toml
-//! [env]
-//! CUDA_LIBRARY_PATH = "/path/to/ferrotile/host/stub"
+//! let context = cust::quick_init()?;
+//! let stream = Stream::new(StreamFlags::DEFAULT, None)?;
+//! let memory = DeviceBuffer::from_slice(&[f16::ONE.to_bits(); 64])?; // cust knows no f16 of half 2
+//!
+//! let gpu = Gpu::from_cust(&context)?;
+//! // SAFETY: the memory outlives the work that is given the slice.
+//! let slice = unsafe { BufferSlice::from_cust(&gpu, &memory) }.cast::<f16>();
+//! let q = TensorRef::of_slice(slice, [1, 1, 1, 64])?;
+//! let stream = StreamRef::try_from(&stream)?;
+//! # let _ = (q, stream);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! The same of cudarc, which knows by the `CudarcSlice` until when the memory is used:
+//!
+#![cfg_attr(feature = "cudarc", doc = "```no_run")]
+#![cfg_attr(not(feature = "cudarc"), doc = "```ignore")]
+//! use cudarc::driver::CudaContext;
+//! use ferrotile::{CudarcSlice, StreamRef, TensorRef};
+//! use half::f16;
+//!
+//! let context = CudaContext::new(0)?;
+//! let stream = context.new_stream()?;
+//! let memory = stream.clone_htod(&[f16::ONE; 64])?;
+//!
+//! // SAFETY: the work that is given the slice is enqueued on `stream` before the slice is dropped.
+//! let slice = unsafe { CudarcSlice::new(&memory, &stream) }?;
+//! let q = TensorRef::of_slice(slice.as_slice(), [1, 1, 1, 64])?;
+//! let stream = StreamRef::try_from(&*stream)?;
+//! # let _ = (q, stream);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! `host/examples` has a whole call of each: `cust_attention.rs` and `cudarc_attention.rs`.
+//!
+//! Where the element type is known at run time only, plans take [`RawTensor`]s: [`AttentionPlan::run_raw`],
+//! [`MergePlan::run_raw`], [`GemmPlan::run_raw`].
+//!
+//! # Building
+//!
+//! A clone of the repository compiles the kernels with the nightly that it names. Where the PTX is there already,
+//! stable Rust compiles the library. The variable `PREBUILT_PTX` names the folder of that PTX, which `cargo xtask build
+//! --arch all --out FOLDER` writes in a clone. A package (`cargo xtask package`) has its PTX in it.
 
 mod ata;
 mod attention;
@@ -130,6 +180,7 @@ mod checks;
 mod element;
 mod error;
 mod gemm;
+mod interop;
 #[cfg(feature = "ladder")]
 mod ladder;
 pub mod reference;
@@ -150,6 +201,8 @@ pub use backend::LaunchConfig;
 pub use element::{Element, ElementType, F8E4M3, F8E5M2, Float};
 pub use error::{Breakdown, BreakdownCause, DriverError, Error, Result};
 pub use gemm::{GemmOptions, GemmPlan, GemmProblem, GemmTensors, RawGemmTensors, RawScale, Scale, gemm, gemm_kernels};
+#[cfg(feature = "cudarc")]
+pub use interop::cudarc::{CudarcSlice, CudarcSliceMut};
 #[cfg(feature = "ladder")]
 pub use ladder::LadderPlan;
 pub use layout::arch::ParseArchError;

@@ -1,17 +1,12 @@
-//! Contexts, streams and memory that other code made: here cust.
+//! Contexts and streams that other code made.
 
 use std::ffi::c_void;
 use std::ptr;
 
-use cust::context::legacy::{self, ContextStack, CurrentContext};
-use cust::device::Device;
-use cust::memory::DeviceBuffer;
-use cust::stream::{Stream as CustStream, StreamFlags};
-use ferrotile::{AttentionTensors, Buffer, Error, Gpu, PinnedBuffer, StreamRef, TensorMut, TensorRef, attention};
-use half::f16;
-use tests::expect_error;
+use ferrotile::{Buffer, Gpu, PinnedBuffer, StreamRef};
 
-use crate::call::{Call, LEN, SHAPE, bits, expected_bits, host_inputs, options, plan};
+use crate::call::{Call, bits, expected_bits, plan};
+use crate::driver::{ForeignStream, OtherContext, current_context, enter_primary_context};
 use crate::words::{add_word, kernel, slow_store};
 use crate::{Outcome, Tests, expect_equal, test};
 
@@ -19,23 +14,12 @@ pub(crate) const TESTS: Tests = &[
     test("a_thread_without_a_context", without_context),
     test("a_thread_with_another_context", with_another_context).on_a_card("contexts are the driver's"),
     test("what_one_thread_made_another_may_drop", dropped_elsewhere),
-    test("a_stream_of_cust", cust_stream).on_a_card("the stream is the driver's"),
-    test("a_stream_of_cust_in_another_context_is_refused", foreign_stream).on_a_card("the stream is the driver's"),
     test("a_raw_stream", raw_stream).on_a_card("the stream is the driver's"),
     test("the_legacy_default_stream", default_stream).on_a_card("the stream is the driver's"),
-    test("memory_of_cust_is_memory_like_any_other", cust_memory).on_a_card("the memory is the driver's"),
 ];
 
-/// The context that is current on this thread; null for none.
-fn current() -> *mut c_void {
-    let mut context = ptr::null_mut();
-    // SAFETY: `context` is written.
-    unsafe { cust::sys::cuCtxGetCurrent(&mut context) };
-    context.cast()
-}
-
 /// Runs on a new thread, where no context is current at first.
-fn on_new_thread(body: impl FnOnce() -> Outcome + Send) -> Outcome {
+pub(crate) fn on_new_thread(body: impl FnOnce() -> Outcome + Send) -> Outcome {
     std::thread::scope(|scope| scope.spawn(body).join().unwrap_or_else(|_| Err("the thread panicked".into())))
 }
 
@@ -64,10 +48,10 @@ fn use_everything(gpu: &Gpu) -> Outcome {
 
 fn without_context(gpu: &Gpu) -> Outcome {
     on_new_thread(|| {
-        expect_equal("the context before", &current(), &ptr::null_mut::<c_void>())?;
+        expect_equal("the context before", &current_context(), &ptr::null_mut::<c_void>())?;
         use_everything(gpu)?;
         use_everything(&Gpu::new(gpu.ordinal())?)?;
-        expect_equal("the context after", &current(), &ptr::null_mut::<c_void>())
+        expect_equal("the context after", &current_context(), &ptr::null_mut::<c_void>())
     })
 }
 
@@ -75,11 +59,10 @@ fn without_context(gpu: &Gpu) -> Outcome {
 fn in_another_context(gpu: &Gpu, body: impl FnOnce() -> Outcome + Send) -> Outcome {
     let ordinal = gpu.ordinal();
     on_new_thread(move || {
-        let context = legacy::Context::create_and_push(legacy::ContextFlags::SCHED_AUTO, Device::get_device(ordinal)?)?;
-        let before = current();
+        let context = OtherContext::enter(ordinal);
+        let before = current_context();
         let result = body();
-        expect_equal("the context after", &current(), &before)?;
-        ContextStack::pop()?;
+        expect_equal("the context after", &current_context(), &before)?;
         drop(context);
         result
     })
@@ -88,8 +71,6 @@ fn in_another_context(gpu: &Gpu, body: impl FnOnce() -> Outcome + Send) -> Outco
 fn with_another_context(gpu: &Gpu) -> Outcome {
     in_another_context(gpu, || {
         use_everything(gpu)?;
-        let is_there = CurrentContext::get_device()?.as_raw() as u32;
-        expect_equal("the device of the context", &is_there, &gpu.ordinal())?;
         use_everything(&Gpu::new(gpu.ordinal())?)
     })
 }
@@ -112,7 +93,7 @@ fn dropped_elsewhere(gpu: &Gpu) -> Outcome {
 }
 
 /// Runs attention on a borrowed stream and compares its bits with those of a stream of the library.
-fn attention_on(gpu: &Gpu, stream: StreamRef<'_>) -> Outcome {
+pub(crate) fn attention_on(gpu: &Gpu, stream: StreamRef<'_>) -> Outcome {
     let expected = expected_bits(gpu)?;
     let mut call = Call::new(stream)?;
     call.enqueue(&plan(gpu)?, stream)?;
@@ -123,38 +104,12 @@ fn attention_on(gpu: &Gpu, stream: StreamRef<'_>) -> Outcome {
     Ok(stream.synchronize()?)
 }
 
-fn cust_stream(gpu: &Gpu) -> Outcome {
-    let expected = gpu.ordinal();
-    on_new_thread(|| {
-        let _primary = cust::context::Context::new(Device::get_device(gpu.ordinal())?)?;
-        let stream = CustStream::new(StreamFlags::DEFAULT, None)?;
-        let borrowed = StreamRef::try_from(&stream)?;
-        expect_equal("the device", &borrowed.ordinal(), &expected)?;
-        expect_equal("the handle", &borrowed.as_raw(), &stream.as_inner().cast::<c_void>())?;
-        attention_on(gpu, borrowed)?;
-        // Also where no context is current.
-        // SAFETY: no condition.
-        unsafe { cust::sys::cuCtxSetCurrent(ptr::null_mut()) };
-        attention_on(gpu, StreamRef::try_from(&stream)?)
-    })
-}
-
-fn foreign_stream(gpu: &Gpu) -> Outcome {
-    let ordinal = gpu.ordinal();
-    in_another_context(gpu, move || {
-        let stream = CustStream::new(StreamFlags::DEFAULT, None)?;
-        let is_right = |error: &Error| *error == Error::ForeignContext { ordinal };
-        expect_error(StreamRef::try_from(&stream), is_right)?;
-        Ok(stream.synchronize()?)
-    })
-}
-
 fn raw_stream(gpu: &Gpu) -> Outcome {
     on_new_thread(|| {
-        let _primary = cust::context::Context::new(Device::get_device(gpu.ordinal())?)?;
-        let stream = CustStream::new(StreamFlags::DEFAULT, None)?;
+        enter_primary_context(gpu.ordinal());
+        let stream = ForeignStream::new();
         // SAFETY: the stream is in the primary context and outlives the reference.
-        attention_on(gpu, unsafe { StreamRef::from_raw(stream.as_inner().cast(), gpu) })
+        attention_on(gpu, unsafe { StreamRef::from_raw(stream.as_raw(), gpu) })
     })
 }
 
@@ -163,30 +118,4 @@ fn default_stream(gpu: &Gpu) -> Outcome {
     let stream = unsafe { StreamRef::from_raw(ptr::null_mut(), gpu) };
     attention_on(gpu, stream)?;
     in_another_context(gpu, || attention_on(gpu, stream))
-}
-
-fn cust_memory(gpu: &Gpu) -> Outcome {
-    let expected = expected_bits(gpu)?;
-    on_new_thread(|| {
-        let _primary = cust::context::Context::new(Device::get_device(gpu.ordinal())?)?;
-        let inputs = host_inputs().map(|values| DeviceBuffer::from_slice(&bits(&values)));
-        let [q, k, v] = inputs;
-        let (q, k, v) = (q?, k?, v?);
-        let out = DeviceBuffer::from_slice(&vec![u16::MAX; LEN])?;
-        // cust copies on the legacy default stream, with which the library's streams are not ordered.
-        // SAFETY: that stream always lives.
-        unsafe { StreamRef::from_raw(ptr::null_mut(), gpu) }.synchronize()?;
-        let strides = *Call::new(gpu.new_stream()?.as_ref())?.tensors()?[0].strides();
-        let raw = |memory: &DeviceBuffer<u16>| memory.as_device_ptr().as_raw();
-        // SAFETY: the memory is in the primary context, holds the tensor and outlives the work.
-        let tensor = |memory| unsafe { TensorRef::<f16, 4>::from_raw(gpu.ordinal(), raw(memory), SHAPE, strides) };
-        // SAFETY: as above, and nothing else uses the output.
-        let written = unsafe { TensorMut::<f16, 4>::from_raw(gpu.ordinal(), raw(&out), SHAPE, strides) }?;
-        let stream = gpu.new_stream()?;
-        let tensors = AttentionTensors::new(tensor(&q)?, tensor(&k)?, tensor(&v)?, written);
-        attention(&stream, tensors, &options().params(), &options().options())?;
-        stream.synchronize()?;
-        let got = out.as_host_vec()?;
-        expect_equal("the bits", &got, &expected)
-    })
 }

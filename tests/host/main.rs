@@ -2,7 +2,10 @@
 
 mod call;
 mod contexts;
+#[cfg(feature = "cust")]
+mod cust;
 mod devices;
+mod driver;
 mod events;
 mod graphs;
 mod launches;
@@ -75,7 +78,7 @@ impl Test {
 }
 
 fn main() -> ExitCode {
-    let files: [(&str, Tests); 10] = [
+    let files: &[(&str, Tests)] = &[
         ("memory", memory::TESTS),
         ("pinned", pinned::TESTS),
         ("tensors", tensors::TESTS),
@@ -86,6 +89,8 @@ fn main() -> ExitCode {
         ("modules", modules::TESTS),
         ("launches", launches::TESTS),
         ("contexts", contexts::TESTS),
+        #[cfg(feature = "cust")]
+        ("cust", cust::TESTS),
     ];
     let mut trials: Vec<Trial> = Vec::new();
     for (file, tests) in files {

@@ -1,8 +1,20 @@
-//! The backend of a card: every call into the CUDA driver. Nothing outside this folder names cust or a driver function.
+//! The backend of a card: calls into the CUDA driver. Nothing outside this folder and `backend/cust` calls the driver.
 
 mod device;
+mod error;
 mod load;
 mod module;
-mod symbols;
+mod objects;
+mod table;
 
-pub(crate) use device::{Device, device_count, facts_of, ordinal_of_stream};
+pub(crate) use device::{Device, device_count, facts_of};
+#[cfg(feature = "cust")]
+pub(crate) use error::{NOT_FOUND, check, driver_error, error_text};
+pub(crate) use load::{function, missing};
+#[cfg(not(feature = "cust"))]
+pub(crate) use objects::Handles;
+#[cfg(feature = "cust")]
+pub(crate) use objects::Objects;
+pub(crate) use table::table;
+#[cfg(feature = "cust")]
+pub(crate) use table::{CUcontext, cuCtxPopCurrent_v2, cuCtxPushCurrent_v2};

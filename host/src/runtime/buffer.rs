@@ -189,6 +189,15 @@ impl<T: Element> Buffer<T> {
 }
 
 impl<T> Buffer<T> {
+    /// A buffer that frees the allocation at `address`, which is 0 for no elements.
+    ///
+    /// # Safety
+    /// The allocation is one of this card's `cuMemAlloc`, has `len` elements, and belongs to the buffer from now on.
+    #[cfg(feature = "cust")]
+    pub(crate) unsafe fn from_allocation(gpu: &Gpu, address: u64, len: usize) -> Buffer<T> {
+        Buffer { gpu: gpu.clone(), address, len, element: PhantomData }
+    }
+
     /// Some of the elements, for reading.
     ///
     /// # Errors

@@ -110,7 +110,26 @@ impl<'a, T> BufferSlice<'a, T> {
     }
 }
 
-impl<T: Element> BufferSlice<'_, T> {
+impl<'a, T: Element> BufferSlice<'a, T> {
+    /// The same bits as elements of another type of the same size.
+    ///
+    /// ```
+    /// use ferrotile::{Arch, Buffer, Gpu};
+    /// use half::f16;
+    ///
+    /// let gpu = Gpu::emulated(Arch::Sm80);
+    /// let stream = gpu.new_stream()?;
+    /// let bits = Buffer::upload_blocking(&stream, &[0x3c00_u16])?;
+    /// assert_eq!(bits.as_slice().cast::<f16>().download_blocking(&stream)?, [f16::ONE]);
+    /// # Ok::<(), ferrotile::Error>(())
+    /// ```
+    #[must_use]
+    pub const fn cast<U: Element>(self) -> BufferSlice<'a, U> {
+        const { assert!(size_of::<T>() == size_of::<U>(), "the types have different sizes") };
+        let BufferSlice { gpu, address, len, .. } = self;
+        BufferSlice { gpu, address, len, memory: PhantomData }
+    }
+
     /// Copies the elements to the host, and waits for the stream.
     ///
     /// # Errors
@@ -204,7 +223,13 @@ impl<'a, T> BufferSliceMut<'a, T> {
     }
 }
 
-impl<T: Element> BufferSliceMut<'_, T> {
+impl<'a, T: Element> BufferSliceMut<'a, T> {
+    /// The same bits as elements of another type of the same size: see [`BufferSlice::cast`].
+    #[must_use]
+    pub const fn cast<U: Element>(self) -> BufferSliceMut<'a, U> {
+        BufferSliceMut { slice: self.slice.cast(), memory: PhantomData }
+    }
+
     /// Overwrites the elements with host data of the same length, and waits for the stream.
     ///
     /// # Errors

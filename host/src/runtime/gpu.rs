@@ -11,7 +11,7 @@ use ptx_emulator::{Counters, Fp8Sums};
 use crate::backend::cuda;
 #[cfg(feature = "emulator")]
 use crate::backend::emulator::EmulatedDevice;
-use crate::backend::{Backend, Handle, Kept};
+use crate::backend::{Backend, Card, Handle, Kept};
 use crate::error::{Error, Result};
 use crate::runtime::module::{Kernel, Module};
 use crate::runtime::ptx::{embedded_ptx, kernel_ptx};
@@ -104,7 +104,7 @@ impl Gpu {
             let (name, found) = (facts.name, facts.compute_capability);
             return Err(Error::UnsupportedDevice { ordinal, name, found, embedded });
         };
-        let device = Arc::new(cuda::Device::open(facts)?);
+        let device = Arc::new(Card::open(facts)?);
         let inner = Arc::new(Inner { device, arch, kernels: Mutex::default(), semaphores: Mutex::default() });
         let gpu: &'static Gpu = Box::leak(Box::new(Gpu { inner }));
         open.push(gpu);

@@ -39,6 +39,12 @@ impl Module {
         Ok(Module { inner: Arc::new(Loaded { device: device.clone(), handle, what: what.to_owned() }) })
     }
 
+    /// The device and the handle.
+    #[cfg(feature = "cust")]
+    pub(crate) fn parts(&self) -> (&dyn Backend, &Handle) {
+        (&*self.inner.device, &self.inner.handle)
+    }
+
     /// The kernel of this name.
     ///
     /// # Errors

@@ -4,7 +4,6 @@ use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
 
 use crate::backend::Handle;
-use crate::backend::cuda;
 use crate::checks::same_device;
 use crate::error::{Error, Result};
 use crate::runtime::gpu::Gpu;
@@ -56,6 +55,11 @@ impl Stream {
     #[must_use]
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
+    }
+
+    #[cfg(feature = "cust")]
+    pub(crate) const fn handle(&self) -> &Handle {
+        &self.handle
     }
 
     /// The reference that every call which enqueues work takes.
@@ -115,7 +119,7 @@ impl Drop for Stream {
     }
 }
 
-/// A borrowed stream: one of this crate's, of cust, or of any library by its raw handle.
+/// A borrowed stream: one of this crate's, of cust or cudarc (their features), or of any library by its raw handle.
 ///
 /// A stream of another library may be one that this library captures. Its graph would hold addresses of buffers and
 /// kernels that nothing keeps alive for it. So calls that enqueue work on such a stream ask the driver, which takes
@@ -238,27 +242,6 @@ impl<'a> From<&'a Stream> for StreamRef<'a> {
     }
 }
 
-impl<'a> TryFrom<&'a cust::stream::Stream> for StreamRef<'a> {
-    type Error = Error;
-
-    /// Borrows a stream of cust, on the card where it was made.
-    ///
-    /// # Errors
-    /// [`Error::ForeignContext`] unless it is in the card's primary context, and those of [`Gpu::new`].
-    fn try_from(stream: &'a cust::stream::Stream) -> Result<Self> {
-        let handle = Handle(stream.as_inner().cast());
-        // SAFETY: cust's stream is live for `'a`.
-        let ordinal = unsafe { cuda::ordinal_of_stream(handle) }?;
-        let gpu = Gpu::opened(ordinal)?;
-        // SAFETY: as above.
-        if unsafe { gpu.device().owns_stream(handle) }? {
-            Ok(StreamRef { handle, gpu, foreign: true })
-        } else {
-            Err(Error::ForeignContext { ordinal })
-        }
-    }
-}
-
 /// A point in a stream's work, and the time when it is reached.
 ///
 /// ```
@@ -281,6 +264,12 @@ pub struct Event {
 impl Event {
     pub(crate) fn new(gpu: &Gpu) -> Result<Event> {
         Ok(Event { gpu: gpu.clone(), handle: gpu.device().create_event()? })
+    }
+
+    /// The card and the handle.
+    #[cfg(feature = "cust")]
+    pub(crate) const fn parts(&self) -> (&Gpu, &Handle) {
+        (&self.gpu, &self.handle)
     }
 
     /// Puts the event behind the work that was enqueued on the stream, in place of where it was before.

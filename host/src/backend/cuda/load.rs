@@ -1,16 +1,15 @@
 //! Opens the driver library on first use, so that programs build and start on machines without it.
 
 use std::error::Error;
-use std::ffi::{CStr, c_char, c_int, c_void};
-use std::ptr;
+use std::ffi::c_int;
 use std::sync::OnceLock;
 
 use libloading::Library;
 
-use crate::error::DriverError;
+use super::error::{NO_DEVICE, NOT_FOUND};
 
-/// The file that every NVIDIA driver for Linux installs.
-const LIBRARY: &str = "libcuda.so.1";
+/// The file that every NVIDIA driver installs.
+pub(super) const LIBRARY: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
 
 /// The driver library, or why it could not be opened. It is never closed: it has threads of its own.
 fn library() -> Result<&'static Library, &'static str> {
@@ -30,38 +29,17 @@ pub(super) fn absence() -> Option<&'static str> {
     library().err()
 }
 
-/// The address of the function whose NUL-terminated name is `name`; `None` without a driver or where the driver lacks
-/// it.
-pub(super) fn symbol(name: &[u8]) -> Option<*const c_void> {
-    // SAFETY: the symbol is only read as an address; the caller gives it the type of the function.
-    let symbol = unsafe { library().ok()?.get::<*const c_void>(name) }.ok()?;
-    Some(*symbol)
+/// The driver's function of this name, which ends with a NUL; `None` without a driver or where the driver lacks it.
+///
+/// # Safety
+/// `F` is the type of the function.
+pub(crate) unsafe fn function<F: Copy>(name: &str) -> Option<F> {
+    // SAFETY: the caller's promise; an `Option` of a function is its address, null for none.
+    let found = unsafe { library().ok()?.get::<Option<F>>(name.as_bytes()) }.ok()?;
+    *found
 }
 
-/// What `cuGetErrorString` or `cuGetErrorName`, whichever `function` is, says about `code`.
-fn error_string(function: &CStr, code: c_int) -> Option<&'static CStr> {
-    let address = symbol(function.to_bytes_with_nul())?;
-    // SAFETY: both functions have this type (cuda.h).
-    let function: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int = unsafe { std::mem::transmute(address) };
-    let mut text = ptr::null();
-    // SAFETY: `text` is written, with null for an unknown code.
-    unsafe { function(code, &mut text) };
-    // SAFETY: a text of the driver is a NUL-terminated constant.
-    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
-}
-
-/// The driver's words for a code; `None` without a driver or where it does not know the code.
-pub(super) fn error_text(code: c_int) -> Option<&'static CStr> {
-    error_string(c"cuGetErrorString", code)
-}
-
-/// The name of a code in cuda.h; `None` without a driver or where it does not know the code.
-pub(super) fn error_name(code: c_int) -> Option<&'static CStr> {
-    error_string(c"cuGetErrorName", code)
-}
-
-/// A code that a driver function returned, with the driver's name and words for it.
-pub(super) fn driver_error(code: c_int) -> DriverError {
-    let text = |words: Option<&'static CStr>| words.and_then(|words| words.to_str().ok());
-    DriverError::new(code as u32, text(error_name(code)), text(error_text(code)))
+/// What a call returns of a function that [`function`] has not found.
+pub(crate) fn missing() -> c_int {
+    if absence().is_some() { NO_DEVICE } else { NOT_FOUND }
 }

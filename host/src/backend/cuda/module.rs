@@ -3,46 +3,26 @@
 use std::ffi::{CStr, CString, c_int, c_uint, c_void};
 use std::ptr;
 
-use cust::sys::{CUfunction, CUfunction_attribute, CUjit_option, CUmodule};
-
-use super::device::{Device, check, check_recent};
-use super::load;
-use super::symbols::{self, self as cuda, LaunchAttribute, LaunchConfigEx};
+use super::device::Device;
+use super::error::{INVALID_PTX, NOT_FOUND, check, check_recent, driver_error};
+use super::objects::Objects;
+use super::table::{self as cuda, LaunchAttribute, LaunchConfigEx};
 use crate::backend::{FunctionFacts, Handle, Launch, LaunchConfig, Modules, TiledMap};
 use crate::error::{Error, Result};
 
-impl Modules for Device {
+impl<O: Objects> Modules for Device<O> {
     fn load_module(&self, what: &str, ptx: &str) -> Result<Handle> {
         let text = CString::new(ptx).map_err(|error| Error::Jit {
             module: what.to_owned(),
-            error: load::driver_error(symbols::INVALID_PTX),
+            error: driver_error(INVALID_PTX),
             log: format!("the text has a NUL at byte {}", error.nul_position()),
         })?;
         let _entered = self.enter()?;
-        let mut log = vec![0_u8; 16 << 10];
-        let mut options = [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
-        // The driver takes the size in place of a pointer.
-        let mut values = [log.as_mut_ptr().cast::<c_void>(), ptr::without_provenance_mut(log.len())];
-        let mut module: CUmodule = ptr::null_mut();
-        // SAFETY: `text` ends with NUL, the log has the size given, and there are two options.
-        let code = unsafe {
-            cuda::cuModuleLoadDataEx(
-                &mut module,
-                text.as_ptr().cast(),
-                options.len() as c_uint,
-                options.as_mut_ptr(),
-                values.as_mut_ptr(),
-            )
-        };
-        if code != 0 {
-            let length = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
-            return Err(Error::Jit {
-                module: what.to_owned(),
-                error: load::driver_error(code),
-                log: String::from_utf8_lossy(&log[..length]).trim_end().to_owned(),
-            });
-        }
-        Ok(Handle(module.cast()))
+        O::load_module(&text).map_err(|code| Error::Jit {
+            module: what.to_owned(),
+            error: driver_error(code),
+            log: compiler_log(&text),
+        })
     }
 
     unsafe fn unload_module(&self, module: Handle) {
@@ -54,7 +34,7 @@ impl Modules for Device {
             // SAFETY: the caller gives the module up, and it is unloaded only when no kernel of it is in flight.
             unsafe {
                 if cuda::cuCtxSynchronize() == 0 {
-                    cuda::cuModuleUnload(module.0.cast());
+                    O::unload_module(module);
                 }
             }
         }
@@ -62,14 +42,12 @@ impl Modules for Device {
 
     fn function(&self, module: Handle, name: &CStr) -> Result<Option<Handle>> {
         let _entered = self.enter()?;
-        let mut function: CUfunction = ptr::null_mut();
-        // SAFETY: the module is live, `name` ends with NUL, `function` is written.
-        let code = unsafe { cuda::cuModuleGetFunction(&mut function, module.0.cast(), name.as_ptr()) };
-        if code == symbols::NOT_FOUND {
-            return Ok(None);
+        // SAFETY: the module is live.
+        match unsafe { O::function(module, name) } {
+            Ok(function) => Ok(Some(function)),
+            Err(NOT_FOUND) => Ok(None),
+            Err(code) => check("cuModuleGetFunction", code).map(|()| None),
         }
-        check("cuModuleGetFunction", code)?;
-        Ok(Some(Handle(function.cast())))
     }
 
     fn function_facts(&self, function: Handle) -> Result<FunctionFacts> {
@@ -77,22 +55,22 @@ impl Modules for Device {
         let attribute = |attribute| {
             let mut value = 0;
             // SAFETY: the function is live, `value` is written.
-            let code = unsafe { cuda::cuFuncGetAttribute(&mut value, attribute, function.0.cast()) };
+            let code = unsafe { cuda::cuFuncGetAttribute(&mut value, attribute, function.0) };
             check("cuFuncGetAttribute", code).map(|()| value.unsigned_abs())
         };
         Ok(FunctionFacts {
-            registers: attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?,
-            local_bytes: attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
-            static_shared_bytes: attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?,
-            max_threads: attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+            registers: attribute(cuda::FUNC_ATTRIBUTE_NUM_REGS)?,
+            local_bytes: attribute(cuda::FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
+            static_shared_bytes: attribute(cuda::FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?,
+            max_threads: attribute(cuda::FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
         })
     }
 
     fn allow_shared_bytes(&self, function: Handle, bytes: u32) -> Result<()> {
         let _entered = self.enter()?;
-        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let attribute = cuda::FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the function is live.
-        let code = unsafe { cuda::cuFuncSetAttribute(function.0.cast(), attribute, bytes as c_int) };
+        let code = unsafe { cuda::cuFuncSetAttribute(function.0, attribute, bytes as c_int) };
         check("cuFuncSetAttribute", code)
     }
 
@@ -103,7 +81,7 @@ impl Modules for Device {
         let code = unsafe {
             cuda::cuOccupancyMaxActiveBlocksPerMultiprocessor(
                 &mut blocks,
-                function.0.cast(),
+                function.0,
                 threads as c_int,
                 shared_bytes as usize,
             )
@@ -121,7 +99,7 @@ impl Modules for Device {
             // SAFETY: the caller's promise; both handles are live.
             let code = unsafe {
                 cuda::cuLaunchKernel(
-                    function.0.cast(),
+                    function.0,
                     grid[0],
                     grid[1],
                     grid[2],
@@ -129,7 +107,7 @@ impl Modules for Device {
                     block[1],
                     block[2],
                     shared_bytes,
-                    stream.0.cast(),
+                    stream.0,
                     params,
                     ptr::null_mut(),
                 )
@@ -142,12 +120,12 @@ impl Modules for Device {
             grid,
             block,
             shared_bytes,
-            stream: stream.0.cast(),
+            stream: stream.0,
             attributes: attributes.as_ptr(),
             attribute_count: attributes.len() as c_uint,
         };
         // SAFETY: the caller's promise; both handles are live, `attributes` lives until the call returns.
-        let code = unsafe { cuda::cuLaunchKernelEx(&config, function.0.cast(), params, ptr::null_mut()) };
+        let code = unsafe { cuda::cuLaunchKernelEx(&config, function.0, params, ptr::null_mut()) };
         check_recent("cuLaunchKernelEx", (11, 8), code)
     }
 
@@ -182,4 +160,24 @@ impl Modules for Device {
         check_recent("cuTensorMapEncodeTiled", (12, 0), code)?;
         Ok(encoded.0)
     }
+}
+
+/// What the driver's compiler says about a text that it could not compile, in a second attempt. The first has no
+/// buffer for it: cust has no option for that.
+fn compiler_log(text: &CStr) -> String {
+    let mut log = vec![0_u8; 16 << 10];
+    let mut options = [cuda::JIT_ERROR_LOG_BUFFER, cuda::JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+    // The driver takes the size in place of a pointer.
+    let mut values = [log.as_mut_ptr().cast::<c_void>(), ptr::without_provenance_mut(log.len())];
+    let mut module = ptr::null_mut();
+    // SAFETY: `text` ends with NUL, the log has the size given, and there are two options.
+    unsafe {
+        let (options, values) = (options.as_mut_ptr(), values.as_mut_ptr());
+        if cuda::cuModuleLoadDataEx(&mut module, text.as_ptr().cast(), 2, options, values) == 0 {
+            // What failed before, as for want of memory, has not failed again.
+            cuda::cuModuleUnload(module);
+        }
+    }
+    let length = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
+    String::from_utf8_lossy(&log[..length]).trim_end().to_owned()
 }

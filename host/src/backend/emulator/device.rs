@@ -160,10 +160,6 @@ impl Backend for EmulatedDevice {
         Ok(())
     }
 
-    unsafe fn owns_stream(&self, _stream: Handle) -> Result<bool> {
-        Ok(false)
-    }
-
     fn limit_instructions(&self, instructions: u64) -> Result<()> {
         self.device.set_instruction_limit(instructions);
         Ok(())
