@@ -17,6 +17,9 @@ pub(crate) struct Arguments {
     /// The folder to write; it is emptied first
     #[arg(long, default_value = "bundle")]
     out: PathBuf,
+    /// Tests the library without the objects of cust
+    #[arg(long)]
+    no_default_features: bool,
 }
 
 /// The most that a bundle may take, so that it travels easily.
@@ -28,8 +31,8 @@ const LEFT_OUT_PACKAGES: [&str; 7] =
     ["cuda_builder", "cuda_std", "cuda_std_macros", "layout", "ptx_emulator", "variants", "xtask"];
 
 /// Test programs of other packages that stay behind for the same reasons.
-const LEFT_OUT_TESTS: [&str; 8] =
-    ["ata_matrix", "broken", "counters", "family_ptx", "foreign", "ptx", "support", "tidy"];
+const LEFT_OUT_TESTS: [&str; 9] =
+    ["ata_matrix", "broken", "counters", "dependency", "family_ptx", "foreign", "ptx", "support", "tidy"];
 
 const RUN_SCRIPT: &str = r#"#!/bin/sh
 # Runs every test program of this folder, then the demo, on the card. FERROTILE_DEVICE chooses another device; arguments go to the
@@ -101,8 +104,9 @@ fn executables(arguments: &[&str]) -> Result<Vec<Executable>> {
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let out = std::path::absolute(&arguments.out)?;
-    let tests = test_executables(&["--workspace"])?;
-    let programs = executables(&["build", "--release", "--package", "ferrotile-cli"])?;
+    let features: &[&str] = if arguments.no_default_features { &["--no-default-features"] } else { &[] };
+    let tests = test_executables(&[&["--workspace"], features].concat())?;
+    let programs = executables(&[&["build", "--release", "--package", "ferrotile-cli"], features].concat())?;
     let strip = Toolchain::find(root())?;
     if out.exists() {
         // A wrong --out must not empty a folder that no bundle was in.

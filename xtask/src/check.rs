@@ -11,6 +11,7 @@ use crate::workspace::{self, cargo, device_crates, target};
 pub(crate) fn run() -> Result<()> {
     workspace::run(cargo().args(["fmt", "--all", "--check"]))?;
     workspace::run(cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    lint_library()?;
     // What a device crate holds differs by architecture. Its documentation is whole for the newest.
     for arch in Arch::ALL {
         workspace::run(device_cargo(arch, "clippy").args(["--", "-D", "warnings"]))?;
@@ -21,12 +22,38 @@ pub(crate) fn run() -> Result<()> {
     workspace::run(documentation.arg("--no-deps"))?;
     let mut documentation = cargo();
     documentation.env("RUSTDOCFLAGS", "-D warnings");
-    documentation.args(["doc", "--workspace", "--no-deps", "--document-private-items"]);
+    documentation.args([
+        "doc",
+        "--workspace",
+        "--no-deps",
+        "--document-private-items",
+        "--features",
+        "ferrotile/cudarc",
+    ]);
     // On the CPU a device crate is empty, but for a page that links to what is not there.
     for name in device_packages() {
         documentation.args(["--exclude", name]);
     }
     workspace::run(&mut documentation)
+}
+
+/// A system that the library is checked for beside this one: its driver has another name.
+const WINDOWS: &str = "x86_64-pc-windows-msvc";
+
+/// Lints the library as others depend on it: without the feature `cust`, which the workspace has on, with little else,
+/// with `cudarc`, and for Windows.
+fn lint_library() -> Result<()> {
+    let lint = |arguments: &[&str]| {
+        let mut clippy = cargo();
+        // As on docs.rs the library has no PTX, which would be built or copied for each of these builds.
+        clippy.env("DOCS_RS", "1");
+        clippy.args(["clippy", "-p", "ferrotile"]).args(arguments).args(["--", "-D", "warnings"]);
+        workspace::run(&mut clippy)
+    };
+    lint(&["--all-targets", "--no-default-features"])?;
+    lint(&["--all-targets", "--features", "cudarc"])?;
+    workspace::run(Command::new("rustup").args(["target", "add", WINDOWS]).current_dir(workspace::root()))?;
+    lint(&["--lib", "--target", WINDOWS])
 }
 
 /// A cargo command on the device crates as GPU code, in a target folder of its own: the artifacts fit neither the
