@@ -2,28 +2,30 @@
 //! of one.
 
 mod barrier;
+pub(crate) mod bulk_copies;
+pub(crate) mod mbarrier;
 mod registers;
 mod votes;
+pub(crate) mod warpgroups;
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use barrier::ClusterBarrier;
+use bulk_copies::BulkCopies;
+use mbarrier::Mbarrier;
 use registers::RegisterPool;
 use votes::BarrierVotes;
+use warpgroups::Warpgroups;
 
 use crate::counters::Tally;
 use crate::execute::Fault;
-use crate::execute::bulk::BulkCopies;
-use crate::execute::mbarrier::Mbarrier;
-use crate::execute::wgmma::Warpgroups;
-use crate::in_flight::InFlight;
 use crate::memory::{GlobalView, OwnedMemory};
 use crate::program::Program;
 use crate::progress::Progress;
-use crate::registers::Registers;
 use crate::report::Report;
 use crate::shadow::{CopyGroups, CtaShadow, LaunchShadow, Threads};
+use crate::shape::Shape;
 use crate::tensor_core::wgmma::Fp8Sums;
 use crate::variables::Placed;
 
@@ -33,44 +35,6 @@ const MAX_PRINTED_BYTES: usize = 1 << 20;
 pub(crate) const BARRIERS: usize = 16;
 /// The number that stands for the barrier of the cluster.
 pub(crate) const CLUSTER_BARRIER: u32 = BARRIERS as u32;
-
-/// The sizes of a cluster: the blocks that run together, one where there are no clusters.
-///
-/// Their warps are numbered through the cluster. Their shared memories lie one behind the other in one memory, so that
-/// one record of accesses serves them all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shape {
-    pub(crate) blocks: u32,
-    /// Warps of a block.
-    pub(crate) warps: u32,
-    /// Shared memory of a block.
-    pub(crate) shared_bytes: u32,
-}
-
-impl Shape {
-    /// From the shared memory of one block to that of the next: a multiple of every alignment there is.
-    pub(crate) fn stride_bytes(self) -> u32 {
-        self.shared_bytes.next_multiple_of(1024)
-    }
-
-    /// The shared memory of all of them.
-    pub(crate) fn total_bytes(self) -> u32 {
-        self.stride_bytes() * (self.blocks - 1) + self.shared_bytes
-    }
-
-    pub(crate) fn rank_of(self, warp: u32) -> u32 {
-        warp / self.warps
-    }
-
-    /// What makes the numbers in an error ones of a cluster.
-    pub(crate) fn note(self) -> String {
-        if self.blocks == 1 {
-            return String::new();
-        }
-        let (warps, stride) = (self.warps, self.stride_bytes());
-        format!(" (warps and addresses count through the cluster, {warps} warps and {stride:#x} bytes a block)")
-    }
-}
 
 /// The blocks of a cluster, in flight: what they share, and what each of them has.
 pub(crate) struct Cluster<'a> {
@@ -276,42 +240,5 @@ impl<'a> Cluster<'a> {
             }
         }
         self.barrier.exit(&mut self.shadow, warp);
-    }
-}
-
-/// One instruction of one warp, as the functions of `execute` see it.
-pub(crate) struct Turn<'t, 'a> {
-    pub(crate) cluster: &'t mut Cluster<'a>,
-    pub(crate) registers: &'t mut Registers,
-    pub(crate) local: &'t mut [OwnedMemory],
-    pub(crate) copies: &'t mut crate::execute::memory::LaneCopies,
-    pub(crate) in_flight: &'t mut InFlight,
-    /// Its number in the cluster.
-    pub(crate) warp: u32,
-    /// The lanes that execute it.
-    pub(crate) mask: u32,
-    /// The index of the instruction in the program, and its line in the PTX.
-    pub(crate) at: u32,
-    pub(crate) line: u32,
-    pub(crate) then: Then,
-}
-
-/// How a warp goes on after an instruction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Then {
-    Next,
-    /// It tested an mbarrier in vain, that at this place: another warp should go on.
-    Polled(u32),
-    /// It cannot be executed yet.
-    Again,
-}
-
-impl Turn<'_, '_> {
-    pub(crate) fn rank(&self) -> u32 {
-        self.cluster.shape.rank_of(self.warp)
-    }
-
-    pub(crate) fn threads(&self) -> Threads {
-        Threads { warp: self.warp, lanes: self.mask }
     }
 }

@@ -1,6 +1,6 @@
 //! The types of operands, and conversions between them.
 
-use crate::operation::Reg;
+use crate::slots::Reg;
 
 /// A type of values, as in the suffixes of PTX.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,10 +22,10 @@ use std::ops::AddAssign;
 use std::sync::Arc;
 
 use crate::error::{PtxLine, RustLine};
-use crate::launch::LaunchShape;
 use crate::program::Program;
 use crate::registers::{LANES, lanes};
 use crate::report::Class;
+use crate::shape::LaunchShape;
 
 /// Bytes of a sector of global memory.
 const SECTOR_BYTES: u64 = 32;

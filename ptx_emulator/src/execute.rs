@@ -1,5 +1,6 @@
 //! What each instruction does to registers and memory.
 
+mod access;
 mod at_once;
 pub(crate) mod bulk;
 pub(crate) mod cluster;
@@ -55,6 +56,9 @@ impl Fault {
         Box::new(Fault { lane: Some(lane as u32), problem: String::new(), elsewhere: None, stack_bytes: Some(bytes) })
     }
 }
+
+/// What goes wrong at the end of a block: by which instruction of which warp and lane.
+pub(crate) type EndFault = (u32, (u32, Option<u32>), String);
 
 /// Which vector instructions of the CPU the arithmetic uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 //! | `header` | what the text is for |
 //! | `constant` | constant expressions |
 //! | `parser` | directives and scopes |
+//! | `state` | what has been read, and the next tokens |
 //! | `statement`, `operand` | what stands in scopes |
 //! | `variable`, `function`, `call` | what kernels share |
 //! | `debug` | where the text comes from |
@@ -24,9 +25,9 @@ mod lexer;
 pub(crate) mod names;
 pub(crate) mod operand;
 mod parser;
+mod state;
 mod statement;
 mod variable;
 
-pub(crate) use header::Header;
 pub(crate) use lexer::opcode_parts;
 pub(crate) use parser::{Text, parse};

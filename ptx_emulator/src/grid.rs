@@ -2,11 +2,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::cluster::{CLUSTER_BARRIER, Cluster, Shape};
+use crate::cluster::{CLUSTER_BARRIER, Cluster};
 use crate::counters::Tally;
 use crate::error::{Error, PtxLine, Result, Thread};
 use crate::execute::{Fault, Simd};
-use crate::launch::LaunchShape;
 use crate::memory::{GlobalView, MemoryError, OwnedMemory, Space};
 use crate::paths::State;
 use crate::program::{Hopper, Op, Program, Special};
@@ -14,6 +13,7 @@ use crate::progress::Watch;
 use crate::registers::{LANES, Registers};
 use crate::report::Report;
 use crate::shadow::{LaunchRace, LaunchShadow, Mark};
+use crate::shape::{LaunchShape, Shape};
 use crate::tensor_core::wgmma::Fp8Sums;
 use crate::variables::Placed;
 use crate::warp::{End, Warp};

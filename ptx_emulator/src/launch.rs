@@ -9,14 +9,15 @@ use layout::Arch;
 use crate::counters::{Counters, Tally};
 use crate::error::{Error, Result};
 use crate::execute::Simd;
-use crate::front::{self, Header, Text};
+use crate::front::{self, Text};
 use crate::grid::{Grid, MAX_LOCAL_BYTES, Running};
 use crate::memory::{GlobalMemory, MemoryError, OwnedMemory, Space};
 use crate::program::Program;
 use crate::progress::Watch;
 use crate::report::Report;
 use crate::shadow::{LaunchShadow, Mark};
-use crate::target::{Target, Version};
+use crate::shape::LaunchShape;
+use crate::target::{Header, Target, Version};
 use crate::tensor_core::wgmma::Fp8Sums;
 use crate::variables::{ModuleVariables, Placed, Variable};
 
@@ -36,26 +37,6 @@ pub struct Module {
     variables: Arc<Vec<Variable>>,
     version: Version,
     target: Target,
-}
-
-/// How many threads a launch has, in blocks and clusters, and their dynamic shared memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LaunchShape {
-    /// Blocks in x, y, z.
-    pub grid: [u32; 3],
-    /// Threads of a block in x, y, z.
-    pub block: [u32; 3],
-    /// Blocks of a cluster in x, y, z; all ones for none.
-    pub cluster: [u32; 3],
-    /// Dynamic shared memory of a block.
-    pub shared_bytes: u32,
-}
-
-/// One block of one thread.
-impl Default for LaunchShape {
-    fn default() -> Self {
-        LaunchShape { grid: [1; 3], block: [1; 3], cluster: [1; 3], shared_bytes: 0 }
-    }
 }
 
 /// What a kernel needs of a launch.

@@ -207,6 +207,20 @@ impl FromStr for Target {
     }
 }
 
+/// The version and the target of a text.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Header {
+    pub(crate) version: Version,
+    pub(crate) target: Target,
+}
+
+impl Default for Header {
+    /// What stands in a parser until the header is read.
+    fn default() -> Self {
+        Header { version: Version::NEWEST, target: Target::onward(0) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

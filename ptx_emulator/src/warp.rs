@@ -1,7 +1,7 @@
 //! One warp: it runs until it is done, waits, or had its turn.
 
-use crate::cluster::{CLUSTER_BARRIER, Cluster, Then, Turn};
-use crate::execute::memory::LaneCopies;
+use crate::cluster::{CLUSTER_BARRIER, Cluster};
+use crate::copies::LaneCopies;
 use crate::execute::{self, Fault, Simd};
 use crate::in_flight::InFlight;
 use crate::memory::OwnedMemory;
@@ -10,6 +10,7 @@ use crate::program::{General, Hopper, Instruction, Op, W};
 use crate::progress::{Progress, Spin};
 use crate::registers::{Registers, lanes};
 use crate::shadow::Threads;
+use crate::turn::{Then, Turn};
 
 /// Instructions of one turn: so many that turns cost nothing, and so few that a warp which spins on memory lets the
 /// others go on.

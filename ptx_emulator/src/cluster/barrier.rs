@@ -1,8 +1,8 @@
 //! The barrier of a cluster.
 
-use super::Shape;
 use crate::execute::Fault;
 use crate::shadow::{CtaShadow, SyncPoint, Threads};
+use crate::shape::Shape;
 
 /// The barrier of a cluster.
 pub(crate) struct ClusterBarrier {

@@ -1,8 +1,8 @@
 //! The registers that the warps of a block pass between them.
 
-use super::Shape;
 use crate::execute::Fault;
 use crate::program::Program;
+use crate::shape::Shape;
 
 /// The registers of each block, which `setmaxnreg` moves between its warps.
 pub(crate) struct RegisterPool {

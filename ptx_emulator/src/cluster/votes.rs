@@ -1,6 +1,6 @@
 //! What `bar.red` combines.
 
-use super::Shape;
+use crate::shape::Shape;
 
 /// The lanes that took part, and those of them whose predicate was true.
 type Votes = (u32, u32);

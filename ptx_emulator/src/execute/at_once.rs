@@ -3,10 +3,10 @@
 
 use std::ops::RangeInclusive;
 
-use super::memory::number;
-use crate::cluster::Turn;
+use super::access::number;
 use crate::program::{Access, Space};
 use crate::registers::{Doubles, LANES, lanes};
+use crate::turn::Turn;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {

@@ -4,20 +4,22 @@
 //! arrive when a test of its mbarrier fails; those of a store at the wait for its group, or at the end of the block.
 //! Until then nobody may touch the destination or write the source, which the shadow checks.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use layout::Swizzle;
 
 use super::memory::replaced;
-use super::{Fault, mbarrier};
-use crate::cluster::{Cluster, Turn};
+use super::{EndFault, Fault};
+use crate::cluster::Cluster;
+use crate::cluster::bulk_copies::{Issue, Load, Store};
+use crate::cluster::mbarrier;
 use crate::float::{BF16, Conversion, F16};
 use crate::memory::{MemoryError, Space as MemorySpace};
 use crate::program::{self, Address, AtomicOp, Bulk, Direction, GlobalSide, Space, Type, W};
 use crate::registers::{lanes, resolve};
 use crate::shadow::{Access, AccessKind, CtaShadow, Operation, Proxy, Threads};
 use crate::tensor_map::{ElementType, Piece, TensorMap};
+use crate::turn::Turn;
 use crate::windows;
 
 type Result<T> = std::result::Result<T, Box<Fault>>;
@@ -30,50 +32,6 @@ const BOX_ALIGN: u32 = 128;
 const MAP_ALIGN: u32 = 64;
 /// Where the parameters of a kernel begin on sm_90, modulo the alignment of a map.
 const PARAM_BASE: u32 = 0x210;
-
-/// The copies that are in flight in a cluster.
-#[derive(Default)]
-pub(crate) struct BulkCopies {
-    loads: Vec<Load>,
-    /// By the number of the thread in the cluster.
-    groups: BTreeMap<u32, Groups>,
-}
-
-/// Who started a copy, and by which instruction.
-#[derive(Clone, Copy)]
-struct Issue {
-    warp: u32,
-    lane: u32,
-    at: u32,
-    line: u32,
-}
-
-/// A copy to shared memory, or an asynchronous store.
-struct Load {
-    to: u32,
-    barrier: u32,
-    swizzle: Swizzle,
-    data: Arc<[u8]>,
-    operation: Operation,
-    issue: Issue,
-}
-
-/// The stores of a thread: those since its last commit, and its groups, oldest first.
-#[derive(Default)]
-struct Groups {
-    open: Vec<Store>,
-    committed: VecDeque<Vec<Store>>,
-}
-
-/// A copy to global memory.
-struct Store {
-    data: Vec<u8>,
-    pieces: Vec<Piece>,
-    reduction: Option<(AtomicOp, Type)>,
-    /// While the source is in use.
-    operation: Option<Operation>,
-    issue: Issue,
-}
 
 /// The global side of one copy.
 struct Side {
@@ -488,9 +446,6 @@ fn reduce(
     }
     Ok(())
 }
-
-/// What goes wrong at the end of a block: by which instruction of which warp and lane.
-pub(crate) type EndFault = (u32, (u32, Option<u32>), String);
 
 /// All threads of a block have exited: copies that still use its shared memory are an error, and stores arrive.
 pub(crate) fn end_block(cluster: &mut Cluster<'_>, rank: u32) -> std::result::Result<(), EndFault> {

@@ -1,9 +1,9 @@
 //! Clusters, and where the instructions of sm_90 go.
 
 use super::{Fault, bulk, mbarrier, wgmma};
-use crate::cluster::{Then, Turn};
 use crate::program::{Hopper, Reg, Space, W};
 use crate::registers::lanes;
+use crate::turn::{Then, Turn};
 use crate::windows;
 
 type Result<T> = std::result::Result<T, Box<Fault>>;

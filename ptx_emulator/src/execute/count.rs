@@ -1,9 +1,9 @@
 //! What the accesses of an instruction add to the counters, where there are any.
 
-use crate::cluster::Turn;
 use crate::counters::SharedKind;
 use crate::program::{Fragment, Part, Space};
 use crate::registers::{Doubles, LANES, lanes, resolve};
+use crate::turn::Turn;
 
 /// Bytes of a row of a matrix that the hardware moves as one.
 const ROW_BYTES: u32 = 16;

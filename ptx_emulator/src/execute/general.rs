@@ -1,8 +1,7 @@
 //! The instructions of ordinary programs in `operation::general`.
 
-use super::memory::{Noted, Way};
+use super::access::{Noted, Way};
 use super::{Fault, matrix, print};
-use crate::cluster::Turn;
 use crate::float::exact::{rounded_f32, rounded_f64};
 use crate::float::{flush, saturate};
 use crate::program::{
@@ -10,6 +9,7 @@ use crate::program::{
     Rounded, Space, W,
 };
 use crate::registers::{Doubles, LANES, Words, lanes, resolve};
+use crate::turn::Turn;
 
 type Result<T> = std::result::Result<T, Box<Fault>>;
 

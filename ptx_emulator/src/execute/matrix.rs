@@ -1,13 +1,13 @@
 //! `ldmatrix`, `wmma` and `mma`: the operands of the functions of `tensor_core`.
 
 use super::Fault;
-use super::memory::{Noted, Way};
-use crate::cluster::Turn;
+use super::access::{Noted, Way};
 use crate::memory::{MemoryError, Space as MemorySpace};
 use crate::program::{Address, Element, Fragment, Mma, MmaKind, Order, Part, Space, W, Wmma};
 use crate::registers::{LANES, Words};
 use crate::shadow::AccessKind;
 use crate::tensor_core::{self, Factor, Half, LINE, Major, Quarter};
+use crate::turn::Turn;
 
 type Result<T> = std::result::Result<T, Box<Fault>>;
 

@@ -6,12 +6,12 @@
 use smallvec::SmallVec;
 
 use super::Fault;
-use super::memory::{Noted, Way};
-use crate::cluster::Turn;
+use super::access::{Noted, Way, stored};
 use crate::memory::Space as MemorySpace;
 use crate::program::{Access, Order, Space};
 use crate::registers::{Doubles, lanes, resolve};
 use crate::shadow::{AccessKind, Party, Proxy, Race, RaceCause};
+use crate::turn::Turn;
 
 /// The addresses of the lanes, each with the lanes that go there.
 type Groups = SmallVec<[(u64, u32); 32]>;
@@ -119,7 +119,7 @@ impl Turn<'_, '_> {
     /// The store of one lane.
     fn write_lane(&mut self, access: &Access, noted: Noted, lane: usize, address: u64) -> Result<(), Box<Fault>> {
         let way = Way { space: access.space, order: access.order, noted };
-        let (bytes, length) = super::memory::stored(self, access, lane);
+        let (bytes, length) = stored(self, access, lane);
         self.write(way, lane, address, &bytes[..length])
     }
 }

@@ -1,10 +1,10 @@
 //! `vprintf`: text by the rules of C.
 
 use super::Fault;
-use super::memory::{Noted, Way};
-use crate::cluster::Turn;
+use super::access::{Noted, Way};
 use crate::program::{D, Order, Space, W};
 use crate::registers::lanes;
+use crate::turn::Turn;
 
 /// Bytes of a string, and of a number's width or precision, at most.
 const MAX_TEXT: usize = 1 << 12;

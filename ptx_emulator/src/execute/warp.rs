@@ -1,9 +1,9 @@
 //! What lanes of a warp do together: shuffles, votes, reductions, elections.
 
 use super::Fault;
-use crate::cluster::Turn;
 use crate::program::{IntOp, P, Reg, Shuffle, Test, Vote, W};
 use crate::registers::{LANES, Words, lanes};
+use crate::turn::Turn;
 
 impl Turn<'_, '_> {
     /// The lanes that each executing lane names and that execute it too.

@@ -1,71 +1,19 @@
 //! `wgmma`: each warp of a warpgroup computes its 16 rows of D when it comes to the instruction.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use layout::descriptor::{Descriptor, Major};
 
 use super::Fault;
-use super::bulk::EndFault;
 use super::matrix::check_whole;
-use crate::cluster::{Shape, Turn};
+use crate::cluster::warpgroups::{Product, Read, WARPS};
 use crate::program::{D, Element as Narrow, MmaKind, Space, W, Wgmma, WgmmaA};
 use crate::shadow::{Access, AccessKind, Operation, Proxy};
 use crate::tensor_core::wgmma::{Accumulators, Element, Factor, ROWS, UNIT_BYTES};
 use crate::tensor_core::{Half, Quarter};
+use crate::turn::Turn;
 
 type Result<T> = std::result::Result<T, Box<Fault>>;
-
-/// Warps of a warpgroup.
-const WARPS: u32 = 4;
-
-/// The products that some warps of a warpgroup have come to and others not yet.
-pub(crate) struct Warpgroups {
-    /// By the number in the cluster.
-    logs: Vec<Log>,
-}
-
-#[derive(Default)]
-struct Log {
-    /// Products that each warp has executed.
-    executed: [u64; WARPS as usize],
-    /// Products that all warps have executed.
-    common: u64,
-    ahead: VecDeque<Product>,
-}
-
-/// One product, as the first warp came to it.
-struct Product {
-    warp: u32,
-    at: u32,
-    a: u64,
-    b: u64,
-    factor: Arc<Read>,
-}
-
-/// A factor, and where in shared memory its units are.
-struct Read {
-    factor: Factor,
-    units: Vec<u32>,
-}
-
-impl Warpgroups {
-    pub(crate) fn new(shape: Shape) -> Warpgroups {
-        let groups = shape.blocks * (shape.warps / WARPS);
-        Warpgroups { logs: (0..groups).map(|_| Log::default()).collect() }
-    }
-
-    /// All threads of a block have exited: all of its warpgroups were complete at each product.
-    pub(crate) fn end(&self, shape: Shape, rank: u32) -> std::result::Result<(), EndFault> {
-        let groups = (shape.warps / WARPS) as usize;
-        let own = self.logs.iter().skip(rank as usize * groups).take(groups);
-        let ahead = own.into_iter().find_map(|log| log.ahead.front());
-        ahead.map_or(Ok(()), |product| {
-            let problem = "other warps of the warpgroup have exited and did not execute it".to_owned();
-            Err((product.at, (product.warp, None), problem))
-        })
-    }
-}
 
 fn elements(kind: MmaKind) -> [Element; 2] {
     let half = |narrow| match narrow {

@@ -2,11 +2,13 @@
 
 use std::rc::Rc;
 
-use super::function::{Function, local_access};
+use super::function::local_access;
 use super::lexer::Token;
+use super::lexer::show;
 use super::names::RegKind;
 use super::operand::Operand;
-use super::parser::{Parser, show};
+use super::state::Function;
+use super::state::Parser;
 use crate::error::Result;
 use crate::program::{Access, Address, Base, D, General, Instruction, IntOp, Op, Reg, Space, Test, W};
 

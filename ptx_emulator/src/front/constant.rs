@@ -7,8 +7,9 @@
 //! Floating-point numbers have sums, products, quotients and comparisons.
 
 use super::lexer::Token;
+use super::lexer::show;
 use super::operand::{Operand, number};
-use super::parser::{Parser, show};
+use super::state::Parser;
 use crate::error::Result;
 use crate::program::Reg;
 

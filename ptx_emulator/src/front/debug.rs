@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::lexer::Token;
-use super::parser::{Parser, show};
+use super::lexer::show;
+use super::state::Parser;
 use crate::error::Result;
 
 /// The numbers and names of the `.file` lines, which may stand behind the kernels that they belong to.

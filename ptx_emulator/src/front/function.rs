@@ -7,13 +7,13 @@
 //! results, parameters and local variables. A function that may be called again before it returns keeps its registers
 //! there, too. The register `frame` holds where the frame of the running function begins.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::rc::Rc;
 
-use super::lexer::{Lexer, Token};
+use super::lexer::{Lexer, Token, show};
 use super::names::{RegKind, place};
 use super::operand::SymbolSpace;
-use super::parser::{Parser, show};
+use super::state::{Formal, Frame, Function, Parser};
 use crate::error::Result;
 use crate::program::{Access, Address, Base, D, General, Instruction, IntOp, Op, Order, Reg, Space, Test, W};
 use crate::windows;
@@ -22,60 +22,6 @@ use crate::windows;
 const RECURSION_BYTES: u32 = 16 << 10;
 /// Every frame begins at a multiple of this.
 const FRAME_ALIGNMENT: u32 = 16;
-
-/// A parameter or result.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Formal<'a> {
-    pub(super) name: &'a str,
-    pub(super) bytes: u32,
-    /// Where it is in the frame.
-    pub(super) offset: u32,
-    /// The bank of the register that it is; none if it is a variable.
-    pub(super) register: Option<RegKind>,
-}
-
-/// A function of the text.
-#[derive(Clone, Default)]
-pub(super) struct Function<'a> {
-    pub(super) results: Vec<Formal<'a>>,
-    pub(super) parameters: Vec<Formal<'a>>,
-    /// Bytes of the frame that they take.
-    pub(super) formal_bytes: u32,
-    pub(super) returns: bool,
-    /// At the first token of the body; none where it is only declared.
-    pub(super) body: Option<Lexer<'a>>,
-    /// The words of the body: among them, the functions that it calls and the variables that it names.
-    pub(super) words: HashSet<&'a str>,
-}
-
-/// What is collected while the body of a function is read.
-#[derive(Default)]
-pub(super) struct Frame<'a> {
-    pub(super) name: &'a str,
-    pub(super) used: u32,
-    /// The slot that holds the size of the frame.
-    pub(super) size: Option<D>,
-    /// Branches to the end.
-    pub(super) returns: Vec<usize>,
-    /// Instructions whose registers or offset depend on the size.
-    pub(super) spills: Vec<usize>,
-    pub(super) behind: Vec<usize>,
-}
-
-/// The functions that a kernel calls.
-#[derive(Default)]
-pub(super) struct Calls<'a> {
-    /// Where the frame of the running function begins.
-    pub(super) frame: Option<D>,
-    /// The size of the kernel's own.
-    pub(super) size: Option<D>,
-    /// The instructions that wait for the place or the size of a function.
-    pub(super) sites: Vec<(usize, &'a str)>,
-    /// The first instruction and the bytes of each function.
-    pub(super) placed: HashMap<&'a str, (u32, u32)>,
-    /// The addresses of variables in `.param` space.
-    pub(super) variables: HashSet<u32>,
-}
 
 fn unguarded(op: Op, line: u32, rust: (u32, u32)) -> Instruction {
     Instruction { guard: None, op, meet: 0, line, rust }

@@ -1,25 +1,11 @@
 //! What a text begins with: `.version`, `.target`, `.address_size`. A driver loads no text without the first two.
 
-use super::lexer::Token;
-use super::parser::{Parser, show};
+use super::lexer::{Token, show};
+use super::state::Parser;
 use crate::error::{Error, Result};
 use crate::program::Op;
 use crate::requirement::{self, Need};
-use crate::target::{Target, Version};
-
-/// The version and the target of a text.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Header {
-    pub(crate) version: Version,
-    pub(crate) target: Target,
-}
-
-impl Default for Header {
-    /// What stands in a parser until the header is read.
-    fn default() -> Self {
-        Header { version: Version::NEWEST, target: Target::onward(0) }
-    }
-}
+use crate::target::{Header, Target, Version};
 
 impl<'a> Parser<'a> {
     /// Reads the header. Of several `.target` lines the last counts, as for `ptxas`; an `.address_size` may be missing.

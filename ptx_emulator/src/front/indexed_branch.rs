@@ -2,7 +2,7 @@
 //! as at all others.
 
 use super::operand::Operand;
-use super::parser::Parser;
+use super::state::Parser;
 use crate::error::Result;
 use crate::program::{Cmp, Instruction, Op, P, Reg, Test, Type, W};
 

@@ -13,6 +13,16 @@ pub(crate) enum Token<'a> {
     End,
 }
 
+/// How an error names a token.
+pub(super) fn show(token: Token<'_>) -> String {
+    match token {
+        Token::Word(word) => format!("`{word}`"),
+        Token::Text(text) => format!("\"{text}\""),
+        Token::Mark(mark) => format!("`{mark}`"),
+        Token::End => "the end of the text".to_owned(),
+    }
+}
+
 /// Reads tokens one after another and counts lines.
 #[derive(Clone)]
 pub(crate) struct Lexer<'a> {

@@ -1,26 +1,22 @@
 //! Directives, scopes, bodies: the text of a module to its programs.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::rc::Rc;
 use std::sync::Arc;
 
 use super::debug::file_names;
-use super::function::{Calls, Frame, Function};
-use super::header::Header;
-use super::lexer::{Lexer, Token};
-use super::names::{Names, RegKind, Slots, place};
-use super::operand::{Operand, Symbol, SymbolSpace, number};
+use super::lexer::{Lexer, Token, show};
+use super::names::{Names, RegKind, place};
+use super::operand::SymbolSpace;
+use super::state::{Kernel, MAX_COUNT, Parser, SharedVariable};
 use crate::error::{Error, Result};
 use crate::fences;
-use crate::program::{D, Instruction, Op, Order, Param, Program, Space};
+use crate::program::{Op, Order, Param, Program, Space};
+use crate::target::Header;
 use crate::variables::Variable as GlobalVariable;
 use crate::{allocate, control};
 
 /// Scopes in scopes, and vectors in vectors, that the front follows.
 const MAX_DEPTH: usize = 64;
-
-/// Registers that one `.reg` declares, shared and local bytes of a kernel, and the like, at most.
-const MAX_COUNT: u64 = 1 << 24;
 
 /// What a text has.
 pub(crate) struct Text {
@@ -59,108 +55,7 @@ pub(crate) fn parse(text: &str) -> Result<Text> {
 /// Name, bytes and alignment of a variable; no bytes for `name[]`.
 type Variable<'a> = (&'a str, Option<u32>, u32);
 
-/// A `.shared` variable of the module. It takes space in the kernels that name it.
-#[derive(Clone, Copy)]
-struct SharedVariable {
-    bytes: u32,
-    align: u32,
-    dynamic: bool,
-}
-
-/// What is collected for the kernel at hand.
-#[derive(Default)]
-pub(super) struct Kernel<'a> {
-    pub(super) slots: Slots,
-    pub(super) code: Vec<Instruction>,
-    opcodes: Vec<Arc<str>>,
-    labels: HashMap<(u32, &'a str), u32>,
-    /// Instruction, label, open scopes.
-    pub(super) branches: Vec<(usize, String, Vec<u32>)>,
-    /// The lists of `.branchtargets`, by scope and label.
-    pub(super) targets: HashMap<(u32, &'a str), Vec<&'a str>>,
-    pub(super) local_bytes: u32,
-    shared_bytes: u32,
-    /// The functions that it calls, and the one that is read for it.
-    pub(super) calls: Calls<'a>,
-    pub(super) function: Option<Frame<'a>>,
-    /// The registers with the addresses of variables of the module.
-    pub(super) addresses: HashMap<usize, D>,
-    /// Addresses of `.shared` variables declared in the bodies, by their lines and names, in their order.
-    body_variables: HashMap<(u32, &'a str), VecDeque<Symbol>>,
-}
-
-pub(super) struct Parser<'a> {
-    pub(super) lexer: Lexer<'a>,
-    pub(super) header: Header,
-    pub(super) names: Names<'a>,
-    variables: HashMap<&'a str, SharedVariable>,
-    /// Variables of the module in global and constant memory, by their numbers.
-    pub(super) globals: Vec<GlobalVariable>,
-    pub(super) module_variables: HashMap<&'a str, usize>,
-    /// Those that no kernel may name, and why.
-    pub(super) unusable: HashMap<&'a str, String>,
-    pub(super) kernel: Kernel<'a>,
-    files: Arc<Vec<(u32, Arc<str>)>>,
-    pub(super) rust: (u32, u32),
-    /// One allocation for each opcode of the text, all of which its version and target have.
-    pub(super) opcodes: HashMap<&'a str, Arc<str>>,
-    pub(super) functions: HashMap<&'a str, Rc<Function<'a>>>,
-}
-
 impl<'a> Parser<'a> {
-    /// Adds an instruction to the kernel.
-    pub(super) fn push(&mut self, opcode: &'a str, instruction: Instruction) {
-        let opcode = self.opcodes.entry(opcode).or_insert_with(|| Arc::from(opcode));
-        self.kernel.opcodes.push(Arc::clone(opcode));
-        self.kernel.code.push(instruction);
-    }
-
-    pub(super) fn place(&self, line: u32) -> crate::error::PtxLine {
-        crate::program::place(&self.files, line, self.rust)
-    }
-
-    pub(super) fn syntax<T>(&self, line: u32, problem: impl Into<String>) -> Result<T> {
-        Err(Error::Syntax { place: self.place(line), problem: problem.into() })
-    }
-
-    pub(super) fn unsupported<T>(&self, line: u32, instruction: &str, reason: impl Into<String>) -> Result<T> {
-        let (place, instruction) = (self.place(line), instruction.to_owned());
-        Err(Error::Unsupported { place, instruction, reason: reason.into() })
-    }
-
-    pub(super) fn mark(&mut self, mark: char) -> Result<()> {
-        match self.lexer.take() {
-            (Token::Mark(found), _) if found == mark => Ok(()),
-            (found, line) => self.syntax(line, format!("expected `{mark}`, found {}", show(found))),
-        }
-    }
-
-    /// Takes the mark if it is next.
-    pub(super) fn has(&mut self, mark: char) -> bool {
-        let found = self.lexer.peek() == Token::Mark(mark);
-        if found {
-            self.lexer.take();
-        }
-        found
-    }
-
-    pub(super) fn word(&mut self, what: &str) -> Result<&'a str> {
-        match self.lexer.take() {
-            (Token::Word(word), _) => Ok(word),
-            (found, line) => self.syntax(line, format!("expected {what}, found {}", show(found))),
-        }
-    }
-
-    /// A number that is small enough to be a size or a count.
-    pub(super) fn count(&mut self) -> Result<u32> {
-        let line = self.lexer.line();
-        let word = self.word("a number")?;
-        match number(word) {
-            Some(Operand::Int(value)) if value <= MAX_COUNT => Ok(value as u32),
-            _ => self.syntax(line, format!("`{word}` is no count up to {MAX_COUNT}")),
-        }
-    }
-
     fn module(&mut self) -> Result<Vec<Arc<Program>>> {
         let mut programs = Vec::new();
         loop {
@@ -574,14 +469,5 @@ impl<'a> Parser<'a> {
         program.files = Arc::clone(&self.files);
         allocate::allocate(&mut program, &starts);
         Ok(program)
-    }
-}
-
-pub(super) fn show(token: Token<'_>) -> String {
-    match token {
-        Token::Word(word) => format!("`{word}`"),
-        Token::Text(text) => format!("\"{text}\""),
-        Token::Mark(mark) => format!("`{mark}`"),
-        Token::End => "the end of the text".to_owned(),
     }
 }

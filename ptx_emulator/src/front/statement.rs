@@ -2,8 +2,9 @@
 
 use super::constant::{Constant, is_literal};
 use super::lexer::Token;
+use super::lexer::show;
 use super::operand::{Base, Operand, special};
-use super::parser::{Parser, show};
+use super::state::Parser;
 use crate::decode::{self, Refusal};
 use crate::error::Result;
 use crate::program::{Instruction, Reg, Test};

@@ -2,7 +2,8 @@
 
 use super::constant::Constant;
 use super::lexer::Token;
-use super::parser::{Parser, show};
+use super::lexer::show;
+use super::state::Parser;
 use crate::error::Result;
 use crate::memory::ALIGNMENT;
 use crate::program::{D, Reg};
