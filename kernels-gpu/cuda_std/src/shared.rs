@@ -62,7 +62,7 @@ impl SharedAddr {
     #[inline(always)]
     pub unsafe fn load<T: Word>(self) -> T {
         // SAFETY: as required of the caller.
-        unsafe { T::load_shared(self) }
+        unsafe { T::load_shared(self.as_raw()) }
     }
 
     /// Stores one word.
@@ -76,7 +76,7 @@ impl SharedAddr {
     #[inline(always)]
     pub unsafe fn store<T: Word>(self, value: T) {
         // SAFETY: as required of the caller.
-        unsafe { value.store_shared(self) }
+        unsafe { value.store_shared(self.as_raw()) }
     }
 }
 

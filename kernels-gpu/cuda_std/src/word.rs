@@ -3,26 +3,22 @@
 use core::arch::asm;
 use core::mem::transmute;
 
-#[cfg(target_feature = "sm_90")]
-use crate::ptx::cluster::ClusterAddr;
-use crate::shared::SharedAddr;
-
 mod sealed {
     pub trait Sealed {}
 }
 
 /// A value that one instruction loads or stores: 1, 2, 4, 8 or 16 bytes, aligned to its size.
 ///
-/// The functions are the instructions themselves; [`SharedAddr`] and [`crate::global`] are their callers, and say what
-/// each requires.
+/// The functions are the instructions themselves, on addresses of shared memory as the instructions take them;
+/// [`SharedAddr`](crate::shared::SharedAddr) and [`crate::global`] are their callers, and say what each requires.
 pub trait Word: sealed::Sealed + Copy {
     #[doc(hidden)]
-    unsafe fn load_shared(addr: SharedAddr) -> Self;
+    unsafe fn load_shared(addr: u32) -> Self;
     #[doc(hidden)]
-    unsafe fn store_shared(self, addr: SharedAddr);
+    unsafe fn store_shared(self, addr: u32);
     #[cfg(target_feature = "sm_90")]
     #[doc(hidden)]
-    unsafe fn load_cluster(addr: ClusterAddr) -> Self;
+    unsafe fn load_cluster(addr: u32) -> Self;
     #[doc(hidden)]
     unsafe fn load_global(ptr: *const Self) -> Self;
     #[doc(hidden)]
@@ -45,31 +41,31 @@ macro_rules! word {
         #[allow(clippy::useless_transmute, reason = "some values are already arrays of registers")]
         impl Word for $value {
             #[inline(always)]
-            unsafe fn load_shared(addr: SharedAddr) -> Self {
+            unsafe fn load_shared(addr: u32) -> Self {
                 let mut r = [0 as $register; $n];
                 unsafe {
                     asm!(concat!("ld.shared", $form, " ", $list, ", [{addr}];"), $(out($class) r[$i],)+
-                        addr = in(reg32) addr.as_raw(), options(pure, readonly, nostack, preserves_flags));
+                        addr = in(reg32) addr, options(pure, readonly, nostack, preserves_flags));
                     transmute::<[$register; $n], $value>(r)
                 }
             }
 
             #[inline(always)]
-            unsafe fn store_shared(self, addr: SharedAddr) {
+            unsafe fn store_shared(self, addr: u32) {
                 unsafe {
                     let r = transmute::<$value, [$register; $n]>(self);
                     asm!(concat!("st.shared", $form, " [{addr}], ", $list, ";"), $(in($class) r[$i],)+
-                        addr = in(reg32) addr.as_raw(), options(nostack, preserves_flags));
+                        addr = in(reg32) addr, options(nostack, preserves_flags));
                 }
             }
 
             #[cfg(target_feature = "sm_90")]
             #[inline(always)]
-            unsafe fn load_cluster(addr: ClusterAddr) -> Self {
+            unsafe fn load_cluster(addr: u32) -> Self {
                 let mut r = [0 as $register; $n];
                 unsafe {
                     asm!(concat!("ld.shared::cluster", $form, " ", $list, ", [{addr}];"), $(out($class) r[$i],)+
-                        addr = in(reg32) addr.as_raw(), options(pure, readonly, nostack, preserves_flags));
+                        addr = in(reg32) addr, options(pure, readonly, nostack, preserves_flags));
                     transmute::<[$register; $n], $value>(r)
                 }
             }
@@ -130,29 +126,29 @@ impl sealed::Sealed for u8 {}
 #[expect(clippy::undocumented_unsafe_blocks, reason = "as in `word!`: the caller answers for the address")]
 impl Word for u8 {
     #[inline(always)]
-    unsafe fn load_shared(addr: SharedAddr) -> Self {
+    unsafe fn load_shared(addr: u32) -> Self {
         let r: u16;
         unsafe {
-            asm!("ld.shared.b8 {0}, [{1}];", out(reg16) r, in(reg32) addr.as_raw(),
+            asm!("ld.shared.b8 {0}, [{1}];", out(reg16) r, in(reg32) addr,
                 options(pure, readonly, nostack, preserves_flags));
         }
         r as u8
     }
 
     #[inline(always)]
-    unsafe fn store_shared(self, addr: SharedAddr) {
+    unsafe fn store_shared(self, addr: u32) {
         unsafe {
-            asm!("st.shared.b8 [{0}], {1};", in(reg32) addr.as_raw(), in(reg16) u16::from(self),
+            asm!("st.shared.b8 [{0}], {1};", in(reg32) addr, in(reg16) u16::from(self),
                 options(nostack, preserves_flags));
         }
     }
 
     #[cfg(target_feature = "sm_90")]
     #[inline(always)]
-    unsafe fn load_cluster(addr: ClusterAddr) -> Self {
+    unsafe fn load_cluster(addr: u32) -> Self {
         let r: u16;
         unsafe {
-            asm!("ld.shared::cluster.b8 {0}, [{1}];", out(reg16) r, in(reg32) addr.as_raw(),
+            asm!("ld.shared::cluster.b8 {0}, [{1}];", out(reg16) r, in(reg32) addr,
                 options(pure, readonly, nostack, preserves_flags));
         }
         r as u8

@@ -9,14 +9,14 @@ use cuda_std::shared;
 use cuda_std::warp::{FULL_MASK, sync_warp};
 use variants::gemm::{GEMM, GROUP, GemmArgs};
 
-use crate::mainloop_sm80::Sums;
+use crate::multiply::Sums;
 use crate::output::{Output, Partial};
 use crate::work::{LANES, Work, lane, warp};
 
 /// Rows of a fragment.
 const FRAGMENT_ROWS: u32 = 16;
 
-/// Stores the sums of all warps of a block: finished elements to D, or the block's part of k to the partial sums.
+/// Stores the sums of all warps of a block: finished elements to D, or the block's split of k to the partial sums.
 ///
 /// # Safety
 /// The launch is that of configuration `ID`; all threads of the block call it; shared memory is free.

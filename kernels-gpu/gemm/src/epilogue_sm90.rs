@@ -18,9 +18,10 @@ use layout::fragment::wgmma_d;
 use variants::gemm::wgmma::{CONSUMER_ROWS, STORE_COLUMNS, SWIZZLE, WARP_ROWS, WARPGROUP};
 use variants::gemm::{CHUNK_BYTES, GEMM, GROUP, GemmArgs};
 
-use crate::mainloop_sm90::{Smem, Tile};
 use crate::output::{Output, Partial, store_rounded};
+use crate::smem_sm90::Smem;
 use crate::work::LANES;
+use crate::work_sm90::Tile;
 
 /// The way of a consumer's tiles to D.
 pub(crate) struct Store<'a, const ID: usize> {
@@ -177,7 +178,7 @@ impl<'a, const ID: usize> Store<'a, ID> {
         }
     }
 
-    /// Gathers the accumulators in rows, and has groups of columns finished and stored, or stores them as parts of
+    /// Gathers the accumulators in rows, and has groups of columns finished and stored, or stores them as partial
     /// sums.
     ///
     /// The loop over the columns is kept a loop, whose rounds pick their accumulators by branches: the code that

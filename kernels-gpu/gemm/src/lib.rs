@@ -4,16 +4,17 @@
 //! | file | what it holds |
 //! | --- | --- |
 //! | `mainloop_sm80` | the product of a tile on `mma.sync`, operands by `cp.async` or by single elements |
-//! | `multiply` | the pairs of element types that are multiplied |
+//! | `multiply` | the pairs of element types that are multiplied, and the sums of a warp |
 //! | `copy` | operands from global to shared memory |
 //! | `fragments` | operands from shared memory to registers |
 //! | `epilogue` | sums of fragments to rows of D |
 //! | `mainloop_sm90` | the product of tiles on `wgmma`, operands by TMA |
 //! | `epilogue_sm90` | its accumulators to D, by TMA |
+//! | `work_sm90`, `smem_sm90` | which tiles a block of `wgmma` computes; its shared memory |
 //! | `entries_sm90` | its entries |
 //! | `output` | scale, C, bias, activation, rounding |
 //! | `pack` | copies of operands that no main kernel takes as they are |
-//! | `sum` | the second stage of sums over k in parts |
+//! | `sum` | the second stage of split-K |
 //! | `work` | which tile a block computes |
 #![cfg(target_arch = "nvptx64")]
 #![no_std]
@@ -38,8 +39,12 @@ mod mainloop_sm90;
 mod multiply;
 mod output;
 mod pack;
+#[cfg(target_feature = "sm_90a")]
+mod smem_sm90;
 mod sum;
 mod work;
+#[cfg(target_feature = "sm_90a")]
+mod work_sm90;
 
 use cuda_std::convert::{Bf16, F16};
 #[cfg(target_feature = "sm_89")]
@@ -152,7 +157,7 @@ entry!(gemm_e4m3_e5m2_mma_nt_128x128x128_s3_two_level: mma ByE4m3<E5m2>);
 #[cfg(target_feature = "sm_89")]
 entry!(gemm_e4m3_e5m2_mma_nt_64x64x128_s3_two_level: mma ByE4m3<E5m2>);
 
-/// Adds up the parts of sums over k and finishes the elements.
+/// Adds up the splits of k and finishes the elements.
 ///
 /// # Safety
 /// The grid and block are those of [`REDUCE_SPLIT_K`]; `args` is that of the main kernel, which has run.

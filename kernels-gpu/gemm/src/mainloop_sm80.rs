@@ -33,7 +33,7 @@ use variants::gemm::{Accumulation, CHUNK_BYTES, GEMM, GemmArgs};
 use crate::copy::{ChunkCopy, ElementCopy, Range};
 use crate::epilogue;
 use crate::fragments::{Fragments, Side, TileShape};
-use crate::multiply::Multiply;
+use crate::multiply::{Multiply, Sums};
 use crate::work::{Work, wait_for_dependencies, warp};
 
 /// Chunks of 16 bytes of A and B that a thread of configuration `id` copies for each stage.
@@ -58,9 +58,6 @@ const fn tile_shape(id: usize, side: Side) -> TileShape {
     };
     TileShape { side, major, swizzle, k: config.tile.k as u32, element_bytes: config.a.size_bytes() as u32 }
 }
-
-/// The sums of one warp: fragments of A, then pairs of 8 columns, then the registers of `mma`.
-pub(crate) type Sums<const A: usize, const B: usize> = [[[[f32; 4]; 2]; B]; A];
 
 /// The fragments of one step.
 #[derive(Clone, Copy)]

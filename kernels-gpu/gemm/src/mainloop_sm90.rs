@@ -29,138 +29,15 @@ use cuda_std::pipeline::PipelineState;
 use cuda_std::ptx::tma::{self, TensorMap};
 use cuda_std::ptx::wgmma::{self, Accumulator, Product};
 use cuda_std::ptx::{cluster, fence, mbarrier, setmaxnreg};
-use cuda_std::shared::{self, SharedAddr};
 use cuda_std::{thread, warp};
-use layout::SmemLayout;
-use layout::descriptor::{Descriptor, Major, Operand};
-use variants::gemm::wgmma::{CONSUMER_ROWS, PRODUCER_REGISTERS, Side, WARPGROUP};
-use variants::gemm::{Accumulation, GEMM, GemmArgs, GemmConfig, TileScheduler, WorkTile, alternates};
+use layout::descriptor::{Major, Operand};
+use variants::gemm::wgmma::{PRODUCER_REGISTERS, Side, WARPGROUP};
+use variants::gemm::{Accumulation, GEMM, GemmArgs, GemmConfig};
 
 use crate::epilogue_sm90::Store;
+use crate::smem_sm90::{Smem, Tiles};
 use crate::work::{LANES, wait_for_dependencies};
-
-/// What a consumer of configuration `ID` multiplies.
-pub(crate) enum Tiles<const ID: usize> {}
-
-impl<const ID: usize> Product for Tiles<ID> {
-    const A: Operand = GEMM[ID].operand(Side::A);
-    const B: Operand = GEMM[ID].operand(Side::B);
-}
-
-/// The shared memory of a block.
-#[derive(Clone, Copy)]
-pub(crate) struct Smem<const ID: usize> {
-    base: SharedAddr,
-}
-
-impl<const ID: usize> Smem<ID> {
-    const MAP: SmemLayout = GEMM[ID].smem();
-
-    #[inline(always)]
-    fn region(self, name: &str, stage: u32) -> SharedAddr {
-        self.base.offset(Self::MAP.get(name).stage_offset(stage))
-    }
-
-    /// A buffer for D.
-    #[inline(always)]
-    pub(crate) fn d(self, buffer: u32) -> SharedAddr {
-        self.region("d", buffer)
-    }
-
-    #[inline(always)]
-    fn full(self, stage: u32) -> SharedAddr {
-        self.region("full", stage)
-    }
-
-    #[inline(always)]
-    fn empty(self, stage: u32) -> SharedAddr {
-        self.region("empty", stage)
-    }
-
-    /// What a consumer multiplies in a stage.
-    #[inline(always)]
-    fn operands(self, stage: u32, consumer: u32) -> (Descriptor, Descriptor) {
-        let of_consumer = const { consumer_offset_bytes(&GEMM[ID]) };
-        let a =
-            const { Tiles::<ID>::A.descriptor(0) }.offset(self.region("a", stage).as_raw() + consumer * of_consumer);
-        let b = const { Tiles::<ID>::B.descriptor(0) }.offset(self.region("b", stage).as_raw());
-        (a, b)
-    }
-}
-
-/// The distance between the rows of A of two consumers.
-const fn consumer_offset_bytes(config: &GemmConfig) -> u32 {
-    if config.consumers() == 1 { 0 } else { config.operand(Side::A).mn_offset_bytes(CONSUMER_ROWS) }
-}
-
-/// One tile of D and the part of k that is summed.
-#[derive(Clone, Copy)]
-pub(crate) struct Tile {
-    /// Batch entry.
-    pub(crate) batch: u32,
-    /// Part of k.
-    pub(crate) split: u32,
-    pub(crate) first_row: u32,
-    pub(crate) first_column: u32,
-    first_k: u32,
-    /// Stages.
-    rounds: u32,
-    /// Whether they come from the end of k on.
-    backwards: bool,
-}
-
-/// The tiles of this block, every so many-eth of all.
-struct Tiling<'a, const ID: usize> {
-    args: &'a GemmArgs,
-    schedule: TileScheduler,
-    rank: u32,
-    index: u32,
-    step: u32,
-    end: u32,
-    alternates: bool,
-    backwards: bool,
-}
-
-impl<'a, const ID: usize> Tiling<'a, ID> {
-    #[inline(always)]
-    fn of_block(args: &'a GemmArgs, rank: u32) -> Self {
-        let config = const { GEMM[ID] };
-        let schedule = TileScheduler {
-            m_tiles: args.m.div_ceil(config.tile.m as u32 * config.cluster),
-            n_tiles: args.n.div_ceil(config.tile.n as u32),
-            splits: args.splits,
-            cluster: config.cluster,
-        };
-        let (index, step) = (thread::block_idx_x() / config.cluster, thread::grid_dim_x() / config.cluster);
-        let end = schedule.blocks_per_batch() * args.batch;
-        let alternates = alternates(args.m, args.n, args.k, config.a.size_bytes() as u32);
-        Self { args, schedule, rank, index, step, end, alternates, backwards: false }
-    }
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<Tile> {
-        let config = const { GEMM[ID] };
-        if self.index >= self.end {
-            return None;
-        }
-        let WorkTile { batch, split, m_tile, n_tile } = self.schedule.work(self.index);
-        self.index += self.step;
-        let backwards = self.backwards;
-        self.backwards ^= self.alternates;
-        let first_k = split * self.args.split_k;
-        let left = self.args.k.saturating_sub(first_k);
-        let k = if self.args.split_k < left { self.args.split_k } else { left };
-        Some(Tile {
-            batch,
-            split,
-            first_row: (m_tile * config.cluster + self.rank) * config.tile.m as u32,
-            first_column: n_tile * config.tile.n as u32,
-            first_k,
-            rounds: k.div_ceil(config.tile.k as u32),
-            backwards,
-        })
-    }
-}
+use crate::work_sm90::{BlockTiles, Tile};
 
 /// The coordinates of a box of an operand, innermost first.
 #[inline(always)]
@@ -185,7 +62,7 @@ pub(crate) unsafe fn product<const ID: usize, const R: usize, const K_STEPS: usi
     [f32; R]: Accumulator,
 {
     let config: GemmConfig = const { GEMM[ID] };
-    let smem = Smem::<ID> { base: shared::dynamic() };
+    let smem = Smem::<ID>::of_block();
     let rank = if config.cluster > 1 { thread::cluster_rank() } else { 0 };
     // SAFETY: whole warpgroups take each branch; the mbarriers order copies and products as the header says, and a
     // block does not end before the others have arrived at its barriers.
@@ -210,7 +87,7 @@ pub(crate) unsafe fn product<const ID: usize, const R: usize, const K_STEPS: usi
             }
             fence::mbarrier_init();
         }
-        let mut tiles = Tiling::<ID>::of_block(args, rank);
+        let mut tiles = BlockTiles::<ID>::of_block(args, rank);
         let first = tiles.next();
         // The barriers of all blocks are initialised.
         sync_cluster::<ID>();
@@ -256,7 +133,7 @@ unsafe fn sync_cluster<const ID: usize>() {
 unsafe fn produce<const ID: usize>(
     smem: Smem<ID>,
     mut next: Option<Tile>,
-    mut tiles: Tiling<'_, ID>,
+    mut tiles: BlockTiles<'_, ID>,
     a: *const TensorMap,
     b: *const TensorMap,
 ) {
@@ -313,7 +190,7 @@ unsafe fn produce<const ID: usize>(
 unsafe fn consume<const ID: usize, const R: usize, const K_STEPS: usize>(
     smem: Smem<ID>,
     mut next: Option<Tile>,
-    mut tiles: Tiling<'_, ID>,
+    mut tiles: BlockTiles<'_, ID>,
     d_map: *const TensorMap,
 ) where
     [f32; R]: Accumulator,

@@ -1,10 +1,13 @@
-//! The products of fragments that a configuration multiplies with.
+//! The products of fragments that a configuration multiplies with, and the sums that they add to.
 
 use cuda_std::convert::{Bf16, F16};
 #[cfg(target_feature = "sm_89")]
 use cuda_std::convert::{E4m3, Element8};
 use cuda_std::ptx::mma;
 use layout::Dtype;
+
+/// The sums of one warp: fragments of A, then pairs of 8 columns, then the registers of `mma`.
+pub(crate) type Sums<const A: usize, const B: usize> = [[[[f32; 4]; 2]; B]; A];
 
 /// A pair of element types that `mma.sync` multiplies. Its fragments cover 32 bytes of k.
 pub(crate) trait Multiply {

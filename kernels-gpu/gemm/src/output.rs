@@ -144,7 +144,7 @@ impl<'a> Partial<'a> {
         args.partial + (row * u64::from(partial_row(args.n)) + u64::from(column)) * size_of::<f32>() as u64
     }
 
-    /// Stores the sums of a part of k.
+    /// Stores the partial sums of a split of k.
     ///
     /// # Safety
     /// Row and column are inside D, and no other thread stores them.
@@ -155,18 +155,18 @@ impl<'a> Partial<'a> {
         unsafe { store_floats(address, sums) }
     }
 
-    /// Adds up the parts, in their order.
+    /// Adds up the partial sums, in the order of the splits.
     ///
     /// # Safety
-    /// Row and column are inside D, and every part is stored.
+    /// Row and column are inside D, and every split is stored.
     #[inline(always)]
     pub(crate) unsafe fn total(&self, batch: u32, row: u32, column: u32) -> [f32; GROUP] {
         let mut total = [0.0; GROUP];
         let mut split = 0;
         while split < self.args.splits {
             // SAFETY: rows are padded to whole groups.
-            let part = unsafe { load_floats(self.address(split, batch, row, column)) };
-            total = core::array::from_fn(|i| total[i] + part[i]);
+            let partial = unsafe { load_floats(self.address(split, batch, row, column)) };
+            total = core::array::from_fn(|i| total[i] + partial[i]);
             split += 1;
         }
         total

@@ -1,4 +1,4 @@
-//! The second stage of sums over k in parts: adds up the parts and finishes the elements.
+//! The second stage of split-K: adds up the partial sums and finishes the elements.
 
 use cuda_std::thread;
 use variants::gemm::{GROUP, GemmArgs, REDUCE_SPLIT_K};
@@ -12,7 +12,7 @@ use crate::work::wait_for_dependencies;
 pub(crate) unsafe fn sum(args: &GemmArgs) {
     let groups_per_row = args.n.div_ceil(GROUP as u32);
     let group = thread::block_idx_x() * REDUCE_SPLIT_K.threads + thread::thread_idx_x();
-    // A thread that ends without its turn has touched nothing.
+    // A thread without a group of its own ends here.
     if group >= args.batch * args.m * groups_per_row {
         return;
     }
@@ -20,7 +20,7 @@ pub(crate) unsafe fn sum(args: &GemmArgs) {
     let (batch, row) = div_rem(matrix_row, args.m);
     let column = group * GROUP as u32;
     wait_for_dependencies();
-    // SAFETY: row and column are inside D, and this thread's alone; the main kernel has stored every part.
+    // SAFETY: row and column are inside D, and this thread's alone; the main kernel has stored every split.
     unsafe { Output::new(args, batch).store(row, column, Partial::new(args).total(batch, row, column)) }
 }
 

@@ -8,12 +8,12 @@ use variants::gemm::{GemmArgs, GemmConfig, TileScheduler, WorkTile};
 /// Lanes of a warp.
 pub(crate) const LANES: u32 = 32;
 
-/// The tile and the part of k of this block.
+/// The tile and the split of k of this block.
 #[derive(Clone, Copy)]
 pub(crate) struct Work {
     /// Batch entry.
     pub(crate) batch: u32,
-    /// Part of k.
+    /// Split of k.
     pub(crate) split: u32,
     /// First row of D.
     pub(crate) first_row: u32,

@@ -110,7 +110,7 @@ impl ClusterAddr {
     #[inline(always)]
     pub unsafe fn load<T: Word>(self) -> T {
         // SAFETY: as required of the caller.
-        unsafe { T::load_cluster(self) }
+        unsafe { T::load_cluster(self.0) }
     }
 
     /// Starts to store `N` words, 1, 2 or 4, which no register of this thread need keep; their bytes count on `barrier`
