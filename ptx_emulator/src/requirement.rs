@@ -1,9 +1,9 @@
 //! Since when an instruction, a special register or a directive exists: the PTX version and the target that a text
 //! must declare to use it. From the "PTX ISA Notes" and "Target ISA Notes" of the PTX ISA, checked against ptxas 13.5.
 //!
-//! A row is a name and modifiers, which an opcode must have in this order, others between them, or none where the row
-//! begins with `=`. `*` is any name, and in a modifier any letters. An opcode must meet every row that it matches, and
-//! one of the pairs of each.
+//! A requirement has a name and modifiers. An opcode must have them in this order, with others between them, or with
+//! none between where the name begins with `=`. `*` is any name, and in a modifier any letters. An opcode must meet
+//! every requirement that it matches, and one of the pairs of each.
 
 use crate::front::opcode_parts;
 use crate::program::Op;
@@ -25,9 +25,9 @@ const fn only(version: u16, target: Target) -> Need {
     Need { version: Version::of(version), target }
 }
 
-type Row = (&'static str, &'static [Need]);
+type Requirement = (&'static str, &'static [Need]);
 
-const ROWS: &[Row] = &[
+const REQUIREMENTS: &[Requirement] = &[
     // Orders, scopes and windows of memory.
     ("*.weak", &[since(60, 70)]),
     ("*.relaxed", &[since(60, 70)]),
@@ -285,8 +285,8 @@ const ROWS: &[Row] = &[
 pub(crate) fn missing(name: &str, version: Version, target: Target) -> Option<Need> {
     let has = |need: &Need| version >= need.version && target.has(need.target);
     let parts = opcode_parts(name);
-    let rows = ROWS.iter().filter(|row| !row.1.iter().any(has));
-    rows.filter(|row| matches(row.0, &parts)).filter_map(|row| row.1.first().copied()).max()
+    let unmet = REQUIREMENTS.iter().filter(|(name, needs)| !needs.iter().any(has) && matches(name, &parts));
+    unmet.filter_map(|(_, needs)| needs.first().copied()).max()
 }
 
 /// [`missing`] of what the operands of an instruction ask for beyond its opcode.
@@ -297,13 +297,13 @@ pub(crate) fn missing_for_operands(opcode: &str, op: &Op, version: Version, targ
     (counted && !(version >= need.version && target.has(need.target))).then_some(need)
 }
 
-/// Whether an opcode of these parts has the name and the modifiers of a row.
-fn matches(row: &str, parts: &[&str]) -> bool {
-    if let Some(row) = row.strip_prefix('=') {
-        return row.split('.').enumerate().all(|(at, wanted)| parts.get(at) == Some(&wanted));
+/// Whether an opcode of these parts has the name and the modifiers of a requirement.
+fn matches(required: &str, parts: &[&str]) -> bool {
+    if let Some(required) = required.strip_prefix('=') {
+        return required.split('.').enumerate().all(|(at, wanted)| parts.get(at) == Some(&wanted));
     }
     let mut parts = parts.iter();
-    let mut wanted = row.split('.');
+    let mut wanted = required.split('.');
     let name = wanted.next().unwrap_or_default();
     if parts.next().is_none_or(|&found| name != "*" && name != found) {
         return false;

@@ -91,12 +91,12 @@ fn special(gpu: &Gpu, precision: Precision) -> Outcome {
     with.for_each_config(|config| {
         let (without, with) = (without.run(config)?, with.run(config)?);
         for ((frame, channel, i), &got) in with.indexed_iter() {
-            // What is in a square of 32x32 that has an element in the column of the special number.
+            // What is in an ATA tile that has an element in the column of the special number.
             let reaches = |column: usize| {
                 (0..70).any(|row| {
-                    let square = |element: usize| element / 32;
-                    square(row) == square(i)
-                        && (32 * square(column)..).take(32).any(|c| c < 70 && dense[[channel, row, c]] != 0.0)
+                    let tile = |element: usize| element / 32;
+                    tile(row) == tile(i)
+                        && (32 * tile(column)..).take(32).any(|c| c < 70 && dense[[channel, row, c]] != 0.0)
                 })
             };
             let hit = (frame, channel) == (2, 1) && reaches(40) || (frame, channel) == (9, 0) && reaches(69);

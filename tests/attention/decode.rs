@@ -202,7 +202,7 @@ fn equals_prefill_with_terms<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         };
         let prefills = whole
             .configs_of::<T>(gpu, ScoreMod::General, Seqlens::Fixed)
-            .map(|row| scores::run(gpu, &whole, &inputs, &terms, row))
+            .map(|config| scores::run(gpu, &whole, &inputs, &terms, config))
             .collect::<Result<Vec<_>, _>>()?;
         for q_len in [1, 9] {
             let case = Case::new(1, 1, q_len, len, head_dim, Mask::Causal).grouped(heads, 2);

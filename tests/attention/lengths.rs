@@ -22,7 +22,7 @@ pub(crate) fn list(trials: &mut Trials) {
     trials.add("wrong_lengths/are_found_on_request", validated);
 }
 
-/// Numbers by which two members have rows 20 to 39.
+/// Numbers by which two sequences have rows 20 to 39.
 const OVERLAPPING: [i32; 4] = [0, 40, 20, 60];
 
 /// Two blocks that write one row are a race, which an emulated device reports.
@@ -33,7 +33,7 @@ fn is_race(error: &Error) -> bool {
 /// Numbers that are not in order, negative, or beyond the tensors: results mean nothing, and nothing outside is read or
 /// written.
 fn wrong_numbers<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
-    let batch = Batch { members: vec![(40, 40); 3], around: [0, 0], ..Batch::new(64, Mask::Causal) };
+    let batch = Batch { sequences: vec![(40, 40); 3], around: [0, 0], ..Batch::new(64, Mask::Causal) };
     let data = Data::<T>::normal(&batch, Terms::NONE, 46);
     let (problem, strides) = (batch.problem(), Strides::dense(&batch));
     let stream = gpu.new_stream()?;
@@ -57,7 +57,8 @@ fn wrong_numbers<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     })
 }
 
-/// Wrong numbers of 64 rows and keys, with the members that the documents say they have and the rows that are written.
+/// Wrong numbers of 64 rows and keys, with the sequences that the documents say they have and the rows that are
+/// written.
 const WRONG_NUMBERS: [(&[i32], &[i32], Range<usize>); 6] = [
     (&[0, 30, 64, 70], &[0, 30, 64, 64], 0..64),
     (&[-4, 30, 64], &[30, 30, 64], 30..64),
@@ -67,9 +68,9 @@ const WRONG_NUMBERS: [(&[i32], &[i32], Range<usize>); 6] = [
     (&[64, 40, 0], &[0, 0, 0], 0..0),
 ];
 
-/// Each kernel gives the bits of the members that wrong numbers count as, and writes no other row.
+/// Each kernel gives the bits of the sequences that wrong numbers count as, and writes no other row.
 fn written_rows<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
-    let batch = Batch { members: vec![(64, 64)], around: [0, 0], ..Batch::new(64, Mask::Causal) };
+    let batch = Batch { sequences: vec![(64, 64)], around: [0, 0], ..Batch::new(64, Mask::Causal) };
     let data = Data::<T>::normal(&batch, Terms::NONE, 52);
     let strides = Strides::dense(&batch);
     let stream = gpu.new_stream()?;
@@ -113,7 +114,7 @@ fn is_out_of_range(error: &Error, wanted: &str) -> bool {
 /// Numbers are checked against the problem before a call, where the caller waits for that.
 fn validated(gpu: &Gpu) -> Outcome {
     let stream = gpu.new_stream()?;
-    let sizes = Batch { members: vec![(64, 64)], around: [0, 0], ..Batch::new(64, Mask::Full) }.problem();
+    let sizes = Batch { sequences: vec![(64, 64)], around: [0, 0], ..Batch::new(64, Mask::Full) }.problem();
     let validate = |q: &[i32], k: &[i32]| {
         let problem = VarlenSizes { batch: q.len() - 1, ..sizes };
         let [q, k] = [q, k].map(|numbers| Buffer::upload_blocking(&stream, numbers));

@@ -267,12 +267,13 @@ fn masked_splits<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let bias = Terms::bias(vec![T::from_f64(-largest::<T>()); 3 * 133], [1, 1, 3, 133]);
     let terms = Terms { bias, ..Terms::NONE };
     let expected = terms.expected(&case, &inputs);
-    let row = case.configs_of::<T>(gpu, ScoreMod::General, Seqlens::Fixed).find(|row| is_decode(row));
-    let row = row.ok_or("no kernel decodes the case")?;
+    let config = case.configs_of::<T>(gpu, ScoreMod::General, Seqlens::Fixed).find(|config| is_decode(config));
+    let config = config.ok_or("no kernel decodes the case")?;
     for splits in [1, 2, 4, 9] {
-        let options = Request { splits: Some(splits), max_workspace_bytes: 1 << 24, ..case.options(Layout::Bshd, row) };
+        let options =
+            Request { splits: Some(splits), max_workspace_bytes: 1 << 24, ..case.options(Layout::Bshd, config) };
         let output: Result<_, Failed> = run_with(gpu, &case, &inputs, &terms, &options);
         check_output(&case, &output?, &expected)?;
     }
-    run(gpu, &case, &inputs, &terms, row).and_then(|output| check_output(&case, &output, &expected))
+    run(gpu, &case, &inputs, &terms, config).and_then(|output| check_output(&case, &output, &expected))
 }

@@ -109,7 +109,7 @@ const REFUSALS: [(&str, Refusal); 15] = [
         "a_scale_that_is_not_a_number",
         Refusal { options: |o| o.scale = Some(f32::NAN), is_right: |e| is_argument(e, "scale"), ..RIGHT },
     ),
-    ("keys_in_no_parts", Refusal { options: |o| o.splits = Some(0), is_right: |e| is_argument(e, "splits"), ..RIGHT }),
+    ("keys_in_no_splits", Refusal { options: |o| o.splits = Some(0), is_right: |e| is_argument(e, "splits"), ..RIGHT }),
     (
         "an_infinite_scale",
         Refusal { options: |o| o.scale = Some(f32::INFINITY), is_right: |e| is_argument(e, "scale"), ..RIGHT },

@@ -330,7 +330,8 @@ fn nan_in_bias<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
 fn refused_terms<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let case = Case::new(2, 4, 5, 7, 64, Mask::Full);
     let inputs = Inputs::<T>::normal(&case, 31);
-    let row = case.configs_of::<T>(gpu, ScoreMod::General, Seqlens::Fixed).next().ok_or("no kernel serves the case")?;
+    let config =
+        case.configs_of::<T>(gpu, ScoreMod::General, Seqlens::Fixed).next().ok_or("no kernel serves the case")?;
     let bias = |shape: [usize; 4]| Terms {
         bias: Terms::bias(vec![T::poison(); shape.iter().product()], shape),
         ..Terms::NONE
@@ -349,7 +350,7 @@ fn refused_terms<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         (softcap(f32::INFINITY), "softcap is"),
     ];
     for (terms, message) in wrong {
-        match run(gpu, &case, &inputs, &terms, row) {
+        match run(gpu, &case, &inputs, &terms, config) {
             Err(failed) if failed.message().is_some_and(|text| text.contains(message)) => {}
             Err(failed) => return Err(format!("{:?}, expected {message}", failed.message()).into()),
             Ok(_) => return Err(format!("{message}: the call succeeded").into()),

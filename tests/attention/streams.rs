@@ -157,11 +157,11 @@ fn chosen<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
             let plan = options.plan(gpu, T::DTYPE, case.sizes)?;
             let inputs = Inputs::<T>::normal(&case, 16);
             let expected = inputs.expected(&case);
-            let row = case
+            let config = case
                 .configs::<T>(gpu)
                 .find(|config| config.name == plan.kernel_name().as_str())
                 .ok_or("the chosen kernel does not serve the case")?;
-            run_contiguous(gpu, &case, &inputs, row)?.check(&case, &expected)?;
+            run_contiguous(gpu, &case, &inputs, config)?.check(&case, &expected)?;
         }
     }
     Ok(())

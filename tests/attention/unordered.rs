@@ -229,15 +229,14 @@ fn late_lengths<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
         let plan = batch.options(&data.terms, config).plan(gpu, T::DTYPE, problem)?;
         for (early, which) in [(0, 0), (0, 1), (9, 0), (9, 1)] {
             let mut outputs = Outputs::<T>::new(gpu, &stream, &problem, strides)?;
-            let count = batch.members.len() as i32;
-            let early =
-                Buffer::upload_blocking(&stream, &(0..=count).map(|member| member * early).collect::<Vec<_>>())?;
+            let count = batch.sequences.len() as i32;
+            let early = Buffer::upload_blocking(&stream, &(0..=count).map(|entry| entry * early).collect::<Vec<_>>())?;
             stream.synchronize()?;
             late_copy(&copy, stream.as_ref(), &stored.starts[which], &early)?;
             late_copy(&copy, stream.as_ref(), &stored.starts[which], &late[which])?;
             plan.run(stream.as_ref(), stored.tensors(&problem, strides, &mut outputs.out, &mut outputs.lse)?)?;
-            for (member, output) in outputs.read(&stream, &batch, strides)?.iter().enumerate() {
-                output.check_same(&batch.case(member), &expected[member])?;
+            for (entry, output) in outputs.read(&stream, &batch, strides)?.iter().enumerate() {
+                output.check_same(&batch.case(entry), &expected[entry])?;
             }
         }
         Ok(())
@@ -298,11 +297,11 @@ fn changing_lengths<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     let batch = Batch::new(head_dim, Mask::Causal);
     let data = Data::<T>::normal(&batch, Terms::NONE, 73);
     let (problem, strides) = (batch.problem(), Strides::dense(&batch));
-    // All rows that the lengths may name, as those of one member.
+    // All rows that the lengths may name, as those of one sequence.
     let [before, after] = batch.around;
     let named = [problem.q_total, problem.k_total].map(|total| total - before - after);
     let mut inside = batch.clone();
-    inside.members = vec![(named[0], named[1])];
+    inside.sequences = vec![(named[0], named[1])];
     let calls = if is_small(gpu) { 2 } else { 100 };
     for_configs_of_lengths(gpu, &batch, &data, |config| {
         for anything in [false, true] {
@@ -312,12 +311,12 @@ fn changing_lengths<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
             let plan = batch.options(&data.terms, config).plan(gpu, T::DTYPE, problem)?;
             let changing = |index: usize| Changing {
                 address: stored.starts[index].as_raw(),
-                words: batch.members.len() + 1,
+                words: batch.sequences.len() + 1,
                 least: if anything { 0 } else { before as u32 },
                 span: if anything { u32::MAX } else { named[index] as u32 + 1 },
             };
             stream.synchronize()?;
-            // Rows that two members have are written twice, which the emulator calls a race: keys change there alone.
+            // Rows that two sequences have are written twice, which the emulator calls a race: keys change there alone.
             let changing = if gpu.is_emulated() { vec![changing(1)] } else { vec![changing(0), changing(1)] };
             while_changing(gpu, &changing, || {
                 for _ in 0..calls {

@@ -115,8 +115,7 @@ impl<T: Half> Values<T> {
         let upload = |values: &[T]| Buffer::upload_blocking(&stream, values);
         let (q, k, v) = (upload(&self.q)?, upload(&self.k)?, upload(&self.v)?);
         let BatchedSizes { q_heads, kv_heads, q_len, k_len, head_dim, .. } = self.case.sizes;
-        let starts =
-            |len: usize| Buffer::upload_blocking(&stream, &[0, 1, 2].map(|member: usize| (member * len) as i32));
+        let starts = |len: usize| Buffer::upload_blocking(&stream, &[0, 1, 2].map(|entry: usize| (entry * len) as i32));
         let (q_starts, k_starts) = (starts(q_len)?, starts(k_len)?);
         let [q_shape, k_shape, v_shape, out_shape] =
             self.shapes().map(|[batch, rows, heads, columns]| [batch * rows, heads, columns]);

@@ -32,15 +32,15 @@ pub(crate) fn list(trials: &mut Trials) {
     trials.both("refuses/several_lengths_that_do_not_fit", &(), refused::<f16>, refused::<bf16>);
 }
 
-/// Members of a batch: rows and keys of each, at the edges of tiles, and without the one, the other or both.
-const MEMBERS: [(usize, usize); 9] =
+/// Sequences of a batch: rows and keys of each, at the edges of tiles, and without the one, the other or both.
+const SEQUENCES: [(usize, usize); 9] =
     [(65, 63), (0, 0), (1, 130), (64, 64), (0, 33), (17, 0), (0, 0), (66, 97), (15, 16)];
 
-/// Members that follow each other, and rows around them that belong to none.
+/// Sequences that follow each other, and rows around them that belong to none.
 #[derive(Debug, Clone)]
 pub(crate) struct Batch {
-    pub(crate) members: Vec<(usize, usize)>,
-    /// Rows of Q and keys before the first member, and after the last.
+    pub(crate) sequences: Vec<(usize, usize)>,
+    /// Rows of Q and keys before the first sequence, and after the last.
     pub(crate) around: [usize; 2],
     pub(crate) heads: [usize; 2],
     pub(crate) head_dim: usize,
@@ -50,45 +50,45 @@ pub(crate) struct Batch {
 
 impl fmt::Display for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Batch { members, heads: [q_heads, kv_heads], head_dim, mask, .. } = self;
-        write!(f, "{members:?} x{q_heads}:{kv_heads}x{head_dim}/{mask}")
+        let Batch { sequences, heads: [q_heads, kv_heads], head_dim, mask, .. } = self;
+        write!(f, "{sequences:?} x{q_heads}:{kv_heads}x{head_dim}/{mask}")
     }
 }
 
 impl Batch {
     pub(crate) fn new(head_dim: usize, mask: Mask) -> Batch {
-        Batch { members: MEMBERS.to_vec(), around: [3, 5], heads: [2, 1], head_dim, mask, scale: 0.3 }
+        Batch { sequences: SEQUENCES.to_vec(), around: [3, 5], heads: [2, 1], head_dim, mask, scale: 0.3 }
     }
 
     pub(crate) fn problem(&self) -> VarlenSizes {
         let [q_starts, k_starts] = self.starts();
-        let longest = |of: fn(&(usize, usize)) -> usize| self.members.iter().map(of).max().unwrap_or(0);
+        let longest = |of: fn(&(usize, usize)) -> usize| self.sequences.iter().map(of).max().unwrap_or(0);
         VarlenSizes {
-            batch: self.members.len(),
+            batch: self.sequences.len(),
             q_heads: self.heads[0],
             kv_heads: self.heads[1],
-            q_total: q_starts[self.members.len()] as usize + self.around[1],
-            k_total: k_starts[self.members.len()] as usize + self.around[1],
-            max_q_len: longest(|member| member.0),
-            max_k_len: longest(|member| member.1),
+            q_total: q_starts[self.sequences.len()] as usize + self.around[1],
+            k_total: k_starts[self.sequences.len()] as usize + self.around[1],
+            max_q_len: longest(|entry| entry.0),
+            max_k_len: longest(|entry| entry.1),
             head_dim: self.head_dim,
         }
     }
 
-    /// The first row and key of each member, and the ends.
+    /// The first row and key of each sequence, and the ends.
     fn starts(&self) -> [Vec<i32>; 2] {
-        [|member: &(usize, usize)| member.0, |member: &(usize, usize)| member.1].map(|len| {
-            let ends = self.members.iter().scan(self.around[0], |end, member| {
-                *end += len(member);
+        [|entry: &(usize, usize)| entry.0, |entry: &(usize, usize)| entry.1].map(|len| {
+            let ends = self.sequences.iter().scan(self.around[0], |end, entry| {
+                *end += len(entry);
                 Some(*end as i32)
             });
             std::iter::once(self.around[0] as i32).chain(ends).collect()
         })
     }
 
-    /// One member as a case of its own.
-    pub(crate) fn case(&self, member: usize) -> Case {
-        let (q_len, k_len) = self.members[member];
+    /// One sequence as a case of its own.
+    pub(crate) fn case(&self, entry: usize) -> Case {
+        let (q_len, k_len) = self.sequences[entry];
         let [q_heads, kv_heads] = self.heads;
         Case::new(1, 1, q_len, k_len, self.head_dim, self.mask).grouped(q_heads, kv_heads).scaled(self.scale)
     }
@@ -121,7 +121,7 @@ impl Batch {
     }
 }
 
-/// Inputs of each member, and terms of each: the bias is `[members, q_heads, max_q_len, max_k_len]`.
+/// Inputs of each sequence, and terms of each: the bias is `[sequences, q_heads, max_q_len, max_k_len]`.
 #[derive(Clone)]
 pub(crate) struct Data<T> {
     inputs: Vec<Inputs<T>>,
@@ -130,16 +130,16 @@ pub(crate) struct Data<T> {
 
 impl<T: Half> Data<T> {
     pub(crate) fn normal(batch: &Batch, terms: Terms<T>, seed: u64) -> Data<T> {
-        let inputs = (0..batch.members.len()).map(|member| Inputs::normal(&batch.case(member), seed + member as u64));
+        let inputs = (0..batch.sequences.len()).map(|entry| Inputs::normal(&batch.case(entry), seed + entry as u64));
         Data { inputs: inputs.collect(), terms }
     }
 
-    /// The terms of one member: its part of the bias.
-    fn terms_of(&self, batch: &Batch, member: usize) -> Terms<T> {
-        let (q_len, k_len) = batch.members[member];
+    /// The terms of one sequence: its part of the bias.
+    fn terms_of(&self, batch: &Batch, entry: usize) -> Terms<T> {
+        let (q_len, k_len) = batch.sequences[entry];
         let bias = self.terms.bias.as_ref().and_then(|(values, view)| {
             let [_, heads, rows, keys] = view.shape;
-            let first = member * heads * rows * keys;
+            let first = entry * heads * rows * keys;
             let part = View {
                 offset: first,
                 shape: [1, heads, q_len, k_len],
@@ -162,7 +162,7 @@ impl Strides {
     }
 }
 
-/// Tensors of a batch on a card, between whose members nothing is; before, after and between rows is NaN.
+/// Tensors of a batch on a card, between whose sequences nothing is; before, after and between rows is NaN.
 pub(crate) struct Stored<T> {
     inputs: [Buffer<T>; 3],
     pub(crate) starts: [Buffer<i32>; 2],
@@ -181,8 +181,8 @@ impl<T: Half> Stored<T> {
                       of: fn(&Inputs<T>) -> &Vec<T>,
                       len: fn(&(usize, usize)) -> usize| {
             let mut storage = vec![T::poison(); total * row as usize];
-            for (member, inputs) in data.inputs.iter().enumerate() {
-                let view = batch.view(heads, starts[member] as usize, len(&batch.members[member]), row);
+            for (entry, inputs) in data.inputs.iter().enumerate() {
+                let view = batch.view(heads, starts[entry] as usize, len(&batch.sequences[entry]), row);
                 view.scatter(of(inputs), &mut storage);
             }
             Buffer::upload_blocking(&stream, &storage)
@@ -191,9 +191,9 @@ impl<T: Half> Stored<T> {
         let [q_row, kv_row, _] = strides.0;
         Ok(Stored {
             inputs: [
-                tensor(problem.q_total, q_heads, &q_starts, q_row, |inputs| &inputs.q, |member| member.0)?,
-                tensor(problem.k_total, kv_heads, &k_starts, kv_row, |inputs| &inputs.k, |member| member.1)?,
-                tensor(problem.k_total, kv_heads, &k_starts, kv_row, |inputs| &inputs.v, |member| member.1)?,
+                tensor(problem.q_total, q_heads, &q_starts, q_row, |inputs| &inputs.q, |entry| entry.0)?,
+                tensor(problem.k_total, kv_heads, &k_starts, kv_row, |inputs| &inputs.k, |entry| entry.1)?,
+                tensor(problem.k_total, kv_heads, &k_starts, kv_row, |inputs| &inputs.v, |entry| entry.1)?,
             ],
             starts: [Buffer::upload_blocking(&stream, &q_starts)?, Buffer::upload_blocking(&stream, &k_starts)?],
             terms: data.terms.upload(gpu)?,
@@ -244,7 +244,7 @@ impl<T: Half> Outputs<T> {
         Ok(Outputs { out, lse: Guarded::new(gpu, stream, problem.q_heads * problem.q_total)? })
     }
 
-    /// The output of each member, after a check that nothing else was written.
+    /// The output of each sequence, after a check that nothing else was written.
     pub(crate) fn read(
         &self,
         stream: &ferrotile::Stream,
@@ -255,8 +255,8 @@ impl<T: Half> Outputs<T> {
         let q_heads = batch.heads[0];
         let q_total = batch.problem().q_total;
         let mut outputs = Vec::new();
-        for (member, &start) in batch.starts()[0][..batch.members.len()].iter().enumerate() {
-            let (start, len) = (start as usize, batch.members[member].0);
+        for (entry, &start) in batch.starts()[0][..batch.sequences.len()].iter().enumerate() {
+            let (start, len) = (start as usize, batch.sequences[entry].0);
             let view = batch.view(q_heads, start, len, strides.0[2]);
             let of_lse = View { offset: start, shape: [1, 1, q_heads, len], strides: [0, 0, q_total as i64, 1] };
             outputs.push(Output { out: view.gather(&out), lse: of_lse.gather(&lse) });
@@ -266,12 +266,12 @@ impl<T: Half> Outputs<T> {
         if out.iter().all(|x| x.is_poison()) && lse.iter().all(|x| x.is_poison()) {
             Ok(outputs)
         } else {
-            Err("something outside the members was written".into())
+            Err("something outside the sequences was written".into())
         }
     }
 }
 
-/// Runs one kernel and returns the output of each member.
+/// Runs one kernel and returns the output of each sequence.
 pub(crate) fn run<T: Half>(
     gpu: &Gpu,
     batch: &Batch,
@@ -306,39 +306,39 @@ fn match_reference<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
         let capped = Terms { softcap: Some(6.0), ..sink.clone() };
         for terms in [Terms::NONE, sink, capped, every_term(&batch)] {
             let data = Data::<T>::normal(&batch, terms, 42);
-            let expected: Vec<_> = (0..batch.members.len())
-                .map(|member| data.terms_of(&batch, member).expected(&batch.case(member), &data.inputs[member]))
+            let expected: Vec<_> = (0..batch.sequences.len())
+                .map(|entry| data.terms_of(&batch, entry).expected(&batch.case(entry), &data.inputs[entry]))
                 .collect();
             for_configs(&batch, batch.configs(gpu, &data.terms), |config| {
                 let outputs = run(gpu, &batch, &data, Strides::dense(&batch), config)?;
-                (0..outputs.len()).try_for_each(|member| outputs[member].check(&batch.case(member), &expected[member]))
+                (0..outputs.len()).try_for_each(|entry| outputs[entry].check(&batch.case(entry), &expected[entry]))
             })?;
         }
     }
     Ok(())
 }
 
-/// What a member gives does not depend on the others: it is what it gives alone, bit by bit.
+/// What a sequence gives does not depend on the others: it is what it gives alone, bit by bit.
 fn same_alone<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     let batch = Batch::new(head_dim, Mask::Causal);
     [every_term(&batch), Terms { softcap: Some(6.0), ..Terms::NONE }].into_iter().try_for_each(|terms| {
         let data = Data::<T>::normal(&batch, terms, 43);
         for_configs(&batch, batch.configs(gpu, &data.terms), |config| {
             let outputs = run(gpu, &batch, &data, Strides::dense(&batch), config)?;
-            let taken = |&member: &usize| {
-                let (q_len, k_len) = batch.members[member];
+            let taken = |&entry: &usize| {
+                let (q_len, k_len) = batch.sequences[entry];
                 config.takes(batch.mask, q_len, k_len)
             };
-            (0..outputs.len()).filter(taken).try_for_each(|member| {
-                let case = batch.case(member);
-                let alone = scores::run(gpu, &case, &data.inputs[member], &data.terms_of(&batch, member), config)?;
-                outputs[member].check_same(&case, &alone)
+            (0..outputs.len()).filter(taken).try_for_each(|entry| {
+                let case = batch.case(entry);
+                let alone = scores::run(gpu, &case, &data.inputs[entry], &data.terms_of(&batch, entry), config)?;
+                outputs[entry].check_same(&case, &alone)
             })
         })
     })
 }
 
-/// Members whose Q, K or V is NaN throughout, between others that do not notice.
+/// Sequences whose Q, K or V is NaN throughout, between others that do not notice.
 fn nan_stays<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     for mask in [Mask::Full, Mask::Causal] {
         let batch = Batch::new(head_dim, mask);
@@ -352,8 +352,8 @@ fn nan_stays<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
             let without = run(gpu, &batch, &clean, Strides::dense(&batch), config)?;
             let outputs = run(gpu, &batch, &dirty, Strides::dense(&batch), config)?;
             (0..outputs.len())
-                .filter(|member| !spoiled.contains(member))
-                .try_for_each(|member| outputs[member].check_same(&batch.case(member), &without[member]))
+                .filter(|entry| !spoiled.contains(entry))
+                .try_for_each(|entry| outputs[entry].check_same(&batch.case(entry), &without[entry]))
         })?;
     }
     Ok(())
@@ -375,8 +375,8 @@ fn strided<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
                 },
                 _ => result?,
             };
-            for (member, output) in outputs.iter().enumerate() {
-                output.check_same(&batch.case(member), &expected[member])?;
+            for (entry, output) in outputs.iter().enumerate() {
+                output.check_same(&batch.case(entry), &expected[entry])?;
             }
         }
         Ok(())
@@ -396,37 +396,38 @@ fn unnamed<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         let tensors = stored.tensors(&problem, strides, &mut outputs.out, &mut outputs.lse)?;
         let lengths = [problem.max_q_len, problem.max_k_len];
         attention_varlen(&stream, tensors, lengths, &options.params(), &options.options())?;
-        for (member, output) in outputs.read(&stream, &batch, strides)?.iter().enumerate() {
-            let case = batch.case(member);
-            output.check(&case, &Terms::NONE.expected(&case, &data.inputs[member]))?;
+        for (entry, output) in outputs.read(&stream, &batch, strides)?.iter().enumerate() {
+            let case = batch.case(entry);
+            output.check(&case, &Terms::NONE.expected(&case, &data.inputs[entry]))?;
         }
     }
     Ok(())
 }
 
-/// More tiles than blocks, so that blocks take many one after the other, in members from one row to many tiles, and
+/// More tiles than blocks, so that blocks take many one after the other, in sequences from one row to many tiles, and
 /// twice with the same bits.
 fn many_tiles<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
-    let (members, heads) = if is_small(gpu) { (8, [1, 1]) } else { (60, [12, 4]) };
+    let (sequences, heads) = if is_small(gpu) { (8, [1, 1]) } else { (60, [12, 4]) };
     let lens = [1, 130, 257, 3, 64, 0, 128, 385];
-    let members: Vec<_> = (0..members).map(|member| (lens[member % 8], lens[(5 * member + 3) % 8])).collect();
-    let batch = Batch { members, heads, ..Batch::new(64, Mask::Causal) };
+    let sequences: Vec<_> = (0..sequences).map(|entry| (lens[entry % 8], lens[(5 * entry + 3) % 8])).collect();
+    let batch = Batch { sequences, heads, ..Batch::new(64, Mask::Causal) };
     let data = Data::<T>::normal(&batch, Terms::NONE, 51);
     let strides = Strides::dense(&batch);
     for_configs(&batch, batch.configs(gpu, &data.terms).filter(|config| config.seqlens == Seqlens::Varlen), |config| {
         let outputs = run(gpu, &batch, &data, strides, config)?;
-        for (member, output) in outputs.iter().enumerate() {
-            let case = batch.case(member);
-            output.check(&case, &Terms::NONE.expected(&case, &data.inputs[member]))?;
+        for (entry, output) in outputs.iter().enumerate() {
+            let case = batch.case(entry);
+            output.check(&case, &Terms::NONE.expected(&case, &data.inputs[entry]))?;
         }
         let again = run(gpu, &batch, &data, strides, config)?;
-        (0..outputs.len()).try_for_each(|member| again[member].check_same(&batch.case(member), &outputs[member]))
+        (0..outputs.len()).try_for_each(|entry| again[entry].check_same(&batch.case(entry), &outputs[entry]))
     })
 }
 
 /// A captured call computes the lengths that stand on the card when it is replayed.
 fn replayed<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
-    let batch = |members: [(usize, usize); 2]| Batch { members: members.to_vec(), ..Batch::new(64, Mask::Causal) };
+    let batch =
+        |sequences: [(usize, usize); 2]| Batch { sequences: sequences.to_vec(), ..Batch::new(64, Mask::Causal) };
     let batches = [batch([(40, 40), (20, 30)]), batch([(20, 30), (40, 40)])];
     let (problem, strides) = (batches[0].problem(), Strides::dense(&batches[0]));
     let data = batches.each_ref().map(|batch| Data::<T>::normal(batch, Terms::NONE, 47));
@@ -454,19 +455,19 @@ fn replayed<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
             outputs.lse.buffer().fill_bytes(&stream, 0xFF)?;
             // SAFETY: the tensors and the plan outlive the replay, which the download waits for.
             unsafe { graph.launch(stream.as_ref()) }?;
-            for (member, output) in outputs.read(&stream, batch, strides)?.iter().enumerate() {
-                let case = batch.case(member);
-                output.check_same(&case, &scores::run(gpu, &case, &data.inputs[member], &Terms::NONE, config)?)?;
+            for (entry, output) in outputs.read(&stream, batch, strides)?.iter().enumerate() {
+                let case = batch.case(entry);
+                output.check_same(&case, &scores::run(gpu, &case, &data.inputs[entry], &Terms::NONE, config)?)?;
             }
         }
         Ok(())
     })
 }
 
-/// No member, and none that has anything.
+/// No sequence, and none that has anything.
 fn none<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
-    for members in [vec![], vec![(0, 0); 3], vec![(0, 5), (0, 0)], vec![(5, 0)]] {
-        let batch = Batch { members, ..Batch::new(64, Mask::Causal) };
+    for sequences in [vec![], vec![(0, 0); 3], vec![(0, 5), (0, 0)], vec![(5, 0)]] {
+        let batch = Batch { sequences, ..Batch::new(64, Mask::Causal) };
         let data = Data::<T>::normal(&batch, Terms { sink: Some(vec![1.0, 2.0]), ..Terms::NONE }, 48);
         for_configs(&batch, batch.configs(gpu, &data.terms), |config| {
             for output in run(gpu, &batch, &data, Strides::dense(&batch), config)? {
@@ -494,9 +495,9 @@ fn refused<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         (VarlenSizes { batch: right.batch - 1, ..right }, "cu_seqlens_q has shape"),
         (VarlenSizes { kv_heads: 2, ..right }, "K has shape"),
     ];
-    let row = batch.configs(gpu, &data.terms).next().ok_or("no kernel serves the batch")?;
+    let config = batch.configs(gpu, &data.terms).next().ok_or("no kernel serves the batch")?;
     for (problem, message) in wrong {
-        let plan = batch.options(&data.terms, row).plan(gpu, T::DTYPE, problem)?;
+        let plan = batch.options(&data.terms, config).plan(gpu, T::DTYPE, problem)?;
         let stored = Stored::upload(gpu, &batch, &data, strides)?;
         let mut outputs = Outputs::<T>::new(gpu, &stream, &right, strides)?;
         let tensors = stored.tensors(&right, strides, &mut outputs.out, &mut outputs.lse)?;

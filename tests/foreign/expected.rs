@@ -7,17 +7,17 @@ use crate::Near;
 use crate::cases::{floats, ramp, wide};
 
 /// A kernel, how near its output is to this one, and the output.
-pub(crate) type Row = (&'static str, Near, fn() -> Vec<u8>);
+pub(crate) type Expected = (&'static str, Near, fn() -> Vec<u8>);
 
 /// Relative errors that functions of a few roundings of f32 have.
 const SMALL: Near = Near::Single(1e-6);
 
 /// The expected outputs of all cases.
-pub(crate) fn all() -> impl Iterator<Item = &'static Row> {
-    FIRST.iter().chain(cuda::ROWS).chain(compilers::ROWS)
+pub(crate) fn all() -> impl Iterator<Item = &'static Expected> {
+    FIRST.iter().chain(cuda::EXPECTED).chain(compilers::EXPECTED)
 }
 
-const FIRST: &[Row] = &[
+const FIRST: &[Expected] = &[
     ("saxpy", Near::Exact, || singles(floats(1000, 1).iter().zip(floats(1000, 2)).map(|(x, y)| 1.5 * x + y))),
     ("gelu", SMALL, gelu),
     ("reduce", Near::Exact, || singles([floats(2000, 1).iter().sum()])),

@@ -106,7 +106,7 @@ type Numbers = fn(&[u8]) -> Vec<f64>;
 /// What is wrong with the outputs of a case.
 fn problem(case: &Case, sums: &HashMap<String, u64>) -> Option<String> {
     let name = &case.name;
-    let Some((_, near, expected)) = expected::all().find(|row| row.0 == name) else {
+    let Some((_, near, expected)) = expected::all().find(|case| case.0 == name) else {
         return Some(format!("{name}: nothing is expected of it"));
     };
     let got = match run(case) {
@@ -173,9 +173,9 @@ fn every_file_has_a_case() {
         .map(|file| file.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
         .collect();
     let cases = cases::all();
-    let named = cases.iter().map(|case| case.file.clone()).chain(REFUSED.iter().map(|row| row.0.to_owned()));
+    let named = cases.iter().map(|case| case.file.clone()).chain(REFUSED.iter().map(|case| case.0.to_owned()));
     assert_eq!(files, named.collect());
     assert!(cases.len() >= 60);
     let names: BTreeSet<&str> = cases.iter().map(|case| case.name.as_str()).collect();
-    assert_eq!(names, expected::all().map(|row| row.0).collect());
+    assert_eq!(names, expected::all().map(|case| case.0).collect());
 }

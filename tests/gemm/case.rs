@@ -69,7 +69,7 @@ impl Case {
         GemmProblem { batch, ..GemmProblem::new([m, n, k], A::DTYPE, B::DTYPE, D::DTYPE) }
     }
 
-    /// The options, for a configuration and parts of k.
+    /// The options, for a configuration and splits of k.
     pub(crate) fn options(&self, way: &Way) -> GemmOptions {
         GemmOptions {
             alpha: self.alpha,
@@ -98,7 +98,7 @@ pub(crate) struct Way {
     pub(crate) splits: usize,
 }
 
-/// Runs `body` for every configuration that serves the case, with k in one part and, where there are as many tiles, in
+/// Runs `body` for every configuration that serves the case, with k in one split and, where there are as many tiles, in
 /// three. The failures of all of them are told.
 pub(crate) fn for_each_way<A: Float, B: Float>(
     gpu: &Gpu,
@@ -123,7 +123,7 @@ pub(crate) fn for_each_way<A: Float, B: Float>(
             count += 1;
             if let Err(failure) = body(&Way { config, splits }) {
                 let message = failure.message().unwrap_or("failed");
-                failures.push(format!("{case}, {config} in {splits} parts of k: {message}"));
+                failures.push(format!("{case}, {config} in {splits} splits of k: {message}"));
             }
         }
     }

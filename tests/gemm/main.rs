@@ -1,7 +1,7 @@
 //! Every GEMM kernel on the device under test.
 //!
 //! A trial covers one property for one element type of A and B. Within a trial every configuration that serves the case
-//! runs, with k in one part and in several, on the same inputs and against the same reference.
+//! runs, with one split of k and with several, on the same inputs and against the same reference.
 
 mod bits;
 mod case;

@@ -64,7 +64,7 @@ fn unread_operands<T: Stored>(gpu: &Gpu, (): &()) -> Outcome {
         let case = Case { alpha, beta, bias: true, ..Case::new(shape(gpu), layout).batched(2) };
         check_unread::<T, T>(gpu, &case)?;
     }
-    // Sums in several parts, if they were summed.
+    // Sums of several splits, if they were summed.
     check_unread::<T, T>(gpu, &Case { alpha: 0.0, beta: -1.0, ..Case::new([20, 40, 520], GemmLayout::Nt) })
 }
 

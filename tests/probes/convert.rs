@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use layout::Arch;
 use libtest_mimic::Failed;
 
-use crate::{Probe, Test, expect_equal, row_of};
+use crate::{Probe, Test, blocks_of, expect_equal};
 
 pub(crate) const TESTS: &[Test] = &[
     Test::new("convert_narrow", narrow),
@@ -20,7 +20,7 @@ pub(crate) const TESTS: &[Test] = &[
 const THREADS: u32 = 256;
 
 fn one_thread_each(len: usize) -> LaunchConfig {
-    row_of((len as u32).div_ceil(THREADS), THREADS)
+    blocks_of((len as u32).div_ceil(THREADS), THREADS)
 }
 
 /// Values that round in every possible way: each of `exact`, which are in ascending order; the middle between two of
@@ -78,7 +78,7 @@ fn tf32(probe: &Probe<'_>) -> Result<(), Failed> {
 /// Every selector; bit 3 of a digit asks for the sign of the byte, eight times.
 fn permute_bytes(probe: &Probe<'_>) -> Result<(), Failed> {
     let (a, b) = (0x3382_7104_u32, 0x77E6_95F5_u32);
-    let got = probe.run(&row_of(256, 256), 65536, &[&a, &b])?;
+    let got = probe.run(&blocks_of(256, 256), 65536, &[&a, &b])?;
     let bytes = [a.to_le_bytes(), b.to_le_bytes()].concat();
     let pick = |digit: u32| {
         let byte = bytes[(digit & 7) as usize];

@@ -103,18 +103,18 @@ impl Probe<'_> {
     }
 }
 
-/// A row of blocks of a row of threads, without dynamic shared memory.
-const fn row_of(blocks: u32, threads: u32) -> LaunchConfig {
+/// So many blocks of so many threads, without dynamic shared memory.
+const fn blocks_of(blocks: u32, threads: u32) -> LaunchConfig {
     LaunchConfig { grid: [blocks, 1, 1], block: [threads, 1, 1], cluster: [1; 3], shared_bytes: 0, overlaps: false }
 }
 
 /// One warp with the shared memory of a map.
 fn one_warp(map: &SmemLayout) -> LaunchConfig {
-    LaunchConfig { shared_bytes: map.total_bytes(), ..row_of(1, 32) }
+    LaunchConfig { shared_bytes: map.total_bytes(), ..blocks_of(1, 32) }
 }
 
 /// One warp without dynamic shared memory.
-const WARP: LaunchConfig = row_of(1, 32);
+const WARP: LaunchConfig = blocks_of(1, 32);
 
 /// Compares a result with what it ought to be; `place` says in words where an index is.
 fn expect_equal<T: PartialEq + Debug>(

@@ -7,7 +7,7 @@ use variants::probe::{
     ATOMIC_MOST, GLOBAL_WORDS_BYTES, MBARRIER, MBARRIER_PHASES, MBARRIER_THREADS, SHARED_WORDS, WORDS,
 };
 
-use crate::{POISON, Probe, Test, WARP, expect_equal, expect_lanes, one_warp, row_of};
+use crate::{POISON, Probe, Test, WARP, blocks_of, expect_equal, expect_lanes, one_warp};
 
 pub(crate) const TESTS: &[Test] = &[
     Test::new("shared_words", shared_words),
@@ -64,14 +64,14 @@ fn global_atomic_inc(probe: &Probe<'_>) -> Result<(), Failed> {
 }
 
 fn mbarrier_phases(probe: &Probe<'_>) -> Result<(), Failed> {
-    let config = LaunchConfig { shared_bytes: MBARRIER.total_bytes(), ..row_of(1, 1) };
+    let config = LaunchConfig { shared_bytes: MBARRIER.total_bytes(), ..blocks_of(1, 1) };
     let got = probe.run(&config, 4, &[])?;
     let questions = ["first phase after 1 arrival", "first after 2", "first after 3", "second after 3"];
     expect_equal(&got, &[0, 1, 1, 0], |at| questions[at].into())
 }
 
 fn mbarrier_exchange(probe: &Probe<'_>) -> Result<(), Failed> {
-    let config = LaunchConfig { shared_bytes: MBARRIER.total_bytes(), ..row_of(1, MBARRIER_THREADS) };
+    let config = LaunchConfig { shared_bytes: MBARRIER.total_bytes(), ..blocks_of(1, MBARRIER_THREADS) };
     let threads = MBARRIER_THREADS;
     for _ in 0..20 {
         let got = probe.run(&config, (MBARRIER_PHASES * threads) as usize, &[])?;
@@ -84,7 +84,7 @@ fn mbarrier_exchange(probe: &Probe<'_>) -> Result<(), Failed> {
 }
 
 fn mbarrier_parity(probe: &Probe<'_>) -> Result<(), Failed> {
-    let config = LaunchConfig { shared_bytes: MBARRIER.total_bytes(), ..row_of(1, 1) };
+    let config = LaunchConfig { shared_bytes: MBARRIER.total_bytes(), ..blocks_of(1, 1) };
     let got = probe.run(&config, 6, &[])?;
     // Before the first phase completes, the one "before" it, of parity 1, counts as complete.
     let when = ["at the start", "after the first arrival", "after an arrival that announces bytes"];
@@ -92,7 +92,7 @@ fn mbarrier_parity(probe: &Probe<'_>) -> Result<(), Failed> {
 }
 
 fn mbarrier_cluster(probe: &Probe<'_>) -> Result<(), Failed> {
-    let config = LaunchConfig { shared_bytes: MBARRIER.total_bytes(), cluster: [2, 1, 1], ..row_of(2, 32) };
+    let config = LaunchConfig { shared_bytes: MBARRIER.total_bytes(), cluster: [2, 1, 1], ..blocks_of(2, 32) };
     for _ in 0..20 {
         let got = probe.run(&config, 2, &[])?;
         let when = ["after the block's own arrival", "after the other block's"];

@@ -5,7 +5,7 @@ use layout::{Arch, Swizzle};
 use libtest_mimic::Failed;
 use variants::probe::{COPY_FILL, TMA, TMA_TILE_BYTES};
 
-use crate::{GUARD_WORDS, Probe, Test, expect_equal, one_warp, row_of};
+use crate::{GUARD_WORDS, Probe, Test, blocks_of, expect_equal, one_warp};
 
 pub(crate) const TESTS: &[Test] = &[
     Test::new("tma_load_1d", load::<1>).since(Arch::Sm90a),
@@ -158,7 +158,7 @@ fn load<const RANK: usize>(probe: &Probe<'_>) -> Result<(), Failed> {
 }
 
 fn multicast<const RANK: usize>(probe: &Probe<'_>) -> Result<(), Failed> {
-    let config = LaunchConfig { shared_bytes: TMA.total_bytes(), cluster: [2, 1, 1], ..row_of(2, 32) };
+    let config = LaunchConfig { shared_bytes: TMA.total_bytes(), cluster: [2, 1, 1], ..blocks_of(2, 32) };
     for case in Case::<RANK>::all() {
         let tensor = probe.upload(&case.tensor())?;
         let map = case.map(probe, &tensor)?;

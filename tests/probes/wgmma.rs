@@ -7,28 +7,28 @@ use layout::fragment;
 use layout::{Arch, Dtype};
 use libtest_mimic::Failed;
 use variants::probe::SETMAXNREG_THREADS;
-use variants::probe::wgmma::{GROUPS, M, MAP, THREADS, WGMMA, WgmmaProbe, row_of as table_row};
+use variants::probe::wgmma::{GROUPS, M, MAP, THREADS, WGMMA, WgmmaProbe, index_of};
 
 use crate::matrix::entry;
-use crate::{Probe, Test, expect_equal, row_of};
+use crate::{Probe, Test, blocks_of, expect_equal};
 
 pub(crate) const TESTS: &[Test] = &[
     Test::new("wgmma_product", |probe| in_new_registers(probe, GROUPS)).since(Arch::Sm90a),
     Test::new("wgmma_product_registers", |probe| {
-        in_new_registers(probe, WGMMA[table_row("wgmma_f32_f16_f16_n64_s4_r_k128")])
+        in_new_registers(probe, WGMMA[index_of("wgmma_f32_f16_f16_n64_s4_r_k128")])
     })
     .since(Arch::Sm90a),
     Test::new("wgmma_groups", groups).since(Arch::Sm90a),
     Test::new("setmaxnreg_exchange", setmaxnreg).since(Arch::Sm90a),
 ];
 
-/// The tests of the table of products, which tell their row by the name of the probe.
+/// The tests of the table of products, which find theirs by the name of the probe.
 pub(crate) static PRODUCT_TESTS: [Test; WGMMA.len()] = {
     let mut tests = [const { Test::new("", product).since(Arch::Sm90a) }; WGMMA.len()];
-    let mut row = 0;
-    while row < WGMMA.len() {
-        tests[row] = Test::new(WGMMA[row].name, product).since(Arch::Sm90a);
-        row += 1;
+    let mut index = 0;
+    while index < WGMMA.len() {
+        tests[index] = Test::new(WGMMA[index].name, product).since(Arch::Sm90a);
+        index += 1;
     }
     tests
 };
@@ -150,7 +150,7 @@ impl Inputs {
         let (a, b, initial) = (probe.upload(&a)?, probe.upload(&b)?, probe.upload(&initial)?);
         let operands =
             WgmmaOperands { a: a.as_raw(), b: b.as_raw(), initial: initial.as_raw(), scale_d: scale_d.into() };
-        let config = LaunchConfig { shared_bytes: MAP.total_bytes(), ..row_of(1, THREADS) };
+        let config = LaunchConfig { shared_bytes: MAP.total_bytes(), ..blocks_of(1, THREADS) };
         probe.run(&config, words, &[&operands])
     }
 
@@ -163,7 +163,7 @@ impl Inputs {
 }
 
 fn product(probe: &Probe<'_>) -> Result<(), Failed> {
-    let case = WGMMA[table_row(probe.name)];
+    let case = WGMMA[index_of(probe.name)];
     for seed in 0..3 {
         let inputs = Inputs { seed, case };
         let got = inputs.run(probe, true, 1)?;
@@ -194,7 +194,7 @@ fn groups(probe: &Probe<'_>) -> Result<(), Failed> {
 }
 
 fn setmaxnreg(probe: &Probe<'_>) -> Result<(), Failed> {
-    let got = probe.run(&row_of(1, SETMAXNREG_THREADS), SETMAXNREG_THREADS as usize, &[])?;
+    let got = probe.run(&blocks_of(1, SETMAXNREG_THREADS), SETMAXNREG_THREADS as usize, &[])?;
     let expected: Vec<u32> = (0..SETMAXNREG_THREADS).collect();
     expect_equal(&got, &expected, |at| format!("thread {at}"))
 }

@@ -12,6 +12,6 @@ static TABLE: &[Probes] = include!(concat!(env!("OUT_DIR"), "/ptx_table.rs"));
 
 /// The PTX of the probes for an architecture.
 pub fn probe_ptx(arch: Arch) -> &'static str {
-    let row = TABLE.iter().find(|row| row.1 == arch);
-    row.expect("the build script builds every architecture").2
+    let probes = TABLE.iter().find(|probes| probes.1 == arch);
+    probes.expect("the build script builds every architecture").2
 }

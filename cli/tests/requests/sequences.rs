@@ -79,7 +79,7 @@ fn sequences_in_one_tensor_give_what_each_gives_alone() {
     let lse_data = data(&lse, Q_HEADS * rows * 4);
     assert!(String::from_utf8_lossy(&fs::read(&lse).unwrap()).contains(&format!("'shape': ({Q_HEADS}, {rows},)")));
     let [mut q_start, mut k_start] = [0, 0];
-    for (member, (q_len, k_len)) in LENS.into_iter().enumerate() {
+    for (entry, (q_len, k_len)) in LENS.into_iter().enumerate() {
         let tensor = |name: &str, heads: usize, len: usize, data: &[u8]| {
             scratch.npy_of(name, "<f2", &[1, len, heads, HEAD_DIM], data)
         };
@@ -89,7 +89,7 @@ fn sequences_in_one_tensor_give_what_each_gives_alone() {
             tensor("v1.npy", KV_HEADS, k_len, part(2, keys, KV_HEADS, k_start, k_len)),
         ];
         let rows_of_bias = (0..q_len).flat_map(|row| {
-            let first = 2 * ((member * q_longest + row) * k_longest);
+            let first = 2 * ((entry * q_longest + row) * k_longest);
             bias_data[first..first + 2 * k_len].iter().copied()
         });
         let bias = scratch.npy_of("bias1.npy", "<f2", &[1, 1, q_len, k_len], &rows_of_bias.collect::<Vec<u8>>());
@@ -97,11 +97,11 @@ fn sequences_in_one_tensor_give_what_each_gives_alone() {
         let more = [&terms[..], &["--bias", text(&bias), "--lse", text(&lse), "--layout", "bshd"]].concat();
         assert_succeeded(&attention(&alone, &out, &more));
         let expected = &out_data[q_start * row_bytes(Q_HEADS)..][..q_len * row_bytes(Q_HEADS)];
-        assert!(data(&out, expected.len()) == expected, "O of sequence {member}");
+        assert!(data(&out, expected.len()) == expected, "O of sequence {entry}");
         let lse = data(&lse, Q_HEADS * q_len * 4);
         for head in 0..Q_HEADS {
             let expected = &lse_data[(head * rows + q_start) * 4..][..q_len * 4];
-            assert_eq!(&lse[head * q_len * 4..][..q_len * 4], expected, "LSE of sequence {member}, head {head}");
+            assert_eq!(&lse[head * q_len * 4..][..q_len * 4], expected, "LSE of sequence {entry}, head {head}");
         }
         (q_start, k_start) = (q_start + q_len, k_start + k_len);
     }

@@ -158,8 +158,9 @@ impl Plan {
                     }
                 }
             }
-            // The two pairs of the square of a pair row and the block columns of another one, not left of the diagonal.
-            let square = |pair_row: usize, other: usize| {
+            // The two pairs of the ATA tile of a pair row and the block columns of another one, not left of the
+            // diagonal.
+            let tile = |pair_row: usize, other: usize| {
                 [2 * other, 2 * other + 1].map(|column| {
                     let distance = column - 2 * pair_row;
                     if pair_row < pair_rows && distance < width { numbers[pair_row * width + distance] } else { None }
@@ -174,7 +175,7 @@ impl Plan {
                     let rows: [usize; STRIP_PAIR_ROWS] = std::array::from_fn(|row| first + row);
                     let tile_ref = TileRef {
                         column: column as u32,
-                        pairs: rows.map(|row| square(row.min(column), row.max(column))),
+                        pairs: rows.map(|row| tile(row.min(column), row.max(column))),
                         transposed: column <= first,
                     };
                     if tile_ref.pairs.iter().flatten().any(Option::is_some) {

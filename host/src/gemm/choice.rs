@@ -1,4 +1,4 @@
-//! Which configuration computes a product, in how many parts of k, and what is copied before.
+//! Which configuration computes a product, with how many splits of k, and what is copied before.
 //!
 //! What can run and what ought to are two questions: [`candidates`] answers the first, [`preferred`] the second, by an
 //! estimate of the cycles that each takes.
@@ -38,7 +38,7 @@ pub(super) struct Choice {
     pub(super) packs: [bool; 2],
     /// Parts of k.
     pub(super) splits: usize,
-    /// Elements of k of each part but the last.
+    /// Elements of k of each split but the last.
     pub(super) split_k: usize,
     /// Blocks of its grid.
     pub(super) blocks: u32,
@@ -52,7 +52,7 @@ impl Choice {
         let GemmProblem { batch, m, n, k, .. } = *problem;
         let k_tiles = k.div_ceil(config.tile.k).max(1);
         let tiles_per_split = k_tiles.div_ceil(splits);
-        // Every part has elements: fewer parts are as good as empty ones.
+        // Every split has elements: fewer splits are as good as empty ones.
         let used = k_tiles.div_ceil(tiles_per_split);
         if used != splits {
             return None;
@@ -89,7 +89,7 @@ impl Choice {
     /// How long it takes, in cycles.
     ///
     /// The blocks of one multiprocessor share its rate; too few blocks do not reach it. Each round of blocks pays for
-    /// filling and emptying its pipeline. Copies and the sums of parts run at the speed of the memory. The constants
+    /// filling and emptying its pipeline. Copies and the sums of splits run at the speed of the memory. The constants
     /// are rounded measurements on an H100.
     fn cycles(&self, problem: &GemmProblem, multiprocessors: u32) -> f64 {
         const ROUND: f64 = 2000.0;

@@ -32,13 +32,13 @@ pub struct GemmOptions {
     pub accumulation: Accumulation,
     /// The kernel to run, by name; `None` picks one by the sizes.
     pub kernel: Option<String>,
-    /// The parts that k is cut into, each summed by blocks of its own; `None` picks by the sizes.
+    /// The splits of k, each summed by blocks of its own; `None` picks by the sizes.
     pub splits: Option<usize>,
     /// Whether each kernel starts only when what is before it on the stream has ended. Otherwise, on sm_90, a kernel
     /// starts while the one before still runs, and waits for its results before it reads or writes anything.
     pub isolated: bool,
-    /// The most workspace that a plan may ask for. With 0 sums are not cut into parts, and operands that would have to
-    /// be copied first are refused where there is no other way.
+    /// The most workspace that a plan may ask for. With 0 k is not split, and operands that would have to be
+    /// copied first are refused where there is no other way.
     pub max_workspace_bytes: usize,
 }
 

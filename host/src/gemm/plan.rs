@@ -29,7 +29,7 @@ use crate::runtime::tensor_map::TensorMap;
 
 /// A chosen and loaded configuration for repeated products of one size.
 ///
-/// Displays as the kernels that it runs, in their order: `gemm_pack_8bit(B), gemm_.. in 4 parts of k, gemm_sum`.
+/// Displays as the kernels that it runs, in their order: `gemm_pack_8bit(B), gemm_.. in 4 splits of k, gemm_sum`.
 ///
 /// ```
 /// use ferrotile::{
@@ -80,7 +80,7 @@ struct Encoded {
 impl GemmPlan {
     /// Chooses a configuration for the problem and loads all kernels that a run needs.
     ///
-    /// Where [`GemmOptions::alpha`] is 0 it is one that sums nothing, whatever kernel and parts of k the options name.
+    /// Where [`GemmOptions::alpha`] is 0 it is one that sums nothing, whatever kernel and splits of k the options name.
     ///
     /// # Errors
     /// - [`Error::Argument`] for sizes, types or factors that no kernel takes, and for too little workspace where
@@ -142,7 +142,7 @@ impl GemmPlan {
         &self.kernel
     }
 
-    /// The parts that k is cut into; their sums are added in a fixed order.
+    /// The splits of k; their sums are added in a fixed order.
     #[must_use]
     pub const fn splits(&self) -> usize {
         self.choice.splits
@@ -230,7 +230,7 @@ impl GemmPlan {
             let blocks = REDUCE_SPLIT_K.blocks(batch, m, n).expect("the choice has counted them");
             let config =
                 LaunchConfig { overlaps: self.overlaps, ..LaunchConfig::of_blocks(blocks, REDUCE_SPLIT_K.threads) };
-            // SAFETY: as above; the stream has the parts summed before.
+            // SAFETY: as above; the stream has the splits summed before.
             unsafe { kernel.launch(stream, &config, &[&args]) }?;
         }
         Ok(())
@@ -422,7 +422,7 @@ fn choose(gpu: &Gpu, problem: &GemmProblem, options: &GemmOptions) -> Result<Cho
         }
     }
     if let Some(splits) = options.splits {
-        let (got, expected) = (splits.to_string(), "at most as many parts as k has tiles, each with one".to_owned());
+        let (got, expected) = (splits.to_string(), "at most as many splits as k has tiles, each with one".to_owned());
         return Err(Error::Argument { op: OP, argument: "splits", got, expected });
     }
     match least_workspace(problem, options, arch) {
@@ -456,7 +456,7 @@ impl fmt::Display for GemmPlan {
         match self.choice.splits {
             1 => kernels.push(self.choice.config.name.to_owned()),
             splits => kernels
-                .extend([format!("{} in {splits} parts of k", self.choice.config), REDUCE_SPLIT_K.name.to_owned()]),
+                .extend([format!("{} in {splits} splits of k", self.choice.config), REDUCE_SPLIT_K.name.to_owned()]),
         }
         f.pad(&kernels.join(", "))
     }

@@ -442,25 +442,25 @@ unsafe fn step<const ID: usize>(args: &CgArgs) {
         state.status = CgStatus::Waiting;
     } else {
         // SAFETY: see above.
-        unsafe { turn(&system, ratio(scaled, state.scaled), (z, p)) };
+        unsafe { update_direction(&system, ratio(scaled, state.scaled), (z, p)) };
         state.scaled = scaled;
     }
     // SAFETY: every thread has loaded the state before the sums.
     unsafe { system.set_state(state) };
 }
 
-/// Makes the next direction, `p = z + share p`, of the first groups of z and p and of what is stored of the others.
+/// Makes the next direction, `p = z + beta p`, of the first groups of z and p and of what is stored of the others.
 ///
 /// # Safety
 /// All threads of the block execute this call together, and r is stored.
 #[inline(always)]
-unsafe fn turn<const ID: usize>(system: &System<ID>, share: f32, (z, p): (Group, Group)) {
+unsafe fn update_direction<const ID: usize>(system: &System<ID>, beta: f32, (z, p): (Group, Group)) {
     // SAFETY: the groups are this thread's, and all lanes of the warp are here.
     unsafe {
-        system.store(system.p, thread::thread_idx_x(), along(z, share, p));
+        system.store(system.p, thread::thread_idx_x(), along(z, beta, p));
         each_group::<ID>(system.groups, 1, |group| {
             let z = system.preconditioned(group, system.load(system.r, group));
-            system.store(system.p, group, along(z, share, system.load(system.p, group)));
+            system.store(system.p, group, along(z, beta, system.load(system.p, group)));
         });
     }
 }
@@ -516,9 +516,9 @@ unsafe fn replace<const ID: usize>(args: &CgArgs) {
     };
     if state.status == CgStatus::Active && !is_last {
         // Directions stay what they are where the residual does.
-        let share = if parted <= PARTED * residual { ratio(scaled, state.scaled) } else { 0.0 };
+        let beta = if parted <= PARTED * residual { ratio(scaled, state.scaled) } else { 0.0 };
         // SAFETY: the row is the system's, and all threads of the block are here.
-        unsafe { turn(&system, share, (first_z, system.load(system.p, thread::thread_idx_x()))) };
+        unsafe { update_direction(&system, beta, (first_z, system.load(system.p, thread::thread_idx_x()))) };
         state.refuted += u32::from(refuted);
         state.scaled = scaled;
         state.peak = residual;

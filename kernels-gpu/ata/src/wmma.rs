@@ -8,7 +8,7 @@ use cuda_std::convert::{Bf16, bf16_from_f32, bf16_to_f32};
 use cuda_std::ptx::wmma::{self, Col, Factors, M32N8K16, Row};
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::warp::{FULL_MASK, sync_warp};
-use variants::ata::{ATA, AtaArgs, BLOCK, CELL, PAIR_ROWS, SQUARE_STRIDE, VECTOR_STRIDE, direct_cell};
+use variants::ata::{ATA, AtaArgs, BLOCK, CELL, PAIR_ROWS, TILE_STRIDE, VECTOR_STRIDE, direct_cell};
 
 use crate::cells::two_elements;
 use crate::sums::WarpSums;
@@ -62,9 +62,9 @@ impl<const ID: usize> Unit<ID> for Wmma {
         cells: &[[u32; WORDS]; 2],
         x: &[Operand; VECTORS],
     ) {
-        let regions = const { [ATA[ID].smem().get("squares"), ATA[ID].smem().get("vectors")] };
-        let [square, vectors] = regions.map(|region| shared::dynamic().offset(region.stage_offset(warp())));
-        let at = |row: u32, column: u32| square.offset((row * SQUARE_STRIDE as u32 + column) * BYTES as u32);
+        let regions = const { [ATA[ID].smem().get("tiles"), ATA[ID].smem().get("vectors")] };
+        let [tile, vectors] = regions.map(|region| shared::dynamic().offset(region.stage_offset(warp())));
+        let at = |row: u32, column: u32| tile.offset((row * TILE_STRIDE as u32 + column) * BYTES as u32);
         let (group, thread) = (lane() / 4, lane() % 4);
         // SAFETY: the stages are the warp's own and hold a tile and two terms of 32 elements for eight frames; every
         // lane stores its own cells. The syncs order loads of the tile before, stores and loads.
@@ -121,7 +121,7 @@ impl<const ID: usize> Unit<ID> for Wmma {
 unsafe fn product<L: wmma::Order>(a: SharedAddr, b: <M32N8K16 as Factors<Bf16>>::B, sum: [f32; 8]) -> [f32; 8] {
     // SAFETY: as required of the caller; the stride is a multiple of 8, the first element on a 32-byte boundary.
     unsafe {
-        let a = wmma::load_a::<M32N8K16, Bf16, L>(a, SQUARE_STRIDE as u32);
+        let a = wmma::load_a::<M32N8K16, Bf16, L>(a, TILE_STRIDE as u32);
         wmma::mma::<M32N8K16, Bf16, L, Col>(a, b, sum)
     }
 }

@@ -8,17 +8,17 @@ use cuda_std::shared::{self, SharedAddr};
 use cuda_std::{global, kernel, thread};
 use layout::SmemRegion;
 use layout::descriptor::{Descriptor, Operand};
-use variants::probe::wgmma::{GROUPS, MAP, THREADS, WGMMA, WgmmaProbe, row_of};
+use variants::probe::wgmma::{GROUPS, MAP, THREADS, WGMMA, WgmmaProbe, index_of};
 use variants::probe::{SETMAXNREG, SETMAXNREG_THREADS};
 
 /// The product of a configuration of the table.
-enum Row<const ROW: usize> {}
+enum Table<const ID: usize> {}
 
-impl<const ROW: usize> Product for Row<ROW> {
-    const A: Operand = WGMMA[ROW].a;
-    const B: Operand = WGMMA[ROW].b;
-    const NEGATE_A: bool = WGMMA[ROW].negate_a;
-    const NEGATE_B: bool = WGMMA[ROW].negate_b;
+impl<const ID: usize> Product for Table<ID> {
+    const A: Operand = WGMMA[ID].a;
+    const B: Operand = WGMMA[ID].b;
+    const NEGATE_A: bool = WGMMA[ID].negate_a;
+    const NEGATE_B: bool = WGMMA[ID].negate_b;
 }
 
 const A_TILE: SmemRegion = MAP.get("a");
@@ -49,24 +49,24 @@ unsafe fn fill(to: SharedAddr, from: *const u32, bytes: u32) {
     }
 }
 
-/// Fills the tiles of a row and gives their descriptors, of which that of A is not one if A is in registers.
+/// Fills the tiles of a probe and gives their descriptors, of which that of A is not one if A is in registers.
 ///
 /// # Safety
-/// The dynamic shared memory is `MAP`; the images are those of the row.
+/// The dynamic shared memory is `MAP`; the images are those of the probe.
 #[inline(always)]
-unsafe fn tiles<const ROW: usize>(a: *const u32, b: *const u32) -> (Descriptor, Descriptor) {
+unsafe fn tiles<const ID: usize>(a: *const u32, b: *const u32) -> (Descriptor, Descriptor) {
     let base = shared::dynamic();
     // SAFETY: the regions have room for every tile; the whole block is here.
     unsafe {
-        if !WGMMA[ROW].a.is_in_registers() {
-            fill(base.offset(A_TILE.offset_bytes), a, WGMMA[ROW].a_bytes());
+        if !WGMMA[ID].a.is_in_registers() {
+            fill(base.offset(A_TILE.offset_bytes), a, WGMMA[ID].a_bytes());
         }
-        fill(base.offset(B_TILE.offset_bytes), b, WGMMA[ROW].b_bytes());
+        fill(base.offset(B_TILE.offset_bytes), b, WGMMA[ID].b_bytes());
         fence::proxy_async_shared();
         thread::sync_threads();
     }
     let (a, b) = const {
-        let WgmmaProbe { a, b, .. } = WGMMA[ROW];
+        let WgmmaProbe { a, b, .. } = WGMMA[ID];
         let b = b.descriptor(B_TILE.offset_bytes);
         (if a.is_in_registers() { b } else { a.descriptor(A_TILE.offset_bytes) }, b)
     };
@@ -125,34 +125,34 @@ unsafe fn fragments<const STEPS: usize>(a: *const u32) -> [[u32; 4]; STEPS] {
 }
 
 /// # Safety
-/// The dynamic shared memory is `MAP`; operands and `out` are those of the row.
+/// The dynamic shared memory is `MAP`; operands and `out` are those of the probe.
 #[inline(always)]
-unsafe fn multiply<const ROW: usize, D: Accumulator, const STEPS: usize>(out: *mut u32, operands: WgmmaOperands) {
-    const { assert!(WGMMA[ROW].steps as usize == STEPS && WGMMA[ROW].n == D::COLUMNS) };
+unsafe fn multiply<const ID: usize, D: Accumulator, const STEPS: usize>(out: *mut u32, operands: WgmmaOperands) {
+    const { assert!(WGMMA[ID].steps as usize == STEPS && WGMMA[ID].n == D::COLUMNS) };
     // SAFETY: the whole warpgroup is here, and the tiles are filled.
     unsafe {
-        let (a, b) = tiles::<ROW>(operands.a, operands.b);
+        let (a, b) = tiles::<ID>(operands.a, operands.b);
         let mut d: D = load(operands.initial);
-        wgmma::mma_async::<Row<ROW>, D, STEPS>(&mut d, a, b, operands.scale_d != 0);
+        wgmma::mma_async::<Table<ID>, D, STEPS>(&mut d, a, b, operands.scale_d != 0);
         wgmma::wait_group::<0, D>(&mut d);
         write(out, d);
     }
 }
 
 /// # Safety
-/// The dynamic shared memory is `MAP`; operands and `out` are those of the row.
+/// The dynamic shared memory is `MAP`; operands and `out` are those of the probe.
 #[inline(always)]
-unsafe fn multiply_registers<const ROW: usize, D: Accumulator, const STEPS: usize>(
+unsafe fn multiply_registers<const ID: usize, D: Accumulator, const STEPS: usize>(
     out: *mut u32,
     operands: WgmmaOperands,
 ) {
-    const { assert!(WGMMA[ROW].steps as usize == STEPS && WGMMA[ROW].n == D::COLUMNS) };
+    const { assert!(WGMMA[ID].steps as usize == STEPS && WGMMA[ID].n == D::COLUMNS) };
     // SAFETY: the whole warpgroup is here, and the tile is filled.
     unsafe {
-        let (_, b) = tiles::<ROW>(operands.a, operands.b);
+        let (_, b) = tiles::<ID>(operands.a, operands.b);
         let a = fragments::<STEPS>(operands.a);
         let mut d: D = load(operands.initial);
-        wgmma::mma_async_registers::<Row<ROW>, D, STEPS>(&mut d, &a, b, operands.scale_d != 0);
+        wgmma::mma_async_registers::<Table<ID>, D, STEPS>(&mut d, &a, b, operands.scale_d != 0);
         wgmma::wait_group::<0, D>(&mut d);
         write(out, d);
     }
@@ -164,11 +164,11 @@ macro_rules! wgmma_probes {
         /// A configuration of the table of products.
         ///
         /// # Safety
-        /// One warpgroup; the dynamic shared memory is `MAP`; operands and `out` are those of the row.
+        /// One warpgroup; the dynamic shared memory is `MAP`; operands and `out` are those of the probe.
         #[kernel(max_threads = THREADS)]
         pub unsafe fn $name(out: *mut u32, operands: WgmmaOperands) {
             // SAFETY: as required of the caller.
-            unsafe { $body::<{ row_of(stringify!($name)) }, $d, $steps>(out, operands) }
+            unsafe { $body::<{ index_of(stringify!($name)) }, $d, $steps>(out, operands) }
         }
     )*};
 }
@@ -284,7 +284,7 @@ wgmma_probes! { multiply_registers:
     wgmma_f32_tf32_tf32_n8_s1_r_k32_neg_a: [f32; 4], 1;
 }
 
-const GROUPS_ROW: usize = row_of(GROUPS.name);
+const GROUPS_ID: usize = index_of(GROUPS.name);
 const GROUPS_STEPS: usize = GROUPS.steps as usize;
 type GroupsD = [f32; GROUPS.d_registers() as usize];
 
@@ -296,14 +296,14 @@ type GroupsD = [f32; GROUPS.d_registers() as usize];
 pub unsafe fn wgmma_product(out: *mut u32, operands: WgmmaOperands) {
     // SAFETY: the whole warpgroup is here, and the tiles are filled.
     unsafe {
-        let (a, b) = tiles::<GROUPS_ROW>(operands.a, operands.b);
-        let mut d = wgmma::product::<Row<GROUPS_ROW>, GroupsD, GROUPS_STEPS>(a, b);
+        let (a, b) = tiles::<GROUPS_ID>(operands.a, operands.b);
+        let mut d = wgmma::product::<Table<GROUPS_ID>, GroupsD, GROUPS_STEPS>(a, b);
         wgmma::wait_group::<0, _>(&mut d);
         write(out, d);
     }
 }
 
-const PRODUCT_REGISTERS_ROW: usize = row_of("wgmma_f32_f16_f16_n64_s4_r_k128");
+const PRODUCT_REGISTERS_ID: usize = index_of("wgmma_f32_f16_f16_n64_s4_r_k128");
 
 /// A product with A in registers, in new registers.
 ///
@@ -314,9 +314,9 @@ const PRODUCT_REGISTERS_ROW: usize = row_of("wgmma_f32_f16_f16_n64_s4_r_k128");
 pub unsafe fn wgmma_product_registers(out: *mut u32, operands: WgmmaOperands) {
     // SAFETY: the whole warpgroup is here, and the tile is filled.
     unsafe {
-        let (_, b) = tiles::<PRODUCT_REGISTERS_ROW>(operands.a, operands.b);
+        let (_, b) = tiles::<PRODUCT_REGISTERS_ID>(operands.a, operands.b);
         let a = fragments::<4>(operands.a);
-        let mut d = wgmma::product_registers::<Row<PRODUCT_REGISTERS_ROW>, [f32; 32], 4>(&a, b);
+        let mut d = wgmma::product_registers::<Table<PRODUCT_REGISTERS_ID>, [f32; 32], 4>(&a, b);
         wgmma::wait_group::<0, _>(&mut d);
         write(out, d);
     }
@@ -333,14 +333,14 @@ pub unsafe fn wgmma_groups(out: *mut u32, operands: WgmmaOperands) {
     let registers = GROUPS.d_registers() * THREADS;
     // SAFETY: the whole warpgroup is here, and the tiles are filled.
     unsafe {
-        let (a, b) = tiles::<GROUPS_ROW>(operands.a, operands.b);
+        let (a, b) = tiles::<GROUPS_ID>(operands.a, operands.b);
         let mut d: [GroupsD; 3] = [load(operands.initial); 3];
         d[1] = d[1].map(|value| value * 2.0);
         d[2] = d[2].map(|value| -value);
         let [first, second, third] = &mut d;
-        wgmma::mma_async::<Row<GROUPS_ROW>, _, GROUPS_STEPS>(first, a, b, true);
-        wgmma::mma_async::<Row<GROUPS_ROW>, _, GROUPS_STEPS>(second, a, b, true);
-        wgmma::mma_async::<Row<GROUPS_ROW>, _, GROUPS_STEPS>(third, a, b, true);
+        wgmma::mma_async::<Table<GROUPS_ID>, _, GROUPS_STEPS>(first, a, b, true);
+        wgmma::mma_async::<Table<GROUPS_ID>, _, GROUPS_STEPS>(second, a, b, true);
+        wgmma::mma_async::<Table<GROUPS_ID>, _, GROUPS_STEPS>(third, a, b, true);
         wgmma::fence();
         wgmma::commit_group();
         wgmma::wait_group::<3, _>(first);

@@ -31,7 +31,7 @@ pub use cell::{
     CELL, CELLS, CHUNK_BYTES, ElementOffset, NIBBLE_WORDS, Source, Storage, cell_source, chunk_offset, direct_cell,
     element_offset, nibbles_offset, transposed_cell, transposed_pair,
 };
-pub use config::{ATA, AtaConfig, AtaUnit, SQUARE_STRIDE, VECTOR_STRIDE, config_index, preferred};
+pub use config::{ATA, AtaConfig, AtaUnit, TILE_STRIDE, VECTOR_STRIDE, config_index, preferred};
 
 /// Rows and columns of a block.
 pub const BLOCK: usize = 16;

@@ -197,7 +197,7 @@ pub struct GemmMatrix {
     pub row_stride: i64,
 }
 
-/// The parameter of the main kernels and of the sum of their parts. Kernels on `wgmma` are given the tensor maps of A,
+/// The parameter of the main kernels and of the sum of their splits. Kernels on `wgmma` are given the tensor maps of A,
 /// B and D before it.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -231,7 +231,7 @@ pub struct GemmArgs {
     pub batch: u32,
     /// Parts that k is cut into, each summed by blocks of its own.
     pub splits: u32,
-    /// Elements of k of each part but the last, a multiple of the tile's.
+    /// Elements of k of each split but the last, a multiple of the tile's.
     pub split_k: u32,
     /// What the product is multiplied by.
     pub alpha: f32,

@@ -1,10 +1,10 @@
 //! Those of Triton and Numba that came later.
 
 use super::cuda::philox;
-use super::{Row, floats, histogram, prefix_sums, product, ramp, singles, words};
+use super::{Expected, floats, histogram, prefix_sums, product, ramp, singles, words};
 use crate::Near::{Double, Exact, Single};
 
-pub(super) const ROWS: &[Row] = &[
+pub(super) const EXPECTED: &[Expected] = &[
     ("dot_bf16", Exact, || product(64, false)),
     ("dot_tf32", Exact, || product(64, false)),
     ("dot_int8", Exact, || {

@@ -2,10 +2,10 @@
 
 use half::{bf16, f16};
 
-use super::{Row, SMALL, floats, layer_norm, prefix_sums, product, ramp, singles, wide, words};
+use super::{Expected, SMALL, floats, layer_norm, prefix_sums, product, ramp, singles, wide, words};
 use crate::Near::{Double, Exact};
 
-pub(super) const ROWS: &[Row] = &[
+pub(super) const EXPECTED: &[Expected] = &[
     ("constant", Exact, || {
         singles(
             floats(64, 1)

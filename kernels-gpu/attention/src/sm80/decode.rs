@@ -3,7 +3,7 @@
 //! ```text
 //! 16 packed rows of Q -> registers
 //! each warp, for its share of the 16-key steps of the block's split:
-//!     K, V -> the warp's ring, some steps ahead      cp.async, see pages.rs
+//!     prefetch K, V -> the warp's ring               cp.async, see pages.rs
 //!     S = Q K^T, mask, online softmax, O += P V      in registers; softcap and bias in general configurations
 //! O, maxima and sums of the warps -> shared memory -> their sum
 //! one split: O / l and the LSE to global memory; several: O / l, maximum and l to the workspace, for combine.rs
@@ -61,8 +61,8 @@ pub(crate) const fn pending(id: usize) -> u32 {
 /// The widest head dimension at which the bias of a step is loaded before its products.
 const EARLY_BIAS_COLUMNS: usize = 128;
 
-/// Which rows and which part of the keys are the block's.
-struct Share {
+/// What a block computes: some packed rows, on one split of the keys.
+struct DecodeWork {
     batch: u32,
     kv_head: u32,
     split: u32,
@@ -70,7 +70,7 @@ struct Share {
     first_row: u32,
 }
 
-impl Share {
+impl DecodeWork {
     /// Tiles that read the same keys follow each other, so that they find the keys in L2.
     #[inline(always)]
     fn of_block(decode: &DecodeArgs) -> Self {
@@ -93,7 +93,7 @@ impl Share {
         div_rem(self.first_row + row, args.heads_per_kv).0.min(args.q_len - 1)
     }
 
-    /// Its part of the steps `first .. end` that its rows see: from the first number up to the second.
+    /// Its split of the steps `first .. end` that its rows see: from the first number up to the second.
     #[inline(always)]
     fn steps(&self, decode: &DecodeArgs, (first, end): (u32, u32)) -> (u32, u32) {
         let count = end.saturating_sub(first);
@@ -148,7 +148,7 @@ pub(crate) unsafe fn forward<E, const ID: usize, const DIM_TILES: usize, const P
 
     // The kernel that combines the splits can start now: it waits for this one to end.
     griddepcontrol::launch_dependents();
-    let share = Share::of_block(decode);
+    let work = DecodeWork::of_block(decode);
     // A number of keys that the tensors cannot have makes NaN of the rows. Another stream may write the number
     // meanwhile. The lanes of a warp agree on it. Warps may read different numbers, because they meet only behind their
     // loops.
@@ -156,59 +156,59 @@ pub(crate) unsafe fn forward<E, const ID: usize, const DIM_TILES: usize, const P
     let (k_len, mut sound) = if decode.k_lens == 0 {
         (most_keys, true)
     } else {
-        let lens = (decode.k_lens as *const u32).wrapping_add(share.batch as usize);
+        let lens = (decode.k_lens as *const u32).wrapping_add(work.batch as usize);
         // SAFETY: there is a number for each batch entry, and the warp is together.
         let len = unsafe { warp_uniform(global::load_relaxed(lens)) };
         if len <= most_keys { (len, true) } else { (0, false) }
     };
     let keys = KeyRange::of_seqlens(args, args.q_len, k_len);
-    let (top, bottom) = (share.position(args, 0) as i32, share.position(args, WARP_ROWS as u32 - 1) as i32);
-    let (first_step, end_step) = share.steps(decode, keys.steps(top, bottom, DECODE_KEYS as u32));
+    let (top, bottom) = (work.position(args, 0) as i32, work.position(args, WARP_ROWS as u32 - 1) as i32);
+    let (first_step, end_step) = work.steps(decode, keys.steps(top, bottom, DECODE_KEYS as u32));
 
-    let pages = Pages::new(decode, share.batch);
-    let k = KeyRows::new(args, args.k, &args.k_strides, share.kv_head, args.head_dim);
-    let v = KeyRows::new(args, args.v, &args.v_strides, share.kv_head, args.value_dim);
+    let pages = Pages::new(decode, work.batch);
+    let k = KeyRows::new(args, args.k, &args.k_strides, work.kv_head, args.head_dim);
+    let v = KeyRows::new(args, args.v, &args.v_strides, work.kv_head, args.value_dim);
 
     let mut out = TensorCore::<E, DIM_TILES>::zero_rows();
     let mut state = RowState::empty(Subtraction::LargeLate);
     // SAFETY: a warp's lanes stay together, and its barriers order the uses of its stages as the comments say; steps
     // below `end_step` have keys.
     unsafe {
-        let mut ahead = first_step + warp();
-        let mut place = if ahead < end_step { pages.place(ahead) } else { PageSlot::NONE };
-        // Starts the copies of step `ahead`, and finds where the one after lies.
-        let mut advance = |stage: u32| {
-            if ahead < end_step {
+        let mut prefetch_step = first_step + warp();
+        let mut place = if prefetch_step < end_step { pages.place(prefetch_step) } else { PageSlot::NONE };
+        // Starts the copies of step `prefetch_step`, and finds where the one after lies.
+        let mut prefetch = |stage: u32| {
+            if prefetch_step < end_step {
                 let here = pages.warp_uniform(place);
                 let there = pages.has(here);
                 sound &= there;
-                let len = if there { k_len - ahead * DECODE_KEYS as u32 } else { 0 };
+                let len = if there { k_len - prefetch_step * DECODE_KEYS as u32 } else { 0 };
                 k.copy_to_tile(k_tile(stage), here, len, columns);
                 v.copy_to_tile(v_tile(stage), here, len, columns);
-                ahead += warps;
-                if ahead < end_step {
-                    place = pages.place(ahead);
+                prefetch_step += warps;
+                if prefetch_step < end_step {
+                    place = pages.place(prefetch_step);
                 }
             }
             cp_async::commit_group();
         };
         // Opaque: a loop that stays one keeps the code of a copy in two places instead of as many as there are stages.
         for stage in 0..opaque(stages - 1) {
-            advance(stage);
+            prefetch(stage);
         }
 
         let (pair, first) = (2 * (lane() % 4), lane() / 4);
-        let rows = [share.row(args, first), share.row(args, first + 8)];
-        let positions = [share.position(args, first) as i32, share.position(args, first + 8) as i32];
+        let rows = [work.row(args, first), work.row(args, first + 8)];
+        let positions = [work.position(args, first) as i32, work.position(args, first + 8) as i32];
         let mut q = [[0u32; 4]; DIM_TILES];
         for dim_tile in 0..DIM_TILES {
             for quarter in 0..4 {
                 let column = (16 * dim_tile + 8 * (quarter / 2)) as u32 + pair;
-                q[dim_tile][quarter] = share.query(args, rows[quarter % 2], column);
+                q[dim_tile][quarter] = work.query(args, rows[quarter % 2], column);
             }
         }
 
-        let score_mod = |head: u32| HeadScoreMod::of_head(args, [share.batch, head], args.q_len, k_len);
+        let score_mod = |head: u32| HeadScoreMod::of_head(args, [work.batch, head], args.q_len, k_len);
         let bias_rows = rows.map(|row| match row {
             Some((position, head)) if general => score_mod(head).bias_row(position),
             _ => core::ptr::null(),
@@ -223,7 +223,7 @@ pub(crate) unsafe fn forward<E, const ID: usize, const DIM_TILES: usize, const P
             // next.
             cp_async::wait_group::<PENDING>();
             sync_warp(FULL_MASK);
-            advance(if stage == 0 { stages - 1 } else { stage - 1 });
+            prefetch(if stage == 0 { stages - 1 } else { stage - 1 });
 
             let k_fragments = Fragments::columns_first(k_tile(stage), DECODE_KEYS);
             let mut scores = [[0f32; 8]; 1];
@@ -248,7 +248,7 @@ pub(crate) unsafe fn forward<E, const ID: usize, const DIM_TILES: usize, const P
         if !sound {
             state.sum = [f32::NAN; 2];
         }
-        reduce::<E, ID, DIM_TILES>(args, decode, &share, &state, out.rows());
+        reduce::<E, ID, DIM_TILES>(args, decode, &work, &state, out.rows());
     }
 }
 
@@ -260,7 +260,7 @@ pub(crate) unsafe fn forward<E, const ID: usize, const DIM_TILES: usize, const P
 unsafe fn reduce<E: Element16, const ID: usize, const DIM_TILES: usize>(
     args: &AttentionArgs,
     decode: &DecodeArgs,
-    share: &Share,
+    work: &DecodeWork,
     state: &RowState,
     out: &[[f32; 8]; DIM_TILES],
 ) {
@@ -270,7 +270,7 @@ unsafe fn reduce<E: Element16, const ID: usize, const DIM_TILES: usize>(
         thread::sync_threads();
         Results::<ID>::of_warp(warp()).store(state, out);
         thread::sync_threads();
-        finish::<E, ID>(args, decode, share);
+        finish::<E, ID>(args, decode, work);
     }
 }
 
@@ -335,14 +335,14 @@ const SUM_COLUMNS: u32 = 4;
 /// # Safety
 /// All threads of the block call it, after a barrier behind the stores of all warps.
 #[inline(always)]
-unsafe fn finish<E: Element16, const ID: usize>(args: &AttentionArgs, decode: &DecodeArgs, share: &Share) {
+unsafe fn finish<E: Element16, const ID: usize>(args: &AttentionArgs, decode: &DecodeArgs, work: &DecodeWork) {
     let warps = const { decode_tile(ID).warps };
     let row_columns = const { ATTENTION[ID].head_dim as u32 / SUM_COLUMNS };
     let mut index = thread::thread_idx_x();
     while index < WARP_ROWS as u32 * row_columns {
         let (tile_row, column) = (index / row_columns, index % row_columns * SUM_COLUMNS);
         index += const { ATTENTION[ID].threads() };
-        let Some((position, head)) = share.row(args, tile_row) else { continue };
+        let Some((position, head)) = work.row(args, tile_row) else { continue };
         if column >= args.value_dim {
             continue;
         }
@@ -365,7 +365,7 @@ unsafe fn finish<E: Element16, const ID: usize>(args: &AttentionArgs, decode: &D
                 values[offset] = fma(weight, f32::from_bits(part[offset]), values[offset]);
             }
         }
-        let batch_head = share.batch * args.q_heads + head;
+        let batch_head = work.batch * args.q_heads + head;
         let split = decode.splits > 1;
         // The sum of the splits has the sink.
         // SAFETY: there is such a head.
@@ -380,7 +380,7 @@ unsafe fn finish<E: Element16, const ID: usize>(args: &AttentionArgs, decode: &D
         // SAFETY: the row and the column are inside O, its LSE and the workspace.
         unsafe {
             if split {
-                let row = u64::from(share.split) * decode.rows + row;
+                let row = u64::from(work.split) * decode.rows + row;
                 let partial = decode.partial_o + (row * u64::from(args.value_dim) + u64::from(column)) * 4;
                 global::store(partial as *mut [u32; 4], values.map(f32::to_bits));
                 if column == 0 {
@@ -388,7 +388,7 @@ unsafe fn finish<E: Element16, const ID: usize>(args: &AttentionArgs, decode: &D
                     store(decode.partial_sum, row, sum);
                 }
             } else {
-                store_output::<E>(args, share.batch, head, position, column, values);
+                store_output::<E>(args, work.batch, head, position, column, values);
                 if column == 0 && args.lse != 0 {
                     store(args.lse, row, result.lse);
                 }

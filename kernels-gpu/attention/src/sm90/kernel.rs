@@ -193,11 +193,11 @@ unsafe fn initialise_barriers<const ID: usize, const OUTPUTS: usize>(base: Share
     initialise(Config::<ID>::Q_EMPTY, consumer_warps);
     initialise(Config::<ID>::TILE_FULL, 1);
     // And one more for the bytes that come.
-    initialise(Config::<ID>::PARTIAL_FULL, 1 + const { kv_split::share_warps::<ID>() });
+    initialise(Config::<ID>::PARTIAL_FULL, 1 + const { kv_split::partial_warps::<ID>() });
     fence::mbarrier_init();
     for stage in 0..Config::<ID>::PARTIAL_FULL.stages {
         let full = base.offset(Config::<ID>::PARTIAL_FULL.stage_offset(stage));
         // SAFETY: the barrier is initialised. All splits have something for each warpgroup.
-        unsafe { mbarrier::arrive_expect_tx(full, const { kv_split::share_bytes::<ID, OUTPUTS>() }) };
+        unsafe { mbarrier::arrive_expect_tx(full, const { kv_split::partial_bytes::<ID, OUTPUTS>() }) };
     }
 }

@@ -211,12 +211,12 @@ mod tests {
                     let (row, column) = if transposed { (of_k, of_row) } else { (of_row, of_k) };
                     let [pair, row, column] = element_of(lane, transposed, half, row, column);
                     let (m, k) = mma_m16n8k8_a(lane, register as u32);
-                    // Rows of Y and elements of X in the 32x32 square.
+                    // Rows of Y and elements of X in the ATA tile.
                     let y = 4 * (m as usize % 8) + 2 * part + m as usize / 8;
                     let x = 16 * half + 4 * (k as usize % 4) + 2 * step + k as usize / 4;
-                    let in_square = (row, 16 * pair + column);
-                    assert_eq!(in_square, if transposed { (x, y) } else { (y, x) }, "{lane} {half} {part} {step}");
-                    assert!(read.insert(in_square));
+                    let in_tile = (row, 16 * pair + column);
+                    assert_eq!(in_tile, if transposed { (x, y) } else { (y, x) }, "{lane} {half} {part} {step}");
+                    assert!(read.insert(in_tile));
                 }
             }
             assert_eq!(read.len(), PAIR_ROWS * PAIR_ROWS);

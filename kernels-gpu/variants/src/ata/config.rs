@@ -59,8 +59,8 @@ const MOST_REGISTERS: u32 = 255;
 /// The most registers for cells: what else a thread has in registers fits beside them.
 const MOST_WORDS: usize = 80;
 
-/// 16-bit elements from one row to the next of the square that a warp of [`AtaUnit::Wmma`] stages in shared memory.
-pub const SQUARE_STRIDE: usize = PAIR_ROWS + 8;
+/// 16-bit elements from one row to the next of the ATA tile that a warp of [`AtaUnit::Wmma`] stages in shared memory.
+pub const TILE_STRIDE: usize = PAIR_ROWS + 8;
 
 /// 16-bit elements from one frame to the next of the part of X that a warp of [`AtaUnit::Wmma`] stages, two terms of 32
 /// elements.
@@ -109,7 +109,7 @@ impl AtaConfig {
     }
 
     /// The map of dynamic shared memory: `epilogue`, an address and two numbers of 32 bits; `scale`, an f32; a stage a
-    /// warp each, `sums`, `[frame][sums_stride]` f32; for [`AtaUnit::Wmma`] also `squares`, `[32][SQUARE_STRIDE]`, and
+    /// warp each, `sums`, `[frame][sums_stride]` f32; for [`AtaUnit::Wmma`] also `tiles`, `[32][TILE_STRIDE]`, and
     /// `vectors`, `[frame][VECTOR_STRIDE]`, of 16-bit numbers.
     pub const fn smem(&self) -> SmemLayout {
         let (warps, align) = (self.warps as u32, WMMA_ALIGN);
@@ -121,7 +121,7 @@ impl AtaConfig {
         match self.unit {
             AtaUnit::Fma | AtaUnit::Mma => map,
             AtaUnit::Wmma => map
-                .stages("squares", warps, (PAIR_ROWS * SQUARE_STRIDE * size_of::<u16>()) as u32, align)
+                .stages("tiles", warps, (PAIR_ROWS * TILE_STRIDE * size_of::<u16>()) as u32, align)
                 .stages("vectors", warps, (self.frames * VECTOR_STRIDE * size_of::<u16>()) as u32, align),
         }
     }

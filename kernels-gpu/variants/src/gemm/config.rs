@@ -227,8 +227,8 @@ impl GemmConfig {
         warp * FRAGMENT as u32 * self.sums_stride() * size_of::<f32>() as u32
     }
 
-    /// The tiles of a problem, those of a cluster as one, and their blocks, with k in `splits` parts; `None` where they
-    /// or the blocks exceed the 2^31 - 1 of a grid.
+    /// The tiles of a problem, those of a cluster as one, and their blocks, with `splits` splits of k; `None` where
+    /// they or the blocks exceed the 2^31 - 1 of a grid.
     pub fn schedule(&self, batch: usize, m: usize, n: usize, splits: usize) -> Option<(TileScheduler, u32)> {
         let cluster = self.cluster as usize;
         let (m_tiles, n_tiles) = (m.div_ceil(self.tile.m * cluster), n.div_ceil(self.tile.n));

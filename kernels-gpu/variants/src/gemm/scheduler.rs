@@ -1,4 +1,4 @@
-//! Which tile of which batch entry a block computes, and which part of k it sums.
+//! Which tile of which batch entry a block computes, and which split of k it sums.
 
 /// Rows of tiles whose blocks follow each other. Blocks that run at once read the fewest tiles of A and B where they
 /// cover about as many rows as columns, and then most of these tiles come from L2.
@@ -48,7 +48,7 @@ impl TileScheduler {
         self.m_tiles * self.n_tiles * self.splits
     }
 
-    /// The work of block `index`. Blocks of one part of one batch entry follow each other. Every other group of rows
+    /// The work of block `index`. Blocks of one split of one batch entry follow each other. Every other group of rows
     /// takes the columns from the last one on: the tiles of B that the group before read last are in L2.
     #[inline(always)]
     pub const fn work(self, index: u32) -> WorkTile {
