@@ -94,7 +94,10 @@ impl CudaBuilder {
 
         let made = match job.inputs()? {
             Some(inputs) => self.make_once(&job, &inputs)?,
-            None => self.make(&job)?,
+            None => {
+                let _target = job.lock_target()?;
+                self.make(&job)?
+            }
         };
         let module = Module::parse(&made.ptx)?;
         let ptx_path = self.copy_to.unwrap_or_else(|| job.target.join(format!("{}.ptx", job.name)));
@@ -120,12 +123,15 @@ impl CudaBuilder {
         if let Some(kept) = kept() {
             return Ok(kept);
         }
-        let record = job.target.join(format!("{}.sources", job.name));
-        if inputs.may_look_unchanged(&record)? {
-            job.forget_units()?;
-        }
-        inputs.record(&record)?;
-        let made = self.make(job)?;
+        let made = {
+            let _target = job.lock_target()?;
+            let record = job.target.join("sources");
+            if inputs.may_look_unchanged(&record)? {
+                job.forget_units()?;
+            }
+            inputs.record(&record)?;
+            self.make(job)?
+        };
         // Warnings are to be seen in every build.
         let is_kept = inputs.cover(&made.sources, &job.toolchain) && !has_warnings(&made.messages);
         // Somebody may have edited a source meanwhile.
@@ -149,12 +155,8 @@ impl CudaBuilder {
         key.add(format!("{} {major}.{minor} {}", self.arch.target_cpu(), self.line_tables))
     }
 
+    /// Makes the PTX. The caller has the target folder's lock.
     fn make(&self, job: &Job) -> Result<Made, Error> {
-        // Two build scripts may want the same crate at once; the second finds everything fresh.
-        let lock_path = job.target.join(".build-lock");
-        let lock = File::create(&lock_path).map_err(Error::io(&lock_path))?;
-        lock.lock().map_err(Error::io(&lock_path))?;
-
         let stem = if self.line_tables { job.name.clone() } else { format!("{}-nolines", job.name) };
         let raw_module = job.target.join(format!("{stem}.ll"));
         let messages = self.compile(job, &raw_module)?;
@@ -240,7 +242,15 @@ impl Job {
         Inputs::find(&self.toolchain, &self.name, &self.folder, &self.workspace, TARGET)
     }
 
-    /// Has cargo compile everything anew.
+    /// Locks the target folder, in which two build scripts may want a crate at once, until the file is dropped.
+    fn lock_target(&self) -> Result<File, Error> {
+        let path = self.target.join(".build-lock");
+        let lock = File::create(&path).map_err(Error::io(&path))?;
+        lock.lock().map_err(Error::io(&path))?;
+        Ok(lock)
+    }
+
+    /// Has cargo compile everything anew. The caller has the target folder's lock.
     fn forget_units(&self) -> Result<(), Error> {
         let built = self.target.join(TARGET);
         match fs::remove_dir_all(&built) {

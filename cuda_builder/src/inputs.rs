@@ -12,7 +12,7 @@
 //! inputs are not known then ([`Inputs::find`] returns none), or turn out incomplete ([`Inputs::cover`]). cargo decides
 //! alone in that case, and only the passes of LLVM are saved.
 
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -95,31 +95,44 @@ impl Inputs {
         sources.iter().all(|source| self.files.contains(source) || source.starts_with(&toolchain.sysroot))
     }
 
-    /// Whether a source differs from what [`record`](Self::record) wrote and yet looks older than the build then. cargo
-    /// would take it for unchanged, and the cache would keep a stale module under the key of new sources.
+    /// Whether a source differs from what [`record`](Self::record) wrote and yet looks older than the record. cargo
+    /// would take it for unchanged, and the cache would keep a stale module under the key of new sources. Without a
+    /// record nobody knows.
     ///
     /// # Errors
     /// [`Error::Io`] if a source cannot be read.
     pub(crate) fn may_look_unchanged(&self, record: &Path) -> Result<bool, Error> {
         let recorded = fs::read_to_string(record).ok().zip(fs::metadata(record).and_then(|file| file.modified()).ok());
-        let Some((text, built)) = recorded else { return Ok(true) };
-        let lines: HashSet<&str> = text.lines().collect();
+        let Some((text, recorded_at)) = recorded else { return Ok(true) };
+        let hashes = recorded_hashes(&text);
         for file in &self.files {
             let modified = fs::metadata(file).and_then(|file| file.modified()).map_err(Error::io(file))?;
-            if modified <= built && !lines.contains(recorded_line(file)?.as_str()) {
+            if modified > recorded_at {
+                continue;
+            }
+            if let Some(hash) = hashes.get(file.as_path())
+                && *hash != content_hash(file)?
+            {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Writes what the sources are.
+    /// Adds what the sources are to the record of a target folder, which all its crates share: they compile some
+    /// libraries once for all.
     ///
     /// # Errors
     /// [`Error::Io`] if a source cannot be read or the record cannot be written.
     pub(crate) fn record(&self, record: &Path) -> Result<(), Error> {
-        let lines = self.files.iter().map(|file| recorded_line(file)).collect::<Result<Vec<_>, _>>()?;
-        fs::write(record, lines.join("\n")).map_err(Error::io(record))
+        let text = fs::read_to_string(record).unwrap_or_default();
+        let mut lines: BTreeMap<&Path, String> =
+            recorded_hashes(&text).into_iter().map(|(file, hash)| (file, hash.to_owned())).collect();
+        for file in &self.files {
+            lines.insert(file, content_hash(file)?);
+        }
+        let text: String = lines.iter().map(|(file, hash)| format!("{hash} {}\n", file.display())).collect();
+        fs::write(record, text).map_err(Error::io(record))
     }
 
     fn add_part(&mut self, part: impl AsRef<[u8]>) {
@@ -182,10 +195,14 @@ impl Inputs {
     }
 }
 
-/// A file and its content, on one line.
-fn recorded_line(file: &Path) -> Result<String, Error> {
+/// The hash of each file of a record.
+fn recorded_hashes(text: &str) -> BTreeMap<&Path, &str> {
+    text.lines().filter_map(|line| line.split_once(' ')).map(|(hash, file)| (Path::new(file), hash)).collect()
+}
+
+fn content_hash(file: &Path) -> Result<String, Error> {
     let content = fs::read(file).map_err(Error::io(file))?;
-    Ok(format!("{} {}", Key::builder("file").add(content).finish(), file.display()))
+    Ok(Key::builder("file").add(content).finish().to_string())
 }
 
 /// A line of `cargo tree`.

@@ -38,8 +38,19 @@ impl Clone {
     }
 
     fn build(&self) -> Build {
-        let builder = CudaBuilder::new(self.folder.join("kernel")).cache(self.cache.clone());
+        self.build_crate("kernel")
+    }
+
+    fn build_crate(&self, name: &str) -> Build {
+        let builder = CudaBuilder::new(self.folder.join(name)).cache(self.cache.clone());
         builder.build().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Writes the library, which looks as if it came from an archive: older than any build.
+    fn write_old_library(&self, value: u32) {
+        self.write("part/src/lib.rs", &format!("#![no_std]\npub const VALUE: u32 = {value};\n"));
+        let library = OpenOptions::new().append(true).open(self.folder.join("part/src/lib.rs")).unwrap();
+        library.set_modified(SystemTime::UNIX_EPOCH).unwrap();
     }
 
     /// The PTX, which must come from the cache or must not.
@@ -67,10 +78,7 @@ fn kept_ptx_is_that_of_the_same_inputs() {
     there.write("part/src/lib.rs", "#![no_std]\npub const VALUE: u32 = 8;\n");
     let second = there.expect(false, "another value in the library");
     assert!(second.contains("], 8;") && first.contains("], 7;"), "{second}");
-    there.write("part/src/lib.rs", "#![no_std]\npub const VALUE: u32 = 9;\n");
-    // As from an archive, it looks older than the last build.
-    let library = OpenOptions::new().append(true).open(there.folder.join("part/src/lib.rs")).unwrap();
-    library.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    there.write_old_library(9);
     let third = there.expect(false, "a value from an archive");
     assert!(third.contains("], 9;"), "{third}");
     there.write("part/src/lib.rs", "#![no_std]\n\npub const VALUE: u32 = 7;\n");
@@ -112,4 +120,30 @@ fn a_crate_of_unknown_inputs_is_compiled_in_every_build() {
     clone.write("part/build.rs", "fn main() {}\n");
     clone.expect(false, "a build script");
     clone.expect(false, "a build script, again");
+}
+
+#[test]
+fn crates_of_a_workspace_share_a_target_folder() {
+    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("shared");
+    let _ = fs::remove_dir_all(&root);
+    let clone = Clone::new(&root.join("here"), &Cache::new(root.join("cache"), 1 << 24));
+    for file in ["Cargo.toml", "src/lib.rs"] {
+        let text = fs::read_to_string(clone.folder.join("kernel").join(file)).unwrap();
+        clone.write(&format!("second/{file}"), &text.replace("\"kernel\"", "\"second\""));
+    }
+    clone.write("Cargo.toml", "[workspace]\nmembers = [\"kernel\", \"part\", \"second\"]\nresolver = \"3\"\n");
+
+    let compiles_core = |build: &Build| build.messages().contains("Compiling core");
+    assert!(compiles_core(&clone.build()));
+    assert!(!compiles_core(&clone.build_crate("second")), "what the first crate has compiled is there");
+    // Both at once, and one of them has to start anew.
+    for value in [8, 9] {
+        clone.write_old_library(value);
+        let [first, second] = std::thread::scope(|scope| {
+            ["kernel", "second"]
+                .map(|name| scope.spawn(|| clone.build_crate(name)))
+                .map(|thread| thread.join().unwrap())
+        });
+        assert!([first, second].iter().all(|build| build.ptx().contains(&format!("], {value};"))));
+    }
 }
