@@ -37,7 +37,8 @@ pub enum Error {
     },
     /// None of the compiled architectures runs on the card.
     #[error(
-        "device {ordinal} ({name}) has compute capability {}.{}; this build has PTX for {}",
+        "device {ordinal} ({name}) has compute capability {}.{}; this build of the library has PTX for {}, which its \
+         features sm80, sm89 and sm90 choose",
         found.0, found.1, join(embedded)
     )]
     UnsupportedDevice {
@@ -83,7 +84,10 @@ pub enum Error {
         problem: String,
     },
     /// No PTX of this kernel family was compiled for this architecture.
-    #[error("no PTX of the kernel family {family} for {arch} in this build (features sm80, sm89, sm90)")]
+    #[error(
+        "no PTX of the kernel family {family} for {arch} in this build of the library: its features sm80, sm89 and sm90 \
+         choose the architectures"
+    )]
     NoPtx {
         /// The kernel family.
         family: String,
@@ -397,7 +401,8 @@ mod tests {
             found: (7, 0),
             embedded: vec![Arch::Sm80, Arch::Sm90a],
         };
-        let text = "device 1 (Tesla V100) has compute capability 7.0; this build has PTX for sm_80, sm_90a";
+        let text = "device 1 (Tesla V100) has compute capability 7.0; this build of the library has PTX for sm_80, \
+                    sm_90a, which its features sm80, sm89 and sm90 choose";
         assert_eq!(error.to_string(), text);
         let error = Error::UnknownKernel { op: "attention", name: "x".to_owned(), known: vec!["a", "b"] };
         assert_eq!(error.to_string(), "attention: no kernel x for this problem; there is a, b");

@@ -2,6 +2,8 @@
 
 mod call;
 mod contexts;
+#[cfg(feature = "cudarc")]
+mod cudarc;
 #[cfg(feature = "cust")]
 mod cust;
 mod devices;
@@ -89,6 +91,8 @@ fn main() -> ExitCode {
         ("modules", modules::TESTS),
         ("launches", launches::TESTS),
         ("contexts", contexts::TESTS),
+        #[cfg(feature = "cudarc")]
+        ("cudarc", cudarc::TESTS),
         #[cfg(feature = "cust")]
         ("cust", cust::TESTS),
     ];
