@@ -1,7 +1,7 @@
 //! Builds the kernel families for the architectures whose features are on; `src/runtime/ptx.rs` embeds them.
 
 use cuda_builder::Arch;
-use variants::FAMILIES;
+use variants::{FAMILIES, OPTIONAL_FAMILIES};
 
 fn main() {
     let enabled = |arch: &Arch| {
@@ -13,9 +13,11 @@ fn main() {
         std::env::var_os(feature).is_some()
     };
     let archs: Vec<Arch> = Arch::ALL.into_iter().filter(enabled).collect();
-    let ladder = std::env::var_os("CARGO_FEATURE_LADDER").map(|_| "ladder");
+    let is_wanted =
+        |family: &&str| std::env::var_os(format!("CARGO_FEATURE_{}", family.to_ascii_uppercase())).is_some();
+    let optional = OPTIONAL_FAMILIES.into_iter().filter(is_wanted);
     let crates: Vec<String> =
-        FAMILIES.into_iter().chain(ladder).map(|family| format!("kernels-gpu/{family}")).collect();
+        FAMILIES.into_iter().chain(optional).map(|family| format!("kernels-gpu/{family}")).collect();
     if let Err(error) = cuda_builder::embed(&crates.iter().map(String::as_str).collect::<Vec<_>>(), &archs) {
         eprintln!("{error}");
         std::process::exit(1);

@@ -9,9 +9,9 @@ use ferrotile::{
 };
 use half::{bf16, f16};
 use ndarray::Array5;
-use tests::catalogue::attention_configs;
+use tests::catalogue::{ata_configs, attention_configs};
 use tests::request::Request;
-use variants::ata::{ATA, MMA_FRAMES, PAIR_ROWS};
+use variants::ata::{ATA, AtaUnit, MMA_FRAMES, PAIR_ROWS};
 
 /// Queries and keys.
 const ROWS: usize = 64;
@@ -89,7 +89,7 @@ fn matrices_of_the_ata_kernels_lie_without_bank_conflicts() {
     for arch in archs("ata") {
         let gpu = Gpu::emulated(arch);
         for precision in Precision::ALL {
-            for config in ATA.iter().filter(|config| config.precision == precision) {
+            for config in ata_configs(precision) {
                 assert_no_conflicts(&ata(&gpu, precision, config.frames, config.name));
             }
         }
@@ -100,7 +100,7 @@ fn matrices_of_the_ata_kernels_lie_without_bank_conflicts() {
 #[test]
 fn products_on_tensor_cores_are_those_of_the_problem() {
     let gpu = Gpu::emulated(archs("ata")[0]);
-    for config in ATA.iter().filter(|config| config.name.contains("mma")) {
+    for config in Precision::ALL.into_iter().flat_map(ata_configs).filter(|config| config.unit != AtaUnit::Fma) {
         let counters = &ata(&gpu, config.precision, config.frames, config.name)[0];
         // 5 + 2 (4 + 3) blocks of 16 x 16 elements, which come in pairs: at most twice as many products. One frame
         // takes as many columns as eight.

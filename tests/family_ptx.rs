@@ -2,13 +2,12 @@
 //! entry a configuration. An entry has its configuration's launch bounds, and as many tensor-core, copy and barrier
 //! instructions as its loop has.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use cuda_builder::ptx::{Entry, Module, entry_ranges};
 use ferrotile::embedded_ptx;
 use layout::Arch;
 use layout::descriptor::Major;
-use variants::FAMILIES;
 use variants::ata::{ATA, AtaUnit, Precision};
 use variants::attention::{
     ATTENTION, AttentionConfig, AttentionKernel, COMBINE, DECODE_KEYS, PvUnit, QuerySource, ScoreMod, Seqlens,
@@ -20,6 +19,8 @@ use variants::gemm::{
     AUXILIARY_MIN_BLOCKS, Accumulation, GEMM, GemmConfig, GemmUnit, Operands, PACK_8BIT, PACK_16BIT, REDUCE_SPLIT_K,
 };
 use variants::ladder::{LADDER, Pipeline, STORE_COLUMNS};
+use variants::study::{ATA_STUDY, ATTENTION_STUDY, STUDY};
+use variants::{FAMILIES, OPTIONAL_FAMILIES};
 
 fn attention(arch: Arch) -> Module {
     module("attention", arch)
@@ -33,7 +34,7 @@ fn module(family: &str, arch: Arch) -> Module {
 #[test]
 fn the_emulator_loads_every_kernel() {
     for arch in Arch::ALL {
-        for family in FAMILIES {
+        for family in FAMILIES.into_iter().chain(OPTIONAL_FAMILIES) {
             let ptx = embedded_ptx(family, arch).expect("every architecture is embedded by default");
             if let Err(error) = ptx_emulator::Module::parse(ptx) {
                 panic!("{family}, {arch}: {error}");
@@ -42,11 +43,15 @@ fn the_emulator_loads_every_kernel() {
     }
 }
 
+/// The two tables of attention, with the family that compiles each.
+const TABLES: [(&str, &[AttentionConfig]); 2] = [("attention", ATTENTION), (STUDY, ATTENTION_STUDY)];
+
 /// Calls `check` with every configuration and its entry, on every architecture.
 fn for_every_config(check: impl Fn(&AttentionConfig, &Entry)) {
-    for arch in Arch::ALL {
-        let module = attention(arch);
-        for config in ATTENTION.iter().filter(|config| config.compiled_for(arch)) {
+    for (arch, (family, table)) in Arch::ALL.into_iter().flat_map(|arch| TABLES.map(|table| (arch, table))) {
+        let module = module(family, arch);
+        for config in table.iter().filter(|config| config.compiled_for(arch)) {
+            assert_eq!(config.family, family, "{config}");
             let entry = module.entries.iter().find(|entry| entry.name == config.name);
             check(config, entry.unwrap_or_else(|| panic!("{arch}: no entry for {config}")));
         }
@@ -55,35 +60,26 @@ fn for_every_config(check: impl Fn(&AttentionConfig, &Entry)) {
 
 #[test]
 fn entries_are_exactly_the_configurations() {
-    for arch in Arch::ALL {
-        let count = |names: Vec<&str>| {
-            names.into_iter().map(str::to_owned).fold(BTreeMap::<String, usize>::new(), |mut counts, name| {
-                *counts.entry(name).or_default() += 1;
-                counts
-            })
-        };
-        let module = attention(arch);
-        let entries = count(module.entries.iter().map(|entry| entry.name.as_str()).collect());
-        assert_eq!(
-            entries,
-            count(
-                ATTENTION
-                    .iter()
-                    .filter(|config| config.compiled_for(arch))
-                    .map(|config| config.name)
-                    .chain(COMBINE.iter().map(|config| config.name))
-                    .collect()
-            ),
-            "{arch}"
-        );
+    let sorted = |names: &mut dyn Iterator<Item = &str>| {
+        let mut names: Vec<String> = names.map(str::to_owned).collect();
+        names.sort_unstable();
+        names
+    };
+    for (arch, (family, table)) in Arch::ALL.into_iter().flat_map(|arch| TABLES.map(|table| (arch, table))) {
+        let module = module(family, arch);
+        let entries = sorted(&mut module.entries.iter().map(|entry| entry.name.as_str()));
+        let combine = COMBINE.iter().filter(|_| family == "attention").map(|config| config.name);
+        let ata = ATA_STUDY.iter().filter(|config| config.family == family).map(|config| config.name);
+        let configs = table.iter().filter(|config| config.compiled_for(arch)).map(|config| config.name);
+        assert_eq!(entries, sorted(&mut configs.chain(combine).chain(ata)), "{family} for {arch}");
     }
 }
 
 #[test]
 fn version_and_target_are_pinned() {
-    for arch in Arch::ALL {
-        let module = attention(arch);
-        assert_eq!(module.version, arch.ptx_version(), "{arch}");
+    for (arch, (family, _)) in Arch::ALL.into_iter().flat_map(|arch| TABLES.map(|table| (arch, table))) {
+        let module = module(family, arch);
+        assert_eq!(module.version, arch.ptx_version(), "{family} for {arch}");
         assert_eq!(module.target, arch.target_cpu());
         assert!(module.functions.is_empty() && module.extern_functions.is_empty(), "{arch}: everything is inlined");
     }
@@ -224,7 +220,9 @@ fn ata_entries_are_the_rows_with_their_bounds_and_instructions() {
         assert_eq!((module.version, module.target.as_str()), (arch.ptx_version(), arch.target_cpu()));
         assert!(module.functions.is_empty() && module.extern_functions.is_empty(), "{arch}: everything is inlined");
         assert_eq!(module.entries.len(), ATA.len() + CG.len(), "{arch}");
-        for config in ATA {
+        let study = self::module(STUDY, arch);
+        for config in ATA.iter().chain(ATA_STUDY) {
+            let module = if config.family == STUDY { &study } else { &module };
             let entry = module.entry(config.name).unwrap_or_else(|| panic!("{arch}: no entry for {config}"));
             assert_eq!(
                 (entry.max_threads, entry.min_blocks),
@@ -268,7 +266,8 @@ fn ata_entries_are_the_rows_with_their_bounds_and_instructions() {
 #[test]
 fn factors_of_wmma_are_what_wmma_loads() {
     let mut kernels = BTreeSet::new();
-    for (arch, family) in Arch::ALL.into_iter().flat_map(|arch| FAMILIES.map(|family| (arch, family))) {
+    let families = || FAMILIES.into_iter().chain(OPTIONAL_FAMILIES);
+    for (arch, family) in Arch::ALL.into_iter().flat_map(|arch| families().map(move |family| (arch, family))) {
         let ptx = embedded_ptx(family, arch).expect("every architecture is embedded by default");
         for (name, range) in entry_ranges(ptx) {
             let mut loaded = BTreeSet::new();
@@ -284,7 +283,7 @@ fn factors_of_wmma_are_what_wmma_loads() {
             }
         }
     }
-    let configs = ATA.iter().filter(|config| config.unit == AtaUnit::Wmma).map(|config| config.name);
+    let configs = ATA.iter().chain(ATA_STUDY).filter(|config| config.unit == AtaUnit::Wmma).map(|config| config.name);
     assert_eq!(kernels, configs.collect(), "the kernels that multiply by `wmma`");
 }
 

@@ -173,8 +173,9 @@ fn nothing_is_left_to_be_written() {
 #[test]
 fn entry_names_are_written_in_the_catalogue_alone() {
     let root = root();
-    let attention = variants::attention::ATTENTION.iter().map(|config| config.name);
-    let ata = variants::ata::ATA.iter().map(|config| config.name);
+    let attention = variants::attention::ATTENTION.iter().chain(variants::study::ATTENTION_STUDY);
+    let attention = attention.map(|config| config.name);
+    let ata = variants::ata::ATA.iter().chain(variants::study::ATA_STUDY).map(|config| config.name);
     let cg = variants::cg::CG.iter().map(|config| config.name);
     let names: Vec<String> = attention.chain(ata).chain(cg).map(|name| format!("\"{name}\"")).collect();
     let outside = sources(root).into_iter().filter(|(path, _)| !path.starts_with("kernels-gpu/variants"));

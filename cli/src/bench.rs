@@ -12,3 +12,4 @@ pub(crate) mod load;
 pub(crate) mod measure;
 pub(crate) mod report;
 pub(crate) mod statistics;
+pub(crate) mod study;

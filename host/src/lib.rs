@@ -97,6 +97,7 @@
 //! | `cust` | off | contexts, streams and memory of the crate cust |
 //! | `cudarc` | off | contexts, streams and memory of the crate cudarc |
 //! | `ladder` | off | the teaching kernels of `docs/wgmma.md` |
+//! | `study` | off | the kernels of `docs/wmma.md`, which differ from the library's in one choice; callers may name them |
 //!
 //! Neither building nor starting a program needs CUDA. The driver (`libcuda.so.1`, on Windows `nvcuda.dll`) is loaded
 //! on first use, and [`Gpu::new`] says so where there is none. Without the feature `cust` a program or plug-in neither

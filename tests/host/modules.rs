@@ -30,7 +30,7 @@ const THREADS: usize = 8;
 
 /// Runs a configuration of an architecture on the call's inputs and returns the output.
 fn run(gpu: &Gpu, arch: Arch, config: &AttentionConfig) -> Result<Vec<f16>, Failed> {
-    let kernel = gpu.kernel_for("attention", arch, config.name)?;
+    let kernel = gpu.kernel_for(config.family, arch, config.name)?;
     let stream = gpu.new_stream()?;
     let call = Call::new(stream.as_ref())?;
     let [q, k, v] = call.tensors()?.map(|tensor| tensor.as_raw());
@@ -88,7 +88,7 @@ fn threads(gpu: &Gpu) -> Outcome {
     let results: Vec<Result<(String, Vec<u16>), Failed>> = std::thread::scope(|scope| {
         let load = || {
             start.wait();
-            let kernel = gpu.kernel("attention", config.name)?;
+            let kernel = gpu.kernel(config.family, config.name)?;
             Ok((format!("{kernel:?}"), bits(&run(gpu, gpu.arch(), config)?)))
         };
         let threads = [(); THREADS].map(|()| scope.spawn(load));
@@ -185,7 +185,7 @@ fn attributes(gpu: &Gpu) -> Outcome {
     let blocks = word.blocks_per_multiprocessor(1024, 0)?;
     expect_equal(&format!("{blocks} blocks of 1024"), &(1..=2).contains(&blocks), &true)?;
     for config in configs().filter(|config| config.head_dim == SHAPE[3]) {
-        let kernel = gpu.kernel("attention", config.name)?;
+        let kernel = gpu.kernel(config.family, config.name)?;
         let attributes = kernel.attributes();
         expect_equal(&format!("threads of {config}"), &(attributes.max_threads >= config.threads()), &true)?;
         expect_equal(&format!("local bytes of {config}"), &attributes.local_bytes, &0)?;

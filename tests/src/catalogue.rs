@@ -4,14 +4,16 @@ use ferrotile::{Accumulation, Arch, AttentionPlan, Dtype, GemmPlan, Precision};
 use variants::ata::{ATA, AtaConfig};
 use variants::attention::{ATTENTION, AttentionConfig};
 use variants::gemm::{GEMM, GemmConfig};
+use variants::study::{ATA_STUDY, ATTENTION_STUDY};
 
-/// Those of attention that serve an element type and head dimensions, of Q and of V, on an architecture.
+/// Those of attention that serve an element type and head dimensions, of Q and of V, on an architecture: what the
+/// library chooses from, and the kernels of the study.
 pub fn attention_configs(
     arch: Arch,
     dtype: Dtype,
     head_dims: [usize; 2],
 ) -> impl Iterator<Item = &'static AttentionConfig> {
-    ATTENTION.iter().filter(move |config| config.serves(arch, dtype, head_dims))
+    ATTENTION.iter().chain(ATTENTION_STUDY).filter(move |config| config.serves(arch, dtype, head_dims))
 }
 
 /// Those of GEMM that multiply these types and sum them at least as exactly.
@@ -19,9 +21,9 @@ pub fn gemm_configs(a: Dtype, b: Dtype, accumulation: Accumulation) -> impl Iter
     GEMM.iter().filter(move |config| config.multiplies(a, b, accumulation))
 }
 
-/// Those of ATA that multiply matrices of a precision.
+/// Those of ATA that multiply matrices of a precision: what the library chooses from, and the kernels of the study.
 pub fn ata_configs(precision: Precision) -> impl Iterator<Item = &'static AtaConfig> {
-    ATA.iter().filter(move |config| config.precision == precision)
+    ATA.iter().chain(ATA_STUDY).filter(move |config| config.precision == precision)
 }
 
 /// The configuration that a plan of attention has chosen.

@@ -7,6 +7,7 @@ use variants::attention::{ATTENTION, COMBINE};
 use variants::cg::CG;
 use variants::gemm::{GEMM, PACK_8BIT, PACK_16BIT, REDUCE_SPLIT_K};
 use variants::ladder::LADDER;
+use variants::study::{ATA_STUDY, ATTENTION_STUDY};
 
 /// What a configuration grants its entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,12 +22,12 @@ pub(crate) struct Budget {
 
 /// The budget of an entry; `None` where no configuration has its name, as for a probe.
 pub(crate) fn budget(entry: &str) -> Option<Budget> {
-    let attention = ATTENTION.iter().find(|config| config.name == entry).map(|config| Budget {
+    let attention = ATTENTION.iter().chain(ATTENTION_STUDY).find(|config| config.name == entry).map(|config| Budget {
         registers: config.max_registers(),
         threads: config.threads(),
         dynamic_shared_bytes: config.smem().total_bytes(),
     });
-    let ata = ATA.iter().find(|config| config.name == entry).map(|config| Budget {
+    let ata = ATA.iter().chain(ATA_STUDY).find(|config| config.name == entry).map(|config| Budget {
         registers: config.max_registers(),
         threads: config.threads(),
         dynamic_shared_bytes: config.smem().total_bytes(),

@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use cuda_builder::toolchain::clean_environment;
 use cuda_builder::{Arch, CudaBuilder, embed};
-use variants::FAMILIES;
+use variants::{FAMILIES, OPTIONAL_FAMILIES};
 
 use crate::build::at_once;
 use crate::workspace::{self, root, target};
@@ -62,7 +62,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 /// Puts the PTX of every family for every architecture into a folder. As in a build of the library, the PTX is that of
 /// the folder which `PREBUILT_PTX` names; without that variable it is built now.
 fn add_ptx(folder: &Path) -> Result<()> {
-    let families = || FAMILIES.into_iter().chain(["ladder"]);
+    let families = || FAMILIES.into_iter().chain(OPTIONAL_FAMILIES);
     if let Some(prebuilt) = std::env::var_os("PREBUILT_PTX").filter(|prebuilt| !prebuilt.is_empty()) {
         let prebuilt = PathBuf::from(prebuilt);
         eprintln!("PTX from {}", prebuilt.display());

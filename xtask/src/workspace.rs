@@ -4,12 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use variants::FAMILIES;
+use variants::{FAMILIES, OPTIONAL_FAMILIES};
 
-/// The device crates that are built: the kernel families, the ladder of `docs/wgmma.md`, and the probes of the PTX
-/// wrappers.
+/// The device crates that are built: the kernel families, and the probes of the PTX wrappers.
 pub(crate) fn device_crates() -> impl Iterator<Item = &'static str> {
-    FAMILIES.into_iter().chain(["ladder", "probes"])
+    FAMILIES.into_iter().chain(OPTIONAL_FAMILIES).chain(["probes"])
 }
 
 /// The root of the workspace.

@@ -13,7 +13,8 @@ use ndarray::Array5;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
-use variants::ata::{ATA, BLOCK};
+use variants::ata::{ATA, AtaConfig, BLOCK};
+use variants::study::ATA_STUDY;
 
 use crate::bench::kernel_names;
 use crate::bench::measure::{MeasureArgs, Timer};
@@ -139,7 +140,7 @@ impl FromStr for AtaCase {
 
 /// Measures and prints.
 pub(crate) fn run(args: &AtaBenchArgs) -> anyhow::Result<()> {
-    kernel_names::check(&args.kernels, "ata", ATA.iter().map(|config| config.name))?;
+    kernel_names::check(&args.kernels, "ata", configs().map(|config| config.name))?;
     let cases = if args.cases.is_empty() { AtaCase::defaults() } else { args.cases.clone() };
     let precisions = if args.precisions.is_empty() { Precision::ALL.to_vec() } else { args.precisions.clone() };
     args.measure.check_place()?;
@@ -180,6 +181,11 @@ pub(crate) fn run(args: &AtaBenchArgs) -> anyhow::Result<()> {
     args.measure.report(&gpu, &heading, &lines, entries)
 }
 
+/// The kernels that can be named.
+fn configs() -> impl Iterator<Item = &'static AtaConfig> + Clone {
+    ATA.iter().chain(ATA_STUDY)
+}
+
 /// Times one kernel by replay of a graph, as small work is.
 fn measure(
     gpu: &Gpu,
@@ -196,7 +202,7 @@ fn measure(
         plan.run(stream, TensorRef::contiguous(&x, shape)?, TensorMut::contiguous(&mut y, shape)?)
     })?;
     let (facts, kernel) = (plan.facts(), plan.kernel());
-    let config = ATA.iter().find(|config| facts.name == config.name).expect("a plan runs a kernel of the catalogue");
+    let config = configs().find(|config| facts.name == config.name).expect("a plan runs a kernel of the catalogue");
     let (shared_bytes, tflops) = (facts.shared_bytes, case.flops() / us.p50 / 1e6);
     // Each block of the grid reads the pairs that it uses: as many times as there are tiles of frames.
     let megabytes = matrix.bytes_read() as f64 * case.frames.div_ceil(config.frames) as f64 / 1e6;

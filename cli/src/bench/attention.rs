@@ -5,6 +5,7 @@ use ferrotile::{Arch, Dtype, Gpu};
 use half::{bf16, f16};
 use indicatif::{ProgressBar, ProgressStyle};
 use variants::attention::{ATTENTION, AttentionConfig, ScoreMod, Seqlens};
+use variants::study::ATTENTION_STUDY;
 
 use crate::bench::error::BenchError;
 use crate::bench::kernel_names;
@@ -36,9 +37,9 @@ pub(crate) struct AttentionBenchArgs {
 
 /// One measurement to make: a case and a kernel, or the library's choice.
 #[derive(Debug, Clone)]
-struct Job {
-    case: Case,
-    kernel: Option<&'static AttentionConfig>,
+pub(crate) struct Job {
+    pub(crate) case: Case,
+    pub(crate) kernel: Option<&'static AttentionConfig>,
 }
 
 /// Measures and prints.
@@ -55,34 +56,28 @@ pub(crate) fn run(args: &AttentionBenchArgs) -> anyhow::Result<()> {
     let (mut lines, mut entries) = (Vec::new(), Vec::new());
     for job in jobs {
         progress.set_message(job.case.to_string());
-        let measured = match job.case.dtype {
-            Dtype::Bf16 => measure::<bf16>(&gpu, &mut timer, &job)?,
-            _ => measure::<f16>(&gpu, &mut timer, &job)?,
-        };
+        let measured = job.measure(&gpu, &mut timer)?;
         lines.push(measured.line());
         entries.push(measured.entry());
         progress.inc(1);
     }
     progress.finish_and_clear();
-    let heading = [
-        "case",
-        "kernel",
-        "p50 us",
-        "p90 us",
-        "mean us",
-        "std us",
-        "TFLOP/s",
-        "registers",
-        "shared bytes",
-        "blocks/SM",
-    ];
-    args.measure.report(&gpu, &heading, &lines, entries)
+    args.measure.report(&gpu, &HEADING, &lines, entries)
 }
 
+/// What [`Measured::line`] has.
+pub(crate) const HEADING: [&str; 10] =
+    ["case", "kernel", "p50 us", "p90 us", "mean us", "std us", "TFLOP/s", "registers", "shared bytes", "blocks/SM"];
+
 /// Refuses what no card can run.
-fn check_request(cases: &[Case], kernels: &[String]) -> Result<(), BenchError> {
-    kernel_names::check(kernels, "attention", ATTENTION.iter().map(|config| config.name))?;
+pub(crate) fn check_request(cases: &[Case], kernels: &[String]) -> Result<(), BenchError> {
+    kernel_names::check(kernels, "attention", configs().map(|config| config.name))?;
     cases.iter().try_for_each(|case| case.check().map_err(|reason| BenchError::Case { case: case.to_string(), reason }))
+}
+
+/// The kernels that can be named.
+fn configs() -> impl Iterator<Item = &'static AttentionConfig> + Clone {
+    ATTENTION.iter().chain(ATTENTION_STUDY)
 }
 
 /// Pairs each case with the kernels of `arch` that are to run it.
@@ -94,8 +89,7 @@ fn jobs(arch: Arch, cases: &[Case], kernels: &[String]) -> Result<Vec<Job>, Benc
             continue;
         }
         let before = jobs.len();
-        let configs = ATTENTION
-            .iter()
+        let configs = configs()
             .filter(|config| config.serves(arch, case.dtype, [case.head_dim, case.value_dim]))
             .filter(|config| config.takes(case.mask, case.len, case.len) && serves(&case, config))
             .filter(|config| kernel_names::include(kernels, config.name));
@@ -119,13 +113,23 @@ fn serves(case: &Case, config: &AttentionConfig) -> bool {
 }
 
 /// A finished measurement.
-struct Measured {
+pub(crate) struct Measured {
     case: Case,
     kernel: String,
-    us: Summary,
+    pub(crate) us: Summary,
     registers: u32,
     shared_bytes: u32,
     blocks_per_multiprocessor: u32,
+}
+
+impl Job {
+    /// Times the kernel.
+    pub(crate) fn measure(&self, gpu: &Gpu, timer: &mut Timer) -> ferrotile::Result<Measured> {
+        match self.case.dtype {
+            Dtype::Bf16 => measure::<bf16>(gpu, timer, self),
+            _ => measure::<f16>(gpu, timer, self),
+        }
+    }
 }
 
 fn measure<T: Half>(gpu: &Gpu, timer: &mut Timer, job: &Job) -> ferrotile::Result<Measured> {
@@ -149,7 +153,8 @@ impl Measured {
         self.case.flops() / self.us.p50 / 1e6
     }
 
-    fn line(&self) -> Vec<String> {
+    /// The cells under [`HEADING`].
+    pub(crate) fn line(&self) -> Vec<String> {
         vec![
             self.case.to_string(),
             self.kernel.clone(),
@@ -164,7 +169,8 @@ impl Measured {
         ]
     }
 
-    fn entry(&self) -> Entry {
+    /// The same for the file of results.
+    pub(crate) fn entry(&self) -> Entry {
         Entry::measured("attention", self.case, &self.kernel, &self.us, self.case.flops())
     }
 }

@@ -11,6 +11,9 @@ pub(crate) enum BenchError {
     /// None of the named kernels serves the case.
     #[error("none of the kernels named serves the case {0}")]
     NothingServes(String),
+    /// A case that no kernel of the study serves.
+    #[error("case {0}: the study has kernels for head dimensions up to 128, without softcap, bias and varlen")]
+    OutsideStudy(String),
     /// A case that attention does not take.
     #[error("case {case}: {reason}")]
     Case {

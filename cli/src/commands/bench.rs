@@ -8,6 +8,7 @@ use crate::bench::decode::{self, DecodeBenchArgs};
 use crate::bench::gemm::{self, GemmBenchArgs};
 use crate::bench::ladder::{self, LadderBenchArgs};
 use crate::bench::load::{self, LoadBenchArgs};
+use crate::bench::study::{self, StudyBenchArgs};
 
 /// Measures kernels on a card.
 #[derive(Debug, Args)]
@@ -27,6 +28,8 @@ enum BenchFamily {
     Ata(AtaBenchArgs),
     /// Checks and measures the steps from one wgmma to a matrix product (docs/wgmma.md).
     Ladder(LadderBenchArgs),
+    /// Measures what each choice of the kernels on mma.sync is worth (docs/wmma.md).
+    Study(StudyBenchArgs),
     /// Measures matrix products.
     Gemm(GemmBenchArgs),
     /// Measures first calls: how long kernels take to load and to run once.
@@ -40,6 +43,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
         BenchFamily::Decode(args) => decode::run(args),
         BenchFamily::Ata(args) => ata::run(args),
         BenchFamily::Ladder(args) => ladder::run(args),
+        BenchFamily::Study(args) => study::run(args),
         BenchFamily::Gemm(args) => gemm::run(args),
         BenchFamily::Load(args) => load::run(args),
     }

@@ -10,6 +10,7 @@ use variants::ata::ATA;
 use variants::attention::{ATTENTION, COMBINE};
 use variants::cg::CG;
 use variants::gemm::{GEMM, PACK_8BIT, PACK_16BIT, REDUCE_SPLIT_K};
+use variants::study::{ATA_STUDY, ATTENTION_STUDY, STUDY};
 
 use crate::table::table;
 
@@ -24,9 +25,10 @@ pub(crate) struct InfoArgs {
     json: bool,
 }
 
-/// The kernel families and the names of their entries.
-fn families() -> [(&'static str, Vec<&'static str>); FAMILIES.len()] {
+/// The kernel families, and the study, whose kernels a caller may name too; with the names of their entries.
+fn families() -> [(&'static str, Vec<&'static str>); FAMILIES.len() + 1] {
     let ata = ATA.iter().map(|config| config.name).chain(CG.iter().map(|config| config.name));
+    let study = ATTENTION_STUDY.iter().map(|config| config.name);
     let beside_gemm = [REDUCE_SPLIT_K.name, PACK_8BIT.name, PACK_16BIT.name];
     [
         ("ata", ata.collect()),
@@ -35,6 +37,7 @@ fn families() -> [(&'static str, Vec<&'static str>); FAMILIES.len()] {
             ATTENTION.iter().map(|config| config.name).chain(COMBINE.iter().map(|config| config.name)).collect(),
         ),
         ("gemm", GEMM.iter().map(|config| config.name).chain(beside_gemm).collect()),
+        (STUDY, study.chain(ATA_STUDY.iter().map(|config| config.name)).collect()),
     ]
 }
 

@@ -4,6 +4,7 @@ use ferrotile::{AttentionTensors, BatchedSizes, Dtype, Layout, StreamRef, attent
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 use variants::attention::{ATTENTION, Seqlens};
+use variants::study::ATTENTION_STUDY;
 
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};
@@ -197,10 +198,12 @@ impl Family for Attention {
         if random.random() {
             let Heads { dtype, head_dim, value_dim, .. } = problem.heads;
             let (terms, q_len, k_len) = (&problem.terms, problem.q_len, problem.k_len);
-            let eligible =
-                ATTENTION.iter().filter(|config| config.serves(scope.arch, dtype, [head_dim, value_dim])).filter(
-                    |config| config.covers(terms.score_mod(), Seqlens::Fixed) && config.takes(terms.mask, q_len, k_len),
-                );
+            let eligible = ATTENTION
+                .iter()
+                .chain(ATTENTION_STUDY)
+                .filter(|config| config.serves(scope.arch, dtype, [head_dim, value_dim]))
+                .filter(|config| config.covers(terms.score_mod(), Seqlens::Fixed))
+                .filter(|config| config.takes(terms.mask, q_len, k_len));
             problem.kernel = sizes::pick(random, eligible.map(|config| config.name));
         }
         if random.random_bool(if problem.q_len <= 16 { 0.3 } else { 0.02 }) {

@@ -3,6 +3,7 @@
 use variants::ata::ATA;
 use variants::attention::ATTENTION;
 use variants::gemm::GEMM;
+use variants::study::{ATA_STUDY, ATTENTION_STUDY};
 
 use crate::program::{assert_refused, assert_succeeded, ferrotile};
 
@@ -13,8 +14,9 @@ fn stdout(args: &[&str]) -> String {
 }
 
 fn names() -> impl Iterator<Item = &'static str> {
-    let attention = ATTENTION.iter().map(|config| config.name);
-    attention.chain(GEMM.iter().map(|config| config.name)).chain(ATA.iter().map(|config| config.name))
+    let attention = ATTENTION.iter().chain(ATTENTION_STUDY).map(|config| config.name);
+    let ata = ATA.iter().chain(ATA_STUDY).map(|config| config.name);
+    attention.chain(GEMM.iter().map(|config| config.name)).chain(ata)
 }
 
 #[test]

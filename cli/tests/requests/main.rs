@@ -364,6 +364,7 @@ fn a_benchmark_of_nothing_is_refused() {
         (["decode", "--softcap", "-1"], "softcap is -1"),
         (["gemm", "--device", "emulator"], "a benchmark runs on a card: expected cuda, cuda:N or N"),
         (["ladder", "--device", "emulator"], "a benchmark runs on a card: expected cuda, cuda:N or N"),
+        (["study", "--case", "1x2x64x256/full/f16"], "the study has kernels for head dimensions up to 128"),
         (["load", "--device", "emulator"], "a benchmark runs on a card: expected cuda, cuda:N or N"),
     ] {
         assert_refused(&ferrotile(&[&["bench"], &args[..]].concat()), reason);

@@ -4,6 +4,7 @@ use std::fmt;
 
 use layout::Arch;
 use variants::ata::{ATA, AtaArgs, AtaConfig, AtaStrides, Divisor, Precision, STRIP_ROWS, preferred, sums_fields};
+use variants::study::ATA_STUDY;
 
 use super::device::DeviceBlockMatrix;
 use super::options::{AtaOptions, OP};
@@ -27,9 +28,11 @@ pub fn ata_kernels(precision: Precision) -> impl Iterator<Item = KernelName> {
     configs(precision).map(|config| KernelName::new(config.name))
 }
 
-/// The configurations that multiply matrices of this precision.
+/// The configurations that multiply matrices of this precision and that a caller may name: those that the library
+/// chooses from, and with the feature `study` those that measure a choice.
 fn configs(precision: Precision) -> impl Iterator<Item = &'static AtaConfig> {
-    ATA.iter().filter(move |config| config.precision == precision)
+    let study = if cfg!(feature = "study") { ATA_STUDY } else { &[] };
+    ATA.iter().chain(study).filter(move |config| config.precision == precision)
 }
 
 impl DeviceBlockMatrix {
@@ -111,7 +114,7 @@ impl<'a> AtaPlan<'a> {
         // What the kernels of older architectures do not wait for must have ended.
         let arch = options.arch.unwrap_or_else(|| matrix.gpu().arch());
         let overlaps = !options.isolated && arch >= Arch::Sm90a;
-        let kernel = matrix.gpu().kernel_for("ata", arch, config.name)?;
+        let kernel = matrix.gpu().kernel_for(config.family, arch, config.name)?;
         Ok(Self { matrix, frames, config, blocks, overlaps, kernel })
     }
 

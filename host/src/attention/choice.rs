@@ -4,6 +4,7 @@ use layout::{Arch, Dtype};
 use variants::attention::{
     ATTENTION, AttentionConfig, AttentionKernel, MAX_HEAD_DIM, Mask, MaskKind, ScoreMod, Seqlens, WARPGROUP_ROWS,
 };
+use variants::study::ATTENTION_STUDY;
 
 use super::decode::is_decode;
 use super::sizes::{BatchedSizes, OP};
@@ -21,12 +22,14 @@ use crate::runtime::module::KernelName;
 /// assert!(names.any(|name| name.as_str().starts_with("attention_f16_d128")));
 /// ```
 pub fn attention_kernels(arch: Arch, dtype: Dtype, head_dims: [usize; 2]) -> impl Iterator<Item = KernelName> {
-    configs(arch, dtype, head_dims).map(|config| KernelName::new(config.name))
+    known().filter(move |config| config.serves(arch, dtype, head_dims)).map(|config| KernelName::new(config.name))
 }
 
-/// The configurations of an architecture that serve this element type and these head dimensions.
-fn configs(arch: Arch, dtype: Dtype, head_dims: [usize; 2]) -> impl Iterator<Item = &'static AttentionConfig> {
-    ATTENTION.iter().filter(move |config| config.serves(arch, dtype, head_dims))
+/// The configurations that a caller may name: those that the library chooses from, and with the feature `study` those
+/// that measure a choice.
+fn known() -> impl Iterator<Item = &'static AttentionConfig> {
+    let study = if cfg!(feature = "study") { ATTENTION_STUDY } else { &[] };
+    ATTENTION.iter().chain(study)
 }
 
 /// The constants below say what one query row costs, in percent of what it costs a block of several consumer warpgroups
@@ -83,20 +86,25 @@ pub(super) struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// The configurations that can run it.
+    /// The configurations to choose from: those that can run it.
     fn eligible(self) -> impl Iterator<Item = &'static AttentionConfig> {
+        ATTENTION.iter().filter(move |config| self.is_served_by(config))
+    }
+
+    fn is_served_by(self, config: &AttentionConfig) -> bool {
         let Request { arch, dtype, sizes, value_dim, mask, score_mod, seqlens, paged, .. } = self;
-        configs(arch, dtype, [sizes.head_dim, value_dim])
-            .filter(move |config| config.covers(score_mod, seqlens) && config.takes(mask, sizes.q_len, sizes.k_len))
-            .filter(move |config| !paged || is_decode(config))
+        config.serves(arch, dtype, [sizes.head_dim, value_dim])
+            && config.covers(score_mod, seqlens)
+            && config.takes(mask, sizes.q_len, sizes.k_len)
+            && (!paged || is_decode(config))
     }
 
     /// The configuration of this name.
     pub(super) fn named(self, name: &str) -> Result<&'static AttentionConfig> {
-        if let Some(config) = self.eligible().find(|config| config.name == name) {
+        if let Some(config) = known().find(|config| config.name == name && self.is_served_by(config)) {
             return Ok(config);
         }
-        Err(match ATTENTION.iter().find(|config| config.name == name && !config.compiled_for(self.arch)) {
+        Err(match known().find(|config| config.name == name && !config.compiled_for(self.arch)) {
             Some(config) => Error::Unsupported {
                 op: OP,
                 feature: format!("{name} on {}", self.arch),
@@ -105,7 +113,7 @@ impl Request<'_> {
             None => Error::UnknownKernel {
                 op: OP,
                 name: name.to_owned(),
-                known: self.eligible().map(|config| config.name).collect(),
+                known: known().filter(|config| self.is_served_by(config)).map(|config| config.name).collect(),
             },
         })
     }
@@ -202,6 +210,8 @@ pub(super) fn is_wgmma(config: &AttentionConfig) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use variants::attention::WgmmaTile;
 
     use super::*;
@@ -393,6 +403,47 @@ mod tests {
                     assert!(arch != Arch::Sm90a || config.score_mod == scores, "{config}");
                 }
             }
+        }
+    }
+
+    /// What no problem chooses has its place in the study, and not in the PTX of the library.
+    #[test]
+    fn every_configuration_is_chosen_for_some_problem() {
+        let sizes = |(heads, [q_len, k_len]): (usize, [usize; 2]), head_dim| BatchedSizes {
+            q_len,
+            k_len,
+            ..square(1, [heads; 2], 1, head_dim)
+        };
+        let lens = [[1, 100], [32; 2], [128; 2], [512; 2], [1024; 2], [2048; 2], [4096; 2], [16384; 2]];
+        let shapes: Vec<_> =
+            [1, 4, 8, 16, 64, 512].into_iter().flat_map(|heads| lens.map(|len| (heads, len))).collect();
+        let scores = [ScoreMod::None, ScoreMod::Softcap, ScoreMod::General];
+        let kinds = scores.into_iter().flat_map(|scores| [(scores, Seqlens::Fixed), (scores, Seqlens::Varlen)]);
+        let kinds: Vec<_> = kinds.flat_map(|kind| [(kind, Mask::Full), (kind, Mask::Causal)]).collect();
+        let mut chosen = HashSet::new();
+        for [head_dim, value_dim] in [[64, 64], [96, 96], [128, 128], [192, 128], [192, 192], [256, 256]] {
+            for sizes in shapes.iter().map(|&shape| sizes(shape, head_dim)) {
+                for &((score_mod, seqlens), mask) in &kinds {
+                    for arch in [Arch::Sm80, Arch::Sm90a] {
+                        let request = request(arch, Dtype::F16, &sizes);
+                        let request = Request { value_dim, mask, score_mod, seqlens, ..request };
+                        chosen.extend(request.preferred().map(|config| config.name));
+                    }
+                }
+            }
+        }
+        let of_f16 = ATTENTION.iter().filter(|config| config.dtype == Dtype::F16).map(|config| config.name);
+        let never: Vec<_> = of_f16.filter(|name| !chosen.contains(name)).collect();
+        assert!(never.is_empty(), "no problem chooses {}", never.join(", "));
+    }
+
+    #[test]
+    fn a_study_can_be_named_and_is_never_chosen() {
+        for config in ATTENTION_STUDY {
+            let problem = problem(config.head_dim);
+            let request = request(Arch::Sm80, config.dtype, &problem);
+            assert_eq!(request.named(config.name).is_ok(), cfg!(feature = "study"), "{config}");
+            assert!(request.eligible().all(|eligible| eligible.name != config.name), "{config}");
         }
     }
 

@@ -62,7 +62,7 @@ impl Decode {
         options: &AttentionOptions,
     ) -> Result<Self> {
         let BatchedSizes { batch, q_heads, kv_heads, q_len, head_dim, .. } = *sizes;
-        let kernel = gpu.kernel("attention", config.name)?;
+        let kernel = gpu.kernel(config.family, config.name)?;
         let m_tiles = packed_rows(sizes).div_ceil(WARP_ROWS);
         let groups = batch.saturating_mul(kv_heads).saturating_mul(m_tiles);
         let (mask, value_dim) = (params.mask, params.value_dim);

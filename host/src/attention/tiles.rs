@@ -74,7 +74,7 @@ impl TileLaunch {
         };
         Ok(Self {
             config,
-            kernel: gpu.kernel("attention", config.name)?,
+            kernel: gpu.kernel(config.family, config.name)?,
             sizes,
             layout,
             is_varlen: matches!(keys, Keys::Varlen(_)),

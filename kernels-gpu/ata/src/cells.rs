@@ -4,11 +4,12 @@
 use cuda_std::convert::permute_bytes;
 use cuda_std::{global, hint};
 use variants::ata::{
-    ATA, AtaArgs, NIBBLE_WORDS, Precision, Source, Storage, TILE_REF_WORDS, cell_source, chunk_offset, code_column,
+    AtaArgs, NIBBLE_WORDS, Precision, Source, Storage, TILE_REF_WORDS, cell_source, chunk_offset, code_column,
     code_from_row, code_has_pair, code_has_pairs, code_is_transposed, direct_cell, nibbles_offset, transposed_cell,
     transposed_pair,
 };
 
+use crate::config::Configuration;
 use crate::work::lane;
 
 /// What the pair rows of a strip take of one pair row of X, encoded as it is loaded. Nothing is computed from the words
@@ -84,11 +85,11 @@ impl PairRowRef {
     /// The lane's two cells; zeros where there is no pair.
     ///
     /// # Safety
-    /// The tile is one of `args`, whose pairs are of the precision of the configuration `ID`, which has `WORDS` words a
+    /// The tile is one of `args`, whose pairs are of the precision of the configuration `C`, which has `WORDS` words a
     /// cell.
     #[inline(always)]
-    pub(crate) unsafe fn load_cells<const ID: usize, const WORDS: usize>(&self, args: &AtaArgs) -> [[u32; WORDS]; 2] {
-        let place = self.place::<ID>(args);
+    pub(crate) unsafe fn load_cells<C: Configuration, const WORDS: usize>(&self, args: &AtaArgs) -> [[u32; WORDS]; 2] {
+        let place = self.place::<C>(args);
         let has_pair = |which: u32| code_has_pair(self.code, 0, which);
         let mut cells = [[0; WORDS]; 2];
         // Both pairs is what nearly every tile has, and all lanes find it at once.
@@ -115,7 +116,7 @@ impl PairRowRef {
     /// # Safety
     /// As for [`PairRowRef::load_cells`], and the tile is transposed or not as said.
     #[inline(always)]
-    pub(crate) unsafe fn load_known<const ID: usize, const WORDS: usize, const TRANSPOSED: bool>(
+    pub(crate) unsafe fn load_known<C: Configuration, const WORDS: usize, const TRANSPOSED: bool>(
         &self,
         args: &AtaArgs,
         condition: bool,
@@ -123,7 +124,7 @@ impl PairRowRef {
         let of_pair = |which: u32| {
             let number = self.first_pair.wrapping_add_unsigned(which) as u32;
             let number = if code_has_pair(self.code, 0, which) { number } else { args.zero_pair };
-            CellPlace::of_lane::<ID, TRANSPOSED>(args, number)
+            CellPlace::of_lane::<C, TRANSPOSED>(args, number)
         };
         // SAFETY: the pairs are there.
         unsafe {
@@ -138,8 +139,8 @@ impl PairRowRef {
 
     /// Where the lane's cells are.
     #[inline(always)]
-    fn place<const ID: usize>(&self, args: &AtaArgs) -> CellPlace {
-        let precision = const { ATA[ID].precision };
+    fn place<C: Configuration>(&self, args: &AtaArgs) -> CellPlace {
+        let precision = const { C::CONFIG.precision };
         let pair_bytes = precision.pair_bytes() as u32;
         let first =
             (args.pairs as *const u8).wrapping_offset(self.first_pair as isize * precision.pair_bytes() as isize);
@@ -174,12 +175,12 @@ struct CellPlace {
 impl CellPlace {
     /// The lane's first cell of pair `number`, and the second for the transposed tile.
     #[inline(always)]
-    fn of_lane<const ID: usize, const TRANSPOSED: bool>(args: &AtaArgs, number: u32) -> Self {
-        let precision = const { ATA[ID].precision };
+    fn of_lane<C: Configuration, const TRANSPOSED: bool>(args: &AtaArgs, number: u32) -> Self {
+        let precision = const { C::CONFIG.precision };
         let cell = if TRANSPOSED { transposed_cell(lane(), 0) } else { direct_cell(lane()) };
         let cells = const { transposed_cell(0, 1) - transposed_cell(0, 0) };
         // Where the lane's cells are in a pair is added first: it is the same for all pairs.
-        let start = u64::from(number) * const { ATA[ID].precision.pair_bytes() as u64 };
+        let start = u64::from(number) * const { C::CONFIG.precision.pair_bytes() as u64 };
         let of_lane =
             |offset: u32| (args.pairs as *const u8).wrapping_add(offset as usize).wrapping_add(start as usize);
         Self {
@@ -294,7 +295,7 @@ fn joined<const WORDS: usize>(
 /// Two 16-bit elements of a cell, both for row `of_row` of Y: one for element `of_k` of X, which is even, and one for
 /// the next element of X.
 #[inline(always)]
-pub(crate) fn two_elements<const TRANSPOSED: bool, const WORDS: usize>(
+pub fn two_elements<const TRANSPOSED: bool, const WORDS: usize>(
     cell: &[u32; WORDS],
     of_row: usize,
     of_k: usize,

@@ -6,9 +6,10 @@
 
 use cuda_std::convert::fma;
 use cuda_std::warp::{FULL_MASK, warp_shuffle_xor};
-use variants::ata::{ATA, AtaArgs, CELL};
+use variants::ata::{AtaArgs, CELL};
 
 use crate::cells::f32_element;
+use crate::config::Configuration;
 use crate::sums::WarpSums;
 use crate::unit::{Four, Unit};
 use crate::work::{LANES, lane};
@@ -16,7 +17,7 @@ use crate::work::{LANES, lane};
 /// f32 multiply-adds.
 pub(crate) enum Fma {}
 
-impl<const ID: usize> Unit<ID> for Fma {
+impl<C: Configuration> Unit<C> for Fma {
     type Sums = [f32; CELL];
     type Operand = [Four; 2];
 
@@ -49,7 +50,7 @@ impl<const ID: usize> Unit<ID> for Fma {
             for of_row in 0..CELL {
                 for of_k in 0..CELL {
                     let (row, column) = if TRANSPOSED { (of_k, of_row) } else { (of_row, of_k) };
-                    let a = f32::from_bits(f32_element(&cells[half], const { ATA[ID].precision }, row, column));
+                    let a = f32::from_bits(f32_element(&cells[half], const { C::CONFIG.precision }, row, column));
                     for vector in 0..VECTORS {
                         sums[vector][of_row] = fma(a, x[vector][half][of_k], sums[vector][of_row]);
                     }
@@ -59,7 +60,7 @@ impl<const ID: usize> Unit<ID> for Fma {
     }
 
     #[inline(always)]
-    unsafe fn store(to: &WarpSums<ID>, pair_row: usize, vector: usize, sums: Self::Sums) {
+    unsafe fn store(to: &WarpSums<C>, pair_row: usize, vector: usize, sums: Self::Sums) {
         // SAFETY: as required of the caller.
         unsafe { to.store_row(vector as u32, pair_row, sum_of_lane(sums)) }
     }

@@ -11,9 +11,10 @@
 use cuda_std::convert::{Bf16, F16, fma, max, pack_bf16x2, pack_f16x2, permute_bytes};
 use cuda_std::ptx::mma::m16n8k16;
 use cuda_std::warp::{FULL_MASK, quad_max, warp_shuffle_idx};
-use variants::ata::{ATA, AtaArgs, Precision};
+use variants::ata::{AtaArgs, Precision};
 
 use crate::cells::two_elements;
+use crate::config::Configuration;
 use crate::mma::{Accumulators, Numbers};
 use crate::unit::Four;
 use crate::work::{LANES, lane};
@@ -38,17 +39,17 @@ const MANTISSA_BITS: u32 = f32::MANTISSA_DIGITS - 1;
 /// The exponent field of 1.
 const BIAS: u32 = (f32::MAX_EXP - 1) as u32;
 
-impl<const ID: usize> Numbers<ID> for Half {
+impl<C: Configuration> Numbers<C> for Half {
     type Operand = Operand;
 
-    const HALVED: bool = matches!(ATA[ID].precision, Precision::Bf16);
+    const HALVED: bool = matches!(C::CONFIG.precision, Precision::Bf16);
 
     #[inline(always)]
     unsafe fn operand(args: &AtaArgs, x: [Four; 2]) -> Operand {
-        match const { ATA[ID].precision } {
+        match const { C::CONFIG.precision } {
             // SAFETY: as required of the caller.
-            Precision::F16 => unsafe { scaled::<ID>(args, x) },
-            _ => split::<ID>(x),
+            Precision::F16 => unsafe { scaled::<C>(args, x) },
+            _ => split::<C>(x),
         }
     }
 
@@ -75,7 +76,7 @@ impl<const ID: usize> Numbers<ID> for Half {
                 let (sum, x) = (&mut sums[vector][part], &x[vector]);
                 // SAFETY: as required of the caller.
                 unsafe {
-                    if const { ATA[ID].precision as u8 == Precision::F16 as u8 } {
+                    if const { C::CONFIG.precision as u8 == Precision::F16 as u8 } {
                         let products = m16n8k16::<F16>(a[0], x.words[0], [0.0; 4]);
                         let products = m16n8k16::<F16>(a[1], x.words[1], products);
                         for i in 0..4 {
@@ -83,7 +84,7 @@ impl<const ID: usize> Numbers<ID> for Half {
                         }
                     } else {
                         for half in 0..2 {
-                            if const { ATA[ID].frames > 1 } {
+                            if const { C::CONFIG.frames > 1 } {
                                 *sum = m16n8k16::<Bf16>(a[half], x.rest[half], *sum);
                             }
                             *sum = m16n8k16::<Bf16>(a[half], x.words[half], *sum);
@@ -100,7 +101,7 @@ impl<const ID: usize> Numbers<ID> for Half {
 /// # Safety
 /// All lanes of the warp execute this call together.
 #[inline(always)]
-unsafe fn scaled<const ID: usize>(args: &AtaArgs, x: [Four; 2]) -> Operand {
+unsafe fn scaled<C: Configuration>(args: &AtaArgs, x: [Four; 2]) -> Operand {
     let [first, second] = x.map(|x| {
         let x = x.map(f32::abs);
         max(max(x[0], x[1]), max(x[2], x[3]))
@@ -112,7 +113,7 @@ unsafe fn scaled<const ID: usize>(args: &AtaArgs, x: [Four; 2]) -> Operand {
     let inverse = f32::from_bits((args.inverse_base - factor) << MANTISSA_BITS);
     let factor = f32::from_bits(factor << MANTISSA_BITS);
     let words = x.map(|x| [pack_f16x2(x[0] * factor, x[1] * factor), pack_f16x2(x[2] * factor, x[3] * factor)]);
-    if const { ATA[ID].frames } == 1 {
+    if const { C::CONFIG.frames } == 1 {
         // All quads have the one frame.
         return Operand { words, rest: [[0; 2]; 2], factors: [inverse; 2] };
     }
@@ -125,13 +126,13 @@ unsafe fn scaled<const ID: usize>(args: &AtaArgs, x: [Four; 2]) -> Operand {
 
 /// X as the sum of two bf16 numbers: the nearest one towards 0, which is finite, and the rest.
 #[inline(always)]
-fn split<const ID: usize>(x: [Four; 2]) -> Operand {
+fn split<C: Configuration>(x: [Four; 2]) -> Operand {
     let upper = |first: f32, second: f32| permute_bytes(first.to_bits(), second.to_bits(), 0x7632);
     let left = |x: f32| x - f32::from_bits(x.to_bits() & 0xFFFF_0000);
     let words = x.map(|x| [upper(x[0], x[1]), upper(x[2], x[3])]);
     let rest = x.map(|x| [pack_bf16x2(left(x[0]), left(x[1])), pack_bf16x2(left(x[2]), left(x[3]))]);
     // With one frame a lane has elements of the column of its group: odd columns are those of the rest.
-    let is_rest = const { ATA[ID].frames == 1 } && lane() / 4 % 2 == 1;
+    let is_rest = const { C::CONFIG.frames == 1 } && lane() / 4 % 2 == 1;
     let mut words = words;
     for half in 0..2 {
         for i in 0..2 {

@@ -43,9 +43,10 @@
 
 use cuda_std::ptx::griddepcontrol;
 use cuda_std::{hint, thread};
-use variants::ata::{ATA, AtaArgs};
+use variants::ata::AtaArgs;
 
 use crate::cells::TileRef;
+use crate::config::Configuration;
 use crate::prefetch::{add_pairs, add_two, takes_two};
 use crate::sums::{WarpSums, store_result};
 use crate::unit::{Four, Unit};
@@ -73,9 +74,9 @@ impl<const WORDS: usize, const ROWS: usize, const VECTORS: usize> Stage<WORDS, R
     /// # Safety
     /// The tile is one of `args`, or none.
     #[inline(always)]
-    unsafe fn load_cells<const ID: usize>(&mut self, args: &AtaArgs, row: usize, row_of_strip: u32) {
+    unsafe fn load_cells<C: Configuration>(&mut self, args: &AtaArgs, row: usize, row_of_strip: u32) {
         // SAFETY: as required of the caller.
-        self.cells[row] = unsafe { self.used.of_row(row_of_strip).load_cells::<ID, WORDS>(args) };
+        self.cells[row] = unsafe { self.used.of_row(row_of_strip).load_cells::<C, WORDS>(args) };
     }
 
     /// Starts the loads of X.
@@ -93,28 +94,25 @@ impl<const WORDS: usize, const ROWS: usize, const VECTORS: usize> Stage<WORDS, R
     }
 }
 
+/// The product, on the unit `U`. `WORDS`, `ROWS` and `VECTORS` are those of the configuration: registers of a lane's
+/// cells, pair rows of a block, and vectors of a lane.
+///
 /// # Safety
-/// The launch is that of configuration `ID`, and `args` describes its tensors and a matrix of its precision.
+/// The launch is that of configuration `C`, and `args` describes its tensors and a matrix of its precision.
 #[inline(always)]
-pub(crate) unsafe fn product<
-    U: Unit<ID>,
-    const ID: usize,
-    const WORDS: usize,
-    const ROWS: usize,
-    const VECTORS: usize,
->(
+pub unsafe fn product<U: Unit<C>, C: Configuration, const WORDS: usize, const ROWS: usize, const VECTORS: usize>(
     args: &AtaArgs,
 ) {
     griddepcontrol::launch_dependents();
-    let place = BlockCoord::of_block::<ID>(args, thread::block_idx_x());
+    let place = BlockCoord::of_block::<C>(args, thread::block_idx_x());
     // SAFETY: `args` describes the matrix, and all threads are here.
-    unsafe { place.store_epilogue_args::<ID>(args) };
+    unsafe { place.store_epilogue_args::<C>(args) };
     let row_of_strip = |row: usize| place.first_pair_row + row as u32;
     let load_cells = |stage: &mut Stage<WORDS, ROWS, VECTORS>| {
         for row in 0..ROWS {
             // SAFETY: the tile is one of the strip. The matrix was there before any kernel that uses it, so that it is
             // loaded before the wait.
-            unsafe { stage.load_cells::<ID>(args, row, row_of_strip(row)) };
+            unsafe { stage.load_cells::<C>(args, row, row_of_strip(row)) };
         }
     };
     let frames_of = |place: &BlockCoord| {
@@ -129,21 +127,21 @@ pub(crate) unsafe fn product<
     // SAFETY: `args` describes the matrix; X is loaded after the wait. All lanes of the warp take the same tiles
     // together.
     unsafe {
-        if takes_two::<ID>(args) {
-            if add_two::<U, ID, WORDS, ROWS, VECTORS>(args, &place, &mut sums) {
+        if takes_two::<C>(args) {
+            if add_two::<U, C, WORDS, ROWS, VECTORS>(args, &place, &mut sums) {
                 // What the others need is found out again, and in no register before.
-                let place = BlockCoord::of_block::<ID>(args, hint::opaque(thread::block_idx_x()));
+                let place = BlockCoord::of_block::<C>(args, hint::opaque(thread::block_idx_x()));
                 frames = frames_of(&place);
                 let ([first, second], others) = WorkList::after_two(args, &place);
                 (stage, next, work_list) = (Stage::of_tile(first), second, others);
                 load_cells(&mut stage);
             } else {
                 frames = [FrameRow::EMPTY; VECTORS];
-                (stage, next, work_list) = (Stage::of_tile(TileRef::NONE), TileRef::NONE, WorkList::<ID>::EMPTY);
+                (stage, next, work_list) = (Stage::of_tile(TileRef::NONE), TileRef::NONE, WorkList::<C>::EMPTY);
             }
         } else {
             let first_two =
-                if const { ATA[ID].prefetches_two() } { WorkList::of_kind_prefixes } else { WorkList::of_prefix };
+                if const { C::CONFIG.prefetches_two() } { WorkList::of_kind_prefixes } else { WorkList::of_prefix };
             let ([first, second], others) = first_two(args, &place);
             frames = frames_of(&place);
             (stage, next, work_list) = (Stage::of_tile(first), second, others);
@@ -158,19 +156,19 @@ pub(crate) unsafe fn product<
             stage.load_x(&frames);
             for row in 0..ROWS {
                 let of_row = used.of_row(row_of_strip(row));
-                add_pairs::<U, ID, WORDS, VECTORS>(&mut sums[row], &of_row, &stage.cells[row], &x);
+                add_pairs::<U, C, WORDS, VECTORS>(&mut sums[row], &of_row, &stage.cells[row], &x);
                 if stage.used.is_some() {
-                    stage.load_cells::<ID>(args, row, row_of_strip(row));
+                    stage.load_cells::<C>(args, row, row_of_strip(row));
                 }
             }
             next = work_list.load(args);
         }
-        let to = WarpSums::<ID>::of_warp();
+        let to = WarpSums::<C>::of_warp();
         for row in 0..ROWS {
             for vector in 0..VECTORS {
                 U::store(&to, row, vector, sums[row][vector]);
             }
         }
-        store_result::<ID>(args);
+        store_result::<C>(args);
     }
 }

@@ -3,8 +3,9 @@
 
 use core::marker::PhantomData;
 
-use variants::ata::{ATA, AtaArgs, CELL, MMA_FRAMES};
+use variants::ata::{AtaArgs, CELL, MMA_FRAMES};
 
+use crate::config::Configuration;
 use crate::sums::WarpSums;
 use crate::unit::{Four, Unit};
 use crate::work::lane;
@@ -15,8 +16,8 @@ pub(crate) struct Mma<N>(PhantomData<N>);
 /// The accumulators of one `mma` for each half of a cell's rows.
 pub(crate) type Accumulators = [[f32; 4]; 2];
 
-/// What tensor cores multiply for the configuration `ID`.
-pub(crate) trait Numbers<const ID: usize> {
+/// What tensor cores multiply for the configuration `C`.
+pub(crate) trait Numbers<C: Configuration> {
     /// A lane's part of a vector as B operands.
     type Operand: Copy;
 
@@ -43,7 +44,7 @@ pub(crate) trait Numbers<const ID: usize> {
     );
 }
 
-impl<N: Numbers<ID>, const ID: usize> Unit<ID> for Mma<N> {
+impl<N: Numbers<C>, C: Configuration> Unit<C> for Mma<N> {
     type Sums = Accumulators;
     type Operand = N::Operand;
 
@@ -53,7 +54,7 @@ impl<N: Numbers<ID>, const ID: usize> Unit<ID> for Mma<N> {
 
     #[inline(always)]
     fn frame(vector: usize) -> u32 {
-        if const { ATA[ID].frames == 1 } { 0 } else { (vector * MMA_FRAMES) as u32 + lane() / 4 }
+        if const { C::CONFIG.frames == 1 } { 0 } else { (vector * MMA_FRAMES) as u32 + lane() / 4 }
     }
 
     #[inline(always)]
@@ -79,9 +80,9 @@ impl<N: Numbers<ID>, const ID: usize> Unit<ID> for Mma<N> {
 
     /// A lane has the rows of its group, and columns `2 * (lane % 4)` and the next.
     #[inline(always)]
-    unsafe fn store(to: &WarpSums<ID>, pair_row: usize, vector: usize, [first, second]: Self::Sums) {
+    unsafe fn store(to: &WarpSums<C>, pair_row: usize, vector: usize, [first, second]: Self::Sums) {
         let rows = |odd: usize| [first[odd], first[2 + odd], second[odd], second[2 + odd]];
-        if const { ATA[ID].frames == 1 } {
+        if const { C::CONFIG.frames == 1 } {
             // The lanes of a group have the same, and store a row each.
             let (even, odd) = (rows(0), rows(1));
             let mut sum = 0.0;

@@ -15,17 +15,18 @@
 //! of the multiprocessor.
 
 use cuda_std::ptx::griddepcontrol;
-use variants::ata::{ATA, AtaArgs, CELL, KIND_PREFIX};
+use variants::ata::{AtaArgs, CELL, KIND_PREFIX};
 
 use crate::cells::{PairRowRef, TileRef};
+use crate::config::Configuration;
 use crate::unit::Unit;
 use crate::vector::FrameRow;
 use crate::work::{BlockCoord, warp};
 
-/// Whether the kernel of configuration `ID` takes its first two tiles at once for these tensors.
+/// Whether the kernel of configuration `C` takes its first two tiles at once for these tensors.
 #[inline(always)]
-pub(crate) fn takes_two<const ID: usize>(args: &AtaArgs) -> bool {
-    (const { ATA[ID].prefetches_two() }) && args.x_aligned != 0 && args.n.is_multiple_of(CELL as u32)
+pub(crate) fn takes_two<C: Configuration>(args: &AtaArgs) -> bool {
+    (const { C::CONFIG.prefetches_two() }) && args.x_aligned != 0 && args.n.is_multiple_of(CELL as u32)
 }
 
 /// The transposed tile that the warp takes at first, and the direct one, or none.
@@ -47,8 +48,8 @@ pub(crate) unsafe fn first_refs(args: &AtaArgs, place: &BlockCoord) -> [TileRef;
 /// As for [`first_refs`]; all lanes of the warp execute this call together.
 #[inline(always)]
 pub(crate) unsafe fn add_two<
-    U: Unit<ID>,
-    const ID: usize,
+    U: Unit<C>,
+    C: Configuration,
     const WORDS: usize,
     const ROWS: usize,
     const VECTORS: usize,
@@ -65,7 +66,7 @@ pub(crate) unsafe fn add_two<
         let of_row = |used: &TileRef, row: usize| used.of_row(place.first_pair_row + row as u32);
         let mut transposed_cells = [[[0; WORDS]; 2]; ROWS];
         for row in 0..ROWS {
-            transposed_cells[row] = of_row(&transposed, row).load_known::<ID, WORDS, true>(args, true);
+            transposed_cells[row] = of_row(&transposed, row).load_known::<C, WORDS, true>(args, true);
         }
         // Every thread waits before it reads X or writes Y.
         griddepcontrol::wait();
@@ -74,7 +75,7 @@ pub(crate) unsafe fn add_two<
         let is_there = !U::CONVERTS || direct.is_some();
         let mut straight_cells = [[[0; WORDS]; 2]; ROWS];
         for row in 0..ROWS {
-            straight_cells[row] = of_row(&direct, row).load_known::<ID, WORDS, false>(args, is_there);
+            straight_cells[row] = of_row(&direct, row).load_known::<C, WORDS, false>(args, is_there);
         }
         let x_where = |has_pairs: bool, x: U::Operand| [U::only_where(has_pairs, x); VECTORS];
         let operand = U::operand(args, x[0]);
@@ -98,7 +99,7 @@ pub(crate) unsafe fn add_two<
 /// # Safety
 /// The cells are those of `used`, and all lanes of the warp execute this call together.
 #[inline(always)]
-pub(crate) unsafe fn add_pairs<U: Unit<ID>, const ID: usize, const WORDS: usize, const VECTORS: usize>(
+pub(crate) unsafe fn add_pairs<U: Unit<C>, C: Configuration, const WORDS: usize, const VECTORS: usize>(
     sums: &mut [U::Sums; VECTORS],
     used: &PairRowRef,
     cells: &[[u32; WORDS]; 2],

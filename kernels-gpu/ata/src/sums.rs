@@ -1,34 +1,38 @@
 //! The end of a block: each warp writes its sums to shared memory, then threads add them up, warp by warp, and store Y.
 //! The order of the additions is always the same.
 
+use core::marker::PhantomData;
+
 use cuda_std::global::{self, Word};
 use cuda_std::ptx::cp_async;
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::thread;
-use variants::ata::{ATA, AtaArgs, CELL, PAIR_ROWS};
+use variants::ata::{AtaArgs, CELL, PAIR_ROWS};
 
+use crate::config::Configuration;
 use crate::work::{EpilogueArgs, lane, warp};
 
 /// Accumulators for the sums of the warps, used round-robin: an addition does not wait for the one before.
 const PARTS: usize = 4;
 
 /// The sums of this warp: element (frame, row) is `frame * sums_stride + row`.
-pub(crate) struct WarpSums<const ID: usize> {
+pub struct WarpSums<C> {
     base: SharedAddr,
+    config: PhantomData<C>,
 }
 
-impl<const ID: usize> WarpSums<ID> {
-    const STRIDE: u32 = ATA[ID].sums_stride() as u32;
+impl<C: Configuration> WarpSums<C> {
+    const STRIDE: u32 = C::CONFIG.sums_stride() as u32;
 
     #[inline(always)]
     pub(crate) fn of_warp() -> Self {
-        let sums = const { ATA[ID].sums() };
-        Self { base: shared::dynamic().offset(sums.stage_offset(warp())) }
+        let sums = const { C::CONFIG.sums() };
+        Self { base: shared::dynamic().offset(sums.stage_offset(warp())), config: PhantomData }
     }
 
     /// The sums of pair row `pair_row` of the block and frame 0.
     #[inline(always)]
-    pub(crate) fn of_pair_row(&self, pair_row: usize) -> SharedAddr {
+    pub fn of_pair_row(&self, pair_row: usize) -> SharedAddr {
         self.base.offset((pair_row * PAIR_ROWS * size_of::<f32>()) as u32)
     }
 
@@ -59,17 +63,17 @@ impl<const ID: usize> WarpSums<ID> {
 /// Adds up the sums of all warps and stores the block's part of Y, multiplied by the scale of its channel.
 ///
 /// # Safety
-/// The launch is that of configuration `ID`; every warp has written its sums; all threads of the block execute this
+/// The launch is that of configuration `C`; every warp has written its sums; all threads of the block execute this
 /// call.
 #[inline(always)]
-pub(crate) unsafe fn store_result<const ID: usize>(args: &AtaArgs) {
+pub(crate) unsafe fn store_result<C: Configuration>(args: &AtaArgs) {
     // Two rows a thread are half as many loads from shared memory, one a thread is sooner done.
-    if const { (ATA[ID].frames * ATA[ID].rows()) as u32 <= ATA[ID].threads() } {
+    if const { (C::CONFIG.frames * C::CONFIG.rows()) as u32 <= C::CONFIG.threads() } {
         // SAFETY: as required of the caller.
-        unsafe { add_up::<ID, 1>(args) };
+        unsafe { add_up::<C, 1>(args) };
     } else {
         // SAFETY: as required of the caller.
-        unsafe { add_up::<ID, 2>(args) };
+        unsafe { add_up::<C, 2>(args) };
     }
 }
 
@@ -78,27 +82,27 @@ pub(crate) unsafe fn store_result<const ID: usize>(args: &AtaArgs) {
 /// # Safety
 /// As for [`store_result`].
 #[inline(always)]
-unsafe fn add_up<const ID: usize, const TOGETHER: usize>(args: &AtaArgs)
+unsafe fn add_up<C: Configuration, const TOGETHER: usize>(args: &AtaArgs)
 where
     [u32; TOGETHER]: Word,
 {
-    let sums = const { ATA[ID].sums() };
-    let (rows, stride) = const { (ATA[ID].rows() as u32, ATA[ID].sums_stride() as u32) };
-    if const { ATA[ID].precision.has_scales() } {
+    let sums = const { C::CONFIG.sums() };
+    let (rows, stride) = const { (C::CONFIG.rows() as u32, C::CONFIG.sums_stride() as u32) };
+    if const { C::CONFIG.precision.has_scales() } {
         cp_async::wait_all();
     }
     // SAFETY: all threads are here. The barrier orders the stores of the sums and of what the end needs before the
     // loads below.
     let EpilogueArgs { y, rows: y_rows, frames, scale } = unsafe {
         thread::sync_threads();
-        EpilogueArgs::load::<ID>()
+        EpilogueArgs::load::<C>()
     };
     let mut element = thread::thread_idx_x() * const { TOGETHER as u32 };
-    while element < const { (ATA[ID].frames * ATA[ID].rows()) as u32 } {
+    while element < const { (C::CONFIG.frames * C::CONFIG.rows()) as u32 } {
         let (frame, row) = (element / rows, element % rows);
         let first = shared::dynamic().offset(sums.offset_bytes + (frame * stride + row) * size_of::<f32>() as u32);
         let mut parts = [[0f32; TOGETHER]; PARTS];
-        for warp in 0..const { ATA[ID].warps } {
+        for warp in 0..const { C::CONFIG.warps } {
             // SAFETY: every element of every warp's sums was stored.
             let of_warp: [u32; TOGETHER] = unsafe { first.offset(warp as u32 * sums.stage_stride_bytes()).load() };
             for i in 0..TOGETHER {
@@ -110,7 +114,7 @@ where
         for i in 0..TOGETHER {
             sum[i] = (first[i] + second[i]) + (third[i] + fourth[i]);
         }
-        if const { ATA[ID].frames == 1 } || frame < frames {
+        if const { C::CONFIG.frames == 1 } || frame < frames {
             let y = y.wrapping_offset(frame as isize * args.y_strides.frame as isize);
             for i in 0..TOGETHER {
                 let row = row + i as u32;
@@ -120,6 +124,6 @@ where
                 }
             }
         }
-        element += const { ATA[ID].threads() * TOGETHER as u32 };
+        element += const { C::CONFIG.threads() * TOGETHER as u32 };
     }
 }

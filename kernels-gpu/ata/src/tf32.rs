@@ -2,9 +2,10 @@
 
 use cuda_std::convert::tf32_from_f32;
 use cuda_std::ptx::mma::m16n8k8_tf32;
-use variants::ata::{ATA, AtaArgs, CELL};
+use variants::ata::{AtaArgs, CELL};
 
 use crate::cells::tf32_element;
+use crate::config::Configuration;
 use crate::mma::{Accumulators, Numbers};
 use crate::unit::Four;
 
@@ -18,7 +19,7 @@ pub(crate) struct Operand {
     rest: [[u32; 4]; 2],
 }
 
-impl<const ID: usize> Numbers<ID> for Tf32 {
+impl<C: Configuration> Numbers<C> for Tf32 {
     type Operand = Operand;
 
     const HALVED: bool = false;
@@ -27,7 +28,7 @@ impl<const ID: usize> Numbers<ID> for Tf32 {
     unsafe fn operand(_: &AtaArgs, x: [Four; 2]) -> Operand {
         let nearest = x.map(|x| x.map(tf32_from_f32));
         let mut rest = [[0; 4]; 2];
-        if const { ATA[ID].precision.terms() > 1 } {
+        if const { C::CONFIG.precision.terms() > 1 } {
             for half in 0..2 {
                 for i in 0..4 {
                     rest[half][i] = tf32_from_f32(x[half][i] - f32::from_bits(nearest[half][i]));
@@ -49,7 +50,7 @@ impl<const ID: usize> Numbers<ID> for Tf32 {
         cells: &[[u32; WORDS]; 2],
         x: &[Operand; VECTORS],
     ) {
-        let precision = const { ATA[ID].precision };
+        let precision = const { C::CONFIG.precision };
         for half in 0..2 {
             let mut elements = [[[0; CELL]; CELL]; 2];
             for term in 0..precision.terms() {
@@ -70,7 +71,7 @@ impl<const ID: usize> Numbers<ID> for Tf32 {
                 };
                 for vector in 0..VECTORS {
                     // SAFETY: as required of the caller.
-                    sums[vector][part] = unsafe { multiply_half::<ID>(sums[vector][part], &x[vector], half, a) };
+                    sums[vector][part] = unsafe { multiply_half::<C>(sums[vector][part], &x[vector], half, a) };
                 }
             }
         }
@@ -83,13 +84,13 @@ impl<const ID: usize> Numbers<ID> for Tf32 {
 /// # Safety
 /// All lanes of the warp execute this call together.
 #[inline(always)]
-unsafe fn multiply_half<const ID: usize>(
+unsafe fn multiply_half<C: Configuration>(
     sum: [f32; 4],
     x: &Operand,
     half: usize,
     a: impl Fn(usize, usize) -> [u32; 4],
 ) -> [f32; 4] {
-    let terms = const { ATA[ID].precision.terms() };
+    let terms = const { C::CONFIG.precision.terms() };
     let mut products = if terms > 1 { [0.0; 4] } else { sum };
     for step in 0..2 {
         let pair = |words: [u32; 4]| [words[2 * step], words[2 * step + 1]];

@@ -2,14 +2,15 @@
 
 use variants::ata::{AtaArgs, CELL};
 
+use crate::config::Configuration;
 use crate::sums::WarpSums;
 
 /// The elements of X that a lane has of one block of 16.
-pub(crate) type Four = [f32; CELL];
+pub type Four = [f32; CELL];
 
-/// The unit of the configuration `ID`. A lane has cells of the tile as [`variants::ata`] says, and parts of X, the
+/// The unit of the configuration `C`. A lane has cells of the tile as [`variants::ata`] says, and parts of X, the
 /// *vectors*.
-pub(crate) trait Unit<const ID: usize> {
+pub trait Unit<C: Configuration> {
     /// A lane's sums of one pair row and one vector.
     type Sums: Copy;
 
@@ -48,5 +49,5 @@ pub(crate) trait Unit<const ID: usize> {
     ///
     /// # Safety
     /// All lanes of the warp execute this call together, once for each pair row and vector.
-    unsafe fn store(to: &WarpSums<ID>, pair_row: usize, vector: usize, sums: Self::Sums);
+    unsafe fn store(to: &WarpSums<C>, pair_row: usize, vector: usize, sums: Self::Sums);
 }

@@ -3,7 +3,9 @@
 use cuda_std::ptx::cp_async;
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::{global, thread};
-use variants::ata::{ATA, AtaArgs, LIST_PREFIX, PAIR_ROWS, STRIP_PAIR_ROWS, STRIP_ROWS};
+use variants::ata::{AtaArgs, LIST_PREFIX, PAIR_ROWS, STRIP_PAIR_ROWS, STRIP_ROWS};
+
+use crate::config::Configuration;
 
 /// Lanes of a warp.
 pub(crate) const LANES: u32 = 32;
@@ -24,20 +26,20 @@ pub(crate) struct BlockCoord {
 }
 
 impl BlockCoord {
-    /// The place of a block of configuration `ID`.
+    /// The place of a block of configuration `C`.
     #[inline(always)]
-    pub(crate) fn of_block<const ID: usize>(args: &AtaArgs, block: u32) -> Self {
-        let of_strip = const { (STRIP_PAIR_ROWS / ATA[ID].pair_rows) as u32 };
+    pub(crate) fn of_block<C: Configuration>(args: &AtaArgs, block: u32) -> Self {
+        let of_strip = const { (STRIP_PAIR_ROWS / C::CONFIG.pair_rows) as u32 };
         let (rows_of_all, frame_tile) = args.frame_tiles.div_rem(block);
         let (strip_of_all, part) = (rows_of_all / of_strip, rows_of_all % of_strip);
         let (channel, strip) = args.strips.div_rem(strip_of_all);
-        let first_pair_row = part * const { ATA[ID].pair_rows as u32 };
+        let first_pair_row = part * const { C::CONFIG.pair_rows as u32 };
         Self {
             channel,
             strip_of_all,
             first_pair_row,
             first_row: strip * STRIP_ROWS as u32 + first_pair_row * PAIR_ROWS as u32,
-            first_frame: frame_tile * const { ATA[ID].frames as u32 },
+            first_frame: frame_tile * const { C::CONFIG.frames as u32 },
         }
     }
 
@@ -60,20 +62,20 @@ impl BlockCoord {
     /// then and is not found out again. What sums are multiplied by is copied there.
     ///
     /// # Safety
-    /// `args` describes the tensors and the matrix, and the launch is that of configuration `ID`. All threads of the
+    /// `args` describes the tensors and the matrix, and the launch is that of configuration `C`. All threads of the
     /// block execute this call.
     #[inline(always)]
-    pub(crate) unsafe fn store_epilogue_args<const ID: usize>(&self, args: &AtaArgs) {
+    pub(crate) unsafe fn store_epilogue_args<C: Configuration>(&self, args: &AtaArgs) {
         if thread::thread_idx_x() != 0 {
             return;
         }
         let y = self.y(args) as u64;
         let (rows, frames) = (args.n.saturating_sub(self.first_row), args.frames - self.first_frame);
-        let [place, scale] = epilogue_args_at::<ID>();
+        let [place, scale] = epilogue_args_at::<C>();
         // SAFETY: the places are the block's, and there is a scale for each channel.
         unsafe {
             place.store([y as u32, (y >> 32) as u32, rows, frames]);
-            if const { ATA[ID].precision.has_scales() } {
+            if const { C::CONFIG.precision.has_scales() } {
                 let of_channel = (args.scales as *const f32).wrapping_add(self.channel as usize);
                 cp_async::ca_4(scale, of_channel, size_of::<f32>() as u32);
             }
@@ -117,12 +119,12 @@ impl EpilogueArgs {
     /// The thread that left it ([`BlockCoord::store_epilogue_args`]) has waited for its copies, and a barrier has
     /// followed.
     #[inline(always)]
-    pub(crate) unsafe fn load<const ID: usize>() -> Self {
-        let [place, scale] = epilogue_args_at::<ID>();
+    pub(crate) unsafe fn load<C: Configuration>() -> Self {
+        let [place, scale] = epilogue_args_at::<C>();
         // SAFETY: as required of the caller.
         unsafe {
             let [low, high, rows, frames]: [u32; 4] = place.load();
-            let scale = if const { ATA[ID].precision.has_scales() } { scale.load() } else { 1.0 };
+            let scale = if const { C::CONFIG.precision.has_scales() } { scale.load() } else { 1.0 };
             Self { y: (u64::from(high) << 32 | u64::from(low)) as *mut f32, rows, frames, scale }
         }
     }
@@ -130,20 +132,20 @@ impl EpilogueArgs {
 
 /// Where what was left is: words of [`EpilogueArgs`], and the scale.
 #[inline(always)]
-fn epilogue_args_at<const ID: usize>() -> [SharedAddr; 2] {
-    const { [ATA[ID].smem().get("epilogue"), ATA[ID].smem().get("scale")] }
+fn epilogue_args_at<C: Configuration>() -> [SharedAddr; 2] {
+    const { [C::CONFIG.smem().get("epilogue"), C::CONFIG.smem().get("scale")] }
         .map(|region| shared::dynamic().offset(region.offset_bytes))
 }
 
 /// This thread's warp in its block.
 #[inline(always)]
-pub(crate) fn warp() -> u32 {
+pub fn warp() -> u32 {
     thread::thread_idx_x() / LANES
 }
 
 /// This thread's lane in its warp.
 #[inline(always)]
-pub(crate) fn lane() -> u32 {
+pub fn lane() -> u32 {
     thread::thread_idx_x() % LANES
 }
 

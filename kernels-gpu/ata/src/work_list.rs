@@ -1,25 +1,34 @@
 //! Which tiles a warp takes, one after the other: the first two, whose references are loaded at once, and the work list
 //! behind them. The warps of a block divide the tile references of a strip round-robin.
 
-use variants::ata::{ATA, AtaArgs};
+use core::marker::PhantomData;
+
+use variants::ata::AtaArgs;
 
 use crate::cells::TileRef;
+use crate::config::Configuration;
 use crate::prefetch::first_refs;
 use crate::work::{BlockCoord, warp};
 
 /// The tiles of a warp whose references are not loaded yet.
-pub(crate) struct WorkList<const ID: usize> {
+pub(crate) struct WorkList<C> {
     /// The number of the next one.
     next: u32,
     /// The end of the tiles of the strip.
     end: u32,
+    config: PhantomData<C>,
 }
 
-impl<const ID: usize> WorkList<ID> {
-    const WARPS: u32 = ATA[ID].warps as u32;
+impl<C: Configuration> WorkList<C> {
+    const WARPS: u32 = C::CONFIG.warps as u32;
 
     /// No tile.
-    pub(crate) const EMPTY: Self = Self { next: 0, end: 0 };
+    pub(crate) const EMPTY: Self = Self::new(0, 0);
+
+    #[inline(always)]
+    const fn new(next: u32, end: u32) -> Self {
+        Self { next, end, config: PhantomData }
+    }
 
     /// The first two tiles, from the list prefix of the strip, and those behind them.
     ///
@@ -32,7 +41,7 @@ impl<const ID: usize> WorkList<ID> {
             let first = place.first_of_prefix() + warp();
             let uses = [first, first + Self::WARPS].map(|index| TileRef::load(args.prefixes, index));
             let [start, end] = place.list_range(args);
-            (uses, Self { next: start + warp() + 2 * Self::WARPS, end })
+            (uses, Self::new(start + warp() + 2 * Self::WARPS, end))
         }
     }
 
@@ -77,7 +86,7 @@ impl<const ID: usize> WorkList<ID> {
     /// ends.
     #[inline(always)]
     fn after_kind_prefixes([transposed, direct]: &[TileRef; 2]) -> Self {
-        Self { next: transposed.last_word() + warp(), end: direct.last_word() }
+        Self::new(transposed.last_word() + warp(), direct.last_word())
     }
 
     /// Starts to load the next tile reference; none behind the last.

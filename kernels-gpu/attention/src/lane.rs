@@ -23,13 +23,13 @@ pub(crate) unsafe fn warp_uniform(number: u32) -> u32 {
 /// The number is opaque at each call, as [`warp`] is. So values derived from it are computed where they are used, and
 /// take no registers through the loop over the keys.
 #[inline(always)]
-pub(crate) fn lane() -> u32 {
+pub fn lane() -> u32 {
     opaque(thread::thread_idx_x()) % LANES
 }
 
 /// This thread's warp in its block.
 #[inline(always)]
-pub(crate) fn warp() -> u32 {
+pub fn warp() -> u32 {
     opaque(thread::thread_idx_x()) / LANES
 }
 

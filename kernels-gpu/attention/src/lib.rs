@@ -16,25 +16,33 @@
 //! | `lane` | this thread in its warp and its block |
 //!
 //! `sm80` has the kernels on `mma.sync`, for sm_80 and later; `sm90` those on `wgmma`, for sm_90a.
+//!
+//! Without the feature `entries` the crate has no entries. A device crate that depends on it so, as `study` does, makes
+//! kernels of its own from [`sm80::mainloop::forward`].
 #![cfg(target_arch = "nvptx64")]
 #![no_std]
-#![feature(abi_gpu_kernel, float_minimum_maximum)]
-#![cfg_attr(target_feature = "sm_90a", feature(asm_experimental_arch))]
+#![feature(float_minimum_maximum)]
+#![cfg_attr(feature = "entries", feature(abi_gpu_kernel))]
+#![cfg_attr(all(feature = "entries", target_feature = "sm_90a"), feature(asm_experimental_arch))]
 #![allow(
     clippy::needless_range_loop,
     reason = "an index into a register array selects fragments, rows or columns too, and LLVM unrolls loops over numbers best"
+)]
+#![cfg_attr(
+    not(feature = "entries"),
+    allow(dead_code, unused_imports, reason = "another device crate uses the main loop of sm_80 alone")
 )]
 #![allow(improper_gpu_kernel_arg, reason = "the argument struct is repr(C) and plain data")]
 
 mod combine;
 mod epilogue;
-mod lane;
+pub mod lane;
 mod mask;
 mod scalar;
 mod score_mod;
 mod seqlen;
 mod softmax;
-mod tile;
+pub mod tile;
 mod work;
 
 use cuda_std::convert::{Bf16, F16};
@@ -50,7 +58,7 @@ use crate::combine::F32;
 ///     pub mod f16 {
 ///         const ID: usize = config_index("attention_f16_d64_wmma_32x64_s2");
 ///         #[kernel(name = "attention_f16_d64_wmma_32x64_s2", max_threads = ATTENTION[ID].threads(), ..)]
-///         pub unsafe fn kernel(args: AttentionArgs) { mainloop::forward::<F16, ID, ..>(&args) }
+///         pub unsafe fn kernel(args: AttentionArgs) { mainloop::forward::<F16, Configuration<ID>, ..>(&args) }
 ///     }
 ///     pub mod bf16 { .. }
 /// }
@@ -60,12 +68,14 @@ use crate::combine::F32;
 macro_rules! entry {
     (f16 $name:ident: $($kernel:tt)+) => {
         /// The kernel of the configuration of this name.
+        #[cfg(feature = "entries")]
         pub mod $name {
             entry!(@ f16 F16 $name $($kernel)+);
         }
     };
     ($name:ident: $($kernel:tt)+) => {
         /// The kernels of the configurations of this name.
+        #[cfg(feature = "entries")]
         pub mod $name {
             entry!(@ f16 F16 $name $($kernel)+);
             entry!(@ bf16 Bf16 $name $($kernel)+);
@@ -76,7 +86,10 @@ macro_rules! entry {
     };
     (@ $type:ident $element:ident $name:ident wmma) => {
         entry!(@@ $type $name (args: AttentionArgs) () mainloop::forward::<
-            $element, ID, { mainloop::key_tiles(ID) }, { mainloop::dim_tiles(ID) },
+            $element,
+            mainloop::Configuration<ID>,
+            { mainloop::key_tiles(&ATTENTION[ID]) },
+            { mainloop::dim_tiles(&ATTENTION[ID]) },
         >(&args));
     };
     (@ $type:ident $element:ident $name:ident decode) => {
@@ -130,6 +143,7 @@ macro_rules! combine {
         ///
         /// # Safety
         /// The grid and block are the kernel's; the addresses and strides of `args` describe the parts and the result.
+        #[cfg(feature = "entries")]
         #[cuda_std::kernel(max_threads = COMBINE[combine_index(stringify!($name))].threads())]
         pub unsafe fn $name(args: CombineArgs) {
             // SAFETY: the caller's contract is the body's.
@@ -140,7 +154,7 @@ macro_rules! combine {
 
 // Behind the macro, whose entries they have too.
 pub mod sm80;
-#[cfg(target_feature = "sm_90a")]
+#[cfg(all(feature = "entries", target_feature = "sm_90a"))]
 pub mod sm90;
 
 combine!(attention_combine_f32_f16: F32, F16);

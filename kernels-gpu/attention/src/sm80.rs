@@ -7,16 +7,16 @@
 //! | `pages` | where those keys lie, one after the other or in pages |
 //! | `copy` | rows of a tensor to a tile in shared memory |
 //! | `product` | the product of two fragments |
-//! | `pv` | P V on tensor cores or by multiply-adds |
+//! | `pv` | P V on tensor cores |
 //! | `epilogue` | O to global memory |
 
 mod copy;
 mod decode;
 mod epilogue;
-mod mainloop;
+pub mod mainloop;
 mod pages;
 mod product;
-mod pv;
+pub mod pv;
 
 use cuda_std::convert::{Bf16, F16};
 use variants::attention::{ATTENTION, AttentionArgs, DecodeArgs, config_index};
@@ -28,21 +28,7 @@ entry!(d64_decode_4w_s6_general: decode);
 entry!(d128_decode_4w_s3_general: decode);
 entry!(d256_decode_2w_s3_general: decode);
 entry!(d64_wmma_64x64_s2: wmma);
-entry!(d64_wmma_32x64_s2: wmma);
-entry!(d64_wmma_128x64_s2: wmma);
-entry!(f16 d64_wmma_64x64_s1: wmma);
-entry!(f16 d64_wmma_32x64_s1: wmma);
-entry!(f16 d64_wmma_128x64_s1: wmma);
-entry!(f16 d64_wmma_64x32_s2: wmma);
-entry!(f16 d64_wmma_32x32_s2: wmma);
-entry!(f16 d64_wmma_128x32_s2: wmma);
-entry!(f16 d64_wmma_64x64_s2_ldg: wmma);
-entry!(f16 d64_wmma_64x64_s2_fma: wmma);
-entry!(f16 d64_wmma_64x64_s2_ldg_fma: wmma);
 entry!(d128_wmma_64x32_s2: wmma);
-entry!(d128_wmma_32x32_s2: wmma);
-entry!(f16 d128_wmma_128x32_s1: wmma);
-entry!(f16 d128_wmma_64x32_s2_fma: wmma);
 entry!(d64_wmma_64x64_s2_general: wmma);
 entry!(d128_wmma_64x32_s2_general: wmma);
 entry!(scalar: scalar);

@@ -22,7 +22,7 @@ const PANEL_TILES: usize = PANEL_ROW_BYTES as usize / 32;
 
 /// Byte offset of a 16-byte chunk in a tile of `rows` rows.
 #[inline(always)]
-pub(crate) fn chunk_offset(rows: usize, row: u32, chunk: u32) -> u32 {
+pub fn chunk_offset(rows: usize, row: u32, chunk: u32) -> u32 {
     TILE_SWIZZLE.tile_offset(row, chunk * CHUNK_BYTES, rows as u32)
 }
 

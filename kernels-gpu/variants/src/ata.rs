@@ -32,6 +32,7 @@ pub use cell::{
     element_offset, nibbles_offset, transposed_cell, transposed_pair,
 };
 pub use config::{ATA, AtaConfig, AtaUnit, TILE_STRIDE, VECTOR_STRIDE, config_index, preferred};
+pub(crate) use config::{assert_all_fit, config};
 
 /// Rows and columns of a block.
 pub const BLOCK: usize = 16;

@@ -8,6 +8,7 @@ mod config;
 mod decode;
 mod mask;
 
+pub(crate) use catalogue::assert_all_fit;
 pub use catalogue::{ATTENTION, config_index};
 pub use config::{
     AttentionConfig, AttentionKernel, CONSUMER_REGISTERS, MaskKind, PRODUCER_REGISTERS, PvUnit, QuerySource,

@@ -241,7 +241,7 @@ pub(crate) unsafe fn forward<E, const ID: usize, const DIM_TILES: usize, const P
                 keys.hide(&mut scores[0], positions, (lane() % 4) as i32, key);
             }
             let factors = state.step::<1>(&mut scores[0], ScoreScale::new(args));
-            out.step(factors, &scores, v_tile(stage), v_tile(stage));
+            out.step(factors, &scores, v_tile(stage));
             step += warps;
             stage = if stage + 1 == stages { 0 } else { stage + 1 };
         }

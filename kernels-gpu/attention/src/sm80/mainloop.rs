@@ -30,7 +30,9 @@ use cuda_std::shared;
 use cuda_std::thread;
 use cuda_std::warp::{FULL_MASK, sync_warp};
 use layout::SmemRegion;
-use variants::attention::{ATTENTION, AttentionArgs, AttentionKernel, PvUnit, ScoreMod, Seqlens, WARP_ROWS, WmmaTile};
+use variants::attention::{
+    ATTENTION, AttentionArgs, AttentionConfig, AttentionKernel, ScoreMod, Seqlens, WARP_ROWS, WmmaTile,
+};
 
 use crate::epilogue::store_lse;
 use crate::lane::{lane, warp};
@@ -39,59 +41,69 @@ use crate::seqlen::SeqlenInfo;
 use crate::sm80::copy::Rows;
 use crate::sm80::epilogue::store_rows;
 use crate::sm80::product::multiply;
-use crate::sm80::pv::{MultiplyAdd, PvAccumulator, TensorCore};
+use crate::sm80::pv::{PvAccumulator, TensorCore};
 use crate::softmax::{RowState, ScoreScale, Subtraction};
 use crate::tile::{Fragments, chunk_offset};
 use crate::work::{Work, sink_of_block};
 
-const fn wmma_tile(id: usize) -> WmmaTile {
-    match ATTENTION[id].kernel {
+/// What the kernel of a configuration is made of, for elements of type `E`. `KEY_TILES` and `DIM_TILES` are the
+/// [`key_tiles`] and [`dim_tiles`] of the configuration.
+pub trait KernelTraits<E, const KEY_TILES: usize, const DIM_TILES: usize> {
+    /// The configuration.
+    const CONFIG: AttentionConfig;
+
+    /// What computes P V.
+    type Pv: PvAccumulator<E, KEY_TILES, DIM_TILES>;
+}
+
+/// The kernel of configuration `ID` of [`ATTENTION`], with tensor cores for both products.
+pub(crate) enum Configuration<const ID: usize> {}
+
+impl<E: Element16, const ID: usize, const KEY_TILES: usize, const DIM_TILES: usize>
+    KernelTraits<E, KEY_TILES, DIM_TILES> for Configuration<ID>
+{
+    const CONFIG: AttentionConfig = ATTENTION[ID];
+
+    type Pv = TensorCore<E, DIM_TILES>;
+}
+
+const fn wmma_tile(config: &AttentionConfig) -> WmmaTile {
+    match config.kernel {
         AttentionKernel::Wmma(tile) => tile,
         _ => panic!("the configuration is not an `mma` variant"),
     }
 }
 
-/// 16-key tiles of one step of configuration `id`.
-pub(crate) const fn key_tiles(id: usize) -> usize {
-    wmma_tile(id).n / 16
+/// 16-key tiles of one step of a configuration.
+pub const fn key_tiles(config: &AttentionConfig) -> usize {
+    wmma_tile(config).n / 16
 }
 
-/// 16-column tiles of the head dimension of configuration `id`.
-pub(crate) const fn dim_tiles(id: usize) -> usize {
-    ATTENTION[id].head_dim / 16
+/// 16-column tiles of the head dimension of a configuration.
+pub const fn dim_tiles(config: &AttentionConfig) -> usize {
+    config.head_dim / 16
 }
 
+/// The kernel. It does not compile for traits that differ from their configuration.
+///
 /// # Safety
-/// The launch is that of configuration `ID`, `KEY_TILES` and `DIM_TILES` are its [`key_tiles`] and [`dim_tiles`], and
-/// `args` describes its tensors.
+/// The launch is that of the configuration of `T`, and `args` describes its tensors.
 #[inline(always)]
-pub(crate) unsafe fn forward<E, const ID: usize, const KEY_TILES: usize, const DIM_TILES: usize>(args: &AttentionArgs)
+pub unsafe fn forward<E, T, const KEY_TILES: usize, const DIM_TILES: usize>(args: &AttentionArgs)
 where
     E: Element16,
+    T: KernelTraits<E, KEY_TILES, DIM_TILES>,
 {
-    const { assert!(E::DTYPE as u8 == ATTENTION[ID].dtype as u8) };
-    // SAFETY: the caller's contract.
-    unsafe {
-        match const { wmma_tile(ID).pv } {
-            PvUnit::TensorCore => run::<E, TensorCore<E, DIM_TILES>, ID, KEY_TILES, DIM_TILES>(args),
-            PvUnit::Scalar => run::<E, MultiplyAdd<E>, ID, KEY_TILES, DIM_TILES>(args),
-        }
+    let tile = const { wmma_tile(&T::CONFIG) };
+    const {
+        assert!(E::DTYPE as u8 == T::CONFIG.dtype as u8);
+        assert!(KEY_TILES == key_tiles(&T::CONFIG) && DIM_TILES == dim_tiles(&T::CONFIG));
+        assert!(T::Pv::UNIT as u8 == wmma_tile(&T::CONFIG).pv as u8);
     }
-}
-
-/// # Safety
-/// As [`forward`].
-#[inline(always)]
-unsafe fn run<E, PV, const ID: usize, const KEY_TILES: usize, const DIM_TILES: usize>(args: &AttentionArgs)
-where
-    E: Element16,
-    PV: PvAccumulator<E, KEY_TILES, DIM_TILES>,
-{
-    let tile = const { wmma_tile(ID) };
     let (q_region, k_region, v_region) =
-        const { (ATTENTION[ID].smem().get("q"), ATTENTION[ID].smem().get("k"), ATTENTION[ID].smem().get("v")) };
-    let (threads, columns) = const { (ATTENTION[ID].threads(), ATTENTION[ID].head_dim) };
-    let (step_keys, seqlens) = (tile.n as u32, const { ATTENTION[ID].seqlens });
+        const { (T::CONFIG.smem().get("q"), T::CONFIG.smem().get("k"), T::CONFIG.smem().get("v")) };
+    let (threads, columns) = const { (T::CONFIG.threads(), T::CONFIG.head_dim) };
+    let (step_keys, seqlens) = (tile.n as u32, const { T::CONFIG.seqlens });
 
     let place = || shared::dynamic().offset(q_region.offset_bytes);
     // SAFETY: the block is together, the launch is the configuration's, and nothing is in the tile of Q yet.
@@ -129,8 +141,7 @@ where
     let first_row = work.first_row as i32;
     let (first_step, end_step) = keys.steps(first_row, last_row(first_row), step_keys);
 
-    let p_region = || base.offset(const { ATTENTION[ID].smem().get("p") }.stage_offset(warp()));
-    let mut out = PV::zero();
+    let mut out = T::Pv::zero();
     let mut state = RowState::empty(Subtraction::LargeLate);
     // SAFETY: the whole block takes the same steps, so that its threads meet at every barrier and copy; the barriers
     // order the uses of the tiles as the comments say.
@@ -160,7 +171,7 @@ where
             let q_fragments = Fragments::rows_first(q_tile.offset(chunk_offset(tile.m, warp_row(), 0)), tile.m);
             let k_fragments = Fragments::columns_first(stage_tile(k_region, step), tile.n);
             let mut scores = qk::<E, KEY_TILES, DIM_TILES>(q_fragments, k_fragments, args.q_sign);
-            if let ScoreMod::General = const { ATTENTION[ID].score_mod } {
+            if let ScoreMod::General = const { T::CONFIG.score_mod } {
                 let row = work.first_row + warp_row() + lane() / 4;
                 score_mod.apply::<E>(scores.as_flattened_mut(), row, lane() % 4, step * step_keys);
             }
@@ -186,14 +197,14 @@ where
                     cp_async::commit_group();
                 }
             }
-            out.step(factors, &scores, stage_tile(v_region, step), p_region());
+            out.step(factors, &scores, stage_tile(v_region, step));
             step += 1;
         }
 
         // A warp overwrites only rows of the Q tile that no other warp reads.
         let results = state.finalize(ScoreScale::new(args), sink_of_block(args, tile.m as u32));
         sync_warp(FULL_MASK);
-        out.store([results[0].normaliser, results[1].normaliser], q_tile, tile.m, warp_row(), p_region());
+        out.store([results[0].normaliser, results[1].normaliser], q_tile, tile.m, warp_row());
         sync_warp(FULL_MASK);
         // Found again, so that the addresses of O and the LSE take no registers in the loop.
         let seqlen = || if let Seqlens::Fixed = seqlens { SeqlenInfo::equal(args) } else { work.seqlen };

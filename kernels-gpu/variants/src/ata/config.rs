@@ -36,6 +36,8 @@ impl AtaUnit {
 pub struct AtaConfig {
     /// Name of the PTX entry.
     pub name: &'static str,
+    /// The kernel family that has the entry: `ata`, or `study`.
+    pub family: &'static str,
     /// The precision of the matrices that it multiplies.
     pub precision: Precision,
     /// What it runs on.
@@ -180,14 +182,14 @@ pub fn preferred(precision: Precision, frames: usize, fits: impl Fn(&AtaConfig) 
     of_tile.find(|config| fits(config)).unwrap_or(last)
 }
 
-const fn config(
+pub(crate) const fn config(
     name: &'static str,
     precision: Precision,
     unit: AtaUnit,
     [frames, rows, warps]: [usize; 3],
     min_blocks: u32,
 ) -> AtaConfig {
-    AtaConfig { name, precision, unit, frames, pair_rows: rows / PAIR_ROWS, warps, min_blocks }
+    AtaConfig { name, family: "ata", precision, unit, frames, pair_rows: rows / PAIR_ROWS, warps, min_blocks }
 }
 
 /// Every compiled ATA kernel. Those of equal precision and frames stand in the order of preference ([`preferred`]); the
@@ -195,7 +197,7 @@ const fn config(
 ///
 /// Name: `ata_<precision>_<unit>_<frames>x<rows>x<warps>`.
 pub const ATA: &[AtaConfig] = {
-    use AtaUnit::{Fma, Mma, Wmma};
+    use AtaUnit::{Fma, Mma};
     use Precision::{Bf16, F16, F32, Tf32, Tf32x3};
     &[
         // One frame. Configurations for few blocks have as many warps as fit, so that each warp takes a tile or two.
@@ -222,19 +224,20 @@ pub const ATA: &[AtaConfig] = {
         config("ata_f16_mma_16x64x16", F16, Mma, [16, 64, 16], 1),
         config("ata_bf16_mma_1x64x16", Bf16, Mma, [1, 64, 16], 1),
         config("ata_bf16_mma_1x64x6", Bf16, Mma, [1, 64, 6], 3),
-        // What `wmma` costs against `mma`, in blocks of the same size.
         config("ata_bf16_mma_8x64x16", Bf16, Mma, [8, 64, 16], 1),
-        config("ata_bf16_wmma_8x64x16", Bf16, Wmma, [8, 64, 16], 1),
         config("ata_bf16_mma_8x64x6", Bf16, Mma, [8, 64, 6], 3),
         config("ata_bf16_mma_16x64x16", Bf16, Mma, [16, 64, 16], 1),
     ]
 };
 
-/// A configuration whose shared memory or threads cannot fit the smallest architecture does not compile.
-const _: () = {
+const _: () = assert_all_fit(ATA);
+
+/// Does not compile (in a constant) for a configuration whose shared memory or threads cannot fit the smallest
+/// architecture.
+pub(crate) const fn assert_all_fit(configs: &[AtaConfig]) {
     let mut index = 0;
-    while index < ATA.len() {
-        let config = &ATA[index];
+    while index < configs.len() {
+        let config = &configs[index];
         let _ = config.smem().assert_fits(Arch::Sm89);
         assert!(config.threads() <= 1024 && config.min_blocks >= 1);
         assert!(config.pair_rows == 1 || config.pair_rows == STRIP_PAIR_ROWS);
@@ -252,12 +255,13 @@ const _: () = {
         assert!(config.tile_words() <= MOST_WORDS, "the loads in flight fit the registers");
         index += 1;
     }
-};
+}
 
 #[cfg(test)]
 mod tests {
     extern crate std;
     use super::*;
+    use crate::study::ATA_STUDY;
     use std::collections::HashSet;
     use std::format;
     use std::vec::Vec;
@@ -266,10 +270,12 @@ mod tests {
     fn names_follow_the_grammar_and_are_unique() {
         let mut names = HashSet::new();
         for (index, config) in ATA.iter().enumerate() {
+            assert_eq!(config_index(config.name), index);
+        }
+        for config in ATA.iter().chain(ATA_STUDY) {
             let AtaConfig { precision, frames, warps, .. } = config;
             let rows = config.rows();
             assert_eq!(config.name, format!("ata_{precision}_{}_{frames}x{rows}x{warps}", config.unit.name()));
-            assert_eq!(config_index(config.name), index);
             assert!(names.insert(config.name));
         }
     }
@@ -298,7 +304,7 @@ mod tests {
     #[test]
     fn stores_of_sums_reach_all_banks() {
         // A quarter of a warp stores 16 bytes each.
-        for config in ATA {
+        for config in ATA.iter().chain(ATA_STUDY) {
             for quarter in 0..4 {
                 let lanes = quarter * 8..quarter * 8 + 8;
                 let first = |lane: usize| lane % 4 * 2 * config.sums_stride() + lane / 4 * 4;

@@ -6,8 +6,8 @@ use layout::{Arch, Dtype};
 
 use super::AttentionConfig as Config;
 use super::{
-    AttentionConfig, AttentionKernel, CONSUMER_REGISTERS, DECODE_KEYS, DecodeTile, MAX_HEAD_DIM, MaskKind, PvUnit,
-    QuerySource, ScoreMod, Seqlens, TILE_SWIZZLE, TileCopy, WARP_ROWS, WARPGROUP_ROWS, WgmmaTile, WmmaTile,
+    AttentionConfig, AttentionKernel, CONSUMER_REGISTERS, DECODE_KEYS, DecodeTile, MAX_HEAD_DIM, MaskKind, QuerySource,
+    ScoreMod, Seqlens, TILE_SWIZZLE, WARP_ROWS, WARPGROUP_ROWS, WgmmaTile, WmmaTile,
 };
 use crate::lines::{Line, count, kernels};
 
@@ -21,21 +21,6 @@ pub const fn config_index(name: &str) -> usize {
         index += 1;
     }
     panic!("no configuration of ATTENTION has this name")
-}
-
-/// `m` query rows, `n` keys a step, on `mma.sync`.
-const fn tile(m: usize, n: usize, stages: usize) -> WmmaTile {
-    WmmaTile { m, n, stages, copy: TileCopy::Async, pv: PvUnit::TensorCore }
-}
-
-/// Tiles go through registers instead of `cp.async`.
-const fn through_registers(tile: WmmaTile) -> WmmaTile {
-    WmmaTile { copy: TileCopy::ThroughRegisters, ..tile }
-}
-
-/// P V by multiply-adds instead of tensor cores.
-const fn scalar_pv(tile: WmmaTile) -> WmmaTile {
-    WmmaTile { pv: PvUnit::Scalar, ..tile }
 }
 
 /// `m` query rows, `n` keys a step, on `wgmma`, for problems without a mask. Q is in shared memory.
@@ -100,15 +85,9 @@ macro_rules! both {
     };
 }
 
-/// The f16 kernel of a configuration alone.
-macro_rules! f16 {
-    ($name:literal, $config:expr) => {
-        Line { first: $config.named(concat!("attention_f16_", $name), Dtype::F16), bf16: None }
-    };
-}
-
 /// Every compiled attention kernel. Those of one element type stand in the order of preference: on Ampere the first
-/// that serves a problem runs. `docs/measurements` has what they were chosen from.
+/// that serves a problem runs. `docs/measurements` has what they were chosen from;
+/// [`ATTENTION_STUDY`](crate::study::ATTENTION_STUDY) has kernels that measure one choice.
 ///
 /// | name | kernel |
 /// | --- | --- |
@@ -124,8 +103,7 @@ macro_rules! f16 {
 /// | `64x128k2c2` | the same, in each of two split-KV blocks of a cluster |
 /// | `_q` | Q in registers |
 /// | `_m2` | two blocks copy K and V for each other (multicast) |
-/// | `_ldg`, `_fma` | of `wmma`: tiles go through registers; P V by multiply-adds |
-/// | `_varlen` | serves varlen |
+/// /// | `_varlen` | serves varlen |
 /// | `_softcap`, `_general` | serves a softcap alone; softcap and bias. Both serve varlen too, unless they decode |
 pub const ATTENTION: &[AttentionConfig] = &kernels::<_, { count(LINES) }>(LINES);
 
@@ -224,41 +202,25 @@ const LINES: &[Line<AttentionConfig>] = &[
     both!("d128_wgmma_masked_128x128_s2_general", Config::wgmma(128, masked(128, 128, 2)).general()),
     both!("d256_wgmma_masked_128x64_s2_general", Config::wgmma(256, masked(128, 64, 2)).general()),
     // 64 rows by 64 keys, two stages: the best, or within 4 % of it, at every length.
-    both!("d64_wmma_64x64_s2", Config::wmma(64, tile(64, 64, 2))),
-    // Twice the blocks: 4 % ahead where 64 rows a block leave multiprocessors idle.
-    both!("d64_wmma_32x64_s2", Config::wmma(64, tile(32, 64, 2))),
-    // Half the traffic of K and V: even at 4x32x4096, far behind where blocks are few.
-    both!("d64_wmma_128x64_s2", Config::wmma(64, tile(128, 64, 2))),
-    // What the second stage gains: 3 to 13 %.
-    f16!("d64_wmma_64x64_s1", Config::wmma(64, tile(64, 64, 1))),
-    f16!("d64_wmma_32x64_s1", Config::wmma(64, tile(32, 64, 1))),
-    f16!("d64_wmma_128x64_s1", Config::wmma(64, tile(128, 64, 1))),
-    // What 64 keys a step gain over 32: 20 to 28 %.
-    f16!("d64_wmma_64x32_s2", Config::wmma(64, tile(64, 32, 2))),
-    f16!("d64_wmma_32x32_s2", Config::wmma(64, tile(32, 32, 2))),
-    f16!("d64_wmma_128x32_s2", Config::wmma(64, tile(128, 32, 2))),
-    // What cp.async and P V on the tensor cores gain.
-    f16!("d64_wmma_64x64_s2_ldg", Config::wmma(64, through_registers(tile(64, 64, 2)))),
-    f16!("d64_wmma_64x64_s2_fma", Config::wmma(64, scalar_pv(tile(64, 64, 2)))),
-    f16!("d64_wmma_64x64_s2_ldg_fma", Config::wmma(64, scalar_pv(through_registers(tile(64, 64, 2))))),
+    both!("d64_wmma_64x64_s2", Config::wmma(64, WmmaTile::new(64, 64, 2))),
     // At this head dimension 64 keys a step do not fit the register budget.
-    both!("d128_wmma_64x32_s2", Config::wmma(128, tile(64, 32, 2))),
-    both!("d128_wmma_32x32_s2", Config::wmma(128, tile(32, 32, 2))),
-    f16!("d128_wmma_128x32_s1", Config::wmma(128, tile(128, 32, 1))),
-    f16!("d128_wmma_64x32_s2_fma", Config::wmma(128, scalar_pv(tile(64, 32, 2)))),
+    both!("d128_wmma_64x32_s2", Config::wmma(128, WmmaTile::new(64, 32, 2))),
     // Every other head dimension, and the oracle on the card.
     both!("scalar", Config::scalar()),
     // Softcap, bias and sequences of several lengths.
-    both!("d64_wmma_64x64_s2_general", Config::wmma(64, tile(64, 64, 2)).general()),
-    both!("d128_wmma_64x32_s2_general", Config::wmma(128, tile(64, 32, 2)).general()),
+    both!("d64_wmma_64x64_s2_general", Config::wmma(64, WmmaTile::new(64, 64, 2)).general()),
+    both!("d128_wmma_64x32_s2_general", Config::wmma(128, WmmaTile::new(64, 32, 2)).general()),
     both!("scalar_general", Config::scalar().general()),
 ];
 
-/// A configuration whose shared memory or threads cannot fit the smallest architecture does not compile.
-const _: () = {
+const _: () = assert_all_fit(ATTENTION);
+
+/// Does not compile (in a constant) for a configuration whose shared memory or threads cannot fit the smallest
+/// architecture.
+pub(crate) const fn assert_all_fit(configs: &[AttentionConfig]) {
     let mut index = 0;
-    while index < ATTENTION.len() {
-        let config = &ATTENTION[index];
+    while index < configs.len() {
+        let config = &configs[index];
         let smem = config.smem().assert_fits(if config.compiled_for(Arch::Sm89) { Arch::Sm89 } else { config.arch() });
         assert!(
             matches!(config.kernel, AttentionKernel::Wgmma(_))
@@ -328,12 +290,14 @@ const _: () = {
         }
         index += 1;
     }
-};
+}
 
 #[cfg(test)]
 mod tests {
     extern crate std;
     use super::*;
+    use crate::attention::{PvUnit, TileCopy};
+    use crate::study::ATTENTION_STUDY;
     use std::collections::HashSet;
     use std::format;
     use std::string::String;
@@ -382,8 +346,10 @@ mod tests {
     fn names_follow_the_grammar_and_are_unique() {
         let mut names = HashSet::new();
         for (index, config) in ATTENTION.iter().enumerate() {
-            assert_eq!(config.name, composed_name(config));
             assert_eq!(config_index(config.name), index);
+        }
+        for config in ATTENTION.iter().chain(ATTENTION_STUDY) {
+            assert_eq!(config.name, composed_name(config));
             assert!(names.insert(config.name));
         }
     }

@@ -40,6 +40,23 @@ pub struct WmmaTile {
     pub pv: PvUnit,
 }
 
+impl WmmaTile {
+    /// `m` query rows, `n` keys a step, by `cp.async` and on tensor cores.
+    pub(crate) const fn new(m: usize, n: usize, stages: usize) -> Self {
+        Self { m, n, stages, copy: TileCopy::Async, pv: PvUnit::TensorCore }
+    }
+
+    /// The same with tiles that go through registers.
+    pub(crate) const fn through_registers(self) -> Self {
+        Self { copy: TileCopy::ThroughRegisters, ..self }
+    }
+
+    /// The same with P V by multiply-adds.
+    pub(crate) const fn scalar_pv(self) -> Self {
+        Self { pv: PvUnit::Scalar, ..self }
+    }
+}
+
 /// Query rows of one warp: the M of `mma` m16n8k16.
 pub const WARP_ROWS: usize = 16;
 
@@ -219,6 +236,8 @@ pub enum AttentionKernel {
 pub struct AttentionConfig {
     /// Name of the PTX entry.
     pub name: &'static str,
+    /// The kernel family that has the entry: `attention`, or `study`.
+    pub family: &'static str,
     /// Element type of Q, K, V and O.
     pub dtype: Dtype,
     /// The widest head dimension of Q and K that it serves; narrower ones are padded with zeros in shared memory.
@@ -243,13 +262,19 @@ const MAX_WIDE_REGISTERS: u32 = 168;
 impl AttentionConfig {
     /// A configuration that has no name yet.
     const fn new(head_dim: usize, kernel: AttentionKernel) -> Self {
-        let (name, dtype, value_dim) = ("", Dtype::F16, head_dim);
-        Self { name, dtype, head_dim, value_dim, kernel, score_mod: ScoreMod::None, seqlens: Seqlens::Fixed }
+        let (name, family, dtype, value_dim) = ("", "attention", Dtype::F16, head_dim);
+        let (score_mod, seqlens) = (ScoreMod::None, Seqlens::Fixed);
+        Self { name, family, dtype, head_dim, value_dim, kernel, score_mod, seqlens }
     }
 
     /// The same of this name and element type.
-    pub(super) const fn named(self, name: &'static str, dtype: Dtype) -> Self {
+    pub(crate) const fn named(self, name: &'static str, dtype: Dtype) -> Self {
         Self { name, dtype, ..self }
+    }
+
+    /// The same as a kernel of another family.
+    pub(crate) const fn of_family(self, family: &'static str) -> Self {
+        Self { family, ..self }
     }
 
     /// The same with another head dimension of V and O.
@@ -281,7 +306,7 @@ impl AttentionConfig {
         Self::new(MAX_HEAD_DIM, AttentionKernel::Scalar)
     }
 
-    pub(super) const fn wmma(head_dim: usize, tile: WmmaTile) -> Self {
+    pub(crate) const fn wmma(head_dim: usize, tile: WmmaTile) -> Self {
         Self::new(head_dim, AttentionKernel::Wmma(tile))
     }
 

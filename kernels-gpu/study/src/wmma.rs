@@ -4,16 +4,16 @@
 //! X becomes the sum of two bf16 numbers, 16 bits or more, and takes two products: one alone would lose 3 bits against
 //! TF32. Of f16 two numbers would not reach beyond 65504.
 
+use ata::cells::two_elements;
+use ata::config::Configuration;
+use ata::sums::WarpSums;
+use ata::unit::{Four, Unit};
+use ata::work::{lane, warp};
 use cuda_std::convert::{Bf16, bf16_from_f32, bf16_to_f32};
 use cuda_std::ptx::wmma::{self, Col, Factors, M32N8K16, Row};
 use cuda_std::shared::{self, SharedAddr};
 use cuda_std::warp::{FULL_MASK, sync_warp};
-use variants::ata::{ATA, AtaArgs, BLOCK, CELL, PAIR_ROWS, TILE_STRIDE, VECTOR_STRIDE, direct_cell};
-
-use crate::cells::two_elements;
-use crate::sums::WarpSums;
-use crate::unit::{Four, Unit};
-use crate::work::{lane, warp};
+use variants::ata::{AtaArgs, BLOCK, CELL, PAIR_ROWS, TILE_STRIDE, VECTOR_STRIDE, direct_cell};
 
 /// `wmma` m32n8k16 on bf16.
 pub(crate) enum Wmma {}
@@ -24,7 +24,7 @@ type Operand = [[[u32; 2]; 2]; 2];
 /// Bytes of a stored number.
 const BYTES: usize = size_of::<u16>();
 
-impl<const ID: usize> Unit<ID> for Wmma {
+impl<C: Configuration> Unit<C> for Wmma {
     /// The accumulator fragment of 32 rows by eight frames.
     type Sums = [f32; 8];
     type Operand = Operand;
@@ -62,7 +62,7 @@ impl<const ID: usize> Unit<ID> for Wmma {
         cells: &[[u32; WORDS]; 2],
         x: &[Operand; VECTORS],
     ) {
-        let regions = const { [ATA[ID].smem().get("tiles"), ATA[ID].smem().get("vectors")] };
+        let regions = const { [C::CONFIG.smem().get("tiles"), C::CONFIG.smem().get("vectors")] };
         let [tile, vectors] = regions.map(|region| shared::dynamic().offset(region.stage_offset(warp())));
         let at = |row: u32, column: u32| tile.offset((row * TILE_STRIDE as u32 + column) * BYTES as u32);
         let (group, thread) = (lane() / 4, lane() % 4);
@@ -105,8 +105,8 @@ impl<const ID: usize> Unit<ID> for Wmma {
     }
 
     #[inline(always)]
-    unsafe fn store(to: &WarpSums<ID>, pair_row: usize, _vector: usize, sums: Self::Sums) {
-        let stride = const { ATA[ID].sums_stride() as u32 };
+    unsafe fn store(to: &WarpSums<C>, pair_row: usize, _vector: usize, sums: Self::Sums) {
+        let stride = const { C::CONFIG.sums_stride() as u32 };
         // SAFETY: as required of the caller; the sums of the pair row start on a 32-byte boundary.
         unsafe { wmma::store_d_shared::<M32N8K16, Col>(to.of_pair_row(pair_row), sums, stride) }
     }
