@@ -113,7 +113,7 @@ fn instructions_are_those_of_the_algorithm() {
             }
             AttentionKernel::Wgmma(tile) => return check_wgmma(config, tile, entry),
             AttentionKernel::Decode(_) => return check_decode(config, entry),
-            AttentionKernel::Wmma(tile) => tile,
+            AttentionKernel::Mma(tile) => tile,
         };
         let products = (tile.n / 16) * (config.head_dim / 16);
         let tensor_core_pv = usize::from(tile.pv == PvUnit::TensorCore);

@@ -87,7 +87,7 @@ fn kernel_with(
     };
     match config.map(|config| config.kernel) {
         Ok(AttentionKernel::Scalar) => Some("scalar"),
-        Ok(AttentionKernel::Wmma(_)) => Some("`mma`"),
+        Ok(AttentionKernel::Mma(_)) => Some("`mma`"),
         Ok(AttentionKernel::Wgmma(_)) => Some("`wgmma`"),
         Ok(AttentionKernel::Decode(_)) => Some("decoding"),
         Err(Error::UnsupportedType { .. }) => None,

@@ -170,7 +170,7 @@ fn spreads<T: Half>(gpu: &Gpu, &(tensor, special): &(Tensor, f64)) -> Outcome {
 fn may_meet_in_a_tile(config: &AttentionConfig, case: &Case, q_row: usize) -> bool {
     let (m, n) = match config.kernel {
         AttentionKernel::Scalar => return false,
-        AttentionKernel::Wmma(tile) => (tile.m, tile.n),
+        AttentionKernel::Mma(tile) => (tile.m, tile.n),
         AttentionKernel::Wgmma(tile) => (tile.m(), tile.n),
         AttentionKernel::Decode(_) => (DECODE_ROWS, DECODE_KEYS),
     };

@@ -75,7 +75,7 @@ fn kernels(case: &Case) -> Result<Vec<&'static AttentionConfig>, BenchError> {
     if case.extra != Extra::None {
         return Err(BenchError::OutsideStudy(case.to_string()));
     }
-    let is_tiled = |config: &&AttentionConfig| matches!(config.kernel, AttentionKernel::Wmma(_));
+    let is_tiled = |config: &&AttentionConfig| matches!(config.kernel, AttentionKernel::Mma(_));
     let first = ATTENTION.iter().filter(serves).find(is_tiled);
     let first = first.ok_or_else(|| BenchError::OutsideStudy(case.to_string()))?;
     let others = ATTENTION_STUDY.iter().filter(serves).filter(|config| config.head_dim == first.head_dim);

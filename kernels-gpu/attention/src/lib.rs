@@ -51,13 +51,13 @@ use variants::attention::{COMBINE, CombineArgs, combine_index};
 use crate::combine::F32;
 
 /// Declares the f16 and the bf16 kernel of a configuration; with `f16` in front, the f16 kernel alone.
-/// `entry!(d64_wmma_32x64_s2: wmma);` becomes
+/// `entry!(d64_mma_32x64_s2: mma);` becomes
 ///
 /// ```ignore
-/// pub mod d64_wmma_32x64_s2 {
+/// pub mod d64_mma_32x64_s2 {
 ///     pub mod f16 {
-///         const ID: usize = config_index("attention_f16_d64_wmma_32x64_s2");
-///         #[kernel(name = "attention_f16_d64_wmma_32x64_s2", max_threads = ATTENTION[ID].threads(), ..)]
+///         const ID: usize = config_index("attention_f16_d64_mma_32x64_s2");
+///         #[kernel(name = "attention_f16_d64_mma_32x64_s2", max_threads = ATTENTION[ID].threads(), ..)]
 ///         pub unsafe fn kernel(args: AttentionArgs) { mainloop::forward::<F16, Configuration<ID>, ..>(&args) }
 ///     }
 ///     pub mod bf16 { .. }
@@ -84,7 +84,7 @@ macro_rules! entry {
     (@ $type:ident $element:ident $name:ident scalar) => {
         entry!(@@ $type $name (args: AttentionArgs) () crate::scalar::forward::<$element, ID>(&args));
     };
-    (@ $type:ident $element:ident $name:ident wmma) => {
+    (@ $type:ident $element:ident $name:ident mma) => {
         entry!(@@ $type $name (args: AttentionArgs) () mainloop::forward::<
             $element,
             mainloop::Configuration<ID>,

@@ -69,20 +69,20 @@ macro_rules! entry {
     };
 }
 
-entry!(attention_f16_d64_wmma_32x64_s2: F16, tensor_core);
-entry!(attention_bf16_d64_wmma_32x64_s2: Bf16, tensor_core);
-entry!(attention_f16_d64_wmma_128x64_s2: F16, tensor_core);
-entry!(attention_bf16_d64_wmma_128x64_s2: Bf16, tensor_core);
-entry!(attention_f16_d64_wmma_64x64_s1: F16, tensor_core);
-entry!(attention_f16_d64_wmma_32x64_s1: F16, tensor_core);
-entry!(attention_f16_d64_wmma_128x64_s1: F16, tensor_core);
-entry!(attention_f16_d64_wmma_64x32_s2: F16, tensor_core);
-entry!(attention_f16_d64_wmma_32x32_s2: F16, tensor_core);
-entry!(attention_f16_d64_wmma_128x32_s2: F16, tensor_core);
-entry!(attention_f16_d64_wmma_64x64_s2_ldg: F16, tensor_core);
-entry!(attention_f16_d64_wmma_64x64_s2_fma: F16, multiply_add);
-entry!(attention_f16_d64_wmma_64x64_s2_ldg_fma: F16, multiply_add);
-entry!(attention_f16_d128_wmma_32x32_s2: F16, tensor_core);
-entry!(attention_bf16_d128_wmma_32x32_s2: Bf16, tensor_core);
-entry!(attention_f16_d128_wmma_128x32_s1: F16, tensor_core);
-entry!(attention_f16_d128_wmma_64x32_s2_fma: F16, multiply_add);
+entry!(attention_f16_d64_mma_32x64_s2: F16, tensor_core);
+entry!(attention_bf16_d64_mma_32x64_s2: Bf16, tensor_core);
+entry!(attention_f16_d64_mma_128x64_s2: F16, tensor_core);
+entry!(attention_bf16_d64_mma_128x64_s2: Bf16, tensor_core);
+entry!(attention_f16_d64_mma_64x64_s1: F16, tensor_core);
+entry!(attention_f16_d64_mma_32x64_s1: F16, tensor_core);
+entry!(attention_f16_d64_mma_128x64_s1: F16, tensor_core);
+entry!(attention_f16_d64_mma_64x32_s2: F16, tensor_core);
+entry!(attention_f16_d64_mma_32x32_s2: F16, tensor_core);
+entry!(attention_f16_d64_mma_128x32_s2: F16, tensor_core);
+entry!(attention_f16_d64_mma_64x64_s2_ldg: F16, tensor_core);
+entry!(attention_f16_d64_mma_64x64_s2_fma: F16, multiply_add);
+entry!(attention_f16_d64_mma_64x64_s2_ldg_fma: F16, multiply_add);
+entry!(attention_f16_d128_mma_32x32_s2: F16, tensor_core);
+entry!(attention_bf16_d128_mma_32x32_s2: Bf16, tensor_core);
+entry!(attention_f16_d128_mma_128x32_s1: F16, tensor_core);
+entry!(attention_f16_d128_mma_64x32_s2_fma: F16, multiply_add);

@@ -6,7 +6,7 @@ use layout::Dtype;
 use layout::text::same_text;
 
 use crate::ata::{self, AtaConfig, AtaUnit, Precision};
-use crate::attention::{self, AttentionConfig, WmmaTile};
+use crate::attention::{self, AttentionConfig, MmaTile};
 use crate::lines::{Line, count, kernels};
 
 /// The kernel family.
@@ -35,13 +35,13 @@ pub const fn attention_index(name: &str) -> usize {
 pub const ATTENTION_STUDY: &[AttentionConfig] = &kernels::<_, { count(LINES) }>(LINES);
 
 /// The kernel of a configuration for f16.
-const fn f16(name: &'static str, head_dim: usize, tile: WmmaTile) -> Line<AttentionConfig> {
-    let config = AttentionConfig::wmma(head_dim, tile).of_family(STUDY);
+const fn f16(name: &'static str, head_dim: usize, tile: MmaTile) -> Line<AttentionConfig> {
+    let config = AttentionConfig::mma(head_dim, tile).of_family(STUDY);
     Line { first: config.named(name, Dtype::F16), bf16: None }
 }
 
 /// The same and that for bf16.
-const fn both(names: [&'static str; 2], head_dim: usize, tile: WmmaTile) -> Line<AttentionConfig> {
+const fn both(names: [&'static str; 2], head_dim: usize, tile: MmaTile) -> Line<AttentionConfig> {
     let [f16_name, bf16_name] = names;
     let line = f16(f16_name, head_dim, tile);
     Line { bf16: Some(line.first.named(bf16_name, Dtype::Bf16)), ..line }
@@ -50,24 +50,24 @@ const fn both(names: [&'static str; 2], head_dim: usize, tile: WmmaTile) -> Line
 /// Each group is to be compared with the library's kernel of the same head dimension.
 const LINES: &[Line<AttentionConfig>] = &[
     // Query rows of a tile. 32 are twice the blocks; 128 are half the traffic of K and V.
-    both(["attention_f16_d64_wmma_32x64_s2", "attention_bf16_d64_wmma_32x64_s2"], 64, WmmaTile::new(32, 64, 2)),
-    both(["attention_f16_d64_wmma_128x64_s2", "attention_bf16_d64_wmma_128x64_s2"], 64, WmmaTile::new(128, 64, 2)),
+    both(["attention_f16_d64_mma_32x64_s2", "attention_bf16_d64_mma_32x64_s2"], 64, MmaTile::new(32, 64, 2)),
+    both(["attention_f16_d64_mma_128x64_s2", "attention_bf16_d64_mma_128x64_s2"], 64, MmaTile::new(128, 64, 2)),
     // One stage instead of two.
-    f16("attention_f16_d64_wmma_64x64_s1", 64, WmmaTile::new(64, 64, 1)),
-    f16("attention_f16_d64_wmma_32x64_s1", 64, WmmaTile::new(32, 64, 1)),
-    f16("attention_f16_d64_wmma_128x64_s1", 64, WmmaTile::new(128, 64, 1)),
+    f16("attention_f16_d64_mma_64x64_s1", 64, MmaTile::new(64, 64, 1)),
+    f16("attention_f16_d64_mma_32x64_s1", 64, MmaTile::new(32, 64, 1)),
+    f16("attention_f16_d64_mma_128x64_s1", 64, MmaTile::new(128, 64, 1)),
     // Steps of 32 keys instead of 64.
-    f16("attention_f16_d64_wmma_64x32_s2", 64, WmmaTile::new(64, 32, 2)),
-    f16("attention_f16_d64_wmma_32x32_s2", 64, WmmaTile::new(32, 32, 2)),
-    f16("attention_f16_d64_wmma_128x32_s2", 64, WmmaTile::new(128, 32, 2)),
+    f16("attention_f16_d64_mma_64x32_s2", 64, MmaTile::new(64, 32, 2)),
+    f16("attention_f16_d64_mma_32x32_s2", 64, MmaTile::new(32, 32, 2)),
+    f16("attention_f16_d64_mma_128x32_s2", 64, MmaTile::new(128, 32, 2)),
     // Without `cp.async`, without tensor cores for P V, and without both.
-    f16("attention_f16_d64_wmma_64x64_s2_ldg", 64, WmmaTile::new(64, 64, 2).through_registers()),
-    f16("attention_f16_d64_wmma_64x64_s2_fma", 64, WmmaTile::new(64, 64, 2).scalar_pv()),
-    f16("attention_f16_d64_wmma_64x64_s2_ldg_fma", 64, WmmaTile::new(64, 64, 2).through_registers().scalar_pv()),
+    f16("attention_f16_d64_mma_64x64_s2_ldg", 64, MmaTile::new(64, 64, 2).through_registers()),
+    f16("attention_f16_d64_mma_64x64_s2_fma", 64, MmaTile::new(64, 64, 2).scalar_pv()),
+    f16("attention_f16_d64_mma_64x64_s2_ldg_fma", 64, MmaTile::new(64, 64, 2).through_registers().scalar_pv()),
     // The same choices at head dimension 128.
-    both(["attention_f16_d128_wmma_32x32_s2", "attention_bf16_d128_wmma_32x32_s2"], 128, WmmaTile::new(32, 32, 2)),
-    f16("attention_f16_d128_wmma_128x32_s1", 128, WmmaTile::new(128, 32, 1)),
-    f16("attention_f16_d128_wmma_64x32_s2_fma", 128, WmmaTile::new(64, 32, 2).scalar_pv()),
+    both(["attention_f16_d128_mma_32x32_s2", "attention_bf16_d128_mma_32x32_s2"], 128, MmaTile::new(32, 32, 2)),
+    f16("attention_f16_d128_mma_128x32_s1", 128, MmaTile::new(128, 32, 1)),
+    f16("attention_f16_d128_mma_64x32_s2_fma", 128, MmaTile::new(64, 32, 2).scalar_pv()),
 ];
 
 const _: () = attention::assert_all_fit(ATTENTION_STUDY);

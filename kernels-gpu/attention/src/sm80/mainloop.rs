@@ -31,7 +31,7 @@ use cuda_std::thread;
 use cuda_std::warp::{FULL_MASK, sync_warp};
 use layout::SmemRegion;
 use variants::attention::{
-    ATTENTION, AttentionArgs, AttentionConfig, AttentionKernel, ScoreMod, Seqlens, WARP_ROWS, WmmaTile,
+    ATTENTION, AttentionArgs, AttentionConfig, AttentionKernel, MmaTile, ScoreMod, Seqlens, WARP_ROWS,
 };
 
 use crate::epilogue::store_lse;
@@ -67,16 +67,16 @@ impl<E: Element16, const ID: usize, const KEY_TILES: usize, const DIM_TILES: usi
     type Pv = TensorCore<E, DIM_TILES>;
 }
 
-const fn wmma_tile(config: &AttentionConfig) -> WmmaTile {
+const fn mma_tile(config: &AttentionConfig) -> MmaTile {
     match config.kernel {
-        AttentionKernel::Wmma(tile) => tile,
+        AttentionKernel::Mma(tile) => tile,
         _ => panic!("the configuration is not an `mma` variant"),
     }
 }
 
 /// 16-key tiles of one step of a configuration.
 pub const fn key_tiles(config: &AttentionConfig) -> usize {
-    wmma_tile(config).n / 16
+    mma_tile(config).n / 16
 }
 
 /// 16-column tiles of the head dimension of a configuration.
@@ -94,11 +94,11 @@ where
     E: Element16,
     T: KernelTraits<E, KEY_TILES, DIM_TILES>,
 {
-    let tile = const { wmma_tile(&T::CONFIG) };
+    let tile = const { mma_tile(&T::CONFIG) };
     const {
         assert!(E::DTYPE as u8 == T::CONFIG.dtype as u8);
         assert!(KEY_TILES == key_tiles(&T::CONFIG) && DIM_TILES == dim_tiles(&T::CONFIG));
-        assert!(T::Pv::UNIT as u8 == wmma_tile(&T::CONFIG).pv as u8);
+        assert!(T::Pv::UNIT as u8 == mma_tile(&T::CONFIG).pv as u8);
     }
     let (q_region, k_region, v_region) =
         const { (T::CONFIG.smem().get("q"), T::CONFIG.smem().get("k"), T::CONFIG.smem().get("v")) };

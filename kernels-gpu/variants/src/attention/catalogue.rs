@@ -6,8 +6,8 @@ use layout::{Arch, Dtype};
 
 use super::AttentionConfig as Config;
 use super::{
-    AttentionConfig, AttentionKernel, CONSUMER_REGISTERS, DECODE_KEYS, DecodeTile, MAX_HEAD_DIM, MaskKind, QuerySource,
-    ScoreMod, Seqlens, TILE_SWIZZLE, WARP_ROWS, WARPGROUP_ROWS, WgmmaTile, WmmaTile,
+    AttentionConfig, AttentionKernel, CONSUMER_REGISTERS, DECODE_KEYS, DecodeTile, MAX_HEAD_DIM, MaskKind, MmaTile,
+    QuerySource, ScoreMod, Seqlens, TILE_SWIZZLE, WARP_ROWS, WARPGROUP_ROWS, WgmmaTile,
 };
 use crate::lines::{Line, count, kernels};
 
@@ -92,7 +92,7 @@ macro_rules! both {
 /// | name | kernel |
 /// | --- | --- |
 /// | `attention_<type>_scalar` | one warp a query row |
-/// | `attention_<type>_d<head dim>_wmma_<m>x<n>_s<stages>` | on `mma.sync`: m query rows, n keys a step |
+/// | `attention_<type>_d<head dim>_mma_<m>x<n>_s<stages>` | on `mma.sync`: m query rows, n keys a step |
 /// | `attention_<type>_d<head dim>_wgmma_<mask>_<m>x<n>_s<stages>` | on `wgmma`; the mask is `full` or `masked` |
 /// | `attention_<type>_d<head dim>_decode_<warps>w_s<stages>` | decoding |
 ///
@@ -202,14 +202,14 @@ const LINES: &[Line<AttentionConfig>] = &[
     both!("d128_wgmma_masked_128x128_s2_general", Config::wgmma(128, masked(128, 128, 2)).general()),
     both!("d256_wgmma_masked_128x64_s2_general", Config::wgmma(256, masked(128, 64, 2)).general()),
     // 64 rows by 64 keys, two stages: the best, or within 4 % of it, at every length.
-    both!("d64_wmma_64x64_s2", Config::wmma(64, WmmaTile::new(64, 64, 2))),
+    both!("d64_mma_64x64_s2", Config::mma(64, MmaTile::new(64, 64, 2))),
     // At this head dimension 64 keys a step do not fit the register budget.
-    both!("d128_wmma_64x32_s2", Config::wmma(128, WmmaTile::new(64, 32, 2))),
+    both!("d128_mma_64x32_s2", Config::mma(128, MmaTile::new(64, 32, 2))),
     // Every other head dimension, and the oracle on the card.
     both!("scalar", Config::scalar()),
     // Softcap, bias and sequences of several lengths.
-    both!("d64_wmma_64x64_s2_general", Config::wmma(64, WmmaTile::new(64, 64, 2)).general()),
-    both!("d128_wmma_64x32_s2_general", Config::wmma(128, WmmaTile::new(64, 32, 2)).general()),
+    both!("d64_mma_64x64_s2_general", Config::mma(64, MmaTile::new(64, 64, 2)).general()),
+    both!("d128_mma_64x32_s2_general", Config::mma(128, MmaTile::new(64, 32, 2)).general()),
     both!("scalar_general", Config::scalar().general()),
 ];
 
@@ -276,7 +276,7 @@ pub(crate) const fn assert_all_fit(configs: &[AttentionConfig]) {
             );
             assert!(tile.stages >= 2 && DECODE_KEYS == 16);
         }
-        if let AttentionKernel::Wmma(tile) = config.kernel {
+        if let AttentionKernel::Mma(tile) = config.kernel {
             assert!(tile.m.is_multiple_of(WARP_ROWS) && tile.n.is_multiple_of(16), "tiles are made of 16x16 products");
             assert!(tile.stages == 1 || tile.stages == 2);
             let row_chunks = config.head_dim * config.dtype.size_bytes() / 16;
@@ -322,8 +322,8 @@ mod tests {
                 if tile.query == QuerySource::Registers { "_q" } else { "" },
                 if tile.multicast_ctas > 1 { format!("_m{}", tile.multicast_ctas) } else { String::new() },
             ),
-            AttentionKernel::Wmma(tile) => format!(
-                "attention_{}_d{}_wmma_{}x{}_s{}{}{}",
+            AttentionKernel::Mma(tile) => format!(
+                "attention_{}_d{}_mma_{}x{}_s{}{}{}",
                 config.dtype,
                 config.head_dim,
                 tile.m,

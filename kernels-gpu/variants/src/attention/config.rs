@@ -27,7 +27,7 @@ pub enum PvUnit {
 
 /// The tile of an `mma` configuration. One warp owns 16 query rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct WmmaTile {
+pub struct MmaTile {
     /// Query rows of a block.
     pub m: usize,
     /// Keys of one step.
@@ -40,7 +40,7 @@ pub struct WmmaTile {
     pub pv: PvUnit,
 }
 
-impl WmmaTile {
+impl MmaTile {
     /// `m` query rows, `n` keys a step, by `cp.async` and on tensor cores.
     pub(crate) const fn new(m: usize, n: usize, stages: usize) -> Self {
         Self { m, n, stages, copy: TileCopy::Async, pv: PvUnit::TensorCore }
@@ -222,9 +222,8 @@ pub enum Seqlens {
 pub enum AttentionKernel {
     /// One warp a query row, f32 multiply-adds: serves every head dimension and is the oracle on the card.
     Scalar,
-    /// FlashAttention tiling on `mma.sync`, whose entries have `wmma` in their names: two m16n8k16 compute what one
-    /// `wmma` m16n16k16 would, with fragments whose maps PTX fixes.
-    Wmma(WmmaTile),
+    /// FlashAttention tiling on `mma.sync` m16n8k16, with tiles copied by `cp.async`.
+    Mma(MmaTile),
     /// FlashAttention tiling on `wgmma`, with tiles copied by TMA; sm_90a.
     Wgmma(WgmmaTile),
     /// Few query rows on keys that blocks and warps split between them, with tiles copied by `cp.async`.
@@ -306,8 +305,8 @@ impl AttentionConfig {
         Self::new(MAX_HEAD_DIM, AttentionKernel::Scalar)
     }
 
-    pub(crate) const fn wmma(head_dim: usize, tile: WmmaTile) -> Self {
-        Self::new(head_dim, AttentionKernel::Wmma(tile))
+    pub(crate) const fn mma(head_dim: usize, tile: MmaTile) -> Self {
+        Self::new(head_dim, AttentionKernel::Mma(tile))
     }
 
     pub(super) const fn wgmma(head_dim: usize, tile: WgmmaTile) -> Self {
@@ -321,7 +320,7 @@ impl AttentionConfig {
     /// The architecture that the kernel needs: sm_80 and later, or sm_90a alone.
     pub const fn arch(&self) -> Arch {
         match self.kernel {
-            AttentionKernel::Scalar | AttentionKernel::Wmma(_) | AttentionKernel::Decode(_) => Arch::Sm80,
+            AttentionKernel::Scalar | AttentionKernel::Mma(_) | AttentionKernel::Decode(_) => Arch::Sm80,
             AttentionKernel::Wgmma(_) => Arch::Sm90a,
         }
     }
@@ -335,7 +334,7 @@ impl AttentionConfig {
     pub const fn rows(&self) -> usize {
         match self.kernel {
             AttentionKernel::Scalar => SCALAR_ROWS,
-            AttentionKernel::Wmma(tile) => tile.m,
+            AttentionKernel::Mma(tile) => tile.m,
             AttentionKernel::Wgmma(tile) => tile.m(),
             AttentionKernel::Decode(_) => WARP_ROWS,
         }
@@ -345,7 +344,7 @@ impl AttentionConfig {
     pub const fn threads(&self) -> u32 {
         match self.kernel {
             AttentionKernel::Scalar => 32 * SCALAR_ROWS as u32,
-            AttentionKernel::Wmma(tile) => 32 * (tile.m / WARP_ROWS) as u32,
+            AttentionKernel::Mma(tile) => 32 * (tile.m / WARP_ROWS) as u32,
             AttentionKernel::Wgmma(tile) => WARPGROUP_THREADS * (1 + tile.consumers() as u32),
             AttentionKernel::Decode(tile) => 32 * tile.warps as u32,
         }
@@ -375,11 +374,11 @@ impl AttentionConfig {
     /// Registers that a thread may use when it starts.
     pub const fn max_registers(&self) -> u32 {
         match self.kernel {
-            AttentionKernel::Wmma(tile) if self.head_dim > 64 => match (self.score_mod, tile.pv) {
+            AttentionKernel::Mma(tile) if self.head_dim > 64 => match (self.score_mod, tile.pv) {
                 (ScoreMod::None, PvUnit::TensorCore) => MAX_REGISTERS,
                 _ => MAX_WIDE_REGISTERS,
             },
-            AttentionKernel::Scalar | AttentionKernel::Wmma(_) => MAX_REGISTERS,
+            AttentionKernel::Scalar | AttentionKernel::Mma(_) => MAX_REGISTERS,
             AttentionKernel::Wgmma(tile) => tile.launch_registers(),
             AttentionKernel::Decode(tile) => tile.registers,
         }
@@ -413,7 +412,7 @@ impl AttentionConfig {
     pub const fn smem(&self) -> SmemLayout {
         match self.kernel {
             AttentionKernel::Scalar => SmemLayout::new(),
-            AttentionKernel::Wmma(tile) => {
+            AttentionKernel::Mma(tile) => {
                 let row_bytes = (self.head_dim * self.dtype.size_bytes()) as u32;
                 let (stages, stage_bytes) = (tile.stages as u32, tile.n as u32 * row_bytes);
                 let p_stages = match tile.pv {
@@ -514,7 +513,7 @@ impl AttentionConfig {
     /// Whether it takes a problem of these lengths and this mask.
     pub fn takes(&self, mask: Mask, q_len: usize, k_len: usize) -> bool {
         match self.kernel {
-            AttentionKernel::Scalar | AttentionKernel::Wmma(_) => true,
+            AttentionKernel::Scalar | AttentionKernel::Mma(_) => true,
             AttentionKernel::Decode(_) => q_len <= DECODE_ROWS,
             AttentionKernel::Wgmma(tile) => {
                 k_len > 0 && (tile.mask == MaskKind::Masked || mask.hides_nothing(q_len, k_len))
