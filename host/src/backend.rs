@@ -20,13 +20,6 @@ use ptx_emulator::{Counters, Fp8Sums};
 use crate::error::Error;
 use crate::error::Result;
 
-/// A card, whose objects are those of cust where the feature is on.
-#[cfg(feature = "cust")]
-pub(crate) type Card = cuda::Device<cust::CustObjects>;
-/// A card.
-#[cfg(not(feature = "cust"))]
-pub(crate) type Card = cuda::Device<cuda::Handles>;
-
 /// An object of a backend: a stream, event, module, function or graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Handle(pub(crate) *mut c_void);

@@ -25,14 +25,8 @@ pub(crate) fn run() -> Result<()> {
     workspace::run(documentation.arg("--no-deps"))?;
     let mut documentation = cargo();
     documentation.env("RUSTDOCFLAGS", "-D warnings");
-    documentation.args([
-        "doc",
-        "--workspace",
-        "--no-deps",
-        "--document-private-items",
-        "--features",
-        "ferrotile/cudarc",
-    ]);
+    documentation.args(["doc", "--workspace", "--no-deps", "--document-private-items"]);
+    documentation.args(["--features", "ferrotile/cudarc"]);
     // On the CPU a device crate is empty, but for a page that links to what is not there.
     for name in device_packages() {
         documentation.args(["--exclude", name]);
@@ -44,19 +38,20 @@ pub(crate) fn run() -> Result<()> {
 const WINDOWS: &str = "x86_64-pc-windows-msvc";
 
 /// Lints the library as others depend on it: without the feature `cust`, which the workspace has on, with little else,
-/// with `cudarc`, and for Windows.
+/// with `cudarc`, and for Windows. Lints its tests without `cust` too.
 fn lint_library() -> Result<()> {
-    let lint = |arguments: &[&str]| {
+    let lint = |package: &str, arguments: &[&str]| {
         let mut clippy = cargo();
         // As on docs.rs the library has no PTX, which would be built or copied for each of these builds.
         clippy.env("DOCS_RS", "1");
-        clippy.args(["clippy", "-p", "ferrotile"]).args(arguments).args(DENY);
+        clippy.args(["clippy", "-p", package]).args(arguments).args(DENY);
         workspace::run(&mut clippy)
     };
-    lint(&["--all-targets", "--no-default-features"])?;
-    lint(&["--all-targets", "--features", "cudarc"])?;
+    lint("ferrotile", &["--all-targets", "--no-default-features"])?;
+    lint("ferrotile", &["--all-targets", "--features", "cudarc"])?;
+    lint("tests", &["--all-targets", "--no-default-features"])?;
     workspace::run(Command::new("rustup").args(["target", "add", WINDOWS]).current_dir(workspace::root()))?;
-    lint(&["--lib", "--target", WINDOWS])
+    lint("ferrotile", &["--lib", "--target", WINDOWS])
 }
 
 /// A cargo command on the device crates as GPU code, in a target folder of its own: the artifacts fit neither the

@@ -9,7 +9,9 @@ mod table;
 
 pub(crate) use device::{Device, device_count, facts_of};
 #[cfg(feature = "cust")]
-pub(crate) use error::{NOT_FOUND, check, driver_error, error_text};
+pub(crate) use error::{check, driver_error, error_text};
+#[cfg(feature = "cust")]
+pub(crate) use load::NOT_FOUND;
 pub(crate) use load::{function, missing};
 #[cfg(not(feature = "cust"))]
 pub(crate) use objects::Handles;
@@ -17,4 +19,4 @@ pub(crate) use objects::Handles;
 pub(crate) use objects::Objects;
 pub(crate) use table::table;
 #[cfg(feature = "cust")]
-pub(crate) use table::{CUcontext, cuCtxPopCurrent_v2, cuCtxPushCurrent_v2};
+pub(crate) use table::{CUcontext, cuCtxPopCurrent_v2, cuCtxPushCurrent_v2, known_to_cust};

@@ -16,23 +16,19 @@ use ::cust::event::{Event, EventFlags};
 use ::cust::memory::{self, DevicePointer};
 use ::cust::module::Module;
 use ::cust::stream::Stream;
-pub(crate) use forwarders::known_to_cust;
 
 use crate::backend::Handle;
 use crate::backend::cuda::{self, CUcontext, Objects};
 use crate::error::{Error, Result};
 
-/// A type of cust that consists of one handle of the driver.
+/// A type of cust that is a handle of the driver and nothing else.
 ///
 /// # Safety
-/// The type has a field that is a pointer, and [`same_layout`] holds, so that it has nothing else.
+/// The type is a struct with a handle as a field. [`OneHandle::IS_ONE`] asserts that there is no room for more.
 unsafe trait OneHandle: Sized {
-    /// The object of a handle, or the other way round.
-    const LAYOUT: () = assert!(same_layout::<Self>());
-}
-
-const fn same_layout<T>() -> bool {
-    size_of::<T>() == size_of::<Handle>() && align_of::<T>() == align_of::<Handle>()
+    /// Does not compile for a type that is larger than a handle, or aligned otherwise.
+    const IS_ONE: () =
+        assert!(size_of::<Self>() == size_of::<*mut c_void>() && align_of::<Self>() == align_of::<*mut c_void>());
 }
 
 // SAFETY: cust 0.3.2 declares `struct Stream { inner: CUstream }`.
@@ -45,14 +41,14 @@ unsafe impl OneHandle for Event {}
 /// # Safety
 /// The handle is a live one of the object's kind, and the object's to destroy.
 unsafe fn adopt<T: OneHandle>(handle: Handle) -> T {
-    let () = T::LAYOUT;
+    let () = T::IS_ONE;
     // SAFETY: `T` is a handle and nothing else, and the caller passes one of its kind.
     unsafe { mem::transmute_copy::<*mut c_void, T>(&handle.0) }
 }
 
 /// The handle of an object of cust, which the caller destroys.
 fn release<T: OneHandle>(object: T) -> Handle {
-    let () = T::LAYOUT;
+    let () = T::IS_ONE;
     // SAFETY: `T` is a handle and nothing else.
     Handle(unsafe { mem::transmute_copy::<ManuallyDrop<T>, *mut c_void>(&ManuallyDrop::new(object)) })
 }
@@ -60,9 +56,9 @@ fn release<T: OneHandle>(object: T) -> Handle {
 /// A handle as the object of cust that has it.
 ///
 /// # Safety
-/// The handle is one of the object's kind, and live for `'a`.
+/// The handle is one of the object's kind, and live as long as it is borrowed.
 unsafe fn view<T: OneHandle>(handle: &Handle) -> &T {
-    let () = T::LAYOUT;
+    let () = T::IS_ONE;
     // SAFETY: `T` is a handle and nothing else, at the same alignment, and the caller passes one of its kind.
     unsafe { &*ptr::from_ref(&handle.0).cast::<T>() }
 }

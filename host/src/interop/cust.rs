@@ -30,7 +30,7 @@ impl Gpu {
     /// The card's context as one of cust, with the feature `cust`; `None` for an emulated device.
     ///
     /// Functions of cust work in the context that is current on the thread:
-    /// [`CurrentContext::set_current`](cust::context::CurrentContext::set_current) takes this one.
+    /// [`CurrentContext::set_current`](::cust::context::CurrentContext::set_current) takes this one.
     #[must_use]
     pub fn cust_context(&self) -> Option<&Context> {
         self.device().cust_context()

@@ -11,11 +11,17 @@ use ptx_emulator::{Counters, Fp8Sums};
 use crate::backend::cuda;
 #[cfg(feature = "emulator")]
 use crate::backend::emulator::EmulatedDevice;
-use crate::backend::{Backend, Card, Handle, Kept};
+use crate::backend::{Backend, Handle, Kept};
 use crate::error::{Error, Result};
 use crate::runtime::module::{Kernel, Module};
 use crate::runtime::ptx::{embedded_ptx, kernel_ptx};
 use crate::runtime::tile_semaphores::TileSemaphores;
+
+/// The backend of a card, whose objects are those of cust where the feature is on.
+#[cfg(feature = "cust")]
+type Card = cuda::Device<crate::backend::cust::CustObjects>;
+#[cfg(not(feature = "cust"))]
+type Card = cuda::Device<cuda::Handles>;
 
 /// A graphics card, ready for work.
 ///

@@ -4,8 +4,8 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::error::{CAPTURE_UNSUPPORTED, NO_DEVICE, check, check_recent};
-use super::load;
+use super::error::{CAPTURE_UNSUPPORTED, check, check_recent};
+use super::load::{self, NO_DEVICE};
 use super::objects::{self, Objects};
 use super::table::{self as cuda, CUcontext};
 use crate::backend::{Backend, DeviceFacts, Handle, Kept, Memory, Streams};

@@ -3,15 +3,12 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 
+use super::load::NOT_FOUND;
 use super::table;
 use crate::error::{DriverError, Error, Result};
 
-/// `CUDA_ERROR_NO_DEVICE`.
-pub(super) const NO_DEVICE: c_int = 100;
 /// `CUDA_ERROR_INVALID_PTX`.
 pub(super) const INVALID_PTX: c_int = 218;
-/// `CUDA_ERROR_NOT_FOUND`.
-pub(crate) const NOT_FOUND: c_int = 500;
 /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`.
 pub(super) const CAPTURE_UNSUPPORTED: c_int = 900;
 

@@ -6,7 +6,10 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
-use super::error::{NO_DEVICE, NOT_FOUND};
+/// `CUDA_ERROR_NO_DEVICE`.
+pub(super) const NO_DEVICE: c_int = 100;
+/// `CUDA_ERROR_NOT_FOUND`.
+pub(crate) const NOT_FOUND: c_int = 500;
 
 /// The file that every NVIDIA driver installs.
 pub(super) const LIBRARY: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };

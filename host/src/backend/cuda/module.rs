@@ -4,7 +4,8 @@ use std::ffi::{CStr, CString, c_int, c_uint, c_void};
 use std::ptr;
 
 use super::device::Device;
-use super::error::{INVALID_PTX, NOT_FOUND, check, check_recent, driver_error};
+use super::error::{INVALID_PTX, check, check_recent, driver_error};
+use super::load::NOT_FOUND;
 use super::objects::Objects;
 use super::table::{self as cuda, LaunchAttribute, LaunchConfigEx};
 use crate::backend::{FunctionFacts, Handle, Launch, LaunchConfig, Modules, TiledMap};

@@ -106,16 +106,6 @@ cuda::table! {
     }
 }
 
-/// A code as cust may read it: as an enum of those that CUDA 11.4 has. Any other value would be undefined behaviour.
-pub(crate) fn known_to_cust(code: c_int) -> c_int {
-    const UNKNOWN: c_int = 999;
-    match code {
-        0..=8 | 34 | 100..=102 | 200..=202 | 205..=224 | 300..=304 | 400..=401 | 500 | 600 => code,
-        700..=705 | 708..=720 | 800..=809 | 900..=911 => code,
-        _ => UNKNOWN,
-    }
-}
-
 /// Not a plain forwarder: cust reads `text` whatever this returns.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuGetErrorString(error: c_int, text: *mut *const c_char) -> c_int {
