@@ -166,7 +166,7 @@
 //! `host/examples` has a whole call of each: `cust_attention.rs` and `cudarc_attention.rs`.
 //!
 //! Where the element type is known at run time only, plans take [`RawTensor`]s: [`AttentionPlan::run_raw`],
-//! [`MergePlan::run_raw`], [`GemmPlan::run_raw`].
+//! [`MergePlan::run_raw`], [`GemmPlan::run_raw`], [`AtaPlan::run_raw`].
 //!
 //! # Building
 //!

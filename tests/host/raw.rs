@@ -1,10 +1,11 @@
 //! Tensors whose types and ranks the compiler does not know, and slices of buffers.
 
 use ferrotile::{
-    AttentionTensors, Buffer, ElementType, Error, Gpu, Layout, RawAttentionTensors, RawKeys, RawTensor, TensorMut,
-    TensorRef,
+    AtaOptions, AtaPlan, AttentionTensors, Buffer, ElementType, Error, Gpu, Layout, Precision, RawAttentionTensors,
+    RawKeys, RawTensor, SymmetricBlockMatrix, TensorMut, TensorRef,
 };
 use half::f16;
+use ndarray::Array3;
 use tests::expect_error;
 
 use crate::call::{Call, LEN, SHAPE, bits, expected_bits, plan};
@@ -14,6 +15,7 @@ pub(crate) const TESTS: Tests = &[
     test("erased_tensors_give_the_bits_of_typed_ones", same_bits),
     test("erased_tensors_of_another_type_are_refused", other_types),
     test("tensors_of_another_form_are_refused", other_form),
+    test("erased_tensors_of_ata_give_the_bits_of_typed_ones", ata),
     test("the_kernel_of_tensors_is_known_without_an_output", kernel_name),
     test("slices_are_copied_alone", slices),
     test("slices_outside_their_buffer_are_refused", outside),
@@ -69,6 +71,36 @@ fn other_form(gpu: &Gpu) -> Outcome {
     // SAFETY: the call is refused, so the memory is not used.
     let refused = unsafe { plan.run_raw(&stream, &RawAttentionTensors { keys, ..right }) };
     expect_error(refused, |error| matches!(error, Error::Argument { argument: "tensors", .. }))
+}
+
+fn ata(gpu: &Gpu) -> Outcome {
+    const SIZES: [usize; 3] = [3, 1, 48];
+    let stream = gpu.new_stream()?;
+    let diagonals = Array3::from_shape_fn((1, 2, 48), |(_, diagonal, i)| (diagonal + i % 5) as f32);
+    let host = SymmetricBlockMatrix::from_diagonals(48, &[0, 17], diagonals.view())?;
+    let matrix = host.upload_blocking(&stream, Precision::Tf32)?;
+    let plan = AtaPlan::new(&matrix, SIZES[0], &AtaOptions::default())?;
+    let elements: Vec<f32> = (0..144_i16).map(|i| f32::from(i % 7) - 3.0).collect();
+    let x = Buffer::upload_blocking(&stream, &elements)?;
+    let x = TensorRef::contiguous(&x, SIZES)?;
+    let [mut typed, mut raw] = [Buffer::<f32>::zeroed(gpu, 144)?, Buffer::<f32>::zeroed(gpu, 144)?];
+    plan.run(&stream, x, TensorMut::contiguous(&mut typed, SIZES)?)?;
+    let (x, y) = (x.erased(), TensorMut::contiguous(&mut raw, SIZES)?.erased());
+    // SAFETY: the buffers outlive the downloads, which wait, and nothing else uses the output.
+    unsafe { plan.run_raw(&stream, &x, &y) }?;
+    let typed = typed.download_blocking(&stream)?.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+    let raw = raw.download_blocking(&stream)?.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+    expect_equal("the bits", &raw, &typed)?;
+    let of =
+        |element, shape: &[usize], strides: &[i64]| RawTensor::new(gpu.ordinal(), x.as_raw(), element, shape, strides);
+    let other_type = of(ElementType::F16, x.shape(), x.strides())?;
+    // SAFETY: the calls are refused, so the memory is not used.
+    let refused = unsafe { plan.run_raw(&stream, &other_type, &y) };
+    expect_error(refused, |error| matches!(error, Error::Argument { argument: "X", .. }))?;
+    let other_rank = of(ElementType::F32, &[3, 48], &[48, 1])?;
+    // SAFETY: as above.
+    let refused = unsafe { plan.run_raw(&stream, &other_rank, &y) };
+    expect_error(refused, |error| matches!(error, Error::Shape { tensor: "X", .. }))
 }
 
 /// On Hopper the chosen kernel copies by TMA, and another one takes its place for rows that start anywhere.

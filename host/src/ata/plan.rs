@@ -9,7 +9,8 @@ use variants::study::ATA_STUDY;
 use super::device::DeviceBlockMatrix;
 use super::options::{AtaOptions, OP};
 use crate::backend::LaunchConfig;
-use crate::checks::{has_shape, rows_aligned, same_device, same_devices};
+use crate::checks::{has_element_type, has_shape, rows_aligned, same_device, same_devices};
+use crate::element::ElementType;
 use crate::error::{Error, Result};
 use crate::runtime::launch::KernelParam;
 use crate::runtime::module::{Kernel, KernelFacts, KernelName};
@@ -152,13 +153,53 @@ impl<'a> AtaPlan<'a> {
         x: TensorRef<'_, f32, 3>,
         y: TensorMut<'_, f32, 3>,
     ) -> Result<()> {
-        let matrix = self.matrix;
-        let (stream, x, y) = (stream.into(), x.erased(), y.erased());
-        for (tensor, view) in [("X", &x), ("Y", &y)] {
+        // SAFETY: the views borrow tensors whose owners keep the memory until the stream has done the work, and no two
+        // indices of Y are the same element.
+        unsafe { self.run_raw(stream, &x.erased(), &y.erased()) }
+    }
+
+    /// As [`AtaPlan::run`], for tensors whose types the compiler does not know: for bindings. X and Y are
+    /// `[frames, channels, n]` of f32.
+    ///
+    /// ```
+    /// use ferrotile::{
+    ///     Arch, AtaOptions, AtaPlan, Buffer, ElementType, Gpu, Precision, RawTensor, SymmetricBlockMatrix,
+    /// };
+    /// use ndarray::Array3;
+    ///
+    /// let gpu = Gpu::emulated(Arch::Sm80);
+    /// let stream = gpu.new_stream()?;
+    /// let twice = Array3::from_elem((1, 1, 16), 2.0); // 2 on the diagonal
+    /// let host = SymmetricBlockMatrix::from_diagonals(16, &[0], twice.view())?;
+    /// let matrix = host.upload_blocking(&stream, Precision::F32)?;
+    /// let plan = AtaPlan::new(&matrix, 1, &AtaOptions::default())?;
+    ///
+    /// let x = Buffer::upload_blocking(&stream, &[3.0_f32; 16])?;
+    /// let y = Buffer::<f32>::zeroed(&gpu, 16)?;
+    /// let raw = |buffer: &Buffer<f32>| {
+    ///     RawTensor::new(gpu.ordinal(), buffer.as_raw(), ElementType::F32, &[1, 1, 16], &[16, 16, 1])
+    /// };
+    /// // SAFETY: the buffers live until the download has waited for the stream, and nothing else uses them.
+    /// unsafe { plan.run_raw(&stream, &raw(&x)?, &raw(&y)?) }?;
+    /// assert_eq!(y.download_blocking(&stream)?, [6.0; 16]);
+    /// # Ok::<(), ferrotile::Error>(())
+    /// ```
+    ///
+    /// # Safety
+    /// Both tensors are memory that is accessible from the primary context of their card and aligned for f32. They stay
+    /// allocated until the stream has done the work. Until then nothing else reads or writes Y, nor writes X. No two
+    /// indices of Y are the same element, and no element of X is one of Y.
+    ///
+    /// # Errors
+    /// Those of [`AtaPlan::run`], and [`Error::Argument`] for tensors of another element type than f32.
+    pub unsafe fn run_raw<'s>(&self, stream: impl Into<StreamRef<'s>>, x: &RawTensor, y: &RawTensor) -> Result<()> {
+        let (matrix, stream) = (self.matrix, stream.into());
+        for (tensor, view) in [("X", x), ("Y", y)] {
+            has_element_type(OP, tensor, view, ElementType::F32)?;
             has_shape(OP, tensor, view.shape(), &[self.frames, matrix.channels, matrix.n])?;
         }
         same_device("A", matrix.gpu().ordinal(), stream.ordinal())?;
-        same_devices([("X", Some(&x)), ("Y", Some(&y))], stream.ordinal())?;
+        same_devices([("X", Some(x)), ("Y", Some(y))], stream.ordinal())?;
         if self.blocks == 0 {
             return Ok(());
         }
@@ -173,13 +214,13 @@ impl<'a> AtaPlan<'a> {
             kind_prefixes: matrix.kind_prefixes.as_raw(),
             list_starts: matrix.starts.as_raw(),
             scales: matrix.scales.as_raw(),
-            x_strides: strides(&x),
-            y_strides: strides(&y),
+            x_strides: strides(x),
+            y_strides: strides(y),
             frames: self.frames as u32,
             n: matrix.n as u32,
             strips: Divisor::new(matrix.n.div_ceil(STRIP_ROWS) as u32),
             frame_tiles: Divisor::new(self.config.frame_tiles(self.frames) as u32),
-            x_aligned: u32::from(rows_aligned(&x)),
+            x_aligned: u32::from(rows_aligned(x)),
             zero_pair: matrix.zero_pair,
             factor_limit,
             inverse_base,
@@ -189,9 +230,9 @@ impl<'a> AtaPlan<'a> {
             overlaps: self.overlaps,
             ..LaunchConfig::of_blocks(self.blocks, self.config.threads())
         };
-        // SAFETY: grid, block and shared memory are the configuration's, the matrix is of its precision, and the views
-        // are tensors of the plan's sizes; the memory of all of them is kept by its owners until the stream has done
-        // the work.
+        // SAFETY: grid, block and shared memory are the configuration's, the matrix is of its precision, and the
+        // tensors are of the plan's sizes. The matrix keeps its memory until the stream has done the work; the caller
+        // answers for that of X and Y.
         unsafe { self.kernel.launch(stream, &config, &[&args]) }
     }
 }
