@@ -1,5 +1,6 @@
 //! Rules about the source tree itself.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -186,6 +187,125 @@ fn entry_names_are_written_in_the_catalogue_alone() {
         })
     });
     assert_none("entry names as literals outside the catalogue", offenders.collect());
+}
+
+/// Files that import each other in a circle can be read, moved and tested only together.
+#[test]
+fn no_files_of_a_crate_import_each_other_in_a_circle() {
+    let (mut circles, mut imports) = (Vec::new(), 0);
+    let mut crates = BTreeMap::<PathBuf, BTreeMap<Vec<String>, String>>::new();
+    for (path, text) in sources(root()) {
+        let segments: Vec<_> = path.iter().map(|segment| segment.to_string_lossy().into_owned()).collect();
+        let Some(src) = segments.iter().position(|segment| segment == "src") else { continue };
+        let mut module = segments[src + 1..].to_vec();
+        let file = module.pop().expect("a file has a name");
+        let name = file.trim_end_matches(".rs");
+        module.extend((!["lib", "main", "mod"].contains(&name)).then(|| name.to_owned()));
+        crates.entry(segments[..src].iter().collect()).or_default().insert(module, text);
+    }
+    for (name, files) in &crates {
+        let graph: BTreeMap<_, _> =
+            files.iter().map(|(module, text)| (module.clone(), imported(module, text, files))).collect();
+        imports += graph.values().map(Vec::len).sum::<usize>();
+        circles.extend(circle(&graph).map(|circle| format!("{}: {circle}", name.display())));
+    }
+    assert_none("circles", circles);
+    assert!(imports > 500, "{imports} imports were found");
+}
+
+/// The other files of the crate that a file names by `crate::` and `super::`, but for the root, which re-exports, and
+/// for what its tests name.
+fn imported(module: &[String], text: &str, files: &BTreeMap<Vec<String>, String>) -> Vec<Vec<String>> {
+    let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+    let code: String = code.lines().map(|line| line.split("//").next().unwrap_or_default().to_owned() + "\n").collect();
+    let mut imported = Vec::new();
+    for start in ["crate::", "super::"].iter().flat_map(|word| code.match_indices(word)).map(|(start, _)| start) {
+        if code[..start].ends_with(|before: char| before.is_alphanumeric() || "_:$".contains(before)) {
+            continue;
+        }
+        let mut paths = Vec::new();
+        let _ = tree(&code[start..], Vec::new(), &mut paths);
+        for path in paths {
+            let up = path.iter().take_while(|&&segment| segment == "super").count();
+            let from = if up == 0 { 0 } else { module.len().saturating_sub(up) };
+            let mut full = module[..from].to_vec();
+            full.extend(path[up.max(1)..].iter().map(|&segment| segment.to_owned()));
+            while !full.is_empty() && !files.contains_key(&full) {
+                full.pop();
+            }
+            if !full.is_empty() && full != module && !imported.contains(&full) {
+                imported.push(full);
+            }
+        }
+    }
+    imported
+}
+
+/// Finds the paths of the path, or of the tree of a `use`, at the start of the text; returns the text behind them.
+fn tree<'t>(mut text: &'t str, mut path: Vec<&'t str>, found: &mut Vec<Vec<&'t str>>) -> &'t str {
+    loop {
+        if let Some(mut rest) = text.strip_prefix('{') {
+            while !rest.trim_start().starts_with(['}', '$']) && !rest.trim_start().is_empty() {
+                let behind = tree(rest.trim_start(), path.clone(), found);
+                rest = behind.split_once([',', '}']).map_or("", |(skipped, _)| &behind[skipped.len()..]);
+                rest = rest.strip_prefix(',').unwrap_or(rest);
+            }
+            return rest.trim_start().strip_prefix('}').unwrap_or("");
+        }
+        let end = text.find(|next: char| !next.is_alphanumeric() && next != '_').unwrap_or(text.len());
+        path.push(&text[..end]);
+        match text[end..].strip_prefix("::") {
+            Some(rest) => text = rest,
+            None => {
+                found.push(path);
+                return &text[end..];
+            }
+        }
+    }
+}
+
+/// The first circle of a graph.
+fn circle(graph: &BTreeMap<Vec<String>, Vec<Vec<String>>>) -> Option<String> {
+    fn visit<'g>(
+        graph: &'g BTreeMap<Vec<String>, Vec<Vec<String>>>,
+        node: &'g Vec<String>,
+        trail: &mut Vec<&'g Vec<String>>,
+        done: &mut Vec<&'g Vec<String>>,
+    ) -> Option<String> {
+        if let Some(start) = trail.iter().position(|&before| before == node) {
+            return Some(
+                trail[start..].iter().chain([&node]).map(|name| name.join("::")).collect::<Vec<_>>().join(" -> "),
+            );
+        }
+        if done.contains(&node) {
+            return None;
+        }
+        trail.push(node);
+        let found = graph.get(node)?.iter().find_map(|next| visit(graph, next, trail, done));
+        trail.pop();
+        done.push(node);
+        found
+    }
+    let mut done = Vec::new();
+    graph.keys().find_map(|node| visit(graph, node, &mut Vec::new(), &mut done))
+}
+
+#[test]
+fn imports_and_circles_are_found() {
+    let texts = [
+        ("a", "use crate::b::{self, C, c::{D, E as F}}; // crate::e\nfn f() { crate::d::g() }"),
+        ("b", "use super::d;\n#[cfg(test)]\nmod tests { use crate::a; }"),
+        ("d", "use crate::{Root, b as other};"),
+        ("e", ""),
+    ];
+    let files: BTreeMap<_, _> = texts.map(|(name, text)| (vec![name.to_owned()], text.to_owned())).into();
+    let named = |name: &str| {
+        let module = [name.to_owned()];
+        imported(&module, &files[&module[..]], &files).concat().concat()
+    };
+    assert_eq!(["a", "b", "d", "e"].map(named), ["bd", "d", "b", ""]);
+    let graph = files.iter().map(|(module, text)| (module.clone(), imported(module, text, &files))).collect();
+    assert_eq!(circle(&graph).as_deref(), Some("b -> d -> b"));
 }
 
 fn lines_with(path: &Path, text: &str, offends: impl Fn(&str) -> bool) -> Vec<String> {

@@ -19,9 +19,9 @@ use layout::Arch;
 
 use crate::error::{Error, UndefinedFunction};
 use crate::inputs::Inputs;
-use crate::lower::{STEPS, keep_text, kept_text, lower, run};
+use crate::lower::{STEPS, keep_text, kept_text, lower};
 use crate::ptx::Module;
-use crate::toolchain::Toolchain;
+use crate::toolchain::{Toolchain, run};
 
 /// rustc's name of the target.
 const TARGET: &str = "nvptx64-nvidia-cuda";

@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use kernel_cache::{Key, KeyBuilder};
 
 use crate::error::Error;
-use crate::lower::run;
 use crate::toolchain::Toolchain;
+use crate::toolchain::run;
 
 /// The tables of the workspace's manifest that reach the compiler, by the starts of their names.
 const WORKSPACE_TABLES: [&str; 5] = ["profile", "patch", "replace", "workspace.lints", "workspace.package"];

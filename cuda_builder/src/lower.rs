@@ -8,7 +8,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
 
 use kernel_cache::{Cache, Key};
 use layout::Arch;
@@ -17,7 +16,7 @@ use crate::compact::compact;
 use crate::error::Error;
 use crate::lines::at_calls;
 use crate::marks::mark;
-use crate::toolchain::Toolchain;
+use crate::toolchain::{Toolchain, run};
 
 /// The steps themselves: what they do to a module is part of what the PTX is made from.
 pub(crate) const STEPS: [&str; 5] = [
@@ -81,16 +80,6 @@ fn key(module: &str, toolchain: &Toolchain, arch: Arch) -> Key {
     let of_arch = format!("{} {major}.{minor}", arch.target_cpu());
     let key = Key::builder("module").add(&toolchain.version).add(of_arch).add(module);
     STEPS.iter().fold(key, |key, step| key.add(step)).finish()
-}
-
-/// Runs a tool.
-pub(crate) fn run(command: &mut Command) -> Result<Output, Error> {
-    let output = command.output().map_err(Error::io(command.get_program()))?;
-    if output.status.success() {
-        return Ok(output);
-    }
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    Err(Error::Tool { command: format!("{command:?}"), output: text })
 }
 
 #[cfg(test)]

@@ -4,10 +4,9 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use crate::error::Error;
-use crate::lower::run;
 
 /// An installed toolchain with all the components that a device build needs.
 #[derive(Debug, Clone)]
@@ -152,6 +151,16 @@ pub fn clean_environment(command: &mut Command) {
     for (name, _) in std::env::vars_os().filter(|(name, _)| steers(name)) {
         command.env_remove(name);
     }
+}
+
+/// Runs a tool.
+pub(crate) fn run(command: &mut Command) -> Result<Output, Error> {
+    let output = command.output().map_err(Error::io(command.get_program()))?;
+    if output.status.success() {
+        return Ok(output);
+    }
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(Error::Tool { command: format!("{command:?}"), output: text })
 }
 
 #[cfg(test)]

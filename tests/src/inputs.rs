@@ -6,7 +6,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
 
-use crate::guard::Poison;
+use crate::poison::Poison;
 
 /// The generator of every random input: the same numbers from the same seed on every machine.
 pub type Random = Xoshiro256PlusPlus;

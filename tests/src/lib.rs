@@ -6,6 +6,7 @@ pub mod compare;
 pub mod device;
 pub mod guard;
 pub mod inputs;
+mod poison;
 pub mod probe_ptx;
 pub mod record;
 pub mod refusal;

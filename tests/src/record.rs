@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 
 use libtest_mimic::Failed;
 
-use crate::guard::Poison;
+use crate::poison::Poison;
 
 /// The environment variable that names the folder to write to.
 pub const RECORD: &str = "FERROTILE_RECORD";
