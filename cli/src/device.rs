@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use clap::Args;
 use ferrotile::{Arch, Error, Gpu};
 
 use crate::spelling::in_any_case;
@@ -27,6 +28,22 @@ pub(crate) enum Device {
     Cpu,
     /// The kernels on a card or in the emulator.
     Gpu(Gpu),
+}
+
+/// Which kernel computes a result, where, and whether the result is checked.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// The kernel to run, by name; `ferrotile info --kernels` lists them.
+    #[arg(long, alias = "variant")]
+    pub(crate) kernel: Option<String>,
+    /// Also compute the result in f64 on the CPU from the files' own elements, print the largest error and what is NaN
+    /// or infinite, and fail if it is more than the types and the rounding of the elements explain.
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Where to run: auto (a card, or the CPU reference where there is none), cpu, cuda, cuda:N, emulator or
+    /// emulator:ARCH.
+    #[arg(long, default_value = "auto", value_parser = in_any_case::<DeviceChoice>)]
+    pub(crate) device: DeviceChoice,
 }
 
 /// The text is not a device.

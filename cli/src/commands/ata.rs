@@ -8,7 +8,7 @@ use ferrotile::{AtaOptions, AtaPlan, Gpu, Precision, SymmetricBlockMatrix, refer
 use ndarray::Array3;
 use variants::ata::BLOCK;
 
-use crate::device::DeviceChoice;
+use crate::device::RunArgs;
 use crate::files::convert::{Converted, Converter};
 use crate::files::input::{self, Input, Origin, file_of};
 use crate::files::matrix::{self, MatrixFile};
@@ -41,20 +41,11 @@ pub(crate) struct AtaArgs {
     /// How far mirrored elements of A may differ, as a share of the largest of the channel.
     #[arg(long, default_value_t = 1e-6, allow_hyphen_values = true, value_parser = share)]
     symmetry_tolerance: f32,
-    /// The kernel to run, by name; `ferrotile info --kernels` lists them.
-    #[arg(long, alias = "variant")]
-    kernel: Option<String>,
     /// Convert elements that are then infinite or 0, and say how many, instead of refusing them.
     #[arg(long)]
     allow_overflow: bool,
-    /// Also compute Y in f64 on the CPU from the files' own elements, print the largest error and what is NaN or
-    /// infinite, and fail if an element exceeds the tolerance of the precision.
-    #[arg(long)]
-    check: bool,
-    /// Where to run: auto (a card, or the CPU reference where there is none), cpu, cuda, cuda:N, emulator or
-    /// emulator:ARCH.
-    #[arg(long, default_value = "auto", value_parser = in_any_case::<DeviceChoice>)]
-    device: DeviceChoice,
+    #[command(flatten)]
+    run: RunArgs,
 }
 
 /// X does not fit A.
@@ -74,7 +65,7 @@ fn share(text: &str) -> Result<f32, &'static str> {
 pub(crate) fn run(args: &AtaArgs) -> anyhow::Result<()> {
     let out_file = OutputFile::plan(&args.out, "f32")?;
     out_file.check_inputs([&args.matrix, &args.x].map(|path| file_of(path)))?;
-    let mut converter = Converter::new(args.check, args.allow_overflow);
+    let mut converter = Converter::new(args.run.check, args.allow_overflow);
     let matrix = matrix::read(&args.matrix, args.symmetry_tolerance, &mut converter)?;
     let x = input::read(&args.x, "X", Opaque::REFUSED)?;
     let vectors = Vectors::new(x, &matrix.matrix, &mut converter)?;
@@ -92,15 +83,15 @@ pub(crate) fn run(args: &AtaArgs) -> anyhow::Result<()> {
         );
         findings.print();
     };
-    let y = args.device.compute(
-        args.kernel.as_ref(),
+    let y = args.run.device.compute(
+        args.run.kernel.as_ref(),
         say_understood,
         |gpu, started| on_card(args, gpu, a, x, started),
         || on_cpu(args, a, x),
     )?;
     let y: Vec<f32> = y.into_iter().collect();
     let shape = vectors.shape.clone();
-    let checked = args.check.then(|| check(&matrix, args.precision, &vectors, &y).line(args.allow_overflow, CURE));
+    let checked = args.run.check.then(|| check(&matrix, args.precision, &vectors, &y).line(args.allow_overflow, CURE));
     let checked = checked.transpose()?;
     if findings.all_finite && !args.allow_overflow {
         NotFinite::check("Y", &shape, &y, CURE)?;
@@ -154,7 +145,7 @@ fn on_card(
     started: &dyn Fn(&str),
 ) -> ferrotile::Result<Array3<f32>> {
     let stream = gpu.new_stream()?;
-    let options = AtaOptions { kernel: args.kernel.clone(), ..AtaOptions::default() };
+    let options = AtaOptions { kernel: args.run.kernel.clone(), ..AtaOptions::default() };
     let matrix = matrix.upload_blocking(stream.as_ref(), args.precision)?;
     started(&AtaPlan::new(&matrix, x.dim().0, &options)?.to_string());
     matrix.multiply_array_blocking(stream.as_ref(), x.view(), &options)

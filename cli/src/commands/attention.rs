@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use ferrotile::{Dtype, Layout, Mask};
 use half::{bf16, f16};
 
-use crate::device::DeviceChoice;
+use crate::device::RunArgs;
 use crate::files::convert::Converter;
 use crate::files::input::{self, FileError, Input, SizesError, file_of, listed_shapes};
 use crate::files::npy::Opaque;
@@ -42,17 +42,8 @@ pub(crate) struct AttentionArgs {
     /// (tensor `lse`).
     #[arg(long)]
     lse: Option<PathBuf>,
-    /// The kernel to run, by name; `ferrotile info --kernels` lists them.
-    #[arg(long, alias = "variant")]
-    kernel: Option<String>,
-    /// Also compute O in f64 on the CPU from the files' own elements, print the largest error and what is NaN or
-    /// infinite, and fail if it is more than the type and the rounding of the elements explain.
-    #[arg(long)]
-    check: bool,
-    /// Where to run: auto (a card, or the CPU reference where there is none), cpu, cuda, cuda:N, emulator or
-    /// emulator:ARCH.
-    #[arg(long, default_value = "auto", value_parser = in_any_case::<DeviceChoice>)]
-    device: DeviceChoice,
+    #[command(flatten)]
+    run: RunArgs,
 }
 
 /// The files of Q, K and V: NPY or safetensors, of which FILE.safetensors:NAME names a tensor.
@@ -239,7 +230,7 @@ pub(crate) fn run(args: &AttentionArgs) -> anyhow::Result<()> {
 fn run_typed<T: Half>(args: &AttentionArgs, inputs: [Input; 3]) -> anyhow::Result<()> {
     let (cu_seqlens, terms) = (args.lengths.read()?, args.terms.read(&args.how)?);
     let tensors = listed_shapes(&inputs);
-    let mut converter = Converter::new(args.check, args.how.allow_overflow);
+    let mut converter = Converter::new(args.run.check, args.how.allow_overflow);
     match cu_seqlens {
         Some(cu_seqlens) => {
             let (task, own) = HostVarlen::<T>::new(inputs, terms, cu_seqlens.each_ref(), &mut converter)?;
@@ -261,7 +252,7 @@ fn run_task<T: Half, P: Task<T>>(
     converter: Converter,
 ) -> anyhow::Result<()> {
     let (out_file, lse_file) = output_files(args, T::DTYPE)?;
-    let mut request = args.how.request(args.kernel.clone());
+    let mut request = args.how.request(args.run.kernel.clone());
     request.params.softcap = args.terms.softcap;
     task.check_request(&request).map_err(|reason| SizesError::new(reason, tensors.to_owned()))?;
     let findings = converter.finish()?;
@@ -269,14 +260,14 @@ fn run_task<T: Half, P: Task<T>>(
         eprintln!("attention: {}, mask {}, {}", task.understood(), request.params.mask, T::DTYPE);
         findings.print();
     };
-    let solution = args.device.compute(
+    let solution = args.run.device.compute(
         request.options.kernel.as_ref(),
         say_understood,
         |gpu, started| task.solve_on_card(gpu, &request, started),
         || task.solve_on_cpu(&request),
     )?;
     let allow_overflow = args.how.allow_overflow;
-    let checked = args.check.then(|| task.check(own.as_ref(), &solution, &request).line(allow_overflow, CURE));
+    let checked = args.run.check.then(|| task.check(own.as_ref(), &solution, &request).line(allow_overflow, CURE));
     let checked = checked.transpose()?;
     if findings.all_finite && !allow_overflow {
         NotFinite::check("O", &task.out_shape(), &solution.out, CURE)?;

@@ -8,7 +8,7 @@ use ferrotile::{Accumulation, Activation, Dtype, F8E4M3, Float, GemmLayout, Gemm
 use half::{bf16, f16};
 use layout::descriptor::Major;
 
-use crate::device::DeviceChoice;
+use crate::device::RunArgs;
 use crate::files::convert::Converter;
 use crate::files::input::{self, Input, Origin, SizesError, file_of, listed_shapes};
 use crate::files::npy::Opaque;
@@ -63,17 +63,8 @@ pub(crate) struct GemmArgs {
     /// Sum FP8 products in the tensor cores alone.
     #[arg(long)]
     direct: bool,
-    /// The kernel to run, by name; `ferrotile info --kernels` lists them.
-    #[arg(long, alias = "variant")]
-    kernel: Option<String>,
-    /// Also compute D in f64 on the CPU from the files' own elements, print the largest error and what is NaN or
-    /// infinite, and fail if it is more than the types and the rounding of the elements explain.
-    #[arg(long)]
-    check: bool,
-    /// Where to run: auto (a card, or the CPU reference where there is none), cpu, cuda, cuda:N, emulator or
-    /// emulator:ARCH.
-    #[arg(long, default_value = "auto", value_parser = in_any_case::<DeviceChoice>)]
-    device: DeviceChoice,
+    #[command(flatten)]
+    run: RunArgs,
 }
 
 /// A type of A and B as options spell it.
@@ -217,7 +208,7 @@ impl GemmArgs {
                 ActivationName::Silu => Activation::Silu,
             },
             accumulation: if self.direct { Accumulation::Direct } else { Accumulation::TwoLevel },
-            kernel: self.kernel.clone(),
+            kernel: self.run.kernel.clone(),
             max_workspace_bytes: WORKSPACE_BYTES,
             ..GemmOptions::new(self.layout)
         }
@@ -264,7 +255,7 @@ fn run_typed<T: Stored, D: Stored>(args: &GemmArgs, inputs: Inputs) -> anyhow::R
         true => vec![problem.m, problem.n],
         false => problem.d_shape().to_vec(),
     };
-    let mut converter = Converter::new(args.check, args.allow_overflow);
+    let mut converter = Converter::new(args.run.check, args.allow_overflow);
     let Inputs { a, b, c } = inputs;
     let (a, b) = (converter.convert::<T>(a.input), converter.convert::<T>(b.input));
     let c = c.map(|c| converter.convert::<D>(c.input));
@@ -276,19 +267,20 @@ fn run_typed<T: Stored, D: Stored>(args: &GemmArgs, inputs: Inputs) -> anyhow::R
         eprintln!("gemm: batch {batch}, m {m}, n {n}, k {k}, layout {}, {} to {}", options.layout, T::DTYPE, D::DTYPE);
         findings.print();
     };
-    let d = args.device.compute(
+    let d = args.run.device.compute(
         options.kernel.as_ref(),
         say_understood,
         |gpu, started| host.on_card(gpu, &options, started),
         || host.on_cpu(&options),
     )?;
     let cure = cure(D::DTYPE);
-    let checked = args.check.then(|| host.check(own.as_ref(), &options, &shape, &d).line(args.allow_overflow, cure));
+    let checked =
+        args.run.check.then(|| host.check(own.as_ref(), &options, &shape, &d).line(args.allow_overflow, cure));
     let checked = checked.transpose()?;
     if findings.all_finite && !args.allow_overflow {
         NotFinite::check("D", &shape, &d, cure)?;
     }
-    if !args.check && D::DTYPE == Dtype::E4M3 {
+    if !args.run.check && D::DTYPE == Dtype::E4M3 {
         note_cut_off(&d);
     }
     out_file.write("d", &Tensor { shape, elements: D::elements(d) })?.publish()?;

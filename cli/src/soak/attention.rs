@@ -3,8 +3,7 @@
 use ferrotile::{AttentionTensors, BatchedSizes, Dtype, Layout, StreamRef, attention};
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
-use variants::attention::{ATTENTION, Seqlens};
-use variants::study::ATTENTION_STUDY;
+use variants::attention::Seqlens;
 
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};
@@ -196,13 +195,10 @@ impl Family for Attention {
         problem.call = Call::draw(random);
         problem.workspace = random.random();
         if random.random() {
-            let Heads { dtype, head_dim, value_dim, .. } = problem.heads;
             let (terms, q_len, k_len) = (&problem.terms, problem.q_len, problem.k_len);
-            let eligible = ATTENTION
-                .iter()
-                .chain(ATTENTION_STUDY)
-                .filter(|config| config.serves(scope.arch, dtype, [head_dim, value_dim]))
-                .filter(|config| config.covers(terms.score_mod(), Seqlens::Fixed))
+            let eligible = problem
+                .heads
+                .configs(scope.arch, terms.score_mod(), Seqlens::Fixed)
                 .filter(|config| config.takes(terms.mask, q_len, k_len));
             problem.kernel = sizes::pick(random, eligible.map(|config| config.name));
         }

@@ -1,9 +1,11 @@
 //! Heads, element types and elements of an attention problem.
 
-use ferrotile::Dtype;
+use ferrotile::{Arch, Dtype};
 use half::{bf16, f16};
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
+use variants::attention::{ATTENTION, AttentionConfig, ScoreMod, Seqlens};
+use variants::study::ATTENTION_STUDY;
 
 use super::family::{Bench, Simpler};
 use super::memory::FloatCell;
@@ -50,6 +52,19 @@ impl Heads {
     /// Multiplications for a pair of a row and a key, of all heads.
     pub(crate) fn work(&self) -> usize {
         self.q_heads * (self.head_dim + self.value_dim)
+    }
+
+    /// The configurations that serve these heads with such scores and lengths.
+    pub(crate) fn configs(
+        &self,
+        arch: Arch,
+        score_mod: ScoreMod,
+        seqlens: Seqlens,
+    ) -> impl Iterator<Item = &'static AttentionConfig> {
+        let (dtype, head_dims) = (self.dtype, [self.head_dim, self.value_dim]);
+        let all = ATTENTION.iter().chain(ATTENTION_STUDY);
+        let served = all.filter(move |config| config.serves(arch, dtype, head_dims));
+        served.filter(move |config| config.covers(score_mod, seqlens))
     }
 
     /// Takes out the ends of the types.

@@ -5,7 +5,7 @@ use ndarray::{Array4, s};
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
-use variants::attention::{ATTENTION, AttentionKernel, DECODE_KEYS, Seqlens};
+use variants::attention::{AttentionKernel, DECODE_KEYS, Seqlens};
 
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};
@@ -249,12 +249,10 @@ impl Family for Paged {
             problem.splits = Some(random.random_range(1..=9));
         }
         if random.random_bool(0.3) {
-            let Heads { dtype, head_dim, value_dim, .. } = problem.heads;
-            let eligible = ATTENTION
-                .iter()
-                .filter(|config| config.serves(scope.arch, dtype, [head_dim, value_dim]))
-                .filter(|config| matches!(config.kernel, AttentionKernel::Decode(_)))
-                .filter(|config| config.covers(problem.terms.score_mod(), Seqlens::Fixed));
+            let eligible = problem
+                .heads
+                .configs(scope.arch, problem.terms.score_mod(), Seqlens::Fixed)
+                .filter(|config| matches!(config.kernel, AttentionKernel::Decode(_)));
             problem.kernel = sizes::pick(random, eligible.map(|config| config.name));
         }
         problem

@@ -4,7 +4,7 @@ use ferrotile::{Buffer, Dtype, Layout, StreamRef, TensorRef, VarlenSizes, Varlen
 use ndarray::{Array4, s};
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
-use variants::attention::{ATTENTION, Seqlens};
+use variants::attention::Seqlens;
 
 use super::cell::Cell;
 use super::check;
@@ -237,12 +237,10 @@ impl Family for Varlen {
         problem.without_lse = random.random_bool(0.1);
         problem.call = Call::draw(random);
         if random.random() {
-            let Heads { dtype, head_dim, value_dim, .. } = problem.heads;
             let terms = &problem.terms;
-            let eligible = ATTENTION
-                .iter()
-                .filter(|config| config.serves(scope.arch, dtype, [head_dim, value_dim]))
-                .filter(|config| config.covers(terms.score_mod(), Seqlens::Varlen))
+            let eligible = problem
+                .heads
+                .configs(scope.arch, terms.score_mod(), Seqlens::Varlen)
                 .filter(|config| config.takes(terms.mask, max_q_len, max_k_len));
             problem.kernel = sizes::pick(random, eligible.map(|config| config.name));
         }

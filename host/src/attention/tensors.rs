@@ -132,7 +132,7 @@ pub struct PagedTensors<'a, T> {
     pub k_lens: TensorRef<'a, i32, 1>,
     /// O `[batch, q_heads, q_len, head_dim]`, in the layout of the parameters.
     pub out: TensorMut<'a, T, 4>,
-    /// Where the LSE goes, `[batch, q_heads, q_len]` and contiguous.
+    /// As [`AttentionTensors::lse`](crate::AttentionTensors::lse).
     pub lse: Option<TensorMut<'a, f32, 3>>,
     /// As [`AttentionTensors::sink`](crate::AttentionTensors::sink).
     pub sink: Option<TensorRef<'a, f32, 1>>,
@@ -140,9 +140,7 @@ pub struct PagedTensors<'a, T> {
     /// `[batch or 1, q_heads or 1, q_len, table_len * page_len]`: keys are counted within their batch entry, and what
     /// is beyond the last of them is not read.
     pub bias: Option<TensorRef<'a, T, 4>>,
-    /// Memory for partial results: at least [`AttentionPlan::workspace_bytes`](crate::AttentionPlan::workspace_bytes)
-    /// on a 16-byte boundary. What it holds does not matter, before and after. Runs that are in flight at once need one
-    /// each.
+    /// As [`AttentionTensors::workspace`](crate::AttentionTensors::workspace).
     pub workspace: Option<TensorMut<'a, u8, 1>>,
 }
 
@@ -249,8 +247,7 @@ mod sealed {
 }
 
 /// The tensors that [`AttentionPlan::run`](crate::AttentionPlan::run) takes: [`AttentionTensors`], [`VarlenTensors`]
-/// and
-/// [`PagedTensors`].
+/// and [`PagedTensors`].
 pub trait AttentionOperands: sealed::Sealed {
     /// The same tensors without types and borrows.
     fn erased(&self) -> RawAttentionTensors;
