@@ -50,14 +50,13 @@ use variants::attention::{COMBINE, CombineArgs, combine_index};
 
 use crate::combine::F32;
 
-/// Declares the f16 and the bf16 kernel of a configuration; with `f16` in front, the f16 kernel alone.
-/// `entry!(d64_mma_32x64_s2: mma);` becomes
+/// Declares the f16 and the bf16 kernel of a configuration. `entry!(d64_mma_64x64_s2: mma);` becomes
 ///
 /// ```ignore
-/// pub mod d64_mma_32x64_s2 {
+/// pub mod d64_mma_64x64_s2 {
 ///     pub mod f16 {
-///         const ID: usize = config_index("attention_f16_d64_mma_32x64_s2");
-///         #[kernel(name = "attention_f16_d64_mma_32x64_s2", max_threads = ATTENTION[ID].threads(), ..)]
+///         const ID: usize = config_index("attention_f16_d64_mma_64x64_s2");
+///         #[kernel(name = "attention_f16_d64_mma_64x64_s2", max_threads = ATTENTION[ID].threads(), ..)]
 ///         pub unsafe fn kernel(args: AttentionArgs) { mainloop::forward::<F16, Configuration<ID>, ..>(&args) }
 ///     }
 ///     pub mod bf16 { .. }
@@ -66,13 +65,6 @@ use crate::combine::F32;
 ///
 /// A name that no configuration has does not compile, nor does an element type other than the configuration's.
 macro_rules! entry {
-    (f16 $name:ident: $($kernel:tt)+) => {
-        /// The kernel of the configuration of this name.
-        #[cfg(feature = "entries")]
-        pub mod $name {
-            entry!(@ f16 F16 $name $($kernel)+);
-        }
-    };
     ($name:ident: $($kernel:tt)+) => {
         /// The kernels of the configurations of this name.
         #[cfg(feature = "entries")]

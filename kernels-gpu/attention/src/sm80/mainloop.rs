@@ -10,7 +10,7 @@
 //! O / l -> shared memory -> global memory, 16 bytes a lane
 //! ```
 //!
-//! 1. Products are those of `mma.sync`, two side by side for 16 columns ([`multiply`]). PTX fixes the maps of its
+//! 1. Products are those of `mma.sync`, two side by side for 16 columns (`product.rs`). PTX fixes the maps of its
 //!    fragments ([`layout::fragment`]), which has two uses. Fragments come from swizzled tiles by `ldmatrix`, which
 //!    `wmma.load`, with one row stride, cannot read. And the accumulator of Q K^T is operand A of P V without passing
 //!    through shared memory.
@@ -70,7 +70,7 @@ impl<E: Element16, const ID: usize, const KEY_TILES: usize, const DIM_TILES: usi
 const fn mma_tile(config: &AttentionConfig) -> MmaTile {
     match config.kernel {
         AttentionKernel::Mma(tile) => tile,
-        _ => panic!("the configuration is not an `mma` variant"),
+        _ => panic!("the configuration is not one on `mma.sync`"),
     }
 }
 
