@@ -28,7 +28,7 @@ pub(crate) const TESTS: Tests = &[
     test("a_stream_in_another_context_is_refused", foreign_stream).on_a_card(CARD),
     test("streams_events_and_modules_go_out", handles).on_a_card(CARD),
     test("memory_comes_in_as_slices", slices).on_a_card(CARD),
-    test("memory_changes_hands", owned).on_a_card(CARD),
+    test("memory_changes_hands", owned).on_a_card(CARD).alone(),
     test("an_emulated_device_has_nothing_of_cust", nothing),
 ];
 
