@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use cuda_builder::toolchain::clean_environment;
 use libloading::Library;
 use object::{Object, ObjectSymbol};
 
@@ -38,11 +39,12 @@ fn build() -> Result<PathBuf, Box<dyn Error>> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dependency");
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--quiet", "--target-dir"]).arg(&target).current_dir(folder.path());
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if text.starts_with("CARGO_") || text.starts_with("CUDA_") || text.starts_with("RUSTC") || text == "DOCS_RS" {
-            cargo.env_remove(&name);
-        }
+    clean_environment(&mut cargo);
+    // `.cargo/config.toml` sets it for this workspace.
+    cargo.env_remove("CUDA_LIBRARY_PATH");
+    // The compiler is the one of this build.
+    if let Some(toolchain) = std::env::var_os("RUSTUP_TOOLCHAIN") {
+        cargo.env("RUSTUP_TOOLCHAIN", toolchain);
     }
     let output = cargo.output()?;
     if !output.status.success() {
