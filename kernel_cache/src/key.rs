@@ -39,6 +39,7 @@ pub struct KeyBuilder {
 
 impl KeyBuilder {
     /// Adds a part. Where one part ends and the next one starts is part of the hash.
+    #[expect(clippy::should_implement_trait, reason = "it takes parts, as builders do, and is no sum")]
     pub fn add(mut self, part: impl AsRef<[u8]>) -> KeyBuilder {
         let part = part.as_ref();
         self.hasher.update((part.len() as u64).to_le_bytes());
