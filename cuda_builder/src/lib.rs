@@ -14,7 +14,7 @@
 //! 1. [`builder`]: cargo and rustc compile the crate, `core` and everything between into one unoptimised LLVM module.
 //! 2. [`marks`]: the module's text gets what rustc cannot say: convergence, launch bounds, alignment of tensor maps.
 //!    Its lines become those of the kernels, where `core` or `cuda_std` do something for them.
-//! 3. `lower`: `opt` and `llc` of the same toolchain make PTX of it.
+//! 3. `lower`: `opt` and `llc` of the same toolchain make PTX of it, by groups of kernels (`split`, `join`).
 //! 4. [`ptx`]: a reader of PTX, for the builder's own checks and for tests.
 //! 5. [`ptxas`]: where NVIDIA's assembler is installed, its report on registers, spills and shared memory.
 //!
@@ -30,12 +30,14 @@ mod compact;
 pub mod embed;
 pub mod error;
 mod inputs;
+mod join;
 mod lines;
 mod llvm_text;
 mod lower;
 pub mod marks;
 pub mod ptx;
 pub mod ptxas;
+mod split;
 pub mod toolchain;
 
 pub use builder::{Build, CudaBuilder};

@@ -7,60 +7,151 @@
 //! kernel of a family shows costs that family no passes.
 
 use std::fs;
+use std::num::NonZero;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use kernel_cache::{Cache, Key};
 use layout::Arch;
 
 use crate::compact::compact;
 use crate::error::Error;
+use crate::join::join;
 use crate::lines::at_calls;
 use crate::marks::mark;
+use crate::split::split;
 use crate::toolchain::{Toolchain, run};
 
 /// The steps themselves: what they do to a module is part of what the PTX is made from.
-pub(crate) const STEPS: [&str; 5] = [
+pub(crate) const STEPS: [&str; 7] = [
     include_str!("compact.rs"),
+    include_str!("join.rs"),
     include_str!("lines.rs"),
     include_str!("llvm_text.rs"),
     include_str!("lower.rs"),
     include_str!("marks.rs"),
+    include_str!("split.rs"),
 ];
 
-/// Marks the module, makes PTX of it, and returns the PTX, or what an earlier call made from the same.
+/// Marks the module and makes PTX of it, group by group, on all cores. Takes groups that it has made before from the
+/// cache.
 pub(crate) fn lower(toolchain: &Toolchain, arch: Arch, raw_module: &Path, cache: &Cache) -> Result<String, Error> {
     let module = fs::read_to_string(raw_module).map_err(Error::io(raw_module))?;
-    let key = key(&module, toolchain, arch);
-    if let Some(ptx) = kept_text(cache, &key) {
-        return Ok(ptx);
+    let marked = mark(&module, arch)?;
+    drop(module);
+    let marked = at_calls(&marked);
+    let groups = split(&marked);
+    let passes = Passes { toolchain, arch, raw_module, cache };
+    match join(&passes.lower_all(&groups)?) {
+        Some(ptx) => Ok(ptx),
+        None => passes.lower(&marked, "whole"),
     }
-    let marked = raw_module.with_extension("marked.ll");
-    fs::write(&marked, at_calls(&mark(&module, arch)?)).map_err(Error::io(&marked))?;
+}
 
-    let optimised = raw_module.with_extension("opt.bc");
-    // Twice, as rustc does it (for the crate, then for the merged module), and with loops unrolled whatever the
-    // size of their body: a loop over a register array that stays a loop leaves the array in local memory.
-    run(toolchain
-        .llvm_tool("opt")
-        .args(["-passes=default<O3>,default<O3>", "-unroll-threshold=4000"])
-        .arg(&marked)
-        .arg("-o")
-        .arg(&optimised))?;
-    let (major, minor) = arch.ptx_version();
-    let assembly = raw_module.with_extension("s");
-    run(toolchain
-        .llvm_tool("llc")
-        .arg("-O3")
-        .arg(format!("-mcpu={arch}"))
-        .arg(format!("-mattr=+ptx{major}{minor}"))
-        // The chain of inlined calls would need a section of strings, and PTX 7.2.
-        .arg("-line-info-inlined-at=false")
-        .arg(&optimised)
-        .arg("-o")
-        .arg(&assembly))?;
-    let ptx = compact(&fs::read_to_string(&assembly).map_err(Error::io(&assembly))?);
-    keep_text(cache, &key, &ptx);
-    Ok(ptx)
+/// What the passes need beside a module.
+struct Passes<'a> {
+    toolchain: &'a Toolchain,
+    arch: Arch,
+    /// The file of the whole module, beside which those of the groups lie.
+    raw_module: &'a Path,
+    cache: &'a Cache,
+}
+
+impl Passes<'_> {
+    fn lower_all(&self, groups: &[String]) -> Result<Vec<String>, Error> {
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut done = Vec::new();
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(group) = groups.get(index) else { return Ok(done) };
+                done.push((index, self.lower(group, &index.to_string())?));
+            }
+        };
+        let workers = SLOTS.count().min(groups.len());
+        let mut done = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+            let results = threads.into_iter().map(|thread| thread.join());
+            let results = results.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            results.collect::<Result<Vec<_>, Error>>()
+        })?
+        .concat();
+        done.sort_unstable_by_key(|(index, _)| *index);
+        Ok(done.into_iter().map(|(_, ptx)| ptx).collect())
+    }
+
+    /// Makes PTX of a marked module, or takes it from the cache.
+    fn lower(&self, module: &str, name: &str) -> Result<String, Error> {
+        let key = key(module, self.toolchain, self.arch);
+        if let Some(ptx) = kept_text(self.cache, &key) {
+            return Ok(ptx);
+        }
+        let _slot = SLOTS.take();
+        let file = |extension: &str| self.raw_module.with_extension(format!("{name}.{extension}"));
+        let [marked, optimised, assembly] = ["ll", "bc", "s"].map(file);
+        fs::write(&marked, module).map_err(Error::io(&marked))?;
+        // Twice, as rustc does it (for the crate, then for the merged module), and with loops unrolled whatever the
+        // size of their body: a loop over a register array that stays a loop leaves the array in local memory.
+        run(self
+            .toolchain
+            .llvm_tool("opt")
+            .args(["-passes=default<O3>,default<O3>", "-unroll-threshold=4000"])
+            .arg(&marked)
+            .arg("-o")
+            .arg(&optimised))?;
+        let (major, minor) = self.arch.ptx_version();
+        run(self
+            .toolchain
+            .llvm_tool("llc")
+            .arg("-O3")
+            .arg(format!("-mcpu={}", self.arch))
+            .arg(format!("-mattr=+ptx{major}{minor}"))
+            // The chain of inlined calls would need a section of strings, and PTX 7.2.
+            .arg("-line-info-inlined-at=false")
+            .arg(&optimised)
+            .arg("-o")
+            .arg(&assembly))?;
+        let ptx = compact(&fs::read_to_string(&assembly).map_err(Error::io(&assembly))?);
+        for file in [marked, optimised, assembly] {
+            fs::remove_file(&file).map_err(Error::io(&file))?;
+        }
+        keep_text(self.cache, &key, &ptx);
+        Ok(ptx)
+    }
+}
+
+/// How many tools run at once, in all builds of this process together.
+static SLOTS: Slots = Slots { taken: Mutex::new(0), freed: Condvar::new() };
+
+struct Slots {
+    taken: Mutex<usize>,
+    freed: Condvar,
+}
+
+/// A slot, which ends with the value.
+struct Slot;
+
+impl Slots {
+    /// As many as there are cores.
+    fn count(&self) -> usize {
+        std::thread::available_parallelism().map_or(1, NonZero::get)
+    }
+
+    /// Waits for a slot.
+    fn take(&self) -> Slot {
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.freed.wait_while(taken, |taken| *taken >= self.count());
+        *waited.unwrap_or_else(PoisonError::into_inner) += 1;
+        Slot
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        *SLOTS.taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        SLOTS.freed.notify_one();
+    }
 }
 
 /// The text of an entry of the cache.
@@ -105,15 +196,15 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("cuda_builder-lower-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let cache = Cache::new(folder.join("cache"), 1 << 20);
-        let module = folder.join("k.ll");
-        fs::write(&module, "; a module").unwrap();
-        let before = lower(&toolchain("1"), Arch::Sm80, &module, &cache);
-        keep_text(&cache, &key("; a module", &toolchain("1"), Arch::Sm80), "// kept");
-        let kept = lower(&toolchain("1"), Arch::Sm80, &module, &cache);
-        fs::write(&module, "; another module").unwrap();
-        let of_another = lower(&toolchain("1"), Arch::Sm80, &module, &cache);
+        let toolchain = toolchain("1");
+        let passes =
+            Passes { toolchain: &toolchain, arch: Arch::Sm80, raw_module: &folder.join("k.ll"), cache: &cache };
+        let before = passes.lower("; a module", "0");
+        keep_text(&cache, &key("; a module", &toolchain, Arch::Sm80), "// kept");
+        let groups = ["; a module", "; another module"].map(String::from);
+        let (kept, of_another) = (passes.lower_all(&groups[..1]), passes.lower_all(&groups));
         fs::remove_dir_all(&folder).unwrap();
         assert!(before.is_err() && of_another.is_err());
-        assert_eq!(kept.unwrap(), "// kept");
+        assert_eq!(kept.unwrap(), ["// kept"]);
     }
 }
