@@ -5,7 +5,7 @@ use std::time::Instant;
 use ferrotile::counters::Counters;
 use ferrotile::{
     Arch, AtaOptions, AtaPlan, AttentionTensors, BatchedSizes, Buffer, Dtype, Error, Float, Gpu, LaunchConfig, Layout,
-    Mask, Precision, SymmetricBlockMatrix, TensorMut, TensorRef, embedded_ptx,
+    Mask, Precision, SymmetricBlockMatrix, TensorMut, TensorRef, embedded_kernels,
 };
 use half::{bf16, f16};
 use ndarray::Array5;
@@ -50,7 +50,8 @@ fn ata(gpu: &Gpu, precision: Precision, frames: usize, kernel: &str) -> Vec<Coun
 
 /// The architectures that this build has a family for.
 fn archs(family: &str) -> Vec<Arch> {
-    let archs: Vec<Arch> = Arch::ALL.into_iter().filter(|&arch| embedded_ptx(family, arch).is_some()).collect();
+    let archs: Vec<Arch> =
+        Arch::ALL.into_iter().filter(|&arch| embedded_kernels(family, arch).next().is_some()).collect();
     assert!(!archs.is_empty(), "{family} is built for some architecture");
     archs
 }

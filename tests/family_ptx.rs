@@ -27,7 +27,7 @@ fn attention(arch: Arch) -> Module {
 }
 
 fn module(family: &str, arch: Arch) -> Module {
-    Module::parse(embedded_ptx(family, arch).expect("every architecture is embedded by default")).unwrap()
+    Module::parse(&embedded_ptx(family, arch).expect("every architecture is embedded by default")).unwrap()
 }
 
 /// What the emulator does not cover shows here, and not in the middle of some trial.
@@ -36,7 +36,7 @@ fn the_emulator_loads_every_kernel() {
     for arch in Arch::ALL {
         for family in FAMILIES.into_iter().chain(OPTIONAL_FAMILIES) {
             let ptx = embedded_ptx(family, arch).expect("every architecture is embedded by default");
-            if let Err(error) = ptx_emulator::Module::parse(ptx) {
+            if let Err(error) = ptx_emulator::Module::parse(&ptx) {
                 panic!("{family}, {arch}: {error}");
             }
         }
@@ -269,7 +269,7 @@ fn factors_of_wmma_are_what_wmma_loads() {
     let families = || FAMILIES.into_iter().chain(OPTIONAL_FAMILIES);
     for (arch, family) in Arch::ALL.into_iter().flat_map(|arch| families().map(move |family| (arch, family))) {
         let ptx = embedded_ptx(family, arch).expect("every architecture is embedded by default");
-        for (name, range) in entry_ranges(ptx) {
+        for (name, range) in entry_ranges(&ptx) {
             let mut loaded = BTreeSet::new();
             for line in ptx[range].lines().map(str::trim) {
                 let fragments: Vec<&str> = line.split('{').skip(1).filter_map(|rest| rest.split('}').next()).collect();
@@ -278,12 +278,13 @@ fn factors_of_wmma_are_what_wmma_loads() {
                 } else if line.starts_with("wmma.mma.") {
                     let [_, a, b, _] = fragments[..] else { panic!("{name}: {line}") };
                     assert!(loaded.contains(&(b'a', a)) && loaded.contains(&(b'b', b)), "{arch} {name}: {line}");
-                    kernels.insert(name);
+                    kernels.insert(name.to_owned());
                 }
             }
         }
     }
-    let configs = ATA.iter().chain(ATA_STUDY).filter(|config| config.unit == AtaUnit::Wmma).map(|config| config.name);
+    let configs = ATA.iter().chain(ATA_STUDY).filter(|config| config.unit == AtaUnit::Wmma);
+    let configs = configs.map(|config| config.name.to_owned());
     assert_eq!(kernels, configs.collect(), "the kernels that multiply by `wmma`");
 }
 

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use clap::Args;
-use ferrotile::{Arch, Error, Gpu};
+use ferrotile::{Arch, Error, Gpu, embedded_kernels};
 
 use crate::spelling::in_any_case;
 
@@ -64,7 +64,7 @@ impl FromStr for DeviceChoice {
             "auto" => Ok(DeviceChoice::Auto),
             "cpu" => Ok(DeviceChoice::Cpu),
             "cuda" => Ok(DeviceChoice::Cuda(0)),
-            "emulator" => Ok(DeviceChoice::Emulator(Arch::Sm80)),
+            "emulator" => Ok(DeviceChoice::Emulator(emulated_arch())),
             _ => {
                 let card = text.strip_prefix("cuda:").and_then(|ordinal| ordinal.parse().ok()).map(DeviceChoice::Cuda);
                 let arch = || text.strip_prefix("emulator:").and_then(|arch| arch.parse().ok());
@@ -72,6 +72,12 @@ impl FromStr for DeviceChoice {
             }
         }
     }
+}
+
+/// The architecture that the emulator has where none is named: the oldest one that is compiled.
+pub(crate) fn emulated_arch() -> Arch {
+    let is_compiled = |arch: &Arch| embedded_kernels("attention", *arch).next().is_some();
+    Arch::ALL.into_iter().find(is_compiled).unwrap_or(Arch::Sm80)
 }
 
 /// The number of the card that a benchmark runs on.

@@ -4,24 +4,26 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use kernel_cache::Cache;
 use layout::Arch;
 
 use crate::builder::CudaBuilder;
 use crate::error::Error;
-use crate::ptx::entry_ranges;
+use crate::pack::Packed;
 
 /// Provides the PTX of each family for each architecture to the crate whose build script calls this.
 ///
 /// A family is the folder of a device crate, relative to the calling crate or to the root of its workspace; its last
 /// component is the family's name. The result is a file `ptx_table.rs` in `OUT_DIR`, an expression of the type
-/// `&[(&str, Arch, &str, &[(&str, Range<usize>)])]` (family, architecture, PTX, and where each entry stands in it, see
-/// [`entry_ranges`]):
+/// `&[(&str, Arch, &[u8], Index)]`: family, architecture, streams in the format `.lzma`, and where each stream is. The
+/// first two streams are the text before the first entry and the text behind the last one. Any one entry between these
+/// two is a module of its own, see [`entry_ranges`](crate::ptx::entry_ranges).
 ///
 /// ```ignore
 /// use std::ops::Range;
 /// use layout::Arch;
-/// type Family = (&'static str, Arch, &'static str, &'static [(&'static str, Range<usize>)]);
-/// static TABLE: &[Family] = include!(concat!(env!("OUT_DIR"), "/ptx_table.rs"));
+/// type Index = ([Range<usize>; 2], &'static [(&'static str, Range<usize>)]);
+/// static TABLE: &[(&str, Arch, &[u8], Index)] = include!(concat!(env!("OUT_DIR"), "/ptx_table.rs"));
 /// ```
 ///
 /// Where the variable `PREBUILT_PTX` names a folder, or the calling crate has a folder `ptx` (a packaged crate has
@@ -36,6 +38,7 @@ pub fn embed(families: &[&str], archs: &[Arch]) -> Result<(), Error> {
     }
     println!("cargo::rerun-if-changed=build.rs");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default());
+    let cache = Cache::of_user();
     let mut table = String::from("&[\n");
     if std::env::var_os("DOCS_RS").is_none() {
         let files: Vec<_> = archs.iter().flat_map(|&arch| families.iter().map(move |family| (*family, arch))).collect();
@@ -44,12 +47,15 @@ pub fn embed(families: &[&str], archs: &[Arch]) -> Result<(), Error> {
             None => build_all(families, archs, &out)?,
         }
         for (family, arch) in files {
-            let (name, file) = (family_name(family), file_name(family, arch));
-            let path = out.join(&file);
+            let name = family_name(family);
+            let path = out.join(file_name(family, arch));
             let ptx = fs::read_to_string(&path).map_err(Error::io(&path))?;
-            let text = format!("include_str!(concat!(env!(\"OUT_DIR\"), \"/{file}\"))");
+            let packed = Packed::new(&ptx, cache.as_ref());
+            let path = path.with_extension("lzma");
+            fs::write(&path, packed.bytes).map_err(Error::io(&path))?;
+            let file = format!("include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{name}.{arch}.lzma\"))");
             // Writing to a String cannot fail.
-            let _ = writeln!(table, "(\"{name}\", Arch::{arch:?}, {text}, &{:?}),", entry_ranges(&ptx));
+            let _ = writeln!(table, "(\"{name}\", Arch::{arch:?}, {file}, {}),", packed.index);
         }
     }
     table.push_str("]\n");

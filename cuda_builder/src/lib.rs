@@ -35,6 +35,7 @@ mod lines;
 mod llvm_text;
 mod lower;
 pub mod marks;
+mod pack;
 pub mod ptx;
 pub mod ptxas;
 mod split;

@@ -60,13 +60,21 @@ struct Passes<'a> {
 
 impl Passes<'_> {
     fn lower_all(&self, groups: &[String]) -> Result<Vec<String>, Error> {
-        let next = AtomicUsize::new(0);
+        let kernels = |text: &str, start: &str| text.lines().filter(|line| line.starts_with(start)).count();
+        let all: usize = groups.iter().map(|group| kernels(group, "define ptx_kernel ")).sum();
+        let (next, finished) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let work = || {
             let mut done = Vec::new();
             loop {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 let Some(group) = groups.get(index) else { return Ok(done) };
-                done.push((index, self.lower(group, &index.to_string())?));
+                let ptx = self.lower(group, &index.to_string())?;
+                let count = kernels(&ptx, ".visible .entry ");
+                let finished = finished.fetch_add(count, Ordering::Relaxed) + count;
+                // cargo shows what a build script prints with -vv.
+                let family = self.raw_module.file_stem().unwrap_or_default().display();
+                eprintln!("PTX {} {family}, {finished} of {all} kernels", self.arch);
+                done.push((index, ptx));
             }
         };
         let workers = SLOTS.count().min(groups.len());

@@ -198,7 +198,7 @@ fn check(module: &Module, arch: Arch, case: Case) -> Duration {
 
 fn module(arch: Arch) -> Module {
     let ptx = embedded_ptx("attention", arch).expect("the test builds the PTX of every architecture");
-    Module::parse(ptx).unwrap_or_else(|error| panic!("{arch}: {error}"))
+    Module::parse(&ptx).unwrap_or_else(|error| panic!("{arch}: {error}"))
 }
 
 #[test]

@@ -4,13 +4,13 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 use clap::Args;
-use ferrotile::{Arch, BatchedSizes, Dtype, Gpu, tolerance};
+use ferrotile::{BatchedSizes, Dtype, Gpu, tolerance};
 use half::{bf16, f16};
 use variants::attention::{ATTENTION, ScoreMod, Seqlens};
 
 use crate::bench::measure::{Repeats, Timer};
 use crate::commands::attention::{HowArgs, InputArgs};
-use crate::device::{Device, DeviceChoice};
+use crate::device::{Device, DeviceChoice, emulated_arch};
 use crate::files::convert::Converter;
 use crate::files::input::{Input, SizesError, listed_shapes};
 use crate::files::tensor::Half;
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let mut device = args.device.open()?;
     if args.device == DeviceChoice::Auto && matches!(device, Device::Cpu) {
         eprintln!("no CUDA device here: the CPU emulates one");
-        device = Device::Gpu(Gpu::emulated(Arch::Sm80));
+        device = Device::Gpu(Gpu::emulated(emulated_arch()));
     }
     let sizes = match &device {
         Device::Gpu(gpu) => {

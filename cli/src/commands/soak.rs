@@ -12,10 +12,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
-use ferrotile::{Arch, Gpu};
+use ferrotile::Gpu;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::device::{Device, DeviceChoice};
+use crate::device::{Device, DeviceChoice, emulated_arch};
 use crate::soak::family::Bench;
 use crate::soak::outcome::{Failure, Kind, Outcome, Run};
 use crate::soak::problem::{FAMILIES, Problem, shrink};
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &SoakArgs) -> anyhow::Result<()> {
         args.repeat.as_deref().map(serde_json::from_str::<Problem>).transpose().map_err(SoakError::Repeat)?;
     let gpu = match args.device.open()? {
         Device::Gpu(gpu) => gpu,
-        Device::Cpu if args.device == DeviceChoice::Auto => Gpu::emulated(Arch::Sm80),
+        Device::Cpu if args.device == DeviceChoice::Auto => Gpu::emulated(emulated_arch()),
         Device::Cpu => return Err(SoakError::NoKernels.into()),
     };
     writeln!(io::stdout(), "{}, {} PTX", gpu.name(), gpu.arch())?;

@@ -14,7 +14,7 @@ use crate::backend::emulator::EmulatedDevice;
 use crate::backend::{Backend, Handle, Kept};
 use crate::error::{Error, Result};
 use crate::runtime::module::{Kernel, Module};
-use crate::runtime::ptx::{embedded_ptx, kernel_ptx};
+use crate::runtime::ptx::{is_embedded, kernel_ptx};
 use crate::runtime::tile_semaphores::TileSemaphores;
 
 /// The backend of a card, whose objects are those of cust where the feature is on.
@@ -319,9 +319,9 @@ impl Gpu {
             return Ok(kernel.clone());
         }
         let module = format!("{family} ({arch})");
-        let ptx = kernel_ptx(family, arch, entry).ok_or_else(|| match embedded_ptx(family, arch) {
-            None => Error::NoPtx { family: family.to_owned(), arch },
-            Some(_) => Error::NoKernel { kernel: entry.to_owned(), module: module.clone() },
+        let ptx = kernel_ptx(family, arch, entry).ok_or_else(|| match is_embedded(family, arch) {
+            false => Error::NoPtx { family: family.to_owned(), arch },
+            true => Error::NoKernel { kernel: entry.to_owned(), module: module.clone() },
         })?;
         let kernel = Module::load(&self.inner.device, &module, &ptx)?.kernel(entry)?;
         Ok(loaded.insert(kernel).clone())
