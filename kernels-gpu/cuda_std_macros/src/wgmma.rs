@@ -115,8 +115,11 @@ impl Accumulator {
         let new_shared = arms(Source::Shared, Sum::New);
         let new_from_registers = arms(Source::Registers, Sum::New);
         let named = list(0..registers);
+        let names: String = (0..registers).map(|i| format!("d{i}, ")).collect();
         let operands: String = (0..registers).map(|i| format!("inout(reg32) self[{i}],")).collect();
-        let d = format!("let mut d = [const {{ MaybeUninit::<{register}>::uninit() }}; {registers}];");
+        let d = format!(
+            "let mut d = [const {{ MaybeUninit::<{register}>::uninit() }}; {registers}]; let [{names}] = &mut d;"
+        );
         let done = "core::mem::transmute::<_, Self>(d)";
         let unused = "_ => {}";
         // Writing to a string does not fail.
@@ -130,12 +133,14 @@ impl Accumulator {
                 const DTYPE: Dtype = Dtype::{dtype};
                 #[inline(always)]
                 unsafe fn group<P: Product, const STEPS: usize>(d: &mut Self, a: u64, b: u64, scale_d: u32) {{
+                    let [{names}] = d;
                     unsafe {{ match const {{ case::<P>(STEPS) }} {{ {shared} {unused} }} }}
                 }}
                 #[inline(always)]
                 unsafe fn group_registers<P: Product, const STEPS: usize>(
                     d: &mut Self, a: &[[u32; 4]; STEPS], b: u64, scale_d: u32,
                 ) {{
+                    let [{names}] = d;
                     unsafe {{ match const {{ case::<P>(STEPS) }} {{ {from_registers} {unused} }} }}
                 }}
                 #[inline(always)]
@@ -186,7 +191,8 @@ impl Accumulator {
             Sum::New => ("setp.ne.u32 p, 0, 0;", "out"),
         };
         let mut template = format!("{{{{ .reg .pred p, q; .reg .b64 at, bt; {first}");
-        let mut operands: String = (0..registers).map(|i| format!("{direction}(reg32) d[{i}],")).collect();
+        // Named once for all arms: there are 321,000 operands, and rustc takes long to check the type of a `d[7]`.
+        let mut operands: String = (0..registers).map(|i| format!("{direction}(reg32) *d{i},")).collect();
         operands.extend((0..a_registers).map(|i| format!("in(reg32) a[{i}],")));
         if steps > 1 {
             // A later step's descriptor differs in its lower half alone, which holds the address.
@@ -269,7 +275,7 @@ mod tests {
             group(1, Source::Shared, Sum::Added),
             "{  asm!(\"{{ .reg .pred p, q; .reg .b64 at, bt; setp.ne.u32 p, {scale_d}, 0; wgmma.fence.sync.aligned; \
              wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 {{{0}, {1}}}, {a}, {b}, p, {sign_a}, {sign_b}, {order_a}, \
-             {order_b}; wgmma.commit_group.sync.aligned; }}\", inout(reg32) d[0],inout(reg32) d[1],b = in(reg64) \
+             {order_b}; wgmma.commit_group.sync.aligned; }}\", inout(reg32) *d0,inout(reg32) *d1,b = in(reg64) \
              b,scale_d = in(reg32) scale_d,sign_a = const sign(P::NEGATE_A), sign_b = const sign(P::NEGATE_B),order_b = \
              const order(P::B),a = in(reg64) a,order_a = const order(P::A), options(nostack)) }"
         );
@@ -288,7 +294,7 @@ mod tests {
     fn a_new_sum_reads_no_accumulator() {
         let new = group(2, Source::Shared, Sum::New);
         assert!(new.contains("setp.ne.u32 p, 0, 0;") && new.contains("setp.eq.u32 q, 0, 0;"), "{new}");
-        assert!(new.contains("out(reg32) d[1]") && !new.contains("inout") && !new.contains("scale_d ="), "{new}");
+        assert!(new.contains("out(reg32) *d1") && !new.contains("inout") && !new.contains("scale_d ="), "{new}");
     }
 
     #[test]
