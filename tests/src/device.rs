@@ -81,6 +81,20 @@ pub fn is_small(gpu: &Gpu) -> bool {
     gpu.is_emulated() || record::is_on() || std::env::var_os(SIZES).is_some_and(|sizes| sizes == "small")
 }
 
+/// The variable that asks for all trials on the emulator by `all`.
+pub const TRIALS: &str = "FERROTILE_TRIALS";
+
+/// Whether trials that nearly repeat another one run too: on a card, where [`TRIALS`] asks for them, where the arguments
+/// of the process name some, and wherever outputs are recorded or compared.
+pub fn runs_all() -> bool {
+    static ALL: OnceLock<bool> = OnceLock::new();
+    *ALL.get_or_init(|| {
+        let is_emulated = matches!(device(), Device::Gpu(gpu) if gpu.is_emulated());
+        let is_asked = std::env::var_os(TRIALS).is_some_and(|trials| trials == "all");
+        !is_emulated || is_asked || record::is_on() || Arguments::from_args().filter.is_some()
+    })
+}
+
 /// A trial that needs the device under test.
 pub fn device_trial(name: impl Into<String>, body: impl FnOnce(&Gpu) -> Result<(), Failed> + Send + 'static) -> Trial {
     let name = name.into();

@@ -16,6 +16,9 @@ const MBARRIERS: &str = "64";
 /// Arguments of `cargo xtask test`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
+    /// Runs trials on the emulator too that nearly repeat another one
+    #[arg(long)]
+    all: bool,
     /// Fails if there is no card, instead of running the kernels on the emulator
     #[arg(long)]
     gpu: bool,
@@ -31,6 +34,9 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let Some(tool) = &arguments.sanitize else {
         let mut test = cargo();
+        if arguments.all {
+            test.env("FERROTILE_TRIALS", "all");
+        }
         if arguments.gpu {
             test.env("FERROTILE_DEVICE", "cuda");
         }
