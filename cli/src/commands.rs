@@ -9,6 +9,7 @@ pub(crate) mod emulate_report;
 pub(crate) mod gemm;
 pub(crate) mod info;
 pub(crate) mod soak;
+pub(crate) mod warm;
 
 use clap::Subcommand;
 
@@ -29,6 +30,8 @@ pub(crate) enum Command {
     Demo(demo::DemoArgs),
     /// Counts what a kernel does in the emulator: instructions, memory traffic, bank conflicts.
     EmulateReport(emulate_report::ReportArgs),
+    /// Has the driver compile every kernel for a card, and keep the result on disk.
+    Warm(warm::WarmArgs),
     /// Compares two files of benchmark results.
     Compare(compare::CompareArgs),
     /// Looks for wrong results: random problems against the f64 reference.
@@ -46,6 +49,7 @@ impl Command {
             Command::Bench(args) => bench::run(args),
             Command::Demo(args) => demo::run(args),
             Command::EmulateReport(args) => emulate_report::run(args),
+            Command::Warm(args) => warm::run(args),
             Command::Compare(args) => compare::run(args),
             Command::Soak(args) => soak::run(args),
         }

@@ -178,12 +178,16 @@ fn on_card<T: Half>(
     let mut timer = if gpu.is_emulated() { None } else { Some(Timer::new(gpu, Repeats::default())?) };
     let sizes = problem.sizes;
     let small = sizes.batch * sizes.q_heads * sizes.q_len <= SMALL_ROWS;
+    let configs = || {
+        ATTENTION.iter().filter(|config| {
+            config.serves(gpu.arch(), T::DTYPE, [sizes.head_dim, problem.value_dim])
+                && config.covers(ScoreMod::None, Seqlens::Fixed)
+                && config.takes(request.params.mask, sizes.q_len, sizes.k_len)
+        })
+    };
+    gpu.warm("attention", &configs().map(|config| config.name).collect::<Vec<_>>())?;
     let mut measured = Vec::new();
-    for config in ATTENTION.iter().filter(|config| {
-        config.serves(gpu.arch(), T::DTYPE, [sizes.head_dim, problem.value_dim])
-            && config.covers(ScoreMod::None, Seqlens::Fixed)
-            && config.takes(request.params.mask, sizes.q_len, sizes.k_len)
-    }) {
+    for config in configs() {
         let request = problem.request(request).of_kernel(Some(config.name.to_owned()));
         let plan = request.plan(gpu, T::DTYPE, sizes)?;
         let mut card = CardAttention::upload(gpu, &stream, problem)?;

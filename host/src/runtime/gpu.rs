@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use layout::Arch;
 #[cfg(feature = "emulator")]
 use ptx_emulator::{Counters, Fp8Sums};
+use rayon::prelude::*;
 
 use crate::backend::cuda;
 #[cfg(feature = "emulator")]
@@ -305,6 +306,25 @@ impl Gpu {
     /// [`Error::NoPtx`] and [`Error::NoKernel`] where there is no such family or entry, [`Error::Jit`].
     pub fn kernel(&self, family: &str, entry: &str) -> Result<Kernel> {
         self.kernel_for(family, self.arch(), entry)
+    }
+
+    /// Loads kernels of a family as [`Gpu::kernel`] does, several at once: for the driver compiles each kernel on one
+    /// core. A plan loads the kernels that it needs by itself. This is for a program that makes its plans later and
+    /// must then be quick.
+    ///
+    /// ```
+    /// use ferrotile::{Arch, Gpu, embedded_kernels};
+    ///
+    /// let gpu = Gpu::emulated(Arch::Sm80);
+    /// let names: Vec<&str> = embedded_kernels("ata", gpu.arch()).take(2).collect();
+    /// gpu.warm("ata", &names)?;
+    /// # Ok::<(), ferrotile::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Gpu::kernel`], for the first kernel that fails. Others may be loaded then.
+    pub fn warm(&self, family: &str, entries: &[&str]) -> Result<()> {
+        entries.par_iter().try_for_each(|entry| self.kernel(family, entry).map(drop))
     }
 
     /// As [`Gpu::kernel`], for any architecture that runs on the card. An older one than [`Gpu::arch`] serves to
