@@ -84,8 +84,8 @@ pub fn is_small(gpu: &Gpu) -> bool {
 /// The variable that asks for all trials on the emulator by `all`.
 pub const TRIALS: &str = "FERROTILE_TRIALS";
 
-/// Whether trials that nearly repeat another one run too: on a card, where [`TRIALS`] asks for them, where the arguments
-/// of the process name some, and wherever outputs are recorded or compared.
+/// Whether trials that nearly repeat another one run too: on a card, where [`TRIALS`] asks for them, where the
+/// arguments of the process name some, and wherever outputs are recorded or compared.
 pub fn runs_all() -> bool {
     static ALL: OnceLock<bool> = OnceLock::new();
     *ALL.get_or_init(|| {

@@ -35,7 +35,7 @@ const LEFT_OUT_PACKAGES: [&str; 7] =
 const LEFT_OUT_TESTS: [&str; 9] =
     ["ata_matrix", "broken", "counters", "dependency", "family_ptx", "foreign", "ptx", "support", "tidy"];
 
-/// How far apart the archive finds what is equal: each test program carries the same PTX, some 6 MB behind 4 MB of code.
+/// How far apart the archive finds what is equal. Each test program carries the same 6 MB of PTX, beside its code.
 const DICTIONARY_BYTES: u32 = 48 << 20;
 
 const RUN_SCRIPT: &str = r#"#!/bin/sh
