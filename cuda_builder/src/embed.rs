@@ -26,14 +26,14 @@ use crate::pack::Packed;
 /// static TABLE: &[(&str, Arch, &[u8], Index)] = include!(concat!(env!("OUT_DIR"), "/ptx_table.rs"));
 /// ```
 ///
-/// Where the variable `PREBUILT_PTX` names a folder, or the calling crate has a folder `ptx` (a packaged crate has
+/// Where the variable `FERROTILE_PTX` names a folder, or the calling crate has a folder `ptx` (a packaged crate has
 /// one), the files `<family>.<arch>.ptx` in that folder are taken. Nothing is compiled then, and stable Rust is enough.
 /// On docs.rs the table is empty.
 ///
 /// # Errors
 /// Those of [`CudaBuilder::build`], and [`Error::Io`] for a prebuilt file that is missing.
 pub fn embed(families: &[&str], archs: &[Arch]) -> Result<(), Error> {
-    for variable in ["PREBUILT_PTX", "DOCS_RS"] {
+    for variable in ["FERROTILE_PTX", "DOCS_RS"] {
         println!("cargo::rerun-if-env-changed={variable}");
     }
     println!("cargo::rerun-if-changed=build.rs");
@@ -73,7 +73,7 @@ fn family_name(family: &str) -> &str {
 }
 
 fn prebuilt_folder() -> Option<PathBuf> {
-    if let Some(folder) = std::env::var_os("PREBUILT_PTX").filter(|folder| !folder.is_empty()) {
+    if let Some(folder) = std::env::var_os("FERROTILE_PTX").filter(|folder| !folder.is_empty()) {
         return Some(folder.into());
     }
     Some(PathBuf::from("ptx")).filter(|folder| folder.is_dir())

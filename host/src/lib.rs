@@ -171,8 +171,8 @@
 //! # Building
 //!
 //! A clone of the repository compiles the kernels with the nightly that it names. Where the PTX is there already,
-//! stable Rust compiles the library. The variable `PREBUILT_PTX` names the folder of that PTX, which `cargo xtask build
-//! --arch all --out FOLDER` writes in a clone. A package (`cargo xtask package`) has its PTX in it.
+//! stable Rust compiles the library. The variable `FERROTILE_PTX` names the folder of that PTX, which `cargo xtask
+//! build --arch all --out FOLDER` writes in a clone. A package (`cargo xtask package`) has its PTX in it.
 
 mod ata;
 mod attention;

@@ -60,10 +60,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// Puts the PTX of every family for every architecture into a folder. As in a build of the library, the PTX is that of
-/// the folder which `PREBUILT_PTX` names; without that variable it is built now.
+/// the folder which `FERROTILE_PTX` names; without that variable it is built now.
 fn add_ptx(folder: &Path) -> Result<()> {
     let families = || FAMILIES.into_iter().chain(OPTIONAL_FAMILIES);
-    if let Some(prebuilt) = std::env::var_os("PREBUILT_PTX").filter(|prebuilt| !prebuilt.is_empty()) {
+    if let Some(prebuilt) = std::env::var_os("FERROTILE_PTX").filter(|prebuilt| !prebuilt.is_empty()) {
         let prebuilt = PathBuf::from(prebuilt);
         eprintln!("PTX from {}", prebuilt.display());
         for name in families().flat_map(|family| Arch::ALL.map(|arch| embed::file_name(family, arch))) {
