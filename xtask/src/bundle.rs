@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
     out: PathBuf,
     /// Tests the library without the objects of cust
     #[arg(long)]
-    no_default_features: bool,
+    without_cust: bool,
 }
 
 /// The most that a bundle may take, so that it travels easily.
@@ -37,6 +37,10 @@ const LEFT_OUT_TESTS: [&str; 9] =
 
 /// How far apart the archive finds what is equal. Each test program carries the same 6 MB of PTX, beside its code.
 const DICTIONARY_BYTES: u32 = 48 << 20;
+
+/// The features of the program and the tests, but for `cust`.
+const WITHOUT_CUST: [&str; 3] =
+    ["--no-default-features", "--features", "ferrotile-cli/sm80,ferrotile-cli/sm89,ferrotile-cli/sm90"];
 
 const RUN_SCRIPT: &str = r#"#!/bin/sh
 # Runs every test program of this folder, then the demo, on the card. FERROTILE_DEVICE chooses another device; arguments go to the
@@ -109,7 +113,7 @@ fn executables(arguments: &[&str]) -> Result<Vec<Executable>> {
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let out = std::path::absolute(&arguments.out)?;
-    let features: &[&str] = if arguments.no_default_features { &["--no-default-features"] } else { &[] };
+    let features: &[&str] = if arguments.without_cust { &WITHOUT_CUST } else { &[] };
     let tests = test_executables(&[&["--workspace"], features].concat())?;
     let programs = executables(&[&["build", "--release", "--package", "ferrotile-cli"], features].concat())?;
     let strip = Toolchain::find(root())?;
