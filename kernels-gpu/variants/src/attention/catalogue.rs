@@ -103,7 +103,7 @@ macro_rules! both {
 /// | `64x128k2c2` | the same, in each of two split-KV blocks of a cluster |
 /// | `_q` | Q in registers |
 /// | `_m2` | two blocks copy K and V for each other (multicast) |
-/// /// | `_varlen` | serves varlen |
+/// | `_varlen` | serves varlen |
 /// | `_softcap`, `_general` | serves a softcap alone; softcap and bias. Both serve varlen too, unless they decode |
 pub const ATTENTION: &[AttentionConfig] = &kernels::<_, { count(LINES) }>(LINES);
 
