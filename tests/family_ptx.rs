@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 
 use cuda_builder::ptx::{Entry, Module, entry_ranges};
 use ferrotile::embedded_ptx;
-use layout::Arch;
 use layout::descriptor::Major;
+use layout::{Arch, Dtype};
 use variants::ata::{ATA, AtaUnit, Precision};
 use variants::attention::{
     ATTENTION, AttentionConfig, AttentionKernel, COMBINE, DECODE_KEYS, PvUnit, QuerySource, ScoreMod, Seqlens,
-    TileCopy, WgmmaTile,
+    TRANSPOSED_COLUMNS, TRANSPOSED_KEYS, TRANSPOSING_WARPS, TileCopy, WgmmaTile,
 };
 use variants::cg::{CG, CgStage};
 use variants::gemm::wgmma::Side;
@@ -165,21 +165,33 @@ fn combine_entries_are_the_rows_with_their_bounds() {
     }
 }
 
-/// Q K^T and P V stand in the loop and once outside it. Q comes to registers by ldmatrix, 16 columns at a time.
+/// Q K^T and P V stand in the loop and once outside it. Q comes to registers by ldmatrix, 32 bytes of a row at a time.
 fn check_wgmma(config: &AttentionConfig, tile: WgmmaTile, entry: &Entry) {
-    let (k_steps, n_steps) = (config.head_dim / 16, tile.n / 16);
-    assert_eq!(
-        entry.count(&format!("wgmma.mma_async.sync.aligned.m64n{}k16", tile.n)),
-        wgmmas(tile.n, config.value_dim, 2 * k_steps, 2 * n_steps),
-        "{config}"
-    );
+    let is_fp8 = config.dtype == Dtype::E4M3;
+    let step = if is_fp8 { 32 } else { 16 };
+    let (k_steps, n_steps) = (config.head_dim / step, tile.n / step);
+    let products = |n: usize| entry.count(&format!("wgmma.mma_async.sync.aligned.m64n{n}k{step}"));
+    if is_fp8 {
+        // P V may be computed for some columns after the others.
+        let widths = BTreeSet::from([tile.n, config.value_dim, 64]);
+        let columns: usize = widths.into_iter().map(|n| n * products(n)).sum();
+        assert_eq!(columns, 2 * (k_steps * tile.n + n_steps * config.value_dim), "{config}");
+    } else {
+        let expected = wgmmas(tile.n, config.value_dim, 2 * k_steps, 2 * n_steps);
+        assert_eq!(products(tile.n), expected, "{config}");
+    }
     let in_registers = tile.query == QuerySource::Registers;
     // A bias comes for the first step, for the one after it and in the loop, a chunk a lane and 16 keys, and is read in
     // the first step and in the loop.
     let biases = if config.score_mod == ScoreMod::General { n_steps } else { 0 };
     assert_eq!(entry.count("cp.async.cg.shared.global"), 3 * biases, "{config}");
     let queries = if in_registers { k_steps } else { 0 };
-    assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4"), queries + 2 * biases, "{config}");
+    // Each warp that transposes V has units of its own of columns, and all of keys.
+    let (columns, keys) = (TRANSPOSED_COLUMNS as usize, TRANSPOSED_KEYS as usize);
+    let of_warp = (config.value_dim / columns).div_ceil(TRANSPOSING_WARPS as usize) * (tile.n / keys);
+    let transposed = if is_fp8 { of_warp } else { 0 };
+    assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4"), queries + 2 * biases + transposed, "{config}");
+    assert_eq!(entry.count("stmatrix.sync.aligned.m8n8.x4"), transposed, "{config}");
     // A box a panel: of K of the last step, of Q, of K and V in the loop.
     // Where lengths differ there is one dimension more, in which sequences end.
     let dimensions = if config.seqlens == Seqlens::Fixed { 4 } else { 5 };
@@ -192,7 +204,8 @@ fn check_wgmma(config: &AttentionConfig, tile: WgmmaTile, entry: &Entry) {
     );
     assert_eq!(entry.count(&to_all), if tile.multicast_ctas > 1 { 2 * panels + value_panels } else { 0 }, "{config}");
     assert_eq!(entry.count("setmaxnreg"), if tile.consumers() > 1 { 2 } else { 0 }, "{config}");
-    assert_eq!(entry.count("griddepcontrol.wait"), 1, "{config}");
+    // Factors are read before the first copy.
+    assert_eq!(entry.count("griddepcontrol.wait"), 1 + usize::from(is_fp8), "{config}");
 }
 
 /// Numbers that other work may write meanwhile: where sequences of queries and keys start and end, or how many keys

@@ -26,7 +26,9 @@ pub use options::AttentionOptions;
 pub use plan::AttentionPlan;
 pub use problem::{AttentionParams, AttentionProblem};
 pub use sizes::{BatchedSizes, Keys, PagedSizes, VarlenSizes};
-pub use tensors::{AttentionOperands, AttentionTensors, PagedTensors, RawAttentionTensors, RawKeys, VarlenTensors};
+pub use tensors::{
+    AttentionOperands, AttentionTensors, Descales, PagedTensors, RawAttentionTensors, RawKeys, VarlenTensors,
+};
 
 use crate::element::Float;
 use crate::error::Result;
@@ -60,7 +62,7 @@ use crate::runtime::stream::StreamRef;
 /// let stream = gpu.new_stream()?;
 /// let shape = [1, 2, 16, 64]; // batch, heads, sequence, head dimension
 /// let data = Buffer::upload_blocking(&stream, &[f16::ONE; 2 * 16 * 64])?;
-/// let mut out = Buffer::zeroed(&gpu, data.len())?;
+/// let mut out = Buffer::<f16>::zeroed(&gpu, data.len())?;
 /// let input = TensorRef::contiguous(&data, shape)?;
 /// attention(
 ///     &stream,
@@ -84,13 +86,14 @@ use crate::runtime::stream::StreamRef;
 /// [`Error::UnknownKernel`]: crate::Error::UnknownKernel
 /// [`Error::WrongDevice`]: crate::Error::WrongDevice
 /// [`Error::Driver`]: crate::Error::Driver
-pub fn attention<'s, T: Float>(
+pub fn attention<'s, T: Float, O: Float>(
     stream: impl Into<StreamRef<'s>>,
-    tensors: AttentionTensors<'_, T>,
+    tensors: AttentionTensors<'_, T, O>,
     params: &AttentionParams,
     options: &AttentionOptions,
 ) -> Result<()> {
-    let params = AttentionParams { bias: tensors.bias.is_some(), value_dim: Some(tensors.v.shape()[3]), ..*params };
+    let (bias, value_dim, out) = (tensors.bias.is_some(), Some(tensors.v.shape()[3]), Some(O::DTYPE));
+    let params = AttentionParams { bias, value_dim, out, ..*params };
     let problem = AttentionProblem::new(tensors.sizes(params.layout)?, params);
     AttentionPlan::run_once(stream.into(), T::DTYPE, &problem, options, tensors)
 }
@@ -103,7 +106,7 @@ pub fn attention<'s, T: Float>(
 ///
 /// ```
 /// use ferrotile::{
-///     Arch, AttentionOptions, AttentionParams, Buffer, Gpu, Layout, TensorMut, TensorRef, VarlenTensors,
+///     Arch, AttentionOptions, AttentionParams, Buffer, Descales, Gpu, Layout, TensorMut, TensorRef, VarlenTensors,
 ///     attention_varlen,
 /// };
 /// use half::f16;
@@ -120,6 +123,7 @@ pub fn attention<'s, T: Float>(
 ///     k: input,
 ///     v: input,
 ///     out: TensorMut::contiguous(&mut out, shape)?,
+///     descales: Descales::NONE,
 ///     cu_seqlens_q: TensorRef::contiguous(&starts, [3])?,
 ///     cu_seqlens_k: TensorRef::contiguous(&starts, [3])?,
 ///     lse: None,
@@ -149,14 +153,15 @@ pub fn attention<'s, T: Float>(
 ///
 /// # Errors
 /// As [`attention`](crate::attention()).
-pub fn attention_varlen<'s, T: Float>(
+pub fn attention_varlen<'s, T: Float, O: Float>(
     stream: impl Into<StreamRef<'s>>,
-    tensors: VarlenTensors<'_, T>,
+    tensors: VarlenTensors<'_, T, O>,
     max_lens: [usize; 2],
     params: &AttentionParams,
     options: &AttentionOptions,
 ) -> Result<()> {
-    let params = AttentionParams { bias: tensors.bias.is_some(), value_dim: Some(tensors.v.shape()[2]), ..*params };
+    let (bias, value_dim, out) = (tensors.bias.is_some(), Some(tensors.v.shape()[2]), Some(O::DTYPE));
+    let params = AttentionParams { bias, value_dim, out, ..*params };
     let problem = AttentionProblem::new(tensors.sizes(max_lens), params);
     AttentionPlan::run_once(stream.into(), T::DTYPE, &problem, options, tensors)
 }

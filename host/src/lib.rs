@@ -194,7 +194,7 @@ pub use ata::{
 };
 pub use attention::{
     AttentionOperands, AttentionOptions, AttentionParams, AttentionPlan, AttentionProblem, AttentionTensors,
-    BatchedSizes, Keys, Layout, MergePlan, MergeTensors, PagedSizes, PagedTensors, PartialAttention,
+    BatchedSizes, Descales, Keys, Layout, MergePlan, MergeTensors, PagedSizes, PagedTensors, PartialAttention,
     RawAttentionTensors, RawKeys, RawMergeTensors, VarlenSizes, VarlenTensors, attention, attention_kernels,
     attention_varlen, merge, paged_attention,
 };

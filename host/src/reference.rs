@@ -7,7 +7,9 @@ use ndarray::{Array2, Array3, Array4, ArrayView3, ArrayView4, ArrayView5, Axis, 
 use rayon::prelude::*;
 use variants::ata::BLOCK;
 
-pub use attention::{AttentionTerms, attention, attention_rounded, attention_with, attention_with_rounded};
+pub use attention::{
+    AttentionTerms, AttentionTypes, attention, attention_rounded, attention_with, attention_with_rounded, dequantize,
+};
 pub use gemm::{GemmTerms, gemm, gemm_magnitude, gemm_rounded, stored_magnitude};
 
 /// Puts partial results of attention on disjoint sets of keys together, in f64: O `[B, H, S, D]` and LSE `[B, H, S]` of

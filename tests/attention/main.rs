@@ -7,6 +7,7 @@ mod bits;
 mod case;
 mod decode;
 mod exact;
+mod fp8;
 mod lengths;
 mod merge;
 mod numbers;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
     let mut trials = Trials::default();
     numbers::list(&mut trials);
     exact::list(&mut trials);
+    fp8::list(&mut trials);
     bits::list(&mut trials);
     special::list(&mut trials);
     range::list(&mut trials);

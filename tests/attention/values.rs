@@ -2,8 +2,8 @@
 
 use ferrotile::reference::{self, AttentionTerms};
 use ferrotile::{
-    AttentionTensors, BatchedSizes, Buffer, Error, Gpu, Layout, Mask, TensorMut, TensorRef, VarlenSizes, VarlenTensors,
-    attention,
+    AttentionTensors, BatchedSizes, Buffer, Descales, Error, Gpu, Layout, Mask, TensorMut, TensorRef, VarlenSizes,
+    VarlenTensors, attention,
 };
 use half::{bf16, f16};
 use libtest_mimic::Failed;
@@ -133,6 +133,7 @@ impl<T: Half> Values<T> {
             head_dim,
         };
         let tensors = VarlenTensors {
+            descales: Descales::NONE,
             q: TensorRef::contiguous(&q, q_shape)?,
             k: TensorRef::contiguous(&k, k_shape)?,
             v: TensorRef::contiguous(&v, v_shape)?,

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use ferrotile::{Buffer, Gpu, Layout, Mask, TensorMut, TensorRef, VarlenSizes, VarlenTensors, attention_varlen};
+use ferrotile::{
+    Buffer, Descales, Gpu, Layout, Mask, TensorMut, TensorRef, VarlenSizes, VarlenTensors, attention_varlen,
+};
 use half::{bf16, f16};
 use libtest_mimic::Failed;
 use tests::guard::{Guarded, Poison};
@@ -214,6 +216,7 @@ impl<T: Half> Stored<T> {
         let kv_shape = [k_total, kv_heads, head_dim];
         let out_shape = [q_total, q_heads, head_dim];
         Ok(VarlenTensors {
+            descales: Descales::NONE,
             q: input(q, out_shape, q_row)?,
             k: input(k, kv_shape, kv_row)?,
             v: input(v, kv_shape, kv_row)?,

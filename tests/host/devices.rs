@@ -1,6 +1,7 @@
 //! Calls that mix two cards: a typed error that names what is elsewhere, before anything is enqueued.
 
 use ferrotile::{Arch, AttentionTensors, Buffer, Error, Event, Gpu, LaunchConfig, PinnedBuffer, TensorRef, attention};
+use half::f16;
 use libtest_mimic::Trial;
 use tests::expect_error;
 use tests::{Device, card_trial, device, device_trial};
@@ -45,7 +46,7 @@ fn foreign_tensor(gpu: &Gpu) -> Outcome {
         let moved = inputs[index];
         // SAFETY: the call is refused, so the memory is not used.
         inputs[index] = unsafe { TensorRef::from_raw(gpu.ordinal() + 1, moved.as_raw(), SHAPE, *moved.strides()) }?;
-        let mut out = Buffer::zeroed(gpu, before)?;
+        let mut out = Buffer::<f16>::zeroed(gpu, before)?;
         let [q, k, v] = inputs;
         let written = ferrotile::TensorMut::contiguous(&mut out, SHAPE)?;
         let tensors = AttentionTensors::new(q, k, v, written);

@@ -1,10 +1,10 @@
 //! Plans and their tensors on two devices: each is named where it is not on the stream's, before anything is enqueued.
 
 use ferrotile::{
-    AtaOptions, AtaPlan, AttentionPlan, AttentionTensors, BatchedSizes, Buffer, CgOptions, CgPlan, DeviceBlockMatrix,
-    Dtype, Error, GemmLayout, GemmOptions, GemmPlan, GemmProblem, GemmTensors, Gpu, Layout, MergePlan, MergeTensors,
-    PagedSizes, PagedTensors, PartialAttention, Precision, StreamRef, SymmetricBlockMatrix, TensorMut, TensorRef,
-    VarlenSizes, VarlenTensors,
+    AtaOptions, AtaPlan, AttentionPlan, AttentionTensors, BatchedSizes, Buffer, CgOptions, CgPlan, Descales,
+    DeviceBlockMatrix, Dtype, Error, GemmLayout, GemmOptions, GemmPlan, GemmProblem, GemmTensors, Gpu, Layout,
+    MergePlan, MergeTensors, PagedSizes, PagedTensors, PartialAttention, Precision, StreamRef, SymmetricBlockMatrix,
+    TensorMut, TensorRef, VarlenSizes, VarlenTensors,
 };
 use half::f16;
 use libtest_mimic::Failed;
@@ -153,6 +153,7 @@ const RUNS: [Run; 8] = [
         let Memory { half, single, number, .. } = memory;
         let shape = [SIZE, 1, COLUMNS];
         let tensors = VarlenTensors {
+            descales: Descales::NONE,
             q: memory.read(0, half, shape)?,
             k: memory.read(1, half, shape)?,
             v: memory.read(2, half, shape)?,

@@ -26,7 +26,18 @@ fn erased(call: &mut Call) -> ferrotile::Result<RawAttentionTensors> {
     let [q, k, v] = call.tensors()?.map(|tensor| tensor.erased());
     let out = TensorMut::contiguous(&mut call.out, SHAPE)?.erased();
     let keys = RawKeys::Batched;
-    Ok(RawAttentionTensors { q, k, v, out, lse: None, sink: None, bias: None, workspace: None, keys })
+    Ok(RawAttentionTensors {
+        q,
+        k,
+        v,
+        out,
+        descales: [None; 3],
+        lse: None,
+        sink: None,
+        bias: None,
+        workspace: None,
+        keys,
+    })
 }
 
 fn same_bits(gpu: &Gpu) -> Outcome {
@@ -118,7 +129,7 @@ fn kernel_name(gpu: &Gpu) -> Outcome {
         &(other != plan.kernel_name()),
         &plan.kernel_name().as_str().contains("wgmma"),
     )?;
-    let mut out = Buffer::zeroed(gpu, LEN)?;
+    let mut out = Buffer::<f16>::zeroed(gpu, LEN)?;
     let out_tensor = TensorMut::contiguous(&mut out, Layout::Bhsd.reorder(SHAPE))?;
     plan.run(&stream, AttentionTensors::new(odd, k, v, out_tensor))?;
     stream.synchronize()?;

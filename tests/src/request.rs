@@ -2,7 +2,8 @@
 //! field.
 
 use ferrotile::{
-    AttentionOptions, AttentionParams, AttentionPlan, AttentionProblem, Dtype, Gpu, Keys, Layout, Mask, Result,
+    Accumulation, AttentionOptions, AttentionParams, AttentionPlan, AttentionProblem, Dtype, Gpu, Keys, Layout, Mask,
+    Result,
 };
 
 /// The fields of [`AttentionParams`] and of [`AttentionOptions`].
@@ -15,7 +16,9 @@ pub struct Request {
     pub softcap: Option<f32>,
     pub bias: bool,
     pub value_dim: Option<usize>,
+    pub out: Option<Dtype>,
     pub kernel: Option<String>,
+    pub accumulation: Accumulation,
     pub splits: Option<usize>,
     pub isolated: bool,
     pub max_workspace_bytes: usize,
@@ -32,7 +35,9 @@ impl Request {
             softcap: None,
             bias: false,
             value_dim: None,
+            out: None,
             kernel: None,
+            accumulation: Accumulation::TwoLevel,
             splits: None,
             isolated: false,
             max_workspace_bytes: 0,
@@ -42,15 +47,15 @@ impl Request {
     /// What is computed.
     #[must_use]
     pub const fn params(&self) -> AttentionParams {
-        let Request { layout, mask, scale, softcap, bias, value_dim, .. } = *self;
-        AttentionParams { layout, mask, scale, softcap, bias, value_dim }
+        let Request { layout, mask, scale, softcap, bias, value_dim, out, .. } = *self;
+        AttentionParams { layout, mask, scale, softcap, bias, value_dim, out }
     }
 
     /// How it is run.
     #[must_use]
     pub fn options(&self) -> AttentionOptions {
-        let Request { splits, isolated, max_workspace_bytes, .. } = *self;
-        AttentionOptions { kernel: self.kernel.clone(), splits, isolated, max_workspace_bytes }
+        let Request { accumulation, splits, isolated, max_workspace_bytes, .. } = *self;
+        AttentionOptions { kernel: self.kernel.clone(), accumulation, splits, isolated, max_workspace_bytes }
     }
 
     /// A plan for these sizes.

@@ -1,7 +1,7 @@
 //! `ferrotile bench attention`: times of attention kernels.
 
 use clap::Args;
-use ferrotile::{Arch, Dtype, Gpu};
+use ferrotile::{Arch, Dtype, F8E4M3, Float, Gpu};
 use half::{bf16, f16};
 use indicatif::{ProgressBar, ProgressStyle};
 use variants::attention::{ATTENTION, AttentionConfig, ScoreMod, Seqlens};
@@ -105,6 +105,9 @@ fn jobs(arch: Arch, cases: &[Case], kernels: &[String]) -> Result<Vec<Job>, Benc
 fn serves(case: &Case, config: &AttentionConfig) -> bool {
     let params = case.request().params;
     let scores = ScoreMod::of(params.softcap, params.bias);
+    if case.dtype == Dtype::E4M3 && config.out != Dtype::Bf16 {
+        return false;
+    }
     match case.extra {
         Extra::None => (config.score_mod, config.seqlens) == (scores, Seqlens::Fixed),
         Extra::Softcap | Extra::Bias => config.covers(scores, Seqlens::Fixed),
@@ -126,15 +129,16 @@ impl Job {
     /// Times the kernel.
     pub(crate) fn measure(&self, gpu: &Gpu, timer: &mut Timer) -> ferrotile::Result<Measured> {
         match self.case.dtype {
-            Dtype::Bf16 => measure::<bf16>(gpu, timer, self),
-            _ => measure::<f16>(gpu, timer, self),
+            Dtype::Bf16 => measure::<bf16, bf16>(gpu, timer, self),
+            Dtype::E4M3 => measure::<F8E4M3, bf16>(gpu, timer, self),
+            _ => measure::<f16, f16>(gpu, timer, self),
         }
     }
 }
 
-fn measure<T: Half>(gpu: &Gpu, timer: &mut Timer, job: &Job) -> ferrotile::Result<Measured> {
+fn measure<T: Half, O: Float>(gpu: &Gpu, timer: &mut Timer, job: &Job) -> ferrotile::Result<Measured> {
     let Job { case, kernel: named } = *job;
-    on_card::with_case::<T, _>(gpu, &case, named.map(|config| config.name.to_owned()), |facts, kernel, run| {
+    on_card::with_case::<T, O, _>(gpu, &case, named.map(|config| config.name.to_owned()), |facts, kernel, run| {
         let us = timer.microseconds(case.is_small(), run)?;
         let shared_bytes = facts.shared_bytes;
         Ok(Measured {

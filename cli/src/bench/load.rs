@@ -203,8 +203,11 @@ impl FirstCall {
 fn first_call(gpu: &Gpu, call: &AnyCase) -> Result<FirstCall> {
     let stream = gpu.new_stream()?;
     match call {
-        AnyCase::Attention(case) if case.dtype == Dtype::Bf16 => attention::<bf16>(gpu, &stream, case),
-        AnyCase::Attention(case) => attention::<f16>(gpu, &stream, case),
+        AnyCase::Attention(case) => match case.dtype {
+            Dtype::Bf16 => attention::<bf16, bf16>(gpu, &stream, case),
+            Dtype::E4M3 => attention::<F8E4M3, bf16>(gpu, &stream, case),
+            _ => attention::<f16, f16>(gpu, &stream, case),
+        },
         AnyCase::Decode(case) if case.dtype == Dtype::Bf16 => decode::<bf16>(gpu, &stream, case),
         AnyCase::Decode(case) => decode::<f16>(gpu, &stream, case),
         AnyCase::Gemm(case) => match case.dtype {
@@ -216,12 +219,12 @@ fn first_call(gpu: &Gpu, call: &AnyCase) -> Result<FirstCall> {
     }
 }
 
-fn attention<T: Half>(gpu: &Gpu, stream: &Stream, case: &Case) -> Result<FirstCall> {
+fn attention<T: Half, O: Float>(gpu: &Gpu, stream: &Stream, case: &Case) -> Result<FirstCall> {
     let (plan_ms, ()) = timed(|| match case.extra {
         Extra::Varlen => case.request().plan(gpu, T::DTYPE, case.sequences()).map(drop),
         _ => case.request().plan(gpu, T::DTYPE, case.problem()).map(drop),
     })?;
-    on_card::with_case::<T, _>(gpu, case, None, |facts, _, run| {
+    on_card::with_case::<T, O, _>(gpu, case, None, |facts, _, run| {
         let (run_ms, ()) = timed(|| run(stream.as_ref()).and_then(|()| stream.synchronize()))?;
         Ok(FirstCall { kernel: facts.name.to_string(), plan_ms, run_ms })
     })

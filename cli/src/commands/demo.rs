@@ -190,7 +190,7 @@ fn on_card<T: Half>(
     for config in configs() {
         let request = problem.request(request).of_kernel(Some(config.name.to_owned()));
         let plan = request.plan(gpu, T::DTYPE, sizes)?;
-        let mut card = CardAttention::upload(gpu, &stream, problem)?;
+        let mut card = CardAttention::<T, T>::upload(gpu, &stream, problem)?;
         let timed = match &mut timer {
             Some(timer) => Some(timer.microseconds(small, |stream| card.run(stream, &plan))?.p50),
             None => None,

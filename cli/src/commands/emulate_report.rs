@@ -115,8 +115,9 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
     let gpu = Gpu::emulated(how.arch);
     let launches = match &args.family {
         ReportFamily::Attention(args) => match args.case.dtype {
-            Dtype::Bf16 => attention::<bf16>(&gpu, args)?,
-            _ => attention::<f16>(&gpu, args)?,
+            Dtype::Bf16 => attention::<bf16, bf16>(&gpu, args)?,
+            Dtype::E4M3 => attention::<F8E4M3, bf16>(&gpu, args)?,
+            _ => attention::<f16, f16>(&gpu, args)?,
         },
         ReportFamily::Ata(args) => ata(&gpu, args)?,
         ReportFamily::Solver(args) => solver(&gpu, args)?,
@@ -135,9 +136,9 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
     Ok(printed?)
 }
 
-fn attention<T: Half>(gpu: &Gpu, args: &AttentionReportArgs) -> ferrotile::Result<Vec<Counters>> {
+fn attention<T: Half, O: Float>(gpu: &Gpu, args: &AttentionReportArgs) -> ferrotile::Result<Vec<Counters>> {
     let stream = gpu.new_stream()?;
-    on_card::with_case::<T, _>(gpu, &args.case, args.how.kernel.clone(), |_, _, run| {
+    on_card::with_case::<T, O, _>(gpu, &args.case, args.how.kernel.clone(), |_, _, run| {
         gpu.counted(|| run(stream.as_ref())).map(|counted| counted.1)
     })
 }

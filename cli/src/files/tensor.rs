@@ -92,11 +92,12 @@ impl Stored for F8E4M3 {
     }
 }
 
-/// A 16-bit float type that kernels read and write.
+/// A float type that attention kernels read: of 16 bits, which they write too, or E4M3.
 pub(crate) trait Half: Stored {}
 
 impl Half for f16 {}
 impl Half for bf16 {}
+impl Half for F8E4M3 {}
 
 impl Elements {
     /// The name of the type, as `--dtype` and messages spell it.

@@ -46,7 +46,7 @@ pub(crate) struct Case {
     pub(crate) value_dim: usize,
     /// The mask.
     pub(crate) mask: Mask,
-    /// f16 or bf16.
+    /// f16, bf16, or e4m3 with an O of bf16.
     pub(crate) dtype: Dtype,
     /// What else is to be computed.
     pub(crate) extra: Extra,
@@ -233,6 +233,7 @@ impl FromStr for Case {
             dtype: match dtype {
                 "f16" => Dtype::F16,
                 "bf16" => Dtype::Bf16,
+                "e4m3" => Dtype::E4M3,
                 _ => return Err(ParseCaseError::Grammar),
             },
             extra,

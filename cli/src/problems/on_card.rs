@@ -1,8 +1,8 @@
 //! Attention problems in the memory of a card.
 
 use ferrotile::{
-    AttentionPlan, AttentionTensors, Buffer, Gpu, Kernel, KernelFacts, Result, Stream, StreamRef, TensorMut, TensorRef,
-    VarlenSizes, VarlenTensors,
+    AttentionPlan, AttentionTensors, Buffer, Descales, Float, Gpu, Kernel, KernelFacts, Result, Stream, StreamRef,
+    TensorMut, TensorRef, VarlenSizes, VarlenTensors,
 };
 
 use crate::files::tensor::Half;
@@ -13,17 +13,17 @@ use crate::problems::request::Request;
 use crate::problems::varlen::HostVarlen;
 
 /// What is in the memory of a card: inputs, outputs, and the tensors of terms.
-struct Memory<T: Half> {
+struct Memory<T, O> {
     q: Buffer<T>,
     k: Buffer<T>,
     v: Buffer<T>,
-    out: Buffer<T>,
+    out: Buffer<O>,
     lse: Buffer<f32>,
     sink: Option<Buffer<f32>>,
     bias: Option<(Buffer<T>, [usize; 4])>,
 }
 
-impl<T: Half> Memory<T> {
+impl<T: Half, O: Float> Memory<T, O> {
     /// Copies Q, K, V and terms to the card of `stream`.
     fn upload(
         gpu: &Gpu,
@@ -31,7 +31,7 @@ impl<T: Half> Memory<T> {
         [q, k, v]: [&[T]; 3],
         [out_elems, lse_elems]: [usize; 2],
         terms: &HostTerms<T>,
-    ) -> Result<Memory<T>> {
+    ) -> Result<Memory<T, O>> {
         let sink = terms.sink.as_ref().map(|sink| sink.iter().map(|&value| value as f32).collect::<Vec<f32>>());
         let bias = terms.bias.as_ref();
         let bias = bias.map(|(bias, shape)| Buffer::upload_blocking(stream, bias).map(|bias| (bias, *shape)));
@@ -47,7 +47,7 @@ impl<T: Half> Memory<T> {
     }
 
     /// The outputs.
-    fn download(self, stream: &Stream) -> Result<Solution<T>> {
+    fn download(self, stream: &Stream) -> Result<Solution<O>> {
         Ok(Solution {
             out: self.out.download_blocking(stream.as_ref())?,
             lse: self.lse.download_blocking(stream.as_ref())?,
@@ -66,14 +66,14 @@ fn bias_of<T: Half>(bias: Option<&(Buffer<T>, [usize; 4])>) -> Result<Option<Ten
 }
 
 /// A problem's inputs and outputs on a card.
-pub(crate) struct CardAttention<'a, T: Half> {
+pub(crate) struct CardAttention<'a, T: Half, O> {
     problem: &'a HostAttention<T>,
-    memory: Memory<T>,
+    memory: Memory<T, O>,
 }
 
-impl<'a, T: Half> CardAttention<'a, T> {
+impl<'a, T: Half, O: Float> CardAttention<'a, T, O> {
     /// Copies the inputs to the card of `stream`.
-    pub(crate) fn upload(gpu: &Gpu, stream: &Stream, problem: &'a HostAttention<T>) -> Result<CardAttention<'a, T>> {
+    pub(crate) fn upload(gpu: &Gpu, stream: &Stream, problem: &'a HostAttention<T>) -> Result<CardAttention<'a, T, O>> {
         let rows = problem.sizes.batch * problem.sizes.q_heads * problem.sizes.q_len;
         let (inputs, outputs) = ([&*problem.q, &problem.k, &problem.v], [rows * problem.value_dim, rows]);
         Ok(CardAttention { problem, memory: Memory::upload(gpu, stream, inputs, outputs, &problem.terms)? })
@@ -85,7 +85,7 @@ impl<'a, T: Half> CardAttention<'a, T> {
     }
 
     /// Computes O and LSE.
-    pub(crate) fn solve(mut self, stream: &Stream, plan: &AttentionPlan) -> Result<Solution<T>> {
+    pub(crate) fn solve(mut self, stream: &Stream, plan: &AttentionPlan) -> Result<Solution<O>> {
         self.enqueue(stream.as_ref(), plan, true)?;
         self.memory.download(stream)
     }
@@ -111,15 +111,15 @@ impl<'a, T: Half> CardAttention<'a, T> {
 }
 
 /// Inputs and outputs of sequences that follow each other, on a card.
-struct CardVarlen<'a, T: Half> {
+struct CardVarlen<'a, T: Half, O> {
     sequences: &'a HostVarlen<T>,
-    memory: Memory<T>,
+    memory: Memory<T, O>,
     cu_seqlens: [Buffer<i32>; 2],
 }
 
-impl<'a, T: Half> CardVarlen<'a, T> {
+impl<'a, T: Half, O: Float> CardVarlen<'a, T, O> {
     /// Copies the inputs to the card of `stream`.
-    fn upload(gpu: &Gpu, stream: &Stream, sequences: &'a HostVarlen<T>) -> Result<CardVarlen<'a, T>> {
+    fn upload(gpu: &Gpu, stream: &Stream, sequences: &'a HostVarlen<T>) -> Result<CardVarlen<'a, T, O>> {
         let rows = sequences.sizes.q_heads * sequences.sizes.q_total;
         let inputs = sequences.inputs.each_ref().map(|values| &**values);
         // No sequence ends beyond the rows of its tensor, of which there are fewer than 2^31.
@@ -140,7 +140,7 @@ impl<'a, T: Half> CardVarlen<'a, T> {
     }
 
     /// Computes O and LSE.
-    fn solve(mut self, stream: &Stream, plan: &AttentionPlan) -> Result<Solution<T>> {
+    fn solve(mut self, stream: &Stream, plan: &AttentionPlan) -> Result<Solution<O>> {
         self.enqueue(stream.as_ref(), plan, true)?;
         self.memory.download(stream)
     }
@@ -152,6 +152,7 @@ impl<'a, T: Half> CardVarlen<'a, T> {
         let Memory { q, k, v, out, lse, sink, bias } = &mut self.memory;
         let [cu_seqlens_q, cu_seqlens_k] = &self.cu_seqlens;
         let tensors = VarlenTensors {
+            descales: Descales::NONE,
             q: TensorRef::contiguous(q, q_shape)?,
             k: TensorRef::contiguous(k, k_shape)?,
             v: TensorRef::contiguous(v, [k_total, kv_heads, value_dim])?,
@@ -167,46 +168,46 @@ impl<'a, T: Half> CardVarlen<'a, T> {
 }
 
 /// Solves a problem on a card; calls `started` with the name of the kernel before it runs.
-pub(crate) fn solve<T: Half>(
+pub(crate) fn solve<T: Half, O: Float>(
     gpu: &Gpu,
     problem: &HostAttention<T>,
     request: &Request,
     started: &dyn Fn(&str),
-) -> Result<Solution<T>> {
-    let plan = problem.request(request).plan(gpu, T::DTYPE, problem.sizes)?;
+) -> Result<Solution<O>> {
+    let plan = problem.request(request).with_out(O::DTYPE).plan(gpu, T::DTYPE, problem.sizes)?;
     started(&plan.to_string());
     let stream = gpu.new_stream()?;
-    CardAttention::upload(gpu, &stream, problem)?.solve(&stream, &plan)
+    CardAttention::<T, O>::upload(gpu, &stream, problem)?.solve(&stream, &plan)
 }
 
 /// As [`solve`], for sequences of several lengths.
-pub(crate) fn solve_sequences<T: Half>(
+pub(crate) fn solve_sequences<T: Half, O: Float>(
     gpu: &Gpu,
     sequences: &HostVarlen<T>,
     request: &Request,
     started: &dyn Fn(&str),
-) -> Result<Solution<T>> {
-    let plan = sequences.request(request).plan(gpu, T::DTYPE, sequences.sizes)?;
+) -> Result<Solution<O>> {
+    let plan = sequences.request(request).with_out(O::DTYPE).plan(gpu, T::DTYPE, sequences.sizes)?;
     started(&plan.to_string());
     let stream = gpu.new_stream()?;
-    CardVarlen::upload(gpu, &stream, sequences)?.solve(&stream, &plan)
+    CardVarlen::<T, O>::upload(gpu, &stream, sequences)?.solve(&stream, &plan)
 }
 
 /// Makes the inputs of a case on a card, and calls `body` with the configuration, its kernel, and a function that
 /// enqueues the kernel. The library chooses the configuration unless `kernel` names one.
-pub(crate) fn with_case<T: Half, R>(
+pub(crate) fn with_case<T: Half, O: Float, R>(
     gpu: &Gpu,
     case: &Case,
     kernel: Option<String>,
     body: impl FnOnce(KernelFacts, &Kernel, &mut dyn FnMut(StreamRef<'_>) -> Result<()>) -> Result<R>,
 ) -> Result<R> {
     case.check()?;
-    let request = case.request().of_kernel(kernel);
+    let request = case.request().of_kernel(kernel).with_out(O::DTYPE);
     let stream = gpu.new_stream()?;
     if case.extra == Extra::Varlen {
         let sequences = random::sequences::<T>(case.sequences(), case.value_dim, case.lens())?;
         let plan = request.plan(gpu, T::DTYPE, sequences.sizes)?;
-        let mut on_card = CardVarlen::upload(gpu, &stream, &sequences)?;
+        let mut on_card = CardVarlen::<T, O>::upload(gpu, &stream, &sequences)?;
         body(plan.facts(), plan.kernel(), &mut |stream| on_card.run(stream, &plan))
     } else {
         let mut problem = random::problem::<T>(case.problem(), case.value_dim, 0)?;
@@ -215,7 +216,7 @@ pub(crate) fn with_case<T: Half, R>(
             problem.terms.bias = Some((random::normal(&shape, 3)?, shape));
         }
         let plan = request.plan(gpu, T::DTYPE, problem.sizes)?;
-        let mut on_card = CardAttention::upload(gpu, &stream, &problem)?;
+        let mut on_card = CardAttention::<T, O>::upload(gpu, &stream, &problem)?;
         body(plan.facts(), plan.kernel(), &mut |stream| on_card.run(stream, &plan))
     }
 }

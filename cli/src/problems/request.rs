@@ -29,6 +29,12 @@ impl Request {
         self
     }
 
+    /// The same with an O of this element type.
+    pub(crate) fn with_out(mut self, out: Dtype) -> Request {
+        self.params.out = Some(out);
+        self
+    }
+
     /// Whether attention of this head dimension of Q and K takes the request.
     pub(crate) fn check(&self, head_dim: usize) -> Result<()> {
         self.params.check(head_dim)?;

@@ -1,6 +1,6 @@
 //! Problems of attention on sequences of several lengths.
 
-use ferrotile::{Buffer, Dtype, Layout, StreamRef, TensorRef, VarlenSizes, VarlenTensors, attention_varlen};
+use ferrotile::{Buffer, Descales, Dtype, Layout, StreamRef, TensorRef, VarlenSizes, VarlenTensors, attention_varlen};
 use ndarray::{Array4, s};
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
@@ -202,6 +202,7 @@ impl OfHalves for Varlen {
         let outputs = o_and_lse(bench, &self.places[3], out_shape, lse_shape)?;
         let run = |stream: StreamRef<'_>, (out, lse): &mut OAndLse<T, 3, 2>, _: &mut Output<u8, 1>| {
             let tensors = VarlenTensors {
+                descales: Descales::NONE,
                 q: q.plain(),
                 k: k.plain(),
                 v: v.plain(),

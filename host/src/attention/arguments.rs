@@ -1,6 +1,6 @@
 //! What every kernel is told of a call: one `AttentionArgs`.
 
-use variants::attention::{AttentionArgs, AttentionStrides, ScoreMod, exact_from};
+use variants::attention::{AttentionArgs, AttentionStrides, DescaleArgs, DescaleTensor, ScoreMod, exact_from};
 
 use super::layout::Layout;
 use super::problem::{LEAST, ResolvedParams, magnitude};
@@ -14,6 +14,8 @@ use crate::runtime::raw_tensor::RawTensor;
 
 // SAFETY: plain `repr(C)` data without padding.
 unsafe impl KernelParam for AttentionArgs {}
+// SAFETY: as above.
+unsafe impl KernelParam for DescaleArgs {}
 
 impl ResolvedParams {
     /// The power of two that general kernels multiply scores, softcap and bias by: no sum of a finite score and a
@@ -117,6 +119,34 @@ pub(super) fn add_tensors(args: &mut AttentionArgs, layout: Layout, tensors: &Ra
     args.inputs_aligned = u32::from([q, k, v].into_iter().all(rows_aligned));
     args.output_aligned = u32::from(rows_aligned(out));
 }
+
+/// The factors of FP8 inputs, which are checked to be those of the sizes; other inputs have none.
+pub(super) fn descale_arguments(sizes: &BatchedSizes, tensors: &RawAttentionTensors) -> Result<DescaleArgs> {
+    let is_fp8 = tensors.q.element_type().size_bytes() == 1;
+    let mut args = DescaleArgs { q_heads_per_factor: 1, ..DescaleArgs::default() };
+    let places = [&mut args.q, &mut args.k, &mut args.v];
+    for ((name, place), factors) in DESCALES.into_iter().zip(places).zip(&tensors.descales) {
+        let Some(factors) = factors else { continue };
+        if !is_fp8 {
+            return Err(argument(OP, name, "a tensor", "none: inputs are not of FP8"));
+        }
+        has_element_type(OP, name, factors, ElementType::F32)?;
+        let heads = match factors.shape().get(1) {
+            Some(&heads) if heads == 1 || name == DESCALES[0] && heads == sizes.q_heads => heads,
+            _ => sizes.kv_heads,
+        };
+        let batch = if factors.shape().first() == Some(&1) { 1 } else { sizes.batch };
+        has_shape(OP, name, factors.shape(), &[batch, heads])?;
+        *place = DescaleTensor { address: factors.as_raw(), batch: factors.step(0), head: factors.step(1) };
+    }
+    if let [Some(factors), ..] = &tensors.descales {
+        args.q_heads_per_factor = (sizes.q_heads / factors.dim(1).max(1)).max(1) as u32;
+    }
+    Ok(args)
+}
+
+/// What factors are called, in the order of [`RawAttentionTensors::descales`].
+pub(super) const DESCALES: [&str; 3] = ["descale factors of Q", "descale factors of K", "descale factors of V"];
 
 /// The strides as kernels take them: 0 along a dimension that is never stepped along.
 pub(super) fn kernel_strides(layout: Layout, tensor: &RawTensor) -> AttentionStrides {

@@ -3,11 +3,14 @@
 use layout::{Arch, Dtype};
 use variants::attention::{
     ATTENTION, AttentionConfig, AttentionKernel, MAX_HEAD_DIM, Mask, MaskKind, ScoreMod, Seqlens, WARPGROUP_ROWS,
+    has_transposed_values,
 };
+use variants::gemm::Accumulation;
 use variants::study::ATTENTION_STUDY;
 
 use super::decode::is_decode;
 use super::sizes::{BatchedSizes, OP};
+use crate::checks::argument;
 use crate::error::{Error, Result};
 use crate::runtime::module::KernelName;
 
@@ -50,6 +53,10 @@ const IN_TURN_PERCENT: usize = 101;
 const TWO_PERCENT: usize = 118;
 const TWO_SHORT_PERCENT: usize = 142;
 
+/// A block of three consumer warpgroups on E4M3 at head dimension 128, beside blocks of two: 4x16x4096x128 and
+/// 8x16x2048x128 on an H200.
+const THREE_E4M3_PERCENT: usize = 90;
+
 /// Split-KV: with two warpgroups along M (1x8x2048x64 on an H200); with one, whose block reads K and V for half as many
 /// rows; with one in several blocks, whose partial results meet over the cluster.
 const SPLIT_PERCENT: usize = 110;
@@ -76,6 +83,7 @@ pub(super) struct Request<'a> {
     pub(super) arch: Arch,
     pub(super) multiprocessors: u32,
     pub(super) dtype: Dtype,
+    pub(super) out: Dtype,
     pub(super) sizes: &'a BatchedSizes,
     pub(super) value_dim: usize,
     pub(super) mask: Mask,
@@ -92,8 +100,9 @@ impl Request<'_> {
     }
 
     fn is_served_by(self, config: &AttentionConfig) -> bool {
-        let Request { arch, dtype, sizes, value_dim, mask, score_mod, seqlens, paged, .. } = self;
+        let Request { arch, dtype, out, sizes, value_dim, mask, score_mod, seqlens, paged, .. } = self;
         config.serves(arch, dtype, [sizes.head_dim, value_dim])
+            && config.out == out
             && config.covers(score_mod, seqlens)
             && config.takes(mask, sizes.q_len, sizes.k_len)
             && (!paged || is_decode(config))
@@ -120,11 +129,11 @@ impl Request<'_> {
 
     /// The configuration to run where none is named: one that decodes where the query rows are few, else a WGMMA kernel
     /// where one can, else the first in the table's order.
-    pub(super) fn preferred(self) -> Result<&'static AttentionConfig> {
+    pub(super) fn preferred(self, accumulation: Accumulation) -> Result<&'static AttentionConfig> {
         if let Some(config) = self.eligible().find(|config| is_decode(config)) {
             return Ok(config);
         }
-        let mut configs = self.eligible().filter(|config| is_wgmma(config));
+        let mut configs = self.eligible().filter(|config| is_wgmma(config) && sums(config, accumulation));
         let Some(first) = configs.next() else { return self.for_any_strides() };
         // Not one that does more than is asked: the first in the table's order does least.
         let made_for = |config: &AttentionConfig| (config.head_dim, config.value_dim, config.score_mod, config.seqlens);
@@ -134,15 +143,43 @@ impl Request<'_> {
 
     /// The configuration that takes tensors which TMA cannot copy.
     pub(super) fn for_any_strides(self) -> Result<&'static AttentionConfig> {
-        self.eligible().find(|config| !is_wgmma(config) && !is_decode(config)).ok_or_else(|| {
-            let mut compiled: Vec<Dtype> = Vec::new();
-            for config in ATTENTION {
-                if !compiled.contains(&config.dtype) {
-                    compiled.push(config.dtype);
-                }
+        let found = self.eligible().find(|config| !is_wgmma(config) && !is_decode(config));
+        found.ok_or_else(|| self.refusal())
+    }
+
+    /// Why no kernel serves the request.
+    fn refusal(self) -> Error {
+        let has_type = |config: &&AttentionConfig| config.dtype == self.dtype;
+        let mut compiled: Vec<Dtype> = Vec::new();
+        for config in ATTENTION.iter().filter(|config| config.compiled_for(self.arch)) {
+            if !compiled.contains(&config.dtype) {
+                compiled.push(config.dtype);
             }
-            Error::UnsupportedType { op: OP, dtype: self.dtype, compiled }
-        })
+        }
+        let elsewhere = Arch::ALL
+            .into_iter()
+            .find(|&arch| ATTENTION.iter().filter(has_type).any(|config| config.compiled_for(arch)));
+        let unsupported = |feature: String, remedy: String| Error::Unsupported { op: OP, feature, remedy };
+        match elsewhere {
+            None => Error::UnsupportedType { op: OP, dtype: self.dtype, compiled },
+            Some(arch) if !compiled.contains(&self.dtype) => {
+                unsupported(format!("{} on {}", self.dtype, self.arch), format!("it needs {arch}"))
+            }
+            Some(_) if !ATTENTION.iter().filter(has_type).any(|config| config.out == self.out) => {
+                let expected = format!("f16 or bf16 for inputs of {}", self.dtype);
+                argument(OP, "element type of O", self.out, expected)
+            }
+            Some(_) => {
+                let feature = match (self.score_mod, self.seqlens) {
+                    _ if self.paged => "keys in pages",
+                    (ScoreMod::General, _) => "a bias, or a softcap above 64",
+                    (ScoreMod::Softcap, _) => "a softcap",
+                    (ScoreMod::None, Seqlens::Varlen) => "sequences of several lengths",
+                    (ScoreMod::None, Seqlens::Fixed) => "these head dimensions",
+                };
+                unsupported(format!("{feature} with inputs of {}", self.dtype), "use f16 or bf16".to_owned())
+            }
+        }
     }
 
     /// An estimate that follows the time of a launch: the query rows that the busiest multiprocessor computes, each
@@ -158,6 +195,7 @@ impl Request<'_> {
                 (_, 1, 1) if tile.multicast_ctas > 1 => MULTICAST_PERCENT,
                 (2, 1, 1) if config.head_dim == 64 && tile.n > 64 => TWO_PERCENT,
                 (2, 1, 1) if config.head_dim == 64 => TWO_SHORT_PERCENT,
+                (3, 1, 1) if has_transposed_values(config.dtype) && config.head_dim == 128 => THREE_E4M3_PERCENT,
                 (_, 1, 1) => 100,
                 (_, _, 1) => SPLIT_PERCENT,
                 _ => CLUSTER_PERCENT,
@@ -203,6 +241,14 @@ impl Request<'_> {
     }
 }
 
+/// Whether the configuration sums P V so, where its element type leaves a choice.
+fn sums(config: &AttentionConfig, accumulation: Accumulation) -> bool {
+    match config.kernel {
+        AttentionKernel::Wgmma(tile) if has_transposed_values(config.dtype) => tile.accumulation == accumulation,
+        _ => true,
+    }
+}
+
 /// Whether the configuration copies tiles by TMA, which cannot express every tensor.
 pub(super) fn is_wgmma(config: &AttentionConfig) -> bool {
     matches!(config.kernel, AttentionKernel::Wgmma(_))
@@ -219,7 +265,8 @@ mod tests {
     fn request(arch: Arch, dtype: Dtype, sizes: &BatchedSizes) -> Request<'_> {
         let (mask, score_mod, seqlens) = (Mask::Causal, ScoreMod::None, Seqlens::Fixed);
         let value_dim = sizes.head_dim;
-        Request { arch, multiprocessors: 132, dtype, sizes, value_dim, mask, score_mod, seqlens, paged: false }
+        let out = if dtype == Dtype::E4M3 { Dtype::F16 } else { dtype };
+        Request { arch, multiprocessors: 132, dtype, out, sizes, value_dim, mask, score_mod, seqlens, paged: false }
     }
 
     fn problem(head_dim: usize) -> BatchedSizes {
@@ -238,13 +285,13 @@ mod tests {
         for (arch, expected) in [(Arch::Sm80, &sm80[..]), (Arch::Sm89, &sm80), (Arch::Sm90a, &sm90)] {
             for &(head_dim, served) in expected {
                 for dtype in [Dtype::F16, Dtype::Bf16] {
-                    let config = request(arch, dtype, &problem(head_dim)).preferred();
+                    let config = request(arch, dtype, &problem(head_dim)).preferred(Accumulation::TwoLevel);
                     assert_eq!(config.map(|config| config.head_dim), Ok(served), "{arch} {head_dim}");
                 }
             }
         }
-        let compiled = vec![Dtype::F16, Dtype::Bf16];
-        let refused = request(Arch::Sm90a, Dtype::F32, &problem(64)).preferred();
+        let compiled = vec![Dtype::F16, Dtype::Bf16, Dtype::E4M3];
+        let refused = request(Arch::Sm90a, Dtype::F32, &problem(64)).preferred(Accumulation::TwoLevel);
         assert_eq!(refused, Err(Error::UnsupportedType { op: OP, dtype: Dtype::F32, compiled }));
     }
 
@@ -261,7 +308,7 @@ mod tests {
             let problem = problem(dims[0]);
             let request = Request { value_dim: dims[1], ..request(Arch::Sm90a, Dtype::F16, &problem) };
             for lengths in [Seqlens::Fixed, Seqlens::Varlen] {
-                let config = Request { seqlens: lengths, ..request }.preferred().unwrap();
+                let config = Request { seqlens: lengths, ..request }.preferred(Accumulation::TwoLevel).unwrap();
                 let widest = if lengths == Seqlens::Varlen && expected == [192, 192] { [256; 2] } else { expected };
                 assert_eq!([config.head_dim, config.value_dim], widest, "{dims:?}");
             }
@@ -270,7 +317,8 @@ mod tests {
 
     /// The tile that is chosen for a problem on sm_90a.
     fn chosen(problem: &BatchedSizes, mask: Mask) -> WgmmaTile {
-        let config = Request { mask, ..request(Arch::Sm90a, Dtype::F16, problem) }.preferred().unwrap();
+        let config =
+            Request { mask, ..request(Arch::Sm90a, Dtype::F16, problem) }.preferred(Accumulation::TwoLevel).unwrap();
         let AttentionKernel::Wgmma(tile) = config.kernel else { panic!("{config}") };
         tile
     }
@@ -397,7 +445,7 @@ mod tests {
                 let problem = problem(head_dim);
                 for dtype in [Dtype::F16, Dtype::Bf16] {
                     let request = Request { score_mod: scores, seqlens: lengths, ..request(arch, dtype, &problem) };
-                    let config = request.preferred().unwrap();
+                    let config = request.preferred(Accumulation::TwoLevel).unwrap();
                     assert!(config.covers(scores, lengths));
                     // Where it has kernels for the softcap alone, one of them.
                     assert!(arch != Arch::Sm90a || config.score_mod == scores, "{config}");
@@ -420,19 +468,25 @@ mod tests {
         let scores = [ScoreMod::None, ScoreMod::Softcap, ScoreMod::General];
         let kinds = scores.into_iter().flat_map(|scores| [(scores, Seqlens::Fixed), (scores, Seqlens::Varlen)]);
         let kinds: Vec<_> = kinds.flat_map(|kind| [(kind, Mask::Full), (kind, Mask::Causal)]).collect();
+        let runs = [
+            (Arch::Sm80, Dtype::F16, Accumulation::TwoLevel),
+            (Arch::Sm90a, Dtype::F16, Accumulation::TwoLevel),
+            (Arch::Sm90a, Dtype::E4M3, Accumulation::TwoLevel),
+            (Arch::Sm90a, Dtype::E4M3, Accumulation::Direct),
+        ];
         let mut chosen = HashSet::new();
         for [head_dim, value_dim] in [[64, 64], [96, 96], [128, 128], [192, 128], [192, 192], [256, 256]] {
             for sizes in shapes.iter().map(|&shape| sizes(shape, head_dim)) {
                 for &((score_mod, seqlens), mask) in &kinds {
-                    for arch in [Arch::Sm80, Arch::Sm90a] {
-                        let request = request(arch, Dtype::F16, &sizes);
+                    for (arch, dtype, accumulation) in runs {
+                        let request = request(arch, dtype, &sizes);
                         let request = Request { value_dim, mask, score_mod, seqlens, ..request };
-                        chosen.extend(request.preferred().map(|config| config.name));
+                        chosen.extend(request.preferred(accumulation).map(|config| config.name));
                     }
                 }
             }
         }
-        let of_f16 = ATTENTION.iter().filter(|config| config.dtype == Dtype::F16).map(|config| config.name);
+        let of_f16 = ATTENTION.iter().filter(|config| config.out == Dtype::F16).map(|config| config.name);
         let never: Vec<_> = of_f16.filter(|name| !chosen.contains(name)).collect();
         assert!(never.is_empty(), "no problem chooses {}", never.join(", "));
     }
@@ -453,7 +507,7 @@ mod tests {
             let empty = BatchedSizes { k_len: 0, ..problem(head_dim) };
             let problem = problem(head_dim);
             let configs = [
-                request(Arch::Sm90a, Dtype::F16, &empty).preferred(),
+                request(Arch::Sm90a, Dtype::F16, &empty).preferred(Accumulation::TwoLevel),
                 request(Arch::Sm90a, Dtype::F16, &problem).for_any_strides(),
             ];
             assert!(configs.into_iter().all(|config| config.is_ok_and(|config| !is_wgmma(config))));

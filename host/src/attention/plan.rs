@@ -5,7 +5,7 @@ use std::fmt;
 use layout::Dtype;
 use variants::attention::{AttentionConfig, Seqlens};
 
-use super::arguments::add_tensors;
+use super::arguments::{DESCALES, add_tensors, descale_arguments};
 use super::choice::{Request, is_wgmma};
 use super::decode::{BlockTable, Decode, is_decode};
 use super::options::AttentionOptions;
@@ -153,6 +153,7 @@ impl AttentionPlan {
             arch: gpu.arch(),
             multiprocessors: gpu.multiprocessors(),
             dtype,
+            out: problem.out(dtype),
             sizes: &longest,
             value_dim: params.value_dim,
             mask: params.mask,
@@ -163,8 +164,9 @@ impl AttentionPlan {
         let (config, substitute) = match &options.kernel {
             Some(name) => (request.named(name)?, None),
             None => {
-                let config = request.preferred()?;
-                (config, if is_wgmma(config) { Some(request.for_any_strides()?) } else { None })
+                let config = request.preferred(options.accumulation)?;
+                // Not every element type has a kernel for any strides.
+                (config, if is_wgmma(config) { request.for_any_strides().ok() } else { None })
             }
         };
         let chosen = if is_decode(config) {
@@ -308,12 +310,13 @@ impl AttentionPlan {
                 &of_one_entry
             }
         };
-        let RawAttentionTensors { q, k, v, out, lse, sink, bias, workspace, keys } = tensors;
+        let RawAttentionTensors { q, k, v, out, descales, lse, sink, bias, workspace, keys } = tensors;
         let substitute = self.substitute_for([q, k, v], Some(out))?;
         let config = substitute.map_or(self.chosen.config(), |tiles| tiles.config);
         let longest = self.problem.longest();
         let mut args = self.params.arguments(&longest, config.score_mod);
         self.params.add_score_tensors(&mut args, &longest, tensors)?;
+        let factors = descale_arguments(&longest, tensors)?;
         let [first, second] = match keys {
             RawKeys::Batched => [("keys", None); 2],
             RawKeys::Varlen { cu_seqlens_q, cu_seqlens_k } => {
@@ -325,7 +328,8 @@ impl AttentionPlan {
         };
         let required = [("Q", Some(q)), ("K", Some(k)), ("V", Some(v)), ("O", Some(out)), first, second];
         let optional = [("LSE", lse.as_ref()), ("sink", sink.as_ref()), ("bias", bias.as_ref())];
-        same_devices(required.into_iter().chain(optional), stream.ordinal())?;
+        let descales = DESCALES.into_iter().zip(descales.iter().map(Option::as_ref));
+        same_devices(required.into_iter().chain(optional).chain(descales), stream.ordinal())?;
         add_tensors(&mut args, self.problem.params.layout, tensors);
         let mut table = BlockTable::default();
         match (keys, &self.problem.keys) {
@@ -349,7 +353,7 @@ impl AttentionPlan {
         // card are, kernels keep to the tensors.
         unsafe {
             match (substitute, &self.chosen) {
-                (Some(tiles), _) | (None, Launch::Tiles(tiles)) => tiles.launch(stream, &args, [q, k, v]),
+                (Some(tiles), _) | (None, Launch::Tiles(tiles)) => tiles.launch(stream, &args, &factors, [q, k, v]),
                 (None, Launch::Decode(decode)) => {
                     let needed = decode.workspace_bytes();
                     let workspace = workspace_address(OP, workspace.as_ref(), needed, stream.ordinal())?;
@@ -363,9 +367,10 @@ impl AttentionPlan {
     fn check(&self, tensors: &RawAttentionTensors) -> Result<()> {
         let RawAttentionTensors { q, k, v, out, lse, keys, .. } = tensors;
         has_type(OP, "element type", q.element_type(), self.chosen.config().dtype)?;
-        for (tensor, view) in [("K", k), ("V", v), ("O", out)] {
+        for (tensor, view) in [("K", k), ("V", v)] {
             has_element_type(OP, tensor, view, q.element_type())?;
         }
+        has_element_type(OP, "O", out, self.chosen.config().out.into())?;
         let (layout, value_dim) = (self.problem.params.layout, self.params.value_dim);
         match (&self.problem.keys, keys) {
             (Keys::Batched(sizes), RawKeys::Batched) => {
@@ -491,6 +496,7 @@ mod tests {
                 k: q,
                 v: q,
                 out: q,
+                descales: [None; 3],
                 lse: None,
                 sink: None,
                 bias: None,

@@ -1,5 +1,6 @@
 //! What attention computes: sizes, and what is done to scores.
 
+use layout::Dtype;
 use variants::attention::{Mask, ScoreMod};
 
 use super::layout::Layout;
@@ -34,13 +35,15 @@ pub struct AttentionParams {
     /// Head dimension of V and O, a multiple of 8 up to 256; `None` is that of Q and K. Functions that take tensors
     /// take it from V.
     pub value_dim: Option<usize>,
+    /// Element type of O; `None` is that of Q, or bf16 for inputs of FP8. Functions that take tensors take it from O.
+    pub out: Option<Dtype>,
 }
 
 impl AttentionParams {
     /// Full attention with the usual scale.
     #[must_use]
     pub const fn new(layout: Layout) -> Self {
-        Self { layout, mask: Mask::Full, scale: None, softcap: None, bias: false, value_dim: None }
+        Self { layout, mask: Mask::Full, scale: None, softcap: None, bias: false, value_dim: None, out: None }
     }
 
     /// Whether attention of this head dimension of Q and K takes these numbers; plans check it too. Needs no card. What
@@ -95,6 +98,15 @@ impl AttentionProblem {
     #[must_use]
     pub fn value_dim(&self) -> usize {
         self.params.value_dim.unwrap_or(self.keys.head_dim())
+    }
+
+    /// Element type of O, of inputs of this one.
+    pub(super) const fn out(&self, inputs: Dtype) -> Dtype {
+        match self.params.out {
+            Some(out) => out,
+            None if inputs.size_bytes() == 1 => Dtype::Bf16,
+            None => inputs,
+        }
     }
 
     /// As many batch entries, all as long as the longest may be: what the shape of a bias is that of.

@@ -27,8 +27,10 @@ use crate::runtime::tensor::{TensorMut, TensorRef};
 /// # let _ = tensors;
 /// # Ok::<(), ferrotile::Error>(())
 /// ```
+///
+/// O has the element type `O`: that of the inputs, or f16 or bf16 for inputs of E4M3.
 #[derive(Debug)]
-pub struct AttentionTensors<'a, T> {
+pub struct AttentionTensors<'a, T, O = T> {
     /// Q `[batch, q_heads, q_len, head_dim]`.
     pub q: TensorRef<'a, T, 4>,
     /// K `[batch, kv_heads, k_len, head_dim]`.
@@ -36,7 +38,9 @@ pub struct AttentionTensors<'a, T> {
     /// V `[batch, kv_heads, k_len, head_dim]`, or with a head dimension of its own.
     pub v: TensorRef<'a, T, 4>,
     /// O `[batch, q_heads, q_len, head_dim]`, with the head dimension of V.
-    pub out: TensorMut<'a, T, 4>,
+    pub out: TensorMut<'a, O, 4>,
+    /// What elements of FP8 are multiplied by; other inputs have none.
+    pub descales: Descales<'a>,
     /// Where the LSE goes, `[batch, q_heads, q_len]` and contiguous.
     pub lse: Option<TensorMut<'a, f32, 3>>,
     /// One score for each query head, `[q_heads]`: that of a key which every row sees and whose value is 0. `exp(sink)`
@@ -53,7 +57,7 @@ pub struct AttentionTensors<'a, T> {
     pub workspace: Option<TensorMut<'a, u8, 1>>,
 }
 
-impl<'a, T> AttentionTensors<'a, T> {
+impl<'a, T, O> AttentionTensors<'a, T, O> {
     /// Inputs and output, without the optional tensors:
     /// `AttentionTensors { lse: Some(lse), ..AttentionTensors::new(q, k, v, out) }` has one.
     #[must_use]
@@ -61,13 +65,13 @@ impl<'a, T> AttentionTensors<'a, T> {
         q: TensorRef<'a, T, 4>,
         k: TensorRef<'a, T, 4>,
         v: TensorRef<'a, T, 4>,
-        out: TensorMut<'a, T, 4>,
+        out: TensorMut<'a, O, 4>,
     ) -> Self {
-        Self { q, k, v, out, lse: None, sink: None, bias: None, workspace: None }
+        Self { q, k, v, out, descales: Descales::NONE, lse: None, sink: None, bias: None, workspace: None }
     }
 }
 
-impl<T> AttentionTensors<'_, T> {
+impl<T, O> AttentionTensors<'_, T, O> {
     /// The sizes that the tensors have in this layout.
     ///
     /// # Errors
@@ -77,9 +81,48 @@ impl<T> AttentionTensors<'_, T> {
     }
 }
 
+/// The f32 factors that elements of FP8 inputs are multiplied by, on the card.
+///
+/// A tensor without factors counts as it is. Shapes are `[batch or 1, heads or 1]`, of any strides: one factor for each
+/// head, or one for the tensor. Products of the factors of Q and K and the scale are numbers that f32 has.
+///
+/// ```
+/// # use ferrotile::{Arch, Gpu};
+/// # let gpu = Gpu::emulated(Arch::Sm90a);
+/// # let stream = gpu.new_stream()?;
+/// use ferrotile::{Buffer, Descales, TensorRef};
+///
+/// let (of_q, of_k) = (Buffer::upload_blocking(&stream, &[0.5])?, Buffer::upload_blocking(&stream, &[0.25, 1.0])?);
+/// let descales = Descales {
+///     q: Some(TensorRef::contiguous(&of_q, [1, 1])?), // one for the tensor
+///     k: Some(TensorRef::contiguous(&of_k, [1, 2])?), // one for each of two heads of K, whatever the batch
+///     ..Descales::NONE
+/// };
+/// # let _ = descales;
+/// # Ok::<(), ferrotile::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Descales<'a> {
+    /// Those of Q: by head of Q, or by head of K, whose heads of Q share it.
+    pub q: Option<TensorRef<'a, f32, 2>>,
+    /// Those of K, by its heads.
+    pub k: Option<TensorRef<'a, f32, 2>>,
+    /// Those of V, by its heads.
+    pub v: Option<TensorRef<'a, f32, 2>>,
+}
+
+impl Descales<'_> {
+    /// No factors.
+    pub const NONE: Self = Self { q: None, k: None, v: None };
+
+    fn erased(&self) -> [Option<RawTensor>; 3] {
+        [&self.q, &self.k, &self.v].map(|factors| factors.as_ref().map(TensorRef::erased))
+    }
+}
+
 /// The tensors of one call on sequences of several lengths.
 #[derive(Debug)]
-pub struct VarlenTensors<'a, T: Float> {
+pub struct VarlenTensors<'a, T: Float, O: Float = T> {
     /// Q `[q_total, q_heads, head_dim]`, of any strides: one batch entry after the other.
     pub q: TensorRef<'a, T, 3>,
     /// K `[k_total, kv_heads, head_dim]`, of any strides.
@@ -87,7 +130,9 @@ pub struct VarlenTensors<'a, T: Float> {
     /// V, as K; its head dimension may be another.
     pub v: TensorRef<'a, T, 3>,
     /// O, shaped as Q, with the head dimension of V.
-    pub out: TensorMut<'a, T, 3>,
+    pub out: TensorMut<'a, O, 3>,
+    /// As [`AttentionTensors::descales`](crate::AttentionTensors::descales).
+    pub descales: Descales<'a>,
     /// `[batch + 1]`: the first row of each batch entry in Q, and one number more, the row after its last one. Equal
     /// neighbours are an entry without rows. What is before the first number or after the last one belongs to nobody:
     /// it is neither read nor written. Numbers that do not describe sequences: see
@@ -104,7 +149,7 @@ pub struct VarlenTensors<'a, T: Float> {
     pub bias: Option<TensorRef<'a, T, 4>>,
 }
 
-impl<T: Float> VarlenTensors<'_, T> {
+impl<T: Float, O: Float> VarlenTensors<'_, T, O> {
     /// The sizes that the tensors have, where the longest sequences have `max_q_len` rows and `max_k_len` keys.
     #[must_use]
     pub fn sizes(&self, [max_q_len, max_k_len]: [usize; 2]) -> VarlenSizes {
@@ -213,7 +258,7 @@ pub enum RawKeys {
 /// let q = TensorRef::contiguous(&data, [1, 1, 8, 64])?.erased();
 /// let tensors = RawAttentionTensors {
 ///     q, k: q, v: q, out: TensorMut::contiguous(&mut out, [1, 1, 8, 64])?.erased(),
-///     lse: None, sink: None, bias: None, workspace: None, keys: RawKeys::Batched,
+///     descales: [None; 3], lse: None, sink: None, bias: None, workspace: None, keys: RawKeys::Batched,
 /// };
 /// // SAFETY: the buffers outlive the work, which the download waits for, and nothing else uses O.
 /// unsafe { plan.run_raw(&stream, &tensors) }?;
@@ -230,6 +275,8 @@ pub struct RawAttentionTensors {
     pub v: RawTensor,
     /// O, which is written.
     pub out: RawTensor,
+    /// The factors of Q, K and V, of f32: those of [`Descales`].
+    pub descales: [Option<RawTensor>; 3],
     /// The LSE, of f32 and contiguous, which is written.
     pub lse: Option<RawTensor>,
     /// The sink, of f32.
@@ -253,17 +300,18 @@ pub trait AttentionOperands: sealed::Sealed {
     fn erased(&self) -> RawAttentionTensors;
 }
 
-impl<T: Float> sealed::Sealed for AttentionTensors<'_, T> {}
-impl<T: Float> sealed::Sealed for VarlenTensors<'_, T> {}
+impl<T: Float, O: Float> sealed::Sealed for AttentionTensors<'_, T, O> {}
+impl<T: Float, O: Float> sealed::Sealed for VarlenTensors<'_, T, O> {}
 impl<T: Float> sealed::Sealed for PagedTensors<'_, T> {}
 
-impl<T: Float> AttentionOperands for AttentionTensors<'_, T> {
+impl<T: Float, O: Float> AttentionOperands for AttentionTensors<'_, T, O> {
     fn erased(&self) -> RawAttentionTensors {
         RawAttentionTensors {
             q: self.q.erased(),
             k: self.k.erased(),
             v: self.v.erased(),
             out: self.out.erased(),
+            descales: self.descales.erased(),
             lse: self.lse.as_ref().map(TensorMut::erased),
             sink: self.sink.as_ref().map(TensorRef::erased),
             bias: self.bias.as_ref().map(TensorRef::erased),
@@ -273,13 +321,14 @@ impl<T: Float> AttentionOperands for AttentionTensors<'_, T> {
     }
 }
 
-impl<T: Float> AttentionOperands for VarlenTensors<'_, T> {
+impl<T: Float, O: Float> AttentionOperands for VarlenTensors<'_, T, O> {
     fn erased(&self) -> RawAttentionTensors {
         RawAttentionTensors {
             q: self.q.erased(),
             k: self.k.erased(),
             v: self.v.erased(),
             out: self.out.erased(),
+            descales: self.descales.erased(),
             lse: self.lse.as_ref().map(TensorMut::erased),
             sink: self.sink.as_ref().map(TensorRef::erased),
             bias: self.bias.as_ref().map(TensorRef::erased),
@@ -299,6 +348,7 @@ impl<T: Float> AttentionOperands for PagedTensors<'_, T> {
             k: self.k_pages.erased(),
             v: self.v_pages.erased(),
             out: self.out.erased(),
+            descales: [None; 3],
             lse: self.lse.as_ref().map(TensorMut::erased),
             sink: self.sink.as_ref().map(TensorRef::erased),
             bias: self.bias.as_ref().map(TensorRef::erased),

@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use variants::attention::{
-    AttentionArgs, AttentionConfig, AttentionKernel, MaskKind, TileSchedulerArgs, WgmmaTile, first_slot,
+    AttentionArgs, AttentionConfig, AttentionKernel, DescaleArgs, MaskKind, TileSchedulerArgs, WgmmaTile, first_slot,
+    has_transposed_values,
 };
 
 use super::choice::is_wgmma;
@@ -14,6 +15,7 @@ use crate::backend::LaunchConfig;
 use crate::checks::argument;
 use crate::error::{Error, Result};
 use crate::runtime::gpu::Gpu;
+use crate::runtime::launch::KernelParam;
 use crate::runtime::module::Kernel;
 use crate::runtime::raw_tensor::RawTensor;
 use crate::runtime::stream::StreamRef;
@@ -106,6 +108,7 @@ impl TileLaunch {
         &self,
         stream: StreamRef<'_>,
         args: &AttentionArgs,
+        descales: &DescaleArgs,
         inputs: [&RawTensor; 3],
     ) -> Result<()> {
         if self.tiles == 0 {
@@ -113,7 +116,7 @@ impl TileLaunch {
         }
         match self.config.kernel {
             // SAFETY: the caller's contract.
-            AttentionKernel::Wgmma(tile) => unsafe { self.launch_persistent(stream, &tile, args, inputs) },
+            AttentionKernel::Wgmma(tile) => unsafe { self.launch_persistent(stream, &tile, args, descales, inputs) },
             // SAFETY: the caller's contract; grid, block and shared memory are the configuration's.
             _ => unsafe { self.kernel.launch(stream, &self.launch_config(), &[args]) },
         }
@@ -128,6 +131,7 @@ impl TileLaunch {
         stream: StreamRef<'_>,
         tile: &WgmmaTile,
         args: &AttentionArgs,
+        descales: &DescaleArgs,
         inputs: [&RawTensor; 3],
     ) -> Result<()> {
         let [q, k, v] = self.maps(stream.gpu(), tile, inputs)?;
@@ -144,8 +148,10 @@ impl TileLaunch {
             config.grid[0] = blocks;
         }
         config.overlaps = !self.isolated;
+        let params: [&dyn KernelParam; 6] = [args, &order, &q, &k, &v, descales];
+        let taken = if has_transposed_values(self.config.dtype) { 6 } else { 5 };
         // SAFETY: the caller's contract; grid, block and shared memory are the configuration's.
-        let launched = unsafe { self.kernel.launch(stream, &config, &[args, &order, &q, &k, &v]) };
+        let launched = unsafe { self.kernel.launch(stream, &config, &params[..taken]) };
         if let (Err(_), Some(semaphores)) = (&launched, &self.semaphores) {
             semaphores.abandon(&**device, stream.handle());
         }
@@ -161,15 +167,22 @@ impl TileLaunch {
         {
             return Ok(last.maps);
         }
-        let map = |tensor: &RawTensor, rows| {
+        let map = |tensor: &RawTensor, tile| {
             if self.is_varlen {
-                tma::map_of_sequences(gpu, tensor, rows)
+                tma::map_of_sequences(gpu, tensor, tile)
             } else {
-                tma::map(gpu, self.config.seqlens, self.layout, tensor, rows)
+                tma::map(gpu, self.config.seqlens, self.layout, tensor, tile)
             }
         };
         let [q, k, v] = inputs;
-        let maps = [map(q, tile.m())?, map(k, tile.copied_keys())?, map(v, tile.copied_keys())?];
+        let (swizzle, value_swizzle) = (self.config.swizzle(), self.config.value_swizzle());
+        let q_map = map(q, (tile.m(), swizzle))?;
+        let maps = if self.sizes.k_len == 0 {
+            // No map has no keys, and no block copies any.
+            [q_map; 3]
+        } else {
+            [q_map, map(k, (tile.copied_keys(), swizzle))?, map(v, (tile.copied_keys(), value_swizzle))?]
+        };
         *encoded = Some(Encoded { of, maps });
         Ok(maps)
     }

@@ -1,6 +1,7 @@
 //! Tensor maps of Q, K and V: what kernels that copy by TMA are launched with.
 
-use variants::attention::{Seqlens, TILE_SWIZZLE};
+use layout::Swizzle;
+use variants::attention::Seqlens;
 
 use super::layout::Layout;
 use super::sizes::OP;
@@ -33,28 +34,34 @@ pub(super) fn check(inputs: [&RawTensor; 3], out: Option<&RawTensor>) -> Result<
 
 /// The map of a tensor for a configuration of these lengths, `[batch, head, row, column]` whatever its layout, whose
 /// boxes are one panel of a tile of `rows` rows.
-pub(super) fn map(gpu: &Gpu, seqlens: Seqlens, layout: Layout, tensor: &RawTensor, rows: usize) -> Result<TensorMap> {
+pub(super) fn map(
+    gpu: &Gpu,
+    seqlens: Seqlens,
+    layout: Layout,
+    tensor: &RawTensor,
+    (rows, swizzle): (usize, Swizzle),
+) -> Result<TensorMap> {
     let [batch, heads, len, columns] = layout.reorder(std::array::from_fn(|dim| tensor.dim(dim)));
     let [to_batch, to_head, to_row, _] = layout.reorder(std::array::from_fn(|dim| mapped_stride(tensor, dim)));
     let (element, address) = (tensor.element_type(), tensor.as_raw());
-    let [tile_rows, tile_columns] = [rows as u32, panel_columns(tensor)];
+    let [tile_rows, tile_columns] = [rows as u32, panel_columns(tensor, swizzle)];
     match seqlens {
         Seqlens::Fixed => {
             let view = ([batch, heads, len, columns], [to_batch, to_head, to_row, 1]);
-            TensorMap::of_parts(gpu, element, address, view, [1, 1, tile_rows, tile_columns], TILE_SWIZZLE)
+            TensorMap::of_parts(gpu, element, address, view, [1, 1, tile_rows, tile_columns], swizzle)
         }
         Seqlens::Varlen => {
             let view = ([1, batch, heads, len, columns], [row_elems(tensor), to_batch, to_head, to_row, 1]);
-            TensorMap::of_parts(gpu, element, address, view, [1, 1, 1, tile_rows, tile_columns], TILE_SWIZZLE)
+            TensorMap::of_parts(gpu, element, address, view, [1, 1, 1, tile_rows, tile_columns], swizzle)
         }
     }
 }
 
 /// The map of sequences that follow each other in a tensor `[1, total, head, column]`, with the same boxes.
-pub(super) fn map_of_sequences(gpu: &Gpu, tensor: &RawTensor, rows: usize) -> Result<TensorMap> {
+pub(super) fn map_of_sequences(gpu: &Gpu, tensor: &RawTensor, (rows, swizzle): (usize, Swizzle)) -> Result<TensorMap> {
     let view = ([1, 2, 3].map(|dim| tensor.dim(dim)), [1, 2].map(|dim| mapped_stride(tensor, dim)));
-    let tile = [rows as u32, panel_columns(tensor)];
-    TensorMap::sequences(gpu, tensor.element_type(), tensor.as_raw(), view, tile, TILE_SWIZZLE)
+    let tile = [rows as u32, panel_columns(tensor, swizzle)];
+    TensorMap::sequences(gpu, tensor.element_type(), tensor.as_raw(), view, tile, swizzle)
 }
 
 /// Elements of a row of a tensor of rank 4 that ends on a boundary.
@@ -69,6 +76,6 @@ const fn mapped_stride(tensor: &RawTensor, dim: usize) -> i64 {
 }
 
 /// Columns of a panel of a tile.
-const fn panel_columns(tensor: &RawTensor) -> u32 {
-    TILE_SWIZZLE.row_bytes() / tensor.element_type().size_bytes() as u32
+const fn panel_columns(tensor: &RawTensor, swizzle: Swizzle) -> u32 {
+    swizzle.row_bytes() / tensor.element_type().size_bytes() as u32
 }

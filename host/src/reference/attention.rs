@@ -3,9 +3,9 @@
 use std::slice::ChunksExact;
 
 use layout::Dtype;
-use ndarray::{Array3, Array4, ArrayView1, ArrayView4, LinalgScalar, NdFloat};
+use ndarray::{Array3, Array4, ArrayView1, ArrayView2, ArrayView4, LinalgScalar, NdFloat};
 use rayon::prelude::*;
-use variants::attention::Mask;
+use variants::attention::{E4M3_P_EXPONENT, Mask};
 
 use super::dot;
 use crate::element::round;
@@ -97,14 +97,70 @@ pub fn attention_with(
     v: ArrayView4<'_, f64>,
     terms: &AttentionTerms<'_>,
 ) -> (Array4<f64>, Array3<f64>) {
-    in_type(q, k, v, terms, |number| number, |value| value)
+    in_type(q, k, v, terms, |number| number, [&|value| value; 2])
+}
+
+/// Elements of FP8 times their factors: `x` is `[B, H, S, D]`, and `factors` are `[B or 1, F]`, where F divides H and
+/// each factor is that of as many heads, which follow each other.
+///
+/// ```
+/// use ferrotile::reference;
+/// use ndarray::{Array4, arr2};
+///
+/// let x = reference::dequantize(Array4::ones((1, 4, 1, 8)).view(), arr2(&[[0.5, 2.0]]).view());
+/// assert_eq!([x[[0, 1, 0, 0]], x[[0, 2, 0, 0]]], [0.5, 2.0]);
+/// ```
+///
+/// # Panics
+/// Where the shapes do not fit together.
+#[must_use]
+pub fn dequantize(x: ArrayView4<'_, f64>, factors: ArrayView2<'_, f64>) -> Array4<f64> {
+    let (batches, heads) = factors.dim();
+    let (batch, of_x, ..) = x.dim();
+    assert!(batches == batch || batches == 1, "{batches} batch entries have factors, of {batch}");
+    assert!(heads > 0 && of_x.is_multiple_of(heads), "{heads} factors do not divide {of_x} heads");
+    let mut product = x.to_owned();
+    for ((b, h, ..), x) in product.indexed_iter_mut() {
+        *x *= factors[[b % batches, h / (of_x / heads)]];
+    }
+    product
+}
+
+/// The element types of a kernel.
+///
+/// ```
+/// use ferrotile::{Dtype, reference::AttentionTypes};
+///
+/// assert_eq!(AttentionTypes::from(Dtype::F16), AttentionTypes { inputs: Dtype::F16, out: Dtype::F16 });
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttentionTypes {
+    /// That of Q, K and V, and of the weights when they multiply V.
+    pub inputs: Dtype,
+    /// That of O.
+    pub out: Dtype,
+}
+
+impl From<Dtype> for AttentionTypes {
+    fn from(dtype: Dtype) -> Self {
+        Self { inputs: dtype, out: dtype }
+    }
+}
+
+impl AttentionTypes {
+    /// The weight as it multiplies V, where the largest of the row is 1. E4M3 has few bits below 1, and 8 powers of two
+    /// above: kernels multiply weights by `2^8` first.
+    fn round_weight(self, weight: f64) -> f64 {
+        let unit = if self.inputs == Dtype::E4M3 { f64::from(E4M3_P_EXPONENT).exp2() } else { 1.0 };
+        round(weight * unit, self.inputs) / unit
+    }
 }
 
 /// The obvious computation in a kernel's types: scores, sums and outputs accumulate in f32, the weights are rounded to
-/// `dtype` before they multiply V, and the output is rounded to `dtype`.
+/// the type of the inputs before they multiply V, and the output is rounded to its type.
 ///
 /// Its distance from [`attention`] is what these types cost, whatever the order of the sums; see [`crate::tolerance`].
-/// Inputs are values of `dtype`, shapes and rows without keys as for [`attention`].
+/// Inputs are values of their type, those of FP8 times factors; shapes and rows without keys as for [`attention`].
 ///
 /// # Panics
 /// Where the shapes do not fit together.
@@ -115,9 +171,9 @@ pub fn attention_rounded(
     v: ArrayView4<'_, f64>,
     mask: Mask,
     scale: f64,
-    dtype: Dtype,
+    types: impl Into<AttentionTypes>,
 ) -> (Array4<f64>, Array3<f64>) {
-    attention_with_rounded(q, k, v, &AttentionTerms::new(mask, scale), dtype)
+    attention_with_rounded(q, k, v, &AttentionTerms::new(mask, scale), types)
 }
 
 /// [`attention_with`] in a kernel's types, as [`attention_rounded`].
@@ -130,24 +186,27 @@ pub fn attention_with_rounded(
     k: ArrayView4<'_, f64>,
     v: ArrayView4<'_, f64>,
     terms: &AttentionTerms<'_>,
-    dtype: Dtype,
+    types: impl Into<AttentionTypes>,
 ) -> (Array4<f64>, Array3<f64>) {
+    let types = types.into();
     let narrow = |array: ArrayView4<'_, f64>| array.mapv(|value| value as f32);
     let (q, k, v) = (narrow(q), narrow(k), narrow(v));
-    let rounded = |value: f32| round(value.into(), dtype) as f32;
-    let (out, lse) = in_type(q.view(), k.view(), v.view(), terms, |number| number as f32, rounded);
+    let round_weight = |weight: f32| types.round_weight(weight.into()) as f32;
+    let round_out = |value: f32| round(value.into(), types.out) as f32;
+    let roundings: [&(dyn Fn(f32) -> f32 + Sync); 2] = [&round_weight, &round_out];
+    let (out, lse) = in_type(q.view(), k.view(), v.view(), terms, |number| number as f32, roundings);
     (out.mapv(f64::from), lse.mapv(f64::from))
 }
 
-/// Computes in `T`, of which `number` makes the terms; weights, before they multiply V, and outputs are rounded by
-/// `round`.
+/// Computes in `T`, of which `number` makes the terms. One function rounds weights before they multiply V, and one
+/// outputs.
 fn in_type<T: NdFloat>(
     q: ArrayView4<'_, T>,
     k: ArrayView4<'_, T>,
     v: ArrayView4<'_, T>,
     terms: &AttentionTerms<'_>,
     number: impl Fn(f64) -> T + Sync,
-    round: impl Fn(T) -> T + Sync,
+    [round_weight, round_out]: [&(dyn Fn(T) -> T + Sync); 2],
 ) -> (Array4<T>, Array3<T>) {
     // A power of two, which changes no digit, keeps sums of a finite score and a finite bias within the type.
     let unit = number((-2.0 - terms.scale.abs().max(1.0).log2().ceil()).max(-126.0).exp2());
@@ -168,10 +227,10 @@ fn in_type<T: NdFloat>(
         for (&score, value) in scores.iter().zip(values) {
             let weight = term(score);
             sum += weight;
-            let weight = round(weight);
+            let weight = round_weight(weight);
             out.iter_mut().zip(value).for_each(|(out, &value)| *out += weight * value);
         }
-        out.iter_mut().for_each(|out| *out = round(*out / sum));
+        out.iter_mut().for_each(|out| *out = round_out(*out / sum));
         max / unit + sum.ln()
     })
 }

@@ -7,8 +7,10 @@
 //! probabilities and of O to the type of the tensors.
 
 use layout::Dtype;
-use ndarray::{Array3, Array4, ArrayView3, ArrayView4};
+use ndarray::{Array3, Array4, ArrayView2, ArrayView3, ArrayView4};
 use rayon::prelude::*;
+use variants::attention::E4M3_P_EXPONENT;
+use variants::gemm::Accumulation;
 
 use crate::reference::{AttentionTerms, stored_magnitude};
 
@@ -47,23 +49,125 @@ pub struct AttentionLimits {
 /// Where the shapes do not fit together.
 #[must_use]
 pub fn attention_limits(
-    [q, k, v]: [ArrayView4<'_, f64>; 3],
+    inputs: [ArrayView4<'_, f64>; 3],
     terms: &AttentionTerms<'_>,
     dtype: Dtype,
+    exact: (ArrayView4<'_, f64>, ArrayView3<'_, f64>),
+) -> AttentionLimits {
+    let costs = Costs::of_halves(dtype, inputs[0].dim().3);
+    limits_of_costs(inputs, terms, &costs, [None; 3], exact)
+}
+
+/// What E4M3 adds to the terms of attention.
+#[derive(Debug, Clone, Copy)]
+pub struct Fp8Terms<'a> {
+    /// What elements of Q, K and V are multiplied by, as [`crate::reference::dequantize`] takes it.
+    pub factors: [Option<ArrayView2<'a, f64>>; 3],
+    /// The element type of O.
+    pub out: Dtype,
+    /// How P V is summed.
+    pub accumulation: Accumulation,
+}
+
+/// The limits of attention on inputs of E4M3, which are given as they are stored, without their factors. `exact` is the
+/// result of the products with the factors.
+///
+/// Tensor cores add products of E4M3 with 13 bits ([`super::gemm_limit`]): scores, and P V over as many keys as
+/// [`Accumulation`] says. A weight loses up to 2^-4 of itself, and at least `2^-18` of the largest weight of its row:
+/// weights are multiplied by 2^8 before they are rounded, and the least step of E4M3 is 2^-9. Those that small count as
+/// 2^-14 in sums.
+///
+/// # Panics
+/// Where the shapes do not fit together.
+#[must_use]
+pub fn fp8_attention_limits(
+    inputs: [ArrayView4<'_, f64>; 3],
+    terms: &AttentionTerms<'_>,
+    fp8: &Fp8Terms<'_>,
+    exact: (ArrayView4<'_, f64>, ArrayView3<'_, f64>),
+) -> AttentionLimits {
+    let costs = Costs::of_e4m3(fp8, inputs[0].dim().3, inputs[1].dim().2);
+    limits_of_costs(inputs, terms, &costs, fp8.factors, exact)
+}
+
+/// What the types of a kernel cost.
+struct Costs {
+    inputs: Dtype,
+    out: Dtype,
+    /// The share of the magnitude that a score loses.
+    of_score: f64,
+    /// The share of itself that a weight loses,
+    of_weight: f64,
+    /// what it loses at least, and what it counts as at least in sums. The largest weight of the row is 1 for E4M3;
+    /// otherwise the sum of all is.
+    least_weight: f64,
+    least_summand: f64,
+    is_of_largest: bool,
+    /// The share of the magnitude that the sum over the keys loses.
+    of_sum: f64,
+}
+
+impl Costs {
+    fn of_halves(dtype: Dtype, head_dim: usize) -> Costs {
+        Costs {
+            inputs: dtype,
+            out: dtype,
+            // Sums of 8 or 16 products at a time, or of 32 lanes; then the scale and the change to powers of two.
+            of_score: (head_dim as f64 / 8.0 + 8.0) * STEP,
+            of_weight: 0.5 * super::atol(dtype),
+            // What the type of P has not, or, where that reaches as far as f32, `ex2.approx.ftz`, is 0.
+            least_weight: if dtype == Dtype::F16 { (-25f64).exp2() } else { f64::from(f32::MIN_POSITIVE) },
+            least_summand: 0.0,
+            is_of_largest: false,
+            of_sum: 0.0,
+        }
+    }
+
+    fn of_e4m3(fp8: &Fp8Terms<'_>, head_dim: usize, keys: usize) -> Costs {
+        let summed = match fp8.accumulation {
+            Accumulation::Direct => keys,
+            Accumulation::TwoLevel => keys.min(MAX_STEP_KEYS),
+        };
+        let unit = (-f64::from(E4M3_P_EXPONENT)).exp2();
+        Costs {
+            inputs: Dtype::E4M3,
+            out: fp8.out,
+            of_score: super::cut_share(head_dim, 16, [13, 13]) + 8.0 * STEP,
+            of_weight: 0.5 * super::atol(Dtype::E4M3),
+            least_weight: 0.5 * super::least_number(Dtype::E4M3) * unit,
+            least_summand: stored_magnitude(f64::MIN_POSITIVE, Dtype::E4M3) * unit,
+            is_of_largest: true,
+            of_sum: super::cut_share(summed, 16, [13, 13]),
+        }
+    }
+}
+
+fn limits_of_costs(
+    [q, k, v]: [ArrayView4<'_, f64>; 3],
+    terms: &AttentionTerms<'_>,
+    costs: &Costs,
+    factors: [Option<ArrayView2<'_, f64>>; 3],
     (out, lse): (ArrayView4<'_, f64>, ArrayView3<'_, f64>),
 ) -> AttentionLimits {
     let (batch, heads, q_len, value_dim) = out.dim();
     let (q, k, v) = (q.as_standard_layout(), k.as_standard_layout(), v.as_standard_layout());
     let shared = heads / k.dim().1.max(1);
+    let factor = |index: usize, b: usize, h: usize| {
+        factors[index].map_or(1.0, |factors| {
+            let (batches, of_heads) = factors.dim();
+            factors[[b % batches, h * of_heads / heads]]
+        })
+    };
     let rows = (0..batch * heads * q_len).into_par_iter().map(|index| {
         let (b, h, i) = (index / (heads * q_len), index / q_len % heads, index % q_len);
         let (keys, values) = (k.slice(ndarray::s![b, h / shared, .., ..]), v.slice(ndarray::s![b, h / shared, .., ..]));
         let (keys, values) = (keys.to_slice().expect("contiguous"), values.to_slice().expect("contiguous"));
         let query = q.slice(ndarray::s![b, h, i, ..]);
         let query = query.to_slice().expect("contiguous");
-        let mut row = Row::new(terms, [b, h, i, q_len], query, keys, dtype);
+        let terms = AttentionTerms { scale: terms.scale * factor(0, b, h) * factor(1, b, h), ..*terms };
+        let mut row = Row::new(&terms, [b, h, i, q_len], query, keys, costs);
         let exact: Vec<f64> = out.slice(ndarray::s![b, h, i, ..]).to_vec();
-        row.limits(values, &exact, lse[[b, h, i]], dtype)
+        row.limits((values, factor(2, b, h)), &exact, lse[[b, h, i]], costs)
     });
     let (out_limits, lse_limits): (Vec<Vec<f64>>, Vec<f64>) = rows.unzip();
     let out = Array4::from_shape_vec((batch, heads, q_len, value_dim), out_limits.concat());
@@ -83,6 +187,9 @@ struct Row {
     specified: bool,
 }
 
+/// The most keys of a step.
+const MAX_STEP_KEYS: usize = 256;
+
 /// 2^-23: what one operation of a tensor core loses of the sum of the magnitudes.
 const STEP: f64 = f32::EPSILON as f64;
 
@@ -92,22 +199,20 @@ impl Row {
         [batch, head, row, q_len]: [usize; 4],
         query: &[f64],
         keys: &[f64],
-        dtype: Dtype,
+        costs: &Costs,
     ) -> Row {
         let head_dim = query.len();
         let visible = terms.mask.key_range(row, q_len, keys.len() / head_dim);
         let first_key = visible.start;
-        // Sums of 8 or 16 products at a time, or of 32 lanes; then the scale and the change to powers of two.
-        let per_sum = (head_dim as f64 / 8.0 + 8.0) * STEP;
         let mut specified = true;
         let of_key = |key: usize| {
             let (mut sum, mut magnitude) = (0.0, 0.0);
             for (q, k) in query.iter().zip(&keys[key * head_dim..][..head_dim]) {
                 sum += q * k;
-                magnitude += stored_magnitude(*q, dtype) * stored_magnitude(*k, dtype);
+                magnitude += stored_magnitude(*q, costs.inputs) * stored_magnitude(*k, costs.inputs);
             }
             specified &= magnitude <= LARGEST_SUM;
-            let (mut score, mut error) = (terms.scale * sum, terms.scale.abs() * magnitude * per_sum);
+            let (mut score, mut error) = (terms.scale * sum, terms.scale.abs() * magnitude * costs.of_score);
             if let Some(cap) = terms.softcap {
                 // Kernels bound a score with an error of 2^-21 of the cap.
                 (score, error) = (cap * (score / cap).tanh(), error.min(2.0 * cap) + 8.0 * STEP * cap);
@@ -132,7 +237,13 @@ impl Row {
     }
 
     /// The limits of the row of O, which is `out`, and of its LSE.
-    fn limits(&mut self, values: &[f64], out: &[f64], lse: f64, dtype: Dtype) -> (Vec<f64>, f64) {
+    fn limits(
+        &mut self,
+        (values, value_factor): (&[f64], f64),
+        out: &[f64],
+        lse: f64,
+        costs: &Costs,
+    ) -> (Vec<f64>, f64) {
         if !self.specified {
             return (vec![f64::INFINITY; out.len()], f64::INFINITY);
         }
@@ -141,11 +252,12 @@ impl Row {
             return (vec![0.0; out.len()], if lse.is_finite() { 4.0 * STEP * (lse.abs() + self.softcap) } else { 0.0 });
         }
         let bounds = Bounds::of(self.keys.iter().chain([&self.sink]));
-        let half_step = 0.5 * super::atol(dtype);
-        // What the type of P has not, or, where that reaches as far as f32, `ex2.approx.ftz`, is 0.
-        let least_weight = if dtype == Dtype::F16 { (-25f64).exp2() } else { f64::from(f32::MIN_POSITIVE) };
+        // The largest weight of the row, as large as it may be.
+        let largest = self.keys.iter().fold(f64::NEG_INFINITY, |largest, key| largest.max(key.0 + 2.0 * key.1));
+        let unit = if costs.is_of_largest { (largest - lse).exp().min(1.0) } else { 1.0 };
+        let (least_weight, least_summand) = (costs.least_weight * unit, costs.least_summand * unit);
         let of_sums = (self.keys.len() as f64 / 8.0 + 32.0) * STEP;
-        let mut limits: Vec<f64> = out.iter().map(|out| half_step * out.abs()).collect();
+        let mut limits: Vec<f64> = out.iter().map(|out| 0.5 * super::atol(costs.out) * out.abs()).collect();
         let mut magnitudes = vec![0.0; out.len()];
         let value_dim = out.len();
         for (index, &(score, error)) in self.keys.iter().enumerate() {
@@ -154,10 +266,13 @@ impl Row {
             }
             let probability = (score - lse).exp().min(1.0);
             let moved = bounds.moved(score, error, probability);
-            let rounded = probability * (half_step + of_sums) + least_weight;
+            let rounded = probability * (costs.of_weight + of_sums) + least_weight;
+            let summed = costs.of_sum * (probability + least_summand);
             let values = &values[(self.first_key + index) * value_dim..][..value_dim];
             for (((limit, magnitude), &value), &out) in limits.iter_mut().zip(&mut magnitudes).zip(values).zip(out) {
-                *limit += moved * (value - out).abs() + rounded * value.abs();
+                let magnitude_in_sum = stored_magnitude(value, costs.inputs) * value_factor.abs();
+                let value = value * value_factor;
+                *limit += moved * (value - out).abs() + rounded * value.abs() + summed * magnitude_in_sum;
                 *magnitude += value.abs();
             }
         }
@@ -166,7 +281,7 @@ impl Row {
             limits.iter_mut().zip(out).for_each(|(limit, out)| *limit += moved * out.abs());
         }
         // Below the normal numbers of the type steps are all as long.
-        let least = super::least_number(dtype);
+        let least = super::least_number(costs.out);
         for (limit, magnitude) in limits.iter_mut().zip(magnitudes) {
             *limit = if magnitude <= LARGEST_SUM { *limit + least } else { f64::INFINITY };
         }

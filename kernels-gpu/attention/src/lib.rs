@@ -63,8 +63,17 @@ use crate::combine::F32;
 /// }
 /// ```
 ///
-/// A name that no configuration has does not compile, nor does an element type other than the configuration's.
+/// With `e4m3` in front they are the kernels for inputs of E4M3, with an O of f16 and of bf16. A name that no
+/// configuration has does not compile, nor does an element type other than the configuration's.
 macro_rules! entry {
+    (e4m3 $name:ident: $($kernel:tt)+) => {
+        /// The kernels of the configurations of this name.
+        #[cfg(feature = "entries")]
+        pub mod $name {
+            entry!(@ e4m3_f16 E4m3ToF16 $name $($kernel)+ descales);
+            entry!(@ e4m3_bf16 E4m3ToBf16 $name $($kernel)+ descales);
+        }
+    };
     ($name:ident: $($kernel:tt)+) => {
         /// The kernels of the configurations of this name.
         #[cfg(feature = "entries")]
@@ -89,8 +98,10 @@ macro_rules! entry {
             $element, ID, { decode::dim_tiles(ID) }, { decode::pending(ID) },
         >(&args, &decode));
     };
-    (@ $type:ident $element:ident $name:ident wgmma $query:ident) => {
-        entry!(@@ $type $name (args: AttentionArgs, tiles: TileSchedulerArgs, q: TensorMap, k: TensorMap, v: TensorMap)
+    (@ $type:ident $element:ident $name:ident wgmma $query:ident $($descales:ident)?) => {
+        entry!(@@ $type $name
+            (args: AttentionArgs, tiles: TileSchedulerArgs, q: TensorMap, k: TensorMap, v: TensorMap
+                $(, $descales: DescaleArgs)?)
             (, cluster = ATTENTION[ID].cluster())
             kernel::forward::<
                 $element,
@@ -100,8 +111,11 @@ macro_rules! entry {
                 { config::score_registers(ID) },
                 { config::output_registers(ID) },
                 { config::key_steps(ID) },
-            >(&args, &tiles, Maps { q, k, v }));
+                { config::part_registers(ID) },
+            >(&args, &tiles, Maps { q, k, v }, entry!(@descales $($descales)?)));
     };
+    (@descales) => { None };
+    (@descales $descales:ident) => { Some(&$descales) };
     (@@ $type:ident $name:ident ($($parameter:ident: $parameter_type:ident),*) ($($bound:tt)*) $body:expr) => {
         /// The kernel of this element type.
         pub mod $type {

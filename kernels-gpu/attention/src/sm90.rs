@@ -4,6 +4,10 @@
 //! | --- | --- |
 //! | `kernel` | the roles of a block, and why its steps stand in their order |
 //! | `producer` | the thread that copies tiles by TMA |
+//! | `transpose` | the warps that transpose V of 8-bit elements |
+//! | `e4m3` | the entries for inputs of E4M3 |
+//! | `descale` | the factors of inputs of E4M3 |
+//! | `input` | the element types: P as operand A |
 //! | `consumer` | what a consumer warpgroup does: load Q, last step, step, finish |
 //! | `warpgroup` | a consumer warpgroup: its place in the block, and its side of the pipelines |
 //! | `tile` | a tile as a consumer warpgroup sees it: rows, keys, steps, masks |
@@ -13,13 +17,17 @@
 //! | `pipeline` | the position in a ring of buffers: stage and phase |
 //! | `query` | Q as operand of `wgmma`, in shared memory or in registers |
 //! | `product` | products of a warpgroup with any number of steps |
+//! | `two_level` | P V of a step as a sum of its own |
 //! | `score_mod` | softcap and bias in the layout of accumulators |
 //! | `epilogue` | O to global memory |
 //! | `config` | one configuration as constants |
 
 mod config;
 mod consumer;
+mod descale;
+pub mod e4m3;
 mod epilogue;
+mod input;
 mod kernel;
 mod kv_split;
 mod pingpong;
@@ -30,6 +38,8 @@ mod query;
 mod scheduler;
 mod score_mod;
 mod tile;
+mod transpose;
+mod two_level;
 mod warpgroup;
 
 use cuda_std::convert::{Bf16, F16};

@@ -21,7 +21,7 @@ use core::hint::cold_path;
 
 use cuda_std::convert::{ex2, fma, lg2, max, rcp};
 use cuda_std::warp::{FULL_MASK, quad_max, quad_sum, warp_vote_any};
-use variants::attention::AttentionArgs;
+use variants::attention::{AttentionArgs, exact_from};
 
 /// How a launch turns scores into powers of two.
 #[derive(Clone, Copy)]
@@ -36,6 +36,14 @@ impl ScoreScale {
     #[inline(always)]
     pub(crate) fn new(args: &AttentionArgs) -> Self {
         Self { log2: args.scale_log2, exact_from: args.exact_from.to_bits() }
+    }
+
+    /// The scale of a tile whose scores have factors of their own: `log2`, above 0, of which `reciprocal` is near the
+    /// reciprocal.
+    #[cfg(target_feature = "sm_90a")]
+    #[inline(always)]
+    pub(crate) fn of_tile(log2: f32, reciprocal: f32) -> Self {
+        Self { log2, exact_from: (exact_from(1.0) * reciprocal).to_bits() }
     }
 
     /// Whether a score, or a maximum, is larger on either side than the exponent by one instruction bears; infinite
@@ -73,6 +81,8 @@ pub(crate) struct RowState {
     /// Whether a maximum of the warp is negative; or large, with [`Subtraction::LargeLate`].
     unusual: bool,
     subtraction: Subtraction,
+    /// The power of two that probabilities are multiplied by, and with them the sum.
+    exponent: i32,
 }
 
 /// What the epilogue needs of a finished row.
@@ -88,12 +98,19 @@ impl RowState {
     /// Rows that have seen no key.
     #[inline(always)]
     pub(crate) const fn empty(subtraction: Subtraction) -> Self {
+        Self::empty_times_power(subtraction, 0)
+    }
+
+    /// The same where probabilities are multiplied by `2^exponent`.
+    #[inline(always)]
+    pub(crate) const fn empty_times_power(subtraction: Subtraction, exponent: i32) -> Self {
         Self {
             max: [f32::NEG_INFINITY; 2],
             sum: [0.0; 2],
             shifts: [0.0; 2],
             unusual: !matches!(subtraction, Subtraction::Never),
             subtraction,
+            exponent,
         }
     }
 
@@ -127,7 +144,10 @@ impl RowState {
         let factors = [0, 1].map(|half| split_weight(self.max[half], seen[half], scale.log2));
         self.max = seen;
         self.sum = [0, 1].map(|half| self.sum[half] * factors[half]);
-        self.shifts = seen.map(|seen| -base(seen) * scale.log2);
+        self.shifts = seen.map(|seen| match self.exponent {
+            0 => -base(seen) * scale.log2,
+            exponent => fma(-base(seen), scale.log2, exponent as f32),
+        });
         let unusual = seen.iter().any(|seen| match self.subtraction {
             Subtraction::Never => false,
             Subtraction::LargeEarly | Subtraction::Always => seen.is_sign_negative(),
@@ -153,7 +173,7 @@ impl RowState {
         for index in 0..scores.len() {
             scores[index] -= base(self.max[row_of(index)]);
         }
-        self.shifts = [0.0; 2];
+        self.shifts = [self.exponent as f32; 2];
     }
 
     /// The second half of a step, at once or part by part, each of whole fours of scores: turns them into probabilities
@@ -222,7 +242,15 @@ impl RowState {
     pub(crate) unsafe fn finalize(&self, scale: ScoreScale, sink: f32) -> [RowResult; 2] {
         // SAFETY: all lanes of the warp are here.
         let sums = self.sum.map(|sum| unsafe { quad_sum(sum) });
-        [0, 1].map(|half| row_result(self.max[half], sums[half], scale.log2, sink))
+        if self.exponent == 0 {
+            return [0, 1].map(|half| row_result(self.max[half], sums[half], scale.log2, sink));
+        }
+        // Exact, as powers of two are.
+        let unit = f32::from_bits(((127 - self.exponent) as u32) << 23);
+        [0, 1].map(|half| {
+            let row = row_result(self.max[half], sums[half] * unit, scale.log2, sink);
+            RowResult { normaliser: row.normaliser * unit, ..row }
+        })
     }
 
     /// The same where scores are `above` what they stand for.

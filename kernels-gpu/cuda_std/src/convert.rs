@@ -250,6 +250,25 @@ pub fn pack_e4m3x2(lo: f32, hi: f32) -> u16 {
     pair
 }
 
+/// Rounds four f32 values to e4m3, saturating at 448, in one register: the first is bits 0 to 7.
+///
+/// One `asm!`, which ptxas makes two instructions of: halves that it gets apart take a third to join.
+///
+/// PTX: `cvt.rn.satfinite.e4m3x2.f32` twice, `mov.b32` (PTX 8.1, sm_89).
+#[cfg(target_feature = "sm_89")]
+#[inline(always)]
+pub fn pack_e4m3x4(values: [f32; 4]) -> u32 {
+    let word: u32;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!("{{ .reg .b16 lo, hi; cvt.rn.satfinite.e4m3x2.f32 lo, {2}, {1};",
+            "cvt.rn.satfinite.e4m3x2.f32 hi, {4}, {3}; mov.b32 {0}, {{lo, hi}}; }}",
+            lateout(reg32) word, in(reg32) values[0], in(reg32) values[1], in(reg32) values[2], in(reg32) values[3],
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    word
+}
+
 /// Widens two e4m3 values to a pair of f16. Exact.
 ///
 /// PTX: `cvt.rn.f16x2.e4m3x2` (PTX 8.1, sm_89).

@@ -23,7 +23,7 @@ use crate::text::same_text;
 pub const BASE_ALIGN_BYTES: u32 = 1024;
 
 /// The most regions of one map.
-const MAX_REGIONS: usize = 16;
+const MAX_REGIONS: usize = 20;
 
 /// One named region of a map: one or more stages of the same size, one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -6,6 +6,7 @@
 mod catalogue;
 mod config;
 mod decode;
+mod fp8;
 mod mask;
 
 pub(crate) use catalogue::assert_all_fit;
@@ -18,6 +19,10 @@ pub use config::{
 pub use decode::{
     COMBINE, COMBINE_ROWS, CombineArgs, CombineKernel, DECODE_KEYS, DECODE_ROWS, DecodeArgs, DecodeTile, MAX_PAGE_LEN,
     MAX_SPLITS, PartialResult, combine_index,
+};
+pub use fp8::{
+    DescaleArgs, DescaleTensor, E4M3_P_EXPONENT, TRANSPOSED_COLUMNS, TRANSPOSED_KEYS, TRANSPOSING_WARPS,
+    VALUE_ROWS_STAGES, has_transposed_values, key_of_slot, score_of_byte,
 };
 pub use mask::{Mask, ParseMaskError};
 

@@ -1,13 +1,14 @@
 //! One configuration as constants of a WGMMA kernel.
 
-use cuda_std::convert::Element16;
 use cuda_std::ptx::wgmma::Product;
 use layout::descriptor::{Major, Operand};
-use layout::{SmemLayout, SmemRegion};
+use layout::{SmemLayout, SmemRegion, Swizzle};
 use variants::attention::{
-    ATTENTION, AttentionKernel, MaskKind, QuerySource, ScoreMod, Seqlens, TILE_SWIZZLE, WgmmaTile,
+    ATTENTION, AttentionKernel, MaskKind, QuerySource, ScoreMod, Seqlens, WgmmaTile, has_transposed_values,
 };
+use variants::gemm::Accumulation;
 
+use crate::sm90::input::Input;
 use crate::softmax::Subtraction;
 
 /// Configuration `ID` of [`ATTENTION`].
@@ -32,8 +33,18 @@ impl<const ID: usize> Config<ID> {
     pub(crate) const N: u32 = Self::TILE.n as u32;
     /// Panels of a tile of Q or K.
     pub(crate) const PANELS: u32 = ATTENTION[ID].panels();
-    /// Panels of a tile of V.
+    /// Panels of a tile of V, as it is copied.
     pub(crate) const VALUE_PANELS: u32 = ATTENTION[ID].value_panels();
+    /// How tiles of Q and K lie.
+    pub(crate) const SWIZZLE: Swizzle = ATTENTION[ID].swizzle();
+    /// How tiles of V lie, as they are copied.
+    pub(crate) const VALUE_SWIZZLE: Swizzle = ATTENTION[ID].value_swizzle();
+    /// Bytes of an element of Q, K and V.
+    pub(crate) const ELEMENT_BYTES: u32 = ATTENTION[ID].dtype.size_bytes() as u32;
+    /// Whether the producer transposes V on the way.
+    pub(crate) const TRANSPOSES_VALUES: bool = has_transposed_values(ATTENTION[ID].dtype);
+    /// Whether P V of each step is a sum of its own, which is added to O in f32.
+    pub(crate) const TWO_LEVEL: bool = matches!(Self::TILE.accumulation, Accumulation::TwoLevel);
     /// Whether every step may be masked, and not the last alone.
     pub(crate) const MASKED: bool = matches!(Self::TILE.mask, MaskKind::Masked);
     /// Whether scores are bounded, and a bias is added, where the launch says so.
@@ -53,6 +64,8 @@ impl<const ID: usize> Config<ID> {
         PvOverlap::None
     } else if Self::KV_SPLITS > 1 || Self::TILE.consumers() == 4 {
         PvOverlap::HalfExpThenRescale
+    } else if Self::TWO_LEVEL {
+        PvOverlap::HalfExp
     } else if matches!(Self::TILE.query, QuerySource::Registers)
         && (ATTENTION[ID].head_dim <= 128 || Self::TILE.n == 64)
     {
@@ -62,15 +75,20 @@ impl<const ID: usize> Config<ID> {
     };
     /// How long sequences are.
     pub(crate) const SEQLENS: Seqlens = ATTENTION[ID].seqlens;
+    /// Whether the producer searches batch entries or transposes V, and has the registers for it.
+    pub(crate) const WIDE_PRODUCER: bool = matches!(Self::SEQLENS, Seqlens::Varlen) || Self::TRANSPOSES_VALUES;
     const SMEM: SmemLayout = ATTENTION[ID].smem();
     pub(crate) const Q: SmemRegion = Self::SMEM.get("q");
     pub(crate) const K: SmemRegion = Self::SMEM.get("k");
     pub(crate) const V: SmemRegion = Self::SMEM.get("v");
+    pub(crate) const V_ROWS: SmemRegion = Self::SMEM.get("v_rows");
     pub(crate) const BIAS: SmemRegion = Self::SMEM.get("bias");
     pub(crate) const K_FULL: SmemRegion = Self::SMEM.get("k_full");
     pub(crate) const K_EMPTY: SmemRegion = Self::SMEM.get("k_empty");
     pub(crate) const V_FULL: SmemRegion = Self::SMEM.get("v_full");
     pub(crate) const V_EMPTY: SmemRegion = Self::SMEM.get("v_empty");
+    pub(crate) const V_ROWS_FULL: SmemRegion = Self::SMEM.get("v_rows_full");
+    pub(crate) const V_ROWS_EMPTY: SmemRegion = Self::SMEM.get("v_rows_empty");
     pub(crate) const Q_FULL: SmemRegion = Self::SMEM.get("q_full");
     pub(crate) const PARTIAL: SmemRegion = Self::SMEM.get("partial");
     pub(crate) const PARTIAL_FULL: SmemRegion = Self::SMEM.get("partial_full");
@@ -125,13 +143,35 @@ impl PvOverlap {
 
 /// Accumulators of Q K^T that a thread of configuration `id` holds.
 pub(crate) const fn score_registers(id: usize) -> usize {
-    key_steps(id) * 8
+    match ATTENTION[id].kernel {
+        AttentionKernel::Wgmma(tile) => tile.n / 2,
+        _ => panic!("the configuration is not a `wgmma` configuration"),
+    }
 }
 
 /// Accumulators of P V that a thread of configuration `id` holds.
 pub(crate) const fn output_registers(id: usize) -> usize {
     ATTENTION[id].value_dim / 2
 }
+
+/// Accumulators of P V of one step, where it is a sum of its own: those of all columns of V where there are registers
+/// for them, and else those of [`PART_COLUMNS`] after the other.
+pub(crate) const fn part_registers(id: usize) -> usize {
+    match ATTENTION[id].kernel {
+        AttentionKernel::Wgmma(tile) if matches!(tile.accumulation, Accumulation::TwoLevel) => {
+            let out = output_registers(id);
+            // S, P of a step, O and its part, and Q. Masks take some more.
+            let of_query = if matches!(tile.query, QuerySource::Registers) { 4 * dim_steps(id) } else { 0 };
+            let used = score_registers(id) + 4 * key_steps(id) + 2 * out + of_query;
+            let left = if matches!(tile.mask, MaskKind::Masked) { 200 } else { 208 };
+            if used > left { PART_COLUMNS / 2 } else { out }
+        }
+        _ => output_registers(id),
+    }
+}
+
+/// See [`part_registers`].
+const PART_COLUMNS: usize = 64;
 
 /// K buffers of configuration `id`.
 pub(crate) const fn stages(id: usize) -> u32 {
@@ -144,36 +184,47 @@ pub(crate) const fn stages(id: usize) -> u32 {
 /// Steps of `wgmma` along the keys of one step of configuration `id`.
 pub(crate) const fn key_steps(id: usize) -> usize {
     match ATTENTION[id].kernel {
-        AttentionKernel::Wgmma(tile) => tile.n / 16,
+        AttentionKernel::Wgmma(tile) => tile.n / k_step_elems(id),
         _ => panic!("the configuration is not a `wgmma` configuration"),
     }
 }
 
 /// Steps of `wgmma` along the head dimension of Q and K of configuration `id`.
 pub(crate) const fn dim_steps(id: usize) -> usize {
-    ATTENTION[id].head_dim / 16
+    ATTENTION[id].head_dim / k_step_elems(id)
+}
+
+/// Elements along K that one `wgmma` takes.
+const fn k_step_elems(id: usize) -> usize {
+    Operand::in_registers(ATTENTION[id].dtype).k_step_elems() as usize
 }
 
 /// Q K^T with Q in shared memory.
 pub(crate) struct QkFromShared<E, const ID: usize>(core::marker::PhantomData<E>);
 
-impl<E: Element16, const ID: usize> Product for QkFromShared<E, ID> {
-    const A: Operand = Operand::new(E::DTYPE, Major::K, TILE_SWIZZLE, Config::<ID>::M);
-    const B: Operand = Operand::new(E::DTYPE, Major::K, TILE_SWIZZLE, Config::<ID>::N);
+impl<E: Input, const ID: usize> Product for QkFromShared<E, ID> {
+    const A: Operand = Operand::new(E::DTYPE, Major::K, Config::<ID>::SWIZZLE, Config::<ID>::M);
+    const B: Operand = Operand::new(E::DTYPE, Major::K, Config::<ID>::SWIZZLE, Config::<ID>::N);
 }
 
 /// Q K^T with Q in registers.
 pub(crate) struct QkFromRegisters<E, const ID: usize>(core::marker::PhantomData<E>);
 
-impl<E: Element16, const ID: usize> Product for QkFromRegisters<E, ID> {
+impl<E: Input, const ID: usize> Product for QkFromRegisters<E, ID> {
     const A: Operand = Operand::in_registers(E::DTYPE);
-    const B: Operand = Operand::new(E::DTYPE, Major::K, TILE_SWIZZLE, Config::<ID>::N);
+    const B: Operand = Operand::new(E::DTYPE, Major::K, Config::<ID>::SWIZZLE, Config::<ID>::N);
 }
 
-/// P V, with P in registers and V as it lies: its rows are along K.
+/// P V, with P in registers. V of 16-bit elements is taken as it lies: its rows are along K. That of 8-bit elements is
+/// transposed.
 pub(crate) struct PvProduct<E, const ID: usize>(core::marker::PhantomData<E>);
 
-impl<E: Element16, const ID: usize> Product for PvProduct<E, ID> {
+impl<E: Input, const ID: usize> Product for PvProduct<E, ID> {
     const A: Operand = Operand::in_registers(E::DTYPE);
-    const B: Operand = Operand::new(E::DTYPE, Major::Mn, TILE_SWIZZLE, Config::<ID>::N);
+    const B: Operand = if Config::<ID>::TRANSPOSES_VALUES {
+        let columns = ATTENTION[ID].value_dim as u32;
+        Operand::new(E::DTYPE, Major::K, ATTENTION[ID].transposed_swizzle(), columns)
+    } else {
+        Operand::new(E::DTYPE, Major::Mn, Config::<ID>::VALUE_SWIZZLE, Config::<ID>::N)
+    };
 }

@@ -10,7 +10,6 @@
 //!
 //! [`crate::sm90::kernel`] says why the steps stand in this order.
 
-use cuda_std::convert::Element16;
 use cuda_std::hint::opaque;
 use cuda_std::ptx::wgmma::{self, Accumulator};
 use cuda_std::shared::SharedAddr;
@@ -18,7 +17,9 @@ use variants::attention::{AttentionArgs, QuerySource};
 
 use crate::epilogue::store_lse;
 use crate::sm90::config::{Config, PvProduct};
+use crate::sm90::descale::Descale;
 use crate::sm90::epilogue;
+use crate::sm90::input::Input;
 use crate::sm90::kv_split;
 use crate::sm90::pingpong::WarpScheduler;
 use crate::sm90::pipeline::PipelineState;
@@ -46,15 +47,17 @@ pub(crate) unsafe fn consume<
     const SCORES: usize,
     const OUTPUTS: usize,
     const KEY_STEPS: usize,
+    const PARTS: usize,
 >(
     args: &AttentionArgs,
     base: SharedAddr,
     number: u32,
 ) where
-    E: Element16,
+    E: Input,
     Q: Query,
     [f32; SCORES]: Accumulator,
     [f32; OUTPUTS]: Accumulator,
+    [f32; PARTS]: Accumulator,
 {
     let mut warpgroup = Warpgroup::<ID, STAGES>::new(args, base, number);
     let mut scheduler = TileScheduler::START;
@@ -65,7 +68,7 @@ pub(crate) unsafe fn consume<
         while let Some([batch_head, first_row]) = scheduler.receive::<ID>(base) {
             let tile = ConsumerTile::<ID>::new(args, base, scheduler, [batch_head, first_row]);
             if tile.first_step < tile.end_step {
-                warpgroup.compute::<E, Q, SCORES, OUTPUTS, KEY_STEPS>(&tile);
+                warpgroup.compute::<E, Q, SCORES, OUTPUTS, KEY_STEPS, PARTS>(&tile);
             } else {
                 warpgroup.leave_unseen::<OUTPUTS>(&tile);
             }
@@ -74,12 +77,14 @@ pub(crate) unsafe fn consume<
 }
 
 /// What the rows of a warpgroup have between two steps.
-struct Rows<const OUTPUTS: usize, const KEY_STEPS: usize> {
+pub(crate) struct Rows<const OUTPUTS: usize, const KEY_STEPS: usize, const PARTS: usize> {
     /// O, without the last P V.
-    out: [f32; OUTPUTS],
+    pub(crate) out: [f32; OUTPUTS],
+    /// The last P V, or columns of it, where it is a sum of its own.
+    pub(crate) part: [f32; PARTS],
     softmax: RowState,
     /// P of the last step, as operand A.
-    p: [[u32; 4]; KEY_STEPS],
+    pub(crate) p: [[u32; 4]; KEY_STEPS],
     /// What O is to be multiplied by before that P V is added.
     factors: [f32; 2],
 }
@@ -116,17 +121,22 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
     /// All threads of the warpgroup call it together: the branches depend on the tile and on the warpgroup's number
     /// alone. A buffer is read between the wait for its being full and the arrival that lets it be filled again.
     #[inline(always)]
-    unsafe fn compute<E, Q, const SCORES: usize, const OUTPUTS: usize, const KEY_STEPS: usize>(
+    unsafe fn compute<E, Q, const SCORES: usize, const OUTPUTS: usize, const KEY_STEPS: usize, const PARTS: usize>(
         &mut self,
         tile: &ConsumerTile<'_, ID>,
     ) where
-        E: Element16,
+        E: Input,
         Q: Query,
         [f32; SCORES]: Accumulator,
         [f32; OUTPUTS]: Accumulator,
+        [f32; PARTS]: Accumulator,
     {
         let steps = Steps::new(tile, self.m_warpgroup);
-        let (out, softmax) = ([0f32; OUTPUTS], RowState::empty(Config::<ID>::SUBTRACTION));
+        if let Some(descale) = tile.descale {
+            self.scale = descale.scale();
+        }
+        let softmax = RowState::empty_times_power(Config::<ID>::SUBTRACTION, E::P_EXPONENT);
+        let out = [0f32; OUTPUTS];
         // SAFETY: the caller's contract.
         unsafe {
             let mut step = tile.end_step;
@@ -150,8 +160,8 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
                 self.state = self.state.after(self.kv_warpgroup);
                 step = last_step + 1 - self.kv_warpgroup * const { Config::<ID>::SPLIT_KV_CTAS };
             }
-            let rows = Rows { out, softmax, p: [[0; 4]; KEY_STEPS], factors: [1.0; 2] };
-            self.main_loop::<E, Q, SCORES, OUTPUTS, KEY_STEPS>(tile, &steps, &q, rows, step - 1);
+            let rows = Rows { out, part: [0.0; PARTS], softmax, p: [[0; 4]; KEY_STEPS], factors: [1.0; 2] };
+            self.main_loop::<E, Q, SCORES, OUTPUTS, KEY_STEPS, PARTS>(tile, &steps, &q, rows, step - 1);
         }
     }
 
@@ -160,18 +170,19 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
     /// # Safety
     /// As [`Self::compute`].
     #[inline(always)]
-    unsafe fn main_loop<E, Q, const SCORES: usize, const OUTPUTS: usize, const KEY_STEPS: usize>(
+    unsafe fn main_loop<E, Q, const SCORES: usize, const OUTPUTS: usize, const KEY_STEPS: usize, const PARTS: usize>(
         &mut self,
         tile: &ConsumerTile<'_, ID>,
         steps: &Steps<ID>,
         q: &Q,
-        mut rows: Rows<OUTPUTS, KEY_STEPS>,
+        mut rows: Rows<OUTPUTS, KEY_STEPS, PARTS>,
         mut step: u32,
     ) where
-        E: Element16,
+        E: Input,
         Q: Query,
         [f32; SCORES]: Accumulator,
         [f32; OUTPUTS]: Accumulator,
+        [f32; PARTS]: Accumulator,
     {
         // SAFETY: the caller's contract.
         unsafe {
@@ -190,7 +201,7 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
             }
             while step >= steps.first + Self::STRIDE {
                 let next = self.state.after(const { Config::<ID>::SPLIT_KV_WARPGROUPS });
-                let mut scores = self.start_products::<E, Q, SCORES, OUTPUTS, KEY_STEPS>(q, &mut rows, next);
+                let mut scores = self.start_products::<E, Q, SCORES, OUTPUTS, KEY_STEPS, PARTS>(q, &mut rows, next);
                 wgmma::settle(&mut scores);
                 self.release_kv(Config::<ID>::K_EMPTY, next.stage());
                 step -= Self::STRIDE;
@@ -201,9 +212,9 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
                 if Config::<ID>::MASKED {
                     mask(&mut scores, step);
                 }
-                self.softmax::<E, SCORES, OUTPUTS, KEY_STEPS>(&mut rows, &mut scores, next);
+                self.softmax::<E, SCORES, OUTPUTS, KEY_STEPS, PARTS>(&mut rows, &mut scores, next);
             }
-            self.finish::<E, Q, OUTPUTS, KEY_STEPS>(tile, &mut rows, step);
+            self.finish::<E, Q, OUTPUTS, KEY_STEPS, PARTS>(tile, &mut rows, step);
         }
     }
 
@@ -217,7 +228,7 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
         unsafe {
             self.wait(Config::<ID>::Q_FULL, tile.q_stage, tile.q_parity);
             let q_tile = self.at(Config::<ID>::Q, tile.q_stage);
-            if self.args.q_sign != 0 {
+            if tile.descale.map_or(self.args.q_sign != 0, Descale::negates_scores) {
                 negate_rows::<ID>(q_tile, self.m_warpgroup, self.kv_warpgroup == 0);
             }
             Q::load(q_tile, self.m_warpgroup)
@@ -229,7 +240,7 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
     /// # Safety
     /// As [`Self::compute`].
     #[inline(always)]
-    unsafe fn last_scores<E: Element16, Q: Query, const SCORES: usize>(
+    unsafe fn last_scores<E: Input, Q: Query, const SCORES: usize>(
         &self,
         tile: &ConsumerTile<'_, ID>,
         steps: &Steps<ID>,
@@ -268,17 +279,25 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
     /// # Safety
     /// As [`Self::compute`].
     #[inline(always)]
-    unsafe fn start_products<E, Q, const SCORES: usize, const OUTPUTS: usize, const KEY_STEPS: usize>(
+    unsafe fn start_products<
+        E,
+        Q,
+        const SCORES: usize,
+        const OUTPUTS: usize,
+        const KEY_STEPS: usize,
+        const PARTS: usize,
+    >(
         &self,
         q: &Q,
-        rows: &mut Rows<OUTPUTS, KEY_STEPS>,
+        rows: &mut Rows<OUTPUTS, KEY_STEPS, PARTS>,
         next: PipelineState<STAGES>,
     ) -> [f32; SCORES]
     where
-        E: Element16,
+        E: Input,
         Q: Query,
         [f32; SCORES]: Accumulator,
         [f32; OUTPUTS]: Accumulator,
+        [f32; PARTS]: Accumulator,
     {
         let state = self.state;
         let mut scores: [f32; SCORES];
@@ -291,7 +310,7 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
                 accumulate::<PvProduct<E, ID>, _, KEY_STEPS>(&mut rows.out, &rows.p, self.v_tile::<E>(state.stage()));
                 wgmma::wait_group::<0, _>(&mut rows.out);
                 wgmma::settle(&mut rows.out);
-                self.release_kv(Config::<ID>::V_EMPTY, state.stage());
+                self.release_v(state.stage());
                 self.wait(Config::<ID>::K_FULL, next.stage(), next.parity());
                 scores = q.scores(self.k_tile::<E>(next.stage()));
                 WarpScheduler::<ID>::arrive(self.number);
@@ -299,12 +318,17 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
             } else {
                 // V of this step and K of the one before are there.
                 scores = q.scores(self.k_tile::<E>(next.stage()));
-                if !const { Config::<ID>::PV_OVERLAP.rescales_last() } {
-                    // Not before S is in flight.
-                    wgmma::settle(&mut rows.out);
-                    rescale_rows(&mut rows.out, rows.factors);
+                if const { Config::<ID>::TWO_LEVEL } {
+                    self.start_part::<E, OUTPUTS, KEY_STEPS, PARTS>(rows);
+                } else {
+                    if !const { Config::<ID>::PV_OVERLAP.rescales_last() } {
+                        // Not before S is in flight.
+                        wgmma::settle(&mut rows.out);
+                        rescale_rows(&mut rows.out, rows.factors);
+                    }
+                    let v = self.v_tile::<E>(state.stage());
+                    accumulate::<PvProduct<E, ID>, _, KEY_STEPS>(&mut rows.out, &rows.p, v);
                 }
-                accumulate::<PvProduct<E, ID>, _, KEY_STEPS>(&mut rows.out, &rows.p, self.v_tile::<E>(state.stage()));
                 wait_before::<_, KEY_STEPS>(&mut scores);
             }
         }
@@ -316,7 +340,7 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
     /// # Safety
     /// As [`Self::compute`].
     #[inline(always)]
-    unsafe fn modify<E: Element16, const SCORES: usize>(
+    unsafe fn modify<E: Input, const SCORES: usize>(
         &self,
         tile: &ConsumerTile<'_, ID>,
         steps: &Steps<ID>,
@@ -327,7 +351,7 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
         if Config::<ID>::GENERAL {
             // SAFETY: the caller's contract.
             unsafe {
-                steps.score_mod.apply_tile::<E, SCORES>(scores, self.bias_tile());
+                steps.score_mod.apply_tile::<E::Output, SCORES>(scores, self.bias_tile());
                 if step >= steps.first + Self::STRIDE {
                     // Opaque: a product that the mask and this copy share is kept over the softmax, and costs 3 %.
                     let key = (opaque(step) - Self::STRIDE) * Config::<ID>::N;
@@ -344,19 +368,21 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
     /// # Safety
     /// As [`Self::compute`].
     #[inline(always)]
-    unsafe fn softmax<E: Element16, const SCORES: usize, const OUTPUTS: usize, const KEY_STEPS: usize>(
+    unsafe fn softmax<E: Input, const SCORES: usize, const OUTPUTS: usize, const KEY_STEPS: usize, const PARTS: usize>(
         &mut self,
-        rows: &mut Rows<OUTPUTS, KEY_STEPS>,
+        rows: &mut Rows<OUTPUTS, KEY_STEPS, PARTS>,
         scores: &mut [f32; SCORES],
         next: PipelineState<STAGES>,
     ) where
         [f32; SCORES]: Accumulator,
         [f32; OUTPUTS]: Accumulator,
+        [f32; PARTS]: Accumulator,
     {
         let (overlap, early) = const { (Config::<ID>::PV_OVERLAP, Config::<ID>::early_exps(SCORES)) };
         let (scale, softmax) = (self.scale, &mut rows.softmax);
         // SAFETY: the caller's contract.
         unsafe {
+            let last_factors = rows.factors;
             let [first, second] = softmax.update_max::<CHAINS>(scores, scale);
             (rows.factors[0], rows.factors[1]) = (first, second);
             if !overlap.pingpong() {
@@ -369,11 +395,16 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
                     softmax.exp_row_sum::<CHAINS>(&mut scores[..early], scale);
                     self.wait(Config::<ID>::V_FULL, next.stage(), next.parity() + softmax.zero());
                 }
-                wgmma::wait_group::<0, _>(&mut rows.out);
+                if const { Config::<ID>::TWO_LEVEL } {
+                    self.add_parts::<E, OUTPUTS, KEY_STEPS, PARTS>(rows, last_factors);
+                } else {
+                    wgmma::wait_group::<0, _>(&mut rows.out);
+                }
                 wgmma::settle(scores);
-                self.release_kv(Config::<ID>::V_EMPTY, self.state.stage());
+                self.release_v(self.state.stage());
             }
             self.state = next;
+            let softmax = &mut rows.softmax;
             if overlap.row_sum_last() {
                 softmax.exp(&mut scores[early..], scale);
                 softmax.row_sum::<CHAINS>(scores);
@@ -393,15 +424,16 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
     /// # Safety
     /// As [`Self::compute`].
     #[inline(always)]
-    unsafe fn finish<E, Q, const OUTPUTS: usize, const KEY_STEPS: usize>(
+    unsafe fn finish<E, Q, const OUTPUTS: usize, const KEY_STEPS: usize, const PARTS: usize>(
         &mut self,
         tile: &ConsumerTile<'_, ID>,
-        rows: &mut Rows<OUTPUTS, KEY_STEPS>,
+        rows: &mut Rows<OUTPUTS, KEY_STEPS, PARTS>,
         step: u32,
     ) where
-        E: Element16,
+        E: Input,
         Q: Query,
         [f32; OUTPUTS]: Accumulator,
+        [f32; PARTS]: Accumulator,
     {
         let state = self.state;
         // SAFETY: the caller's contract.
@@ -410,19 +442,23 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
                 WarpScheduler::<ID>::skip(self.number, tile.end_step - tile.first_step);
                 self.wait(Config::<ID>::V_FULL, state.stage(), state.parity());
             }
-            if !const { Config::<ID>::PV_OVERLAP.rescales_last() } {
-                rescale_rows(&mut rows.out, rows.factors);
+            if const { Config::<ID>::TWO_LEVEL } {
+                self.start_part::<E, OUTPUTS, KEY_STEPS, PARTS>(rows);
+            } else {
+                if !const { Config::<ID>::PV_OVERLAP.rescales_last() } {
+                    rescale_rows(&mut rows.out, rows.factors);
+                }
+                accumulate::<PvProduct<E, ID>, _, KEY_STEPS>(&mut rows.out, &rows.p, self.v_tile::<E>(state.stage()));
             }
-            accumulate::<PvProduct<E, ID>, _, KEY_STEPS>(&mut rows.out, &rows.p, self.v_tile::<E>(state.stage()));
             if Self::STRIDE > 1 {
                 kv_split::meet::<ID>();
                 wgmma::wait_group::<0, _>(&mut rows.out);
-                self.release_kv(Config::<ID>::V_EMPTY, state.stage());
+                self.release_v(state.stage());
                 self.release(Config::<ID>::Q_EMPTY, tile.q_stage);
                 self.state = state.after((step - tile.first_step) / const { Config::<ID>::SPLIT_KV_CTAS } + 1);
                 self.reduce::<E, OUTPUTS>(tile, &rows.out, &rows.softmax);
             } else {
-                self.store::<E, Q, OUTPUTS, KEY_STEPS>(tile, rows, step);
+                self.store::<E, Q, OUTPUTS, KEY_STEPS, PARTS>(tile, rows, step);
             }
         }
     }
@@ -432,7 +468,7 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
     /// # Safety
     /// All consumers of the blocks of the tile call it, once each.
     #[inline(always)]
-    unsafe fn reduce<E: Element16, const OUTPUTS: usize>(
+    unsafe fn reduce<E: Input, const OUTPUTS: usize>(
         &self,
         tile: &ConsumerTile<'_, ID>,
         out: &[f32; OUTPUTS],
@@ -444,7 +480,7 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
             let (work, sink) = (tile.work(), tile.sink());
             kv_split::wait::<ID>(self.base, self.number, || sync_consumers::<ID>());
             let share = kv_split::gather::<ID, OUTPUTS>(self.base, self.number, self.kv_split(), self.scale.log2, sink);
-            kv_split::store::<E, ID, OUTPUTS>(self.args, &work, &share, self.warp_row());
+            kv_split::store::<E::Output, ID, OUTPUTS>(self.args, &work, &share, self.warp_row());
             if const { Config::<ID>::SPLIT_KV_CTAS == 1 } {
                 // The parts have been read: they may be written for the next tile.
                 sync_consumers::<ID>();
@@ -457,15 +493,16 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
     /// # Safety
     /// As [`Self::compute`].
     #[inline(always)]
-    unsafe fn store<E, Q, const OUTPUTS: usize, const KEY_STEPS: usize>(
+    unsafe fn store<E, Q, const OUTPUTS: usize, const KEY_STEPS: usize, const PARTS: usize>(
         &mut self,
         tile: &ConsumerTile<'_, ID>,
-        rows: &mut Rows<OUTPUTS, KEY_STEPS>,
+        rows: &mut Rows<OUTPUTS, KEY_STEPS, PARTS>,
         mut step: u32,
     ) where
-        E: Element16,
+        E: Input,
         Q: Query,
         [f32; OUTPUTS]: Accumulator,
+        [f32; PARTS]: Accumulator,
     {
         // SAFETY: the caller's contract.
         unsafe {
@@ -476,8 +513,13 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
             } else {
                 rows.softmax.finalize(self.scale, sink)
             };
-            wgmma::wait_group::<0, _>(&mut rows.out);
-            self.release_kv(Config::<ID>::V_EMPTY, self.state.stage());
+            if const { Config::<ID>::TWO_LEVEL } {
+                let factors = rows.factors;
+                self.add_parts::<E, OUTPUTS, KEY_STEPS, PARTS>(rows, factors);
+            } else {
+                wgmma::wait_group::<0, _>(&mut rows.out);
+            }
+            self.release_v(self.state.stage());
             self.state = self.state.next();
             if let QuerySource::Shared = Q::SOURCE {
                 self.release(Config::<ID>::Q_EMPTY, tile.q_stage);
@@ -491,8 +533,15 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
                 }
             }
             store_lse(&work, &results, self.warp_row());
-            let normalisers = results.map(|row| row.normaliser);
-            epilogue::store_accumulators::<E, OUTPUTS>(self.args, &work, &rows.out, normalisers, self.warp_row());
+            let value = tile.descale.map_or(1.0, |descale| descale.value);
+            let normalisers = results.map(|row| row.normaliser * value);
+            epilogue::store_accumulators::<E::Output, OUTPUTS>(
+                self.args,
+                &work,
+                &rows.out,
+                normalisers,
+                self.warp_row(),
+            );
         }
     }
 }

@@ -40,6 +40,9 @@
 //! 8. **Ping-pong.** Four warpgroups have no registers for P of a step of 96 keys beside S of the next step. There P V
 //!    ends before Q K^T starts. Meanwhile the tensor cores have the work of the other warpgroups, which come one after
 //!    the other (`pingpong.rs`).
+//! 9. **E4M3.** `transpose.rs` says how the other warps of the producer transpose V. P is multiplied by 2^8, which the
+//!    end of a row undoes. P V of a step can be a sum of its own ([`Config::TWO_LEVEL`]), because the tensor cores add
+//!    E4M3 with 13 bits: O is then scaled, and the sum added to it, behind the wait for that sum, beside exponentials.
 //!
 //! `docs/measurements` has what else was tried for each of these.
 //!
@@ -55,17 +58,19 @@ use cuda_std::thread;
 use cuda_std::warp::{FULL_MASK, elect, warp_shuffle_idx};
 use layout::SmemRegion;
 use variants::attention::{
-    ATTENTION, AttentionArgs, CONSUMER_REGISTERS, PRODUCER_REGISTERS, Seqlens, TileSchedulerArgs,
-    VARLEN_CONSUMER_REGISTERS, VARLEN_PRODUCER_REGISTERS, WARPGROUP_THREADS,
+    ATTENTION, AttentionArgs, CONSUMER_REGISTERS, DescaleArgs, PRODUCER_REGISTERS, Seqlens, TRANSPOSING_WARPS,
+    TileSchedulerArgs, VARLEN_CONSUMER_REGISTERS, VARLEN_PRODUCER_REGISTERS, WARPGROUP_THREADS,
 };
 
 use crate::lane::{LANES, warp};
 use crate::sm90::config::Config;
 use crate::sm90::consumer::consume;
+use crate::sm90::input::Input;
 use crate::sm90::kv_split;
 use crate::sm90::producer::{Maps, produce};
 use crate::sm90::query::Query;
 use crate::sm90::scheduler::{TileScheduler, WorkTile};
+use crate::sm90::transpose::transpose;
 
 /// # Safety
 /// The launch is that of configuration `ID`, persistent with any number of blocks; the const parameters are what
@@ -79,18 +84,22 @@ pub(crate) unsafe fn forward<
     const SCORES: usize,
     const OUTPUTS: usize,
     const KEY_STEPS: usize,
+    const PARTS: usize,
 >(
     args: &AttentionArgs,
     tiles: &TileSchedulerArgs,
     maps: Maps,
+    descales: Option<&DescaleArgs>,
 ) where
-    E: Element16,
+    E: Input,
     Q: Query,
     [f32; SCORES]: Accumulator,
     [f32; OUTPUTS]: Accumulator,
+    [f32; PARTS]: Accumulator,
 {
     const {
-        assert!(E::DTYPE as u8 == ATTENTION[ID].dtype as u8, "the configuration has another element type");
+        let types = E::DTYPE as u8 == ATTENTION[ID].dtype as u8 && E::Output::DTYPE as u8 == ATTENTION[ID].out as u8;
+        assert!(types, "the configuration has other element types");
         assert!(Q::SOURCE as u8 == Config::<ID>::TILE.query as u8, "the configuration has Q elsewhere");
         let all_steps =
             !Config::<ID>::MASKED && Config::<ID>::SPLIT_KV_CTAS == 1 && Config::<ID>::SPLIT_KV_WARPGROUPS <= 2;
@@ -133,29 +142,35 @@ pub(crate) unsafe fn forward<
         // The next kernel of the stream waits for the end of this one before it touches a tensor.
         griddepcontrol::launch_dependents();
         if warpgroup == 0 {
-            match const { (Config::<ID>::TILE.consumers(), Config::<ID>::SEQLENS) } {
-                (2, Seqlens::Fixed) => setmaxnreg::decrease::<{ PRODUCER_REGISTERS[2] }>(),
-                (3, Seqlens::Fixed) => setmaxnreg::decrease::<{ PRODUCER_REGISTERS[3] }>(),
-                (4, Seqlens::Fixed) => setmaxnreg::decrease::<{ PRODUCER_REGISTERS[4] }>(),
-                (2, Seqlens::Varlen) => setmaxnreg::decrease::<{ VARLEN_PRODUCER_REGISTERS[2] }>(),
-                (3, Seqlens::Varlen) => setmaxnreg::decrease::<{ VARLEN_PRODUCER_REGISTERS[3] }>(),
-                (4, Seqlens::Varlen) => setmaxnreg::decrease::<{ VARLEN_PRODUCER_REGISTERS[4] }>(),
+            match const { (Config::<ID>::TILE.consumers(), Config::<ID>::WIDE_PRODUCER) } {
+                (2, false) => setmaxnreg::decrease::<{ PRODUCER_REGISTERS[2] }>(),
+                (3, false) => setmaxnreg::decrease::<{ PRODUCER_REGISTERS[3] }>(),
+                (4, false) => setmaxnreg::decrease::<{ PRODUCER_REGISTERS[4] }>(),
+                (2, true) => setmaxnreg::decrease::<{ VARLEN_PRODUCER_REGISTERS[2] }>(),
+                (3, true) => setmaxnreg::decrease::<{ VARLEN_PRODUCER_REGISTERS[3] }>(),
+                (4, true) => setmaxnreg::decrease::<{ VARLEN_PRODUCER_REGISTERS[4] }>(),
                 _ => {}
             }
             if is_warp(early as u32) && elect() {
-                produce::<ID, STAGES>(args, tiles, maps, base, first);
+                produce::<ID, STAGES>(args, tiles, maps, descales, base, first);
+            }
+            if const { Config::<ID>::TRANSPOSES_VALUES } {
+                let warp = warp_shuffle_idx(FULL_MASK, warp(), 0, LANES).0;
+                if warp > 0 {
+                    transpose::<ID, STAGES>(args, base, warp - 1);
+                }
             }
         } else {
-            match const { (Config::<ID>::TILE.consumers(), Config::<ID>::SEQLENS) } {
-                (2, Seqlens::Fixed) => setmaxnreg::increase::<{ CONSUMER_REGISTERS[2] }>(),
-                (3, Seqlens::Fixed) => setmaxnreg::increase::<{ CONSUMER_REGISTERS[3] }>(),
-                (4, Seqlens::Fixed) => setmaxnreg::increase::<{ CONSUMER_REGISTERS[4] }>(),
-                (2, Seqlens::Varlen) => setmaxnreg::increase::<{ VARLEN_CONSUMER_REGISTERS[2] }>(),
-                (3, Seqlens::Varlen) => setmaxnreg::increase::<{ VARLEN_CONSUMER_REGISTERS[3] }>(),
-                (4, Seqlens::Varlen) => setmaxnreg::increase::<{ VARLEN_CONSUMER_REGISTERS[4] }>(),
+            match const { (Config::<ID>::TILE.consumers(), Config::<ID>::WIDE_PRODUCER) } {
+                (2, false) => setmaxnreg::increase::<{ CONSUMER_REGISTERS[2] }>(),
+                (3, false) => setmaxnreg::increase::<{ CONSUMER_REGISTERS[3] }>(),
+                (4, false) => setmaxnreg::increase::<{ CONSUMER_REGISTERS[4] }>(),
+                (2, true) => setmaxnreg::increase::<{ VARLEN_CONSUMER_REGISTERS[2] }>(),
+                (3, true) => setmaxnreg::increase::<{ VARLEN_CONSUMER_REGISTERS[3] }>(),
+                (4, true) => setmaxnreg::increase::<{ VARLEN_CONSUMER_REGISTERS[4] }>(),
                 _ => {}
             }
-            consume::<E, Q, ID, STAGES, SCORES, OUTPUTS, KEY_STEPS>(args, base, warpgroup - 1);
+            consume::<E, Q, ID, STAGES, SCORES, OUTPUTS, KEY_STEPS, PARTS>(args, base, warpgroup - 1);
         }
     }
 }
@@ -186,11 +201,15 @@ unsafe fn initialise_barriers<const ID: usize, const OUTPUTS: usize>(base: Share
         }
     };
     initialise(Config::<ID>::K_FULL, 1);
-    initialise(Config::<ID>::V_FULL, 1);
+    // Warps of the producer stand between the copies of V and its consumers where they transpose it.
+    let transposing_warps = const { if Config::<ID>::TRANSPOSES_VALUES { TRANSPOSING_WARPS } else { 0 } };
+    initialise(Config::<ID>::V_FULL, transposing_warps.max(1));
+    initialise(Config::<ID>::V_ROWS_FULL, 1);
+    initialise(Config::<ID>::V_ROWS_EMPTY, transposing_warps);
     initialise(Config::<ID>::Q_FULL, 1);
     initialise(Config::<ID>::K_EMPTY, step_warps);
     initialise(Config::<ID>::V_EMPTY, step_warps);
-    initialise(Config::<ID>::Q_EMPTY, consumer_warps);
+    initialise(Config::<ID>::Q_EMPTY, consumer_warps + transposing_warps);
     initialise(Config::<ID>::TILE_FULL, 1);
     // And one more for the bytes that come.
     initialise(Config::<ID>::PARTIAL_FULL, 1 + const { kv_split::partial_warps::<ID>() });

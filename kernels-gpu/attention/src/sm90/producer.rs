@@ -4,9 +4,11 @@ use cuda_std::ptx::tma::{self, TensorMap};
 use cuda_std::ptx::{griddepcontrol, mbarrier};
 use cuda_std::shared::SharedAddr;
 use cuda_std::thread;
-use variants::attention::{AttentionArgs, Seqlens, TILE_SWIZZLE, TileSchedulerArgs};
+use layout::Swizzle;
+use variants::attention::{AttentionArgs, DescaleArgs, Seqlens, TileSchedulerArgs, VALUE_ROWS_STAGES};
 
 use crate::sm90::config::Config;
+use crate::sm90::descale::Descale;
 use crate::sm90::kv_split::block_steps;
 use crate::sm90::pipeline::PipelineState;
 use crate::sm90::scheduler::{TileScheduler, WorkTile, steps_of_rows};
@@ -21,11 +23,9 @@ pub(crate) struct Maps {
     pub(crate) v: *const TensorMap,
 }
 
-/// Columns of a panel.
-const PANEL_COLUMNS: u32 = TILE_SWIZZLE.row_bytes() / 2;
-
-/// Starts the copy of a tile of `rows` rows and `panels` panels, a panel at a time; the bytes count on `full`, which
-/// expects them. Where the tile is `SHARED` by blocks that copy it together, each copies its part of the rows to all.
+/// Starts the copy of a tile of `rows` rows and `panels` panels of `swizzle`, a panel at a time. The bytes count on
+/// `full`, which expects them. Where the tile is `SHARED` by blocks that copy it together, each copies its part of the
+/// rows to all.
 ///
 /// # Safety
 /// One thread calls it, of each block; `full` has an arrival left in its phase, and nothing uses the tile of any block
@@ -34,20 +34,21 @@ const PANEL_COLUMNS: u32 = TILE_SWIZZLE.row_bytes() / 2;
 unsafe fn load_tile<const ID: usize, const SHARED: bool>(
     tile: SharedAddr,
     map: *const TensorMap,
-    [rows, panels]: [u32; 2],
+    (swizzle, [rows, panels]): (Swizzle, [u32; 2]),
     [row, head, batch, end]: [u32; 4],
     full: SharedAddr,
 ) {
-    let panel_bytes = rows * TILE_SWIZZLE.row_bytes();
+    let panel_bytes = rows * swizzle.row_bytes();
+    let panel_columns = swizzle.row_bytes() / const { Config::<ID>::ELEMENT_BYTES };
     let blocks = if SHARED { const { Config::<ID>::MULTICAST_CTAS } } else { 1 };
     let part_rows = rows / blocks;
     let first = if blocks > 1 { thread::cluster_rank() * part_rows } else { 0 };
-    let (tile, row) = (tile.offset(first * TILE_SWIZZLE.row_bytes()), row + first);
+    let (tile, row) = (tile.offset(first * swizzle.row_bytes()), row + first);
     // SAFETY: the caller's contract; the columns of a panel start on a multiple of 16 bytes.
     unsafe {
         mbarrier::arrive_expect_tx(full, panels * panel_bytes);
         for panel in 0..panels {
-            let (place, column) = (tile.offset(panel * panel_bytes), (panel * PANEL_COLUMNS) as i32);
+            let (place, column) = (tile.offset(panel * panel_bytes), (panel * panel_columns) as i32);
             let [row, head, batch, end] = [row, head, batch, end].map(|coordinate| coordinate as i32);
             match Config::<ID>::SEQLENS {
                 Seqlens::Fixed if blocks > 1 => {
@@ -71,17 +72,19 @@ pub(crate) unsafe fn produce<const ID: usize, const STAGES: u32>(
     args: &AttentionArgs,
     tiles: &TileSchedulerArgs,
     maps: Maps,
+    descales: Option<&DescaleArgs>,
     base: SharedAddr,
     mut first: WorkTile,
 ) {
     let (rows, step_keys) = (Config::<ID>::M, Config::<ID>::N);
     let (mut k, mut v) = (PipelineState::<STAGES>::PRODUCER, PipelineState::<STAGES>::PRODUCER);
+    let mut v_rows = PipelineState::<VALUE_ROWS_STAGES>::PRODUCER;
     let at = |region: layout::SmemRegion, stage: u32| base.offset(region.stage_offset(stage));
     let mut scheduler = TileScheduler::START;
-    if let Seqlens::Varlen = Config::<ID>::SEQLENS {
-        // After this wait the lengths, by which tiles are found, and the tensors are as the kernel before has left
-        // them, and that kernel needs O and the semaphore no more. Blocks without a tile wait too: the next kernel
-        // takes the end of this launch for the end of all launches before it.
+    if descales.is_some() || matches!(Config::<ID>::SEQLENS, Seqlens::Varlen) {
+        // After this wait the lengths, by which tiles are found, the factors and the tensors are as the kernel before
+        // has left them, and that kernel needs O and the semaphore no more. Blocks without a tile wait too: the next
+        // kernel takes the end of this launch for the end of all launches before it.
         griddepcontrol::wait();
     }
     loop {
@@ -91,8 +94,14 @@ pub(crate) unsafe fn produce<const ID: usize, const STAGES: u32>(
             // SAFETY: the caller's contract; the launch has a semaphore of its own.
             unsafe { scheduler.next_work::<ID>(args, tiles) }
         };
-        // SAFETY: the caller's contract.
-        unsafe { scheduler.broadcast::<ID>(base, &tile) };
+        // SAFETY: the caller's contract; there are factors of every head.
+        unsafe {
+            let descale = descales.map(|descales| match tile.is_none() {
+                true => Descale::NONE,
+                false => Descale::of_head(args, descales, tile.batch, [tile.head, tile.kv_head]),
+            });
+            scheduler.broadcast::<ID>(base, &tile, descale);
+        }
         if tile.is_none() {
             break;
         }
@@ -108,7 +117,7 @@ pub(crate) unsafe fn produce<const ID: usize, const STAGES: u32>(
             let mut load_k = |step: u32| {
                 mbarrier::wait_parity(at(Config::<ID>::K_EMPTY, k.stage()), k.parity());
                 let full = at(Config::<ID>::K_FULL, k.stage());
-                let size = [step_keys, Config::<ID>::PANELS];
+                let size = (Config::<ID>::SWIZZLE, [step_keys, Config::<ID>::PANELS]);
                 load_tile::<ID, true>(at(Config::<ID>::K, k.stage()), maps.k, size, row_of(step), full);
                 k = k.next();
             };
@@ -124,17 +133,25 @@ pub(crate) unsafe fn produce<const ID: usize, const STAGES: u32>(
             mbarrier::wait_parity(at(Config::<ID>::Q_EMPTY, q_stage), q_parity ^ 1);
             let q_row = tile.q_coordinates::<ID>(args);
             let q_full = at(Config::<ID>::Q_FULL, q_stage);
-            load_tile::<ID, false>(at(Config::<ID>::Q, q_stage), maps.q, [rows, Config::<ID>::PANELS], q_row, q_full);
+            let q_size = (Config::<ID>::SWIZZLE, [rows, Config::<ID>::PANELS]);
+            load_tile::<ID, false>(at(Config::<ID>::Q, q_stage), maps.q, q_size, q_row, q_full);
             while left > 0 {
                 left -= 1;
                 if left > 0 {
                     load_k(step - const { Config::<ID>::SPLIT_KV_CTAS });
                 }
-                mbarrier::wait_parity(at(Config::<ID>::V_EMPTY, v.stage()), v.parity());
-                let full = at(Config::<ID>::V_FULL, v.stage());
-                let size = [step_keys, Config::<ID>::VALUE_PANELS];
-                load_tile::<ID, true>(at(Config::<ID>::V, v.stage()), maps.v, size, row_of(step), full);
-                v = v.next();
+                let size = (Config::<ID>::VALUE_SWIZZLE, [step_keys, Config::<ID>::VALUE_PANELS]);
+                if const { Config::<ID>::TRANSPOSES_VALUES } {
+                    mbarrier::wait_parity(at(Config::<ID>::V_ROWS_EMPTY, v_rows.stage()), v_rows.parity());
+                    let full = at(Config::<ID>::V_ROWS_FULL, v_rows.stage());
+                    load_tile::<ID, true>(at(Config::<ID>::V_ROWS, v_rows.stage()), maps.v, size, row_of(step), full);
+                    v_rows = v_rows.next();
+                } else {
+                    mbarrier::wait_parity(at(Config::<ID>::V_EMPTY, v.stage()), v.parity());
+                    let full = at(Config::<ID>::V_FULL, v.stage());
+                    load_tile::<ID, true>(at(Config::<ID>::V, v.stage()), maps.v, size, row_of(step), full);
+                    v = v.next();
+                }
                 step = step.wrapping_sub(const { Config::<ID>::SPLIT_KV_CTAS });
             }
         }

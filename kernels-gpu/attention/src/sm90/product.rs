@@ -1,11 +1,12 @@
 //! Products of a warpgroup with any number of steps along K up to 16: groups of 8, 4, 2 and 1 steps, one after the
 //! other.
 
-use cuda_std::convert::Element16;
 use cuda_std::ptx::wgmma::{self, Accumulator, Product};
 use cuda_std::shared::SharedAddr;
 use layout::SmemRegion;
 use layout::descriptor::Descriptor;
+
+use crate::sm90::input::Input;
 
 /// The groups that a product of so many steps is made of.
 pub(crate) const fn groups(steps: usize) -> u32 {
@@ -104,6 +105,28 @@ pub(crate) unsafe fn accumulate<P: Product, D: Accumulator, const STEPS: usize>(
     unsafe { accumulate_from::<P, D, STEPS>(d, a, b, 0) }
 }
 
+/// Starts D = A B with A in registers, in the registers of `d`: what is in them is read before.
+///
+/// # Safety
+/// As [`wgmma::mma_async_registers`].
+#[inline(always)]
+pub(crate) unsafe fn product_in_place<P: Product, D: Accumulator, const STEPS: usize>(
+    d: &mut D,
+    a: &[[u32; 4]; STEPS],
+    b: Descriptor,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match const { first_group(STEPS) } {
+            8 => wgmma::mma_async_registers::<P, D, 8>(d, part(a, 0), b, false),
+            4 => wgmma::mma_async_registers::<P, D, 4>(d, part(a, 0), b, false),
+            2 => wgmma::mma_async_registers::<P, D, 2>(d, part(a, 0), b, false),
+            _ => wgmma::mma_async_registers::<P, D, 1>(d, part(a, 0), b, false),
+        }
+        accumulate_from::<P, D, STEPS>(d, a, b, const { first_group(STEPS) });
+    }
+}
+
 /// The groups from step `done` on.
 ///
 /// # Safety
@@ -158,17 +181,15 @@ pub(crate) fn stage_descriptor(first: Descriptor, region: SmemRegion, base: Shar
     first.offset(base.as_raw() + stage * region.stage_stride_bytes())
 }
 
-/// Probabilities as fragments of operand A: the accumulators of S lie as those do, pair by pair.
+/// Probabilities as fragments of operand A.
 #[inline(always)]
-pub(crate) fn pack<E: Element16, const SCORES: usize, const KEY_STEPS: usize>(
+pub(crate) fn pack<E: Input, const SCORES: usize, const KEY_STEPS: usize>(
     scores: &[f32; SCORES],
 ) -> [[u32; 4]; KEY_STEPS] {
     let mut fragments = [[0; 4]; KEY_STEPS];
+    let of_step = const { SCORES / KEY_STEPS };
     for step in 0..KEY_STEPS {
-        for register in 0..4 {
-            let first = 8 * step + 2 * register;
-            fragments[step][register] = E::pack(scores[first], scores[first + 1]);
-        }
+        fragments[step] = E::pack(&scores[of_step * step..][..of_step]);
     }
     fragments
 }

@@ -2,14 +2,14 @@
 
 use core::marker::PhantomData;
 
-use cuda_std::convert::Element16;
 use cuda_std::ptx::wgmma::{Accumulator, Product};
 use cuda_std::shared::SharedAddr;
 use layout::descriptor::Descriptor;
-use variants::attention::{QuerySource, WARP_ROWS, WARPGROUP_ROWS};
+use variants::attention::{QuerySource, TILE_SWIZZLE, WARP_ROWS, WARPGROUP_ROWS};
 
 use crate::lane::warp;
 use crate::sm90::config::{Config, QkFromRegisters, QkFromShared};
+use crate::sm90::input::Input;
 use crate::sm90::product::{product, product_registers};
 use crate::tile::{Fragments, chunk_offset};
 
@@ -37,7 +37,7 @@ pub(crate) struct QueryTile<E, const ID: usize, const DIM_STEPS: usize> {
     element: PhantomData<E>,
 }
 
-impl<E: Element16, const ID: usize, const DIM_STEPS: usize> Query for QueryTile<E, ID, DIM_STEPS> {
+impl<E: Input, const ID: usize, const DIM_STEPS: usize> Query for QueryTile<E, ID, DIM_STEPS> {
     const SOURCE: QuerySource = QuerySource::Shared;
 
     #[inline(always)]
@@ -62,11 +62,14 @@ pub(crate) struct QueryRegisters<E, const ID: usize, const DIM_STEPS: usize> {
     element: PhantomData<E>,
 }
 
-impl<E: Element16, const ID: usize, const DIM_STEPS: usize> Query for QueryRegisters<E, ID, DIM_STEPS> {
+impl<E: Input, const ID: usize, const DIM_STEPS: usize> Query for QueryRegisters<E, ID, DIM_STEPS> {
     const SOURCE: QuerySource = QuerySource::Registers;
 
     #[inline(always)]
     unsafe fn load(tile: SharedAddr, m_warpgroup: u32) -> Self {
+        const {
+            assert!(Config::<ID>::SWIZZLE as u8 == TILE_SWIZZLE as u8, "fragments are loaded from panels of 128 bytes");
+        }
         let rows = const { Config::<ID>::M as usize };
         let first_row = m_warpgroup * WARPGROUP_ROWS as u32 + warp() % 4 * WARP_ROWS as u32;
         let source = Fragments::rows_first(tile.offset(chunk_offset(rows, first_row, 0)), rows);

@@ -19,6 +19,7 @@ use crate::lane::{div_rem, warp_uniform};
 use crate::mask::KeyRange;
 use crate::seqlen::SeqlenInfo;
 use crate::sm90::config::Config;
+use crate::sm90::descale::Descale;
 
 /// Query rows of one head.
 #[derive(Clone, Copy)]
@@ -156,6 +157,14 @@ const NO_HEAD: u32 = u32::MAX;
 const Q_WORDS: u32 = 8;
 const K_WORDS: u32 = 16;
 
+/// Where [`Descale`] is: behind all others.
+const fn descale_words<const ID: usize>() -> u32 {
+    match Config::<ID>::SEQLENS {
+        Seqlens::Fixed => 8,
+        Seqlens::Varlen => 24,
+    }
+}
+
 /// The steps that some row of `first_row ..= last_row` sees: from the first number up to the second. Blocks that copy
 /// for each other take all steps: rows after the last of the problem too, whose block brings keys for the others.
 #[inline(always)]
@@ -225,7 +234,12 @@ impl TileScheduler {
     /// # Safety
     /// The producer calls it for each tile, and at the end; the barriers are initialised.
     #[inline(always)]
-    pub(crate) unsafe fn broadcast<const ID: usize>(&mut self, base: SharedAddr, tile: &WorkTile) {
+    pub(crate) unsafe fn broadcast<const ID: usize>(
+        &mut self,
+        base: SharedAddr,
+        tile: &WorkTile,
+        descale: Option<Descale>,
+    ) {
         let (stage, _) = self.stage();
         let at = |region: SmemRegion| base.offset(region.stage_offset(stage));
         // SAFETY: what was here is of a tile whose Q all consumers have left, which the producer has waited for: there
@@ -236,6 +250,9 @@ impl TileScheduler {
                 let [q_start, q_len, k_start, k_len] = tile.seqlen.words();
                 at(Config::<ID>::TILES).offset(Q_WORDS).store([q_start, q_len]);
                 at(Config::<ID>::TILES).offset(K_WORDS).store([k_start, k_len]);
+            }
+            if let Some(descale) = descale {
+                at(Config::<ID>::TILES).offset(const { descale_words::<ID>() }).store(descale.words());
             }
             mbarrier::arrive_if(at(Config::<ID>::TILE_FULL), true);
         }
@@ -286,6 +303,22 @@ impl TileScheduler {
                 SeqlenInfo::of_words(args, [q_start, q_len, k_start, k_len].map(|word| unsafe { warp_uniform(word) }))
             }
         }
+    }
+
+    /// What the factors of the inputs come to in the tile that [`Self::receive`] gave last, where the kernel has any.
+    ///
+    /// # Safety
+    /// As [`Self::seqlen_info`].
+    #[inline(always)]
+    pub(crate) unsafe fn descale<const ID: usize>(&self, base: SharedAddr) -> Option<Descale> {
+        if !const { Config::<ID>::TRANSPOSES_VALUES } {
+            return None;
+        }
+        let tile = base.offset(Config::<ID>::TILES.stage_offset((self.round - 1) % SCHEDULER_STAGES));
+        // SAFETY: the words are there, behind the wait of `receive`.
+        let words: [u32; 2] = unsafe { tile.offset(const { descale_words::<ID>() }).load() };
+        // SAFETY: the warp is together.
+        Some(Descale::of_words(words.map(|word| unsafe { warp_uniform(word) })))
     }
 
     /// Where the next tile is, and the parity of the phase in which it comes.

@@ -9,6 +9,7 @@ use crate::mask::KeyRange;
 use crate::score_mod::HeadScoreMod;
 use crate::seqlen::SeqlenInfo;
 use crate::sm90::config::Config;
+use crate::sm90::descale::Descale;
 use crate::sm90::scheduler::{TileScheduler, steps_of_rows};
 use crate::work::{Work, sink_of_head};
 
@@ -33,6 +34,8 @@ pub(crate) struct ConsumerTile<'a, const ID: usize> {
     pub(crate) q_stage: u32,
     /// The parity of the phase in which Q arrives.
     pub(crate) q_parity: u32,
+    /// What the factors of the inputs come to, where they have any.
+    pub(crate) descale: Option<Descale>,
 }
 
 impl<'a, const ID: usize> ConsumerTile<'a, ID> {
@@ -52,7 +55,22 @@ impl<'a, const ID: usize> ConsumerTile<'a, ID> {
         let last_row = (first_row + Config::<ID>::M).min(q_len) - 1;
         let (first_step, end_step) = steps_of_rows::<ID>(keys, first_row, last_row);
         let (q_stage, q_parity) = scheduler.q_stage::<ID>();
-        Self { args, base, scheduler, batch_head, first_row, q_len, keys, first_step, end_step, q_stage, q_parity }
+        // SAFETY: the caller's contract.
+        let descale = unsafe { scheduler.descale::<ID>(base) };
+        Self {
+            args,
+            base,
+            scheduler,
+            batch_head,
+            first_row,
+            q_len,
+            keys,
+            first_step,
+            end_step,
+            q_stage,
+            q_parity,
+            descale,
+        }
     }
 
     /// Where the tensors of its head are, found anew.

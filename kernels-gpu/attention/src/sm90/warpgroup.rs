@@ -1,16 +1,16 @@
 //! A consumer warpgroup: its place in the block, and its side of the pipelines of Q, K and V.
 
-use cuda_std::convert::Element16;
 use cuda_std::ptx::wgmma::Product;
 use cuda_std::ptx::{barrier, fence, mbarrier};
 use cuda_std::shared::SharedAddr;
 use cuda_std::thread;
 use layout::SmemRegion;
 use layout::descriptor::Descriptor;
-use variants::attention::{AttentionArgs, TILE_SWIZZLE, WARP_ROWS, WARPGROUP_ROWS, WARPGROUP_THREADS};
+use variants::attention::{AttentionArgs, WARP_ROWS, WARPGROUP_ROWS, WARPGROUP_THREADS};
 
 use crate::lane::{lane, warp};
 use crate::sm90::config::{Config, PvProduct, QkFromRegisters};
+use crate::sm90::input::Input;
 use crate::sm90::kv_split;
 use crate::sm90::pipeline::PipelineState;
 use crate::sm90::product::stage_descriptor;
@@ -68,13 +68,13 @@ impl<'a, const ID: usize, const STAGES: u32> Warpgroup<'a, ID, STAGES> {
     }
 
     #[inline(always)]
-    pub(crate) fn k_tile<E: Element16>(&self, stage: u32) -> Descriptor {
+    pub(crate) fn k_tile<E: Input>(&self, stage: u32) -> Descriptor {
         let first = const { QkFromRegisters::<E, ID>::B.descriptor(Config::<ID>::K.offset_bytes) };
         stage_descriptor(first, Config::<ID>::K, self.base, stage)
     }
 
     #[inline(always)]
-    pub(crate) fn v_tile<E: Element16>(&self, stage: u32) -> Descriptor {
+    pub(crate) fn v_tile<E: Input>(&self, stage: u32) -> Descriptor {
         let first = const { PvProduct::<E, ID>::B.descriptor(Config::<ID>::V.offset_bytes) };
         stage_descriptor(first, Config::<ID>::V, self.base, stage)
     }
@@ -122,6 +122,22 @@ impl<'a, const ID: usize, const STAGES: u32> Warpgroup<'a, ID, STAGES> {
         }
     }
 
+    /// Leaves a buffer of V: to all blocks that copy to it, or to the warps of this block that transpose V.
+    ///
+    /// # Safety
+    /// As [`Self::release_kv`].
+    #[inline(always)]
+    pub(crate) unsafe fn release_v(&self, stage: u32) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if const { Config::<ID>::TRANSPOSES_VALUES } {
+                self.release(Config::<ID>::V_EMPTY, stage);
+            } else {
+                self.release_kv(Config::<ID>::V_EMPTY, stage);
+            }
+        }
+    }
+
     /// Goes past a step that only rows of other warpgroups see.
     ///
     /// # Safety
@@ -134,7 +150,7 @@ impl<'a, const ID: usize, const STAGES: u32> Warpgroup<'a, ID, STAGES> {
             self.wait(Config::<ID>::K_FULL, state.stage(), state.parity());
             self.release_kv(Config::<ID>::K_EMPTY, state.stage());
             self.wait(Config::<ID>::V_FULL, state.stage(), state.parity());
-            self.release_kv(Config::<ID>::V_EMPTY, state.stage());
+            self.release_v(state.stage());
         }
         self.state = state.next();
     }
@@ -163,19 +179,19 @@ pub(crate) fn warp_row(m_warpgroup: u32) -> u32 {
 /// All consumers call it together, once a tile, before they use Q.
 #[inline(always)]
 pub(crate) unsafe fn negate_rows<const ID: usize>(tile: SharedAddr, m_warpgroup: u32, writes: bool) {
-    const SIGNS: u32 = 0x8000_8000;
-    let group_bytes = const { WARPGROUP_ROWS as u32 * TILE_SWIZZLE.row_bytes() };
+    let signs = const { if Config::<ID>::ELEMENT_BYTES == 1 { 0x8080_8080 } else { 0x8000_8000 } };
+    let group_bytes = const { WARPGROUP_ROWS as u32 * Config::<ID>::SWIZZLE.row_bytes() };
     let thread = thread::thread_idx_x() % WARPGROUP_THREADS;
     // SAFETY: the rows of a warpgroup are adjacent in each panel, and no other warpgroup uses them; the fence and the
     // barrier order the stores before the products.
     unsafe {
         for panel in 0..if writes { Config::<ID>::PANELS } else { 0 } {
-            let rows = panel * (Config::<ID>::M * TILE_SWIZZLE.row_bytes()) + m_warpgroup * group_bytes;
+            let rows = panel * (Config::<ID>::M * Config::<ID>::SWIZZLE.row_bytes()) + m_warpgroup * group_bytes;
             let mut offset = 16 * thread;
             while offset < group_bytes {
                 let place = tile.offset(rows + offset);
                 let words: [u32; 4] = place.load();
-                place.store(words.map(|pair| pair ^ SIGNS));
+                place.store(words.map(|pair| pair ^ signs));
                 offset += 16 * WARPGROUP_THREADS;
             }
         }

@@ -1,14 +1,16 @@
 //! The catalogue of attention kernels. [`LINES`] has one line for each configuration: tile sizes, stages, what it
 //! serves, and the reason for it.
 
+use layout::descriptor::K_STEP_BYTES;
 use layout::text::same_text;
 use layout::{Arch, Dtype};
 
 use super::AttentionConfig as Config;
 use super::{
     AttentionConfig, AttentionKernel, CONSUMER_REGISTERS, DECODE_KEYS, DecodeTile, MAX_HEAD_DIM, MaskKind, MmaTile,
-    QuerySource, ScoreMod, Seqlens, TILE_SWIZZLE, WARP_ROWS, WARPGROUP_ROWS, WgmmaTile,
+    QuerySource, ScoreMod, Seqlens, TILE_SWIZZLE, WARP_ROWS, WARPGROUP_ROWS, WgmmaTile, has_transposed_values,
 };
+use crate::gemm::Accumulation;
 use crate::lines::{Line, count, kernels};
 
 /// Position of the configuration called `name` in [`ATTENTION`]; does not compile (in a constant) where there is none.
@@ -36,6 +38,7 @@ const fn full(m: usize, n: usize, stages: usize) -> WgmmaTile {
         query,
         q_stages: 1,
         mask: MaskKind::Full,
+        accumulation: Accumulation::Direct,
     }
 }
 
@@ -69,6 +72,11 @@ const fn q_registers(tile: WgmmaTile) -> WgmmaTile {
     WgmmaTile { query: QuerySource::Registers, ..tile }
 }
 
+/// P V of each step by itself in the tensor cores, and their sum in f32.
+const fn two_level(tile: WgmmaTile) -> WgmmaTile {
+    WgmmaTile { accumulation: Accumulation::TwoLevel, ..tile }
+}
+
 /// A decode kernel of `warps` warps, each with `stages` steps of 16 keys in shared memory.
 const fn warps(warps: usize, stages: usize, registers: u32) -> DecodeTile {
     DecodeTile { warps, stages, registers }
@@ -81,6 +89,16 @@ macro_rules! both {
         Line {
             first: $config.named(concat!("attention_f16_", $name), Dtype::F16),
             bf16: Some($config.named(concat!("attention_bf16_", $name), Dtype::Bf16)),
+        }
+    };
+}
+
+/// The kernels of a configuration for inputs of E4M3, with an O of f16 and of bf16.
+macro_rules! e4m3 {
+    ($name:literal, $config:expr) => {
+        Line {
+            first: $config.named_e4m3(concat!("attention_e4m3_f16_", $name), Dtype::F16),
+            bf16: Some($config.named_e4m3(concat!("attention_e4m3_bf16_", $name), Dtype::Bf16)),
         }
     };
 }
@@ -103,6 +121,8 @@ macro_rules! both {
 /// | `64x128k2c2` | the same, in each of two split-KV blocks of a cluster |
 /// | `_q` | Q in registers |
 /// | `_m2` | two blocks copy K and V for each other (multicast) |
+/// | `e4m3_f16` | inputs of E4M3, O of f16 |
+/// | `_direct` | of E4M3: P V is added up in the tensor cores |
 /// | `_varlen` | serves varlen |
 /// | `_softcap`, `_general` | serves a softcap alone; softcap and bias. Both serve varlen too, unless they decode |
 pub const ATTENTION: &[AttentionConfig] = &kernels::<_, { count(LINES) }>(LINES);
@@ -201,6 +221,21 @@ const LINES: &[Line<AttentionConfig>] = &[
     both!("d64_wgmma_masked_192x96_s4_general", Config::wgmma(64, masked(192, 96, 4)).general()),
     both!("d128_wgmma_masked_128x128_s2_general", Config::wgmma(128, masked(128, 128, 2)).general()),
     both!("d256_wgmma_masked_128x64_s2_general", Config::wgmma(256, masked(128, 64, 2)).general()),
+    // E4M3: tensor cores take half the time, and exponentials as much as before. Two warpgroups along M have registers
+    // for P V of a step beside O; at head dimension 256 for a part of its columns.
+    e4m3!("d64_wgmma_full_128x192_s3", Config::wgmma(64, two_level(two_q_stages(full(128, 192, 3))))),
+    e4m3!("d64_wgmma_masked_128x192_s3", Config::wgmma(64, two_level(two_q_stages(masked(128, 192, 3))))),
+    e4m3!("d128_wgmma_full_128x128_s3", Config::wgmma(128, two_level(two_q_stages(full(128, 128, 3))))),
+    e4m3!("d128_wgmma_masked_128x128_s3_q", Config::wgmma(128, two_level(q_registers(masked(128, 128, 3))))),
+    e4m3!("d256_wgmma_full_128x64_s2", Config::wgmma(256, two_level(two_q_stages(full(128, 64, 2))))),
+    e4m3!("d256_wgmma_masked_128x64_s2", Config::wgmma(256, two_level(two_q_stages(masked(128, 64, 2))))),
+    // Without them, three warpgroups: a tile of V is transposed for 192 rows.
+    e4m3!("d64_wgmma_full_192x128_s4_direct", Config::wgmma(64, two_q_stages(full(192, 128, 4)))),
+    e4m3!("d64_wgmma_masked_192x128_s4_direct", Config::wgmma(64, two_q_stages(masked(192, 128, 4)))),
+    e4m3!("d128_wgmma_full_192x96_s3_direct", Config::wgmma(128, two_q_stages(full(192, 96, 3)))),
+    e4m3!("d128_wgmma_masked_128x128_s3_q_direct", Config::wgmma(128, q_registers(masked(128, 128, 3)))),
+    e4m3!("d256_wgmma_full_128x96_s2_direct", Config::wgmma(256, two_q_stages(full(128, 96, 2)))),
+    e4m3!("d256_wgmma_masked_128x96_s2_direct", Config::wgmma(256, two_q_stages(masked(128, 96, 2)))),
     // 64 rows by 64 keys, two stages: the best, or within 4 % of it, at every length.
     both!("d64_mma_64x64_s2", Config::mma(64, MmaTile::new(64, 64, 2))),
     // At this head dimension 64 keys a step do not fit the register budget.
@@ -240,8 +275,19 @@ pub(crate) const fn assert_all_fit(configs: &[AttentionConfig]) {
         );
         if let AttentionKernel::Wgmma(tile) = config.kernel {
             assert!(
-                config.head_dim.is_multiple_of(16) && config.value_dim.is_multiple_of(16) && tile.n.is_multiple_of(16),
+                (config.head_dim * config.dtype.size_bytes()).is_multiple_of(K_STEP_BYTES as usize)
+                    && (tile.n * config.dtype.size_bytes()).is_multiple_of(K_STEP_BYTES as usize)
+                    && config.value_dim.is_multiple_of(16),
                 "whole steps along K of both products"
+            );
+            let is_plain = tile.consumers() > 1 && tile.kv_splits() == 1 && tile.multicast_ctas == 1;
+            assert!(
+                !has_transposed_values(config.dtype) || is_plain && !matches!(config.score_mod, ScoreMod::General),
+                "V is transposed for one block, whose warpgroups have rows of their own"
+            );
+            assert!(
+                matches!(tile.accumulation, Accumulation::Direct) || has_transposed_values(config.dtype),
+                "sums of 16-bit elements have the bits of f32"
             );
             assert!(tile.n <= 256 && tile.m() <= 256 && tile.consumers() < CONSUMER_REGISTERS.len());
             assert!(
@@ -309,8 +355,9 @@ mod tests {
                 format!("attention_{}_d{}_decode_{}w_s{}", config.dtype, config.head_dim, tile.warps, tile.stages)
             }
             AttentionKernel::Wgmma(tile) => format!(
-                "attention_{}_d{}{}_wgmma_{}_{}x{}{}{}_s{}{}{}",
+                "attention_{}{}_d{}{}_wgmma_{}_{}x{}{}{}_s{}{}{}{}",
                 config.dtype,
+                if config.out == config.dtype { String::new() } else { format!("_{}", config.out) },
                 config.head_dim,
                 if config.value_dim == config.head_dim { String::new() } else { format!("v{}", config.value_dim) },
                 if tile.mask == MaskKind::Full { "full" } else { "masked" },
@@ -321,6 +368,7 @@ mod tests {
                 tile.stages,
                 if tile.query == QuerySource::Registers { "_q" } else { "" },
                 if tile.multicast_ctas > 1 { format!("_m{}", tile.multicast_ctas) } else { String::new() },
+                if config.dtype == Dtype::E4M3 && tile.accumulation == Accumulation::Direct { "_direct" } else { "" },
             ),
             AttentionKernel::Mma(tile) => format!(
                 "attention_{}_d{}_mma_{}x{}_s{}{}{}",

@@ -5,7 +5,9 @@ use core::fmt;
 use layout::smem::{BASE_ALIGN_BYTES, SmemLayout};
 use layout::{Arch, Dtype, Swizzle};
 
+use super::fp8::{VALUE_ROWS_STAGES, has_transposed_values};
 use super::{DECODE_KEYS, DECODE_ROWS, DecodeTile, MAX_HEAD_DIM, Mask};
+use crate::gemm::Accumulation;
 
 /// How an `mma` configuration brings tiles from global to shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -60,7 +62,8 @@ impl MmaTile {
 /// Query rows of one warp: the M of `mma` m16n8k16.
 pub const WARP_ROWS: usize = 16;
 
-/// How the tiles of `mma` and decode configurations lie in shared memory: panels of 64 16-bit columns.
+/// How the tiles of `mma` and decode configurations lie in shared memory, and those of WGMMA configurations of 16-bit
+/// elements: panels of 64 16-bit columns. Those of 8-bit elements: [`AttentionConfig::swizzle`].
 pub const TILE_SWIZZLE: Swizzle = Swizzle::B128;
 
 /// Query rows of one consumer warpgroup: the M of `wgmma`.
@@ -114,6 +117,9 @@ pub struct WgmmaTile {
     pub q_stages: usize,
     /// Which masks it serves.
     pub mask: MaskKind,
+    /// Where P V is added up. Tensor cores add products of 16-bit elements in f32 well enough: [`Accumulation::Direct`]
+    /// there.
+    pub accumulation: Accumulation,
 }
 
 impl WgmmaTile {
@@ -237,8 +243,10 @@ pub struct AttentionConfig {
     pub name: &'static str,
     /// The kernel family that has the entry: `attention`, or `study`.
     pub family: &'static str,
-    /// Element type of Q, K, V and O.
+    /// Element type of Q, K and V.
     pub dtype: Dtype,
+    /// Element type of O.
+    pub out: Dtype,
     /// The widest head dimension of Q and K that it serves; narrower ones are padded with zeros in shared memory.
     pub head_dim: usize,
     /// The widest head dimension of V and O that it serves.
@@ -263,12 +271,17 @@ impl AttentionConfig {
     const fn new(head_dim: usize, kernel: AttentionKernel) -> Self {
         let (name, family, dtype, value_dim) = ("", "attention", Dtype::F16, head_dim);
         let (score_mod, seqlens) = (ScoreMod::None, Seqlens::Fixed);
-        Self { name, family, dtype, head_dim, value_dim, kernel, score_mod, seqlens }
+        Self { name, family, dtype, out: dtype, head_dim, value_dim, kernel, score_mod, seqlens }
     }
 
-    /// The same of this name and element type.
+    /// The same of this name and element type, which O has too.
     pub(crate) const fn named(self, name: &'static str, dtype: Dtype) -> Self {
-        Self { name, dtype, ..self }
+        Self { name, dtype, out: dtype, ..self }
+    }
+
+    /// The same of this name, for inputs of E4M3 and an O of this element type.
+    pub(super) const fn named_e4m3(self, name: &'static str, out: Dtype) -> Self {
+        Self { name, dtype: Dtype::E4M3, out, ..self }
     }
 
     /// The same as a kernel of another family.
@@ -397,7 +410,9 @@ impl AttentionConfig {
     /// - `p`: for scalar P V, a stage a warp: P transposed, `[n][16]` f32, then a factor for each of the 16 rows.
     ///
     /// WGMMA:
-    /// - `q`, `k`, `v`: the stages of the Q, K and V tiles; all of whole panels.
+    /// - `q`, `k`, `v`: the stages of the Q, K and V tiles; all of whole panels. V of 8-bit elements is transposed:
+    ///   its rows are columns of V, along the keys.
+    /// - `v_rows`: the stages of V as it lies in global memory, where it is transposed on the way to `v`.
     /// - `bias`: where scores may have one, a stage a consumer warp, of its rows and the keys of a step; whole panels.
     /// - `partial`: where warpgroups share rows, a stage for each warpgroup of the block. The stage has, from each
     ///   split of the keys, the share of O that this warpgroup reduces, four words of each thread at a time, and the
@@ -426,12 +441,17 @@ impl AttentionConfig {
                     .stages("p", p_stages, ((tile.n + 1) * WARP_ROWS * size_of::<f32>()) as u32, 16)
             }
             AttentionKernel::Wgmma(tile) => {
-                let row_bytes = self.panels() * TILE_SWIZZLE.row_bytes();
-                let v_row_bytes = self.value_panels() * TILE_SWIZZLE.row_bytes();
+                let row_bytes = self.panels() * self.swizzle().row_bytes();
+                let v_row_bytes = self.value_panels() * self.value_swizzle().row_bytes();
                 let (stages, n) = (tile.stages as u32, tile.n as u32);
+                let (v_bytes, v_rows_stages) = if has_transposed_values(self.dtype) {
+                    let key_bytes = n.next_multiple_of(self.transposed_swizzle().row_bytes());
+                    (self.value_dim as u32 * key_bytes, VALUE_ROWS_STAGES)
+                } else {
+                    (n * v_row_bytes, 0)
+                };
                 let q_stages = tile.q_stages as u32;
                 assert!(q_stages + 2 <= SCHEDULER_STAGES, "a tile is known until all consumers have left it");
-                let tile_words = if let Seqlens::Varlen = self.seqlens { 6 } else { 2 };
                 let biases = if let ScoreMod::General = self.score_mod {
                     tile.consumers() * WARPGROUP_ROWS / WARP_ROWS
                 } else {
@@ -442,7 +462,8 @@ impl AttentionConfig {
                 SmemLayout::new()
                     .stages("q", q_stages, tile.m() as u32 * row_bytes, BASE_ALIGN_BYTES)
                     .stages("k", stages, n * row_bytes, BASE_ALIGN_BYTES)
-                    .stages("v", stages, n * v_row_bytes, BASE_ALIGN_BYTES)
+                    .stages("v", stages, v_bytes, BASE_ALIGN_BYTES)
+                    .stages("v_rows", v_rows_stages, n * v_row_bytes, BASE_ALIGN_BYTES)
                     .stages(
                         "bias",
                         biases as u32,
@@ -455,9 +476,11 @@ impl AttentionConfig {
                     .stages("k_empty", stages, 8, 8)
                     .stages("v_full", stages, 8, 8)
                     .stages("v_empty", stages, 8, 8)
+                    .stages("v_rows_full", v_rows_stages, 8, 8)
+                    .stages("v_rows_empty", v_rows_stages, 8, 8)
                     .stages("q_full", q_stages, 8, 8)
                     .stages("q_empty", q_stages, 8, 8)
-                    .stages("tile", SCHEDULER_STAGES, 4 * tile_words, 8)
+                    .stages("tile", SCHEDULER_STAGES, 4 * self.tile_words(), 8)
                     .stages("tile_full", SCHEDULER_STAGES, 8, 8)
             }
             AttentionKernel::Decode(tile) => {
@@ -474,18 +497,56 @@ impl AttentionConfig {
         words as u32 * WARPGROUP_THREADS * size_of::<f32>() as u32
     }
 
-    /// Panels of [`TILE_SWIZZLE`]'s width that a row of a tile of Q or K takes.
+    /// Words that the producer of a WGMMA kernel broadcasts of a tile.
+    const fn tile_words(&self) -> u32 {
+        let lengths = if let Seqlens::Varlen = self.seqlens { 4 } else { 0 };
+        let descales = if has_transposed_values(self.dtype) { 2 } else { 0 };
+        2 + lengths + descales
+    }
+
+    /// How tiles of Q and K lie in shared memory: in panels of its rows.
+    pub const fn swizzle(&self) -> Swizzle {
+        self.swizzle_of(self.head_dim)
+    }
+
+    /// How tiles of V lie in shared memory, as they are copied.
+    pub const fn value_swizzle(&self) -> Swizzle {
+        self.swizzle_of(self.value_dim)
+    }
+
+    /// How tiles of V lie in shared memory where they are transposed: rows are columns of V, along the keys of a step.
+    pub const fn transposed_swizzle(&self) -> Swizzle {
+        let AttentionKernel::Wgmma(tile) = self.kernel else { panic!("only WGMMA kernels transpose V") };
+        if tile.n.is_multiple_of(128) {
+            Swizzle::B128
+        } else if tile.n.is_multiple_of(64) {
+            Swizzle::B64
+        } else {
+            Swizzle::B32
+        }
+    }
+
+    /// Rows of 8-bit elements that fill no panel of 128 bytes take panels of 64 bytes, where that spares memory.
+    const fn swizzle_of(&self, columns: usize) -> Swizzle {
+        if self.dtype.size_bytes() == 1 && columns % TILE_SWIZZLE.row_bytes() as usize == 64 {
+            Swizzle::B64
+        } else {
+            TILE_SWIZZLE
+        }
+    }
+
+    /// Panels that a row of a tile of Q or K takes.
     pub const fn panels(&self) -> u32 {
         self.panels_of(self.head_dim)
     }
 
-    /// Panels that a row of a tile of V takes.
+    /// Panels that a row of a tile of V takes, as it is copied.
     pub const fn value_panels(&self) -> u32 {
         self.panels_of(self.value_dim)
     }
 
     const fn panels_of(&self, columns: usize) -> u32 {
-        ((columns * self.dtype.size_bytes()) as u32).div_ceil(TILE_SWIZZLE.row_bytes())
+        ((columns * self.dtype.size_bytes()) as u32).div_ceil(self.swizzle_of(columns).row_bytes())
     }
 
     /// Tiles of query rows of `heads` = batch x q_heads, of each head a multiple of those that a cluster computes side
@@ -516,7 +577,8 @@ impl AttentionConfig {
             AttentionKernel::Scalar | AttentionKernel::Mma(_) => true,
             AttentionKernel::Decode(_) => q_len <= DECODE_ROWS,
             AttentionKernel::Wgmma(tile) => {
-                k_len > 0 && (tile.mask == MaskKind::Masked || mask.hides_nothing(q_len, k_len))
+                (k_len > 0 || has_transposed_values(self.dtype))
+                    && (tile.mask == MaskKind::Masked || mask.hides_nothing(q_len, k_len))
             }
         }
     }

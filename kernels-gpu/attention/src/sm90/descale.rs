@@ -1,0 +1,74 @@
+//! The factors of inputs of E4M3: the producer finds those of a tile, and broadcasts what consumers need of them.
+
+use cuda_std::convert::rcp;
+use cuda_std::global;
+use variants::attention::{AttentionArgs, DescaleArgs, DescaleTensor};
+
+use crate::lane::div_rem;
+use crate::softmax::ScoreScale;
+
+/// What the factors of Q, K and V come to in a tile.
+#[derive(Clone, Copy)]
+pub(crate) struct Descale {
+    /// What raw scores are multiplied by to be logarithms to base 2; its sign is that of the scores.
+    pub(crate) score: f32,
+    /// What O is multiplied by.
+    pub(crate) value: f32,
+}
+
+impl Descale {
+    /// What no tile reads.
+    pub(crate) const NONE: Self = Self { score: 1.0, value: 1.0 };
+
+    /// Those of a head of Q, which sees this head of K and V.
+    ///
+    /// # Safety
+    /// There are factors of the heads, which the kernel before has written.
+    #[inline(always)]
+    pub(crate) unsafe fn of_head(
+        args: &AttentionArgs,
+        descales: &DescaleArgs,
+        batch: u32,
+        [q_head, kv_head]: [u32; 2],
+    ) -> Self {
+        let factor = |tensor: &DescaleTensor, head: u32| {
+            if tensor.address == 0 {
+                return 1.0;
+            }
+            let place = i64::from(batch) * tensor.batch + i64::from(head) * tensor.head;
+            // SAFETY: the caller's contract.
+            unsafe { global::load((tensor.address as *const f32).wrapping_offset(place as isize)) }
+        };
+        let (q_factor, _) = div_rem(q_head, descales.q_heads_per_factor);
+        let sign = if args.q_sign == 0 { 1.0 } else { -1.0 };
+        let score = factor(&descales.q, q_factor) * factor(&descales.k, kv_head) * (sign * args.scale_log2);
+        Self { score, value: factor(&descales.v, kv_head) }
+    }
+
+    /// What consumers read: see [`Self::of_words`].
+    #[inline(always)]
+    pub(crate) fn words(self) -> [u32; 2] {
+        [self.score, self.value].map(f32::to_bits)
+    }
+
+    /// Of words that another thread has.
+    #[inline(always)]
+    pub(crate) fn of_words(words: [u32; 2]) -> Self {
+        let [score, value] = words.map(f32::from_bits);
+        Self { score, value }
+    }
+
+    /// Whether scores have the other sign.
+    #[inline(always)]
+    pub(crate) fn negates_scores(self) -> bool {
+        self.score.is_sign_negative()
+    }
+
+    /// The scale of scores without its sign. It is above 0, so that hidden keys stay at minus infinity; NaN stays.
+    #[inline(always)]
+    pub(crate) fn scale(self) -> ScoreScale {
+        let score = self.score.abs();
+        let log2 = if score < f32::MIN_POSITIVE { f32::MIN_POSITIVE } else { score };
+        ScoreScale::of_tile(log2, rcp(log2))
+    }
+}

@@ -1,0 +1,26 @@
+//! The kernels for inputs of E4M3, with an O of f16 and of bf16.
+
+use cuda_std::convert::{Bf16, F16};
+use cuda_std::ptx::tma::TensorMap;
+use variants::attention::{ATTENTION, AttentionArgs, DescaleArgs, TileSchedulerArgs, config_index};
+
+use crate::sm90::input::E4m3To;
+use crate::sm90::producer::Maps;
+use crate::sm90::query::{QueryRegisters, QueryTile};
+use crate::sm90::{config, kernel};
+
+type E4m3ToF16 = E4m3To<F16>;
+type E4m3ToBf16 = E4m3To<Bf16>;
+
+entry!(e4m3 d64_wgmma_full_128x192_s3: wgmma QueryTile);
+entry!(e4m3 d64_wgmma_masked_128x192_s3: wgmma QueryTile);
+entry!(e4m3 d128_wgmma_full_128x128_s3: wgmma QueryTile);
+entry!(e4m3 d128_wgmma_masked_128x128_s3_q: wgmma QueryRegisters);
+entry!(e4m3 d256_wgmma_full_128x64_s2: wgmma QueryTile);
+entry!(e4m3 d256_wgmma_masked_128x64_s2: wgmma QueryTile);
+entry!(e4m3 d64_wgmma_full_192x128_s4_direct: wgmma QueryTile);
+entry!(e4m3 d64_wgmma_masked_192x128_s4_direct: wgmma QueryTile);
+entry!(e4m3 d128_wgmma_full_192x96_s3_direct: wgmma QueryTile);
+entry!(e4m3 d128_wgmma_masked_128x128_s3_q_direct: wgmma QueryRegisters);
+entry!(e4m3 d256_wgmma_full_128x96_s2_direct: wgmma QueryTile);
+entry!(e4m3 d256_wgmma_masked_128x96_s2_direct: wgmma QueryTile);

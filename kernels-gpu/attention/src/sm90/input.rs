@@ -1,0 +1,74 @@
+//! The element types of Q, K and V, and what follows from them: that of O, and P as operand A.
+
+use core::marker::PhantomData;
+
+#[cfg(doc)]
+use cuda_std::convert::E4m3;
+use cuda_std::convert::{Bf16, Element16, F16, pack_e4m3x4};
+use layout::Dtype;
+use variants::attention::{E4M3_P_EXPONENT, score_of_byte};
+
+/// An element type of Q, K and V.
+pub(crate) trait Input {
+    /// The type.
+    const DTYPE: Dtype;
+    /// The element type of O, and of a bias.
+    type Output: Element16;
+    /// The power of two that probabilities are multiplied by before they are rounded.
+    const P_EXPONENT: i32;
+
+    /// Rounds probabilities to one k-step of operand A. They are scores of the keys of this k-step, as accumulators of
+    /// Q K^T: 8 of 16 keys, or 16 of 32 keys.
+    fn pack(probabilities: &[f32]) -> [u32; 4];
+}
+
+impl Input for F16 {
+    const DTYPE: Dtype = Dtype::F16;
+    type Output = F16;
+    const P_EXPONENT: i32 = 0;
+
+    #[inline(always)]
+    fn pack(probabilities: &[f32]) -> [u32; 4] {
+        pack_pairs::<F16>(probabilities)
+    }
+}
+
+impl Input for Bf16 {
+    const DTYPE: Dtype = Dtype::Bf16;
+    type Output = Bf16;
+    const P_EXPONENT: i32 = 0;
+
+    #[inline(always)]
+    fn pack(probabilities: &[f32]) -> [u32; 4] {
+        pack_pairs::<Bf16>(probabilities)
+    }
+}
+
+/// The accumulators of S lie as operand A of 16-bit elements does, pair by pair.
+#[inline(always)]
+fn pack_pairs<E: Element16>(probabilities: &[f32]) -> [u32; 4] {
+    let mut fragment = [0; 4];
+    for register in 0..4 {
+        fragment[register] = E::pack(probabilities[2 * register], probabilities[2 * register + 1]);
+    }
+    fragment
+}
+
+/// E4M3, with an O of another type.
+pub(crate) struct E4m3To<O>(PhantomData<O>);
+
+impl<O: Element16> Input for E4m3To<O> {
+    const DTYPE: Dtype = Dtype::E4M3;
+    type Output = O;
+    const P_EXPONENT: i32 = E4M3_P_EXPONENT;
+
+    #[inline(always)]
+    fn pack(probabilities: &[f32]) -> [u32; 4] {
+        let mut fragment = [0; 4];
+        for register in 0..4 {
+            let bytes = [0, 1, 2, 3].map(|byte| probabilities[score_of_byte(register, byte) as usize]);
+            fragment[register as usize] = pack_e4m3x4(bytes);
+        }
+        fragment
+    }
+}
