@@ -233,12 +233,8 @@ fn one_key<O: Half>(gpu: &Gpu, (): &()) -> Outcome {
         let (q_len, k_len) = (97, 461);
         let case = Case::new(1, 2, q_len, k_len, head_dim, Mask::Full).grouped(4, 2);
         // A key has the digits of its number to base 4, one of four columns each; a query those of the key it wants.
-        let digits = |key: usize| {
-            (0..head_dim).map(move |column| {
-                let digit = key >> (2 * (column / 4)) & 3;
-                if column < 20 && digit == column % 4 { 16.0 } else { 0.0 }
-            })
-        };
+        let has = move |key: usize, column: usize| column < 20 && key >> (2 * (column / 4)) & 3 == column % 4;
+        let digits = |key: usize| (0..head_dim).map(move |column| if has(key, column) { 16.0 } else { 0.0 });
         let wanted = |head: usize, row: usize| (row * 31 + head * 97 + 5) % k_len;
         let elements = |numbers: Vec<f64>| numbers.into_iter().map(F8E4M3::from_f64).collect::<Vec<_>>();
         let q = (0..4 * q_len).flat_map(|row| digits(wanted(row / q_len, row % q_len)).collect::<Vec<_>>()).collect();

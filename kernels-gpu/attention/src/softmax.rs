@@ -21,7 +21,7 @@ use core::hint::cold_path;
 
 use cuda_std::convert::{ex2, fma, lg2, max, rcp};
 use cuda_std::warp::{FULL_MASK, quad_max, quad_sum, warp_vote_any};
-use variants::attention::{AttentionArgs, exact_from};
+use variants::attention::AttentionArgs;
 
 /// How a launch turns scores into powers of two.
 #[derive(Clone, Copy)]
@@ -43,7 +43,7 @@ impl ScoreScale {
     #[cfg(target_feature = "sm_90a")]
     #[inline(always)]
     pub(crate) fn of_tile(log2: f32, reciprocal: f32) -> Self {
-        Self { log2, exact_from: (exact_from(1.0) * reciprocal).to_bits() }
+        Self { log2, exact_from: (variants::attention::exact_from(1.0) * reciprocal).to_bits() }
     }
 
     /// Whether a score, or a maximum, is larger on either side than the exponent by one instruction bears; infinite
