@@ -64,10 +64,8 @@ impl<const ID: usize> Config<ID> {
         PvOverlap::None
     } else if Self::KV_SPLITS > 1 || Self::TILE.consumers() == 4 {
         PvOverlap::HalfExpThenRescale
-    } else if Self::TWO_LEVEL {
-        PvOverlap::HalfExp
-    } else if matches!(Self::TILE.query, QuerySource::Registers)
-        && (ATTENTION[ID].head_dim <= 128 || Self::TILE.n == 64)
+    } else if Self::TWO_LEVEL
+        || matches!(Self::TILE.query, QuerySource::Registers) && (ATTENTION[ID].head_dim <= 128 || Self::TILE.n == 64)
     {
         PvOverlap::HalfExp
     } else {
