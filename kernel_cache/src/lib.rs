@@ -1,4 +1,4 @@
-//! Keeps what takes long to make of kernels, in one folder of the user: PTX between builds, cubins between runs.
+//! Keeps what takes long to make of kernels, in one folder of the user: PTX between builds.
 //!
 //! An entry is found by a [`Key`], the hash of everything that the entry is made from. So profiles, clones and programs
 //! share entries, and an entry never becomes stale.

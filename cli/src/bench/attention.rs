@@ -105,6 +105,7 @@ fn jobs(arch: Arch, cases: &[Case], kernels: &[String]) -> Result<Vec<Job>, Benc
 fn serves(case: &Case, config: &AttentionConfig) -> bool {
     let params = case.request().params;
     let scores = ScoreMod::of(params.softcap, params.bias);
+    // Cases of E4M3 have an O of bf16.
     if case.dtype == Dtype::E4M3 && config.out != Dtype::Bf16 {
         return false;
     }

@@ -31,7 +31,7 @@ pub(crate) struct WarmArgs {
 #[error("CUDA_CACHE_DISABLE is set, so the driver keeps no compiled kernel")]
 pub(crate) struct NothingKept;
 
-/// Loads the kernels, on all cores.
+/// Loads the kernels, from all cores.
 pub(crate) fn run(args: &WarmArgs) -> anyhow::Result<()> {
     if std::env::var_os("CUDA_CACHE_DISABLE").is_some_and(|value| value == "1") {
         return Err(NothingKept.into());

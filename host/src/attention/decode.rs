@@ -1,4 +1,4 @@
-//! launches of decode kernels: how the keys are split, the workspace of partial results, and their sum.
+//! Launches of decode kernels: how the keys are split, the workspace of partial results, and their sum.
 
 use layout::{Arch, Dtype};
 use variants::attention::{

@@ -308,9 +308,11 @@ impl Gpu {
         self.kernel_for(family, self.arch(), entry)
     }
 
-    /// Loads kernels of a family as [`Gpu::kernel`] does, several at once: for the driver compiles each kernel on one
-    /// core. A plan loads the kernels that it needs by itself. This is for a program that makes its plans later and
-    /// must then be quick.
+    /// Loads kernels of a family as [`Gpu::kernel`] does, on several threads. A plan loads the kernels that it needs by
+    /// itself. This is for a program that makes its plans later and must then be quick.
+    ///
+    /// Driver 580.159.04 compiles one kernel after the other all the same: 236 kernels for an H200 take 45 s, of which
+    /// one core is busy 44 s.
     ///
     /// ```
     /// use ferrotile::{Arch, Gpu, embedded_kernels};

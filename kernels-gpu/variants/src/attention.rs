@@ -13,8 +13,8 @@ pub(crate) use catalogue::assert_all_fit;
 pub use catalogue::{ATTENTION, config_index};
 pub use config::{
     AttentionConfig, AttentionKernel, CONSUMER_REGISTERS, MaskKind, MmaTile, PRODUCER_REGISTERS, PvUnit, QuerySource,
-    SCALAR_ROWS, SCHEDULER_STAGES, ScoreMod, Seqlens, TILE_SWIZZLE, TileCopy, VARLEN_CONSUMER_REGISTERS,
-    VARLEN_PRODUCER_REGISTERS, WARP_ROWS, WARPGROUP_ROWS, WARPGROUP_THREADS, WgmmaTile,
+    SCALAR_ROWS, SCHEDULER_STAGES, ScoreMod, Seqlens, TILE_SWIZZLE, TileCopy, WARP_ROWS, WARPGROUP_ROWS,
+    WARPGROUP_THREADS, WIDE_PRODUCER_CONSUMER_REGISTERS, WIDE_PRODUCER_REGISTERS, WgmmaTile,
 };
 pub use decode::{
     COMBINE, COMBINE_ROWS, CombineArgs, CombineKernel, DECODE_KEYS, DECODE_ROWS, DecodeArgs, DecodeTile, MAX_PAGE_LEN,

@@ -153,7 +153,7 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
                     // Fewer steps than splits: nothing for this one.
                     self.state = self.state.after(count);
                     self.release(Config::<ID>::Q_EMPTY, tile.q_stage);
-                    kv_split::meet::<ID>();
+                    kv_split::wait_cluster::<ID>();
                     self.reduce::<E, OUTPUTS>(tile, &out, &softmax);
                     return;
                 }
@@ -451,7 +451,7 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
                 accumulate::<PvProduct<E, ID>, _, KEY_STEPS>(&mut rows.out, &rows.p, self.v_tile::<E>(state.stage()));
             }
             if Self::STRIDE > 1 {
-                kv_split::meet::<ID>();
+                kv_split::wait_cluster::<ID>();
                 wgmma::wait_group::<0, _>(&mut rows.out);
                 self.release_v(state.stage());
                 self.release(Config::<ID>::Q_EMPTY, tile.q_stage);
@@ -476,11 +476,11 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
     ) {
         // SAFETY: the caller's contract.
         unsafe {
-            kv_split::share::<ID, OUTPUTS>(self.base, self.m_warpgroup, self.kv_split(), out, softmax);
+            kv_split::write_partial::<ID, OUTPUTS>(self.base, self.m_warpgroup, self.kv_split(), out, softmax);
             let (work, sink) = (tile.work(), tile.sink());
             kv_split::wait::<ID>(self.base, self.number, || sync_consumers::<ID>());
-            let share = kv_split::gather::<ID, OUTPUTS>(self.base, self.number, self.kv_split(), self.scale.log2, sink);
-            kv_split::store::<E::Output, ID, OUTPUTS>(self.args, &work, &share, self.warp_row());
+            let slice = kv_split::reduce::<ID, OUTPUTS>(self.base, self.number, self.kv_split(), self.scale.log2, sink);
+            kv_split::store::<E::Output, ID, OUTPUTS>(self.args, &work, &slice, self.warp_row());
             if const { Config::<ID>::SPLIT_KV_CTAS == 1 } {
                 // The parts have been read: they may be written for the next tile.
                 sync_consumers::<ID>();

@@ -59,7 +59,7 @@ use cuda_std::warp::{FULL_MASK, elect, warp_shuffle_idx};
 use layout::SmemRegion;
 use variants::attention::{
     ATTENTION, AttentionArgs, CONSUMER_REGISTERS, DescaleArgs, PRODUCER_REGISTERS, Seqlens, TRANSPOSING_WARPS,
-    TileSchedulerArgs, VARLEN_CONSUMER_REGISTERS, VARLEN_PRODUCER_REGISTERS, WARPGROUP_THREADS,
+    TileSchedulerArgs, WARPGROUP_THREADS, WIDE_PRODUCER_CONSUMER_REGISTERS, WIDE_PRODUCER_REGISTERS,
 };
 
 use crate::lane::{LANES, warp};
@@ -146,9 +146,9 @@ pub(crate) unsafe fn forward<
                 (2, false) => setmaxnreg::decrease::<{ PRODUCER_REGISTERS[2] }>(),
                 (3, false) => setmaxnreg::decrease::<{ PRODUCER_REGISTERS[3] }>(),
                 (4, false) => setmaxnreg::decrease::<{ PRODUCER_REGISTERS[4] }>(),
-                (2, true) => setmaxnreg::decrease::<{ VARLEN_PRODUCER_REGISTERS[2] }>(),
-                (3, true) => setmaxnreg::decrease::<{ VARLEN_PRODUCER_REGISTERS[3] }>(),
-                (4, true) => setmaxnreg::decrease::<{ VARLEN_PRODUCER_REGISTERS[4] }>(),
+                (2, true) => setmaxnreg::decrease::<{ WIDE_PRODUCER_REGISTERS[2] }>(),
+                (3, true) => setmaxnreg::decrease::<{ WIDE_PRODUCER_REGISTERS[3] }>(),
+                (4, true) => setmaxnreg::decrease::<{ WIDE_PRODUCER_REGISTERS[4] }>(),
                 _ => {}
             }
             if is_warp(early as u32) && elect() {
@@ -165,9 +165,9 @@ pub(crate) unsafe fn forward<
                 (2, false) => setmaxnreg::increase::<{ CONSUMER_REGISTERS[2] }>(),
                 (3, false) => setmaxnreg::increase::<{ CONSUMER_REGISTERS[3] }>(),
                 (4, false) => setmaxnreg::increase::<{ CONSUMER_REGISTERS[4] }>(),
-                (2, true) => setmaxnreg::increase::<{ VARLEN_CONSUMER_REGISTERS[2] }>(),
-                (3, true) => setmaxnreg::increase::<{ VARLEN_CONSUMER_REGISTERS[3] }>(),
-                (4, true) => setmaxnreg::increase::<{ VARLEN_CONSUMER_REGISTERS[4] }>(),
+                (2, true) => setmaxnreg::increase::<{ WIDE_PRODUCER_CONSUMER_REGISTERS[2] }>(),
+                (3, true) => setmaxnreg::increase::<{ WIDE_PRODUCER_CONSUMER_REGISTERS[3] }>(),
+                (4, true) => setmaxnreg::increase::<{ WIDE_PRODUCER_CONSUMER_REGISTERS[4] }>(),
                 _ => {}
             }
             consume::<E, Q, ID, STAGES, SCORES, OUTPUTS, KEY_STEPS, PARTS>(args, base, warpgroup - 1);

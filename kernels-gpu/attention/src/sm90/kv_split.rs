@@ -28,8 +28,6 @@ use crate::sm90::epilogue::{chunk_of, store_chunk};
 use crate::softmax::{RowState, row_result, split_weight};
 use crate::work::Work;
 
-pub(crate) use self::{reduce as gather, wait_cluster as meet, write_partial as share};
-
 /// The most splits of a tile.
 const MAX_SPLITS: usize = 8;
 

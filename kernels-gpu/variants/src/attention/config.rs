@@ -160,15 +160,15 @@ impl WgmmaTile {
 /// Registers of a producer thread, by the number of consumer warpgroups; 0 where it keeps those of the launch.
 pub const PRODUCER_REGISTERS: [u32; 5] = [0, 0, 24, 32, 24];
 
-/// The same where lengths differ and the producer searches the batch entry of a tile; 0 where no configuration has so
-/// many consumers.
-pub const VARLEN_PRODUCER_REGISTERS: [u32; 5] = [0, 0, 40, 40, 32];
+/// The same where the producer also searches the batch entry of a tile (varlen) or transposes V (E4M3); 0 where no
+/// configuration has so many consumers.
+pub const WIDE_PRODUCER_REGISTERS: [u32; 5] = [0, 0, 40, 40, 32];
 
 /// Registers of a consumer thread, by the number of consumer warpgroups; 0 where it keeps those of the launch.
 pub const CONSUMER_REGISTERS: [u32; 5] = [0, 0, 240, 160, 112];
 
-/// The same beside a producer of [`VARLEN_PRODUCER_REGISTERS`].
-pub const VARLEN_CONSUMER_REGISTERS: [u32; 5] = [0, 0, 232, 152, 112];
+/// The same beside a producer of [`WIDE_PRODUCER_REGISTERS`].
+pub const WIDE_PRODUCER_CONSUMER_REGISTERS: [u32; 5] = [0, 0, 232, 152, 112];
 
 /// More registers than a block starts with would be waited for for ever.
 const _: () = {
@@ -178,7 +178,7 @@ const _: () = {
         let launch = Arch::Sm90a.limits().registers / threads / 8 * 8;
         let index = consumers as usize;
         assert!(PRODUCER_REGISTERS[index] + consumers * CONSUMER_REGISTERS[index] <= (1 + consumers) * launch);
-        let (producer, consumer) = (VARLEN_PRODUCER_REGISTERS[index], VARLEN_CONSUMER_REGISTERS[index]);
+        let (producer, consumer) = (WIDE_PRODUCER_REGISTERS[index], WIDE_PRODUCER_CONSUMER_REGISTERS[index]);
         assert!(producer + consumers * consumer <= (1 + consumers) * launch);
         consumers += 1;
     }
