@@ -1,7 +1,7 @@
-//! The table of README.md that says which kernels compute what on which architecture is that of the library's own
+//! The tables of README.md that say which kernels compute what on which architecture are those of the library's own
 //! choice.
 //!
-//! `FERROTILE_WRITE_SUPPORT=1 cargo test -p tests --test support` writes it anew.
+//! `FERROTILE_WRITE_SUPPORT=1 cargo test -p tests --test support` writes them anew.
 
 use std::fmt::Write;
 use std::fs;
@@ -12,7 +12,7 @@ use tests::catalogue::config_of;
 use tests::request::Request;
 use variants::attention::{AttentionKernel, HEAD_DIM_STEP, MAX_HEAD_DIM, ScoreMod, Seqlens};
 
-/// The lines around the table.
+/// The lines around the tables.
 const START: &str = "<!-- The table of attention kernels: tests/support.rs -->\n";
 const END: &str = "<!-- End of the table. -->\n";
 
@@ -25,13 +25,14 @@ struct Feature {
     few_rows: bool,
 }
 
+const PLAIN: Feature = Feature {
+    name: "full, causal and window masks, grouped heads, sinks, log-sum-exp",
+    scores: ScoreMod::None,
+    lengths: Seqlens::Fixed,
+    few_rows: false,
+};
+
 const FEATURES: [Feature; 5] = {
-    const PLAIN: Feature = Feature {
-        name: "full, causal and window masks, grouped heads, sinks, log-sum-exp",
-        scores: ScoreMod::None,
-        lengths: Seqlens::Fixed,
-        few_rows: false,
-    };
     let general = Feature { name: "softcap and bias, beside all of these", scores: ScoreMod::General, ..PLAIN };
     [
         PLAIN,
@@ -41,6 +42,12 @@ const FEATURES: [Feature; 5] = {
         Feature { name: "softcap and bias beside those", few_rows: true, ..general },
     ]
 };
+
+/// The same for inputs of FP8.
+const FP8_FEATURES: [Feature; 1] = [PLAIN];
+
+/// The step of the head dimensions of FP8, whose rows start on 16-byte boundaries.
+const FP8_HEAD_DIM_STEP: usize = 16;
 
 /// The kernel that the library takes for tensors on 16-byte boundaries; `None` where it has none. It is of the same
 /// kind with a softcap alone, with a bias alone and with both.
@@ -90,32 +97,41 @@ fn kernel_with(
         Ok(AttentionKernel::Mma(_)) => Some("`mma`"),
         Ok(AttentionKernel::Wgmma(_)) => Some("`wgmma`"),
         Ok(AttentionKernel::Decode(_)) => Some("decoding"),
-        Err(Error::UnsupportedType { .. }) => None,
+        Err(Error::UnsupportedType { .. } | Error::Unsupported { .. }) => None,
         Err(error) => panic!("{} at {head_dim} on {}: {error}", feature.name, gpu.arch()),
     }
 }
 
-/// The table as Markdown: a line for each feature and range of head dimensions with the same kernels.
-fn table() -> String {
+/// The tables as Markdown.
+fn tables() -> String {
+    let of_halves = table("attention, f16 and bf16", &FEATURES, &[Dtype::F16, Dtype::Bf16], HEAD_DIM_STEP);
+    let name = "attention, e4m3 with an O of f16 or bf16";
+    of_halves + "\n" + &table(name, &FP8_FEATURES, &[Dtype::E4M3], FP8_HEAD_DIM_STEP)
+}
+
+/// A line for each feature and range of head dimensions with the same kernels, which are those of each type.
+fn table(name: &str, features: &[Feature], dtypes: &[Dtype], step: usize) -> String {
     let gpus = Arch::ALL.map(Gpu::emulated);
-    let mut text = "| attention, f16 and bf16 | head dimension |".to_owned();
+    let mut text = format!("| {name} | head dimension |");
     Arch::ALL.iter().for_each(|arch| write!(text, " {arch} |").expect("a String takes any text"));
     text += &format!("\n|{}\n", " --- |".repeat(2 + Arch::ALL.len()));
-    for feature in &FEATURES {
+    for feature in features {
         let kernels = |head_dim: usize| {
             gpus.each_ref().map(|gpu| {
-                let [f16, bf16] = [Dtype::F16, Dtype::Bf16].map(|dtype| kernel(feature, gpu, dtype, head_dim));
-                assert_eq!(f16, bf16, "{} at {head_dim} on {}", feature.name, gpu.arch());
-                f16.unwrap_or("no")
+                let of_type = |dtype: &Dtype| kernel(feature, gpu, *dtype, head_dim);
+                let of_first = of_type(&dtypes[0]);
+                let same = dtypes.iter().all(|dtype| of_type(dtype) == of_first);
+                assert!(same, "{} at {head_dim} on {}", feature.name, gpu.arch());
+                of_first.unwrap_or("no")
             })
         };
-        let mut first = HEAD_DIM_STEP;
-        for head_dim in (HEAD_DIM_STEP..=MAX_HEAD_DIM).step_by(HEAD_DIM_STEP) {
-            if head_dim == MAX_HEAD_DIM || kernels(head_dim + HEAD_DIM_STEP) != kernels(head_dim) {
+        let mut first = step;
+        for head_dim in (step..=MAX_HEAD_DIM).step_by(step) {
+            if head_dim == MAX_HEAD_DIM || kernels(head_dim + step) != kernels(head_dim) {
                 let cells = kernels(head_dim).join(" | ");
                 writeln!(text, "| {} | {first} to {head_dim} | {cells} |", feature.name)
                     .expect("a String takes any text");
-                first = head_dim + HEAD_DIM_STEP;
+                first = head_dim + step;
             }
         }
     }
@@ -129,9 +145,9 @@ fn the_readme_says_what_is_compiled() {
     let (before, rest) = readme.split_once(START).expect("README.md has the start of the table");
     let (found, after) = rest.split_once(END).expect("README.md has the end of the table");
     if std::env::var_os("FERROTILE_WRITE_SUPPORT").is_some() {
-        let text = format!("{before}{START}\n{}\n{END}{after}", table());
+        let text = format!("{before}{START}\n{}\n{END}{after}", tables());
         fs::write(&path, text).expect("README.md can be written");
         return;
     }
-    assert_eq!(found.trim(), table().trim(), "FERROTILE_WRITE_SUPPORT=1 writes the table anew");
+    assert_eq!(found.trim(), tables().trim(), "FERROTILE_WRITE_SUPPORT=1 writes the tables anew");
 }

@@ -19,7 +19,7 @@ pub(crate) enum Command {
     /// Shows the driver, the devices and the kernels of this build.
     Info(info::InfoArgs),
     /// Computes attention on tensors from files.
-    Attention(attention::AttentionArgs),
+    Attention(Box<attention::AttentionArgs>),
     /// Multiplies vectors by a symmetric matrix from files.
     Ata(ata::AtaArgs),
     /// Multiplies matrices from files.

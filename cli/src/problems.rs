@@ -4,6 +4,7 @@ pub(crate) mod attention;
 pub(crate) mod bias;
 pub(crate) mod case;
 pub(crate) mod cu_seqlens;
+pub(crate) mod descale;
 pub(crate) mod error;
 pub(crate) mod gemm;
 pub(crate) mod on_card;

@@ -6,6 +6,7 @@ mod cell;
 mod cg;
 mod check;
 pub(crate) mod family;
+mod fp8;
 mod gemm;
 mod heads;
 mod memory;

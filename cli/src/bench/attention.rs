@@ -19,16 +19,16 @@ use crate::problems::on_card;
 /// What to measure and how.
 #[derive(Debug, Args)]
 pub(crate) struct AttentionBenchArgs {
-    /// A case BxHxSxD/mask/dtype, such as 1x8x512x64/causal/f16 (BxHq:HkvxSxD for grouped heads, BxHxSxDvE where V has
-    /// head dimension E); with /softcap (of 50), /bias (the same for all heads) or /varlen (lengths from S/B in equal
-    /// steps to S) at its end; may be repeated.
+    /// A case BxHxSxD/mask/dtype, such as 1x8x512x64/causal/f16 (or bf16, or e4m3 with an O of bf16; BxHq:HkvxSxD for
+    /// grouped heads, BxHxSxDvE where V has head dimension E); with /softcap (of 50), /bias (the same for all heads) or
+    /// /varlen (lengths from S/B in equal steps to S) at its end; may be repeated.
     #[arg(long = "case", num_args = 1.., conflicts_with = "all")]
     cases: Vec<Case>,
     /// A kernel by name, or `all` for every one that serves a case; may be repeated [default: the library's choice].
     #[arg(long = "kernel", alias = "variant", num_args = 1..)]
     kernels: Vec<String>,
-    /// Every shape of the comparison with vendor libraries, in f16 and bf16, and grouped heads, windows, softcap, bias
-    /// and several lengths.
+    /// Every shape of the comparison with vendor libraries, in f16, bf16 and, where there are kernels, e4m3; and
+    /// grouped heads, windows, softcap, bias and several lengths.
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -48,6 +48,10 @@ pub(crate) fn run(args: &AttentionBenchArgs) -> anyhow::Result<()> {
     args.measure.check_place()?;
     check_request(&cases, &args.kernels)?;
     let gpu = args.measure.gpu()?;
+    let cases: Vec<Case> = match args.cases.is_empty() {
+        true => cases.into_iter().filter(|case| has_kernels(gpu.arch(), case.dtype)).collect(),
+        false => cases,
+    };
     let jobs = jobs(gpu.arch(), &cases, &args.kernels)?;
     let mut timer = args.measure.timer(&gpu)?;
     // indicatif draws nothing where stderr is not a terminal.
@@ -78,6 +82,11 @@ pub(crate) fn check_request(cases: &[Case], kernels: &[String]) -> Result<(), Be
 /// The kernels that can be named.
 fn configs() -> impl Iterator<Item = &'static AttentionConfig> + Clone {
     ATTENTION.iter().chain(ATTENTION_STUDY)
+}
+
+/// Whether an architecture has kernels for inputs of this type.
+fn has_kernels(arch: Arch, dtype: Dtype) -> bool {
+    ATTENTION.iter().any(|config| config.dtype == dtype && config.compiled_for(arch))
 }
 
 /// Pairs each case with the kernels of `arch` that are to run it.
@@ -202,6 +211,16 @@ mod tests {
                     ))
             );
         }
+    }
+
+    #[test]
+    fn the_long_list_has_fp8_where_there_are_kernels() {
+        let of_arch = |arch: Arch| {
+            let cases = Case::defaults(true).into_iter().filter(|case| has_kernels(arch, case.dtype));
+            cases.filter(|case| case.dtype == Dtype::E4M3).count()
+        };
+        assert!(of_arch(Arch::Sm90a) > 30);
+        assert_eq!(of_arch(Arch::Sm80), 0);
     }
 
     #[test]

@@ -82,7 +82,7 @@ impl fmt::Display for AnyCase {
 }
 
 /// The calls where none is named.
-const CALLS: [&str; 37] = [
+const CALLS: [&str; 40] = [
     "1x8x512x64/full/f16",
     "1x8x2048x64/full/f16",
     "16x32x512x64/full/f16",
@@ -111,6 +111,9 @@ const CALLS: [&str; 37] = [
     "4x16x1024x128/causal/f16/bias",
     "4x8x1024x256/causal/f16/bias",
     "4x16x1024x128/causal/bf16/bias",
+    "4x32x1024x64/causal/e4m3",
+    "4x16x1024x128/causal/e4m3",
+    "4x8x1024x256/causal/e4m3",
     "4x32:8x1x8192x64/causal/f16",
     "4x32:8x1x8192x128/causal/f16",
     "4x32:8x1x8192x256/causal/f16",

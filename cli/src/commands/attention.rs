@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use ferrotile::{Dtype, Layout, Mask};
+use ferrotile::{Accumulation, Dtype, F8E4M3, Layout, Mask};
 use half::{bf16, f16};
 
 use crate::device::RunArgs;
@@ -12,9 +12,11 @@ use crate::files::convert::Converter;
 use crate::files::input::{self, FileError, Input, SizesError, file_of, listed_shapes};
 use crate::files::npy::Opaque;
 use crate::files::output::OutputFile;
-use crate::files::tensor::{Elements, Half, Tensor};
+use crate::files::tensor::{Elements, Half, Stored, Tensor};
 use crate::problems::attention::{HostAttention, TermFiles, element_type, looks_like_bshd};
 use crate::problems::cu_seqlens::CuSeqlensFile;
+use crate::problems::descale::{FactorSource, Sharing};
+use crate::problems::error::AttentionError;
 use crate::problems::request::Request;
 use crate::problems::task::Task;
 use crate::problems::varlen::HostVarlen;
@@ -33,6 +35,8 @@ pub(crate) struct AttentionArgs {
     how: HowArgs,
     #[command(flatten)]
     terms: TermsArgs,
+    #[command(flatten)]
+    fp8: Fp8Args,
     #[command(flatten)]
     lengths: LengthsArgs,
     /// Where O is written: .npy (f16) or .safetensors (f16 or bf16, tensor `o`).
@@ -79,6 +83,45 @@ pub(crate) struct TermsArgs {
     bias: Option<PathBuf>,
 }
 
+/// What inputs of e4m3 have beside those of other types.
+#[derive(Debug, Args)]
+pub(crate) struct Fp8Args {
+    /// File of what elements of Q are multiplied by: a number, [heads] or [batch, heads], of which each may be 1. Heads
+    /// of Q may have factors of their own, or those of the heads of K.
+    #[arg(long, value_name = "FILE")]
+    descale_q: Option<PathBuf>,
+    /// The same for K, by its heads.
+    #[arg(long, value_name = "FILE")]
+    descale_k: Option<PathBuf>,
+    /// The same for V, by its heads.
+    #[arg(long, value_name = "FILE")]
+    descale_v: Option<PathBuf>,
+    /// Divide the elements by factors before they are converted, so that the largest magnitude of each tensor, or of
+    /// each head of a batch entry, becomes 448; kernels multiply by these factors.
+    #[arg(long, value_enum, ignore_case = true, conflicts_with_all = ["descale_q", "descale_k", "descale_v"])]
+    quantize: Option<SharingName>,
+    /// The type of O [default: f16 for q, k and v of e4m3, else their own].
+    #[arg(long, value_enum, ignore_case = true)]
+    out_dtype: Option<OutDtypeName>,
+    /// Sum P V of e4m3 in the tensor cores alone.
+    #[arg(long)]
+    direct: bool,
+}
+
+/// Which elements share a factor, as options spell it.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum SharingName {
+    Tensor,
+    Head,
+}
+
+/// A type of O as options spell it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum OutDtypeName {
+    F16,
+    Bf16,
+}
+
 /// Sequences of several lengths.
 #[derive(Debug, Args)]
 pub(crate) struct LengthsArgs {
@@ -103,8 +146,8 @@ pub(crate) struct HowArgs {
     /// What the dimensions of the tensors are: batch, heads, sequence (rows), head dimension [default: bhsd].
     #[arg(long, value_enum, ignore_case = true)]
     layout: Option<LayoutName>,
-    /// Convert the elements to this type first, integers among them; with bf16, NPY files of ml_dtypes are read as
-    /// such.
+    /// Convert the elements to this type first, integers among them; with bf16 or e4m3, NPY files of ml_dtypes are read
+    /// as such.
     #[arg(long, value_enum, ignore_case = true)]
     dtype: Option<DtypeName>,
     /// Convert elements that are then infinite or 0, and say how many, instead of refusing them.
@@ -124,6 +167,7 @@ enum LayoutName {
 enum DtypeName {
     F16,
     Bf16,
+    E4m3,
 }
 
 /// No file of inputs is named.
@@ -154,12 +198,49 @@ impl TermsArgs {
         let read = |path: &Option<PathBuf>, name| {
             path.as_deref().map(|path| input::read(path, name, how.opaque())).transpose()
         };
-        Ok(TermFiles { sink: read(&self.sink, "sink")?, bias: read(&self.bias, "bias")? })
+        let factors = FactorSource::None;
+        Ok(TermFiles { factors, sink: read(&self.sink, "sink")?, bias: read(&self.bias, "bias")? })
     }
 
     /// The files that are named.
     fn paths(&self) -> impl Iterator<Item = &Path> {
         [&self.sink, &self.bias].into_iter().flatten().map(PathBuf::as_path)
+    }
+}
+
+impl Fp8Args {
+    /// Reads the factors.
+    fn read(&self, how: &HowArgs) -> Result<FactorSource, FileError> {
+        match self.quantize {
+            Some(SharingName::Tensor) => return Ok(FactorSource::Computed(Sharing::Tensor)),
+            Some(SharingName::Head) => return Ok(FactorSource::Computed(Sharing::Head)),
+            None => {}
+        }
+        let read = |path: &Option<PathBuf>, name| {
+            path.as_deref().map(|path| input::read(path, name, how.opaque())).transpose()
+        };
+        let (q, k, v) = (&self.descale_q, &self.descale_k, &self.descale_v);
+        if self.paths().next().is_none() {
+            return Ok(FactorSource::None);
+        }
+        let files = [read(q, "descale_q")?, read(k, "descale_k")?, read(v, "descale_v")?];
+        Ok(FactorSource::Files(Box::new(files)))
+    }
+
+    /// The files that are named.
+    fn paths(&self) -> impl Iterator<Item = &Path> {
+        [&self.descale_q, &self.descale_k, &self.descale_v].into_iter().flatten().map(PathBuf::as_path)
+    }
+
+    /// Refuses what inputs of this type do not have.
+    fn check(&self, dtype: Dtype) -> Result<(), AttentionError> {
+        let own = match dtype {
+            Dtype::E4M3 => return Ok(()),
+            Dtype::Bf16 => OutDtypeName::Bf16,
+            _ => OutDtypeName::F16,
+        };
+        let is_own = self.out_dtype.is_none_or(|out| out == own) && !self.direct;
+        if is_own { Ok(()) } else { Err(AttentionError::OutDtype(dtype.name())) }
     }
 }
 
@@ -209,55 +290,65 @@ impl HowArgs {
         self.dtype.map(|name| match name {
             DtypeName::F16 => Dtype::F16,
             DtypeName::Bf16 => Dtype::Bf16,
+            DtypeName::E4m3 => Dtype::E4M3,
         })
     }
 
     /// What elements of a type without a name are.
     fn opaque(&self) -> Opaque {
-        Opaque { dtype: self.dtype().map(Dtype::name), offered: &["f16", "bf16"] }
+        Opaque { dtype: self.dtype().map(Dtype::name), offered: &["f16", "bf16", "e4m3"] }
     }
 }
 
 /// Reads, converts, computes, checks and writes, in this order.
 pub(crate) fn run(args: &AttentionArgs) -> anyhow::Result<()> {
     let inputs = args.input.read(&args.how)?.ok_or(NoInput)?;
-    match element_type(&inputs, args.how.dtype())? {
-        Dtype::Bf16 => run_typed::<bf16>(args, inputs),
-        _ => run_typed::<f16>(args, inputs),
+    let dtype = element_type(&inputs, args.how.dtype())?;
+    args.fp8.check(dtype)?;
+    match (dtype, args.fp8.out_dtype) {
+        (Dtype::Bf16, _) => run_typed::<bf16, bf16>(args, inputs),
+        (Dtype::E4M3, Some(OutDtypeName::Bf16)) => run_typed::<F8E4M3, bf16>(args, inputs),
+        (Dtype::E4M3, _) => run_typed::<F8E4M3, f16>(args, inputs),
+        _ => run_typed::<f16, f16>(args, inputs),
     }
 }
 
-fn run_typed<T: Half>(args: &AttentionArgs, inputs: [Input; 3]) -> anyhow::Result<()> {
+fn run_typed<T: Half, O: Stored>(args: &AttentionArgs, inputs: [Input; 3]) -> anyhow::Result<()> {
     let (cu_seqlens, terms) = (args.lengths.read()?, args.terms.read(&args.how)?);
+    let terms = TermFiles { factors: args.fp8.read(&args.how)?, ..terms };
     let tensors = listed_shapes(&inputs);
     let mut converter = Converter::new(args.run.check, args.how.allow_overflow);
     match cu_seqlens {
         Some(cu_seqlens) => {
             let (task, own) = HostVarlen::<T>::new(inputs, terms, cu_seqlens.each_ref(), &mut converter)?;
-            run_task(args, &task, own, &tensors, converter)
+            run_task::<T, O, _>(args, &task, own, &tensors, converter)
         }
         None => {
             args.how.note_layout(&inputs, &mut converter);
             let (task, own) = HostAttention::<T>::new(inputs, terms, args.how.layout(), &mut converter)?;
-            run_task(args, &task, own, &tensors, converter)
+            run_task::<T, O, _>(args, &task, own, &tensors, converter)
         }
     }
 }
 
-fn run_task<T: Half, P: Task<T>>(
+fn run_task<T: Half, O: Stored, P: Task<T, O>>(
     args: &AttentionArgs,
     task: &P,
     own: Option<P::Own>,
     tensors: &str,
     converter: Converter,
 ) -> anyhow::Result<()> {
-    let (out_file, lse_file) = output_files(args, T::DTYPE)?;
+    let (out_file, lse_file) = output_files(args, O::DTYPE)?;
     let mut request = args.how.request(args.run.kernel.clone());
     request.params.softcap = args.terms.softcap;
+    if args.fp8.direct {
+        request.options.accumulation = Accumulation::Direct;
+    }
     task.check_request(&request).map_err(|reason| SizesError::new(reason, tensors.to_owned()))?;
     let findings = converter.finish()?;
     let say_understood = || {
-        eprintln!("attention: {}, mask {}, {}", task.understood(), request.params.mask, T::DTYPE);
+        let types = if O::DTYPE == T::DTYPE { T::DTYPE.to_string() } else { format!("{} to {}", T::DTYPE, O::DTYPE) };
+        eprintln!("attention: {}, mask {}, {types}", task.understood(), request.params.mask);
         findings.print();
     };
     let solution = args.run.device.compute(
@@ -272,7 +363,7 @@ fn run_task<T: Half, P: Task<T>>(
     if findings.all_finite && !allow_overflow {
         NotFinite::check("O", &task.out_shape(), &solution.out, CURE)?;
     }
-    let out = Tensor { shape: task.out_shape(), elements: T::elements(solution.out) };
+    let out = Tensor { shape: task.out_shape(), elements: O::elements(solution.out) };
     let lse = Tensor { shape: task.lse_shape(), elements: Elements::F32(solution.lse) };
     // Both files are complete before either gets its name.
     let written = out_file.write("o", &out)?;
@@ -293,7 +384,8 @@ fn output_files(args: &AttentionArgs, dtype: Dtype) -> Result<(OutputFile, Optio
         return Err(FileError::Output { path: args.out.clone(), reason: "--out and --lse are the same file" });
     }
     for file in [Some(&out_file), lse_file.as_ref()].into_iter().flatten() {
-        file.check_inputs(args.input.paths().chain(args.terms.paths()).chain(args.lengths.paths()).map(file_of))?;
+        let terms = args.terms.paths().chain(args.fp8.paths()).chain(args.lengths.paths());
+        file.check_inputs(args.input.paths().chain(terms).map(file_of))?;
     }
     Ok((out_file, lse_file))
 }

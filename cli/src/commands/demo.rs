@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 use clap::Args;
-use ferrotile::{BatchedSizes, Dtype, Gpu, tolerance};
+use ferrotile::{BatchedSizes, Dtype, F8E4M3, Gpu, tolerance};
 use half::{bf16, f16};
 use variants::attention::{ATTENTION, ScoreMod, Seqlens};
 
@@ -13,7 +13,7 @@ use crate::commands::attention::{HowArgs, InputArgs};
 use crate::device::{Device, DeviceChoice, emulated_arch};
 use crate::files::convert::Converter;
 use crate::files::input::{Input, SizesError, listed_shapes};
-use crate::files::tensor::Half;
+use crate::files::tensor::{Half, Stored};
 use crate::problems::attention::{HostAttention, TermFiles, element_type};
 use crate::problems::case::SMALL_ROWS;
 use crate::problems::on_card::CardAttention;
@@ -36,10 +36,11 @@ pub(crate) struct DemoArgs {
     device: DeviceChoice,
 }
 
-/// The problem of the files, of either type.
+/// The problem of the files, of any type.
 enum AnyAttention {
     F16(HostAttention<f16>),
     Bf16(HostAttention<bf16>),
+    E4m3(HostAttention<F8E4M3>),
 }
 
 /// The exact solution and how far from it a kernel may be.
@@ -77,6 +78,7 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
         None => None,
         Some(inputs) => Some(match element_type(&inputs, args.how.dtype())? {
             Dtype::Bf16 => AnyAttention::Bf16(problem(args, inputs, &request)?),
+            Dtype::E4M3 => AnyAttention::E4m3(problem(args, inputs, &request)?),
             _ => AnyAttention::F16(problem(args, inputs, &request)?),
         }),
     };
@@ -93,13 +95,15 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
         Device::Cpu => GENERATED,
     };
     match args.how.dtype() {
-        Some(Dtype::Bf16) => show("generated", &device, &generated::<bf16>(sizes, &request), &request)?,
-        _ => show("generated", &device, &generated::<f16>(sizes, &request), &request)?,
+        Some(Dtype::Bf16) => show::<bf16, bf16>("generated", &device, &generated(sizes, &request), &request)?,
+        Some(Dtype::E4M3) => show::<F8E4M3, bf16>("generated", &device, &generated(sizes, &request), &request)?,
+        _ => show::<f16, f16>("generated", &device, &generated(sizes, &request), &request)?,
     }
     match given {
         None => Ok(()),
-        Some(AnyAttention::F16(problem)) => show("given", &device, &problem, &request),
-        Some(AnyAttention::Bf16(problem)) => show("given", &device, &problem, &request),
+        Some(AnyAttention::F16(problem)) => show::<f16, f16>("given", &device, &problem, &request),
+        Some(AnyAttention::Bf16(problem)) => show::<bf16, bf16>("given", &device, &problem, &request),
+        Some(AnyAttention::E4m3(problem)) => show::<F8E4M3, bf16>("given", &device, &problem, &request),
     }
 }
 
@@ -109,7 +113,8 @@ fn problem<T: Half>(args: &DemoArgs, inputs: [Input; 3], request: &Request) -> a
     let mut converter = Converter::new(false, args.how.allow_overflow);
     args.how.note_layout(&inputs, &mut converter);
     let (problem, _) = HostAttention::<T>::new(inputs, TermFiles::default(), request.params.layout, &mut converter)?;
-    problem.check_request(request).map_err(|reason| SizesError::new(reason, tensors))?;
+    let checked = <HostAttention<T> as Task<T, T>>::check_request(&problem, request);
+    checked.map_err(|reason| SizesError::new(reason, tensors))?;
     converter.finish()?.print();
     Ok(problem)
 }
@@ -119,8 +124,13 @@ fn generated<T: Half>(sizes: BatchedSizes, request: &Request) -> HostAttention<T
     HostAttention { layout: request.params.layout, ..problem }
 }
 
-/// Prints the table of one input.
-fn show<T: Half>(title: &str, device: &Device, problem: &HostAttention<T>, request: &Request) -> anyhow::Result<()> {
+/// Prints the table of one input, with an O of type `O`.
+fn show<T: Half, O: Stored>(
+    title: &str,
+    device: &Device,
+    problem: &HostAttention<T>,
+    request: &Request,
+) -> anyhow::Result<()> {
     let BatchedSizes { batch, q_heads, kv_heads, q_len, k_len, head_dim } = problem.sizes;
     writeln!(
         io::stdout(),
@@ -133,10 +143,10 @@ fn show<T: Half>(title: &str, device: &Device, problem: &HostAttention<T>, reque
     let exact_out = problem.solve_exactly(&request.params).0;
     let exact_us = began.elapsed().as_secs_f64() * 1e6;
     let began = Instant::now();
-    let rounded = problem.solve_on_cpu(&request.params).out;
+    let rounded = problem.solve_on_cpu::<O>(&request.params).out;
     let rounded_us = began.elapsed().as_secs_f64() * 1e6;
     let rounded_error = tolerance::max_error(&rounded, &exact_out);
-    let limit = tolerance::limit(T::DTYPE, finite_error(&rounded, &exact_out));
+    let limit = tolerance::limit(O::DTYPE, finite_error(&rounded, &exact_out));
     let exact = Exact { out: exact_out, limit };
     let mut lines = vec![
         line("CPU reference, f64", 0.0, exact_us, problem, request),
@@ -144,7 +154,7 @@ fn show<T: Half>(title: &str, device: &Device, problem: &HostAttention<T>, reque
     ];
     let mut wrong = None;
     if let Device::Gpu(gpu) = device {
-        for measured in on_card(gpu, problem, request, &exact)? {
+        for measured in on_card::<T, O>(gpu, problem, request, &exact)? {
             if !exact.accepts(measured.error) {
                 wrong.get_or_insert_with(|| measured.kernel.clone());
             }
@@ -167,7 +177,7 @@ struct KernelResult {
 }
 
 /// Runs and times every kernel that serves the problem.
-fn on_card<T: Half>(
+fn on_card<T: Half, O: Stored>(
     gpu: &Gpu,
     problem: &HostAttention<T>,
     request: &Request,
@@ -181,16 +191,21 @@ fn on_card<T: Half>(
     let configs = || {
         ATTENTION.iter().filter(|config| {
             config.serves(gpu.arch(), T::DTYPE, [sizes.head_dim, problem.value_dim])
+                && config.out == O::DTYPE
                 && config.covers(ScoreMod::None, Seqlens::Fixed)
                 && config.takes(request.params.mask, sizes.q_len, sizes.k_len)
         })
     };
+    if configs().next().is_none() {
+        // Whatever the reason is, a plan has it.
+        let _ = problem.request(request).with_out(O::DTYPE).plan(gpu, T::DTYPE, sizes)?;
+    }
     gpu.warm("attention", &configs().map(|config| config.name).collect::<Vec<_>>())?;
     let mut measured = Vec::new();
     for config in configs() {
-        let request = problem.request(request).of_kernel(Some(config.name.to_owned()));
+        let request = problem.request(request).with_out(O::DTYPE).of_kernel(Some(config.name.to_owned()));
         let plan = request.plan(gpu, T::DTYPE, sizes)?;
-        let mut card = CardAttention::<T, T>::upload(gpu, &stream, problem)?;
+        let mut card = CardAttention::<T, O>::upload(gpu, &stream, problem)?;
         let timed = match &mut timer {
             Some(timer) => Some(timer.microseconds(small, |stream| card.run(stream, &plan))?.p50),
             None => None,

@@ -31,9 +31,14 @@ fn is_flushed<T: Float>(value: f64) -> bool {
     value != 0.0 && T::from_f64(value).to_f64() == 0.0
 }
 
+/// Whether a value leaves the range of a type on either side.
+pub(crate) fn leaves_range<T: Float>(value: f64) -> bool {
+    is_beyond::<T>(value) || is_flushed::<T>(value)
+}
+
 /// A value as a type rounds it, but as it is where it would leave the type's range: what the type ought to cost.
 pub(crate) fn in_range<T: Float>(value: f64) -> f64 {
-    if is_beyond::<T>(value) || is_flushed::<T>(value) { value } else { T::from_f64(value).to_f64() }
+    if leaves_range::<T>(value) { value } else { T::from_f64(value).to_f64() }
 }
 
 /// The distance of the values of a type around this one, without regard to its range.
@@ -104,6 +109,7 @@ impl Loss {
             ("bias", _, LossKind::Infinite) => "hide keys by -inf or by a bias of bool, true where a key is visible",
             ("C", Dtype::F16 | Dtype::E4M3, _) => "use --out-dtype bf16 or f32",
             ("q" | "k" | "v" | "A" | "B", Dtype::F16, _) => "use --dtype bf16, or scale them",
+            ("q" | "k" | "v", Dtype::E4M3, _) => "give --quantize tensor or head, or use --dtype bf16",
             ("A" | "B", Dtype::E4M3, _) => "scale them and give --alpha, or use --dtype bf16",
             _ => "scale them",
         }
@@ -177,6 +183,17 @@ impl Converter {
                 Converted { shape, values, own: self.keep_own.then_some(own) }
             }
         }
+    }
+
+    /// Converts a tensor whose elements are divided first, by what `factor` gives for their index.
+    pub(crate) fn convert_divided<T: Stored>(&mut self, input: Input, factor: impl Fn(usize) -> f64) -> Converted<T> {
+        let Input { origin, tensor } = input;
+        let (shape, own) = (tensor.shape, tensor.elements.into_f64());
+        self.count_not_finite(&origin, own.iter().copied());
+        let divided: Vec<f64> = own.iter().enumerate().map(|(flat, own)| own / factor(flat)).collect();
+        let values: Vec<T> = divided.iter().map(|&value| T::from_f64(value)).collect();
+        self.count_losses::<T>(&origin, &shape, &divided, &values);
+        Converted { shape, values, own: self.keep_own.then_some(own) }
     }
 
     fn count_losses<T: Stored>(&mut self, origin: &Origin, shape: &[usize], own: &[f64], values: &[T]) {

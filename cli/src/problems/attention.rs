@@ -1,14 +1,16 @@
 //! An attention problem in host memory, checked, and its solution on the CPU.
 
-use ferrotile::reference::AttentionTerms;
-use ferrotile::{AttentionParams, BatchedSizes, Dtype, Layout, reference, tolerance};
+use ferrotile::reference::{AttentionTerms, AttentionTypes};
+use ferrotile::tolerance::Fp8Terms;
+use ferrotile::{AttentionParams, BatchedSizes, Dtype, Float, Layout, reference, tolerance};
 use ndarray::{Array1, Array3, Array4, ArrayView4};
 
-use crate::files::convert::{Converted, Converter, in_range};
+use crate::files::convert::{Converted, Converter, in_range, leaves_range};
 use crate::files::input::{Input, SizesError, listed_shapes};
-use crate::files::tensor::Half;
+use crate::files::tensor::{Half, Stored};
 use crate::memory::array_bytes;
 use crate::problems::bias;
+use crate::problems::descale::{FactorSource, Factors, Order, factor_of};
 use crate::problems::error::AttentionError;
 use crate::problems::request::Request;
 use crate::problems::verdict::{Verdict, Verdicts, finite_error};
@@ -31,6 +33,8 @@ pub(crate) struct HostAttention<T> {
     pub(crate) k: Vec<T>,
     /// Elements of V.
     pub(crate) v: Vec<T>,
+    /// What these elements are multiplied by, where they are of FP8.
+    pub(crate) factors: Factors,
     /// Sinks and bias.
     pub(crate) terms: HostTerms<T>,
 }
@@ -47,6 +51,8 @@ pub(crate) struct HostTerms<T> {
 /// The files of the optional tensors.
 #[derive(Debug, Default)]
 pub(crate) struct TermFiles {
+    /// The factors of Q, K and V.
+    pub(crate) factors: FactorSource,
     /// The sinks.
     pub(crate) sink: Option<Input>,
     /// The bias.
@@ -57,14 +63,15 @@ pub(crate) struct TermFiles {
 #[derive(Debug)]
 pub(crate) struct ConvertedInputs<T> {
     q_k_v: [Converted<T>; 3],
+    factors: Factors,
     sink: Option<Converted<f32>>,
     bias: Option<(Converted<T>, [usize; 4])>,
 }
 
 impl<T: Half> ConvertedInputs<T> {
-    /// Checks sinks and bias against the sizes, and converts all.
+    /// Checks sinks, bias and factors against the sizes, and converts all.
     pub(crate) fn new(
-        inputs: [Input; 3],
+        (inputs, orders): ([Input; 3], [Order<'_>; 3]),
         terms: TermFiles,
         sizes: &BatchedSizes,
         converter: &mut Converter,
@@ -78,32 +85,35 @@ impl<T: Half> ConvertedInputs<T> {
                 expected: format!("[{q_heads}], a number for each head"),
             });
         }
-        let q_k_v = inputs.map(|input| converter.convert(input));
+        if T::DTYPE == Dtype::E4M3 && terms.bias.is_some() {
+            return Err(AttentionError::Fp8Bias);
+        }
+        let (q_k_v, factors) = terms.factors.convert(inputs, orders, sizes, converter)?;
         let sink = terms.sink.map(|sink| converter.convert(sink));
         let bias = terms.bias.map(|bias| bias::convert(bias, sizes, converter)).transpose()?;
-        Ok(ConvertedInputs { q_k_v, sink, bias })
+        Ok(ConvertedInputs { q_k_v, factors, sink, bias })
     }
 
     /// Q, K, V and terms as kernels read them; and the files' own elements, where some have another type and somebody
     /// asked for them.
     pub(crate) fn split(self) -> (HostTensors<T>, Option<HostTensors<f64>>) {
-        let ConvertedInputs { q_k_v, sink, bias } = self;
+        let ConvertedInputs { q_k_v, factors, sink, bias } = self;
         let of_bias = bias.as_ref().map(|(bias, _)| bias);
         let has_own = q_k_v.iter().chain(of_bias).any(|tensor| tensor.own.is_some())
             || sink.as_ref().is_some_and(|sink| sink.own.is_some());
         let own = has_own.then(|| {
             let bias = bias.as_ref().map(|(bias, shape)| (bias.clone().into_own(), *shape));
             let sink = sink.clone().map(Converted::into_own);
-            (q_k_v.clone().map(Converted::into_own), HostTerms { sink, bias })
+            (q_k_v.clone().map(Converted::into_own), Factors::default(), HostTerms { sink, bias })
         });
         let sink = sink.map(|sink| sink.values.into_iter().map(f64::from).collect());
         let bias = bias.map(|(bias, shape)| (bias.values, shape));
-        ((q_k_v.map(|tensor| tensor.values), HostTerms { sink, bias }), own)
+        ((q_k_v.map(|tensor| tensor.values), factors, HostTerms { sink, bias }), own)
     }
 }
 
-/// Q, K and V, and what is beside them.
-pub(crate) type HostTensors<T> = ([Vec<T>; 3], HostTerms<T>);
+/// Q, K and V, their factors, and what is beside them. The files' own elements have no factors.
+pub(crate) type HostTensors<T> = ([Vec<T>; 3], Factors, HostTerms<T>);
 
 /// O and LSE.
 #[derive(Debug, Clone)]
@@ -127,6 +137,7 @@ pub(crate) fn element_type(inputs: &[Input; 3], wanted: Option<Dtype>) -> Result
     match types {
         ["f16", "f16", "f16"] => Ok(Dtype::F16),
         ["bf16", "bf16", "bf16"] => Ok(Dtype::Bf16),
+        ["e4m3", "e4m3", "e4m3"] => Ok(Dtype::E4M3),
         [q, k, v] if q == k && k == v => Err(AttentionError::NeedsDtype(listed())),
         _ => Err(AttentionError::MixedTypes(listed())),
     }
@@ -181,65 +192,91 @@ impl<T: Half> HostAttention<T> {
         converter: &mut Converter,
     ) -> Result<(HostAttention<T>, Option<HostAttention<f64>>), AttentionError> {
         let (sizes, value_dim) = sizes(&inputs, layout)?;
+        let inputs = (inputs, [order_of(layout); 3]);
         let (converted, own) = ConvertedInputs::<T>::new(inputs, terms, &sizes, converter)?.split();
         let own = own.map(|tensors| HostAttention::of_tensors(layout, sizes, value_dim, tensors));
         Ok((HostAttention::of_tensors(layout, sizes, value_dim, converted), own))
     }
 
     /// Solves the problem on the CPU, rounding where a kernel does.
-    pub(crate) fn solve_on_cpu(&self, params: &AttentionParams) -> Solution<T> {
+    pub(crate) fn solve_on_cpu<O: Float>(&self, params: &AttentionParams) -> Solution<O> {
+        let types = AttentionTypes { inputs: T::DTYPE, out: O::DTYPE };
         let (out, lse) =
-            self.by_reference(params, |q, k, v, terms| reference::attention_with_rounded(q, k, v, terms, T::DTYPE));
-        let out = out.into_iter().map(T::from_f64).collect();
+            self.by_reference(params, |q, k, v, terms| reference::attention_with_rounded(q, k, v, terms, types));
+        let out = out.into_iter().map(O::from_f64).collect();
         let lse = lse.into_iter().map(|x| x as f32).collect();
         Solution { out, lse }
     }
 
     /// Compares O, whose first element is the `first` of a larger one, with the f64 results; adds to what is known of
     /// the elements before.
-    pub(crate) fn compare(
+    pub(crate) fn compare<O: Stored>(
         &self,
         own: Option<&HostAttention<f64>>,
-        out: &[T],
-        params: &AttentionParams,
+        out: &[O],
+        request: &Request,
         first: usize,
         before: Verdicts,
     ) -> Verdicts {
-        let exact = self.solve_exactly(params).0;
-        let limit = tolerance::limit(T::DTYPE, finite_error(&self.solve_on_cpu(params).out, &exact));
-        let given = before.given.compare(first, out, &exact, |_| limit);
+        let params = &request.params;
+        let (exact, lse) = self.solve_exactly(params);
+        let limits = self.limits::<O>(request, (&exact, &lse));
+        let given = before.given.compare(first, out, &exact, |index| limits[index]);
         let Some((own, before)) = own.zip(before.own) else { return Verdicts { given, own: None } };
         let own_exact = own.solve_exactly(params).0;
-        let rounded = own.rounded::<T>();
+        let rounded = own.rounded(self);
         let rounded_exact = if rounded.is(self) { exact } else { rounded.solve_exactly(params).0 };
         let of_own = |index: usize| {
             let of_rounding = (rounded_exact[index] - own_exact[index]).abs();
-            limit + if of_rounding.is_finite() { of_rounding } else { 0.0 }
+            limits[index] + if of_rounding.is_finite() { of_rounding } else { 0.0 }
         };
         Verdicts { given, own: Some(before.compare(first, out, &own_exact, of_own)) }
+    }
+
+    /// How far each element of O, of which this is the exact result, may be from it. Sums of products of FP8 lose more
+    /// than the obvious computation in f32 does, so each element has a limit of its own there.
+    fn limits<O: Stored>(&self, request: &Request, (exact, lse): (&[f64], &Array3<f64>)) -> Vec<f64> {
+        if T::DTYPE != Dtype::E4M3 {
+            let error = finite_error(&self.solve_on_cpu::<O>(&request.params).out, exact);
+            return vec![tolerance::limit(O::DTYPE, error); exact.len()];
+        }
+        let factors = self.factors.each_ref().map(|factors| factors.as_ref().map(|factors| factors.mapv(f64::from)));
+        let factors = factors.each_ref().map(|factors| factors.as_ref().map(|factors| factors.view()));
+        let fp8 = Fp8Terms { factors, out: O::DTYPE, accumulation: request.accumulation() };
+        let stored = [&self.q, &self.k, &self.v].map(|values| values.iter().map(|&x| x.into()).collect::<Vec<f64>>());
+        let inputs = [0, 1, 2].map(|index| self.bhsd(&stored[index], self.shape(index)));
+        let exact = (self.bhsd(exact, self.out_shape()), lse.view());
+        let limits =
+            self.with_terms(&request.params, |terms| tolerance::fp8_attention_limits(inputs, terms, &fp8, exact));
+        self.stored(limits.out)
     }
 }
 
 impl HostAttention<f64> {
-    /// The problem with each element rounded to `T`. Elements beyond the range of `T` stay as they are.
-    fn rounded<T: Half>(&self) -> HostAttention<f64> {
-        let rounded = |values: &[f64]| values.iter().map(|&value| in_range::<T>(value)).collect();
+    /// The problem with each element rounded as in `given`, to which it was converted. Elements beyond the range of `T`
+    /// stay as they are.
+    fn rounded<T: Half>(&self, given: &HostAttention<T>) -> HostAttention<f64> {
+        let wide = given.wide();
+        let [q, k, v] = [(0, &self.q), (1, &self.k), (2, &self.v)].map(|(index, own)| {
+            let factor = given.factor(index);
+            let rounded = own.iter().zip(&wide[index]).enumerate();
+            rounded.map(|(at, (&own, &given))| if leaves_range::<T>(own / factor(at)) { own } else { given }).collect()
+        });
         let sink = self.terms.sink.as_ref().map(|sink| sink.iter().map(|&value| in_range::<f32>(value)).collect());
-        let bias = self.terms.bias.as_ref().map(|(values, shape)| (rounded(values), *shape));
-        let [q, k, v] = [&self.q, &self.k, &self.v].map(|values| rounded(values));
-        HostAttention { q, k, v, terms: HostTerms { sink, bias }, ..*self }
+        let in_range_of_t = |values: &[f64]| values.iter().map(|&value| in_range::<T>(value)).collect();
+        let bias = self.terms.bias.as_ref().map(|(values, shape)| (in_range_of_t(values), *shape));
+        HostAttention { q, k, v, factors: Factors::default(), terms: HostTerms { sink, bias }, ..*self }
     }
 
-    /// Whether it has the elements of another one of the same sizes.
+    /// Whether its elements are what those of another one of the same sizes stand for.
     fn is<T: Half>(&self, other: &HostAttention<T>) -> bool {
         let same = |a: f64, b: f64| a == b || (a.is_nan() && b.is_nan());
-        let alike = |a: &[f64], b: &[T]| a.iter().zip(b).all(|(&a, &b)| same(a, b.into()));
+        let alike = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(&a, &b)| same(a, b));
+        let alike_bias = |a: &[f64], b: &[T]| a.iter().zip(b).all(|(&a, &b)| same(a, b.into()));
         let bias = self.terms.bias.as_ref().zip(other.terms.bias.as_ref());
         let sink = self.terms.sink.as_ref().zip(other.terms.sink.as_ref());
-        alike(&self.q, &other.q)
-            && alike(&self.k, &other.k)
-            && alike(&self.v, &other.v)
-            && bias.is_none_or(|((a, _), (b, _))| alike(a, b))
+        self.wide().iter().zip(&other.wide()).all(|(a, b)| alike(a, b))
+            && bias.is_none_or(|((a, _), (b, _))| alike_bias(a, b))
             && sink.is_none_or(|(a, b)| a.iter().zip(b).all(|(&a, &b)| same(a, b)))
     }
 }
@@ -249,14 +286,26 @@ impl<T> HostAttention<T> {
         layout: Layout,
         sizes: BatchedSizes,
         value_dim: usize,
-        ([q, k, v], terms): HostTensors<T>,
+        ([q, k, v], factors, terms): HostTensors<T>,
     ) -> HostAttention<T> {
-        HostAttention { layout, sizes, value_dim, q, k, v, terms }
+        HostAttention { layout, sizes, value_dim, q, k, v, factors, terms }
     }
 
     /// The shape of V.
     pub(crate) fn v_shape(&self) -> [usize; 4] {
         self.sizes.v_shape(self.layout, self.value_dim)
+    }
+
+    /// The shape of Q, K or V.
+    fn shape(&self, index: usize) -> [usize; 4] {
+        [self.sizes.q_shape(self.layout), self.sizes.kv_shape(self.layout), self.v_shape()][index]
+    }
+
+    /// What the elements of Q, K or V are multiplied by.
+    fn factor(&self, index: usize) -> impl Fn(usize) -> f64 + '_ {
+        let heads = if index == 0 { self.sizes.q_heads } else { self.sizes.kv_heads };
+        let (order, shape, factors) = (order_of(self.layout), self.shape(index), self.factors[index].as_ref());
+        move |flat| factors.map_or(1.0, |factors| factor_of(factors, order.place(flat, &shape), heads))
     }
 
     /// The shape of O.
@@ -283,6 +332,13 @@ impl<T: Copy + Into<f64>> HostAttention<T> {
         solve: impl Fn(BhsdView<'_>, BhsdView<'_>, BhsdView<'_>, &AttentionTerms<'_>) -> (Array4<f64>, Array3<f64>),
     ) -> (Vec<f64>, Array3<f64>) {
         let [q, k, v] = self.wide();
+        let [q, k, v] = [(0, &q), (1, &k), (2, &v)].map(|(index, values)| self.bhsd(values, self.shape(index)));
+        let (out, lse) = self.with_terms(params, |terms| solve(q, k, v, terms));
+        (self.stored(out), lse)
+    }
+
+    /// Calls `body` with the terms of a reference.
+    fn with_terms<R>(&self, params: &AttentionParams, body: impl FnOnce(&AttentionTerms<'_>) -> R) -> R {
         let sink = self.terms.sink.as_ref().map(|sink| Array1::from_vec(sink.clone()));
         let bias = self.terms.bias.as_ref().map(|(values, shape)| {
             let values = values.iter().map(|&x| x.into()).collect();
@@ -295,14 +351,15 @@ impl<T: Copy + Into<f64>> HostAttention<T> {
             bias: bias.as_ref().map(|bias| bias.view()),
             ..AttentionTerms::new(params.mask, scale)
         };
-        let (q_shape, kv_shape) = (self.sizes.q_shape(self.layout), self.sizes.kv_shape(self.layout));
-        let v = self.bhsd(&v, self.v_shape());
-        let (out, lse) = solve(self.bhsd(&q, q_shape), self.bhsd(&k, kv_shape), v, &terms);
-        (self.stored(out), lse)
+        body(&terms)
     }
 
+    /// What the elements of Q, K and V stand for.
     fn wide(&self) -> [Vec<f64>; 3] {
-        [&self.q, &self.k, &self.v].map(|values| values.iter().map(|&x| x.into()).collect())
+        [(0, &self.q), (1, &self.k), (2, &self.v)].map(|(index, values)| {
+            let factor = self.factor(index);
+            values.iter().enumerate().map(|(flat, &x)| x.into() * factor(flat)).collect()
+        })
     }
 
     /// A view of stored elements as `[B, H, S, D]`.
@@ -320,6 +377,14 @@ impl<T: Copy + Into<f64>> HostAttention<T> {
             Layout::Bhsd => array.iter().copied().collect(),
             Layout::Bshd => array.permuted_axes([0, 2, 1, 3]).iter().copied().collect(),
         }
+    }
+}
+
+/// How elements lie in a layout.
+fn order_of(layout: Layout) -> Order<'static> {
+    match layout {
+        Layout::Bhsd => Order::Bhsd,
+        Layout::Bshd => Order::Bshd,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Cases of the attention benchmark: `BxHxSxD/mask/dtype`, or `BxHq:HkvxSxD/mask/dtype` where heads share keys, with
-//! `DvE` in place of `D` where V has head dimension E; then `/softcap`, `/bias` or `/varlen`.
+//! `DvE` in place of `D` where V has head dimension E; then `/softcap`, `/bias` or `/varlen`. The type is f16, bf16, or
+//! e4m3 with an O of bf16 and without factors.
 
 use std::fmt;
 use std::str::FromStr;
@@ -71,9 +72,9 @@ const SHAPES: [(usize, usize, usize, usize); 15] = [
     (1, 8, 16384, 256),
 ];
 
-/// What is measured beside them with `all`, in f16: V with a head dimension of its own, shared keys, a window, and each
+/// What is measured beside them with `all`: V with a head dimension of its own, shared keys, a window, and each
 /// of [`Extra`].
-const FEATURES: [&str; 17] = [
+const FEATURES: [&str; 18] = [
     "4x16x4096x192v128/full/f16",
     "4x16x4096x192v128/causal/f16",
     "4x32:8x4096x128/causal/f16",
@@ -91,6 +92,7 @@ const FEATURES: [&str; 17] = [
     "64x32x1024x64/causal/f16/varlen",
     "8x8x4096x256/causal/f16/varlen",
     "8x16x4096x192v128/causal/f16/varlen",
+    "4x32:8x4096x128/causal/e4m3",
 ];
 
 /// How many of [`SHAPES`] are measured unless more are asked for: the small ones, in seconds.
@@ -100,10 +102,10 @@ const SHORT: usize = 4;
 pub(crate) const SMALL_ROWS: usize = 32768;
 
 impl Case {
-    /// The cases measured where none is named: the short list in f16, or with `all` every shape in f16 and bf16.
+    /// The cases measured where none is named: the short list in f16, or with `all` every shape in every type.
     pub(crate) fn defaults(all: bool) -> Vec<Case> {
-        let (shapes, dtypes) =
-            if all { (&SHAPES[..], &[Dtype::F16, Dtype::Bf16][..]) } else { (&SHAPES[..SHORT], &[Dtype::F16][..]) };
+        let every = [Dtype::F16, Dtype::Bf16, Dtype::E4M3];
+        let (shapes, dtypes) = if all { (&SHAPES[..], &every[..]) } else { (&SHAPES[..SHORT], &every[..1]) };
         let mut cases = Vec::new();
         for &(batch, heads, len, head_dim) in shapes {
             for &dtype in dtypes {
@@ -197,7 +199,7 @@ impl fmt::Display for Case {
 pub(crate) enum ParseCaseError {
     /// Not these parts, or not four sizes.
     #[error(
-        "expected BxHxSxD/mask/dtype, such as 1x8x512x64/causal/f16 (or BxHq:HkvxSxD, or BxHxSxDvE), and then /softcap, /bias or /varlen"
+        "expected BxHxSxD/mask/dtype, such as 1x8x512x64/causal/f16 (or bf16 or e4m3; or BxHq:HkvxSxD, or BxHxSxDvE), and then /softcap, /bias or /varlen"
     )]
     Grammar,
     /// Not a mask.

@@ -4,13 +4,18 @@ use ferrotile::{
     AttentionPlan, AttentionTensors, Buffer, Descales, Float, Gpu, Kernel, KernelFacts, Result, Stream, StreamRef,
     TensorMut, TensorRef, VarlenSizes, VarlenTensors,
 };
+use ndarray::Array2;
 
 use crate::files::tensor::Half;
 use crate::problems::attention::{HostAttention, HostTerms, Solution};
 use crate::problems::case::{Case, Extra};
+use crate::problems::descale::Factors;
 use crate::problems::random;
 use crate::problems::request::Request;
 use crate::problems::varlen::HostVarlen;
+
+/// The factors of Q, K and V, and their shapes.
+type CardFactors = [Option<(Buffer<f32>, [usize; 2])>; 3];
 
 /// What is in the memory of a card: inputs, outputs, and the tensors of terms.
 struct Memory<T, O> {
@@ -19,6 +24,7 @@ struct Memory<T, O> {
     v: Buffer<T>,
     out: Buffer<O>,
     lse: Buffer<f32>,
+    descales: CardFactors,
     sink: Option<Buffer<f32>>,
     bias: Option<(Buffer<T>, [usize; 4])>,
 }
@@ -30,8 +36,16 @@ impl<T: Half, O: Float> Memory<T, O> {
         stream: &Stream,
         [q, k, v]: [&[T]; 3],
         [out_elems, lse_elems]: [usize; 2],
-        terms: &HostTerms<T>,
+        (factors, terms): (&Factors, &HostTerms<T>),
     ) -> Result<Memory<T, O>> {
+        let descale = |factors: &Option<Array2<f32>>| {
+            let upload = |factors: &Array2<f32>| {
+                let values: Vec<f32> = factors.iter().copied().collect();
+                Buffer::upload_blocking(stream, &values).map(|buffer| (buffer, factors.dim().into()))
+            };
+            factors.as_ref().map(upload).transpose()
+        };
+        let [of_q, of_k, of_v] = factors;
         let sink = terms.sink.as_ref().map(|sink| sink.iter().map(|&value| value as f32).collect::<Vec<f32>>());
         let bias = terms.bias.as_ref();
         let bias = bias.map(|(bias, shape)| Buffer::upload_blocking(stream, bias).map(|bias| (bias, *shape)));
@@ -41,6 +55,7 @@ impl<T: Half, O: Float> Memory<T, O> {
             v: Buffer::upload_blocking(stream, v)?,
             out: Buffer::zeroed(gpu, out_elems)?,
             lse: Buffer::zeroed(gpu, lse_elems)?,
+            descales: [descale(of_q)?, descale(of_k)?, descale(of_v)?],
             sink: sink.map(|sink| Buffer::upload_blocking(stream, &sink)).transpose()?,
             bias: bias.transpose()?,
         })
@@ -53,6 +68,15 @@ impl<T: Half, O: Float> Memory<T, O> {
             lse: self.lse.download_blocking(stream.as_ref())?,
         })
     }
+}
+
+/// The factors as a call takes them.
+fn descales_of(descales: &CardFactors) -> Result<Descales<'_>> {
+    let view = |index: usize| {
+        let factors = descales[index].as_ref();
+        factors.map(|(factors, shape)| TensorRef::contiguous(factors, *shape)).transpose()
+    };
+    Ok(Descales { q: view(0)?, k: view(1)?, v: view(2)? })
 }
 
 /// The sinks as a call takes them.
@@ -76,7 +100,8 @@ impl<'a, T: Half, O: Float> CardAttention<'a, T, O> {
     pub(crate) fn upload(gpu: &Gpu, stream: &Stream, problem: &'a HostAttention<T>) -> Result<CardAttention<'a, T, O>> {
         let rows = problem.sizes.batch * problem.sizes.q_heads * problem.sizes.q_len;
         let (inputs, outputs) = ([&*problem.q, &problem.k, &problem.v], [rows * problem.value_dim, rows]);
-        Ok(CardAttention { problem, memory: Memory::upload(gpu, stream, inputs, outputs, &problem.terms)? })
+        let terms = (&problem.factors, &problem.terms);
+        Ok(CardAttention { problem, memory: Memory::upload(gpu, stream, inputs, outputs, terms)? })
     }
 
     /// Enqueues one computation of O, without LSE as the vendor libraries that it is compared with.
@@ -94,8 +119,9 @@ impl<'a, T: Half, O: Float> CardAttention<'a, T, O> {
         let HostAttention { layout, sizes, .. } = self.problem;
         let (q_shape, kv_shape) = (sizes.q_shape(*layout), sizes.kv_shape(*layout));
         let lse_shape = [sizes.batch, sizes.q_heads, sizes.q_len];
-        let Memory { q, k, v, out, lse, sink, bias } = &mut self.memory;
+        let Memory { q, k, v, out, lse, descales, sink, bias } = &mut self.memory;
         let tensors = AttentionTensors {
+            descales: descales_of(descales)?,
             lse: if with_lse { Some(TensorMut::contiguous(lse, lse_shape)?) } else { None },
             sink: sink_of(sink.as_ref())?,
             bias: bias_of(bias.as_ref())?,
@@ -122,6 +148,7 @@ impl<'a, T: Half, O: Float> CardVarlen<'a, T, O> {
     fn upload(gpu: &Gpu, stream: &Stream, sequences: &'a HostVarlen<T>) -> Result<CardVarlen<'a, T, O>> {
         let rows = sequences.sizes.q_heads * sequences.sizes.q_total;
         let inputs = sequences.inputs.each_ref().map(|values| &**values);
+        let terms = (&sequences.factors, &sequences.terms);
         // No sequence ends beyond the rows of its tensor, of which there are fewer than 2^31.
         let [cu_seqlens_q, cu_seqlens_k] = sequences.cu_seqlens.each_ref().map(|ends| {
             let ends: Vec<i32> = ends.iter().map(|&end| end as i32).collect();
@@ -129,7 +156,7 @@ impl<'a, T: Half, O: Float> CardVarlen<'a, T, O> {
         });
         Ok(CardVarlen {
             sequences,
-            memory: Memory::upload(gpu, stream, inputs, [rows * sequences.value_dim, rows], &sequences.terms)?,
+            memory: Memory::upload(gpu, stream, inputs, [rows * sequences.value_dim, rows], terms)?,
             cu_seqlens: [cu_seqlens_q?, cu_seqlens_k?],
         })
     }
@@ -149,10 +176,10 @@ impl<'a, T: Half, O: Float> CardVarlen<'a, T, O> {
         let VarlenSizes { batch, q_heads, kv_heads, q_total, k_total, head_dim, .. } = self.sequences.sizes;
         let (q_shape, k_shape) = ([q_total, q_heads, head_dim], [k_total, kv_heads, head_dim]);
         let value_dim = self.sequences.value_dim;
-        let Memory { q, k, v, out, lse, sink, bias } = &mut self.memory;
+        let Memory { q, k, v, out, lse, descales, sink, bias } = &mut self.memory;
         let [cu_seqlens_q, cu_seqlens_k] = &self.cu_seqlens;
         let tensors = VarlenTensors {
-            descales: Descales::NONE,
+            descales: descales_of(descales)?,
             q: TensorRef::contiguous(q, q_shape)?,
             k: TensorRef::contiguous(k, k_shape)?,
             v: TensorRef::contiguous(v, [k_total, kv_heads, value_dim])?,

@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use crate::files::tensor::Half;
 use crate::memory::zeros;
 use crate::problems::attention::{HostAttention, HostTerms};
+use crate::problems::descale::Factors;
 use crate::problems::varlen::HostVarlen;
 
 /// Elements that one generator fills: chunks are filled in parallel, each from its own seed.
@@ -25,6 +26,7 @@ pub(crate) fn problem<T: Half>(sizes: BatchedSizes, value_dim: usize, seed: u64)
         q: normal(&sizes.q_shape(layout), 3 * seed)?,
         k: normal(&sizes.kv_shape(layout), 3 * seed + 1)?,
         v: normal(&sizes.v_shape(layout, value_dim), 3 * seed + 2)?,
+        factors: Factors::default(),
         terms: HostTerms::default(),
     })
 }
@@ -48,6 +50,7 @@ pub(crate) fn sequences<T: Half>(
         value_dim,
         cu_seqlens: [cu_seqlens.clone(), cu_seqlens],
         inputs: [normal(&q, 0)?, normal(&k, 1)?, normal(&v, 2)?],
+        factors: Factors::default(),
         terms: HostTerms::default(),
     })
 }

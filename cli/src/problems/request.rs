@@ -1,6 +1,9 @@
 //! What the program asks of attention: what is computed, and how a card runs it.
 
-use ferrotile::{AttentionOptions, AttentionParams, AttentionPlan, AttentionProblem, Dtype, Gpu, Keys, Layout, Result};
+use ferrotile::{
+    Accumulation, AttentionOptions, AttentionParams, AttentionPlan, AttentionProblem, Dtype, Gpu, Keys, Layout, Result,
+};
+use variants::attention::{ATTENTION, AttentionKernel};
 
 /// Parameters and options of one request.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,6 +36,15 @@ impl Request {
     pub(crate) fn with_out(mut self, out: Dtype) -> Request {
         self.params.out = Some(out);
         self
+    }
+
+    /// How P V of FP8 inputs is summed: as the named kernel does, where there is one.
+    pub(crate) fn accumulation(&self) -> Accumulation {
+        let named = self.options.kernel.as_ref().and_then(|name| ATTENTION.iter().find(|config| config.name == name));
+        match named.map(|config| config.kernel) {
+            Some(AttentionKernel::Wgmma(tile)) => tile.accumulation,
+            _ => self.options.accumulation,
+        }
     }
 
     /// Whether attention of this head dimension of Q and K takes the request.

@@ -2,7 +2,7 @@
 
 use ferrotile::{BatchedSizes, Gpu, Layout, VarlenSizes};
 
-use crate::files::tensor::Half;
+use crate::files::tensor::{Half, Stored};
 use crate::problems::attention::{HostAttention, Solution, nothing_compared};
 use crate::problems::on_card;
 use crate::problems::request::Request;
@@ -10,7 +10,7 @@ use crate::problems::varlen::HostVarlen;
 use crate::problems::verdict::Verdicts;
 
 /// What a request asks to compute: one problem, or sequences of several lengths.
-pub(crate) trait Task<T: Half>: Sized {
+pub(crate) trait Task<T: Half, O: Stored>: Sized {
     /// The task with the files' own elements.
     type Own;
 
@@ -27,16 +27,16 @@ pub(crate) trait Task<T: Half>: Sized {
     fn lse_shape(&self) -> Vec<usize>;
 
     /// O and LSE by a kernel; calls `started` with its name before it runs.
-    fn solve_on_card(&self, gpu: &Gpu, request: &Request, started: &dyn Fn(&str)) -> ferrotile::Result<Solution<T>>;
+    fn solve_on_card(&self, gpu: &Gpu, request: &Request, started: &dyn Fn(&str)) -> ferrotile::Result<Solution<O>>;
 
     /// O and LSE on the CPU, rounded where a kernel rounds.
-    fn solve_on_cpu(&self, request: &Request) -> Solution<T>;
+    fn solve_on_cpu(&self, request: &Request) -> Solution<O>;
 
     /// Compares O with the f64 reference.
-    fn check(&self, own: Option<&Self::Own>, solution: &Solution<T>, request: &Request) -> Verdicts;
+    fn check(&self, own: Option<&Self::Own>, solution: &Solution<O>, request: &Request) -> Verdicts;
 }
 
-impl<T: Half> Task<T> for HostAttention<T> {
+impl<T: Half, O: Stored> Task<T, O> for HostAttention<T> {
     type Own = HostAttention<f64>;
 
     fn understood(&self) -> String {
@@ -64,21 +64,21 @@ impl<T: Half> Task<T> for HostAttention<T> {
         vec![self.sizes.batch, self.sizes.q_heads, self.sizes.q_len]
     }
 
-    fn solve_on_card(&self, gpu: &Gpu, request: &Request, started: &dyn Fn(&str)) -> ferrotile::Result<Solution<T>> {
+    fn solve_on_card(&self, gpu: &Gpu, request: &Request, started: &dyn Fn(&str)) -> ferrotile::Result<Solution<O>> {
         on_card::solve(gpu, self, request, started)
     }
 
-    fn solve_on_cpu(&self, request: &Request) -> Solution<T> {
+    fn solve_on_cpu(&self, request: &Request) -> Solution<O> {
         HostAttention::solve_on_cpu(self, &request.params)
     }
 
-    fn check(&self, own: Option<&HostAttention<f64>>, solution: &Solution<T>, request: &Request) -> Verdicts {
-        let nothing = nothing_compared(&Task::<T>::out_shape(self), own.is_some());
-        self.compare(own, &solution.out, &request.params, 0, nothing)
+    fn check(&self, own: Option<&HostAttention<f64>>, solution: &Solution<O>, request: &Request) -> Verdicts {
+        let nothing = nothing_compared(&HostAttention::out_shape(self), own.is_some());
+        self.compare(own, &solution.out, request, 0, nothing)
     }
 }
 
-impl<T: Half> Task<T> for HostVarlen<T> {
+impl<T: Half, O: Stored> Task<T, O> for HostVarlen<T> {
     type Own = HostVarlen<f64>;
 
     fn understood(&self) -> String {
@@ -102,15 +102,15 @@ impl<T: Half> Task<T> for HostVarlen<T> {
         vec![self.sizes.q_heads, self.sizes.q_total]
     }
 
-    fn solve_on_card(&self, gpu: &Gpu, request: &Request, started: &dyn Fn(&str)) -> ferrotile::Result<Solution<T>> {
+    fn solve_on_card(&self, gpu: &Gpu, request: &Request, started: &dyn Fn(&str)) -> ferrotile::Result<Solution<O>> {
         on_card::solve_sequences(gpu, self, request, started)
     }
 
-    fn solve_on_cpu(&self, request: &Request) -> Solution<T> {
+    fn solve_on_cpu(&self, request: &Request) -> Solution<O> {
         let VarlenSizes { q_heads, q_total, .. } = self.sizes;
         let mut solution = Solution { out: Vec::new(), lse: vec![0.0; q_heads * q_total] };
         for (rows, sequence) in self.each() {
-            let Solution { out, lse } = sequence.solve_on_cpu(&request.params);
+            let Solution { out, lse } = sequence.solve_on_cpu::<O>(&request.params);
             solution.out.extend(out);
             for (head, lse) in lse.chunks_exact(rows.len().max(1)).enumerate() {
                 solution.lse[head * q_total..][rows.clone()].copy_from_slice(lse);
@@ -120,15 +120,15 @@ impl<T: Half> Task<T> for HostVarlen<T> {
     }
 
     /// Each sequence has a limit of its own.
-    fn check(&self, own: Option<&HostVarlen<f64>>, solution: &Solution<T>, request: &Request) -> Verdicts {
+    fn check(&self, own: Option<&HostVarlen<f64>>, solution: &Solution<O>, request: &Request) -> Verdicts {
         let row_elems = self.sizes.q_heads * self.value_dim;
         let own_sequences = own.map(|own| own.each().map(|(_, sequence)| sequence).collect::<Vec<_>>());
         self.each().enumerate().fold(
-            nothing_compared(&self.out_shape(), own.is_some()),
+            nothing_compared(&Task::<T, O>::out_shape(self), own.is_some()),
             |verdicts, (index, (rows, sequence))| {
                 let elements = rows.start * row_elems..rows.end * row_elems;
                 let own = own_sequences.as_ref().map(|sequences| &sequences[index]);
-                sequence.compare(own, &solution.out[elements.clone()], &request.params, elements.start, verdicts)
+                sequence.compare(own, &solution.out[elements.clone()], request, elements.start, verdicts)
             },
         )
     }

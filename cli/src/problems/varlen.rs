@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use ferrotile::{BatchedSizes, Layout, VarlenSizes};
-use ndarray::{ArrayView4, s};
+use ndarray::{Array2, ArrayView4, s};
 
 use crate::files::convert::Converter;
 use crate::files::input::{Input, SizesError, listed_shapes};
@@ -11,6 +11,7 @@ use crate::files::tensor::Half;
 use crate::memory::array_bytes;
 use crate::problems::attention::{ConvertedInputs, HostAttention, HostTerms, TermFiles, dimensions};
 use crate::problems::cu_seqlens::{CuSeqlensError, CuSeqlensFile};
+use crate::problems::descale::{Factors, Order};
 use crate::problems::error::AttentionError;
 use crate::problems::request::Request;
 
@@ -25,6 +26,8 @@ pub(crate) struct HostVarlen<T> {
     pub(crate) cu_seqlens: [Vec<usize>; 2],
     /// Elements of Q, K and V.
     pub(crate) inputs: [Vec<T>; 3],
+    /// What these elements are multiplied by, where they are of FP8.
+    pub(crate) factors: Factors,
     /// Sinks and bias.
     pub(crate) terms: HostTerms<T>,
 }
@@ -63,11 +66,15 @@ impl<T: Half> HostVarlen<T> {
         for shape in [[q_total, q_heads, head_dim], k, v] {
             array_bytes::<f64>(&shape).map_err(wrong)?;
         }
-        let converted = ConvertedInputs::<T>::new(inputs, terms, &sizes.longest(), converter)?;
-        let ((inputs, terms), own) = converted.split();
-        let own =
-            own.map(|(inputs, terms)| HostVarlen { sizes, value_dim, cu_seqlens: cu_seqlens.clone(), inputs, terms });
-        Ok((HostVarlen { sizes, value_dim, cu_seqlens, inputs, terms }, own))
+        let [of_rows, of_keys] = cu_seqlens.each_ref().map(|starts| Order::Sequences(starts));
+        let inputs = (inputs, [of_rows, of_keys, of_keys]);
+        let (given, own) = ConvertedInputs::<T>::new(inputs, terms, &sizes.longest(), converter)?.split();
+        let own = own.map(|(inputs, factors, terms)| {
+            let cu_seqlens = cu_seqlens.clone();
+            HostVarlen { sizes, value_dim, cu_seqlens, inputs, factors, terms }
+        });
+        let (inputs, factors, terms) = given;
+        Ok((HostVarlen { sizes, value_dim, cu_seqlens, inputs, factors, terms }, own))
     }
 }
 
@@ -103,7 +110,14 @@ impl<T: Copy> HostVarlen<T> {
             q: part(q, q_heads * head_dim, &rows),
             k: part(k, kv_heads * head_dim, &keys),
             v: part(v, kv_heads * self.value_dim, &keys),
+            factors: self.factors.each_ref().map(|factors| factors.as_ref().map(|factors| of_entry(factors, index))),
             terms: HostTerms { sink: self.terms.sink.clone(), bias },
         }
     }
+}
+
+/// The factors of a batch entry.
+fn of_entry(factors: &Array2<f32>, entry: usize) -> Array2<f32> {
+    let entry = if factors.dim().0 == 1 { 0 } else { entry };
+    factors.slice(s![entry..=entry, ..]).to_owned()
 }

@@ -1,18 +1,20 @@
 //! Problems of attention whose sequences are all as long, decoding among them.
 
-use ferrotile::{AttentionTensors, BatchedSizes, Dtype, Layout, StreamRef, attention};
+use ferrotile::{Arch, AttentionTensors, BatchedSizes, Dtype, F8E4M3, Layout, StreamRef, attention};
+use half::{bf16, f16};
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 use variants::attention::Seqlens;
 
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};
-use super::heads::{Heads, OfHalves};
+use super::fp8::{self, FactorInputs, Fp8};
+use super::heads::Heads;
 use super::memory::{FloatCell, Input, Output};
 use super::outcome::{Stop, refusal};
 use super::placement::{Placement, View};
 use super::sizes::{self, Random};
-use super::softmax::{Expected, OAndLse, array4, checked_lse, o_and_lse};
+use super::softmax::{Expected, Inputs, OAndLse, array4, checked_lse, o_and_lse};
 use super::terms::{TermInputs, Terms};
 use super::text::is_default;
 use super::twice::{Call, WORKSPACE_BYTES, twice};
@@ -29,6 +31,9 @@ pub(crate) struct Attention {
     k_len: usize,
     #[serde(default, skip_serializing_if = "is_default")]
     terms: Terms,
+    /// What inputs of E4M3 have.
+    #[serde(default, skip_serializing_if = "is_default")]
+    fp8: Option<Box<Fp8>>,
     /// Whether dimensions are named in the order batch, sequence, heads.
     #[serde(default, skip_serializing_if = "is_default")]
     bshd: bool,
@@ -65,6 +70,7 @@ impl Attention {
             q_len,
             k_len,
             terms: Terms::default(),
+            fp8: None,
             bshd: random.random(),
             places: Default::default(),
             fused: None,
@@ -90,7 +96,7 @@ impl Attention {
         let mut request = self.terms.request(self.layout(), &self.heads, self.kernel.as_ref());
         request.options.splits = self.splits;
         request.options.max_workspace_bytes = if self.workspace { WORKSPACE_BYTES } else { 0 };
-        request
+        self.fp8.as_ref().map_or(request.clone(), |fp8| fp8.request(request))
     }
 
     /// The shapes of Q, K, V and O as batch, heads, rows and columns.
@@ -129,28 +135,30 @@ impl Attention {
         let [q, k, v] = views.map(|view| Input::stored(bench, view, storage.clone()));
         Ok([q?, k?, v?])
     }
-}
 
-impl OfHalves for Attention {
-    fn dtype(&self) -> Dtype {
-        self.heads.dtype
-    }
-
-    fn run_as<T: FloatCell>(&self, bench: &Bench) -> Result<(), Stop> {
+    /// Runs the problem with inputs of type `T` and an O of type `O`.
+    fn run_as<T: FloatCell, O: FloatCell>(&self, bench: &Bench) -> Result<(), Stop> {
         let mut random = Random::seed_from_u64(self.seed);
         let [q, k, v] = self.inputs::<T>(bench, &mut random)?;
         let [q_shape, k_shape, .., out_shape] = self.shapes();
         let sizes = [self.batch, self.heads.q_heads, self.q_len, self.k_len];
         let terms = TermInputs::<T>::new(bench, &self.terms, &mut random, sizes)?;
+        let factors = match &self.fp8 {
+            Some(fp8) => fp8.inputs(bench, &mut random, self.batch, &self.heads)?,
+            None => FactorInputs::NONE,
+        };
         let request = self.request();
         let asked = self.kernel.is_some() || self.splits.is_some();
+        // Not every element type has a kernel for any strides.
+        let may_refuse = asked || self.fp8.is_some();
         let plan = request.plan(&bench.gpu, T::DTYPE, self.problem()).map_err(|error| refusal(asked, error))?;
         let (layout, lse_shape) = (self.layout(), [self.batch, self.heads.q_heads, self.q_len]);
         let order = |dimensions| layout.reorder(dimensions);
         let outputs = o_and_lse(bench, &self.places[3], out_shape, lse_shape)?;
         let function = self.call == Call::Function && !self.workspace;
-        let run = |stream: StreamRef<'_>, (out, lse): &mut OAndLse<T, 4, 3>, workspace: &mut Output<u8, 1>| {
+        let run = |stream: StreamRef<'_>, (out, lse): &mut OAndLse<O, 4, 3>, workspace: &mut Output<u8, 1>| {
             let tensors = AttentionTensors {
+                descales: factors.descales(),
                 lse: (!self.without_lse).then(|| lse.plain()),
                 sink: terms.sink.as_ref().map(Input::plain),
                 bias: terms.bias.as_ref().map(Input::plain),
@@ -163,7 +171,7 @@ impl OfHalves for Attention {
                 plan.run(stream, tensors)
             }
         };
-        let (out, lse) = twice(bench, (self.call, asked), outputs, plan.workspace_bytes(), run)?;
+        let (out, lse) = twice(bench, (self.call, may_refuse), outputs, plan.workspace_bytes(), run)?;
         check::written("O", &out, &out_shape)?;
         let lse = checked_lse(self.without_lse, &lse, &lse_shape)?;
         if q_shape[0] * q_shape[1] * q_shape[2] == 0 {
@@ -173,7 +181,10 @@ impl OfHalves for Attention {
         assert_eq!(k.dim().2, k_shape[2]);
         let (sink, bias) = terms.wide();
         let bias = bias.as_ref().map(|bias| bias.view());
-        let expected = Expected::new(T::DTYPE, [q.view(), k.view(), v.view()], &self.terms, (sink.as_ref(), bias));
+        let (factors, of_halves) = (factors.wide(None), Inputs::Halves(T::DTYPE));
+        let fp8 = fp8::terms(O::DTYPE, &request, &factors);
+        let inputs = self.fp8.as_ref().map_or(of_halves, |_| Inputs::E4m3(&fp8));
+        let expected = Expected::new(inputs, [q.view(), k.view(), v.view()], &self.terms, (sink.as_ref(), bias));
         Ok(expected.check(&out, lse)?)
     }
 }
@@ -189,8 +200,14 @@ impl Family for Attention {
             problem.fused = Some(random.random_range(0..20));
         }
         problem.terms = Terms::draw(random, problem.k_len);
-        let may_repeat = [true, true, true, false];
-        problem.places = may_repeat.map(|may_repeat| Placement::draw(random, 4, may_repeat));
+        let has_fp8 = scope.arch == Arch::Sm90a;
+        problem.fp8 = Fp8::draw(random, has_fp8, &mut problem.heads, &mut problem.terms).map(Box::new);
+        let is_regular = problem.fp8.is_some() && random.random_bool(0.9);
+        let place = if is_regular { Placement::draw_regular } else { Placement::draw };
+        problem.places = [true, true, true, false].map(|may_repeat| place(random, 4, may_repeat));
+        if let (true, Some(offset)) = (is_regular, &mut problem.fused) {
+            *offset = offset.next_multiple_of(16);
+        }
         problem.without_lse = random.random_bool(0.1);
         problem.call = Call::draw(random);
         problem.workspace = random.random();
@@ -199,7 +216,8 @@ impl Family for Attention {
             let eligible = problem
                 .heads
                 .configs(scope.arch, terms.score_mod(), Seqlens::Fixed)
-                .filter(|config| config.takes(terms.mask, q_len, k_len));
+                .filter(|config| config.takes(terms.mask, q_len, k_len))
+                .filter(|config| problem.fp8.as_ref().is_none_or(|fp8| config.out == fp8.out));
             problem.kernel = sizes::pick(random, eligible.map(|config| config.name));
         }
         if random.random_bool(if problem.q_len <= 16 { 0.3 } else { 0.02 }) {
@@ -209,7 +227,12 @@ impl Family for Attention {
     }
 
     fn run(&self, bench: &Bench) -> Result<(), Stop> {
-        self.run_of_type(bench)
+        match (self.heads.dtype, self.fp8.as_ref().map(|fp8| fp8.out)) {
+            (Dtype::E4M3, Some(Dtype::Bf16)) => self.run_as::<F8E4M3, bf16>(bench),
+            (Dtype::E4M3, _) => self.run_as::<F8E4M3, f16>(bench),
+            (Dtype::Bf16, _) => self.run_as::<bf16, bf16>(bench),
+            _ => self.run_as::<f16, f16>(bench),
+        }
     }
 
     fn simpler(&self) -> Vec<Attention> {
@@ -222,6 +245,7 @@ impl Family for Attention {
         simpler.each(|problem| &mut problem.without_lse, [false]);
         simpler.each(|problem| &mut problem.splits, [None, Some(1), Some(2)]);
         simpler.each(|problem| &mut problem.workspace, [false]);
+        Fp8::simpler(&mut simpler, |problem| &mut problem.fp8);
         Terms::simpler(&mut simpler, |problem| &mut problem.terms, &self.terms);
         simpler.size(|problem| &mut problem.batch, 1, 1);
         Heads::simpler(&mut simpler, |problem| &mut problem.heads, &self.heads);

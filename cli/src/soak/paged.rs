@@ -14,7 +14,7 @@ use super::memory::{FloatCell, Input, Output};
 use super::outcome::{Failure, Stop, refusal};
 use super::placement::Placement;
 use super::sizes::{self, Random};
-use super::softmax::{Expected, OAndLse, array4, checked_lse, o_and_lse};
+use super::softmax::{Expected, Inputs, OAndLse, array4, checked_lse, o_and_lse};
 use super::terms::{TermInputs, Terms, bias_of_entry};
 use super::text::is_default;
 use super::twice::{Call, WORKSPACE_BYTES, twice};
@@ -166,7 +166,8 @@ impl Paged {
             let bias = bias_of_entry(bias.as_ref(), index, [self.q_len, len]);
             let of_bias = bias.as_ref().map(|bias| bias.view());
             let q = q.slice(s![index..=index, .., .., ..]);
-            let expected = Expected::new(T::DTYPE, [q, k.view(), v.view()], &self.terms, (sink.as_ref(), of_bias));
+            let expected =
+                Expected::new(Inputs::Halves(T::DTYPE), [q, k.view(), v.view()], &self.terms, (sink.as_ref(), of_bias));
             let columns = rows * self.heads.value_dim;
             let lse = lse.map(|lse| &lse[index * rows..][..rows]);
             expected

@@ -52,6 +52,14 @@ impl Placement {
         }
     }
 
+    /// A place whose rows start on 16-byte boundaries, and that is walked forwards: one that TMA can express.
+    pub(crate) fn draw_regular(random: &mut Random, rank: usize, may_repeat: bool) -> Placement {
+        let place = Placement::draw(random, rank, may_repeat);
+        let aligned = |elements: usize| elements.next_multiple_of(16);
+        let gaps = place.gaps.into_iter().map(aligned).collect();
+        Placement { offset: aligned(place.offset), gaps, reversed: Vec::new(), ..place }
+    }
+
     /// Simpler placements, the simplest first: without gaps, offsets, reversed or repeated dimensions.
     pub(crate) fn simpler(&self) -> Vec<Placement> {
         let plain = Placement { reversed: Vec::new(), repeated: Vec::new(), ..self.clone() };

@@ -2,7 +2,7 @@
 
 use ferrotile::Dtype;
 use ferrotile::reference::{self, AttentionTerms};
-use ferrotile::tolerance::{self, AttentionLimits};
+use ferrotile::tolerance::{self, AttentionLimits, Fp8Terms};
 use ndarray::{Array1, Array4, ArrayView4};
 
 use super::check;
@@ -43,19 +43,29 @@ pub(crate) fn checked_lse<'a>(
     Ok(Some(lse))
 }
 
+/// The type of Q, K and V.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Inputs<'a> {
+    /// f16 or bf16, and that of O.
+    Halves(Dtype),
+    /// E4M3, with factors and an O of another type.
+    E4m3(&'a Fp8Terms<'a>),
+}
+
 /// The exact result of one attention, and the limits of each element.
 pub(crate) struct Expected {
     out: Vec<f64>,
     lse: Vec<f64>,
     limits: AttentionLimits,
     shape: [usize; 4],
+    /// That of O.
     dtype: Dtype,
 }
 
 impl Expected {
-    /// The result for `q`, `k` and `v`, `[batch, head, row, column]`.
+    /// The result for `q`, `k` and `v`, `[batch, head, row, column]`, of this type; of E4M3 as they are stored.
     pub(crate) fn new(
-        dtype: Dtype,
+        inputs: Inputs<'_>,
         [q, k, v]: [ArrayView4<'_, f64>; 3],
         terms: &Terms,
         (sink, bias): (Option<&Array1<f64>>, Option<ArrayView4<'_, f64>>),
@@ -67,8 +77,24 @@ impl Expected {
             bias,
             ..AttentionTerms::new(terms.mask, terms.scale.map_or(default_scale, f64::from))
         };
-        let (out, lse) = reference::attention_with(q, k, v, &terms);
-        let limits = tolerance::attention_limits([q, k, v], &terms, dtype, (out.view(), lse.view()));
+        let (dtype, (out, lse), limits) = match inputs {
+            Inputs::Halves(dtype) => {
+                let (out, lse) = reference::attention_with(q, k, v, &terms);
+                let limits = tolerance::attention_limits([q, k, v], &terms, dtype, (out.view(), lse.view()));
+                (dtype, (out, lse), limits)
+            }
+            Inputs::E4m3(fp8) => {
+                let wide = |index: usize, x: ArrayView4<'_, f64>| match fp8.factors[index] {
+                    Some(factors) => reference::dequantize(x, factors),
+                    None => x.to_owned(),
+                };
+                let (wide_q, wide_k, wide_v) = (wide(0, q), wide(1, k), wide(2, v));
+                let (out, lse) = reference::attention_with(wide_q.view(), wide_k.view(), wide_v.view(), &terms);
+                let exact = (out.view(), lse.view());
+                let limits = tolerance::fp8_attention_limits([q, k, v], &terms, fp8, exact);
+                (fp8.out, (out, lse), limits)
+            }
+        };
         let shape = out.dim().into();
         Expected { shape, dtype, limits, out: out.into_iter().collect(), lse: lse.into_iter().collect() }
     }
@@ -102,7 +128,7 @@ mod tests {
         let (q, k) = (one(1.0), Array4::from_elem((1, 1, 2, 8), 0.5));
         let v = Array4::from_shape_fn((1, 1, 2, 8), |(_, _, key, _)| [1.0, 3.0][key]);
         let terms = Terms { scale: Some(1.0), ..Terms::default() };
-        let expected = Expected::new(Dtype::F16, [q.view(), k.view(), v.view()], &terms, (None, None));
+        let expected = Expected::new(Inputs::Halves(Dtype::F16), [q.view(), k.view(), v.view()], &terms, (None, None));
         let check = |out: f32, lse: f32| expected.check(&[f16::from_f32(out); 8], Some(&[lse]));
         let lse = 4.0 + 2f32.ln();
         assert_eq!(check(2.0, lse), Ok(()));

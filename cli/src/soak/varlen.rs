@@ -14,7 +14,7 @@ use super::memory::{FloatCell, Input, Output};
 use super::outcome::{Failure, Kind, Stop, refusal};
 use super::placement::Placement;
 use super::sizes::{self, Random};
-use super::softmax::{Expected, OAndLse, o_and_lse};
+use super::softmax::{Expected, Inputs, OAndLse, o_and_lse};
 use super::terms::{TermInputs, Terms, bias_of_entry};
 use super::text::is_default;
 use super::twice::{Call, twice};
@@ -166,7 +166,7 @@ impl Varlen {
                 Some(&sequence_lse[..])
             };
             if rows > 0 {
-                let expected = Expected::new(T::DTYPE, views, &self.terms, (sink.as_ref(), of_bias));
+                let expected = Expected::new(Inputs::Halves(T::DTYPE), views, &self.terms, (sink.as_ref(), of_bias));
                 expected.check(&sequence_out, sequence_lse).map_err(of_sequence)?;
             }
         }

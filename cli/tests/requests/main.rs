@@ -3,6 +3,7 @@
 mod ata;
 mod conversions;
 mod files;
+mod fp8;
 mod gemm;
 mod info;
 mod masks;

@@ -23,6 +23,16 @@ fn one_problem_is_repeated_by_its_text() {
 }
 
 #[test]
+fn attention_on_fp8_is_repeated_with_its_factors() {
+    let text = r#"{"attention":{"heads":{"dtype":"e4m3","q_heads":2,"kv_heads":1,"head_dim":64,"value_dim":64},
+        "batch":2,"q_len":3,"k_len":17,"terms":{"mask":"causal","sink":"normal"},"fp8":{"out":"bf16",
+        "descales":[{"of_batch":true,"of":"none"},null,{"size":"large"}]},"seed":1}}"#;
+    let output = ferrotile(&["soak", "--device", "emulator:sm_90a", "--repeat", text]);
+    assert_succeeded(&output);
+    assert!(String::from_utf8_lossy(&output.stdout).ends_with("right\n"));
+}
+
+#[test]
 fn texts_that_are_no_problems_and_devices_without_kernels_are_refused() {
     assert_refused(&ferrotile(&["soak", "--device", "emulator", "--repeat", "{}"]), "not a problem");
     assert_refused(&ferrotile(&["soak", "--device", "emulator", "--repeat", r#"{"gemm":{"a":"f17"}}"#]), "f17");
