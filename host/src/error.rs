@@ -149,12 +149,17 @@ pub enum Error {
         expected: usize,
     },
     /// A shape has more elements than there is memory for, or than the address space.
-    #[error("shape {shape:?} has too many elements of {element_bytes} bytes")]
+    #[error(
+        "shape {shape:?} has too many elements of {element_bytes} bytes{}",
+        of_memory(shape, *element_bytes, *available_bytes)
+    )]
     TooLarge {
         /// The shape.
         shape: Vec<usize>,
         /// The size of one element.
         element_bytes: usize,
+        /// The bytes that the machine has left, where it was asked.
+        available_bytes: Option<u64>,
     },
     /// A view reaches outside its buffer.
     #[error(
@@ -344,6 +349,15 @@ fn breakdowns(systems: &[Breakdown]) -> String {
     let Some(Breakdown { frame, channel, iteration, cause }) = systems.first() else { return "nothing".to_owned() };
     let first = format!("frame {frame}, channel {channel} after {iteration} iterations: {cause}");
     if systems.len() == 1 { first } else { format!("{first} (and {} systems more)", systems.len() - 1) }
+}
+
+/// What an array takes beside what the machine has left, if that is known.
+fn of_memory(shape: &[usize], element_bytes: usize, available_bytes: Option<u64>) -> String {
+    let Some(available_bytes) = available_bytes else { return String::new() };
+    let gigabytes = |bytes: f64| format!("{:.1} GB", bytes / 1e9);
+    let bytes = shape.iter().fold(element_bytes as f64, |bytes, &size| bytes * size as f64);
+    let available = gigabytes(available_bytes as f64);
+    format!(": they take {}, and the machine has {available} of memory left", gigabytes(bytes))
 }
 
 /// A code that a driver function returned (`CUresult` of cuda.h), and what the driver says about it.

@@ -18,7 +18,7 @@ mod tests {
 
     #[test]
     fn success_and_other_errors_fail() {
-        let too_large = || Error::TooLarge { shape: vec![1], element_bytes: 4 };
+        let too_large = || Error::TooLarge { shape: vec![1], element_bytes: 4, available_bytes: None };
         let is_too_large = |error: &Error| matches!(error, Error::TooLarge { .. });
         assert!(expect_error(Err::<(), _>(too_large()), is_too_large).is_ok());
         assert!(expect_error(Ok(()), is_too_large).is_err());

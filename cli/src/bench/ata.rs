@@ -19,7 +19,7 @@ use variants::study::ATA_STUDY;
 use crate::bench::kernel_names;
 use crate::bench::measure::{MeasureArgs, Timer};
 use crate::bench::report::Entry;
-use crate::memory::zeros;
+use crate::memory::{self, zeros};
 use crate::problems::random;
 use crate::spelling::in_any_case;
 
@@ -48,8 +48,8 @@ pub(crate) struct AtaBenchArgs {
 /// The sizes of one product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AtaCase {
-    n: usize,
-    channels: usize,
+    pub(crate) n: usize,
+    pub(crate) channels: usize,
     diagonals: usize,
     pub(crate) frames: usize,
 }
@@ -78,6 +78,8 @@ impl AtaCase {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(0);
         let AtaCase { n, channels, diagonals, .. } = *self;
         let shape = [channels, diagonals, n.div_ceil(BLOCK), BLOCK, BLOCK];
+        // They are drawn, and then copied.
+        memory::check::<f32>(&[2, channels, diagonals, n.div_ceil(BLOCK), BLOCK, BLOCK])?;
         let mut blocks = Array5::from_shape_vec(shape, zeros(&shape)?).expect("there is a zero for each element");
         for mut of_channel in blocks.outer_iter_mut() {
             for d in 0..diagonals {

@@ -18,6 +18,7 @@ use crate::bench::gemm::{CardProduct, GemmCase};
 use crate::files::input::FileError;
 use crate::files::output;
 use crate::files::tensor::Half;
+use crate::memory;
 use crate::problems::case::Case;
 use crate::problems::on_card;
 use crate::spelling::in_any_case;
@@ -157,6 +158,7 @@ fn ata(gpu: &Gpu, args: &AtaReportArgs) -> ferrotile::Result<Vec<Counters>> {
 fn solver(gpu: &Gpu, args: &AtaReportArgs) -> ferrotile::Result<Vec<Counters>> {
     let stream = gpu.new_stream()?;
     // A diagonal that outweighs its row makes it positive definite.
+    memory::check::<f32>(&[args.case.channels, args.case.n, args.case.n])?;
     let mut dense = args.case.matrix()?.to_dense();
     for mut of_channel in dense.outer_iter_mut() {
         for row in 0..of_channel.nrows() {

@@ -315,6 +315,10 @@ fn diagonals(
     tolerance: f32,
 ) -> ferrotile::Result<SymmetricBlockMatrix> {
     let (channels, _, columns) = data.dim();
+    // The blocks reach as far as the last diagonal.
+    let last = offsets.iter().map(|offset| usize::try_from(offset.unsigned_abs()).unwrap_or(n)).max().unwrap_or(0);
+    let (block_rows, block_diagonals) = (n.div_ceil(BLOCK), last.min(n).div_ceil(BLOCK) + 1);
+    memory::check::<f32>(&[channels, block_diagonals.min(block_rows), block_rows, BLOCK, BLOCK])?;
     let zeros = |diagonals: usize| {
         let shape = [channels, diagonals, n];
         Ok(Array3::from_shape_vec(shape, memory::zeros(&shape)?).expect("there is a zero for each element"))

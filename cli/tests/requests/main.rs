@@ -535,6 +535,10 @@ fn the_emulator_reports_what_a_kernel_does() {
     ] {
         assert_refused(&ferrotile(&["emulate-report", family, "--case", case]), "too many elements");
     }
+    // What an allocation would get from a system that promises more than it has.
+    for [family, case] in [["attention", "1x1x1000000000x64/full/f16"], ["ata", "n9999999999_c1_d1_f1"]] {
+        assert_refused(&ferrotile(&["emulate-report", family, "--case", case]), "GB of memory left");
+    }
     assert_refused(&ferrotile(&["emulate-report", "attention", "--kernel", "fastest"]), "fastest");
     assert_refused(&ferrotile(&["emulate-report", "ata", "--json", "/no/such/folder/o.json"]), "folder does not exist");
 }

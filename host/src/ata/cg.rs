@@ -268,9 +268,11 @@ impl<'a> CgPlan<'a> {
         })?;
         const { assert!(MAX_N.is_multiple_of(ROW_ALIGN)) };
         let row_elems = matrix.n().next_multiple_of(ROW_ALIGN);
-        let elements = systems
-            .checked_mul(row_elems)
-            .ok_or_else(|| Error::TooLarge { shape: shape.to_vec(), element_bytes: size_of::<f32>() })?;
+        let elements = systems.checked_mul(row_elems).ok_or_else(|| Error::TooLarge {
+            shape: shape.to_vec(),
+            element_bytes: size_of::<f32>(),
+            available_bytes: None,
+        })?;
         let gpu = matrix.gpu();
         let vector = || Buffer::zeroed(gpu, elements);
         let exact_options = AtaOptions { kernel: None, ..options.product.clone() };

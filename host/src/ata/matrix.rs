@@ -38,7 +38,8 @@ impl SymmetricBlockMatrix {
     fn zeros(channels: usize, diagonals: usize, n: usize) -> Result<Self> {
         let shape = [channels, diagonals, n.div_ceil(BLOCK), BLOCK, BLOCK];
         // One diagonal far from the main one takes as much as all between.
-        let too_large = || Error::TooLarge { shape: shape.to_vec(), element_bytes: size_of::<f32>() };
+        let too_large =
+            || Error::TooLarge { shape: shape.to_vec(), element_bytes: size_of::<f32>(), available_bytes: None };
         let mut elements = Vec::new();
         let len = size_bytes::<f32>(&shape)? / size_of::<f32>();
         elements.try_reserve_exact(len).map_err(|_| too_large())?;

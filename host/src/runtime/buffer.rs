@@ -21,7 +21,11 @@ pub(crate) fn size_bytes<T>(shape: &[usize]) -> Result<usize> {
         .iter()
         .try_fold(size_of::<T>(), |bytes, &dim| bytes.checked_mul(dim.max(1)))
         .filter(|&bytes| bytes <= isize::MAX as usize)
-        .ok_or_else(|| Error::TooLarge { shape: shape.to_vec(), element_bytes: size_of::<T>() })?;
+        .ok_or_else(|| Error::TooLarge {
+            shape: shape.to_vec(),
+            element_bytes: size_of::<T>(),
+            available_bytes: None,
+        })?;
     Ok(if shape.contains(&0) { 0 } else { bytes })
 }
 
@@ -409,7 +413,7 @@ mod tests {
         assert_eq!(size_bytes::<f32>(&[2, 3]), Ok(24));
         assert_eq!(size_bytes::<f32>(&[2, 0, 3]), Ok(0));
         for shape in [[usize::MAX, 0], [0, usize::MAX]] {
-            let too_large = Error::TooLarge { shape: shape.to_vec(), element_bytes: 4 };
+            let too_large = Error::TooLarge { shape: shape.to_vec(), element_bytes: 4, available_bytes: None };
             assert_eq!(size_bytes::<f32>(&shape), Err(too_large));
             assert!(Array::from_shape_vec(shape, Vec::<f32>::new()).is_err(), "an array of the shape does not exist");
         }

@@ -26,7 +26,7 @@ fn element_count<T>(shape: &[usize]) -> Result<usize> {
         .iter()
         .try_fold(1_usize, |count, &dim| count.checked_mul(dim))
         .filter(|&count| count <= isize::MAX as usize / size_of::<T>())
-        .ok_or_else(|| Error::TooLarge { shape: shape.to_vec(), element_bytes: size_of::<T>() })
+        .ok_or_else(|| Error::TooLarge { shape: shape.to_vec(), element_bytes: size_of::<T>(), available_bytes: None })
 }
 
 /// Checks that every element of a view that starts at element `offset` is one of a buffer's `len`.

@@ -199,12 +199,15 @@ impl Memory for EmulatedDevice {
 
     fn allocate_pinned(&self, bytes: usize) -> Result<*mut u8> {
         self.objects().refuse_in_capture("allocates pinned memory")?;
-        let layout = std::alloc::Layout::from_size_align(bytes, 256)
-            .map_err(|_| Error::TooLarge { shape: vec![bytes], element_bytes: 1 })?;
+        let layout = std::alloc::Layout::from_size_align(bytes, 256).map_err(|_| Error::TooLarge {
+            shape: vec![bytes],
+            element_bytes: 1,
+            available_bytes: None,
+        })?;
         // SAFETY: the size is not 0.
         let memory = unsafe { std::alloc::alloc_zeroed(layout) };
         if memory.is_null() {
-            return Err(Error::TooLarge { shape: vec![bytes], element_bytes: 1 });
+            return Err(Error::TooLarge { shape: vec![bytes], element_bytes: 1, available_bytes: None });
         }
         self.pinned.lock().unwrap_or_else(PoisonError::into_inner).insert(memory.addr(), layout);
         Ok(memory)
