@@ -1,9 +1,15 @@
 //! What can go wrong between a device crate and its PTX.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use layout::Arch;
+
+/// The components of rustup that a device build needs.
+pub(crate) const COMPONENTS: [&str; 3] = ["rust-src", "llvm-tools", "llvm-bitcode-linker"];
+
+/// What stands for the channel where no `rust-toolchain.toml` names one.
+pub(crate) const DEFAULT_CHANNEL: &str = "default";
 
 /// An error of the build.
 #[derive(Debug, thiserror::Error)]
@@ -26,13 +32,19 @@ pub enum Error {
         root: PathBuf,
     },
     /// The toolchain lacks a component.
-    #[error("the Rust toolchain {channel} lacks {component}\nrun `rustup toolchain install` in {}", root.display())]
+    #[error(
+        "the Rust toolchain {channel} lacks {component}: there is no {}\n{}",
+        missing.display(),
+        how_to_install(channel, root)
+    )]
     MissingComponent {
-        /// The channel that `rust-toolchain.toml` names.
+        /// The channel that `rust-toolchain.toml` names, or `default` if there is no such file.
         channel: String,
         /// The component, by its name in rustup.
         component: &'static str,
-        /// The folder of `rust-toolchain.toml`.
+        /// The file or folder of the component that is not there.
+        missing: PathBuf,
+        /// The folder of `rust-toolchain.toml`, or of the crate if there is none.
         root: PathBuf,
     },
     /// The device crate does not compile.
@@ -86,6 +98,16 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
+}
+
+/// How a component gets there.
+fn how_to_install(channel: &str, root: &Path) -> String {
+    let file = root.join("rust-toolchain.toml");
+    if channel == DEFAULT_CHANNEL {
+        format!("write {}, with a nightly as its channel and its components: {}", file.display(), COMPONENTS.join(", "))
+    } else {
+        format!("name it among the components in {}, and run `rustup toolchain install` there", file.display())
+    }
 }
 
 /// A function that PTX calls and nothing defines.

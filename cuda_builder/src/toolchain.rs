@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::error::Error;
+use crate::error::{COMPONENTS, DEFAULT_CHANNEL, Error};
 
 /// An installed toolchain with all the components that a device build needs.
 #[derive(Debug, Clone)]
@@ -34,25 +34,26 @@ impl Toolchain {
         });
         let (channel, root) = match &named {
             Some((channel, root)) => (channel.as_str(), *root),
-            None => ("default", path),
+            None => (DEFAULT_CHANNEL, path),
         };
         let sysroot = match run_rustc(named.as_ref().map(|_| channel)) {
             Ok(sysroot) => sysroot,
             Err(reason) => return Err(Error::Toolchain { channel: channel.into(), reason, root: root.into() }),
         };
-        let missing = |component| Error::MissingComponent { channel: channel.into(), component, root: root.into() };
-        let rustlib = sysroot.join("lib/rustlib");
-        if !rustlib.join("src/rust/library/core").is_dir() {
-            return Err(missing("rust-src"));
-        }
-        let hosts = fs::read_dir(&rustlib).map_err(Error::io(&rustlib))?;
-        let llvm_bin = hosts
-            .filter_map(|host| Some(host.ok()?.path().join("bin")))
-            .find(|bin| bin.join(exe("opt")).is_file() && bin.join(exe("llc")).is_file())
-            .ok_or_else(|| missing("llvm-tools"))?;
         let mut rustc = Command::new(sysroot.join("bin").join(exe("rustc")));
         clean_environment(&mut rustc);
         let version = String::from_utf8_lossy(&run(rustc.arg("-vV"))?.stdout).into_owned();
+        let host = version.lines().find_map(|line| line.strip_prefix("host: ")).unwrap_or_default();
+        let rustlib = sysroot.join("lib/rustlib");
+        let llvm_bin = rustlib.join(host).join("bin");
+        let needed = [rustlib.join("src/rust/library/core"), llvm_bin.join(exe("opt")), llvm_bin.join(exe("llc"))];
+        let [source, llvm_tools, _] = COMPONENTS;
+        for (component, path) in [source, llvm_tools, llvm_tools].into_iter().zip(needed) {
+            if !path.exists() {
+                let (channel, root) = (channel.into(), root.into());
+                return Err(Error::MissingComponent { channel, component, missing: path, root });
+            }
+        }
         Ok(Toolchain { channel: channel.into(), sysroot, llvm_bin, version })
     }
 
@@ -171,6 +172,20 @@ mod tests {
     fn channel_is_read() {
         assert_eq!(channel_of("# a\n[toolchain]\nchannel = \"nightly-2026-10-01\" # b\n"), Some("nightly-2026-10-01"));
         assert_eq!(channel_of("[toolchain]\n"), None);
+    }
+
+    #[test]
+    fn a_missing_component_names_the_file_and_its_cure() {
+        let message = |channel: &str| {
+            let (channel, root) = (channel.into(), "/crate".into());
+            Error::MissingComponent { channel, component: "rust-src", missing: "/sysroot/core".into(), root }
+                .to_string()
+        };
+        let named = message("nightly-1999-01-01");
+        assert!(named.contains("lacks rust-src: there is no /sysroot/core\nname it among"), "{named}");
+        assert!(named.contains("/crate/rust-toolchain.toml, and run `rustup toolchain install`"), "{named}");
+        let default = message(DEFAULT_CHANNEL);
+        assert!(default.contains("write /crate/rust-toolchain.toml") && default.contains("rust-src, llvm-tools"));
     }
 
     #[test]
