@@ -80,7 +80,7 @@ fn a_plug_in_builds_as_it_is_and_has_no_symbol_of_the_driver() -> Outcome {
     assert!(of_the_driver.is_empty(), "{of_the_driver:?}");
     // SAFETY: the plug-in initialises nothing, and the function has this type.
     let cards = unsafe { Library::new(&file)?.get::<extern "C" fn() -> i32>("plugin_cards")?() };
-    assert_eq!(cards, 0, "a plug-in without PTX has no cards, whether or not there is a driver");
+    assert_eq!(cards, i32::try_from(ferrotile::Gpu::all()?.len())?, "a plug-in without PTX has the same cards");
     Ok(())
 }
 

@@ -1,6 +1,8 @@
 //! Launches that the card or the kernel cannot serve: a typed error, and nothing runs.
 
-use ferrotile::{Buffer, Error, Gpu, KernelAttributes, LaunchConfig};
+use ferrotile::{Buffer, Error, Gpu, KernelAttributes, KernelParam, LaunchConfig};
+use half::{bf16, f16};
+use libtest_mimic::Failed;
 use tests::expect_error;
 use tests::probe_ptx::probe_ptx;
 
@@ -9,6 +11,7 @@ use crate::{Outcome, Tests, expect_equal, test};
 
 pub(crate) const TESTS: Tests = &[
     test("launches_out_of_range_are_refused_and_run_nothing", out_of_range),
+    test("parameters_of_every_type_arrive", parameters),
     test("limits_are_those_of_the_kernel", kernel_limits),
     test("blocks_that_do_not_fit_are_not_resident", residency),
     test("grids_up_to_the_limits_run", large_grids)
@@ -54,6 +57,62 @@ fn out_of_range(gpu: &Gpu) -> Outcome {
     expect_equal("nothing ran", &out.download_blocking(&stream)?, &[7])?;
     add_word(&add, stream.as_ref(), &out, 1)?;
     expect_equal("the next launch", &out.download_blocking(&stream)?, &[8])
+}
+
+/// `keep(out, a, b, c, d)` stores its parameters of 1, 2, 4 and 8 bytes as four words of 8 bytes.
+const KEEP: &str = "\
+.version 7.0
+.target sm_80
+.address_size 64
+
+.visible .entry keep(.param .u64 out, .param .u8 a, .param .u16 b, .param .u32 c, .param .u64 d)
+{
+    .reg .b16 %b;
+    .reg .b32 %a, %c;
+    .reg .b64 %out, %word;
+    ld.param.u64 %out, [out];
+    cvta.to.global.u64 %out, %out;
+    ld.param.u8 %a, [a];
+    cvt.u64.u32 %word, %a;
+    st.global.u64 [%out], %word;
+    ld.param.u16 %b, [b];
+    cvt.u64.u16 %word, %b;
+    st.global.u64 [%out+8], %word;
+    ld.param.u32 %c, [c];
+    cvt.u64.u32 %word, %c;
+    st.global.u64 [%out+16], %word;
+    ld.param.u64 %word, [d];
+    st.global.u64 [%out+24], %word;
+    ret;
+}
+";
+
+fn parameters(gpu: &Gpu) -> Outcome {
+    let stream = gpu.new_stream()?;
+    let keep = gpu.load_ptx(KEEP)?.kernel("keep")?;
+    let launch = |out: &dyn KernelParam, [a, b, c, d]: [&dyn KernelParam; 4]| {
+        // SAFETY: these are parameters of the kernel's sizes, and `out` has four words from where it starts.
+        unsafe { keep.launch(&stream, &ONE, &[out, a, b, c, d]) }
+    };
+    let mut out = Buffer::<u32>::zeroed(gpu, 10)?;
+    let stored = |out: &Buffer<u32>| -> Result<Vec<u64>, Failed> {
+        let halves = out.download_blocking(&stream)?;
+        Ok(halves.chunks(2).map(|halves| u64::from(halves[0]) | u64::from(halves[1]) << 32).collect())
+    };
+    launch(&out, [&200_u8, &60_000_u16, &4_000_000_000_u32, &(u64::MAX - 1)])?;
+    expect_equal("unsigned", &stored(&out)?, &[200, 60_000, 4_000_000_000, u64::MAX - 1, 0])?;
+    launch(&out.slice(2..)?, [&-3_i8, &-3_i16, &-3_i32, &-3_i64])?;
+    let signed = [200, 253, 65_533, u64::from(u32::MAX) - 2, u64::MAX - 2];
+    expect_equal("signed, to a slice", &stored(&out)?, &signed)?;
+    let (half, brain) = (f16::from_f32(1.5), bf16::from_f32(-2.5));
+    launch(&out.slice_mut(..8)?, [&0_u8, &half, &1.25_f32, &-0.1_f64])?;
+    let floats = [0, u64::from(half.to_bits()), u64::from(1.25_f32.to_bits()), (-0.1_f64).to_bits(), u64::MAX - 2];
+    expect_equal("floats, to a slice", &stored(&out)?, &floats)?;
+    launch(&out, [&0_u8, &brain, &0_u32, &usize::MAX])?;
+    let last = [0, u64::from(brain.to_bits()), 0, u64::MAX, u64::MAX - 2];
+    expect_equal("bf16 and usize", &stored(&out)?, &last)?;
+    launch(&out, [&0_u8, &0_u16, &0_u32, &isize::MIN])?;
+    expect_equal("isize", &stored(&out)?[3], &(1 << 63))
 }
 
 /// A probe that is compiled for blocks of at most so many threads and has static shared memory.

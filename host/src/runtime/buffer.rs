@@ -1,5 +1,6 @@
 //! Device memory and page-locked host memory.
 
+use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
@@ -12,6 +13,7 @@ use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::runtime::buffer_slice::{BufferSlice, BufferSliceMut, same_length};
 use crate::runtime::gpu::Gpu;
+use crate::runtime::launch::KernelParam;
 use crate::runtime::stream::{Event, StreamRef};
 
 /// The size of `shape` elements of `T`, if an array of that shape fits the address space: dimensions of 0 do not make
@@ -263,6 +265,13 @@ impl<T> Buffer<T> {
 
     fn size_bytes(&self) -> usize {
         self.len * size_of::<T>()
+    }
+}
+
+// SAFETY: the address is the card's, of elements that stay there while the buffer does.
+unsafe impl<T> KernelParam for Buffer<T> {
+    fn as_param(&self) -> (*const c_void, usize) {
+        self.address.as_param()
     }
 }
 

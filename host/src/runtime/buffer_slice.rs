@@ -1,5 +1,6 @@
 //! Borrowed parts of device memory: what copies read and write.
 
+use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
@@ -7,6 +8,7 @@ use std::ops::{Bound, RangeBounds};
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::runtime::gpu::Gpu;
+use crate::runtime::launch::KernelParam;
 use crate::runtime::stream::StreamRef;
 
 /// Reports host data of another length.
@@ -145,6 +147,20 @@ impl<'a, T: Element> BufferSlice<'a, T> {
             device.synchronize_stream(handle)?;
         }
         Ok(data)
+    }
+}
+
+// SAFETY: the address is the card's, of elements that stay there while the slice does.
+unsafe impl<T> KernelParam for BufferSlice<'_, T> {
+    fn as_param(&self) -> (*const c_void, usize) {
+        self.address.as_param()
+    }
+}
+
+// SAFETY: as above.
+unsafe impl<T> KernelParam for BufferSliceMut<'_, T> {
+    fn as_param(&self) -> (*const c_void, usize) {
+        self.slice.as_param()
     }
 }
 

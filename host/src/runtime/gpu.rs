@@ -106,10 +106,14 @@ impl Gpu {
             return Ok(gpu);
         }
         let facts = cuda::facts_of(ordinal)?;
-        let embedded = embedded_archs();
-        let Some(arch) = newest_for(&embedded, facts.compute_capability) else {
+        let archs = match embedded_archs() {
+            // A program with kernels of its own alone.
+            embedded if embedded.is_empty() => Arch::ALL.to_vec(),
+            embedded => embedded,
+        };
+        let Some(arch) = newest_for(&archs, facts.compute_capability) else {
             let (name, found) = (facts.name, facts.compute_capability);
-            return Err(Error::UnsupportedDevice { ordinal, name, found, embedded });
+            return Err(Error::UnsupportedDevice { ordinal, name, found, embedded: archs });
         };
         let device = Arc::new(Card::open(facts)?);
         let inner = Arc::new(Inner { device, arch, kernels: Mutex::default(), semaphores: Mutex::default() });

@@ -2,6 +2,8 @@
 
 use std::ffi::c_void;
 
+use half::{bf16, f16};
+
 use crate::backend::{Launch, LaunchConfig};
 use crate::checks::same_device;
 use crate::error::{Error, Result};
@@ -45,7 +47,15 @@ impl LaunchConfig {
     }
 }
 
-/// A value that a kernel takes as a parameter.
+/// A value that a kernel takes as a parameter: a number, memory of the card, or a struct of numbers.
+///
+/// | on the host | in the kernel |
+/// | --- | --- |
+/// | `u8` to `u64`, `i8` to `i64`, `usize`, `isize`, `f32`, `f64` | the same type |
+/// | [`f16`], [`bf16`] | `u16`, the bits |
+/// | [`Buffer<T>`](crate::Buffer), [`BufferSlice<T>`](crate::BufferSlice), [`BufferSliceMut<T>`](crate::BufferSliceMut) | `*const T` or `*mut T`, to the first element |
+///
+/// Where a kernel takes a struct, the host declares it too. A pointer is the `u64` of [`Buffer::as_raw`] there.
 ///
 /// ```
 /// #[repr(C)]
@@ -55,14 +65,16 @@ impl LaunchConfig {
 ///     factor: f32,
 /// }
 ///
-/// // SAFETY: `Scale` is `repr(C)`, and the kernel declares the same struct.
+/// // SAFETY: `Scale` is `repr(C)` without padding, and the kernel declares the same struct.
 /// unsafe impl ferrotile::KernelParam for Scale {}
 /// ```
 ///
+/// [`Buffer::as_raw`]: crate::Buffer::as_raw
+///
 /// # Safety
 /// The memory of the value is what the device sees: it must have the layout of the kernel's parameter (`repr(C)`
-/// without padding, or a primitive type), and no reference or pointer to host memory. An implementation does not
-/// override the method.
+/// without padding, or a primitive type), and no reference or pointer to host memory. An implementation that gives
+/// other memory by [`as_param`](Self::as_param) answers for that memory.
 pub unsafe trait KernelParam {
     /// The address that the parameter is copied from, and its size in bytes.
     fn as_param(&self) -> (*const c_void, usize) {
@@ -71,6 +83,14 @@ pub unsafe trait KernelParam {
 }
 
 // SAFETY: a primitive type has one layout on both sides.
+unsafe impl KernelParam for u8 {}
+// SAFETY: as above.
+unsafe impl KernelParam for i8 {}
+// SAFETY: as above.
+unsafe impl KernelParam for u16 {}
+// SAFETY: as above.
+unsafe impl KernelParam for i16 {}
+// SAFETY: as above.
 unsafe impl KernelParam for u32 {}
 // SAFETY: as above.
 unsafe impl KernelParam for i32 {}
@@ -80,6 +100,18 @@ unsafe impl KernelParam for u64 {}
 unsafe impl KernelParam for i64 {}
 // SAFETY: as above.
 unsafe impl KernelParam for f32 {}
+// SAFETY: as above.
+unsafe impl KernelParam for f64 {}
+// SAFETY: as above; the host has 64-bit addresses as the card has.
+#[cfg(target_pointer_width = "64")]
+unsafe impl KernelParam for usize {}
+// SAFETY: as above.
+#[cfg(target_pointer_width = "64")]
+unsafe impl KernelParam for isize {}
+// SAFETY: the bits of the number in a u16.
+unsafe impl KernelParam for f16 {}
+// SAFETY: as above.
+unsafe impl KernelParam for bf16 {}
 
 impl Kernel {
     /// Enqueues the kernel.
