@@ -18,7 +18,9 @@ use variants::gemm::wgmma::Side;
 use variants::gemm::{
     AUXILIARY_MIN_BLOCKS, Accumulation, GEMM, GemmConfig, GemmUnit, Operands, PACK_8BIT, PACK_16BIT, REDUCE_SPLIT_K,
 };
+
 use variants::ladder::{LADDER, Pipeline, STORE_COLUMNS};
+use variants::quantize::{self, QuantizeKernel};
 use variants::study::{ATA_STUDY, ATTENTION_STUDY, STUDY};
 use variants::{FAMILIES, OPTIONAL_FAMILIES};
 
@@ -382,6 +384,26 @@ fn gemm_entries_are_the_rows_with_their_bounds_and_instructions() {
                 GemmUnit::Mma => check_mma(config, entry),
                 GemmUnit::Wgmma => check_gemm_wgmma(config, entry),
             }
+        }
+    }
+}
+
+#[test]
+fn quantize_entries_are_the_rows_with_their_bounds_and_instructions() {
+    for arch in Arch::ALL {
+        let module = module("quantize", arch);
+        assert!(module.functions.is_empty() && module.extern_functions.is_empty(), "{arch}: everything is inlined");
+        assert_eq!(module.entries.len(), quantize::KERNELS.len(), "{arch}");
+        for kernel in quantize::KERNELS {
+            let entry = module.entry(kernel.name).unwrap_or_else(|| panic!("{arch}: no entry for {kernel}"));
+            let bounds = (Some(QuantizeKernel::THREADS), Some(QuantizeKernel::MIN_BLOCKS));
+            assert_eq!((entry.max_threads, entry.min_blocks), bounds, "{kernel}");
+            assert!(!entry.uses_local, "{arch} {kernel} uses local memory");
+            assert_eq!(entry.generic_accesses(), 0, "{arch} {kernel} has generic accesses");
+            // Architectures with FP8 round by an instruction: two numbers at a time, of three types.
+            let pairs = 3 * quantize::CHUNK * quantize::THREAD_CHUNKS / 2;
+            let expected = if kernel == quantize::QUANTIZE && arch >= Arch::Sm89 { pairs } else { 0 };
+            assert_eq!(entry.count("cvt.rn.satfinite.e4m3x2.f32"), expected, "{arch} {kernel}");
         }
     }
 }

@@ -6,6 +6,7 @@ use half::{bf16, f16};
 use layout::Dtype;
 
 mod fp8;
+mod quantized;
 
 pub use fp8::{F8E4M3, F8E5M2};
 
@@ -54,7 +55,7 @@ impl ElementType {
         }
     }
 
-    /// The floating-point type; `None` for integers.
+    /// The type that kernels compute with; `None` for integers that stand for themselves alone.
     #[must_use]
     pub const fn dtype(self) -> Option<Dtype> {
         match self {
@@ -63,7 +64,8 @@ impl ElementType {
             ElementType::F32 => Some(Dtype::F32),
             ElementType::E4M3 => Some(Dtype::E4M3),
             ElementType::E5M2 => Some(Dtype::E5M2),
-            ElementType::I32 | ElementType::U32 | ElementType::U16 | ElementType::U8 => None,
+            ElementType::U8 => Some(Dtype::U8),
+            ElementType::I32 | ElementType::U32 | ElementType::U16 => None,
         }
     }
 
@@ -89,19 +91,19 @@ impl From<Dtype> for ElementType {
             Dtype::F32 => ElementType::F32,
             Dtype::E4M3 => ElementType::E4M3,
             Dtype::E5M2 => ElementType::E5M2,
+            Dtype::U8 => ElementType::U8,
         }
     }
 }
 
-/// The name in Rust, or that of the floating-point type: `i32`, `f16`, `e4m3`.
+/// The name in Rust, or that of the type of kernels: `i32`, `f16`, `e4m3`.
 impl fmt::Display for ElementType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self, self.dtype()) {
             (_, Some(dtype)) => fmt::Display::fmt(&dtype, f),
             (ElementType::I32, None) => f.pad("i32"),
             (ElementType::U32, None) => f.pad("u32"),
-            (ElementType::U16, None) => f.pad("u16"),
-            _ => f.pad("u8"),
+            _ => f.pad("u16"),
         }
     }
 }
@@ -212,7 +214,7 @@ impl Float for f32 {
 }
 
 /// The nearest value of `dtype`, ties to even. What is beyond the largest finite value becomes infinite, or for E4M3,
-/// which has no infinities, that value.
+/// which has no infinities, and for 8-bit integers, that value.
 pub(crate) fn round(value: f64, dtype: Dtype) -> f64 {
     let (least_exponent, largest) = match dtype {
         Dtype::F16 => (-14, 65504.0),
@@ -220,6 +222,7 @@ pub(crate) fn round(value: f64, dtype: Dtype) -> f64 {
         Dtype::F32 => return f64::from(value as f32),
         Dtype::E4M3 => (-6, 448.0),
         Dtype::E5M2 => (-14, 57344.0),
+        Dtype::U8 => return <u8 as Float>::from_f64(value).to_f64(),
     };
     if value == 0.0 || !value.is_finite() {
         return value;

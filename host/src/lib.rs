@@ -184,6 +184,7 @@ mod gemm;
 mod interop;
 #[cfg(feature = "ladder")]
 mod ladder;
+mod quantize;
 pub mod reference;
 mod runtime;
 pub mod tolerance;
@@ -211,6 +212,7 @@ pub use layout::swizzle::Swizzle;
 pub use layout::{Arch, Dtype};
 #[cfg(feature = "emulator")]
 pub use ptx_emulator::Fp8Sums;
+pub use quantize::{DequantizePlan, DequantizeTensors, QuantizePlan, QuantizeTensors, dequantize, quantize};
 pub use runtime::buffer::{Buffer, PinnedBuffer};
 pub use runtime::buffer_slice::{BufferSlice, BufferSliceMut};
 pub use runtime::gpu::Gpu;

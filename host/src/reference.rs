@@ -2,6 +2,7 @@
 
 mod attention;
 mod gemm;
+mod quantize;
 
 use ndarray::{Array2, Array3, Array4, ArrayView3, ArrayView4, ArrayView5, Axis, LinalgScalar, s};
 use rayon::prelude::*;
@@ -11,6 +12,7 @@ pub use attention::{
     AttentionTerms, AttentionTypes, attention, attention_rounded, attention_with, attention_with_rounded, dequantize,
 };
 pub use gemm::{GemmTerms, gemm, gemm_magnitude, gemm_rounded, stored_magnitude};
+pub use quantize::quantize;
 
 /// Puts partial results of attention on disjoint sets of keys together, in f64: O `[B, H, S, D]` and LSE `[B, H, S]` of
 /// each.

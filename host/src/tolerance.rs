@@ -14,6 +14,7 @@ use variants::gemm::{Accumulation, TWO_LEVEL_K};
 
 pub use attention::{AttentionLimits, Fp8Terms, LARGEST_SUM, attention_limits, fp8_attention_limits};
 
+use crate::element::Float;
 use crate::gemm::GemmProblem;
 
 /// The error that is always allowed: the distance from 1 to the next value of `dtype`. So a result of about 1 may be
@@ -173,6 +174,7 @@ pub fn least_number(dtype: Dtype) -> f64 {
         Dtype::F32 => -149,
         Dtype::E4M3 => -9,
         Dtype::E5M2 => -16,
+        Dtype::U8 => return u8::MAX.to_f64() / 255.0,
     };
     f64::from(least_exponent).exp2()
 }

@@ -13,6 +13,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("shared_words", shared_words),
     Test::new("global_words", global_words),
     Test::new("global_atomic_inc", global_atomic_inc),
+    Test::new("global_atomic_max", global_atomic_max),
     Test::new("mbarrier_phases", mbarrier_phases),
     Test::new("mbarrier_exchange", mbarrier_exchange),
     Test::new("mbarrier_parity", mbarrier_parity).since(Arch::Sm90a),
@@ -61,6 +62,21 @@ fn global_atomic_inc(probe: &Probe<'_>) -> Result<(), Failed> {
     let mut expected: Vec<u32> = (0..64).map(|count| count % (ATOMIC_MOST + 1)).collect();
     expected.sort_unstable();
     expect_equal(&got, &expected, |at| format!("number {at} in order"))
+}
+
+/// In whatever order lanes come, each finds what some lanes of those before it have left, or 0.
+fn global_atomic_max(probe: &Probe<'_>) -> Result<(), Failed> {
+    let number = probe.upload(&[0; 4])?;
+    let words = probe.run(&WARP, 64, &[&number.as_raw()])?;
+    let last: Vec<u32> = words.chunks(2).map(|lane| lane[1]).collect();
+    expect_equal(&last, &[31 * 7; 32], |lane| format!("the last number in lane {lane}"))?;
+    let before: Vec<u32> = words.chunks(2).map(|lane| lane[0]).collect();
+    // Of lanes that raise the number, each finds another one.
+    let mut raising: Vec<u32> = (0..32).filter(|&lane| before[lane as usize] < lane * 7).collect();
+    raising.sort_unstable_by_key(|&lane| before[lane as usize]);
+    let found: Vec<u32> = raising.iter().map(|&lane| before[lane as usize]).collect();
+    let left: Vec<u32> = [0].into_iter().chain(raising.iter().map(|lane| lane * 7)).collect();
+    expect_equal(&found, &left[..raising.len()], |at| format!("number {at} in order"))
 }
 
 fn mbarrier_phases(probe: &Probe<'_>) -> Result<(), Failed> {

@@ -59,6 +59,7 @@ fn bits_of(dtype: Dtype, integer: i32) -> u32 {
             let exponent = (value.to_bits() >> 23 & 0xff) - 127 + 7;
             u32::from(integer < 0) << 7 | exponent << 3 | value.to_bits() >> 20 & 7
         }
+        Dtype::U8 => panic!("no product has operands of {dtype}"),
     }
 }
 

@@ -69,6 +69,21 @@ impl Poison for F8E5M2 {
     }
 }
 
+/// Kernels write all bits of a byte: the pattern shows guard bands alone.
+impl Poison for u8 {
+    fn is_poison(self) -> bool {
+        self == u8::MAX
+    }
+
+    fn poison() -> u8 {
+        u8::MAX
+    }
+
+    fn bits(self) -> u32 {
+        self.into()
+    }
+}
+
 impl Poison for f32 {
     fn is_poison(self) -> bool {
         self.to_bits() == u32::MAX

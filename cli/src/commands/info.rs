@@ -10,6 +10,7 @@ use variants::ata::ATA;
 use variants::attention::{ATTENTION, COMBINE};
 use variants::cg::CG;
 use variants::gemm::{GEMM, PACK_8BIT, PACK_16BIT, REDUCE_SPLIT_K};
+use variants::quantize;
 use variants::study::{ATA_STUDY, ATTENTION_STUDY, STUDY};
 
 use crate::table::table;
@@ -37,6 +38,7 @@ fn families() -> [(&'static str, Vec<&'static str>); FAMILIES.len() + 1] {
             ATTENTION.iter().map(|config| config.name).chain(COMBINE.iter().map(|config| config.name)).collect(),
         ),
         ("gemm", GEMM.iter().map(|config| config.name).chain(beside_gemm).collect()),
+        ("quantize", quantize::KERNELS.iter().map(|kernel| kernel.name).collect()),
         (STUDY, study.chain(ATA_STUDY.iter().map(|config| config.name)).collect()),
     ]
 }

@@ -309,7 +309,7 @@ impl Gemm {
         match self.d {
             Dtype::F16 => self.run_as::<A, B, f16>(bench),
             Dtype::Bf16 => self.run_as::<A, B, bf16>(bench),
-            Dtype::E4M3 | Dtype::E5M2 => self.run_as::<A, B, F8E4M3>(bench),
+            Dtype::E4M3 | Dtype::E5M2 | Dtype::U8 => self.run_as::<A, B, F8E4M3>(bench),
             Dtype::F32 => self.run_as::<A, B, f32>(bench),
         }
     }

@@ -142,6 +142,8 @@ impl Range {
             Dtype::F32 => (-126, f64::from(f32::MAX)),
             Dtype::E4M3 => (-6, 448.0),
             Dtype::E5M2 => (-14, 57344.0),
+            // Its step is less than 2^2.
+            Dtype::U8 => (0, 448.0),
         };
         let least_normal = f64::from(normal_exponent).exp2();
         Range { least: least_normal * f64::from(dtype.epsilon_exponent()).exp2(), least_normal, largest }

@@ -98,7 +98,7 @@ impl GemmProblem {
         let stored = match self.d {
             Dtype::F16 | Dtype::Bf16 | Dtype::F32 => true,
             Dtype::E4M3 => fp8,
-            Dtype::E5M2 => false,
+            Dtype::E5M2 | Dtype::U8 => false,
         };
         if !stored {
             return Err(argument(OP, "type of D", self.d, "f16, bf16 or f32, or e4m3 where A and B are FP8"));

@@ -135,6 +135,8 @@ fn least_normal(dtype: Dtype) -> f64 {
         Dtype::E4M3 => (-6f64).exp2(),
         Dtype::F16 | Dtype::E5M2 => (-14f64).exp2(),
         Dtype::Bf16 | Dtype::F32 => f64::from(f32::MIN_POSITIVE),
+        // None is smaller than any other that it is added to.
+        Dtype::U8 => 0.0,
     }
 }
 

@@ -100,3 +100,22 @@ pub unsafe fn atomic_inc(ptr: *mut u32, most: u32) -> u32 {
     }
     before
 }
+
+/// Raises a number in global memory to `value` where it is less, and gives what it was. Relaxed at the scope of the
+/// device.
+///
+/// PTX: `atom.global.max.u32` (PTX 1.1, sm_12).
+/// Not a memory fence.
+///
+/// # Safety
+/// - `ptr` points to writable global memory, aligned to 4 bytes, which other threads only access atomically meanwhile.
+#[inline(always)]
+pub unsafe fn atomic_max(ptr: *mut u32, value: u32) -> u32 {
+    let before: u32;
+    // SAFETY: as required of the caller.
+    unsafe {
+        asm!("atom.global.max.u32 {0}, [{1}], {2};", out(reg32) before, in(reg64) ptr, in(reg32) value,
+            options(nostack, preserves_flags));
+    }
+    before
+}

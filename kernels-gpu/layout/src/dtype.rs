@@ -15,6 +15,9 @@ pub enum Dtype {
     E4M3,
     /// FP8 with 5 exponent bits and 2 fraction bits, largest finite value 57344.
     E5M2,
+    /// 8-bit integers, of which q stands for `(q / 127.5 - 1) * 448`: 256 numbers from -448 to 448, all as far apart.
+    /// 0 is none of them.
+    U8,
 }
 
 impl Dtype {
@@ -23,7 +26,7 @@ impl Dtype {
         match self {
             Dtype::F16 | Dtype::Bf16 => 2,
             Dtype::F32 => 4,
-            Dtype::E4M3 | Dtype::E5M2 => 1,
+            Dtype::E4M3 | Dtype::E5M2 | Dtype::U8 => 1,
         }
     }
 
@@ -35,10 +38,12 @@ impl Dtype {
             Dtype::F32 => "f32",
             Dtype::E4M3 => "e4m3",
             Dtype::E5M2 => "e5m2",
+            Dtype::U8 => "u8",
         }
     }
 
-    /// The distance from 1 to the next value above it, as a power of two: 2^-10 for f16.
+    /// The distance from 1 to the next value above it, as a power of two: 2^-10 for f16. For [`Dtype::U8`] the power of
+    /// two above its step of `448 / 127.5`.
     pub const fn epsilon_exponent(self) -> i32 {
         match self {
             Dtype::F16 => -10,
@@ -46,6 +51,7 @@ impl Dtype {
             Dtype::F32 => -23,
             Dtype::E4M3 => -3,
             Dtype::E5M2 => -2,
+            Dtype::U8 => 2,
         }
     }
 }

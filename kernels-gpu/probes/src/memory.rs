@@ -79,6 +79,22 @@ pub unsafe fn global_atomic_inc(out: *mut [u32; 3], counter: *mut u32) {
     }
 }
 
+/// Each lane raises one number to a multiple of its own. It writes what the number was, and what it is when all lanes
+/// have raised it.
+///
+/// # Safety
+/// `number` is 0; `out` has two words for each lane.
+#[kernel(max_threads = 32)]
+pub unsafe fn global_atomic_max(out: *mut [u32; 2], number: *mut u32) {
+    let lane = warp::lane_id();
+    // SAFETY: nothing else uses the number, and the warp is together.
+    unsafe {
+        let before = global::atomic_max(number, lane * 7);
+        warp::sync_warp(warp::FULL_MASK);
+        *out.add(lane as usize) = [before, global::load_relaxed(number)];
+    }
+}
+
 /// # Safety
 /// As for `global_words`, for one type.
 #[inline(always)]
