@@ -49,13 +49,11 @@ const FOUR_PERCENT: usize = 110;
 const IN_TURN_PERCENT: usize = 101;
 
 /// A block of two consumer warpgroups at head dimension 64, which leave the tensor cores idle: with steps of 128 keys,
-/// and of 64 (64x12x256x64, 64x12x384x64 and 64x12x128x64 causal on an H200).
+/// and of 64 (64x12x256x64, 64x12x384x64 and 64x12x128x64 causal on an H200). With steps of 256, on E4M3, they do not
+/// (4x32x4096x64 and 16x32x1024x64 on an H200).
 const TWO_PERCENT: usize = 118;
+const TWO_LONG_PERCENT: usize = 105;
 const TWO_SHORT_PERCENT: usize = 142;
-
-/// A block of three consumer warpgroups on E4M3 at head dimension 128, beside blocks of two: 4x16x4096x128 and
-/// 8x16x2048x128 on an H200.
-const THREE_E4M3_PERCENT: usize = 90;
 
 /// Split-KV: with two warpgroups along M (1x8x2048x64 on an H200); with one, whose block reads K and V for half as many
 /// rows; with one in several blocks, whose partial results meet over the cluster.
@@ -193,9 +191,9 @@ impl Request<'_> {
                 (_, _, 1) if tile.pingpong() => IN_TURN_PERCENT,
                 (4, 1, 1) => FOUR_PERCENT,
                 (_, 1, 1) if tile.multicast_ctas > 1 => MULTICAST_PERCENT,
+                (2, 1, 1) if config.head_dim == 64 && tile.n == 256 => TWO_LONG_PERCENT,
                 (2, 1, 1) if config.head_dim == 64 && tile.n > 64 => TWO_PERCENT,
                 (2, 1, 1) if config.head_dim == 64 => TWO_SHORT_PERCENT,
-                (3, 1, 1) if has_transposed_values(config.dtype) && config.head_dim == 128 => THREE_E4M3_PERCENT,
                 (_, 1, 1) => 100,
                 (_, _, 1) => SPLIT_PERCENT,
                 _ => CLUSTER_PERCENT,

@@ -9,7 +9,7 @@
 use layout::Dtype;
 use ndarray::{Array3, Array4, ArrayView2, ArrayView3, ArrayView4};
 use rayon::prelude::*;
-use variants::attention::E4M3_P_EXPONENT;
+use variants::attention::{E4M3_P_EXPONENT, TWO_LEVEL_KEYS};
 use variants::gemm::Accumulation;
 
 use crate::reference::{AttentionTerms, stored_magnitude};
@@ -126,7 +126,7 @@ impl Costs {
     fn of_e4m3(fp8: &Fp8Terms<'_>, head_dim: usize, keys: usize) -> Costs {
         let summed = match fp8.accumulation {
             Accumulation::Direct => keys,
-            Accumulation::TwoLevel => keys.min(MAX_STEP_KEYS),
+            Accumulation::TwoLevel => keys.min(TWO_LEVEL_KEYS as usize),
         };
         let unit = (-f64::from(E4M3_P_EXPONENT)).exp2();
         Costs {
@@ -186,9 +186,6 @@ struct Row {
     /// Whether all sums of products stay within [`LARGEST_SUM`].
     specified: bool,
 }
-
-/// The most keys of a step.
-const MAX_STEP_KEYS: usize = 256;
 
 /// 2^-23: what one operation of a tensor core loses of the sum of the magnitudes.
 const STEP: f64 = f32::EPSILON as f64;

@@ -22,7 +22,7 @@ pub use decode::{
 };
 pub use fp8::{
     DescaleArgs, DescaleTensor, E4M3_P_EXPONENT, TRANSPOSED_COLUMNS, TRANSPOSED_KEYS, TRANSPOSING_WARPS,
-    VALUE_ROWS_STAGES, has_transposed_values, key_of_slot, score_of_byte,
+    TWO_LEVEL_KEYS, VALUE_ROWS_STAGES, has_transposed_values, key_of_slot, score_of_byte,
 };
 pub use mask::{Mask, ParseMaskError};
 

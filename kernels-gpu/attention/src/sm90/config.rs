@@ -4,7 +4,8 @@ use cuda_std::ptx::wgmma::Product;
 use layout::descriptor::{Major, Operand};
 use layout::{SmemLayout, SmemRegion, Swizzle};
 use variants::attention::{
-    ATTENTION, AttentionKernel, MaskKind, QuerySource, ScoreMod, Seqlens, WgmmaTile, has_transposed_values,
+    ATTENTION, AttentionKernel, MaskKind, QuerySource, ScoreMod, Seqlens, WIDE_PRODUCER_CONSUMER_REGISTERS, WgmmaTile,
+    has_transposed_values,
 };
 use variants::gemm::Accumulation;
 
@@ -64,7 +65,7 @@ impl<const ID: usize> Config<ID> {
         PvOverlap::None
     } else if Self::KV_SPLITS > 1 || Self::TILE.consumers() == 4 {
         PvOverlap::HalfExpThenRescale
-    } else if Self::TWO_LEVEL
+    } else if part_registers(ID) < output_registers(ID)
         || matches!(Self::TILE.query, QuerySource::Registers) && (ATTENTION[ID].head_dim <= 128 || Self::TILE.n == 64)
     {
         PvOverlap::HalfExp
@@ -152,24 +153,30 @@ pub(crate) const fn output_registers(id: usize) -> usize {
     ATTENTION[id].value_dim / 2
 }
 
-/// Accumulators of P V of one step, where it is a sum of its own: those of all columns of V where there are registers
-/// for them, and else those of [`PART_COLUMNS`] after the other.
+/// Accumulators of the part of configuration `id`, where P V has two levels: those of all columns of V where there are
+/// registers for them, and else those of as many columns as fit.
 pub(crate) const fn part_registers(id: usize) -> usize {
     match ATTENTION[id].kernel {
         AttentionKernel::Wgmma(tile) if matches!(tile.accumulation, Accumulation::TwoLevel) => {
             let out = output_registers(id);
-            // S, P of a step, O and its part, and Q. Masks take some more.
+            // S, P of a step, O, and Q.
             let of_query = if matches!(tile.query, QuerySource::Registers) { 4 * dim_steps(id) } else { 0 };
-            let used = score_registers(id) + 4 * key_steps(id) + 2 * out + of_query;
-            let left = if matches!(tile.mask, MaskKind::Masked) { 200 } else { 208 };
-            if used > left { PART_COLUMNS / 2 } else { out }
+            let used = score_registers(id) + 4 * key_steps(id) + out + of_query;
+            let free = WIDE_PRODUCER_CONSUMER_REGISTERS[tile.consumers()] as usize - OTHER_REGISTERS - used;
+            if free >= out {
+                out
+            } else if free >= 32 {
+                32
+            } else {
+                16
+            }
         }
         _ => output_registers(id),
     }
 }
 
-/// See [`part_registers`].
-const PART_COLUMNS: usize = 64;
+/// Registers for everything but S, P, Q, O and its part, at least.
+const OTHER_REGISTERS: usize = 12;
 
 /// K buffers of configuration `id`.
 pub(crate) const fn stages(id: usize) -> u32 {

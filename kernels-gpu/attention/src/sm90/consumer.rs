@@ -28,6 +28,7 @@ use crate::sm90::query::Query;
 use crate::sm90::scheduler::TileScheduler;
 use crate::sm90::score_mod::bound;
 use crate::sm90::tile::{ConsumerTile, Steps};
+use crate::sm90::two_level::Part;
 use crate::sm90::warpgroup::{Warpgroup, negate_rows, sync_consumers, warp_row};
 use crate::softmax::{RowState, rescale_rows};
 
@@ -80,13 +81,13 @@ pub(crate) unsafe fn consume<
 pub(crate) struct Rows<const OUTPUTS: usize, const KEY_STEPS: usize, const PARTS: usize> {
     /// O, without the last P V.
     pub(crate) out: [f32; OUTPUTS],
-    /// The last P V, or columns of it, where it is a sum of its own.
-    pub(crate) part: [f32; PARTS],
+    /// What is not yet in O of those before, where P V has two levels.
+    pub(crate) part: Part<PARTS>,
     softmax: RowState,
     /// P of the last step, as operand A.
     pub(crate) p: [[u32; 4]; KEY_STEPS],
-    /// What O is to be multiplied by before that P V is added.
-    factors: [f32; 2],
+    /// What O, or the part, is to be multiplied by before that P V is added.
+    pub(crate) factors: [f32; 2],
 }
 
 /// Whether the tensor cores are used in ping-pong.
@@ -160,7 +161,7 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
                 self.state = self.state.after(self.kv_warpgroup);
                 step = last_step + 1 - self.kv_warpgroup * const { Config::<ID>::SPLIT_KV_CTAS };
             }
-            let rows = Rows { out, part: [0.0; PARTS], softmax, p: [[0; 4]; KEY_STEPS], factors: [1.0; 2] };
+            let rows = Rows { out, part: Part::EMPTY, softmax, p: [[0; 4]; KEY_STEPS], factors: [1.0; 2] };
             self.main_loop::<E, Q, SCORES, OUTPUTS, KEY_STEPS, PARTS>(tile, &steps, &q, rows, step - 1);
         }
     }
@@ -382,7 +383,6 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
         let (scale, softmax) = (self.scale, &mut rows.softmax);
         // SAFETY: the caller's contract.
         unsafe {
-            let last_factors = rows.factors;
             let [first, second] = softmax.update_max::<CHAINS>(scores, scale);
             (rows.factors[0], rows.factors[1]) = (first, second);
             if !overlap.pingpong() {
@@ -396,7 +396,7 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
                     self.wait(Config::<ID>::V_FULL, next.stage(), next.parity() + softmax.zero());
                 }
                 if const { Config::<ID>::TWO_LEVEL } {
-                    self.add_parts::<E, OUTPUTS, KEY_STEPS, PARTS>(rows, last_factors);
+                    self.end_part::<E, OUTPUTS, KEY_STEPS, PARTS>(rows, false);
                 } else {
                     wgmma::wait_group::<0, _>(&mut rows.out);
                 }
@@ -514,8 +514,7 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
                 rows.softmax.finalize(self.scale, sink)
             };
             if const { Config::<ID>::TWO_LEVEL } {
-                let factors = rows.factors;
-                self.add_parts::<E, OUTPUTS, KEY_STEPS, PARTS>(rows, factors);
+                self.end_part::<E, OUTPUTS, KEY_STEPS, PARTS>(rows, true);
             } else {
                 wgmma::wait_group::<0, _>(&mut rows.out);
             }

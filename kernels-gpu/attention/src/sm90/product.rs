@@ -116,12 +116,27 @@ pub(crate) unsafe fn product_in_place<P: Product, D: Accumulator, const STEPS: u
     b: Descriptor,
 ) {
     // SAFETY: the caller's contract.
+    unsafe { start_or_accumulate::<P, D, STEPS>(d, a, b, false) }
+}
+
+/// Starts D = A B, or D = A B + D where `accumulates`, with A in registers.
+///
+/// # Safety
+/// As [`wgmma::mma_async_registers`].
+#[inline(always)]
+pub(crate) unsafe fn start_or_accumulate<P: Product, D: Accumulator, const STEPS: usize>(
+    d: &mut D,
+    a: &[[u32; 4]; STEPS],
+    b: Descriptor,
+    accumulates: bool,
+) {
+    // SAFETY: the caller's contract.
     unsafe {
         match const { first_group(STEPS) } {
-            8 => wgmma::mma_async_registers::<P, D, 8>(d, part(a, 0), b, false),
-            4 => wgmma::mma_async_registers::<P, D, 4>(d, part(a, 0), b, false),
-            2 => wgmma::mma_async_registers::<P, D, 2>(d, part(a, 0), b, false),
-            _ => wgmma::mma_async_registers::<P, D, 1>(d, part(a, 0), b, false),
+            8 => wgmma::mma_async_registers::<P, D, 8>(d, part(a, 0), b, accumulates),
+            4 => wgmma::mma_async_registers::<P, D, 4>(d, part(a, 0), b, accumulates),
+            2 => wgmma::mma_async_registers::<P, D, 2>(d, part(a, 0), b, accumulates),
+            _ => wgmma::mma_async_registers::<P, D, 1>(d, part(a, 0), b, accumulates),
         }
         accumulate_from::<P, D, STEPS>(d, a, b, const { first_group(STEPS) });
     }

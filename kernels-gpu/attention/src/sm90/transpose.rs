@@ -131,7 +131,7 @@ impl<const ID: usize> Lane<ID> {
         for of_warp in 0..const { Self::COLUMN_UNITS.div_ceil(TRANSPOSING_WARPS) } {
             // Places of many units would take more registers than there are: they are found where they are used.
             let own =
-                if Self::COLUMN_UNITS > 3 * TRANSPOSING_WARPS { opaque(self.first_column) } else { self.first_column };
+                if Self::COLUMN_UNITS * Self::KEY_UNITS > 36 { opaque(self.first_column) } else { self.first_column };
             let first_column = own + of_warp * const { TRANSPOSING_WARPS * TRANSPOSED_COLUMNS };
             let is_last = of_warp + 1 == const { Self::COLUMN_UNITS.div_ceil(TRANSPOSING_WARPS) };
             if is_last && Self::COLUMN_UNITS % TRANSPOSING_WARPS != 0 && first_column >= Self::COLUMNS {

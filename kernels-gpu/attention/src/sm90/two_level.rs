@@ -1,21 +1,43 @@
-//! P V of each step as a sum of its own, which is added to O in f32.
+//! P V of some steps as a sum of its own, the part, which is then added to O in f32.
 //!
 //! The tensor cores of Hopper add products of E4M3 with 13 bits below the largest, and the sum so far is one of what
-//! they add. Over thousands of keys small terms would be lost. A sum over one step loses little.
+//! they add. Over thousands of keys small terms would be lost. A sum over [`TWO_LEVEL_KEYS`] keys loses little.
 //!
-//! Where O has too many columns for a second set of accumulators, P V is computed for some columns after the others.
+//! Where there are registers for a second set of accumulators, the part takes the place of O in the main loop: it is
+//! rescaled where a maximum grows. O is not: it is multiplied by all these factors when the part is added. Where O has
+//! too many columns for that, P V of each step is computed for some columns after the others, and added at once.
 
 use cuda_std::convert::fma;
 use cuda_std::ptx::wgmma::{self, Accumulator, Product};
+use variants::attention::TWO_LEVEL_KEYS;
 
 use crate::sm90::config::{Config, PvProduct};
 use crate::sm90::consumer::Rows;
 use crate::sm90::input::Input;
-use crate::sm90::product::{product_in_place, product_registers};
+use crate::sm90::product::{product_in_place, product_registers, start_or_accumulate};
 use crate::sm90::warpgroup::Warpgroup;
+use crate::softmax::rescale_rows;
+
+/// What O lacks.
+pub(crate) struct Part<const PARTS: usize> {
+    /// The sum of P V of some steps, or columns of it.
+    pub(crate) sum: [f32; PARTS],
+    /// What O is to be multiplied by before the sum is added.
+    factors: [f32; 2],
+    /// Steps in the sum.
+    steps: u32,
+}
+
+impl<const PARTS: usize> Part<PARTS> {
+    /// Of no step.
+    pub(crate) const EMPTY: Self = Self { sum: [0.0; PARTS], factors: [1.0; 2], steps: 0 };
+}
 
 impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
-    /// Starts P V of the current step for its first columns.
+    /// Steps of a part that has all columns.
+    const PART_STEPS: u32 = TWO_LEVEL_KEYS / Config::<ID>::N;
+
+    /// Starts P V of the current step, for the columns of the part.
     ///
     /// # Safety
     /// As [`Warpgroup::compute`]; V is there, and nothing else of P V in flight.
@@ -24,34 +46,52 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
         &self,
         rows: &mut Rows<OUTPUTS, KEY_STEPS, PARTS>,
     ) where
+        [f32; OUTPUTS]: Accumulator,
         [f32; PARTS]: Accumulator,
     {
         let v = self.v_tile::<E>(self.state.stage());
-        // SAFETY: the caller's contract.
-        rows.part = unsafe { product_registers::<PvProduct<E, ID>, _, KEY_STEPS>(&rows.p, v) };
+        let part = &mut rows.part;
+        // SAFETY: the caller's contract. Scaling does not start before S is in flight.
+        unsafe {
+            if PARTS < OUTPUTS {
+                wgmma::settle(&mut rows.out);
+                rescale_rows(&mut rows.out, rows.factors);
+                part.sum = product_registers::<PvProduct<E, ID>, _, KEY_STEPS>(&rows.p, v);
+            } else {
+                part.factors = [0, 1].map(|half| part.factors[half] * rows.factors[half]);
+                wgmma::settle(&mut part.sum);
+                rescale_rows(&mut part.sum, rows.factors);
+                start_or_accumulate::<PvProduct<E, ID>, _, KEY_STEPS>(&mut part.sum, &rows.p, v, part.steps > 0);
+            }
+            part.steps += 1;
+        }
     }
 
-    /// Waits for P V of the current step, part by part, and adds it to O, which is multiplied by `factors` first.
+    /// Waits for P V of the current step. Adds the part to O where it has as many steps as it may have, or `is_last`.
     ///
     /// # Safety
-    /// As [`Warpgroup::compute`]; the first part is in flight.
+    /// As [`Warpgroup::compute`]; P V is in flight.
     #[inline(always)]
-    pub(crate) unsafe fn add_parts<E: Input, const OUTPUTS: usize, const KEY_STEPS: usize, const PARTS: usize>(
+    pub(crate) unsafe fn end_part<E: Input, const OUTPUTS: usize, const KEY_STEPS: usize, const PARTS: usize>(
         &self,
         rows: &mut Rows<OUTPUTS, KEY_STEPS, PARTS>,
-        factors: [f32; 2],
+        is_last: bool,
     ) where
         [f32; OUTPUTS]: Accumulator,
         [f32; PARTS]: Accumulator,
     {
-        for part in 0..OUTPUTS / PARTS {
-            // SAFETY: the caller's contract.
-            unsafe { wgmma::wait_group::<0, _>(&mut rows.part) };
+        // SAFETY: the caller's contract.
+        unsafe { wgmma::wait_group::<0, _>(&mut rows.part.sum) };
+        if PARTS == OUTPUTS && !is_last && rows.part.steps < Self::PART_STEPS {
+            return;
+        }
+        for columns in 0..OUTPUTS / PARTS {
             for index in 0..PARTS {
-                let out = &mut rows.out[part * PARTS + index];
-                *out = fma(*out, factors[index / 2 % 2], rows.part[index]);
+                let out = &mut rows.out[columns * PARTS + index];
+                let factor = if PARTS < OUTPUTS { 1.0 } else { rows.part.factors[index / 2 % 2] };
+                *out = fma(*out, factor, rows.part.sum[index]);
             }
-            if part + 1 < OUTPUTS / PARTS {
+            if columns + 1 < OUTPUTS / PARTS {
                 // In the same registers, and not before these are added: all parts would be live at once otherwise.
                 wgmma::settle(&mut rows.out);
                 // A thread has two accumulators of each column.
@@ -59,10 +99,14 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
                     // Other configurations, which never come here, have columns that no part ends with.
                     if Config::<ID>::TWO_LEVEL { PvProduct::<E, ID>::B.mn_offset_bytes(2 * PARTS as u32) } else { 0 }
                 };
-                let v = self.v_tile::<E>(self.state.stage()).offset((part as u32 + 1) * part_bytes);
+                let v = self.v_tile::<E>(self.state.stage()).offset((columns as u32 + 1) * part_bytes);
                 // SAFETY: as above.
-                unsafe { product_in_place::<PvProduct<E, ID>, _, KEY_STEPS>(&mut rows.part, &rows.p, v) };
+                unsafe {
+                    product_in_place::<PvProduct<E, ID>, _, KEY_STEPS>(&mut rows.part.sum, &rows.p, v);
+                    wgmma::wait_group::<0, _>(&mut rows.part.sum);
+                }
             }
         }
+        (rows.part.factors, rows.part.steps) = ([1.0; 2], 0);
     }
 }

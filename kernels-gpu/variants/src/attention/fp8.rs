@@ -38,6 +38,12 @@ pub struct DescaleTensor {
 /// with all its bits is `2^-14`.
 pub const E4M3_P_EXPONENT: i32 = 8;
 
+/// Keys over which tensor cores sum P V on E4M3 before threads add the sum to O, with [`Accumulation::TwoLevel`]: those
+/// of the whole steps that fit, or of one step.
+///
+/// [`Accumulation::TwoLevel`]: crate::gemm::Accumulation::TwoLevel
+pub const TWO_LEVEL_KEYS: u32 = 256;
+
 /// Warps of the producer that transpose V: all but the one that copies.
 pub const TRANSPOSING_WARPS: u32 = 3;
 
