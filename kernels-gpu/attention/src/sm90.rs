@@ -16,8 +16,9 @@
 //! | `kv_split` | warpgroups that share rows, in a block or a cluster: their steps, and the sum of what they find |
 //! | `pipeline` | the position in a ring of buffers: stage and phase |
 //! | `query` | Q as operand of `wgmma`, in shared memory or in registers |
+//! | `rows` | what rows have between two steps |
 //! | `product` | products of a warpgroup with any number of steps |
-//! | `two_level` | P V of a step as a sum of its own |
+//! | `two_level` | P V of some steps as a sum of its own |
 //! | `score_mod` | softcap and bias in the layout of accumulators |
 //! | `epilogue` | O to global memory |
 //! | `config` | one configuration as constants |
@@ -35,6 +36,7 @@ mod pipeline;
 mod producer;
 mod product;
 mod query;
+mod rows;
 mod scheduler;
 mod score_mod;
 mod tile;

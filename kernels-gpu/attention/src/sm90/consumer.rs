@@ -25,10 +25,10 @@ use crate::sm90::pingpong::WarpScheduler;
 use crate::sm90::pipeline::PipelineState;
 use crate::sm90::product::{accumulate, pack, wait_before};
 use crate::sm90::query::Query;
+use crate::sm90::rows::{Part, Rows};
 use crate::sm90::scheduler::TileScheduler;
 use crate::sm90::score_mod::bound;
 use crate::sm90::tile::{ConsumerTile, Steps};
-use crate::sm90::two_level::Part;
 use crate::sm90::warpgroup::{Warpgroup, negate_rows, sync_consumers, warp_row};
 use crate::softmax::{RowState, rescale_rows};
 
@@ -75,19 +75,6 @@ pub(crate) unsafe fn consume<
             }
         }
     }
-}
-
-/// What the rows of a warpgroup have between two steps.
-pub(crate) struct Rows<const OUTPUTS: usize, const KEY_STEPS: usize, const PARTS: usize> {
-    /// O, without the last P V.
-    pub(crate) out: [f32; OUTPUTS],
-    /// What is not yet in O of those before, where P V has two levels.
-    pub(crate) part: Part<PARTS>,
-    softmax: RowState,
-    /// P of the last step, as operand A.
-    pub(crate) p: [[u32; 4]; KEY_STEPS],
-    /// What O, or the part, is to be multiplied by before that P V is added.
-    pub(crate) factors: [f32; 2],
 }
 
 /// Whether the tensor cores are used in ping-pong.

@@ -12,26 +12,11 @@ use cuda_std::ptx::wgmma::{self, Accumulator, Product};
 use variants::attention::TWO_LEVEL_KEYS;
 
 use crate::sm90::config::{Config, PvProduct};
-use crate::sm90::consumer::Rows;
 use crate::sm90::input::Input;
 use crate::sm90::product::{product_in_place, product_registers, start_or_accumulate};
+use crate::sm90::rows::Rows;
 use crate::sm90::warpgroup::Warpgroup;
 use crate::softmax::rescale_rows;
-
-/// What O lacks.
-pub(crate) struct Part<const PARTS: usize> {
-    /// The sum of P V of some steps, or columns of it.
-    pub(crate) sum: [f32; PARTS],
-    /// What O is to be multiplied by before the sum is added.
-    factors: [f32; 2],
-    /// Steps in the sum.
-    steps: u32,
-}
-
-impl<const PARTS: usize> Part<PARTS> {
-    /// Of no step.
-    pub(crate) const EMPTY: Self = Self { sum: [0.0; PARTS], factors: [1.0; 2], steps: 0 };
-}
 
 impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
     /// Steps of a part that has all columns.
