@@ -8,6 +8,7 @@ pub(crate) mod demo;
 pub(crate) mod emulate_report;
 pub(crate) mod gemm;
 pub(crate) mod info;
+pub(crate) mod quantize;
 pub(crate) mod soak;
 pub(crate) mod warm;
 
@@ -24,6 +25,10 @@ pub(crate) enum Command {
     Ata(ata::AtaArgs),
     /// Multiplies matrices from files.
     Gemm(gemm::GemmArgs),
+    /// Quantises a tensor from a file to 8-bit elements with factors.
+    Quantize(quantize::QuantizeArgs),
+    /// Multiplies quantised elements from a file by their factors.
+    Dequantize(quantize::DequantizeArgs),
     /// Measures kernels on a card.
     Bench(bench::BenchArgs),
     /// Runs every attention kernel on a generated input and shows its error and time.
@@ -46,6 +51,8 @@ impl Command {
             Command::Attention(args) => attention::run(args),
             Command::Ata(args) => ata::run(args),
             Command::Gemm(args) => gemm::run(args),
+            Command::Quantize(args) => quantize::quantize(args),
+            Command::Dequantize(args) => quantize::dequantize(args),
             Command::Bench(args) => bench::run(args),
             Command::Demo(args) => demo::run(args),
             Command::EmulateReport(args) => emulate_report::run(args),

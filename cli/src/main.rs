@@ -33,6 +33,7 @@ use crate::commands::ata::WrongVectors;
 use crate::commands::attention::NoInput;
 use crate::commands::compare::NothingInCommon;
 use crate::commands::gemm::GemmError;
+use crate::commands::quantize::QuantizeError;
 use crate::commands::soak::SoakError;
 use crate::device::KernelOnCpu;
 use crate::files::convert::Lossy;
@@ -129,6 +130,7 @@ fn is_bad_request(error: &anyhow::Error) -> bool {
         || error.is::<WrongVectors>()
         || error.is::<NoInput>()
         || error.is::<GemmError>()
+        || error.is::<QuantizeError>()
         || error.is::<ReportError>()
         || error.is::<NothingInCommon>()
         || error.downcast_ref::<ChartError>().is_some_and(ChartError::is_bad_request)

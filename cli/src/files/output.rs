@@ -76,6 +76,7 @@ impl OutputFile {
                 StoredDtype::F16 => "<f2",
                 StoredDtype::F32 => "<f4",
                 StoredDtype::F64 => "<f8",
+                StoredDtype::U8 => "|u1",
                 _ => {
                     let dtype = tensor.elements.dtype_name().to_owned();
                     return Err(FileError::NotInNpy { path: self.path.clone(), dtype });
@@ -142,6 +143,7 @@ fn stored(elements: &Elements) -> (StoredDtype, Vec<u8>) {
         Elements::F16(values) => (StoredDtype::F16, values.iter().flat_map(|x| x.to_le_bytes()).collect()),
         Elements::Bf16(values) => (StoredDtype::BF16, values.iter().flat_map(|x| x.to_le_bytes()).collect()),
         Elements::F32(values) => (StoredDtype::F32, values.iter().flat_map(|x| x.to_le_bytes()).collect()),
+        Elements::Integers("u8", values) => (StoredDtype::U8, values.iter().map(|&value| value as u8).collect()),
         Elements::F64(values) | Elements::Integers(_, values) => {
             (StoredDtype::F64, values.iter().flat_map(|x| x.to_le_bytes()).collect())
         }

@@ -31,7 +31,7 @@ pub(crate) enum Elements {
     Bool(Vec<bool>),
 }
 
-/// A float type of tensors in files.
+/// A type of kernels that tensors in files have.
 pub(crate) trait Stored: Float + Into<f64> {
     /// Elements of this type for a file.
     fn elements(values: Vec<Self>) -> Elements;
@@ -87,6 +87,19 @@ impl Stored for F8E4M3 {
     fn from_elements(elements: Elements) -> Result<Vec<F8E4M3>, Elements> {
         match elements {
             Elements::E4m3(bits) => Ok(bits.into_iter().map(F8E4M3::from_bits).collect()),
+            others => Err(others),
+        }
+    }
+}
+
+impl Stored for u8 {
+    fn elements(values: Vec<u8>) -> Elements {
+        Elements::Integers("u8", values.into_iter().map(f64::from).collect())
+    }
+
+    fn from_elements(elements: Elements) -> Result<Vec<u8>, Elements> {
+        match elements {
+            Elements::Integers("u8", values) => Ok(values.into_iter().map(|value| value as u8).collect()),
             others => Err(others),
         }
     }

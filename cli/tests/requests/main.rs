@@ -8,6 +8,7 @@ mod gemm;
 mod info;
 mod masks;
 mod program;
+mod quantize;
 mod sequences;
 mod soak;
 
@@ -558,7 +559,7 @@ fn names_are_understood_in_any_case() {
 
 #[test]
 fn the_help_of_every_command_says_what_exit_codes_mean() {
-    for command in ["info", "attention", "ata", "gemm", "bench", "demo", "emulate-report", "compare"] {
+    for command in ["info", "attention", "ata", "gemm", "quantize", "bench", "demo", "emulate-report", "compare"] {
         let output = ferrotile(&[command, "--help"]);
         assert_succeeded(&output);
         let stdout = String::from_utf8_lossy(&output.stdout);
