@@ -11,6 +11,7 @@ use rand_distr::StandardNormal;
 use tests::catalogue::ata_configs;
 use tests::guard::{Guarded, Poison};
 use tests::inputs::Random;
+use tests::is_small;
 use variants::ata::{AtaConfig, BLOCK};
 
 /// What a trial returns.
@@ -58,6 +59,14 @@ pub(crate) fn sizes() -> Vec<Sizes> {
 
 /// Numbers of frames around every tile.
 pub(crate) const FRAMES: [usize; 9] = [1, 2, 7, 8, 9, 15, 16, 17, 33];
+
+/// Those of them that differ for a large matrix where trials are small: its tiles are those of a small one.
+const FEW_FRAMES: [usize; 3] = [1, 9, 16];
+
+/// The numbers of frames of trials with a matrix of these sizes.
+pub(crate) fn frames(gpu: &Gpu, sizes: Sizes) -> &'static [usize] {
+    if is_small(gpu) && sizes.n * sizes.diagonals > 1000 { &FEW_FRAMES } else { &FRAMES }
+}
 
 /// A matrix whose elements are drawn one by one.
 pub(crate) fn matrix(sizes: Sizes, mut draw: impl FnMut() -> f32) -> SymmetricBlockMatrix {

@@ -12,6 +12,7 @@ use tests::catalogue::attention_configs;
 use tests::compare::{self, Difference};
 use tests::guard::Guarded;
 use tests::inputs::{self, Half};
+use tests::is_small;
 use tests::request::Request;
 use tests::view::View;
 use variants::attention::{AttentionConfig, AttentionKernel, ScoreMod, Seqlens};
@@ -342,6 +343,11 @@ pub(crate) fn run_contiguous<T: Half>(
     config: &AttentionConfig,
 ) -> Result<Output<T>, Failed> {
     run(gpu, case, inputs, &Placement::contiguous(case, Layout::Bhsd), config)
+}
+
+/// So many batch entries or heads, and one where trials are small: for a property that does not depend on them.
+pub(crate) fn few(gpu: &Gpu, many: usize) -> usize {
+    if is_small(gpu) { 1 } else { many }
 }
 
 /// Calls `check` for every kernel that serves the case; the failure names each kernel that failed.

@@ -6,7 +6,7 @@ use tests::compare;
 use tests::inputs::{self, Half};
 
 use crate::Trials;
-use crate::case::{Case, Inputs, Outcome, for_each_config, run_contiguous};
+use crate::case::{Case, Inputs, Outcome, few, for_each_config, run_contiguous};
 
 /// Lists the trials.
 pub(crate) fn list(trials: &mut Trials) {
@@ -28,7 +28,7 @@ fn zeros<T: Half>(len: usize) -> Vec<T> {
 fn mean_of_values<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     for head_dim in HEAD_DIMS {
         for k_len in [1, 2, 16, 32, 64, 128] {
-            let case = Case::new(2, 3, 37, k_len, head_dim, Mask::Full);
+            let case = Case::new(few(gpu, 2), few(gpu, 3), 37, k_len, head_dim, Mask::Full);
             let mut random = inputs::random(1);
             let mut integers = |largest| inputs::integers::<T>(&mut random, case.kv_shape().iter().product(), largest);
             let inputs = Inputs { q: zeros(case.q_shape().iter().product()), k: integers(3), v: integers(1) };
@@ -51,7 +51,7 @@ fn values_of_one<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         for (k_len, mask) in
             [(1, Mask::Full), (77, Mask::Full), (130, Mask::Causal), (257, Mask::Window { left: 9, right: 9 })]
         {
-            let case = Case::new(1, 2, 70.min(k_len), k_len, head_dim, mask);
+            let case = Case::new(1, few(gpu, 2), 70.min(k_len), k_len, head_dim, mask);
             let mut inputs = Inputs::<T>::normal(&case, 2);
             inputs.v.fill(T::from_f64(1.0));
             let expected = vec![1.0; inputs.q.len()];
@@ -69,7 +69,7 @@ fn values_of_one<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
 fn dominant_key<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     for head_dim in HEAD_DIMS {
         let k_len = head_dim.min(99);
-        let case = Case::new(2, 4, 131, k_len, head_dim, Mask::Full).grouped(4, 2).scaled(1.0);
+        let case = Case::new(few(gpu, 2), 4, 131, k_len, head_dim, Mask::Full).grouped(4, 2).scaled(1.0);
         let [batch, heads, q_len, _] = case.q_shape();
         let mut inputs = Inputs::<T>::normal(&case, 3);
         inputs.q = zeros(inputs.q.len());
@@ -103,7 +103,7 @@ fn dominant_key<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
 
 fn largest_probability<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     for head_dim in HEAD_DIMS {
-        let case = Case::new(1, 4, 40, 300, head_dim, Mask::Full).scaled(1.0);
+        let case = Case::new(1, 2, 40, 300, head_dim, Mask::Full).scaled(1.0);
         let largest = Largest::<T>::new(&case);
         for_each_config::<T>(gpu, &case, |config| {
             largest.check(&run_contiguous(gpu, &case, &largest.inputs, config)?.out)
@@ -165,7 +165,7 @@ fn rows_without_keys<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     for head_dim in HEAD_DIMS {
         let masks = [Mask::Causal, Mask::Full, Mask::Window { left: 0, right: 0 }];
         for (q_len, k_len, mask) in [(130, 65, masks[0]), (33, 0, masks[1]), (33, 0, masks[0]), (70, 3, masks[2])] {
-            let case = Case::new(2, 2, q_len, k_len, head_dim, mask);
+            let case = Case::new(few(gpu, 2), few(gpu, 2), q_len, k_len, head_dim, mask);
             let inputs = Inputs::<T>::normal(&case, 4);
             for_each_config::<T>(gpu, &case, |config| {
                 let output = run_contiguous(gpu, &case, &inputs, config)?;

@@ -8,7 +8,7 @@ use tests::{compare, is_small, shapes};
 use variants::attention::AttentionKernel;
 
 use crate::Trials;
-use crate::case::{Case, Inputs, Outcome, for_each_config, run_contiguous};
+use crate::case::{Case, Inputs, Outcome, few, for_each_config, run_contiguous};
 
 /// Lists the trials.
 pub(crate) fn list(trials: &mut Trials) {
@@ -69,13 +69,13 @@ fn groups() -> Vec<(&'static str, Vec<Case>)> {
             "serves_windows",
             each(&|d| {
                 let lengths = [(77, 77), (65, 131), (131, 65)];
-                let cases = windows.iter().flat_map(|&mask| lengths.map(|(q, k)| Case::new(1, 2, q, k, d, mask)));
+                let cases = windows.iter().flat_map(|&mask| lengths.map(|(q, k)| Case::new(1, 1, q, k, d, mask)));
                 cases.collect()
             }),
         ),
         (
             "aligns_masks_at_the_last_row_and_key",
-            each(&|d| unequal.into_iter().map(|(q, k)| Case::new(1, 2, q, k, d, Mask::Causal)).collect()),
+            each(&|d| unequal.into_iter().map(|(q, k)| Case::new(1, 1, q, k, d, Mask::Causal)).collect()),
         ),
         (
             "shares_keys_between_heads",
@@ -104,7 +104,7 @@ fn groups() -> Vec<(&'static str, Vec<Case>)> {
         (
             "serves_any_scale",
             each(&|d| {
-                [0.0, -0.125, 1e-6, 1.0, -3.0].map(|s| Case::new(1, 2, 37, 53, d, Mask::Full).scaled(s)).to_vec()
+                [0.0, -0.125, 1e-6, 1.0, -3.0].map(|s| Case::new(1, 1, 37, 53, d, Mask::Full).scaled(s)).to_vec()
             }),
         ),
         (
@@ -136,7 +136,7 @@ struct Edges {
 fn tile_edges<T: Half>(gpu: &Gpu, edges: &Edges) -> Outcome {
     for &k_len in &edges.k_lens {
         for mask in [Mask::Full, Mask::Causal] {
-            check(gpu, &Case::new(1, 2, edges.q_len, k_len, edges.head_dim, mask), |case| {
+            check(gpu, &Case::new(1, few(gpu, 2), edges.q_len, k_len, edges.head_dim, mask), |case| {
                 Inputs::<T>::normal(case, 1)
             })?;
         }

@@ -14,7 +14,7 @@ use tests::request::Request;
 use variants::attention::{AttentionConfig, AttentionKernel, ScoreMod, Seqlens};
 
 use crate::Trials;
-use crate::case::{Case, Expected, Inputs, Outcome, Output, for_configs};
+use crate::case::{Case, Expected, Inputs, Outcome, Output, few, for_configs};
 use crate::scores::{Terms, run, run_with};
 
 /// Lists the trials.
@@ -102,7 +102,7 @@ type IsMasked = fn(usize, usize) -> bool;
 /// so weighs them alike.
 fn masks<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     let (q_len, k_len) = (70, 200);
-    let case = Case::new(1, 2, q_len, k_len, head_dim, Mask::Full);
+    let case = Case::new(1, few(gpu, 2), q_len, k_len, head_dim, Mask::Full);
     let mut random = inputs::random(41);
     let mut inputs = Inputs::<T>::normal(&case, 41);
     // Integers: scores are exact, in whichever order a kernel adds them up.
@@ -140,7 +140,7 @@ fn any_size<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
     let of_this = |index: usize| !is_small(gpu) || index % 6 == head_dim / 64 % 6;
     for (_, scale) in scales.into_iter().enumerate().filter(|&(index, _)| of_this(index)) {
         for (sign, (q_len, k_len)) in [(1.0, (70, 200)), (-1.0, (5, 133))] {
-            let case = Case::new(1, 2, q_len, k_len, head_dim, Mask::Causal).scaled(sign * scale);
+            let case = Case::new(1, few(gpu, 2), q_len, k_len, head_dim, Mask::Causal).scaled(sign * scale);
             let mut random = inputs::random(42);
             let mut inputs = Inputs::<T>::normal(&case, 42);
             inputs.q = inputs::integers(&mut random, inputs.q.len(), 1);

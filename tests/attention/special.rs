@@ -7,7 +7,7 @@ use tests::inputs::{self, Half};
 use variants::attention::{AttentionConfig, AttentionKernel, DECODE_KEYS, DECODE_ROWS};
 
 use crate::Trials;
-use crate::case::{Case, Inputs, Outcome, for_each_config, run_contiguous};
+use crate::case::{Case, Inputs, Outcome, few, for_each_config, run_contiguous};
 
 /// Lists the trials.
 pub(crate) fn list(trials: &mut Trials) {
@@ -37,7 +37,7 @@ fn far_above_zero<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
 fn offset_scores<T: Half>(gpu: &Gpu, sign: f64) -> Outcome {
     for head_dim in [64, 128, 248] {
         for mask in [Mask::Full, Mask::Causal] {
-            let case = Case::new(1, 2, 70, 133, head_dim, mask).scaled(1.0);
+            let case = Case::new(1, few(gpu, 2), 70, 133, head_dim, mask).scaled(1.0);
             let mut random = inputs::random(8);
             let mut inputs = Inputs::<T>::normal(&case, 8);
             // At least 63 products of 30 * 30.
@@ -83,7 +83,7 @@ fn all_minus_infinity<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
 fn growing_scores<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     for head_dim in [64, 128, 24] {
         for step in [1.0 / 16.0, 4.0, -4.0] {
-            let case = Case::new(1, 2, 70, 260, head_dim, Mask::Full).scaled(1.0);
+            let case = Case::new(1, few(gpu, 2), 70, 260, head_dim, Mask::Full).scaled(1.0);
             let mut inputs = Inputs::<T>::of_deviation(&case, 9, [0.1, 0.1, 1.0]);
             for (row, query) in inputs.q.chunks_mut(head_dim).enumerate() {
                 query[row % head_dim] = T::from_f64(0.0);
