@@ -224,6 +224,27 @@ impl CudaBuilder {
     }
 }
 
+/// The crates that `-Zbuild-std=core` compiles, by the names of their folders.
+const OF_TOOLCHAIN: [&str; 3] = ["compiler_builtins", "core", "rustc-std-workspace-core"];
+
+/// Removes what is in a folder, which need not exist, but for these names.
+fn remove_all_but(folder: &Path, is_kept: impl Fn(&str) -> bool) -> Result<(), Error> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(Error::io(folder))?,
+    };
+    for entry in entries {
+        let entry = entry.map_err(Error::io(folder))?;
+        if is_kept(&entry.file_name().to_string_lossy()) {
+            continue;
+        }
+        let path = entry.path();
+        let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        removed.map_err(Error::io(&path))?;
+    }
+    Ok(())
+}
+
 /// What is built, where, and with what.
 struct Job {
     name: String,
@@ -250,13 +271,13 @@ impl Job {
         Ok(lock)
     }
 
-    /// Has cargo compile everything anew. The caller has the target folder's lock.
+    /// Has cargo compile everything anew but the toolchain's own crates, whose sources do not change. The caller has
+    /// the target folder's lock.
     fn forget_units(&self) -> Result<(), Error> {
-        let built = self.target.join(TARGET);
-        match fs::remove_dir_all(&built) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::io(&built)(error)),
-            _ => Ok(()),
-        }
+        let built = self.target.join(TARGET).join("release");
+        let units = built.join("build");
+        remove_all_but(&built, |name| name == "build" || name.starts_with(".cargo-"))?;
+        remove_all_but(&units, |name| OF_TOOLCHAIN.contains(&name))
     }
 
     /// Where cargo lists the sources of the crate and of its path dependencies.
