@@ -21,6 +21,9 @@ pub(crate) struct Arguments {
     /// Tests the library without the objects of cust
     #[arg(long)]
     without_cust: bool,
+    /// Takes the programs that `cargo test` builds, which are slower and larger
+    #[arg(long)]
+    debug: bool,
 }
 
 /// The most that a bundle may take, so that it travels easily.
@@ -78,9 +81,9 @@ pub(crate) struct Executable {
     pub(crate) path: PathBuf,
 }
 
-/// Builds and finds the test programs of the packages that the arguments choose.
-pub(crate) fn test_executables(packages: &[&str]) -> Result<Vec<Executable>> {
-    let mut executables = executables(&[&["test", "--no-run", "--release"], packages].concat())?;
+/// Builds and finds the test programs that the arguments choose.
+pub(crate) fn test_executables(arguments: &[&str]) -> Result<Vec<Executable>> {
+    let mut executables = executables(&[&["test", "--no-run"], arguments].concat())?;
     executables.retain(|executable| executable.is_test);
     Ok(executables)
 }
@@ -114,8 +117,11 @@ fn executables(arguments: &[&str]) -> Result<Vec<Executable>> {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let out = std::path::absolute(&arguments.out)?;
     let features: &[&str] = if arguments.without_cust { &WITHOUT_CUST } else { &[] };
-    let tests = test_executables(&[&["--workspace"], features].concat())?;
-    let programs = executables(&[&["build", "--release", "--package", "ferrotile-cli"], features].concat())?;
+    // Both of the whole workspace: for one package alone cargo would choose other features and build the library once
+    // more.
+    let profile: &[&str] = if arguments.debug { &["--workspace"] } else { &["--workspace", "--release"] };
+    let tests = test_executables(&[profile, features].concat())?;
+    let programs = executables(&[&["build", "--bin", "ferrotile"], profile, features].concat())?;
     let strip = Toolchain::find(root())?;
     if out.exists() {
         // A wrong --out must not empty a folder that no bundle was in.

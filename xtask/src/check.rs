@@ -56,10 +56,10 @@ fn lint_library() -> Result<()> {
 }
 
 /// A cargo command on the device crates as GPU code, in a target folder of its own: the artifacts fit neither the
-/// host's builds nor `cuda_builder`'s.
+/// host's builds nor `cuda_builder`'s. The macros are compiled once for all architectures.
 fn device_cargo(arch: Arch, command: &str) -> Command {
     let mut cargo = cargo();
-    cargo.env("CARGO_TARGET_DIR", target().join("check").join(arch.target_cpu()));
+    cargo.env("CARGO_TARGET_DIR", target().join("check"));
     cargo.env("RUSTFLAGS", format!("-Ctarget-cpu={arch}"));
     cargo.args([command, "--target", "nvptx64-nvidia-cuda", "-Zbuild-std=core"]);
     for name in device_packages() {

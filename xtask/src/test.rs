@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     let sanitizer = find_tool("compute-sanitizer", root())
         .context("no compute-sanitizer on PATH or in CUDA_PATH: it comes with the CUDA toolkit")?;
-    for executable in test_executables(&["-p", "tests"])?.into_iter().filter(|test| test.kind == "test") {
+    for executable in test_executables(&["--release", "-p", "tests"])?.into_iter().filter(|test| test.kind == "test") {
         let mut command = Command::new(&sanitizer);
         command.args(["--tool", tool, "--error-exitcode", "1"]);
         if tool == "synccheck" {
