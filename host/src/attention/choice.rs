@@ -50,9 +50,10 @@ const IN_TURN_PERCENT: usize = 101;
 
 /// A block of two consumer warpgroups at head dimension 64, which leave the tensor cores idle: with steps of 128 keys,
 /// and of 64 (64x12x256x64, 64x12x384x64 and 64x12x128x64 causal on an H200). With steps of 256, on E4M3, they do not
-/// (4x32x4096x64 and 16x32x1024x64 on an H200).
+/// (4x32x4096x64 and 16x32x1024x64 on an H200). And kernels of E4M3 for every mask, without one.
 const TWO_PERCENT: usize = 118;
 const TWO_LONG_PERCENT: usize = 105;
+const TWO_MASKED_E4M3_PERCENT: usize = 122;
 const TWO_SHORT_PERCENT: usize = 142;
 
 /// Split-KV: with two warpgroups along M (1x8x2048x64 on an H200); with one, whose block reads K and V for half as many
@@ -192,6 +193,13 @@ impl Request<'_> {
                 (4, 1, 1) => FOUR_PERCENT,
                 (_, 1, 1) if tile.multicast_ctas > 1 => MULTICAST_PERCENT,
                 (2, 1, 1) if config.head_dim == 64 && tile.n == 256 => TWO_LONG_PERCENT,
+                (2, 1, 1)
+                    if config.head_dim == 64
+                        && has_transposed_values(config.dtype)
+                        && tile.mask == MaskKind::Masked =>
+                {
+                    TWO_MASKED_E4M3_PERCENT
+                }
                 (2, 1, 1) if config.head_dim == 64 && tile.n > 64 => TWO_PERCENT,
                 (2, 1, 1) if config.head_dim == 64 => TWO_SHORT_PERCENT,
                 (_, 1, 1) => 100,

@@ -13,7 +13,7 @@ type E4m3ToF16 = E4m3To<F16>;
 type E4m3ToBf16 = E4m3To<Bf16>;
 
 entry!(e4m3 d64_wgmma_full_128x224_s3: wgmma QueryTile);
-entry!(e4m3 d64_wgmma_masked_128x224_s3: wgmma QueryTile);
+entry!(e4m3 d64_wgmma_masked_128x192_s3: wgmma QueryTile);
 entry!(e4m3 d128_wgmma_full_128x128_s3: wgmma QueryTile);
 entry!(e4m3 d128_wgmma_masked_128x128_s3_q: wgmma QueryRegisters);
 entry!(e4m3 d256_wgmma_masked_128x96_s2: wgmma QueryTile);

@@ -224,7 +224,7 @@ const LINES: &[Line<AttentionConfig>] = &[
     // E4M3: tensor cores take half the time, and exponentials as much as before. Many keys a step spread what a step
     // costs beside them. Sums with two levels, where registers hold S, P, O and a part of O.
     e4m3!("d64_wgmma_full_128x224_s3", Config::wgmma(64, two_level(two_q_stages(full(128, 224, 3))))),
-    e4m3!("d64_wgmma_masked_128x224_s3", Config::wgmma(64, two_level(two_q_stages(masked(128, 224, 3))))),
+    e4m3!("d64_wgmma_masked_128x192_s3", Config::wgmma(64, two_level(two_q_stages(masked(128, 192, 3))))),
     e4m3!("d128_wgmma_full_128x128_s3", Config::wgmma(128, two_level(two_q_stages(full(128, 128, 3))))),
     e4m3!("d128_wgmma_masked_128x128_s3_q", Config::wgmma(128, two_level(q_registers(masked(128, 128, 3))))),
     // A kernel without masks takes a register more than there is, and no less time.
