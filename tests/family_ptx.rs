@@ -133,20 +133,28 @@ fn instructions_are_those_of_the_algorithm() {
 
 /// `products` of 16x16 fragments, two `mma` each; none by `wmma`, whose fragments PTX leaves open.
 fn check_products(config: &AttentionConfig, entry: &Entry, products: usize) {
-    let types = format!("{0}.{0}", config.dtype.name());
-    let product = format!("mma.sync.aligned.m16n8k16.row.col.f32.{types}.f32");
-    assert_eq!(
-        (entry.count(&product), entry.count("mma"), entry.count("wmma")),
-        (2 * products, 2 * products, 0),
-        "{config}"
-    );
+    let of = |dtype: Dtype| entry.count(&format!("mma.sync.aligned.m16n8k16.row.col.f32.{0}.{0}.f32", dtype.name()));
+    // Beside K and V of E4M3, P V is of f16 whatever Q is.
+    let as_queries = if config.has_e4m3_kv() && config.dtype != Dtype::F16 {
+        assert_eq!(of(Dtype::F16), products, "{config}");
+        products
+    } else {
+        2 * products
+    };
+    let all = (of(config.dtype), entry.count("mma"), entry.count("wmma"));
+    assert_eq!(all, (as_queries, 2 * products, 0), "{config}");
 }
 
 /// One loop over the steps of a warp, and two barriers of the block after it: before and after its warps' sums meet.
 fn check_decode(config: &AttentionConfig, entry: &Entry) {
     let products = DECODE_KEYS / 16 * (config.head_dim / 16);
     check_products(config, entry, 2 * products);
-    assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4.trans"), products, "{config}");
+    // Those of E4M3 bring two fragments at once. A fragment takes four instructions that widen two elements.
+    let fragments = if config.has_e4m3_kv() { 2 } else { 1 };
+    assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4.trans"), products / fragments, "{config}");
+    assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4"), 2 * products / fragments, "{config}");
+    let widened = if config.has_e4m3_kv() { 8 * products } else { 0 };
+    assert_eq!(entry.count("cvt.rn.f16x2.e4m3x2"), widened, "{config}");
     assert_eq!(entry.count("bar.sync"), 2, "{config}");
     assert!(entry.count("cp.async.cg.shared.global") > 0, "{config}");
     assert_eq!((entry.count("atom"), entry.count("red")), (0, 0), "{config} has atomics");

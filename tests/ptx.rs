@@ -102,7 +102,7 @@ const SM_80: &[Instructions] = &[
 
 const SM_89: &[Instructions] = &[
     ("convert_fp8_narrow", &[("cvt.rn.satfinite.e4m3x2.f32", 1), ("cvt.rn.satfinite.e5m2x2.f32", 1)]),
-    ("convert_fp8_widen", &[("cvt.rn.f16x2.e4m3x2", 1), ("cvt.rn.f16x2.e5m2x2", 1)]),
+    ("convert_fp8_widen", &[("cvt.rn.f16x2.e4m3x2", 3), ("cvt.rn.f16x2.e5m2x2", 1)]),
     ("mma_m16n8k32_e4m3_e4m3", &[("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32", 1), ("mma", 1)]),
     ("mma_m16n8k32_e4m3_e5m2", &[("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e5m2.f32", 1), ("mma", 1)]),
 ];

@@ -17,6 +17,7 @@ const START: &str = "<!-- The table of attention kernels: tests/support.rs -->\n
 const END: &str = "<!-- End of the table. -->\n";
 
 /// What a call can ask for.
+#[derive(Clone, Copy)]
 struct Feature {
     name: &'static str,
     scores: ScoreMod,
@@ -46,32 +47,35 @@ const FEATURES: [Feature; 5] = {
 /// The same for inputs of FP8.
 const FP8_FEATURES: [Feature; 1] = [PLAIN];
 
+/// The same for K and V of FP8 alone.
+const FP8_KV_FEATURES: [Feature; 1] = [FEATURES[3]];
+
 /// The step of the head dimensions of FP8, whose rows start on 16-byte boundaries.
 const FP8_HEAD_DIM_STEP: usize = 16;
 
 /// The kernel that the library takes for tensors on 16-byte boundaries; `None` where it has none. It is of the same
 /// kind with a softcap alone, with a bias alone and with both.
-fn kernel(feature: &Feature, gpu: &Gpu, dtype: Dtype, head_dim: usize) -> Option<&'static str> {
+fn kernel(feature: &Feature, gpu: &Gpu, types: [Dtype; 2], head_dim: usize) -> Option<&'static str> {
     let terms: &[_] = match feature.scores {
         ScoreMod::General => &[(Some(1.0), true), (Some(1.0), false), (None, true)],
         _ => &[(None, false)],
     };
-    let mut kernels = terms.iter().map(|&terms| kernel_with(terms, feature, gpu, dtype, head_dim));
+    let mut kernels = terms.iter().map(|&terms| kernel_with(terms, feature, gpu, types, head_dim));
     let kernel = kernels.next().expect("a feature has terms");
     assert!(kernels.all(|other| other == kernel), "{} at {head_dim} on {}", feature.name, gpu.arch());
     kernel
 }
 
-/// The same with this softcap and, where there is one, a bias.
+/// The same with this softcap and, where there is one, a bias, for a Q and a K of these types.
 fn kernel_with(
     (softcap, bias): (Option<f32>, bool),
     feature: &Feature,
     gpu: &Gpu,
-    dtype: Dtype,
+    [dtype, kv]: [Dtype; 2],
     head_dim: usize,
 ) -> Option<&'static str> {
     let (heads, q_len, k_len) = (1, if feature.few_rows { 1 } else { 4096 }, 4096);
-    let options = Request { mask: Mask::Causal, softcap, bias, ..Request::new(Layout::Bhsd) };
+    let options = Request { mask: Mask::Causal, softcap, bias, kv: Some(kv), ..Request::new(Layout::Bhsd) };
     let config = match feature.lengths {
         Seqlens::Fixed => {
             let (q_heads, kv_heads) = (heads, heads);
@@ -104,13 +108,17 @@ fn kernel_with(
 
 /// The tables as Markdown.
 fn tables() -> String {
-    let of_halves = table("attention, f16 and bf16", &FEATURES, &[Dtype::F16, Dtype::Bf16], HEAD_DIM_STEP);
+    let halves = [Dtype::F16, Dtype::Bf16];
+    let of_halves = table("attention, f16 and bf16", &FEATURES, &halves.map(|dtype| [dtype; 2]), HEAD_DIM_STEP);
     let name = "attention, e4m3 with an O of f16 or bf16";
-    of_halves + "\n" + &table(name, &FP8_FEATURES, &[Dtype::E4M3], FP8_HEAD_DIM_STEP)
+    let of_fp8 = table(name, &FP8_FEATURES, &[[Dtype::E4M3; 2]], FP8_HEAD_DIM_STEP);
+    let name = "attention, f16 and bf16 with K and V of e4m3";
+    let of_fp8_kv = table(name, &FP8_KV_FEATURES, &halves.map(|dtype| [dtype, Dtype::E4M3]), HEAD_DIM_STEP);
+    [of_halves, of_fp8, of_fp8_kv].join("\n")
 }
 
 /// A line for each feature and range of head dimensions with the same kernels, which are those of each type.
-fn table(name: &str, features: &[Feature], dtypes: &[Dtype], step: usize) -> String {
+fn table(name: &str, features: &[Feature], types: &[[Dtype; 2]], step: usize) -> String {
     let gpus = Arch::ALL.map(Gpu::emulated);
     let mut text = format!("| {name} | head dimension |");
     Arch::ALL.iter().for_each(|arch| write!(text, " {arch} |").expect("a String takes any text"));
@@ -118,9 +126,9 @@ fn table(name: &str, features: &[Feature], dtypes: &[Dtype], step: usize) -> Str
     for feature in features {
         let kernels = |head_dim: usize| {
             gpus.each_ref().map(|gpu| {
-                let of_type = |dtype: &Dtype| kernel(feature, gpu, *dtype, head_dim);
-                let of_first = of_type(&dtypes[0]);
-                let same = dtypes.iter().all(|dtype| of_type(dtype) == of_first);
+                let of_types = |types: &[Dtype; 2]| kernel(feature, gpu, *types, head_dim);
+                let of_first = of_types(&types[0]);
+                let same = types.iter().all(|types| of_types(types) == of_first);
                 assert!(same, "{} at {head_dim} on {}", feature.name, gpu.arch());
                 of_first.unwrap_or("no")
             })

@@ -86,14 +86,14 @@ use crate::runtime::stream::StreamRef;
 /// [`Error::UnknownKernel`]: crate::Error::UnknownKernel
 /// [`Error::WrongDevice`]: crate::Error::WrongDevice
 /// [`Error::Driver`]: crate::Error::Driver
-pub fn attention<'s, T: Float, O: Float>(
+pub fn attention<'s, T: Float, O: Float, KV: Float>(
     stream: impl Into<StreamRef<'s>>,
-    tensors: AttentionTensors<'_, T, O>,
+    tensors: AttentionTensors<'_, T, O, KV>,
     params: &AttentionParams,
     options: &AttentionOptions,
 ) -> Result<()> {
-    let (bias, value_dim, out) = (tensors.bias.is_some(), Some(tensors.v.shape()[3]), Some(O::DTYPE));
-    let params = AttentionParams { bias, value_dim, out, ..*params };
+    let (bias, value_dim) = (tensors.bias.is_some(), Some(tensors.v.shape()[3]));
+    let params = AttentionParams { bias, value_dim, out: Some(O::DTYPE), kv: Some(KV::DTYPE), ..*params };
     let problem = AttentionProblem::new(tensors.sizes(params.layout)?, params);
     AttentionPlan::run_once(stream.into(), T::DTYPE, &problem, options, tensors)
 }
@@ -160,8 +160,8 @@ pub fn attention_varlen<'s, T: Float, O: Float>(
     params: &AttentionParams,
     options: &AttentionOptions,
 ) -> Result<()> {
-    let (bias, value_dim, out) = (tensors.bias.is_some(), Some(tensors.v.shape()[2]), Some(O::DTYPE));
-    let params = AttentionParams { bias, value_dim, out, ..*params };
+    let (bias, value_dim) = (tensors.bias.is_some(), Some(tensors.v.shape()[2]));
+    let params = AttentionParams { bias, value_dim, out: Some(O::DTYPE), kv: None, ..*params };
     let problem = AttentionProblem::new(tensors.sizes(max_lens), params);
     AttentionPlan::run_once(stream.into(), T::DTYPE, &problem, options, tensors)
 }
@@ -206,14 +206,14 @@ pub fn attention_varlen<'s, T: Float, O: Float>(
 ///
 /// # Errors
 /// As [`attention`](crate::attention()), and [`Error::Unsupported`](crate::Error::Unsupported) for more query rows.
-pub fn paged_attention<'s, T: Float>(
+pub fn paged_attention<'s, T: Float, KV: Float>(
     stream: impl Into<StreamRef<'s>>,
-    tensors: PagedTensors<'_, T>,
+    tensors: PagedTensors<'_, T, KV>,
     params: &AttentionParams,
     options: &AttentionOptions,
 ) -> Result<()> {
-    let params =
-        AttentionParams { bias: tensors.bias.is_some(), value_dim: Some(tensors.v_pages.shape()[3]), ..*params };
+    let (bias, value_dim) = (tensors.bias.is_some(), Some(tensors.v_pages.shape()[3]));
+    let params = AttentionParams { bias, value_dim, out: Some(T::DTYPE), kv: Some(KV::DTYPE), ..*params };
     let problem = AttentionProblem::new(tensors.sizes(params.layout), params);
     let options = AttentionOptions { splits: Some(1), ..options.clone() };
     AttentionPlan::run_once(stream.into(), T::DTYPE, &problem, &options, tensors)

@@ -12,7 +12,9 @@ use ndarray::{Array3, ArrayView3, Axis};
 use variants::ata::{PAIR_ROWS, Precision};
 use variants::gemm::{Accumulation, TWO_LEVEL_K};
 
-pub use attention::{AttentionLimits, Fp8Terms, LARGEST_SUM, attention_limits, fp8_attention_limits};
+pub use attention::{
+    AttentionLimits, Fp8Terms, LARGEST_SUM, attention_limits, e4m3_kv_attention_limits, fp8_attention_limits,
+};
 
 use crate::element::Float;
 use crate::gemm::GemmProblem;

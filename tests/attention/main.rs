@@ -8,6 +8,7 @@ mod case;
 mod decode;
 mod exact;
 mod fp8;
+mod fp8_kv;
 mod lengths;
 mod merge;
 mod numbers;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
     numbers::list(&mut trials);
     exact::list(&mut trials);
     fp8::list(&mut trials);
+    fp8_kv::list(&mut trials);
     bits::list(&mut trials);
     special::list(&mut trials);
     range::list(&mut trials);

@@ -204,15 +204,18 @@ fn fp8_narrow(probe: &Probe<'_>) -> Result<(), Failed> {
 
 fn fp8_widen(probe: &Probe<'_>) -> Result<(), Failed> {
     const PATTERNS: usize = 1 << 16;
-    let got = probe.run(&one_thread_each(PATTERNS), 2 * PATTERNS, &[])?;
+    let got = probe.run(&one_thread_each(PATTERNS), 4 * PATTERNS, &[])?;
     let got: Vec<u32> = got.into_iter().map(|pair| canonical_pair(pair, 0x7c00)).collect();
     let expected: Vec<u32> = (0..=u16::MAX)
         .flat_map(|pair| {
-            let [lo, hi] = pair.to_le_bytes();
-            [E4M3, E5M2].map(|fp8| f16_bits(fp8.decode(lo)) | f16_bits(fp8.decode(hi)) << 16)
+            [(E4M3, pair), (E5M2, pair), (E4M3, pair), (E4M3, !pair)].map(|(fp8, pair)| {
+                let [lo, hi] = pair.to_le_bytes();
+                f16_bits(fp8.decode(lo)) | f16_bits(fp8.decode(hi)) << 16
+            })
         })
         .collect();
-    expect_equal(&got, &expected, |at| format!("pattern {:#06x}, {}", at / 2, ["e4m3", "e5m2"][at % 2]))
+    let words = ["e4m3", "e5m2", "the first pair", "the second pair"];
+    expect_equal(&got, &expected, |at| format!("pattern {:#06x}, {}", at / 4, words[at % 4]))
 }
 
 fn math(probe: &Probe<'_>) -> Result<(), Failed> {

@@ -17,6 +17,7 @@ pub struct Request {
     pub bias: bool,
     pub value_dim: Option<usize>,
     pub out: Option<Dtype>,
+    pub kv: Option<Dtype>,
     pub kernel: Option<String>,
     pub accumulation: Accumulation,
     pub splits: Option<usize>,
@@ -36,6 +37,7 @@ impl Request {
             bias: false,
             value_dim: None,
             out: None,
+            kv: None,
             kernel: None,
             accumulation: Accumulation::TwoLevel,
             splits: None,
@@ -47,8 +49,8 @@ impl Request {
     /// What is computed.
     #[must_use]
     pub const fn params(&self) -> AttentionParams {
-        let Request { layout, mask, scale, softcap, bias, value_dim, out, .. } = *self;
-        AttentionParams { layout, mask, scale, softcap, bias, value_dim, out }
+        let Request { layout, mask, scale, softcap, bias, value_dim, out, kv, .. } = *self;
+        AttentionParams { layout, mask, scale, softcap, bias, value_dim, out, kv }
     }
 
     /// How it is run.

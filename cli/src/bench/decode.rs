@@ -7,8 +7,8 @@ use std::str::FromStr;
 
 use clap::Args;
 use ferrotile::{
-    AttentionPlan, AttentionTensors, BatchedSizes, Buffer, Dtype, Float, Gpu, Layout, Mask, PagedSizes, PagedTensors,
-    Result, Stream, StreamRef, TensorMut, TensorRef,
+    AttentionPlan, AttentionTensors, BatchedSizes, Buffer, Dtype, F8E4M3, Float, Gpu, Layout, Mask, PagedSizes,
+    PagedTensors, Result, Stream, StreamRef, TensorMut, TensorRef,
 };
 use half::{bf16, f16};
 use rand::rngs::Xoshiro256PlusPlus;
@@ -37,7 +37,8 @@ const LAYOUT: Layout = Layout::Bhsd;
 /// What to measure and how.
 #[derive(Debug, Args)]
 pub(crate) struct DecodeBenchArgs {
-    /// A case BxHq:HkvxSqxSkxD/mask/dtype, such as 16x32:8x1x8192x128/causal/f16; may be repeated.
+    /// A case BxHq:HkvxSqxSkxD/mask/dtype, such as 16x32:8x1x8192x128/causal/f16; may be repeated. With /e4m3kv at the
+    /// end K and V are of E4M3.
     #[arg(long = "case", num_args = 1..)]
     cases: Vec<DecodeCase>,
     /// Splits of the keys (split-KV); may be repeated [default: the library's choice].
@@ -71,7 +72,12 @@ pub(crate) struct DecodeCase {
     sizes: BatchedSizes,
     mask: Mask,
     pub(crate) dtype: Dtype,
+    /// Element type of K and V.
+    pub(crate) kv: Dtype,
 }
+
+/// What a case with K and V of E4M3 ends in.
+const E4M3_KV: &str = "e4m3kv";
 
 impl DecodeCase {
     /// The cases measured where none is named: a step of a model with 32 heads on 8, at two batch sizes and two
@@ -81,6 +87,7 @@ impl DecodeCase {
             sizes: BatchedSizes { batch, q_heads: 32, kv_heads: 8, q_len: 1, k_len, head_dim: 128 },
             mask: Mask::Causal,
             dtype: Dtype::F16,
+            kv: Dtype::F16,
         };
         [8192, 65536].into_iter().flat_map(|k_len| [16, 64].map(|batch| of(batch, k_len))).collect()
     }
@@ -88,7 +95,7 @@ impl DecodeCase {
     /// What a card is asked for the case.
     pub(crate) fn request(&self) -> Request {
         let mut request = Request::new(LAYOUT);
-        request.params.mask = self.mask;
+        (request.params.mask, request.params.kv) = (self.mask, Some(self.kv));
         request.options.max_workspace_bytes = WORKSPACE_BYTES;
         request
     }
@@ -99,14 +106,16 @@ impl DecodeCase {
         let seen_by = |row| self.mask.key_range(row, q_len, k_len);
         // Both ends of what a row sees grow with the row.
         let keys = q_len.checked_sub(1).map_or(0, |last| seen_by(last).end.saturating_sub(seen_by(0).start));
-        (2 * batch * head_dim * (2 * kv_heads * keys + 2 * q_heads * q_len)) as f64
+        let of_rows = |rows: usize, dtype: Dtype| rows * dtype.size_bytes();
+        (2 * batch * head_dim * (of_rows(kv_heads * keys, self.kv) + of_rows(q_heads * q_len, self.dtype))) as f64
     }
 }
 
 impl fmt::Display for DecodeCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let BatchedSizes { batch, q_heads, kv_heads, q_len, k_len, head_dim } = self.sizes;
-        f.pad(&format!("{batch}x{q_heads}:{kv_heads}x{q_len}x{k_len}x{head_dim}/{}/{}", self.mask, self.dtype))
+        let of_kv = if self.kv == self.dtype { String::new() } else { format!("/{E4M3_KV}") };
+        f.pad(&format!("{batch}x{q_heads}:{kv_heads}x{q_len}x{k_len}x{head_dim}/{}/{}{of_kv}", self.mask, self.dtype))
     }
 }
 
@@ -114,7 +123,7 @@ impl fmt::Display for DecodeCase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "expected BxHq:HkvxSqxSkxD/mask/dtype with numbers above 0 whose product 64 bits hold, such as \
-     16x32:8x1x8192x128/causal/f16"
+     16x32:8x1x8192x128/causal/f16 or 16x32:8x1x8192x128/causal/bf16/e4m3kv"
 )]
 pub(crate) struct ParseDecodeCaseError;
 
@@ -123,7 +132,12 @@ impl FromStr for DecodeCase {
 
     fn from_str(text: &str) -> Result<DecodeCase, ParseDecodeCaseError> {
         let parts: Vec<&str> = text.split('/').collect();
-        let &[shape, mask, dtype] = parts.as_slice() else { return Err(ParseDecodeCaseError) };
+        let (&[shape, mask, dtype], is_e4m3_kv) = (match parts.as_slice() {
+            [parts @ .., E4M3_KV] => (parts, true),
+            parts => (parts, false),
+        }) else {
+            return Err(ParseDecodeCaseError);
+        };
         let sizes: Vec<&str> = shape.split('x').collect();
         let &[batch, heads, q_len, k_len, head_dim] = sizes.as_slice() else { return Err(ParseDecodeCaseError) };
         let (q_heads, kv_heads) = heads.split_once(':').unwrap_or((heads, heads));
@@ -143,7 +157,8 @@ impl FromStr for DecodeCase {
         product.ok_or(ParseDecodeCaseError)?;
         let dtype = [Dtype::F16, Dtype::Bf16].into_iter().find(|known| known.name() == dtype);
         let mask = mask.parse().map_err(|_| ParseDecodeCaseError)?;
-        Ok(DecodeCase { sizes, mask, dtype: dtype.ok_or(ParseDecodeCaseError)? })
+        let dtype = dtype.ok_or(ParseDecodeCaseError)?;
+        Ok(DecodeCase { sizes, mask, dtype, kv: if is_e4m3_kv { Dtype::E4M3 } else { dtype } })
     }
 }
 
@@ -164,9 +179,11 @@ pub(crate) fn run(args: &DecodeBenchArgs) -> anyhow::Result<()> {
     writeln!(io::stdout(), "a copy of {} MiB: {copied:.0} GB/s, read and written", COPY_BYTES >> 20)?;
     let (mut lines, mut entries) = (Vec::new(), Vec::new());
     for case in &cases {
-        let measured = match case.dtype {
-            Dtype::Bf16 => measure::<bf16>(&gpu, &mut timer, case, copied, args)?,
-            _ => measure::<f16>(&gpu, &mut timer, case, copied, args)?,
+        let measured = match (case.dtype, case.kv) {
+            (Dtype::Bf16, Dtype::E4M3) => measure::<bf16, F8E4M3>(&gpu, &mut timer, case, copied, args)?,
+            (Dtype::Bf16, _) => measure::<bf16, bf16>(&gpu, &mut timer, case, copied, args)?,
+            (_, Dtype::E4M3) => measure::<f16, F8E4M3>(&gpu, &mut timer, case, copied, args)?,
+            _ => measure::<f16, f16>(&gpu, &mut timer, case, copied, args)?,
         };
         for (line, entry) in measured {
             lines.push(line);
@@ -201,19 +218,20 @@ fn random<T: Float>(gpu: &Gpu, stream: &Stream, len: usize, seed: u64) -> Result
 }
 
 /// Tensors of a case on the card.
-pub(crate) struct Tensors<T> {
+pub(crate) struct Tensors<T, KV> {
     q: Buffer<T>,
-    k: Buffer<T>,
-    v: Buffer<T>,
+    k: Buffer<KV>,
+    v: Buffer<KV>,
     out: Buffer<T>,
 }
 
-impl<T: Float> Tensors<T> {
+impl<T: Float, KV: Float> Tensors<T, KV> {
     /// Random ones.
-    pub(crate) fn new(gpu: &Gpu, stream: &Stream, case: &DecodeCase) -> Result<Tensors<T>> {
-        let tensor = |shape: [usize; 4], seed| random::<T>(gpu, stream, shape.iter().product(), seed);
-        let (q_shape, kv_shape) = (case.sizes.q_shape(LAYOUT), case.sizes.kv_shape(LAYOUT));
-        let (q, k, v) = (tensor(q_shape, 1)?, tensor(kv_shape, 2)?, tensor(kv_shape, 3)?);
+    pub(crate) fn new(gpu: &Gpu, stream: &Stream, case: &DecodeCase) -> Result<Tensors<T, KV>> {
+        let len = |shape: [usize; 4]| shape.iter().product();
+        let (q_len, kv_len) = (len(case.sizes.q_shape(LAYOUT)), len(case.sizes.kv_shape(LAYOUT)));
+        let q = random(gpu, stream, q_len, 1)?;
+        let (k, v) = (random(gpu, stream, kv_len, 2)?, random(gpu, stream, kv_len, 3)?);
         Ok(Tensors { out: Buffer::zeroed(gpu, q.len())?, q, k, v })
     }
 }
@@ -262,11 +280,11 @@ impl Plan {
         }
     }
 
-    pub(crate) fn run<T: Float>(
+    pub(crate) fn run<T: Float, KV: Float>(
         &self,
         stream: StreamRef<'_>,
         case: &DecodeCase,
-        Tensors { q, k, v, out }: &mut Tensors<T>,
+        Tensors { q, k, v, out }: &mut Tensors<T, KV>,
         workspace: &mut Buffer<u8>,
     ) -> Result<()> {
         let (q_shape, kv_shape) = (case.sizes.q_shape(LAYOUT), case.sizes.kv_shape(LAYOUT));
@@ -303,14 +321,14 @@ impl fmt::Display for Plan {
     }
 }
 
-fn measure<T: Float>(
+fn measure<T: Float, KV: Float>(
     gpu: &Gpu,
     timer: &mut Timer,
     case: &DecodeCase,
     copied: f64,
     args: &DecodeBenchArgs,
 ) -> Result<Vec<(Vec<String>, Entry)>> {
-    let mut tensors = Tensors::<T>::new(gpu, timer.stream(), case)?;
+    let mut tensors = Tensors::<T, KV>::new(gpu, timer.stream(), case)?;
     let splits = if args.splits.is_empty() { vec![None] } else { args.splits.iter().copied().map(Some).collect() };
     let flops = case.sizes.flops(case.mask);
     let mut measured = Vec::new();
@@ -348,6 +366,8 @@ mod tests {
     fn cases_are_read_as_they_are_written() {
         for case in DecodeCase::defaults() {
             assert_eq!(case.to_string().parse(), Ok(case));
+            let of_e4m3 = DecodeCase { kv: Dtype::E4M3, ..case };
+            assert_eq!(of_e4m3.to_string().parse(), Ok(of_e4m3));
         }
         for text in [
             "99999999999x99999999999x1x9x64/full/f16",
@@ -356,6 +376,8 @@ mod tests {
             "1x2:1x1x9/full/f16",
             "1x2:1x0x9x64/full/f16",
             "1x2:1x1x9x64/full/f32",
+            "1x2:1x1x9x64/full/e4m3kv",
+            "1x2:1x1x9x64/full/f16/e4m3",
             "1x2x1x9x64",
         ] {
             assert_eq!(text.parse::<DecodeCase>(), Err(ParseDecodeCaseError), "{text}");
@@ -366,6 +388,8 @@ mod tests {
     fn bytes_are_those_of_the_visible_keys() {
         let case: DecodeCase = "2x8:2x1x100x64/full/f16".parse().unwrap();
         assert_eq!(case.bytes(), (2 * 2 * 64 * (2 * 2 * 100 + 2 * 8)) as f64);
+        let of_e4m3: DecodeCase = "2x8:2x1x100x64/full/f16/e4m3kv".parse().unwrap();
+        assert_eq!(of_e4m3.bytes(), (2 * 64 * (2 * 2 * 100 + 2 * 2 * 8)) as f64);
         let window: DecodeCase = "2x8:2x3x100x64/window:9,0/f16".parse().unwrap();
         assert_eq!(window.bytes(), (2 * 2 * 64 * (2 * 2 * 12 + 2 * 8 * 3)) as f64);
     }

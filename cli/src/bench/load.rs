@@ -211,8 +211,12 @@ fn first_call(gpu: &Gpu, call: &AnyCase) -> Result<FirstCall> {
             Dtype::E4M3 => attention::<F8E4M3, bf16>(gpu, &stream, case),
             _ => attention::<f16, f16>(gpu, &stream, case),
         },
-        AnyCase::Decode(case) if case.dtype == Dtype::Bf16 => decode::<bf16>(gpu, &stream, case),
-        AnyCase::Decode(case) => decode::<f16>(gpu, &stream, case),
+        AnyCase::Decode(case) => match (case.dtype, case.kv) {
+            (Dtype::Bf16, Dtype::E4M3) => decode::<bf16, F8E4M3>(gpu, &stream, case),
+            (Dtype::Bf16, _) => decode::<bf16, bf16>(gpu, &stream, case),
+            (_, Dtype::E4M3) => decode::<f16, F8E4M3>(gpu, &stream, case),
+            _ => decode::<f16, f16>(gpu, &stream, case),
+        },
         AnyCase::Gemm(case) => match case.dtype {
             Dtype::Bf16 => gemm::<bf16, bf16>(gpu, &stream, case),
             Dtype::E4M3 => gemm::<F8E4M3, f16>(gpu, &stream, case),
@@ -233,8 +237,8 @@ fn attention<T: Half, O: Float>(gpu: &Gpu, stream: &Stream, case: &Case) -> Resu
     })
 }
 
-fn decode<T: Half>(gpu: &Gpu, stream: &Stream, case: &DecodeCase) -> Result<FirstCall> {
-    let mut tensors = decode::Tensors::<T>::new(gpu, stream, case)?;
+fn decode<T: Half, KV: Float>(gpu: &Gpu, stream: &Stream, case: &DecodeCase) -> Result<FirstCall> {
+    let mut tensors = decode::Tensors::<T, KV>::new(gpu, stream, case)?;
     let plan = || decode::Plan::new(gpu, stream, case, None, &case.request());
     FirstCall::new(stream, plan, |stream, plan| {
         let mut workspace = Buffer::zeroed(gpu, plan.workspace_bytes())?;

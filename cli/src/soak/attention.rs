@@ -4,7 +4,7 @@ use ferrotile::{Arch, AttentionTensors, BatchedSizes, Dtype, F8E4M3, Layout, Str
 use half::{bf16, f16};
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
-use variants::attention::Seqlens;
+use variants::attention::{DECODE_ROWS, Seqlens};
 
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};
@@ -31,7 +31,7 @@ pub(crate) struct Attention {
     k_len: usize,
     #[serde(default, skip_serializing_if = "is_default")]
     terms: Terms,
-    /// What inputs of E4M3 have.
+    /// What inputs of E4M3 have, all or K and V alone.
     #[serde(default, skip_serializing_if = "is_default")]
     fp8: Option<Box<Fp8>>,
     /// Whether dimensions are named in the order batch, sequence, heads.
@@ -56,6 +56,9 @@ pub(crate) struct Attention {
     workspace: bool,
     seed: u64,
 }
+
+/// Q, K and V on the device.
+type Made<T, KV> = ferrotile::Result<(Input<T, 4>, [Input<KV, 4>; 2])>;
 
 impl Attention {
     fn draw_sizes(random: &mut Random, most: usize) -> Attention {
@@ -111,15 +114,24 @@ impl Attention {
         ]
     }
 
+    /// Q, K and V on the device, from a storage each.
+    fn apart<T: FloatCell, KV: FloatCell>(&self, bench: &Bench, random: &mut Random) -> Made<T, KV> {
+        let (shapes, values) = (self.shapes(), &self.heads.values);
+        let len = |index: usize| shapes[index].iter().product();
+        let q = values[0].fill::<T>(random, len(0));
+        let [k, v] = [1, 2].map(|index| (index, values[index].fill::<KV>(random, len(index))));
+        let of_kv = |(index, values): (usize, Vec<KV>)| Input::new(bench, &self.places[index], shapes[index], &values);
+        Ok((Input::new(bench, &self.places[0], shapes[0], &q)?, [of_kv(k)?, of_kv(v)?]))
+    }
+
     /// Q, K and V on the device, from one storage where they are fused.
-    fn inputs<T: FloatCell>(&self, bench: &Bench, random: &mut Random) -> ferrotile::Result<[Input<T, 4>; 3]> {
+    fn fused<T: FloatCell>(&self, bench: &Bench, random: &mut Random) -> Made<T, T> {
         let shapes = self.shapes();
+        let Some(offset) = self.fused.filter(|_| self.q_len == self.k_len && shapes[1] == shapes[2]) else {
+            return self.apart(bench, random);
+        };
         let [q, k, v] =
             [0, 1, 2].map(|index| self.heads.values[index].fill::<T>(random, shapes[index].iter().product()));
-        let Some(offset) = self.fused.filter(|_| self.q_len == self.k_len && shapes[1] == shapes[2]) else {
-            let input = |index: usize, values: &[T]| Input::new(bench, &self.places[index], shapes[index], values);
-            return Ok([input(0, &q)?, input(1, &k)?, input(2, &v)?]);
-        };
         let Heads { q_heads, kv_heads, head_dim, .. } = self.heads;
         let row = (q_heads + 2 * kv_heads) * head_dim;
         let view = |index: usize, first_head: usize| View {
@@ -133,13 +145,17 @@ impl Attention {
             view.scatter(values, &mut storage);
         }
         let [q, k, v] = views.map(|view| Input::stored(bench, view, storage.clone()));
-        Ok([q?, k?, v?])
+        Ok((q?, [k?, v?]))
     }
 
-    /// Runs the problem with inputs of type `T` and an O of type `O`.
-    fn run_as<T: FloatCell, O: FloatCell>(&self, bench: &Bench) -> Result<(), Stop> {
+    /// Runs the problem with an O of type `O`, on what `inputs` makes.
+    fn run_as<T: FloatCell, O: FloatCell, KV: FloatCell>(
+        &self,
+        bench: &Bench,
+        inputs: impl Fn(&Self, &Bench, &mut Random) -> Made<T, KV>,
+    ) -> Result<(), Stop> {
         let mut random = Random::seed_from_u64(self.seed);
-        let [q, k, v] = self.inputs::<T>(bench, &mut random)?;
+        let (q, [k, v]) = inputs(self, bench, &mut random)?;
         let [q_shape, k_shape, .., out_shape] = self.shapes();
         let sizes = [self.batch, self.heads.q_heads, self.q_len, self.k_len];
         let terms = TermInputs::<T>::new(bench, &self.terms, &mut random, sizes)?;
@@ -177,13 +193,14 @@ impl Attention {
         if q_shape[0] * q_shape[1] * q_shape[2] == 0 {
             return Ok(());
         }
-        let [q, k, v] = [&q, &k, &v].map(array4);
+        let (q, k, v) = (array4(&q), array4(&k), array4(&v));
         assert_eq!(k.dim().2, k_shape[2]);
         let (sink, bias) = terms.wide();
         let bias = bias.as_ref().map(|bias| bias.view());
         let (factors, of_halves) = (factors.wide(None), Inputs::Halves(T::DTYPE));
         let fp8 = fp8::terms(O::DTYPE, &request, &factors);
-        let inputs = self.fp8.as_ref().map_or(of_halves, |_| Inputs::E4m3(&fp8));
+        let of_fp8 = |options: &Fp8| if options.kv_alone { Inputs::E4m3Kv(&fp8) } else { Inputs::E4m3(&fp8) };
+        let inputs = self.fp8.as_deref().map_or(of_halves, of_fp8);
         let expected = Expected::new(inputs, [q.view(), k.view(), v.view()], &self.terms, (sink.as_ref(), bias));
         Ok(expected.check(&out, lse)?)
     }
@@ -201,8 +218,15 @@ impl Family for Attention {
         }
         problem.terms = Terms::draw(random, problem.k_len);
         let has_fp8 = scope.arch == Arch::Sm90a;
-        problem.fp8 = Fp8::draw(random, has_fp8, &mut problem.heads, &mut problem.terms).map(Box::new);
-        let is_regular = problem.fp8.is_some() && random.random_bool(0.9);
+        let (heads, terms) = (&mut problem.heads, &mut problem.terms);
+        let fp8 = if problem.q_len <= DECODE_ROWS {
+            Fp8::draw_kv(random, scope.arch >= Arch::Sm89, heads, terms)
+        } else {
+            None
+        };
+        problem.fp8 = fp8.or_else(|| Fp8::draw(random, has_fp8, heads, terms)).map(Box::new);
+        let kv_alone = problem.fp8.as_ref().is_some_and(|fp8| fp8.kv_alone);
+        let is_regular = problem.fp8.is_some() && !kv_alone && random.random_bool(0.9);
         let place = if is_regular { Placement::draw_regular } else { Placement::draw };
         problem.places = [true, true, true, false].map(|may_repeat| place(random, 4, may_repeat));
         if let (true, Some(offset)) = (is_regular, &mut problem.fused) {
@@ -215,7 +239,7 @@ impl Family for Attention {
             let (terms, q_len, k_len) = (&problem.terms, problem.q_len, problem.k_len);
             let eligible = problem
                 .heads
-                .configs(scope.arch, terms.score_mod(), Seqlens::Fixed)
+                .configs(scope.arch, kv_alone, terms.score_mod(), Seqlens::Fixed)
                 .filter(|config| config.takes(terms.mask, q_len, k_len))
                 .filter(|config| problem.fp8.as_ref().is_none_or(|fp8| config.out == fp8.out));
             problem.kernel = sizes::pick(random, eligible.map(|config| config.name));
@@ -227,11 +251,14 @@ impl Family for Attention {
     }
 
     fn run(&self, bench: &Bench) -> Result<(), Stop> {
-        match (self.heads.dtype, self.fp8.as_ref().map(|fp8| fp8.out)) {
-            (Dtype::E4M3, Some(Dtype::Bf16)) => self.run_as::<F8E4M3, bf16>(bench),
-            (Dtype::E4M3, _) => self.run_as::<F8E4M3, f16>(bench),
-            (Dtype::Bf16, _) => self.run_as::<bf16, bf16>(bench),
-            _ => self.run_as::<f16, f16>(bench),
+        let (kv_alone, out) = self.fp8.as_ref().map_or((false, None), |fp8| (fp8.kv_alone, Some(fp8.out)));
+        match (self.heads.dtype, kv_alone, out) {
+            (Dtype::E4M3, _, Some(Dtype::Bf16)) => self.run_as::<F8E4M3, bf16, _>(bench, Self::fused),
+            (Dtype::E4M3, ..) => self.run_as::<F8E4M3, f16, _>(bench, Self::fused),
+            (Dtype::Bf16, true, _) => self.run_as::<bf16, bf16, F8E4M3>(bench, Self::apart),
+            (Dtype::Bf16, ..) => self.run_as::<bf16, bf16, _>(bench, Self::fused),
+            (_, true, _) => self.run_as::<f16, f16, F8E4M3>(bench, Self::apart),
+            _ => self.run_as::<f16, f16, _>(bench, Self::fused),
         }
     }
 

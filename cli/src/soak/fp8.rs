@@ -29,6 +29,9 @@ pub(crate) struct Fp8 {
     /// Whether P V is summed in the tensor cores alone.
     #[serde(default, skip_serializing_if = "is_default")]
     direct: bool,
+    /// Whether K and V alone are of E4M3.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub(crate) kv_alone: bool,
 }
 
 /// The factors of one tensor.
@@ -86,27 +89,30 @@ impl Fp8 {
         for dim in [&mut heads.head_dim, &mut heads.value_dim] {
             *dim = dim.next_multiple_of(16);
         }
-        terms.bias = None;
-        terms.softcap = None;
-        // Factors and scale together are a number that f32 has.
-        terms.scale = terms.scale.filter(|scale| *scale == 0.0 || (1e-18..=1e18).contains(&scale.abs()));
+        restrict(terms);
         let of_q = [Sharing::All, Sharing::Group, Sharing::None];
-        let descales = [&of_q[..], &of_q[..2], &of_q[..2]].map(|sharings| {
-            let of = sharings[random.random_range(0..sharings.len())];
-            let sizes = [Size::One, Size::One, Size::One, Size::Small, Size::Large, Size::Zero];
-            let size = sizes[random.random_range(0..sizes.len())];
-            let place = Placement::draw(random, 2, true);
-            let factors = Factors { of_batch: random.random(), of, size, place };
-            random.random_bool(0.7).then_some(factors)
-        });
-        Some(Fp8 { out: HALVES[random.random_range(0..2)], descales, direct: random.random_bool(0.3) })
+        let descales = [&of_q[..], &of_q[..2], &of_q[..2]].map(|sharings| Factors::draw(random, sharings));
+        let out = HALVES[random.random_range(0..2)];
+        Some(Fp8 { out, descales, direct: random.random_bool(0.3), kv_alone: false })
     }
 
-    /// The request with this type of O and this sum.
+    /// Options with K and V alone of E4M3, for one problem in four where the kernels take them; changes the terms to
+    /// what such kernels serve.
+    pub(crate) fn draw_kv(random: &mut Random, has_kernels: bool, heads: &Heads, terms: &mut Terms) -> Option<Fp8> {
+        if !has_kernels || !random.random_bool(0.25) {
+            return None;
+        }
+        restrict(terms);
+        let [k, v] = [0, 1].map(|_| Factors::draw(random, &[Sharing::All, Sharing::Group]));
+        Some(Fp8 { out: heads.dtype, descales: [None, k, v], direct: false, kv_alone: true })
+    }
+
+    /// The request with these types and this sum.
     pub(crate) fn request(&self, mut request: Request) -> Request {
         if self.direct {
             request.options.accumulation = Accumulation::Direct;
         }
+        request.params.kv = Some(Fp8::DTYPE);
         request.with_out(self.out)
     }
 
@@ -164,6 +170,26 @@ impl Fp8 {
             change(&|fp8| fp8.direct = false);
         }
     }
+}
+
+impl Factors {
+    /// None, or some that heads share in one of these ways.
+    fn draw(random: &mut Random, sharings: &[Sharing]) -> Option<Factors> {
+        let of = sharings[random.random_range(0..sharings.len())];
+        let sizes = [Size::One, Size::One, Size::One, Size::Small, Size::Large, Size::Zero];
+        let size = sizes[random.random_range(0..sizes.len())];
+        let place = Placement::draw(random, 2, true);
+        let factors = Factors { of_batch: random.random(), of, size, place };
+        random.random_bool(0.7).then_some(factors)
+    }
+}
+
+/// Takes out terms that no kernel for E4M3 has.
+fn restrict(terms: &mut Terms) {
+    terms.bias = None;
+    terms.softcap = None;
+    // Factors and scale together are a number that f32 has.
+    terms.scale = terms.scale.filter(|scale| *scale == 0.0 || (1e-18..=1e18).contains(&scale.abs()));
 }
 
 /// The factors of Q, K and V on the device.

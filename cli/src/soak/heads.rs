@@ -54,16 +54,18 @@ impl Heads {
         self.q_heads * (self.head_dim + self.value_dim)
     }
 
-    /// The configurations that serve these heads with such scores and lengths.
+    /// The configurations that serve these heads with such scores and lengths, and with K and V of E4M3 alone or not.
     pub(crate) fn configs(
         &self,
         arch: Arch,
+        e4m3_kv: bool,
         score_mod: ScoreMod,
         seqlens: Seqlens,
     ) -> impl Iterator<Item = &'static AttentionConfig> {
         let (dtype, head_dims) = (self.dtype, [self.head_dim, self.value_dim]);
+        let types = [dtype, if e4m3_kv { Dtype::E4M3 } else { dtype }];
         let all = ATTENTION.iter().chain(ATTENTION_STUDY);
-        let served = all.filter(move |config| config.serves(arch, dtype, head_dims));
+        let served = all.filter(move |config| config.serves_types(arch, types, head_dims));
         served.filter(move |config| config.covers(score_mod, seqlens))
     }
 

@@ -1,6 +1,7 @@
 //! Problems of attention on keys and values in pages.
 
-use ferrotile::{Buffer, Dtype, Layout, PagedSizes, PagedTensors, StreamRef, TensorRef, paged_attention};
+use ferrotile::{Arch, Buffer, Dtype, F8E4M3, Layout, PagedSizes, PagedTensors, StreamRef, TensorRef, paged_attention};
+use half::{bf16, f16};
 use ndarray::{Array4, s};
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
@@ -9,7 +10,8 @@ use variants::attention::{AttentionKernel, DECODE_KEYS, Seqlens};
 
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};
-use super::heads::{Heads, OfHalves};
+use super::fp8::{self, FactorInputs, Fp8};
+use super::heads::Heads;
 use super::memory::{FloatCell, Input, Output};
 use super::outcome::{Failure, Stop, refusal};
 use super::placement::Placement;
@@ -41,6 +43,9 @@ pub(crate) struct Paged {
     shared: usize,
     #[serde(default, skip_serializing_if = "is_default")]
     terms: Terms,
+    /// What K and V of E4M3 have.
+    #[serde(default, skip_serializing_if = "is_default")]
+    fp8: Option<Box<Fp8>>,
     #[serde(default, skip_serializing_if = "is_default")]
     bshd: bool,
     /// Where Q, K, V and O lie.
@@ -71,6 +76,7 @@ impl Paged {
             spare: random.random_range(0..4),
             shared: if random.random_bool(0.2) { random.random_range(1..4) } else { 0 },
             terms: Terms::default(),
+            fp8: None,
             bshd: random.random(),
             places: Default::default(),
             without_lse: false,
@@ -114,7 +120,7 @@ impl Paged {
         let mut request = self.terms.request(self.layout(), &self.heads, self.kernel.as_ref());
         request.options.splits = self.splits;
         request.options.max_workspace_bytes = if self.workspace { WORKSPACE_BYTES } else { 0 };
-        request
+        self.fp8.as_ref().map_or(request.clone(), |fp8| fp8.request(request))
     }
 
     /// K or V: `[pages, page_len, heads, columns]`, of which what belongs to no key is poison.
@@ -142,14 +148,14 @@ impl Paged {
     }
 
     /// Compares each batch entry with the reference on its keys alone.
-    fn check<T: FloatCell>(
+    fn check<T: FloatCell, KV: FloatCell>(
         &self,
         entries: &[Vec<usize>],
-        inputs: [&Input<T, 4>; 3],
+        (q, [k, v]): (&Input<T, 4>, [&Input<KV, 4>; 2]),
         (out, lse): (&[T], Option<&[f32]>),
-        terms: &TermInputs<T>,
+        (terms, factors): (&TermInputs<T>, &FactorInputs),
     ) -> Result<(), Failure> {
-        let [q, k, v] = inputs.map(array4);
+        let (q, [k, v]) = (array4(q), [k, v].map(array4));
         let (sink, bias) = terms.wide();
         let rows = self.heads.q_heads * self.q_len;
         if rows == 0 {
@@ -166,8 +172,10 @@ impl Paged {
             let bias = bias_of_entry(bias.as_ref(), index, [self.q_len, len]);
             let of_bias = bias.as_ref().map(|bias| bias.view());
             let q = q.slice(s![index..=index, .., .., ..]);
-            let expected =
-                Expected::new(Inputs::Halves(T::DTYPE), [q, k.view(), v.view()], &self.terms, (sink.as_ref(), of_bias));
+            let factors = factors.wide(Some(index));
+            let fp8 = fp8::terms(T::DTYPE, &self.request(), &factors);
+            let inputs = if self.fp8.is_some() { Inputs::E4m3Kv(&fp8) } else { Inputs::Halves(T::DTYPE) };
+            let expected = Expected::new(inputs, [q, k.view(), v.view()], &self.terms, (sink.as_ref(), of_bias));
             let columns = rows * self.heads.value_dim;
             let lse = lse.map(|lse| &lse[index * rows..][..rows]);
             expected
@@ -176,14 +184,8 @@ impl Paged {
         }
         Ok(())
     }
-}
 
-impl OfHalves for Paged {
-    fn dtype(&self) -> Dtype {
-        self.heads.dtype
-    }
-
-    fn run_as<T: FloatCell>(&self, bench: &Bench) -> Result<(), Stop> {
+    fn run_as<T: FloatCell, KV: FloatCell>(&self, bench: &Bench) -> Result<(), Stop> {
         let mut random = Random::seed_from_u64(self.seed);
         let (entries, pages) = self.pages(&mut random);
         let (problem, request, layout) = (self.problem(pages), self.request(), self.layout());
@@ -191,10 +193,14 @@ impl OfHalves for Paged {
         let q_shape = [batch, q_heads, q_len, head_dim];
         let q = self.heads.values[0].fill::<T>(&mut random, q_shape.iter().product());
         let q = Input::new(bench, &self.places[0], q_shape, &q)?;
-        let k = self.paged::<T>(bench, &mut random, 1, (&entries, pages))?;
-        let v = self.paged::<T>(bench, &mut random, 2, (&entries, pages))?;
+        let k = self.paged::<KV>(bench, &mut random, 1, (&entries, pages))?;
+        let v = self.paged::<KV>(bench, &mut random, 2, (&entries, pages))?;
         let sizes = [batch, q_heads, q_len, table_len * page_len];
         let terms = TermInputs::<T>::new(bench, &self.terms, &mut random, sizes)?;
+        let factors = match &self.fp8 {
+            Some(fp8) => fp8.inputs(bench, &mut random, batch, &self.heads)?,
+            None => FactorInputs::NONE,
+        };
         // Entries for no key can be anything.
         let junk = [-1, i32::MAX, i32::MIN, pages as i32];
         let mut table: Vec<i32> = (0..batch * table_len).map(|index| junk[index % junk.len()]).collect();
@@ -215,6 +221,7 @@ impl OfHalves for Paged {
         let run = |stream: StreamRef<'_>, (out, lse): &mut OAndLse<T, 4, 3>, workspace: &mut Output<u8, 1>| {
             let pages = [k.plain(), v.plain()];
             let mut tensors = PagedTensors::new(q.tensor(order), pages, table, k_lens, out.tensor(order));
+            tensors.descales = factors.descales();
             tensors.lse = (!self.without_lse).then(|| lse.plain());
             tensors.sink = terms.sink.as_ref().map(Input::plain);
             tensors.bias = terms.bias.as_ref().map(Input::plain);
@@ -228,7 +235,7 @@ impl OfHalves for Paged {
         let (out, lse) = twice(bench, (self.call, asked), outputs, plan.workspace_bytes(), run)?;
         check::written("O", &out, &out_shape)?;
         let lse = checked_lse(self.without_lse, &lse, &lse_shape)?;
-        Ok(self.check(&entries, [&q, &k, &v], (&out, lse), &terms)?)
+        Ok(self.check(&entries, (&q, [&k, &v]), (&out, lse), (&terms, &factors))?)
     }
 }
 
@@ -242,6 +249,8 @@ impl Family for Paged {
         let mut problem = sizes::within(random, [2 * scope.most, scope.work], Paged::draw_sizes, cost);
         let most_keys = problem.table_len() * problem.page_len;
         problem.terms = Terms::draw(random, most_keys);
+        let has_fp8 = scope.arch >= Arch::Sm89;
+        problem.fp8 = Fp8::draw_kv(random, has_fp8, &problem.heads, &mut problem.terms).map(Box::new);
         problem.places = [true, false, false, false].map(|may_repeat| Placement::draw(random, 4, may_repeat));
         problem.without_lse = random.random_bool(0.1);
         problem.call = Call::draw(random);
@@ -252,7 +261,7 @@ impl Family for Paged {
         if random.random_bool(0.3) {
             let eligible = problem
                 .heads
-                .configs(scope.arch, problem.terms.score_mod(), Seqlens::Fixed)
+                .configs(scope.arch, problem.fp8.is_some(), problem.terms.score_mod(), Seqlens::Fixed)
                 .filter(|config| matches!(config.kernel, AttentionKernel::Decode(_)));
             problem.kernel = sizes::pick(random, eligible.map(|config| config.name));
         }
@@ -260,7 +269,12 @@ impl Family for Paged {
     }
 
     fn run(&self, bench: &Bench) -> Result<(), Stop> {
-        self.run_of_type(bench)
+        match (self.heads.dtype, self.fp8.is_some()) {
+            (Dtype::Bf16, true) => self.run_as::<bf16, F8E4M3>(bench),
+            (Dtype::Bf16, false) => self.run_as::<bf16, bf16>(bench),
+            (_, true) => self.run_as::<f16, F8E4M3>(bench),
+            (_, false) => self.run_as::<f16, f16>(bench),
+        }
     }
 
     fn simpler(&self) -> Vec<Paged> {
@@ -275,6 +289,7 @@ impl Family for Paged {
         simpler.each(|problem| &mut problem.longer, [0]);
         simpler.each(|problem| &mut problem.spare, [0]);
         simpler.each(|problem| &mut problem.shared, [0]);
+        Fp8::simpler(&mut simpler, |problem| &mut problem.fp8);
         Terms::simpler(&mut simpler, |problem| &mut problem.terms, &self.terms);
         for index in 0..self.k_lens.len() {
             simpler.change(|problem| {

@@ -241,7 +241,7 @@ impl Family for Varlen {
             let terms = &problem.terms;
             let eligible = problem
                 .heads
-                .configs(scope.arch, terms.score_mod(), Seqlens::Varlen)
+                .configs(scope.arch, false, terms.score_mod(), Seqlens::Varlen)
                 .filter(|config| config.takes(terms.mask, max_q_len, max_k_len));
             problem.kernel = sizes::pick(random, eligible.map(|config| config.name));
         }

@@ -122,13 +122,13 @@ pub(super) fn add_tensors(args: &mut AttentionArgs, layout: Layout, tensors: &Ra
 
 /// The factors of FP8 inputs, which are checked to be those of the sizes; other inputs have none.
 pub(super) fn descale_arguments(sizes: &BatchedSizes, tensors: &RawAttentionTensors) -> Result<DescaleArgs> {
-    let is_fp8 = tensors.q.element_type().size_bytes() == 1;
     let mut args = DescaleArgs { q_heads_per_factor: 1, ..DescaleArgs::default() };
     let places = [&mut args.q, &mut args.k, &mut args.v];
-    for ((name, place), factors) in DESCALES.into_iter().zip(places).zip(&tensors.descales) {
+    let inputs = [&tensors.q, &tensors.k, &tensors.v];
+    for (((name, place), factors), input) in DESCALES.into_iter().zip(places).zip(&tensors.descales).zip(inputs) {
         let Some(factors) = factors else { continue };
-        if !is_fp8 {
-            return Err(argument(OP, name, "a tensor", "none: inputs are not of FP8"));
+        if input.element_type().size_bytes() != 1 {
+            return Err(argument(OP, name, "a tensor", "none: the tensor is not of FP8"));
         }
         has_element_type(OP, name, factors, ElementType::F32)?;
         let heads = match factors.shape().get(1) {

@@ -2,8 +2,8 @@
 
 use layout::{Arch, Dtype};
 use variants::attention::{
-    ATTENTION, AttentionConfig, AttentionKernel, MAX_HEAD_DIM, Mask, MaskKind, ScoreMod, Seqlens, WARPGROUP_ROWS,
-    has_transposed_values,
+    ATTENTION, AttentionConfig, AttentionKernel, DECODE_ROWS, MAX_HEAD_DIM, Mask, MaskKind, ScoreMod, Seqlens,
+    WARPGROUP_ROWS, has_transposed_values,
 };
 use variants::gemm::Accumulation;
 use variants::study::ATTENTION_STUDY;
@@ -82,6 +82,7 @@ pub(super) struct Request<'a> {
     pub(super) arch: Arch,
     pub(super) multiprocessors: u32,
     pub(super) dtype: Dtype,
+    pub(super) kv: Dtype,
     pub(super) out: Dtype,
     pub(super) sizes: &'a BatchedSizes,
     pub(super) value_dim: usize,
@@ -99,8 +100,8 @@ impl Request<'_> {
     }
 
     fn is_served_by(self, config: &AttentionConfig) -> bool {
-        let Request { arch, dtype, out, sizes, value_dim, mask, score_mod, seqlens, paged, .. } = self;
-        config.serves(arch, dtype, [sizes.head_dim, value_dim])
+        let Request { arch, dtype, kv, out, sizes, value_dim, mask, score_mod, seqlens, paged, .. } = self;
+        config.serves_types(arch, [dtype, kv], [sizes.head_dim, value_dim])
             && config.out == out
             && config.covers(score_mod, seqlens)
             && config.takes(mask, sizes.q_len, sizes.k_len)
@@ -148,35 +149,44 @@ impl Request<'_> {
 
     /// Why no kernel serves the request.
     fn refusal(self) -> Error {
-        let has_type = |config: &&AttentionConfig| config.dtype == self.dtype;
+        let Request { arch, dtype, kv, out, .. } = self;
+        let has_types = |config: &&AttentionConfig| (config.dtype, config.kv_dtype) == (dtype, kv);
+        let is_compiled = |arch| ATTENTION.iter().filter(has_types).any(|config| config.compiled_for(arch));
+        let of_types = if kv == dtype { format!("{dtype}") } else { format!("{kv} beside a Q of {dtype}") };
+        let unsupported = |feature: String, remedy: String| Error::Unsupported { op: OP, feature, remedy };
         let mut compiled: Vec<Dtype> = Vec::new();
-        for config in ATTENTION.iter().filter(|config| config.compiled_for(self.arch)) {
+        for config in ATTENTION.iter().filter(|config| config.compiled_for(arch)) {
             if !compiled.contains(&config.dtype) {
                 compiled.push(config.dtype);
             }
         }
-        let elsewhere = Arch::ALL
-            .into_iter()
-            .find(|&arch| ATTENTION.iter().filter(has_type).any(|config| config.compiled_for(arch)));
-        let unsupported = |feature: String, remedy: String| Error::Unsupported { op: OP, feature, remedy };
-        match elsewhere {
-            None => Error::UnsupportedType { op: OP, dtype: self.dtype, compiled },
-            Some(arch) if !compiled.contains(&self.dtype) => {
-                unsupported(format!("{} on {}", self.dtype, self.arch), format!("it needs {arch}"))
+        match Arch::ALL.into_iter().find(|&arch| is_compiled(arch)) {
+            None if kv != dtype && compiled.contains(&dtype) => {
+                argument(OP, "element type of K and V", kv, format!("{dtype}, as Q, or e4m3 beside a Q of f16 or bf16"))
             }
-            Some(_) if !ATTENTION.iter().filter(has_type).any(|config| config.out == self.out) => {
-                let expected = format!("f16 or bf16 for inputs of {}", self.dtype);
-                argument(OP, "element type of O", self.out, expected)
+            None => Error::UnsupportedType { op: OP, dtype, compiled },
+            Some(oldest) if !is_compiled(arch) => unsupported(
+                format!("{of_types} on {arch}"),
+                format!("it needs {oldest}{}", if oldest == Arch::Sm90a { "" } else { " or later" }),
+            ),
+            Some(_) if !ATTENTION.iter().filter(has_types).any(|config| config.out == out) => {
+                let expected = if kv == dtype { "f16 or bf16" } else { dtype.name() };
+                argument(OP, "element type of O", out, format!("{expected} for inputs of {of_types}"))
             }
             Some(_) => {
+                let rows = self.sizes.q_len;
                 let feature = match (self.score_mod, self.seqlens) {
-                    _ if self.paged => "keys in pages",
-                    (ScoreMod::General, _) => "a bias, or a softcap above 64",
-                    (ScoreMod::Softcap, _) => "a softcap",
-                    (ScoreMod::None, Seqlens::Varlen) => "sequences of several lengths",
-                    (ScoreMod::None, Seqlens::Fixed) => "these head dimensions",
+                    _ if self.paged && kv == dtype => "keys in pages".to_owned(),
+                    (ScoreMod::General, _) => "a bias, or a softcap above 64".to_owned(),
+                    (ScoreMod::Softcap, _) => "a softcap".to_owned(),
+                    (ScoreMod::None, Seqlens::Varlen) => "sequences of several lengths".to_owned(),
+                    (ScoreMod::None, Seqlens::Fixed) if kv != dtype && rows > DECODE_ROWS => {
+                        format!("{rows} query rows, more than {DECODE_ROWS},")
+                    }
+                    (ScoreMod::None, Seqlens::Fixed) => "these head dimensions".to_owned(),
                 };
-                unsupported(format!("{feature} with inputs of {}", self.dtype), "use f16 or bf16".to_owned())
+                let remedy = if kv == dtype { "use f16 or bf16" } else { "use K and V of the type of Q" };
+                unsupported(format!("{feature} with inputs of {of_types}"), remedy.to_owned())
             }
         }
     }
@@ -272,7 +282,8 @@ mod tests {
         let (mask, score_mod, seqlens) = (Mask::Causal, ScoreMod::None, Seqlens::Fixed);
         let value_dim = sizes.head_dim;
         let out = if dtype == Dtype::E4M3 { Dtype::F16 } else { dtype };
-        Request { arch, multiprocessors: 132, dtype, out, sizes, value_dim, mask, score_mod, seqlens, paged: false }
+        let (kv, multiprocessors, paged) = (dtype, 132, false);
+        Request { arch, multiprocessors, dtype, kv, out, sizes, value_dim, mask, score_mod, seqlens, paged }
     }
 
     fn problem(head_dim: usize) -> BatchedSizes {
@@ -411,7 +422,7 @@ mod tests {
     #[test]
     fn a_kernel_is_found_by_name_only_where_it_serves() {
         for arch in Arch::ALL {
-            for config in ATTENTION.iter().filter(|config| config.head_dim == 64 && config.dtype == Dtype::F16) {
+            for config in ATTENTION.iter().filter(|config| config.head_dim == 64 && config.kv_dtype == Dtype::F16) {
                 let found = |dtype, head_dim| request(arch, dtype, &problem(head_dim)).named(config.name).is_ok();
                 let takes = config.compiled_for(arch)
                     && config.covers(ScoreMod::None, Seqlens::Fixed)
@@ -460,6 +471,24 @@ mod tests {
         }
     }
 
+    #[test]
+    fn keys_of_e4m3_beside_other_queries_are_for_few_rows_from_sm_89_on() {
+        let (few, many) = (BatchedSizes { q_len: DECODE_ROWS, ..problem(64) }, problem(64));
+        let of =
+            |arch, sizes, kv| Request { kv, ..request(arch, Dtype::Bf16, sizes) }.preferred(Accumulation::TwoLevel);
+        for arch in [Arch::Sm89, Arch::Sm90a] {
+            assert!(of(arch, &few, Dtype::E4M3).is_ok_and(|config| config.has_e4m3_kv()), "{arch}");
+            let refused = of(arch, &many, Dtype::E4M3).unwrap_err().to_string();
+            assert!(refused.contains("100 query rows"), "{refused}");
+        }
+        let refused = of(Arch::Sm80, &few, Dtype::E4M3).unwrap_err();
+        assert!(matches!(&refused, Error::Unsupported { remedy, .. } if remedy.contains("sm_89")), "{refused}");
+        for kv in [Dtype::F16, Dtype::E5M2] {
+            let refused = of(Arch::Sm90a, &few, kv).unwrap_err();
+            assert!(matches!(refused, Error::Argument { argument: "element type of K and V", .. }), "{refused}");
+        }
+    }
+
     /// What no problem chooses has its place in the study, and not in the PTX of the library.
     #[test]
     fn every_configuration_is_chosen_for_some_problem() {
@@ -475,18 +504,19 @@ mod tests {
         let kinds = scores.into_iter().flat_map(|scores| [(scores, Seqlens::Fixed), (scores, Seqlens::Varlen)]);
         let kinds: Vec<_> = kinds.flat_map(|kind| [(kind, Mask::Full), (kind, Mask::Causal)]).collect();
         let runs = [
-            (Arch::Sm80, Dtype::F16, Accumulation::TwoLevel),
-            (Arch::Sm90a, Dtype::F16, Accumulation::TwoLevel),
-            (Arch::Sm90a, Dtype::E4M3, Accumulation::TwoLevel),
-            (Arch::Sm90a, Dtype::E4M3, Accumulation::Direct),
+            (Arch::Sm80, [Dtype::F16; 2], Accumulation::TwoLevel),
+            (Arch::Sm89, [Dtype::F16, Dtype::E4M3], Accumulation::TwoLevel),
+            (Arch::Sm90a, [Dtype::F16; 2], Accumulation::TwoLevel),
+            (Arch::Sm90a, [Dtype::E4M3; 2], Accumulation::TwoLevel),
+            (Arch::Sm90a, [Dtype::E4M3; 2], Accumulation::Direct),
         ];
         let mut chosen = HashSet::new();
         for [head_dim, value_dim] in [[64, 64], [96, 96], [128, 128], [192, 128], [192, 192], [256, 256]] {
             for sizes in shapes.iter().map(|&shape| sizes(shape, head_dim)) {
                 for &((score_mod, seqlens), mask) in &kinds {
-                    for (arch, dtype, accumulation) in runs {
+                    for (arch, [dtype, kv], accumulation) in runs {
                         let request = request(arch, dtype, &sizes);
-                        let request = Request { value_dim, mask, score_mod, seqlens, ..request };
+                        let request = Request { kv, value_dim, mask, score_mod, seqlens, ..request };
                         chosen.extend(request.preferred(accumulation).map(|config| config.name));
                     }
                 }

@@ -3,7 +3,7 @@
 use layout::{Arch, Dtype};
 use variants::attention::{
     AttentionArgs, AttentionConfig, AttentionKernel, AttentionStrides, CombineArgs, CombineKernel, DECODE_KEYS,
-    DecodeArgs, MAX_SPLITS, Mask, PartialResult, WARP_ROWS,
+    DecodeArgs, DescaleArgs, MAX_SPLITS, Mask, PartialResult, WARP_ROWS,
 };
 
 use super::options::AttentionOptions;
@@ -83,13 +83,13 @@ impl Decode {
             }
             Some(splits) => splits,
             None => {
-                let bytes = DECODE_KEYS * config.dtype.size_bytes() * (head_dim + value_dim);
+                let bytes = DECODE_KEYS * config.kv_dtype.size_bytes() * (head_dim + value_dim);
                 card.preferred_splits(groups, visible_steps(sizes, mask), bytes, most.min(MAX_SPLITS))
             }
         };
         let blocks = groups.checked_mul(splits).and_then(|blocks| i32::try_from(blocks).ok());
         let combine = if splits > 1 {
-            let combine = CombineKernel::of(Dtype::F32, config.dtype).expect("every type of O has one");
+            let combine = CombineKernel::of(Dtype::F32, config.out).expect("every type of O has one");
             Some((combine, gpu.kernel("attention", combine.name)?))
         } else {
             None
@@ -126,12 +126,12 @@ impl Decode {
     /// Enqueues the kernels.
     ///
     /// # Safety
-    /// `args` and `table` describe tensors, a block table and numbers of keys, and the workspace has
-    /// [`Self::workspace_bytes`], all valid until the stream has done the work.
+    /// `args`, `descales` and `table` describe tensors, factors, a block table and numbers of keys, and the workspace
+    /// has [`Self::workspace_bytes`], all valid until the stream has done the work.
     pub(super) unsafe fn run(
         &self,
         stream: StreamRef<'_>,
-        args: &AttentionArgs,
+        (args, descales): (&AttentionArgs, &DescaleArgs),
         table: BlockTable,
         workspace: u64,
     ) -> Result<()> {
@@ -159,8 +159,10 @@ impl Decode {
             shared_bytes: self.config.smem().total_bytes(),
             ..LaunchConfig::of_blocks(self.blocks, self.config.threads())
         };
+        let params: [&dyn KernelParam; 3] = [args, &decode, descales];
+        let taken = if self.config.has_e4m3_kv() { 3 } else { 2 };
         // SAFETY: grid, block and shared memory are the configuration's; the caller's promise is for the rest.
-        unsafe { self.kernel.launch(stream, &config, &[args, &decode]) }?;
+        unsafe { self.kernel.launch(stream, &config, &params[..taken]) }?;
         let Some((combine, kernel)) = &self.combine else { return Ok(()) };
         let dim = self.value_dim as i64;
         let (q_len, heads) = (i64::from(args.q_len), i64::from(args.q_heads));
@@ -248,11 +250,11 @@ struct Card {
     lone_percent: usize,
 }
 
-/// [`Card::lone_percent`]: two warps wait alternately for their products and for the memory (16x32:8x1x8192x256 on an
-/// H200, `docs/measurements/decoding.md`).
+/// [`Card::lone_percent`]: two warps wait alternately for their products and for the memory, and four whose keys are of
+/// E4M3 (16x32:8x1x8192x256 on an H200, `docs/measurements/decoding.md`).
 fn lone_percent(config: &AttentionConfig) -> usize {
     match config.kernel {
-        AttentionKernel::Decode(tile) if tile.warps <= 2 => 125,
+        AttentionKernel::Decode(tile) if tile.warps <= if config.has_e4m3_kv() { 4 } else { 2 } => 125,
         _ => 100,
     }
 }

@@ -83,8 +83,8 @@ impl Launch {
 }
 
 impl AttentionPlan {
-    /// Chooses a kernel for tensors of type `dtype` and loads all that a run needs, also for tensors that this kernel
-    /// does not take ([`AttentionPlan::kernel_name_for`]).
+    /// Chooses a kernel for a Q of type `dtype`, with K, V and O of the types that the parameters say, and loads all
+    /// that a run needs, also for tensors that this kernel does not take ([`AttentionPlan::kernel_name_for`]).
     ///
     /// Masks are aligned at the last row and key of each batch entry. Keys in pages are split for the most that a batch
     /// entry may have; sequences of several lengths are not split, and use no workspace.
@@ -153,6 +153,7 @@ impl AttentionPlan {
             arch: gpu.arch(),
             multiprocessors: gpu.multiprocessors(),
             dtype,
+            kv: problem.kv(dtype),
             out: problem.out(dtype),
             sizes: &longest,
             value_dim: params.value_dim,
@@ -207,13 +208,13 @@ impl AttentionPlan {
     /// # Errors
     /// [`Error::Alignment`](crate::Error::Alignment) or [`Error::Argument`](crate::Error::Argument) where the kernel
     /// was named and does not take them.
-    pub fn kernel_name_for<T: Float, const RANK: usize>(
+    pub fn kernel_name_for<T: Float, KV: Float, const RANK: usize>(
         &self,
         q: &TensorRef<'_, T, RANK>,
-        k: &TensorRef<'_, T, RANK>,
-        v: &TensorRef<'_, T, RANK>,
+        k: &TensorRef<'_, KV, RANK>,
+        v: &TensorRef<'_, KV, RANK>,
     ) -> Result<KernelName> {
-        let inputs = [q, k, v].map(TensorRef::erased);
+        let inputs = [q.erased(), k.erased(), v.erased()];
         let substitute = self.substitute_for(inputs.each_ref(), None)?;
         Ok(substitute.map_or(self.kernel_name(), |tiles| KernelName::new(tiles.config.name)))
     }
@@ -357,7 +358,7 @@ impl AttentionPlan {
                 (None, Launch::Decode(decode)) => {
                     let needed = decode.workspace_bytes();
                     let workspace = workspace_address(OP, workspace.as_ref(), needed, stream.ordinal())?;
-                    decode.run(stream, &args, table, workspace)
+                    decode.run(stream, (&args, &factors), table, workspace)
                 }
             }
         }
@@ -366,11 +367,12 @@ impl AttentionPlan {
     /// Whether the tensors are of the plan's problem, but for sink, bias and workspace.
     fn check(&self, tensors: &RawAttentionTensors) -> Result<()> {
         let RawAttentionTensors { q, k, v, out, lse, keys, .. } = tensors;
-        has_type(OP, "element type", q.element_type(), self.chosen.config().dtype)?;
+        let config = self.chosen.config();
+        has_type(OP, "element type", q.element_type(), config.dtype)?;
         for (tensor, view) in [("K", k), ("V", v)] {
-            has_element_type(OP, tensor, view, q.element_type())?;
+            has_element_type(OP, tensor, view, config.kv_dtype.into())?;
         }
-        has_element_type(OP, "O", out, self.chosen.config().out.into())?;
+        has_element_type(OP, "O", out, config.out.into())?;
         let (layout, value_dim) = (self.problem.params.layout, self.params.value_dim);
         match (&self.problem.keys, keys) {
             (Keys::Batched(sizes), RawKeys::Batched) => {

@@ -37,13 +37,16 @@ pub struct AttentionParams {
     pub value_dim: Option<usize>,
     /// Element type of O; `None` is that of Q, or bf16 for inputs of FP8. Functions that take tensors take it from O.
     pub out: Option<Dtype>,
+    /// Element type of K and V; `None` is that of Q. E4M3 beside a Q of f16 or bf16 is for up to 16 query rows, from
+    /// sm_89 on. Functions that take tensors take it from K.
+    pub kv: Option<Dtype>,
 }
 
 impl AttentionParams {
     /// Full attention with the usual scale.
     #[must_use]
     pub const fn new(layout: Layout) -> Self {
-        Self { layout, mask: Mask::Full, scale: None, softcap: None, bias: false, value_dim: None, out: None }
+        Self { layout, mask: Mask::Full, scale: None, softcap: None, bias: false, value_dim: None, out: None, kv: None }
     }
 
     /// Whether attention of this head dimension of Q and K takes these numbers; plans check it too. Needs no card. What
@@ -107,6 +110,11 @@ impl AttentionProblem {
             None if inputs.size_bytes() == 1 => Dtype::Bf16,
             None => inputs,
         }
+    }
+
+    /// Element type of K and V, beside a Q of this one.
+    pub(super) fn kv(&self, dtype: Dtype) -> Dtype {
+        self.params.kv.unwrap_or(dtype)
     }
 
     /// As many batch entries, all as long as the longest may be: what the shape of a bias is that of.

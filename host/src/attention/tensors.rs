@@ -28,15 +28,16 @@ use crate::runtime::tensor::{TensorMut, TensorRef};
 /// # Ok::<(), ferrotile::Error>(())
 /// ```
 ///
-/// O has the element type `O`: that of the inputs, or f16 or bf16 for inputs of E4M3.
+/// O has the element type `O`: that of Q, or f16 or bf16 for inputs of E4M3. K and V have the element type `KV`: that
+/// of Q, or E4M3 beside up to 16 rows of Q of f16 or bf16.
 #[derive(Debug)]
-pub struct AttentionTensors<'a, T, O = T> {
+pub struct AttentionTensors<'a, T, O = T, KV = T> {
     /// Q `[batch, q_heads, q_len, head_dim]`.
     pub q: TensorRef<'a, T, 4>,
     /// K `[batch, kv_heads, k_len, head_dim]`.
-    pub k: TensorRef<'a, T, 4>,
+    pub k: TensorRef<'a, KV, 4>,
     /// V `[batch, kv_heads, k_len, head_dim]`, or with a head dimension of its own.
-    pub v: TensorRef<'a, T, 4>,
+    pub v: TensorRef<'a, KV, 4>,
     /// O `[batch, q_heads, q_len, head_dim]`, with the head dimension of V.
     pub out: TensorMut<'a, O, 4>,
     /// What elements of FP8 are multiplied by; other inputs have none.
@@ -57,21 +58,21 @@ pub struct AttentionTensors<'a, T, O = T> {
     pub workspace: Option<TensorMut<'a, u8, 1>>,
 }
 
-impl<'a, T, O> AttentionTensors<'a, T, O> {
+impl<'a, T, O, KV> AttentionTensors<'a, T, O, KV> {
     /// Inputs and output, without the optional tensors:
     /// `AttentionTensors { lse: Some(lse), ..AttentionTensors::new(q, k, v, out) }` has one.
     #[must_use]
     pub const fn new(
         q: TensorRef<'a, T, 4>,
-        k: TensorRef<'a, T, 4>,
-        v: TensorRef<'a, T, 4>,
+        k: TensorRef<'a, KV, 4>,
+        v: TensorRef<'a, KV, 4>,
         out: TensorMut<'a, O, 4>,
     ) -> Self {
         Self { q, k, v, out, descales: Descales::NONE, lse: None, sink: None, bias: None, workspace: None }
     }
 }
 
-impl<T, O> AttentionTensors<'_, T, O> {
+impl<T, O, KV> AttentionTensors<'_, T, O, KV> {
     /// The sizes that the tensors have in this layout.
     ///
     /// # Errors
@@ -84,7 +85,8 @@ impl<T, O> AttentionTensors<'_, T, O> {
 /// The f32 factors that elements of FP8 inputs are multiplied by, on the card.
 ///
 /// A tensor without factors counts as it is. Shapes are `[batch or 1, heads or 1]`, of any strides: one factor for each
-/// head, or one for the tensor. Products of the factors of Q and K and the scale are numbers that f32 has.
+/// head, or one for the tensor. Products of the factors of Q and K and the scale are numbers that f32 has, and beside a
+/// Q of 16 bits products of its rows and of keys with their factors.
 ///
 /// ```
 /// # use ferrotile::{Arch, Gpu};
@@ -161,14 +163,16 @@ impl<T: Float, O: Float> VarlenTensors<'_, T, O> {
 }
 
 /// The tensors of attention on keys in pages.
+///
+/// Pages have the element type `KV`: that of Q and O, or E4M3 beside a Q and an O of f16 or bf16.
 #[derive(Debug)]
-pub struct PagedTensors<'a, T> {
+pub struct PagedTensors<'a, T, KV = T> {
     /// Q `[batch, q_heads, q_len, head_dim]`, in the layout of the parameters.
     pub q: TensorRef<'a, T, 4>,
     /// K `[pages, page_len, kv_heads, head_dim]`, by any strides.
-    pub k_pages: TensorRef<'a, T, 4>,
+    pub k_pages: TensorRef<'a, KV, 4>,
     /// V, as K; its head dimension may be another, and is then that of O.
-    pub v_pages: TensorRef<'a, T, 4>,
+    pub v_pages: TensorRef<'a, KV, 4>,
     /// The block table `[batch, table_len]`: key j of batch entry b is row `j % page_len` of page `block_table[b][j /
     /// page_len]`. Entries for no key are not read, and can be anything; of others that name no page see
     /// [`paged_attention`](crate::paged_attention()).
@@ -177,6 +181,8 @@ pub struct PagedTensors<'a, T> {
     pub k_lens: TensorRef<'a, i32, 1>,
     /// O `[batch, q_heads, q_len, head_dim]`, in the layout of the parameters.
     pub out: TensorMut<'a, T, 4>,
+    /// As [`AttentionTensors::descales`](crate::AttentionTensors::descales), whose batch entries are those of Q.
+    pub descales: Descales<'a>,
     /// As [`AttentionTensors::lse`](crate::AttentionTensors::lse).
     pub lse: Option<TensorMut<'a, f32, 3>>,
     /// As [`AttentionTensors::sink`](crate::AttentionTensors::sink).
@@ -189,22 +195,24 @@ pub struct PagedTensors<'a, T> {
     pub workspace: Option<TensorMut<'a, u8, 1>>,
 }
 
-impl<'a, T> PagedTensors<'a, T> {
+impl<'a, T, KV> PagedTensors<'a, T, KV> {
     /// Inputs and output, without the optional tensors, which are added as in
     /// [`AttentionTensors::new`](crate::AttentionTensors::new).
     #[must_use]
     pub const fn new(
         q: TensorRef<'a, T, 4>,
-        [k_pages, v_pages]: [TensorRef<'a, T, 4>; 2],
+        [k_pages, v_pages]: [TensorRef<'a, KV, 4>; 2],
         block_table: TensorRef<'a, i32, 2>,
         k_lens: TensorRef<'a, i32, 1>,
         out: TensorMut<'a, T, 4>,
     ) -> Self {
-        Self { q, k_pages, v_pages, block_table, k_lens, out, lse: None, sink: None, bias: None, workspace: None }
+        let descales = Descales::NONE;
+        let (lse, sink, bias, workspace) = (None, None, None, None);
+        Self { q, k_pages, v_pages, block_table, k_lens, out, descales, lse, sink, bias, workspace }
     }
 }
 
-impl<T> PagedTensors<'_, T> {
+impl<T, KV> PagedTensors<'_, T, KV> {
     /// The sizes that the tensors have, of which Q and O are in this layout.
     #[must_use]
     pub fn sizes(&self, layout: Layout) -> PagedSizes {
@@ -300,11 +308,11 @@ pub trait AttentionOperands: sealed::Sealed {
     fn erased(&self) -> RawAttentionTensors;
 }
 
-impl<T: Float, O: Float> sealed::Sealed for AttentionTensors<'_, T, O> {}
+impl<T: Float, O: Float, KV: Float> sealed::Sealed for AttentionTensors<'_, T, O, KV> {}
 impl<T: Float, O: Float> sealed::Sealed for VarlenTensors<'_, T, O> {}
-impl<T: Float> sealed::Sealed for PagedTensors<'_, T> {}
+impl<T: Float, KV: Float> sealed::Sealed for PagedTensors<'_, T, KV> {}
 
-impl<T: Float, O: Float> AttentionOperands for AttentionTensors<'_, T, O> {
+impl<T: Float, O: Float, KV: Float> AttentionOperands for AttentionTensors<'_, T, O, KV> {
     fn erased(&self) -> RawAttentionTensors {
         RawAttentionTensors {
             q: self.q.erased(),
@@ -341,14 +349,14 @@ impl<T: Float, O: Float> AttentionOperands for VarlenTensors<'_, T, O> {
     }
 }
 
-impl<T: Float> AttentionOperands for PagedTensors<'_, T> {
+impl<T: Float, KV: Float> AttentionOperands for PagedTensors<'_, T, KV> {
     fn erased(&self) -> RawAttentionTensors {
         RawAttentionTensors {
             q: self.q.erased(),
             k: self.k_pages.erased(),
             v: self.v_pages.erased(),
             out: self.out.erased(),
-            descales: [None; 3],
+            descales: self.descales.erased(),
             lse: self.lse.as_ref().map(TensorMut::erased),
             sink: self.sink.as_ref().map(TensorRef::erased),
             bias: self.bias.as_ref().map(TensorRef::erased),

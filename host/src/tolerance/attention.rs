@@ -54,8 +54,28 @@ pub fn attention_limits(
     dtype: Dtype,
     exact: (ArrayView4<'_, f64>, ArrayView3<'_, f64>),
 ) -> AttentionLimits {
-    let costs = Costs::of_halves(dtype, inputs[0].dim().3);
+    let costs = Costs::of_halves(dtype, dtype, inputs[0].dim().3);
     limits_of_costs(inputs, terms, &costs, [None; 3], exact)
+}
+
+/// The limits of attention on K and V of E4M3 beside a Q and an O of `dtype`: the inputs as they are stored, and what
+/// elements of K and V are multiplied by, as [`crate::reference::dequantize`] takes it. `exact` is the result of the
+/// products with the factors.
+///
+/// K and V are widened exactly. Weights are of f16, whichever type Q has.
+///
+/// # Panics
+/// Where the shapes do not fit together.
+#[must_use]
+pub fn e4m3_kv_attention_limits(
+    inputs: [ArrayView4<'_, f64>; 3],
+    terms: &AttentionTerms<'_>,
+    [k_factors, v_factors]: [Option<ArrayView2<'_, f64>>; 2],
+    dtype: Dtype,
+    exact: (ArrayView4<'_, f64>, ArrayView3<'_, f64>),
+) -> AttentionLimits {
+    let costs = Costs { multiplies_scores: true, ..Costs::of_halves(dtype, Dtype::F16, inputs[0].dim().3) };
+    limits_of_costs(inputs, terms, &costs, [None, k_factors, v_factors], exact)
 }
 
 /// What E4M3 adds to the terms of attention.
@@ -105,21 +125,25 @@ struct Costs {
     is_of_largest: bool,
     /// The share of the magnitude that the sum over the keys loses.
     of_sum: f64,
+    /// Whether scores are multiplied by the factors of K before they are scaled.
+    multiplies_scores: bool,
 }
 
 impl Costs {
-    fn of_halves(dtype: Dtype, head_dim: usize) -> Costs {
+    /// Inputs and O of `dtype`, and weights of another type.
+    fn of_halves(dtype: Dtype, weights: Dtype, head_dim: usize) -> Costs {
         Costs {
             inputs: dtype,
             out: dtype,
             // Sums of 8 or 16 products at a time, or of 32 lanes; then the scale and the change to powers of two.
             of_score: (head_dim as f64 / 8.0 + 8.0) * STEP,
-            of_weight: 0.5 * super::atol(dtype),
+            of_weight: 0.5 * super::atol(weights),
             // What the type of P has not, or, where that reaches as far as f32, `ex2.approx.ftz`, is 0.
-            least_weight: if dtype == Dtype::F16 { (-25f64).exp2() } else { f64::from(f32::MIN_POSITIVE) },
+            least_weight: if weights == Dtype::F16 { (-25f64).exp2() } else { f64::from(f32::MIN_POSITIVE) },
             least_summand: 0.0,
             is_of_largest: false,
             of_sum: 0.0,
+            multiplies_scores: false,
         }
     }
 
@@ -138,6 +162,7 @@ impl Costs {
             least_summand: stored_magnitude(f64::MIN_POSITIVE, Dtype::E4M3) * unit,
             is_of_largest: true,
             of_sum: super::cut_share(summed, 16, [13, 13]),
+            multiplies_scores: false,
         }
     }
 }
@@ -165,7 +190,8 @@ fn limits_of_costs(
         let query = q.slice(ndarray::s![b, h, i, ..]);
         let query = query.to_slice().expect("contiguous");
         let terms = AttentionTerms { scale: terms.scale * factor(0, b, h) * factor(1, b, h), ..*terms };
-        let mut row = Row::new(&terms, [b, h, i, q_len], query, keys, costs);
+        let score_factor = if costs.multiplies_scores { factor(1, b, h).abs() } else { 1.0 };
+        let mut row = Row::new(&terms, [b, h, i, q_len], query, keys, (costs, score_factor));
         let exact: Vec<f64> = out.slice(ndarray::s![b, h, i, ..]).to_vec();
         row.limits((values, factor(2, b, h)), &exact, lse[[b, h, i]], costs)
     });
@@ -196,7 +222,7 @@ impl Row {
         [batch, head, row, q_len]: [usize; 4],
         query: &[f64],
         keys: &[f64],
-        costs: &Costs,
+        (costs, score_factor): (&Costs, f64),
     ) -> Row {
         let head_dim = query.len();
         let visible = terms.mask.key_range(row, q_len, keys.len() / head_dim);
@@ -208,7 +234,7 @@ impl Row {
                 sum += q * k;
                 magnitude += stored_magnitude(*q, costs.inputs) * stored_magnitude(*k, costs.inputs);
             }
-            specified &= magnitude <= LARGEST_SUM;
+            specified &= magnitude * score_factor.max(1.0) <= LARGEST_SUM;
             let (mut score, mut error) = (terms.scale * sum, terms.scale.abs() * magnitude * costs.of_score);
             if let Some(cap) = terms.softcap {
                 // Kernels bound a score with an error of 2^-21 of the cap.

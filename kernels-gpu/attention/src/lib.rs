@@ -63,8 +63,9 @@ use crate::combine::F32;
 /// }
 /// ```
 ///
-/// With `e4m3` in front they are the kernels for inputs of E4M3, with an O of f16 and of bf16. A name that no
-/// configuration has does not compile, nor does an element type other than the configuration's.
+/// With `e4m3` in front they are the kernels for inputs of E4M3, with an O of f16 and of bf16; with `e4m3kv` those for
+/// K and V of E4M3, beside a Q and an O of f16 and of bf16. A name that no configuration has does not compile, nor does
+/// an element type other than the configuration's.
 macro_rules! entry {
     (e4m3 $name:ident: $($kernel:tt)+) => {
         /// The kernels of the configurations of this name.
@@ -72,6 +73,14 @@ macro_rules! entry {
         pub mod $name {
             entry!(@ e4m3_f16 E4m3ToF16 $name $($kernel)+ descales);
             entry!(@ e4m3_bf16 E4m3ToBf16 $name $($kernel)+ descales);
+        }
+    };
+    (e4m3kv $name:ident: $($kernel:tt)+) => {
+        /// The kernels of the configurations of this name.
+        #[cfg(feature = "entries")]
+        pub mod $name {
+            entry!(@ f16_e4m3kv F16 $name $($kernel)+ descales);
+            entry!(@ bf16_e4m3kv Bf16 $name $($kernel)+ descales);
         }
     };
     ($name:ident: $($kernel:tt)+) => {
@@ -93,10 +102,13 @@ macro_rules! entry {
             { mainloop::dim_tiles(&ATTENTION[ID]) },
         >(&args));
     };
-    (@ $type:ident $element:ident $name:ident decode) => {
-        entry!(@@ $type $name (args: AttentionArgs, decode: DecodeArgs) () decode::forward::<
-            $element, ID, { decode::dim_tiles(ID) }, { decode::pending(ID) },
-        >(&args, &decode));
+    (@ $type:ident $element:ident $name:ident decode $kv:ident $($descales:ident)?) => {
+        entry!(@@ $type $name
+            (args: AttentionArgs, decode: DecodeArgs $(, $descales: DescaleArgs)?)
+            ()
+            decode::forward::<$element, $kv, ID, { decode::dim_tiles(ID) }, { decode::pending(ID) }>(
+                &args, &decode, entry!(@descales $($descales)?),
+            ));
     };
     (@ $type:ident $element:ident $name:ident wgmma $query:ident $($descales:ident)?) => {
         entry!(@@ $type $name

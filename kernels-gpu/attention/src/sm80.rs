@@ -5,6 +5,8 @@
 //! | `mainloop` | FlashAttention tiling, tiles by `cp.async` |
 //! | `decode` | few query rows on many keys, which blocks and warps split between them |
 //! | `pages` | where those keys lie, one after the other or in pages |
+//! | `key_values` | how it multiplies K and V, of the type of Q |
+//! | `e4m3_kv` | the same of E4M3, from sm_89 on |
 //! | `copy` | rows of a tensor to a tile in shared memory |
 //! | `product` | the product of two fragments |
 //! | `pv` | P V on tensor cores |
@@ -12,7 +14,10 @@
 
 mod copy;
 mod decode;
+#[cfg(target_feature = "sm_89")]
+pub mod e4m3_kv;
 mod epilogue;
+mod key_values;
 pub mod mainloop;
 mod pages;
 mod product;
@@ -21,12 +26,14 @@ pub mod pv;
 use cuda_std::convert::{Bf16, F16};
 use variants::attention::{ATTENTION, AttentionArgs, DecodeArgs, config_index};
 
-entry!(d64_decode_4w_s6: decode);
-entry!(d128_decode_4w_s3: decode);
-entry!(d256_decode_2w_s3: decode);
-entry!(d64_decode_4w_s6_general: decode);
-entry!(d128_decode_4w_s3_general: decode);
-entry!(d256_decode_2w_s3_general: decode);
+use self::key_values::OfQuery;
+
+entry!(d64_decode_4w_s6: decode OfQuery);
+entry!(d128_decode_4w_s3: decode OfQuery);
+entry!(d256_decode_2w_s3: decode OfQuery);
+entry!(d64_decode_4w_s6_general: decode OfQuery);
+entry!(d128_decode_4w_s3_general: decode OfQuery);
+entry!(d256_decode_2w_s3_general: decode OfQuery);
 entry!(d64_mma_64x64_s2: mma);
 entry!(d128_mma_64x32_s2: mma);
 entry!(d64_mma_64x64_s2_general: mma);

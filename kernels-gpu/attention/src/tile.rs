@@ -12,7 +12,7 @@ use crate::lane::lane;
 /// Elements of one 16-byte chunk.
 pub(crate) const CHUNK_ELEMS: usize = 8;
 /// Bytes of one chunk.
-const CHUNK_BYTES: u32 = 16;
+pub(crate) const CHUNK_BYTES: u32 = 16;
 /// Bytes of one row of a panel.
 pub(crate) const PANEL_ROW_BYTES: u32 = TILE_SWIZZLE.row_bytes();
 /// Chunks of one row of a panel.

@@ -284,6 +284,25 @@ pub fn unpack_e4m3x2(pair: u16) -> u32 {
     f16x2
 }
 
+/// Widens the four e4m3 values of one register to two pairs of f16, the first of bits 0 to 15. Exact.
+///
+/// One `asm!`, as [`pack_e4m3x4`]: the instruction takes either half of a register.
+///
+/// PTX: `mov.b32`, `cvt.rn.f16x2.e4m3x2` twice (PTX 8.1, sm_89).
+#[cfg(target_feature = "sm_89")]
+#[inline(always)]
+pub fn unpack_e4m3x4(word: u32) -> [u32; 2] {
+    let mut pairs = [0; 2];
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!("{{ .reg .b16 lo, hi; mov.b32 {{lo, hi}}, {2};",
+            "cvt.rn.f16x2.e4m3x2 {0}, lo; cvt.rn.f16x2.e4m3x2 {1}, hi; }}",
+            out(reg32) pairs[0], lateout(reg32) pairs[1], in(reg32) word,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    pairs
+}
+
 /// Rounds two f32 values to e5m2, saturating at 57344, in one 16-bit register: `lo` is bits 0 to 7.
 ///
 /// PTX: `cvt.rn.satfinite.e5m2x2.f32 d, hi, lo` (PTX 8.1, sm_89).

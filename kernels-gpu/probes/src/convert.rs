@@ -76,17 +76,20 @@ pub unsafe fn convert_fp8_narrow(out: *mut [u32; 2], input: *const f32, len: u32
     }
 }
 
-/// Widens the thread's number as a pair of e4m3 and as a pair of e5m2.
+/// Widens the thread's number as a pair of e4m3 and as a pair of e5m2, and then as two pairs of e4m3, of which the
+/// second is its complement.
 ///
 /// # Safety
-/// The grid has 65536 threads; `out` has 2 words for each.
+/// The grid has 65536 threads; `out` has 4 words for each.
 #[cfg(target_feature = "sm_89")]
 #[kernel]
-pub unsafe fn convert_fp8_widen(out: *mut [u32; 2]) {
+pub unsafe fn convert_fp8_widen(out: *mut [u32; 4]) {
     let bits = thread::index_1d();
+    let [first, second] = convert::unpack_e4m3x4(bits | !bits << 16);
+    let of_pairs = [convert::unpack_e4m3x2(bits as u16), convert::unpack_e5m2x2(bits as u16)];
     // SAFETY: the index is in range.
     unsafe {
-        *out.add(bits as usize) = [convert::unpack_e4m3x2(bits as u16), convert::unpack_e5m2x2(bits as u16)];
+        *out.add(bits as usize) = [of_pairs[0], of_pairs[1], first, second];
     }
 }
 

@@ -8,6 +8,7 @@ mod config;
 mod decode;
 mod fp8;
 mod mask;
+mod served;
 
 pub(crate) use catalogue::assert_all_fit;
 pub use catalogue::{ATTENTION, config_index};

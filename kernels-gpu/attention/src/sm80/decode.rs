@@ -16,6 +16,7 @@
 //!    of them.
 //! 3. A step lies in one page of a block table, whose entry is loaded a step before it is used.
 //! 4. Sums are in one order, that of warps and splits: the same bits in every run.
+//! 5. K and V may be of another type than Q: key_values.rs. Their factors multiply scores, and O at its end.
 //!
 //! Budget: O, Q and one step of scores in the configuration's registers; shared memory is the configuration's
 //! [`variants::attention::AttentionConfig::smem`] map.
@@ -28,17 +29,17 @@ use cuda_std::shared::SharedAddr;
 use cuda_std::warp::{FULL_MASK, quad_sum, sync_warp};
 use cuda_std::{global, shared, thread};
 use variants::attention::{
-    ATTENTION, AttentionArgs, AttentionKernel, DECODE_KEYS, DecodeArgs, DecodeTile, ScoreMod, WARP_ROWS,
+    ATTENTION, AttentionArgs, AttentionKernel, DECODE_KEYS, DecodeArgs, DecodeTile, DescaleArgs, DescaleTensor,
+    ScoreMod, WARP_ROWS,
 };
 
 use crate::lane::{div_rem, lane, warp, warp_uniform};
 use crate::mask::KeyRange;
 use crate::score_mod::{BiasWords, HeadScoreMod};
+use crate::sm80::key_values::KeyValues;
 use crate::sm80::pages::{KeyRows, PageSlot, Pages};
-use crate::sm80::product::multiply;
-use crate::sm80::pv::{PvAccumulator, TensorCore};
+use crate::sm80::pv::TensorCore;
 use crate::softmax::{RowState, ScoreScale, Subtraction, row_result, split_weight};
-use crate::tile::Fragments;
 use crate::work::sink_of_head;
 
 const fn decode_tile(id: usize) -> DecodeTile {
@@ -127,24 +128,53 @@ impl DecodeWork {
     }
 }
 
+/// What K and V are multiplied by; `None` where they have no factors.
+type Factors = Option<[f32; 2]>;
+
+impl DecodeWork {
+    /// The factors of the block's keys and values.
+    ///
+    /// # Safety
+    /// There are factors of the head.
+    #[inline(always)]
+    unsafe fn factors(&self, descales: Option<&DescaleArgs>) -> Factors {
+        let factor = |tensor: &DescaleTensor| {
+            if tensor.address == 0 {
+                return 1.0;
+            }
+            let place = i64::from(self.batch) * tensor.batch + i64::from(self.kv_head) * tensor.head;
+            // SAFETY: the caller's contract.
+            unsafe { global::load((tensor.address as *const f32).wrapping_offset(place as isize)) }
+        };
+        descales.map(|descales| [factor(&descales.k), factor(&descales.v)])
+    }
+}
+
 /// # Safety
 /// The launch is that of configuration `ID`, `DIM_TILES` and `PENDING` are its [`dim_tiles`] and [`pending`], and
-/// `args` and `decode` describe its tensors, the block table, the numbers of keys and the workspace.
+/// `args`, `decode` and `descales` describe its tensors, the block table, the numbers of keys, the workspace and the
+/// factors of K and V.
 #[inline(always)]
-pub(crate) unsafe fn forward<E, const ID: usize, const DIM_TILES: usize, const PENDING: u32>(
+pub(crate) unsafe fn forward<E, KV, const ID: usize, const DIM_TILES: usize, const PENDING: u32>(
     args: &AttentionArgs,
     decode: &DecodeArgs,
+    descales: Option<&DescaleArgs>,
 ) where
     E: Element16,
+    KV: KeyValues<E>,
 {
-    const { assert!(E::DTYPE as u8 == ATTENTION[ID].dtype as u8) };
+    const {
+        let kv_dtype = if let Some(dtype) = KV::DTYPE { dtype } else { E::DTYPE };
+        let config = &ATTENTION[ID];
+        assert!(E::DTYPE as u8 == config.dtype as u8 && kv_dtype as u8 == config.kv_dtype as u8);
+    }
     let (tile, ring) = const { (decode_tile(ID), ATTENTION[ID].smem().get("ring")) };
-    let columns = const { ATTENTION[ID].head_dim };
+    let (columns, swizzle) = const { (ATTENTION[ID].head_dim, ATTENTION[ID].swizzle()) };
     let general = const { matches!(ATTENTION[ID].score_mod, ScoreMod::General) };
     let (warps, stages) = (tile.warps as u32, tile.stages as u32);
     let stage_base = shared::dynamic().offset(ring.stage_offset(warp() * stages));
     let k_tile = |stage: u32| stage_base.offset(stage * ring.stage_stride_bytes());
-    let v_tile = |stage: u32| k_tile(stage).offset((DECODE_KEYS * columns * size_of::<u16>()) as u32);
+    let v_tile = |stage: u32| k_tile(stage).offset((DECODE_KEYS * columns * size_of::<KV::Bits>()) as u32);
 
     // The kernel that combines the splits can start now: it waits for this one to end.
     griddepcontrol::launch_dependents();
@@ -166,8 +196,8 @@ pub(crate) unsafe fn forward<E, const ID: usize, const DIM_TILES: usize, const P
     let (first_step, end_step) = work.steps(decode, keys.steps(top, bottom, DECODE_KEYS as u32));
 
     let pages = Pages::new(decode, work.batch);
-    let k = KeyRows::new(args, args.k, &args.k_strides, work.kv_head, args.head_dim);
-    let v = KeyRows::new(args, args.v, &args.v_strides, work.kv_head, args.value_dim);
+    let k = KeyRows::<KV::Bits>::new(args, (args.k, &args.k_strides), work.kv_head, args.head_dim, swizzle);
+    let v = KeyRows::<KV::Bits>::new(args, (args.v, &args.v_strides), work.kv_head, args.value_dim, swizzle);
 
     let mut out = TensorCore::<E, DIM_TILES>::zero_rows();
     let mut state = RowState::empty(Subtraction::LargeLate);
@@ -197,14 +227,15 @@ pub(crate) unsafe fn forward<E, const ID: usize, const DIM_TILES: usize, const P
             prefetch(stage);
         }
 
+        let factors = work.factors(descales);
         let (pair, first) = (2 * (lane() % 4), lane() / 4);
         let rows = [work.row(args, first), work.row(args, first + 8)];
         let positions = [work.position(args, first) as i32, work.position(args, first + 8) as i32];
         let mut q = [[0u32; 4]; DIM_TILES];
         for dim_tile in 0..DIM_TILES {
-            for quarter in 0..4 {
-                let column = (16 * dim_tile + 8 * (quarter / 2)) as u32 + pair;
-                q[dim_tile][quarter] = work.query(args, rows[quarter % 2], column);
+            for register in 0..4 {
+                let column = 16 * dim_tile as u32 + KV::query_column(register as u32, pair);
+                q[dim_tile][register] = work.query(args, rows[register % 2], column);
             }
         }
 
@@ -225,11 +256,9 @@ pub(crate) unsafe fn forward<E, const ID: usize, const DIM_TILES: usize, const P
             sync_warp(FULL_MASK);
             prefetch(if stage == 0 { stages - 1 } else { stage - 1 });
 
-            let k_fragments = Fragments::columns_first(k_tile(stage), DECODE_KEYS);
-            let mut scores = [[0f32; 8]; 1];
-            for dim_tile in 0..DIM_TILES {
-                let b = k_fragments.load(0, dim_tile);
-                scores[0] = multiply::<E>(q[dim_tile], b, scores[0]);
+            let mut scores = KV::scores(&q, k_tile(stage), swizzle);
+            if let Some([factor, _]) = factors {
+                scores[0] = scores[0].map(|score| score * factor);
             }
             if general {
                 // All heads are scaled and bounded alike.
@@ -240,15 +269,15 @@ pub(crate) unsafe fn forward<E, const ID: usize, const DIM_TILES: usize, const P
             if !keys.covers(top, bottom, key, DECODE_KEYS as i32) {
                 keys.hide(&mut scores[0], positions, (lane() % 4) as i32, key);
             }
-            let factors = state.step::<1>(&mut scores[0], ScoreScale::new(args));
-            out.step(factors, &scores, v_tile(stage));
+            let rescale = state.step::<1>(&mut scores[0], ScoreScale::new(args));
+            KV::add_values(&mut out, rescale, &scores, v_tile(stage), swizzle);
             step += warps;
             stage = if stage + 1 == stages { 0 } else { stage + 1 };
         }
         if !sound {
             state.sum = [f32::NAN; 2];
         }
-        reduce::<E, ID, DIM_TILES>(args, decode, &work, &state, out.rows());
+        reduce::<E, KV, ID, DIM_TILES>(args, decode, &work, factors, &state, out.rows());
     }
 }
 
@@ -257,10 +286,11 @@ pub(crate) unsafe fn forward<E, const ID: usize, const DIM_TILES: usize, const P
 /// # Safety
 /// All threads of the block call it.
 #[inline(always)]
-unsafe fn reduce<E: Element16, const ID: usize, const DIM_TILES: usize>(
+unsafe fn reduce<E: Element16, KV: KeyValues<E>, const ID: usize, const DIM_TILES: usize>(
     args: &AttentionArgs,
     decode: &DecodeArgs,
     work: &DecodeWork,
+    factors: Factors,
     state: &RowState,
     out: &[[f32; 8]; DIM_TILES],
 ) {
@@ -268,9 +298,9 @@ unsafe fn reduce<E: Element16, const ID: usize, const DIM_TILES: usize>(
     unsafe {
         // Every warp has finished with its stages.
         thread::sync_threads();
-        Results::<ID>::of_warp(warp()).store(state, out);
+        Results::<ID>::of_warp(warp()).store(state, out, KV::IN_FOURS);
         thread::sync_threads();
-        finish::<E, ID>(args, decode, work);
+        finish::<E, ID>(args, decode, work, factors);
     }
 }
 
@@ -299,12 +329,12 @@ impl<const ID: usize> Results<ID> {
         self.base.offset((row * Self::STRIDE + column) * size_of::<f32>() as u32)
     }
 
-    /// Writes what this warp has.
+    /// Writes what this warp has, in whose accumulators columns lie [`in_fours`](KeyValues::IN_FOURS) or not.
     ///
     /// # Safety
     /// All lanes of the warp call it together, and its stages are no longer used.
     #[inline(always)]
-    unsafe fn store<const DIM_TILES: usize>(&self, state: &RowState, out: &[[f32; 8]; DIM_TILES]) {
+    unsafe fn store<const DIM_TILES: usize>(&self, state: &RowState, out: &[[f32; 8]; DIM_TILES], in_fours: bool) {
         let lane = lane();
         // SAFETY: the place is the warp's.
         unsafe {
@@ -316,6 +346,14 @@ impl<const ID: usize> Results<ID> {
                 }
             }
             for dim_tile in 0..DIM_TILES {
+                if in_fours {
+                    for half in 0..2 {
+                        let values = [0, 4, 1, 5].map(|index| out[dim_tile][2 * half + index].to_bits());
+                        let column = 16 * dim_tile as u32 + 4 * (lane % 4);
+                        self.element(lane / 4 + 8 * half as u32, column).store(values);
+                    }
+                    continue;
+                }
                 for pair in 0..4 {
                     let row = lane / 4 + 8 * (pair as u32 % 2);
                     let column = 16 * dim_tile as u32 + 8 * (pair as u32 / 2) + 2 * (lane % 4);
@@ -335,7 +373,12 @@ const SUM_COLUMNS: u32 = 4;
 /// # Safety
 /// All threads of the block call it, after a barrier behind the stores of all warps.
 #[inline(always)]
-unsafe fn finish<E: Element16, const ID: usize>(args: &AttentionArgs, decode: &DecodeArgs, work: &DecodeWork) {
+unsafe fn finish<E: Element16, const ID: usize>(
+    args: &AttentionArgs,
+    decode: &DecodeArgs,
+    work: &DecodeWork,
+    factors: Factors,
+) {
     let warps = const { decode_tile(ID).warps };
     let row_columns = const { ATTENTION[ID].head_dim as u32 / SUM_COLUMNS };
     let mut index = thread::thread_idx_x();
@@ -372,6 +415,7 @@ unsafe fn finish<E: Element16, const ID: usize>(args: &AttentionArgs, decode: &D
         let sink = if split { f32::NEG_INFINITY } else { unsafe { sink_of_head(args, batch_head) } };
         let result = row_result(largest, sum, args.scale_log2, sink);
         let values = values.map(|value| value * result.normaliser);
+        let values = if let Some([_, factor]) = factors { values.map(|value| value * factor) } else { values };
         let row = u64::from(batch_head) * u64::from(args.q_len) + u64::from(position);
         let store = |address: u64, row: u64, value: f32| {
             // SAFETY: there is a number for each row.

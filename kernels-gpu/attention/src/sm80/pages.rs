@@ -1,18 +1,48 @@
 //! Where the keys of one batch entry lie, one after the other or in pages, and how one warp copies 16 of these keys.
 
 use cuda_std::global;
+use cuda_std::hint::opaque;
 use cuda_std::ptx::cp_async;
 use cuda_std::shared::SharedAddr;
-use variants::attention::{AttentionArgs, AttentionStrides, DECODE_KEYS, DecodeArgs, TILE_SWIZZLE};
+use layout::Swizzle;
+use variants::attention::{AttentionArgs, AttentionStrides, DECODE_KEYS, DecodeArgs};
 
-use crate::lane::{div_rem, lane, warp_uniform};
+use crate::lane::{LANES, div_rem, lane, warp_uniform};
 use crate::sm80::copy::gather_chunk;
-use crate::tile::{CHUNK_ELEMS, chunk_offset};
+use crate::tile::CHUNK_BYTES;
 
-/// Rows of a tile that a warp copies at a time: each takes 8 lanes, a chunk of a panel each.
-const COPY_ROWS: u32 = 4;
-/// Chunks of a row of a panel.
-const PANEL_CHUNKS: u32 = TILE_SWIZZLE.row_bytes() / (2 * CHUNK_ELEMS as u32);
+/// The bits of an element of K and V.
+pub(crate) trait CacheBits: Copy {
+    /// A chunk from an address that is aligned to one element, of which the first `bytes` are there; the others are
+    /// zeros.
+    ///
+    /// # Safety
+    /// So many bytes are readable global memory.
+    unsafe fn gather(source: *const Self, bytes: u32) -> [u32; 4];
+}
+
+impl CacheBits for u16 {
+    #[inline(always)]
+    unsafe fn gather(source: *const u16, _bytes: u32) -> [u32; 4] {
+        // SAFETY: the caller's contract; rows are whole chunks.
+        unsafe { gather_chunk(source) }
+    }
+}
+
+impl CacheBits for u8 {
+    #[inline(always)]
+    unsafe fn gather(source: *const u8, bytes: u32) -> [u32; 4] {
+        core::array::from_fn(|word| {
+            // Rows are whole halves of chunks.
+            let is_there = 8 * (word as u32 / 2) < bytes;
+            let byte = |index: usize| {
+                // SAFETY: the caller's contract.
+                if is_there { u32::from(unsafe { global::load(source.wrapping_add(4 * word + index)) }) } else { 0 }
+            };
+            byte(0) | byte(1) << 8 | byte(2) << 16 | byte(3) << 24
+        })
+    }
+}
 
 /// The pages of one batch entry. Keys that follow each other without pages are one page.
 #[derive(Clone, Copy)]
@@ -88,33 +118,45 @@ impl Pages {
     }
 }
 
-/// K or V of one key-value head.
+/// K or V of one key-value head, in tiles of this swizzle: a warp copies some rows of a panel at a time, and each lane
+/// one chunk of them.
 #[derive(Clone, Copy)]
-pub(crate) struct KeyRows {
+pub(crate) struct KeyRows<T> {
     /// This lane's chunk of the first row of the first page.
-    chunk: *const u16,
+    chunk: *const T,
     /// Elements from one page to the next.
     page_stride: i64,
     /// Elements from one row to the next.
     row_stride: i64,
     columns: u32,
     aligned: bool,
+    swizzle: Swizzle,
 }
 
-impl KeyRows {
+impl<T: CacheBits> KeyRows<T> {
+    /// Elements of a chunk.
+    const CHUNK_ELEMS: u32 = CHUNK_BYTES / size_of::<T>() as u32;
+
     /// The rows of `columns` elements of head `kv_head` of K or V at `base`, for this lane.
     #[inline(always)]
-    pub(crate) fn new(args: &AttentionArgs, base: u64, strides: &AttentionStrides, kv_head: u32, columns: u32) -> Self {
-        let lane = lane();
-        let row = i64::from(kv_head) * strides.head + i64::from(lane / PANEL_CHUNKS) * strides.row;
+    pub(crate) fn new(
+        args: &AttentionArgs,
+        (base, strides): (u64, &AttentionStrides),
+        kv_head: u32,
+        columns: u32,
+        swizzle: Swizzle,
+    ) -> Self {
+        let (lane, panel_chunks) = (lane(), swizzle.row_bytes() / CHUNK_BYTES);
+        let row = i64::from(kv_head) * strides.head + i64::from(lane / panel_chunks) * strides.row;
         Self {
-            chunk: (base as *const u16)
+            chunk: (base as *const T)
                 .wrapping_offset(row as isize)
-                .wrapping_add((lane % PANEL_CHUNKS) as usize * CHUNK_ELEMS),
+                .wrapping_add((lane % panel_chunks) as usize * Self::CHUNK_ELEMS as usize),
             page_stride: strides.batch,
             row_stride: strides.row,
             columns,
             aligned: args.inputs_aligned != 0,
+            swizzle,
         }
     }
 
@@ -126,26 +168,67 @@ impl KeyRows {
     /// All lanes of the warp call it together; the tile is the warp's to write; `len` is 0 or the rows are there.
     #[inline(always)]
     pub(crate) unsafe fn copy_to_tile(self, tile: SharedAddr, place: PageSlot, len: u32, columns: usize) {
-        let lane = lane();
-        let (lane_row, lane_chunk) = (lane / PANEL_CHUNKS, lane % PANEL_CHUNKS);
+        let steps = DECODE_KEYS as u32 / self.copy_rows();
+        // SAFETY: a source starts a chunk of a row that is there, or nothing is read.
+        let start_copy = |to: SharedAddr, from: *const T, inside: bool, bytes: u32| unsafe {
+            cp_async::cg_16(to, from, if inside { bytes } else { 0 });
+        };
+        // SAFETY: as above.
+        let copy = |to: SharedAddr, from: *const T, inside: bool, bytes: u32| unsafe {
+            to.store(if inside { T::gather(from, bytes) } else { [0u32; 4] });
+        };
+        if size_of::<T>() == 1 {
+            // Two loops: a step has half as many bytes for its instructions as one of 16-bit elements. The loop of
+            // unaligned rows stays one.
+            if self.aligned {
+                self.for_each_chunk(tile, place, len, columns, steps, start_copy);
+            } else {
+                self.for_each_chunk(tile, place, len, columns, opaque(steps), copy);
+            }
+        } else {
+            self.for_each_chunk(tile, place, len, columns, steps, |to, from, inside, bytes| {
+                if self.aligned { start_copy(to, from, inside, bytes) } else { copy(to, from, inside, bytes) }
+            });
+        }
+    }
+
+    /// Rows of a tile that a warp copies at a time: a lane a chunk of a panel.
+    #[inline(always)]
+    fn copy_rows(&self) -> u32 {
+        LANES * CHUNK_BYTES / self.swizzle.row_bytes()
+    }
+
+    /// Calls `copy` for each chunk of this lane: where it goes, where it starts, whether any of it is there, and then
+    /// how many bytes.
+    #[inline(always)]
+    fn for_each_chunk(
+        self,
+        tile: SharedAddr,
+        place: PageSlot,
+        len: u32,
+        columns: usize,
+        steps: u32,
+        copy: impl Fn(SharedAddr, *const T, bool, u32),
+    ) {
+        let (lane, panel_chunks, copy_rows) = (lane(), self.swizzle.row_bytes() / CHUNK_BYTES, self.copy_rows());
+        let (lane_row, lane_chunk) = (lane / panel_chunks, lane % panel_chunks);
         let start = i64::from(place.page) * self.page_stride + i64::from(place.row) * self.row_stride;
         let first = self.chunk.wrapping_offset(start as isize);
-        for step in 0..DECODE_KEYS as u32 / COPY_ROWS {
-            let row = lane_row + step * COPY_ROWS;
-            let source_row = first.wrapping_offset((i64::from(step * COPY_ROWS) * self.row_stride) as isize);
-            for panel in 0..(columns / CHUNK_ELEMS) as u32 / PANEL_CHUNKS {
-                let chunk = panel * PANEL_CHUNKS + lane_chunk;
-                let inside = row < len && chunk * (CHUNK_ELEMS as u32) < self.columns;
-                let source = source_row.wrapping_add((panel * PANEL_CHUNKS) as usize * CHUNK_ELEMS);
-                let destination = tile.offset(chunk_offset(DECODE_KEYS, row, chunk));
-                // SAFETY: `source` starts a chunk of a row that is there, or nothing is read.
-                unsafe {
-                    if self.aligned {
-                        cp_async::cg_16(destination, source, if inside { 16 } else { 0 });
-                    } else {
-                        destination.store(if inside { gather_chunk(source) } else { [0u32; 4] });
-                    }
-                }
+        for step in 0..steps {
+            let row = lane_row + step * copy_rows;
+            let source_row = first.wrapping_offset((i64::from(step * copy_rows) * self.row_stride) as isize);
+            for panel in 0..columns as u32 / Self::CHUNK_ELEMS / panel_chunks {
+                let chunk = panel * panel_chunks + lane_chunk;
+                let inside = row < len && chunk * Self::CHUNK_ELEMS < self.columns;
+                // Rows of 8-bit elements may end with half a chunk.
+                let bytes = if size_of::<T>() == 1 {
+                    self.columns.wrapping_sub(chunk * Self::CHUNK_ELEMS).min(CHUNK_BYTES)
+                } else {
+                    CHUNK_BYTES
+                };
+                let source = source_row.wrapping_add((panel * panel_chunks * Self::CHUNK_ELEMS) as usize);
+                let offset = self.swizzle.tile_offset(row, chunk * CHUNK_BYTES, DECODE_KEYS as u32);
+                copy(tile.offset(offset), source, inside, bytes);
             }
         }
     }

@@ -52,6 +52,13 @@ impl<E, const DIM_TILES: usize> TensorCore<E, DIM_TILES> {
     pub(crate) fn rows(&self) -> &[[f32; 8]; DIM_TILES] {
         &self.out
     }
+
+    /// The same to add to.
+    #[cfg(target_feature = "sm_89")]
+    #[inline(always)]
+    pub(crate) fn rows_mut(&mut self) -> &mut [[f32; 8]; DIM_TILES] {
+        &mut self.out
+    }
 }
 
 impl<E: Element16, const KEY_TILES: usize, const DIM_TILES: usize> PvAccumulator<E, KEY_TILES, DIM_TILES>

@@ -103,6 +103,16 @@ macro_rules! e4m3 {
     };
 }
 
+/// The kernels of a configuration for K and V of E4M3, beside a Q and an O of f16 and of bf16.
+macro_rules! e4m3_kv {
+    ($name:literal, $config:expr) => {
+        Line {
+            first: $config.named_e4m3_kv(concat!("attention_f16_e4m3kv_", $name), Dtype::F16),
+            bf16: Some($config.named_e4m3_kv(concat!("attention_bf16_e4m3kv_", $name), Dtype::Bf16)),
+        }
+    };
+}
+
 /// Every compiled attention kernel. Those of one element type stand in the order of preference: on Ampere the first
 /// that serves a problem runs. `docs/measurements` has what they were chosen from;
 /// [`ATTENTION_STUDY`](crate::study::ATTENTION_STUDY) has kernels that measure one choice.
@@ -122,6 +132,7 @@ macro_rules! e4m3 {
 /// | `_q` | Q in registers |
 /// | `_m2` | two blocks copy K and V for each other (multicast) |
 /// | `e4m3_f16` | inputs of E4M3, O of f16 |
+/// | `f16_e4m3kv` | K and V of E4M3, Q and O of f16 |
 /// | `_direct` | of E4M3: P V is added up in the tensor cores |
 /// | `_varlen` | serves varlen |
 /// | `_softcap`, `_general` | serves a softcap alone; softcap and bias. Both serve varlen too, unless they decode |
@@ -246,6 +257,12 @@ const LINES: &[Line<AttentionConfig>] = &[
     both!("d64_mma_64x64_s2_general", Config::mma(64, MmaTile::new(64, 64, 2)).general()),
     both!("d128_mma_64x32_s2_general", Config::mma(128, MmaTile::new(64, 32, 2)).general()),
     both!("scalar_general", Config::scalar().general()),
+    // Decoding with K and V of E4M3, which are half the bytes for as many instructions: more warps. Two blocks share a
+    // multiprocessor of sm_90, with 128 to 160 KiB in flight. In three blocks of four warps at head dimension 128, a
+    // block that is alone reads 63 % of what three do together (16x32:8x1x8192x128 on an H200).
+    e4m3_kv!("d64_decode_8w_s6", Config::decode(64, warps(8, 6, 128))),
+    e4m3_kv!("d128_decode_6w_s4", Config::decode(128, warps(6, 4, 168))),
+    e4m3_kv!("d256_decode_4w_s3", Config::decode(256, warps(4, 3, 255))),
 ];
 
 const _: () = assert_all_fit(ATTENTION);
@@ -260,7 +277,8 @@ pub(crate) const fn assert_all_fit(configs: &[AttentionConfig]) {
         assert!(
             matches!(config.kernel, AttentionKernel::Wgmma(_))
                 || config.value_dim == config.head_dim
-                    && (config.head_dim * config.dtype.size_bytes()).is_multiple_of(TILE_SWIZZLE.row_bytes() as usize)
+                    && (config.head_dim * config.kv_dtype.size_bytes())
+                        .is_multiple_of(config.swizzle().row_bytes() as usize)
         );
         assert!(
             config.head_dim <= MAX_HEAD_DIM
@@ -318,9 +336,10 @@ pub(crate) const fn assert_all_fit(configs: &[AttentionConfig]) {
             let result_words = WARP_ROWS * (config.head_dim + 8 + 2);
             assert!(
                 result_words * size_of::<f32>()
-                    <= tile.stages * 2 * DECODE_KEYS * config.head_dim * config.dtype.size_bytes()
+                    <= tile.stages * 2 * DECODE_KEYS * config.head_dim * config.kv_dtype.size_bytes()
             );
             assert!(tile.stages >= 2 && DECODE_KEYS == 16);
+            assert!(config.kv_dtype.size_bytes() == 2 || config.has_e4m3_kv(), "Q of 16 bits");
         }
         if let AttentionKernel::Mma(tile) = config.kernel {
             assert!(tile.m.is_multiple_of(WARP_ROWS) && tile.n.is_multiple_of(16), "tiles are made of 16x16 products");
@@ -351,9 +370,14 @@ mod tests {
     fn composed_name(config: &AttentionConfig) -> String {
         let kernel = match config.kernel {
             AttentionKernel::Scalar => format!("attention_{}_scalar", config.dtype),
-            AttentionKernel::Decode(tile) => {
-                format!("attention_{}_d{}_decode_{}w_s{}", config.dtype, config.head_dim, tile.warps, tile.stages)
-            }
+            AttentionKernel::Decode(tile) => format!(
+                "attention_{}{}_d{}_decode_{}w_s{}",
+                config.dtype,
+                if config.has_e4m3_kv() { "_e4m3kv" } else { "" },
+                config.head_dim,
+                tile.warps,
+                tile.stages
+            ),
             AttentionKernel::Wgmma(tile) => format!(
                 "attention_{}{}_d{}{}_wgmma_{}_{}x{}{}{}_s{}{}{}{}",
                 config.dtype,

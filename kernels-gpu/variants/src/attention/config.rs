@@ -6,7 +6,7 @@ use layout::smem::{BASE_ALIGN_BYTES, SmemLayout};
 use layout::{Arch, Dtype, Swizzle};
 
 use super::fp8::{VALUE_ROWS_STAGES, has_transposed_values};
-use super::{DECODE_KEYS, DECODE_ROWS, DecodeTile, MAX_HEAD_DIM, Mask};
+use super::{DECODE_KEYS, DecodeTile, MAX_HEAD_DIM};
 use crate::gemm::Accumulation;
 
 /// How an `mma` configuration brings tiles from global to shared memory.
@@ -62,8 +62,8 @@ impl MmaTile {
 /// Query rows of one warp: the M of `mma` m16n8k16.
 pub const WARP_ROWS: usize = 16;
 
-/// How the tiles of `mma` and decode configurations lie in shared memory, and those of WGMMA configurations of 16-bit
-/// elements: panels of 64 16-bit columns. Those of 8-bit elements: [`AttentionConfig::swizzle`].
+/// How tiles of 16-bit elements lie in shared memory: in panels of 64 columns. Those of 8-bit elements:
+/// [`AttentionConfig::swizzle`].
 pub const TILE_SWIZZLE: Swizzle = Swizzle::B128;
 
 /// Query rows of one consumer warpgroup: the M of `wgmma`.
@@ -243,8 +243,10 @@ pub struct AttentionConfig {
     pub name: &'static str,
     /// The kernel family that has the entry: `attention`, or `study`.
     pub family: &'static str,
-    /// Element type of Q, K and V.
+    /// Element type of Q.
     pub dtype: Dtype,
+    /// Element type of K and V: that of Q, or E4M3 beside queries of 16 bits.
+    pub kv_dtype: Dtype,
     /// Element type of O.
     pub out: Dtype,
     /// The widest head dimension of Q and K that it serves; narrower ones are padded with zeros in shared memory.
@@ -271,17 +273,22 @@ impl AttentionConfig {
     const fn new(head_dim: usize, kernel: AttentionKernel) -> Self {
         let (name, family, dtype, value_dim) = ("", "attention", Dtype::F16, head_dim);
         let (score_mod, seqlens) = (ScoreMod::None, Seqlens::Fixed);
-        Self { name, family, dtype, out: dtype, head_dim, value_dim, kernel, score_mod, seqlens }
+        Self { name, family, dtype, kv_dtype: dtype, out: dtype, head_dim, value_dim, kernel, score_mod, seqlens }
     }
 
-    /// The same of this name and element type, which O has too.
+    /// The same of this name and element type, which K, V and O have too.
     pub(crate) const fn named(self, name: &'static str, dtype: Dtype) -> Self {
-        Self { name, dtype, out: dtype, ..self }
+        Self { name, dtype, kv_dtype: dtype, out: dtype, ..self }
     }
 
     /// The same of this name, for inputs of E4M3 and an O of this element type.
     pub(super) const fn named_e4m3(self, name: &'static str, out: Dtype) -> Self {
-        Self { name, dtype: Dtype::E4M3, out, ..self }
+        Self { name, dtype: Dtype::E4M3, kv_dtype: Dtype::E4M3, out, ..self }
+    }
+
+    /// The same of this name, for K and V of E4M3 beside a Q and an O of this element type.
+    pub(super) const fn named_e4m3_kv(self, name: &'static str, dtype: Dtype) -> Self {
+        Self { name, dtype, kv_dtype: Dtype::E4M3, out: dtype, ..self }
     }
 
     /// The same as a kernel of another family.
@@ -330,9 +337,10 @@ impl AttentionConfig {
         Self::new(head_dim, AttentionKernel::Decode(tile))
     }
 
-    /// The architecture that the kernel needs: sm_80 and later, or sm_90a alone.
+    /// The architecture that the kernel needs: sm_80 or sm_89 and later, or sm_90a alone.
     pub const fn arch(&self) -> Arch {
         match self.kernel {
+            AttentionKernel::Decode(_) if self.has_e4m3_kv() => Arch::Sm89,
             AttentionKernel::Scalar | AttentionKernel::Mma(_) | AttentionKernel::Decode(_) => Arch::Sm80,
             AttentionKernel::Wgmma(_) => Arch::Sm90a,
         }
@@ -340,7 +348,15 @@ impl AttentionConfig {
 
     /// Whether the module of `arch` has it.
     pub const fn compiled_for(&self, arch: Arch) -> bool {
-        matches!(self.arch(), Arch::Sm80) || self.arch() as u8 == arch as u8
+        match self.arch() {
+            Arch::Sm90a => matches!(arch, Arch::Sm90a),
+            oldest => oldest as u8 <= arch as u8,
+        }
+    }
+
+    /// Whether K and V are of E4M3 beside a Q of another type.
+    pub const fn has_e4m3_kv(&self) -> bool {
+        matches!(self.kv_dtype, Dtype::E4M3) && !matches!(self.dtype, Dtype::E4M3)
     }
 
     /// Query rows of one block; of a decode configuration, packed ones.
@@ -484,7 +500,7 @@ impl AttentionConfig {
                     .stages("tile_full", SCHEDULER_STAGES, 8, 8)
             }
             AttentionKernel::Decode(tile) => {
-                let stage_bytes = (2 * DECODE_KEYS * self.head_dim * self.dtype.size_bytes()) as u32;
+                let stage_bytes = (2 * DECODE_KEYS * self.head_dim * self.kv_dtype.size_bytes()) as u32;
                 SmemLayout::new().stages("ring", (tile.warps * tile.stages) as u32, stage_bytes, BASE_ALIGN_BYTES)
             }
         }
@@ -528,7 +544,7 @@ impl AttentionConfig {
 
     /// Rows of 8-bit elements that fill no panel of 128 bytes take panels of 64 bytes, where that spares memory.
     const fn swizzle_of(&self, columns: usize) -> Swizzle {
-        if self.dtype.size_bytes() == 1 && columns % TILE_SWIZZLE.row_bytes() as usize == 64 {
+        if self.kv_dtype.size_bytes() == 1 && columns % TILE_SWIZZLE.row_bytes() as usize == 64 {
             Swizzle::B64
         } else {
             TILE_SWIZZLE
@@ -546,7 +562,7 @@ impl AttentionConfig {
     }
 
     const fn panels_of(&self, columns: usize) -> u32 {
-        ((columns * self.dtype.size_bytes()) as u32).div_ceil(self.swizzle_of(columns).row_bytes())
+        ((columns * self.kv_dtype.size_bytes()) as u32).div_ceil(self.swizzle_of(columns).row_bytes())
     }
 
     /// Tiles of query rows of `heads` = batch x q_heads, of each head a multiple of those that a cluster computes side
@@ -555,32 +571,6 @@ impl AttentionConfig {
         let m_tiles = q_len.div_ceil(self.rows()).next_multiple_of(self.multicast_ctas() as usize);
         let tiles = heads.checked_mul(m_tiles)?;
         i32::try_from(tiles.checked_mul(self.split_kv_ctas() as usize)?).ok().map(|_| tiles as u32)
-    }
-
-    /// Whether this configuration serves problems of this element type and these head dimensions (that of Q and K, and
-    /// that of V and O), in the module of `arch`.
-    pub const fn serves(&self, arch: Arch, dtype: Dtype, [head_dim, value_dim]: [usize; 2]) -> bool {
-        self.compiled_for(arch)
-            && self.dtype as u8 == dtype as u8
-            && head_dim <= self.head_dim
-            && value_dim <= self.value_dim
-    }
-
-    /// Whether it computes these scores of sequences of these lengths.
-    pub fn covers(&self, score_mod: ScoreMod, seqlens: Seqlens) -> bool {
-        self.score_mod.includes(score_mod) && seqlens <= self.seqlens
-    }
-
-    /// Whether it takes a problem of these lengths and this mask.
-    pub fn takes(&self, mask: Mask, q_len: usize, k_len: usize) -> bool {
-        match self.kernel {
-            AttentionKernel::Scalar | AttentionKernel::Mma(_) => true,
-            AttentionKernel::Decode(_) => q_len <= DECODE_ROWS,
-            AttentionKernel::Wgmma(tile) => {
-                (k_len > 0 || has_transposed_values(self.dtype))
-                    && (tile.mask == MaskKind::Masked || mask.hides_nothing(q_len, k_len))
-            }
-        }
     }
 }
 

@@ -1,0 +1,46 @@
+//! Which problems a configuration serves.
+
+use layout::{Arch, Dtype};
+
+use super::config::{AttentionConfig, AttentionKernel, MaskKind, ScoreMod, Seqlens};
+use super::fp8::has_transposed_values;
+use super::{DECODE_ROWS, Mask};
+
+impl AttentionConfig {
+    /// Whether this configuration serves problems whose Q, K and V have this element type, of these head dimensions
+    /// (that of Q and K, and that of V and O), in the module of `arch`.
+    pub const fn serves(&self, arch: Arch, dtype: Dtype, head_dims: [usize; 2]) -> bool {
+        self.serves_types(arch, [dtype; 2], head_dims)
+    }
+
+    /// The same for an element type of Q and one of K and V.
+    pub const fn serves_types(
+        &self,
+        arch: Arch,
+        [dtype, kv_dtype]: [Dtype; 2],
+        [head_dim, value_dim]: [usize; 2],
+    ) -> bool {
+        self.compiled_for(arch)
+            && self.dtype as u8 == dtype as u8
+            && self.kv_dtype as u8 == kv_dtype as u8
+            && head_dim <= self.head_dim
+            && value_dim <= self.value_dim
+    }
+
+    /// Whether it computes these scores of sequences of these lengths.
+    pub fn covers(&self, score_mod: ScoreMod, seqlens: Seqlens) -> bool {
+        self.score_mod.includes(score_mod) && seqlens <= self.seqlens
+    }
+
+    /// Whether it takes a problem of these lengths and this mask.
+    pub fn takes(&self, mask: Mask, q_len: usize, k_len: usize) -> bool {
+        match self.kernel {
+            AttentionKernel::Scalar | AttentionKernel::Mma(_) => true,
+            AttentionKernel::Decode(_) => q_len <= DECODE_ROWS,
+            AttentionKernel::Wgmma(tile) => {
+                (k_len > 0 || has_transposed_values(self.dtype))
+                    && (tile.mask == MaskKind::Masked || mask.hides_nothing(q_len, k_len))
+            }
+        }
+    }
+}
