@@ -36,6 +36,9 @@ fn elements_are_divided_by_factors_that_kernels_multiply_by() {
         let line = checked(device, &inputs, &out, &["--dtype", "e4m3", "--quantize", sharing]);
         assert!(line.contains("of the files' values") && line.contains("of the converted values"), "{line}");
     }
+    // What is not of E4M3 has none.
+    let refused = on("cpu", &[q, k, v], &out, &["--quantize", "head"]);
+    assert_refused(&refused, "elements of f16 have no factors: give --dtype e4m3");
     // Sequences of one and two rows, on three keys and two.
     let [q3, k3] = [[3, 4, 16], [5, 2, 16]];
     let inputs = scratch.waves(&q3, &k3);
@@ -43,9 +46,6 @@ fn elements_are_divided_by_factors_that_kernels_multiply_by() {
         [("rows.npy", [0, 1, 3]), ("keys.npy", [0, 3, 5])].map(|(name, starts)| scratch.integers(name, &starts));
     let lengths = ["--cu-seqlens-q", rows.to_str().unwrap(), "--cu-seqlens-k", keys.to_str().unwrap()];
     checked("cpu", &inputs, &out, &[&lengths[..], &["--dtype", "e4m3", "--quantize", "head"]].concat());
-    // What is not of E4M3 has none.
-    let refused = on("cpu", &[q, k, v], &out, &["--quantize", "head"]);
-    assert_refused(&refused, "elements of f16 have no factors: give --dtype e4m3");
 }
 
 #[test]
