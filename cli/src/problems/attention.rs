@@ -66,6 +66,8 @@ pub(crate) struct ConvertedInputs<T> {
     factors: Factors,
     sink: Option<Converted<f32>>,
     bias: Option<(Converted<T>, [usize; 4])>,
+    /// Whether a file's own elements have another type and are kept.
+    has_own: bool,
 }
 
 impl<T: Half> ConvertedInputs<T> {
@@ -88,19 +90,29 @@ impl<T: Half> ConvertedInputs<T> {
         if T::DTYPE == Dtype::E4M3 && terms.bias.is_some() {
             return Err(AttentionError::Fp8Bias);
         }
-        let (q_k_v, factors) = terms.factors.convert(inputs, orders, sizes, converter)?;
+        let (mut q_k_v, factors) = terms.factors.convert::<T>(inputs, orders, sizes, converter)?;
         let sink = terms.sink.map(|sink| converter.convert(sink));
         let bias = terms.bias.map(|bias| bias::convert(bias, sizes, converter)).transpose()?;
-        Ok(ConvertedInputs { q_k_v, factors, sink, bias })
+        let of_bias = bias.as_ref().map(|(bias, _)| bias);
+        let has_own = q_k_v.iter().chain(of_bias).any(|tensor| tensor.own.is_some())
+            || sink.as_ref().is_some_and(|sink| sink.own.is_some());
+        if has_own {
+            // What elements of FP8 stand for is beside what the files of the others have.
+            for (index, heads) in [q_heads, sizes.kv_heads, sizes.kv_heads].into_iter().enumerate() {
+                let (Converted { shape, values, own }, order) = (&mut q_k_v[index], orders[index]);
+                if let (Some(factors), None) = (&factors[index], &own) {
+                    let factor = |flat: usize| factor_of(factors, order.place(flat, shape), heads);
+                    *own = Some(values.iter().enumerate().map(|(flat, &x)| x.into() * factor(flat)).collect());
+                }
+            }
+        }
+        Ok(ConvertedInputs { q_k_v, factors, sink, bias, has_own })
     }
 
     /// Q, K, V and terms as kernels read them; and the files' own elements, where some have another type and somebody
     /// asked for them.
     pub(crate) fn split(self) -> (HostTensors<T>, Option<HostTensors<f64>>) {
-        let ConvertedInputs { q_k_v, factors, sink, bias } = self;
-        let of_bias = bias.as_ref().map(|(bias, _)| bias);
-        let has_own = q_k_v.iter().chain(of_bias).any(|tensor| tensor.own.is_some())
-            || sink.as_ref().is_some_and(|sink| sink.own.is_some());
+        let ConvertedInputs { q_k_v, factors, sink, bias, has_own } = self;
         let own = has_own.then(|| {
             let bias = bias.as_ref().map(|(bias, shape)| (bias.clone().into_own(), *shape));
             let sink = sink.clone().map(Converted::into_own);

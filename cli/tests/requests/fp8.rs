@@ -85,6 +85,11 @@ fn elements_and_factors_of_files_are_taken_as_they_are() {
             assert!((lse(index) - (score + 5f32.ln())).abs() < 1e-4, "{device}: {}", lse(index));
         }
     }
+    // Q of another type is converted, and the files' own V is what its elements stand for.
+    let halves = scratch.npy("q.npy", "<f2", &Q, &[0x00, 0x40]);
+    let stored = |name: &str| PathBuf::from(format!("{}:{name}", file.display()));
+    let line = checked("cpu", &[halves, stored("k"), stored("v")], &out, &["--dtype", "e4m3", "--descale-v", of_v]);
+    assert!(line.starts_with("largest error against f64 of the files' values: 0.000e0"), "{line}");
     assert_refused(&request("cpu", &["--quantize", "tensor"]), "has e4m3 elements already");
     assert_refused(&request("cpu", &["--descale-k", of_q]), "has shape [4], expected [2, 2] (batch, heads)");
     let output = request("emulator:sm_80", &[]);
