@@ -21,5 +21,4 @@ entry!(e4m3 d64_wgmma_full_192x128_s4_direct: wgmma QueryTile);
 entry!(e4m3 d64_wgmma_masked_128x256_s3_direct: wgmma QueryTile);
 entry!(e4m3 d128_wgmma_full_128x128_s3_direct: wgmma QueryTile);
 entry!(e4m3 d128_wgmma_masked_128x192_s2_direct: wgmma QueryTile);
-entry!(e4m3 d256_wgmma_full_128x96_s2_direct: wgmma QueryTile);
 entry!(e4m3 d256_wgmma_masked_128x96_s2_direct: wgmma QueryTile);
