@@ -55,7 +55,7 @@ impl QuantizeKernel {
     pub const THREADS: u32 = 256;
 
     /// Resident blocks that the registers must allow on a multiprocessor: what they wait for is memory.
-    pub const MIN_BLOCKS: u32 = 6;
+    pub const MIN_BLOCKS: u32 = 5;
 
     /// Bytes of dynamic shared memory: a word for each warp.
     pub const SHARED_BYTES: u32 = Self::THREADS / 32 * 4;
