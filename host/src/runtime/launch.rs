@@ -52,7 +52,7 @@ impl LaunchConfig {
 /// | on the host | in the kernel |
 /// | --- | --- |
 /// | `u8` to `u64`, `i8` to `i64`, `usize`, `isize`, `f32`, `f64` | the same type |
-/// | [`f16`], [`bf16`] | `u16`, the bits |
+/// | [`half::f16`], [`half::bf16`] | `u16`, the bits |
 /// | [`Buffer<T>`](crate::Buffer), [`BufferSlice<T>`](crate::BufferSlice), [`BufferSliceMut<T>`](crate::BufferSliceMut) | `*const T` or `*mut T`, to the first element |
 ///
 /// Where a kernel takes a struct, the host declares it too. A pointer is the `u64` of [`Buffer::as_raw`] there.
