@@ -2,7 +2,9 @@
 
 use std::str::FromStr;
 
+use clap::ValueEnum;
 use clap::error::ContextKind;
+use ferrotile::Layout;
 
 /// What the exit codes mean, for the help of every command.
 pub(crate) const EXIT_CODES: &str = "Exit codes:
@@ -27,6 +29,22 @@ const ELSEWHERE: [(&str, &str); 14] = [
     ("--cpu", "--device cpu"),
     ("--output", "--out"),
 ];
+
+/// A layout as options spell it.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum LayoutName {
+    Bhsd,
+    Bshd,
+}
+
+impl From<LayoutName> for Layout {
+    fn from(name: LayoutName) -> Layout {
+        match name {
+            LayoutName::Bhsd => Layout::Bhsd,
+            LayoutName::Bshd => Layout::Bshd,
+        }
+    }
+}
 
 /// Parses a name that is spelt in lower case, in any case.
 pub(crate) fn in_any_case<T: FromStr>(text: &str) -> Result<T, T::Err> {

@@ -290,7 +290,7 @@ pub(crate) fn run_with_terms<T: Half>(
         lse: Some(TensorMut::strided(lse.buffer(), lse_offset, case.lse_shape(), dense(case.lse_shape()))?),
         sink: stored_terms.sink()?,
         bias: stored_terms.bias()?,
-        ..AttentionTensors::new(q, k, v, tensor_mut(out.buffer(), &out_view, placement.layout)?)
+        ..AttentionTensors::new(q, k, v, out_view.tensor_mut(out.buffer(), placement.layout)?)
     };
     let options = Request { softcap: terms.softcap, bias: terms.bias.is_some(), ..options.clone() };
     if options.max_workspace_bytes == 0 {
@@ -404,21 +404,9 @@ impl<T: Half> Stored<T> {
     /// Q, K and V as the call takes them.
     pub(crate) fn tensors(&self, placement: &Placement) -> Result<[TensorRef<'_, T, 4>; 3], Failed> {
         let layout = placement.layout;
-        let tensor = |index: usize| {
-            let (buffer, view) = (&self.buffers[index % self.buffers.len()], &placement.inputs[index]);
-            TensorRef::strided(buffer, view.offset, layout.reorder(view.shape), layout.reorder(view.strides))
-        };
+        let tensor = |index: usize| placement.inputs[index].tensor(&self.buffers[index % self.buffers.len()], layout);
         Ok([tensor(0)?, tensor(1)?, tensor(2)?])
     }
-}
-
-/// A view of a buffer as a call takes it.
-pub(crate) fn tensor_mut<'a, T: Half>(
-    buffer: &'a mut Buffer<T>,
-    view: &View,
-    layout: Layout,
-) -> ferrotile::Result<TensorMut<'a, T, 4>> {
-    TensorMut::strided(buffer, view.offset, layout.reorder(view.shape), layout.reorder(view.strides))
 }
 
 /// Strides of a tensor without gaps.

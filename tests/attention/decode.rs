@@ -12,7 +12,7 @@ use tests::{is_small, shapes};
 use variants::attention::{AttentionConfig, AttentionKernel, DECODE_KEYS, DECODE_ROWS, ScoreMod, Seqlens};
 
 use crate::Trials;
-use crate::case::{Case, Inputs, Outcome, Output, Placement, Stored, run_contiguous, run_with, tensor_mut};
+use crate::case::{Case, Inputs, Outcome, Output, Placement, Stored, run_contiguous, run_with};
 use crate::exact::Largest;
 use crate::scores::{self, Terms};
 
@@ -275,7 +275,7 @@ impl<T: Half> Job<T> {
     fn launch(&mut self, stream: StreamRef<'_>, plan: &AttentionPlan) -> ferrotile::Result<()> {
         let view = self.placement.out.moved(self.out.offset());
         let [q, k, v] = self.stored.tensors(&self.placement).expect("views of their buffers");
-        let out = tensor_mut(self.out.buffer(), &view, Layout::Bhsd)?;
+        let out = view.tensor_mut(self.out.buffer(), Layout::Bhsd)?;
         let bytes = self.workspace.len();
         let mut tensors = AttentionTensors::new(q, k, v, out);
         tensors.workspace = Some(TensorMut::contiguous(&mut self.workspace, [bytes])?);

@@ -96,26 +96,17 @@ impl<P: Float + Poison> Parts<P> {
         let lse = [Buffer::upload_blocking(&stream, &self.lse[0])?, Buffer::upload_blocking(&stream, &self.lse[1])?];
         let lse_shape = lse_shape(self.shape);
         let part = |part: usize| -> Result<_, Failed> {
-            let view = &views[part];
-            let o =
-                TensorRef::strided(&o[part], view.offset, layout.reorder(view.shape), layout.reorder(view.strides))?;
-            Ok(PartialAttention { out: o, lse: TensorRef::contiguous(&lse[part], lse_shape)? })
+            let out = views[part].tensor(&o[part], layout)?;
+            Ok(PartialAttention { out, lse: TensorRef::contiguous(&lse[part], lse_shape)? })
         };
         let mut out = Guarded::<O>::new(gpu, &stream, views[2].storage_len())?;
         let mut out_lse = Guarded::<f32>::new(gpu, &stream, lse_shape.iter().product())?;
         let (view, lse_offset) = (views[2].moved(out.offset()), out_lse.offset());
-        let out_tensor =
-            TensorMut::strided(out.buffer(), view.offset, layout.reorder(view.shape), layout.reorder(view.strides))?;
+        let out_tensor = view.tensor_mut(out.buffer(), layout)?;
         let lse_tensor = TensorMut::strided(out_lse.buffer(), lse_offset, lse_shape, dense(lse_shape))?;
         let tensors = MergeTensors { partials: [part(0)?, part(1)?], out: out_tensor, lse: Some(lse_tensor) };
         merge(&stream, tensors, layout)?;
-        let (storage, lse) = (out.read(&stream)?, out_lse.read(&stream)?);
-        let mut rest = storage.clone();
-        views[2].scatter(&vec![O::poison(); views[2].count()], &mut rest);
-        if rest.iter().any(|x| !x.is_poison()) {
-            return Err("the storage was written between the elements of the output".into());
-        }
-        Ok(Merged { out: views[2].gather(&storage), lse })
+        Ok(Merged { out: views[2].gather_alone(&out.read(&stream)?)?, lse: out_lse.read(&stream)? })
     }
 
     fn merge_contiguous<O: Float + Poison>(&self, gpu: &Gpu) -> Result<Merged<O>, Failed> {

@@ -9,7 +9,7 @@ use tests::request::Request;
 use tests::view::View;
 
 use crate::Trials;
-use crate::case::{Case, Inputs, Outcome, Placement, Stored, dense, tensor_mut};
+use crate::case::{Case, Inputs, Outcome, Placement, Stored, dense};
 
 /// Lists the trials.
 pub(crate) fn list(trials: &mut Trials) {
@@ -139,7 +139,7 @@ fn refused<T: Half>(gpu: &Gpu, refusal: &Refusal) -> Outcome {
             TensorRef::contiguous(&q, shapes[0])?,
             TensorRef::contiguous(&k, shapes[1])?,
             TensorRef::contiguous(&v, shapes[2])?,
-            tensor_mut(out.buffer(), &out_view, Layout::Bhsd)?,
+            out_view.tensor_mut(out.buffer(), Layout::Bhsd)?,
         )
     };
     let result = attention(&stream, tensors, &options.params(), &options.options());
@@ -187,7 +187,7 @@ fn other_type<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     let mut out = Guarded::<T>::new(gpu, &stream, placement.out.count())?;
     let view = placement.out.moved(out.offset());
     let [q, k, v] = stored.tensors(&placement)?;
-    let result = plan.run(&stream, AttentionTensors::new(q, k, v, tensor_mut(out.buffer(), &view, Layout::Bhsd)?));
+    let result = plan.run(&stream, AttentionTensors::new(q, k, v, view.tensor_mut(out.buffer(), Layout::Bhsd)?));
     expect_error(result, |e| is_argument(e, "element type"))?;
     out.check_untouched(&stream)
 }

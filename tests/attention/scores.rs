@@ -13,9 +13,7 @@ use tests::view::View;
 use variants::attention::{AttentionConfig, ScoreMod, Seqlens};
 
 use crate::Trials;
-use crate::case::{
-    Case, Expected, Inputs, Outcome, Output, Placement, Stored, for_configs, run_with_terms, tensor_mut,
-};
+use crate::case::{Case, Expected, Inputs, Outcome, Output, Placement, Stored, for_configs, run_with_terms};
 
 /// Lists the trials.
 pub(crate) fn list(trials: &mut Trials) {
@@ -380,7 +378,7 @@ fn unplanned_bias<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         let [q, k, v] = stored.tensors(&placement)?;
         let tensors = AttentionTensors {
             bias: terms.bias()?,
-            ..AttentionTensors::new(q, k, v, tensor_mut(out.buffer(), &view, Layout::Bhsd)?)
+            ..AttentionTensors::new(q, k, v, view.tensor_mut(out.buffer(), Layout::Bhsd)?)
         };
         match plan.run(stream.as_ref(), tensors) {
             Err(Error::Argument { argument: "bias", .. }) => out.check_untouched(&stream)?,

@@ -7,9 +7,7 @@ use tests::inputs::Half;
 use tests::is_small;
 
 use crate::Trials;
-use crate::case::{
-    Case, Expected, Inputs, Outcome, Output, Placement, Stored, few, for_each_config, run_contiguous, tensor_mut,
-};
+use crate::case::{Case, Expected, Inputs, Outcome, Output, Placement, Stored, few, for_each_config, run_contiguous};
 
 /// Lists the trials.
 pub(crate) fn list(trials: &mut Trials) {
@@ -72,7 +70,7 @@ fn two_streams_of<T: Half>(gpu: &Gpu, case: &Case) -> Outcome {
             for Job { stream, placement, stored, out, .. } in &mut jobs {
                 let view = placement.out.moved(out.offset());
                 let [q, k, v] = stored.tensors(placement)?;
-                let out = tensor_mut(out.buffer(), &view, Layout::Bhsd)?;
+                let out = view.tensor_mut(out.buffer(), Layout::Bhsd)?;
                 let (tensors, request) = (AttentionTensors::new(q, k, v, out), case.options(Layout::Bhsd, config));
                 attention(&*stream, tensors, &request.params(), &request.options())?;
             }
@@ -111,7 +109,7 @@ fn captured_graph_of<T: Half>(gpu: &Gpu, case: &Case) -> Outcome {
         let [q, k, v] = job.stored.tensors(&job.placement)?;
         let out = &mut job.out;
         let graph = job.stream.capture(|stream| {
-            let out = tensor_mut(out.buffer(), &view, Layout::Bhsd)?;
+            let out = view.tensor_mut(out.buffer(), Layout::Bhsd)?;
             plan.run(stream, AttentionTensors::new(q, k, v, out))
         })?;
         job.out.check_untouched(&job.stream)?;
@@ -138,7 +136,7 @@ fn planned<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         let view = job.placement.out.moved(job.out.offset());
         for _ in 0..2 {
             let [q, k, v] = job.stored.tensors(&job.placement)?;
-            let out = tensor_mut(job.out.buffer(), &view, Layout::Bhsd)?;
+            let out = view.tensor_mut(job.out.buffer(), Layout::Bhsd)?;
             plan.run(&job.stream, AttentionTensors::new(q, k, v, out))?;
         }
         let once = run_contiguous(gpu, &case, &inputs, config)?;

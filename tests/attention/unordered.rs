@@ -16,7 +16,7 @@ use tests::request::Request;
 use variants::attention::{AttentionConfig, AttentionKernel, Seqlens};
 
 use crate::Trials;
-use crate::case::{Case, Inputs, Outcome, Output, Placement, for_each_config, run_contiguous, tensor_mut};
+use crate::case::{Case, Inputs, Outcome, Output, Placement, for_each_config, run_contiguous};
 use crate::scores::Terms;
 use crate::varlen::{self, Batch, Data, Outputs, Stored, Strides};
 
@@ -199,7 +199,7 @@ fn late_inputs<T: Half>(gpu: &Gpu, &head_dim: &usize) -> Outcome {
                         TensorRef::contiguous(q, case.q_shape())?,
                         TensorRef::contiguous(k, case.kv_shape())?,
                         TensorRef::contiguous(v, case.kv_shape())?,
-                        tensor_mut(out.buffer(), &view, Layout::Bhsd)?,
+                        view.tensor_mut(out.buffer(), Layout::Bhsd)?,
                     );
                     plan.run(&stream, tensors)?;
                     let got = Output { out: out.read(&stream)?, lse: expected.lse.clone() };
@@ -460,7 +460,7 @@ fn waits_while_others_run<T: Half>(
     let mut launch = |stream: StreamRef<'_>, index: usize| -> Outcome {
         let out = outs[index].as_mut().map_err(|error| format!("{error:?}"))?;
         let view = view.moved(out.offset());
-        let out = tensor_mut(out.buffer(), &view, Layout::Bhsd)?;
+        let out = view.tensor_mut(out.buffer(), Layout::Bhsd)?;
         Ok(plan.run(stream, AttentionTensors::new(q, k, v, out))?)
     };
     launch(waits.as_ref(), 0)?;

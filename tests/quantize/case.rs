@@ -78,28 +78,13 @@ pub(crate) fn quantized<T: Float + Poison, Q: Float + Poison>(
     let (narrow, of_factors) = (place.narrow.moved(out.offset()), factors.offset());
     let layout = place.layout;
     let tensors = QuantizeTensors {
-        x: TensorRef::strided(
-            &storage,
-            place.wide.offset,
-            layout.reorder(place.wide.shape),
-            layout.reorder(place.wide.strides),
-        )?,
-        out: TensorMut::strided(
-            out.buffer(),
-            narrow.offset,
-            layout.reorder(narrow.shape),
-            layout.reorder(narrow.strides),
-        )?,
+        x: place.wide.tensor(&storage, layout)?,
+        out: narrow.tensor_mut(out.buffer(), layout)?,
         descales: TensorMut::strided(factors.buffer(), of_factors, groups, [groups[1] as i64, 1])?,
     };
     quantize(&stream, tensors, layout)?;
-    let (written, factors) = (out.read(&stream)?, factors.read(&stream)?);
-    let mut rest = written.clone();
-    place.narrow.scatter(&vec![Q::poison(); place.narrow.count()], &mut rest);
-    if rest.iter().any(|x| !x.is_poison()) {
-        return Err("the storage was written between the elements of the output".into());
-    }
-    Ok(Quantized { elements: place.narrow.gather(&written), factors })
+    let elements = place.narrow.gather_alone(&out.read(&stream)?)?;
+    Ok(Quantized { elements, factors: factors.read(&stream)? })
 }
 
 /// Brings quantised elements back on the device.
@@ -117,23 +102,12 @@ pub(crate) fn dequantized<Q: Float + Poison, T: Float + Poison>(
     let mut out = Guarded::<T>::new(gpu, &stream, place.wide.storage_len())?;
     let (wide, layout) = (place.wide.moved(out.offset()), place.layout);
     let tensors = DequantizeTensors {
-        x: TensorRef::strided(
-            &storage,
-            place.narrow.offset,
-            layout.reorder(place.narrow.shape),
-            layout.reorder(place.narrow.strides),
-        )?,
+        x: place.narrow.tensor(&storage, layout)?,
         descales: TensorRef::contiguous(&factors, groups)?,
-        out: TensorMut::strided(out.buffer(), wide.offset, layout.reorder(wide.shape), layout.reorder(wide.strides))?,
+        out: wide.tensor_mut(out.buffer(), layout)?,
     };
     dequantize(&stream, tensors, layout)?;
-    let written = out.read(&stream)?;
-    let mut rest = written.clone();
-    place.wide.scatter(&vec![T::poison(); place.wide.count()], &mut rest);
-    if rest.iter().any(|x| !x.is_poison()) {
-        return Err("the storage was written between the elements of the output".into());
-    }
-    Ok(place.wide.gather(&written))
+    Ok(place.wide.gather_alone(&out.read(&stream)?)?)
 }
 
 /// What elements and factors stand for, in f64.

@@ -1,6 +1,8 @@
 //! Strided views of host memory: where the elements of a tensor lie.
 
-use ferrotile::Layout;
+use ferrotile::{Buffer, Element, Layout, TensorMut, TensorRef};
+
+use crate::poison::Poison;
 
 /// A 4-dimensional view of a storage: batch, head, row, element of the row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +66,44 @@ impl View {
     #[must_use]
     pub fn gather<T: Copy>(&self, storage: &[T]) -> Vec<T> {
         self.places().map(|place| storage[place]).collect()
+    }
+
+    /// As [`View::gather`], of a storage that had the pattern of [`Poison`] everywhere before these elements were
+    /// written.
+    ///
+    /// # Errors
+    /// Something else of the storage was written.
+    pub fn gather_alone<T: Poison>(&self, storage: &[T]) -> Result<Vec<T>, &'static str> {
+        let mut rest = storage.to_vec();
+        self.scatter(&vec![T::poison(); self.count()], &mut rest);
+        match rest.iter().all(|element| element.is_poison()) {
+            true => Ok(self.gather(storage)),
+            false => Err("the storage was written between the elements of the output"),
+        }
+    }
+
+    /// The view of a buffer for reading, with its dimensions in the order of `layout`.
+    ///
+    /// # Errors
+    /// As [`TensorRef::strided`].
+    pub fn tensor<'a, T: Element>(
+        &self,
+        buffer: &'a Buffer<T>,
+        layout: Layout,
+    ) -> ferrotile::Result<TensorRef<'a, T, 4>> {
+        TensorRef::strided(buffer, self.offset, layout.reorder(self.shape), layout.reorder(self.strides))
+    }
+
+    /// As [`View::tensor`], for writing.
+    ///
+    /// # Errors
+    /// As [`TensorMut::strided`].
+    pub fn tensor_mut<'a, T: Element>(
+        &self,
+        buffer: &'a mut Buffer<T>,
+        layout: Layout,
+    ) -> ferrotile::Result<TensorMut<'a, T, 4>> {
+        TensorMut::strided(buffer, self.offset, layout.reorder(self.shape), layout.reorder(self.strides))
     }
 }
 

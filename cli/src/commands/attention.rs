@@ -21,7 +21,7 @@ use crate::problems::request::Request;
 use crate::problems::task::Task;
 use crate::problems::varlen::HostVarlen;
 use crate::problems::verdict::NotFinite;
-use crate::spelling::{finite, in_any_case};
+use crate::spelling::{LayoutName, finite, in_any_case};
 
 /// What helps where O is not finite.
 const CURE: &str = "scale q or k, or give --scale";
@@ -155,13 +155,6 @@ pub(crate) struct HowArgs {
     pub(crate) allow_overflow: bool,
 }
 
-/// A layout as options spell it.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum LayoutName {
-    Bhsd,
-    Bshd,
-}
-
 /// An element type as options spell it.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum DtypeName {
@@ -270,10 +263,7 @@ impl HowArgs {
 
     /// The layout of the tensors.
     fn layout(&self) -> Layout {
-        match self.layout {
-            None | Some(LayoutName::Bhsd) => Layout::Bhsd,
-            Some(LayoutName::Bshd) => Layout::Bshd,
-        }
+        self.layout.map_or(Layout::Bhsd, Layout::from)
     }
 
     /// Notes that the tensors may have another layout than the default one, which nobody asked for.

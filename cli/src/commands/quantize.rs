@@ -15,7 +15,7 @@ use crate::files::input::{self, Input, Origin, file_of};
 use crate::files::npy::Opaque;
 use crate::files::output::OutputFile;
 use crate::files::tensor::{Elements, Stored, Tensor};
-use crate::spelling::in_any_case;
+use crate::spelling::{LayoutName, in_any_case};
 
 /// Quantises a tensor: elements are divided by factors, so that the largest magnitude becomes 448, and rounded.
 #[derive(Debug, Args)]
@@ -84,21 +84,6 @@ enum WideName {
 enum Per {
     Head,
     Tensor,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum LayoutName {
-    Bhsd,
-    Bshd,
-}
-
-impl From<LayoutName> for Layout {
-    fn from(name: LayoutName) -> Layout {
-        match name {
-            LayoutName::Bhsd => Layout::Bhsd,
-            LayoutName::Bshd => Layout::Bshd,
-        }
-    }
 }
 
 /// A tensor that cannot be quantised or brought back so.

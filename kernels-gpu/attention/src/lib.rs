@@ -11,6 +11,7 @@
 //! | `work` | which rows of which head a block computes |
 //! | `tile` | tiles in shared memory, and their fragments |
 //! | `epilogue` | LSE to global memory |
+//! | `descale` | factors of FP8 tensors |
 //! | `combine` | the sum of partial results |
 //! | `scalar` | the kernel that serves everything: one warp a query row |
 //! | `lane` | this thread in its warp and its block |
@@ -35,6 +36,7 @@
 #![allow(improper_gpu_kernel_arg, reason = "the argument struct is repr(C) and plain data")]
 
 mod combine;
+mod descale;
 mod epilogue;
 pub mod lane;
 mod mask;

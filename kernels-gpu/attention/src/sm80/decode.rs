@@ -29,10 +29,10 @@ use cuda_std::shared::SharedAddr;
 use cuda_std::warp::{FULL_MASK, quad_sum, sync_warp};
 use cuda_std::{global, shared, thread};
 use variants::attention::{
-    ATTENTION, AttentionArgs, AttentionKernel, DECODE_KEYS, DecodeArgs, DecodeTile, DescaleArgs, DescaleTensor,
-    ScoreMod, WARP_ROWS,
+    ATTENTION, AttentionArgs, AttentionKernel, DECODE_KEYS, DecodeArgs, DecodeTile, DescaleArgs, ScoreMod, WARP_ROWS,
 };
 
+use crate::descale::factor;
 use crate::lane::{div_rem, lane, warp, warp_uniform};
 use crate::mask::KeyRange;
 use crate::score_mod::{BiasWords, HeadScoreMod};
@@ -138,14 +138,8 @@ impl DecodeWork {
     /// There are factors of the head.
     #[inline(always)]
     unsafe fn factors(&self, descales: Option<&DescaleArgs>) -> Factors {
-        let factor = |tensor: &DescaleTensor| {
-            if tensor.address == 0 {
-                return 1.0;
-            }
-            let place = i64::from(self.batch) * tensor.batch + i64::from(self.kv_head) * tensor.head;
-            // SAFETY: the caller's contract.
-            unsafe { global::load((tensor.address as *const f32).wrapping_offset(place as isize)) }
-        };
+        // SAFETY: the caller's contract.
+        let factor = |tensor| unsafe { factor(tensor, self.batch, self.kv_head) };
         descales.map(|descales| [factor(&descales.k), factor(&descales.v)])
     }
 }

@@ -44,7 +44,7 @@ impl<const ID: usize> Config<ID> {
     pub(crate) const ELEMENT_BYTES: u32 = ATTENTION[ID].dtype.size_bytes() as u32;
     /// Whether the producer transposes V on the way.
     pub(crate) const TRANSPOSES_VALUES: bool = has_transposed_values(ATTENTION[ID].dtype);
-    /// Whether P V of each step is a sum of its own, which is added to O in f32.
+    /// Whether P V of a few steps is a sum of its own, which is added to O in f32: see `two_level.rs`.
     pub(crate) const TWO_LEVEL: bool = matches!(Self::TILE.accumulation, Accumulation::TwoLevel);
     /// Whether every step may be masked, and not the last alone.
     pub(crate) const MASKED: bool = matches!(Self::TILE.mask, MaskKind::Masked);

@@ -1,9 +1,9 @@
 //! The factors of inputs of E4M3: the producer finds those of a tile, and broadcasts what consumers need of them.
 
 use cuda_std::convert::rcp;
-use cuda_std::global;
-use variants::attention::{AttentionArgs, DescaleArgs, DescaleTensor};
+use variants::attention::{AttentionArgs, DescaleArgs};
 
+use crate::descale::factor;
 use crate::lane::div_rem;
 use crate::softmax::ScoreScale;
 
@@ -31,14 +31,8 @@ impl Descale {
         batch: u32,
         [q_head, kv_head]: [u32; 2],
     ) -> Self {
-        let factor = |tensor: &DescaleTensor, head: u32| {
-            if tensor.address == 0 {
-                return 1.0;
-            }
-            let place = i64::from(batch) * tensor.batch + i64::from(head) * tensor.head;
-            // SAFETY: the caller's contract.
-            unsafe { global::load((tensor.address as *const f32).wrapping_offset(place as isize)) }
-        };
+        // SAFETY: the caller's contract.
+        let factor = |tensor, head| unsafe { factor(tensor, batch, head) };
         let (q_factor, _) = div_rem(q_head, descales.q_heads_per_factor);
         let sign = if args.q_sign == 0 { 1.0 } else { -1.0 };
         let score = factor(&descales.q, q_factor) * factor(&descales.k, kv_head) * (sign * args.scale_log2);

@@ -41,8 +41,9 @@
 //!    ends before Q K^T starts. Meanwhile the tensor cores have the work of the other warpgroups, which come one after
 //!    the other (`pingpong.rs`).
 //! 9. **E4M3.** `transpose.rs` says how the other warps of the producer transpose V. P is multiplied by 2^8, which the
-//!    end of a row undoes. P V of a step can be a sum of its own ([`Config::TWO_LEVEL`]), because the tensor cores add
-//!    E4M3 with 13 bits: O is then scaled, and the sum added to it, behind the wait for that sum, beside exponentials.
+//!    end of a row undoes. P V of a few steps can be a sum of its own ([`Config::TWO_LEVEL`]), because the tensor cores
+//!    add E4M3 with 13 bits: O is then scaled, and the sum added to it, behind the wait for its last step, beside
+//!    exponentials (`two_level.rs`).
 //!
 //! `docs/measurements` has what else was tried for each of these.
 //!

@@ -105,20 +105,6 @@ pub(crate) unsafe fn accumulate<P: Product, D: Accumulator, const STEPS: usize>(
     unsafe { accumulate_from::<P, D, STEPS>(d, a, b, 0) }
 }
 
-/// Starts D = A B with A in registers, in the registers of `d`: what is in them is read before.
-///
-/// # Safety
-/// As [`wgmma::mma_async_registers`].
-#[inline(always)]
-pub(crate) unsafe fn product_in_place<P: Product, D: Accumulator, const STEPS: usize>(
-    d: &mut D,
-    a: &[[u32; 4]; STEPS],
-    b: Descriptor,
-) {
-    // SAFETY: the caller's contract.
-    unsafe { start_or_accumulate::<P, D, STEPS>(d, a, b, false) }
-}
-
 /// Starts D = A B, or D = A B + D where `accumulates`, with A in registers.
 ///
 /// # Safety

@@ -13,7 +13,7 @@ use variants::attention::TWO_LEVEL_KEYS;
 
 use crate::sm90::config::{Config, PvProduct};
 use crate::sm90::input::Input;
-use crate::sm90::product::{product_in_place, product_registers, start_or_accumulate};
+use crate::sm90::product::{product_registers, start_or_accumulate};
 use crate::sm90::rows::Rows;
 use crate::sm90::warpgroup::Warpgroup;
 use crate::softmax::rescale_rows;
@@ -87,7 +87,7 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
                 let v = self.v_tile::<E>(self.state.stage()).offset((columns as u32 + 1) * part_bytes);
                 // SAFETY: as above.
                 unsafe {
-                    product_in_place::<PvProduct<E, ID>, _, KEY_STEPS>(&mut rows.part.sum, &rows.p, v);
+                    start_or_accumulate::<PvProduct<E, ID>, _, KEY_STEPS>(&mut rows.part.sum, &rows.p, v, false);
                     wgmma::wait_group::<0, _>(&mut rows.part.sum);
                 }
             }

@@ -72,7 +72,7 @@ const fn q_registers(tile: WgmmaTile) -> WgmmaTile {
     WgmmaTile { query: QuerySource::Registers, ..tile }
 }
 
-/// P V of each step by itself in the tensor cores, and their sum in f32.
+/// P V of up to [`TWO_LEVEL_KEYS`](super::TWO_LEVEL_KEYS) keys in the tensor cores, and the sum of those in f32.
 const fn two_level(tile: WgmmaTile) -> WgmmaTile {
     WgmmaTile { accumulation: Accumulation::TwoLevel, ..tile }
 }
