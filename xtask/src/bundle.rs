@@ -58,7 +58,7 @@ for test in tests/*; do
     "$test" "$@" || failed="$failed $test"
 done
 echo "== demo"
-./ferrotile demo || failed="$failed demo"
+./ferrotile demo --all || failed="$failed demo"
 if [ -n "$failed" ]; then
     echo "FAILED:$failed"
     exit 1

@@ -1,12 +1,14 @@
-//! `ferrotile demo`: every kernel on one input, its error and its time.
+//! `ferrotile demo`: kernels on one input, their errors and their times.
 
+use std::collections::HashSet;
 use std::io::{self, Write};
+use std::mem::discriminant;
 use std::time::Instant;
 
 use clap::Args;
 use ferrotile::{BatchedSizes, Dtype, F8E4M3, Gpu, tolerance};
 use half::{bf16, f16};
-use variants::attention::{ATTENTION, ScoreMod, Seqlens};
+use variants::attention::{ATTENTION, AttentionConfig, ScoreMod, Seqlens};
 
 use crate::bench::measure::{Repeats, Timer};
 use crate::commands::attention::{HowArgs, InputArgs};
@@ -24,9 +26,13 @@ use crate::problems::verdict::finite_error;
 use crate::spelling::in_any_case;
 use crate::table::table;
 
-/// Runs every attention kernel on a generated input, and on Q, K and V from files where they are given.
+/// Runs attention on a generated input, and on Q, K and V from files where they are given: by the kernel that the
+/// library takes, and by one of each other kind.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
+    /// Runs every kernel that serves the input. A card's driver compiles each the first time, for about 0.2 s.
+    #[arg(long)]
+    all: bool,
     #[command(flatten)]
     input: InputArgs,
     #[command(flatten)]
@@ -95,15 +101,17 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
         Device::Cpu => GENERATED,
     };
     match args.how.dtype() {
-        Some(Dtype::Bf16) => show::<bf16, bf16>("generated", &device, &generated(sizes, &request), &request)?,
-        Some(Dtype::E4M3) => show::<F8E4M3, bf16>("generated", &device, &generated(sizes, &request), &request)?,
-        _ => show::<f16, f16>("generated", &device, &generated(sizes, &request), &request)?,
+        Some(Dtype::Bf16) => show::<bf16, bf16>("generated", &device, &generated(sizes, &request), &request, args.all)?,
+        Some(Dtype::E4M3) => {
+            show::<F8E4M3, bf16>("generated", &device, &generated(sizes, &request), &request, args.all)?
+        }
+        _ => show::<f16, f16>("generated", &device, &generated(sizes, &request), &request, args.all)?,
     }
     match given {
         None => Ok(()),
-        Some(AnyAttention::F16(problem)) => show::<f16, f16>("given", &device, &problem, &request),
-        Some(AnyAttention::Bf16(problem)) => show::<bf16, bf16>("given", &device, &problem, &request),
-        Some(AnyAttention::E4m3(problem)) => show::<F8E4M3, bf16>("given", &device, &problem, &request),
+        Some(AnyAttention::F16(problem)) => show::<f16, f16>("given", &device, &problem, &request, args.all),
+        Some(AnyAttention::Bf16(problem)) => show::<bf16, bf16>("given", &device, &problem, &request, args.all),
+        Some(AnyAttention::E4m3(problem)) => show::<F8E4M3, bf16>("given", &device, &problem, &request, args.all),
     }
 }
 
@@ -130,6 +138,7 @@ fn show<T: Half, O: Stored>(
     device: &Device,
     problem: &HostAttention<T>,
     request: &Request,
+    all: bool,
 ) -> anyhow::Result<()> {
     let BatchedSizes { batch, q_heads, kv_heads, q_len, k_len, head_dim } = problem.sizes;
     writeln!(
@@ -154,7 +163,7 @@ fn show<T: Half, O: Stored>(
     ];
     let mut wrong = None;
     if let Device::Gpu(gpu) = device {
-        for measured in on_card::<T, O>(gpu, problem, request, &exact)? {
+        for measured in on_card::<T, O>(gpu, problem, request, &exact, all)? {
             if !exact.accepts(measured.error) {
                 wrong.get_or_insert_with(|| measured.kernel.clone());
             }
@@ -176,33 +185,53 @@ struct KernelResult {
     us: f64,
 }
 
-/// Runs and times every kernel that serves the problem.
+/// The kernels to show: `all` that serve the problem, or the one that the library takes and the first of each other
+/// kind, of the narrowest head dimension that serves.
+fn kernels<T: Half, O: Stored>(
+    gpu: &Gpu,
+    problem: &HostAttention<T>,
+    request: &Request,
+    all: bool,
+) -> ferrotile::Result<Vec<&'static AttentionConfig>> {
+    let sizes = problem.sizes;
+    let serving = ATTENTION.iter().filter(|config| {
+        config.serves(gpu.arch(), T::DTYPE, [sizes.head_dim, problem.value_dim])
+            && config.out == O::DTYPE
+            && config.covers(ScoreMod::None, Seqlens::Fixed)
+            && config.takes(request.params.mask, sizes.q_len, sizes.k_len)
+    });
+    let mut serving: Vec<_> = serving.collect();
+    // Where no kernel serves, whatever the reason is, the plan has it.
+    let plan = problem.request(request).with_out(O::DTYPE).plan(gpu, T::DTYPE, sizes)?;
+    if !all {
+        let taken = plan.kernel_name();
+        let order = |config: &&AttentionConfig| {
+            (config.name != taken.as_str(), config.score_mod != ScoreMod::None, config.head_dim)
+        };
+        serving.sort_by_key(order);
+        let mut kinds = HashSet::new();
+        serving.retain(|config| kinds.insert(discriminant(&config.kernel)));
+    }
+    Ok(serving)
+}
+
+/// Runs and times kernels that serve the problem.
 fn on_card<T: Half, O: Stored>(
     gpu: &Gpu,
     problem: &HostAttention<T>,
     request: &Request,
     exact: &Exact,
+    all: bool,
 ) -> ferrotile::Result<Vec<KernelResult>> {
     let stream = gpu.new_stream()?;
     // The time of an emulated kernel says nothing of a card's, and one run is long enough to be measured.
     let mut timer = if gpu.is_emulated() { None } else { Some(Timer::new(gpu, Repeats::default())?) };
     let sizes = problem.sizes;
     let small = sizes.batch * sizes.q_heads * sizes.q_len <= SMALL_ROWS;
-    let configs = || {
-        ATTENTION.iter().filter(|config| {
-            config.serves(gpu.arch(), T::DTYPE, [sizes.head_dim, problem.value_dim])
-                && config.out == O::DTYPE
-                && config.covers(ScoreMod::None, Seqlens::Fixed)
-                && config.takes(request.params.mask, sizes.q_len, sizes.k_len)
-        })
-    };
-    if configs().next().is_none() {
-        // Whatever the reason is, a plan has it.
-        let _ = problem.request(request).with_out(O::DTYPE).plan(gpu, T::DTYPE, sizes)?;
-    }
-    gpu.warm("attention", &configs().map(|config| config.name).collect::<Vec<_>>())?;
+    let configs = kernels::<T, O>(gpu, problem, request, all)?;
+    gpu.warm("attention", &configs.iter().map(|config| config.name).collect::<Vec<_>>())?;
     let mut measured = Vec::new();
-    for config in configs() {
+    for config in configs {
         let request = problem.request(request).with_out(O::DTYPE).of_kernel(Some(config.name.to_owned()));
         let plan = request.plan(gpu, T::DTYPE, sizes)?;
         let mut card = CardAttention::<T, O>::upload(gpu, &stream, problem)?;

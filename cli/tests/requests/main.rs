@@ -465,7 +465,7 @@ fn the_demo_runs_on_the_cpu() {
 
 #[test]
 fn the_demo_runs_every_kernel_in_the_emulator() {
-    let output = ferrotile(&["demo", "--device", "emulator:sm_89"]);
+    let output = ferrotile(&["demo", "--all", "--device", "emulator:sm_89"]);
     assert_succeeded(&output);
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(stdout.starts_with("emulated sm_89, sm_89 PTX"), "{stdout}");
@@ -478,10 +478,22 @@ fn the_demo_runs_every_kernel_in_the_emulator() {
     }
 }
 
+#[test]
+fn the_demo_runs_a_kernel_of_each_kind() {
+    let output = ferrotile(&["demo", "--device", "emulator:sm_90a", "--mask", "causal"]);
+    assert_succeeded(&output);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let kernels: Vec<_> = stdout.lines().filter(|line| line.starts_with("attention_")).collect();
+    for (kernel, kind) in kernels.iter().zip(["_d64_wgmma_masked_", "_d64_mma_", "_scalar "]) {
+        assert!(kernel.contains(kind), "{kind} is not in: {stdout}");
+    }
+    assert_eq!(kernels.len(), 3, "{stdout}");
+}
+
 /// Hopper has kernels that compute nothing but scores with a softcap, which the demo has not.
 #[test]
 fn the_demo_leaves_out_kernels_of_other_scores() {
-    let output = ferrotile(&["demo", "--device", "emulator:sm_90a"]);
+    let output = ferrotile(&["demo", "--all", "--device", "emulator:sm_90a"]);
     assert_succeeded(&output);
     let stdout = String::from_utf8_lossy(&output.stdout);
     let covers = |config: &&AttentionConfig| config.covers(ScoreMod::None, Seqlens::Fixed);
