@@ -22,8 +22,9 @@ use crate::error::Error;
 use crate::toolchain::Toolchain;
 use crate::toolchain::run;
 
-/// The tables of the workspace's manifest that reach the compiler, by the starts of their names.
-const WORKSPACE_TABLES: [&str; 5] = ["profile", "patch", "replace", "workspace.lints", "workspace.package"];
+/// The tables of the workspace's manifest that reach the compiler, by the starts of their names. Device code is always
+/// built in release.
+const WORKSPACE_TABLES: [&str; 5] = ["profile.release", "patch", "replace", "workspace.lints", "workspace.package"];
 
 /// The tables of cargo's configuration that reach the compiler, by the starts of their names.
 const CONFIGURATION_TABLES: [&str; 6] = ["build", "patch", "profile", "source", "target", "unstable"];

@@ -1,13 +1,6 @@
-//! Builds a device crate to PTX, with rustc's in-tree `nvptx64-nvidia-cuda` target and the LLVM tools of the same
-//! toolchain.
+#![doc = include_str!("../README.md")]
 //!
-//! ```no_run
-//! use cuda_builder::{Arch, CudaBuilder};
-//!
-//! let build = CudaBuilder::new("kernels-gpu/attention").arch(Arch::Sm90a).copy_to("attention.sm_90a.ptx").build()?;
-//! build.emit_rerun();
-//! # Ok::<(), cuda_builder::Error>(())
-//! ```
+//! # How it works
 //!
 //! The steps, each one a file:
 //!
@@ -22,8 +15,6 @@
 //! clones: [`builder`] looks there first.
 //!
 //! [`embed()`] does it all for a build script.
-//!
-//! A driver is enough to run the PTX, and nothing of CUDA is needed to build it.
 
 pub mod builder;
 mod compact;

@@ -10,8 +10,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-/// The crate whose functions are one instruction each.
-const DEVICE_LIBRARY: &str = "cuda_std";
+/// The folders of the crate whose functions are one instruction each: in its workspace, and as a package. A version may
+/// follow.
+const DEVICE_LIBRARY: [&str; 2] = ["cuda_std", "ferrotile-cuda-std"];
 
 /// Where rustc's libraries lie, as paths name it.
 const LIBRARIES: &str = "/rustc/";
@@ -119,8 +120,12 @@ fn reference<'a>(text: &'a str, field: &str) -> Option<&'a str> {
 /// Whether `filename: "..", directory: ".."` is of a library.
 fn is_library(fields: &str) -> bool {
     let strings: Vec<&str> = fields.split('"').skip(1).step_by(2).take(2).collect();
+    let is_version = |text: &str| {
+        text.strip_prefix('-').is_some_and(|number| number.starts_with(|digit: char| digit.is_ascii_digit()))
+    };
     let of_device_library = |part: &str| {
-        part.strip_prefix(DEVICE_LIBRARY).is_some_and(|version| version.is_empty() || version.starts_with('-'))
+        let mut rests = DEVICE_LIBRARY.iter().filter_map(|name| part.strip_prefix(name));
+        rests.any(|rest| rest.is_empty() || is_version(rest))
     };
     strings.iter().any(|path| path.starts_with(LIBRARIES) || path.split('/').any(of_device_library))
 }
@@ -170,6 +175,8 @@ define void @wrapper() #0 !dbg !2 {
     fn libraries_are_known_by_their_paths() {
         for (fields, expected) in [
             (r#"filename: "a/cuda_std-0.1.0/src/lib.rs", directory: "/registry""#, true),
+            (r#"filename: "ferrotile-cuda-std-0.1.0/src/word.rs", directory: ".""#, true),
+            (r#"filename: "ferrotile-cuda-std-macros-0.1.0/src/lib.rs", directory: ".""#, false),
             (r#"filename: "cuda_std_macros/src/lib.rs", directory: ".""#, false),
             (r#"filename: "src/lib.rs", directory: "/rustc/01/library/core", checksum: "x""#, true),
             (r#"filename: "src/rustc/lib.rs", directory: ".""#, false),

@@ -1,20 +1,9 @@
-//! Keeps what takes long to make of kernels, in one folder of the user: PTX between builds.
+#![doc = include_str!("../README.md")]
+//!
+//! # How it is kept
 //!
 //! An entry is found by a [`Key`], the hash of everything that the entry is made from. So profiles, clones and programs
 //! share entries, and an entry never becomes stale.
-//!
-//! ```
-//! use kernel_cache::{Cache, Key};
-//!
-//! let folder = std::env::temp_dir().join("kernel_cache-example");
-//! let cache = Cache::new(&folder, 1 << 20);
-//! let key = Key::builder("ptx").add("the source").add("the compiler").finish();
-//! cache.put(&key, b"what was made")?;
-//! assert_eq!(cache.get(&key).as_deref(), Some(&b"what was made"[..]));
-//! cache.clear()?;
-//! assert_eq!(cache.get(&key), None);
-//! # Ok::<(), std::io::Error>(())
-//! ```
 //!
 //! Several processes may use a folder at once. An entry appears as a whole, by renaming its file. A damaged entry is
 //! removed and counts as absent. Where the entries exceed the limit, those that nothing has used for the longest time

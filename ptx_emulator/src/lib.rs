@@ -1,31 +1,4 @@
-//! Runs PTX on the CPU, warp by warp, and reports what a GPU hides.
-//!
-//! ```
-//! use layout::Arch;
-//! use ptx_emulator::{Device, LaunchShape, Module};
-//!
-//! let module = Module::parse(
-//!     ".version 7.0 .target sm_80 .address_size 64
-//!     .visible .entry square(.param .u64 data) {
-//!         .reg .b32 %r<3>; .reg .b64 %rd<4>;
-//!         ld.param.b64 %rd1, [data];
-//!         mov.u32 %r1, %tid.x;
-//!         mul.wide.u32 %rd2, %r1, 4;
-//!         add.s64 %rd3, %rd1, %rd2;
-//!         mul.lo.s32 %r2, %r1, %r1;
-//!         st.global.b32 [%rd3], %r2;
-//!         ret;
-//!     }",
-//! )?;
-//! let device = Device::new(Arch::Sm80);
-//! let data = device.allocate(4 * 64)?;
-//! let shape = LaunchShape { block: [64, 1, 1], ..LaunchShape::default() };
-//! module.launch(&device, "square", shape, &[&data.to_le_bytes()])?;
-//! let mut last = [0; 4];
-//! device.read(data + 4 * 63, &mut last)?;
-//! assert_eq!(u32::from_le_bytes(last), 63 * 63);
-//! # Ok::<(), ptx_emulator::Error>(())
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! # What is modelled
 //!

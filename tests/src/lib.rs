@@ -20,7 +20,10 @@ pub use record::note_words;
 pub use refusal::expect_error;
 pub use trials::Trials;
 
-/// The examples of README.md, which `cargo test` compiles and runs.
+/// The examples of README.md, and of the packages whose documentation has others, which `cargo test` compiles and runs.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
+#[doc = include_str!("../../host/README.md")]
+#[doc = include_str!("../../kernels-gpu/layout/README.md")]
+#[doc = include_str!("../../kernels-gpu/variants/README.md")]
 pub mod readme {}

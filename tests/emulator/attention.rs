@@ -239,7 +239,7 @@ fn heads_share_keys_and_rows_may_be_unaligned() {
     }
 }
 
-/// `cargo test -p ptx_emulator --release -- --ignored --nocapture` prints how long the kernel takes.
+/// `cargo test -p tests --release --test emulator -- --ignored --nocapture` prints how long the kernel takes.
 #[test]
 #[ignore = "a measurement"]
 fn speed_of_eight_heads_of_512_rows() {

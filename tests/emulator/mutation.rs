@@ -1,6 +1,6 @@
 //! Thousands of damaged PTX texts: each is a module or an error, soon and without a panic, and each module that a text
-//! still is runs to an end or an error. The texts are the same in every run; `fuzz` has targets for a fuzzer that looks
-//! for more.
+//! still is runs to an end or an error. The texts are the same in every run. Fuzzers in `ptx_emulator/fuzz` look for
+//! more.
 
 use std::time::{Duration, Instant};
 
