@@ -202,6 +202,8 @@ pub use attention::{
 pub use backend::LaunchConfig;
 pub use element::{Element, ElementType, F8E4M3, F8E5M2, Float};
 pub use error::{Breakdown, BreakdownCause, DriverError, Error, Result};
+/// Makes a struct a parameter of kernels: see the trait [`KernelParam`](trait@KernelParam).
+pub use ferrotile_derive::KernelParam;
 pub use gemm::{GemmOptions, GemmPlan, GemmProblem, GemmTensors, RawGemmTensors, RawScale, Scale, gemm, gemm_kernels};
 #[cfg(feature = "cudarc")]
 pub use interop::cudarc::{CudarcSlice, CudarcSliceMut};
@@ -216,8 +218,8 @@ pub use quantize::{DequantizePlan, DequantizeTensors, QuantizePlan, QuantizeTens
 pub use runtime::buffer::{Buffer, PinnedBuffer};
 pub use runtime::buffer_slice::{BufferSlice, BufferSliceMut};
 pub use runtime::gpu::Gpu;
-pub use runtime::launch::KernelParam;
 pub use runtime::module::{Kernel, KernelAttributes, KernelFacts, KernelName, Module};
+pub use runtime::param::{KernelParam, KernelValue};
 pub use runtime::ptx::{embedded_kernels, embedded_ptx, kernel_ptx};
 pub use runtime::raw_tensor::RawTensor;
 pub use runtime::stream::{Event, Graph, Stream, StreamRef};

@@ -15,8 +15,8 @@ use crate::checks::{
 use crate::element::{ElementType, Float};
 use crate::error::Result;
 use crate::runtime::gpu::Gpu;
-use crate::runtime::launch::KernelParam;
 use crate::runtime::module::Kernel;
+use crate::runtime::param::KernelParam;
 use crate::runtime::raw_tensor::RawTensor;
 use crate::runtime::stream::StreamRef;
 use crate::runtime::tensor::{TensorMut, TensorRef};

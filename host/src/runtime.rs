@@ -1,14 +1,15 @@
 //! What a program works with whatever it computes: cards, streams, memory, tensors, modules and launches.
 //!
 //! From the ground up: `ptx` (what the library carries), `module` (what is loaded), `tile_semaphores`, `gpu`, `stream`,
-//! `launch`, `buffer_slice`, `buffer`, `raw_tensor`, `tensor`,
-//! `tensor_map`. A file uses those before it and never those after it.
+//! `param`, `launch`, `buffer_slice`, `buffer`, `raw_tensor`, `tensor`, `tensor_map`. A file uses those before it and
+//! never those after it.
 
 pub(crate) mod buffer;
 pub(crate) mod buffer_slice;
 pub(crate) mod gpu;
 pub(crate) mod launch;
 pub(crate) mod module;
+pub(crate) mod param;
 pub(crate) mod ptx;
 pub(crate) mod raw_tensor;
 pub(crate) mod stream;

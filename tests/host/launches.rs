@@ -12,6 +12,7 @@ use crate::{Outcome, Tests, expect_equal, test};
 pub(crate) const TESTS: Tests = &[
     test("launches_out_of_range_are_refused_and_run_nothing", out_of_range),
     test("parameters_of_every_type_arrive", parameters),
+    test("structs_arrive_as_parameters", structs),
     test("limits_are_those_of_the_kernel", kernel_limits),
     test("blocks_that_do_not_fit_are_not_resident", residency),
     test("grids_up_to_the_limits_run", large_grids)
@@ -113,6 +114,63 @@ fn parameters(gpu: &Gpu) -> Outcome {
     expect_equal("bf16 and usize", &stored(&out)?, &last)?;
     launch(&out, [&0_u8, &0_u16, &0_u32, &isize::MIN])?;
     expect_equal("isize", &stored(&out)?[3], &(1 << 63))
+}
+
+/// `store(args)` stores the words of a struct behind its first field, the address that they go to.
+const STORE: &str = "\
+.version 7.0
+.target sm_80
+.address_size 64
+
+.visible .entry store(.param .align 8 .b8 args[32])
+{
+    .reg .b64 %to, %word;
+    ld.param.u64 %to, [args];
+    cvta.to.global.u64 %to, %to;
+    ld.param.u64 %word, [args+8];
+    st.global.u64 [%to], %word;
+    ld.param.u64 %word, [args+16];
+    st.global.u64 [%to+8], %word;
+    ld.param.u64 %word, [args+24];
+    st.global.u64 [%to+16], %word;
+    ret;
+}
+";
+
+/// A part of [`Store`].
+#[repr(C)]
+#[derive(Clone, Copy, KernelParam)]
+struct Range {
+    start: i32,
+    steps: [u16; 2],
+}
+
+/// What `store` takes.
+#[repr(C)]
+#[derive(Clone, Copy, KernelParam)]
+struct Store {
+    to: *mut u64,
+    factor: f64,
+    range: Range,
+    half: f16,
+    brain: bf16,
+    bytes: [u8; 4],
+}
+
+fn structs(gpu: &Gpu) -> Outcome {
+    let stream = gpu.new_stream()?;
+    let store = gpu.load_ptx(STORE)?.kernel("store")?;
+    let out = Buffer::<u32>::zeroed(gpu, 8)?;
+    let (half, brain) = (f16::from_f32(1.5), bf16::from_f32(-2.5));
+    let range = Range { start: -2, steps: [3, 60_000] };
+    let to = out.as_raw() as *mut u64;
+    let args = Store { to, factor: -0.1, range, half, brain, bytes: [1, 2, 3, 255] };
+    // SAFETY: this is the kernel's parameter, and the buffer has the three words that are stored, and one more.
+    unsafe { store.launch(&stream, &ONE, &[&args]) }?;
+    let factor = args.factor.to_bits();
+    let words = [factor as u32, (factor >> 32) as u32, -2_i32 as u32, 3 | 60_000 << 16];
+    let rest = [u32::from(half.to_bits()) | u32::from(brain.to_bits()) << 16, u32::from_le_bytes(args.bytes), 0, 0];
+    expect_equal("the fields", &out.download_blocking(&stream)?, &[words, rest].concat())
 }
 
 /// A probe that is compiled for blocks of at most so many threads and has static shared memory.

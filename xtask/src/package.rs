@@ -25,8 +25,16 @@ pub(crate) struct Arguments {
 }
 
 /// The crates of the package.
-const MEMBERS: [&str; 7] =
-    ["kernels-gpu/layout", "kernels-gpu/variants", "cuda_builder", "kernel_cache", "ptx_emulator", "host", "cli"];
+const MEMBERS: [&str; 8] = [
+    "kernels-gpu/layout",
+    "kernels-gpu/variants",
+    "cuda_builder",
+    "kernel_cache",
+    "ptx_emulator",
+    "host",
+    "host/derive",
+    "cli",
+];
 
 /// What else belongs to it.
 const FILES: [&str; 6] =

@@ -18,8 +18,8 @@ use crate::backend::LaunchConfig;
 use crate::checks::{argument, has_shape, same_device};
 use crate::error::{Breakdown, BreakdownCause, Error, Result};
 use crate::runtime::buffer::Buffer;
-use crate::runtime::launch::KernelParam;
 use crate::runtime::module::Kernel;
+use crate::runtime::param::KernelParam;
 use crate::runtime::stream::{Graph, StreamRef};
 use crate::runtime::tensor::{TensorMut, TensorRef};
 

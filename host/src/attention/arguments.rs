@@ -9,7 +9,7 @@ use super::tensors::{RawAttentionTensors, RawKeys};
 use crate::checks::{argument, has_element_type, has_shape, rows_aligned};
 use crate::element::ElementType;
 use crate::error::Result;
-use crate::runtime::launch::KernelParam;
+use crate::runtime::param::KernelParam;
 use crate::runtime::raw_tensor::RawTensor;
 
 // SAFETY: plain `repr(C)` data without padding.

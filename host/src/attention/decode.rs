@@ -13,8 +13,8 @@ use crate::backend::LaunchConfig;
 use crate::checks::argument;
 use crate::error::Result;
 use crate::runtime::gpu::Gpu;
-use crate::runtime::launch::KernelParam;
 use crate::runtime::module::Kernel;
+use crate::runtime::param::KernelParam;
 use crate::runtime::stream::StreamRef;
 
 /// Bytes of K and V that a multiprocessor could read while a block starts, fills its pipeline and sums its warps.

@@ -3,7 +3,7 @@
 use variants::attention::{GROUP_BYTES, MaskKind, TileSchedulerArgs};
 
 use super::sizes::BatchedSizes;
-use crate::runtime::launch::KernelParam;
+use crate::runtime::param::KernelParam;
 
 // SAFETY: plain `repr(C)` data without padding.
 unsafe impl KernelParam for TileSchedulerArgs {}

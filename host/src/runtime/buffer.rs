@@ -13,7 +13,7 @@ use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::runtime::buffer_slice::{BufferSlice, BufferSliceMut, same_length};
 use crate::runtime::gpu::Gpu;
-use crate::runtime::launch::KernelParam;
+use crate::runtime::param::KernelParam;
 use crate::runtime::stream::{Event, StreamRef};
 
 /// The size of `shape` elements of `T`, if an array of that shape fits the address space: dimensions of 0 do not make

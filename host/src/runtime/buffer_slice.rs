@@ -8,7 +8,7 @@ use std::ops::{Bound, RangeBounds};
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::runtime::gpu::Gpu;
-use crate::runtime::launch::KernelParam;
+use crate::runtime::param::KernelParam;
 use crate::runtime::stream::StreamRef;
 
 /// Reports host data of another length.

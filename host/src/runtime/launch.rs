@@ -1,13 +1,10 @@
-//! Launches of kernels, and what a kernel takes as a parameter.
-
-use std::ffi::c_void;
-
-use half::{bf16, f16};
+//! Launches of kernels.
 
 use crate::backend::{Launch, LaunchConfig};
 use crate::checks::same_device;
 use crate::error::{Error, Result};
 use crate::runtime::module::{Kernel, KernelAttributes};
+use crate::runtime::param::KernelParam;
 use crate::runtime::stream::StreamRef;
 
 /// The largest grid (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
@@ -46,72 +43,6 @@ impl LaunchConfig {
         within("dynamic shared memory", self.shared_bytes.into(), 0, attributes.max_shared_bytes.into())
     }
 }
-
-/// A value that a kernel takes as a parameter: a number, memory of the card, or a struct of numbers.
-///
-/// | on the host | in the kernel |
-/// | --- | --- |
-/// | `u8` to `u64`, `i8` to `i64`, `usize`, `isize`, `f32`, `f64` | the same type |
-/// | [`half::f16`], [`half::bf16`] | `u16`, the bits |
-/// | [`Buffer<T>`](crate::Buffer), [`BufferSlice<T>`](crate::BufferSlice), [`BufferSliceMut<T>`](crate::BufferSliceMut) | `*const T` or `*mut T`, to the first element |
-///
-/// Where a kernel takes a struct, the host declares it too. A pointer is the `u64` of [`Buffer::as_raw`] there.
-///
-/// ```
-/// #[repr(C)]
-/// struct Scale {
-///     data: u64,
-///     len: u32,
-///     factor: f32,
-/// }
-///
-/// // SAFETY: `Scale` is `repr(C)` without padding, and the kernel declares the same struct.
-/// unsafe impl ferrotile::KernelParam for Scale {}
-/// ```
-///
-/// [`Buffer::as_raw`]: crate::Buffer::as_raw
-///
-/// # Safety
-/// The memory of the value is what the device sees: it must have the layout of the kernel's parameter (`repr(C)`
-/// without padding, or a primitive type), and no reference or pointer to host memory. An implementation that gives
-/// other memory by [`as_param`](Self::as_param) answers for that memory.
-pub unsafe trait KernelParam {
-    /// The address that the parameter is copied from, and its size in bytes.
-    fn as_param(&self) -> (*const c_void, usize) {
-        (std::ptr::from_ref(self).cast(), size_of_val(self))
-    }
-}
-
-// SAFETY: a primitive type has one layout on both sides.
-unsafe impl KernelParam for u8 {}
-// SAFETY: as above.
-unsafe impl KernelParam for i8 {}
-// SAFETY: as above.
-unsafe impl KernelParam for u16 {}
-// SAFETY: as above.
-unsafe impl KernelParam for i16 {}
-// SAFETY: as above.
-unsafe impl KernelParam for u32 {}
-// SAFETY: as above.
-unsafe impl KernelParam for i32 {}
-// SAFETY: as above.
-unsafe impl KernelParam for u64 {}
-// SAFETY: as above.
-unsafe impl KernelParam for i64 {}
-// SAFETY: as above.
-unsafe impl KernelParam for f32 {}
-// SAFETY: as above.
-unsafe impl KernelParam for f64 {}
-// SAFETY: as above; the host has 64-bit addresses as the card has.
-#[cfg(target_pointer_width = "64")]
-unsafe impl KernelParam for usize {}
-// SAFETY: as above.
-#[cfg(target_pointer_width = "64")]
-unsafe impl KernelParam for isize {}
-// SAFETY: the bits of the number in a u16.
-unsafe impl KernelParam for f16 {}
-// SAFETY: as above.
-unsafe impl KernelParam for bf16 {}
 
 impl Kernel {
     /// Enqueues the kernel.
@@ -185,12 +116,5 @@ mod tests {
         assert_eq!(rejected(LaunchConfig { cluster: [0, 1, 1], ..good }), "the number of blocks of a cluster");
         assert_eq!(rejected(LaunchConfig { cluster: [3, 1, 1], ..good }), "the remainder of grid x by cluster x");
         assert_eq!(rejected(LaunchConfig { shared_bytes: (200 << 10) + 1, ..good }), "dynamic shared memory");
-    }
-
-    #[test]
-    fn parameters_are_passed_by_the_address_of_their_bytes() {
-        let value = 7_u32;
-        let param: &dyn KernelParam = &value;
-        assert_eq!(param.as_param(), (std::ptr::from_ref(&value).cast(), 4));
     }
 }

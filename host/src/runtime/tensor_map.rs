@@ -8,7 +8,7 @@ use crate::checks::same_device;
 use crate::element::{Element, ElementType};
 use crate::error::{Error, Result};
 use crate::runtime::gpu::Gpu;
-use crate::runtime::launch::KernelParam;
+use crate::runtime::param::KernelParam;
 use crate::runtime::tensor::TensorRef;
 
 const OP: &str = "TensorMap::tiled";
