@@ -3,7 +3,8 @@
 //! Two 16-bit values travel in one 32-bit register: `lo` is bits 0 to 15, the element with the smaller index in memory.
 //! Kernels are generic over [`Element16`], implemented by [`F16`] and [`Bf16`]:
 //!
-//! ```ignore
+//! ```
+//! # use cuda_std::convert::Element16;
 //! unsafe fn scale<E: Element16>(pair: u32, factor: f32) -> u32 {
 //!     let (lo, hi) = E::unpack(pair);
 //!     E::pack(lo * factor, hi * factor)
@@ -13,9 +14,9 @@
 //! Conversions to a narrower type round to nearest, ties to even (TF32: ties away from zero). f16 and bf16 overflow to
 //! infinity; the 8-bit formats saturate at their largest finite value.
 
-use core::arch::asm;
-
 use layout::Dtype;
+
+use crate::asm;
 
 mod sealed {
     pub trait Sealed {}
@@ -238,7 +239,7 @@ pub fn tf32_from_f32(value: f32) -> u32 {
 /// Rounds two f32 values to e4m3, saturating at 448, in one 16-bit register: `lo` is bits 0 to 7.
 ///
 /// PTX: `cvt.rn.satfinite.e4m3x2.f32 d, hi, lo` (PTX 8.1, sm_89).
-#[cfg(target_feature = "sm_89")]
+#[cfg(any(target_feature = "sm_89", not(target_arch = "nvptx64")))]
 #[inline(always)]
 pub fn pack_e4m3x2(lo: f32, hi: f32) -> u16 {
     let pair: u16;
@@ -255,7 +256,7 @@ pub fn pack_e4m3x2(lo: f32, hi: f32) -> u16 {
 /// One `asm!`, which ptxas makes two instructions of: halves that it gets apart take a third to join.
 ///
 /// PTX: `cvt.rn.satfinite.e4m3x2.f32` twice, `mov.b32` (PTX 8.1, sm_89).
-#[cfg(target_feature = "sm_89")]
+#[cfg(any(target_feature = "sm_89", not(target_arch = "nvptx64")))]
 #[inline(always)]
 pub fn pack_e4m3x4(values: [f32; 4]) -> u32 {
     let word: u32;
@@ -272,7 +273,7 @@ pub fn pack_e4m3x4(values: [f32; 4]) -> u32 {
 /// Widens two e4m3 values to a pair of f16. Exact.
 ///
 /// PTX: `cvt.rn.f16x2.e4m3x2` (PTX 8.1, sm_89).
-#[cfg(target_feature = "sm_89")]
+#[cfg(any(target_feature = "sm_89", not(target_arch = "nvptx64")))]
 #[inline(always)]
 pub fn unpack_e4m3x2(pair: u16) -> u32 {
     let f16x2: u32;
@@ -289,7 +290,7 @@ pub fn unpack_e4m3x2(pair: u16) -> u32 {
 /// One `asm!`, as [`pack_e4m3x4`]: the instruction takes either half of a register.
 ///
 /// PTX: `mov.b32`, `cvt.rn.f16x2.e4m3x2` twice (PTX 8.1, sm_89).
-#[cfg(target_feature = "sm_89")]
+#[cfg(any(target_feature = "sm_89", not(target_arch = "nvptx64")))]
 #[inline(always)]
 pub fn unpack_e4m3x4(word: u32) -> [u32; 2] {
     let mut pairs = [0; 2];
@@ -306,7 +307,7 @@ pub fn unpack_e4m3x4(word: u32) -> [u32; 2] {
 /// Rounds two f32 values to e5m2, saturating at 57344, in one 16-bit register: `lo` is bits 0 to 7.
 ///
 /// PTX: `cvt.rn.satfinite.e5m2x2.f32 d, hi, lo` (PTX 8.1, sm_89).
-#[cfg(target_feature = "sm_89")]
+#[cfg(any(target_feature = "sm_89", not(target_arch = "nvptx64")))]
 #[inline(always)]
 pub fn pack_e5m2x2(lo: f32, hi: f32) -> u16 {
     let pair: u16;
@@ -321,7 +322,7 @@ pub fn pack_e5m2x2(lo: f32, hi: f32) -> u16 {
 /// Widens two e5m2 values to a pair of f16. Exact.
 ///
 /// PTX: `cvt.rn.f16x2.e5m2x2` (PTX 8.1, sm_89).
-#[cfg(target_feature = "sm_89")]
+#[cfg(any(target_feature = "sm_89", not(target_arch = "nvptx64")))]
 #[inline(always)]
 pub fn unpack_e5m2x2(pair: u16) -> u32 {
     let f16x2: u32;
@@ -380,7 +381,7 @@ pub fn rcp(x: f32) -> f32 {
 /// PTX: `fma.rn.f32` (PTX 2.0, sm_20).
 #[inline(always)]
 pub fn fma(a: f32, b: f32, c: f32) -> f32 {
-    core::intrinsics::fmaf32(a, b, c)
+    crate::fmaf32(a, b, c)
 }
 
 /// The larger value; the other one if one is NaN.

@@ -4,7 +4,7 @@
 //! functions fix what matters for speed: the address space, the width (16 bytes with `[u32; 4]`) and the read-only
 //! path.
 
-use core::arch::asm;
+use crate::asm;
 
 pub use crate::word::Word;
 

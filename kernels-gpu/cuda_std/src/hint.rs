@@ -1,6 +1,6 @@
 //! Hints to the compiler.
 
-use core::arch::asm;
+use crate::asm;
 
 /// The same number, as if it were found out here and not before.
 ///

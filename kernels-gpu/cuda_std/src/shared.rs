@@ -10,10 +10,11 @@
 //! let flags = shared_array![u32; 32];                        // static shared memory
 //! ```
 
-use core::arch::asm;
 use core::marker::PhantomData;
 
 use layout::SmemRegion;
+
+use crate::asm;
 
 pub use crate::shared_array;
 pub use crate::word::Word;
@@ -91,7 +92,7 @@ const _: () = assert!(align_of::<AlignedBase>() == layout::smem::BASE_ALIGN_BYTE
 /// Its size is what the kernel was launched with. Every call gives the same pointer.
 #[inline(always)]
 pub fn dynamic_shared_mem<T>() -> *mut T {
-    core::intrinsics::gpu::gpu_launch_sized_workgroup_mem::<AlignedBase>().cast()
+    crate::gpu_launch_sized_workgroup_mem::<AlignedBase>().cast()
 }
 
 /// The base of the dynamic shared memory of the block; aligned to 1024 bytes.
@@ -210,27 +211,32 @@ macro_rules! shared_array {
             #[allow(unused_imports, reason = "type and length may need no name")]
             use super::*;
 
-            pub(super) const ID: u64 = $crate::shared::array_id(file!(), line!(), column!());
+            const ID: u64 = $crate::shared::array_id(file!(), line!(), column!());
             pub(super) const LEN: usize = $len;
             pub(super) type Element = $element;
 
-            ::core::arch::global_asm!(
+            $crate::global_asm!(
                 ".shared .align 16 .b8 shared_array_{id}[{bytes}];",
                 id = const ID,
                 bytes = const LEN * ::core::mem::size_of::<Element>(),
             );
+
+            #[inline(always)]
+            pub(super) fn address() -> u32 {
+                let raw: u32;
+                // SAFETY: takes the address of the array declared above.
+                unsafe {
+                    $crate::asm!(
+                        "mov.u32 {raw}, shared_array_{id};",
+                        raw = out(reg32) raw,
+                        id = const ID,
+                        options(pure, nomem, nostack, preserves_flags)
+                    );
+                }
+                raw
+            }
         }
-        let raw: u32;
-        // SAFETY: takes the address of the array declared above.
-        unsafe {
-            ::core::arch::asm!(
-                "mov.u32 {raw}, shared_array_{id};",
-                raw = out(reg32) raw,
-                id = const declaration::ID,
-                options(pure, nomem, nostack, preserves_flags)
-            );
-        }
-        let base = $crate::shared::SharedAddr::from_raw(raw);
+        let base = $crate::shared::SharedAddr::from_raw(declaration::address());
         $crate::shared::SharedArray::<declaration::Element>::from_raw(base, declaration::LEN as u32)
     }};
 }

@@ -1,6 +1,6 @@
 //! Where a thread is in its block and grid, the barrier of the block and the memory fences.
 
-use core::arch::{asm, nvptx};
+use crate::{asm, nvptx};
 
 /// The index of the thread in its block, x.
 #[inline(always)]
@@ -95,7 +95,7 @@ pub fn index_1d() -> u32 {
 /// The rank of the block in its cluster: x counts fastest; 0 in a launch without clusters.
 ///
 /// PTX: `mov.u32 d, %cluster_ctarank` (PTX 7.8, sm_90).
-#[cfg(target_feature = "sm_90")]
+#[cfg(any(target_feature = "sm_90", not(target_arch = "nvptx64")))]
 #[inline(always)]
 pub fn cluster_rank() -> u32 {
     let rank: u32;

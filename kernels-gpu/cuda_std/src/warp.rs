@@ -9,8 +9,7 @@
 //! let total = warp::warp_sum(partial);
 //! ```
 
-use core::arch::asm;
-
+use crate::asm;
 use crate::convert;
 
 /// The mask of all lanes.
@@ -216,7 +215,7 @@ pub unsafe fn warp_vote_ballot(mask: u32, predicate: bool) -> u32 {
 ///
 /// # Safety
 /// - All 32 lanes of the warp execute this call together; none has exited.
-#[cfg(target_feature = "sm_90")]
+#[cfg(any(target_feature = "sm_90", not(target_arch = "nvptx64")))]
 #[inline(always)]
 pub unsafe fn elect() -> bool {
     let elected: u32;

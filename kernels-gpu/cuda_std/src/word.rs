@@ -1,7 +1,8 @@
 //! The values that one load or store instruction moves.
 
-use core::arch::asm;
 use core::mem::transmute;
+
+use crate::asm;
 
 mod sealed {
     pub trait Sealed {}
@@ -16,7 +17,7 @@ pub trait Word: sealed::Sealed + Copy {
     unsafe fn load_shared(addr: u32) -> Self;
     #[doc(hidden)]
     unsafe fn store_shared(self, addr: u32);
-    #[cfg(target_feature = "sm_90")]
+    #[cfg(any(target_feature = "sm_90", not(target_arch = "nvptx64")))]
     #[doc(hidden)]
     unsafe fn load_cluster(addr: u32) -> Self;
     #[doc(hidden)]
@@ -59,7 +60,7 @@ macro_rules! word {
                 }
             }
 
-            #[cfg(target_feature = "sm_90")]
+            #[cfg(any(target_feature = "sm_90", not(target_arch = "nvptx64")))]
             #[inline(always)]
             unsafe fn load_cluster(addr: u32) -> Self {
                 let mut r = [0 as $register; $n];
@@ -143,7 +144,7 @@ impl Word for u8 {
         }
     }
 
-    #[cfg(target_feature = "sm_90")]
+    #[cfg(any(target_feature = "sm_90", not(target_arch = "nvptx64")))]
     #[inline(always)]
     unsafe fn load_cluster(addr: u32) -> Self {
         let r: u16;

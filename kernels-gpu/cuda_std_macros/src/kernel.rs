@@ -1,10 +1,12 @@
 //! The expansion of `#[kernel]`.
 
 use proc_macro2::TokenStream;
-use quote::{format_ident, quote, quote_spanned};
+use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::parse::{Parse, ParseStream};
 use syn::spanned::Spanned;
-use syn::{Error, Expr, FnArg, Ident, ItemFn, Pat, Result, ReturnType, Safety, Signature, Token, Type};
+use syn::{
+    Attribute, Error, Expr, FnArg, Ident, ItemFn, Pat, Result, ReturnType, Safety, Signature, Token, Type, Visibility,
+};
 
 /// Expands `#[kernel(arguments)] item`.
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
@@ -16,25 +18,59 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
     let bounds_name = bounds.name;
     let symbol = Symbol::new(&sig.ident, bounds_name.as_ref());
     let addresses = bind_tensor_maps(&mut sig, tensor_maps, bounds_name.as_ref())?;
+    let body = if tensor_maps == 0 { quote!(#block) } else { quote!({ #addresses #block }) };
+    let on_cpu = entry(&attrs, &vis, &sig, bounds_name.as_ref(), &body);
     let Signature { ident, inputs, .. } = &sig;
     let Symbol { record, of_function, of_record } = symbol;
     let max_threads = bounds.max_threads.value(1024);
     let min_blocks = bounds.min_blocks.value(32);
     let cluster = bounds.cluster.value(16);
-    let body = if tensor_maps == 0 { quote!(#block) } else { quote!({ #addresses #block }) };
     Ok(quote! {
+        #[cfg(target_arch = "nvptx64")]
         #(#attrs)*
         // The argument structs are `#[repr(C)]`, so that both sides agree on their layout.
         #[allow(improper_gpu_kernel_arg)]
         #of_function
         #vis unsafe extern "gpu-kernel" fn #ident(#inputs) #body
 
+        #[cfg(target_arch = "nvptx64")]
         const _: () = {
             #of_record
             #[allow(non_upper_case_globals, clippy::unnecessary_cast)]
             static #record: [u32; 4] = [#max_threads, #min_blocks, #cluster, #tensor_maps];
         };
+
+        #on_cpu
     })
+}
+
+/// What stands for the kernel where the crate is compiled for the CPU: a constant of its name, with the name of the
+/// entry and the types of the parameters. The body is compiled, and nothing can call it.
+fn entry(
+    attrs: &[Attribute],
+    vis: &Visibility,
+    sig: &Signature,
+    name: Option<&Expr>,
+    body: &TokenStream,
+) -> TokenStream {
+    let Signature { ident, inputs, .. } = sig;
+    let (of_entry, of_function): (Vec<_>, Vec<_>) =
+        attrs.iter().partition(|attr| ["doc", "cfg"].iter().any(|name| attr.path().is_ident(name)));
+    let types = inputs.iter().filter_map(|input| match input {
+        FnArg::Typed(parameter) => Some(&parameter.ty),
+        FnArg::Receiver(_) => None,
+    });
+    let name = name.map_or_else(|| ident.to_string().to_token_stream(), ToTokens::to_token_stream);
+    quote! {
+        #[cfg(not(target_arch = "nvptx64"))]
+        #(#of_entry)*
+        #[allow(non_upper_case_globals)]
+        #vis const #ident: ::cuda_std::Entry<unsafe fn(#(#types),*)> = {
+            #(#of_function)*
+            unsafe fn #ident(#inputs) #body
+            ::cuda_std::Entry::new(#name, #ident)
+        };
+    }
 }
 
 /// How a kernel and its record get their names in the PTX.
@@ -195,9 +231,14 @@ fn bind_tensor_maps(sig: &mut Signature, tensor_maps: u32, symbol: Option<&Expr>
         statements.extend(quote! {
             let #name: *const #ty;
             // Takes the address of a parameter of this kernel.
+            #[cfg(target_arch = "nvptx64")]
             #[allow(clippy::undocumented_unsafe_blocks)]
             unsafe {
                 ::core::arch::asm!(#template, out(reg64) #name, options(pure, nomem, nostack, preserves_flags));
+            }
+            #[cfg(not(target_arch = "nvptx64"))]
+            {
+                #name = ::core::ptr::null();
             }
         });
         *parameter.pat = syn::parse_quote!(_);
@@ -220,6 +261,19 @@ mod tests {
         assert!(text.contains(r#"pub unsafe extern "gpu-kernel" fn add (x : * mut f32) { body () }"#), "{text}");
         assert!(text.contains(r#"# [doc = "Adds."]"#), "{text}");
         assert!(text.contains("static __kernel_record_add : [u32 ; 4] = [0 , 0 , 0 , 0u32]"), "{text}");
+    }
+
+    #[test]
+    fn on_the_cpu_a_kernel_is_its_name_and_its_parameters() {
+        let item = quote! { #[doc = "Adds."] #[inline] pub unsafe fn add(x: *mut f32, n: usize) { body() } };
+        let text = expand(quote!(max_threads = 32), item.clone()).unwrap().to_string();
+        let (_, entry) = text.split_once(r#"# [cfg (not (target_arch = "nvptx64"))]"#).unwrap();
+        assert!(entry.contains(r#"# [doc = "Adds."] # [allow"#), "{entry}");
+        assert!(entry.contains("pub const add : :: cuda_std :: Entry < unsafe fn (* mut f32 , usize) > ="), "{entry}");
+        assert!(entry.contains("# [inline] unsafe fn add (x : * mut f32 , n : usize) { body () }"), "{entry}");
+        assert!(entry.contains(r#":: cuda_std :: Entry :: new ("add" , add)"#), "{entry}");
+        let named = expand(quote!(name = concat!("a", "b")), item).unwrap().to_string();
+        assert!(named.contains(r#"Entry :: new (concat ! ("a" , "b") , add)"#), "{named}");
     }
 
     #[test]

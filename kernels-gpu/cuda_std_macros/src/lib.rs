@@ -40,10 +40,13 @@ use proc_macro::TokenStream;
 /// unit demands. In the body its name is the address of the parameter, a `*const TensorMap`. (`&` of a by-value
 /// parameter would be the address of a copy in local memory, which the TMA unit does not read.)
 ///
-/// The function becomes `#[unsafe(no_mangle)] pub unsafe extern "gpu-kernel" fn`. Beside it stands a static
+/// On a GPU the function becomes `#[unsafe(no_mangle)] pub unsafe extern "gpu-kernel" fn`. Beside it stands a static
 /// `__kernel_record_<name>` of four `u32`s: max_threads, min_blocks, cluster, and the bit mask of the tensor map
 /// parameters; 0 for what is not given. `cuda_builder` reads this record from the LLVM module, turns it into attributes
 /// of the kernel, and deletes it.
+///
+/// On the CPU the function becomes a constant of its name, a `cuda_std::Entry`: the name in the PTX, and the parameters
+/// as a function type. The host library launches a kernel by it with arguments whose types are checked.
 #[proc_macro_attribute]
 pub fn kernel(arguments: TokenStream, item: TokenStream) -> TokenStream {
     kernel::expand(arguments.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()

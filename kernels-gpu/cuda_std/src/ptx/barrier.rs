@@ -1,7 +1,7 @@
 //! Barriers of some of the warps of a block. A block has 16 of them, of which number 0 is that of
 //! [`thread::sync_threads`](crate::thread::sync_threads).
 
-use core::arch::asm;
+use crate::asm;
 
 /// Waits on barrier `ID` until `THREADS` threads have arrived there.
 ///

@@ -1,10 +1,9 @@
 //! Clusters: blocks that run at the same time, meet at a barrier and reach each other's shared memory; sm_90.
 //!
 //! The rank of a block is [`thread::cluster_rank`](crate::thread::cluster_rank).
-#![cfg(target_feature = "sm_90")]
+#![cfg(any(target_feature = "sm_90", not(target_arch = "nvptx64")))]
 
-use core::arch::asm;
-
+use crate::asm;
 use crate::shared::SharedAddr;
 use crate::word::Word;
 

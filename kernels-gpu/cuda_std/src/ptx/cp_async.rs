@@ -14,8 +14,7 @@
 //! Every copy takes the number of bytes to read; the rest of the destination is filled with zeros, so the edge of a
 //! tile needs no branch. With 0 bytes nothing is read, but `src` must still be aligned.
 
-use core::arch::asm;
-
+use crate::asm;
 use crate::shared::SharedAddr;
 
 /// Starts a copy of 4 bytes through all caches: `source_bytes` from `src`, then zeros.

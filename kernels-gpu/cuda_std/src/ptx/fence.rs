@@ -2,9 +2,9 @@
 //! other.
 //!
 //! The fences between ordinary accesses are in [`thread`](crate::thread).
-#![cfg(target_feature = "sm_90")]
+#![cfg(any(target_feature = "sm_90", not(target_arch = "nvptx64")))]
 
-use core::arch::asm;
+use crate::asm;
 
 /// Orders this thread's ordinary accesses to shared memory before it ahead of the asynchronous ones after it.
 ///

@@ -3,8 +3,8 @@
 //! A kernel that is launched to overlap starts when all blocks of the one before have called [`launch_dependents`] or
 //! ended. Until [`wait`] returns it may touch only memory that no earlier kernel writes.
 
-#[cfg(target_feature = "sm_90")]
-use core::arch::asm;
+#[cfg(any(target_feature = "sm_90", not(target_arch = "nvptx64")))]
+use crate::asm;
 
 /// Lets the next kernel of the stream start, as far as it is launched to overlap, when all blocks have called this or
 /// have ended. Results need not be written yet: the next kernel waits for them.
@@ -14,7 +14,7 @@ use core::arch::asm;
 #[inline(always)]
 pub fn launch_dependents() {
     // SAFETY: has no precondition.
-    #[cfg(target_feature = "sm_90")]
+    #[cfg(any(target_feature = "sm_90", not(target_arch = "nvptx64")))]
     unsafe {
         asm!("griddepcontrol.launch_dependents;", options(nostack, preserves_flags))
     }
@@ -27,7 +27,7 @@ pub fn launch_dependents() {
 #[inline(always)]
 pub fn wait() {
     // SAFETY: has no precondition.
-    #[cfg(target_feature = "sm_90")]
+    #[cfg(any(target_feature = "sm_90", not(target_arch = "nvptx64")))]
     unsafe {
         asm!("griddepcontrol.wait;", options(nostack, preserves_flags))
     }

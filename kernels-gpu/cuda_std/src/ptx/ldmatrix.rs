@@ -10,8 +10,7 @@
 //! let a = ldmatrix::x4(tile.offset(Swizzle::B128.apply((row + matrix % 2 * 8) * 128 + k_bytes + matrix / 2 * 16)));
 //! ```
 
-use core::arch::asm;
-
+use crate::asm;
 use crate::shared::SharedAddr;
 
 /// Loads one matrix; lanes 0 to 7 give the rows.

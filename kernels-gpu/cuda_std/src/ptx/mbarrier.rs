@@ -12,8 +12,7 @@
 //! mbarrier::wait_parity(full, phase & 1);
 //! ```
 
-use core::arch::asm;
-
+use crate::asm;
 use crate::shared::SharedAddr;
 
 /// The phase in which an arrival took place.
@@ -92,7 +91,7 @@ pub unsafe fn wait(barrier: SharedAddr, phase: Phase) {
 /// # Safety
 /// - `barrier` is an initialised mbarrier, whose current phase has an arrival left.
 /// - Copies of so many bytes complete on `barrier`; at most 2^20 - 1 are announced in one phase.
-#[cfg(target_feature = "sm_90")]
+#[cfg(any(target_feature = "sm_90", not(target_arch = "nvptx64")))]
 #[inline(always)]
 pub unsafe fn arrive_expect_tx(barrier: SharedAddr, bytes: u32) {
     // SAFETY: as required of the caller. The absent `nomem` keeps the compiler from moving accesses across it.
@@ -112,7 +111,7 @@ pub unsafe fn arrive_expect_tx(barrier: SharedAddr, bytes: u32) {
 ///
 /// # Safety
 /// - `barrier` is an initialised mbarrier; `parity` is 0 or 1.
-#[cfg(target_feature = "sm_90")]
+#[cfg(any(target_feature = "sm_90", not(target_arch = "nvptx64")))]
 #[inline(always)]
 pub unsafe fn try_wait_parity(barrier: SharedAddr, parity: u32) -> bool {
     let complete: u32;
@@ -130,7 +129,7 @@ pub unsafe fn try_wait_parity(barrier: SharedAddr, parity: u32) -> bool {
 ///
 /// # Safety
 /// As for [`try_wait_parity`]. Returns only if the missing arrivals and bytes come.
-#[cfg(target_feature = "sm_90")]
+#[cfg(any(target_feature = "sm_90", not(target_arch = "nvptx64")))]
 #[inline(always)]
 pub unsafe fn wait_parity(barrier: SharedAddr, parity: u32) {
     // SAFETY: as required of the caller.
@@ -145,7 +144,7 @@ pub unsafe fn wait_parity(barrier: SharedAddr, parity: u32) {
 /// # Safety
 /// - `barrier` is an initialised mbarrier, whose current phase has an arrival left.
 /// - Copies of so many bytes complete on `barrier`; at most 2^20 - 1 are announced in one phase.
-#[cfg(target_feature = "sm_90")]
+#[cfg(any(target_feature = "sm_90", not(target_arch = "nvptx64")))]
 #[inline(always)]
 pub unsafe fn expect_tx(barrier: SharedAddr, bytes: u32) {
     // SAFETY: as required of the caller. The absent `nomem` keeps the compiler from moving accesses across it.
@@ -167,7 +166,7 @@ pub unsafe fn expect_tx(barrier: SharedAddr, bytes: u32) {
 /// # Safety
 /// - `barrier` is, in the other block, an initialised mbarrier, whose current phase has an arrival left.
 /// - The rank is less than the size of the cluster, and that block has started and not exited.
-#[cfg(target_feature = "sm_90")]
+#[cfg(any(target_feature = "sm_90", not(target_arch = "nvptx64")))]
 #[inline(always)]
 pub unsafe fn arrive_cluster_if(barrier: SharedAddr, rank: u32, arrives: bool) {
     // SAFETY: as required of the caller. The absent `nomem` keeps the compiler from moving accesses across it.
@@ -186,7 +185,7 @@ pub unsafe fn arrive_cluster_if(barrier: SharedAddr, rank: u32, arrives: bool) {
 ///
 /// # Safety
 /// - `barrier` is an initialised mbarrier, whose current phase has an arrival left.
-#[cfg(target_feature = "sm_90")]
+#[cfg(any(target_feature = "sm_90", not(target_arch = "nvptx64")))]
 #[inline(always)]
 pub unsafe fn arrive_if(barrier: SharedAddr, arrives: bool) {
     // SAFETY: as required of the caller. The absent `nomem` keeps the compiler from moving accesses across it.

@@ -1,10 +1,9 @@
 //! Matrix products of one warp with fragments in registers, in the maps that the PTX ISA fixes; sm_80 and later.
 
-use core::arch::asm;
-
 use layout::Dtype;
 
-#[cfg(target_feature = "sm_89")]
+use crate::asm;
+#[cfg(any(target_feature = "sm_89", not(target_arch = "nvptx64")))]
 use crate::convert::Element8;
 use crate::convert::Element16;
 
@@ -79,7 +78,7 @@ pub unsafe fn m16n8k8_tf32(a: [u32; 4], b: [u32; 2], mut c: [f32; 4]) -> [f32; 4
 ///
 /// # Safety
 /// - All 32 lanes of the warp execute this call together; none has exited.
-#[cfg(target_feature = "sm_89")]
+#[cfg(any(target_feature = "sm_89", not(target_arch = "nvptx64")))]
 #[inline(always)]
 pub unsafe fn m16n8k32<A: Element8, B: Element8>(a: [u32; 4], b: [u32; 2], mut c: [f32; 4]) -> [f32; 4] {
     macro_rules! mma {

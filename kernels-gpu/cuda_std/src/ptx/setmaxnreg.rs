@@ -3,9 +3,9 @@
 //! A kernel starts with the same number of registers in every thread. Producers that need few give up the rest, and
 //! consumers take them. What a block holds when it starts is all there is: an increase waits until that many are free.
 //! The kernel needs launch bounds (`max_threads`), or ptxas ignores the instruction.
-#![cfg(target_feature = "sm_90a")]
+#![cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
 
-use core::arch::asm;
+use crate::asm;
 
 const fn check(registers: u32) {
     assert!(

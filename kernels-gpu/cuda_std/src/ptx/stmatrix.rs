@@ -4,10 +4,9 @@
 //! Each lane gives the address of one row of 16 bytes: lanes 0 to 7 those of matrix 0, lanes 8 to 15 those of matrix 1,
 //! and so on ([`layout::fragment::ldmatrix_source`]). Register `i` of every lane holds two elements of matrix `i`
 //! ([`layout::fragment::ldmatrix`]); the `trans` forms store the transposed matrices.
-#![cfg(target_feature = "sm_90")]
+#![cfg(any(target_feature = "sm_90", not(target_arch = "nvptx64")))]
 
-use core::arch::asm;
-
+use crate::asm;
 use crate::shared::SharedAddr;
 
 /// Declares one form of `stmatrix`, whose documentation is the same but for the numbers.

@@ -28,20 +28,12 @@
 //! ```
 //!
 //! One thread issues a copy for the whole block.
-#![cfg(target_feature = "sm_90")]
+#![cfg(any(target_feature = "sm_90", not(target_arch = "nvptx64")))]
 
-use core::arch::asm;
+pub use layout::TensorMap;
 
+use crate::asm;
 use crate::shared::SharedAddr;
-
-/// A tensor map as the host encodes it, a kernel parameter by value.
-///
-/// The device sees only its address: in a function marked `#[kernel]`, the name of the parameter is a `*const
-/// TensorMap`.
-#[derive(Debug, Clone, Copy)]
-// `cuda_builder` gives the parameter the 64 bytes of alignment that the unit demands; rustc cannot.
-#[repr(C, align(16))]
-pub struct TensorMap([u64; 16]);
 
 /// Runs one form of a copy for the rank of its coordinates: `by_rank!(RANK, form, coordinates, operands)`, where the
 /// form takes the name of the rank and the list of the coordinates.

@@ -26,13 +26,14 @@
 //! `b.offset(P::B.k_step_offset_bytes(first_step))`.
 //!
 //! Dtype F32 stands for tf32, which reads the upper 19 bits of an f32.
-#![cfg(target_feature = "sm_90a")]
+#![cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
 
-use core::arch::asm;
 use core::mem::MaybeUninit;
 
 use layout::Dtype;
 use layout::descriptor::{Descriptor, Major, Operand};
+
+use crate::asm;
 
 /// What a group multiplies.
 pub trait Product {

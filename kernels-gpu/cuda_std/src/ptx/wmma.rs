@@ -13,10 +13,9 @@
 //! and a kernel may do to it only what every lane does to every register. A kernel that needs to know where an element
 //! is, or loads by [`ldmatrix`](super::ldmatrix), takes [`mma`](super::mma), whose maps the ISA fixes.
 
-use core::arch::asm;
-
 use layout::fragment::WmmaShape;
 
+use crate::asm;
 use crate::convert::{Bf16, Element16, F16};
 use crate::shared::SharedAddr;
 
@@ -289,7 +288,7 @@ macro_rules! shape {
 }
 
 /// Implements [`Factors`] of one type: how loads and products name it; for A and for B the registers and their places
-/// among the operands of [`mma!`].
+/// among the operands of `mma!`.
 macro_rules! factors {
     ($shape:ident = $name:literal, $element:ident = $type:literal $types:literal,
      A [$($i:literal)*] $a_at:tt, B [$($j:literal)*] $b_at:tt) => {
