@@ -211,7 +211,7 @@ pub use interop::cudarc::{CudarcSlice, CudarcSliceMut};
 pub use ladder::LadderPlan;
 pub use layout::arch::ParseArchError;
 pub use layout::swizzle::Swizzle;
-pub use layout::{Arch, Dtype};
+pub use layout::{Arch, Dtype, Entry};
 #[cfg(feature = "emulator")]
 pub use ptx_emulator::Fp8Sums;
 pub use quantize::{DequantizePlan, DequantizeTensors, QuantizePlan, QuantizeTensors, dequantize, quantize};
@@ -225,6 +225,7 @@ pub use runtime::raw_tensor::RawTensor;
 pub use runtime::stream::{Event, Graph, Stream, StreamRef};
 pub use runtime::tensor::{TensorMut, TensorRef};
 pub use runtime::tensor_map::TensorMap;
+pub use runtime::typed::{Argument, Arguments, TypedKernel};
 pub use variants::ata::{ParsePrecisionError, Precision};
 pub use variants::attention::{Mask, ParseMaskError};
 pub use variants::gemm::{Accumulation, Activation, GemmLayout, ParseGemmLayoutError};

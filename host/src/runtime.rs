@@ -1,8 +1,8 @@
 //! What a program works with whatever it computes: cards, streams, memory, tensors, modules and launches.
 //!
 //! From the ground up: `ptx` (what the library carries), `module` (what is loaded), `tile_semaphores`, `gpu`, `stream`,
-//! `param`, `launch`, `buffer_slice`, `buffer`, `raw_tensor`, `tensor`, `tensor_map`. A file uses those before it and
-//! never those after it.
+//! `param`, `launch`, `buffer_slice`, `buffer`, `raw_tensor`, `tensor`, `tensor_map`, `typed`. A file uses those before
+//! it and never those after it.
 
 pub(crate) mod buffer;
 pub(crate) mod buffer_slice;
@@ -16,3 +16,4 @@ pub(crate) mod stream;
 pub(crate) mod tensor;
 pub(crate) mod tensor_map;
 pub(crate) mod tile_semaphores;
+pub(crate) mod typed;

@@ -43,6 +43,10 @@ pub struct TensorMap([u64; 16]);
 unsafe impl KernelParam for TensorMap {}
 
 impl TensorMap {
+    pub(crate) const fn as_raw(&self) -> [u64; 16] {
+        self.0
+    }
+
     /// A map of tiles of `box_shape` elements, whose dimensions are those of the tensor, in its order.
     ///
     /// A tile lies in shared memory in row-major order, swizzled. Elements of it that are outside the tensor arrive as
