@@ -6,6 +6,7 @@ mod check;
 mod clean_cache;
 mod doctor;
 mod gates;
+mod new_kernel;
 mod package;
 mod test;
 mod tools;
@@ -37,6 +38,8 @@ enum Command {
     Tools,
     /// Removes the PTX and cubins that are kept between builds and runs
     CleanCache,
+    /// Makes a crate with a kernel of its own, outside of this workspace
+    NewKernel(new_kernel::Arguments),
     /// Writes a source package with the PTX built in, which compiles on stable Rust
     Package(package::Arguments),
     /// Writes a folder that runs the program and the tests on a machine without Rust
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Command::Doctor => doctor::run(),
         Command::Tools => tools::run(),
         Command::CleanCache => clean_cache::run(),
+        Command::NewKernel(arguments) => new_kernel::run(&arguments),
         Command::Package(arguments) => package::run(&arguments),
         Command::Bundle(arguments) => bundle::run(&arguments),
     };
