@@ -29,9 +29,10 @@ pub(crate) struct Sizes {
 }
 
 /// Sizes around every edge: blocks, pairs of blocks, odd numbers of block rows, bands from the main diagonal alone to
-/// all.
-pub(crate) fn sizes() -> Vec<Sizes> {
+/// all. Where trials are small, the largest matrix has fewer diagonals: a band of all has as many.
+pub(crate) fn sizes(gpu: &Gpu) -> Vec<Sizes> {
     let all = usize::MAX;
+    let many = if is_small(gpu) { 9 } else { 27 };
     [
         (1, 1, 1),
         (2, 3, 1),
@@ -51,7 +52,7 @@ pub(crate) fn sizes() -> Vec<Sizes> {
         (257, 1, all),
         (320, 3, 10),
         (400, 1, 1),
-        (515, 1, 27),
+        (515, 1, many),
     ]
     .map(|(n, channels, diagonals)| Sizes { n, channels, diagonals: diagonals.min(n.div_ceil(BLOCK)) })
     .to_vec()
@@ -65,7 +66,7 @@ const FEW_FRAMES: [usize; 3] = [1, 9, 16];
 
 /// The numbers of frames of trials with a matrix of these sizes.
 pub(crate) fn frames(gpu: &Gpu, sizes: Sizes) -> &'static [usize] {
-    if is_small(gpu) && sizes.n * sizes.diagonals > 1000 { &FEW_FRAMES } else { &FRAMES }
+    if is_small(gpu) && sizes.n * sizes.diagonals >= 400 { &FEW_FRAMES } else { &FRAMES }
 }
 
 /// A matrix whose elements are drawn one by one.

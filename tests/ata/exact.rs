@@ -30,7 +30,7 @@ fn compare(gpu: &Gpu, matrix: &SymmetricBlockMatrix, precision: Precision, x: Ar
 /// Products up to 16 times 16 and sums of at most 900 of them have 18 bits.
 fn small_integers(gpu: &Gpu, precision: Precision) -> Outcome {
     let mut random = random(1);
-    for sizes in sizes() {
+    for sizes in sizes(gpu) {
         for &frames in frames(gpu, sizes) {
             let matrix = matrix(sizes, || integer(&mut random, 16));
             let x = vectors(sizes, frames, || integer(&mut random, 16));

@@ -22,7 +22,7 @@ pub(crate) fn list(trials: &mut Trials) {
 
 fn normal_numbers(gpu: &Gpu, precision: Precision) -> Outcome {
     let mut random = random(11);
-    for sizes in sizes() {
+    for sizes in sizes(gpu) {
         let all = [1, 8, 19];
         for &frames in if is_small(gpu) && sizes.n > 300 { &all[1..2] } else { &all } {
             let matrix = matrix(sizes, || normal(&mut random));

@@ -8,6 +8,7 @@ use ferrotile::{
 use libtest_mimic::Failed;
 use ndarray::{Array2, Array3, Axis, s};
 use rand::RngExt;
+use tests::device::runs_all;
 use tests::guard::Guarded;
 use tests::inputs::{Random, random};
 use variants::ata::BLOCK;
@@ -343,11 +344,15 @@ fn same_bits(gpu: &Gpu, precision: Precision) -> Outcome {
     let far = Array3::from_shape_fn(b.dim(), |(frame, channel, i)| {
         [0.0, 1e3, 1e8][frame] * (1 + channel) as f32 * (0.3 * i as f32).sin()
     });
-    for (tolerance, preconditioner, guess) in [
+    let ways = [
         (1e-5, Preconditioner::None, Some(&far)),
         (1e-5, Preconditioner::BlockJacobi, Some(&far)),
         (1e-10, Preconditioner::None, None),
-    ] {
+    ];
+    // The iterations of every precision are the same kernels: where time is short each takes one way.
+    let own = Precision::ALL.iter().position(|&other| other == precision).unwrap_or_default() % ways.len();
+    let taken = |index: &usize| runs_all() || *index == own;
+    for (tolerance, preconditioner, guess) in (0..ways.len()).filter(taken).map(|index| ways[index]) {
         let options = CgOptions { tolerance, preconditioner, ..CgOptions::default() };
         let expected = solve(gpu, &stream, &matrix, &b, guess, &options)??;
         for (graph, test_every) in [(false, 1), (true, 3), (false, 50)] {
