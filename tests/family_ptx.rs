@@ -117,7 +117,8 @@ fn instructions_are_those_of_the_algorithm() {
             AttentionKernel::Decode(_) => return check_decode(config, entry),
             AttentionKernel::Mma(tile) => tile,
         };
-        let products = (tile.n / 16) * (config.head_dim / 16);
+        // Of 16 rows by 32 bytes and as many columns as rows.
+        let products = (tile.n / 16) * (config.head_dim * config.dtype.size_bytes() / 32);
         let tensor_core_pv = usize::from(tile.pv == PvUnit::TensorCore);
         check_products(config, entry, products * (1 + tensor_core_pv));
         assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4.trans"), products * tensor_core_pv, "{config}");
@@ -131,9 +132,12 @@ fn instructions_are_those_of_the_algorithm() {
     });
 }
 
-/// `products` of 16x16 fragments, two `mma` each; none by `wmma`, whose fragments PTX leaves open.
+/// `products` of fragments of 16 rows by 32 bytes, two `mma` each; none by `wmma`, whose fragments PTX leaves open.
 fn check_products(config: &AttentionConfig, entry: &Entry, products: usize) {
-    let of = |dtype: Dtype| entry.count(&format!("mma.sync.aligned.m16n8k16.row.col.f32.{0}.{0}.f32", dtype.name()));
+    let of = |dtype: Dtype| {
+        let k = 32 / dtype.size_bytes();
+        entry.count(&format!("mma.sync.aligned.m16n8k{k}.row.col.f32.{0}.{0}.f32", dtype.name()))
+    };
     // Beside K and V of E4M3, P V is of f16 whatever Q is.
     let as_queries = if config.has_e4m3_kv() && config.dtype != Dtype::F16 {
         assert_eq!(of(Dtype::F16), products, "{config}");

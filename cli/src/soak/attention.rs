@@ -217,7 +217,7 @@ impl Family for Attention {
             problem.fused = Some(random.random_range(0..20));
         }
         problem.terms = Terms::draw(random, problem.k_len);
-        let has_fp8 = scope.arch == Arch::Sm90a;
+        let has_fp8 = scope.arch >= Arch::Sm89;
         let (heads, terms) = (&mut problem.heads, &mut problem.terms);
         let fp8 = if problem.q_len <= DECODE_ROWS {
             Fp8::draw_kv(random, scope.arch >= Arch::Sm89, heads, terms)

@@ -506,6 +506,7 @@ mod tests {
         let runs = [
             (Arch::Sm80, [Dtype::F16; 2], Accumulation::TwoLevel),
             (Arch::Sm89, [Dtype::F16, Dtype::E4M3], Accumulation::TwoLevel),
+            (Arch::Sm89, [Dtype::E4M3; 2], Accumulation::TwoLevel),
             (Arch::Sm90a, [Dtype::F16; 2], Accumulation::TwoLevel),
             (Arch::Sm90a, [Dtype::E4M3; 2], Accumulation::TwoLevel),
             (Arch::Sm90a, [Dtype::E4M3; 2], Accumulation::Direct),

@@ -160,7 +160,7 @@ impl Decode {
             ..LaunchConfig::of_blocks(self.blocks, self.config.threads())
         };
         let params: [&dyn KernelParam; 3] = [args, &decode, descales];
-        let taken = if self.config.has_e4m3_kv() { 3 } else { 2 };
+        let taken = if self.config.has_descales() { 3 } else { 2 };
         // SAFETY: grid, block and shared memory are the configuration's; the caller's promise is for the rest.
         unsafe { self.kernel.launch(stream, &config, &params[..taken]) }?;
         let Some((combine, kernel)) = &self.combine else { return Ok(()) };

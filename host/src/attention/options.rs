@@ -20,8 +20,8 @@ pub struct AttentionOptions {
     /// The kernel to run, by name; `None` picks the one that measures best.
     pub kernel: Option<String>,
     /// How P V of FP8 inputs is summed: tensor cores add such products with 13 bits. [`Accumulation::TwoLevel`], the
-    /// default, adds the sum of every 256 keys, or fewer, to O in f32; [`Accumulation::Direct`] takes less time. Inputs
-    /// of other types are always summed in f32.
+    /// default, adds the sum of every 256 keys, or fewer, to O in f32; [`Accumulation::Direct`] takes less time on
+    /// Hopper, and has no kernels of its own elsewhere. Inputs of other types are always summed in f32.
     pub accumulation: Accumulation,
     /// The parts that the keys are split into where a few query rows see many keys, each for blocks of its own; `None`
     /// picks by the sizes.

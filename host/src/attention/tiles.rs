@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use variants::attention::{
     AttentionArgs, AttentionConfig, AttentionKernel, DescaleArgs, MaskKind, TileSchedulerArgs, WgmmaTile, first_slot,
-    has_transposed_values,
 };
 
 use super::choice::is_wgmma;
@@ -117,8 +116,12 @@ impl TileLaunch {
         match self.config.kernel {
             // SAFETY: the caller's contract.
             AttentionKernel::Wgmma(tile) => unsafe { self.launch_persistent(stream, &tile, args, descales, inputs) },
-            // SAFETY: the caller's contract; grid, block and shared memory are the configuration's.
-            _ => unsafe { self.kernel.launch(stream, &self.launch_config(), &[args]) },
+            _ => {
+                let params: [&dyn KernelParam; 2] = [args, descales];
+                let taken = if self.config.has_descales() { 2 } else { 1 };
+                // SAFETY: the caller's contract; grid, block and shared memory are the configuration's.
+                unsafe { self.kernel.launch(stream, &self.launch_config(), &params[..taken]) }
+            }
         }
     }
 
@@ -149,7 +152,7 @@ impl TileLaunch {
         }
         config.overlaps = !self.isolated;
         let params: [&dyn KernelParam; 6] = [args, &order, &q, &k, &v, descales];
-        let taken = if has_transposed_values(self.config.dtype) { 6 } else { 5 };
+        let taken = if self.config.has_descales() { 6 } else { 5 };
         // SAFETY: the caller's contract; grid, block and shared memory are the configuration's.
         let launched = unsafe { self.kernel.launch(stream, &config, &params[..taken]) };
         if let (Err(_), Some(semaphores)) = (&launched, &self.semaphores) {

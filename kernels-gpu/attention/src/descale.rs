@@ -1,7 +1,9 @@
 //! Descale factors: what elements of FP8 tensors are multiplied by.
 
 use cuda_std::global;
-use variants::attention::DescaleTensor;
+use variants::attention::{DescaleArgs, DescaleTensor};
+
+use crate::lane::div_rem;
 
 /// The factor of a head of a batch entry; 1 where the tensor has no factors.
 ///
@@ -15,4 +17,16 @@ pub(crate) unsafe fn factor(tensor: &DescaleTensor, batch: u32, head: u32) -> f3
     let place = i64::from(batch) * tensor.batch + i64::from(head) * tensor.head;
     // SAFETY: the caller's contract.
     unsafe { global::load((tensor.address as *const f32).wrapping_offset(place as isize)) }
+}
+
+/// What scores of a head of Q with a head of K are multiplied by, and O of that head.
+///
+/// # Safety
+/// As [`factor`], for these heads.
+#[inline(always)]
+pub(crate) unsafe fn factors(descales: &DescaleArgs, batch: u32, [q_head, kv_head]: [u32; 2]) -> [f32; 2] {
+    let (q_factor, _) = div_rem(q_head, descales.q_heads_per_factor);
+    // SAFETY: the caller's contract.
+    let factor = |tensor, head| unsafe { factor(tensor, batch, head) };
+    [factor(&descales.q, q_factor) * factor(&descales.k, kv_head), factor(&descales.v, kv_head)]
 }

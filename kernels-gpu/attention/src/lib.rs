@@ -12,6 +12,7 @@
 //! | `tile` | tiles in shared memory, and their fragments |
 //! | `epilogue` | LSE to global memory |
 //! | `descale` | factors of FP8 tensors |
+//! | `input` | the element types of Q, K and V, and what follows from them |
 //! | `combine` | the sum of partial results |
 //! | `scalar` | the kernel that serves everything: one warp a query row |
 //! | `lane` | this thread in its warp and its block |
@@ -38,6 +39,7 @@
 mod combine;
 mod descale;
 mod epilogue;
+pub mod input;
 pub mod lane;
 mod mask;
 mod scalar;
@@ -96,13 +98,13 @@ macro_rules! entry {
     (@ $type:ident $element:ident $name:ident scalar) => {
         entry!(@@ $type $name (args: AttentionArgs) () crate::scalar::forward::<$element, ID>(&args));
     };
-    (@ $type:ident $element:ident $name:ident mma) => {
-        entry!(@@ $type $name (args: AttentionArgs) () mainloop::forward::<
+    (@ $type:ident $element:ident $name:ident mma $($descales:ident)?) => {
+        entry!(@@ $type $name (args: AttentionArgs $(, $descales: DescaleArgs)?) () mainloop::forward::<
             $element,
             mainloop::Configuration<ID>,
             { mainloop::key_tiles(&ATTENTION[ID]) },
             { mainloop::dim_tiles(&ATTENTION[ID]) },
-        >(&args));
+        >(&args, entry!(@descales $($descales)?)));
     };
     (@ $type:ident $element:ident $name:ident decode $kv:ident $($descales:ident)?) => {
         entry!(@@ $type $name

@@ -24,7 +24,7 @@ pub(crate) unsafe fn forward<E: Element16, const ID: usize>(args: &AttentionArgs
     let seqlens = const { ATTENTION[ID].seqlens };
     // SAFETY: the warp is together, and the launch is the configuration's.
     let seqlen = |batch| unsafe { SeqlenInfo::of_warp(args, batch, seqlens) };
-    let work = Work::of_block(args, ATTENTION[ID].rows() as u32, seqlens, seqlen);
+    let work = Work::of_block::<u16>(args, ATTENTION[ID].rows() as u32, seqlens, seqlen);
     let score_mod = HeadScoreMod::new(args, &work);
     let lane = lane();
     let row = work.first_row + warp();
@@ -33,7 +33,7 @@ pub(crate) unsafe fn forward<E: Element16, const ID: usize>(args: &AttentionArgs
     }
     let keys = work.keys;
     let (start, end) = (keys.start(row as i32) as u32, keys.end(row as i32).max(0) as u32);
-    let q = work.q.wrapping_offset(i64::from(row) as isize * args.q_strides.row as isize);
+    let q = work.q.cast::<u16>().wrapping_offset(i64::from(row) as isize * args.q_strides.row as isize);
 
     let mut out = [0f32; MAX_HEAD_DIM / LANES as usize];
     let (mut row_max, mut row_sum) = (f32::NEG_INFINITY, 0f32);
@@ -42,7 +42,7 @@ pub(crate) unsafe fn forward<E: Element16, const ID: usize>(args: &AttentionArgs
         let key = chunk + lane;
         let mut score = f32::NEG_INFINITY;
         if key < end {
-            let k = work.k.wrapping_offset(key as isize * args.k_strides.row as isize);
+            let k = work.k.cast::<u16>().wrapping_offset(key as isize * args.k_strides.row as isize);
             score = 0.0;
             for column in 0..args.head_dim as usize {
                 // SAFETY: `column` is inside the row, and `row` and `key` are inside their tensors.
@@ -67,7 +67,7 @@ pub(crate) unsafe fn forward<E: Element16, const ID: usize>(args: &AttentionArgs
         for key in 0..LANES.min(end - chunk) {
             // SAFETY: as above.
             let p = unsafe { warp_shuffle_idx(FULL_MASK, p, key, LANES).0 };
-            let v = work.v.wrapping_offset((chunk + key) as isize * args.v_strides.row as isize);
+            let v = work.v.cast::<u16>().wrapping_offset((chunk + key) as isize * args.v_strides.row as isize);
             for step in 0..out.len() {
                 let column = lane as usize + step * LANES as usize;
                 if column < args.value_dim as usize {

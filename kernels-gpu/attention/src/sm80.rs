@@ -7,20 +7,23 @@
 //! | `pages` | where those keys lie, one after the other or in pages |
 //! | `key_values` | how it multiplies K and V, of the type of Q |
 //! | `e4m3_kv` | the same of E4M3, from sm_89 on |
+//! | `e4m3` | the main loop on inputs of E4M3, from sm_89 on |
 //! | `copy` | rows of a tensor to a tile in shared memory |
 //! | `product` | the product of two fragments |
 //! | `pv` | P V on tensor cores |
 //! | `epilogue` | O to global memory |
 
-mod copy;
+pub mod copy;
 mod decode;
+#[cfg(target_feature = "sm_89")]
+pub mod e4m3;
 #[cfg(target_feature = "sm_89")]
 pub mod e4m3_kv;
 mod epilogue;
 mod key_values;
 pub mod mainloop;
 mod pages;
-mod product;
+pub mod product;
 pub mod pv;
 
 use cuda_std::convert::{Bf16, F16};

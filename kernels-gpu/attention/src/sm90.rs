@@ -7,7 +7,6 @@
 //! | `transpose` | the warps that transpose V of 8-bit elements |
 //! | `e4m3` | the entries for inputs of E4M3 |
 //! | `descale` | the factors of inputs of E4M3 |
-//! | `input` | the element types: P as operand A |
 //! | `consumer` | what a consumer warpgroup does: load Q, last step, step, finish |
 //! | `warpgroup` | a consumer warpgroup: its place in the block, and its side of the pipelines |
 //! | `tile` | a tile as a consumer warpgroup sees it: rows, keys, steps, masks |
@@ -28,7 +27,6 @@ mod consumer;
 mod descale;
 pub mod e4m3;
 mod epilogue;
-mod input;
 mod kernel;
 mod kv_split;
 mod pingpong;

@@ -13,9 +13,9 @@ use crate::seqlen::SeqlenInfo;
 /// Blocks of one head follow each other, so that its keys and values stay in L2. The last rows come first: under a
 /// causal mask they have the most keys, and the short blocks then fill the end of the grid.
 pub(crate) struct Work {
-    pub(crate) q: *const u16,
-    pub(crate) k: *const u16,
-    pub(crate) v: *const u16,
+    pub(crate) q: *const u8,
+    pub(crate) k: *const u8,
+    pub(crate) v: *const u8,
     pub(crate) o: *mut u16,
     /// Null where the LSE is not wanted.
     pub(crate) lse: *mut f32,
@@ -36,23 +36,23 @@ pub(crate) struct Work {
 impl Work {
     /// The work of this block when each block takes `rows` query rows; `seqlen` gives the sequences of a batch entry.
     /// Sequences shorter than the longest have fewer rows than blocks were launched for: some start beyond
-    /// [`Work::q_len`].
+    /// [`Work::q_len`]. Elements of Q, K and V are as large as `Q`, those of O have 16 bits.
     ///
     /// The grid has one block for each (batch, head, `rows` rows) of `args`.
     #[inline(always)]
-    pub(crate) fn of_block(
+    pub(crate) fn of_block<Q>(
         args: &AttentionArgs,
         rows: u32,
         seqlens: Seqlens,
         seqlen: impl FnOnce(u32) -> SeqlenInfo,
     ) -> Self {
         let (batch_head, from_end, row_blocks) = block_place(args, rows);
-        Self::of_rows(args, batch_head, (row_blocks - 1 - from_end) * rows, seqlens, seqlen)
+        Self::of_rows::<Q>(args, batch_head, (row_blocks - 1 - from_end) * rows, seqlens, seqlen)
     }
 
     /// The work on the rows from `first_row` on of head `batch_head` of all batch entries.
     #[inline(always)]
-    pub(crate) fn of_rows(
+    pub(crate) fn of_rows<Q>(
         args: &AttentionArgs,
         batch_head: u32,
         first_row: u32,
@@ -62,9 +62,9 @@ impl Work {
         let (batch, head) = div_rem(batch_head, args.q_heads);
         let (kv_head, _) = div_rem(head, args.heads_per_kv);
         let seqlen = seqlen(batch);
-        let start = |strides: &AttentionStrides, head: u32, row: u32| {
+        let start = |strides: &AttentionStrides, head: u32, row: u32, element_bytes: usize| {
             let heads = i64::from(batch) * strides.batch + i64::from(head) * strides.head;
-            (heads + i64::from(row) * strides.row) * size_of::<u16>() as i64
+            (heads + i64::from(row) * strides.row) * element_bytes as i64
         };
         let lse_row = match seqlens {
             Seqlens::Varlen if args.cu_seqlens_q != 0 => {
@@ -74,10 +74,10 @@ impl Work {
         };
         let lse_offset = if args.lse == 0 { 0 } else { lse_row * size_of::<f32>() as u64 };
         Self {
-            q: args.q.wrapping_add_signed(start(&args.q_strides, head, seqlen.q_start)) as *const u16,
-            k: args.k.wrapping_add_signed(start(&args.k_strides, kv_head, seqlen.k_start)) as *const u16,
-            v: args.v.wrapping_add_signed(start(&args.v_strides, kv_head, seqlen.k_start)) as *const u16,
-            o: args.o.wrapping_add_signed(start(&args.o_strides, head, seqlen.q_start)) as *mut u16,
+            q: args.q.wrapping_add_signed(start(&args.q_strides, head, seqlen.q_start, size_of::<Q>())) as *const u8,
+            k: args.k.wrapping_add_signed(start(&args.k_strides, kv_head, seqlen.k_start, size_of::<Q>())) as *const u8,
+            v: args.v.wrapping_add_signed(start(&args.v_strides, kv_head, seqlen.k_start, size_of::<Q>())) as *const u8,
+            o: args.o.wrapping_add_signed(start(&args.o_strides, head, seqlen.q_start, size_of::<u16>())) as *mut u16,
             lse: (args.lse + lse_offset) as *mut f32,
             batch,
             head,

@@ -63,7 +63,7 @@ macro_rules! entry {
                     Configuration<ID, $pv>,
                     { mainloop::key_tiles(&CONFIG) },
                     { mainloop::dim_tiles(&CONFIG) },
-                >(&args);
+                >(&args, None);
             }
         }
     };

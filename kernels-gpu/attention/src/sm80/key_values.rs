@@ -5,7 +5,7 @@ use cuda_std::shared::SharedAddr;
 use layout::{Dtype, Swizzle};
 use variants::attention::DECODE_KEYS;
 
-use crate::sm80::pages::CacheBits;
+use crate::sm80::copy::ElementBits;
 use crate::sm80::product::multiply;
 use crate::sm80::pv::{PvAccumulator, TensorCore};
 use crate::tile::Fragments;
@@ -15,7 +15,7 @@ pub(crate) trait KeyValues<E> {
     /// The type; `None` for that of Q.
     const DTYPE: Option<Dtype>;
     /// The bits of an element.
-    type Bits: CacheBits;
+    type Bits: ElementBits;
     /// Whether a lane's accumulators of O are, of 16 columns, four neighbours, instead of twice two.
     const IN_FOURS: bool;
 

@@ -17,7 +17,9 @@
 //! 2. With two stages both tiles of the next step are in flight during the whole of this step, at one barrier a step.
 //!    With one stage V is in flight during Q K^T, and the next K during P V, at two barriers a step and half the shared
 //!    memory.
-//! 3. Fragments of Q are read again at each step, which leaves registers for two tiles of scores. At 128 registers a
+//! 3. E4M3 has the same fragments, with 32 columns in the place of 16; e4m3.rs has its P V. Factors multiply scores as
+//!    they leave the tensor cores, and O at its end: all in between is as for elements of 16 bits.
+//! 4. Fragments of Q are read again at each step, which leaves registers for two tiles of scores. At 128 registers a
 //!    thread, two to four blocks share a multiprocessor and hide each other's latency.
 //!
 //! Budget: 128 registers a thread; shared memory is the configuration's [`variants::attention::AttentionConfig::smem`]
@@ -31,16 +33,17 @@ use cuda_std::thread;
 use cuda_std::warp::{FULL_MASK, sync_warp};
 use layout::SmemRegion;
 use variants::attention::{
-    ATTENTION, AttentionArgs, AttentionConfig, AttentionKernel, MmaTile, ScoreMod, Seqlens, WARP_ROWS,
+    ATTENTION, AttentionArgs, AttentionConfig, AttentionKernel, DescaleArgs, MmaTile, ScoreMod, Seqlens, WARP_ROWS,
 };
 
+use crate::descale::factors;
 use crate::epilogue::store_lse;
-use crate::lane::{lane, warp};
+use crate::lane::{div_rem, lane, warp};
 use crate::score_mod::HeadScoreMod;
 use crate::seqlen::SeqlenInfo;
-use crate::sm80::copy::Rows;
+use crate::sm80::copy::{ElementBits, Rows};
 use crate::sm80::epilogue::store_rows;
-use crate::sm80::product::multiply;
+use crate::sm80::product::MmaInput;
 use crate::sm80::pv::{PvAccumulator, TensorCore};
 use crate::softmax::{RowState, ScoreScale, Subtraction};
 use crate::tile::{Fragments, chunk_offset};
@@ -87,11 +90,14 @@ pub const fn dim_tiles(config: &AttentionConfig) -> usize {
 /// The kernel. It does not compile for traits that differ from their configuration.
 ///
 /// # Safety
-/// The launch is that of the configuration of `T`, and `args` describes its tensors.
+/// The launch is that of the configuration of `T`, and `args` and `descales` describe its tensors and the factors of
+/// inputs of E4M3.
 #[inline(always)]
-pub unsafe fn forward<E, T, const KEY_TILES: usize, const DIM_TILES: usize>(args: &AttentionArgs)
-where
-    E: Element16,
+pub unsafe fn forward<E, T, const KEY_TILES: usize, const DIM_TILES: usize>(
+    args: &AttentionArgs,
+    descales: Option<&DescaleArgs>,
+) where
+    E: MmaInput,
     T: KernelTraits<E, KEY_TILES, DIM_TILES>,
 {
     let tile = const { mma_tile(&T::CONFIG) };
@@ -108,7 +114,7 @@ where
     let place = || shared::dynamic().offset(q_region.offset_bytes);
     // SAFETY: the block is together, the launch is the configuration's, and nothing is in the tile of Q yet.
     let seqlen = |batch| unsafe { SeqlenInfo::of_block(args, batch, seqlens, place) };
-    let work = Work::of_block(args, tile.m as u32, seqlens, seqlen);
+    let work = Work::of_block::<E::Bits>(args, tile.m as u32, seqlens, seqlen);
     if seqlens > Seqlens::Fixed && work.first_row >= work.q_len {
         return;
     }
@@ -118,7 +124,10 @@ where
     let q_tile = base.offset(q_region.offset_bytes);
 
     let aligned = args.inputs_aligned != 0;
-    let rows = |base, stride, len, columns| Rows { base, stride, len, columns, aligned };
+    let rows = |base: *const u8, stride, len, columns| {
+        let base = base.cast::<E::Bits>();
+        Rows { base, stride, len, columns, aligned }
+    };
     let q = rows(work.q, args.q_strides.row, work.q_len, args.head_dim);
     let k = rows(work.k, args.k_strides.row, work.keys.len(), args.head_dim);
     let v = rows(work.v, args.v_strides.row, work.keys.len(), args.value_dim);
@@ -127,12 +136,12 @@ where
         let k_tile = stage_tile(k_region, step);
         // SAFETY: every thread of the block is here, after the barrier that frees the tile; some row sees a key of the
         // step.
-        unsafe { k.copy_to_tile(k_tile, step * step_keys, tile.n, columns, threads, tile.copy) };
+        unsafe { E::Bits::copy_to_tile(k, k_tile, step * step_keys, tile.n, columns, threads, tile.copy) };
     };
     let copy_v = |step: u32| {
         let v_tile = stage_tile(v_region, step);
         // SAFETY: as for K.
-        unsafe { v.copy_to_tile(v_tile, step * step_keys, tile.n, columns, threads, tile.copy) };
+        unsafe { E::Bits::copy_to_tile(v, v_tile, step * step_keys, tile.n, columns, threads, tile.copy) };
     };
 
     // The steps whose keys some row of the block sees.
@@ -141,13 +150,19 @@ where
     let first_row = work.first_row as i32;
     let (first_step, end_step) = keys.steps(first_row, last_row(first_row), step_keys);
 
+    let [score_factor, value_factor] = descales.map_or([1.0; 2], |descales| {
+        let (kv_head, _) = div_rem(work.head, args.heads_per_kv);
+        // SAFETY: the caller's contract.
+        unsafe { factors(descales, work.batch, [work.head, kv_head]) }
+    });
+
     let mut out = T::Pv::zero();
-    let mut state = RowState::empty(Subtraction::LargeLate);
+    let mut state = RowState::empty_times_power(Subtraction::LargeLate, E::P_EXPONENT);
     // SAFETY: the whole block takes the same steps, so that its threads meet at every barrier and copy; the barriers
     // order the uses of the tiles as the comments say.
     unsafe {
         if first_step < end_step {
-            q.copy_to_tile(q_tile, work.first_row, tile.m, columns, threads, tile.copy);
+            E::Bits::copy_to_tile(q, q_tile, work.first_row, tile.m, columns, threads, tile.copy);
             copy_k(first_step);
             if tile.stages == 2 {
                 copy_v(first_step);
@@ -171,9 +186,12 @@ where
             let q_fragments = Fragments::rows_first(q_tile.offset(chunk_offset(tile.m, warp_row(), 0)), tile.m);
             let k_fragments = Fragments::columns_first(stage_tile(k_region, step), tile.n);
             let mut scores = qk::<E, KEY_TILES, DIM_TILES>(q_fragments, k_fragments, args.q_sign);
+            if descales.is_some() {
+                scores.as_flattened_mut().iter_mut().for_each(|score| *score *= score_factor);
+            }
             if let ScoreMod::General = const { T::CONFIG.score_mod } {
                 let row = work.first_row + warp_row() + lane() / 4;
-                score_mod.apply::<E>(scores.as_flattened_mut(), row, lane() % 4, step * step_keys);
+                score_mod.apply::<E::Output>(scores.as_flattened_mut(), row, lane() % 4, step * step_keys);
             }
             // Few steps are masked: opaque, the bounds of rows take no registers in the others.
             let (key, first_row) = ((step * step_keys) as i32, opaque(work.first_row) as i32);
@@ -204,11 +222,11 @@ where
         // A warp overwrites only rows of the Q tile that no other warp reads.
         let results = state.finalize(ScoreScale::new(args), sink_of_block(args, tile.m as u32));
         sync_warp(FULL_MASK);
-        out.store([results[0].normaliser, results[1].normaliser], q_tile, tile.m, warp_row());
+        out.store(results.map(|row| row.normaliser * value_factor), q_tile, tile.m, warp_row());
         sync_warp(FULL_MASK);
         // Found again, so that the addresses of O and the LSE take no registers in the loop.
         let seqlen = || if let Seqlens::Fixed = seqlens { SeqlenInfo::equal(args) } else { work.seqlen };
-        let work = Work::of_block(args, tile.m as u32, seqlens, |_| seqlen());
+        let work = Work::of_block::<E::Bits>(args, tile.m as u32, seqlens, |_| seqlen());
         store_rows(args, &work, q_tile, tile.m, columns, warp_row());
         store_lse(&work, &results, warp_row());
     }
@@ -219,20 +237,23 @@ where
 /// # Safety
 /// All lanes of the warp call it together; both tiles are written and visible.
 #[inline(always)]
-unsafe fn qk<E: Element16, const KEY_TILES: usize, const DIM_TILES: usize>(
+unsafe fn qk<E: MmaInput, const KEY_TILES: usize, const DIM_TILES: usize>(
     q: Fragments,
     k: Fragments,
     q_sign: u32,
 ) -> [[f32; 8]; KEY_TILES] {
+    let element_bytes = size_of::<E::Bits>();
+    // Of each of two elements, or of four.
+    let signs = if element_bytes == 1 { q_sign | q_sign >> 8 } else { q_sign };
     let mut scores = [[0f32; 8]; KEY_TILES];
-    for dim_tile in 0..DIM_TILES {
+    for dim_tile in 0..DIM_TILES * element_bytes / 2 {
         // SAFETY: the caller's contract.
-        let a = unsafe { q.load(0, dim_tile) }.map(|pair| pair ^ q_sign);
+        let a = unsafe { q.load(0, dim_tile) }.map(|word| word ^ signs);
         for key_tile in 0..KEY_TILES {
             // SAFETY: the caller's contract.
             unsafe {
                 let b = k.load(key_tile, dim_tile);
-                scores[key_tile] = multiply::<E>(a, b, scores[key_tile]);
+                scores[key_tile] = E::multiply(a, b, scores[key_tile]);
             }
         }
     }

@@ -8,41 +8,8 @@ use layout::Swizzle;
 use variants::attention::{AttentionArgs, AttentionStrides, DECODE_KEYS, DecodeArgs};
 
 use crate::lane::{LANES, div_rem, lane, warp_uniform};
-use crate::sm80::copy::gather_chunk;
+use crate::sm80::copy::ElementBits;
 use crate::tile::CHUNK_BYTES;
-
-/// The bits of an element of K and V.
-pub(crate) trait CacheBits: Copy {
-    /// A chunk from an address that is aligned to one element, of which the first `bytes` are there; the others are
-    /// zeros.
-    ///
-    /// # Safety
-    /// So many bytes are readable global memory.
-    unsafe fn gather(source: *const Self, bytes: u32) -> [u32; 4];
-}
-
-impl CacheBits for u16 {
-    #[inline(always)]
-    unsafe fn gather(source: *const u16, _bytes: u32) -> [u32; 4] {
-        // SAFETY: the caller's contract; rows are whole chunks.
-        unsafe { gather_chunk(source) }
-    }
-}
-
-impl CacheBits for u8 {
-    #[inline(always)]
-    unsafe fn gather(source: *const u8, bytes: u32) -> [u32; 4] {
-        core::array::from_fn(|word| {
-            // Rows are whole halves of chunks.
-            let is_there = 8 * (word as u32 / 2) < bytes;
-            let byte = |index: usize| {
-                // SAFETY: the caller's contract.
-                if is_there { u32::from(unsafe { global::load(source.wrapping_add(4 * word + index)) }) } else { 0 }
-            };
-            byte(0) | byte(1) << 8 | byte(2) << 16 | byte(3) << 24
-        })
-    }
-}
 
 /// The pages of one batch entry. Keys that follow each other without pages are one page.
 #[derive(Clone, Copy)]
@@ -133,7 +100,7 @@ pub(crate) struct KeyRows<T> {
     swizzle: Swizzle,
 }
 
-impl<T: CacheBits> KeyRows<T> {
+impl<T: ElementBits> KeyRows<T> {
     /// Elements of a chunk.
     const CHUNK_ELEMS: u32 = CHUNK_BYTES / size_of::<T>() as u32;
 

@@ -9,7 +9,7 @@ use variants::attention::{
 };
 use variants::gemm::Accumulation;
 
-use crate::sm90::input::Input;
+use crate::input::Input;
 use crate::softmax::Subtraction;
 
 /// Configuration `ID` of [`ATTENTION`].

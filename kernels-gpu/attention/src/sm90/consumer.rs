@@ -16,10 +16,10 @@ use cuda_std::shared::SharedAddr;
 use variants::attention::{AttentionArgs, QuerySource};
 
 use crate::epilogue::store_lse;
+use crate::input::Input;
 use crate::sm90::config::{Config, PvProduct};
 use crate::sm90::descale::Descale;
 use crate::sm90::epilogue;
-use crate::sm90::input::Input;
 use crate::sm90::kv_split;
 use crate::sm90::pingpong::WarpScheduler;
 use crate::sm90::pipeline::PipelineState;

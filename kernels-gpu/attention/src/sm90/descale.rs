@@ -3,8 +3,7 @@
 use cuda_std::convert::rcp;
 use variants::attention::{AttentionArgs, DescaleArgs};
 
-use crate::descale::factor;
-use crate::lane::div_rem;
+use crate::descale::factors;
 use crate::softmax::ScoreScale;
 
 /// What the factors of Q, K and V come to in a tile.
@@ -20,23 +19,16 @@ impl Descale {
     /// What no tile reads.
     pub(crate) const NONE: Self = Self { score: 1.0, value: 1.0 };
 
-    /// Those of a head of Q, which sees this head of K and V.
+    /// Those of a head of Q and the head of K and V that it sees.
     ///
     /// # Safety
     /// There are factors of the heads, which the kernel before has written.
     #[inline(always)]
-    pub(crate) unsafe fn of_head(
-        args: &AttentionArgs,
-        descales: &DescaleArgs,
-        batch: u32,
-        [q_head, kv_head]: [u32; 2],
-    ) -> Self {
+    pub(crate) unsafe fn of_head(args: &AttentionArgs, descales: &DescaleArgs, batch: u32, heads: [u32; 2]) -> Self {
         // SAFETY: the caller's contract.
-        let factor = |tensor, head| unsafe { factor(tensor, batch, head) };
-        let (q_factor, _) = div_rem(q_head, descales.q_heads_per_factor);
+        let [score, value] = unsafe { factors(descales, batch, heads) };
         let sign = if args.q_sign == 0 { 1.0 } else { -1.0 };
-        let score = factor(&descales.q, q_factor) * factor(&descales.k, kv_head) * (sign * args.scale_log2);
-        Self { score, value: factor(&descales.v, kv_head) }
+        Self { score: score * (sign * args.scale_log2), value }
     }
 
     /// What consumers read: see [`Self::of_words`].

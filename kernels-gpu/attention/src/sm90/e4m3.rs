@@ -4,7 +4,7 @@ use cuda_std::convert::{Bf16, F16};
 use cuda_std::ptx::tma::TensorMap;
 use variants::attention::{ATTENTION, AttentionArgs, DescaleArgs, TileSchedulerArgs, config_index};
 
-use crate::sm90::input::E4m3To;
+use crate::input::E4m3To;
 use crate::sm90::producer::Maps;
 use crate::sm90::query::{QueryRegisters, QueryTile};
 use crate::sm90::{config, kernel};

@@ -63,10 +63,10 @@ use variants::attention::{
     TileSchedulerArgs, WARPGROUP_THREADS, WIDE_PRODUCER_CONSUMER_REGISTERS, WIDE_PRODUCER_REGISTERS,
 };
 
+use crate::input::Input;
 use crate::lane::{LANES, warp};
 use crate::sm90::config::Config;
 use crate::sm90::consumer::consume;
-use crate::sm90::input::Input;
 use crate::sm90::kv_split;
 use crate::sm90::producer::{Maps, produce};
 use crate::sm90::query::Query;

@@ -6,7 +6,7 @@ use cuda_std::shared::SharedAddr;
 use layout::SmemRegion;
 use layout::descriptor::Descriptor;
 
-use crate::sm90::input::Input;
+use crate::input::Input;
 
 /// The groups that a product of so many steps is made of.
 pub(crate) const fn groups(steps: usize) -> u32 {

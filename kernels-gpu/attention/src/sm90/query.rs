@@ -7,9 +7,9 @@ use cuda_std::shared::SharedAddr;
 use layout::descriptor::Descriptor;
 use variants::attention::{QuerySource, TILE_SWIZZLE, WARP_ROWS, WARPGROUP_ROWS};
 
+use crate::input::Input;
 use crate::lane::warp;
 use crate::sm90::config::{Config, QkFromRegisters, QkFromShared};
-use crate::sm90::input::Input;
 use crate::sm90::product::{product, product_registers};
 use crate::tile::{Fragments, chunk_offset};
 

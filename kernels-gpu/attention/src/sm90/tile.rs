@@ -78,7 +78,7 @@ impl<'a, const ID: usize> ConsumerTile<'a, ID> {
     pub(crate) fn work(&self) -> Work {
         // SAFETY: the warp is in this tile.
         let seqlen = || unsafe { self.scheduler.seqlen_info::<ID>(self.base, self.args) };
-        Work::of_rows(self.args, self.batch_head, self.first_row, Config::<ID>::SEQLENS, |_| seqlen())
+        Work::of_rows::<u16>(self.args, self.batch_head, self.first_row, Config::<ID>::SEQLENS, |_| seqlen())
     }
 
     /// The sink of its head.

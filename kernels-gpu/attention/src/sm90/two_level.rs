@@ -11,8 +11,8 @@ use cuda_std::convert::fma;
 use cuda_std::ptx::wgmma::{self, Accumulator, Product};
 use variants::attention::TWO_LEVEL_KEYS;
 
+use crate::input::Input;
 use crate::sm90::config::{Config, PvProduct};
-use crate::sm90::input::Input;
 use crate::sm90::product::{product_registers, start_or_accumulate};
 use crate::sm90::rows::Rows;
 use crate::sm90::warpgroup::Warpgroup;

@@ -8,9 +8,9 @@ use layout::SmemRegion;
 use layout::descriptor::Descriptor;
 use variants::attention::{AttentionArgs, WARP_ROWS, WARPGROUP_ROWS, WARPGROUP_THREADS};
 
+use crate::input::Input;
 use crate::lane::{lane, warp};
 use crate::sm90::config::{Config, PvProduct, QkFromRegisters};
-use crate::sm90::input::Input;
 use crate::sm90::kv_split;
 use crate::sm90::pipeline::PipelineState;
 use crate::sm90::product::stage_descriptor;

@@ -262,6 +262,11 @@ const LINES: &[Line<AttentionConfig>] = &[
     e4m3_kv!("d64_decode_8w_s6", Config::decode(64, warps(8, 6, 128))),
     e4m3_kv!("d128_decode_6w_s4", Config::decode(128, warps(6, 4, 168))),
     e4m3_kv!("d256_decode_4w_s3", Config::decode(256, warps(4, 3, 255))),
+    // E4M3 where there is no `wgmma`, or where TMA cannot copy the tensors. The tiles are those of 16-bit elements, of
+    // half the bytes.
+    e4m3!("d64_mma_64x64_s2", Config::mma(64, MmaTile::new(64, 64, 2))),
+    e4m3!("d128_mma_64x32_s2", Config::mma(128, MmaTile::new(64, 32, 2))),
+    e4m3!("d256_mma_64x32_s2", Config::mma(256, MmaTile::new(64, 32, 2))),
 ];
 
 const _: () = assert_all_fit(ATTENTION);
@@ -273,11 +278,15 @@ pub(crate) const fn assert_all_fit(configs: &[AttentionConfig]) {
     while index < configs.len() {
         let config = &configs[index];
         let smem = config.smem().assert_fits(if config.compiled_for(Arch::Sm89) { Arch::Sm89 } else { config.arch() });
+        // Rows of a tile fill its panels, or half of them where they are those of `mma`.
+        let filled_bytes = match config.kernel {
+            AttentionKernel::Mma(_) => config.swizzle().row_bytes() / 2,
+            _ => config.swizzle().row_bytes(),
+        };
         assert!(
             matches!(config.kernel, AttentionKernel::Wgmma(_))
                 || config.value_dim == config.head_dim
-                    && (config.head_dim * config.kv_dtype.size_bytes())
-                        .is_multiple_of(config.swizzle().row_bytes() as usize)
+                    && (config.head_dim * config.kv_dtype.size_bytes()).is_multiple_of(filled_bytes as usize)
         );
         assert!(
             config.head_dim <= MAX_HEAD_DIM
@@ -341,7 +350,10 @@ pub(crate) const fn assert_all_fit(configs: &[AttentionConfig]) {
             assert!(config.kv_dtype.size_bytes() == 2 || config.has_e4m3_kv(), "Q of 16 bits");
         }
         if let AttentionKernel::Mma(tile) = config.kernel {
-            assert!(tile.m.is_multiple_of(WARP_ROWS) && tile.n.is_multiple_of(16), "tiles are made of 16x16 products");
+            assert!(
+                tile.m.is_multiple_of(WARP_ROWS) && (tile.n * config.dtype.size_bytes()).is_multiple_of(32),
+                "tiles are made of products of 32 bytes along K"
+            );
             assert!(tile.stages == 1 || tile.stages == 2);
             let row_chunks = config.head_dim * config.dtype.size_bytes() / 16;
             assert!(
@@ -394,8 +406,9 @@ mod tests {
                 if config.dtype == Dtype::E4M3 && tile.accumulation == Accumulation::Direct { "_direct" } else { "" },
             ),
             AttentionKernel::Mma(tile) => format!(
-                "attention_{}_d{}_mma_{}x{}_s{}{}{}",
+                "attention_{}{}_d{}_mma_{}x{}_s{}{}{}",
                 config.dtype,
+                if config.out == config.dtype { String::new() } else { format!("_{}", config.out) },
                 config.head_dim,
                 tile.m,
                 tile.n,

@@ -268,6 +268,9 @@ const MAX_REGISTERS: u32 = 128;
 /// most.
 const MAX_WIDE_REGISTERS: u32 = 168;
 
+/// Registers of an `mma` kernel for head dimensions above 128: two blocks share a multiprocessor.
+const MAX_WIDEST_REGISTERS: u32 = 255;
+
 impl AttentionConfig {
     /// A configuration that has no name yet.
     const fn new(head_dim: usize, kernel: AttentionKernel) -> Self {
@@ -341,6 +344,7 @@ impl AttentionConfig {
     pub const fn arch(&self) -> Arch {
         match self.kernel {
             AttentionKernel::Decode(_) if self.has_e4m3_kv() => Arch::Sm89,
+            AttentionKernel::Mma(_) if self.dtype.size_bytes() == 1 => Arch::Sm89,
             AttentionKernel::Scalar | AttentionKernel::Mma(_) | AttentionKernel::Decode(_) => Arch::Sm80,
             AttentionKernel::Wgmma(_) => Arch::Sm90a,
         }
@@ -350,6 +354,10 @@ impl AttentionConfig {
     pub const fn compiled_for(&self, arch: Arch) -> bool {
         match self.arch() {
             Arch::Sm90a => matches!(arch, Arch::Sm90a),
+            // Hopper has no `mma` of E4M3. `ptxas` widens the factors, and has no registers left beside so many columns.
+            Arch::Sm89 if matches!(self.kernel, AttentionKernel::Mma(_)) && self.head_dim > 128 => {
+                matches!(arch, Arch::Sm89)
+            }
             oldest => oldest as u8 <= arch as u8,
         }
     }
@@ -357,6 +365,11 @@ impl AttentionConfig {
     /// Whether K and V are of E4M3 beside a Q of another type.
     pub const fn has_e4m3_kv(&self) -> bool {
         matches!(self.kv_dtype, Dtype::E4M3) && !matches!(self.dtype, Dtype::E4M3)
+    }
+
+    /// Whether the kernel takes factors of its inputs, as its last argument: [`DescaleArgs`](super::DescaleArgs).
+    pub const fn has_descales(&self) -> bool {
+        matches!(self.kv_dtype, Dtype::E4M3)
     }
 
     /// Query rows of one block; of a decode configuration, packed ones.
@@ -403,6 +416,8 @@ impl AttentionConfig {
     /// Registers that a thread may use when it starts.
     pub const fn max_registers(&self) -> u32 {
         match self.kernel {
+            AttentionKernel::Mma(_) if self.head_dim > 128 => MAX_WIDEST_REGISTERS,
+            AttentionKernel::Mma(_) if self.dtype.size_bytes() == 1 => MAX_WIDE_REGISTERS,
             AttentionKernel::Mma(tile) if self.head_dim > 64 => match (self.score_mod, tile.pv) {
                 (ScoreMod::None, PvUnit::TensorCore) => MAX_REGISTERS,
                 _ => MAX_WIDE_REGISTERS,
@@ -444,14 +459,16 @@ impl AttentionConfig {
         match self.kernel {
             AttentionKernel::Scalar => SmemLayout::new(),
             AttentionKernel::Mma(tile) => {
-                let row_bytes = (self.head_dim * self.dtype.size_bytes()) as u32;
+                let row_bytes = self.panels() * self.swizzle().row_bytes();
+                let out_row_bytes = (self.head_dim * self.out.size_bytes()) as u32;
+                let q_row_bytes = if out_row_bytes > row_bytes { out_row_bytes } else { row_bytes };
                 let (stages, stage_bytes) = (tile.stages as u32, tile.n as u32 * row_bytes);
                 let p_stages = match tile.pv {
                     PvUnit::TensorCore => 0,
                     PvUnit::Scalar => (tile.m / WARP_ROWS) as u32,
                 };
                 SmemLayout::new()
-                    .region("q", tile.m as u32 * row_bytes, BASE_ALIGN_BYTES)
+                    .region("q", tile.m as u32 * q_row_bytes, BASE_ALIGN_BYTES)
                     .stages("k", stages, stage_bytes, BASE_ALIGN_BYTES)
                     .stages("v", stages, stage_bytes, BASE_ALIGN_BYTES)
                     .stages("p", p_stages, ((tile.n + 1) * WARP_ROWS * size_of::<f32>()) as u32, 16)
@@ -542,9 +559,13 @@ impl AttentionConfig {
         }
     }
 
-    /// Rows of 8-bit elements that fill no panel of 128 bytes take panels of 64 bytes, where that spares memory.
+    /// Rows of 8-bit elements that fill no panel of 128 bytes take panels of 64 bytes, where that spares memory; but not
+    /// those of `mma`, whose blocks are as many as registers allow either way.
     const fn swizzle_of(&self, columns: usize) -> Swizzle {
-        if self.kv_dtype.size_bytes() == 1 && columns % TILE_SWIZZLE.row_bytes() as usize == 64 {
+        if !matches!(self.kernel, AttentionKernel::Mma(_))
+            && self.kv_dtype.size_bytes() == 1
+            && columns % TILE_SWIZZLE.row_bytes() as usize == 64
+        {
             Swizzle::B64
         } else {
             TILE_SWIZZLE

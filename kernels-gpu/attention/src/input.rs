@@ -1,15 +1,17 @@
 //! The element types of Q, K and V, and what follows from them: that of O, and P as operand A.
 
+#[cfg(target_feature = "sm_89")]
 use core::marker::PhantomData;
 
-#[cfg(doc)]
-use cuda_std::convert::E4m3;
-use cuda_std::convert::{Bf16, Element16, F16, pack_e4m3x4};
+#[cfg(target_feature = "sm_89")]
+use cuda_std::convert::pack_e4m3x4;
+use cuda_std::convert::{Bf16, Element16, F16};
 use layout::Dtype;
+#[cfg(target_feature = "sm_89")]
 use variants::attention::{E4M3_P_EXPONENT, score_of_byte};
 
 /// An element type of Q, K and V.
-pub(crate) trait Input {
+pub trait Input {
     /// The type.
     const DTYPE: Dtype;
     /// The element type of O, and of a bias.
@@ -55,8 +57,10 @@ fn pack_pairs<E: Element16>(probabilities: &[f32]) -> [u32; 4] {
 }
 
 /// E4M3, with an O of another type.
-pub(crate) struct E4m3To<O>(PhantomData<O>);
+#[cfg(target_feature = "sm_89")]
+pub struct E4m3To<O>(PhantomData<O>);
 
+#[cfg(target_feature = "sm_89")]
 impl<O: Element16> Input for E4m3To<O> {
     const DTYPE: Dtype = Dtype::E4M3;
     type Output = O;
