@@ -1,10 +1,14 @@
 //! The device that a command runs on.
 
+use std::cell::OnceCell;
 use std::str::FromStr;
+use std::time::Instant;
 
 use clap::Args;
 use ferrotile::{Arch, Error, Gpu, embedded_kernels};
 
+use crate::json::RunFacts;
+use crate::progress;
 use crate::spelling::in_any_case;
 
 /// What `--device` asks for.
@@ -55,6 +59,11 @@ pub(crate) struct ParseDeviceError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("--kernel names a kernel of the GPU, but this runs on the CPU")]
 pub(crate) struct KernelOnCpu;
+
+/// A device without kernels where kernels are what is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("this command runs kernels: give a card or the emulator as device")]
+pub(crate) struct NoKernels;
 
 impl FromStr for DeviceChoice {
     type Err = ParseDeviceError;
@@ -107,25 +116,43 @@ impl DeviceChoice {
         }
     }
 
+    /// Opens a device that runs kernels: the emulator where `auto` finds no card.
+    pub(crate) fn open_for_kernels(self) -> anyhow::Result<Gpu> {
+        match self.open()? {
+            Device::Gpu(gpu) => Ok(gpu),
+            Device::Cpu if self == DeviceChoice::Auto => {
+                eprintln!("no CUDA device here: the CPU emulates one");
+                Ok(Gpu::emulated(emulated_arch()))
+            }
+            Device::Cpu => Err(NoKernels.into()),
+        }
+    }
+
     /// Computes a request on the device, and says on stderr what was understood and who computes. A request that is
     /// refused says that alone.
     ///
     /// `on_gpu` calls its last argument with the name of the kernel before the kernel runs. `kernel` is the kernel
-    /// that the request names.
+    /// that the request names. Returns the result, and who computed it.
     pub(crate) fn compute<R>(
         self,
         kernel: Option<&String>,
         say_understood: impl Fn(),
         on_gpu: impl FnOnce(&Gpu, &dyn Fn(&str)) -> ferrotile::Result<R>,
         on_cpu: impl FnOnce() -> R,
-    ) -> anyhow::Result<R> {
+    ) -> anyhow::Result<(R, RunFacts)> {
+        let began = Instant::now();
         match self.open()? {
             Device::Gpu(gpu) => {
+                let (name, shown) = (OnceCell::new(), OnceCell::new());
                 let started = |kernel: &str| {
                     say_understood();
                     eprintln!("{kernel} on {}", gpu.name());
+                    name.get_or_init(|| kernel.to_owned());
+                    shown.get_or_init(|| progress::spinner("computing"));
                 };
-                Ok(on_gpu(&gpu, &started)?)
+                let result = on_gpu(&gpu, &started)?;
+                let (device, seconds) = (gpu.name().to_owned(), began.elapsed().as_secs_f64());
+                Ok((result, RunFacts { device, kernel: name.into_inner(), seconds }))
             }
             Device::Cpu if kernel.is_some() => Err(KernelOnCpu.into()),
             Device::Cpu => {
@@ -133,7 +160,10 @@ impl DeviceChoice {
                 if self == DeviceChoice::Auto {
                     eprintln!("no CUDA device here: running the CPU reference");
                 }
-                Ok(on_cpu())
+                let _shown = progress::spinner("computing on the CPU");
+                let result = on_cpu();
+                let (device, seconds) = ("CPU".to_owned(), began.elapsed().as_secs_f64());
+                Ok((result, RunFacts { device, kernel: None, seconds }))
             }
         }
     }

@@ -9,11 +9,14 @@
 //!   is written.
 
 mod bench;
+mod catalogue;
 mod commands;
 mod device;
 mod files;
+mod json;
 mod memory;
 mod problems;
+mod progress;
 mod soak;
 mod spelling;
 mod table;
@@ -35,7 +38,7 @@ use crate::commands::compare::NothingInCommon;
 use crate::commands::gemm::GemmError;
 use crate::commands::quantize::QuantizeError;
 use crate::commands::soak::SoakError;
-use crate::device::KernelOnCpu;
+use crate::device::{KernelOnCpu, NoKernels};
 use crate::files::convert::Lossy;
 use crate::files::input::{FileError, SizesError};
 use crate::files::matrix::MatrixError;
@@ -125,6 +128,7 @@ fn is_bad_request(error: &anyhow::Error) -> bool {
     error.is::<AttentionError>()
         || error.is::<SizesError>()
         || error.is::<KernelOnCpu>()
+        || error.is::<NoKernels>()
         || error.is::<MatrixError>()
         || error.is::<Lossy>()
         || error.is::<WrongVectors>()
@@ -134,7 +138,7 @@ fn is_bad_request(error: &anyhow::Error) -> bool {
         || error.is::<ReportError>()
         || error.is::<NothingInCommon>()
         || error.downcast_ref::<ChartError>().is_some_and(ChartError::is_bad_request)
-        || error.is::<BenchError>()
+        || error.downcast_ref::<BenchError>().is_some_and(BenchError::is_bad_request)
         || error.is::<kernel_names::UnknownKernel>()
         || error.downcast_ref::<SoakError>().is_some_and(SoakError::is_bad_request)
 }

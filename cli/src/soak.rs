@@ -15,6 +15,7 @@ pub(crate) mod outcome;
 mod paged;
 mod placement;
 pub(crate) mod problem;
+mod quantize;
 mod sizes;
 mod softmax;
 mod terms;

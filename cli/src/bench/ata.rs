@@ -21,6 +21,7 @@ use crate::bench::measure::{MeasureArgs, Timer};
 use crate::bench::report::Entry;
 use crate::memory::{self, zeros};
 use crate::problems::random;
+use crate::progress;
 use crate::spelling::in_any_case;
 
 /// What to measure and how.
@@ -149,7 +150,9 @@ pub(crate) fn run(args: &AtaBenchArgs) -> anyhow::Result<()> {
     let gpu = args.measure.gpu()?;
     let mut timer = args.measure.timer(&gpu)?;
     let (mut lines, mut entries) = (Vec::new(), Vec::new());
+    let shown = progress::bar(cases.len() * precisions.len());
     for case in cases {
+        shown.set_message(case.to_string());
         let matrix = case.matrix()?;
         for &precision in &precisions {
             let matrix = matrix.upload_blocking(timer.stream().as_ref(), precision)?;
@@ -166,8 +169,10 @@ pub(crate) fn run(args: &AtaBenchArgs) -> anyhow::Result<()> {
                 lines.push(line);
                 entries.push(entry);
             }
+            shown.inc(1);
         }
     }
+    drop(shown);
     let heading = [
         "case",
         "kernel",

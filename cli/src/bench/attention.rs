@@ -3,7 +3,6 @@
 use clap::Args;
 use ferrotile::{Arch, Dtype, F8E4M3, Float, Gpu};
 use half::{bf16, f16};
-use indicatif::{ProgressBar, ProgressStyle};
 use variants::attention::{ATTENTION, AttentionConfig, ScoreMod, Seqlens};
 use variants::study::ATTENTION_STUDY;
 
@@ -15,6 +14,7 @@ use crate::bench::statistics::Summary;
 use crate::files::tensor::Half;
 use crate::problems::case::{Case, Extra};
 use crate::problems::on_card;
+use crate::progress;
 
 /// What to measure and how.
 #[derive(Debug, Args)]
@@ -54,18 +54,16 @@ pub(crate) fn run(args: &AttentionBenchArgs) -> anyhow::Result<()> {
     };
     let jobs = jobs(gpu.arch(), &cases, &args.kernels)?;
     let mut timer = args.measure.timer(&gpu)?;
-    // indicatif draws nothing where stderr is not a terminal.
-    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}").expect("the template is valid");
-    let progress = ProgressBar::new(jobs.len() as u64).with_style(style);
+    let shown = progress::bar(jobs.len());
     let (mut lines, mut entries) = (Vec::new(), Vec::new());
     for job in jobs {
-        progress.set_message(job.case.to_string());
+        shown.set_message(job.case.to_string());
         let measured = job.measure(&gpu, &mut timer)?;
         lines.push(measured.line());
         entries.push(measured.entry());
-        progress.inc(1);
+        shown.inc(1);
     }
-    progress.finish_and_clear();
+    drop(shown);
     args.measure.report(&gpu, &HEADING, &lines, entries)
 }
 

@@ -20,6 +20,7 @@ use crate::bench::error::BenchError;
 use crate::bench::measure::{MeasureArgs, Timer};
 use crate::bench::report::Entry;
 use crate::problems::request::Request;
+use crate::progress;
 use crate::spelling::finite;
 
 /// Workspace that plans may use.
@@ -178,7 +179,9 @@ pub(crate) fn run(args: &DecodeBenchArgs) -> anyhow::Result<()> {
     let copied = copy_rate(&gpu, &mut timer)?;
     writeln!(io::stdout(), "a copy of {} MiB: {copied:.0} GB/s, read and written", COPY_BYTES >> 20)?;
     let (mut lines, mut entries) = (Vec::new(), Vec::new());
+    let shown = progress::bar(cases.len());
     for case in &cases {
+        shown.set_message(case.to_string());
         let measured = match (case.dtype, case.kv) {
             (Dtype::Bf16, Dtype::E4M3) => measure::<bf16, F8E4M3>(&gpu, &mut timer, case, copied, args)?,
             (Dtype::Bf16, _) => measure::<bf16, bf16>(&gpu, &mut timer, case, copied, args)?,
@@ -189,7 +192,9 @@ pub(crate) fn run(args: &DecodeBenchArgs) -> anyhow::Result<()> {
             lines.push(line);
             entries.push(entry);
         }
+        shown.inc(1);
     }
+    drop(shown);
     let heading = ["case", "kernel", "splits", "p50 us", "p90 us", "GB/s", "of the copy", "workspace"];
     args.measure.report(&gpu, &heading, &lines, entries)
 }
@@ -353,7 +358,8 @@ fn measure<T: Float, KV: Float>(
             bytes.to_string(),
         ];
         let implementation = format!("{plan} in {} splits", plan.splits());
-        measured.push((line, Entry::measured("attention", case, implementation, &us, flops)));
+        let entry = Entry::measured("attention", case, implementation, &us, flops);
+        measured.push((line, Entry { gb_per_s: Some(rate), ..entry }));
     }
     Ok(measured)
 }

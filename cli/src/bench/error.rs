@@ -8,6 +8,9 @@ pub(crate) enum BenchError {
     /// No kernel of that name.
     #[error(transparent)]
     UnknownKernel(#[from] UnknownKernel),
+    /// Nothing to measure.
+    #[error("a benchmark measures a card: {0}")]
+    NoCard(ferrotile::Error),
     /// None of the named kernels serves the case.
     #[error("none of the kernels named serves the case {0}")]
     NothingServes(String),
@@ -28,4 +31,11 @@ pub(crate) enum BenchError {
         /// The case.
         case: String,
     },
+}
+
+impl BenchError {
+    /// Whether the request is at fault rather than the machine.
+    pub(crate) fn is_bad_request(&self) -> bool {
+        !matches!(self, BenchError::NoCard(_))
+    }
 }

@@ -16,6 +16,7 @@ use crate::bench::kernel_names;
 use crate::bench::measure::{MeasureArgs, Timer};
 use crate::bench::report::Entry;
 use crate::problems::random;
+use crate::progress;
 use crate::spelling::in_any_case;
 
 /// Workspace that plans may use.
@@ -169,7 +170,9 @@ pub(crate) fn run(args: &GemmBenchArgs) -> anyhow::Result<()> {
     let gpu = args.measure.gpu()?;
     let mut timer = args.measure.timer(&gpu)?;
     let (mut lines, mut entries) = (Vec::new(), Vec::new());
+    let shown = progress::bar(cases.len() * args.layouts.len());
     for (case, &layout) in cases.iter().flat_map(|case| args.layouts.iter().map(move |layout| (case, layout))) {
+        shown.set_message(case.to_string());
         let measured = match case.dtype {
             Dtype::Bf16 => measure::<bf16, bf16>(&gpu, &mut timer, case, layout, args)?,
             // The vendor's library, which this is compared with, writes f16 too.
@@ -180,7 +183,9 @@ pub(crate) fn run(args: &GemmBenchArgs) -> anyhow::Result<()> {
             lines.push(line);
             entries.push(entry);
         }
+        shown.inc(1);
     }
+    drop(shown);
     let heading = ["case", "layout", "kernels", "p50 us", "p90 us", "TFLOP/s", "registers", "workspace"];
     args.measure.report(&gpu, &heading, &lines, entries)
 }

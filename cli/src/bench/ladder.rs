@@ -14,8 +14,9 @@ use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
 use variants::ladder::{LADDER, LadderStep};
 
-use crate::bench::measure::{Repeats, Timer};
+use crate::bench::measure::{Repeats, Timer, open_card};
 use crate::device;
+use crate::progress;
 use crate::table::table;
 
 /// What to measure.
@@ -52,11 +53,13 @@ const LIMIT: f64 = 1e-5;
 
 /// Checks, measures and prints.
 pub(crate) fn run(args: &LadderBenchArgs) -> anyhow::Result<()> {
-    let gpu = Gpu::new(args.device)?;
+    let gpu = open_card(args.device)?;
     writeln!(io::stdout(), "{}, {} multiprocessors, {} PTX", gpu.name(), gpu.multiprocessors(), gpu.arch())?;
     let mut timer = Timer::new(&gpu, Repeats { warmup: None, iterations: args.iterations })?;
     let mut lines = Vec::new();
+    let shown = progress::bar(LADDER.len() + 1);
     for step in LADDER {
+        shown.set_message(step.to_string());
         // The first step takes K of one instruction, and writes more than it computes: a large C fills the card.
         let single = step.k_steps() == 1;
         let k = |k| if single { step.k as usize } else { k };
@@ -78,8 +81,10 @@ pub(crate) fn run(args: &LadderBenchArgs) -> anyhow::Result<()> {
             registers.to_string(),
             step.smem().total_bytes().to_string(),
         ]);
+        shown.inc(1);
     }
     lines.push(library(&gpu, &mut timer, args.size)?);
+    drop(shown);
     let heading = ["step", "MxNxK", "error", "p50 us", "TFLOP/s", "registers", "shared bytes"];
     write!(io::stdout(), "{}", table(&heading, &lines))?;
     Ok(())

@@ -11,6 +11,8 @@ use std::time::Instant;
 use clap::Args;
 use ferrotile::{Buffer, Event, Gpu, Result, Stream, StreamRef};
 
+use crate::bench::chart::{ChartFile, Picture};
+use crate::bench::error::BenchError;
 use crate::bench::report::{Entry, Report};
 use crate::bench::statistics::Summary;
 use crate::device;
@@ -33,6 +35,9 @@ pub(crate) struct MeasureArgs {
     /// Where the results are written as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Where a picture of the results is written, as SVG: of attention by sequence length, else as bars.
+    #[arg(long)]
+    chart: Option<PathBuf>,
     /// Runs before the first measurement [default: about 10 ms].
     #[arg(long)]
     warmup: Option<u32>,
@@ -47,12 +52,14 @@ pub(crate) struct MeasureArgs {
 impl MeasureArgs {
     /// Refuses a place where no results can be written, before anything is measured.
     pub(crate) fn check_place(&self) -> anyhow::Result<()> {
-        Ok(self.json.as_deref().map_or(Ok(()), output::check_place)?)
+        self.json.as_deref().map_or(Ok(()), output::check_place)?;
+        self.chart.as_deref().map_or(Ok(()), |path| ChartFile::plan(path).map(drop))?;
+        Ok(())
     }
 
     /// The card.
-    pub(crate) fn gpu(&self) -> Result<Gpu> {
-        Gpu::new(self.device)
+    pub(crate) fn gpu(&self) -> anyhow::Result<Gpu> {
+        open_card(self.device)
     }
 
     /// Prints what card it is, and makes the timer.
@@ -61,7 +68,8 @@ impl MeasureArgs {
         Ok(Timer::new(gpu, Repeats { warmup: self.warmup, iterations: self.iterations })?)
     }
 
-    /// Prints the results as a table, and writes the file of results, if one is wanted, even where printing fails.
+    /// Prints the results as a table, and writes the file and the picture of results that are wanted, even where
+    /// printing fails.
     pub(crate) fn report(
         &self,
         gpu: &Gpu,
@@ -70,11 +78,26 @@ impl MeasureArgs {
         entries: Vec<Entry>,
     ) -> anyhow::Result<()> {
         let printed = write!(io::stdout(), "{}", table(heading, lines));
+        if let Some(path) = &self.chart {
+            ChartFile::plan(path)?.write(&Picture::of_run(&entries), gpu.name())?;
+        }
         if let Some(path) = &self.json {
             Report { device: gpu.name().to_owned(), entries }.write(path)?;
         }
         Ok(printed?)
     }
+}
+
+/// The card of this number.
+///
+/// # Errors
+/// [`BenchError::NoCard`] where there is none that runs kernels: nothing else is measured.
+pub(crate) fn open_card(ordinal: u32) -> anyhow::Result<Gpu> {
+    use ferrotile::Error::{NoDevice, NoDriver, UnsupportedDevice};
+    Gpu::new(ordinal).map_err(|reason| match reason {
+        NoDriver { .. } | NoDevice { .. } | UnsupportedDevice { .. } => BenchError::NoCard(reason).into(),
+        reason => reason.into(),
+    })
 }
 
 /// How often to run.

@@ -42,6 +42,9 @@ pub(crate) struct Entry {
     /// The standard deviation of the time in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) std_us: Option<f64>,
+    /// Bytes read and written a second at the median, in units of 10^9, where reading is what takes the time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gb_per_s: Option<f64>,
 }
 
 /// Why a file of results could not be read.
@@ -70,6 +73,7 @@ impl Entry {
             p90_us: Some(us.p90),
             mean_us: Some(us.mean),
             std_us: Some(us.std),
+            gb_per_s: None,
         }
     }
 }

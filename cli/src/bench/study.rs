@@ -10,6 +10,7 @@ use crate::bench::attention::{HEADING, Job, check_request};
 use crate::bench::error::BenchError;
 use crate::bench::measure::MeasureArgs;
 use crate::problems::case::{Case, Extra};
+use crate::progress;
 
 /// What to measure and how.
 #[derive(Debug, Args)]
@@ -45,17 +46,21 @@ pub(crate) fn run(args: &StudyBenchArgs) -> anyhow::Result<()> {
     let gpu = args.measure.gpu()?;
     let mut timer = args.measure.timer(&gpu)?;
     let (mut lines, mut entries) = (Vec::new(), Vec::new());
+    let shown = progress::bar(kernels.iter().map(Vec::len).sum());
     for (&case, kernels) in cases.iter().zip(kernels) {
         let mut of_library = None;
         for kernel in kernels {
+            shown.set_message(case.to_string());
             let measured = Job { case, kernel: Some(kernel) }.measure(&gpu, &mut timer)?;
             let ratio = measured.us.p50 / *of_library.get_or_insert(measured.us.p50);
             let mut line = measured.line();
             line.insert(RATIO, format!("{ratio:.2}"));
             lines.push(line);
             entries.push(measured.entry());
+            shown.inc(1);
         }
     }
+    drop(shown);
     let mut heading = HEADING.to_vec();
     heading.insert(RATIO, "of the first");
     args.measure.report(&gpu, &heading, &lines, entries)

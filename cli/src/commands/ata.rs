@@ -1,11 +1,11 @@
 //! `ferrotile ata`: products with symmetric matrices from files.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
 use ferrotile::{AtaOptions, AtaPlan, Gpu, Precision, SymmetricBlockMatrix, reference, tolerance};
 use ndarray::Array3;
+use serde::Serialize;
 use variants::ata::BLOCK;
 
 use crate::device::RunArgs;
@@ -15,7 +15,9 @@ use crate::files::matrix::{self, MatrixFile};
 use crate::files::npy::Opaque;
 use crate::files::output::OutputFile;
 use crate::files::tensor::{Elements, Tensor};
-use crate::problems::verdict::{NotFinite, Verdict, Verdicts};
+use crate::json::{JsonArgs, RunFacts, WrittenTensor};
+use crate::problems::verdict::{Comparison, NotFinite, Verdict, Verdicts};
+use crate::progress;
 use crate::spelling::in_any_case;
 
 /// What helps where Y is not finite.
@@ -46,6 +48,26 @@ pub(crate) struct AtaArgs {
     allow_overflow: bool,
     #[command(flatten)]
     run: RunArgs,
+    #[command(flatten)]
+    json: JsonArgs,
+}
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct AtaResult {
+    #[serde(flatten)]
+    run: RunFacts,
+    n: usize,
+    channels: usize,
+    block_diagonals: usize,
+    frames: usize,
+    precision: &'static str,
+    /// Which half of A the file has.
+    half: String,
+    out: WrittenTensor,
+    notes: Vec<String>,
+    /// The comparisons with f64 that `--check` asks for.
+    check: Vec<Comparison>,
 }
 
 /// X does not fit A.
@@ -83,7 +105,7 @@ pub(crate) fn run(args: &AtaArgs) -> anyhow::Result<()> {
         );
         findings.print();
     };
-    let y = args.run.device.compute(
+    let (y, run) = args.run.device.compute(
         args.run.kernel.as_ref(),
         say_understood,
         |gpu, started| on_card(args, gpu, a, x, started),
@@ -91,16 +113,29 @@ pub(crate) fn run(args: &AtaArgs) -> anyhow::Result<()> {
     )?;
     let y: Vec<f32> = y.into_iter().collect();
     let shape = vectors.shape.clone();
-    let checked = args.run.check.then(|| check(&matrix, args.precision, &vectors, &y).line(args.allow_overflow, CURE));
-    let checked = checked.transpose()?;
+    let verdicts = args.run.check.then(|| {
+        let _shown = progress::spinner("computing in f64 on the CPU");
+        check(&matrix, args.precision, &vectors, &y)
+    });
+    let checked = verdicts.as_ref().map(|verdicts| verdicts.line(args.allow_overflow, CURE)).transpose()?;
     if findings.all_finite && !args.allow_overflow {
         NotFinite::check("Y", &shape, &y, CURE)?;
     }
-    out_file.write("y", &Tensor { shape, elements: Elements::F32(y) })?.publish()?;
-    if let Some(line) = checked {
-        writeln!(io::stdout(), "{line}")?;
-    }
-    Ok(())
+    let out = Tensor { shape, elements: Elements::F32(y) };
+    out_file.write("y", &out)?.publish()?;
+    let result = AtaResult {
+        run,
+        n: a.n(),
+        channels: a.channels(),
+        block_diagonals: a.block_diagonals(),
+        frames: x.dim().0,
+        precision: args.precision.name(),
+        half: matrix.half.to_string(),
+        out: WrittenTensor::new(&args.out, &out),
+        notes: findings.notes,
+        check: verdicts.map_or(Vec::new(), |verdicts| verdicts.comparisons()),
+    };
+    Ok(args.json.print(&result, |_| checked.map_or(String::new(), |line| line + "\n"))?)
 }
 
 /// X.

@@ -1,11 +1,11 @@
 //! `ferrotile attention`: attention on tensors from files.
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use ferrotile::{Accumulation, Dtype, F8E4M3, Layout, Mask};
 use half::{bf16, f16};
+use serde::Serialize;
 
 use crate::device::RunArgs;
 use crate::files::convert::Converter;
@@ -13,6 +13,7 @@ use crate::files::input::{self, FileError, Input, SizesError, file_of, listed_sh
 use crate::files::npy::Opaque;
 use crate::files::output::OutputFile;
 use crate::files::tensor::{Elements, Half, Stored, Tensor};
+use crate::json::{JsonArgs, RunFacts, WrittenTensor};
 use crate::problems::attention::{HostAttention, TermFiles, element_type, looks_like_bshd};
 use crate::problems::cu_seqlens::CuSeqlensFile;
 use crate::problems::descale::{FactorSource, Sharing};
@@ -20,7 +21,8 @@ use crate::problems::error::AttentionError;
 use crate::problems::request::Request;
 use crate::problems::task::Task;
 use crate::problems::varlen::HostVarlen;
-use crate::problems::verdict::NotFinite;
+use crate::problems::verdict::{Comparison, NotFinite};
+use crate::progress;
 use crate::spelling::{LayoutName, finite, in_any_case};
 
 /// What helps where O is not finite.
@@ -48,6 +50,24 @@ pub(crate) struct AttentionArgs {
     lse: Option<PathBuf>,
     #[command(flatten)]
     run: RunArgs,
+    #[command(flatten)]
+    json: JsonArgs,
+}
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct AttentionResult {
+    #[serde(flatten)]
+    run: RunFacts,
+    /// The sizes, in words.
+    problem: String,
+    mask: String,
+    dtype: &'static str,
+    out: WrittenTensor,
+    lse: Option<WrittenTensor>,
+    notes: Vec<String>,
+    /// The comparisons with f64 that `--check` asks for.
+    check: Vec<Comparison>,
 }
 
 /// The files of Q, K and V: NPY or safetensors, of which FILE.safetensors:NAME names a tensor.
@@ -341,15 +361,18 @@ fn run_task<T: Half, O: Stored, P: Task<T, O>>(
         eprintln!("attention: {}, mask {}, {types}", task.understood(), request.params.mask);
         findings.print();
     };
-    let solution = args.run.device.compute(
+    let (solution, run) = args.run.device.compute(
         request.options.kernel.as_ref(),
         say_understood,
         |gpu, started| task.solve_on_card(gpu, &request, started),
         || task.solve_on_cpu(&request),
     )?;
     let allow_overflow = args.how.allow_overflow;
-    let checked = args.run.check.then(|| task.check(own.as_ref(), &solution, &request).line(allow_overflow, CURE));
-    let checked = checked.transpose()?;
+    let verdicts = args.run.check.then(|| {
+        let _shown = progress::spinner("computing in f64 on the CPU");
+        task.check(own.as_ref(), &solution, &request)
+    });
+    let checked = verdicts.as_ref().map(|verdicts| verdicts.line(allow_overflow, CURE)).transpose()?;
     if findings.all_finite && !allow_overflow {
         NotFinite::check("O", &task.out_shape(), &solution.out, CURE)?;
     }
@@ -360,10 +383,17 @@ fn run_task<T: Half, O: Stored, P: Task<T, O>>(
     let lse_written = lse_file.as_ref().map(|file| file.write("lse", &lse)).transpose()?;
     written.publish()?;
     lse_written.map_or(Ok(()), |lse| lse.publish())?;
-    if let Some(line) = checked {
-        writeln!(io::stdout(), "{line}")?;
-    }
-    Ok(())
+    let result = AttentionResult {
+        run,
+        problem: task.understood(),
+        mask: request.params.mask.to_string(),
+        dtype: T::DTYPE.name(),
+        out: WrittenTensor::new(&args.out, &out),
+        lse: args.lse.as_ref().map(|path| WrittenTensor::new(path, &lse)),
+        notes: findings.notes,
+        check: verdicts.map_or(Vec::new(), |verdicts| verdicts.comparisons()),
+    };
+    Ok(args.json.print(&result, |_| checked.map_or(String::new(), |line| line + "\n"))?)
 }
 
 /// Where O and the LSE are written: to files of their own.

@@ -1,14 +1,15 @@
 //! `ferrotile compare`: our times beside those of a baseline.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
+use serde::Serialize;
 
-use crate::bench::chart::Chart;
+use crate::bench::chart::{ChartFile, Picture};
 use crate::bench::report::{Entry, Report};
 use crate::bench::statistics::geometric_mean;
+use crate::json::JsonArgs;
 use crate::table::table;
 
 /// Compares two files of benchmark results: how many times faster the best of OURS is than each entry of BASELINE.
@@ -18,9 +19,43 @@ pub(crate) struct CompareArgs {
     ours: PathBuf,
     /// Results to compare with, of the same form, from the same machine.
     baseline: PathBuf,
-    /// Where a picture of the attention cases in both files is written, as SVG: TFLOP/s by sequence length.
+    /// Where a picture of the cases in both files is written, as SVG: of attention by sequence length, else as bars.
     #[arg(long)]
     chart: Option<PathBuf>,
+    #[command(flatten)]
+    json: JsonArgs,
+}
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Comparison {
+    our_device: String,
+    baseline_device: String,
+    cases: Vec<Compared>,
+    means: Vec<Mean>,
+}
+
+/// One case and one implementation of the baseline.
+#[derive(Debug, Serialize)]
+struct Compared {
+    family: String,
+    case: String,
+    /// The quickest of our kernels.
+    ours: String,
+    our_us: f64,
+    baseline: String,
+    baseline_us: f64,
+    /// Its time over ours.
+    ratio: f64,
+}
+
+/// All cases of one implementation of the baseline.
+#[derive(Debug, Serialize)]
+struct Mean {
+    baseline: String,
+    /// The geometric mean of the ratios.
+    ratio: f64,
+    cases: usize,
 }
 
 /// Two files that have no case in common.
@@ -34,46 +69,63 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
     if ours.device != baseline.device {
         eprintln!("warning: the results are from different devices: {} and {}", ours.device, baseline.device);
     }
-    let text = comparison(&ours.entries, &baseline.entries).ok_or(NothingInCommon)?;
-    let chart = args.chart.as_deref().map(|path| Chart::plan(path, &ours.entries, &baseline.entries)).transpose()?;
-    let printed = write!(io::stdout(), "{text}");
-    chart.map_or(Ok(()), |chart| chart.write(&ours.device))?;
+    let comparison = Comparison::new(&ours, &baseline).ok_or(NothingInCommon)?;
+    let chart = args.chart.as_deref().map(ChartFile::plan).transpose()?;
+    let picture = chart.map(|_| Picture::compare(&ours.entries, &baseline.entries)).transpose()?;
+    let printed = args.json.print(&comparison, Comparison::text);
+    chart.zip(picture).map_or(Ok(()), |(chart, picture)| chart.write(&picture, &ours.device))?;
     Ok(printed?)
 }
 
-/// The comparison as text; `None` where no case is in both.
-fn comparison(ours: &[Entry], baseline: &[Entry]) -> Option<String> {
-    let mut best: BTreeMap<(&str, &str), &Entry> = BTreeMap::new();
-    for entry in ours {
-        let quickest = best.entry((&entry.family, &entry.case)).or_insert(entry);
-        if entry.us < quickest.us {
-            *quickest = entry;
+impl Comparison {
+    /// `None` where no case is in both.
+    fn new(ours: &Report, baseline: &Report) -> Option<Comparison> {
+        let mut best: BTreeMap<(&str, &str), &Entry> = BTreeMap::new();
+        for entry in &ours.entries {
+            let quickest = best.entry((&entry.family, &entry.case)).or_insert(entry);
+            if entry.us < quickest.us {
+                *quickest = entry;
+            }
         }
+        let mut cases = Vec::new();
+        let mut ratios: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        for entry in &baseline.entries {
+            let Some(ours) = best.get(&(entry.family.as_str(), entry.case.as_str())) else { continue };
+            let ratio = entry.us / ours.us;
+            ratios.entry(&entry.implementation).or_default().push(ratio);
+            cases.push(Compared {
+                family: entry.family.clone(),
+                case: entry.case.clone(),
+                ours: ours.implementation.clone(),
+                our_us: ours.us,
+                baseline: entry.implementation.clone(),
+                baseline_us: entry.us,
+                ratio,
+            });
+        }
+        let mean = |(baseline, ratios): (&str, Vec<f64>)| {
+            let ratio = geometric_mean(&ratios).expect("an implementation is listed with its first ratio");
+            Mean { baseline: baseline.to_owned(), ratio, cases: ratios.len() }
+        };
+        let means = ratios.into_iter().map(mean).collect();
+        let (our_device, baseline_device) = (ours.device.clone(), baseline.device.clone());
+        (!cases.is_empty()).then_some(Comparison { our_device, baseline_device, cases, means })
     }
-    let mut lines = Vec::new();
-    let mut ratios: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for entry in baseline {
-        let Some(ours) = best.get(&(entry.family.as_str(), entry.case.as_str())) else { continue };
-        let ratio = entry.us / ours.us;
-        ratios.entry(&entry.implementation).or_default().push(ratio);
-        lines.push(vec![
-            entry.case.clone(),
-            ours.implementation.clone(),
-            format!("{:.2}", ours.us),
-            entry.implementation.clone(),
-            format!("{:.2}", entry.us),
-            format!("{ratio:.3}"),
-        ]);
+
+    /// The comparison as a table.
+    fn text(&self) -> String {
+        let line = |compared: &Compared| {
+            let Compared { case, ours, our_us, baseline, baseline_us, ratio, .. } = compared;
+            let [our_us, baseline_us] = [our_us, baseline_us].map(|us| format!("{us:.2}"));
+            vec![case.clone(), ours.clone(), our_us, baseline.clone(), baseline_us, format!("{ratio:.3}")]
+        };
+        let lines: Vec<_> = self.cases.iter().map(line).collect();
+        let mut text = table(&["case", "ours", "us", "baseline", "us", "times faster"], &lines);
+        for Mean { baseline, ratio, cases } in &self.means {
+            text += &format!("geometric mean over {baseline}: {ratio:.3} ({cases} cases)\n");
+        }
+        text
     }
-    if lines.is_empty() {
-        return None;
-    }
-    let mut text = table(&["case", "ours", "us", "baseline", "us", "times faster"], &lines);
-    for (implementation, ratios) in ratios {
-        let mean = geometric_mean(&ratios).expect("an implementation is listed with its first ratio");
-        text += &format!("geometric mean over {implementation}: {mean:.3} ({} cases)\n", ratios.len());
-    }
-    Some(text)
 }
 
 #[cfg(test)]
@@ -90,7 +142,14 @@ mod tests {
             p90_us: None,
             mean_us: None,
             std_us: None,
+            gb_per_s: None,
         }
+    }
+
+    fn compared(ours: &[Entry], baseline: &[Entry]) -> Option<String> {
+        let [ours, baseline] =
+            [ours, baseline].map(|entries| Report { device: "card".to_owned(), entries: entries.to_vec() });
+        Comparison::new(&ours, &baseline).map(|comparison| comparison.text())
     }
 
     #[test]
@@ -103,7 +162,7 @@ mod tests {
         ];
         let baseline =
             [entry("a", "cudnn", 8.0), entry("b", "cudnn", 1.0), entry("a", "fa2", 1.0), entry("other", "fa2", 1.0)];
-        let text = comparison(&ours, &baseline).unwrap();
+        let text = compared(&ours, &baseline).unwrap();
         assert!(text.contains("geometric mean over cudnn: 2.000 (2 cases)"), "{text}");
         assert!(text.contains("geometric mean over fa2: 0.500 (1 cases)"), "{text}");
         assert!(text.contains("quick") && !text.contains("slow  8.00"), "{text}");
@@ -111,6 +170,6 @@ mod tests {
 
     #[test]
     fn files_without_a_common_case_do_not_compare() {
-        assert_eq!(comparison(&[entry("a", "x", 1.0)], &[entry("b", "y", 1.0)]), None);
+        assert_eq!(compared(&[entry("a", "x", 1.0)], &[entry("b", "y", 1.0)]), None);
     }
 }

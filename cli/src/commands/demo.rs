@@ -8,14 +8,16 @@ use std::time::Instant;
 use clap::Args;
 use ferrotile::{BatchedSizes, Dtype, F8E4M3, Gpu, tolerance};
 use half::{bf16, f16};
+use serde::Serialize;
 use variants::attention::{ATTENTION, AttentionConfig, ScoreMod, Seqlens};
 
 use crate::bench::measure::{Repeats, Timer};
 use crate::commands::attention::{HowArgs, InputArgs};
-use crate::device::{Device, DeviceChoice, emulated_arch};
+use crate::device::{Device, DeviceChoice};
 use crate::files::convert::Converter;
 use crate::files::input::{Input, SizesError, listed_shapes};
 use crate::files::tensor::{Half, Stored};
+use crate::json::{self, JsonArgs};
 use crate::problems::attention::{HostAttention, TermFiles, element_type};
 use crate::problems::case::SMALL_ROWS;
 use crate::problems::on_card::CardAttention;
@@ -23,6 +25,7 @@ use crate::problems::random;
 use crate::problems::request::Request;
 use crate::problems::task::Task;
 use crate::problems::verdict::finite_error;
+use crate::progress;
 use crate::spelling::in_any_case;
 use crate::table::table;
 
@@ -40,6 +43,49 @@ pub(crate) struct DemoArgs {
     /// Where to run: auto (a card, or the emulator where there is none), cpu, cuda, cuda:N, emulator or emulator:ARCH.
     #[arg(long, default_value = "auto", value_parser = in_any_case::<DeviceChoice>)]
     device: DeviceChoice,
+    #[command(flatten)]
+    json: JsonArgs,
+}
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct DemoResult {
+    /// The device, by name.
+    device: String,
+    /// The architecture of the PTX that ran; `None` on the CPU.
+    arch: Option<String>,
+    inputs: Vec<DemoInput>,
+}
+
+/// The results of one input.
+#[derive(Debug, Serialize)]
+struct DemoInput {
+    /// `generated` or `given`.
+    input: &'static str,
+    batch: usize,
+    q_heads: usize,
+    kv_heads: usize,
+    q_len: usize,
+    k_len: usize,
+    head_dim: usize,
+    value_dim: usize,
+    mask: String,
+    dtype: &'static str,
+    /// The largest error that a kernel may have.
+    tolerance: f64,
+    kernels: Vec<KernelResult>,
+}
+
+/// Error and time of one kernel, or of the reference on the CPU.
+#[derive(Debug, Serialize)]
+struct KernelResult {
+    kernel: String,
+    /// The largest error against f64.
+    error: f64,
+    /// Microseconds.
+    us: f64,
+    /// Operations a second in units of 10^12, where a card ran them.
+    tflops: Option<f64>,
 }
 
 /// The problem of the files, of any type.
@@ -47,21 +93,6 @@ enum AnyAttention {
     F16(HostAttention<f16>),
     Bf16(HostAttention<bf16>),
     E4m3(HostAttention<F8E4M3>),
-}
-
-/// The exact solution and how far from it a kernel may be.
-struct Exact {
-    /// O in f64, in the problem's layout.
-    out: Vec<f64>,
-    /// The largest error of O that a kernel may have.
-    limit: f64,
-}
-
-impl Exact {
-    /// Whether O may have this largest error: not an infinite one.
-    fn accepts(&self, error: f64) -> bool {
-        error.is_finite() && error <= self.limit
-    }
 }
 
 /// The generated input.
@@ -88,31 +119,45 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
             _ => AnyAttention::F16(problem(args, inputs, &request)?),
         }),
     };
-    let mut device = args.device.open()?;
-    if args.device == DeviceChoice::Auto && matches!(device, Device::Cpu) {
-        eprintln!("no CUDA device here: the CPU emulates one");
-        device = Device::Gpu(Gpu::emulated(emulated_arch()));
-    }
-    let sizes = match &device {
-        Device::Gpu(gpu) => {
-            writeln!(io::stdout(), "{}, {} PTX", gpu.name(), gpu.arch())?;
-            if gpu.is_emulated() { GENERATED_FOR_EMULATOR } else { GENERATED }
-        }
-        Device::Cpu => GENERATED,
+    let device = match args.device {
+        DeviceChoice::Cpu => Device::Cpu,
+        device => Device::Gpu(device.open_for_kernels()?),
     };
-    match args.how.dtype() {
-        Some(Dtype::Bf16) => show::<bf16, bf16>("generated", &device, &generated(sizes, &request), &request, args.all)?,
-        Some(Dtype::E4M3) => {
-            show::<F8E4M3, bf16>("generated", &device, &generated(sizes, &request), &request, args.all)?
+    let (name, arch, sizes) = match &device {
+        Device::Gpu(gpu) if gpu.is_emulated() => (gpu.name(), Some(gpu.arch()), GENERATED_FOR_EMULATOR),
+        Device::Gpu(gpu) => (gpu.name(), Some(gpu.arch()), GENERATED),
+        Device::Cpu => ("CPU", None, GENERATED),
+    };
+    if let Some(arch) = arch.filter(|_| !args.json.is_wanted()) {
+        writeln!(io::stdout(), "{name}, {arch} PTX")?;
+    }
+    let arch = arch.map(|arch| arch.to_string());
+    let mut result = DemoResult { device: name.to_owned(), arch, inputs: Vec::new() };
+    let mut add = |input: anyhow::Result<DemoInput>| -> anyhow::Result<()> {
+        let input = input?;
+        if !args.json.is_wanted() {
+            write!(io::stdout(), "{}", input.text())?;
         }
-        _ => show::<f16, f16>("generated", &device, &generated(sizes, &request), &request, args.all)?,
+        result.inputs.push(input);
+        Ok(())
+    };
+    let (all, made) = (args.all, "generated");
+    add(match args.how.dtype() {
+        Some(Dtype::Bf16) => measure::<bf16, bf16>(made, &device, &generated(sizes, &request), &request, all),
+        Some(Dtype::E4M3) => measure::<F8E4M3, bf16>(made, &device, &generated(sizes, &request), &request, all),
+        _ => measure::<f16, f16>(made, &device, &generated(sizes, &request), &request, all),
+    })?;
+    match &given {
+        None => {}
+        Some(AnyAttention::F16(problem)) => add(measure::<f16, f16>("given", &device, problem, &request, all))?,
+        Some(AnyAttention::Bf16(problem)) => add(measure::<bf16, bf16>("given", &device, problem, &request, all))?,
+        Some(AnyAttention::E4m3(problem)) => add(measure::<F8E4M3, bf16>("given", &device, problem, &request, all))?,
     }
-    match given {
-        None => Ok(()),
-        Some(AnyAttention::F16(problem)) => show::<f16, f16>("given", &device, &problem, &request, args.all),
-        Some(AnyAttention::Bf16(problem)) => show::<bf16, bf16>("given", &device, &problem, &request, args.all),
-        Some(AnyAttention::E4m3(problem)) => show::<F8E4M3, bf16>("given", &device, &problem, &request, args.all),
+    if args.json.is_wanted() {
+        json::print(&result)?;
     }
+    let wrong = result.inputs.iter().find_map(DemoInput::wrong);
+    wrong.map_or(Ok(()), |kernel| Err(WrongResult(kernel.to_owned()).into()))
 }
 
 /// The problem of the files.
@@ -132,57 +177,75 @@ fn generated<T: Half>(sizes: BatchedSizes, request: &Request) -> HostAttention<T
     HostAttention { layout: request.params.layout, ..problem }
 }
 
-/// Prints the table of one input, with an O of type `O`.
-fn show<T: Half, O: Stored>(
-    title: &str,
+/// Runs kernels on one input, with an O of type `O`.
+fn measure<T: Half, O: Stored>(
+    input: &'static str,
     device: &Device,
     problem: &HostAttention<T>,
     request: &Request,
     all: bool,
-) -> anyhow::Result<()> {
-    let BatchedSizes { batch, q_heads, kv_heads, q_len, k_len, head_dim } = problem.sizes;
-    writeln!(
-        io::stdout(),
-        "\nattention on {title} input: batch {batch}, heads {q_heads} (keys {kv_heads}), rows {q_len}, keys {k_len}, head \
-         dimension {head_dim}, mask {}, {}",
-        request.params.mask,
-        T::DTYPE,
-    )?;
+) -> anyhow::Result<DemoInput> {
+    let shown = progress::spinner("computing in f64 on the CPU");
     let began = Instant::now();
-    let exact_out = problem.solve_exactly(&request.params).0;
+    let exact = problem.solve_exactly(&request.params).0;
     let exact_us = began.elapsed().as_secs_f64() * 1e6;
     let began = Instant::now();
     let rounded = problem.solve_on_cpu::<O>(&request.params).out;
     let rounded_us = began.elapsed().as_secs_f64() * 1e6;
-    let rounded_error = tolerance::max_error(&rounded, &exact_out);
-    let limit = tolerance::limit(O::DTYPE, finite_error(&rounded, &exact_out));
-    let exact = Exact { out: exact_out, limit };
-    let mut lines = vec![
-        line("CPU reference, f64", 0.0, exact_us, problem, request),
-        line(&format!("CPU reference, {}", T::DTYPE), rounded_error, rounded_us, problem, request),
+    drop(shown);
+    let of_cpu = |kernel: String, error, us| KernelResult { kernel, error, us, tflops: None };
+    let mut kernels = vec![
+        of_cpu("CPU reference, f64".to_owned(), 0.0, exact_us),
+        of_cpu(format!("CPU reference, {}", T::DTYPE), tolerance::max_error(&rounded, &exact), rounded_us),
     ];
-    let mut wrong = None;
     if let Device::Gpu(gpu) = device {
-        for measured in on_card::<T, O>(gpu, problem, request, &exact, all)? {
-            if !exact.accepts(measured.error) {
-                wrong.get_or_insert_with(|| measured.kernel.clone());
-            }
-            lines.push(line(&measured.kernel, measured.error, measured.us, problem, request));
-        }
+        kernels.extend(on_card::<T, O>(gpu, problem, request, &exact, all)?);
     }
-    // The rate of a CPU says nothing of a kernel.
-    let is_card = matches!(device, Device::Gpu(gpu) if !gpu.is_emulated());
-    let heading = &["kernel", "largest error", "time us", "TFLOP/s"][..if is_card { 4 } else { 3 }];
-    lines.iter_mut().for_each(|line| line.truncate(heading.len()));
-    writeln!(io::stdout(), "{}tolerance: {:.3e}", table(heading, &lines), exact.limit)?;
-    wrong.map_or(Ok(()), |kernel| Err(WrongResult(kernel).into()))
+    let BatchedSizes { batch, q_heads, kv_heads, q_len, k_len, head_dim } = problem.sizes;
+    Ok(DemoInput {
+        input,
+        batch,
+        q_heads,
+        kv_heads,
+        q_len,
+        k_len,
+        head_dim,
+        value_dim: problem.value_dim,
+        mask: request.params.mask.to_string(),
+        dtype: T::DTYPE.name(),
+        tolerance: tolerance::limit(O::DTYPE, finite_error(&rounded, &exact)),
+        kernels,
+    })
 }
 
-/// Error and time of one kernel.
-struct KernelResult {
-    kernel: String,
-    error: f64,
-    us: f64,
+impl DemoInput {
+    /// The first kernel whose error exceeds the tolerance, or is infinite.
+    fn wrong(&self) -> Option<&str> {
+        let is_right = |kernel: &KernelResult| kernel.error.is_finite() && kernel.error <= self.tolerance;
+        self.kernels.iter().find(|kernel| !is_right(kernel)).map(|kernel| kernel.kernel.as_str())
+    }
+
+    /// The sizes and the table of the kernels.
+    fn text(&self) -> String {
+        let DemoInput { input, batch, q_heads, kv_heads, q_len, k_len, head_dim, mask, dtype, tolerance, .. } = self;
+        let precise = |number: f64| if number < 10.0 { format!("{number:.3}") } else { format!("{number:.1}") };
+        // The rate of a CPU says nothing of a kernel.
+        let has_rates = self.kernels.iter().any(|kernel| kernel.tflops.is_some());
+        let heading = &["kernel", "largest error", "time us", "TFLOP/s"][..if has_rates { 4 } else { 3 }];
+        let line = |kernel: &KernelResult| {
+            let KernelResult { kernel, error, us, tflops } = kernel;
+            let rate = tflops.map_or(String::new(), precise);
+            let mut line = vec![kernel.clone(), format!("{error:.2e}"), precise(*us), rate];
+            line.truncate(heading.len());
+            line
+        };
+        let lines: Vec<_> = self.kernels.iter().map(line).collect();
+        format!(
+            "\nattention on {input} input: batch {batch}, heads {q_heads} (keys {kv_heads}), rows {q_len}, keys {k_len}, \
+             head dimension {head_dim}, mask {mask}, {dtype}\n{}tolerance: {tolerance:.3e}\n",
+            table(heading, &lines)
+        )
+    }
 }
 
 /// The kernels to show: `all` that serve the problem, or the one that the library takes and the first of each other
@@ -220,7 +283,7 @@ fn on_card<T: Half, O: Stored>(
     gpu: &Gpu,
     problem: &HostAttention<T>,
     request: &Request,
-    exact: &Exact,
+    exact: &[f64],
     all: bool,
 ) -> ferrotile::Result<Vec<KernelResult>> {
     let stream = gpu.new_stream()?;
@@ -230,8 +293,10 @@ fn on_card<T: Half, O: Stored>(
     let small = sizes.batch * sizes.q_heads * sizes.q_len <= SMALL_ROWS;
     let configs = kernels::<T, O>(gpu, problem, request, all)?;
     gpu.warm("attention", &configs.iter().map(|config| config.name).collect::<Vec<_>>())?;
+    let shown = progress::bar(configs.len());
     let mut measured = Vec::new();
     for config in configs {
+        shown.set_message(config.name);
         let request = problem.request(request).with_out(O::DTYPE).of_kernel(Some(config.name.to_owned()));
         let plan = request.plan(gpu, T::DTYPE, sizes)?;
         let mut card = CardAttention::<T, O>::upload(gpu, &stream, problem)?;
@@ -242,16 +307,12 @@ fn on_card<T: Half, O: Stored>(
         let began = Instant::now();
         let solution = card.solve(&stream, &plan)?;
         let us = timed.unwrap_or_else(|| began.elapsed().as_secs_f64() * 1e6);
-        let error = tolerance::max_error(&solution.out, &exact.out);
-        measured.push(KernelResult { kernel: plan.to_string(), error, us });
+        let error = tolerance::max_error(&solution.out, exact);
+        // Half of the operations have the columns of V.
+        let columns = (sizes.head_dim + problem.value_dim) as f64 / (2 * sizes.head_dim) as f64;
+        let tflops = timed.map(|us| columns * sizes.flops(request.params.mask) / us / 1e6);
+        measured.push(KernelResult { kernel: plan.to_string(), error, us, tflops });
+        shown.inc(1);
     }
     Ok(measured)
-}
-
-fn line<T>(kernel: &str, error: f64, us: f64, problem: &HostAttention<T>, request: &Request) -> Vec<String> {
-    // Half of the operations have the columns of V.
-    let columns = (problem.sizes.head_dim + problem.value_dim) as f64 / (2 * problem.sizes.head_dim) as f64;
-    let tflops = columns * problem.sizes.flops(request.params.mask) / us / 1e6;
-    let precise = |number: f64| if number < 10.0 { format!("{number:.3}") } else { format!("{number:.1}") };
-    vec![kernel.to_owned(), format!("{error:.2e}"), precise(us), precise(tflops)]
 }

@@ -1,12 +1,12 @@
 //! `ferrotile gemm`: matrix products of tensors from files.
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use ferrotile::{Accumulation, Activation, Dtype, F8E4M3, Float, GemmLayout, GemmOptions, GemmProblem};
 use half::{bf16, f16};
 use layout::descriptor::Major;
+use serde::Serialize;
 
 use crate::device::RunArgs;
 use crate::files::convert::Converter;
@@ -14,8 +14,10 @@ use crate::files::input::{self, Input, Origin, SizesError, file_of, listed_shape
 use crate::files::npy::Opaque;
 use crate::files::output::OutputFile;
 use crate::files::tensor::{Stored, Tensor};
+use crate::json::{JsonArgs, RunFacts, WrittenTensor};
 use crate::problems::gemm::{HostGemm, Operands};
-use crate::problems::verdict::NotFinite;
+use crate::problems::verdict::{Comparison, NotFinite};
+use crate::progress;
 use crate::spelling::in_any_case;
 
 /// Workspace that a plan may use.
@@ -65,6 +67,25 @@ pub(crate) struct GemmArgs {
     direct: bool,
     #[command(flatten)]
     run: RunArgs,
+    #[command(flatten)]
+    json: JsonArgs,
+}
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct GemmResult {
+    #[serde(flatten)]
+    run: RunFacts,
+    batch: usize,
+    m: usize,
+    n: usize,
+    k: usize,
+    layout: String,
+    dtype: &'static str,
+    out: WrittenTensor,
+    notes: Vec<String>,
+    /// The comparisons with f64 that `--check` asks for.
+    check: Vec<Comparison>,
 }
 
 /// A type of A and B as options spell it.
@@ -267,34 +288,48 @@ fn run_typed<T: Stored, D: Stored>(args: &GemmArgs, inputs: Inputs) -> anyhow::R
         eprintln!("gemm: batch {batch}, m {m}, n {n}, k {k}, layout {}, {} to {}", options.layout, T::DTYPE, D::DTYPE);
         findings.print();
     };
-    let d = args.run.device.compute(
+    let (d, run) = args.run.device.compute(
         options.kernel.as_ref(),
         say_understood,
         |gpu, started| host.on_card(gpu, &options, started),
         || host.on_cpu(&options),
     )?;
     let cure = cure(D::DTYPE);
-    let checked =
-        args.run.check.then(|| host.check(own.as_ref(), &options, &shape, &d).line(args.allow_overflow, cure));
-    let checked = checked.transpose()?;
+    let verdicts = args.run.check.then(|| {
+        let _shown = progress::spinner("computing in f64 on the CPU");
+        host.check(own.as_ref(), &options, &shape, &d)
+    });
+    let checked = verdicts.as_ref().map(|verdicts| verdicts.line(args.allow_overflow, cure)).transpose()?;
     if findings.all_finite && !args.allow_overflow {
         NotFinite::check("D", &shape, &d, cure)?;
     }
-    if !args.run.check && D::DTYPE == Dtype::E4M3 {
-        note_cut_off(&d);
+    let mut notes = findings.notes;
+    if let Some(note) = cut_off(&d).filter(|_| !args.run.check && D::DTYPE == Dtype::E4M3) {
+        eprintln!("note: {note}");
+        notes.push(note);
     }
-    out_file.write("d", &Tensor { shape, elements: D::elements(d) })?.publish()?;
-    if let Some(line) = checked {
-        writeln!(io::stdout(), "{line}")?;
-    }
-    Ok(())
+    let out = Tensor { shape, elements: D::elements(d) };
+    out_file.write("d", &out)?.publish()?;
+    let GemmProblem { batch, m, n, k, .. } = problem;
+    let result = GemmResult {
+        run,
+        batch,
+        m,
+        n,
+        k,
+        layout: options.layout.to_string(),
+        dtype: T::DTYPE.name(),
+        out: WrittenTensor::new(&args.out, &out),
+        notes,
+        check: verdicts.map_or(Vec::new(), |verdicts| verdicts.comparisons()),
+    };
+    Ok(args.json.print(&result, |_| checked.map_or(String::new(), |line| line + "\n"))?)
 }
 
-/// Says on stderr how many elements have the largest value of a type that has no infinities.
-fn note_cut_off<D: Float>(d: &[D]) {
+/// How many elements have the largest value of a type that has no infinities, where some have.
+fn cut_off<D: Float>(d: &[D]) -> Option<String> {
     let largest = D::from_f64(f64::INFINITY).to_f64();
     let count = d.iter().filter(|value| value.to_f64().abs() == largest).count();
-    if count > 0 {
-        eprintln!("note: {count} of {} elements of D are {largest}, where {} ends: see --check", d.len(), D::DTYPE);
-    }
+    let (all, dtype) = (d.len(), D::DTYPE);
+    (count > 0).then(|| format!("{count} of {all} elements of D are {largest}, where {dtype} ends: see --check"))
 }

@@ -3,44 +3,22 @@
 use std::io::{self, Write};
 
 use clap::Args;
-use ferrotile::{Arch, Gpu, embedded_kernels, embedded_ptx};
+use ferrotile::{Arch, Gpu, embedded_ptx};
 use serde::Serialize;
-use variants::FAMILIES;
-use variants::ata::ATA;
-use variants::attention::{ATTENTION, COMBINE};
-use variants::cg::CG;
-use variants::gemm::{GEMM, PACK_8BIT, PACK_16BIT, REDUCE_SPLIT_K};
-use variants::quantize;
-use variants::study::{ATA_STUDY, ATTENTION_STUDY, STUDY};
 
+use crate::catalogue::{CatalogueKernel, FAMILIES, kernels};
+use crate::json;
 use crate::table::table;
 
 /// Shows the driver, the devices and the PTX of this build.
 #[derive(Debug, Args)]
 pub(crate) struct InfoArgs {
-    /// Lists the kernels by name, as `--kernel` takes them.
+    /// Lists the kernels by name, as `--kernel` takes them, with the threads and the shared memory of a block.
     #[arg(long)]
     kernels: bool,
-    /// Prints everything as JSON: devices, PTX, and the kernels of each family and architecture.
-    #[arg(long, conflicts_with = "kernels")]
+    /// Prints everything as JSON, the kernels by name among it (docs/json.md).
+    #[arg(long)]
     json: bool,
-}
-
-/// The kernel families, and the study, whose kernels a caller may name too; with the names of their entries.
-fn families() -> [(&'static str, Vec<&'static str>); FAMILIES.len() + 1] {
-    let ata = ATA.iter().map(|config| config.name).chain(CG.iter().map(|config| config.name));
-    let study = ATTENTION_STUDY.iter().map(|config| config.name);
-    let beside_gemm = [REDUCE_SPLIT_K.name, PACK_8BIT.name, PACK_16BIT.name];
-    [
-        ("ata", ata.collect()),
-        (
-            "attention",
-            ATTENTION.iter().map(|config| config.name).chain(COMBINE.iter().map(|config| config.name)).collect(),
-        ),
-        ("gemm", GEMM.iter().map(|config| config.name).chain(beside_gemm).collect()),
-        ("quantize", quantize::KERNELS.iter().map(|kernel| kernel.name).collect()),
-        (STUDY, study.chain(ATA_STUDY.iter().map(|config| config.name)).collect()),
-    ]
 }
 
 /// What this machine and this build have.
@@ -51,7 +29,6 @@ struct Facts {
     driver: Option<String>,
     devices: Vec<DeviceFacts>,
     /// Why there is no device.
-    #[serde(skip_serializing_if = "Option::is_none")]
     no_device: Option<String>,
     ptx: Vec<PtxFacts>,
 }
@@ -97,12 +74,11 @@ impl Facts {
             }
         };
         let mut ptx = Vec::new();
-        for (family, entries) in families() {
+        for family in FAMILIES {
             for arch in Arch::ALL {
                 let Some(text) = embedded_ptx(family, arch) else { continue };
-                let present: Vec<_> = embedded_kernels(family, arch).collect();
-                let kernels = entries.iter().filter(|entry| present.contains(entry));
-                let kernels = kernels.map(|&entry| entry.to_owned()).collect();
+                let kernels = kernels().filter(|kernel| kernel.family == family && kernel.is_embedded(arch));
+                let kernels = kernels.map(|kernel| kernel.name.to_owned()).collect();
                 ptx.push(PtxFacts { family, arch: arch.to_string(), bytes: text.len(), kernels });
             }
         }
@@ -121,29 +97,46 @@ pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<()> {
     let mut out = io::stdout();
     let facts = Facts::collect()?;
     if args.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&facts)?)?;
-        return Ok(());
+        return Ok(json::print(&facts)?);
     }
     writeln!(out, "ferrotile {}", facts.version)?;
     print_devices(&mut out, &facts)?;
-    writeln!(out, "\nPTX of this build:")?;
-    let line = |ptx: &PtxFacts| {
-        let kibibytes = (ptx.bytes >> 10).to_string();
-        vec![ptx.family.to_owned(), ptx.arch.clone(), kibibytes, ptx.kernels.len().to_string()]
-    };
-    let lines: Vec<_> = facts.ptx.iter().map(line).collect();
-    write!(out, "{}", table(&["family", "architecture", "KiB", "kernels"], &lines))?;
+    print_counts(&mut out, &facts)?;
     if !args.kernels {
         writeln!(out, "\nThe kernels by name: ferrotile info --kernels")?;
         return Ok(());
     }
-    for (family, entries) in families() {
-        writeln!(out, "\nkernels of {family}:")?;
-        for name in &entries {
-            writeln!(out, "  {name}")?;
-        }
+    for family in FAMILIES {
+        let line = |kernel: CatalogueKernel| {
+            vec![kernel.name.to_owned(), kernel.threads.to_string(), kernel.shared_bytes.to_string()]
+        };
+        let lines: Vec<_> = kernels().filter(|kernel| kernel.family == family).map(line).collect();
+        let heading = format!("kernels of {family}");
+        write!(out, "\n{}", table(&[&heading, "threads", "shared bytes"], &lines))?;
     }
     Ok(())
+}
+
+/// Prints how many kernels each family has for each architecture of this build.
+fn print_counts(out: &mut impl Write, facts: &Facts) -> io::Result<()> {
+    let archs: Vec<String> = Arch::ALL.map(|arch| arch.to_string()).into();
+    let archs: Vec<&str> =
+        archs.iter().map(String::as_str).filter(|arch| facts.ptx.iter().any(|ptx| ptx.arch == *arch)).collect();
+    if archs.is_empty() {
+        return writeln!(out, "\nkernels: none in this build");
+    }
+    let of = |family: &str, arch: &str| facts.ptx.iter().find(|ptx| ptx.family == family && ptx.arch == arch);
+    let count = |family: &str| {
+        let counts = archs.iter().map(|arch| of(family, arch).map_or(0, |ptx| ptx.kernels.len()).to_string());
+        [family.to_owned()].into_iter().chain(counts).collect()
+    };
+    let mut lines: Vec<Vec<String>> = FAMILIES.into_iter().map(count).collect();
+    let kibibytes = archs.iter().map(|arch| {
+        let bytes: usize = facts.ptx.iter().filter(|ptx| ptx.arch == *arch).map(|ptx| ptx.bytes).sum();
+        (bytes >> 10).to_string()
+    });
+    lines.push(["PTX, KiB".to_owned()].into_iter().chain(kibibytes).collect());
+    write!(out, "\n{}", table(&[&["kernels for"], &archs[..]].concat(), &lines))
 }
 
 /// Prints the driver and the cards, or why there is none.

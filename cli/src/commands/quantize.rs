@@ -9,12 +9,14 @@ use ferrotile::{
 };
 use half::{bf16, f16};
 use ndarray::{Array2, Array4};
+use serde::Serialize;
 
 use crate::device::DeviceChoice;
 use crate::files::input::{self, Input, Origin, file_of};
 use crate::files::npy::Opaque;
 use crate::files::output::OutputFile;
 use crate::files::tensor::{Elements, Stored, Tensor};
+use crate::json::{JsonArgs, RunFacts, WrittenTensor};
 use crate::spelling::{LayoutName, in_any_case};
 
 /// Quantises a tensor: elements are divided by factors, so that the largest magnitude becomes 448, and rounded.
@@ -42,6 +44,8 @@ pub(crate) struct QuantizeArgs {
     /// Where to run: auto (a card, or the CPU where there is none), cpu, cuda, cuda:N, emulator or emulator:ARCH.
     #[arg(long, default_value = "auto", value_parser = in_any_case::<DeviceChoice>)]
     device: DeviceChoice,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 /// Multiplies quantised elements by their factors.
@@ -65,6 +69,25 @@ pub(crate) struct DequantizeArgs {
     /// Where to run: auto (a card, or the CPU where there is none), cpu, cuda, cuda:N, emulator or emulator:ARCH.
     #[arg(long, default_value = "auto", value_parser = in_any_case::<DeviceChoice>)]
     device: DeviceChoice,
+    #[command(flatten)]
+    json: JsonArgs,
+}
+
+/// What `quantize --json` prints.
+#[derive(Debug, Serialize)]
+struct QuantizeResult {
+    #[serde(flatten)]
+    run: RunFacts,
+    out: WrittenTensor,
+    descale: WrittenTensor,
+}
+
+/// What `dequantize --json` prints.
+#[derive(Debug, Serialize)]
+struct DequantizeResult {
+    #[serde(flatten)]
+    run: RunFacts,
+    out: WrittenTensor,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -171,7 +194,7 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> anyhow::Result<()> {
             None => return Err(QuantizeError::NoHeads { origin, got: shape }.into()),
         },
     };
-    let (elements, factors) = match elements {
+    let (elements, factors, run) = match elements {
         Elements::F16(x) => quantize_to(args, &place, x)?,
         Elements::Bf16(x) => quantize_to(args, &place, x)?,
         Elements::F32(x) => quantize_to(args, &place, x)?,
@@ -184,22 +207,24 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> anyhow::Result<()> {
     let factors = Tensor { shape: place.groups.to_vec(), elements: Elements::F32(factors) };
     let written = (out.write("x", &elements)?, factors_out.write("descale", &factors)?);
     written.0.publish()?;
-    Ok(written.1.publish()?)
+    written.1.publish()?;
+    let out = WrittenTensor::new(&args.out, &elements);
+    let result = QuantizeResult { run, out, descale: WrittenTensor::new(&args.descale, &factors) };
+    Ok(args.json.print(&result, |_| String::new())?)
 }
 
-fn quantize_to<T: Stored>(args: &QuantizeArgs, place: &Shape, x: Vec<T>) -> anyhow::Result<(Elements, Vec<f32>)> {
+/// Elements and factors, and who computed them.
+type Quantized = (Elements, Vec<f32>, RunFacts);
+
+fn quantize_to<T: Stored>(args: &QuantizeArgs, place: &Shape, x: Vec<T>) -> anyhow::Result<Quantized> {
     match args.dtype {
         NarrowName::E4m3 => quantize_as::<T, F8E4M3>(args, place, &x),
         NarrowName::U8 => quantize_as::<T, u8>(args, place, &x),
     }
 }
 
-fn quantize_as<T: Stored, Q: Stored>(
-    args: &QuantizeArgs,
-    place: &Shape,
-    x: &[T],
-) -> anyhow::Result<(Elements, Vec<f32>)> {
-    let (elements, factors) = args.device.compute(
+fn quantize_as<T: Stored, Q: Stored>(args: &QuantizeArgs, place: &Shape, x: &[T]) -> anyhow::Result<Quantized> {
+    let ((elements, factors), run) = args.device.compute(
         None,
         || {},
         |gpu, started| {
@@ -223,7 +248,7 @@ fn quantize_as<T: Stored, Q: Stored>(
             (place.values(elements), factors.into_raw_vec_and_offset().0)
         },
     )?;
-    Ok((Q::elements(elements), factors))
+    Ok((Q::elements(elements), factors, run))
 }
 
 /// Brings quantised elements back.
@@ -253,7 +278,7 @@ pub(crate) fn dequantize(args: &DequantizeArgs) -> anyhow::Result<()> {
             }
         },
     };
-    let products = match elements {
+    let (products, run) = match elements {
         Elements::E4m3(bits) => {
             let x: Vec<F8E4M3> = bits.into_iter().map(F8E4M3::from_bits).collect();
             dequantize_to(args, &place, &x, &of_factors)?
@@ -267,7 +292,10 @@ pub(crate) fn dequantize(args: &DequantizeArgs) -> anyhow::Result<()> {
             return Err(QuantizeError::Type { origin: x.origin, got, expected }.into());
         }
     };
-    Ok(out.write("x", &Tensor { shape, elements: products })?.publish()?)
+    let products = Tensor { shape, elements: products };
+    out.write("x", &products)?.publish()?;
+    let result = DequantizeResult { run, out: WrittenTensor::new(&args.out, &products) };
+    Ok(args.json.print(&result, |_| String::new())?)
 }
 
 fn dequantize_to<Q: Stored>(
@@ -275,7 +303,7 @@ fn dequantize_to<Q: Stored>(
     place: &Shape,
     x: &[Q],
     factors: &[f32],
-) -> anyhow::Result<Elements> {
+) -> anyhow::Result<(Elements, RunFacts)> {
     match args.dtype {
         WideName::F16 => dequantize_as::<Q, f16>(args, place, x, factors),
         WideName::Bf16 => dequantize_as::<Q, bf16>(args, place, x, factors),
@@ -288,7 +316,7 @@ fn dequantize_as<Q: Stored, T: Stored>(
     place: &Shape,
     x: &[Q],
     factors: &[f32],
-) -> anyhow::Result<Elements> {
+) -> anyhow::Result<(Elements, RunFacts)> {
     let on_card = |gpu: &Gpu, started: &dyn Fn(&str)| {
         let stream = gpu.new_stream()?;
         let plan = DequantizePlan::new(gpu, Q::DTYPE, T::DTYPE)?;
@@ -310,5 +338,6 @@ fn dequantize_as<Q: Stored, T: Stored>(
         let products = reference::dequantize(x.view(), factors.view());
         place.values(products).into_iter().map(T::from_f64).collect()
     };
-    Ok(T::elements(args.device.compute(None, || {}, on_card, on_cpu)?))
+    let (products, run) = args.device.compute(None, || {}, on_card, on_cpu)?;
+    Ok((T::elements(products), run))
 }

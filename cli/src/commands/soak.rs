@@ -13,9 +13,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 use ferrotile::Gpu;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 
-use crate::device::{Device, DeviceChoice, emulated_arch};
+use crate::device::DeviceChoice;
+use crate::progress;
 use crate::soak::family::Bench;
 use crate::soak::outcome::{Failure, Kind, Outcome, Run};
 use crate::soak::problem::{FAMILIES, Problem, shrink};
@@ -33,7 +34,7 @@ pub(crate) struct SoakArgs {
     /// What the problems are drawn from; the same seed and device give the same ones [default: the time].
     #[arg(long)]
     seed: Option<u64>,
-    /// A family: attention, varlen, paged, merge, gemm, ata or cg; may be repeated [default: all].
+    /// A family: attention, varlen, paged, merge, gemm, ata, cg or quantize; may be repeated [default: all].
     #[arg(long = "family", num_args = 1.., value_parser = FAMILIES.map(|family| family.0))]
     families: Vec<String>,
     /// Draws nothing from the ends of the types: no huge elements, scales and biases.
@@ -62,9 +63,6 @@ pub(crate) enum SoakError {
     /// The text of `--repeat` is no problem.
     #[error("--repeat: not a problem: {0}")]
     Repeat(serde_json::Error),
-    /// The reference has nothing to be compared with.
-    #[error("soak runs kernels: give a card or the emulator as device")]
-    NoKernels,
 }
 
 impl SoakError {
@@ -95,15 +93,11 @@ const TICK: Duration = Duration::from_millis(100);
 pub(crate) fn run(args: &SoakArgs) -> anyhow::Result<()> {
     let repeated =
         args.repeat.as_deref().map(serde_json::from_str::<Problem>).transpose().map_err(SoakError::Repeat)?;
-    let gpu = match args.device.open()? {
-        Device::Gpu(gpu) => gpu,
-        Device::Cpu if args.device == DeviceChoice::Auto => Gpu::emulated(emulated_arch()),
-        Device::Cpu => return Err(SoakError::NoKernels.into()),
-    };
+    let gpu = args.device.open_for_kernels()?;
     writeln!(io::stdout(), "{}, {} PTX", gpu.name(), gpu.arch())?;
     let Some(problem) = repeated else { return soak(args, &gpu) };
     match problem.run(&Bench::new(&gpu)?) {
-        Ok(Outcome::Right) => writeln!(io::stdout(), "right")?,
+        Ok(Outcome::Right(share)) => writeln!(io::stdout(), "right, {share:.2} of the tolerance")?,
         Ok(Outcome::Refused(reason)) => writeln!(io::stdout(), "refused: {reason}")?,
         Err(failure) => {
             writeln!(io::stdout(), "wrong: {}", failure.message)?;
@@ -151,9 +145,6 @@ fn soak(args: &SoakArgs, gpu: &Gpu) -> anyhow::Result<()> {
         |index: &usize| args.families.is_empty() || args.families.iter().any(|name| *name == FAMILIES[*index].0);
     let problems = args.problems.unwrap_or(if args.minutes.is_some() { u64::MAX } else { PROBLEMS });
     let threads = args.threads.unwrap_or_else(rayon::current_num_threads).max(1);
-    // indicatif draws nothing where stderr is not a terminal.
-    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg}").expect("the template is valid");
-    let progress = if problems == u64::MAX { ProgressBar::new_spinner() } else { ProgressBar::new(problems) };
     let soak = Soak {
         gpu,
         families: (0..FAMILIES.len()).filter(wanted).collect(),
@@ -166,7 +157,10 @@ fn soak(args: &SoakArgs, gpu: &Gpu) -> anyhow::Result<()> {
         failures: Mutex::default(),
         most_failures: args.failures.max(1),
         running: (0..threads).map(|_| Mutex::default()).collect(),
-        progress: if problems == u64::MAX { progress } else { progress.with_style(style) },
+        progress: match usize::try_from(problems) {
+            Ok(problems) if args.problems.is_some() || args.minutes.is_none() => progress::bar(problems),
+            _ => progress::spinner("problems"),
+        },
     };
     writeln!(io::stdout(), "seed {seed}")?;
     let (began, limit) = (Instant::now(), args.minutes.map(|minutes| Duration::from_secs_f64(60.0 * minutes)));
@@ -177,7 +171,11 @@ fn soak(args: &SoakArgs, gpu: &Gpu) -> anyhow::Result<()> {
                 soak.stop.store(true, Ordering::Relaxed);
             }
             soak.end_if_one_hangs();
-            soak.progress.set_position(soak.next.load(Ordering::Relaxed).min(problems));
+            let begun = soak.next.load(Ordering::Relaxed).min(problems);
+            match soak.progress.length() {
+                Some(_) => soak.progress.set_position(begun),
+                None => soak.progress.set_message(format!("{begun} problems")),
+            }
             std::thread::sleep(TICK);
         }
         for worker in workers {
@@ -256,17 +254,17 @@ impl Soak<'_> {
         }
         let mut text = format!("problem {index} of seed {}: {}\n", self.seed, failure.message);
         if self.is_lost(&failure) {
-            text += &format!("{}\n", self.command(&problem));
+            text += &format!("{}\n", problem.repeat(self.gpu));
             // The error may be another's.
             for (_, problem) in self.running.iter().filter_map(|slot| lock(slot).clone()) {
-                text += &format!("or, which was under way:\n{}\n", self.command(&problem));
+                text += &format!("or, which was under way:\n{}\n", problem.repeat(self.gpu));
             }
         } else {
             let began = Instant::now();
             let (smallest, why, runs) = shrink(problem, failure, SHRINK_RUNS, |problem| {
-                if began.elapsed() > SHRINK_TIME { Ok(Outcome::Right) } else { run(problem) }
+                if began.elapsed() > SHRINK_TIME { Ok(Outcome::Right(0.0)) } else { run(problem) }
             });
-            text += &format!("after {runs} runs of simpler ones: {}\n{}\n", why.message, self.command(&smallest));
+            text += &format!("after {runs} runs of simpler ones: {}\n{}\n", why.message, smallest.repeat(self.gpu));
         }
         self.progress.suspend(|| write!(io::stdout(), "{text}"))?;
         Ok(())
@@ -277,15 +275,6 @@ impl Soak<'_> {
         failure.kind == Kind::Device && !self.gpu.is_emulated()
     }
 
-    /// The command line that repeats a problem.
-    fn command(&self, problem: &Problem) -> String {
-        let device = match self.gpu.is_emulated() {
-            true => format!("emulator:{}", self.gpu.arch()),
-            false => format!("cuda:{}", self.gpu.ordinal()),
-        };
-        format!("ferrotile soak --device {device} --repeat '{}'", problem.text())
-    }
-
     /// Ends the program where a problem does not end: nothing can call it back from a card.
     fn end_if_one_hangs(&self) {
         let limit = LONGEST_RUN[usize::from(self.gpu.is_emulated())];
@@ -294,7 +283,7 @@ impl Soak<'_> {
                 && since.elapsed() > limit
             {
                 // Nobody is left to be told that the terminal is gone.
-                let _ = writeln!(io::stdout(), "no end after {} s:\n{}", limit.as_secs(), self.command(problem));
+                let _ = writeln!(io::stdout(), "no end after {} s:\n{}", limit.as_secs(), problem.repeat(self.gpu));
                 std::process::exit(1);
             }
         }

@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use clap::Args;
 use ferrotile::{Gpu, embedded_kernels};
-use indicatif::{ProgressBar, ProgressStyle};
 use rayon::prelude::*;
 use variants::FAMILIES;
 
 use crate::device;
+use crate::progress;
 
 /// Has the driver compile every kernel for a card, and keep the result on disk.
 ///
@@ -43,11 +43,10 @@ pub(crate) fn run(args: &WarmArgs) -> anyhow::Result<()> {
         .filter(|family| is_asked(family))
         .flat_map(|family| embedded_kernels(family, gpu.arch()).map(move |name| (family, name)))
         .collect();
-    let style = ProgressStyle::with_template("{pos} of {len} kernels, {elapsed}").expect("the template is valid");
-    let bar = ProgressBar::new(kernels.len() as u64).with_style(style);
+    let shown = progress::bar(kernels.len());
     let began = Instant::now();
-    kernels.par_iter().try_for_each(|(family, name)| gpu.kernel(family, name).map(|_| bar.inc(1)))?;
-    bar.finish_and_clear();
+    kernels.par_iter().try_for_each(|(family, name)| gpu.kernel(family, name).map(|_| shown.inc(1)))?;
+    drop(shown);
     let (count, seconds) = (kernels.len(), began.elapsed().as_secs_f64());
     let folder = std::env::var_os("CUDA_CACHE_PATH").map(PathBuf::from);
     let folder = folder.or_else(|| std::env::home_dir().map(|home| home.join(".nv/ComputeCache")));

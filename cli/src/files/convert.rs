@@ -256,7 +256,8 @@ impl Converter {
 /// What is worth saying about the tensors of a request.
 #[derive(Debug)]
 pub(crate) struct Findings {
-    notes: Vec<String>,
+    /// In words.
+    pub(crate) notes: Vec<String>,
     /// Whether no element of a file is NaN or infinite, other than a bias that hides keys.
     pub(crate) all_finite: bool,
 }

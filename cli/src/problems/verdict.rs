@@ -19,6 +19,7 @@
 use std::fmt;
 
 use ferrotile::{Float, tolerance};
+use serde::Serialize;
 
 use crate::files::convert::{indices, is_beyond};
 
@@ -175,6 +176,34 @@ pub(crate) struct Verdicts {
     pub(crate) own: Option<Verdict>,
 }
 
+/// One comparison with f64 as JSON.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Comparison {
+    /// What f64 computes with: `given`, the values that the kernel was given, or `files`, the files' own.
+    values: &'static str,
+    /// The largest distance of two finite numbers.
+    error: f64,
+    /// The largest share of its limit that a distance has.
+    share_of_tolerance: f64,
+    /// How many elements are NaN in the result, and in f64.
+    nan: usize,
+    nan_in_f64: usize,
+    /// How many are infinite.
+    infinite: usize,
+    infinite_in_f64: usize,
+    /// How many are infinite or cut off because they are beyond the type of the result.
+    overflown: usize,
+}
+
+impl Comparison {
+    fn new(values: &'static str, verdict: &Verdict) -> Comparison {
+        let &Verdict { error, share, nan, infinite, overflown, .. } = verdict;
+        let ([nan, nan_in_f64], [infinite, infinite_in_f64]) = (nan, infinite);
+        let (share_of_tolerance, overflown) = (share, overflown.count);
+        Comparison { values, error, share_of_tolerance, nan, nan_in_f64, infinite, infinite_in_f64, overflown }
+    }
+}
+
 /// A result is further from the f64 reference than its type and its inputs explain.
 #[derive(Debug, thiserror::Error)]
 #[error("the check failed: {text}")]
@@ -183,6 +212,12 @@ pub(crate) struct CheckFailed {
 }
 
 impl Verdicts {
+    /// The comparisons as JSON.
+    pub(crate) fn comparisons(&self) -> Vec<Comparison> {
+        let own = self.own.as_ref().map(|own| Comparison::new("files", own));
+        own.into_iter().chain([Comparison::new("given", &self.given)]).collect()
+    }
+
     /// The line of a result that is right.
     ///
     /// # Errors

@@ -213,7 +213,7 @@ impl Family for Ata {
         sizes::within(random, [scope.most, scope.work], Ata::draw_sizes, cost)
     }
 
-    fn run(&self, bench: &Bench) -> Result<(), Stop> {
+    fn run(&self, bench: &Bench) -> Result<f64, Stop> {
         let mut random = Random::seed_from_u64(self.seed);
         let host = self.matrix.make(&mut random)?;
         let shape = [self.frames, self.matrix.channels, self.matrix.n];

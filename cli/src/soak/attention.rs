@@ -153,7 +153,7 @@ impl Attention {
         &self,
         bench: &Bench,
         inputs: impl Fn(&Self, &Bench, &mut Random) -> Made<T, KV>,
-    ) -> Result<(), Stop> {
+    ) -> Result<f64, Stop> {
         let mut random = Random::seed_from_u64(self.seed);
         let (q, [k, v]) = inputs(self, bench, &mut random)?;
         let [q_shape, k_shape, .., out_shape] = self.shapes();
@@ -191,7 +191,7 @@ impl Attention {
         check::written("O", &out, &out_shape)?;
         let lse = checked_lse(self.without_lse, &lse, &lse_shape)?;
         if q_shape[0] * q_shape[1] * q_shape[2] == 0 {
-            return Ok(());
+            return Ok(0.0);
         }
         let (q, k, v) = (array4(&q), array4(&k), array4(&v));
         assert_eq!(k.dim().2, k_shape[2]);
@@ -250,7 +250,7 @@ impl Family for Attention {
         problem
     }
 
-    fn run(&self, bench: &Bench) -> Result<(), Stop> {
+    fn run(&self, bench: &Bench) -> Result<f64, Stop> {
         let (kv_alone, out) = self.fp8.as_ref().map_or((false, None), |fp8| (fp8.kv_alone, Some(fp8.out)));
         match (self.heads.dtype, kv_alone, out) {
             (Dtype::E4M3, _, Some(Dtype::Bf16)) => self.run_as::<F8E4M3, bf16, _>(bench, Self::fused),

@@ -1,6 +1,6 @@
 //! Problems of systems of equations.
 
-use ferrotile::{CgOptions, CgPlan, Precision, SymmetricBlockMatrix, reference, tolerance};
+use ferrotile::{CgOptions, CgPlan, Precision, Preconditioner, SymmetricBlockMatrix, reference, tolerance};
 use ndarray::{Array3, s};
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
@@ -36,6 +36,9 @@ pub(crate) struct Cg {
     test_every: u32,
     #[serde(default, skip_serializing_if = "is_default")]
     graph: bool,
+    /// Whether directions come of the residual times the inverses of the diagonal blocks.
+    #[serde(default, skip_serializing_if = "is_default")]
+    block_jacobi: bool,
     /// Where b and x lie.
     #[serde(default, skip_serializing_if = "is_default")]
     places: [Placement; 2],
@@ -59,6 +62,7 @@ impl Cg {
             max_iterations: [1, 7, 40, 200][random.random_range(0..4)],
             test_every: [1, 3, 8, 50][random.random_range(0..4)],
             graph: random.random(),
+            block_jacobi: random.random(),
             places: [true, false].map(|may_repeat| Placement::draw(random, 3, may_repeat)),
             seed: random.random_range(0..1 << 32),
         }
@@ -86,7 +90,7 @@ impl Family for Cg {
         sizes::within(random, [scope.most, scope.work], Cg::draw_sizes, cost)
     }
 
-    fn run(&self, bench: &Bench) -> Result<(), Stop> {
+    fn run(&self, bench: &Bench) -> Result<f64, Stop> {
         let mut random = Random::seed_from_u64(self.seed);
         let host = self.make(&mut random)?;
         let shape = [self.frames, self.matrix.channels, self.matrix.n];
@@ -105,6 +109,7 @@ impl Family for Cg {
             max_iterations: self.max_iterations,
             test_every: self.test_every,
             graph: self.graph,
+            preconditioner: if self.block_jacobi { Preconditioner::BlockJacobi } else { Preconditioner::None },
             ..CgOptions::default()
         };
         let mut plan = CgPlan::new(&matrix, self.frames, &options)?;
@@ -130,6 +135,7 @@ impl Family for Cg {
         let norm = |array: &Array3<f64>, frame: usize, channel: usize| {
             array.slice(s![frame, channel, ..]).iter().map(|x| x * x).sum::<f64>().sqrt()
         };
+        let mut share = 0f64;
         for ((frame, channel), system) in first.1.systems.indexed_iter() {
             let [residual, of_b, error] = [&residual, &b, &errors].map(|array| norm(array, frame, channel));
             let wrong = |what: &str| {
@@ -144,8 +150,12 @@ impl Family for Cg {
             if !residual.is_finite() {
                 return wrong("x is not finite");
             }
-            if system.converged() && residual > 1.01 * options.tolerance * of_b + 2.0 * error {
+            let most = 1.01 * options.tolerance * of_b + 2.0 * error;
+            if system.converged() && residual > most {
                 return wrong("not converged");
+            }
+            if system.converged() && residual > 0.0 {
+                share = share.max(residual / most);
             }
             // The report's is the norm over that of b, of f32 sums.
             let reported = system.residual * of_b;
@@ -153,13 +163,14 @@ impl Family for Cg {
                 return wrong("another residual");
             }
         }
-        Ok(())
+        Ok(share)
     }
 
     fn simpler(&self) -> Vec<Cg> {
         let mut simpler = Simpler::of(self);
         Placement::simpler_each(&mut simpler, |problem| &mut problem.places);
         simpler.each(|problem| &mut problem.graph, [false]);
+        simpler.each(|problem| &mut problem.block_jacobi, [false]);
         simpler.each(|problem| &mut problem.guess, [None]);
         simpler.each(|problem| &mut problem.size_of_b, [0]);
         simpler.each(|problem| &mut problem.test_every, [1]);

@@ -7,7 +7,8 @@ use super::outcome::{Failure, Kind};
 use super::values::Range;
 use crate::files::convert::indices;
 
-/// Compares the elements `[got, expected, limits]` of a tensor. Nothing is expected where the limit is infinite.
+/// Compares the elements `[got, expected, limits]` of a tensor. Returns the largest share of its limit that an error
+/// has. Nothing is expected where the limit is infinite.
 ///
 /// A value beyond the largest number of the type is infinite in a right result. E4M3 has no infinities, and keeps the
 /// largest number.
@@ -16,12 +17,15 @@ pub(crate) fn elements(
     dtype: Dtype,
     shape: &[usize],
     [got, expected, limits]: [&[f64]; 3],
-) -> Result<(), Failure> {
+) -> Result<f64, Failure> {
     let mut bad = got.iter().zip(expected).zip(limits).enumerate().filter(|(_, ((got, expected), limit))| {
         let is_right = accepts(dtype, **got, **expected, **limit);
         !is_right
     });
-    let Some((flat, ((&got, &expected), &limit))) = bad.next() else { return Ok(()) };
+    let Some((flat, ((&got, &expected), &limit))) = bad.next() else {
+        let all = got.iter().zip(expected).zip(limits);
+        return Ok(all.map(|((&got, &expected), &limit)| share(got, expected, limit)).fold(0.0, f64::max));
+    };
     let kind = if !got.is_finite() && expected.is_finite() { Kind::NotFinite } else { Kind::Wrong };
     let text = format!(
         "{tensor} has {} bad elements of {}, the first at {:?}: got {got:e}, expected {expected:e}, limit {limit:.3e}",
@@ -30,6 +34,12 @@ pub(crate) fn elements(
         indices(flat, shape),
     );
     Err(Failure::new(kind, text))
+}
+
+/// The share of its limit that the error of an element has; 0 where one is not finite.
+fn share(got: f64, expected: f64, limit: f64) -> f64 {
+    let error = tolerance::element_error(got, expected);
+    if error == 0.0 || !error.is_finite() { 0.0 } else { error / limit }
 }
 
 fn accepts(dtype: Dtype, got: f64, expected: f64, limit: f64) -> bool {
@@ -113,6 +123,8 @@ mod tests {
         let failure =
             elements("D", Dtype::F32, &[2, 2], [&[0.0, 1.0, 2.0, f64::NAN], &[0.0; 4], &[0.5; 4]]).unwrap_err();
         assert!(failure.message.contains("3 bad elements of 4, the first at [0, 1]"), "{}", failure.message);
+        let right = elements("D", Dtype::F32, &[3], [&[0.25, 1.0, f64::INFINITY], &[0.0, 1.0, 1e39], &[0.5, 0.0, 1.0]]);
+        assert_eq!(right, Ok(0.5), "what overflows has no share");
         assert_eq!(same("D", [&[1f32, 2.0], &[1.0, 2.5]], &[2]).unwrap_err().kind, Kind::Unrepeatable);
         assert_eq!(written("D", &[1f32, f32::POISON], &[2]).unwrap_err().kind, Kind::Wrong);
     }

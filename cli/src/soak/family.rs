@@ -50,8 +50,9 @@ pub(crate) trait Family: Clone {
     /// A random problem.
     fn draw(random: &mut Random, scope: &Scope) -> Self;
 
-    /// Runs the problem twice, and compares the runs with each other and with the reference.
-    fn run(&self, bench: &Bench) -> Result<(), Stop>;
+    /// Runs the problem twice, and compares the runs with each other and with the reference. Returns the largest share
+    /// of its limit that an error has.
+    fn run(&self, bench: &Bench) -> Result<f64, Stop>;
 
     /// Problems that are a step simpler, the largest steps first; some may not be problems at all.
     fn simpler(&self) -> Vec<Self>;

@@ -173,7 +173,7 @@ impl Gemm {
         GemmProblem { batch: self.batch, ..GemmProblem::new([self.m, self.n, self.k], self.a, self.b, self.d) }
     }
 
-    fn run_as<A: FloatCell, B: FloatCell, D: FloatCell>(&self, bench: &Bench) -> Result<(), Stop> {
+    fn run_as<A: FloatCell, B: FloatCell, D: FloatCell>(&self, bench: &Bench) -> Result<f64, Stop> {
         let mut random = Random::seed_from_u64(self.seed);
         let (problem, options) = (self.problem(), self.options());
         let (a_shape, b_shape, d_shape) =
@@ -239,7 +239,7 @@ impl Gemm {
         c: Option<Array3<f64>>,
         bias: Option<Vec<f64>>,
         got: &[D],
-    ) -> Result<(), Failure> {
+    ) -> Result<f64, Failure> {
         let transposed = |array: &Array3<f64>, is: bool| {
             if is { array.clone().permuted_axes([0, 2, 1]) } else { array.clone() }
         };
@@ -305,7 +305,7 @@ impl Gemm {
         check::elements("D", D::DTYPE, &problem.d_shape(), [&got, &exact, &limits])
     }
 
-    fn run_into<A: FloatCell, B: FloatCell>(&self, bench: &Bench) -> Result<(), Stop> {
+    fn run_into<A: FloatCell, B: FloatCell>(&self, bench: &Bench) -> Result<f64, Stop> {
         match self.d {
             Dtype::F16 => self.run_as::<A, B, f16>(bench),
             Dtype::Bf16 => self.run_as::<A, B, bf16>(bench),
@@ -375,7 +375,7 @@ impl Family for Gemm {
         problem
     }
 
-    fn run(&self, bench: &Bench) -> Result<(), Stop> {
+    fn run(&self, bench: &Bench) -> Result<f64, Stop> {
         match (self.a, self.b) {
             (Dtype::F16, _) => self.run_into::<f16, f16>(bench),
             (Dtype::Bf16, _) => self.run_into::<bf16, bf16>(bench),
@@ -439,13 +439,13 @@ mod tests {
         let a = Array3::from_shape_vec((1, 1, 3), vec![1.0, 2.0, 3.0]).unwrap();
         let b = Array3::from_shape_vec((1, 2, 3), vec![1.0, 1.0, 1.0, 0.5, 0.5, -0.5]).unwrap();
         let check = |got: [f32; 2]| gemm.check(&gemm.problem(), [&a, &b], None, None, &got);
-        assert_eq!(check([6.0, 0.0]), Ok(()));
+        assert_eq!(check([6.0, 0.0]), Ok(0.0));
         for got in [[6.0001, 0.0], [6.0, 1e-4], [f32::NAN, 0.0], [f32::INFINITY, 0.0]] {
             assert!(check(got).is_err(), "{got:?}");
         }
         // Sums that f32 may not hold are not compared; infinities are those of the formula.
         let vast = a.mapv(|x| x * 1e38);
-        assert_eq!(gemm.check(&gemm.problem(), [&vast, &b], None, None, &[f32::NAN; 2]), Ok(()));
+        assert_eq!(gemm.check(&gemm.problem(), [&vast, &b], None, None, &[f32::NAN; 2]), Ok(0.0));
         let infinite = a.mapv(|x| if x == 2.0 { f64::INFINITY } else { x });
         let check = |got: [f32; 2]| gemm.check(&gemm.problem(), [&infinite, &b], None, None, &got);
         assert!(check([f32::INFINITY; 2]).is_ok() && check([6.0, f32::INFINITY]).is_err());

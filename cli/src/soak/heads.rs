@@ -94,10 +94,10 @@ pub(crate) trait OfHalves {
     fn dtype(&self) -> Dtype;
 
     /// Runs a problem of type `T`.
-    fn run_as<T: FloatCell>(&self, bench: &Bench) -> Result<(), Stop>;
+    fn run_as<T: FloatCell>(&self, bench: &Bench) -> Result<f64, Stop>;
 
     /// Runs a problem of its own type.
-    fn run_of_type(&self, bench: &Bench) -> Result<(), Stop> {
+    fn run_of_type(&self, bench: &Bench) -> Result<f64, Stop> {
         match self.dtype() {
             Dtype::Bf16 => self.run_as::<bf16>(bench),
             _ => self.run_as::<f16>(bench),

@@ -7,8 +7,8 @@ use ferrotile::Error;
 /// How a run ends without a failure.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Outcome {
-    /// The results are right.
-    Right,
+    /// The results are right; with the largest share of its limit that an error has.
+    Right(f64),
     /// A typed error, where one is allowed: a kernel was named that does not take the tensors. Nothing was written.
     Refused(String),
 }

@@ -154,13 +154,14 @@ impl Paged {
         (q, [k, v]): (&Input<T, 4>, [&Input<KV, 4>; 2]),
         (out, lse): (&[T], Option<&[f32]>),
         (terms, factors): (&TermInputs<T>, &FactorInputs),
-    ) -> Result<(), Failure> {
+    ) -> Result<f64, Failure> {
         let (q, [k, v]) = (array4(q), [k, v].map(array4));
         let (sink, bias) = terms.wide();
         let rows = self.heads.q_heads * self.q_len;
         if rows == 0 {
-            return Ok(());
+            return Ok(0.0);
         }
+        let mut share = 0f64;
         for (index, (entry, &len)) in entries.iter().zip(&self.k_lens).enumerate() {
             let gathered = |pages: &Array4<f64>| {
                 let (_, page_len, heads, columns) = pages.dim();
@@ -178,14 +179,13 @@ impl Paged {
             let expected = Expected::new(inputs, [q, k.view(), v.view()], &self.terms, (sink.as_ref(), of_bias));
             let columns = rows * self.heads.value_dim;
             let lse = lse.map(|lse| &lse[index * rows..][..rows]);
-            expected
-                .check(&out[index * columns..][..columns], lse)
-                .map_err(|failure| failure.of(format_args!("batch entry {index}")))?;
+            let checked = expected.check(&out[index * columns..][..columns], lse);
+            share = share.max(checked.map_err(|failure| failure.of(format_args!("batch entry {index}")))?);
         }
-        Ok(())
+        Ok(share)
     }
 
-    fn run_as<T: FloatCell, KV: FloatCell>(&self, bench: &Bench) -> Result<(), Stop> {
+    fn run_as<T: FloatCell, KV: FloatCell>(&self, bench: &Bench) -> Result<f64, Stop> {
         let mut random = Random::seed_from_u64(self.seed);
         let (entries, pages) = self.pages(&mut random);
         let (problem, request, layout) = (self.problem(pages), self.request(), self.layout());
@@ -268,7 +268,7 @@ impl Family for Paged {
         problem
     }
 
-    fn run(&self, bench: &Bench) -> Result<(), Stop> {
+    fn run(&self, bench: &Bench) -> Result<f64, Stop> {
         match (self.heads.dtype, self.fp8.is_some()) {
             (Dtype::Bf16, true) => self.run_as::<bf16, F8E4M3>(bench),
             (Dtype::Bf16, false) => self.run_as::<bf16, bf16>(bench),

@@ -12,6 +12,7 @@ use super::gemm::Gemm;
 use super::merge::Merge;
 use super::outcome::{Failure, Kind, Outcome, Run, Stop};
 use super::paged::Paged;
+use super::quantize::Quantize;
 use super::sizes::Random;
 use super::varlen::Varlen;
 
@@ -33,11 +34,21 @@ pub(crate) enum Problem {
     Ata(Ata),
     /// Conjugate gradient.
     Cg(Cg),
+    /// 8-bit elements with factors.
+    Quantize(Quantize),
 }
 
 /// The families, by the names of `--family`, and how many of a hundred problems are theirs.
-pub(crate) const FAMILIES: [(&str, u32); 7] =
-    [("attention", 34), ("varlen", 12), ("paged", 10), ("merge", 6), ("gemm", 24), ("ata", 10), ("cg", 4)];
+pub(crate) const FAMILIES: [(&str, u32); 8] = [
+    ("attention", 33),
+    ("varlen", 12),
+    ("paged", 10),
+    ("merge", 6),
+    ("gemm", 23),
+    ("ata", 10),
+    ("cg", 4),
+    ("quantize", 2),
+];
 
 impl Problem {
     /// Problem `index` of those of `seed`, of one of the families that are wanted.
@@ -62,7 +73,8 @@ impl Problem {
             3 => Problem::Merge(Merge::draw(random, &scope)),
             4 => Problem::Gemm(Gemm::draw(random, &scope)),
             5 => Problem::Ata(Ata::draw(random, &scope)),
-            _ => Problem::Cg(Cg::draw(random, &scope)),
+            6 => Problem::Cg(Cg::draw(random, &scope)),
+            _ => Problem::Quantize(Quantize::draw(random, &scope)),
         }
     }
 
@@ -76,6 +88,7 @@ impl Problem {
             Problem::Gemm(_) => 4,
             Problem::Ata(_) => 5,
             Problem::Cg(_) => 6,
+            Problem::Quantize(_) => 7,
         }
     }
 
@@ -89,6 +102,7 @@ impl Problem {
             Problem::Gemm(problem) => problem.tame(),
             Problem::Ata(problem) => problem.tame(),
             Problem::Cg(problem) => problem.tame(),
+            Problem::Quantize(problem) => problem.tame(),
         }
         self
     }
@@ -103,9 +117,10 @@ impl Problem {
             Problem::Gemm(problem) => problem.run(bench),
             Problem::Ata(problem) => problem.run(bench),
             Problem::Cg(problem) => problem.run(bench),
+            Problem::Quantize(problem) => problem.run(bench),
         };
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
-            Ok(Ok(())) => Ok(Outcome::Right),
+            Ok(Ok(share)) => Ok(Outcome::Right(share)),
             Ok(Err(Stop::Refused(reason))) => Ok(Outcome::Refused(reason)),
             Ok(Err(Stop::Failed(failure))) => Err(failure),
             Err(panic) => {
@@ -129,12 +144,22 @@ impl Problem {
             Problem::Gemm(problem) => of(problem, Problem::Gemm),
             Problem::Ata(problem) => of(problem, Problem::Ata),
             Problem::Cg(problem) => of(problem, Problem::Cg),
+            Problem::Quantize(problem) => of(problem, Problem::Quantize),
         }
     }
 
     /// The text that repeats it: JSON in one line.
     pub(crate) fn text(&self) -> String {
         serde_json::to_string(self).expect("a problem is plain data")
+    }
+
+    /// The command line that runs it again on this device.
+    pub(crate) fn repeat(&self, gpu: &Gpu) -> String {
+        let device = match gpu.is_emulated() {
+            true => format!("emulator:{}", gpu.arch()),
+            false => format!("cuda:{}", gpu.ordinal()),
+        };
+        format!("ferrotile soak --device {device} --repeat '{}'", self.text())
     }
 }
 

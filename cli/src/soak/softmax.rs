@@ -105,15 +105,16 @@ impl Expected {
         Expected { shape, dtype, limits, out: out.into_iter().collect(), lse: lse.into_iter().collect() }
     }
 
-    /// Compares O and LSE in the order batch, head, row, column.
-    pub(crate) fn check<T: FloatCell>(&self, out: &[T], lse: Option<&[f32]>) -> Result<(), Failure> {
+    /// Compares O and LSE in the order batch, head, row, column, and returns the largest share of a limit.
+    pub(crate) fn check<T: FloatCell>(&self, out: &[T], lse: Option<&[f32]>) -> Result<f64, Failure> {
         let wide: Vec<f64> = out.iter().map(|x| x.to_f64()).collect();
         let limits = self.limits.out.as_slice().expect("it was made so");
-        check::elements("O", self.dtype, &self.shape, [&wide, &self.out, limits])?;
-        let Some(lse) = lse else { return Ok(()) };
+        let of_out = check::elements("O", self.dtype, &self.shape, [&wide, &self.out, limits])?;
+        let Some(lse) = lse else { return Ok(of_out) };
         let wide: Vec<f64> = lse.iter().map(|&x| x.into()).collect();
         let limits = self.limits.lse.as_slice().expect("it was made so");
-        check::elements("the LSE", Dtype::F32, &self.shape[..3], [&wide, &self.lse, limits])
+        let of_lse = check::elements("the LSE", Dtype::F32, &self.shape[..3], [&wide, &self.lse, limits])?;
+        Ok(of_out.max(of_lse))
     }
 }
 
@@ -137,7 +138,7 @@ mod tests {
         let expected = Expected::new(Inputs::Halves(Dtype::F16), [q.view(), k.view(), v.view()], &terms, (None, None));
         let check = |out: f32, lse: f32| expected.check(&[f16::from_f32(out); 8], Some(&[lse]));
         let lse = 4.0 + 2f32.ln();
-        assert_eq!(check(2.0, lse), Ok(()));
+        assert!(check(2.0, lse).is_ok_and(|share| share <= 1.0));
         for (out, lse) in [(2.02, lse), (2.0, lse + 1e-4), (f32::NAN, lse), (2.0, f32::INFINITY), (0.0, lse)] {
             assert!(check(out, lse).is_err(), "{out} {lse}");
         }

@@ -36,7 +36,7 @@ pub(crate) mod as_name {
     }
 
     impl Named for Dtype {
-        const ALL: &'static [Dtype] = &[Dtype::F16, Dtype::Bf16, Dtype::F32, Dtype::E4M3, Dtype::E5M2];
+        const ALL: &'static [Dtype] = &[Dtype::F16, Dtype::Bf16, Dtype::F32, Dtype::E4M3, Dtype::E5M2, Dtype::U8];
     }
 
     impl Named for Activation {
