@@ -10,6 +10,7 @@ pub(crate) mod gemm;
 pub(crate) mod info;
 pub(crate) mod quantize;
 pub(crate) mod soak;
+pub(crate) mod validate;
 pub(crate) mod warm;
 
 use clap::Subcommand;
@@ -41,6 +42,8 @@ pub(crate) enum Command {
     Compare(compare::CompareArgs),
     /// Looks for wrong results: random problems against the f64 reference.
     Soak(soak::SoakArgs),
+    /// Checks every kernel on this machine, and writes a report.
+    Validate(validate::ValidateArgs),
 }
 
 impl Command {
@@ -59,6 +62,7 @@ impl Command {
             Command::Warm(args) => warm::run(args),
             Command::Compare(args) => compare::run(args),
             Command::Soak(args) => soak::run(args),
+            Command::Validate(args) => validate::run(args),
         }
     }
 }

@@ -89,6 +89,12 @@ pub(crate) fn emulated_arch() -> Arch {
     Arch::ALL.into_iter().find(is_compiled).unwrap_or(Arch::Sm80)
 }
 
+/// The version of the driver's kernel module, such as 580.159.04; `None` where the system does not say.
+pub(crate) fn kernel_driver() -> Option<String> {
+    let text = std::fs::read_to_string("/sys/module/nvidia/version").ok()?;
+    Some(text.trim().to_owned())
+}
+
 /// The number of the card that a benchmark runs on.
 pub(crate) fn card(text: &str) -> Result<u32, &'static str> {
     match (text.parse(), in_any_case(text)) {

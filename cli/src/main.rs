@@ -9,6 +9,7 @@
 //!   is written.
 
 mod bench;
+mod build_info;
 mod catalogue;
 mod commands;
 mod device;

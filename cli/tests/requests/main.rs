@@ -13,6 +13,7 @@ mod program;
 mod quantize;
 mod sequences;
 mod soak;
+mod validate;
 
 use std::fs;
 use std::path::{Path, PathBuf};
