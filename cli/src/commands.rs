@@ -8,6 +8,7 @@ pub(crate) mod demo;
 pub(crate) mod emulate_report;
 pub(crate) mod gemm;
 pub(crate) mod info;
+pub(crate) mod profile;
 pub(crate) mod quantize;
 pub(crate) mod soak;
 pub(crate) mod validate;
@@ -42,6 +43,8 @@ pub(crate) enum Command {
     Compare(compare::CompareArgs),
     /// Looks for wrong results: random problems against the f64 reference.
     Soak(soak::SoakArgs),
+    /// Runs one case under NVIDIA's profiler and says what its numbers mean.
+    Profile(profile::ProfileArgs),
     /// Checks every kernel on this machine, and writes a report.
     Validate(validate::ValidateArgs),
 }
@@ -62,6 +65,7 @@ impl Command {
             Command::Warm(args) => warm::run(args),
             Command::Compare(args) => compare::run(args),
             Command::Soak(args) => soak::run(args),
+            Command::Profile(args) => profile::run(args),
             Command::Validate(args) => validate::run(args),
         }
     }

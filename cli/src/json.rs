@@ -19,6 +19,10 @@ pub(crate) struct JsonArgs {
 }
 
 impl JsonArgs {
+    /// Text.
+    #[cfg(test)]
+    pub(crate) const TEXT: JsonArgs = JsonArgs { json: false };
+
     /// Whether JSON is to be printed.
     pub(crate) fn is_wanted(self) -> bool {
         self.json

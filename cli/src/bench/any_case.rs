@@ -47,3 +47,15 @@ impl fmt::Display for AnyCase {
         }
     }
 }
+
+impl AnyCase {
+    /// The benchmark that takes the case: what stands behind `ferrotile bench`.
+    pub(crate) fn benchmark(&self) -> &'static str {
+        match self {
+            AnyCase::Attention(_) => "attention",
+            AnyCase::Decode(_) => "decode",
+            AnyCase::Gemm(_) => "gemm",
+            AnyCase::Ata(_) => "ata",
+        }
+    }
+}

@@ -9,6 +9,7 @@ mod gemm;
 mod info;
 mod json;
 mod masks;
+mod profile;
 mod program;
 mod quantize;
 mod sequences;
