@@ -4,10 +4,12 @@ pub(crate) mod ata;
 pub(crate) mod attention;
 pub(crate) mod bench;
 pub(crate) mod compare;
+pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod emulate_report;
 pub(crate) mod gemm;
 pub(crate) mod info;
+pub(crate) mod man;
 pub(crate) mod profile;
 pub(crate) mod quantize;
 pub(crate) mod soak;
@@ -47,11 +49,15 @@ pub(crate) enum Command {
     Profile(profile::ProfileArgs),
     /// Checks every kernel on this machine, and writes a report.
     Validate(validate::ValidateArgs),
+    /// Prints completions for a shell.
+    Completions(completions::CompletionsArgs),
+    /// Prints or writes manual pages.
+    Man(man::ManArgs),
 }
 
 impl Command {
-    /// Runs it.
-    pub(crate) fn run(&self) -> anyhow::Result<()> {
+    /// Runs it; `line` is the command line, which some describe.
+    pub(crate) fn run(&self, line: impl FnOnce() -> clap::Command) -> anyhow::Result<()> {
         match self {
             Command::Info(args) => info::run(args),
             Command::Attention(args) => attention::run(args),
@@ -67,6 +73,8 @@ impl Command {
             Command::Soak(args) => soak::run(args),
             Command::Profile(args) => profile::run(args),
             Command::Validate(args) => validate::run(args),
+            Command::Completions(args) => completions::run(args, line()),
+            Command::Man(args) => man::run(args, line()),
         }
     }
 }

@@ -59,7 +59,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
-    match cli.command.run() {
+    match cli.command.run(command) {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of the output has seen enough (`ferrotile info | head -1`).
         Err(error) if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) => {

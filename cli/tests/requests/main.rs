@@ -8,6 +8,7 @@ mod fp8;
 mod gemm;
 mod info;
 mod json;
+mod manual;
 mod masks;
 mod profile;
 mod program;
