@@ -37,8 +37,15 @@ const MEMBERS: [&str; 8] = [
 ];
 
 /// What else belongs to it.
-const FILES: [&str; 6] =
-    [".cargo/config.toml", "CHANGELOG.md", "Cargo.lock", "LICENSE-APACHE", "LICENSE-MIT", "docs/attention.svg"];
+const FILES: [&str; 7] = [
+    ".cargo/config.toml",
+    "CHANGELOG.md",
+    "Cargo.lock",
+    "LICENSE-APACHE",
+    "LICENSE-MIT",
+    "docs/attention.svg",
+    "docs/json.md",
+];
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
