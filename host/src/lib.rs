@@ -170,9 +170,9 @@
 //!
 //! # Building
 //!
-//! A clone of the repository compiles the kernels with the nightly that it names. Where the PTX is there already,
-//! stable Rust compiles the library. The variable `FERROTILE_PTX` names the folder of that PTX, which `cargo xtask
-//! build --arch all --out FOLDER` writes in a clone. A package (`cargo xtask package`) has its PTX in it.
+//! The package of the registry has its PTX in it, and stable Rust builds it. A clone of the repository compiles the
+//! kernels with the nightly that it names, unless the variable `FERROTILE_PTX` names a folder of their PTX. In a clone
+//! `cargo xtask build --arch all --out FOLDER` writes such a folder, and `cargo xtask package` archives of one.
 
 mod ata;
 mod attention;

@@ -40,7 +40,7 @@ enum Command {
     CleanCache,
     /// Makes a crate with a kernel of its own, outside of this workspace
     NewKernel(new_kernel::Arguments),
-    /// Writes a source package with the PTX built in, which compiles on stable Rust
+    /// Writes the packages and archives of a release
     Package(package::Arguments),
     /// Writes a folder that runs the program and the tests on a machine without Rust
     Bundle(bundle::Arguments),

@@ -1,16 +1,22 @@
 //! `cargo xtask package`.
 //!
-//! The package is a workspace of the crates that run on the CPU. Its PTX is in `host/ptx`, where the build script of
-//! the library looks before it compiles device code. The package has no `rust-toolchain.toml`, because stable Rust
-//! compiles it.
+//! It writes what a release consists of into the folder `package` of the target folder: the packages of all crates that
+//! are published, as the registry takes them, and the PTX of each architecture as an archive for `FERROTILE_PTX`.
+//!
+//! The packages are made in a copy of the workspace, the folder `workspace`. There the library has its PTX beside its
+//! sources, packed, so that a build of the package compiles no device code and stable Rust is enough. `cargo publish
+//! --workspace` in that folder publishes them.
 
-use std::fs;
+mod verify;
+
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use cuda_builder::toolchain::clean_environment;
 use cuda_builder::{Arch, CudaBuilder, embed};
+use lzma_rust2::{XzOptions, XzWriter};
 use variants::{FAMILIES, OPTIONAL_FAMILIES};
 
 use crate::build::at_once;
@@ -19,65 +25,98 @@ use crate::workspace::{self, root, target};
 /// Arguments of `cargo xtask package`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Builds the library and the program from the package with stable Rust
+    /// Builds and runs crates that depend on the packages, and installs the program, with stable Rust
     #[arg(long)]
     verify: bool,
 }
 
-/// The crates of the package.
-const MEMBERS: [&str; 8] = [
+/// The version of all packages.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The folders of the crates that are published.
+const MEMBERS: [&str; 10] = [
     "kernels-gpu/layout",
     "kernels-gpu/variants",
-    "cuda_builder",
+    "kernels-gpu/cuda_std_macros",
+    "kernels-gpu/cuda_std",
     "kernel_cache",
+    "cuda_builder",
     "ptx_emulator",
-    "host",
     "host/derive",
+    "host",
     "cli",
 ];
 
-/// What else belongs to it.
-const FILES: [&str; 7] = [
-    ".cargo/config.toml",
-    "CHANGELOG.md",
-    "Cargo.lock",
-    "LICENSE-APACHE",
-    "LICENSE-MIT",
-    "docs/attention.svg",
-    "docs/json.md",
-];
+/// What each package has a copy of.
+const LICENCES: [&str; 2] = ["LICENSE-APACHE", "LICENSE-MIT"];
+
+/// The most that the registry takes.
+const MOST_PACKAGE_BYTES: u64 = 10 << 20;
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let parent = target().join("package");
-    let name = format!("ferrotile-{}", env!("CARGO_PKG_VERSION"));
-    let folder = parent.join(&name);
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
+    let out = target().join("package");
+    if out.exists() {
+        fs::remove_dir_all(&out).with_context(|| out.display().to_string())?;
     }
+    let folder = out.join("workspace");
+    copy_workspace(&folder)?;
+    let texts = out.join("ptx");
+    collect_ptx(&texts)?;
+    pack_ptx(&texts, &folder.join("host/ptx"))?;
+    archive_ptx(&texts, &out)?;
+    fs::remove_dir_all(&texts)?;
+    let packages = make_packages(&folder, &out)?;
+    for file in Arch::ALL.map(|arch| ptx_archive(&out, arch)).iter().chain(&packages) {
+        println!("{:6} KiB  {}", fs::metadata(file)?.len() >> 10, file.display());
+    }
+    if arguments.verify { verify::run(&packages, &out.join("target")) } else { Ok(()) }
+}
+
+/// A command of the stable toolchain, free of what the calling cargo and this workspace set.
+fn stable_cargo() -> Command {
+    let mut cargo = Command::new("rustup");
+    clean_environment(&mut cargo);
+    // `.cargo/config.toml` sets it for cust.
+    cargo.env_remove("CUDA_LIBRARY_PATH").env_remove("FERROTILE_PTX");
+    cargo.args(["run", "stable", "cargo"]);
+    cargo
+}
+
+/// Copies what the packages are made from.
+fn copy_workspace(folder: &Path) -> Result<()> {
     for member in MEMBERS {
-        copy_crate(&root().join(member), &folder.join(member))?;
+        copy_tree(&root().join(member), &folder.join(member))?;
+        for licence in LICENCES {
+            copy_file(&root().join(licence), &folder.join(member).join(licence))?;
+        }
     }
-    for file in FILES {
-        copy_file(&root().join(file), &folder.join(file))?;
-    }
+    copy_file(&root().join("Cargo.lock"), &folder.join("Cargo.lock"))?;
     let manifest = fs::read_to_string(root().join("Cargo.toml"))?;
-    fs::write(folder.join("Cargo.toml"), package_manifest(&manifest).context("Cargo.toml has no list of members")?)?;
-    let readme = fs::read_to_string(root().join("README.md"))?;
-    let readme = package_readme(&readme).context("README.md lacks a section that a package replaces")?;
-    check_paths(&readme, &folder)?;
-    fs::write(folder.join("README.md"), readme)?;
-    add_ptx(&folder.join("host/ptx"))?;
-    let archive = parent.join(format!("{name}.tar.gz"));
-    workspace::run(Command::new("tar").arg("-czf").arg(&archive).arg("-C").arg(&parent).arg(&name))?;
-    println!("{}", archive.display());
-    if arguments.verify { verify(&folder, &parent.join("target")) } else { Ok(()) }
+    let manifest = workspace_manifest(&manifest).context("Cargo.toml has no list of members")?;
+    Ok(fs::write(folder.join("Cargo.toml"), manifest)?)
+}
+
+/// The manifest of the workspace with the crates that are published alone.
+fn workspace_manifest(manifest: &str) -> Option<String> {
+    let start = manifest.find("members = [")?;
+    let end = start + manifest[start..].find(']')? + 1;
+    let members = MEMBERS.map(|member| format!("    \"{member}\",\n")).concat();
+    let (head, tail) = (&manifest[..start], &manifest[end..]);
+    let is_left_out = |line: &&str| {
+        line.contains("path = \"") && !MEMBERS.iter().any(|member| line.contains(&format!("\"{member}\"")))
+    };
+    let tail: String = tail.split_inclusive('\n').filter(|line| !is_left_out(line)).collect();
+    Some(format!("{head}members = [\n{members}]{tail}"))
+}
+
+fn families() -> impl Iterator<Item = &'static str> {
+    FAMILIES.into_iter().chain(OPTIONAL_FAMILIES)
 }
 
 /// Puts the PTX of every family for every architecture into a folder. As in a build of the library, the PTX is that of
 /// the folder which `FERROTILE_PTX` names; without that variable it is built now.
-fn add_ptx(folder: &Path) -> Result<()> {
-    let families = || FAMILIES.into_iter().chain(OPTIONAL_FAMILIES);
+fn collect_ptx(folder: &Path) -> Result<()> {
     if let Some(prebuilt) = std::env::var_os("FERROTILE_PTX").filter(|prebuilt| !prebuilt.is_empty()) {
         let prebuilt = PathBuf::from(prebuilt);
         eprintln!("PTX from {}", prebuilt.display());
@@ -96,102 +135,79 @@ fn add_ptx(folder: &Path) -> Result<()> {
     .map(drop)
 }
 
-/// How a package starts.
-const START: &str = "## Start
-
-This is a package of the library and the program, with their PTX built. Stable Rust compiles it, and needs a C linker:
-
-```sh
-cargo run --release -- demo
-```
-
-The command computes attention on random tensors, on a card or, where there is none, in the emulator. It prints one line
-for each kernel: its largest error against an f64 reference, and its time. To run on a card you need an NVIDIA driver
-for Linux.
-
-";
-
-/// What is in a package.
-const WHERE_TO_LOOK: &str = "## Where to look
-
-`host/src` is the library and `cli/src` the program. The sources of the kernels, the tests and the documents are in the
-repository.
-
-";
-
-/// The sections of README.md that hold for a clone of the repository alone, and what a package says instead.
-const SECTIONS: [(&str, &str); 2] = [("## Start", START), ("## Where to look", WHERE_TO_LOOK)];
-
-/// README.md as a package has it: without what a clone of the repository alone can do. `None` where a section is
-/// missing.
-fn package_readme(readme: &str) -> Option<String> {
-    let mut text = readme.to_owned();
-    for (heading, instead) in SECTIONS {
-        let start = text.find(&format!("{heading}\n"))?;
-        let body = start + heading.len();
-        // The licence stands behind the last section.
-        let end = ["\n## ", "\nLicence: "].iter().filter_map(|end| text[body..].find(end)).min()?;
-        text.replace_range(start..body + end + 1, instead);
-    }
-    let paragraphs = text.split("\n\n").filter(|paragraph| !paragraph.contains("cargo xtask"));
-    Some(paragraphs.collect::<Vec<_>>().join("\n\n"))
-}
-
-/// Refuses a text with a link, or a path in a code span, to what is not in the package.
-fn check_paths(text: &str, folder: &Path) -> Result<()> {
-    let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-    let links = links.filter(|link| !link.contains("://"));
-    let is_path = |span: &&str| {
-        let plain = span.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
-        plain && span.contains('/') && !span.starts_with("target/")
-    };
-    let spans = text.split('`').skip(1).step_by(2).filter(is_path);
-    let missing: Vec<_> = links.chain(spans).filter(|path| !folder.join(path).exists()).collect();
-    ensure!(missing.is_empty(), "README.md of the package names what is not in it: {}", missing.join(", "));
-    Ok(())
-}
-
-/// Builds the package as a user does, with the stable toolchain.
-fn verify(folder: &Path, target: &Path) -> Result<()> {
-    let mut cargo = Command::new("rustup");
-    clean_environment(&mut cargo);
-    cargo.args(["run", "stable", "cargo", "build", "--workspace", "--target-dir"]).arg(target).current_dir(folder);
-    workspace::run(&mut cargo)?;
-    ensure!(!target.join("cuda-builder").exists(), "the package compiled device code instead of using its PTX");
-    Ok(())
-}
-
-/// The manifest of the workspace with the members of the package alone.
-fn package_manifest(manifest: &str) -> Option<String> {
-    let start = manifest.find("members = [")?;
-    let end = start + manifest[start..].find(']')? + 1;
-    let members = MEMBERS.map(|member| format!("    \"{member}\",\n")).concat();
-    let (head, tail) = (&manifest[..start], &manifest[end..]);
-    let is_left_out = |line: &&str| {
-        line.contains("path = \"") && !MEMBERS.iter().any(|member| line.contains(&format!("\"{member}\"")))
-    };
-    let tail: String = tail.split_inclusive('\n').filter(|line| !is_left_out(line)).collect();
-    Some(format!("{head}members = [\n{members}]{tail}"))
-}
-
-/// Copies a crate without its tests and fuzzers, which need the rest of the workspace.
-fn copy_crate(from: &Path, to: &Path) -> Result<()> {
-    for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
-        let source = entry?.path();
-        let name = source.file_name().unwrap_or_default();
-        if ["tests", "fuzz", "target"].iter().any(|left_out| name == *left_out) {
-            continue;
+/// Packs the PTX of a folder as the library carries it.
+fn pack_ptx(texts: &Path, folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder)?;
+    at_once(&Arch::ALL, |arch| {
+        for family in families() {
+            let ptx = fs::read_to_string(texts.join(embed::file_name(family, arch)))?;
+            fs::write(folder.join(embed::packed_file_name(family, arch)), embed::pack(&ptx))?;
         }
-        copy_tree(&source, &to.join(name))?;
+        Ok(())
+    })
+    .map(drop)
+}
+
+/// The archive of the PTX of an architecture.
+fn ptx_archive(folder: &Path, arch: Arch) -> PathBuf {
+    folder.join(format!("ferrotile-ptx-{arch}-{VERSION}.tar.xz"))
+}
+
+/// Writes an archive for each architecture of a folder of PTX.
+fn archive_ptx(texts: &Path, out: &Path) -> Result<()> {
+    at_once(&Arch::ALL, |arch| {
+        let path = ptx_archive(out, arch);
+        let tar = path.with_extension("");
+        let names = families().map(|family| embed::file_name(family, arch));
+        workspace::run(Command::new("tar").arg("-cf").arg(&tar).arg("-C").arg(texts).args(names))?;
+        let mut options = XzOptions::with_preset(1);
+        // Kernels that are alike lie far apart.
+        options.lzma_options.dict_size = ARCHIVE_DICTIONARY_BYTES;
+        let mut writer = XzWriter::new(File::create(&path)?, options)?;
+        std::io::copy(&mut File::open(&tar)?, &mut writer)?;
+        writer.finish()?;
+        Ok(fs::remove_file(&tar)?)
+    })
+    .map(drop)
+}
+
+/// How far apart an archive of PTX finds what is equal.
+const ARCHIVE_DICTIONARY_BYTES: u32 = 32 << 20;
+
+/// Has cargo make the packages, and moves them to a folder.
+fn make_packages(folder: &Path, out: &Path) -> Result<Vec<PathBuf>> {
+    let target = out.join("target");
+    let mut cargo = stable_cargo();
+    // The copy is no repository of its own. What cargo verifies, each package by itself, `verify` does at once.
+    cargo.args(["package", "--workspace", "--no-verify", "--allow-dirty", "--target-dir"]).arg(&target);
+    workspace::run(cargo.current_dir(folder))?;
+    let mut packages = Vec::new();
+    for name in MEMBERS.map(|member| package_name(&root().join(member))) {
+        let name = format!("{}-{VERSION}.crate", name?);
+        let package = out.join(&name);
+        fs::rename(target.join("package").join(&name), &package).with_context(|| name.clone())?;
+        let bytes = fs::metadata(&package)?.len();
+        ensure!(
+            bytes <= MOST_PACKAGE_BYTES,
+            "{name} takes {bytes} bytes, and the registry takes at most {MOST_PACKAGE_BYTES}"
+        );
+        packages.push(package);
     }
-    Ok(())
+    Ok(packages)
+}
+
+/// The name of the package in a folder.
+fn package_name(folder: &Path) -> Result<String> {
+    let manifest = fs::read_to_string(folder.join("Cargo.toml"))?;
+    let name = manifest.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
+    Ok(name.with_context(|| format!("{} has a package without a name", folder.display()))?.to_owned())
 }
 
 fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     if !from.is_dir() {
         return copy_file(from, to);
     }
-    for entry in fs::read_dir(from)? {
+    for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
         let source = entry?.path();
         copy_tree(&source, &to.join(source.file_name().unwrap_or_default()))?;
     }
@@ -213,40 +229,24 @@ mod tests {
     fn the_manifest_keeps_packaged_crates_alone() {
         let manifest = "[workspace]\nmembers = [\n    \"host\",\n    \"tests\",\n]\n\n[workspace.dependencies]\n\
                         ferrotile = { path = \"host\" }\nattention = { path = \"kernels-gpu/attention\" }\nanyhow = \"1\"\n";
-        let package = package_manifest(manifest).unwrap();
+        let package = workspace_manifest(manifest).unwrap();
         assert!(package.contains("    \"cli\",\n]\n\n[workspace.dependencies]\n"), "{package}");
         assert!(package.contains("ferrotile =") && package.contains("anyhow"), "{package}");
         assert!(!package.contains("attention") && !package.contains("\"tests\""), "{package}");
-        assert_eq!(package_manifest("[package]"), None);
+        assert_eq!(workspace_manifest("[package]"), None);
     }
 
     #[test]
-    fn every_crate_that_a_packaged_one_needs_is_packaged() {
+    fn every_crate_that_may_be_published_is_packaged() {
         let workspace = fs::read_to_string(root().join("Cargo.toml")).unwrap();
-        for member in MEMBERS {
+        let (members, _) = workspace.split_once("members = [").unwrap().1.split_once(']').unwrap();
+        for member in members.split('"').skip(1).step_by(2) {
             let manifest = fs::read_to_string(root().join(member).join("Cargo.toml")).unwrap();
-            // Crates of the workspace by name: a line `name = { path = "folder" }` of its manifest.
-            for (name, path) in workspace.lines().filter_map(|line| line.split_once(" = { path = \"")) {
-                let (path, _) = path.split_once('"').unwrap();
-                let needs = |line: &str| line.starts_with(&format!("{name}.")) || line.starts_with(&format!("{name} "));
-                let is_needed = manifest.lines().any(needs);
-                assert!(!is_needed || MEMBERS.contains(&path), "{member} needs {path}");
+            assert_eq!(MEMBERS.contains(&member), !manifest.contains("publish.workspace = true"), "{member}");
+            if MEMBERS.contains(&member) {
+                assert!(root().join(member).join("README.md").is_file(), "{member} has no README.md");
+                assert!(package_name(&root().join(member)).unwrap().starts_with("ferrotile"), "{member}");
             }
         }
-    }
-
-    #[test]
-    fn the_readme_of_a_package_names_what_is_in_it() {
-        let readme = fs::read_to_string(root().join("README.md")).unwrap();
-        let text = package_readme(&readme).unwrap();
-        check_paths(&text, root()).unwrap();
-        for of_a_clone in ["rustup toolchain install", "xtask", "kernels-gpu/", "CONTRIBUTING", "cargo test"] {
-            assert!(readme.contains(of_a_clone) && !text.contains(of_a_clone), "{of_a_clone}: {text}");
-        }
-        for of_both in ["## Use it", "cargo run --release -- demo", "LICENSE-MIT", "docs/attention.svg"] {
-            assert!(readme.contains(of_both) && text.contains(of_both), "{of_both}: {text}");
-        }
-        assert!(check_paths("see `docs/none.md`", root()).is_err() && check_paths("[x](none.md)", root()).is_err());
-        assert_eq!(package_readme("# Nothing"), None);
     }
 }
