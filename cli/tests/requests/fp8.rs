@@ -94,7 +94,7 @@ fn elements_and_factors_of_files_are_taken_as_they_are() {
     assert_refused(&request("cpu", &["--descale-k", of_q]), "has shape [4], expected [2, 2] (batch, heads)");
     let output = request("emulator:sm_80", &[]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("e4m3 on sm_80 is not supported: it needs sm_90a"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("e4m3 on sm_80 is not supported: it needs sm_89 or later"), "{}", stderr(&output));
 }
 
 #[test]
