@@ -117,11 +117,11 @@ fn executables(arguments: &[&str]) -> Result<Vec<Executable>> {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let out = std::path::absolute(&arguments.out)?;
     let features: &[&str] = if arguments.without_cust { &WITHOUT_CUST } else { &[] };
-    // Both of the whole workspace: for one package alone cargo would choose other features and build the library once
-    // more.
+    // Tests of the program bring it along. Of the whole workspace: for one package alone cargo would choose other
+    // features and build the library once more.
     let profile: &[&str] = if arguments.debug { &["--workspace"] } else { &["--workspace", "--release"] };
-    let tests = test_executables(&[profile, features].concat())?;
-    let programs = executables(&[&["build", "--bin", "ferrotile"], profile, features].concat())?;
+    let built = executables(&[&["test", "--no-run"], profile, features].concat())?;
+    let (tests, programs): (Vec<_>, Vec<_>) = built.into_iter().partition(|executable| executable.is_test);
     let strip = Toolchain::find(root())?;
     if out.exists() {
         // A wrong --out must not empty a folder that no bundle was in.
@@ -136,7 +136,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         fs::copy(source, &file).with_context(|| source.display().to_string())?;
         workspace::run(strip.llvm_tool("llvm-strip").arg("--strip-all").arg(&file))
     };
-    for program in programs.iter().filter(|program| program.name == "ferrotile") {
+    for program in programs.iter().filter(|program| program.kind == "bin" && program.name == "ferrotile") {
         add(&program.path, &program.name)?;
     }
     let needs_sources =
