@@ -30,8 +30,8 @@ const USERS: [User; 2] = [
 /// The package of the program `ferrotile`.
 const PROGRAM: &str = "ferrotile-cli";
 
-/// The most that the program may take.
-const MOST_PROGRAM_BYTES: u64 = 12_000_000;
+/// The most that the program may take. It has 4.1 MB of PTX, and the code of every reference, of soak and the emulator.
+const MOST_PROGRAM_BYTES: u64 = 14_500_000;
 
 /// Builds and runs what depends on the packages, in release and stripped, and holds the limits of its size.
 pub(super) fn run(packages: &[PathBuf], target: &Path) -> Result<()> {
