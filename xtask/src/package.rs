@@ -25,9 +25,12 @@ use crate::workspace::{self, root, target};
 /// Arguments of `cargo xtask package`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Builds and runs crates that depend on the packages, and installs the program, with stable Rust
+    /// Builds and runs crates that depend on the packages, with stable Rust
     #[arg(long)]
     verify: bool,
+    /// Installs the program from the packages and runs it; implies --verify
+    #[arg(long)]
+    install: bool,
 }
 
 /// The version of all packages.
@@ -70,7 +73,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     for file in Arch::ALL.map(|arch| ptx_archive(&out, arch)).iter().chain(&packages) {
         println!("{:6} KiB  {}", fs::metadata(file)?.len() >> 10, file.display());
     }
-    if arguments.verify { verify::run(&packages, &out.join("target")) } else { Ok(()) }
+    match arguments.verify || arguments.install {
+        true => verify::run(&packages, &out.join("target"), arguments.install),
+        false => Ok(()),
+    }
 }
 
 /// A command of the stable toolchain, free of what the calling cargo and this workspace set.

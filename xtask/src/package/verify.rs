@@ -33,8 +33,9 @@ const PROGRAM: &str = "ferrotile-cli";
 /// The most that the program may take. It has 4.1 MB of PTX, and the code of every reference, of soak and the emulator.
 const MOST_PROGRAM_BYTES: u64 = 14_500_000;
 
-/// Builds and runs what depends on the packages, in release and stripped, and holds the limits of its size.
-pub(super) fn run(packages: &[PathBuf], target: &Path) -> Result<()> {
+/// Builds and runs what depends on the packages, in release and stripped, and holds the limits of its size. The program
+/// is checked, or installed and run.
+pub(super) fn run(packages: &[PathBuf], target: &Path, installs: bool) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let mut patches = String::new();
     for package in packages {
@@ -65,13 +66,16 @@ pub(super) fn run(packages: &[PathBuf], target: &Path) -> Result<()> {
     }
     workspace::run(cargo("check", &users).args(["--release", "-p", "kernels"]))?;
 
-    let installed = folder.path().join("installed");
-    let mut install = cargo("install", folder.path());
-    install.arg("--path").arg(folder.path().join(format!("{PROGRAM}-{VERSION}"))).arg("--root").arg(&installed);
-    workspace::run(&mut install)?;
-    let program = installed.join("bin/ferrotile");
-    workspace::run(Command::new(&program).arg("demo"))?;
-    hold_size(&program, MOST_PROGRAM_BYTES)?;
+    let program = folder.path().join(format!("{PROGRAM}-{VERSION}"));
+    if installs {
+        let installed = folder.path().join("installed");
+        workspace::run(cargo("install", folder.path()).arg("--path").arg(program).arg("--root").arg(&installed))?;
+        let program = installed.join("bin/ferrotile");
+        workspace::run(Command::new(&program).arg("demo"))?;
+        hold_size(&program, MOST_PROGRAM_BYTES)?;
+    } else {
+        workspace::run(&mut cargo("check", &program))?;
+    }
     ensure!(!target.join("cuda-builder").exists(), "device code was compiled instead of using the packages' PTX");
     Ok(())
 }
