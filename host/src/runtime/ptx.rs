@@ -92,8 +92,8 @@ mod tests {
 
     const ENTRY: &str = ".visible .entry ";
 
-    /// The most that the PTX of a program may take that has no optional family. A small program takes 2.45 MB beside it,
-    /// and shall stay under 9 MB (`xtask/src/package/verify.rs`).
+    /// The most that the PTX of a program may take that has no optional family. A small program takes 2.45 MB beside
+    /// it, and shall stay under 9 MB (`xtask/src/package/verify.rs`).
     const MOST_BYTES: usize = 6_500_000;
 
     #[test]

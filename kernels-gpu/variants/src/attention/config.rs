@@ -354,7 +354,7 @@ impl AttentionConfig {
     pub const fn compiled_for(&self, arch: Arch) -> bool {
         match self.arch() {
             Arch::Sm90a => matches!(arch, Arch::Sm90a),
-            // Hopper has no `mma` of E4M3. `ptxas` widens the factors, and has no registers left beside so many columns.
+            // Hopper has no `mma` of E4M3: `ptxas` widens the factors, and lacks registers beside so many columns.
             Arch::Sm89 if matches!(self.kernel, AttentionKernel::Mma(_)) && self.head_dim > 128 => {
                 matches!(arch, Arch::Sm89)
             }
@@ -365,11 +365,6 @@ impl AttentionConfig {
     /// Whether K and V are of E4M3 beside a Q of another type.
     pub const fn has_e4m3_kv(&self) -> bool {
         matches!(self.kv_dtype, Dtype::E4M3) && !matches!(self.dtype, Dtype::E4M3)
-    }
-
-    /// Whether the kernel takes factors of its inputs, as its last argument: [`DescaleArgs`](super::DescaleArgs).
-    pub const fn has_descales(&self) -> bool {
-        matches!(self.kv_dtype, Dtype::E4M3)
     }
 
     /// Query rows of one block; of a decode configuration, packed ones.
@@ -559,8 +554,8 @@ impl AttentionConfig {
         }
     }
 
-    /// Rows of 8-bit elements that fill no panel of 128 bytes take panels of 64 bytes, where that spares memory; but not
-    /// those of `mma`, whose blocks are as many as registers allow either way.
+    /// Rows of 8-bit elements that fill no panel of 128 bytes take panels of 64 bytes, where that spares memory. Those
+    /// of `mma` do not: its blocks are as many as registers allow either way.
     const fn swizzle_of(&self, columns: usize) -> Swizzle {
         if !matches!(self.kernel, AttentionKernel::Mma(_))
             && self.kv_dtype.size_bytes() == 1

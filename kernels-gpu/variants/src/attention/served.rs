@@ -32,6 +32,11 @@ impl AttentionConfig {
         self.score_mod.includes(score_mod) && seqlens <= self.seqlens
     }
 
+    /// Whether the kernel takes factors of its inputs, as its last argument: [`DescaleArgs`](super::DescaleArgs).
+    pub const fn has_descales(&self) -> bool {
+        matches!(self.kv_dtype, Dtype::E4M3)
+    }
+
     /// Whether it takes a problem of these lengths and this mask.
     pub fn takes(&self, mask: Mask, q_len: usize, k_len: usize) -> bool {
         match self.kernel {
