@@ -3,9 +3,9 @@
 #[cfg(target_feature = "sm_89")]
 use core::marker::PhantomData;
 
+use cuda_std::convert::Element16;
 #[cfg(target_feature = "sm_89")]
 use cuda_std::convert::pack_e4m3x4;
-use cuda_std::convert::{Bf16, Element16, F16};
 use layout::Dtype;
 #[cfg(target_feature = "sm_89")]
 use variants::attention::{E4M3_P_EXPONENT, score_of_byte};
@@ -24,36 +24,20 @@ pub trait Input {
     fn pack(probabilities: &[f32]) -> [u32; 4];
 }
 
-impl Input for F16 {
-    const DTYPE: Dtype = Dtype::F16;
-    type Output = F16;
+impl<E: Element16> Input for E {
+    const DTYPE: Dtype = E::DTYPE;
+    type Output = E;
     const P_EXPONENT: i32 = 0;
 
+    /// The accumulators of S lie as operand A of 16-bit elements does, pair by pair.
     #[inline(always)]
     fn pack(probabilities: &[f32]) -> [u32; 4] {
-        pack_pairs::<F16>(probabilities)
+        let mut fragment = [0; 4];
+        for register in 0..4 {
+            fragment[register] = E::pack(probabilities[2 * register], probabilities[2 * register + 1]);
+        }
+        fragment
     }
-}
-
-impl Input for Bf16 {
-    const DTYPE: Dtype = Dtype::Bf16;
-    type Output = Bf16;
-    const P_EXPONENT: i32 = 0;
-
-    #[inline(always)]
-    fn pack(probabilities: &[f32]) -> [u32; 4] {
-        pack_pairs::<Bf16>(probabilities)
-    }
-}
-
-/// The accumulators of S lie as operand A of 16-bit elements does, pair by pair.
-#[inline(always)]
-fn pack_pairs<E: Element16>(probabilities: &[f32]) -> [u32; 4] {
-    let mut fragment = [0; 4];
-    for register in 0..4 {
-        fragment[register] = E::pack(probabilities[2 * register], probabilities[2 * register + 1]);
-    }
-    fragment
 }
 
 /// E4M3, with an O of another type.

@@ -16,22 +16,6 @@ pub trait ElementBits: Copy {
     /// # Safety
     /// So many bytes are readable global memory.
     unsafe fn gather(source: *const Self, bytes: u32) -> [u32; 4];
-
-    /// Copies the rows from `first_row` on into a tile of `rows` rows by `columns` columns, with all `threads` threads
-    /// of the block. An asynchronous copy is complete after its group was waited for; any copy is visible to other
-    /// threads after a barrier.
-    ///
-    /// # Safety
-    /// All threads of the block call it; the tile is theirs to write; `first_row` is inside the tensor.
-    unsafe fn copy_to_tile(
-        source: Rows<Self>,
-        tile: SharedAddr,
-        first_row: u32,
-        rows: usize,
-        columns: usize,
-        threads: u32,
-        copy: TileCopy,
-    );
 }
 
 impl ElementBits for u16 {
@@ -42,26 +26,6 @@ impl ElementBits for u16 {
             let [low, high] = [0, 1].map(|half| unsafe { global::load(source.wrapping_add(2 * word + half)) });
             u32::from(low) | u32::from(high) << 16
         })
-    }
-
-    #[inline(always)]
-    unsafe fn copy_to_tile(
-        source: Rows<u16>,
-        tile: SharedAddr,
-        first_row: u32,
-        rows: usize,
-        columns: usize,
-        threads: u32,
-        copy: TileCopy,
-    ) {
-        // SAFETY: the caller's contract.
-        unsafe {
-            if source.aligned {
-                source.copy_to_tile(tile, first_row, rows, columns, threads, copy);
-            } else {
-                source.gather_to_tile(tile, first_row, rows, columns);
-            }
-        }
     }
 }
 
@@ -78,34 +42,11 @@ impl ElementBits for u8 {
             byte(0) | byte(1) << 8 | byte(2) << 16 | byte(3) << 24
         })
     }
-
-    #[inline(always)]
-    unsafe fn copy_to_tile(
-        source: Rows<u8>,
-        tile: SharedAddr,
-        first_row: u32,
-        rows: usize,
-        columns: usize,
-        threads: u32,
-        copy: TileCopy,
-    ) {
-        let Rows { base, stride, len, columns: there, aligned } = source;
-        // SAFETY: the caller's contract.
-        unsafe {
-            if aligned {
-                // Whole chunks, whatever is in them.
-                let pairs = Rows { base: base.cast::<u16>(), stride: stride / 2, len, columns: there / 2, aligned };
-                pairs.copy_to_tile(tile, first_row, rows, columns / 2, threads, copy);
-            } else {
-                source.gather_to_tile(tile, first_row, rows, columns);
-            }
-        }
-    }
 }
 
 /// Rows of a global tensor, for copies into a tile.
 #[derive(Clone, Copy)]
-pub struct Rows<T> {
+pub(crate) struct Rows<T> {
     pub(crate) base: *const T,
     /// Elements from one row to the next.
     pub(crate) stride: i64,
@@ -117,13 +58,73 @@ pub struct Rows<T> {
     pub(crate) aligned: bool,
 }
 
-impl Rows<u16> {
-    /// As [`ElementBits::copy_to_tile`], for rows that start on 16-byte boundaries.
+impl<T: ElementBits> Rows<T> {
+    /// Copies the rows from `first_row` on into a tile of `rows` rows by `columns` columns, with all `threads` threads
+    /// of the block. An asynchronous copy is complete after its group was waited for; any copy is visible to other
+    /// threads after a barrier.
     ///
     /// # Safety
-    /// As [`ElementBits::copy_to_tile`].
+    /// All threads of the block call it; the tile is theirs to write; `first_row` is inside the tensor.
     #[inline(always)]
-    unsafe fn copy_to_tile(
+    pub(crate) unsafe fn copy_to_tile(
+        self,
+        tile: SharedAddr,
+        first_row: u32,
+        rows: usize,
+        columns: usize,
+        threads: u32,
+        copy: TileCopy,
+    ) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if self.aligned {
+                let pair = const { size_of::<u16>() / size_of::<T>() };
+                self.in_pairs().copy_aligned(tile, first_row, rows, columns / pair, threads, copy);
+            } else {
+                self.gather_to_tile(tile, first_row, rows, columns);
+            }
+        }
+    }
+
+    /// The same rows as elements of 16 bits: whole chunks on 16-byte boundaries, whatever is in them.
+    #[inline(always)]
+    fn in_pairs(self) -> Rows<u16> {
+        let pair = const { size_of::<u16>() / size_of::<T>() };
+        let Rows { base, stride, len, columns, aligned } = self;
+        Rows { base: base.cast(), stride: stride / pair as i64, len, columns: columns / pair as u32, aligned }
+    }
+
+    /// As [`Self::copy_to_tile`], for rows that start anywhere. The loop takes its step from the launch, so that LLVM
+    /// does not unroll it: this path is for correctness, and unrolled it would be most of the kernel's code.
+    ///
+    /// # Safety
+    /// As [`Self::copy_to_tile`].
+    #[inline(always)]
+    unsafe fn gather_to_tile(self, tile: SharedAddr, first_row: u32, rows: usize, columns: usize) {
+        let chunk_elems = const { CHUNK_BYTES / size_of::<T>() as u32 };
+        let row_chunks = columns as u32 / chunk_elems;
+        let mut index = opaque(thread::thread_idx_x());
+        while index < rows as u32 * row_chunks {
+            let (row, column) = (index / row_chunks, index % row_chunks * chunk_elems);
+            let inside = column < self.columns && first_row + row < self.len;
+            // SAFETY: the chunk is inside the tensor where it is read.
+            unsafe {
+                let source = self.base.wrapping_offset((i64::from(first_row + row) * self.stride) as isize);
+                let words = if inside { T::gather(source.wrapping_add(column as usize), CHUNK_BYTES) } else { [0; 4] };
+                tile.offset(chunk_offset(rows, row, index % row_chunks)).store(words);
+            }
+            index += thread::block_dim_x();
+        }
+    }
+}
+
+impl Rows<u16> {
+    /// As [`Self::copy_to_tile`], for rows that start on 16-byte boundaries.
+    ///
+    /// # Safety
+    /// As [`Self::copy_to_tile`].
+    #[inline(always)]
+    unsafe fn copy_aligned(
         self,
         tile: SharedAddr,
         first_row: u32,
@@ -169,30 +170,5 @@ impl Rows<u16> {
     #[inline(always)]
     fn chunk(self, row: u32, chunk: u32) -> *const u16 {
         self.base.wrapping_offset((i64::from(row) * self.stride) as isize).wrapping_add(chunk as usize * CHUNK_ELEMS)
-    }
-}
-
-impl<T: ElementBits> Rows<T> {
-    /// As [`ElementBits::copy_to_tile`], for rows that start anywhere. The loop takes its step from the launch, so that
-    /// LLVM does not unroll it: this path is for correctness, and unrolled it would be most of the kernel's code.
-    ///
-    /// # Safety
-    /// As [`ElementBits::copy_to_tile`].
-    #[inline(always)]
-    unsafe fn gather_to_tile(self, tile: SharedAddr, first_row: u32, rows: usize, columns: usize) {
-        let chunk_elems = const { CHUNK_BYTES / size_of::<T>() as u32 };
-        let row_chunks = columns as u32 / chunk_elems;
-        let mut index = opaque(thread::thread_idx_x());
-        while index < rows as u32 * row_chunks {
-            let (row, column) = (index / row_chunks, index % row_chunks * chunk_elems);
-            let inside = column < self.columns && first_row + row < self.len;
-            // SAFETY: the chunk is inside the tensor where it is read.
-            unsafe {
-                let source = self.base.wrapping_offset((i64::from(first_row + row) * self.stride) as isize);
-                let words = if inside { T::gather(source.wrapping_add(column as usize), CHUNK_BYTES) } else { [0; 4] };
-                tile.offset(chunk_offset(rows, row, index % row_chunks)).store(words);
-            }
-            index += thread::block_dim_x();
-        }
     }
 }

@@ -41,7 +41,7 @@ use crate::epilogue::store_lse;
 use crate::lane::{div_rem, lane, warp};
 use crate::score_mod::HeadScoreMod;
 use crate::seqlen::SeqlenInfo;
-use crate::sm80::copy::{ElementBits, Rows};
+use crate::sm80::copy::Rows;
 use crate::sm80::epilogue::store_rows;
 use crate::sm80::product::MmaInput;
 use crate::sm80::pv::{PvAccumulator, TensorCore};
@@ -136,12 +136,12 @@ pub unsafe fn forward<E, T, const KEY_TILES: usize, const DIM_TILES: usize>(
         let k_tile = stage_tile(k_region, step);
         // SAFETY: every thread of the block is here, after the barrier that frees the tile; some row sees a key of the
         // step.
-        unsafe { E::Bits::copy_to_tile(k, k_tile, step * step_keys, tile.n, columns, threads, tile.copy) };
+        unsafe { k.copy_to_tile(k_tile, step * step_keys, tile.n, columns, threads, tile.copy) };
     };
     let copy_v = |step: u32| {
         let v_tile = stage_tile(v_region, step);
         // SAFETY: as for K.
-        unsafe { E::Bits::copy_to_tile(v, v_tile, step * step_keys, tile.n, columns, threads, tile.copy) };
+        unsafe { v.copy_to_tile(v_tile, step * step_keys, tile.n, columns, threads, tile.copy) };
     };
 
     // The steps whose keys some row of the block sees.
@@ -162,7 +162,7 @@ pub unsafe fn forward<E, T, const KEY_TILES: usize, const DIM_TILES: usize>(
     // order the uses of the tiles as the comments say.
     unsafe {
         if first_step < end_step {
-            E::Bits::copy_to_tile(q, q_tile, work.first_row, tile.m, columns, threads, tile.copy);
+            q.copy_to_tile(q_tile, work.first_row, tile.m, columns, threads, tile.copy);
             copy_k(first_step);
             if tile.stages == 2 {
                 copy_v(first_step);

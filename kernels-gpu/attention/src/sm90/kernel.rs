@@ -99,7 +99,8 @@ pub(crate) unsafe fn forward<
     [f32; PARTS]: Accumulator,
 {
     const {
-        let types = E::DTYPE as u8 == ATTENTION[ID].dtype as u8 && E::Output::DTYPE as u8 == ATTENTION[ID].out as u8;
+        let types = E::DTYPE as u8 == ATTENTION[ID].dtype as u8
+            && <E::Output as Element16>::DTYPE as u8 == ATTENTION[ID].out as u8;
         assert!(types, "the configuration has other element types");
         assert!(Q::SOURCE as u8 == Config::<ID>::TILE.query as u8, "the configuration has Q elsewhere");
         let all_steps =
