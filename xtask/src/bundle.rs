@@ -1,13 +1,12 @@
 //! `cargo xtask bundle`.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context, Result, bail, ensure};
 use cuda_builder::toolchain::Toolchain;
-use lzma_rust2::{XzOptions, XzWriter};
 use serde_json::Value;
 
 use crate::workspace::{self, cargo, root};
@@ -144,7 +143,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     for test in tests.iter().filter(|test| !needs_sources(test)) {
         add(&test.path, &format!("tests/{}-{}", test.folder, test.name))?;
     }
-    archive(&out, "tests")?;
+    // The archive has what the test programs have in common once.
+    workspace::archive(&out.join("tests.tar.xz"), &out, ["tests"], DICTIONARY_BYTES)?;
+    fs::remove_dir_all(out.join("tests"))?;
     let script = out.join("run.sh");
     fs::write(&script, RUN_SCRIPT)?;
     make_executable(&script)?;
@@ -155,19 +156,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         bail!("the bundle takes {} MiB, more than {}", bytes >> 20, MOST_BYTES >> 20);
     }
     Ok(())
-}
-
-/// Replaces a folder in `out` by an archive, which has what its files have in common once.
-fn archive(out: &Path, folder: &str) -> Result<()> {
-    let tar = out.join(folder).with_extension("tar");
-    workspace::run(Command::new("tar").arg("-cf").arg(&tar).arg("-C").arg(out).arg(folder))?;
-    let mut options = XzOptions::with_preset(1);
-    options.lzma_options.dict_size = DICTIONARY_BYTES;
-    let mut writer = XzWriter::new(File::create(tar.with_extension("tar.xz"))?, options)?;
-    std::io::copy(&mut File::open(&tar)?, &mut writer)?;
-    writer.finish()?;
-    fs::remove_file(&tar)?;
-    Ok(fs::remove_dir_all(out.join(folder))?)
 }
 
 #[cfg(unix)]

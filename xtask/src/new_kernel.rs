@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use cuda_builder::toolchain::clean_environment;
 
 use crate::workspace::{self, root, target};
 
@@ -36,7 +35,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     ensure!(!folder.exists(), "{} is there already: name a folder that is not", folder.display());
     for file in template_files()? {
         let text = fs::read_to_string(template().join(&file)).with_context(|| file.display().to_string())?;
-        write(&folder.join(&file), &fill_in(&text, name, root()))?;
+        workspace::write(&folder.join(&file), &fill_in(&text, name, root()))?;
     }
     for file in ["rust-toolchain.toml", "Cargo.lock"] {
         fs::copy(root().join(file), folder.join(file)).with_context(|| file.to_owned())?;
@@ -87,19 +86,12 @@ fn fill_in(text: &str, name: &str, root: &Path) -> String {
         .replace(&TEMPLATE_NAME.replace('-', "_"), &name.replace('-', "_"))
 }
 
-fn write(path: &Path, text: &str) -> Result<()> {
-    fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
-    fs::write(path, text).with_context(|| path.display().to_string())
-}
-
 /// Does with the crate what its author does, and then what the page says.
 fn verify(folder: &Path) -> Result<()> {
     let cargo = |arguments: &[&str]| {
         // rustup's, which takes the toolchain that the crate names.
         let mut cargo = Command::new("cargo");
-        clean_environment(&mut cargo);
-        // `.cargo/config.toml` sets it for this workspace.
-        cargo.env_remove("CUDA_LIBRARY_PATH");
+        workspace::leave(&mut cargo);
         // What the crate depends on is compiled once for all crates that are verified.
         cargo.env("CARGO_TARGET_DIR", target().join("new-kernel")).current_dir(folder);
         workspace::run(cargo.args(arguments))
@@ -115,7 +107,7 @@ fn verify(folder: &Path) -> Result<()> {
         let Some(file) = file else { continue };
         let path = folder.join(file);
         let before = fs::read_to_string(&path).with_context(|| format!("{PAGE} adds to {file}"))?;
-        write(&path, &format!("{before}\n{code}"))?;
+        workspace::write(&path, &format!("{before}\n{code}"))?;
     }
     check()
 }

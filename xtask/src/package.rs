@@ -9,14 +9,12 @@
 
 mod verify;
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use cuda_builder::toolchain::clean_environment;
 use cuda_builder::{Arch, CudaBuilder, embed};
-use lzma_rust2::{XzOptions, XzWriter};
 use variants::{FAMILIES, OPTIONAL_FAMILIES};
 
 use crate::build::at_once;
@@ -82,9 +80,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 /// A command of the stable toolchain, free of what the calling cargo and this workspace set.
 fn stable_cargo() -> Command {
     let mut cargo = Command::new("rustup");
-    clean_environment(&mut cargo);
-    // `.cargo/config.toml` sets it for cust.
-    cargo.env_remove("CUDA_LIBRARY_PATH").env_remove("FERROTILE_PTX");
+    workspace::leave(&mut cargo);
+    cargo.env_remove("FERROTILE_PTX");
     cargo.args(["run", "stable", "cargo"]);
     cargo
 }
@@ -162,22 +159,13 @@ fn ptx_archive(folder: &Path, arch: Arch) -> PathBuf {
 /// Writes an archive for each architecture of a folder of PTX.
 fn archive_ptx(texts: &Path, out: &Path) -> Result<()> {
     at_once(&Arch::ALL, |arch| {
-        let path = ptx_archive(out, arch);
-        let tar = path.with_extension("");
         let names = families().map(|family| embed::file_name(family, arch));
-        workspace::run(Command::new("tar").arg("-cf").arg(&tar).arg("-C").arg(texts).args(names))?;
-        let mut options = XzOptions::with_preset(1);
-        // Kernels that are alike lie far apart.
-        options.lzma_options.dict_size = ARCHIVE_DICTIONARY_BYTES;
-        let mut writer = XzWriter::new(File::create(&path)?, options)?;
-        std::io::copy(&mut File::open(&tar)?, &mut writer)?;
-        writer.finish()?;
-        Ok(fs::remove_file(&tar)?)
+        workspace::archive(&ptx_archive(out, arch), texts, names, ARCHIVE_DICTIONARY_BYTES)
     })
     .map(drop)
 }
 
-/// How far apart an archive of PTX finds what is equal.
+/// How far apart an archive of PTX finds what is equal. Kernels that are alike lie far apart.
 const ARCHIVE_DICTIONARY_BYTES: u32 = 32 << 20;
 
 /// Has cargo make the packages, and moves them to a folder.

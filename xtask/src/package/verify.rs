@@ -92,11 +92,7 @@ fn write_users(folder: &Path) -> Result<()> {
     let readme = fs::read_to_string(root().join("host/README.md"))?;
     let example = readme.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next());
     let example = example.context("host/README.md has no example in Rust")?;
-    let write = |file: &str, text: &str| -> Result<()> {
-        let path = folder.join(file);
-        fs::create_dir_all(path.parent().unwrap_or(folder))?;
-        Ok(fs::write(path, text)?)
-    };
+    let write = |file: &str, text: &str| workspace::write(&folder.join(file), text);
     write("Cargo.toml", "[workspace]\nresolver = \"3\"\nmembers = [\"*-architecture\", \"kernels\"]\n")?;
     // The versions of other crates that this workspace has.
     fs::copy(root().join("Cargo.lock"), folder.join("Cargo.lock"))?;
