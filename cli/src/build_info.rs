@@ -1,9 +1,9 @@
 //! Which build this is.
 
-use ferrotile::Arch;
+use ferrotile::{Arch, embedded_kernels};
 use serde::Serialize;
 
-use crate::catalogue::kernels;
+use crate::catalogue::FAMILIES;
 
 /// The build of this program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -21,7 +21,8 @@ pub(crate) struct BuildInfo {
 impl BuildInfo {
     /// This build.
     pub(crate) fn new() -> BuildInfo {
-        let archs = Arch::ALL.into_iter().filter(|&arch| kernels().any(|kernel| kernel.is_embedded(arch)));
+        let has_kernels = |arch: &Arch| FAMILIES.iter().any(|family| embedded_kernels(family, *arch).next().is_some());
+        let archs = Arch::ALL.into_iter().filter(has_kernels);
         BuildInfo {
             version: env!("CARGO_PKG_VERSION"),
             git_hash: env!("FERROTILE_GIT_HASH"),

@@ -58,7 +58,7 @@ pub(crate) fn kernels() -> impl Iterator<Item = CatalogueKernel> {
     let (threads, shared_bytes) = (QuantizeKernel::THREADS, QuantizeKernel::SHARED_BYTES);
     let of_quantize =
         KERNELS.into_iter().map(move |kernel| CatalogueKernel::new("quantize", kernel.name, threads, shared_bytes));
-    let all: Vec<_> = of_ata
+    let mut all: Vec<_> = of_ata
         .chain(of_cg)
         .chain(of_attention)
         .chain(of_combine)
@@ -67,7 +67,8 @@ pub(crate) fn kernels() -> impl Iterator<Item = CatalogueKernel> {
         .chain(of_pack)
         .chain(of_quantize)
         .collect();
-    FAMILIES.into_iter().flat_map(move |family| all.clone().into_iter().filter(move |kernel| kernel.family == family))
+    all.sort_by_key(|kernel| FAMILIES.iter().position(|family| *family == kernel.family));
+    all.into_iter()
 }
 
 #[cfg(test)]

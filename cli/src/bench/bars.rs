@@ -1,13 +1,12 @@
 //! Throughput as bars: one for each result, those of a case under each other.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::bench::lengths::{COLOURS, OURS};
-use crate::bench::report::Entry;
+use crate::bench::report::{Entry, quickest};
 
 /// Width of the names of cases, of the longest bar, and of what stands behind it, in pixels.
 const WIDTHS: [i32; 3] = [290, 260, 430];
@@ -48,20 +47,14 @@ impl Bars {
 
     /// The quickest of our kernels and every result of the baseline, of the cases that both have.
     pub(crate) fn compare(ours: &[Entry], baseline: &[Entry]) -> Bars {
-        let mut best: BTreeMap<&str, &Entry> = BTreeMap::new();
-        for entry in ours {
-            let quickest = best.entry(&entry.case).or_insert(entry);
-            if entry.us < quickest.us {
-                *quickest = entry;
-            }
-        }
+        let best = quickest(ours);
         let mut names: Vec<&str> = baseline.iter().map(|entry| entry.implementation.as_str()).collect();
         names.sort_unstable();
         names.dedup();
         let colour = |entry: &Entry| 1 + names.iter().position(|name| *name == entry.implementation).unwrap_or(0);
         let mut all = Vec::new();
         for entry in baseline {
-            let Some(ours) = best.get(entry.case.as_str()) else { continue };
+            let Some(ours) = best.get(&(entry.family.as_str(), entry.case.as_str())) else { continue };
             all.push((*ours, OURS.to_owned(), 0));
             all.push((entry, entry.implementation.clone(), colour(entry)));
         }
@@ -128,9 +121,7 @@ mod tests {
     use super::*;
 
     fn entry(case: &str, implementation: &str, us: f64) -> Entry {
-        let [family, case, implementation] = ["gemm", case, implementation].map(str::to_owned);
-        let (p90_us, mean_us, std_us, gb_per_s) = (None, None, None, None);
-        Entry { family, case, implementation, us, tflops: 8.0 / us, p90_us, mean_us, std_us, gb_per_s }
+        Entry { us, tflops: 8.0 / us, ..Entry::of_test("gemm", case, implementation) }
     }
 
     #[test]

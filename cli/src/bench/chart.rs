@@ -94,28 +94,23 @@ impl Picture {
 mod tests {
     use super::*;
 
-    fn entry(family: &str, case: &str, implementation: &str) -> Entry {
-        let [family, case, implementation] = [family, case, implementation].map(str::to_owned);
-        let (p90_us, mean_us, std_us, gb_per_s) = (None, None, None, None);
-        Entry { family, case, implementation, us: 1.0, tflops: 2.0, p90_us, mean_us, std_us, gb_per_s }
-    }
-
     #[test]
     fn a_place_where_no_picture_can_be_is_refused() {
         assert!(matches!(ChartFile::plan(Path::new("unwritten.png")), Err(ChartError::Name(_))));
         assert!(matches!(ChartFile::plan(Path::new("none/unwritten.svg")), Err(ChartError::Output(_))));
-        let entries = [entry("gemm", "64x64x64/f16", "a")];
+        let entries = [Entry::of_test("gemm", "64x64x64/f16", "a")];
         assert!(matches!(Picture::compare(&entries, &[]), Err(ChartError::NothingInCommon)));
     }
 
     #[test]
     fn lines_are_drawn_of_lengths_and_bars_of_all_else() {
-        let attention = |len: usize, kernel: &str| entry("attention", &format!("1x8x{len}x64/full/f16"), kernel);
+        let attention =
+            |len: usize, kernel: &str| Entry::of_test("attention", &format!("1x8x{len}x64/full/f16"), kernel);
         let of_run = |entries: &[Entry]| matches!(Picture::of_run(entries), Picture::Lengths(_));
         assert!(of_run(&[attention(512, "a"), attention(1024, "b")]));
         assert!(!of_run(&[attention(512, "a")]), "one length is no line");
         assert!(!of_run(&[attention(512, "a"), attention(1024, "a"), attention(512, "b")]), "kernels are compared");
-        assert!(!of_run(&[entry("gemm", "64x64x64/f16", "a"), entry("gemm", "64x64x96/f16", "a")]));
+        assert!(!of_run(&[Entry::of_test("gemm", "64x64x64/f16", "a"), Entry::of_test("gemm", "64x64x96/f16", "a")]));
     }
 
     #[test]
@@ -123,8 +118,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("chart.svg");
         let runs = [
-            [entry("gemm", "64x64x64/f16", "a & b"), entry("gemm", "64x64x96/f16", "c")],
-            [entry("attention", "1x8x512x64/full/f16", "a"), entry("attention", "1x8x1024x64/full/f16", "a")],
+            [Entry::of_test("gemm", "64x64x64/f16", "a & b"), Entry::of_test("gemm", "64x64x96/f16", "c")],
+            [
+                Entry::of_test("attention", "1x8x512x64/full/f16", "a"),
+                Entry::of_test("attention", "1x8x1024x64/full/f16", "a"),
+            ],
         ];
         for (entries, text) in runs.iter().zip(["64x64x96/f16", "head dimension 64"]) {
             ChartFile::plan(&path).unwrap().write(&Picture::of_run(entries), "card").unwrap();

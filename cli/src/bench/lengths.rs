@@ -194,18 +194,7 @@ mod tests {
     use super::*;
 
     fn entry(case: &str, implementation: &str, tflops: f64) -> Entry {
-        let (family, case, implementation) = ("attention".to_owned(), case.to_owned(), implementation.to_owned());
-        Entry {
-            family,
-            case,
-            implementation,
-            us: 1.0,
-            tflops,
-            p90_us: None,
-            mean_us: None,
-            std_us: None,
-            gb_per_s: None,
-        }
+        Entry { tflops, ..Entry::of_test("attention", case, implementation) }
     }
 
     #[test]

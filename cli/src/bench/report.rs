@@ -1,5 +1,6 @@
 //! The JSON files of benchmark results, ours and those of vendor libraries.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -76,6 +77,25 @@ impl Entry {
             gb_per_s: None,
         }
     }
+
+    /// A time of 1 us at 1 TFLOP/s, of which tests change what counts.
+    #[cfg(test)]
+    pub(crate) fn of_test(family: &str, case: &str, implementation: &str) -> Entry {
+        let us = Summary { p50: 1.0, p90: 1.0, mean: 1.0, std: 0.0 };
+        Entry::measured(family, case, implementation, &us, 1e6)
+    }
+}
+
+/// The quickest entry of each family and case.
+pub(crate) fn quickest(entries: &[Entry]) -> BTreeMap<(&str, &str), &Entry> {
+    let mut best: BTreeMap<(&str, &str), &Entry> = BTreeMap::new();
+    for entry in entries {
+        let quickest = best.entry((&entry.family, &entry.case)).or_insert(entry);
+        if entry.us < quickest.us {
+            *quickest = entry;
+        }
+    }
+    best
 }
 
 impl Report {

@@ -16,8 +16,7 @@ use crate::files::npy::Opaque;
 use crate::files::output::OutputFile;
 use crate::files::tensor::{Elements, Tensor};
 use crate::json::{JsonArgs, RunFacts, WrittenTensor};
-use crate::problems::verdict::{Comparison, NotFinite, Verdict, Verdicts};
-use crate::progress;
+use crate::problems::verdict::{Checked, Comparison, NotFinite, Verdict, Verdicts};
 use crate::spelling::in_any_case;
 
 /// What helps where Y is not finite.
@@ -113,11 +112,8 @@ pub(crate) fn run(args: &AtaArgs) -> anyhow::Result<()> {
     )?;
     let y: Vec<f32> = y.into_iter().collect();
     let shape = vectors.shape.clone();
-    let verdicts = args.run.check.then(|| {
-        let _shown = progress::spinner("computing in f64 on the CPU");
-        check(&matrix, args.precision, &vectors, &y)
-    });
-    let checked = verdicts.as_ref().map(|verdicts| verdicts.line(args.allow_overflow, CURE)).transpose()?;
+    let verdicts = || check(&matrix, args.precision, &vectors, &y);
+    let checked = Checked::new(args.run.check.then_some(verdicts), args.allow_overflow, CURE)?;
     if findings.all_finite && !args.allow_overflow {
         NotFinite::check("Y", &shape, &y, CURE)?;
     }
@@ -133,9 +129,9 @@ pub(crate) fn run(args: &AtaArgs) -> anyhow::Result<()> {
         half: matrix.half.to_string(),
         out: WrittenTensor::new(&args.out, &out),
         notes: findings.notes,
-        check: verdicts.map_or(Vec::new(), |verdicts| verdicts.comparisons()),
+        check: checked.comparisons,
     };
-    Ok(args.json.print(&result, |_| checked.map_or(String::new(), |line| line + "\n"))?)
+    Ok(args.json.print(&result, |_| checked.text)?)
 }
 
 /// X.

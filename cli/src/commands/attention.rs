@@ -21,8 +21,7 @@ use crate::problems::error::AttentionError;
 use crate::problems::request::Request;
 use crate::problems::task::Task;
 use crate::problems::varlen::HostVarlen;
-use crate::problems::verdict::{Comparison, NotFinite};
-use crate::progress;
+use crate::problems::verdict::{Checked, Comparison, NotFinite};
 use crate::spelling::{LayoutName, finite, in_any_case};
 
 /// What helps where O is not finite.
@@ -368,11 +367,8 @@ fn run_task<T: Half, O: Stored, P: Task<T, O>>(
         || task.solve_on_cpu(&request),
     )?;
     let allow_overflow = args.how.allow_overflow;
-    let verdicts = args.run.check.then(|| {
-        let _shown = progress::spinner("computing in f64 on the CPU");
-        task.check(own.as_ref(), &solution, &request)
-    });
-    let checked = verdicts.as_ref().map(|verdicts| verdicts.line(allow_overflow, CURE)).transpose()?;
+    let verdicts = || task.check(own.as_ref(), &solution, &request);
+    let checked = Checked::new(args.run.check.then_some(verdicts), allow_overflow, CURE)?;
     if findings.all_finite && !allow_overflow {
         NotFinite::check("O", &task.out_shape(), &solution.out, CURE)?;
     }
@@ -391,9 +387,9 @@ fn run_task<T: Half, O: Stored, P: Task<T, O>>(
         out: WrittenTensor::new(&args.out, &out),
         lse: args.lse.as_ref().map(|path| WrittenTensor::new(path, &lse)),
         notes: findings.notes,
-        check: verdicts.map_or(Vec::new(), |verdicts| verdicts.comparisons()),
+        check: checked.comparisons,
     };
-    Ok(args.json.print(&result, |_| checked.map_or(String::new(), |line| line + "\n"))?)
+    Ok(args.json.print(&result, |_| checked.text)?)
 }
 
 /// Where O and the LSE are written: to files of their own.

@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::bench::chart::{ChartFile, Picture};
-use crate::bench::report::{Entry, Report};
+use crate::bench::report::{Report, quickest};
 use crate::bench::statistics::geometric_mean;
 use crate::json::JsonArgs;
 use crate::table::table;
@@ -80,13 +80,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<()> {
 impl Comparison {
     /// `None` where no case is in both.
     fn new(ours: &Report, baseline: &Report) -> Option<Comparison> {
-        let mut best: BTreeMap<(&str, &str), &Entry> = BTreeMap::new();
-        for entry in &ours.entries {
-            let quickest = best.entry((&entry.family, &entry.case)).or_insert(entry);
-            if entry.us < quickest.us {
-                *quickest = entry;
-            }
-        }
+        let best = quickest(&ours.entries);
         let mut cases = Vec::new();
         let mut ratios: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
         for entry in &baseline.entries {
@@ -131,19 +125,10 @@ impl Comparison {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::report::Entry;
 
     fn entry(case: &str, implementation: &str, us: f64) -> Entry {
-        Entry {
-            family: "attention".to_owned(),
-            case: case.to_owned(),
-            implementation: implementation.to_owned(),
-            us,
-            tflops: 1.0,
-            p90_us: None,
-            mean_us: None,
-            std_us: None,
-            gb_per_s: None,
-        }
+        Entry { us, ..Entry::of_test("attention", case, implementation) }
     }
 
     fn compared(ours: &[Entry], baseline: &[Entry]) -> Option<String> {

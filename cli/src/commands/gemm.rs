@@ -16,8 +16,7 @@ use crate::files::output::OutputFile;
 use crate::files::tensor::{Stored, Tensor};
 use crate::json::{JsonArgs, RunFacts, WrittenTensor};
 use crate::problems::gemm::{HostGemm, Operands};
-use crate::problems::verdict::{Comparison, NotFinite};
-use crate::progress;
+use crate::problems::verdict::{Checked, Comparison, NotFinite};
 use crate::spelling::in_any_case;
 
 /// Workspace that a plan may use.
@@ -295,11 +294,8 @@ fn run_typed<T: Stored, D: Stored>(args: &GemmArgs, inputs: Inputs) -> anyhow::R
         || host.on_cpu(&options),
     )?;
     let cure = cure(D::DTYPE);
-    let verdicts = args.run.check.then(|| {
-        let _shown = progress::spinner("computing in f64 on the CPU");
-        host.check(own.as_ref(), &options, &shape, &d)
-    });
-    let checked = verdicts.as_ref().map(|verdicts| verdicts.line(args.allow_overflow, cure)).transpose()?;
+    let verdicts = || host.check(own.as_ref(), &options, &shape, &d);
+    let checked = Checked::new(args.run.check.then_some(verdicts), args.allow_overflow, cure)?;
     if findings.all_finite && !args.allow_overflow {
         NotFinite::check("D", &shape, &d, cure)?;
     }
@@ -321,9 +317,9 @@ fn run_typed<T: Stored, D: Stored>(args: &GemmArgs, inputs: Inputs) -> anyhow::R
         dtype: T::DTYPE.name(),
         out: WrittenTensor::new(&args.out, &out),
         notes,
-        check: verdicts.map_or(Vec::new(), |verdicts| verdicts.comparisons()),
+        check: checked.comparisons,
     };
-    Ok(args.json.print(&result, |_| checked.map_or(String::new(), |line| line + "\n"))?)
+    Ok(args.json.print(&result, |_| checked.text)?)
 }
 
 /// How many elements have the largest value of a type that has no infinities, where some have.

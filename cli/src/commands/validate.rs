@@ -167,17 +167,12 @@ fn validate(gpu: &Gpu, kernels: &[CatalogueKernel]) -> ferrotile::Result<Vec<Val
         Ok((index, problem, result))
     };
     let results: Vec<_> = all.into_par_iter().map_init(|| Bench::new(gpu), run).collect::<ferrotile::Result<_>>()?;
-    kernels
-        .iter()
-        .enumerate()
-        .map(|(index, kernel)| {
-            let mut validated = Validated::new(gpu, kernel)?;
-            for (_, problem, result) in results.iter().filter(|(of, ..)| *of == index) {
-                validated.add(gpu, problem, result);
-            }
-            Ok(validated)
-        })
-        .collect()
+    let mut validated =
+        kernels.iter().map(|kernel| Validated::new(gpu, kernel)).collect::<ferrotile::Result<Vec<_>>>()?;
+    for (index, problem, result) in &results {
+        validated[*index].add(gpu, problem, result);
+    }
+    Ok(validated)
 }
 
 impl Validated {

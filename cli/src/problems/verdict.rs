@@ -22,6 +22,7 @@ use ferrotile::{Float, tolerance};
 use serde::Serialize;
 
 use crate::files::convert::{indices, is_beyond};
+use crate::progress;
 
 /// What comes of the comparison of one result.
 #[derive(Debug, Clone, PartialEq)]
@@ -211,13 +212,37 @@ pub(crate) struct CheckFailed {
     text: String,
 }
 
-impl Verdicts {
+/// What a check has found: nothing where none was asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Checked {
     /// The comparisons as JSON.
-    pub(crate) fn comparisons(&self) -> Vec<Comparison> {
-        let own = self.own.as_ref().map(|own| Comparison::new("files", own));
-        own.into_iter().chain([Comparison::new("given", &self.given)]).collect()
-    }
+    pub(crate) comparisons: Vec<Comparison>,
+    /// The line that says so, with its end.
+    pub(crate) text: String,
+}
 
+impl Checked {
+    /// Makes the comparisons, where they are wanted.
+    ///
+    /// # Errors
+    /// As [`Verdicts::line`].
+    pub(crate) fn new(
+        verdicts: Option<impl FnOnce() -> Verdicts>,
+        allow_overflow: bool,
+        cure: &str,
+    ) -> Result<Checked, CheckFailed> {
+        let Some(verdicts) = verdicts else { return Ok(Checked::default()) };
+        let shown = progress::spinner("computing in f64 on the CPU");
+        let verdicts = verdicts();
+        drop(shown);
+        let text = verdicts.line(allow_overflow, cure)? + "\n";
+        let own = verdicts.own.as_ref().map(|own| Comparison::new("files", own));
+        let comparisons = own.into_iter().chain([Comparison::new("given", &verdicts.given)]).collect();
+        Ok(Checked { comparisons, text })
+    }
+}
+
+impl Verdicts {
     /// The line of a result that is right.
     ///
     /// # Errors
