@@ -1,6 +1,7 @@
 //! Results as JSON, which `--json` prints. `docs/json.md` has every field; a test holds it against what is printed.
 //!
-//! JSON alone is on stdout then. What was understood, notes and errors stay lines of text on stderr.
+//! JSON alone is on stdout then. What was understood, notes and errors stay lines of text on stderr. Where a tensor
+//! goes to stdout, the result goes to stderr.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -8,6 +9,7 @@ use std::path::Path;
 use clap::Args;
 use serde::Serialize;
 
+use crate::files::output::OutputFile;
 use crate::files::tensor::Tensor;
 
 /// How a result is printed.
@@ -30,13 +32,40 @@ impl JsonArgs {
 
     /// Prints a result as JSON, or as the text that is made of it.
     pub(crate) fn print<T: Serialize>(self, result: &T, text: impl FnOnce(&T) -> String) -> io::Result<()> {
-        if self.json { print(result) } else { io::stdout().write_all(text(result).as_bytes()) }
+        self.print_to(io::stdout(), result, text)
+    }
+
+    /// The same beside outputs of the request: to stderr where one of them is stdout.
+    pub(crate) fn print_beside<'a, T: Serialize>(
+        self,
+        outputs: impl IntoIterator<Item = &'a OutputFile>,
+        result: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> io::Result<()> {
+        if outputs.into_iter().any(OutputFile::is_stdout) {
+            self.print_to(io::stderr(), result, text)
+        } else {
+            self.print(result, text)
+        }
+    }
+
+    fn print_to<T: Serialize>(
+        self,
+        mut stream: impl Write,
+        result: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> io::Result<()> {
+        if self.json { write(stream, result) } else { stream.write_all(text(result).as_bytes()) }
     }
 }
 
 /// Prints a result as JSON. A number that is not finite is null.
 pub(crate) fn print<T: Serialize>(result: &T) -> io::Result<()> {
-    writeln!(io::stdout(), "{}", serde_json::to_string_pretty(result)?)
+    write(io::stdout(), result)
+}
+
+fn write<T: Serialize>(mut stream: impl Write, result: &T) -> io::Result<()> {
+    writeln!(stream, "{}", serde_json::to_string_pretty(result)?)
 }
 
 /// Who computed a result, and how long it took.

@@ -33,7 +33,7 @@ pub(crate) struct AtaArgs {
     /// NPY or safetensors file of X: [frames, channels, n], [channels, n] or [n]; FILE.safetensors:NAME names a tensor.
     #[arg(long)]
     x: PathBuf,
-    /// Where Y is written, f32, of the shape of X: .npy or .safetensors (tensor `y`).
+    /// Where Y is written, f32, of the shape of X: .npy, .safetensors (tensor `y`), or - (.npy on stdout).
     #[arg(long)]
     out: PathBuf,
     /// What is computed in: f32, tf32, tf32x3 (about as f32), f16 (scaled for each channel) or bf16.
@@ -131,7 +131,7 @@ pub(crate) fn run(args: &AtaArgs) -> anyhow::Result<()> {
         notes: findings.notes,
         check: checked.comparisons,
     };
-    Ok(args.json.print(&result, |_| checked.text)?)
+    Ok(args.json.print_beside([&out_file], &result, |_| checked.text)?)
 }
 
 /// X.

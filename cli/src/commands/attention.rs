@@ -40,7 +40,7 @@ pub(crate) struct AttentionArgs {
     fp8: Fp8Args,
     #[command(flatten)]
     lengths: LengthsArgs,
-    /// Where O is written: .npy (f16) or .safetensors (f16 or bf16, tensor `o`).
+    /// Where O is written: .npy (f16), .safetensors (f16 or bf16, tensor `o`), or - (.npy on stdout).
     #[arg(long)]
     out: PathBuf,
     /// Where the f32 log-sum-exp [batch, heads, rows], or [heads, rows of all], is written: .npy or .safetensors
@@ -389,7 +389,8 @@ fn run_task<T: Half, O: Stored, P: Task<T, O>>(
         notes: findings.notes,
         check: checked.comparisons,
     };
-    Ok(args.json.print(&result, |_| checked.text)?)
+    let outputs = [&out_file].into_iter().chain(&lse_file);
+    Ok(args.json.print_beside(outputs, &result, |_| checked.text)?)
 }
 
 /// Where O and the LSE are written: to files of their own.

@@ -35,7 +35,7 @@ pub(crate) struct GemmArgs {
     /// File of C: m x n.
     #[arg(long)]
     c: Option<PathBuf>,
-    /// Where D is written: .npy (f16, f32) or .safetensors (bf16 and e4m3 too, tensor `d`).
+    /// Where D is written: .npy (f16, f32), .safetensors (bf16 and e4m3 too, tensor `d`), or - (.npy on stdout).
     #[arg(long)]
     out: PathBuf,
     /// What the product is multiplied by.
@@ -319,7 +319,7 @@ fn run_typed<T: Stored, D: Stored>(args: &GemmArgs, inputs: Inputs) -> anyhow::R
         notes,
         check: checked.comparisons,
     };
-    Ok(args.json.print(&result, |_| checked.text)?)
+    Ok(args.json.print_beside([&out_file], &result, |_| checked.text)?)
 }
 
 /// How many elements have the largest value of a type that has no infinities, where some have.

@@ -12,7 +12,7 @@ use ndarray::{Array2, Array4};
 use serde::Serialize;
 
 use crate::device::DeviceChoice;
-use crate::files::input::{self, Input, Origin, file_of};
+use crate::files::input::{self, FileError, Input, Origin, file_of};
 use crate::files::npy::Opaque;
 use crate::files::output::OutputFile;
 use crate::files::tensor::{Elements, Stored, Tensor};
@@ -25,7 +25,7 @@ pub(crate) struct QuantizeArgs {
     /// NPY or safetensors file of the tensor, f16, bf16 or f32; FILE.safetensors:NAME names one.
     #[arg(long)]
     x: PathBuf,
-    /// Where the elements are written: .npy (u8 alone) or .safetensors (tensor `x`).
+    /// Where the elements are written: .npy (u8 alone), .safetensors (tensor `x`), or - (.npy on stdout).
     #[arg(long)]
     out: PathBuf,
     /// Where the factors are written, f32: .npy or .safetensors (tensor `descale`); [1, heads] or [1, 1].
@@ -57,7 +57,7 @@ pub(crate) struct DequantizeArgs {
     /// File of the factors, f32: one, or [heads] or [1, heads] for a tensor [batch, heads, rows, columns].
     #[arg(long)]
     descale: PathBuf,
-    /// Where the products are written: .npy or .safetensors (tensor `x`).
+    /// Where the products are written: .npy, .safetensors (tensor `x`), or - (.npy on stdout).
     #[arg(long)]
     out: PathBuf,
     /// The type of the products.
@@ -184,7 +184,10 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> anyhow::Result<()> {
     for output in [&out, &factors_out] {
         output.check_inputs([file_of(&args.x)])?;
     }
-    out.check_inputs([args.descale.as_path()])?;
+    if out.replaces(&args.descale) {
+        let (path, reason) = (args.out.clone(), "--out and --descale are the same file");
+        return Err(FileError::Output { path, reason }.into());
+    }
     let Input { origin, tensor: Tensor { shape, elements } } =
         input::read(&args.x, "x", Opaque { dtype: Some("bf16"), offered: &["bf16"] })?;
     let place = match args.per {
@@ -208,9 +211,12 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> anyhow::Result<()> {
     let written = (out.write("x", &elements)?, factors_out.write("descale", &factors)?);
     written.0.publish()?;
     written.1.publish()?;
-    let out = WrittenTensor::new(&args.out, &elements);
-    let result = QuantizeResult { run, out, descale: WrittenTensor::new(&args.descale, &factors) };
-    Ok(args.json.print(&result, |_| String::new())?)
+    let result = QuantizeResult {
+        run,
+        out: WrittenTensor::new(&args.out, &elements),
+        descale: WrittenTensor::new(&args.descale, &factors),
+    };
+    Ok(args.json.print_beside([&out, &factors_out], &result, |_| String::new())?)
 }
 
 /// Elements and factors, and who computed them.
@@ -295,7 +301,7 @@ pub(crate) fn dequantize(args: &DequantizeArgs) -> anyhow::Result<()> {
     let products = Tensor { shape, elements: products };
     out.write("x", &products)?.publish()?;
     let result = DequantizeResult { run, out: WrittenTensor::new(&args.out, &products) };
-    Ok(args.json.print(&result, |_| String::new())?)
+    Ok(args.json.print_beside([&out], &result, |_| String::new())?)
 }
 
 fn dequantize_to<Q: Stored>(

@@ -1,10 +1,11 @@
 //! Tensors from NPY and safetensors files, by the name that a request has for them.
 //!
 //! `x.safetensors` gives the tensor that has the name of the option, or the only one; `x.safetensors:NAME` any other.
+//! `-` is an NPY file on stdin.
 
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
@@ -13,6 +14,9 @@ use safetensors::{Dtype as StoredDtype, SafeTensorError, SafeTensors};
 
 use crate::files::npy::{NpyError, NpyReader, Opaque};
 use crate::files::tensor::{Elements, Tensor};
+
+/// The path of stdin among inputs, and of stdout among outputs.
+pub(crate) const STANDARD_STREAM: &str = "-";
 
 /// What stands between the path of a safetensors file and the name of a tensor in it.
 const BEFORE_NAME: &str = ".safetensors:";
@@ -200,11 +204,15 @@ pub(crate) fn read_all<const N: usize>(path: &Path, names: [&'static str; N]) ->
 
 fn npy(origin: &Origin, opaque: Opaque) -> Result<Tensor, FileError> {
     let cannot_read = |source| FileError::Read { origin: origin.clone(), source };
-    let file = File::open(&origin.path).map_err(cannot_read)?;
-    let metadata = file.metadata().map_err(cannot_read)?;
-    // A pipe does not know its length.
-    let file_bytes = metadata.is_file().then_some(metadata.len());
-    NpyReader::open(BufReader::new(file), file_bytes)
+    let (source, source_bytes): (Box<dyn Read>, _) = if origin.path == Path::new(STANDARD_STREAM) {
+        (Box::new(io::stdin().lock()), None)
+    } else {
+        let file = File::open(&origin.path).map_err(cannot_read)?;
+        let metadata = file.metadata().map_err(cannot_read)?;
+        // A pipe does not know its length.
+        (Box::new(BufReader::new(file)), metadata.is_file().then_some(metadata.len()))
+    };
+    NpyReader::open(source, source_bytes)
         .and_then(|reader| reader.tensor(opaque))
         .map_err(|source| FileError::Npy { origin: origin.clone(), source })
 }

@@ -2,7 +2,8 @@
 //!
 //! A file is written under a temporary name beside its place, and gets its own name when it is complete. So a reader
 //! never sees half of a file. The temporary file is always new: whatever stands under its name is neither opened nor
-//! followed. An output that is a symbolic link stays a link, and its target is written.
+//! followed. An output that is a symbolic link stays a link, and its target is written. The path `-` is stdout, which
+//! gets an NPY file.
 
 use std::fs;
 use std::io::{self, Write};
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use safetensors::{Dtype as StoredDtype, View};
 use tempfile::NamedTempFile;
 
-use crate::files::input::FileError;
+use crate::files::input::{FileError, STANDARD_STREAM};
 use crate::files::npy;
 use crate::files::tensor::{Elements, Tensor};
 
@@ -30,30 +31,42 @@ pub(crate) fn check_place(path: &Path) -> Result<(), FileError> {
 pub(crate) struct OutputFile {
     /// Where it is: behind every symbolic link.
     path: PathBuf,
-    safetensors: bool,
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Npy,
+    Safetensors,
+    /// NPY, to stdout.
+    Stdout,
 }
 
 impl OutputFile {
     /// Checks, before any work, that a tensor of type `dtype` can be written to `path`; touches nothing.
     pub(crate) fn plan(path: &Path, dtype: &str) -> Result<OutputFile, FileError> {
         let wrong = |reason| Err(FileError::Output { path: path.to_owned(), reason });
-        let safetensors = match path.extension().and_then(|extension| extension.to_str()) {
-            Some("npy") if matches!(dtype, "bf16" | "e4m3") => {
-                return Err(FileError::NotInNpy { path: path.to_owned(), dtype: dtype.to_owned() });
-            }
-            Some("npy") => false,
-            Some("safetensors") => true,
-            _ => return wrong("the name of an output ends in .npy or .safetensors"),
+        let format = match path.extension().and_then(|extension| extension.to_str()) {
+            None if path == Path::new(STANDARD_STREAM) => Format::Stdout,
+            Some("npy") => Format::Npy,
+            Some("safetensors") => Format::Safetensors,
+            _ => return wrong("the name of an output ends in .npy or .safetensors, or is - (stdout)"),
         };
+        if format != Format::Safetensors && matches!(dtype, "bf16" | "e4m3") {
+            return Err(FileError::NotInNpy { path: path.to_owned(), dtype: dtype.to_owned() });
+        }
+        if format == Format::Stdout {
+            return Ok(OutputFile { path: path.to_owned(), format });
+        }
         let Some(target) = target(path) else { return wrong("its symbolic links lead nowhere") };
         check_place(&target)?;
-        Ok(OutputFile { path: target, safetensors })
+        Ok(OutputFile { path: target, format })
     }
 
     /// Refuses an output that would take the place of one of these inputs.
     pub(crate) fn check_inputs<'a>(&self, inputs: impl IntoIterator<Item = &'a Path>) -> Result<(), FileError> {
-        let mut inputs = inputs.into_iter();
-        inputs.find(|input| self.replaces(input)).map_or(Ok(()), |input| {
+        let mut files = inputs.into_iter().filter(|input| *input != Path::new(STANDARD_STREAM));
+        files.find(|input| self.replaces(input)).map_or(Ok(()), |input| {
             Err(FileError::Output { path: input.to_owned(), reason: "an input cannot be an output too" })
         })
     }
@@ -64,10 +77,15 @@ impl OutputFile {
         place(&self.path) == target(path).and_then(|path| place(&path))
     }
 
+    /// Whether it is stdout.
+    pub(crate) fn is_stdout(&self) -> bool {
+        self.format == Format::Stdout
+    }
+
     /// Writes the tensor, called `name` in a safetensors file, beside the final path.
     pub(crate) fn write(&self, name: &str, tensor: &Tensor) -> Result<Written<'_>, FileError> {
         let (dtype, data) = stored(&tensor.elements);
-        let bytes = if self.safetensors {
+        let bytes = if self.format == Format::Safetensors {
             let stored = StoredTensor { dtype, shape: &tensor.shape, data };
             safetensors::serialize([(name, stored)], None)
                 .map_err(|error| self.cannot_write(io::Error::other(error.to_string())))?
@@ -84,6 +102,9 @@ impl OutputFile {
             };
             npy::encode(descr, &tensor.shape, &data)
         };
+        if self.is_stdout() {
+            return Ok(Written { complete: Complete::Stdout(bytes), output: self });
+        }
         let mut prefix = std::ffi::OsString::from(".");
         prefix.push(self.path.file_name().unwrap_or_default());
         prefix.push(".");
@@ -94,7 +115,7 @@ impl OutputFile {
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
         let mut part = builder.tempfile_in(folder(&self.path)).map_err(|error| self.cannot_write(error))?;
         part.write_all(&bytes).map_err(|error| self.cannot_write(error))?;
-        Ok(Written { part, output: self })
+        Ok(Written { complete: Complete::File(part), output: self })
     }
 
     fn cannot_write(&self, source: io::Error) -> FileError {
@@ -106,14 +127,27 @@ impl OutputFile {
 #[derive(Debug)]
 #[must_use = "the file is removed unless it is published"]
 pub(crate) struct Written<'a> {
-    part: NamedTempFile,
+    complete: Complete,
     output: &'a OutputFile,
 }
 
+#[derive(Debug)]
+enum Complete {
+    File(NamedTempFile),
+    Stdout(Vec<u8>),
+}
+
 impl Written<'_> {
-    /// Gives the file its final name.
+    /// Gives the file its final name, or sends it to stdout.
     pub(crate) fn publish(self) -> Result<(), FileError> {
-        self.part.persist(&self.output.path).map_err(|error| self.output.cannot_write(error.error)).map(drop)
+        let published = match self.complete {
+            Complete::File(part) => part.persist(&self.output.path).map(drop).map_err(|error| error.error),
+            Complete::Stdout(bytes) => {
+                let mut stdout = io::stdout().lock();
+                stdout.write_all(&bytes).and_then(|()| stdout.flush())
+            }
+        };
+        published.map_err(|error| self.output.cannot_write(error))
     }
 }
 

@@ -3,14 +3,14 @@
 use std::fs;
 use std::io::{Cursor, Write};
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 
 use half::bf16;
 use safetensors::Dtype;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-use crate::program::{Scratch, assert_refused, assert_succeeded, f32s, ferrotile, npy, safetensors, stderr};
+use crate::program::{Scratch, assert_refused, assert_succeeded, f32s, ferrotile, npy, program, safetensors, stderr};
 use crate::{ONE, attention};
 
 fn text(path: &Path) -> &str {
@@ -42,6 +42,41 @@ fn gemm_reads_what_it_writes() {
         let expected: Vec<u8> = [199f32, 290.0, 435.0, 634.0].iter().flat_map(|x| x.to_le_bytes()).collect();
         assert_eq!(data(&again, 16), expected, "{dtype}");
     }
+}
+
+/// Runs the program with these bytes on stdin.
+fn with_stdin(bytes: &[u8], args: &[&str]) -> Output {
+    let mut command = Command::new(program());
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(bytes).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn a_dash_is_stdin_or_stdout() {
+    let scratch = Scratch::new("dash");
+    let a = f32s(&[2, 2], &[1.0, 2.0, 3.0, 4.0]);
+    let file = scratch.write("a.npy", &a);
+    let gemm = ["gemm", "--device", "cpu", "--check", "--dtype", "f16", "--a", text(&file), "--b", "-", "--out", "-"];
+    for more in [&["--out-dtype", "f32"][..], &["--out-dtype", "f32", "--json"]] {
+        let output = with_stdin(&a, &[&gemm, more].concat());
+        assert_succeeded(&output);
+        // The tensor alone; what is printed otherwise goes to stderr.
+        assert_eq!(output.stdout, f32s(&[2, 2], &[7.0, 10.0, 15.0, 22.0]));
+        assert!(stderr(&output).contains(if more.len() == 3 { "\"check\"" } else { "f64" }), "{}", stderr(&output));
+    }
+    let quantize = ["quantize", "--device", "cpu", "--dtype", "u8", "--x", "-", "--out", "-", "--descale"];
+    assert_refused(&with_stdin(&a, &[&quantize[..], &["-"]].concat()), "the same file");
+    let factors = scratch.path("factors.npy");
+    let output = with_stdin(&a, &[&quantize[..], &[text(&factors)]].concat());
+    assert_succeeded(&output);
+    assert!(output.stdout.starts_with(b"\x93NUMPY") && factors.exists());
+    // NPY alone, and one input alone.
+    assert_refused(&with_stdin(&a, &[&gemm[..], &["--out-dtype", "bf16"]].concat()), "cannot hold bf16");
+    let twice = ["gemm", "--device", "cpu", "--a", "-", "--b", "-", "--out", text(&scratch.path("d.npy"))];
+    assert_refused(&with_stdin(&a, &twice), "not an NPY file");
+    assert_eq!(scratch.names(), ["a.npy", "factors.npy"]);
 }
 
 #[test]
