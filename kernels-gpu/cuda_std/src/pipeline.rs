@@ -7,7 +7,11 @@
 //! At the start all stages are empty, though nobody has arrived. The producer therefore waits for the parity of the
 //! round before, which an mbarrier counts as complete.
 //!
-//! ```ignore
+//! ```no_run
+//! # use cuda_std::{pipeline::PipelineState, ptx::mbarrier, shared::SharedAddr};
+//! # const BYTES: u32 = 1024;
+//! # const STAGES: u32 = 4;
+//! # unsafe fn producer(full: fn(u32) -> SharedAddr, empty: fn(u32) -> SharedAddr) {
 //! let mut state = PipelineState::FIRST;                               // producer
 //! loop {
 //!     mbarrier::wait_parity(empty(state.stage), state.parity ^ 1);
@@ -15,7 +19,9 @@
 //!     /* copies to stage state.stage that complete on full(state.stage) */
 //!     state.advance(STAGES);
 //! }
+//! # }
 //!
+//! # unsafe fn consumer(full: fn(u32) -> SharedAddr, empty: fn(u32) -> SharedAddr, one_lane: bool) {
 //! let mut state = PipelineState::FIRST;                               // consumer
 //! loop {
 //!     mbarrier::wait_parity(full(state.stage), state.parity);
@@ -23,6 +29,7 @@
 //!     mbarrier::arrive_if(empty(state.stage), one_lane);
 //!     state.advance(STAGES);
 //! }
+//! # }
 //! ```
 
 /// A stage of a ring and the parity of the round.

@@ -3,11 +3,17 @@
 //! An address is a [`SharedAddr`], the 32-bit offset that `.shared` instructions take, and accesses are explicit. So no
 //! access is generic, and a table of addresses costs half the registers of pointers.
 //!
-//! ```ignore
+//! ```no_run
+//! # use cuda_std::shared::{self, SharedArray};
+//! # use cuda_std::shared_array;
+//! # use layout::{SmemLayout, SmemRegion};
+//! const MAP: SmemLayout = SmemLayout::new().stages("k", 2, 8192, 128).region("sums", 512, 16);
+//! # fn example() {
 //! const K: SmemRegion = MAP.get("k");                        // a region of a layout::SmemLayout
 //! let stage = shared::dynamic().offset(K.stage_offset(1));   // an address in the dynamic shared memory
 //! let sums: SharedArray<f32> = SharedArray::of_region(MAP.get("sums"));
 //! let flags = shared_array![u32; 32];                        // static shared memory
+//! # }
 //! ```
 
 use core::marker::PhantomData;

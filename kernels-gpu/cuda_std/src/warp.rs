@@ -4,9 +4,12 @@
 //! [`FULL_MASK`] all of them. Reductions work on all lanes, or on each quad, and leave the result in every lane. A quad
 //! is lanes 4q to 4q + 3, which hold one row of a tensor-core accumulator.
 //!
-//! ```ignore
+//! ```no_run
+//! # use cuda_std::{convert, warp};
+//! # unsafe fn example(s: [f32; 2], partial: f32) {
 //! let row_max = warp::quad_max(convert::max(s[0], s[1]));
 //! let total = warp::warp_sum(partial);
+//! # }
 //! ```
 
 use crate::asm;

@@ -3,12 +3,15 @@
 //! A thread starts copies, closes them into a group, and later waits until at most N of its newest groups are still in
 //! flight. The copies are then visible to the thread itself; a block barrier makes them visible to the others.
 //!
-//! ```ignore
+//! ```no_run
+//! # use cuda_std::{ptx::cp_async, shared::SharedAddr, thread};
+//! # unsafe fn example(stage: SharedAddr, lane_bytes: u32, src: *const f32, [row, rows]: [u32; 2]) {
 //! cp_async::cg_16(stage.offset(lane_bytes), src, if row < rows { 16 } else { 0 });
 //! cp_async::commit_group();
 //! // .. start the next stage ..
 //! cp_async::wait_group::<1>();
 //! thread::sync_threads();
+//! # }
 //! ```
 //!
 //! Every copy takes the number of bytes to read; the rest of the destination is filled with zeros, so the edge of a

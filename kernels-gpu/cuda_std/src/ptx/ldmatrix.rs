@@ -5,9 +5,13 @@
 //! ([`layout::fragment::ldmatrix`]); the `trans` forms deliver the transposed matrices. The rows can lie anywhere, so
 //! swizzled tiles cost nothing ([`layout::swizzle`]).
 //!
-//! ```ignore
+//! ```no_run
+//! # use cuda_std::{ptx::ldmatrix, shared::SharedAddr};
+//! # use layout::{Swizzle, fragment};
+//! # unsafe fn example(tile: SharedAddr, lane: u32, k_bytes: u32) {
 //! let (matrix, row) = fragment::ldmatrix_source(lane);
 //! let a = ldmatrix::x4(tile.offset(Swizzle::B128.apply((row + matrix % 2 * 8) * 128 + k_bytes + matrix / 2 * 16)));
+//! # }
 //! ```
 
 use crate::asm;

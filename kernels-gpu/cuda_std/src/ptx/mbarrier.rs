@@ -5,11 +5,15 @@
 //! A waiter names the phase it waits for: on sm_80 by the token of an arrival, on sm_90 also by its parity (0 for the
 //! first).
 //!
-//! ```ignore
+//! ```no_run
+//! # use cuda_std::{ptx::mbarrier, shared::SharedAddr, thread};
+//! # const TILE_BYTES: u32 = 1024;
+//! # unsafe fn example(full: SharedAddr, producer: bool, phase: u32) {
 //! if thread::thread_idx_x() == 0 { mbarrier::init(full, 1) }
 //! thread::sync_threads();
 //! if producer { mbarrier::arrive_expect_tx(full, TILE_BYTES); /* start the copy on `full` */ }
 //! mbarrier::wait_parity(full, phase & 1);
+//! # }
 //! ```
 
 use crate::asm;

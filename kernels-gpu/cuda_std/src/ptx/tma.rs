@@ -7,10 +7,14 @@
 //! Coordinates are those of the first element of the box. The innermost dimension comes first, where the host's shapes
 //! have it last. A box may reach outside the tensor: elements there arrive as zeros, and are not written.
 //!
-//! ```ignore
-//! #[kernel(max_threads = 128)]
-//! pub unsafe fn copy(map: TensorMap) {
-//!     if thread == 0 {
+//! ```no_run
+//! # use cuda_std::ptx::{fence, mbarrier, tma};
+//! # use cuda_std::{shared::SharedAddr, thread};
+//! # const BOX_BYTES: u32 = 1024;
+//! // `map` is the name of a parameter `map: TensorMap` of the kernel.
+//! unsafe fn copy(map: *const tma::TensorMap, [column, row]: [i32; 2], tile: SharedAddr, full: SharedAddr) {
+//!     let is_first = thread::thread_idx_x() == 0;
+//!     if is_first {
 //!         tma::prefetch_tensormap(map);
 //!         mbarrier::arrive_expect_tx(full, BOX_BYTES);        // the whole box, however much of it is outside
 //!         tma::load(tile, map, [column, row], full);
@@ -19,7 +23,7 @@
 //!     // .. change the tile ..
 //!     fence::proxy_async_shared();
 //!     thread::sync_threads();
-//!     if thread == 0 {
+//!     if is_first {
 //!         tma::store(map, [column, row], tile);
 //!         tma::commit_group();
 //!         tma::wait_group_read::<0>();                        // before the tile is written again

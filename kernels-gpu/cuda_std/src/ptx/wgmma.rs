@@ -5,18 +5,24 @@
 //! A is there too, or in registers ([`layout::fragment::wgmma_a`]). A [`Product`] says how A and B are stored. It is
 //! made of the [`Operand`]s of `layout`, which also give the descriptors.
 //!
-//! ```ignore
+//! ```no_run
+//! # use cuda_std::ptx::wgmma::{self, Product};
+//! # use layout::descriptor::{Descriptor, Major, Operand};
+//! # use layout::{Dtype, Swizzle};
 //! enum Mainloop {}
 //! impl Product for Mainloop {
 //!     const A: Operand = Operand::new(Dtype::F16, Major::K, Swizzle::B128, 64);
 //!     const B: Operand = Operand::new(Dtype::F16, Major::K, Swizzle::B128, 128);
 //! }
-//! const A_TILE: Descriptor = Mainloop::A.descriptor(MAP.get("a").offset_bytes);
+//! const A_TILE: Descriptor = Mainloop::A.descriptor(0);
+//! const B_TILE: Descriptor = Mainloop::B.descriptor(64 * 128);
 //!
+//! # unsafe fn example(base: u32, next_a: Descriptor, next_b: Descriptor) {
 //! let (a, b) = (A_TILE.offset(base), B_TILE.offset(base));           // base of the dynamic shared memory
 //! let mut d: [f32; 64] = wgmma::product::<Mainloop, _, 4>(a, b);     // m64n128, K = 4 * 16
 //! wgmma::mma_async::<Mainloop, _, 4>(&mut d, next_a, next_b, true);
 //! wgmma::wait_group::<0, _>(&mut d);
+//! # }
 //! ```
 //!
 //! One call is a group: `wgmma.fence`, the instructions of all its k-steps, `wgmma.commit_group`. All of them are one

@@ -1,11 +1,16 @@
 //! Matrix products of one warp in the shapes of `wmma`: `D = A B + C` with 16-bit A and B, f32 C and D; sm_80 and
 //! later.
 //!
-//! ```ignore
+//! ```no_run
+//! # use cuda_std::convert::F16;
+//! # use cuda_std::ptx::wmma::{self, Col, M16N16K16, Row};
+//! # use cuda_std::shared::SharedAddr;
+//! # unsafe fn example(q_tile: SharedAddr, k_tile: SharedAddr, s_tile: SharedAddr) {
 //! let a = wmma::load_a::<M16N16K16, F16, Row>(q_tile, 64);
 //! let b = wmma::load_b::<M16N16K16, F16, Col>(k_tile, 64);
 //! let s = wmma::mma::<M16N16K16, F16, Row, Col>(a, b, [0.0; 8]);
 //! wmma::store_d_shared::<M16N16K16, Row>(s_tile, s, 64);
+//! # }
 //! ```
 //!
 //! A fragment is the array of this lane's registers. The PTX ISA leaves open which elements they hold, and whether they
