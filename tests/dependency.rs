@@ -40,6 +40,8 @@ fn build() -> Result<PathBuf, Box<dyn Error>> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--quiet", "--target-dir"]).arg(&target).current_dir(folder.path());
     clean_environment(&mut cargo);
+    // It makes the build longer, and no other symbols.
+    cargo.env("CARGO_PROFILE_DEV_DEBUG", "0");
     // `.cargo/config.toml` sets it for this workspace.
     cargo.env_remove("CUDA_LIBRARY_PATH");
     // The compiler is the one of this build.

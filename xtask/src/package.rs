@@ -45,8 +45,11 @@ const MEMBERS: [&str; 10] = [
     "ptx_emulator",
     "host/derive",
     "host",
-    "cli",
+    PROGRAM_FOLDER,
 ];
+
+/// That of the program.
+const PROGRAM_FOLDER: &str = "cli";
 
 /// What each package has a copy of.
 const LICENCES: [&str; 2] = ["LICENSE-APACHE", "LICENSE-MIT"];
@@ -96,8 +99,17 @@ fn copy_workspace(folder: &Path) -> Result<()> {
     }
     copy_file(&root().join("Cargo.lock"), &folder.join("Cargo.lock"))?;
     let manifest = fs::read_to_string(root().join("Cargo.toml"))?;
+    // `cargo install` takes the profiles of the package.
+    let program = folder.join(PROGRAM_FOLDER).join("Cargo.toml");
+    fs::write(&program, fs::read_to_string(&program)? + &release_profile(&manifest))?;
     let manifest = workspace_manifest(&manifest).context("Cargo.toml has no list of members")?;
     Ok(fs::write(folder.join("Cargo.toml"), manifest)?)
+}
+
+/// The tables of a manifest that say how releases are built.
+fn release_profile(manifest: &str) -> String {
+    let tables = manifest.split("\n[").filter(|table| table.starts_with("profile.release"));
+    tables.map(|table| format!("\n[{table}\n")).collect()
 }
 
 /// The manifest of the workspace with the crates that are published alone.
@@ -228,6 +240,18 @@ mod tests {
         assert!(package.contains("ferrotile =") && package.contains("anyhow"), "{package}");
         assert!(!package.contains("attention") && !package.contains("\"tests\""), "{package}");
         assert_eq!(workspace_manifest("[package]"), None);
+    }
+
+    #[test]
+    fn the_program_is_built_as_in_this_workspace() {
+        let manifest = "[a]\nb = 1\n\n[profile.release]\nstrip = true\n\n# Why.\n[profile.release.package]\nc = { d = 1 }\n\
+                        [profile.dev]\ne = 2\n";
+        let profile = release_profile(manifest);
+        assert!(profile.contains("\n[profile.release]\nstrip = true\n"), "{profile}");
+        assert!(
+            profile.contains("\n[profile.release.package]\nc = { d = 1 }\n") && !profile.contains("e = 2"),
+            "{profile}"
+        );
     }
 
     #[test]
