@@ -147,8 +147,9 @@ fn planned<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
 
 /// Without a name the library runs one of the kernels that serve the problem, whatever its sizes.
 fn chosen<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    let long = if is_small(gpu) { 140 } else { 512 };
     for head_dim in [8, 64, 72, 128, 136, 256] {
-        for (q_len, k_len) in [(1, 1), (1, 300), (300, 20), (512, 512)] {
+        for (q_len, k_len) in [(1, 1), (1, 300), (300, 20), (long, long)] {
             let case = Case::new(1, 2, q_len, k_len, head_dim, Mask::Full);
             let mut options =
                 case.options(Layout::Bhsd, case.configs::<T>(gpu).next().ok_or("no kernel serves the case")?);
