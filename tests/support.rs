@@ -45,7 +45,7 @@ const FEATURES: [Feature; 5] = {
 };
 
 /// The same for inputs of FP8.
-const FP8_FEATURES: [Feature; 1] = [PLAIN];
+const FP8_FEATURES: [Feature; 3] = [PLAIN, FEATURES[1], FEATURES[2]];
 
 /// The same for K and V of FP8 alone.
 const FP8_KV_FEATURES: [Feature; 1] = [FEATURES[3]];

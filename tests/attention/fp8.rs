@@ -4,7 +4,8 @@ use ferrotile::reference::{AttentionTerms, AttentionTypes};
 use ferrotile::tolerance::{AttentionLimits, Fp8Terms};
 use ferrotile::{
     Accumulation, Arch, AttentionOptions, AttentionParams, AttentionPlan, AttentionProblem, AttentionTensors, Buffer,
-    Descales, Dtype, Error, F8E4M3, Float, Gpu, Layout, Mask, TensorMut, TensorRef, attention, reference, tolerance,
+    Descales, Dtype, Error, F8E4M3, Float, Gpu, Layout, Mask, Stream, TensorMut, TensorRef, attention, reference,
+    tolerance,
 };
 use half::{bf16, f16};
 use libtest_mimic::Failed;
@@ -13,11 +14,12 @@ use tests::catalogue::attention_configs;
 use tests::compare;
 use tests::guard::{Guarded, Poison};
 use tests::inputs::{self, Half};
-use tests::view::View;
-use tests::{Trials, expect_error, is_small};
+use tests::request::Request;
+use tests::{Trials, is_small};
 use variants::attention::{AttentionConfig, AttentionKernel, ScoreMod, Seqlens};
 
 use crate::case::{Case, Expected, Inputs, Outcome, Output, dense, for_configs};
+use crate::scores::Terms;
 
 /// Lists the trials.
 pub(crate) fn list(trials: &mut Trials) {
@@ -30,13 +32,10 @@ pub(crate) fn list(trials: &mut Trials) {
     trials.typed("fp8_a_first_key_dominates", "f16", &(), first_key);
     trials.typed("fp8_hidden_keys_are_not_seen", "f16", &(), hidden_keys);
     trials.typed("fp8_without_keys", "bf16", &(), without_keys);
-    trials.typed("fp8_strided_views", "bf16", &(), strided);
-    trials.typed("fp8_rows_that_start_anywhere", "f16", &(), unaligned);
-    trials.typed("fp8_refusals", "bf16", &(), refusals);
 }
 
 /// Whether the device has kernels for E4M3; where it has none, that plans say so.
-fn is_compiled(gpu: &Gpu) -> Result<bool, Failed> {
+pub(crate) fn is_compiled(gpu: &Gpu) -> Result<bool, Failed> {
     if gpu.arch() >= Arch::Sm89 {
         return Ok(true);
     }
@@ -51,7 +50,7 @@ fn is_compiled(gpu: &Gpu) -> Result<bool, Failed> {
 }
 
 /// Factors of Q, K and V `[batch or 1, heads or 1]`.
-type Factors = [Option<Array2<f64>>; 3];
+pub(crate) type Factors = [Option<Array2<f64>>; 3];
 
 /// Elements of E4M3 in the order batch, head, row, element.
 fn tensor(values: &[F8E4M3], [batch, heads, rows, columns]: [usize; 4]) -> Array4<f64> {
@@ -60,13 +59,14 @@ fn tensor(values: &[F8E4M3], [batch, heads, rows, columns]: [usize; 4]) -> Array
 }
 
 /// Inputs of deviation 1, with elements of E4M3 and factors.
-struct Quantized {
-    inputs: Inputs<F8E4M3>,
-    factors: Factors,
+#[derive(Debug, Clone)]
+pub(crate) struct Quantized {
+    pub(crate) inputs: Inputs<F8E4M3>,
+    pub(crate) factors: Factors,
 }
 
 impl Quantized {
-    fn normal(case: &Case, seed: u64, factors: Factors) -> Quantized {
+    pub(crate) fn normal(case: &Case, seed: u64, factors: Factors) -> Quantized {
         let mut random = inputs::random(seed);
         let mut draw = |shape: [usize; 4]| {
             let count: usize = shape.iter().product();
@@ -99,21 +99,31 @@ impl Quantized {
         case: &Case,
         accumulation: Accumulation,
     ) -> ((Array4<f64>, Array3<f64>), AttentionLimits) {
-        let [q, k, v] = self.dequantized(case);
         let terms = AttentionTerms::new(case.mask, case.scale());
-        let exact = reference::attention_with(q.view(), k.view(), v.view(), &terms);
+        self.limits_of(case, &terms, (O::DTYPE, accumulation))
+    }
+
+    /// The same with these terms, for an O of this type.
+    pub(crate) fn limits_of(
+        &self,
+        case: &Case,
+        terms: &AttentionTerms<'_>,
+        (out, accumulation): (Dtype, Accumulation),
+    ) -> ((Array4<f64>, Array3<f64>), AttentionLimits) {
+        let [q, k, v] = self.dequantized(case);
+        let exact = reference::attention_with(q.view(), k.view(), v.view(), terms);
         let factors = self.factors.each_ref().map(|factors| factors.as_ref().map(|factors| factors.view()));
-        let fp8 = Fp8Terms { factors, out: O::DTYPE, accumulation };
+        let fp8 = Fp8Terms { factors, out, accumulation };
         let stored = self.stored(case);
         let stored = stored.each_ref().map(|tensor| tensor.view());
-        let limits = tolerance::fp8_attention_limits(stored, &terms, &fp8, (exact.0.view(), exact.1.view()));
+        let limits = tolerance::fp8_attention_limits(stored, terms, &fp8, (exact.0.view(), exact.1.view()));
         (exact, limits)
     }
 
     /// What attention gives on the dequantised inputs.
     ///
     /// The LSE may be as far off as sums of scores with 13 bits make it.
-    fn expected<O: Half>(&self, case: &Case) -> Expected {
+    pub(crate) fn expected<O: Half>(&self, case: &Case) -> Expected {
         let [q, k, v] = self.dequantized(case);
         let terms = AttentionTerms::new(case.mask, case.scale());
         let types = AttentionTypes { inputs: F8E4M3::DTYPE, out: O::DTYPE };
@@ -125,38 +135,65 @@ impl Quantized {
 }
 
 /// The kernels that serve a case with an O of this type.
-fn configs<O: Half>(gpu: &Gpu, case: &Case) -> impl Iterator<Item = &'static AttentionConfig> + use<O> {
+pub(crate) fn configs<O: Half>(gpu: &Gpu, case: &Case) -> impl Iterator<Item = &'static AttentionConfig> + use<O> {
     let Case { sizes, mask, .. } = *case;
     attention_configs(gpu.arch(), F8E4M3::DTYPE, [sizes.head_dim; 2])
         .filter(|config| config.out == O::DTYPE && config.covers(ScoreMod::None, Seqlens::Fixed))
         .filter(move |config| config.takes(mask, sizes.q_len, sizes.k_len))
 }
 
+/// Factors on a card.
+pub(crate) struct StoredFactors([Option<(Buffer<f32>, [usize; 2])>; 3]);
+
+impl StoredFactors {
+    pub(crate) fn upload(stream: &Stream, factors: &Factors) -> ferrotile::Result<StoredFactors> {
+        let mut stored = [None, None, None];
+        for (stored, factors) in stored.iter_mut().zip(factors) {
+            let Some(factors) = factors else { continue };
+            let values: Vec<f32> = factors.iter().map(|&factor| factor as f32).collect();
+            *stored = Some((Buffer::upload_blocking(stream, &values)?, factors.dim().into()));
+        }
+        Ok(StoredFactors(stored))
+    }
+
+    pub(crate) fn descales(&self) -> ferrotile::Result<Descales<'_>> {
+        let view = |index: usize| {
+            self.0[index].as_ref().map(|(factors, shape)| TensorRef::contiguous(factors, *shape)).transpose()
+        };
+        Ok(Descales { q: view(0)?, k: view(1)?, v: view(2)? })
+    }
+}
+
 /// Runs one kernel on tensors without gaps.
-fn run<O: Half>(
+pub(crate) fn run<O: Half>(
+    gpu: &Gpu,
+    case: &Case,
+    quantized: &Quantized,
+    config: &AttentionConfig,
+) -> Result<Output<O>, Failed> {
+    run_with(gpu, case, quantized, &Terms::NONE, config)
+}
+
+/// The same with these terms.
+pub(crate) fn run_with<O: Half>(
     gpu: &Gpu,
     case: &Case,
     Quantized { inputs, factors }: &Quantized,
+    terms: &Terms<O>,
     config: &AttentionConfig,
 ) -> Result<Output<O>, Failed> {
     let stream = gpu.new_stream()?;
     let upload = |values: &Vec<F8E4M3>| Buffer::upload_blocking(&stream, values);
     let (q, k, v) = (upload(&inputs.q)?, upload(&inputs.k)?, upload(&inputs.v)?);
-    let mut buffers = Vec::new();
-    for factors in factors {
-        let values: Vec<f32> = factors.iter().flatten().map(|&factor| factor as f32).collect();
-        buffers.push(Buffer::upload_blocking(&stream, if values.is_empty() { &[f32::NAN] } else { &values })?);
-    }
-    let view = |index: usize| {
-        factors[index].as_ref().map(|factors| TensorRef::contiguous(&buffers[index], factors.dim().into())).transpose()
-    };
-    let descales = Descales { q: view(0)?, k: view(1)?, v: view(2)? };
+    let (factors, stored_terms) = (StoredFactors::upload(&stream, factors)?, terms.upload(gpu)?);
     let mut out = Guarded::<O>::new(gpu, &stream, case.q_shape().iter().product())?;
     let mut lse = Guarded::<f32>::new(gpu, &stream, case.lse_shape().iter().product())?;
     let (out_offset, lse_offset) = (out.offset(), lse.offset());
     let tensors = AttentionTensors {
-        descales,
+        descales: factors.descales()?,
         lse: Some(TensorMut::strided(lse.buffer(), lse_offset, case.lse_shape(), dense(case.lse_shape()))?),
+        sink: stored_terms.sink()?,
+        bias: stored_terms.bias()?,
         ..AttentionTensors::new(
             TensorRef::contiguous(&q, case.q_shape())?,
             TensorRef::contiguous(&k, case.kv_shape())?,
@@ -164,22 +201,22 @@ fn run<O: Half>(
             TensorMut::strided(out.buffer(), out_offset, case.q_shape(), dense(case.q_shape()))?,
         )
     };
-    let request = case.options(Layout::Bhsd, config);
+    let request = Request { softcap: terms.softcap, ..case.options(Layout::Bhsd, config) };
     attention(&stream, tensors, &request.params(), &request.options())?;
     Ok(Output { out: out.read(&stream)?, lse: lse.read(&stream)? })
 }
 
-fn head_dims(gpu: &Gpu) -> &'static [usize] {
+pub(crate) fn head_dims(gpu: &Gpu) -> &'static [usize] {
     if is_small(gpu) { &[64, 128, 208] } else { &[16, 64, 80, 96, 128, 176, 192, 256] }
 }
 
 /// Those of trials whose numbers count more than their shapes.
-fn few_head_dims(gpu: &Gpu) -> &'static [usize] {
+pub(crate) fn few_head_dims(gpu: &Gpu) -> &'static [usize] {
     if is_small(gpu) { &[64] } else { head_dims(gpu) }
 }
 
 /// No factors, one for each tensor, or one for each head.
-fn factors(case: &Case, seed: u64) -> Factors {
+pub(crate) fn factors(case: &Case, seed: u64) -> Factors {
     let sizes = &case.sizes;
     let of = |batch: usize, heads: usize, first: f64| {
         Array2::from_shape_fn((batch, heads), |(b, h)| first * (1.0 + 0.5 * b as f64 + 0.25 * h as f64))
@@ -287,7 +324,7 @@ fn equal_weights(gpu: &Gpu, (): &()) -> Outcome {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "`filter` passes references")]
-fn is_two_level(config: &&'static AttentionConfig) -> bool {
+pub(crate) fn is_two_level(config: &&'static AttentionConfig) -> bool {
     match config.kernel {
         AttentionKernel::Wgmma(tile) => tile.accumulation == Accumulation::TwoLevel,
         _ => true,
@@ -300,29 +337,31 @@ fn check_limits<O: Half>(gpu: &Gpu, case: &Case, quantized: &Quantized) -> Outco
         let accumulation = if is_two_level(&config) { Accumulation::TwoLevel } else { Accumulation::Direct };
         let (exact, limits) = quantized.limits::<O>(case, accumulation);
         let output = run::<O>(gpu, case, quantized, config)?;
-        let within = |name: &str, got: Vec<f64>, exact: &[f64], limits: &[f64]| {
-            for (index, ((got, exact), limit)) in got.into_iter().zip(exact).zip(limits).enumerate() {
-                if tolerance::element_error(got, *exact) > *limit || !limit.is_finite() {
-                    return Err(format!("{name} {index} is {got:e}, expected {exact:e}, limit {limit:e}"));
-                }
-            }
-            Ok(())
-        };
-        let flat = |array: &[f64]| array.to_vec();
-        within(
-            "O",
-            output.out.iter().map(|x| x.to_f64()).collect(),
-            &flat(exact.0.as_slice().expect("contiguous")),
-            &flat(limits.out.as_slice().expect("contiguous")),
-        )?;
-        within(
-            "LSE",
-            output.lse.iter().map(|&x| x.into()).collect(),
-            &flat(exact.1.as_slice().expect("contiguous")),
-            &flat(limits.lse.as_slice().expect("contiguous")),
-        )?;
-        Ok(())
+        within((&output.out, &output.lse), &exact, &limits)
     })
+}
+
+/// Checks each element by its own limit.
+pub(crate) fn within<O: Float>(
+    (out, lse): (&[O], &[f32]),
+    (exact_out, exact_lse): &(Array4<f64>, Array3<f64>),
+    limits: &AttentionLimits,
+) -> Outcome {
+    let check = |name: &str, got: Vec<f64>, exact: &[f64], limits: &[f64]| {
+        for (index, ((got, exact), limit)) in got.into_iter().zip(exact).zip(limits).enumerate() {
+            if tolerance::element_error(got, *exact) > *limit || !limit.is_finite() {
+                return Err(format!("{name} {index} is {got:e}, expected {exact:e}, limit {limit:e}"));
+            }
+        }
+        Ok(())
+    };
+    let exact_out = exact_out.as_slice().expect("contiguous");
+    let out = out.iter().map(|x| x.to_f64()).collect();
+    check("O", out, exact_out, limits.out.as_slice().expect("contiguous"))?;
+    let exact_lse = exact_lse.as_slice().expect("contiguous");
+    let lse = lse.iter().map(|&x| x.into()).collect();
+    check("LSE", lse, exact_lse, limits.lse.as_slice().expect("contiguous"))?;
+    Ok(())
 }
 
 /// Elements of 448, factors of 1e-6, 1e4 and 0, and scores from next to nothing to 1e12.
@@ -417,172 +456,4 @@ fn without_keys(gpu: &Gpu, (): &()) -> Outcome {
         }
     }
     Ok(())
-}
-
-/// Heads that lie between each other, factors that are a view, and heads of Q with factors of their own.
-fn strided(gpu: &Gpu, (): &()) -> Outcome {
-    if !is_compiled(gpu)? {
-        return Ok(());
-    }
-    let stream = gpu.new_stream()?;
-    let (batch, heads, len, head_dim) = (2, 3, 100, 64);
-    let case = Case::new(batch, heads, len, len, head_dim, Mask::Causal);
-    let quantized = Quantized::normal(&case, 37, [None, None, None]);
-    let Inputs { q, k, v } = &quantized.inputs;
-    let [q, k, v] = [q, k, v].map(|values| Buffer::upload_blocking(&stream, values));
-    let (q, k, v) = (q?, k?, v?);
-    // `[batch][unused][head]`, of which the columns are what counts.
-    let numbers: Vec<f32> = (0..batch * 2 * heads).map(|index| 0.5 + index as f32 / 8.0).collect();
-    let stored = Buffer::upload_blocking(&stream, &numbers)?;
-    let dense: Vec<f32> = (0..batch * heads).map(|index| numbers[index / heads * 2 * heads + index % heads]).collect();
-    let dense = Buffer::upload_blocking(&stream, &dense)?;
-    let shape = case.q_shape();
-    let swapped = [batch, len, heads, head_dim];
-    let of_head = |buffer| {
-        TensorRef::strided(
-            buffer,
-            0,
-            shape,
-            [len * heads * head_dim, head_dim, heads * head_dim, 1].map(|stride| stride as i64),
-        )
-    };
-    let mut outputs = Vec::new();
-    for is_view in [true, false] {
-        let factors = if is_view {
-            TensorRef::strided(&stored, 0, [batch, heads], [2 * heads as i64, 1])?
-        } else {
-            TensorRef::contiguous(&dense, [batch, heads])?
-        };
-        let mut out = Buffer::<bf16>::zeroed(gpu, shape.iter().product())?;
-        let descales = Descales { q: Some(factors), k: Some(factors), v: Some(factors) };
-        let params = AttentionParams { mask: case.mask, ..AttentionParams::new(Layout::Bhsd) };
-        if is_view {
-            let tensors = AttentionTensors {
-                descales,
-                ..AttentionTensors::new(
-                    of_head(&q)?,
-                    of_head(&k)?,
-                    of_head(&v)?,
-                    TensorMut::contiguous(&mut out, shape)?,
-                )
-            };
-            attention(&stream, tensors, &params, &AttentionOptions::default())?;
-        } else {
-            let of = |buffer| TensorRef::contiguous(buffer, swapped);
-            let (q, k, v) = (of(&q)?, of(&k)?, of(&v)?);
-            let strides = [len * heads * head_dim, head_dim, len * head_dim, 1].map(|stride| stride as i64);
-            let out = TensorMut::strided(&mut out, 0, swapped, strides)?;
-            let params = AttentionParams { layout: Layout::Bshd, ..params };
-            let tensors = AttentionTensors { descales, ..AttentionTensors::new(q, k, v, out) };
-            attention(&stream, tensors, &params, &AttentionOptions::default())?;
-        }
-        outputs.push(out.download_blocking(&stream)?);
-    }
-    if outputs[0].iter().all(|x| *x == bf16::ZERO) {
-        return Err("nothing was written".into());
-    }
-    compare::check_same(&outputs[0], &outputs[1], &shape)?;
-    Ok(())
-}
-
-/// Rows that start at odd addresses give the bits of rows that TMA and 16-byte copies take.
-fn unaligned(gpu: &Gpu, (): &()) -> Outcome {
-    if !is_compiled(gpu)? {
-        return Ok(());
-    }
-    let stream = gpu.new_stream()?;
-    for &head_dim in head_dims(gpu) {
-        let case = Case::new(1, 2, 70, 100, head_dim, Mask::Causal);
-        let quantized = Quantized::normal(&case, 41, [None, None, None]);
-        let config = configs::<f16>(gpu, &case).find(|config| matches!(config.kernel, AttentionKernel::Mma(_)));
-        let Some(config) = config else {
-            // Wider heads have kernels for aligned rows alone there.
-            if gpu.arch() == Arch::Sm90a && head_dim > 128 {
-                continue;
-            }
-            return Err("no kernel takes any strides".into());
-        };
-        let aligned = run::<f16>(gpu, &case, &quantized, config)?;
-        let placed = |values: &[F8E4M3], shape: [usize; 4]| {
-            let [_, heads, rows, columns] = shape.map(|size| size as i64);
-            let row = columns + 1;
-            let view = View { offset: 1, shape, strides: [heads * rows * row, rows * row, row, 1] };
-            let mut storage = vec![F8E4M3::poison(); view.storage_len()];
-            view.scatter(values, &mut storage);
-            Buffer::upload_blocking(&stream, &storage).map(|buffer| (view, buffer))
-        };
-        let Inputs { q, k, v } = &quantized.inputs;
-        let (q, k) = (placed(q, case.q_shape())?, placed(k, case.kv_shape())?);
-        let v = placed(v, case.kv_shape())?;
-        let mut out = Buffer::<f16>::zeroed(gpu, case.q_shape().iter().product())?;
-        let tensors = AttentionTensors::new(
-            q.0.tensor(&q.1, Layout::Bhsd)?,
-            k.0.tensor(&k.1, Layout::Bhsd)?,
-            v.0.tensor(&v.1, Layout::Bhsd)?,
-            TensorMut::contiguous(&mut out, case.q_shape())?,
-        );
-        let params = AttentionParams { mask: case.mask, ..AttentionParams::new(Layout::Bhsd) };
-        attention(&stream, tensors, &params, &AttentionOptions::default())?;
-        compare::check_same(&out.download_blocking(&stream)?, &aligned.out, &case.q_shape())?;
-    }
-    Ok(())
-}
-
-/// What no kernel takes is refused by name.
-fn refusals(gpu: &Gpu, (): &()) -> Outcome {
-    if !is_compiled(gpu)? {
-        return Ok(());
-    }
-    let stream = gpu.new_stream()?;
-    let case = Case::new(1, 4, 16, 16, 64, Mask::Full).grouped(4, 2);
-    let (q, kv) = (Buffer::<F8E4M3>::zeroed(gpu, 4 * 16 * 64 + 16)?, Buffer::<F8E4M3>::zeroed(gpu, 2 * 16 * 64)?);
-    let factors = Buffer::<f32>::zeroed(gpu, 16)?;
-    let mut out = Buffer::<bf16>::zeroed(gpu, 4 * 16 * 64)?;
-    let mut call = |first: usize, descales: Descales<'_>, params: AttentionParams| {
-        let strides = dense(case.q_shape());
-        let kv = TensorRef::contiguous(&kv, case.kv_shape())?;
-        let tensors = AttentionTensors {
-            descales,
-            ..AttentionTensors::new(
-                TensorRef::strided(&q, first, case.q_shape(), strides)?,
-                kv,
-                kv,
-                TensorMut::contiguous(&mut out, case.q_shape())?,
-            )
-        };
-        attention(&stream, tensors, &params, &AttentionOptions::default())
-    };
-    let params = AttentionParams::new(Layout::Bhsd);
-    call(0, Descales::NONE, params)?;
-    let of = |shape: [usize; 2]| TensorRef::strided(&factors, 0, shape, [shape[1] as i64, 1]);
-    call(0, Descales { q: Some(of([1, 2])?), k: Some(of([1, 2])?), v: Some(of([1, 1])?) }, params)?;
-    let is_shape = |error: &Error, name: &str| matches!(error, Error::Shape { tensor, .. } if tensor.contains(name));
-    expect_error(call(0, Descales { q: Some(of([1, 3])?), ..Descales::NONE }, params), |error| {
-        is_shape(error, "of Q")
-    })?;
-    expect_error(call(0, Descales { k: Some(of([1, 4])?), ..Descales::NONE }, params), |error| {
-        is_shape(error, "of K")
-    })?;
-    expect_error(call(0, Descales { v: Some(of([2, 2])?), ..Descales::NONE }, params), |error| {
-        is_shape(error, "of V")
-    })?;
-    let sizes = case.sizes;
-    let plan = |dtype: Dtype, params: AttentionParams| {
-        AttentionPlan::new(gpu, dtype, &AttentionProblem::new(sizes, params), &AttentionOptions::default())
-    };
-    let is_unsupported =
-        |error: &Error, name: &str| matches!(error, Error::Unsupported { feature, .. } if feature.contains(name));
-    let biased = AttentionParams { bias: true, ..params };
-    expect_error(plan(Dtype::E4M3, biased), |error| is_unsupported(error, "bias"))?;
-    let of_f32 = AttentionParams { out: Some(Dtype::F32), ..params };
-    expect_error(plan(Dtype::E4M3, of_f32), |error| matches!(error, Error::Argument { .. }))?;
-    let halves = Buffer::<f16>::zeroed(gpu, 4 * 16 * 64)?;
-    let mut out = Buffer::<f16>::zeroed(gpu, 4 * 16 * 64)?;
-    let half = TensorRef::contiguous(&halves, case.q_shape())?;
-    let tensors = AttentionTensors {
-        descales: Descales { q: Some(of([1, 1])?), ..Descales::NONE },
-        ..AttentionTensors::new(half, half, half, TensorMut::contiguous(&mut out, case.q_shape())?)
-    };
-    let refused = attention(&stream, tensors, &params, &AttentionOptions::default());
-    expect_error(refused, |error| matches!(error, Error::Argument { argument: "descale factors of Q", .. }))
 }

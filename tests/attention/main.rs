@@ -9,6 +9,8 @@ mod decode;
 mod exact;
 mod fp8;
 mod fp8_kv;
+mod fp8_tensors;
+mod fp8_terms;
 mod lengths;
 mod merge;
 mod numbers;
@@ -33,6 +35,8 @@ fn main() -> ExitCode {
     exact::list(&mut trials);
     fp8::list(&mut trials);
     fp8_kv::list(&mut trials);
+    fp8_tensors::list(&mut trials);
+    fp8_terms::list(&mut trials);
     bits::list(&mut trials);
     special::list(&mut trials);
     range::list(&mut trials);

@@ -60,19 +60,23 @@ impl<T: Half> Terms<T> {
         ScoreMod::of(self.softcap, self.bias.is_some())
     }
 
-    pub(crate) fn expected(&self, case: &Case, inputs: &Inputs<T>) -> Expected {
+    /// Calls `body` with the terms of a reference.
+    pub(crate) fn of_reference<R>(&self, case: &Case, body: impl FnOnce(&AttentionTerms<'_>) -> R) -> R {
         let sink = self.sink.as_ref().map(|sink| Array1::from_iter(sink.iter().copied().map(f64::from)));
         let bias = self.bias.as_ref().map(|(values, view)| {
             let values = values.iter().map(|x| x.to_f64()).collect();
             Array4::from_shape_vec(view.shape, values).expect("elements fill the shape")
         });
-        let terms = AttentionTerms {
+        body(&AttentionTerms {
             softcap: self.softcap.map(f64::from),
             sink: sink.as_ref().map(|sink| sink.view()),
             bias: bias.as_ref().map(|bias| bias.view()),
             ..AttentionTerms::new(case.mask, case.scale())
-        };
-        let mut expected = inputs.expected_of(case, &terms);
+        })
+    }
+
+    pub(crate) fn expected(&self, case: &Case, inputs: &Inputs<T>) -> Expected {
+        let mut expected = self.of_reference(case, |terms| inputs.expected_of(case, terms));
         if let Some(softcap) = self.softcap {
             // Kernels bound a score to 2^-21 of itself, by polynomials and an approximate reciprocal, or of the cap, as
             // a difference from it.

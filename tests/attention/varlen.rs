@@ -78,7 +78,7 @@ impl Batch {
     }
 
     /// The first row and key of each sequence, and the ends.
-    fn starts(&self) -> [Vec<i32>; 2] {
+    pub(crate) fn starts(&self) -> [Vec<i32>; 2] {
         [|entry: &(usize, usize)| entry.0, |entry: &(usize, usize)| entry.1].map(|len| {
             let ends = self.sequences.iter().scan(self.around[0], |end, entry| {
                 *end += len(entry);
@@ -117,7 +117,7 @@ impl Batch {
     }
 
     /// The view of rows `start..start + len` of a tensor `[total, heads, head_dim]` with this distance between rows.
-    fn view(&self, heads: usize, start: usize, len: usize, row: i64) -> View {
+    pub(crate) fn view(&self, heads: usize, start: usize, len: usize, row: i64) -> View {
         let shape = [1, heads, len, self.head_dim];
         View { offset: start * row as usize, shape, strides: [0, self.head_dim as i64, row, 1] }
     }
@@ -136,21 +136,23 @@ impl<T: Half> Data<T> {
         Data { inputs: inputs.collect(), terms }
     }
 
-    /// The terms of one sequence: its part of the bias.
+    /// The terms of one sequence.
     fn terms_of(&self, batch: &Batch, entry: usize) -> Terms<T> {
-        let (q_len, k_len) = batch.sequences[entry];
-        let bias = self.terms.bias.as_ref().and_then(|(values, view)| {
-            let [_, heads, rows, keys] = view.shape;
-            let first = entry * heads * rows * keys;
-            let part = View {
-                offset: first,
-                shape: [1, heads, q_len, k_len],
-                strides: [0, (rows * keys) as i64, keys as i64, 1],
-            };
-            Terms::bias(part.gather(values), part.shape)
-        });
-        Terms { bias, ..self.terms.clone() }
+        terms_of(&self.terms, batch, entry)
     }
+}
+
+/// The terms of one sequence: its part of the bias.
+pub(crate) fn terms_of<T: Half>(terms: &Terms<T>, batch: &Batch, entry: usize) -> Terms<T> {
+    let (q_len, k_len) = batch.sequences[entry];
+    let bias = terms.bias.as_ref().and_then(|(values, view)| {
+        let [_, heads, rows, keys] = view.shape;
+        let first = entry * heads * rows * keys;
+        let part =
+            View { offset: first, shape: [1, heads, q_len, k_len], strides: [0, (rows * keys) as i64, keys as i64, 1] };
+        Terms::bias(part.gather(values), part.shape)
+    });
+    Terms { bias, ..terms.clone() }
 }
 
 /// Distances between rows of Q, of K and V, and of O, in elements.
@@ -231,12 +233,12 @@ impl<T: Half> Stored<T> {
 }
 
 /// The outputs of a call, all of them poison before it.
-pub(crate) struct Outputs<T: Half> {
+pub(crate) struct Outputs<T: Poison> {
     pub(crate) out: Guarded<T>,
     pub(crate) lse: Guarded<f32>,
 }
 
-impl<T: Half> Outputs<T> {
+impl<T: Poison> Outputs<T> {
     pub(crate) fn new(
         gpu: &Gpu,
         stream: &ferrotile::Stream,
@@ -294,7 +296,7 @@ pub(crate) fn run<T: Half>(
 }
 
 /// Terms of every kind.
-fn every_term<T: Half>(batch: &Batch) -> Terms<T> {
+pub(crate) fn every_term<T: Half>(batch: &Batch) -> Terms<T> {
     let VarlenSizes { batch, q_heads, max_q_len, max_k_len, .. } = batch.problem();
     let shape = [batch, q_heads, max_q_len, max_k_len];
     let values = inputs::normal(&mut inputs::random(41), shape.iter().product(), 2.0);

@@ -95,7 +95,7 @@ pub(crate) struct TermsArgs {
     /// File [query heads] of the score of a key that every row of a head sees and whose value is 0.
     #[arg(long)]
     sink: Option<PathBuf>,
-    /// File of what is added to scaled and capped scores: floats, which are converted to the type of Q, or bool, true
+    /// File of what is added to scaled and capped scores: floats, which are converted to the type of O, or bool, true
     /// where a key is visible; [batch, query heads, rows, keys], of which any may be 1 and the first ones may be left
     /// out.
     #[arg(long)]
@@ -329,12 +329,12 @@ fn run_typed<T: Half, O: Stored>(args: &AttentionArgs, inputs: [Input; 3]) -> an
     let mut converter = Converter::new(args.run.check, args.how.allow_overflow);
     match cu_seqlens {
         Some(cu_seqlens) => {
-            let (task, own) = HostVarlen::<T>::new(inputs, terms, cu_seqlens.each_ref(), &mut converter)?;
+            let (task, own) = HostVarlen::<T, O>::new(inputs, terms, cu_seqlens.each_ref(), &mut converter)?;
             run_task::<T, O, _>(args, &task, own, &tensors, converter)
         }
         None => {
             args.how.note_layout(&inputs, &mut converter);
-            let (task, own) = HostAttention::<T>::new(inputs, terms, args.how.layout(), &mut converter)?;
+            let (task, own) = HostAttention::<T, O>::new(inputs, terms, args.how.layout(), &mut converter)?;
             run_task::<T, O, _>(args, &task, own, &tensors, converter)
         }
     }

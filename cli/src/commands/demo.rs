@@ -92,7 +92,7 @@ struct KernelResult {
 enum AnyAttention {
     F16(HostAttention<f16>),
     Bf16(HostAttention<bf16>),
-    E4m3(HostAttention<F8E4M3>),
+    E4m3(HostAttention<F8E4M3, bf16>),
 }
 
 /// The generated input.
@@ -161,18 +161,21 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
 }
 
 /// The problem of the files.
-fn problem<T: Half>(args: &DemoArgs, inputs: [Input; 3], request: &Request) -> anyhow::Result<HostAttention<T>> {
+fn problem<T: Half, O: Stored>(
+    args: &DemoArgs,
+    inputs: [Input; 3],
+    request: &Request,
+) -> anyhow::Result<HostAttention<T, O>> {
     let tensors = listed_shapes(&inputs);
     let mut converter = Converter::new(false, args.how.allow_overflow);
     args.how.note_layout(&inputs, &mut converter);
-    let (problem, _) = HostAttention::<T>::new(inputs, TermFiles::default(), request.params.layout, &mut converter)?;
-    let checked = <HostAttention<T> as Task<T, T>>::check_request(&problem, request);
-    checked.map_err(|reason| SizesError::new(reason, tensors))?;
+    let (problem, _) = HostAttention::new(inputs, TermFiles::default(), request.params.layout, &mut converter)?;
+    problem.check_request(request).map_err(|reason| SizesError::new(reason, tensors))?;
     converter.finish()?.print();
     Ok(problem)
 }
 
-fn generated<T: Half>(sizes: BatchedSizes, request: &Request) -> HostAttention<T> {
+fn generated<T: Half, O>(sizes: BatchedSizes, request: &Request) -> HostAttention<T, O> {
     let problem = random::problem(sizes, sizes.head_dim, 0).expect("the generated input is small");
     HostAttention { layout: request.params.layout, ..problem }
 }
@@ -181,7 +184,7 @@ fn generated<T: Half>(sizes: BatchedSizes, request: &Request) -> HostAttention<T
 fn measure<T: Half, O: Stored>(
     input: &'static str,
     device: &Device,
-    problem: &HostAttention<T>,
+    problem: &HostAttention<T, O>,
     request: &Request,
     all: bool,
 ) -> anyhow::Result<DemoInput> {
@@ -190,7 +193,7 @@ fn measure<T: Half, O: Stored>(
     let exact = problem.solve_exactly(&request.params).0;
     let exact_us = began.elapsed().as_secs_f64() * 1e6;
     let began = Instant::now();
-    let rounded = problem.solve_on_cpu::<O>(&request.params).out;
+    let rounded = problem.solve_on_cpu(&request.params).out;
     let rounded_us = began.elapsed().as_secs_f64() * 1e6;
     drop(shown);
     let of_cpu = |kernel: String, error, us| KernelResult { kernel, error, us, tflops: None };
@@ -252,7 +255,7 @@ impl DemoInput {
 /// kind, of the narrowest head dimension that serves.
 fn kernels<T: Half, O: Stored>(
     gpu: &Gpu,
-    problem: &HostAttention<T>,
+    problem: &HostAttention<T, O>,
     request: &Request,
     all: bool,
 ) -> ferrotile::Result<Vec<&'static AttentionConfig>> {
@@ -281,7 +284,7 @@ fn kernels<T: Half, O: Stored>(
 /// Runs and times kernels that serve the problem.
 fn on_card<T: Half, O: Stored>(
     gpu: &Gpu,
-    problem: &HostAttention<T>,
+    problem: &HostAttention<T, O>,
     request: &Request,
     exact: &[f64],
     all: bool,

@@ -2,7 +2,7 @@
 
 use ferrotile::reference::{AttentionTerms, AttentionTypes};
 use ferrotile::tolerance::Fp8Terms;
-use ferrotile::{AttentionParams, BatchedSizes, Dtype, Float, Layout, reference, tolerance};
+use ferrotile::{AttentionParams, BatchedSizes, Dtype, Layout, reference, tolerance};
 use ndarray::{Array1, Array3, Array4, ArrayView4};
 
 use crate::files::convert::{Converted, Converter, in_range, leaves_range};
@@ -18,9 +18,9 @@ use crate::problems::verdict::{Verdict, Verdicts, finite_error};
 /// A tensor `[batch, head, row, column]`.
 type BhsdView<'a> = ArrayView4<'a, f64>;
 
-/// Q, K and V with the shapes that attention takes.
+/// Q, K and V with the shapes that attention takes, for an O of type `O`.
 #[derive(Debug, Clone)]
-pub(crate) struct HostAttention<T> {
+pub(crate) struct HostAttention<T, O = T> {
     /// How the dimensions are ordered.
     pub(crate) layout: Layout,
     /// Sizes.
@@ -36,16 +36,16 @@ pub(crate) struct HostAttention<T> {
     /// What these elements are multiplied by, where they are of FP8.
     pub(crate) factors: Factors,
     /// Sinks and bias.
-    pub(crate) terms: HostTerms<T>,
+    pub(crate) terms: HostTerms<O>,
 }
 
-/// The optional tensors of a problem.
+/// The optional tensors of a problem with an O of type `O`.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct HostTerms<T> {
+pub(crate) struct HostTerms<O> {
     /// The sinks `[q_heads]`; kernels read the nearest f32.
     pub(crate) sink: Option<Vec<f64>>,
     /// The bias and its shape.
-    pub(crate) bias: Option<(Vec<T>, [usize; 4])>,
+    pub(crate) bias: Option<(Vec<O>, [usize; 4])>,
 }
 
 /// The files of the optional tensors.
@@ -59,25 +59,25 @@ pub(crate) struct TermFiles {
     pub(crate) bias: Option<Input>,
 }
 
-/// The tensors of a problem, converted to the type of a kernel.
+/// The tensors of a problem, converted to the types of a kernel.
 #[derive(Debug)]
-pub(crate) struct ConvertedInputs<T> {
+pub(crate) struct ConvertedInputs<T, O> {
     q_k_v: [Converted<T>; 3],
     factors: Factors,
     sink: Option<Converted<f32>>,
-    bias: Option<(Converted<T>, [usize; 4])>,
+    bias: Option<(Converted<O>, [usize; 4])>,
     /// Whether a file's own elements have another type and are kept.
     has_own: bool,
 }
 
-impl<T: Half> ConvertedInputs<T> {
+impl<T: Half, O: Stored> ConvertedInputs<T, O> {
     /// Checks sinks, bias and factors against the sizes, and converts all.
     pub(crate) fn new(
         (inputs, orders): ([Input; 3], [Order<'_>; 3]),
         terms: TermFiles,
         sizes: &BatchedSizes,
         converter: &mut Converter,
-    ) -> Result<ConvertedInputs<T>, AttentionError> {
+    ) -> Result<ConvertedInputs<T, O>, AttentionError> {
         let q_heads = sizes.q_heads;
         if let Some(sink) = terms.sink.as_ref().filter(|sink| sink.tensor.shape != [q_heads]) {
             let (tensor, shape) = (sink.origin.clone(), sink.tensor.shape.clone());
@@ -87,14 +87,11 @@ impl<T: Half> ConvertedInputs<T> {
                 expected: format!("[{q_heads}], a number for each head"),
             });
         }
-        if T::DTYPE == Dtype::E4M3 && terms.bias.is_some() {
-            return Err(AttentionError::Fp8Bias);
-        }
         let (mut q_k_v, factors) = terms.factors.convert::<T>(inputs, orders, sizes, converter)?;
         let sink = terms.sink.map(|sink| converter.convert(sink));
         let bias = terms.bias.map(|bias| bias::convert(bias, sizes, converter)).transpose()?;
-        let of_bias = bias.as_ref().map(|(bias, _)| bias);
-        let has_own = q_k_v.iter().chain(of_bias).any(|tensor| tensor.own.is_some())
+        let has_own = q_k_v.iter().any(|tensor| tensor.own.is_some())
+            || bias.as_ref().is_some_and(|(bias, _): &(Converted<O>, _)| bias.own.is_some())
             || sink.as_ref().is_some_and(|sink| sink.own.is_some());
         if has_own {
             // What elements of FP8 stand for is beside what the files of the others have.
@@ -111,7 +108,7 @@ impl<T: Half> ConvertedInputs<T> {
 
     /// Q, K, V and terms as kernels read them; and the files' own elements, where some have another type and somebody
     /// asked for them.
-    pub(crate) fn split(self) -> (HostTensors<T>, Option<HostTensors<f64>>) {
+    pub(crate) fn split(self) -> (HostTensors<T, O>, Option<HostTensors<f64>>) {
         let ConvertedInputs { q_k_v, factors, sink, bias, has_own } = self;
         let own = has_own.then(|| {
             let bias = bias.as_ref().map(|(bias, shape)| (bias.clone().into_own(), *shape));
@@ -125,7 +122,10 @@ impl<T: Half> ConvertedInputs<T> {
 }
 
 /// Q, K and V, their factors, and what is beside them. The files' own elements have no factors.
-pub(crate) type HostTensors<T> = ([Vec<T>; 3], Factors, HostTerms<T>);
+pub(crate) type HostTensors<T, O = T> = ([Vec<T>; 3], Factors, HostTerms<O>);
+
+/// A task, and that of the files' own elements, where they have another type and somebody asked for them.
+pub(crate) type WithOwn<P, Own> = (P, Option<Own>);
 
 /// O and LSE.
 #[derive(Debug, Clone)]
@@ -194,7 +194,7 @@ pub(crate) fn dimensions<const RANK: usize>(input: &Input, expected: &str) -> Re
     })
 }
 
-impl<T: Half> HostAttention<T> {
+impl<T: Half, O: Stored> HostAttention<T, O> {
     /// Checks the tensors of files and converts their elements; also the problem of the files' own elements, where they
     /// have another type and the converter keeps them.
     pub(crate) fn new(
@@ -202,16 +202,16 @@ impl<T: Half> HostAttention<T> {
         terms: TermFiles,
         layout: Layout,
         converter: &mut Converter,
-    ) -> Result<(HostAttention<T>, Option<HostAttention<f64>>), AttentionError> {
+    ) -> Result<WithOwn<HostAttention<T, O>, HostAttention<f64>>, AttentionError> {
         let (sizes, value_dim) = sizes(&inputs, layout)?;
         let inputs = (inputs, [order_of(layout); 3]);
-        let (converted, own) = ConvertedInputs::<T>::new(inputs, terms, &sizes, converter)?.split();
+        let (converted, own) = ConvertedInputs::<T, O>::new(inputs, terms, &sizes, converter)?.split();
         let own = own.map(|tensors| HostAttention::of_tensors(layout, sizes, value_dim, tensors));
         Ok((HostAttention::of_tensors(layout, sizes, value_dim, converted), own))
     }
 
     /// Solves the problem on the CPU, rounding where a kernel does.
-    pub(crate) fn solve_on_cpu<O: Float>(&self, params: &AttentionParams) -> Solution<O> {
+    pub(crate) fn solve_on_cpu(&self, params: &AttentionParams) -> Solution<O> {
         let types = AttentionTypes { inputs: T::DTYPE, out: O::DTYPE };
         let (out, lse) =
             self.by_reference(params, |q, k, v, terms| reference::attention_with_rounded(q, k, v, terms, types));
@@ -222,7 +222,7 @@ impl<T: Half> HostAttention<T> {
 
     /// Compares O, whose first element is the `first` of a larger one, with the f64 results; adds to what is known of
     /// the elements before.
-    pub(crate) fn compare<O: Stored>(
+    pub(crate) fn compare(
         &self,
         own: Option<&HostAttention<f64>>,
         out: &[O],
@@ -232,7 +232,7 @@ impl<T: Half> HostAttention<T> {
     ) -> Verdicts {
         let params = &request.params;
         let (exact, lse) = self.solve_exactly(params);
-        let limits = self.limits::<O>(request, (&exact, &lse));
+        let limits = self.limits(request, (&exact, &lse));
         let given = before.given.compare(first, out, &exact, |index| limits[index]);
         let Some((own, before)) = own.zip(before.own) else { return Verdicts { given, own: None } };
         let own_exact = own.solve_exactly(params).0;
@@ -247,9 +247,9 @@ impl<T: Half> HostAttention<T> {
 
     /// How far each element of O, of which this is the exact result, may be from it. Sums of products of FP8 lose more
     /// than the obvious computation in f32 does, so each element has a limit of its own there.
-    fn limits<O: Stored>(&self, request: &Request, (exact, lse): (&[f64], &Array3<f64>)) -> Vec<f64> {
+    fn limits(&self, request: &Request, (exact, lse): (&[f64], &Array3<f64>)) -> Vec<f64> {
         if T::DTYPE != Dtype::E4M3 {
-            let error = finite_error(&self.solve_on_cpu::<O>(&request.params).out, exact);
+            let error = finite_error(&self.solve_on_cpu(&request.params).out, exact);
             return vec![tolerance::limit(O::DTYPE, error); exact.len()];
         }
         let factors = self.factors.each_ref().map(|factors| factors.as_ref().map(|factors| factors.mapv(f64::from)));
@@ -265,9 +265,9 @@ impl<T: Half> HostAttention<T> {
 }
 
 impl HostAttention<f64> {
-    /// The problem with each element rounded as in `given`, to which it was converted. Elements beyond the range of `T`
-    /// stay as they are.
-    fn rounded<T: Half>(&self, given: &HostAttention<T>) -> HostAttention<f64> {
+    /// The problem with each element rounded as in `given`, to which it was converted. Elements beyond the range of
+    /// their type there stay as they are.
+    fn rounded<T: Half, O: Stored>(&self, given: &HostAttention<T, O>) -> HostAttention<f64> {
         let wide = given.wide();
         let [q, k, v] = [(0, &self.q), (1, &self.k), (2, &self.v)].map(|(index, own)| {
             let factor = given.factor(index);
@@ -275,16 +275,16 @@ impl HostAttention<f64> {
             rounded.map(|(at, (&own, &given))| if leaves_range::<T>(own / factor(at)) { own } else { given }).collect()
         });
         let sink = self.terms.sink.as_ref().map(|sink| sink.iter().map(|&value| in_range::<f32>(value)).collect());
-        let in_range_of_t = |values: &[f64]| values.iter().map(|&value| in_range::<T>(value)).collect();
-        let bias = self.terms.bias.as_ref().map(|(values, shape)| (in_range_of_t(values), *shape));
+        let in_range_of_o = |values: &[f64]| values.iter().map(|&value| in_range::<O>(value)).collect();
+        let bias = self.terms.bias.as_ref().map(|(values, shape)| (in_range_of_o(values), *shape));
         HostAttention { q, k, v, factors: Factors::default(), terms: HostTerms { sink, bias }, ..*self }
     }
 
     /// Whether its elements are what those of another one of the same sizes stand for.
-    fn is<T: Half>(&self, other: &HostAttention<T>) -> bool {
+    fn is<T: Half, O: Stored>(&self, other: &HostAttention<T, O>) -> bool {
         let same = |a: f64, b: f64| a == b || (a.is_nan() && b.is_nan());
         let alike = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(&a, &b)| same(a, b));
-        let alike_bias = |a: &[f64], b: &[T]| a.iter().zip(b).all(|(&a, &b)| same(a, b.into()));
+        let alike_bias = |a: &[f64], b: &[O]| a.iter().zip(b).all(|(&a, &b)| same(a, b.into()));
         let bias = self.terms.bias.as_ref().zip(other.terms.bias.as_ref());
         let sink = self.terms.sink.as_ref().zip(other.terms.sink.as_ref());
         self.wide().iter().zip(&other.wide()).all(|(a, b)| alike(a, b))
@@ -293,13 +293,13 @@ impl HostAttention<f64> {
     }
 }
 
-impl<T> HostAttention<T> {
+impl<T, O> HostAttention<T, O> {
     fn of_tensors(
         layout: Layout,
         sizes: BatchedSizes,
         value_dim: usize,
-        ([q, k, v], factors, terms): HostTensors<T>,
-    ) -> HostAttention<T> {
+        ([q, k, v], factors, terms): HostTensors<T, O>,
+    ) -> HostAttention<T, O> {
         HostAttention { layout, sizes, value_dim, q, k, v, factors, terms }
     }
 
@@ -331,7 +331,7 @@ impl<T> HostAttention<T> {
     }
 }
 
-impl<T: Copy + Into<f64>> HostAttention<T> {
+impl<T: Copy + Into<f64>, O: Copy + Into<f64>> HostAttention<T, O> {
     /// Solves the problem in f64 on the CPU.
     pub(crate) fn solve_exactly(&self, params: &AttentionParams) -> (Vec<f64>, Array3<f64>) {
         self.by_reference(params, reference::attention_with)

@@ -5,7 +5,7 @@ use ndarray::ArrayViewD;
 
 use crate::files::convert::{Converted, Converter};
 use crate::files::input::{Input, SizesError, listed_shapes};
-use crate::files::tensor::{Elements, Half};
+use crate::files::tensor::{Elements, Stored};
 use crate::memory::array_bytes;
 use crate::problems::error::AttentionError;
 
@@ -16,7 +16,7 @@ const DIMENSIONS: &str = "(batch, heads, rows, keys): any may be 1, and the firs
 ///
 /// As in NumPy, dimensions of 1 are repeated, and those that are missing at the front are 1: `[keys]` is the same for
 /// every row, `[rows, keys]` for every head. Of bool, true is a key that the row sees: 0, and false minus infinity.
-pub(crate) fn convert<T: Half>(
+pub(crate) fn convert<T: Stored>(
     input: Input,
     sizes: &BatchedSizes,
     converter: &mut Converter,

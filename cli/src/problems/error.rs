@@ -37,9 +37,6 @@ pub(crate) enum AttentionError {
     /// An O of another type than that of Q, K and V.
     #[error("O has the type of q, k and v, {0}: --out-dtype and --direct are for --dtype e4m3")]
     OutDtype(&'static str),
-    /// A bias beside inputs of FP8.
-    #[error("no kernel adds a bias to scores of e4m3: leave --bias out, or give --dtype f16 or bf16")]
-    Fp8Bias,
     /// Integers, which may be meant as a mask or as a bias.
     #[error("{tensor} has {dtype} elements: save a mask as bool, true where a key is visible, a bias as floats")]
     IntegerBias {

@@ -26,7 +26,7 @@ struct Memory<T, O> {
     lse: Buffer<f32>,
     descales: CardFactors,
     sink: Option<Buffer<f32>>,
-    bias: Option<(Buffer<T>, [usize; 4])>,
+    bias: Option<(Buffer<O>, [usize; 4])>,
 }
 
 impl<T: Half, O: Float> Memory<T, O> {
@@ -36,7 +36,7 @@ impl<T: Half, O: Float> Memory<T, O> {
         stream: &Stream,
         [q, k, v]: [&[T]; 3],
         [out_elems, lse_elems]: [usize; 2],
-        (factors, terms): (&Factors, &HostTerms<T>),
+        (factors, terms): (&Factors, &HostTerms<O>),
     ) -> Result<Memory<T, O>> {
         let descale = |factors: &Option<Array2<f32>>| {
             let upload = |factors: &Array2<f32>| {
@@ -85,19 +85,23 @@ fn sink_of(sink: Option<&Buffer<f32>>) -> Result<Option<TensorRef<'_, f32, 1>>> 
 }
 
 /// The bias as a call takes it.
-fn bias_of<T: Half>(bias: Option<&(Buffer<T>, [usize; 4])>) -> Result<Option<TensorRef<'_, T, 4>>> {
+fn bias_of<O: Float>(bias: Option<&(Buffer<O>, [usize; 4])>) -> Result<Option<TensorRef<'_, O, 4>>> {
     bias.map(|(bias, shape)| TensorRef::contiguous(bias, *shape)).transpose()
 }
 
 /// A problem's inputs and outputs on a card.
 pub(crate) struct CardAttention<'a, T: Half, O> {
-    problem: &'a HostAttention<T>,
+    problem: &'a HostAttention<T, O>,
     memory: Memory<T, O>,
 }
 
 impl<'a, T: Half, O: Float> CardAttention<'a, T, O> {
     /// Copies the inputs to the card of `stream`.
-    pub(crate) fn upload(gpu: &Gpu, stream: &Stream, problem: &'a HostAttention<T>) -> Result<CardAttention<'a, T, O>> {
+    pub(crate) fn upload(
+        gpu: &Gpu,
+        stream: &Stream,
+        problem: &'a HostAttention<T, O>,
+    ) -> Result<CardAttention<'a, T, O>> {
         let rows = problem.sizes.batch * problem.sizes.q_heads * problem.sizes.q_len;
         let (inputs, outputs) = ([&*problem.q, &problem.k, &problem.v], [rows * problem.value_dim, rows]);
         let terms = (&problem.factors, &problem.terms);
@@ -138,14 +142,14 @@ impl<'a, T: Half, O: Float> CardAttention<'a, T, O> {
 
 /// Inputs and outputs of sequences that follow each other, on a card.
 struct CardVarlen<'a, T: Half, O> {
-    sequences: &'a HostVarlen<T>,
+    sequences: &'a HostVarlen<T, O>,
     memory: Memory<T, O>,
     cu_seqlens: [Buffer<i32>; 2],
 }
 
 impl<'a, T: Half, O: Float> CardVarlen<'a, T, O> {
     /// Copies the inputs to the card of `stream`.
-    fn upload(gpu: &Gpu, stream: &Stream, sequences: &'a HostVarlen<T>) -> Result<CardVarlen<'a, T, O>> {
+    fn upload(gpu: &Gpu, stream: &Stream, sequences: &'a HostVarlen<T, O>) -> Result<CardVarlen<'a, T, O>> {
         let rows = sequences.sizes.q_heads * sequences.sizes.q_total;
         let inputs = sequences.inputs.each_ref().map(|values| &**values);
         let terms = (&sequences.factors, &sequences.terms);
@@ -197,7 +201,7 @@ impl<'a, T: Half, O: Float> CardVarlen<'a, T, O> {
 /// Solves a problem on a card; calls `started` with the name of the kernel before it runs.
 pub(crate) fn solve<T: Half, O: Float>(
     gpu: &Gpu,
-    problem: &HostAttention<T>,
+    problem: &HostAttention<T, O>,
     request: &Request,
     started: &dyn Fn(&str),
 ) -> Result<Solution<O>> {
@@ -210,7 +214,7 @@ pub(crate) fn solve<T: Half, O: Float>(
 /// As [`solve`], for sequences of several lengths.
 pub(crate) fn solve_sequences<T: Half, O: Float>(
     gpu: &Gpu,
-    sequences: &HostVarlen<T>,
+    sequences: &HostVarlen<T, O>,
     request: &Request,
     started: &dyn Fn(&str),
 ) -> Result<Solution<O>> {
@@ -232,12 +236,12 @@ pub(crate) fn with_case<T: Half, O: Float, R>(
     let request = case.request().of_kernel(kernel).with_out(O::DTYPE);
     let stream = gpu.new_stream()?;
     if case.extra == Extra::Varlen {
-        let sequences = random::sequences::<T>(case.sequences(), case.value_dim, case.lens())?;
+        let sequences = random::sequences::<T, O>(case.sequences(), case.value_dim, case.lens())?;
         let plan = request.plan(gpu, T::DTYPE, sequences.sizes)?;
         let mut on_card = CardVarlen::<T, O>::upload(gpu, &stream, &sequences)?;
         body(plan.facts(), plan.kernel(), &mut |stream| on_card.run(stream, &plan))
     } else {
-        let mut problem = random::problem::<T>(case.problem(), case.value_dim, 0)?;
+        let mut problem = random::problem::<T, O>(case.problem(), case.value_dim, 0)?;
         if case.extra == Extra::Bias {
             let shape = [1, 1, case.len, case.len];
             problem.terms.bias = Some((random::normal(&shape, 3)?, shape));

@@ -17,7 +17,7 @@ const CHUNK: usize = 1 << 16;
 
 /// A problem of these sizes, and of this head dimension of V, with normally distributed elements; the seed determines
 /// them.
-pub(crate) fn problem<T: Half>(sizes: BatchedSizes, value_dim: usize, seed: u64) -> Result<HostAttention<T>> {
+pub(crate) fn problem<T: Half, O>(sizes: BatchedSizes, value_dim: usize, seed: u64) -> Result<HostAttention<T, O>> {
     let layout = Layout::Bhsd;
     Ok(HostAttention {
         layout,
@@ -27,17 +27,17 @@ pub(crate) fn problem<T: Half>(sizes: BatchedSizes, value_dim: usize, seed: u64)
         k: normal(&sizes.kv_shape(layout), 3 * seed + 1)?,
         v: normal(&sizes.v_shape(layout, value_dim), 3 * seed + 2)?,
         factors: Factors::default(),
-        terms: HostTerms::default(),
+        terms: HostTerms { sink: None, bias: None },
     })
 }
 
 /// Sequences of these lengths, as many rows as keys, and of this head dimension of V, with normally distributed
 /// elements.
-pub(crate) fn sequences<T: Half>(
+pub(crate) fn sequences<T: Half, O>(
     sizes: VarlenSizes,
     value_dim: usize,
     lens: impl Iterator<Item = usize>,
-) -> Result<HostVarlen<T>> {
+) -> Result<HostVarlen<T, O>> {
     let mut cu_seqlens = vec![0];
     cu_seqlens.extend(lens.scan(0, |end, len| {
         *end += len;
@@ -51,7 +51,7 @@ pub(crate) fn sequences<T: Half>(
         cu_seqlens: [cu_seqlens.clone(), cu_seqlens],
         inputs: [normal(&q, 0)?, normal(&k, 1)?, normal(&v, 2)?],
         factors: Factors::default(),
-        terms: HostTerms::default(),
+        terms: HostTerms { sink: None, bias: None },
     })
 }
 

@@ -36,7 +36,7 @@ pub(crate) trait Task<T: Half, O: Stored>: Sized {
     fn check(&self, own: Option<&Self::Own>, solution: &Solution<O>, request: &Request) -> Verdicts;
 }
 
-impl<T: Half, O: Stored> Task<T, O> for HostAttention<T> {
+impl<T: Half, O: Stored> Task<T, O> for HostAttention<T, O> {
     type Own = HostAttention<f64>;
 
     fn understood(&self) -> String {
@@ -78,7 +78,7 @@ impl<T: Half, O: Stored> Task<T, O> for HostAttention<T> {
     }
 }
 
-impl<T: Half, O: Stored> Task<T, O> for HostVarlen<T> {
+impl<T: Half, O: Stored> Task<T, O> for HostVarlen<T, O> {
     type Own = HostVarlen<f64>;
 
     fn understood(&self) -> String {
@@ -110,7 +110,7 @@ impl<T: Half, O: Stored> Task<T, O> for HostVarlen<T> {
         let VarlenSizes { q_heads, q_total, .. } = self.sizes;
         let mut solution = Solution { out: Vec::new(), lse: vec![0.0; q_heads * q_total] };
         for (rows, sequence) in self.each() {
-            let Solution { out, lse } = sequence.solve_on_cpu::<O>(&request.params);
+            let Solution { out, lse } = sequence.solve_on_cpu(&request.params);
             solution.out.extend(out);
             for (head, lse) in lse.chunks_exact(rows.len().max(1)).enumerate() {
                 solution.lse[head * q_total..][rows.clone()].copy_from_slice(lse);

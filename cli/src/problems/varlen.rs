@@ -7,17 +7,17 @@ use ndarray::{Array2, ArrayView4, s};
 
 use crate::files::convert::Converter;
 use crate::files::input::{Input, SizesError, listed_shapes};
-use crate::files::tensor::Half;
+use crate::files::tensor::{Half, Stored};
 use crate::memory::array_bytes;
-use crate::problems::attention::{ConvertedInputs, HostAttention, HostTerms, TermFiles, dimensions};
+use crate::problems::attention::{ConvertedInputs, HostAttention, HostTerms, TermFiles, WithOwn, dimensions};
 use crate::problems::cu_seqlens::{CuSeqlensError, CuSeqlensFile};
 use crate::problems::descale::{Factors, Order};
 use crate::problems::error::AttentionError;
 use crate::problems::request::Request;
 
-/// Q, K and V of sequences that follow each other, `[rows or keys, heads, head dimension]`.
+/// Q, K and V of sequences that follow each other, `[rows or keys, heads, head dimension]`, for an O of type `O`.
 #[derive(Debug, Clone)]
-pub(crate) struct HostVarlen<T> {
+pub(crate) struct HostVarlen<T, O = T> {
     /// Sizes.
     pub(crate) sizes: VarlenSizes,
     /// Head dimension of V and O.
@@ -29,10 +29,10 @@ pub(crate) struct HostVarlen<T> {
     /// What these elements are multiplied by, where they are of FP8.
     pub(crate) factors: Factors,
     /// Sinks and bias.
-    pub(crate) terms: HostTerms<T>,
+    pub(crate) terms: HostTerms<O>,
 }
 
-impl<T: Half> HostVarlen<T> {
+impl<T: Half, O: Stored> HostVarlen<T, O> {
     /// Checks the tensors and the lengths of rows and keys, and converts elements; also the sequences of the files' own
     /// elements, where they have another type and the converter keeps them.
     pub(crate) fn new(
@@ -40,7 +40,7 @@ impl<T: Half> HostVarlen<T> {
         terms: TermFiles,
         [cu_seqlens_q, cu_seqlens_k]: [&CuSeqlensFile; 2],
         converter: &mut Converter,
-    ) -> Result<(HostVarlen<T>, Option<HostVarlen<f64>>), AttentionError> {
+    ) -> Result<WithOwn<HostVarlen<T, O>, HostVarlen<f64>>, AttentionError> {
         let expected = "the three dimensions [rows of all, heads, head dimension]";
         let [q, k, v] = inputs.each_ref().map(|input| dimensions(input, expected));
         let ([q_total, q_heads, head_dim], k, v) = (q?, k?, v?);
@@ -68,7 +68,7 @@ impl<T: Half> HostVarlen<T> {
         }
         let [of_rows, of_keys] = cu_seqlens.each_ref().map(|starts| Order::Sequences(starts));
         let inputs = (inputs, [of_rows, of_keys, of_keys]);
-        let (given, own) = ConvertedInputs::<T>::new(inputs, terms, &sizes.longest(), converter)?.split();
+        let (given, own) = ConvertedInputs::<T, O>::new(inputs, terms, &sizes.longest(), converter)?.split();
         let own = own.map(|(inputs, factors, terms)| {
             let cu_seqlens = cu_seqlens.clone();
             HostVarlen { sizes, value_dim, cu_seqlens, inputs, factors, terms }
@@ -78,19 +78,19 @@ impl<T: Half> HostVarlen<T> {
     }
 }
 
-impl<T: Copy> HostVarlen<T> {
+impl<T: Copy, O: Copy> HostVarlen<T, O> {
     /// The request for the tensors of these sequences.
     pub(crate) fn request(&self, request: &Request) -> Request {
         request.clone().of_tensors(self.terms.bias.is_some(), self.value_dim)
     }
 
     /// Each sequence's rows, and the sequence as a problem of its own.
-    pub(crate) fn each(&self) -> impl Iterator<Item = (Range<usize>, HostAttention<T>)> + '_ {
+    pub(crate) fn each(&self) -> impl Iterator<Item = (Range<usize>, HostAttention<T, O>)> + '_ {
         let [rows, keys] = self.cu_seqlens.each_ref().map(|ends| ends.windows(2).map(|ends| ends[0]..ends[1]));
         rows.zip(keys).enumerate().map(|(index, (rows, keys))| (rows.clone(), self.sequence(index, rows, keys)))
     }
 
-    fn sequence(&self, index: usize, rows: Range<usize>, keys: Range<usize>) -> HostAttention<T> {
+    fn sequence(&self, index: usize, rows: Range<usize>, keys: Range<usize>) -> HostAttention<T, O> {
         let VarlenSizes { q_heads, kv_heads, head_dim, .. } = self.sizes;
         let (q_len, k_len) = (rows.len(), keys.len());
         let part = |values: &[T], row_elems: usize, rows: &Range<usize>| {

@@ -158,7 +158,7 @@ impl Attention {
         let (q, [k, v]) = inputs(self, bench, &mut random)?;
         let [q_shape, k_shape, .., out_shape] = self.shapes();
         let sizes = [self.batch, self.heads.q_heads, self.q_len, self.k_len];
-        let terms = TermInputs::<T>::new(bench, &self.terms, &mut random, sizes)?;
+        let terms = TermInputs::<O>::new(bench, &self.terms, &mut random, sizes)?;
         let factors = match &self.fp8 {
             Some(fp8) => fp8.inputs(bench, &mut random, self.batch, &self.heads)?,
             None => FactorInputs::NONE,

@@ -102,6 +102,7 @@ impl Fp8 {
         if !has_kernels || !random.random_bool(0.25) {
             return None;
         }
+        (terms.bias, terms.softcap) = (None, None);
         restrict(terms);
         let [k, v] = [0, 1].map(|_| Factors::draw(random, &[Sharing::All, Sharing::Group]));
         Some(Fp8 { out: heads.dtype, descales: [None, k, v], direct: false, kv_alone: true })
@@ -184,11 +185,8 @@ impl Factors {
     }
 }
 
-/// Takes out terms that no kernel for E4M3 has.
+/// Takes out scales that are no number of f32 together with factors.
 fn restrict(terms: &mut Terms) {
-    terms.bias = None;
-    terms.softcap = None;
-    // Factors and scale together are a number that f32 has.
     terms.scale = terms.scale.filter(|scale| *scale == 0.0 || (1e-18..=1e18).contains(&scale.abs()));
 }
 

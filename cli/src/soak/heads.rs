@@ -1,15 +1,12 @@
 //! Heads, element types and elements of an attention problem.
 
 use ferrotile::{Arch, Dtype};
-use half::{bf16, f16};
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 use variants::attention::{ATTENTION, AttentionConfig, ScoreMod, Seqlens};
 use variants::study::ATTENTION_STUDY;
 
-use super::family::{Bench, Simpler};
-use super::memory::FloatCell;
-use super::outcome::Stop;
+use super::family::Simpler;
 use super::sizes::{self, HALVES, Random};
 use super::text::{as_name, is_default};
 use super::values::Values;
@@ -84,23 +81,6 @@ impl Heads {
         }
         for (index, values) in of.values.into_iter().enumerate() {
             simpler.each(|problem| &mut field(problem).values[index], values.simpler());
-        }
-    }
-}
-
-/// A family whose kernels take either of the 16-bit types.
-pub(crate) trait OfHalves {
-    /// The type of a problem.
-    fn dtype(&self) -> Dtype;
-
-    /// Runs a problem of type `T`.
-    fn run_as<T: FloatCell>(&self, bench: &Bench) -> Result<f64, Stop>;
-
-    /// Runs a problem of its own type.
-    fn run_of_type(&self, bench: &Bench) -> Result<f64, Stop> {
-        match self.dtype() {
-            Dtype::Bf16 => self.run_as::<bf16>(bench),
-            _ => self.run_as::<f16>(bench),
         }
     }
 }

@@ -1,6 +1,9 @@
 //! Problems of attention on sequences of several lengths.
 
-use ferrotile::{Buffer, Descales, Dtype, Layout, StreamRef, TensorRef, VarlenSizes, VarlenTensors, attention_varlen};
+use ferrotile::{
+    Arch, Buffer, Dtype, F8E4M3, Layout, StreamRef, TensorRef, VarlenSizes, VarlenTensors, attention_varlen,
+};
+use half::{bf16, f16};
 use ndarray::{Array4, s};
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
@@ -9,7 +12,8 @@ use variants::attention::Seqlens;
 use super::cell::Cell;
 use super::check;
 use super::family::{Bench, Family, Scope, Simpler};
-use super::heads::{Heads, OfHalves};
+use super::fp8::{self, FactorInputs, Fp8};
+use super::heads::Heads;
 use super::memory::{FloatCell, Input, Output};
 use super::outcome::{Failure, Kind, Stop, refusal};
 use super::placement::Placement;
@@ -36,6 +40,9 @@ pub(crate) struct Varlen {
     longer: [usize; 2],
     #[serde(default, skip_serializing_if = "is_default")]
     terms: Terms,
+    /// What inputs of E4M3 have.
+    #[serde(default, skip_serializing_if = "is_default")]
+    fp8: Option<Box<Fp8>>,
     /// Where Q, K, V and O lie.
     #[serde(default, skip_serializing_if = "is_default")]
     places: [Placement; 4],
@@ -67,6 +74,7 @@ impl Varlen {
                 [0; 2]
             },
             terms: Terms::default(),
+            fp8: None,
             places: Default::default(),
             without_lse: false,
             call: Call::Plan,
@@ -101,7 +109,8 @@ impl Varlen {
     }
 
     fn request(&self) -> Request {
-        self.terms.request(Layout::Bshd, &self.heads, self.kernel.as_ref())
+        let request = self.terms.request(Layout::Bshd, &self.heads, self.kernel.as_ref());
+        self.fp8.as_ref().map_or(request.clone(), |fp8| fp8.request(request))
     }
 
     /// The input of index `index` of Q, K and V, whose rows that belong to no sequence are poison.
@@ -121,12 +130,12 @@ impl Varlen {
     }
 
     /// Compares each sequence with the reference of it alone; what belongs to none must not have been written.
-    fn check<T: FloatCell>(
+    fn check<T: FloatCell, O: FloatCell>(
         &self,
-        mut out: Vec<T>,
+        mut out: Vec<O>,
         mut lse: Vec<f32>,
         inputs: [&Input<T, 3>; 3],
-        terms: &TermInputs<T>,
+        (terms, factors): (&TermInputs<O>, &FactorInputs),
     ) -> Result<f64, Failure> {
         let VarlenSizes { q_heads, q_total, .. } = self.problem();
         let (cu_seqlens, (sink, bias)) = ([self.cu_seqlens(0), self.cu_seqlens(1)], terms.wide());
@@ -156,7 +165,7 @@ impl Varlen {
                 sequence_lse.extend_from_slice(&lse[head * q_total + q_start..][..rows]);
                 lse[head * q_total + q_start..][..rows].fill(f32::POISON);
             }
-            out[q_start * row..(q_start + rows) * row].fill(T::POISON);
+            out[q_start * row..(q_start + rows) * row].fill(O::POISON);
             let of_sequence = |failure: Failure| failure.of(format_args!("sequence {index}"));
             let shape = [q_heads, rows, self.heads.value_dim];
             check::written("O", &sequence_out, &shape).map_err(of_sequence)?;
@@ -167,7 +176,10 @@ impl Varlen {
                 Some(&sequence_lse[..])
             };
             if rows > 0 {
-                let expected = Expected::new(Inputs::Halves(T::DTYPE), views, &self.terms, (sink.as_ref(), of_bias));
+                let (request, factors) = (self.request(), factors.wide(Some(index)));
+                let fp8 = fp8::terms(O::DTYPE, &request, &factors);
+                let inputs = if self.fp8.is_some() { Inputs::E4m3(&fp8) } else { Inputs::Halves(T::DTYPE) };
+                let expected = Expected::new(inputs, views, &self.terms, (sink.as_ref(), of_bias));
                 share = share.max(expected.check(&sequence_out, sequence_lse).map_err(of_sequence)?);
             }
         }
@@ -178,32 +190,35 @@ impl Varlen {
     }
 }
 
-impl OfHalves for Varlen {
-    fn dtype(&self) -> Dtype {
-        self.heads.dtype
-    }
-
-    fn run_as<T: FloatCell>(&self, bench: &Bench) -> Result<f64, Stop> {
+impl Varlen {
+    /// Runs the problem with an O of type `O`.
+    fn run_as<T: FloatCell, O: FloatCell>(&self, bench: &Bench) -> Result<f64, Stop> {
         let mut random = Random::seed_from_u64(self.seed);
         let (problem, request) = (self.problem(), self.request());
         let [q, k, v] = [0, 1, 2].map(|index| self.input::<T>(bench, &mut random, index));
         let (q, k, v) = (q?, k?, v?);
         let VarlenSizes { batch, q_heads, q_total, max_q_len, max_k_len, .. } = problem;
-        let terms = TermInputs::<T>::new(bench, &self.terms, &mut random, [batch, q_heads, max_q_len, max_k_len])?;
+        let terms = TermInputs::<O>::new(bench, &self.terms, &mut random, [batch, q_heads, max_q_len, max_k_len])?;
+        let factors = match &self.fp8 {
+            Some(fp8) => fp8.inputs(bench, &mut random, batch, &self.heads)?,
+            None => FactorInputs::NONE,
+        };
         let [cu_seqlens_q, cu_seqlens_k] = [0, 1].map(|which| {
             let ends: Vec<i32> = self.cu_seqlens(which).into_iter().map(|end| end as i32).collect();
             Buffer::upload_blocking(&bench.streams[0], &ends)
         });
         let (cu_seqlens_q, cu_seqlens_k) = (cu_seqlens_q?, cu_seqlens_k?);
         let asked = self.kernel.is_some();
+        // Not every element type has a kernel for any strides.
+        let may_refuse = asked || self.fp8.is_some();
         let plan = request.plan(&bench.gpu, T::DTYPE, problem).map_err(|error| refusal(asked, error))?;
         let (out_shape, lse_shape) = ([q_total, q_heads, self.heads.value_dim], [q_heads, q_total]);
         let cu_seqlens_q = TensorRef::contiguous(&cu_seqlens_q, [batch + 1])?;
         let cu_seqlens_k = TensorRef::contiguous(&cu_seqlens_k, [batch + 1])?;
         let outputs = o_and_lse(bench, &self.places[3], out_shape, lse_shape)?;
-        let run = |stream: StreamRef<'_>, (out, lse): &mut OAndLse<T, 3, 2>, _: &mut Output<u8, 1>| {
+        let run = |stream: StreamRef<'_>, (out, lse): &mut OAndLse<O, 3, 2>, _: &mut Output<u8, 1>| {
             let tensors = VarlenTensors {
-                descales: Descales::NONE,
+                descales: factors.descales(),
                 q: q.plain(),
                 k: k.plain(),
                 v: v.plain(),
@@ -221,8 +236,8 @@ impl OfHalves for Varlen {
                 Call::Plan | Call::Graph => plan.run(stream, tensors),
             }
         };
-        let (out, lse) = twice(bench, (self.call, asked), outputs, 0, run)?;
-        Ok(self.check(out, lse, [&q, &k, &v], &terms)?)
+        let (out, lse) = twice(bench, (self.call, may_refuse), outputs, 0, run)?;
+        Ok(self.check(out, lse, [&q, &k, &v], (&terms, &factors))?)
     }
 }
 
@@ -235,7 +250,11 @@ impl Family for Varlen {
         let mut problem = sizes::within(random, [scope.most, scope.work], Varlen::draw_sizes, cost);
         let VarlenSizes { max_q_len, max_k_len, .. } = problem.problem();
         problem.terms = Terms::draw(random, max_k_len);
-        problem.places = [true, true, true, false].map(|may_repeat| Placement::draw(random, 3, may_repeat));
+        let has_fp8 = scope.arch >= Arch::Sm89;
+        problem.fp8 = Fp8::draw(random, has_fp8, &mut problem.heads, &mut problem.terms).map(Box::new);
+        let is_regular = problem.fp8.is_some() && random.random_bool(0.9);
+        let place = if is_regular { Placement::draw_regular } else { Placement::draw };
+        problem.places = [true, true, true, false].map(|may_repeat| place(random, 3, may_repeat));
         problem.without_lse = random.random_bool(0.1);
         problem.call = Call::draw(random);
         if random.random() {
@@ -243,14 +262,20 @@ impl Family for Varlen {
             let eligible = problem
                 .heads
                 .configs(scope.arch, false, terms.score_mod(), Seqlens::Varlen)
-                .filter(|config| config.takes(terms.mask, max_q_len, max_k_len));
+                .filter(|config| config.takes(terms.mask, max_q_len, max_k_len))
+                .filter(|config| problem.fp8.as_ref().is_none_or(|fp8| config.out == fp8.out));
             problem.kernel = sizes::pick(random, eligible.map(|config| config.name));
         }
         problem
     }
 
     fn run(&self, bench: &Bench) -> Result<f64, Stop> {
-        self.run_of_type(bench)
+        match (self.heads.dtype, self.fp8.as_ref().map(|fp8| fp8.out)) {
+            (Dtype::E4M3, Some(Dtype::Bf16)) => self.run_as::<F8E4M3, bf16>(bench),
+            (Dtype::E4M3, _) => self.run_as::<F8E4M3, f16>(bench),
+            (Dtype::Bf16, _) => self.run_as::<bf16, bf16>(bench),
+            _ => self.run_as::<f16, f16>(bench),
+        }
     }
 
     fn simpler(&self) -> Vec<Varlen> {
@@ -261,6 +286,7 @@ impl Family for Varlen {
         simpler.each(|problem| &mut problem.places, [Default::default()]);
         Placement::simpler_each(&mut simpler, |problem| &mut problem.places);
         simpler.each(|problem| &mut problem.without_lse, [false]);
+        Fp8::simpler(&mut simpler, |problem| &mut problem.fp8);
         Terms::simpler(&mut simpler, |problem| &mut problem.terms, &self.terms);
         for index in 0..self.seqlens.len() {
             simpler.change(|problem| {

@@ -10,6 +10,8 @@ use crate::program::{Scratch, assert_refused, assert_succeeded, f32s, ferrotile,
 
 /// The emulated architecture that has kernels for E4M3.
 const HOPPER: &str = "emulator:sm_90a";
+/// The other one.
+const ADA: &str = "emulator:sm_89";
 
 const Q: [usize; 4] = [2, 4, 3, 16];
 const KV: [usize; 4] = [2, 2, 5, 16];
@@ -45,7 +47,15 @@ fn elements_are_divided_by_factors_that_kernels_multiply_by() {
     let [rows, keys] =
         [("rows.npy", [0, 1, 3]), ("keys.npy", [0, 3, 5])].map(|(name, starts)| scratch.integers(name, &starts));
     let lengths = ["--cu-seqlens-q", rows.to_str().unwrap(), "--cu-seqlens-k", keys.to_str().unwrap()];
-    checked("cpu", &inputs, &out, &[&lengths[..], &["--dtype", "e4m3", "--quantize", "head"]].concat());
+    let bias = scratch.write("bias.npy", &f32s(&[2, 3], &[0.5, -1.0, 2.0, 0.0, f32::NEG_INFINITY, 1.0]));
+    let terms = ["--softcap", "3", "--bias", bias.to_str().unwrap()];
+    for device in ["cpu", ADA, HOPPER] {
+        for more in [&[][..], &terms[..2], &terms] {
+            let fixed = ["--dtype", "e4m3", "--quantize", "head"];
+            let line = checked(device, &inputs, &out, &[&lengths[..], &fixed, more].concat());
+            assert!(line.contains("of the converted values"), "{line}");
+        }
+    }
 }
 
 #[test]
@@ -103,7 +113,6 @@ fn what_inputs_of_other_types_have_not_is_refused() {
     let inputs = scratch.waves(&Q, &KV);
     let out = scratch.path("o.safetensors");
     let of_k = scratch.write("of_k.npy", &f32s(&[1], &[0.5]));
-    let bias = scratch.write("bias.npy", &f32s(&[3, 5], &[0.5; 15]));
     for more in [&["--out-dtype", "bf16"][..], &["--direct"]] {
         assert_refused(&on("cpu", &inputs, &out, more), "O has the type of q, k and v, f16");
     }
@@ -111,8 +120,6 @@ fn what_inputs_of_other_types_have_not_is_refused() {
         &on("cpu", &inputs, &out, &["--descale-k", of_k.to_str().unwrap()]),
         "elements of f16 have no factors",
     );
-    let more = ["--dtype", "e4m3", "--bias", bias.to_str().unwrap()];
-    assert_refused(&on("cpu", &inputs, &out, &more), "no kernel adds a bias to scores of e4m3");
     let more = ["--dtype", "e4m3", "--quantize", "head", "--descale-k", of_k.to_str().unwrap()];
     assert_eq!(on("cpu", &inputs, &out, &more).status.code(), Some(2));
 }

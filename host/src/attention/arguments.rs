@@ -1,5 +1,6 @@
 //! What every kernel is told of a call: one `AttentionArgs`.
 
+use layout::Dtype;
 use variants::attention::{AttentionArgs, AttentionStrides, DescaleArgs, DescaleTensor, ScoreMod, exact_from};
 
 use super::layout::Layout;
@@ -74,12 +75,13 @@ impl ResolvedParams {
         }
     }
 
-    /// Adds sink and bias, which are checked to be those of the parameters and the sizes, of the longest sequences.
+    /// Adds sink and bias, which are checked to be those of the parameters and the sizes, of the longest sequences. The
+    /// bias has the element type of the O of the configuration.
     pub(super) fn add_score_tensors(
         &self,
         args: &mut AttentionArgs,
         sizes: &BatchedSizes,
-        tensors: &RawAttentionTensors,
+        (tensors, out): (&RawAttentionTensors, Dtype),
     ) -> Result<()> {
         if let Some(sink) = &tensors.sink {
             has_element_type(OP, "sink", sink, ElementType::F32)?;
@@ -92,7 +94,7 @@ impl ResolvedParams {
             return Err(argument(OP, "bias", text(!self.bias), expected));
         }
         if let Some(bias) = &tensors.bias {
-            has_element_type(OP, "bias", bias, tensors.q.element_type())?;
+            has_element_type(OP, "bias", bias, out.into())?;
             let one_of = |dim: usize, expected: usize| if bias.shape().get(dim) == Some(&1) { 1 } else { expected };
             let expected = [one_of(0, sizes.batch), one_of(1, sizes.q_heads), sizes.q_len, sizes.k_len];
             has_shape(OP, "bias", bias.shape(), &expected)?;

@@ -95,7 +95,7 @@ pub(super) struct Request<'a> {
 
 impl Request<'_> {
     /// The configurations to choose from: those that can run it.
-    fn eligible(self) -> impl Iterator<Item = &'static AttentionConfig> {
+    fn eligible(self) -> impl Iterator<Item = &'static AttentionConfig> + Clone {
         ATTENTION.iter().filter(move |config| self.is_served_by(config))
     }
 
@@ -133,11 +133,17 @@ impl Request<'_> {
         if let Some(config) = self.eligible().find(|config| is_decode(config)) {
             return Ok(config);
         }
-        let mut configs = self.eligible().filter(|config| is_wgmma(config) && sums(config, accumulation));
-        let Some(first) = configs.next() else { return self.for_any_strides() };
+        let sums_so = |config: &&AttentionConfig| sums(config, accumulation);
+        let mut configs = self.eligible().filter(|config| is_wgmma(config));
+        // Not every problem has a kernel for either sum.
+        let Some(first) = configs.clone().find(sums_so).or_else(|| configs.next()) else {
+            return self.for_any_strides();
+        };
         // Not one that does more than is asked: the first in the table's order does least.
-        let made_for = |config: &AttentionConfig| (config.head_dim, config.value_dim, config.score_mod, config.seqlens);
-        let same_width = configs.filter(|config| made_for(config) == made_for(first));
+        let made_for = |config: &AttentionConfig| {
+            (config.head_dim, config.value_dim, config.score_mod, config.seqlens, sums(config, accumulation))
+        };
+        let same_width = self.eligible().filter(|config| is_wgmma(config) && made_for(config) == made_for(first));
         Ok(same_width.fold(first, |best, config| if self.cost(config) < self.cost(best) { config } else { best }))
     }
 
@@ -170,7 +176,7 @@ impl Request<'_> {
                 format!("it needs {oldest}{}", if oldest == Arch::Sm90a { "" } else { " or later" }),
             ),
             Some(_) if !ATTENTION.iter().filter(has_types).any(|config| config.out == out) => {
-                let expected = if kv == dtype { "f16 or bf16" } else { dtype.name() };
+                let expected = if dtype == Dtype::E4M3 { "f16 or bf16" } else { dtype.name() };
                 argument(OP, "element type of O", out, format!("{expected} for inputs of {of_types}"))
             }
             Some(_) => {

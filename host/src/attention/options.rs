@@ -21,7 +21,8 @@ pub struct AttentionOptions {
     pub kernel: Option<String>,
     /// How P V of FP8 inputs is summed: tensor cores add such products with 13 bits. [`Accumulation::TwoLevel`], the
     /// default, adds the sum of every 256 keys, or fewer, to O in f32; [`Accumulation::Direct`] takes less time on
-    /// Hopper, and has no kernels of its own elsewhere. Inputs of other types are always summed in f32.
+    /// Hopper. It has no kernels of its own elsewhere, nor for sequences of several lengths, softcap and bias. Inputs
+    /// of other types are always summed in f32.
     pub accumulation: Accumulation,
     /// The parts that the keys are split into where a few query rows see many keys, each for blocks of its own; `None`
     /// picks by the sizes.

@@ -316,7 +316,7 @@ impl AttentionPlan {
         let config = substitute.map_or(self.chosen.config(), |tiles| tiles.config);
         let longest = self.problem.longest();
         let mut args = self.params.arguments(&longest, config.score_mod);
-        self.params.add_score_tensors(&mut args, &longest, tensors)?;
+        self.params.add_score_tensors(&mut args, &longest, (tensors, config.out))?;
         let factors = descale_arguments(&longest, tensors)?;
         let [first, second] = match keys {
             RawKeys::Batched => [("keys", None); 2],

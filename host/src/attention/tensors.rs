@@ -50,8 +50,8 @@ pub struct AttentionTensors<'a, T, O = T, KV = T> {
     pub sink: Option<TensorRef<'a, f32, 1>>,
     /// What is added to scaled (and capped) scores, `[batch or 1, q_heads or 1, q_len, k_len]` whatever the layout, of
     /// any strides. It is there where [`AttentionParams::bias`](crate::AttentionParams::bias) says so. A bias of
-    /// minus infinity hides a key.
-    pub bias: Option<TensorRef<'a, T, 4>>,
+    /// minus infinity hides a key. It has the element type of O.
+    pub bias: Option<TensorRef<'a, O, 4>>,
     /// Memory for partial results: at least [`AttentionPlan::workspace_bytes`](crate::AttentionPlan::workspace_bytes)
     /// on a 16-byte boundary. What it holds does not matter, before and after. Runs that are in flight at once need one
     /// each.
@@ -148,7 +148,7 @@ pub struct VarlenTensors<'a, T: Float, O: Float = T> {
     pub sink: Option<TensorRef<'a, f32, 1>>,
     /// As [`AttentionTensors::bias`](crate::AttentionTensors::bias),
     /// `[batch or 1, q_heads or 1, max_q_len, max_k_len]`: rows and keys are counted within their batch entry.
-    pub bias: Option<TensorRef<'a, T, 4>>,
+    pub bias: Option<TensorRef<'a, O, 4>>,
 }
 
 impl<T: Float, O: Float> VarlenTensors<'_, T, O> {
@@ -289,7 +289,7 @@ pub struct RawAttentionTensors {
     pub lse: Option<RawTensor>,
     /// The sink, of f32.
     pub sink: Option<RawTensor>,
-    /// The bias, of the type of Q.
+    /// The bias, of the type of O.
     pub bias: Option<RawTensor>,
     /// The workspace, of one dimension, which is written.
     pub workspace: Option<RawTensor>,

@@ -67,7 +67,7 @@ pub struct AttentionArgs {
     pub lse: u64,
     /// Device address of the f32 sinks `[q_heads]`; 0 where there are none.
     pub sink: u64,
-    /// Device address of the bias `[batch, q_heads, q_len, k_len]`, of the element type of Q; 0 where there is none.
+    /// Device address of the bias `[batch, q_heads, q_len, k_len]`, of the element type of O; 0 where there is none.
     pub bias: u64,
     /// Device address of the i32 numbers `[batch + 1]` (`cu_seqlens`): the first query row of each batch entry, and the
     /// row after the last entry; 0 where all batch entries are as long.

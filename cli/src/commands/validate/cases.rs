@@ -80,8 +80,6 @@ fn terms(config: &AttentionConfig, mask: Mask, index: usize) -> Value {
         terms["sink"] = "normal".into();
     }
     match config.score_mod {
-        // Scores of E4M3 keys have neither.
-        _ if config.kv_dtype == Dtype::E4M3 => {}
         ScoreMod::General if index.is_multiple_of(2) => terms["bias"] = json!({"one_head": true}),
         ScoreMod::General | ScoreMod::Softcap => terms["softcap"] = 20.0.into(),
         ScoreMod::None => {}
@@ -112,7 +110,8 @@ fn of_attention(config: &AttentionConfig, size: Size) -> Vec<Value> {
         let terms = terms(config, mask, index);
         if config.seqlens == Seqlens::Varlen && index % 2 == 1 {
             let seqlens = [[3, 5], [0, 2], [q_len, k_len]];
-            return json!({"varlen": {"heads": heads, "seqlens": seqlens, "terms": terms, "kernel": config.name}});
+            return json!({"varlen": {"heads": heads, "seqlens": seqlens, "terms": terms, "fp8": fp8,
+                "kernel": config.name}});
         }
         json!({"attention": {"heads": heads, "batch": 1, "q_len": q_len, "k_len": k_len, "terms": terms, "fp8": fp8,
             "kernel": config.name}})

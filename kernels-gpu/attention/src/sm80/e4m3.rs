@@ -31,6 +31,10 @@ entry!(e4m3 d64_mma_64x64_s2: mma);
 entry!(e4m3 d128_mma_64x32_s2: mma);
 #[cfg(not(target_feature = "sm_90a"))]
 entry!(e4m3 d256_mma_64x32_s2: mma);
+entry!(e4m3 d64_mma_64x64_s2_general: mma);
+entry!(e4m3 d128_mma_64x32_s2_general: mma);
+#[cfg(not(target_feature = "sm_90a"))]
+entry!(e4m3 d256_mma_64x32_s2_general: mma);
 
 impl<O: Element16, const ID: usize, const KEY_TILES: usize, const DIM_TILES: usize>
     KernelTraits<E4m3To<O>, KEY_TILES, DIM_TILES> for Configuration<ID>

@@ -18,7 +18,8 @@
 //!    With one stage V is in flight during Q K^T, and the next K during P V, at two barriers a step and half the shared
 //!    memory.
 //! 3. E4M3 has the same fragments, with 32 columns in the place of 16; e4m3.rs has its P V. Factors multiply scores as
-//!    they leave the tensor cores, and O at its end: all in between is as for elements of 16 bits.
+//!    they leave the tensor cores, with the scale where softcap and bias need that first, and O at its end: all in
+//!    between is as for elements of 16 bits.
 //! 4. Fragments of Q are read again at each step, which leaves registers for two tiles of scores. At 128 registers a
 //!    thread, two to four blocks share a multiprocessor and hide each other's latency.
 //!
@@ -118,7 +119,7 @@ pub unsafe fn forward<E, T, const KEY_TILES: usize, const DIM_TILES: usize>(
     if seqlens > Seqlens::Fixed && work.first_row >= work.q_len {
         return;
     }
-    let score_mod = HeadScoreMod::new(args, &work);
+    let mut score_mod = HeadScoreMod::new(args, &work);
     let warp_row = || warp() * WARP_ROWS as u32;
     let base = shared::dynamic();
     let q_tile = base.offset(q_region.offset_bytes);
@@ -155,6 +156,9 @@ pub unsafe fn forward<E, T, const KEY_TILES: usize, const DIM_TILES: usize>(
         // SAFETY: the caller's contract.
         unsafe { factors(descales, work.batch, [work.head, kv_head]) }
     });
+    if descales.is_some() {
+        score_mod.scale *= score_factor;
+    }
 
     let mut out = T::Pv::zero();
     let mut state = RowState::empty_times_power(Subtraction::LargeLate, E::P_EXPONENT);
@@ -186,7 +190,7 @@ pub unsafe fn forward<E, T, const KEY_TILES: usize, const DIM_TILES: usize>(
             let q_fragments = Fragments::rows_first(q_tile.offset(chunk_offset(tile.m, warp_row(), 0)), tile.m);
             let k_fragments = Fragments::columns_first(stage_tile(k_region, step), tile.n);
             let mut scores = qk::<E, KEY_TILES, DIM_TILES>(q_fragments, k_fragments, args.q_sign);
-            if descales.is_some() {
+            if let (Some(_), ScoreMod::None) = (descales, const { T::CONFIG.score_mod }) {
                 scores.as_flattened_mut().iter_mut().for_each(|score| *score *= score_factor);
             }
             if let ScoreMod::General = const { T::CONFIG.score_mod } {

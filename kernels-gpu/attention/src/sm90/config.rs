@@ -52,6 +52,8 @@ impl<const ID: usize> Config<ID> {
     pub(crate) const GENERAL: bool = matches!(ATTENTION[ID].score_mod, ScoreMod::General);
     /// Whether scores are bounded by a softcap, and nothing else is done to them.
     pub(crate) const SOFTCAP: bool = matches!(ATTENTION[ID].score_mod, ScoreMod::Softcap);
+    /// Whether scores are scaled, and nothing else is done to them.
+    pub(crate) const PLAIN_SCORES: bool = matches!(ATTENTION[ID].score_mod, ScoreMod::None);
     /// When maxima are subtracted from scores.
     pub(crate) const SUBTRACTION: Subtraction = match Self::PV_OVERLAP {
         _ if Self::SOFTCAP => Subtraction::Never,
@@ -162,7 +164,11 @@ pub(crate) const fn part_registers(id: usize) -> usize {
             // S, P of a step, O, and Q.
             let of_query = if matches!(tile.query, QuerySource::Registers) { 4 * dim_steps(id) } else { 0 };
             let used = score_registers(id) + 4 * key_steps(id) + out + of_query;
-            let free = WIDE_PRODUCER_CONSUMER_REGISTERS[tile.consumers()] as usize - OTHER_REGISTERS - used;
+            let others = match ATTENTION[id].score_mod {
+                ScoreMod::General => GENERAL_REGISTERS,
+                ScoreMod::None | ScoreMod::Softcap => OTHER_REGISTERS,
+            };
+            let free = WIDE_PRODUCER_CONSUMER_REGISTERS[tile.consumers()] as usize - others - used;
             if free >= out {
                 out
             } else if free >= 32 {
@@ -177,6 +183,8 @@ pub(crate) const fn part_registers(id: usize) -> usize {
 
 /// Registers for everything but S, P, Q, O and its part, at least.
 const OTHER_REGISTERS: usize = 12;
+/// The same where scores may have a bias.
+const GENERAL_REGISTERS: usize = 36;
 
 /// K buffers of configuration `id`.
 pub(crate) const fn stages(id: usize) -> u32 {

@@ -120,7 +120,7 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
         [f32; PARTS]: Accumulator,
     {
         let steps = Steps::new(tile, self.m_warpgroup);
-        if let Some(descale) = tile.descale {
+        if let (true, Some(descale)) = (Config::<ID>::PLAIN_SCORES, tile.descale) {
             self.scale = descale.scale();
         }
         let softmax = RowState::empty_times_power(Config::<ID>::SUBTRACTION, E::P_EXPONENT);
@@ -335,7 +335,7 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
         scores: &mut [f32; SCORES],
         step: u32,
     ) {
-        bound::<ID>(scores, self.args.scale);
+        bound::<ID>(scores, tile.descale.map_or(self.args.scale, |descale| -descale.magnitude()));
         if Config::<ID>::GENERAL {
             // SAFETY: the caller's contract.
             unsafe {

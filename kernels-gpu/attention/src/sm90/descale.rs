@@ -4,12 +4,14 @@ use cuda_std::convert::rcp;
 use variants::attention::{AttentionArgs, DescaleArgs};
 
 use crate::descale::factors;
+use crate::sm90::config::Config;
 use crate::softmax::ScoreScale;
 
 /// What the factors of Q, K and V come to in a tile.
 #[derive(Clone, Copy)]
 pub(crate) struct Descale {
-    /// What raw scores are multiplied by to be logarithms to base 2; its sign is that of the scores.
+    /// What raw scores are multiplied by: to be logarithms to base 2, or, where they are bounded or have a bias, as
+    /// [`AttentionArgs::scale`] says. Its sign is that of the scores.
     pub(crate) score: f32,
     /// What O is multiplied by.
     pub(crate) value: f32,
@@ -24,11 +26,17 @@ impl Descale {
     /// # Safety
     /// There are factors of the heads, which the kernel before has written.
     #[inline(always)]
-    pub(crate) unsafe fn of_head(args: &AttentionArgs, descales: &DescaleArgs, batch: u32, heads: [u32; 2]) -> Self {
+    pub(crate) unsafe fn of_head<const ID: usize>(
+        args: &AttentionArgs,
+        descales: &DescaleArgs,
+        batch: u32,
+        heads: [u32; 2],
+    ) -> Self {
         // SAFETY: the caller's contract.
         let [score, value] = unsafe { factors(descales, batch, heads) };
         let sign = if args.q_sign == 0 { 1.0 } else { -1.0 };
-        Self { score: score * (sign * args.scale_log2), value }
+        let scale = if const { Config::<ID>::PLAIN_SCORES } { args.scale_log2 } else { args.scale.abs() };
+        Self { score: score * (sign * scale), value }
     }
 
     /// What consumers read: see [`Self::of_words`].
@@ -48,6 +56,14 @@ impl Descale {
     #[inline(always)]
     pub(crate) fn negates_scores(self) -> bool {
         self.score.is_sign_negative()
+    }
+
+    /// What raw scores are multiplied by, without its sign, where they are bounded or have a bias. It is finite, as the
+    /// factors and a small softcap may not be together; NaN stays.
+    #[inline(always)]
+    pub(crate) fn magnitude(self) -> f32 {
+        let score = self.score.abs();
+        if score == f32::INFINITY { f32::MAX } else { score }
     }
 
     /// The scale of scores without its sign. It is above 0, so that hidden keys stay at minus infinity; NaN stays.

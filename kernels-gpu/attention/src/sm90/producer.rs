@@ -98,7 +98,7 @@ pub(crate) unsafe fn produce<const ID: usize, const STAGES: u32>(
         unsafe {
             let descale = descales.map(|descales| match tile.is_none() {
                 true => Descale::NONE,
-                false => Descale::of_head(args, descales, tile.batch, [tile.head, tile.kv_head]),
+                false => Descale::of_head::<ID>(args, descales, tile.batch, [tile.head, tile.kv_head]),
             });
             scheduler.broadcast::<ID>(base, &tile, descale);
         }

@@ -125,6 +125,10 @@ impl<const ID: usize> Steps<ID> {
         let unmasked = unmasked_steps::<ID>(first_row + group_row, q_len, keys);
         let (batch, head) = div_rem(tile.batch_head, tile.args.q_heads);
         let score_mod = HeadScoreMod::of_head(tile.args, [batch, head], q_len, keys.len());
+        let score_mod = match tile.descale {
+            None => score_mod,
+            Some(descale) => HeadScoreMod { scale: descale.magnitude(), ..score_mod },
+        };
         Self { first_row, group_row, q_len, keys, step_keys: Config::<ID>::N, first, end, unmasked, score_mod }
     }
 

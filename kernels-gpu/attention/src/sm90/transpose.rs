@@ -23,7 +23,7 @@ use cuda_std::shared::SharedAddr;
 use cuda_std::warp::{FULL_MASK, sync_warp};
 use layout::{SmemRegion, Swizzle};
 use variants::attention::{
-    ATTENTION, AttentionArgs, TRANSPOSED_COLUMNS, TRANSPOSED_KEYS, TRANSPOSING_WARPS, VALUE_ROWS_STAGES,
+    ATTENTION, AttentionArgs, Seqlens, TRANSPOSED_COLUMNS, TRANSPOSED_KEYS, TRANSPOSING_WARPS, VALUE_ROWS_STAGES,
 };
 
 use crate::lane::lane;
@@ -97,6 +97,8 @@ impl<const ID: usize> Lane<ID> {
     const COLUMNS: u32 = ATTENTION[ID].value_dim as u32;
     const COLUMN_UNITS: u32 = Self::COLUMNS / TRANSPOSED_COLUMNS;
     const KEY_UNITS: u32 = Config::<ID>::N / TRANSPOSED_KEYS;
+    /// Units whose places there are registers for, beside the lengths of a tile where they differ.
+    const KEPT_UNITS: u32 = if matches!(Config::<ID>::SEQLENS, Seqlens::Fixed) { 36 } else { 24 };
     const FROM: Swizzle = Config::<ID>::VALUE_SWIZZLE;
     const TO: Swizzle = ATTENTION[ID].transposed_swizzle();
 
@@ -130,8 +132,11 @@ impl<const ID: usize> Lane<ID> {
     unsafe fn transpose_tile(self, source: SharedAddr, place: SharedAddr) {
         for of_warp in 0..const { Self::COLUMN_UNITS.div_ceil(TRANSPOSING_WARPS) } {
             // Places of many units would take more registers than there are: they are found where they are used.
-            let own =
-                if Self::COLUMN_UNITS * Self::KEY_UNITS > 36 { opaque(self.first_column) } else { self.first_column };
+            let own = if Self::COLUMN_UNITS * Self::KEY_UNITS > Self::KEPT_UNITS {
+                opaque(self.first_column)
+            } else {
+                self.first_column
+            };
             let first_column = own + of_warp * const { TRANSPOSING_WARPS * TRANSPOSED_COLUMNS };
             let is_last = of_warp + 1 == const { Self::COLUMN_UNITS.div_ceil(TRANSPOSING_WARPS) };
             if is_last && Self::COLUMN_UNITS % TRANSPOSING_WARPS != 0 && first_column >= Self::COLUMNS {

@@ -267,6 +267,40 @@ const LINES: &[Line<AttentionConfig>] = &[
     e4m3!("d64_mma_64x64_s2", Config::mma(64, MmaTile::new(64, 64, 2))),
     e4m3!("d128_mma_64x32_s2", Config::mma(128, MmaTile::new(64, 32, 2))),
     e4m3!("d256_mma_64x32_s2", Config::mma(256, MmaTile::new(64, 32, 2))),
+    // The same with softcap, bias and sequences of several lengths.
+    e4m3!("d64_mma_64x64_s2_general", Config::mma(64, MmaTile::new(64, 64, 2)).general()),
+    e4m3!("d128_mma_64x32_s2_general", Config::mma(128, MmaTile::new(64, 32, 2)).general()),
+    e4m3!("d256_mma_64x32_s2_general", Config::mma(256, MmaTile::new(64, 32, 2)).general()),
+    // Sequences of several lengths of E4M3 on `wgmma`: the tiles of equal lengths fit beside the search.
+    e4m3!(
+        "d64_wgmma_masked_128x192_s3_varlen",
+        Config::wgmma(64, two_level(two_q_stages(masked(128, 192, 3)))).varlen()
+    ),
+    e4m3!(
+        "d128_wgmma_masked_128x128_s3_q_varlen",
+        Config::wgmma(128, two_level(q_registers(masked(128, 128, 3)))).varlen()
+    ),
+    e4m3!(
+        "d256_wgmma_masked_128x96_s2_varlen",
+        Config::wgmma(256, two_level(two_q_stages(masked(128, 96, 2)))).varlen()
+    ),
+    // A softcap beside that; steps of 96 keys spill at head dimension 256.
+    e4m3!(
+        "d64_wgmma_masked_128x192_s3_softcap",
+        Config::wgmma(64, two_level(two_q_stages(masked(128, 192, 3)))).softcap()
+    ),
+    e4m3!(
+        "d128_wgmma_masked_128x128_s3_q_softcap",
+        Config::wgmma(128, two_level(q_registers(masked(128, 128, 3)))).softcap()
+    ),
+    e4m3!(
+        "d256_wgmma_masked_128x64_s3_softcap",
+        Config::wgmma(256, two_level(two_q_stages(masked(128, 64, 3)))).softcap()
+    ),
+    // Softcap and bias beside that.
+    e4m3!("d64_wgmma_masked_128x128_s3_general", Config::wgmma(64, two_level(masked(128, 128, 3))).general()),
+    e4m3!("d128_wgmma_masked_128x128_s2_general", Config::wgmma(128, two_level(masked(128, 128, 2))).general()),
+    e4m3!("d256_wgmma_masked_128x64_s3_general", Config::wgmma(256, two_level(masked(128, 64, 3))).general()),
 ];
 
 const _: () = assert_all_fit(ATTENTION);
@@ -308,7 +342,7 @@ pub(crate) const fn assert_all_fit(configs: &[AttentionConfig]) {
             );
             let is_plain = tile.consumers() > 1 && tile.kv_splits() == 1 && tile.multicast_ctas == 1;
             assert!(
-                !has_transposed_values(config.dtype) || is_plain && !matches!(config.score_mod, ScoreMod::General),
+                !has_transposed_values(config.dtype) || is_plain,
                 "V is transposed for one block, whose warpgroups have rows of their own"
             );
             assert!(

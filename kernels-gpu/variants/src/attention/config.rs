@@ -268,7 +268,7 @@ const MAX_REGISTERS: u32 = 128;
 /// most.
 const MAX_WIDE_REGISTERS: u32 = 168;
 
-/// Registers of an `mma` kernel for head dimensions above 128: two blocks share a multiprocessor.
+/// Registers of an `mma` kernel for head dimensions above 128, or a bias of E4M3: two blocks share a multiprocessor.
 const MAX_WIDEST_REGISTERS: u32 = 255;
 
 impl AttentionConfig {
@@ -411,7 +411,7 @@ impl AttentionConfig {
     /// Registers that a thread may use when it starts.
     pub const fn max_registers(&self) -> u32 {
         match self.kernel {
-            AttentionKernel::Mma(_) if self.head_dim > 128 => MAX_WIDEST_REGISTERS,
+            AttentionKernel::Mma(_) if self.head_dim > 128 || self.is_general_e4m3() => MAX_WIDEST_REGISTERS,
             AttentionKernel::Mma(_) if self.dtype.size_bytes() == 1 => MAX_WIDE_REGISTERS,
             AttentionKernel::Mma(tile) if self.head_dim > 64 => match (self.score_mod, tile.pv) {
                 (ScoreMod::None, PvUnit::TensorCore) => MAX_REGISTERS,
@@ -485,7 +485,7 @@ impl AttentionConfig {
                 } else {
                     0
                 };
-                let bias_panels = ((tile.n * self.dtype.size_bytes()) as u32).div_ceil(TILE_SWIZZLE.row_bytes());
+                let bias_panels = ((tile.n * self.out.size_bytes()) as u32).div_ceil(TILE_SWIZZLE.row_bytes());
                 let partials = if tile.kv_splits() > 1 { tile.consumers() as u32 } else { 0 };
                 SmemLayout::new()
                     .stages("q", q_stages, tile.m() as u32 * row_bytes, BASE_ALIGN_BYTES)

@@ -37,6 +37,11 @@ impl AttentionConfig {
         matches!(self.kv_dtype, Dtype::E4M3)
     }
 
+    /// Whether it serves a bias beside inputs of E4M3.
+    pub(super) const fn is_general_e4m3(&self) -> bool {
+        matches!((self.dtype, self.score_mod), (Dtype::E4M3, ScoreMod::General))
+    }
+
     /// Whether it takes a problem of these lengths and this mask.
     pub fn takes(&self, mask: Mask, q_len: usize, k_len: usize) -> bool {
         match self.kernel {
