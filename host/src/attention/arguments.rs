@@ -7,7 +7,7 @@ use super::layout::Layout;
 use super::problem::{LEAST, ResolvedParams, magnitude};
 use super::sizes::{BatchedSizes, OP};
 use super::tensors::{RawAttentionTensors, RawKeys};
-use crate::checks::{argument, has_element_type, has_shape, rows_aligned};
+use crate::checks::{ALIGN_BYTES, argument, has_element_type, has_shape, rows_aligned};
 use crate::element::ElementType;
 use crate::error::Result;
 use crate::runtime::param::KernelParam;
@@ -118,7 +118,10 @@ pub(super) fn add_tensors(args: &mut AttentionArgs, layout: Layout, tensors: &Ra
     args.lse = lse.as_ref().map_or(0, RawTensor::as_raw);
     [args.q_strides, args.o_strides] = [q, out].map(|tensor| kernel_strides(q_layout, tensor));
     [args.k_strides, args.v_strides] = [k, v].map(|tensor| kernel_strides(k_layout, tensor));
-    args.inputs_aligned = u32::from([q, k, v].into_iter().all(rows_aligned));
+    // Rows of 8-bit elements may end with half a chunk.
+    let row_bytes = |tensor: &RawTensor| tensor.dim(3) * tensor.element_type().size_bytes();
+    let in_chunks = |tensor: &RawTensor| row_bytes(tensor).is_multiple_of(ALIGN_BYTES);
+    args.inputs_aligned = u32::from([q, k, v].into_iter().all(|tensor| rows_aligned(tensor) && in_chunks(tensor)));
     args.output_aligned = u32::from(rows_aligned(out));
 }
 

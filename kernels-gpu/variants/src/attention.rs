@@ -123,7 +123,7 @@ pub struct AttentionArgs {
     pub bias_scale: f32,
     /// XORed into each pair of 16-bit elements of Q: `0x8000_8000` where the scale is negative, else 0.
     pub q_sign: u32,
-    /// Whether every row of Q, K and V starts on a 16-byte boundary (1) or not (0).
+    /// Whether every row of Q, K and V starts on a 16-byte boundary and is whole chunks of 16 bytes (1) or not (0).
     pub inputs_aligned: u32,
     /// Whether every row of O starts on a 16-byte boundary (1) or not (0).
     pub output_aligned: u32,

@@ -52,9 +52,9 @@ pub(crate) struct Rows<T> {
     pub(crate) stride: i64,
     /// Rows there are; those beyond are zeros in the tile.
     pub(crate) len: u32,
-    /// Columns there are, whole chunks; those beyond are zeros in the tile.
+    /// Columns there are, a multiple of 8; those beyond are zeros in the tile.
     pub(crate) columns: u32,
-    /// Whether every row starts on a 16-byte boundary.
+    /// Whether every row starts on a 16-byte boundary and is whole chunks.
     pub(crate) aligned: bool,
 }
 
@@ -110,7 +110,13 @@ impl<T: ElementBits> Rows<T> {
             // SAFETY: the chunk is inside the tensor where it is read.
             unsafe {
                 let source = self.base.wrapping_offset((i64::from(first_row + row) * self.stride) as isize);
-                let words = if inside { T::gather(source.wrapping_add(column as usize), CHUNK_BYTES) } else { [0; 4] };
+                // The last chunk of a row of 8-bit elements may be half a chunk.
+                let left = self.columns.wrapping_sub(column).wrapping_mul(size_of::<T>() as u32);
+                let words = if inside {
+                    T::gather(source.wrapping_add(column as usize), left.min(CHUNK_BYTES))
+                } else {
+                    [0; 4]
+                };
                 tile.offset(chunk_offset(rows, row, index % row_chunks)).store(words);
             }
             index += thread::block_dim_x();
