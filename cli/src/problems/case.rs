@@ -74,7 +74,7 @@ const SHAPES: [(usize, usize, usize, usize); 15] = [
 
 /// What is measured beside them with `all`: V with a head dimension of its own, shared keys, a window, and each
 /// of [`Extra`].
-const FEATURES: [&str; 21] = [
+const FEATURES: [&str; 24] = [
     "4x16x4096x192v128/full/f16",
     "4x16x4096x192v128/causal/f16",
     "4x32:8x4096x128/causal/f16",
@@ -93,6 +93,9 @@ const FEATURES: [&str; 21] = [
     "8x8x4096x256/causal/f16/varlen",
     "8x16x4096x192v128/causal/f16/varlen",
     "4x32:8x4096x128/causal/e4m3",
+    "4x16x4096x96/causal/e4m3",
+    "4x16x4096x192/causal/e4m3",
+    "4x16x4096x192v128/causal/e4m3",
     "4x16x4096x128/causal/e4m3/softcap",
     "4x16x4096x128/full/e4m3/bias",
     "8x16x4096x128/causal/e4m3/varlen",

@@ -14,8 +14,12 @@ type E4m3ToBf16 = E4m3To<Bf16>;
 
 entry!(e4m3 d64_wgmma_full_128x224_s3: wgmma QueryTile);
 entry!(e4m3 d64_wgmma_masked_128x192_s3: wgmma QueryTile);
+entry!(e4m3 d96_wgmma_full_128x128_s3: wgmma QueryTile);
+entry!(e4m3 d96_wgmma_masked_128x128_s3_q: wgmma QueryRegisters);
 entry!(e4m3 d128_wgmma_full_128x128_s3: wgmma QueryTile);
 entry!(e4m3 d128_wgmma_masked_128x128_s3_q: wgmma QueryRegisters);
+entry!(e4m3 d192v128_wgmma_masked_128x128_s3: wgmma QueryTile);
+entry!(e4m3 d192_wgmma_masked_128x128_s2: wgmma QueryTile);
 entry!(e4m3 d256_wgmma_masked_128x96_s2: wgmma QueryTile);
 entry!(e4m3 d64_wgmma_full_192x128_s4_direct: wgmma QueryTile);
 entry!(e4m3 d64_wgmma_masked_128x256_s3_direct: wgmma QueryTile);

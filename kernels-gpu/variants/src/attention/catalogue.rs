@@ -236,9 +236,13 @@ const LINES: &[Line<AttentionConfig>] = &[
     // costs beside them. Sums with two levels, where registers hold S, P, O and a part of O.
     e4m3!("d64_wgmma_full_128x224_s3", Config::wgmma(64, two_level(two_q_stages(full(128, 224, 3))))),
     e4m3!("d64_wgmma_masked_128x192_s3", Config::wgmma(64, two_level(two_q_stages(masked(128, 192, 3))))),
+    e4m3!("d96_wgmma_full_128x128_s3", Config::wgmma(96, two_level(two_q_stages(full(128, 128, 3))))),
+    e4m3!("d96_wgmma_masked_128x128_s3_q", Config::wgmma(96, two_level(q_registers(masked(128, 128, 3))))),
     e4m3!("d128_wgmma_full_128x128_s3", Config::wgmma(128, two_level(two_q_stages(full(128, 128, 3))))),
     e4m3!("d128_wgmma_masked_128x128_s3_q", Config::wgmma(128, two_level(q_registers(masked(128, 128, 3))))),
-    // At this head dimension kernels without masks take no less time.
+    // Above 128 kernels without masks take no less time, as measured at 256.
+    e4m3!("d192v128_wgmma_masked_128x128_s3", Config::wgmma(192, two_level(masked(128, 128, 3))).value_dim(128)),
+    e4m3!("d192_wgmma_masked_128x128_s2", Config::wgmma(192, two_level(two_q_stages(masked(128, 128, 2))))),
     e4m3!("d256_wgmma_masked_128x96_s2", Config::wgmma(256, two_level(two_q_stages(masked(128, 96, 2))))),
     // Without the part.
     e4m3!("d64_wgmma_full_192x128_s4_direct", Config::wgmma(64, two_q_stages(full(192, 128, 4)))),
