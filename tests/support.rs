@@ -110,7 +110,7 @@ fn kernel_with(
 fn tables() -> String {
     let halves = [Dtype::F16, Dtype::Bf16];
     let of_halves = table("attention, f16 and bf16", &FEATURES, &halves.map(|dtype| [dtype; 2]), HEAD_DIM_STEP);
-    let name = "attention, e4m3 with an O of f16 or bf16";
+    let name = "attention, e4m3 with an O of f16, bf16 or e4m3";
     let of_fp8 = table(name, &FP8_FEATURES, &[[Dtype::E4M3; 2]], FP8_HEAD_DIM_STEP);
     let name = "attention, f16 and bf16 with K and V of e4m3";
     let of_fp8_kv = table(name, &FP8_KV_FEATURES, &halves.map(|dtype| [dtype, Dtype::E4M3]), HEAD_DIM_STEP);

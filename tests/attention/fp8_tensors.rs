@@ -177,6 +177,14 @@ fn refusals(gpu: &Gpu, (): &()) -> Outcome {
     let _: AttentionPlan = plan(Dtype::E4M3, AttentionParams { bias: true, softcap: Some(4.0), ..params })?;
     let of_f32 = AttentionParams { out: Some(Dtype::F32), ..params };
     expect_error(plan(Dtype::E4M3, of_f32), |error| matches!(error, Error::Argument { .. }))?;
+    let to_e4m3 = AttentionParams { out: Some(Dtype::E4M3), ..params };
+    let _: AttentionPlan = plan(Dtype::E4M3, AttentionParams { out_scale: Some(0.5), ..to_e4m3 })?;
+    expect_error(plan(Dtype::Bf16, to_e4m3), |error| matches!(error, Error::Argument { .. }))?;
+    for (scale, params) in [(0.0, to_e4m3), (f32::NAN, to_e4m3), (1.0, params)] {
+        expect_error(plan(Dtype::E4M3, AttentionParams { out_scale: Some(scale), ..params }), |error| {
+            matches!(error, Error::Argument { argument: "out_scale", .. })
+        })?;
+    }
     let halves = Buffer::<f16>::zeroed(gpu, 4 * 16 * 64)?;
     let mut out = Buffer::<f16>::zeroed(gpu, 4 * 16 * 64)?;
     let half = TensorRef::contiguous(&halves, case.q_shape())?;

@@ -1,8 +1,8 @@
-//! Attention on E4M3 with softcap, bias, sinks and sequences of several lengths.
+//! Attention on E4M3 with softcap, bias, sinks and sequences of several lengths, and with an O of E4M3.
 
 use ferrotile::{
-    Accumulation, Buffer, Dtype, F8E4M3, Float, Gpu, Mask, Stream, TensorMut, TensorRef, VarlenSizes, VarlenTensors,
-    attention_varlen,
+    Accumulation, AttentionTensors, Buffer, Dtype, F8E4M3, Float, Gpu, Layout, Mask, Stream, TensorMut, TensorRef,
+    VarlenSizes, VarlenTensors, attention, attention_varlen,
 };
 use half::{bf16, f16};
 use libtest_mimic::Failed;
@@ -11,6 +11,8 @@ use tests::catalogue::attention_configs;
 use tests::compare;
 use tests::guard::{Guarded, Poison};
 use tests::inputs::{self, Half};
+use tests::request::Request;
+use tests::view::View;
 use tests::{Trials, is_small};
 use variants::attention::{AttentionConfig, AttentionKernel, ScoreMod, Seqlens};
 
@@ -29,6 +31,11 @@ pub(crate) fn list(trials: &mut Trials) {
     }
     trials.typed("fp8_several_lengths_fill_many_tiles", "bf16", &(), many_tiles);
     trials.typed("fp8_a_bias_picks_keys", "f16", &(), bias_picks_keys);
+    for head_dim in [64, 96, 128, 192, 256] {
+        trials.typed(&format!("fp8_an_output_of_e4m3_is_scaled_and_rounded/d{head_dim}"), "f16", &head_dim, narrow);
+    }
+    trials.typed("fp8_an_output_of_e4m3_lies_anywhere", "f16", &(), narrow_anywhere);
+    trials.typed("fp8_several_lengths_have_an_output_of_e4m3", "f16", &(), narrow_lengths);
 }
 
 /// The kernels of a device for these head dimensions that compute such scores and lengths with an O of this type.
@@ -334,4 +341,131 @@ fn many_tiles(gpu: &Gpu, (): &()) -> Outcome {
         })?;
     }
     Ok(())
+}
+
+/// Runs one kernel with an O of E4M3, times `scale`, whose rows are `gap` elements farther apart than they are long.
+fn run_narrow(
+    gpu: &Gpu,
+    case: &Case,
+    Quantized { inputs, factors }: &Quantized,
+    (scale, gap): (f32, usize),
+    config: &AttentionConfig,
+) -> Result<(Vec<F8E4M3>, Vec<f32>), Failed> {
+    let stream = gpu.new_stream()?;
+    let upload = |values: &Vec<F8E4M3>| Buffer::upload_blocking(&stream, values);
+    let (q, k, v) = (upload(&inputs.q)?, upload(&inputs.k)?, upload(&inputs.v)?);
+    let factors = StoredFactors::upload(&stream, factors)?;
+    let [_, heads, rows, columns] = case.q_shape();
+    let row = columns + gap;
+    let view = View {
+        offset: 0,
+        shape: case.q_shape(),
+        strides: [heads * rows * row, rows * row, row, 1].map(|stride| stride as i64),
+    };
+    let mut out = Guarded::<F8E4M3>::new(gpu, &stream, view.storage_len())?;
+    let mut lse = Guarded::<f32>::new(gpu, &stream, case.lse_shape().iter().product())?;
+    let (out_view, lse_offset) = (view.moved(out.offset()), lse.offset());
+    let [lse_batch, lse_head, lse_rows] = case.lse_shape();
+    let lse_strides = [lse_head * lse_rows, lse_rows, 1].map(|stride| stride as i64);
+    let tensors = AttentionTensors {
+        descales: factors.descales()?,
+        lse: Some(TensorMut::strided(lse.buffer(), lse_offset, [lse_batch, lse_head, lse_rows], lse_strides)?),
+        ..AttentionTensors::new(
+            TensorRef::contiguous(&q, case.q_shape())?,
+            TensorRef::contiguous(&k, case.kv_shape())?,
+            TensorRef::contiguous(&v, case.kv_shape())?,
+            out_view.tensor_mut(out.buffer(), Layout::Bhsd)?,
+        )
+    };
+    let request = Request { out_scale: Some(scale), ..case.options(Layout::Bhsd, config) };
+    attention(&stream, tensors, &request.params(), &request.options())?;
+    Ok((view.gather_alone(&out.read(&stream)?)?, lse.read(&stream)?))
+}
+
+/// The kernels that can have an O of E4M3.
+fn narrow_configs(gpu: &Gpu, case: &Case, lengths: Seqlens) -> impl Iterator<Item = &'static AttentionConfig> + use<> {
+    let Case { sizes, mask, .. } = *case;
+    let kind = (ScoreMod::None, lengths);
+    configs(gpu, (sizes.head_dim, Dtype::F16), kind, (mask, sizes.q_len, sizes.k_len))
+}
+
+/// Each element is within the limit of O times the scale, which is O of values times it, or is 448 with its sign.
+fn narrow(gpu: &Gpu, &head_dim: &usize) -> Outcome {
+    if !is_compiled(gpu)? {
+        return Ok(());
+    }
+    let lengths: &[(usize, usize)] =
+        if is_small(gpu) { &[(70, 133), (90, 40)] } else { &[(70, 133), (90, 40), (257, 300)] };
+    for (index, &(q_len, k_len)) in lengths.iter().enumerate() {
+        for (seed, scale) in [(0, 1.0f32), (1, 64.0), (3, 3e4), (2, 1e-3)] {
+            if is_small(gpu) && (index as u64 + seed) % 2 == 1 {
+                continue;
+            }
+            let mask = [Mask::Full, Mask::Causal][(index + seed as usize) % 2];
+            let case = Case::new(1, 1, q_len, k_len, head_dim, mask).grouped(4, 2);
+            let quantized = Quantized::normal(&case, 71 + seed, factors(&case, seed));
+            let mut scaled = quantized.clone();
+            let of_v = scaled.factors[2].take().unwrap_or_else(|| Array2::ones((1, 1)));
+            scaled.factors[2] = Some(of_v * f64::from(scale));
+            for_configs(case, narrow_configs(gpu, &case, Seqlens::Fixed), |config| {
+                let types = (Dtype::E4M3, accumulation(&config));
+                let (mut exact, limits) =
+                    Terms::<f16>::NONE.of_reference(&case, |terms| scaled.limits_of(&case, terms, types));
+                exact.0.mapv_inplace(|x| x.clamp(-448.0, 448.0));
+                let (out, lse) = run_narrow(gpu, &case, &quantized, (scale, 0), config)?;
+                within((&out, &lse), &exact, &limits)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Rows of O that start anywhere give the bits of rows without gaps, from kernels that take them.
+fn narrow_anywhere(gpu: &Gpu, (): &()) -> Outcome {
+    if !is_compiled(gpu)? {
+        return Ok(());
+    }
+    for head_dim in [64, 128, 40] {
+        let case = Case::new(2, 2, 70, 133, head_dim, Mask::Causal);
+        let quantized = Quantized::normal(&case, 81, factors(&case, 2));
+        let is_mma = |config: &&AttentionConfig| matches!(config.kernel, AttentionKernel::Mma(_));
+        for_configs(case, narrow_configs(gpu, &case, Seqlens::Fixed).filter(is_mma), |config| {
+            let dense = run_narrow(gpu, &case, &quantized, (2.0, 0), config)?;
+            for gap in [1, 3, 8, 16] {
+                let apart = run_narrow(gpu, &case, &quantized, (2.0, gap), config)?;
+                if apart != dense {
+                    return Err(format!("rows {gap} elements apart have other elements").into());
+                }
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Sequences have the elements of each alone.
+fn narrow_lengths(gpu: &Gpu, (): &()) -> Outcome {
+    if !is_compiled(gpu)? {
+        return Ok(());
+    }
+    let batch = Batch { heads: [2, 2], ..Batch::new(64, Mask::Causal) };
+    let sequences = Sequences::normal(batch.clone(), 2);
+    let (stream, problem, scale) = (gpu.new_stream()?, batch.problem(), 16.0);
+    let longest = Case::new(1, 1, problem.max_q_len, problem.max_k_len, 64, batch.mask);
+    for_configs(&batch, narrow_configs(gpu, &longest, Seqlens::Varlen), |config| {
+        let stored = sequences.upload(&stream, 0)?;
+        let mut outputs = Outputs::<F8E4M3>::new(gpu, &stream, &problem, stored.strides)?;
+        let request = Request { out_scale: Some(scale), ..batch.options(&Terms::<f16>::NONE, config) };
+        let tensors = stored.tensors(&problem, &mut outputs)?;
+        let lengths = [problem.max_q_len, problem.max_k_len];
+        attention_varlen(&stream, tensors, lengths, &request.params(), &request.options())?;
+        for (entry, output) in outputs.read(&stream, &batch, stored.strides)?.iter().enumerate() {
+            let (case, member) = (batch.case(entry), &sequences.members[entry]);
+            let (out, lse) = run_narrow(gpu, &case, member, (scale, 0), config)?;
+            if (&output.out, &output.lse) != (&out, &lse) {
+                return Err(format!("sequence {entry} is not what it is alone").into());
+            }
+        }
+        Ok(())
+    })
 }

@@ -17,6 +17,7 @@ pub struct Request {
     pub bias: bool,
     pub value_dim: Option<usize>,
     pub out: Option<Dtype>,
+    pub out_scale: Option<f32>,
     pub kv: Option<Dtype>,
     pub kernel: Option<String>,
     pub accumulation: Accumulation,
@@ -37,6 +38,7 @@ impl Request {
             bias: false,
             value_dim: None,
             out: None,
+            out_scale: None,
             kv: None,
             kernel: None,
             accumulation: Accumulation::TwoLevel,
@@ -49,8 +51,8 @@ impl Request {
     /// What is computed.
     #[must_use]
     pub const fn params(&self) -> AttentionParams {
-        let Request { layout, mask, scale, softcap, bias, value_dim, out, kv, .. } = *self;
-        AttentionParams { layout, mask, scale, softcap, bias, value_dim, out, kv }
+        let Request { layout, mask, scale, softcap, bias, value_dim, out, out_scale, kv, .. } = *self;
+        AttentionParams { layout, mask, scale, softcap, bias, value_dim, out, out_scale, kv }
     }
 
     /// How it is run.

@@ -38,6 +38,11 @@ impl ResolvedParams {
         }
     }
 
+    /// What kernels multiply an O of E4M3 by; 0 for one of another type.
+    pub(super) fn out_scale(&self, out: Dtype) -> f32 {
+        if out == Dtype::E4M3 { self.out_scale } else { 0.0 }
+    }
+
     /// The arguments of a kernel for these scores that depend on the parameters and the sizes alone.
     pub(super) fn arguments(&self, sizes: &BatchedSizes, score_mod: ScoreMod) -> AttentionArgs {
         let (first_key, last_key) = self.mask.key_offsets(sizes.q_len, sizes.k_len);

@@ -102,7 +102,7 @@ impl Request<'_> {
     fn is_served_by(self, config: &AttentionConfig) -> bool {
         let Request { arch, dtype, kv, out, sizes, value_dim, mask, score_mod, seqlens, paged, .. } = self;
         config.serves_types(arch, [dtype, kv], [sizes.head_dim, value_dim])
-            && config.out == out
+            && config.out == stored_out(dtype, out)
             && config.covers(score_mod, seqlens)
             && config.takes(mask, sizes.q_len, sizes.k_len)
             && (!paged || is_decode(config))
@@ -175,8 +175,11 @@ impl Request<'_> {
                 format!("{of_types} on {arch}"),
                 format!("it needs {oldest}{}", if oldest == Arch::Sm90a { "" } else { " or later" }),
             ),
-            Some(_) if !ATTENTION.iter().filter(has_types).any(|config| config.out == out) => {
-                let expected = if dtype == Dtype::E4M3 { "f16 or bf16" } else { dtype.name() };
+            Some(_) if !ATTENTION.iter().filter(has_types).any(|config| config.out == stored_out(dtype, out)) => {
+                let expected = match dtype {
+                    Dtype::E4M3 => "f16, bf16 or e4m3",
+                    _ => dtype.name(),
+                };
                 argument(OP, "element type of O", out, format!("{expected} for inputs of {of_types}"))
             }
             Some(_) => {
@@ -268,6 +271,15 @@ fn sums(config: &AttentionConfig, accumulation: Accumulation) -> bool {
     match config.kernel {
         AttentionKernel::Wgmma(tile) if has_transposed_values(config.dtype) => tile.accumulation == accumulation,
         _ => true,
+    }
+}
+
+/// The element type of O of the configurations that compute one of type `out`: for inputs of E4M3 those with f16 round
+/// to E4M3 too.
+const fn stored_out(dtype: Dtype, out: Dtype) -> Dtype {
+    match (dtype, out) {
+        (Dtype::E4M3, Dtype::E4M3) => Dtype::F16,
+        _ => out,
     }
 }
 

@@ -147,6 +147,7 @@ impl AttentionPlan {
     ) -> Result<(Self, Option<&'static AttentionConfig>)> {
         problem.keys.check()?;
         let params = ResolvedParams::new(problem.keys.head_dim(), &problem.params)?;
+        problem.check_out_scale(dtype)?;
         options.check()?;
         let longest = problem.longest();
         let request = Request {
@@ -317,7 +318,8 @@ impl AttentionPlan {
         let longest = self.problem.longest();
         let mut args = self.params.arguments(&longest, config.score_mod);
         self.params.add_score_tensors(&mut args, &longest, (tensors, config.out))?;
-        let factors = descale_arguments(&longest, tensors)?;
+        let mut factors = descale_arguments(&longest, tensors)?;
+        factors.out_scale = self.params.out_scale(self.problem.out(config.dtype));
         let [first, second] = match keys {
             RawKeys::Batched => [("keys", None); 2],
             RawKeys::Varlen { cu_seqlens_q, cu_seqlens_k } => {
@@ -372,7 +374,7 @@ impl AttentionPlan {
         for (tensor, view) in [("K", k), ("V", v)] {
             has_element_type(OP, tensor, view, config.kv_dtype.into())?;
         }
-        has_element_type(OP, "O", out, config.out.into())?;
+        has_element_type(OP, "O", out, self.problem.out(config.dtype).into())?;
         let (layout, value_dim) = (self.problem.params.layout, self.params.value_dim);
         match (&self.problem.keys, keys) {
             (Keys::Batched(sizes), RawKeys::Batched) => {

@@ -37,6 +37,9 @@ pub struct AttentionParams {
     pub value_dim: Option<usize>,
     /// Element type of O; `None` is that of Q, or bf16 for inputs of FP8. Functions that take tensors take it from O.
     pub out: Option<Dtype>,
+    /// What an O of E4M3 is multiplied by before it is rounded; `None` is 1. Numbers beyond 448 become 448. The factor
+    /// of such an O is the reciprocal. Inputs of E4M3 alone can have it.
+    pub out_scale: Option<f32>,
     /// Element type of K and V; `None` is that of Q. E4M3 beside a Q of f16 or bf16 is for up to 16 query rows, from
     /// sm_89 on. Functions that take tensors take it from K.
     pub kv: Option<Dtype>,
@@ -46,7 +49,17 @@ impl AttentionParams {
     /// Full attention with the usual scale.
     #[must_use]
     pub const fn new(layout: Layout) -> Self {
-        Self { layout, mask: Mask::Full, scale: None, softcap: None, bias: false, value_dim: None, out: None, kv: None }
+        Self {
+            layout,
+            mask: Mask::Full,
+            scale: None,
+            softcap: None,
+            bias: false,
+            value_dim: None,
+            out: None,
+            out_scale: None,
+            kv: None,
+        }
     }
 
     /// Whether attention of this head dimension of Q and K takes these numbers; plans check it too. Needs no card. What
@@ -112,6 +125,16 @@ impl AttentionProblem {
         }
     }
 
+    /// Whether a scale of O is there for an O of E4M3 alone, of inputs of this type.
+    pub(super) fn check_out_scale(&self, inputs: Dtype) -> Result<()> {
+        match (self.params.out_scale, self.out(inputs)) {
+            (Some(scale), out) if out != Dtype::E4M3 => {
+                Err(argument(OP, "out_scale", scale, format!("none for an O of {out}: it is for one of e4m3")))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Element type of K and V, beside a Q of this one.
     pub(super) fn kv(&self, dtype: Dtype) -> Dtype {
         self.params.kv.unwrap_or(dtype)
@@ -131,6 +154,8 @@ pub(super) struct ResolvedParams {
     pub(super) softcap: Option<f32>,
     pub(super) bias: bool,
     pub(super) value_dim: usize,
+    /// Of an O of E4M3.
+    pub(super) out_scale: f32,
 }
 
 impl ResolvedParams {
@@ -138,16 +163,20 @@ impl ResolvedParams {
         let AttentionParams { mask, softcap, bias, .. } = *params;
         let scale = params.scale.unwrap_or_else(|| 1.0 / (head_dim as f32).sqrt());
         let value_dim = params.value_dim.unwrap_or(head_dim);
+        let out_scale = params.out_scale.unwrap_or(1.0);
         check_head_dim("value_dim", value_dim)?;
         if !scale.is_finite() {
             return Err(argument(OP, "scale", scale, "a finite number"));
+        }
+        if !(out_scale.is_finite() && out_scale > 0.0) {
+            return Err(argument(OP, "out_scale", out_scale, "a finite number above 0"));
         }
         match softcap {
             // Smaller ones have no reciprocal in f32.
             Some(cap) if !(cap.is_finite() && cap >= f32::MIN_POSITIVE && cap.recip() >= f32::MIN_POSITIVE) => {
                 Err(argument(OP, "softcap", cap, "a number from 2^-126 to 2^126, or none"))
             }
-            _ => Ok(Self { mask, scale, softcap, bias, value_dim }),
+            _ => Ok(Self { mask, scale, softcap, bias, value_dim, out_scale }),
         }
     }
 

@@ -28,8 +28,8 @@ use crate::runtime::tensor::{TensorMut, TensorRef};
 /// # Ok::<(), ferrotile::Error>(())
 /// ```
 ///
-/// O has the element type `O`: that of Q, or f16 or bf16 for inputs of E4M3. K and V have the element type `KV`: that
-/// of Q, or E4M3 beside up to 16 rows of Q of f16 or bf16.
+/// O has the element type `O`: that of Q, or f16, bf16 or E4M3 for inputs of E4M3. K and V have the element type `KV`:
+/// that of Q, or E4M3 beside up to 16 rows of Q of f16 or bf16.
 #[derive(Debug)]
 pub struct AttentionTensors<'a, T, O = T, KV = T> {
     /// Q `[batch, q_heads, q_len, head_dim]`.
@@ -50,7 +50,8 @@ pub struct AttentionTensors<'a, T, O = T, KV = T> {
     pub sink: Option<TensorRef<'a, f32, 1>>,
     /// What is added to scaled (and capped) scores, `[batch or 1, q_heads or 1, q_len, k_len]` whatever the layout, of
     /// any strides. It is there where [`AttentionParams::bias`](crate::AttentionParams::bias) says so. A bias of
-    /// minus infinity hides a key. It has the element type of O.
+    /// minus infinity hides a key. It has the element type of O, or, where that is E4M3, f16: an O of E4M3 and a bias
+    /// go together in [`RawAttentionTensors`] alone.
     pub bias: Option<TensorRef<'a, O, 4>>,
     /// Memory for partial results: at least [`AttentionPlan::workspace_bytes`](crate::AttentionPlan::workspace_bytes)
     /// on a 16-byte boundary. What it holds does not matter, before and after. Runs that are in flight at once need one
@@ -289,7 +290,7 @@ pub struct RawAttentionTensors {
     pub lse: Option<RawTensor>,
     /// The sink, of f32.
     pub sink: Option<RawTensor>,
-    /// The bias, of the type of O.
+    /// The bias, of the type of O, or of f16 beside an O of E4M3.
     pub bias: Option<RawTensor>,
     /// The workspace, of one dimension, which is written.
     pub workspace: Option<RawTensor>,

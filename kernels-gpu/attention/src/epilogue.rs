@@ -1,6 +1,7 @@
-//! The log-sum-exp of rows to global memory.
+//! The log-sum-exp of rows to global memory, and where rows of an O of E4M3 are.
 
 use cuda_std::global;
+use variants::attention::AttentionArgs;
 
 use crate::lane::lane;
 use crate::softmax::RowResult;
@@ -30,4 +31,13 @@ pub(crate) unsafe fn store_row_lse(work: &Work, lse: f32, warp_row: u32) {
         // SAFETY: the LSE has `q_len` values for each head.
         unsafe { global::store(work.lse.wrapping_add(row as usize), lse) };
     }
+}
+
+/// The start of row 0 of an O of E4M3.
+///
+/// [`Work::o`] counts two bytes an element.
+#[inline(always)]
+pub(crate) fn e4m3_out(args: &AttentionArgs, work: &Work) -> *mut u8 {
+    let elements = (work.o as u64).wrapping_sub(args.o) as i64 / 2;
+    args.o.wrapping_add_signed(elements) as *mut u8
 }

@@ -12,7 +12,8 @@
 
 use core::marker::PhantomData;
 
-use cuda_std::convert::{Bf16, Element16, F16, fma, permute_bytes};
+use cuda_std::convert::{Bf16, Element16, F16, fma, pack_e4m3x4, permute_bytes};
+use cuda_std::global;
 use cuda_std::shared::SharedAddr;
 use cuda_std::warp::{FULL_MASK, sync_warp};
 use variants::attention::{ATTENTION, AttentionArgs, AttentionConfig, DescaleArgs, PvUnit, config_index};
@@ -113,6 +114,37 @@ impl<O: Element16, const KEY_TILES: usize, const DIM_TILES: usize> PvAccumulator
                     let column = 16 * dim_tile as u32 + 4 * (lane % 4) + 2 * pair as u32;
                     // SAFETY: the row is one of the warp's 16.
                     unsafe { store_pair::<O>(tile, rows, row, column, values) };
+                }
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_e4m3(&self, normalisers: [f32; 2], args: &AttentionArgs, out: *mut u8, [row, rows]: [u32; 2]) {
+        let lane = lane();
+        for half in 0..2 {
+            let row = row + lane / 4 + 8 * half as u32;
+            if row >= rows {
+                continue;
+            }
+            let start = out.wrapping_offset((i64::from(row) * args.o_strides.row) as isize);
+            for dim_tile in 0..DIM_TILES {
+                let out = self.out[dim_tile];
+                let column = 16 * dim_tile as u32 + 4 * (lane % 4);
+                if column >= args.value_dim {
+                    continue;
+                }
+                let of_columns = [out[2 * half], out[4 + 2 * half], out[2 * half + 1], out[5 + 2 * half]];
+                let word = pack_e4m3x4(of_columns.map(|value| value * normalisers[half]));
+                let place = start.wrapping_add(column as usize);
+                // SAFETY: the columns are inside the row.
+                unsafe {
+                    if args.output_aligned != 0 {
+                        global::store(place.cast::<u32>(), word);
+                    } else {
+                        for byte in 0..4 {
+                            global::store(place.wrapping_add(byte), (word >> (8 * byte)) as u8);
+                        }
+                    }
                 }
             }
         }

@@ -38,7 +38,7 @@ use variants::attention::{
 };
 
 use crate::descale::factors;
-use crate::epilogue::store_lse;
+use crate::epilogue::{e4m3_out, store_lse};
 use crate::lane::{div_rem, lane, warp};
 use crate::score_mod::HeadScoreMod;
 use crate::seqlen::SeqlenInfo;
@@ -225,12 +225,24 @@ pub unsafe fn forward<E, T, const KEY_TILES: usize, const DIM_TILES: usize>(
 
         // A warp overwrites only rows of the Q tile that no other warp reads.
         let results = state.finalize(ScoreScale::new(args), sink_of_block(args, tile.m as u32));
-        sync_warp(FULL_MASK);
-        out.store(results.map(|row| row.normaliser * value_factor), q_tile, tile.m, warp_row());
-        sync_warp(FULL_MASK);
+        let normalisers = results.map(|row| row.normaliser * value_factor);
         // Found again, so that the addresses of O and the LSE take no registers in the loop.
         let seqlen = || if let Seqlens::Fixed = seqlens { SeqlenInfo::equal(args) } else { work.seqlen };
-        let work = Work::of_block::<E::Bits>(args, tile.m as u32, seqlens, |_| seqlen());
+        let found_again = || Work::of_block::<E::Bits>(args, tile.m as u32, seqlens, |_| seqlen());
+        if let Some(DescaleArgs { out_scale, .. }) = descales
+            && const { T::CONFIG.may_narrow_out() }
+            && *out_scale != 0.0
+        {
+            let work = found_again();
+            let rows = [work.first_row + warp_row(), work.q_len];
+            out.store_e4m3(normalisers.map(|normaliser| normaliser * out_scale), args, e4m3_out(args, &work), rows);
+            store_lse(&work, &results, warp_row());
+            return;
+        }
+        sync_warp(FULL_MASK);
+        out.store(normalisers, q_tile, tile.m, warp_row());
+        sync_warp(FULL_MASK);
+        let work = found_again();
         store_rows(args, &work, q_tile, tile.m, columns, warp_row());
         store_lse(&work, &results, warp_row());
     }

@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 
 use cuda_std::convert::Element16;
 use cuda_std::shared::SharedAddr;
-use variants::attention::PvUnit;
+use variants::attention::{AttentionArgs, PvUnit};
 
 use crate::lane::lane;
 use crate::sm80::product::multiply;
@@ -32,6 +32,13 @@ pub trait PvAccumulator<E, const KEY_TILES: usize, const DIM_TILES: usize> {
     /// # Safety
     /// All lanes of the warp call it together, and the rows are this warp's to write.
     unsafe fn store(&self, normalisers: [f32; 2], tile: SharedAddr, rows: usize, row: u32);
+
+    /// Writes `normalisers * O` as the 16 rows from `row` on, those below `rows`, of an O of E4M3 whose row 0 is at
+    /// `out`, in configurations that may have one ([`variants::attention::AttentionConfig::may_narrow_out`]).
+    ///
+    /// # Safety
+    /// As [`Self::store`]; `args` describe an O of so many rows.
+    unsafe fn store_e4m3(&self, _normalisers: [f32; 2], _args: &AttentionArgs, _out: *mut u8, _rows: [u32; 2]) {}
 }
 
 /// P V on the tensor cores: P is rounded to the element type, whose accumulator layout is the layout of operand A.

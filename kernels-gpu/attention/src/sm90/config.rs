@@ -54,6 +54,8 @@ impl<const ID: usize> Config<ID> {
     pub(crate) const SOFTCAP: bool = matches!(ATTENTION[ID].score_mod, ScoreMod::Softcap);
     /// Whether scores are scaled, and nothing else is done to them.
     pub(crate) const PLAIN_SCORES: bool = matches!(ATTENTION[ID].score_mod, ScoreMod::None);
+    /// Whether O may be rounded to E4M3, where the launch says so.
+    pub(crate) const MAY_NARROW_OUT: bool = ATTENTION[ID].may_narrow_out();
     /// When maxima are subtracted from scores.
     pub(crate) const SUBTRACTION: Subtraction = match Self::PV_OVERLAP {
         _ if Self::SOFTCAP => Subtraction::Never,

@@ -13,7 +13,7 @@
 use cuda_std::hint::opaque;
 use cuda_std::ptx::wgmma::{self, Accumulator};
 use cuda_std::shared::SharedAddr;
-use variants::attention::{AttentionArgs, QuerySource};
+use variants::attention::{AttentionArgs, DescaleArgs, QuerySource};
 
 use crate::epilogue::store_lse;
 use crate::input::Input;
@@ -51,6 +51,7 @@ pub(crate) unsafe fn consume<
     const PARTS: usize,
 >(
     args: &AttentionArgs,
+    descales: Option<&DescaleArgs>,
     base: SharedAddr,
     number: u32,
 ) where
@@ -60,7 +61,7 @@ pub(crate) unsafe fn consume<
     [f32; OUTPUTS]: Accumulator,
     [f32; PARTS]: Accumulator,
 {
-    let mut warpgroup = Warpgroup::<ID, STAGES>::new(args, base, number);
+    let mut warpgroup = Warpgroup::<ID, STAGES>::new(args, descales, base, number);
     let mut scheduler = TileScheduler::START;
     // SAFETY: the warpgroup is together.
     unsafe { WarpScheduler::<ID>::start(number) };
@@ -97,8 +98,8 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
             self.wait(Config::<ID>::Q_FULL, tile.q_stage, tile.q_parity);
             self.release(Config::<ID>::Q_EMPTY, tile.q_stage);
             if self.kv_split() == 0 {
-                let sink = tile.sink();
-                epilogue::store_unseen::<OUTPUTS>(self.args, &tile.work(), self.warp_row(), sink);
+                let (sink, is_narrow) = (tile.sink(), self.out_scale().is_some());
+                epilogue::store_unseen::<OUTPUTS>(self.args, &tile.work(), self.warp_row(), sink, is_narrow);
             }
         }
     }
@@ -521,13 +522,13 @@ impl<const ID: usize, const STAGES: u32> Warpgroup<'_, ID, STAGES> {
             store_lse(&work, &results, self.warp_row());
             let value = tile.descale.map_or(1.0, |descale| descale.value);
             let normalisers = results.map(|row| row.normaliser * value);
-            epilogue::store_accumulators::<E::Output, OUTPUTS>(
-                self.args,
-                &work,
-                &rows.out,
-                normalisers,
-                self.warp_row(),
-            );
+            let (args, out, warp_row) = (self.args, &rows.out, self.warp_row());
+            if let Some(scale) = self.out_scale() {
+                let normalisers = normalisers.map(|normaliser| normaliser * scale);
+                epilogue::store_e4m3::<OUTPUTS>(args, &work, out, normalisers, warp_row);
+            } else {
+                epilogue::store_accumulators::<E::Output, OUTPUTS>(args, &work, out, normalisers, warp_row);
+            }
         }
     }
 }

@@ -3,12 +3,12 @@
 //! A lane holds pairs of columns, 8 columns apart. The lanes of a quad exchange pairs, so that each lane writes 16
 //! bytes at a time and a quad writes 64 adjacent bytes of a row: whole sectors of memory.
 
-use cuda_std::convert::Element16;
+use cuda_std::convert::{Element16, pack_e4m3x2};
 use cuda_std::global;
 use cuda_std::warp::{FULL_MASK, warp_shuffle_xor};
 use variants::attention::AttentionArgs;
 
-use crate::epilogue::store_lse;
+use crate::epilogue::{e4m3_out, store_lse};
 use crate::lane::{LANES, lane};
 use crate::softmax::RowResult;
 use crate::tile::CHUNK_ELEMS;
@@ -119,13 +119,66 @@ unsafe fn store_words(args: &AttentionArgs, start: *mut u16, chunk: [u32; 4], bl
     }
 }
 
-/// Writes zeros to the 16 rows of a warp of O and the sink to their LSE: what rows give that see no key.
+/// [`store_accumulators`] to an O of E4M3, 8 bytes a lane.
 ///
 /// # Safety
 /// As [`store_accumulators`].
 #[inline(always)]
-pub(crate) unsafe fn store_unseen<const OUTPUTS: usize>(args: &AttentionArgs, work: &Work, warp_row: u32, sink: f32) {
+pub(crate) unsafe fn store_e4m3<const OUTPUTS: usize>(
+    args: &AttentionArgs,
+    work: &Work,
+    out: &[f32; OUTPUTS],
+    normalisers: [f32; 2],
+    warp_row: u32,
+) {
     for half in 0..2 {
+        for block in 0..OUTPUTS / 16 {
+            let values = chunk_of(out, half, block).map(|value| value * normalisers[half]);
+            let pairs = [0, 2, 4, 6].map(|first| u32::from(pack_e4m3x2(values[first], values[first + 1])));
+            // SAFETY: all lanes of the warp are here.
+            let [a, b, c, d] = unsafe { transpose_quad(lane() % 4, pairs) };
+            // SAFETY: the caller's contract.
+            unsafe { store_narrow(args, work, [a | b << 16, c | d << 16], warp_row + 8 * half as u32, block as u32) };
+        }
+    }
+}
+
+/// Writes this lane's eight elements of block `block` of its row of an O of E4M3.
+///
+/// # Safety
+/// As [`store_accumulators`].
+#[inline(always)]
+unsafe fn store_narrow(args: &AttentionArgs, work: &Work, chunk: [u32; 2], warp_row: u32, block: u32) {
+    let (row, column) = (work.first_row + warp_row + lane() / 4, 32 * block + CHUNK_ELEMS as u32 * (lane() % 4));
+    if row < work.q_len && column < args.value_dim {
+        let start = e4m3_out(args, work).wrapping_offset((i64::from(row) * args.o_strides.row) as isize);
+        let place = start.wrapping_add(column as usize);
+        // SAFETY: the elements are inside O, on an 8-byte boundary.
+        unsafe { global::store(place.cast::<[u32; 2]>(), chunk) };
+    }
+}
+
+/// Writes zeros to the 16 rows of a warp of O, of E4M3 where it `is_narrow`, and the sink to their LSE: what rows give
+/// that see no key.
+///
+/// # Safety
+/// As [`store_accumulators`].
+#[inline(always)]
+pub(crate) unsafe fn store_unseen<const OUTPUTS: usize>(
+    args: &AttentionArgs,
+    work: &Work,
+    warp_row: u32,
+    sink: f32,
+    is_narrow: bool,
+) {
+    for half in 0..2 {
+        if is_narrow {
+            for block in 0..OUTPUTS as u32 / 16 {
+                // SAFETY: the caller's contract.
+                unsafe { store_narrow(args, work, [0; 2], warp_row + 8 * half, block) };
+            }
+            continue;
+        }
         let Some(start) = row_start(args, work, warp_row + 8 * half) else { continue };
         for block in 0..OUTPUTS as u32 / 16 {
             // SAFETY: the caller's contract.

@@ -172,7 +172,7 @@ pub(crate) unsafe fn forward<
                 (4, true) => setmaxnreg::increase::<{ WIDE_PRODUCER_CONSUMER_REGISTERS[4] }>(),
                 _ => {}
             }
-            consume::<E, Q, ID, STAGES, SCORES, OUTPUTS, KEY_STEPS, PARTS>(args, base, warpgroup - 1);
+            consume::<E, Q, ID, STAGES, SCORES, OUTPUTS, KEY_STEPS, PARTS>(args, descales, base, warpgroup - 1);
         }
     }
 }

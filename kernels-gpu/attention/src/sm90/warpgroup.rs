@@ -6,7 +6,7 @@ use cuda_std::shared::SharedAddr;
 use cuda_std::thread;
 use layout::SmemRegion;
 use layout::descriptor::Descriptor;
-use variants::attention::{AttentionArgs, WARP_ROWS, WARPGROUP_ROWS, WARPGROUP_THREADS};
+use variants::attention::{AttentionArgs, DescaleArgs, WARP_ROWS, WARPGROUP_ROWS, WARPGROUP_THREADS};
 
 use crate::input::Input;
 use crate::lane::{lane, warp};
@@ -19,6 +19,7 @@ use crate::softmax::ScoreScale;
 /// A consumer warpgroup: its place in the block and in the pipeline of K and V.
 pub(crate) struct Warpgroup<'a, const ID: usize, const STAGES: u32> {
     pub(crate) args: &'a AttentionArgs,
+    descales: Option<&'a DescaleArgs>,
     pub(crate) base: SharedAddr,
     /// Its number among the consumers of the block.
     pub(crate) number: u32,
@@ -35,10 +36,16 @@ pub(crate) struct Warpgroup<'a, const ID: usize, const STAGES: u32> {
 
 impl<'a, const ID: usize, const STAGES: u32> Warpgroup<'a, ID, STAGES> {
     #[inline(always)]
-    pub(crate) fn new(args: &'a AttentionArgs, base: SharedAddr, number: u32) -> Self {
+    pub(crate) fn new(
+        args: &'a AttentionArgs,
+        descales: Option<&'a DescaleArgs>,
+        base: SharedAddr,
+        number: u32,
+    ) -> Self {
         let split_kv = const { Config::<ID>::SPLIT_KV_WARPGROUPS };
         Self {
             args,
+            descales,
             base,
             number,
             m_warpgroup: number / split_kv,
@@ -83,6 +90,15 @@ impl<'a, const ID: usize, const STAGES: u32> Warpgroup<'a, ID, STAGES> {
     #[inline(always)]
     pub(crate) fn bias_tile(&self) -> SharedAddr {
         self.bias_tiles.offset(warp() % 4 * Config::<ID>::BIAS.stage_stride_bytes())
+    }
+
+    /// What O is multiplied by before it is rounded to E4M3; `None` where O has the element type of the configuration.
+    #[inline(always)]
+    pub(crate) fn out_scale(&self) -> Option<f32> {
+        match self.descales {
+            Some(descales) if Config::<ID>::MAY_NARROW_OUT && descales.out_scale != 0.0 => Some(descales.out_scale),
+            _ => None,
+        }
     }
 
     /// Waits for the phase of `parity` of a barrier.

@@ -7,7 +7,7 @@ use layout::Dtype;
 /// Each tensor has one factor for each batch entry and head, at `batch * stride + head * stride` elements from its
 /// address. Strides are 0 along what it is the same for.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct DescaleArgs {
     /// The factors of Q, by head of K and V or by head of Q: see `q_heads_per_factor`.
     pub q: DescaleTensor,
@@ -17,8 +17,11 @@ pub struct DescaleArgs {
     pub v: DescaleTensor,
     /// Heads of Q that share a factor and follow each other.
     pub q_heads_per_factor: u32,
-    /// 0: what would be padding otherwise.
-    pub reserved: u32,
+    /// What O is multiplied by before it is rounded to E4M3, with a largest number of 448; 0 where O has the element
+    /// type of the configuration. Kernels whose O is of f16 take both ([`AttentionConfig::may_narrow_out`]).
+    ///
+    /// [`AttentionConfig::may_narrow_out`]: super::AttentionConfig::may_narrow_out
+    pub out_scale: f32,
 }
 
 /// Where the factors of one tensor are.

@@ -42,6 +42,12 @@ impl AttentionConfig {
         matches!((self.dtype, self.score_mod), (Dtype::E4M3, ScoreMod::General))
     }
 
+    /// Whether the kernel can round O to E4M3 in place of its element type, where the launch says so
+    /// ([`DescaleArgs::out_scale`](super::DescaleArgs::out_scale)).
+    pub const fn may_narrow_out(&self) -> bool {
+        matches!((self.dtype, self.out), (Dtype::E4M3, Dtype::F16))
+    }
+
     /// Whether it takes a problem of these lengths and this mask.
     pub fn takes(&self, mask: Mask, q_len: usize, k_len: usize) -> bool {
         match self.kernel {
