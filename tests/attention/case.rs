@@ -7,7 +7,7 @@ use ferrotile::{
     AttentionTensors, BatchedSizes, Buffer, Gpu, Layout, Mask, TensorMut, TensorRef, attention, reference, tolerance,
 };
 use libtest_mimic::Failed;
-use ndarray::{Array3, Array4, ArrayView4};
+use ndarray::{Array3, Array4};
 use tests::catalogue::attention_configs;
 use tests::compare::{self, Difference};
 use tests::guard::Guarded;
@@ -141,14 +141,27 @@ impl<T: Half> Inputs<T> {
 
     /// What attention of the case gives on these inputs, with these terms.
     pub(crate) fn expected_of(&self, case: &Case, terms: &AttentionTerms<'_>) -> Expected {
-        let wide = |values: &[T], shape: [usize; 4]| {
+        let wide = self.wide(case);
+        let [q, k, v] = wide.each_ref().map(|tensor| tensor.view());
+        let exact = reference::attention_with(q, k, v, terms);
+        Expected::new::<T>(exact, reference::attention_with_rounded(q, k, v, terms, T::DTYPE))
+    }
+
+    /// How far the LSE of attention on these inputs may be off where sums over the head dimension cost most: each
+    /// operation of a tensor core loses a share of a large score.
+    pub(crate) fn lse_limit(&self, case: &Case) -> f64 {
+        let (wide, terms) = (self.wide(case), AttentionTerms::new(case.mask, case.scale()));
+        let [q, k, v] = wide.each_ref().map(|tensor| tensor.view());
+        let (out, lse) = reference::attention_with(q, k, v, &terms);
+        let limits = tolerance::attention_limits([q, k, v], &terms, T::DTYPE, (out.view(), lse.view()));
+        limits.lse.into_iter().fold(0.0, f64::max)
+    }
+
+    /// Q, K and V in f64.
+    fn wide(&self, case: &Case) -> [Array4<f64>; 3] {
+        [(&self.q, case.q_shape()), (&self.k, case.kv_shape()), (&self.v, case.kv_shape())].map(|(values, shape)| {
             Array4::from_shape_vec(shape, values.iter().map(|x| x.to_f64()).collect()).expect("elements fill the shape")
-        };
-        let (q, k, v) = (wide(&self.q, case.q_shape()), wide(&self.k, case.kv_shape()), wide(&self.v, case.kv_shape()));
-        let views = |of: fn(&Array4<f64>) -> ArrayView4<'_, f64>| (of(&q), of(&k), of(&v));
-        let (qv, kv, vv) = views(|array| array.view());
-        let exact = reference::attention_with(qv, kv, vv, terms);
-        Expected::new::<T>(exact, reference::attention_with_rounded(qv, kv, vv, terms, T::DTYPE))
+        })
     }
 }
 
