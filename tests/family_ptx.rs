@@ -118,7 +118,7 @@ fn instructions_are_those_of_the_algorithm() {
             AttentionKernel::Mma(tile) => tile,
         };
         // Of 16 rows by 32 bytes and as many columns as rows.
-        let products = (tile.n / 16) * (config.head_dim * config.dtype.size_bytes() / 32);
+        let products = (tile.n / 16) * (config.head_dim * config.tile_elem_bytes() / 32);
         let tensor_core_pv = usize::from(tile.pv == PvUnit::TensorCore);
         check_products(config, entry, products * (1 + tensor_core_pv));
         assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4.trans"), products * tensor_core_pv, "{config}");
@@ -127,8 +127,17 @@ fn instructions_are_those_of_the_algorithm() {
         let passing_on = if config.seqlens == Seqlens::Varlen { 2 } else { 0 };
         assert_eq!(entry.count("bar.sync"), 3 - tile.stages + passing_on, "{config}");
         assert_eq!(entry.count("cp.async.cg.shared.global") > 0, tile.copy == TileCopy::Async, "{config}");
-        // A 16-byte load moves a chunk through registers; no other configuration has one.
-        assert_eq!(entry.count("ld.global.v4") > 0, tile.copy == TileCopy::ThroughRegisters, "{config}");
+        // A load of 16 bytes moves a chunk through registers, or one of 8 bytes what becomes a chunk; no other
+        // configuration has one.
+        let is_integer = config.dtype == Dtype::U8;
+        let through_registers = tile.copy == TileCopy::ThroughRegisters;
+        assert_eq!(entry.count("ld.global.v4") > 0, through_registers && !is_integer, "{config}");
+        assert_eq!(entry.count("ld.global.v2") > 0, through_registers && is_integer, "{config}");
+        // Four instructions widen the integers of a chunk: of Q, and of K and V of the first step and in the loop; and in
+        // five loops where rows start anywhere.
+        let [q_chunks, chunks] = [tile.m, tile.n].map(|rows| rows * config.head_dim / 8 / config.threads() as usize);
+        let widens = if is_integer { 4 * (q_chunks + 4 * chunks + 5) } else { 0 };
+        assert_eq!(entry.count("fma.rn.f16x2"), widens, "{config}");
     });
 }
 
@@ -145,7 +154,8 @@ fn check_products(config: &AttentionConfig, entry: &Entry, products: usize) {
     } else {
         2 * products
     };
-    let all = (of(config.dtype), entry.count("mma"), entry.count("wmma"));
+    let dtype = if config.dtype == Dtype::U8 { Dtype::F16 } else { config.dtype };
+    let all = (of(dtype), entry.count("mma"), entry.count("wmma"));
     assert_eq!(all, (as_queries, 2 * products, 0), "{config}");
 }
 

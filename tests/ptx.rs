@@ -72,6 +72,7 @@ const SM_80: &[Instructions] = &[
             ("max.f32", 1),
         ],
     ),
+    ("convert_fma_f16x2", &[("fma.rn.f16x2", 1)]),
     ("cp_async_ca_4", &[("cp.async.ca.shared.global", 1), ("cp.async.commit_group", 1), ("cp.async.wait_group", 1)]),
     ("cp_async_ca_8", &[("cp.async.ca.shared.global", 1)]),
     ("cp_async_cg_16", &[("cp.async.cg.shared.global", 1)]),

@@ -114,7 +114,9 @@ fn tables() -> String {
     let of_fp8 = table(name, &FP8_FEATURES, &[[Dtype::E4M3; 2]], FP8_HEAD_DIM_STEP);
     let name = "attention, f16 and bf16 with K and V of e4m3";
     let of_fp8_kv = table(name, &FP8_KV_FEATURES, &halves.map(|dtype| [dtype, Dtype::E4M3]), HEAD_DIM_STEP);
-    [of_halves, of_fp8, of_fp8_kv].join("\n")
+    let name = "attention, u8 with an O of f16 or bf16";
+    let of_u8 = table(name, &FEATURES[..3], &[[Dtype::U8; 2]], HEAD_DIM_STEP);
+    [of_halves, of_fp8, of_fp8_kv, of_u8].join("\n")
 }
 
 /// A line for each feature and range of head dimensions with the same kernels, which are those of each type.

@@ -73,10 +73,15 @@ pub(crate) fn is_contiguous(op: &'static str, strides: &'static str, tensor: &Ra
 
 /// Whether every row of a tensor starts on a 16-byte boundary. A dimension of one is never stepped along.
 pub(crate) fn rows_aligned(tensor: &RawTensor) -> bool {
+    rows_aligned_to(tensor, ALIGN_BYTES)
+}
+
+/// The same for boundaries of so many bytes.
+pub(crate) fn rows_aligned_to(tensor: &RawTensor, align_bytes: usize) -> bool {
     let bytes = tensor.element_type().size_bytes() as i64;
     let outer = tensor.shape().len().saturating_sub(1);
-    let step_aligned = |dim| tensor.step(dim).wrapping_mul(bytes) % ALIGN_BYTES as i64 == 0;
-    tensor.as_raw().is_multiple_of(ALIGN_BYTES as u64) && (0..outer).all(step_aligned)
+    let step_aligned = |dim| tensor.step(dim).wrapping_mul(bytes) % align_bytes as i64 == 0;
+    tensor.as_raw().is_multiple_of(align_bytes as u64) && (0..outer).all(step_aligned)
 }
 
 /// The address of a workspace of at least `needed` bytes on a 16-byte boundary of the stream's device `ordinal`; 0
@@ -121,6 +126,8 @@ mod tests {
         assert!(aligned(half, 256, &[2, 3, 17], &[72, 24, 1]));
         assert!(!aligned(half, 256, &[2, 3, 17], &[72, 20, 1]));
         assert!(!aligned(ElementType::E4M3, 256, &[2, 3, 17], &[72, 24, 1]));
+        let bytes = RawTensor::new(0, 264, ElementType::U8, &[2, 3, 17], &[72, 24, 1]).unwrap();
+        assert!(rows_aligned_to(&bytes, 8) && !rows_aligned(&bytes));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! the obvious computation happens to be exact: `max|out - ref| <= 2 * max|obvious - ref| + atol(dtype)`.
 
 mod attention;
+mod quantized;
 
 use layout::Dtype;
 use ndarray::{Array3, ArrayView3, Axis};
@@ -14,7 +15,9 @@ use variants::gemm::{Accumulation, TWO_LEVEL_K};
 
 pub use attention::{
     AttentionLimits, Fp8Terms, LARGEST_SUM, attention_limits, e4m3_kv_attention_limits, fp8_attention_limits,
+    u8_attention_limits,
 };
+pub use quantized::QuantizationError;
 
 use crate::element::Float;
 use crate::gemm::GemmProblem;

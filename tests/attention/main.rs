@@ -16,6 +16,7 @@ mod merge;
 mod numbers;
 mod paged;
 mod property;
+mod quantized;
 mod range;
 mod refusals;
 mod scores;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
     fp8_kv::list(&mut trials);
     fp8_tensors::list(&mut trials);
     fp8_terms::list(&mut trials);
+    quantized::list(&mut trials);
     bits::list(&mut trials);
     special::list(&mut trials);
     range::list(&mut trials);

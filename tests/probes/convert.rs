@@ -1,6 +1,6 @@
 //! Conversions over every bit pattern of the narrow types and around every rounding tie; fast math within its bounds.
 
-use ferrotile::LaunchConfig;
+use ferrotile::{Float, LaunchConfig};
 use half::{bf16, f16};
 use layout::Arch;
 use libtest_mimic::Failed;
@@ -15,6 +15,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test::new("convert_fp8_widen", fp8_widen).since(Arch::Sm89),
     Test::new("convert_permute_bytes", permute_bytes),
     Test::new("convert_math", math),
+    Test::new("convert_fma_f16x2", fma_f16x2),
 ];
 
 const THREADS: u32 = 256;
@@ -269,4 +270,17 @@ fn math(probe: &Probe<'_>) -> Result<(), Failed> {
         }
     }
     Ok(())
+}
+
+/// Every pattern, and its complement beside it. Sums that f64 holds, of which half take subnormal numbers to others.
+fn fma_f16x2(probe: &Probe<'_>) -> Result<(), Failed> {
+    const PATTERNS: usize = 1 << 16;
+    let (b, c) = ([0x7800, 0x3e00], [0xb3f8, 0x3555]);
+    let word = |[low, high]: [u16; 2]| u32::from(low) | u32::from(high) << 16;
+    let got = probe.run(&one_thread_each(PATTERNS), PATTERNS, &[&word(b), &word(c)])?;
+    let got: Vec<u32> = got.into_iter().map(|pair| canonical_pair(pair, 0x7c00)).collect();
+    let exact = |bits| f16::from_bits(bits).to_f64();
+    let sum = |a, half: usize| <f16 as Float>::from_f64(exact(a) * exact(b[half]) + exact(c[half])).to_bits();
+    let expected = (0..=u16::MAX).map(|bits| canonical_pair(word([sum(bits, 0), sum(!bits, 1)]), 0x7c00));
+    expect_equal(&got, &expected.collect::<Vec<u32>>(), |at| format!("pattern {at:#06x}"))
 }

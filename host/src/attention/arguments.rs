@@ -1,13 +1,15 @@
 //! What every kernel is told of a call: one `AttentionArgs`.
 
 use layout::Dtype;
-use variants::attention::{AttentionArgs, AttentionStrides, DescaleArgs, DescaleTensor, ScoreMod, exact_from};
+use variants::attention::{
+    AttentionArgs, AttentionStrides, DescaleArgs, DescaleTensor, HEAD_DIM_STEP, ScoreMod, exact_from,
+};
 
 use super::layout::Layout;
 use super::problem::{LEAST, ResolvedParams, magnitude};
 use super::sizes::{BatchedSizes, OP};
 use super::tensors::{RawAttentionTensors, RawKeys};
-use crate::checks::{ALIGN_BYTES, argument, has_element_type, has_shape, rows_aligned};
+use crate::checks::{ALIGN_BYTES, argument, has_element_type, has_shape, rows_aligned, rows_aligned_to};
 use crate::element::ElementType;
 use crate::error::Result;
 use crate::runtime::param::KernelParam;
@@ -123,22 +125,32 @@ pub(super) fn add_tensors(args: &mut AttentionArgs, layout: Layout, tensors: &Ra
     args.lse = lse.as_ref().map_or(0, RawTensor::as_raw);
     [args.q_strides, args.o_strides] = [q, out].map(|tensor| kernel_strides(q_layout, tensor));
     [args.k_strides, args.v_strides] = [k, v].map(|tensor| kernel_strides(k_layout, tensor));
-    // Rows of 8-bit elements may end with half a chunk.
-    let row_bytes = |tensor: &RawTensor| tensor.dim(3) * tensor.element_type().size_bytes();
-    let in_chunks = |tensor: &RawTensor| row_bytes(tensor).is_multiple_of(ALIGN_BYTES);
-    args.inputs_aligned = u32::from([q, k, v].into_iter().all(|tensor| rows_aligned(tensor) && in_chunks(tensor)));
+    let is_aligned = |tensor: &RawTensor| match tensor.element_type() {
+        // Kernels read as many elements of 8-bit integers at a time as of 16 bits.
+        ElementType::U8 => rows_aligned_to(tensor, HEAD_DIM_STEP),
+        // Rows of 8-bit elements may end with half a chunk.
+        kind => rows_aligned(tensor) && (tensor.dim(3) * kind.size_bytes()).is_multiple_of(ALIGN_BYTES),
+    };
+    args.inputs_aligned = u32::from([q, k, v].into_iter().all(is_aligned));
     args.output_aligned = u32::from(rows_aligned(out));
 }
 
-/// The factors of FP8 inputs, which are checked to be those of the sizes; other inputs have none.
+/// The factors of 8-bit inputs, which are checked to be those of the sizes; other inputs have none. Tensors of FP8 may
+/// have them, and those of 8-bit integers must: without a factor an integer stands for nothing.
 pub(super) fn descale_arguments(sizes: &BatchedSizes, tensors: &RawAttentionTensors) -> Result<DescaleArgs> {
     let mut args = DescaleArgs { q_heads_per_factor: 1, ..DescaleArgs::default() };
     let places = [&mut args.q, &mut args.k, &mut args.v];
     let inputs = [&tensors.q, &tensors.k, &tensors.v];
     for (((name, place), factors), input) in DESCALES.into_iter().zip(places).zip(&tensors.descales).zip(inputs) {
-        let Some(factors) = factors else { continue };
+        let Some(factors) = factors else {
+            if input.element_type() == ElementType::U8 {
+                let expected = "a tensor: inputs of u8 have factors, one or one for each head";
+                return Err(argument(OP, name, "none", expected));
+            }
+            continue;
+        };
         if input.element_type().size_bytes() != 1 {
-            return Err(argument(OP, name, "a tensor", "none: the tensor is not of FP8"));
+            return Err(argument(OP, name, "a tensor", "none: the tensor is not of FP8 or u8"));
         }
         has_element_type(OP, name, factors, ElementType::F32)?;
         let heads = match factors.shape().get(1) {

@@ -178,6 +178,7 @@ impl Request<'_> {
             Some(_) if !ATTENTION.iter().filter(has_types).any(|config| config.out == stored_out(dtype, out)) => {
                 let expected = match dtype {
                     Dtype::E4M3 => "f16, bf16 or e4m3",
+                    Dtype::U8 => "f16 or bf16",
                     _ => dtype.name(),
                 };
                 argument(OP, "element type of O", out, format!("{expected} for inputs of {of_types}"))
@@ -299,7 +300,7 @@ mod tests {
     fn request(arch: Arch, dtype: Dtype, sizes: &BatchedSizes) -> Request<'_> {
         let (mask, score_mod, seqlens) = (Mask::Causal, ScoreMod::None, Seqlens::Fixed);
         let value_dim = sizes.head_dim;
-        let out = if dtype == Dtype::E4M3 { Dtype::F16 } else { dtype };
+        let out = if dtype.size_bytes() == 1 { Dtype::F16 } else { dtype };
         let (kv, multiprocessors, paged) = (dtype, 132, false);
         Request { arch, multiprocessors, dtype, kv, out, sizes, value_dim, mask, score_mod, seqlens, paged }
     }
@@ -325,7 +326,7 @@ mod tests {
                 }
             }
         }
-        let compiled = vec![Dtype::F16, Dtype::Bf16, Dtype::E4M3];
+        let compiled = vec![Dtype::F16, Dtype::Bf16, Dtype::E4M3, Dtype::U8];
         let refused = request(Arch::Sm90a, Dtype::F32, &problem(64)).preferred(Accumulation::TwoLevel);
         assert_eq!(refused, Err(Error::UnsupportedType { op: OP, dtype: Dtype::F32, compiled }));
     }
@@ -523,6 +524,7 @@ mod tests {
         let kinds: Vec<_> = kinds.flat_map(|kind| [(kind, Mask::Full), (kind, Mask::Causal)]).collect();
         let runs = [
             (Arch::Sm80, [Dtype::F16; 2], Accumulation::TwoLevel),
+            (Arch::Sm80, [Dtype::U8; 2], Accumulation::TwoLevel),
             (Arch::Sm89, [Dtype::F16, Dtype::E4M3], Accumulation::TwoLevel),
             (Arch::Sm89, [Dtype::E4M3; 2], Accumulation::TwoLevel),
             (Arch::Sm90a, [Dtype::F16; 2], Accumulation::TwoLevel),

@@ -28,8 +28,8 @@ use crate::runtime::tensor::{TensorMut, TensorRef};
 /// # Ok::<(), ferrotile::Error>(())
 /// ```
 ///
-/// O has the element type `O`: that of Q, or f16, bf16 or E4M3 for inputs of E4M3. K and V have the element type `KV`:
-/// that of Q, or E4M3 beside up to 16 rows of Q of f16 or bf16.
+/// O has the element type `O`: that of Q, or f16, bf16 or E4M3 for inputs of E4M3, and f16 or bf16 for inputs of u8. K
+/// and V have the element type `KV`: that of Q, or E4M3 beside up to 16 rows of Q of f16 or bf16.
 #[derive(Debug)]
 pub struct AttentionTensors<'a, T, O = T, KV = T> {
     /// Q `[batch, q_heads, q_len, head_dim]`.
@@ -40,7 +40,7 @@ pub struct AttentionTensors<'a, T, O = T, KV = T> {
     pub v: TensorRef<'a, KV, 4>,
     /// O `[batch, q_heads, q_len, head_dim]`, with the head dimension of V.
     pub out: TensorMut<'a, O, 4>,
-    /// What elements of FP8 are multiplied by; other inputs have none.
+    /// What elements of FP8 and of u8 are multiplied by; other inputs have none.
     pub descales: Descales<'a>,
     /// Where the LSE goes, `[batch, q_heads, q_len]` and contiguous.
     pub lse: Option<TensorMut<'a, f32, 3>>,
@@ -83,9 +83,10 @@ impl<T, O, KV> AttentionTensors<'_, T, O, KV> {
     }
 }
 
-/// The f32 factors that elements of FP8 inputs are multiplied by, on the card.
+/// The f32 factors that elements of FP8 inputs, and of u8, are multiplied by, on the card.
 ///
-/// A tensor without factors counts as it is. Shapes are `[batch or 1, heads or 1]`, of any strides: one factor for each
+/// A tensor of FP8 without factors counts as it is. Tensors of u8 have factors: the integer q stands for
+/// `(q / 127.5 - 1) * 448` times its factor, as [`quantize`](crate::quantize()) makes them. Shapes are `[batch or 1, heads or 1]`, of any strides: one factor for each
 /// head, or one for the tensor. Products of the factors of Q and K and the scale are numbers that f32 has, and beside a
 /// Q of 16 bits products of its rows and of keys with their factors.
 ///

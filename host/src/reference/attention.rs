@@ -100,7 +100,7 @@ pub fn attention_with(
     in_type(q, k, v, terms, |number| number, [&|value| value; 2])
 }
 
-/// Elements of FP8 times their factors: `x` is `[B, H, S, D]`, and `factors` are `[B or 1, F]`, where F divides H and
+/// Elements of FP8, or what those of u8 stand for, times their factors: `x` is `[B, H, S, D]`, and `factors` are `[B or 1, F]`, where F divides H and
 /// each factor is that of as many heads, which follow each other.
 ///
 /// ```
@@ -135,7 +135,7 @@ pub fn dequantize(x: ArrayView4<'_, f64>, factors: ArrayView2<'_, f64>) -> Array
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttentionTypes {
-    /// That of Q, K and V, and of the weights when they multiply V.
+    /// That of Q, K and V, and of the weights when they multiply V; beside a V of u8 they are of f16.
     pub inputs: Dtype,
     /// That of O.
     pub out: Dtype,
@@ -151,8 +151,14 @@ impl AttentionTypes {
     /// The weight as it multiplies V, where the largest of the row is 1. E4M3 has few bits below 1, and 8 powers of two
     /// above: kernels multiply weights by `2^8` first.
     fn round_weight(self, weight: f64) -> f64 {
-        let unit = if self.inputs == Dtype::E4M3 { f64::from(E4M3_P_EXPONENT).exp2() } else { 1.0 };
-        round(weight * unit, self.inputs) / unit
+        match self.inputs {
+            Dtype::E4M3 => {
+                let unit = f64::from(E4M3_P_EXPONENT).exp2();
+                round(weight * unit, Dtype::E4M3) / unit
+            }
+            Dtype::U8 => round(weight, Dtype::F16),
+            dtype => round(weight, dtype),
+        }
     }
 }
 
@@ -160,7 +166,7 @@ impl AttentionTypes {
 /// the type of the inputs before they multiply V, and the output is rounded to its type.
 ///
 /// Its distance from [`attention`] is what these types cost, whatever the order of the sums; see [`crate::tolerance`].
-/// Inputs are values of their type, those of FP8 times factors; shapes and rows without keys as for [`attention`].
+/// Inputs are values of their type, those of FP8 and of u8 times factors; shapes and rows without keys as for [`attention`].
 ///
 /// # Panics
 /// Where the shapes do not fit together.

@@ -110,6 +110,42 @@ pub fn fp8_attention_limits(
     limits_of_costs(inputs, terms, &costs, fp8.factors, exact)
 }
 
+/// The limits of attention on inputs of u8 with an O of type `out`. The inputs are what the integers stand for without
+/// their factors, which are as [`crate::reference::dequantize`] takes them. `exact` is the result of the products with
+/// the factors.
+///
+/// Kernels widen integers to f16 exactly, and weights are of f16: what is lost is what attention in f16 loses, but for
+/// the inputs. Results are not specified where the product of the factors of Q and K, or the factor of V, is above
+/// 2^104: kernels multiply it by up to 2^22, for the units of the integers.
+///
+/// ```
+/// use ferrotile::{Dtype, Mask, reference::{AttentionTerms, attention_with, dequantize}, tolerance};
+/// use ndarray::{Array2, Array4};
+///
+/// let (x, factors) = (Array4::from_elem((1, 1, 4, 8), 448.0), Array2::from_elem((1, 1), 1.0 / 448.0));
+/// let product = dequantize(x.view(), factors.view());
+/// let terms = AttentionTerms::new(Mask::Full, 1.0);
+/// let (out, lse) = attention_with(product.view(), product.view(), product.view(), &terms);
+/// let limits = tolerance::u8_attention_limits(
+///     [x.view(), x.view(), x.view()], &terms, [factors.view(); 3], Dtype::F16, (out.view(), lse.view()),
+/// );
+/// assert!(limits.out.iter().all(|&limit| limit > 0.0 && limit < 2e-3));
+/// ```
+///
+/// # Panics
+/// Where the shapes do not fit together.
+#[must_use]
+pub fn u8_attention_limits(
+    inputs: [ArrayView4<'_, f64>; 3],
+    terms: &AttentionTerms<'_>,
+    factors: [ArrayView2<'_, f64>; 3],
+    out: Dtype,
+    exact: (ArrayView4<'_, f64>, ArrayView3<'_, f64>),
+) -> AttentionLimits {
+    let costs = Costs::of_u8(out, inputs[0].dim().3);
+    limits_of_costs(inputs, terms, &costs, factors.map(Some), exact)
+}
+
 /// What the types of a kernel cost.
 struct Costs {
     inputs: Dtype,
@@ -127,6 +163,8 @@ struct Costs {
     of_sum: f64,
     /// Whether scores are multiplied by the factors of K before they are scaled.
     multiplies_scores: bool,
+    /// What the product of the factors of Q and K, and the factor of V, may be at most.
+    largest_factor: f64,
 }
 
 impl Costs {
@@ -144,6 +182,7 @@ impl Costs {
             is_of_largest: false,
             of_sum: 0.0,
             multiplies_scores: false,
+            largest_factor: f64::INFINITY,
         }
     }
 
@@ -163,7 +202,12 @@ impl Costs {
             is_of_largest: true,
             of_sum: super::cut_share(summed, 16, [13, 13]),
             multiplies_scores: false,
+            largest_factor: f64::INFINITY,
         }
+    }
+
+    fn of_u8(out: Dtype, head_dim: usize) -> Costs {
+        Costs { inputs: Dtype::U8, largest_factor: 104f64.exp2(), ..Costs::of_halves(out, Dtype::F16, head_dim) }
     }
 }
 
@@ -192,6 +236,7 @@ fn limits_of_costs(
         let terms = AttentionTerms { scale: terms.scale * factor(0, b, h) * factor(1, b, h), ..*terms };
         let score_factor = if costs.multiplies_scores { factor(1, b, h).abs() } else { 1.0 };
         let mut row = Row::new(&terms, [b, h, i, q_len], query, keys, (costs, score_factor));
+        row.specified &= (factor(0, b, h) * factor(1, b, h)).abs().max(factor(2, b, h).abs()) <= costs.largest_factor;
         let exact: Vec<f64> = out.slice(ndarray::s![b, h, i, ..]).to_vec();
         row.limits((values, factor(2, b, h)), &exact, lse[[b, h, i]], costs)
     });

@@ -1,4 +1,4 @@
-//! Descale factors: what elements of FP8 tensors are multiplied by.
+//! Descale factors: what elements of FP8 tensors, and of 8-bit integers, are multiplied by.
 
 use cuda_std::global;
 use variants::attention::{DescaleArgs, DescaleTensor};
@@ -19,14 +19,16 @@ pub(crate) unsafe fn factor(tensor: &DescaleTensor, batch: u32, head: u32) -> f3
     unsafe { global::load((tensor.address as *const f32).wrapping_offset(place as isize)) }
 }
 
-/// What scores of a head of Q with a head of K are multiplied by, and O of that head.
+/// What scores of a head of Q with a head of K are multiplied by, and O of that head, where elements count in units of
+/// `unit`.
 ///
 /// # Safety
 /// As [`factor`], for these heads.
 #[inline(always)]
-pub(crate) unsafe fn factors(descales: &DescaleArgs, batch: u32, [q_head, kv_head]: [u32; 2]) -> [f32; 2] {
+pub(crate) unsafe fn factors(descales: &DescaleArgs, batch: u32, [q_head, kv_head]: [u32; 2], unit: f32) -> [f32; 2] {
     let (q_factor, _) = div_rem(q_head, descales.q_heads_per_factor);
     // SAFETY: the caller's contract.
     let factor = |tensor, head| unsafe { factor(tensor, batch, head) };
-    [factor(&descales.q, q_factor) * factor(&descales.k, kv_head), factor(&descales.v, kv_head)]
+    let of_scores = factor(&descales.q, q_factor) * factor(&descales.k, kv_head);
+    [of_scores * (unit * unit), factor(&descales.v, kv_head) * unit]
 }

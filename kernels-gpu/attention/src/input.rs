@@ -1,12 +1,12 @@
 //! The element types of Q, K and V, and what follows from them: that of O, and P as operand A.
 
-#[cfg(target_feature = "sm_89")]
 use core::marker::PhantomData;
 
-use cuda_std::convert::Element16;
 #[cfg(target_feature = "sm_89")]
 use cuda_std::convert::pack_e4m3x4;
+use cuda_std::convert::{Element16, F16};
 use layout::Dtype;
+use variants::attention::U8_TILE_UNIT;
 #[cfg(target_feature = "sm_89")]
 use variants::attention::{E4M3_P_EXPONENT, score_of_byte};
 
@@ -18,6 +18,9 @@ pub trait Input {
     type Output: Element16;
     /// The power of two that probabilities are multiplied by before they are rounded.
     const P_EXPONENT: i32;
+
+    /// What an element in a tile is multiplied by, beside the factors of its tensor.
+    const TILE_UNIT: f32 = 1.0;
 
     /// Rounds probabilities to one k-step of operand A. They are scores of the keys of this k-step, as accumulators of
     /// Q K^T: 8 of 16 keys, or 16 of 32 keys.
@@ -58,5 +61,20 @@ impl<O: Element16> Input for E4m3To<O> {
             fragment[register as usize] = pack_e4m3x4(bytes);
         }
         fragment
+    }
+}
+
+/// 8-bit integers, with an O of another type. Tiles and products are those of f16.
+pub struct U8To<O>(PhantomData<O>);
+
+impl<O: Element16> Input for U8To<O> {
+    const DTYPE: Dtype = Dtype::U8;
+    type Output = O;
+    const P_EXPONENT: i32 = 0;
+    const TILE_UNIT: f32 = U8_TILE_UNIT;
+
+    #[inline(always)]
+    fn pack(probabilities: &[f32]) -> [u32; 4] {
+        <F16 as Input>::pack(probabilities)
     }
 }

@@ -68,7 +68,7 @@ use crate::combine::F32;
 /// ```
 ///
 /// With `e4m3` in front they are the kernels for inputs of E4M3, with an O of f16 and of bf16; with `e4m3kv` those for
-/// K and V of E4M3, beside a Q and an O of f16 and of bf16. A name that no configuration has does not compile, nor does
+/// K and V of E4M3, beside a Q and an O of f16 and of bf16. With `u8` they are those for inputs of 8-bit integers. A name that no configuration has does not compile, nor does
 /// an element type other than the configuration's.
 macro_rules! entry {
     (e4m3 $name:ident: $($kernel:tt)+) => {
@@ -87,6 +87,14 @@ macro_rules! entry {
             entry!(@ bf16_e4m3kv Bf16 $name $($kernel)+ descales);
         }
     };
+    (u8 $name:ident: $($kernel:tt)+) => {
+        /// The kernels of the configurations of this name.
+        #[cfg(feature = "entries")]
+        pub mod $name {
+            entry!(@ u8_f16 U8ToF16 $name $($kernel)+ descales);
+            entry!(@ u8_bf16 U8ToBf16 $name $($kernel)+ descales);
+        }
+    };
     ($name:ident: $($kernel:tt)+) => {
         /// The kernels of the configurations of this name.
         #[cfg(feature = "entries")]
@@ -95,8 +103,11 @@ macro_rules! entry {
             entry!(@ bf16 Bf16 $name $($kernel)+);
         }
     };
-    (@ $type:ident $element:ident $name:ident scalar) => {
-        entry!(@@ $type $name (args: AttentionArgs) () crate::scalar::forward::<$element, ID>(&args));
+    (@ $type:ident $element:ident $name:ident scalar $($descales:ident)?) => {
+        entry!(@@ $type $name
+            (args: AttentionArgs $(, $descales: DescaleArgs)?)
+            ()
+            crate::scalar::forward::<$element, ID>(&args, entry!(@descales $($descales)?)));
     };
     (@ $type:ident $element:ident $name:ident mma $($descales:ident)?) => {
         entry!(@@ $type $name (args: AttentionArgs $(, $descales: DescaleArgs)?) () mainloop::forward::<

@@ -8,6 +8,7 @@
 //! | `key_values` | how it multiplies K and V, of the type of Q |
 //! | `e4m3_kv` | the same of E4M3, from sm_89 on |
 //! | `e4m3` | the main loop on inputs of E4M3, from sm_89 on |
+//! | `quantized` | the main loop and the scalar kernel on inputs of 8-bit integers |
 //! | `copy` | rows of a tensor to a tile in shared memory |
 //! | `product` | the product of two fragments |
 //! | `pv` | P V on tensor cores |
@@ -25,6 +26,7 @@ pub mod mainloop;
 mod pages;
 pub mod product;
 pub mod pv;
+pub mod quantized;
 
 use cuda_std::convert::{Bf16, F16};
 use variants::attention::{ATTENTION, AttentionArgs, DecodeArgs, config_index};

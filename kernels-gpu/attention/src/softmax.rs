@@ -40,7 +40,6 @@ impl ScoreScale {
 
     /// The scale of a tile whose scores have factors of their own: `log2`, above 0, of which `reciprocal` is near the
     /// reciprocal.
-    #[cfg(target_feature = "sm_90a")]
     #[inline(always)]
     pub(crate) fn of_tile(log2: f32, reciprocal: f32) -> Self {
         Self { log2, exact_from: (variants::attention::exact_from(1.0) * reciprocal).to_bits() }

@@ -391,3 +391,17 @@ pub fn fma(a: f32, b: f32, c: f32) -> f32 {
 pub fn max(a: f32, b: f32) -> f32 {
     f32::max(a, b)
 }
+
+/// `a * b + c` of two pairs of f16 values at once, each with one rounding; subnormal numbers count.
+///
+/// PTX: `fma.rn.f16x2` (PTX 4.2, sm_53).
+#[inline(always)]
+pub fn fma_f16x2(a: u32, b: u32, c: u32) -> u32 {
+    let pair: u32;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!("fma.rn.f16x2 {0}, {1}, {2}, {3};", lateout(reg32) pair, in(reg32) a, in(reg32) b, in(reg32) c,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    pair
+}

@@ -109,3 +109,14 @@ pub unsafe fn convert_math(out: *mut [f32; 5], input: *const [f32; 3], len: u32)
         }
     }
 }
+
+/// Computes `a * b + c` of pairs of f16, of which `a` is the thread's number and its complement.
+///
+/// # Safety
+/// The grid has 65536 threads; `out` has a word for each.
+#[kernel]
+pub unsafe fn convert_fma_f16x2(out: *mut u32, b: u32, c: u32) {
+    let bits = thread::index_1d();
+    // SAFETY: the index is in range.
+    unsafe { *out.add(bits as usize) = convert::fma_f16x2(bits | !bits << 16, b, c) };
+}

@@ -8,6 +8,7 @@ mod config;
 mod decode;
 mod fp8;
 mod mask;
+mod quantized;
 mod served;
 
 pub(crate) use catalogue::assert_all_fit;
@@ -26,6 +27,7 @@ pub use fp8::{
     TWO_LEVEL_KEYS, VALUE_ROWS_STAGES, has_transposed_values, key_of_slot, score_of_byte,
 };
 pub use mask::{Mask, ParseMaskError};
+pub use quantized::{U8_TILE_FACTOR, U8_TILE_OFFSET, U8_TILE_UNIT};
 
 /// The longest sequence that the kernels index (32-bit row and key numbers with room for sums of two).
 pub const MAX_LEN: usize = 1 << 30;
@@ -123,7 +125,8 @@ pub struct AttentionArgs {
     pub bias_scale: f32,
     /// XORed into each pair of 16-bit elements of Q: `0x8000_8000` where the scale is negative, else 0.
     pub q_sign: u32,
-    /// Whether every row of Q, K and V starts on a 16-byte boundary and is whole chunks of 16 bytes (1) or not (0).
+    /// Whether every row of Q, K and V starts on a 16-byte boundary and is whole chunks of 16 bytes (1) or not (0); of
+    /// 8-bit integers, whether it starts on a boundary of 8 bytes.
     pub inputs_aligned: u32,
     /// Whether every row of O starts on a 16-byte boundary (1) or not (0).
     pub output_aligned: u32,

@@ -1,10 +1,20 @@
 //! Copies of the rows of a tensor to a tile in shared memory, by all threads of a block.
+//!
+//! ```text
+//! let held = T::fetch(rows, tile, first_row, &shape);   // `cp.async`, or loads into registers
+//! ..                                                    // products, while the copy is on its way
+//! T::place(rows, held, tile, first_row, &shape);        // nothing, or stores of what the loads have brought
+//! ```
+//!
+//! Elements that are others in a tile, as 8-bit integers are, pass through registers. All others take the first step
+//! alone.
 
+use cuda_std::convert::{fma_f16x2, permute_bytes};
 use cuda_std::hint::opaque;
 use cuda_std::ptx::cp_async;
 use cuda_std::shared::SharedAddr;
 use cuda_std::{global, thread};
-use variants::attention::TileCopy;
+use variants::attention::{TileCopy, U8_TILE_FACTOR, U8_TILE_OFFSET};
 
 use crate::tile::{CHUNK_BYTES, CHUNK_ELEMS, PANEL_CHUNKS, PANEL_ROW_BYTES, chunk_offset};
 
@@ -46,16 +56,194 @@ impl ElementBits for u8 {
 
 /// Rows of a global tensor, for copies into a tile.
 #[derive(Clone, Copy)]
-pub(crate) struct Rows<T> {
+pub struct Rows<T> {
     pub(crate) base: *const T,
     /// Elements from one row to the next.
     pub(crate) stride: i64,
-    /// Rows there are; those beyond are zeros in the tile.
+    /// Rows there are; those beyond are zeros in the tile, or what [`TileShape::pads`] says.
     pub(crate) len: u32,
-    /// Columns there are, a multiple of 8; those beyond are zeros in the tile.
+    /// Columns there are, a multiple of 8; those beyond are zeros in the tile, or what [`TileShape::pads`] says.
     pub(crate) columns: u32,
-    /// Whether every row starts on a 16-byte boundary and is whole chunks.
+    /// Whether every row starts on a 16-byte boundary and is whole chunks; of 8-bit integers, whether it starts on a
+    /// boundary of 8 bytes.
     pub(crate) aligned: bool,
+}
+
+/// A tile, and how a block fills it.
+#[derive(Clone, Copy)]
+pub struct TileShape {
+    /// Rows of the tile.
+    pub(crate) rows: usize,
+    /// Columns of the tile.
+    pub(crate) columns: usize,
+    /// Threads of the block.
+    pub(crate) threads: u32,
+    /// How elements of 16 bits, and of E4M3, are copied.
+    pub(crate) copy: TileCopy,
+    /// Whether rows and columns that the tensor has not must be zeros. Of two tiles that are multiplied along their
+    /// columns, one needs zeros beside its columns; the other may have any finite numbers there. Scores of query rows
+    /// that there are not must not be large, because a warp treats all of its rows alike then.
+    pub(crate) pads: bool,
+}
+
+/// The elements of a tensor whose rows are copied to tiles.
+pub trait TileElement: Copy {
+    /// Bytes of an element in a tile.
+    const TILE_BYTES: usize;
+    /// Whether [`Self::place`] has something to do.
+    const IS_HELD: bool;
+    /// What a thread holds of a copy that is on its way.
+    type Held: Copy;
+    /// What it holds without a copy.
+    const NOTHING: Self::Held;
+
+    /// Starts to copy the rows from `first_row` on into a tile, with all threads of the block. What is not held is
+    /// complete as `Rows::copy_to_tile` says.
+    ///
+    /// # Safety
+    /// All threads of the block call it; `first_row` is inside the tensor; the tile is theirs to write, unless copies
+    /// are held.
+    unsafe fn fetch(rows: Rows<Self>, tile: SharedAddr, first_row: u32, shape: &TileShape) -> Self::Held;
+
+    /// Writes what [`Self::fetch`] of the same arguments has left to do. It is visible to other threads after a
+    /// barrier.
+    ///
+    /// # Safety
+    /// As [`Self::fetch`]; the tile is theirs to write.
+    unsafe fn place(rows: Rows<Self>, held: Self::Held, tile: SharedAddr, first_row: u32, shape: &TileShape);
+}
+
+impl<T: ElementBits> TileElement for T {
+    const TILE_BYTES: usize = size_of::<T>();
+    const IS_HELD: bool = false;
+    type Held = ();
+    const NOTHING: () = ();
+
+    #[inline(always)]
+    unsafe fn fetch(rows: Rows<T>, tile: SharedAddr, first_row: u32, shape: &TileShape) {
+        // SAFETY: the caller's contract.
+        unsafe { rows.copy_to_tile(tile, first_row, shape.rows, shape.columns, shape.threads, shape.copy) };
+    }
+
+    #[inline(always)]
+    unsafe fn place(_rows: Rows<T>, _held: (), _tile: SharedAddr, _first_row: u32, _shape: &TileShape) {}
+}
+
+/// An 8-bit integer q, which is `(q - 127.5) * 2^-9` as an f16 in a tile.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct WidenedByte(u8);
+
+impl WidenedByte {
+    /// The most chunks of a tile that a thread fills.
+    const MAX_CHUNKS: usize = 8;
+
+    /// Eight integers as a chunk of a tile.
+    ///
+    /// The bits of q are those of the subnormal f16 `q * 2^-24`. A product with 2^15 and the sum with `-127.5 * 2^-9`
+    /// are exact, and one instruction for two elements.
+    #[inline(always)]
+    fn widen(bytes: [u32; 2]) -> [u32; 4] {
+        let pair = |bits: u16| u32::from(bits) | u32::from(bits) << 16;
+        let mut words = [0; 4];
+        for index in 0..words.len() {
+            let subnormal = permute_bytes(bytes[index / 2], 0, if index % 2 == 0 { 0x4140 } else { 0x4342 });
+            words[index] = fma_f16x2(subnormal, pair(U8_TILE_FACTOR), pair(U8_TILE_OFFSET));
+        }
+        words
+    }
+
+    /// Calls `chunk` for each chunk of a tile that this thread fills: with its number, its row, its first column, and
+    /// where it is.
+    ///
+    /// In each panel a thread has one chunk of every so many rows, whole periods of the swizzle, as
+    /// [`Rows::copy_aligned`] has it.
+    #[inline(always)]
+    fn for_each_chunk(tile: SharedAddr, shape: &TileShape, mut chunk: impl FnMut(usize, u32, u32, SharedAddr)) {
+        let panel_chunks = PANEL_CHUNKS as u32;
+        let step_rows = shape.threads / panel_chunks;
+        // Opaque: found anew at each copy, it takes no registers between copies.
+        let thread = opaque(thread::thread_idx_x());
+        let (row, column_chunk) = (thread / panel_chunks, thread % panel_chunks);
+        let first = tile.offset(chunk_offset(shape.rows, row, column_chunk));
+        let steps = shape.rows as u32 / step_rows;
+        for panel in 0..(shape.columns / CHUNK_ELEMS) as u32 / panel_chunks {
+            for step in 0..steps {
+                let place = first.offset((panel * shape.rows as u32 + step * step_rows) * PANEL_ROW_BYTES);
+                let column = (panel * panel_chunks + column_chunk) * CHUNK_ELEMS as u32;
+                chunk((panel * steps + step) as usize, row + step * step_rows, column, place);
+            }
+        }
+    }
+
+    /// Fills a tile with rows that start anywhere, in a loop as that of [`Rows::gather_to_tile`].
+    ///
+    /// # Safety
+    /// As [`TileElement::place`].
+    #[inline(always)]
+    unsafe fn gather_to_tile(rows: Rows<Self>, tile: SharedAddr, first_row: u32, shape: &TileShape) {
+        let row_chunks = (shape.columns / CHUNK_ELEMS) as u32;
+        let mut index = opaque(thread::thread_idx_x());
+        while index < shape.rows as u32 * row_chunks {
+            let (row, chunk) = (index / row_chunks, index % row_chunks);
+            let column = chunk * CHUNK_ELEMS as u32;
+            let mut words = [0; 4];
+            if column < rows.columns && first_row + row < rows.len {
+                let source = rows.base.wrapping_offset((i64::from(first_row + row) * rows.stride) as isize);
+                // SAFETY: the eight bytes are inside the tensor.
+                let [low, high, ..] = unsafe { u8::gather(source.wrapping_add(column as usize).cast(), 8) };
+                words = Self::widen([low, high]);
+            }
+            // SAFETY: the caller's contract.
+            unsafe { tile.offset(chunk_offset(shape.rows, row, chunk)).store(words) };
+            index += thread::block_dim_x();
+        }
+    }
+}
+
+impl TileElement for WidenedByte {
+    const TILE_BYTES: usize = size_of::<u16>();
+    const IS_HELD: bool = true;
+    /// The bytes of each chunk that the thread fills.
+    type Held = [[u32; 2]; WidenedByte::MAX_CHUNKS];
+    const NOTHING: Self::Held = [[0; 2]; WidenedByte::MAX_CHUNKS];
+
+    #[inline(always)]
+    unsafe fn fetch(rows: Rows<Self>, tile: SharedAddr, first_row: u32, shape: &TileShape) -> Self::Held {
+        let mut held = Self::NOTHING;
+        if rows.aligned {
+            let step_rows = shape.threads / PANEL_CHUNKS as u32;
+            let mut next_source = rows.base;
+            Self::for_each_chunk(tile, shape, |index, row, column, _| {
+                let source = if index.is_multiple_of(shape.rows / step_rows as usize) {
+                    let of_row = rows.base.wrapping_offset((i64::from(first_row + row) * rows.stride) as isize);
+                    of_row.wrapping_add(column as usize)
+                } else {
+                    next_source
+                };
+                next_source = source.wrapping_offset((i64::from(step_rows) * rows.stride) as isize);
+                let is_inside = column < rows.columns && first_row + row < rows.len;
+                // SAFETY: the eight bytes are inside the tensor where they are read, and rows are aligned.
+                held[index] = unsafe { global::load_where(is_inside, source.cast(), [0; 2]) };
+            });
+        }
+        held
+    }
+
+    #[inline(always)]
+    unsafe fn place(rows: Rows<Self>, held: Self::Held, tile: SharedAddr, first_row: u32, shape: &TileShape) {
+        if rows.aligned {
+            Self::for_each_chunk(tile, shape, |index, row, column, place| {
+                let words = Self::widen(held[index]);
+                let is_zero = shape.pads && (column >= rows.columns || first_row + row >= rows.len);
+                // SAFETY: the caller's contract.
+                unsafe { place.store(if is_zero { [0; 4] } else { words }) };
+            });
+        } else {
+            // SAFETY: the caller's contract.
+            unsafe { Self::gather_to_tile(rows, tile, first_row, shape) };
+        }
+    }
 }
 
 impl<T: ElementBits> Rows<T> {

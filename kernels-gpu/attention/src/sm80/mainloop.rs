@@ -20,13 +20,16 @@
 //! 3. E4M3 has the same fragments, with 32 columns in the place of 16; e4m3.rs has its P V. Factors multiply scores as
 //!    they leave the tensor cores, with the scale where softcap and bias need that first, and O at its end: all in
 //!    between is as for elements of 16 bits.
-//! 4. Fragments of Q are read again at each step, which leaves registers for two tiles of scores. At 128 registers a
+//! 4. 8-bit integers become f16 on their way to shared memory, as copy.rs has it, and from there on are elements of 16
+//!    bits. Their copies pass through registers: K of the next step is on its way during Q K^T, and V during the
+//!    softmax and P V. Their factors are part of the scale, so that no instruction multiplies scores by them.
+//! 5. Fragments of Q are read again at each step, which leaves registers for two tiles of scores. At 128 registers a
 //!    thread, two to four blocks share a multiprocessor and hide each other's latency.
 //!
 //! Budget: 128 registers a thread; shared memory is the configuration's [`variants::attention::AttentionConfig::smem`]
 //! map.
 
-use cuda_std::convert::Element16;
+use cuda_std::convert::{Element16, rcp};
 use cuda_std::hint::opaque;
 use cuda_std::ptx::cp_async;
 use cuda_std::shared;
@@ -42,7 +45,7 @@ use crate::epilogue::{e4m3_out, store_lse};
 use crate::lane::{div_rem, lane, warp};
 use crate::score_mod::HeadScoreMod;
 use crate::seqlen::SeqlenInfo;
-use crate::sm80::copy::Rows;
+use crate::sm80::copy::{Rows, TileElement, TileShape};
 use crate::sm80::epilogue::store_rows;
 use crate::sm80::product::MmaInput;
 use crate::sm80::pv::{PvAccumulator, TensorCore};
@@ -92,7 +95,7 @@ pub const fn dim_tiles(config: &AttentionConfig) -> usize {
 ///
 /// # Safety
 /// The launch is that of the configuration of `T`, and `args` and `descales` describe its tensors and the factors of
-/// inputs of E4M3.
+/// inputs of E4M3 and of 8-bit integers.
 #[inline(always)]
 pub unsafe fn forward<E, T, const KEY_TILES: usize, const DIM_TILES: usize>(
     args: &AttentionArgs,
@@ -106,6 +109,8 @@ pub unsafe fn forward<E, T, const KEY_TILES: usize, const DIM_TILES: usize>(
         assert!(E::DTYPE as u8 == T::CONFIG.dtype as u8);
         assert!(KEY_TILES == key_tiles(&T::CONFIG) && DIM_TILES == dim_tiles(&T::CONFIG));
         assert!(T::Pv::UNIT as u8 == mma_tile(&T::CONFIG).pv as u8);
+        assert!(E::Bits::TILE_BYTES == T::CONFIG.tile_elem_bytes());
+        assert!(!E::Bits::IS_HELD || mma_tile(&T::CONFIG).stages == 2, "a step fills the other stage");
     }
     let (q_region, k_region, v_region) =
         const { (T::CONFIG.smem().get("q"), T::CONFIG.smem().get("k"), T::CONFIG.smem().get("v")) };
@@ -133,17 +138,21 @@ pub unsafe fn forward<E, T, const KEY_TILES: usize, const DIM_TILES: usize>(
     let k = rows(work.k, args.k_strides.row, work.keys.len(), args.head_dim);
     let v = rows(work.v, args.v_strides.row, work.keys.len(), args.value_dim);
     let stage_tile = |region: SmemRegion, step: u32| base.offset(region.stage_offset(step % region.stages));
-    let copy_k = |step: u32| {
-        let k_tile = stage_tile(k_region, step);
+    // Zeros beside the columns of Q count for K too, and columns of O beside those of V are not stored. Scores of keys
+    // that there are not are masked.
+    let q_shape = TileShape { rows: tile.m, columns, threads, copy: tile.copy, pads: true };
+    let shape = TileShape { rows: tile.n, pads: false, ..q_shape };
+    let fetch = |rows: Rows<E::Bits>, region: SmemRegion, step: u32| {
         // SAFETY: every thread of the block is here, after the barrier that frees the tile; some row sees a key of the
         // step.
-        unsafe { k.copy_to_tile(k_tile, step * step_keys, tile.n, columns, threads, tile.copy) };
+        unsafe { E::Bits::fetch(rows, stage_tile(region, step), step * step_keys, &shape) }
     };
-    let copy_v = |step: u32| {
-        let v_tile = stage_tile(v_region, step);
-        // SAFETY: as for K.
-        unsafe { v.copy_to_tile(v_tile, step * step_keys, tile.n, columns, threads, tile.copy) };
+    let place = |rows: Rows<E::Bits>, held: <E::Bits as TileElement>::Held, region: SmemRegion, step: u32| {
+        // SAFETY: as for `fetch`.
+        unsafe { E::Bits::place(rows, held, stage_tile(region, step), step * step_keys, &shape) };
     };
+    let fetch_k = |step: u32| fetch(k, k_region, step);
+    let fetch_v = |step: u32| fetch(v, v_region, step);
 
     // The steps whose keys some row of the block sees.
     let keys = work.keys;
@@ -154,11 +163,22 @@ pub unsafe fn forward<E, T, const KEY_TILES: usize, const DIM_TILES: usize>(
     let [score_factor, value_factor] = descales.map_or([1.0; 2], |descales| {
         let (kv_head, _) = div_rem(work.head, args.heads_per_kv);
         // SAFETY: the caller's contract.
-        unsafe { factors(descales, work.batch, [work.head, kv_head]) }
+        unsafe { factors(descales, work.batch, [work.head, kv_head], E::TILE_UNIT) }
     });
     if descales.is_some() {
         score_mod.scale *= score_factor;
     }
+
+    // Kernels of 8-bit integers have no registers to spare: factors are part of the scale. What the scale is above 0,
+    // the sign of Q has.
+    let is_scale = E::Bits::IS_HELD && descales.is_some();
+    let (mut scale, mut q_sign) = (ScoreScale::new(args), args.q_sign);
+    if is_scale && matches!(const { T::CONFIG.score_mod }, ScoreMod::None) {
+        let log2 = (score_factor.abs() * args.scale_log2).maximum(f32::MIN_POSITIVE).minimum(f32::MAX);
+        scale = ScoreScale::of_tile(log2, rcp(log2));
+        q_sign ^= if score_factor < 0.0 { 0x8000_8000 } else { 0 };
+    }
+    let scale_of_rows = || if is_scale { scale } else { ScoreScale::new(args) };
 
     let mut out = T::Pv::zero();
     let mut state = RowState::empty_times_power(Subtraction::LargeLate, E::P_EXPONENT);
@@ -166,31 +186,47 @@ pub unsafe fn forward<E, T, const KEY_TILES: usize, const DIM_TILES: usize>(
     // order the uses of the tiles as the comments say.
     unsafe {
         if first_step < end_step {
-            q.copy_to_tile(q_tile, work.first_row, tile.m, columns, threads, tile.copy);
-            copy_k(first_step);
-            if tile.stages == 2 {
-                copy_v(first_step);
+            let q_held = E::Bits::fetch(q, q_tile, work.first_row, &q_shape);
+            let k_held = fetch_k(first_step);
+            let v_held = if tile.stages == 2 { fetch_v(first_step) } else { E::Bits::NOTHING };
+            if E::Bits::IS_HELD {
+                E::Bits::place(q, q_held, q_tile, work.first_row, &q_shape);
+                place(k, k_held, k_region, first_step);
+                place(v, v_held, v_region, first_step);
+            } else {
+                cp_async::commit_group();
             }
-            cp_async::commit_group();
         }
         let mut step = first_step;
         while step < end_step {
             // K of this step (with two stages: V too) is there, and every warp has finished the step before.
-            cp_async::wait_group::<0>();
+            if !E::Bits::IS_HELD {
+                cp_async::wait_group::<0>();
+            }
             thread::sync_threads();
-            if tile.stages == 1 {
-                copy_v(step);
+            let is_followed = step + 1 < end_step;
+            let mut held = E::Bits::NOTHING;
+            if E::Bits::IS_HELD {
+                if is_followed {
+                    held = fetch_k(step + 1);
+                }
+            } else if tile.stages == 1 {
+                fetch_v(step);
                 cp_async::commit_group();
-            } else if step + 1 < end_step {
-                copy_k(step + 1);
-                copy_v(step + 1);
+            } else if is_followed {
+                fetch_k(step + 1);
+                fetch_v(step + 1);
                 cp_async::commit_group();
             }
 
             let q_fragments = Fragments::rows_first(q_tile.offset(chunk_offset(tile.m, warp_row(), 0)), tile.m);
             let k_fragments = Fragments::columns_first(stage_tile(k_region, step), tile.n);
-            let mut scores = qk::<E, KEY_TILES, DIM_TILES>(q_fragments, k_fragments, args.q_sign);
-            if let (Some(_), ScoreMod::None) = (descales, const { T::CONFIG.score_mod }) {
+            let mut scores = qk::<E, KEY_TILES, DIM_TILES>(q_fragments, k_fragments, q_sign);
+            if E::Bits::IS_HELD && is_followed {
+                place(k, held, k_region, step + 1);
+                held = fetch_v(step + 1);
+            }
+            if let (Some(_), ScoreMod::None, false) = (descales, const { T::CONFIG.score_mod }, is_scale) {
                 scores.as_flattened_mut().iter_mut().for_each(|score| *score *= score_factor);
             }
             if let ScoreMod::General = const { T::CONFIG.score_mod } {
@@ -208,23 +244,26 @@ pub unsafe fn forward<E, T, const KEY_TILES: usize, const DIM_TILES: usize>(
                     key,
                 );
             }
-            let factors = state.step::<1>(scores.as_flattened_mut(), ScoreScale::new(args));
+            let factors = state.step::<1>(scores.as_flattened_mut(), scale_of_rows());
 
             if tile.stages == 1 {
                 // V of this step is there, and every warp has finished with K.
                 cp_async::wait_group::<0>();
                 thread::sync_threads();
                 if step + 1 < end_step {
-                    copy_k(step + 1);
+                    fetch_k(step + 1);
                     cp_async::commit_group();
                 }
             }
             out.step(factors, &scores, stage_tile(v_region, step));
+            if E::Bits::IS_HELD && is_followed {
+                place(v, held, v_region, step + 1);
+            }
             step += 1;
         }
 
         // A warp overwrites only rows of the Q tile that no other warp reads.
-        let results = state.finalize(ScoreScale::new(args), sink_of_block(args, tile.m as u32));
+        let results = state.finalize(scale_of_rows(), sink_of_block(args, tile.m as u32));
         let normalisers = results.map(|row| row.normaliser * value_factor);
         // Found again, so that the addresses of O and the LSE take no registers in the loop.
         let seqlen = || if let Seqlens::Fixed = seqlens { SeqlenInfo::equal(args) } else { work.seqlen };
@@ -258,7 +297,7 @@ unsafe fn qk<E: MmaInput, const KEY_TILES: usize, const DIM_TILES: usize>(
     k: Fragments,
     q_sign: u32,
 ) -> [[f32; 8]; KEY_TILES] {
-    let element_bytes = size_of::<E::Bits>();
+    let element_bytes = E::Bits::TILE_BYTES;
     // Of each of two elements, or of four.
     let signs = if element_bytes == 1 { q_sign | q_sign >> 8 } else { q_sign };
     let mut scores = [[0f32; 8]; KEY_TILES];

@@ -2,13 +2,13 @@
 
 #[cfg(target_feature = "sm_89")]
 use cuda_std::convert::E4m3;
-use cuda_std::convert::Element16;
+use cuda_std::convert::{Element16, F16};
 use cuda_std::ptx::mma;
 
 #[cfg(target_feature = "sm_89")]
 use crate::input::E4m3To;
-use crate::input::Input;
-use crate::sm80::copy::ElementBits;
+use crate::input::{Input, U8To};
+use crate::sm80::copy::{TileElement, WidenedByte};
 
 /// Adds the product of two 16x16 fragments, `A B + C`.
 ///
@@ -34,8 +34,8 @@ fn side_by_side(
 
 /// An element type of Q, K and V whose fragments `mma` multiplies.
 pub trait MmaInput: Input {
-    /// The bits of an element.
-    type Bits: ElementBits;
+    /// An element of a tensor.
+    type Bits: TileElement;
 
     /// Adds the product of two fragments of 16 rows of 32 bytes, `A B + C`.
     ///
@@ -62,5 +62,15 @@ impl<O: Element16> MmaInput for E4m3To<O> {
     unsafe fn multiply(a: [u32; 4], b: [u32; 4], c: [f32; 8]) -> [f32; 8] {
         // SAFETY: the caller's contract.
         side_by_side(b, c, |b, c| unsafe { mma::m16n8k32::<E4m3, E4m3>(a, b, c) })
+    }
+}
+
+impl<O: Element16> MmaInput for U8To<O> {
+    type Bits = WidenedByte;
+
+    #[inline(always)]
+    unsafe fn multiply(a: [u32; 4], b: [u32; 4], c: [f32; 8]) -> [f32; 8] {
+        // SAFETY: the caller's contract.
+        unsafe { multiply::<F16>(a, b, c) }
     }
 }

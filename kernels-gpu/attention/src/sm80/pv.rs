@@ -54,6 +54,25 @@ impl<E, const DIM_TILES: usize> TensorCore<E, DIM_TILES> {
         Self { out: [[0.0; 8]; DIM_TILES], element: PhantomData }
     }
 
+    /// [`PvAccumulator::store`] of elements of another type.
+    ///
+    /// # Safety
+    /// As [`PvAccumulator::store`].
+    #[inline(always)]
+    pub(crate) unsafe fn store_as<O: Element16>(&self, normalisers: [f32; 2], tile: SharedAddr, rows: usize, row: u32) {
+        let lane = lane();
+        for dim_tile in 0..DIM_TILES {
+            for pair in 0..4 {
+                let normaliser = normalisers[pair % 2];
+                let values = [self.out[dim_tile][2 * pair] * normaliser, self.out[dim_tile][2 * pair + 1] * normaliser];
+                let row = row + lane / 4 + 8 * (pair as u32 % 2);
+                let column = 16 * dim_tile as u32 + 8 * (pair as u32 / 2) + 2 * (lane % 4);
+                // SAFETY: the row is one of the warp's 16.
+                unsafe { store_pair::<O>(tile, rows, row, column, values) };
+            }
+        }
+    }
+
     /// O in accumulator layout.
     #[inline(always)]
     pub(crate) fn rows(&self) -> &[[f32; 8]; DIM_TILES] {
@@ -98,17 +117,8 @@ impl<E: Element16, const KEY_TILES: usize, const DIM_TILES: usize> PvAccumulator
 
     #[inline(always)]
     unsafe fn store(&self, normalisers: [f32; 2], tile: SharedAddr, rows: usize, row: u32) {
-        let lane = lane();
-        for dim_tile in 0..DIM_TILES {
-            for pair in 0..4 {
-                let normaliser = normalisers[pair % 2];
-                let values = [self.out[dim_tile][2 * pair] * normaliser, self.out[dim_tile][2 * pair + 1] * normaliser];
-                let row = row + lane / 4 + 8 * (pair as u32 % 2);
-                let column = 16 * dim_tile as u32 + 8 * (pair as u32 / 2) + 2 * (lane % 4);
-                // SAFETY: the row is one of the warp's 16.
-                unsafe { store_pair::<E>(tile, rows, row, column, values) };
-            }
-        }
+        // SAFETY: the caller's contract.
+        unsafe { self.store_as::<E>(normalisers, tile, rows, row) };
     }
 }
 

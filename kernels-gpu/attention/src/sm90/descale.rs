@@ -33,7 +33,7 @@ impl Descale {
         heads: [u32; 2],
     ) -> Self {
         // SAFETY: the caller's contract.
-        let [score, value] = unsafe { factors(descales, batch, heads) };
+        let [score, value] = unsafe { factors(descales, batch, heads, 1.0) };
         let sign = if args.q_sign == 0 { 1.0 } else { -1.0 };
         let scale = if const { Config::<ID>::PLAIN_SCORES } { args.scale_log2 } else { args.scale.abs() };
         Self { score: score * (sign * scale), value }

@@ -113,6 +113,16 @@ macro_rules! e4m3_kv {
     };
 }
 
+/// The kernels of a configuration for inputs of 8-bit integers, with an O of f16 and of bf16.
+macro_rules! u8 {
+    ($name:literal, $config:expr) => {
+        Line {
+            first: $config.named_u8(concat!("attention_u8_f16_", $name), Dtype::F16),
+            bf16: Some($config.named_u8(concat!("attention_u8_bf16_", $name), Dtype::Bf16)),
+        }
+    };
+}
+
 /// Every compiled attention kernel. Those of one element type stand in the order of preference: on Ampere the first
 /// that serves a problem runs. `docs/measurements` has what they were chosen from;
 /// [`ATTENTION_STUDY`](crate::study::ATTENTION_STUDY) has kernels that measure one choice.
@@ -132,6 +142,7 @@ macro_rules! e4m3_kv {
 /// | `_q` | Q in registers |
 /// | `_m2` | two blocks copy K and V for each other (multicast) |
 /// | `e4m3_f16` | inputs of E4M3, O of f16 |
+/// | `u8_f16` | inputs of 8-bit integers, O of f16 |
 /// | `f16_e4m3kv` | K and V of E4M3, Q and O of f16 |
 /// | `_direct` | of E4M3: P V is added up in the tensor cores |
 /// | `_varlen` | serves varlen |
@@ -305,6 +316,14 @@ const LINES: &[Line<AttentionConfig>] = &[
     e4m3!("d64_wgmma_masked_128x128_s3_general", Config::wgmma(64, two_level(masked(128, 128, 3))).general()),
     e4m3!("d128_wgmma_masked_128x128_s2_general", Config::wgmma(128, two_level(masked(128, 128, 2))).general()),
     e4m3!("d256_wgmma_masked_128x64_s3_general", Config::wgmma(256, two_level(masked(128, 64, 3))).general()),
+    // 8-bit integers, on their way to shared memory widened to f16: the tiles and products of 16-bit elements, in the
+    // same order.
+    u8!("d64_mma_64x64_s2", Config::mma(64, MmaTile::new(64, 64, 2).through_registers())),
+    u8!("d128_mma_64x32_s2", Config::mma(128, MmaTile::new(64, 32, 2).through_registers())),
+    u8!("scalar", Config::scalar()),
+    u8!("d64_mma_64x64_s2_general", Config::mma(64, MmaTile::new(64, 64, 2).through_registers()).general()),
+    u8!("d128_mma_64x32_s2_general", Config::mma(128, MmaTile::new(64, 32, 2).through_registers()).general()),
+    u8!("scalar_general", Config::scalar().general()),
 ];
 
 const _: () = assert_all_fit(ATTENTION);
@@ -324,7 +343,7 @@ pub(crate) const fn assert_all_fit(configs: &[AttentionConfig]) {
         assert!(
             matches!(config.kernel, AttentionKernel::Wgmma(_))
                 || config.value_dim == config.head_dim
-                    && (config.head_dim * config.kv_dtype.size_bytes()).is_multiple_of(filled_bytes as usize)
+                    && (config.head_dim * config.tile_elem_bytes()).is_multiple_of(filled_bytes as usize)
         );
         assert!(
             config.head_dim <= MAX_HEAD_DIM
@@ -389,11 +408,11 @@ pub(crate) const fn assert_all_fit(configs: &[AttentionConfig]) {
         }
         if let AttentionKernel::Mma(tile) = config.kernel {
             assert!(
-                tile.m.is_multiple_of(WARP_ROWS) && (tile.n * config.dtype.size_bytes()).is_multiple_of(32),
+                tile.m.is_multiple_of(WARP_ROWS) && (tile.n * config.tile_elem_bytes()).is_multiple_of(32),
                 "tiles are made of products of 32 bytes along K"
             );
             assert!(tile.stages == 1 || tile.stages == 2);
-            let row_chunks = config.head_dim * config.dtype.size_bytes() / 16;
+            let row_chunks = config.head_dim * config.tile_elem_bytes() / 16;
             assert!(
                 (tile.n * row_chunks).is_multiple_of(config.threads() as usize),
                 "each thread copies as many chunks as any other"
@@ -416,9 +435,14 @@ mod tests {
     use std::format;
     use std::string::String;
 
+    /// The element type of O, where it is not that of Q.
+    fn of_out(config: &AttentionConfig) -> String {
+        if config.out == config.dtype { String::new() } else { format!("_{}", config.out) }
+    }
+
     fn composed_name(config: &AttentionConfig) -> String {
         let kernel = match config.kernel {
-            AttentionKernel::Scalar => format!("attention_{}_scalar", config.dtype),
+            AttentionKernel::Scalar => format!("attention_{}{}_scalar", config.dtype, of_out(config)),
             AttentionKernel::Decode(tile) => format!(
                 "attention_{}{}_d{}_decode_{}w_s{}",
                 config.dtype,
@@ -430,7 +454,7 @@ mod tests {
             AttentionKernel::Wgmma(tile) => format!(
                 "attention_{}{}_d{}{}_wgmma_{}_{}x{}{}{}_s{}{}{}{}",
                 config.dtype,
-                if config.out == config.dtype { String::new() } else { format!("_{}", config.out) },
+                of_out(config),
                 config.head_dim,
                 if config.value_dim == config.head_dim { String::new() } else { format!("v{}", config.value_dim) },
                 if tile.mask == MaskKind::Full { "full" } else { "masked" },
@@ -446,12 +470,13 @@ mod tests {
             AttentionKernel::Mma(tile) => format!(
                 "attention_{}{}_d{}_mma_{}x{}_s{}{}{}",
                 config.dtype,
-                if config.out == config.dtype { String::new() } else { format!("_{}", config.out) },
+                of_out(config),
                 config.head_dim,
                 tile.m,
                 tile.n,
                 tile.stages,
-                if tile.copy == TileCopy::ThroughRegisters { "_ldg" } else { "" },
+                // Those of 8-bit integers have no other way.
+                if tile.copy == TileCopy::ThroughRegisters && config.dtype != Dtype::U8 { "_ldg" } else { "" },
                 if tile.pv == PvUnit::Scalar { "_fma" } else { "" },
             ),
         };

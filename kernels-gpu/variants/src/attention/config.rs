@@ -14,7 +14,7 @@ use crate::gemm::Accumulation;
 pub enum TileCopy {
     /// `cp.async` of 16 bytes, which runs beside the arithmetic.
     Async,
-    /// 16-byte loads into registers, then stores.
+    /// Loads into registers, then stores. 8-bit integers become f16 between the two, and products run there.
     ThroughRegisters,
 }
 
@@ -262,14 +262,13 @@ pub struct AttentionConfig {
 }
 
 /// Registers that a thread of a scalar or `mma` kernel may use.
-const MAX_REGISTERS: u32 = 128;
+pub(super) const MAX_REGISTERS: u32 = 128;
 
-/// Registers of an `mma` kernel with more to hold, for head dimensions above 64: shared memory holds three blocks at
-/// most.
-const MAX_WIDE_REGISTERS: u32 = 168;
+/// Registers of an `mma` kernel with more to hold, for head dimensions above 64: three blocks fill shared memory.
+pub(super) const MAX_WIDE_REGISTERS: u32 = 168;
 
 /// Registers of an `mma` kernel for head dimensions above 128, or a bias of E4M3: two blocks share a multiprocessor.
-const MAX_WIDEST_REGISTERS: u32 = 255;
+pub(super) const MAX_WIDEST_REGISTERS: u32 = 255;
 
 impl AttentionConfig {
     /// A configuration that has no name yet.
@@ -344,7 +343,7 @@ impl AttentionConfig {
     pub const fn arch(&self) -> Arch {
         match self.kernel {
             AttentionKernel::Decode(_) if self.has_e4m3_kv() => Arch::Sm89,
-            AttentionKernel::Mma(_) if self.dtype.size_bytes() == 1 => Arch::Sm89,
+            AttentionKernel::Mma(_) if matches!(self.dtype, Dtype::E4M3) => Arch::Sm89,
             AttentionKernel::Scalar | AttentionKernel::Mma(_) | AttentionKernel::Decode(_) => Arch::Sm80,
             AttentionKernel::Wgmma(_) => Arch::Sm90a,
         }
@@ -412,7 +411,8 @@ impl AttentionConfig {
     pub const fn max_registers(&self) -> u32 {
         match self.kernel {
             AttentionKernel::Mma(_) if self.head_dim > 128 || self.is_general_e4m3() => MAX_WIDEST_REGISTERS,
-            AttentionKernel::Mma(_) if self.dtype.size_bytes() == 1 => MAX_WIDE_REGISTERS,
+            AttentionKernel::Mma(_) if matches!(self.dtype, Dtype::E4M3) => MAX_WIDE_REGISTERS,
+            AttentionKernel::Mma(_) if matches!(self.dtype, Dtype::U8) => self.u8_registers(),
             AttentionKernel::Mma(tile) if self.head_dim > 64 => match (self.score_mod, tile.pv) {
                 (ScoreMod::None, PvUnit::TensorCore) => MAX_REGISTERS,
                 _ => MAX_WIDE_REGISTERS,
@@ -578,7 +578,7 @@ impl AttentionConfig {
     }
 
     const fn panels_of(&self, columns: usize) -> u32 {
-        ((columns * self.kv_dtype.size_bytes()) as u32).div_ceil(self.swizzle_of(columns).row_bytes())
+        ((columns * self.tile_elem_bytes()) as u32).div_ceil(self.swizzle_of(columns).row_bytes())
     }
 
     /// Tiles of query rows of `heads` = batch x q_heads, of each head a multiple of those that a cluster computes side

@@ -34,7 +34,7 @@ impl AttentionConfig {
 
     /// Whether the kernel takes factors of its inputs, as its last argument: [`DescaleArgs`](super::DescaleArgs).
     pub const fn has_descales(&self) -> bool {
-        matches!(self.kv_dtype, Dtype::E4M3)
+        matches!(self.kv_dtype, Dtype::E4M3 | Dtype::U8)
     }
 
     /// Whether it serves a bias beside inputs of E4M3.
