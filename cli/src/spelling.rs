@@ -13,7 +13,7 @@ pub(crate) const EXIT_CODES: &str = "Exit codes:
   2  the request is at fault: options, files, shapes, types, elements that a conversion would lose";
 
 /// Options of other programs, and what says the same here.
-const ELSEWHERE: [(&str, &str); 14] = [
+const ELSEWHERE: [(&str, &str); 15] = [
     ("--causal", "--mask causal"),
     ("--is-causal", "--mask causal"),
     ("--window", "--mask window:LEFT,RIGHT"),
@@ -25,6 +25,7 @@ const ELSEWHERE: [(&str, &str); 14] = [
     ("--half", "--dtype f16"),
     ("--bf16", "--dtype bf16"),
     ("--fp8", "--dtype e4m3"),
+    ("--uint8", "--dtype u8"),
     ("--softmax-scale", "--scale"),
     ("--cpu", "--device cpu"),
     ("--output", "--out"),

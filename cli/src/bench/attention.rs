@@ -19,8 +19,8 @@ use crate::progress;
 /// What to measure and how.
 #[derive(Debug, Args)]
 pub(crate) struct AttentionBenchArgs {
-    /// A case BxHxSxD/mask/dtype, such as 1x8x512x64/causal/f16 (or bf16, or e4m3 with an O of bf16; BxHq:HkvxSxD for
-    /// grouped heads, BxHxSxDvE where V has head dimension E); with /softcap (of 50), /bias (the same for all heads) or
+    /// A case BxHxSxD/mask/dtype, such as 1x8x512x64/causal/f16 (or bf16, e4m3 with an O of bf16, or u8 with one
+    /// of f16; BxHq:HkvxSxD for grouped heads, BxHxSxDvE where V has head dimension E); with /softcap (of 50), /bias (the same for all heads) or
     /// /varlen (lengths from S/B in equal steps to S) at its end; may be repeated.
     #[arg(long = "case", num_args = 1.., conflicts_with = "all")]
     cases: Vec<Case>,
@@ -112,8 +112,13 @@ fn jobs(arch: Arch, cases: &[Case], kernels: &[String]) -> Result<Vec<Job>, Benc
 fn serves(case: &Case, config: &AttentionConfig) -> bool {
     let params = case.request().params;
     let scores = ScoreMod::of(params.softcap, params.bias);
-    // Cases of E4M3 have an O of bf16.
-    if case.dtype == Dtype::E4M3 && config.out != Dtype::Bf16 {
+    // Cases of E4M3 have an O of bf16, and those of u8 one of f16.
+    let out = match case.dtype {
+        Dtype::E4M3 => Dtype::Bf16,
+        Dtype::U8 => Dtype::F16,
+        dtype => dtype,
+    };
+    if config.out != out {
         return false;
     }
     match case.extra {
@@ -139,6 +144,7 @@ impl Job {
         match self.case.dtype {
             Dtype::Bf16 => measure::<bf16, bf16>(gpu, timer, self),
             Dtype::E4M3 => measure::<F8E4M3, bf16>(gpu, timer, self),
+            Dtype::U8 => measure::<u8, f16>(gpu, timer, self),
             _ => measure::<f16, f16>(gpu, timer, self),
         }
     }

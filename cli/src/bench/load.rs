@@ -175,6 +175,7 @@ fn first_call(gpu: &Gpu, call: &AnyCase) -> Result<FirstCall> {
         AnyCase::Attention(case) => match case.dtype {
             Dtype::Bf16 => attention::<bf16, bf16>(gpu, &stream, case),
             Dtype::E4M3 => attention::<F8E4M3, bf16>(gpu, &stream, case),
+            Dtype::U8 => attention::<u8, f16>(gpu, &stream, case),
             _ => attention::<f16, f16>(gpu, &stream, case),
         },
         AnyCase::Decode(case) => match (case.dtype, case.kv) {

@@ -102,7 +102,7 @@ pub(crate) struct TermsArgs {
     bias: Option<PathBuf>,
 }
 
-/// What inputs of e4m3 have beside those of other types.
+/// What inputs of e4m3 and u8 have beside those of other types.
 #[derive(Debug, Args)]
 pub(crate) struct Fp8Args {
     /// File of what elements of Q are multiplied by: a number, [heads] or [batch, heads], of which each may be 1. Heads
@@ -119,7 +119,7 @@ pub(crate) struct Fp8Args {
     /// each head of a batch entry, becomes 448; kernels multiply by these factors.
     #[arg(long, value_enum, ignore_case = true, conflicts_with_all = ["descale_q", "descale_k", "descale_v"])]
     quantize: Option<SharingName>,
-    /// The type of O [default: f16 for q, k and v of e4m3, else their own].
+    /// The type of O [default: f16 for q, k and v of e4m3 or u8, else their own].
     #[arg(long, value_enum, ignore_case = true)]
     out_dtype: Option<OutDtypeName>,
     /// Sum P V of e4m3 in the tensor cores alone.
@@ -166,7 +166,7 @@ pub(crate) struct HowArgs {
     #[arg(long, value_enum, ignore_case = true)]
     layout: Option<LayoutName>,
     /// Convert the elements to this type first, integers among them; with bf16 or e4m3, NPY files of ml_dtypes are read
-    /// as such.
+    /// as such. The integer q of u8 stands for (q / 127.5 - 1) * 448 times its factor.
     #[arg(long, value_enum, ignore_case = true)]
     dtype: Option<DtypeName>,
     /// Convert elements that are then infinite or 0, and say how many, instead of refusing them.
@@ -180,6 +180,7 @@ enum DtypeName {
     F16,
     Bf16,
     E4m3,
+    U8,
 }
 
 /// No file of inputs is named.
@@ -248,6 +249,7 @@ impl Fp8Args {
     fn check(&self, dtype: Dtype) -> Result<(), AttentionError> {
         let own = match dtype {
             Dtype::E4M3 => return Ok(()),
+            Dtype::U8 if !self.direct => return Ok(()),
             Dtype::Bf16 => OutDtypeName::Bf16,
             _ => OutDtypeName::F16,
         };
@@ -300,6 +302,7 @@ impl HowArgs {
             DtypeName::F16 => Dtype::F16,
             DtypeName::Bf16 => Dtype::Bf16,
             DtypeName::E4m3 => Dtype::E4M3,
+            DtypeName::U8 => Dtype::U8,
         })
     }
 
@@ -318,6 +321,8 @@ pub(crate) fn run(args: &AttentionArgs) -> anyhow::Result<()> {
         (Dtype::Bf16, _) => run_typed::<bf16, bf16>(args, inputs),
         (Dtype::E4M3, Some(OutDtypeName::Bf16)) => run_typed::<F8E4M3, bf16>(args, inputs),
         (Dtype::E4M3, _) => run_typed::<F8E4M3, f16>(args, inputs),
+        (Dtype::U8, Some(OutDtypeName::Bf16)) => run_typed::<u8, bf16>(args, inputs),
+        (Dtype::U8, _) => run_typed::<u8, f16>(args, inputs),
         _ => run_typed::<f16, f16>(args, inputs),
     }
 }

@@ -1,5 +1,7 @@
 //! `ferrotile demo`: kernels on one input, their errors and their times.
 
+mod quantized;
+
 use std::collections::HashSet;
 use std::io::{self, Write};
 use std::mem::discriminant;
@@ -11,6 +13,7 @@ use half::{bf16, f16};
 use serde::Serialize;
 use variants::attention::{ATTENTION, AttentionConfig, ScoreMod, Seqlens};
 
+use self::quantized::QuantizedInput;
 use crate::bench::measure::{Repeats, Timer};
 use crate::commands::attention::{HowArgs, InputArgs};
 use crate::device::{Device, DeviceChoice};
@@ -55,6 +58,8 @@ struct DemoResult {
     /// The architecture of the PTX that ran; `None` on the CPU.
     arch: Option<String>,
     inputs: Vec<DemoInput>,
+    /// What quantisation to u8 costs.
+    quantized: Vec<QuantizedInput>,
 }
 
 /// The results of one input.
@@ -93,6 +98,7 @@ enum AnyAttention {
     F16(HostAttention<f16>),
     Bf16(HostAttention<bf16>),
     E4m3(HostAttention<F8E4M3, bf16>),
+    U8(HostAttention<u8, f16>),
 }
 
 /// The generated input.
@@ -116,6 +122,7 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
         Some(inputs) => Some(match element_type(&inputs, args.how.dtype())? {
             Dtype::Bf16 => AnyAttention::Bf16(problem(args, inputs, &request)?),
             Dtype::E4M3 => AnyAttention::E4m3(problem(args, inputs, &request)?),
+            Dtype::U8 => AnyAttention::U8(problem(args, inputs, &request)?),
             _ => AnyAttention::F16(problem(args, inputs, &request)?),
         }),
     };
@@ -132,7 +139,7 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
         writeln!(io::stdout(), "{name}, {arch} PTX")?;
     }
     let arch = arch.map(|arch| arch.to_string());
-    let mut result = DemoResult { device: name.to_owned(), arch, inputs: Vec::new() };
+    let mut result = DemoResult { device: name.to_owned(), arch, inputs: Vec::new(), quantized: Vec::new() };
     let mut add = |input: anyhow::Result<DemoInput>| -> anyhow::Result<()> {
         let input = input?;
         if !args.json.is_wanted() {
@@ -145,6 +152,7 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     add(match args.how.dtype() {
         Some(Dtype::Bf16) => measure::<bf16, bf16>(made, &device, &generated(sizes, &request), &request, all),
         Some(Dtype::E4M3) => measure::<F8E4M3, bf16>(made, &device, &generated(sizes, &request), &request, all),
+        Some(Dtype::U8) => measure::<u8, f16>(made, &device, &generated(sizes, &request), &request, all),
         _ => measure::<f16, f16>(made, &device, &generated(sizes, &request), &request, all),
     })?;
     match &given {
@@ -152,12 +160,21 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
         Some(AnyAttention::F16(problem)) => add(measure::<f16, f16>("given", &device, problem, &request, all))?,
         Some(AnyAttention::Bf16(problem)) => add(measure::<bf16, bf16>("given", &device, problem, &request, all))?,
         Some(AnyAttention::E4m3(problem)) => add(measure::<F8E4M3, bf16>("given", &device, problem, &request, all))?,
+        Some(AnyAttention::U8(problem)) => add(measure::<u8, f16>("given", &device, problem, &request, all))?,
+    }
+    for (index, &problem) in quantized::problems(&device).iter().enumerate() {
+        let measured = quantized::measure(&device, problem)?;
+        if !args.json.is_wanted() {
+            write!(io::stdout(), "{}{}", if index == 0 { "\n" } else { "" }, measured.text())?;
+        }
+        result.quantized.push(measured);
     }
     if args.json.is_wanted() {
         json::print(&result)?;
     }
-    let wrong = result.inputs.iter().find_map(DemoInput::wrong);
-    wrong.map_or(Ok(()), |kernel| Err(WrongResult(kernel.to_owned()).into()))
+    let wrong = result.inputs.iter().find_map(|input| input.wrong().map(str::to_owned));
+    let wrong = wrong.or_else(|| result.quantized.iter().find_map(QuantizedInput::wrong));
+    wrong.map_or(Ok(()), |kernel| Err(WrongResult(kernel).into()))
 }
 
 /// The problem of the files.

@@ -118,6 +118,7 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<()> {
         ReportFamily::Attention(args) => match args.case.dtype {
             Dtype::Bf16 => attention::<bf16, bf16>(&gpu, args)?,
             Dtype::E4M3 => attention::<F8E4M3, bf16>(&gpu, args)?,
+            Dtype::U8 => attention::<u8, f16>(&gpu, args)?,
             _ => attention::<f16, f16>(&gpu, args)?,
         },
         ReportFamily::Ata(args) => ata(&gpu, args)?,

@@ -11,10 +11,10 @@
 
 use std::fmt;
 
-use ferrotile::{Dtype, Float};
+use ferrotile::{Dtype, Float, tolerance};
 
 use crate::files::input::{Input, Origin};
-use crate::files::tensor::Stored;
+use crate::files::tensor::{Number, Stored};
 
 /// Whether a value is beyond the range of a type: it becomes infinite, or is cut off where there are no infinities.
 pub(crate) fn is_beyond<T: Float>(value: f64) -> bool {
@@ -43,6 +43,9 @@ pub(crate) fn in_range<T: Float>(value: f64) -> f64 {
 
 /// The distance of the values of a type around this one, without regard to its range.
 fn step(value: f64, dtype: Dtype) -> f64 {
+    if dtype == Dtype::U8 {
+        return 2.0 * tolerance::least_number(dtype);
+    }
     let exponent = value.abs().log2().floor();
     (exponent + f64::from(dtype.epsilon_exponent())).exp2()
 }
@@ -58,11 +61,11 @@ pub(crate) struct Converted<T> {
     pub(crate) own: Option<Vec<f64>>,
 }
 
-impl<T: Copy + Into<f64>> Converted<T> {
+impl<T: Number> Converted<T> {
     /// The file's own elements in f64.
     pub(crate) fn into_own(self) -> Vec<f64> {
         let Converted { values, own, .. } = self;
-        own.unwrap_or_else(|| values.into_iter().map(Into::into).collect())
+        own.unwrap_or_else(|| values.into_iter().map(Number::number).collect())
     }
 }
 
@@ -109,7 +112,7 @@ impl Loss {
             ("bias", _, LossKind::Infinite) => "hide keys by -inf or by a bias of bool, true where a key is visible",
             ("C", Dtype::F16 | Dtype::E4M3, _) => "use --out-dtype bf16 or f32",
             ("q" | "k" | "v" | "A" | "B", Dtype::F16, _) => "use --dtype bf16, or scale them",
-            ("q" | "k" | "v", Dtype::E4M3, _) => "give --quantize tensor or head, or use --dtype bf16",
+            ("q" | "k" | "v", Dtype::E4M3 | Dtype::U8, _) => "give --quantize tensor or head, or use --dtype bf16",
             ("A" | "B", Dtype::E4M3, _) => "scale them and give --alpha, or use --dtype bf16",
             _ => "scale them",
         }
@@ -172,7 +175,7 @@ impl Converter {
         let shape = tensor.shape;
         match T::from_elements(tensor.elements) {
             Ok(values) => {
-                self.count_not_finite(&origin, values.iter().map(|&value| value.into()));
+                self.count_not_finite(&origin, values.iter().map(|&value| value.number()));
                 Converted { shape, values, own: None }
             }
             Err(others) => {
@@ -325,6 +328,8 @@ mod tests {
         assert_eq!(refused::<f16>("q", &[65519.0, -65504.0, 6e-8, 0.1, 0.0]), None);
         assert_eq!(refused::<bf16>("q", &[65519e9, 1e-38, 3.3895e38]), None);
         assert_eq!(refused::<F8E4M3>("A", &[464.0, -448.0, 0.002]), None);
+        assert_eq!(refused::<u8>("q", &[449.0, -448.0, 0.0, 1e-9]), None);
+        assert!(refused::<u8>("q", &[450.0]).unwrap().contains("give --quantize"));
         // NaN and infinities stay what they are.
         assert_eq!(refused::<f16>("q", &[f64::NAN, f64::INFINITY]), None);
         assert_eq!(refused::<F8E4M3>("A", &[f64::NAN]), None);

@@ -105,12 +105,31 @@ impl Stored for u8 {
     }
 }
 
-/// A float type that attention kernels read: of 16 bits, which they write too, or E4M3.
+/// A type that attention kernels read: floats of 16 bits, which they write too, E4M3 or 8-bit integers.
 pub(crate) trait Half: Stored {}
 
 impl Half for f16 {}
 impl Half for bf16 {}
 impl Half for F8E4M3 {}
+impl Half for u8 {}
+
+/// What an element stands for, without its factor: of an 8-bit integer not the integer.
+pub(crate) trait Number: Copy {
+    /// The number.
+    fn number(self) -> f64;
+}
+
+impl<T: Stored> Number for T {
+    fn number(self) -> f64 {
+        self.to_f64()
+    }
+}
+
+impl Number for f64 {
+    fn number(self) -> f64 {
+        self
+    }
+}
 
 impl Elements {
     /// The name of the type, as `--dtype` and messages spell it.

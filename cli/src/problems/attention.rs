@@ -7,7 +7,7 @@ use ndarray::{Array1, Array3, Array4, ArrayView4};
 
 use crate::files::convert::{Converted, Converter, in_range, leaves_range};
 use crate::files::input::{Input, SizesError, listed_shapes};
-use crate::files::tensor::{Half, Stored};
+use crate::files::tensor::{Half, Number, Stored};
 use crate::memory::array_bytes;
 use crate::problems::bias;
 use crate::problems::descale::{FactorSource, Factors, Order, factor_of};
@@ -33,7 +33,7 @@ pub(crate) struct HostAttention<T, O = T> {
     pub(crate) k: Vec<T>,
     /// Elements of V.
     pub(crate) v: Vec<T>,
-    /// What these elements are multiplied by, where they are of FP8.
+    /// What these elements are multiplied by, where they are of FP8 or u8.
     pub(crate) factors: Factors,
     /// Sinks and bias.
     pub(crate) terms: HostTerms<O>,
@@ -99,7 +99,7 @@ impl<T: Half, O: Stored> ConvertedInputs<T, O> {
                 let (Converted { shape, values, own }, order) = (&mut q_k_v[index], orders[index]);
                 if let (Some(factors), None) = (&factors[index], &own) {
                     let factor = |flat: usize| factor_of(factors, order.place(flat, shape), heads);
-                    *own = Some(values.iter().enumerate().map(|(flat, &x)| x.into() * factor(flat)).collect());
+                    *own = Some(values.iter().enumerate().map(|(flat, &x)| x.number() * factor(flat)).collect());
                 }
             }
         }
@@ -150,6 +150,7 @@ pub(crate) fn element_type(inputs: &[Input; 3], wanted: Option<Dtype>) -> Result
         ["f16", "f16", "f16"] => Ok(Dtype::F16),
         ["bf16", "bf16", "bf16"] => Ok(Dtype::Bf16),
         ["e4m3", "e4m3", "e4m3"] => Ok(Dtype::E4M3),
+        ["u8", "u8", "u8"] => Ok(Dtype::U8),
         [q, k, v] if q == k && k == v => Err(AttentionError::NeedsDtype(listed())),
         _ => Err(AttentionError::MixedTypes(listed())),
     }
@@ -248,18 +249,22 @@ impl<T: Half, O: Stored> HostAttention<T, O> {
     /// How far each element of O, of which this is the exact result, may be from it. Sums of products of FP8 lose more
     /// than the obvious computation in f32 does, so each element has a limit of its own there.
     fn limits(&self, request: &Request, (exact, lse): (&[f64], &Array3<f64>)) -> Vec<f64> {
-        if T::DTYPE != Dtype::E4M3 {
+        if T::DTYPE.size_bytes() != 1 {
             let error = finite_error(&self.solve_on_cpu(&request.params).out, exact);
             return vec![tolerance::limit(O::DTYPE, error); exact.len()];
         }
         let factors = self.factors.each_ref().map(|factors| factors.as_ref().map(|factors| factors.mapv(f64::from)));
         let factors = factors.each_ref().map(|factors| factors.as_ref().map(|factors| factors.view()));
         let fp8 = Fp8Terms { factors, out: O::DTYPE, accumulation: request.accumulation() };
-        let stored = [&self.q, &self.k, &self.v].map(|values| values.iter().map(|&x| x.into()).collect::<Vec<f64>>());
+        let stored = [&self.q, &self.k, &self.v].map(|values| values.iter().map(|&x| x.number()).collect::<Vec<f64>>());
         let inputs = [0, 1, 2].map(|index| self.bhsd(&stored[index], self.shape(index)));
         let exact = (self.bhsd(exact, self.out_shape()), lse.view());
-        let limits =
-            self.with_terms(&request.params, |terms| tolerance::fp8_attention_limits(inputs, terms, &fp8, exact));
+        let limits = self.with_terms(&request.params, |terms| match (T::DTYPE, fp8.factors) {
+            (Dtype::U8, [Some(of_q), Some(of_k), Some(of_v)]) => {
+                tolerance::u8_attention_limits(inputs, terms, [of_q, of_k, of_v], O::DTYPE, exact)
+            }
+            _ => tolerance::fp8_attention_limits(inputs, terms, &fp8, exact),
+        });
         self.stored(limits.out)
     }
 }
@@ -284,7 +289,7 @@ impl HostAttention<f64> {
     fn is<T: Half, O: Stored>(&self, other: &HostAttention<T, O>) -> bool {
         let same = |a: f64, b: f64| a == b || (a.is_nan() && b.is_nan());
         let alike = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(&a, &b)| same(a, b));
-        let alike_bias = |a: &[f64], b: &[O]| a.iter().zip(b).all(|(&a, &b)| same(a, b.into()));
+        let alike_bias = |a: &[f64], b: &[O]| a.iter().zip(b).all(|(&a, &b)| same(a, b.number()));
         let bias = self.terms.bias.as_ref().zip(other.terms.bias.as_ref());
         let sink = self.terms.sink.as_ref().zip(other.terms.sink.as_ref());
         self.wide().iter().zip(&other.wide()).all(|(a, b)| alike(a, b))
@@ -331,7 +336,7 @@ impl<T, O> HostAttention<T, O> {
     }
 }
 
-impl<T: Copy + Into<f64>, O: Copy + Into<f64>> HostAttention<T, O> {
+impl<T: Number, O: Number> HostAttention<T, O> {
     /// Solves the problem in f64 on the CPU.
     pub(crate) fn solve_exactly(&self, params: &AttentionParams) -> (Vec<f64>, Array3<f64>) {
         self.by_reference(params, reference::attention_with)
@@ -353,7 +358,7 @@ impl<T: Copy + Into<f64>, O: Copy + Into<f64>> HostAttention<T, O> {
     fn with_terms<R>(&self, params: &AttentionParams, body: impl FnOnce(&AttentionTerms<'_>) -> R) -> R {
         let sink = self.terms.sink.as_ref().map(|sink| Array1::from_vec(sink.clone()));
         let bias = self.terms.bias.as_ref().map(|(values, shape)| {
-            let values = values.iter().map(|&x| x.into()).collect();
+            let values = values.iter().map(|&x| x.number()).collect();
             Array4::from_shape_vec(*shape, values).expect("the elements fill the shape")
         });
         let scale = params.scale.map_or_else(|| (self.sizes.head_dim as f64).sqrt().recip(), f64::from);
@@ -370,7 +375,7 @@ impl<T: Copy + Into<f64>, O: Copy + Into<f64>> HostAttention<T, O> {
     fn wide(&self) -> [Vec<f64>; 3] {
         [(0, &self.q), (1, &self.k), (2, &self.v)].map(|(index, values)| {
             let factor = self.factor(index);
-            values.iter().enumerate().map(|(flat, &x)| x.into() * factor(flat)).collect()
+            values.iter().enumerate().map(|(flat, &x)| x.number() * factor(flat)).collect()
         })
     }
 

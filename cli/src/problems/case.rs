@@ -1,6 +1,6 @@
 //! Cases of the attention benchmark: `BxHxSxD/mask/dtype`, or `BxHq:HkvxSxD/mask/dtype` where heads share keys, with
-//! `DvE` in place of `D` where V has head dimension E; then `/softcap`, `/bias` or `/varlen`. The type is f16, bf16, or
-//! e4m3 with an O of bf16 and without factors.
+//! `DvE` in place of `D` where V has head dimension E; then `/softcap`, `/bias` or `/varlen`. The type is f16, bf16,
+//! e4m3 with an O of bf16 and without factors, or u8 with an O of f16 and a factor for each tensor.
 
 use std::fmt;
 use std::str::FromStr;
@@ -47,7 +47,7 @@ pub(crate) struct Case {
     pub(crate) value_dim: usize,
     /// The mask.
     pub(crate) mask: Mask,
-    /// f16, bf16, or e4m3 with an O of bf16.
+    /// f16, bf16, e4m3 with an O of bf16, or u8 with an O of f16.
     pub(crate) dtype: Dtype,
     /// What else is to be computed.
     pub(crate) extra: Extra,
@@ -74,7 +74,7 @@ const SHAPES: [(usize, usize, usize, usize); 15] = [
 
 /// What is measured beside them with `all`: V with a head dimension of its own, shared keys, a window, and each
 /// of [`Extra`].
-const FEATURES: [&str; 24] = [
+const FEATURES: [&str; 27] = [
     "4x16x4096x192v128/full/f16",
     "4x16x4096x192v128/causal/f16",
     "4x32:8x4096x128/causal/f16",
@@ -99,6 +99,9 @@ const FEATURES: [&str; 24] = [
     "4x16x4096x128/causal/e4m3/softcap",
     "4x16x4096x128/full/e4m3/bias",
     "8x16x4096x128/causal/e4m3/varlen",
+    "1x8x512x64/full/u8",
+    "1x8x2048x64/full/u8",
+    "4x16x4096x128/full/u8",
 ];
 
 /// How many of [`SHAPES`] are measured unless more are asked for: the small ones, in seconds.
@@ -205,7 +208,7 @@ impl fmt::Display for Case {
 pub(crate) enum ParseCaseError {
     /// Not these parts, or not four sizes.
     #[error(
-        "expected BxHxSxD/mask/dtype, such as 1x8x512x64/causal/f16 (or bf16 or e4m3; or BxHq:HkvxSxD, or BxHxSxDvE), and then /softcap, /bias or /varlen"
+        "expected BxHxSxD/mask/dtype, such as 1x8x512x64/causal/f16 (or bf16, e4m3 or u8; or BxHq:HkvxSxD, or BxHxSxDvE), and then /softcap, /bias or /varlen"
     )]
     Grammar,
     /// Not a mask.
@@ -242,6 +245,7 @@ impl FromStr for Case {
                 "f16" => Dtype::F16,
                 "bf16" => Dtype::Bf16,
                 "e4m3" => Dtype::E4M3,
+                "u8" => Dtype::U8,
                 _ => return Err(ParseCaseError::Grammar),
             },
             extra,

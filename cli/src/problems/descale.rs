@@ -1,10 +1,11 @@
-//! The factors of Q, K and V of FP8: from files, or computed from the elements.
+//! The factors of Q, K and V of FP8 or u8: from files, or computed from the elements.
 //!
 //! A stored element times its factor is what it stands for. Computed factors make the largest magnitude of a tensor, or
 //! of one head of a batch entry, the largest number of the type: elements are divided by them before they are rounded.
 
 use ferrotile::{BatchedSizes, Dtype};
 use ndarray::Array2;
+use variants::quantize::least_factor;
 
 use crate::files::convert::{Converted, Converter};
 use crate::files::input::Input;
@@ -79,8 +80,16 @@ impl FactorSource {
         sizes: &BatchedSizes,
         converter: &mut Converter,
     ) -> Result<([Converted<T>; 3], Factors), AttentionError> {
-        if T::DTYPE != Dtype::E4M3 && !matches!(self, FactorSource::None) {
+        if T::DTYPE.size_bytes() != 1 && !matches!(self, FactorSource::None) {
             return Err(AttentionError::FactorsOfHalves(T::DTYPE.name()));
+        }
+        let is_whole = match &self {
+            FactorSource::None => false,
+            FactorSource::Files(files) => files.iter().all(Option::is_some),
+            FactorSource::Computed(_) => true,
+        };
+        if T::DTYPE == Dtype::U8 && !is_whole {
+            return Err(AttentionError::NeedsFactors);
         }
         let heads = [sizes.q_heads, sizes.kv_heads, sizes.kv_heads];
         match self {
@@ -101,8 +110,10 @@ impl FactorSource {
                 Ok((converted, factors))
             }
             FactorSource::Computed(sharing) => {
-                if let Some(stored) = inputs.iter().find(|input| input.tensor.elements.dtype_name() == "e4m3") {
-                    return Err(AttentionError::AlreadyQuantized(stored.origin.clone()));
+                let is_quantized = |input: &&Input| ["e4m3", "u8"].contains(&input.tensor.elements.dtype_name());
+                if let Some(stored) = inputs.iter().find(is_quantized) {
+                    let (tensor, dtype) = (stored.origin.clone(), stored.tensor.elements.dtype_name());
+                    return Err(AttentionError::AlreadyQuantized { tensor, dtype });
                 }
                 let dims = match sharing {
                     Sharing::Tensor => [[1, 1]; 3],
@@ -150,7 +161,7 @@ fn from_file(
 }
 
 /// The factors that make the largest finite magnitude of what shares one the largest number of `T`; 1 where that factor
-/// is no normal number of f32.
+/// is as small as [`least_factor`] says.
 fn computed<T: Half>(input: &Input, order: Order<'_>, [batch, heads]: [usize; 2]) -> Array2<f32> {
     let shape = &input.tensor.shape;
     let mut largest = Array2::<f64>::zeros((batch, heads));
@@ -165,7 +176,7 @@ fn computed<T: Half>(input: &Input, order: Order<'_>, [batch, heads]: [usize; 2]
     let end = T::from_f64(f64::INFINITY).to_f64();
     largest.mapv(|largest| {
         let factor = (largest / end) as f32;
-        if factor.is_normal() { factor } else { 1.0 }
+        if factor >= least_factor(T::DTYPE) { factor } else { 1.0 }
     })
 }
 

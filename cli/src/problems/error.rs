@@ -17,7 +17,7 @@ pub(crate) enum AttentionError {
         expected: String,
     },
     /// Tensors of different types.
-    #[error("q, k and v have elements of different types: {0}: give --dtype f16, bf16 or e4m3 to convert them")]
+    #[error("q, k and v have elements of different types: {0}: give --dtype f16, bf16, e4m3 or u8 to convert them")]
     MixedTypes(String),
     /// Shapes or sizes that attention does not take.
     #[error(transparent)]
@@ -26,16 +26,28 @@ pub(crate) enum AttentionError {
     #[error(transparent)]
     CuSeqlens(#[from] CuSeqlensError),
     /// Elements that the kernels do not read.
-    #[error("kernels read f16, bf16 and e4m3, but {0}: give --dtype f16, bf16 or e4m3 to convert them")]
+    #[error("kernels read f16, bf16, e4m3 and u8, but {0}: give --dtype f16, bf16, e4m3 or u8 to convert them")]
     NeedsDtype(String),
-    /// Factors of elements that are no FP8.
-    #[error("elements of {0} have no factors: give --dtype e4m3, or leave --descale-q, -k, -v and --quantize out")]
+    /// Factors of elements of 16 bits.
+    #[error(
+        "elements of {0} have no factors: give --dtype e4m3 or u8, or leave --descale-q, -k, -v and --quantize out"
+    )]
     FactorsOfHalves(&'static str),
     /// Factors to compute for elements that have been divided by theirs.
-    #[error("{0} has e4m3 elements already: give their factors by --descale-q, -k and -v instead of --quantize")]
-    AlreadyQuantized(Origin),
+    #[error(
+        "{tensor} has {dtype} elements already: give their factors by --descale-q, -k and -v instead of --quantize"
+    )]
+    AlreadyQuantized {
+        /// The tensor.
+        tensor: Origin,
+        /// The type of its elements.
+        dtype: &'static str,
+    },
+    /// 8-bit integers without factors.
+    #[error("elements of u8 have factors: give --descale-q, -k and -v, or --quantize tensor or head")]
+    NeedsFactors,
     /// An O of another type than that of Q, K and V.
-    #[error("O has the type of q, k and v, {0}: --out-dtype and --direct are for --dtype e4m3")]
+    #[error("O has the type of q, k and v, {0}: --out-dtype is for --dtype e4m3 or u8, --direct for e4m3")]
     OutDtype(&'static str),
     /// Integers, which may be meant as a mask or as a bias.
     #[error("{tensor} has {dtype} elements: save a mask as bool, true where a key is visible, a bias as floats")]

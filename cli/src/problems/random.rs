@@ -1,6 +1,7 @@
 //! Normally distributed inputs.
 
-use ferrotile::{BatchedSizes, Float, Layout, Result, VarlenSizes};
+use ferrotile::{BatchedSizes, Dtype, Float, Layout, Result, VarlenSizes};
+use ndarray::Array2;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 use rand_distr::StandardNormal;
@@ -23,10 +24,10 @@ pub(crate) fn problem<T: Half, O>(sizes: BatchedSizes, value_dim: usize, seed: u
         layout,
         sizes,
         value_dim,
-        q: normal(&sizes.q_shape(layout), 3 * seed)?,
-        k: normal(&sizes.kv_shape(layout), 3 * seed + 1)?,
-        v: normal(&sizes.v_shape(layout, value_dim), 3 * seed + 2)?,
-        factors: Factors::default(),
+        q: elements(&sizes.q_shape(layout), 3 * seed)?,
+        k: elements(&sizes.kv_shape(layout), 3 * seed + 1)?,
+        v: elements(&sizes.v_shape(layout, value_dim), 3 * seed + 2)?,
+        factors: factors::<T>(),
         terms: HostTerms { sink: None, bias: None },
     })
 }
@@ -49,19 +50,37 @@ pub(crate) fn sequences<T: Half, O>(
         sizes,
         value_dim,
         cu_seqlens: [cu_seqlens.clone(), cu_seqlens],
-        inputs: [normal(&q, 0)?, normal(&k, 1)?, normal(&v, 2)?],
-        factors: Factors::default(),
+        inputs: [elements(&q, 0)?, elements(&k, 1)?, elements(&v, 2)?],
+        factors: factors::<T>(),
         terms: HostTerms { sink: None, bias: None },
     })
+}
+
+/// What 8-bit integers with the factor 1 / 64 are made of: seven deviations are the largest of them.
+const INTEGER_DEVIATION: f64 = 64.0;
+
+/// Elements that are normally distributed with their factors.
+fn elements<T: Half>(shape: &[usize], seed: u64) -> Result<Vec<T>> {
+    of_deviation(shape, seed, if T::DTYPE == Dtype::U8 { INTEGER_DEVIATION } else { 1.0 })
+}
+
+/// The factors of [`elements`], of types that have them.
+fn factors<T: Half>() -> Factors {
+    let of_tensor = || (T::DTYPE == Dtype::U8).then(|| Array2::from_elem((1, 1), INTEGER_DEVIATION.recip() as f32));
+    [of_tensor(), of_tensor(), of_tensor()]
 }
 
 /// Normally distributed elements of an array of this shape; the seed determines them. No part of them comes twice:
 /// equal rows make large products some per cent slower.
 pub(crate) fn normal<T: Float>(shape: &[usize], seed: u64) -> Result<Vec<T>> {
+    of_deviation(shape, seed, 1.0)
+}
+
+fn of_deviation<T: Float>(shape: &[usize], seed: u64, deviation: f64) -> Result<Vec<T>> {
     let mut values = zeros(shape)?;
     values.par_chunks_mut(CHUNK).enumerate().for_each(|(index, chunk)| {
         let mut random = Xoshiro256PlusPlus::seed_from_u64((seed << 32) + index as u64);
-        chunk.fill_with(|| T::from_f64(random.sample(StandardNormal)));
+        chunk.fill_with(|| T::from_f64(deviation * random.sample::<f64, _>(StandardNormal)));
     });
     Ok(values)
 }

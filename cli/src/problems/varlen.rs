@@ -26,7 +26,7 @@ pub(crate) struct HostVarlen<T, O = T> {
     pub(crate) cu_seqlens: [Vec<usize>; 2],
     /// Elements of Q, K and V.
     pub(crate) inputs: [Vec<T>; 3],
-    /// What these elements are multiplied by, where they are of FP8.
+    /// What these elements are multiplied by, where they are of FP8 or u8.
     pub(crate) factors: Factors,
     /// Sinks and bias.
     pub(crate) terms: HostTerms<O>,

@@ -31,7 +31,7 @@ pub(crate) struct Attention {
     k_len: usize,
     #[serde(default, skip_serializing_if = "is_default")]
     terms: Terms,
-    /// What inputs of E4M3 have, all or K and V alone.
+    /// What inputs of E4M3 have, all or K and V alone, and inputs of u8.
     #[serde(default, skip_serializing_if = "is_default")]
     fp8: Option<Box<Fp8>>,
     /// Whether dimensions are named in the order batch, sequence, heads.
@@ -199,7 +199,11 @@ impl Attention {
         let bias = bias.as_ref().map(|bias| bias.view());
         let (factors, of_halves) = (factors.wide(None), Inputs::Halves(T::DTYPE));
         let fp8 = fp8::terms(O::DTYPE, &request, &factors);
-        let of_fp8 = |options: &Fp8| if options.kv_alone { Inputs::E4m3Kv(&fp8) } else { Inputs::E4m3(&fp8) };
+        let of_fp8 = |options: &Fp8| match T::DTYPE {
+            Dtype::U8 => Inputs::U8(&fp8),
+            _ if options.kv_alone => Inputs::E4m3Kv(&fp8),
+            _ => Inputs::E4m3(&fp8),
+        };
         let inputs = self.fp8.as_deref().map_or(of_halves, of_fp8);
         let expected = Expected::new(inputs, [q.view(), k.view(), v.view()], &self.terms, (sink.as_ref(), bias));
         Ok(expected.check(&out, lse)?)
@@ -224,9 +228,10 @@ impl Family for Attention {
         } else {
             None
         };
-        problem.fp8 = fp8.or_else(|| Fp8::draw(random, has_fp8, heads, terms)).map(Box::new);
+        let fp8 = fp8.or_else(|| Fp8::draw(random, has_fp8, heads, terms));
+        problem.fp8 = fp8.or_else(|| Fp8::draw_u8(random, heads, terms)).map(Box::new);
         let kv_alone = problem.fp8.as_ref().is_some_and(|fp8| fp8.kv_alone);
-        let is_regular = problem.fp8.is_some() && !kv_alone && random.random_bool(0.9);
+        let is_regular = problem.heads.dtype == Dtype::E4M3 && random.random_bool(0.9);
         let place = if is_regular { Placement::draw_regular } else { Placement::draw };
         problem.places = [true, true, true, false].map(|may_repeat| place(random, 4, may_repeat));
         if let (true, Some(offset)) = (is_regular, &mut problem.fused) {
@@ -255,6 +260,8 @@ impl Family for Attention {
         match (self.heads.dtype, kv_alone, out) {
             (Dtype::E4M3, _, Some(Dtype::Bf16)) => self.run_as::<F8E4M3, bf16, _>(bench, Self::fused),
             (Dtype::E4M3, ..) => self.run_as::<F8E4M3, f16, _>(bench, Self::fused),
+            (Dtype::U8, _, Some(Dtype::Bf16)) => self.run_as::<u8, bf16, _>(bench, Self::fused),
+            (Dtype::U8, ..) => self.run_as::<u8, f16, _>(bench, Self::fused),
             (Dtype::Bf16, true, _) => self.run_as::<bf16, bf16, F8E4M3>(bench, Self::apart),
             (Dtype::Bf16, ..) => self.run_as::<bf16, bf16, _>(bench, Self::fused),
             (_, true, _) => self.run_as::<f16, f16, F8E4M3>(bench, Self::apart),

@@ -1,4 +1,5 @@
-//! What problems of attention on E4M3 have beside those on 16-bit elements: factors, the type of O, and the sum of P V.
+//! What problems of attention on E4M3 and on u8 have beside those on 16-bit elements: factors, the type of O, and of
+//! E4M3 the sum of P V.
 
 use ferrotile::tolerance::Fp8Terms;
 use ferrotile::{Accumulation, Descales, Dtype, TensorRef};
@@ -13,10 +14,11 @@ use super::placement::Placement;
 use super::sizes::{HALVES, Random};
 use super::terms::Terms;
 use super::text::{as_name, is_default};
+use super::values::Values;
 
 use crate::problems::request::Request;
 
-/// The options of a problem on E4M3.
+/// The options of a problem on E4M3 or u8.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Fp8 {
@@ -113,8 +115,30 @@ impl Fp8 {
         if self.direct {
             request.options.accumulation = Accumulation::Direct;
         }
-        request.params.kv = Some(Fp8::DTYPE);
+        if self.kv_alone {
+            request.params.kv = Some(Fp8::DTYPE);
+        }
         request.with_out(self.out)
+    }
+
+    /// Options for one problem in eight on u8, which kernels of every architecture take, with every term; changes the
+    /// type of the problem's heads.
+    pub(crate) fn draw_u8(random: &mut Random, heads: &mut Heads, terms: &mut Terms) -> Option<Fp8> {
+        if !random.random_bool(0.125) {
+            return None;
+        }
+        heads.dtype = Dtype::U8;
+        // Integers of all numbers, not of those around 0 alone; and half of the time scores of about 1.
+        heads.values.iter_mut().filter(|values| **values == Values::Normal).for_each(|values| {
+            *values = Values::Hundreds;
+        });
+        restrict(terms);
+        if random.random() {
+            terms.scale = Some(2e-5);
+        }
+        let of_q = [Sharing::All, Sharing::Group, Sharing::None];
+        let descales = [&of_q[..], &of_q[..2], &of_q[..2]].map(|sharings| Some(Factors::draw_one(random, sharings)));
+        Some(Fp8 { out: HALVES[random.random_range(0..2)], descales, direct: false, kv_alone: false })
     }
 
     /// The factors on the device.
@@ -159,6 +183,7 @@ impl Fp8 {
         };
         for (index, factors) in fp8.descales.iter().enumerate() {
             let Some(factors) = factors else { continue };
+            // Without factors u8 is refused, which is another outcome.
             change(&|fp8| fp8.descales[index] = None);
             for simpler in factors.place.simpler() {
                 change(&|fp8| fp8.descales[index] = Some(Factors { place: simpler.clone(), ..factors.clone() }));
@@ -176,12 +201,17 @@ impl Fp8 {
 impl Factors {
     /// None, or some that heads share in one of these ways.
     fn draw(random: &mut Random, sharings: &[Sharing]) -> Option<Factors> {
+        let factors = Factors::draw_one(random, sharings);
+        random.random_bool(0.7).then_some(factors)
+    }
+
+    /// Some that heads share in one of these ways.
+    fn draw_one(random: &mut Random, sharings: &[Sharing]) -> Factors {
         let of = sharings[random.random_range(0..sharings.len())];
         let sizes = [Size::One, Size::One, Size::One, Size::Small, Size::Large, Size::Zero];
         let size = sizes[random.random_range(0..sizes.len())];
         let place = Placement::draw(random, 2, true);
-        let factors = Factors { of_batch: random.random(), of, size, place };
-        random.random_bool(0.7).then_some(factors)
+        Factors { of_batch: random.random(), of, size, place }
     }
 }
 

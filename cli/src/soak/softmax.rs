@@ -50,6 +50,8 @@ pub(crate) enum Inputs<'a> {
     Halves(Dtype),
     /// E4M3, with factors and an O of another type.
     E4m3(&'a Fp8Terms<'a>),
+    /// u8, with factors of each tensor and an O of another type.
+    U8(&'a Fp8Terms<'a>),
     /// K and V of E4M3, with factors, beside a Q of the type of O.
     E4m3Kv(&'a Fp8Terms<'a>),
 }
@@ -65,7 +67,8 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    /// The result for `q`, `k` and `v`, `[batch, head, row, column]`, of this type; of E4M3 as they are stored.
+    /// The result for `q`, `k` and `v`, `[batch, head, row, column]`, of this type; of E4M3 and u8 without
+    /// their factors.
     pub(crate) fn new(
         inputs: Inputs<'_>,
         [q, k, v]: [ArrayView4<'_, f64>; 3],
@@ -85,7 +88,7 @@ impl Expected {
                 let limits = tolerance::attention_limits([q, k, v], &terms, dtype, (out.view(), lse.view()));
                 (dtype, (out, lse), limits)
             }
-            Inputs::E4m3(fp8) | Inputs::E4m3Kv(fp8) => {
+            Inputs::E4m3(fp8) | Inputs::E4m3Kv(fp8) | Inputs::U8(fp8) => {
                 let wide = |index: usize, x: ArrayView4<'_, f64>| match fp8.factors[index] {
                     Some(factors) => reference::dequantize(x, factors),
                     None => x.to_owned(),
@@ -93,10 +96,14 @@ impl Expected {
                 let (wide_q, wide_k, wide_v) = (wide(0, q), wide(1, k), wide(2, v));
                 let (out, lse) = reference::attention_with(wide_q.view(), wide_k.view(), wide_v.view(), &terms);
                 let exact = (out.view(), lse.view());
-                let limits = if let Inputs::E4m3Kv(Fp8Terms { factors: [_, of_k, of_v], .. }) = inputs {
-                    tolerance::e4m3_kv_attention_limits([q, k, v], &terms, [*of_k, *of_v], fp8.out, exact)
-                } else {
-                    tolerance::fp8_attention_limits([q, k, v], &terms, fp8, exact)
+                let limits = match inputs {
+                    Inputs::E4m3Kv(Fp8Terms { factors: [_, of_k, of_v], .. }) => {
+                        tolerance::e4m3_kv_attention_limits([q, k, v], &terms, [*of_k, *of_v], fp8.out, exact)
+                    }
+                    Inputs::U8(Fp8Terms { factors: [Some(of_q), Some(of_k), Some(of_v)], .. }) => {
+                        tolerance::u8_attention_limits([q, k, v], &terms, [*of_q, *of_k, *of_v], fp8.out, exact)
+                    }
+                    _ => tolerance::fp8_attention_limits([q, k, v], &terms, fp8, exact),
                 };
                 (fp8.out, (out, lse), limits)
             }

@@ -193,7 +193,7 @@ fn integers_are_converted_where_it_is_asked_for() {
     {
         let inputs = ["q", "k", "v"].map(|name| scratch.npy(&format!("{name}.npy"), descr, &[1, 1, 2, 8], one));
         let out = scratch.path("o.npy");
-        assert_refused(&attention(&inputs, &out, &[]), "give --dtype f16, bf16 or e4m3 to convert them");
+        assert_refused(&attention(&inputs, &out, &[]), "give --dtype f16, bf16, e4m3 or u8 to convert them");
         assert_succeeded(&attention(&inputs, &out, &["--dtype", "f16", "--check"]));
         assert!(data(&out, 32).chunks(2).all(|element| element == ONE), "{descr}");
         let a = scratch.npy("a.npy", descr, &[2, 2], one);

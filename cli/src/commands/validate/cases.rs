@@ -76,6 +76,9 @@ fn lengths(config: &AttentionConfig, size: Size) -> Vec<(usize, usize, Mask)> {
 /// What the scores of the problem of this index are beside mask and scale: all that the configuration has.
 fn terms(config: &AttentionConfig, mask: Mask, index: usize) -> Value {
     let mut terms = json!({"mask": mask.to_string()});
+    if config.dtype == Dtype::U8 {
+        terms["scale"] = 2e-5.into();
+    }
     if index % 2 == 1 {
         terms["sink"] = "normal".into();
     }
@@ -88,12 +91,15 @@ fn terms(config: &AttentionConfig, mask: Mask, index: usize) -> Value {
 }
 
 fn of_attention(config: &AttentionConfig, size: Size) -> Vec<Value> {
+    // Of all integers, not those around 0 alone.
+    let values = if config.dtype == Dtype::U8 { "hundreds" } else { "normal" };
     let heads = json!({
         "dtype": config.dtype.name(),
         "q_heads": 2,
         "kv_heads": 1,
         "head_dim": config.head_dim,
         "value_dim": config.value_dim,
+        "values": [values, values, values],
     });
     let direct = matches!(config.kernel, AttentionKernel::Wgmma(tile) if tile.accumulation == Accumulation::Direct);
     let fp8 = match (config.has_e4m3_kv(), config.dtype) {
@@ -101,6 +107,7 @@ fn of_attention(config: &AttentionConfig, size: Size) -> Vec<Value> {
         (_, Dtype::E4M3) => {
             json!({"out": config.out.name(), "descales": [{"of": "none"}, {"of": "group"}, {}], "direct": direct})
         }
+        (_, Dtype::U8) => json!({"out": config.out.name(), "descales": [{"of": "none"}, {"of": "group"}, {}]}),
         _ => Value::Null,
     };
     if let AttentionKernel::Decode(_) = config.kernel {
@@ -108,7 +115,7 @@ fn of_attention(config: &AttentionConfig, size: Size) -> Vec<Value> {
     }
     let of_lengths = |(index, (q_len, k_len, mask)): (usize, (usize, usize, Mask))| {
         let terms = terms(config, mask, index);
-        if config.seqlens == Seqlens::Varlen && index % 2 == 1 {
+        if config.seqlens == Seqlens::Varlen && config.dtype != Dtype::U8 && index % 2 == 1 {
             let seqlens = [[3, 5], [0, 2], [q_len, k_len]];
             return json!({"varlen": {"heads": heads, "seqlens": seqlens, "terms": terms, "fp8": fp8,
                 "kernel": config.name}});
