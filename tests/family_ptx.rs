@@ -133,8 +133,8 @@ fn instructions_are_those_of_the_algorithm() {
         let through_registers = tile.copy == TileCopy::ThroughRegisters;
         assert_eq!(entry.count("ld.global.v4") > 0, through_registers && !is_integer, "{config}");
         assert_eq!(entry.count("ld.global.v2") > 0, through_registers && is_integer, "{config}");
-        // Four instructions widen the integers of a chunk: of Q, and of K and V of the first step and in the loop; and in
-        // five loops where rows start anywhere.
+        // Four instructions widen the integers of a chunk: of Q, and of K and V of the first step and in the loop; and
+        // in five loops where rows start anywhere.
         let [q_chunks, chunks] = [tile.m, tile.n].map(|rows| rows * config.head_dim / 8 / config.threads() as usize);
         let widens = if is_integer { 4 * (q_chunks + 4 * chunks + 5) } else { 0 };
         assert_eq!(entry.count("fma.rn.f16x2"), widens, "{config}");

@@ -19,9 +19,9 @@ use crate::progress;
 /// What to measure and how.
 #[derive(Debug, Args)]
 pub(crate) struct AttentionBenchArgs {
-    /// A case BxHxSxD/mask/dtype, such as 1x8x512x64/causal/f16 (or bf16, e4m3 with an O of bf16, or u8 with one
-    /// of f16; BxHq:HkvxSxD for grouped heads, BxHxSxDvE where V has head dimension E); with /softcap (of 50), /bias (the same for all heads) or
-    /// /varlen (lengths from S/B in equal steps to S) at its end; may be repeated.
+    /// A case BxHxSxD/mask/dtype, such as 1x8x512x64/causal/f16 (or bf16, e4m3 with an O of bf16, or u8 with one of
+    /// f16; BxHq:HkvxSxD for grouped heads, BxHxSxDvE where V has head dimension E); with /softcap (of 50), /bias (the
+    /// same for all heads) or /varlen (lengths from S/B in equal steps to S) at its end; may be repeated.
     #[arg(long = "case", num_args = 1.., conflicts_with = "all")]
     cases: Vec<Case>,
     /// A kernel by name, or `all` for every one that serves a case; may be repeated [default: the library's choice].

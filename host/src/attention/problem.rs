@@ -35,8 +35,8 @@ pub struct AttentionParams {
     /// Head dimension of V and O, a multiple of 8 up to 256; `None` is that of Q and K. Functions that take tensors
     /// take it from V.
     pub value_dim: Option<usize>,
-    /// Element type of O; `None` is that of Q, or bf16 for inputs of FP8 or u8. Functions that take tensors take it from
-    /// O.
+    /// Element type of O; `None` is that of Q, or bf16 for inputs of FP8 or u8. Functions that take tensors take it
+    /// from O.
     pub out: Option<Dtype>,
     /// What an O of E4M3 is multiplied by before it is rounded; `None` is 1. Numbers beyond 448 become 448. The factor
     /// of such an O is the reciprocal. Inputs of E4M3 alone can have it.

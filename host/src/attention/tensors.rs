@@ -85,10 +85,12 @@ impl<T, O, KV> AttentionTensors<'_, T, O, KV> {
 
 /// The f32 factors that elements of FP8 inputs, and of u8, are multiplied by, on the card.
 ///
-/// A tensor of FP8 without factors counts as it is. Tensors of u8 have factors: the integer q stands for
-/// `(q / 127.5 - 1) * 448` times its factor, as [`quantize`](crate::quantize()) makes them. Shapes are `[batch or 1, heads or 1]`, of any strides: one factor for each
-/// head, or one for the tensor. Products of the factors of Q and K and the scale are numbers that f32 has, and beside a
-/// Q of 16 bits products of its rows and of keys with their factors.
+/// A tensor of FP8 without factors counts as it is. Tensors of u8 have factors, as [`quantize`](crate::quantize())
+/// makes them: the integer q stands for `(q / 127.5 - 1) * 448` times its factor.
+///
+/// Shapes are `[batch or 1, heads or 1]`, of any strides: one factor for each head, or one for the tensor. Products of
+/// the factors of Q and K and the scale are numbers that f32 has, and beside a Q of 16 bits products of its rows and of
+/// keys with their factors.
 ///
 /// ```
 /// # use ferrotile::{Arch, Gpu};

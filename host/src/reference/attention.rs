@@ -100,8 +100,8 @@ pub fn attention_with(
     in_type(q, k, v, terms, |number| number, [&|value| value; 2])
 }
 
-/// Elements of FP8, or what those of u8 stand for, times their factors: `x` is `[B, H, S, D]`, and `factors` are `[B or 1, F]`, where F divides H and
-/// each factor is that of as many heads, which follow each other.
+/// Elements of FP8, or what those of u8 stand for, times their factors: `x` is `[B, H, S, D]`, and `factors` are `[B or
+/// 1, F]`, where F divides H and each factor is that of as many heads, which follow each other.
 ///
 /// ```
 /// use ferrotile::reference;
@@ -166,7 +166,8 @@ impl AttentionTypes {
 /// the type of the inputs before they multiply V, and the output is rounded to its type.
 ///
 /// Its distance from [`attention`] is what these types cost, whatever the order of the sums; see [`crate::tolerance`].
-/// Inputs are values of their type, those of FP8 and of u8 times factors; shapes and rows without keys as for [`attention`].
+/// Inputs are values of their type, those of FP8 and of u8 times factors; shapes and rows without keys as for
+/// [`attention`].
 ///
 /// # Panics
 /// Where the shapes do not fit together.

@@ -68,8 +68,8 @@ use crate::combine::F32;
 /// ```
 ///
 /// With `e4m3` in front they are the kernels for inputs of E4M3, with an O of f16 and of bf16; with `e4m3kv` those for
-/// K and V of E4M3, beside a Q and an O of f16 and of bf16. With `u8` they are those for inputs of 8-bit integers. A name that no configuration has does not compile, nor does
-/// an element type other than the configuration's.
+/// K and V of E4M3, beside a Q and an O of f16 and of bf16. With `u8` they are those for inputs of 8-bit integers. A
+/// name that no configuration has does not compile, nor does an element type other than the configuration's.
 macro_rules! entry {
     (e4m3 $name:ident: $($kernel:tt)+) => {
         /// The kernels of the configurations of this name.

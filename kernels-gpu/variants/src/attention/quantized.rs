@@ -1,8 +1,8 @@
 //! Attention on 8-bit integers with factors: what its kernels have beside those of 16-bit elements.
 //!
-//! The integer q stands for `(q / 127.5 - 1) * 448`, times the factor of its head (see [`crate::quantize`]). `q - 127.5`
-//! has nine bits, so an f16 holds it exactly: tiles in shared memory are of f16, and products are those of f16. What a
-//! unit of such a tile is worth is part of the factors, which multiply scores and O.
+//! The integer q stands for `(q / 127.5 - 1) * 448`, times the factor of its head (see [`crate::quantize`]). `q -
+//! 127.5` has nine bits, so an f16 holds it exactly: tiles in shared memory are of f16, and products are those of f16.
+//! What a unit of such a tile is worth is part of the factors, which multiply scores and O.
 
 use layout::Dtype;
 
