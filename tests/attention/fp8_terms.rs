@@ -387,6 +387,7 @@ fn narrow_configs(gpu: &Gpu, case: &Case, lengths: Seqlens) -> impl Iterator<Ite
     let Case { sizes, mask, .. } = *case;
     let kind = (ScoreMod::None, lengths);
     configs(gpu, (sizes.head_dim, Dtype::F16), kind, (mask, sizes.q_len, sizes.k_len))
+        .filter(|config| config.may_narrow_out())
 }
 
 /// Each element is within the limit of O times the scale, which is O of values times it, or is 448 with its sign.

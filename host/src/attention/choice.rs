@@ -103,6 +103,7 @@ impl Request<'_> {
         let Request { arch, dtype, kv, out, sizes, value_dim, mask, score_mod, seqlens, paged, .. } = self;
         config.serves_types(arch, [dtype, kv], [sizes.head_dim, value_dim])
             && config.out == stored_out(dtype, out)
+            && (dtype != Dtype::E4M3 || out != Dtype::E4M3 || config.may_narrow_out())
             && config.covers(score_mod, seqlens)
             && config.takes(mask, sizes.q_len, sizes.k_len)
             && (!paged || is_decode(config))

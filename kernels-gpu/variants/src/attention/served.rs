@@ -44,8 +44,12 @@ impl AttentionConfig {
 
     /// Whether the kernel can round O to E4M3 in place of its element type, where the launch says so
     /// ([`DescaleArgs::out_scale`](super::DescaleArgs::out_scale)).
+    ///
+    /// At head dimension 128 the plain `mma` kernel has no registers for it on sm_90a, and the general one takes its
+    /// place.
     pub const fn may_narrow_out(&self) -> bool {
-        matches!((self.dtype, self.out), (Dtype::E4M3, Dtype::F16))
+        let is_plain_mma = matches!((self.kernel, self.score_mod), (AttentionKernel::Mma(_), ScoreMod::None));
+        matches!((self.dtype, self.out), (Dtype::E4M3, Dtype::F16)) && !(is_plain_mma && self.head_dim == 128)
     }
 
     /// Whether it takes a problem of these lengths and this mask.
