@@ -92,6 +92,10 @@ pub(super) fn convert(r: &mut Registers, cvt: &Cvt, mask: u32) {
             }
             r.set_word(d, &out, mask);
         }
+        (Type::F32, Type::Int { bits, signed }, _, Reg::W(d)) if is_plain(cvt, Round::Nearest) => {
+            let a = r.wide(cvt.a).map(|value| extend(value, bits, signed));
+            r.set_word(d, &a.map(|a| if signed { (a as i64) as f32 } else { a as f32 }.to_bits()), mask);
+        }
         (Type::Int { bits, signed }, Type::Int { bits: from_bits, signed: from_signed }, ..) if !cvt.saturate => {
             let values = r.wide(cvt.a).map(|value| extend(extend(value, from_bits, from_signed), bits, signed));
             r.set_wide(cvt.d, &values, mask);

@@ -24,14 +24,14 @@ impl Clock {
         point.into_clock()
     }
 
-    /// The epoch of `thread` up to which its accesses are known.
-    pub(super) fn known_epoch(&self, thread: usize) -> u32 {
-        self.known[thread]
+    /// The lanes of `threads` whose accesses of `epoch` are not known.
+    pub(super) fn unknown_lanes(&self, threads: Threads, epoch: u32) -> u32 {
+        lanes_below(&self.known, threads, epoch)
     }
 
-    /// The epoch of `thread` up to which its writes are visible to the asynchronous proxy.
-    pub(super) fn fenced_epoch(&self, thread: usize) -> u32 {
-        self.fenced[thread]
+    /// The lanes of `threads` whose writes of `epoch` are not visible to the asynchronous proxy.
+    pub(super) fn unfenced_lanes(&self, threads: Threads, epoch: u32) -> u32 {
+        lanes_below(&self.fenced, threads, epoch)
     }
 
     /// The accesses of every lane of `warp` up to `epoch` are known.
@@ -110,6 +110,18 @@ impl SyncPoint {
         let floors = self.known.as_chunks().0.iter().map(floor).collect();
         Clock { known: self.known, fenced: self.fenced, floors }
     }
+}
+
+/// The lanes of `threads` whose entries are below `epoch`.
+#[inline]
+fn lanes_below(entries: &[u32], threads: Threads, epoch: u32) -> u32 {
+    let first = threads.warp as usize * 32;
+    if threads.lanes.is_power_of_two() {
+        return if entries[first + threads.lanes.trailing_zeros() as usize] < epoch { threads.lanes } else { 0 };
+    }
+    // All of them without a branch, which the compiler makes vectors of.
+    let below = entries[first..][..32].iter().enumerate();
+    below.fold(0, |lanes, (lane, &entry)| lanes | u32::from(entry < epoch) << lane) & threads.lanes
 }
 
 /// Raises each entry to that of `other`.

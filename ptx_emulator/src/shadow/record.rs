@@ -233,11 +233,8 @@ impl Order<'_> {
         let crosses = self.access.proxy == Proxy::Async
             && old.access.proxy == Proxy::Generic
             && old.access.kind != AccessKind::Read;
-        let fenced = || {
-            self.access.threads.each().all(|thread| {
-                old.access.threads.each().all(|writer| self.clocks[thread].fenced_epoch(writer) >= old.epoch)
-            })
-        };
+        let is_fenced = |thread: usize| self.clocks[thread].unfenced_lanes(old.access.threads, old.epoch) == 0;
+        let fenced = || self.access.threads.each().all(is_fenced);
         (crosses && !fenced()).then_some(RaceCause::ProxyFence)
     }
 
@@ -297,9 +294,10 @@ impl Order<'_> {
     /// The lanes of the earlier access that `thread` does not come after. There are none if the lanes act as one and
     /// `thread` comes after one of them.
     fn unordered_lanes(&self, old: &Record, thread: usize) -> u32 {
-        let clock = &self.clocks[thread];
-        let unknown = |other: &usize| *other != thread && clock.known_epoch(*other) < old.epoch;
-        let lanes = old.access.threads.each().filter(unknown).fold(0, |lanes, other| lanes | 1u32 << (other % 32));
+        let before = old.access.threads;
+        // A thread's entry for itself says nothing.
+        let itself = if thread / 32 == before.warp as usize { 1 << (thread % 32) } else { 0 };
+        let lanes = self.clocks[thread].unknown_lanes(before, old.epoch) & !itself;
         if old.access.collective && lanes != old.access.threads.lanes { 0 } else { lanes }
     }
 
