@@ -9,7 +9,7 @@ use tests::guard::Guarded;
 use tests::inputs::{self, Half};
 use tests::request::Request;
 use tests::{is_small, shapes};
-use variants::attention::{AttentionConfig, AttentionKernel, DECODE_KEYS, DECODE_ROWS, ScoreMod, Seqlens};
+use variants::attention::{AttentionConfig, AttentionKernel, DECODE_KEYS, DECODE_ROWS, MAX_SPLITS, ScoreMod, Seqlens};
 
 use crate::Trials;
 use crate::case::{Case, Inputs, Outcome, Output, Placement, Stored, run_contiguous, run_with};
@@ -40,6 +40,15 @@ pub(crate) fn list(trials: &mut Trials) {
         equals_prefill_with_terms::<bf16>,
     );
     trials.both("decode/repeated_runs_are_the_same", &(), repeated_runs::<f16>, repeated_runs::<bf16>);
+    trials.both("decode/as_many_splits_as_there_may_be", &(), many_splits::<f16>, many_splits::<bf16>);
+    trials.both(
+        "decode/launches_of_a_stream_share_semaphores",
+        &(),
+        semaphores_are_shared::<f16>,
+        semaphores_are_shared::<bf16>,
+    );
+    trials.both("decode/is_one_launch", &(), one_launch::<f16>, one_launch::<bf16>);
+    trials.both("decode/more_tiles_than_semaphores", &(), many_tiles::<f16>, many_tiles::<bf16>);
     trials.both("decode/two_streams_at_once", &(), two_streams::<f16>, two_streams::<bf16>);
     trials.both("decode/a_captured_graph_computes_again", &(), captured_graph::<f16>, captured_graph::<bf16>);
     trials.both("decode/is_chosen_for_few_rows", &(), is_chosen::<f16>, is_chosen::<bf16>);
@@ -49,30 +58,55 @@ pub(crate) fn list(trials: &mut Trials) {
 /// More workspace than any case needs.
 const WORKSPACE_BYTES: usize = 1 << 26;
 
-/// The configuration that decodes the case.
+/// The configurations that decode the case and are made for its head dimension.
+fn configurations<T: Half>(gpu: &Gpu, case: &Case) -> Vec<&'static AttentionConfig> {
+    let decoding = |config: &&AttentionConfig| matches!(config.kernel, AttentionKernel::Decode(_));
+    let all: Vec<_> = case.configs::<T>(gpu).filter(decoding).collect();
+    let narrowest = all.first().expect("every head dimension has one").head_dim;
+    all.into_iter().filter(|config| config.head_dim == narrowest).collect()
+}
+
+/// The one for the fewest packed rows.
 fn configuration<T: Half>(gpu: &Gpu, case: &Case) -> &'static AttentionConfig {
-    case.configs::<T>(gpu)
-        .find(|config| matches!(config.kernel, AttentionKernel::Decode(_)))
-        .expect("every head dimension has one")
+    configurations::<T>(gpu, case)[0]
 }
 
 /// The options for so many splits.
-fn options<T: Half>(gpu: &Gpu, case: &Case, splits: usize) -> Request {
-    let named = case.options(Layout::Bhsd, configuration::<T>(gpu, case));
+fn options_of(case: &Case, config: &AttentionConfig, splits: usize) -> Request {
+    let named = case.options(Layout::Bhsd, config);
     Request { splits: Some(splits), max_workspace_bytes: WORKSPACE_BYTES, ..named }
 }
 
-fn run<T: Half>(gpu: &Gpu, case: &Case, inputs: &Inputs<T>, splits: usize) -> Result<Output<T>, Failed> {
-    run_with(gpu, case, inputs, &Placement::contiguous(case, Layout::Bhsd), &options::<T>(gpu, case, splits))
+fn options<T: Half>(gpu: &Gpu, case: &Case, splits: usize) -> Request {
+    options_of(case, configuration::<T>(gpu, case), splits)
 }
 
-/// Checks the case with these numbers of splits.
+fn run_of<T: Half>(
+    gpu: &Gpu,
+    case: &Case,
+    inputs: &Inputs<T>,
+    config: &AttentionConfig,
+    splits: usize,
+) -> Result<Output<T>, Failed> {
+    run_with(gpu, case, inputs, &Placement::contiguous(case, Layout::Bhsd), &options_of(case, config, splits))
+}
+
+fn run<T: Half>(gpu: &Gpu, case: &Case, inputs: &Inputs<T>, splits: usize) -> Result<Output<T>, Failed> {
+    run_of(gpu, case, inputs, configuration::<T>(gpu, case), splits)
+}
+
+/// Checks every configuration on the case with these numbers of splits.
 fn check<T: Half>(gpu: &Gpu, case: &Case, inputs: &Inputs<T>, splits: &[usize]) -> Outcome {
     let expected = inputs.expected(case);
-    splits.iter().try_for_each(|&splits| {
-        let outcome = run(gpu, case, inputs, splits).and_then(|output| output.check(case, &expected));
-        outcome.map_err(|failure| format!("{case}, {splits} splits: {}", failure.message().unwrap_or("failed")).into())
-    })
+    for config in configurations::<T>(gpu, case) {
+        for &splits in splits {
+            let outcome = run_of(gpu, case, inputs, config, splits).and_then(|output| output.check(case, &expected));
+            outcome.map_err(|failure| {
+                format!("{case}, {config}, {splits} splits: {}", failure.message().unwrap_or("failed"))
+            })?;
+        }
+    }
+    Ok(())
 }
 
 fn matches_reference<T: Half>(gpu: &Gpu, &(head_dim, q_len): &(usize, usize)) -> Outcome {
@@ -251,6 +285,67 @@ fn repeated_runs<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
     Ok(())
 }
 
+/// As many splits as there may be, of which some have no keys; tiles with fewer elements than a block has threads, and
+/// with more.
+fn many_splits<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    for (q_heads, q_len, head_dim, value_tail) in [(1, 1, 8, 0), (3, 1, 64, 9), (7, 2, 128, 0), (2, 9, 256, 5)] {
+        let k_len = 16 * if is_small(gpu) { 40 } else { 300 } + value_tail;
+        let case = Case::new(1, 1, q_len, k_len, head_dim, Mask::Causal).grouped(q_heads, 1);
+        let splits: &[usize] = if is_small(gpu) { &[2, 17, MAX_SPLITS] } else { &[2, 15, 17, 31, 64, 100, MAX_SPLITS] };
+        check(gpu, &case, &Inputs::<T>::normal(&case, 33), splits)?;
+    }
+    Ok(())
+}
+
+/// Launches of one stream count the splits of their tiles in the same semaphores, whatever their numbers are, and find
+/// them at 0.
+fn semaphores_are_shared<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    let case = Case::new(2, 1, 2, 200, 64, Mask::Causal).grouped(4, 2);
+    let wide = Case::new(5, 1, 1, 40, 64, Mask::Full).grouped(6, 3);
+    let stream = gpu.new_stream()?;
+    let plan = |case: &Case, splits| options::<T>(gpu, case, splits).plan(gpu, T::DTYPE, case.sizes);
+    let mut jobs = Vec::new();
+    for (seed, (case, splits)) in [(case, 3), (wide, 2), (case, 7), (case, 2)].into_iter().enumerate() {
+        let plan = plan(&case, splits)?;
+        jobs.push((case, Job::<T>::new(gpu, &case, &plan, 34 + seed as u64)?, plan));
+    }
+    for _ in 0..5 {
+        for (_, job, plan) in &mut jobs {
+            job.launch(stream.as_ref(), plan)?;
+        }
+    }
+    jobs.iter().try_for_each(|(case, job, _)| job.check(&stream, case))
+}
+
+/// Also where it splits the keys. Only an emulated device says how many launches there were.
+fn one_launch<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    let gpu = Gpu::emulated(gpu.arch());
+    let case = Case::new(1, 1, 1, 100, 64, Mask::Causal).grouped(4, 2);
+    for splits in [1, 3] {
+        let plan = options::<T>(&gpu, &case, splits).plan(&gpu, T::DTYPE, case.sizes)?;
+        let (mut job, stream) = (Job::<T>::new(&gpu, &case, &plan, 39)?, gpu.new_stream()?);
+        let ((), launches) = gpu.counted(|| job.launch(stream.as_ref(), &plan))?;
+        if launches.len() != 1 {
+            return Err(format!("{splits} splits take {} launches", launches.len()).into());
+        }
+        job.check(&stream, &case)?;
+    }
+    Ok(())
+}
+
+/// More tiles than a launch can have semaphores of the device: those of the workspace, whatever was there before.
+fn many_tiles<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    let case = Case::new(1030, 1, 1, 24, 64, Mask::Full);
+    let plan = options::<T>(gpu, &case, 2).plan(gpu, T::DTYPE, case.sizes)?;
+    let mut job = Job::<T>::new(gpu, &case, &plan, 38)?;
+    let stream = gpu.new_stream()?;
+    for _ in 0..if is_small(gpu) { 1 } else { 10 } {
+        job.workspace.fill_bytes(&stream, 0xFF)?;
+        job.launch(stream.as_ref(), &plan)?;
+    }
+    job.check(&stream, &case)
+}
+
 /// What a run needs.
 struct Job<T: Half> {
     placement: Placement,
@@ -326,7 +421,10 @@ fn is_chosen<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
         for bytes in [0, WORKSPACE_BYTES] {
             let options = Request { mask: case.mask, max_workspace_bytes: bytes, ..Request::new(Layout::Bhsd) };
             let plan = options.plan(gpu, T::DTYPE, case.sizes)?;
-            if config_of(&plan) != configuration::<T>(gpu, &case) || plan.workspace_bytes() > bytes {
+            let packed_rows = 2 * q_len;
+            let configs = configurations::<T>(gpu, &case);
+            let wide = configs.iter().find(|config| packed_rows > 16 && config.rows() > 16);
+            if config_of(&plan) != *wide.unwrap_or(&configs[0]) || plan.workspace_bytes() > bytes {
                 return Err(format!("the plan is {plan} with {} bytes", plan.workspace_bytes()).into());
             }
             if (plan.splits() == 1) != (plan.workspace_bytes() == 0) || (bytes == 0 && plan.splits() > 1) {
@@ -341,15 +439,17 @@ fn is_chosen<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
 }
 
 fn refusals<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
+    // O, a maximum and a sum of four rows of each split, and a semaphore for each of two tiles.
+    const WORKSPACE_OF_3: usize = 3 * 4 * 66 * 4 + 2 * 4;
     let case = Case::new(1, 1, 1, 400, 64, Mask::Full).grouped(4, 2);
     let named = |splits, bytes| Request { max_workspace_bytes: bytes, ..options::<T>(gpu, &case, splits) };
-    for (splits, bytes) in [(0, WORKSPACE_BYTES), (100_000, WORKSPACE_BYTES), (2, 0), (3, 4 * 66 * 4 * 3 - 1)] {
+    for (splits, bytes) in [(0, WORKSPACE_BYTES), (100_000, WORKSPACE_BYTES), (2, 0), (3, WORKSPACE_OF_3 - 1)] {
         match named(splits, bytes).plan(gpu, T::DTYPE, case.sizes) {
             Err(Error::Argument { argument: "splits", .. }) => {}
             other => return Err(format!("{splits} splits in {bytes} bytes: {other:?}").into()),
         }
     }
-    let plan = named(3, 4 * 66 * 4 * 3).plan(gpu, T::DTYPE, case.sizes)?;
+    let plan = named(3, WORKSPACE_OF_3).plan(gpu, T::DTYPE, case.sizes)?;
     let mut job = Job::<T>::new(gpu, &case, &plan, 32)?;
     job.workspace = Buffer::zeroed(gpu, plan.workspace_bytes() - 1)?;
     let stream = gpu.new_stream()?;

@@ -8,7 +8,7 @@ use variants::attention::{
 use variants::gemm::Accumulation;
 use variants::study::ATTENTION_STUDY;
 
-use super::decode::is_decode;
+use super::decode::{is_decode, packed_rows};
 use super::sizes::{BatchedSizes, OP};
 use crate::checks::argument;
 use crate::error::{Error, Result};
@@ -131,8 +131,14 @@ impl Request<'_> {
     /// The configuration to run where none is named: one that decodes where the query rows are few, else a WGMMA kernel
     /// where one can, else the first in the table's order.
     pub(super) fn preferred(self, accumulation: Accumulation) -> Result<&'static AttentionConfig> {
-        if let Some(config) = self.eligible().find(|config| is_decode(config)) {
-            return Ok(config);
+        // Not one that does more than is asked: the first in the table's order does least.
+        let made_for = |config: &AttentionConfig| (config.head_dim, config.value_dim, config.score_mod, config.seqlens);
+        let mut decoding = self.eligible().filter(|config| is_decode(config));
+        if let Some(first) = decoding.next() {
+            // The fewest tiles, as each reads K and V, and of those the least rows that no tile needs.
+            let size = |config: &AttentionConfig| (packed_rows(self.sizes).div_ceil(config.rows()), config.rows());
+            let same_width = decoding.filter(|config| made_for(config) == made_for(first));
+            return Ok(same_width.fold(first, |best, config| if size(config) < size(best) { config } else { best }));
         }
         let sums_so = |config: &&AttentionConfig| sums(config, accumulation);
         let mut configs = self.eligible().filter(|config| is_wgmma(config));
@@ -140,11 +146,9 @@ impl Request<'_> {
         let Some(first) = configs.clone().find(sums_so).or_else(|| configs.next()) else {
             return self.for_any_strides();
         };
-        // Not one that does more than is asked: the first in the table's order does least.
-        let made_for = |config: &AttentionConfig| {
-            (config.head_dim, config.value_dim, config.score_mod, config.seqlens, sums(config, accumulation))
-        };
-        let same_width = self.eligible().filter(|config| is_wgmma(config) && made_for(config) == made_for(first));
+        let same_width = self.eligible().filter(|config| {
+            is_wgmma(config) && made_for(config) == made_for(first) && sums_so(config) == sums_so(&first)
+        });
         Ok(same_width.fold(first, |best, config| if self.cost(config) < self.cost(best) { config } else { best }))
     }
 

@@ -28,8 +28,8 @@ pub struct AttentionOptions {
     /// picks by the sizes.
     pub splits: Option<usize>,
     /// Whether each kernel starts only when the work before it on the stream has ended. Otherwise, on sm_90, a kernel
-    /// that copies by TMA or combines splits starts while the kernel before it still runs, and waits for the end of
-    /// that kernel before it reads or writes any memory. Results are the same.
+    /// that copies by TMA or decodes starts while the kernel before it still runs, and waits for the end of that kernel
+    /// before it reads or writes any memory. Results are the same.
     pub isolated: bool,
     /// The most workspace that a plan may ask for. With 0 keys are not split between blocks, and a few rows of a few
     /// heads leave most of the card idle.

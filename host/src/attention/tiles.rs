@@ -17,9 +17,9 @@ use crate::runtime::gpu::Gpu;
 use crate::runtime::module::Kernel;
 use crate::runtime::param::KernelParam;
 use crate::runtime::raw_tensor::RawTensor;
+use crate::runtime::semaphores::Semaphores;
 use crate::runtime::stream::StreamRef;
 use crate::runtime::tensor_map::TensorMap;
-use crate::runtime::tile_semaphores::TileSemaphores;
 
 /// A configuration, its kernel and its tiles of query rows.
 #[derive(Clone)]
@@ -35,7 +35,7 @@ pub(super) struct TileLaunch {
     isolated: bool,
     /// Where the blocks of a WGMMA launch take tiles that take unlike times; `None` where each block has one tile at
     /// most, or all take the same time.
-    semaphores: Option<Arc<TileSemaphores>>,
+    semaphores: Option<Arc<Semaphores>>,
     /// The tensor maps of the launch before, which one of the same tensors has too.
     encoded: Arc<Mutex<Option<Encoded>>>,
 }
@@ -69,7 +69,7 @@ impl TileLaunch {
             AttentionKernel::Wgmma(tile)
                 if tile.mask == MaskKind::Masked && tile.split_kv_ctas == 1 && tiles > resident_blocks(gpu, config) =>
             {
-                Some(gpu.tile_semaphores()?)
+                Some(gpu.semaphores()?)
             }
             _ => None,
         };
@@ -140,7 +140,7 @@ impl TileLaunch {
         let [q, k, v] = self.maps(stream.gpu(), tile, inputs)?;
         let device = stream.gpu().device();
         let semaphore = match &self.semaphores {
-            Some(semaphores) => semaphores.of_launch(&**device, stream.handle())?,
+            Some(semaphores) => semaphores.of_launch(&**device, stream.handle(), 1)?.unwrap_or(0),
             None => 0,
         };
         let blocks = self.tiles.min(resident_blocks(stream.gpu(), self.config));

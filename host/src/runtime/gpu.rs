@@ -16,7 +16,7 @@ use crate::backend::{Backend, Handle, Kept};
 use crate::error::{Error, Result};
 use crate::runtime::module::{Kernel, Module};
 use crate::runtime::ptx::{is_embedded, kernel_ptx};
-use crate::runtime::tile_semaphores::TileSemaphores;
+use crate::runtime::semaphores::Semaphores;
 
 /// The backend of a card, whose objects are those of cust where the feature is on.
 #[cfg(feature = "cust")]
@@ -50,7 +50,7 @@ struct Inner {
     device: Arc<dyn Backend>,
     arch: Arch,
     kernels: Mutex<HashMap<(String, Arch, String), KernelSlot>>,
-    semaphores: Mutex<Option<Arc<TileSemaphores>>>,
+    semaphores: Mutex<Option<Arc<Semaphores>>>,
 }
 
 /// One kernel of a family and architecture, locked while it loads so that others need not wait.
@@ -354,12 +354,12 @@ impl Gpu {
     }
 
     /// The device's semaphores, allocated by the first call; not in a capture.
-    pub(crate) fn tile_semaphores(&self) -> Result<Arc<TileSemaphores>> {
+    pub(crate) fn semaphores(&self) -> Result<Arc<Semaphores>> {
         let mut semaphores = lock(&self.inner.semaphores);
         if let Some(semaphores) = &*semaphores {
             return Ok(semaphores.clone());
         }
-        let new = Arc::new(TileSemaphores::new(&**self.device())?);
+        let new = Arc::new(Semaphores::new(&**self.device())?);
         Ok(semaphores.insert(new).clone())
     }
 
@@ -368,10 +368,10 @@ impl Gpu {
         let semaphores = lock(&self.inner.semaphores).clone();
         if let Some(semaphores) = semaphores
             && let Ok(id) = self.device().stream_id(stream)
-            && let Some(semaphore) = semaphores.of_ended_stream(id)
+            && let Some(owned) = semaphores.of_ended_stream(id)
         {
-            // Where it cannot be waited for, as in an error of earlier work, the semaphore is lost.
-            let _ = self.device().keep_until_done(stream, Kept::new(semaphore));
+            // Where it cannot be waited for, as in an error of earlier work, they are lost.
+            let _ = self.device().keep_until_done(stream, Kept::new(owned));
         }
     }
 

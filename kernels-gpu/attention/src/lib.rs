@@ -121,9 +121,14 @@ macro_rules! entry {
         entry!(@@ $type $name
             (args: AttentionArgs, decode: DecodeArgs $(, $descales: DescaleArgs)?)
             ()
-            decode::forward::<$element, $kv, ID, { decode::dim_tiles(ID) }, { decode::pending(ID) }>(
-                &args, &decode, entry!(@descales $($descales)?),
-            ));
+            decode::forward::<
+                $element,
+                $kv,
+                ID,
+                { decode::m_tiles(ID) },
+                { decode::dim_tiles(ID) },
+                { decode::pending(ID) },
+            >(&args, &decode, entry!(@descales $($descales)?)));
     };
     (@ $type:ident $element:ident $name:ident wgmma $query:ident $($descales:ident)?) => {
         entry!(@@ $type $name

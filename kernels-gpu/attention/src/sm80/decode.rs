@@ -1,25 +1,31 @@
 //! Decoding: few query rows on many keys, for sm_80 and later.
 //!
 //! ```text
-//! 16 packed rows of Q -> registers
+//! 16 or 32 packed rows of Q -> registers
 //! each warp, for its share of the 16-key steps of the block's split:
 //!     prefetch K, V -> the warp's ring               cp.async, see pages.rs
 //!     S = Q K^T, mask, online softmax, O += P V      in registers; softcap and bias in general configurations
 //! O, maxima and sums of the warps -> shared memory -> their sum
-//! one split: O / l and the LSE to global memory; several: O / l, maximum and l to the workspace, for combine.rs
+//! one split: O / l and the LSE to global memory
+//! several: O / l, maximum and l to the workspace; the last block of the tile adds them up, see split_kv.rs
 //! ```
 //!
 //! 1. Every byte of K and V is used once and by one warp, so what counts is how many bytes are in flight. Each warp
 //!    waits for its own copies alone. No barrier of the block stands in the loop, and warps that compute leave the
 //!    memory to warps that wait.
 //! 2. All query heads of one key-value head share a tile, position by position, so that K and V are read once for all
-//!    of them.
+//!    of them. A warp with two tiles of 16 rows loads each fragment of K and V once for both.
 //! 3. A step lies in one page of a block table, whose entry is loaded a step before it is used.
 //! 4. Sums are in one order, that of warps and splits: the same bits in every run.
 //! 5. K and V may be of another type than Q: key_values.rs. Their factors multiply scores, and O at its end.
 //!
+//! 6. On sm_90 the kernel may start while the one before it still runs. It waits before it reads anything but its
+//!    arguments: K and V may have been written just now.
+//!
 //! Budget: O, Q and one step of scores in the configuration's registers; shared memory is the configuration's
 //! [`variants::attention::AttentionConfig::smem`] map.
+
+use core::array::from_fn;
 
 use cuda_std::convert::{Element16, fma, max};
 use cuda_std::hint::opaque;
@@ -28,25 +34,22 @@ use cuda_std::ptx::griddepcontrol;
 use cuda_std::shared::SharedAddr;
 use cuda_std::warp::{FULL_MASK, quad_sum, sync_warp};
 use cuda_std::{global, shared, thread};
-use variants::attention::{
-    ATTENTION, AttentionArgs, AttentionKernel, DECODE_KEYS, DecodeArgs, DecodeTile, DescaleArgs, ScoreMod, WARP_ROWS,
-};
+use variants::attention::{ATTENTION, AttentionArgs, DECODE_KEYS, DecodeArgs, DescaleArgs, ScoreMod, WARP_ROWS};
 
-use crate::descale::factor;
-use crate::lane::{div_rem, lane, warp, warp_uniform};
+use crate::lane::{lane, warp, warp_uniform};
 use crate::mask::KeyRange;
 use crate::score_mod::{BiasWords, HeadScoreMod};
+use crate::sm80::decode_work::{DecodeWork, Factors, SUM_COLUMNS, decode_tile, store_output};
 use crate::sm80::key_values::KeyValues;
 use crate::sm80::pages::{KeyRows, PageSlot, Pages};
 use crate::sm80::pv::TensorCore;
+use crate::sm80::split_kv;
 use crate::softmax::{RowState, ScoreScale, Subtraction, row_result, split_weight};
 use crate::work::sink_of_head;
 
-const fn decode_tile(id: usize) -> DecodeTile {
-    match ATTENTION[id].kernel {
-        AttentionKernel::Decode(tile) => tile,
-        _ => panic!("the configuration is not a decode configuration"),
-    }
+/// Tiles of 16 packed rows of configuration `id`.
+pub(crate) const fn m_tiles(id: usize) -> usize {
+    decode_tile(id).m / WARP_ROWS
 }
 
 /// 16-column tiles of the head dimension of configuration `id`.
@@ -62,94 +65,12 @@ pub(crate) const fn pending(id: usize) -> u32 {
 /// The widest head dimension at which the bias of a step is loaded before its products.
 const EARLY_BIAS_COLUMNS: usize = 128;
 
-/// What a block computes: some packed rows, on one split of the keys.
-struct DecodeWork {
-    batch: u32,
-    kv_head: u32,
-    split: u32,
-    /// The first of its packed rows.
-    first_row: u32,
-}
-
-impl DecodeWork {
-    /// Tiles that read the same keys follow each other, so that they find the keys in L2.
-    #[inline(always)]
-    fn of_block(decode: &DecodeArgs) -> Self {
-        let (rest, row_tile) = div_rem(thread::block_idx_x(), decode.m_tiles);
-        let (group, split) = div_rem(rest, decode.splits);
-        let (batch, kv_head) = div_rem(group, decode.kv_heads);
-        Self { batch, kv_head, split, first_row: row_tile * WARP_ROWS as u32 }
-    }
-
-    /// Position and head of the block's packed row `row`; `None` beyond the last.
-    #[inline(always)]
-    fn row(&self, args: &AttentionArgs, row: u32) -> Option<(u32, u32)> {
-        let (position, head) = div_rem(self.first_row + row, args.heads_per_kv);
-        (position < args.q_len).then_some((position, self.kv_head * args.heads_per_kv + head))
-    }
-
-    /// Position of the block's packed row `row`, or the last one.
-    #[inline(always)]
-    fn position(&self, args: &AttentionArgs, row: u32) -> u32 {
-        div_rem(self.first_row + row, args.heads_per_kv).0.min(args.q_len - 1)
-    }
-
-    /// Its split of the steps `first .. end` that its rows see: from the first number up to the second.
-    #[inline(always)]
-    fn steps(&self, decode: &DecodeArgs, (first, end): (u32, u32)) -> (u32, u32) {
-        let count = end.saturating_sub(first);
-        let each = div_rem(count + decode.splits - 1, decode.splits).0;
-        let start = first + (each * self.split).min(count);
-        (start, start + each.min(first + count - start))
-    }
-
-    /// Two elements of Q at an even column of packed row `row`; zeros outside.
-    ///
-    /// # Safety
-    /// `args` describes the tensors.
-    #[inline(always)]
-    unsafe fn query(&self, args: &AttentionArgs, row: Option<(u32, u32)>, column: u32) -> u32 {
-        let Some((position, head)) = row.filter(|_| column < args.head_dim) else { return 0 };
-        let strides = &args.q_strides;
-        let offset = i64::from(self.batch) * strides.batch
-            + i64::from(head) * strides.head
-            + i64::from(position) * strides.row
-            + i64::from(column);
-        let q = (args.q as *const u16).wrapping_offset(offset as isize);
-        // SAFETY: the row and the column, which is even as the head dimension is, are inside Q.
-        let pair = unsafe {
-            if args.inputs_aligned != 0 {
-                global::load(q.cast::<u32>())
-            } else {
-                u32::from(global::load(q)) | u32::from(global::load(q.wrapping_add(1))) << 16
-            }
-        };
-        pair ^ args.q_sign
-    }
-}
-
-/// What K and V are multiplied by; `None` where they have no factors.
-type Factors = Option<[f32; 2]>;
-
-impl DecodeWork {
-    /// The factors of the block's keys and values.
-    ///
-    /// # Safety
-    /// There are factors of the head.
-    #[inline(always)]
-    unsafe fn factors(&self, descales: Option<&DescaleArgs>) -> Factors {
-        // SAFETY: the caller's contract.
-        let factor = |tensor| unsafe { factor(tensor, self.batch, self.kv_head) };
-        descales.map(|descales| [factor(&descales.k), factor(&descales.v)])
-    }
-}
-
 /// # Safety
-/// The launch is that of configuration `ID`, `DIM_TILES` and `PENDING` are its [`dim_tiles`] and [`pending`], and
-/// `args`, `decode` and `descales` describe its tensors, the block table, the numbers of keys, the workspace and the
-/// factors of K and V.
+/// The launch is that of configuration `ID`, `M_TILES`, `DIM_TILES` and `PENDING` are its [`m_tiles`], [`dim_tiles`]
+/// and [`pending`], and `args`, `decode` and `descales` describe its tensors, the block table, the numbers of keys, the
+/// workspace and the factors of K and V.
 #[inline(always)]
-pub(crate) unsafe fn forward<E, KV, const ID: usize, const DIM_TILES: usize, const PENDING: u32>(
+pub(crate) unsafe fn forward<E, KV, const ID: usize, const M_TILES: usize, const DIM_TILES: usize, const PENDING: u32>(
     args: &AttentionArgs,
     decode: &DecodeArgs,
     descales: Option<&DescaleArgs>,
@@ -170,9 +91,11 @@ pub(crate) unsafe fn forward<E, KV, const ID: usize, const DIM_TILES: usize, con
     let k_tile = |stage: u32| stage_base.offset(stage * ring.stage_stride_bytes());
     let v_tile = |stage: u32| k_tile(stage).offset((DECODE_KEYS * columns * size_of::<KV::Bits>()) as u32);
 
-    // The kernel that combines the splits can start now: it waits for this one to end.
+    // The next kernel of the stream can start now, if it waits for this one to end.
     griddepcontrol::launch_dependents();
-    let work = DecodeWork::of_block(decode);
+    let work = DecodeWork::of_block::<ID>(decode);
+    // The kernel before may still run.
+    griddepcontrol::wait();
     // A number of keys that the tensors cannot have makes NaN of the rows. Another stream may write the number
     // meanwhile. The lanes of a warp agree on it. Warps may read different numbers, because they meet only behind their
     // loops.
@@ -186,15 +109,15 @@ pub(crate) unsafe fn forward<E, KV, const ID: usize, const DIM_TILES: usize, con
         if len <= most_keys { (len, true) } else { (0, false) }
     };
     let keys = KeyRange::of_seqlens(args, args.q_len, k_len);
-    let (top, bottom) = (work.position(args, 0) as i32, work.position(args, WARP_ROWS as u32 - 1) as i32);
+    let (top, bottom) = (work.position(args, 0) as i32, work.position(args, (M_TILES * WARP_ROWS) as u32 - 1) as i32);
     let (first_step, end_step) = work.steps(decode, keys.steps(top, bottom, DECODE_KEYS as u32));
 
     let pages = Pages::new(decode, work.batch);
     let k = KeyRows::<KV::Bits>::new(args, (args.k, &args.k_strides), work.kv_head, args.head_dim, swizzle);
     let v = KeyRows::<KV::Bits>::new(args, (args.v, &args.v_strides), work.kv_head, args.value_dim, swizzle);
 
-    let mut out = TensorCore::<E, DIM_TILES>::zero_rows();
-    let mut state = RowState::empty(Subtraction::LargeLate);
+    let mut out = [const { TensorCore::<E, DIM_TILES>::zero_rows() }; M_TILES];
+    let mut states = [const { RowState::empty(Subtraction::LargeLate) }; M_TILES];
     // SAFETY: a warp's lanes stay together, and its barriers order the uses of its stages as the comments say; steps
     // below `end_step` have keys.
     unsafe {
@@ -223,26 +146,30 @@ pub(crate) unsafe fn forward<E, KV, const ID: usize, const DIM_TILES: usize, con
 
         let factors = work.factors(descales);
         let (pair, first) = (2 * (lane() % 4), lane() / 4);
-        let rows = [work.row(args, first), work.row(args, first + 8)];
-        let positions = [work.position(args, first) as i32, work.position(args, first + 8) as i32];
-        let mut q = [[0u32; 4]; DIM_TILES];
-        for dim_tile in 0..DIM_TILES {
-            for register in 0..4 {
-                let column = 16 * dim_tile as u32 + KV::query_column(register as u32, pair);
-                q[dim_tile][register] = work.query(args, rows[register % 2], column);
+        let row = |m_tile: usize, half: u32| (m_tile * WARP_ROWS) as u32 + first + 8 * half;
+        let rows: [_; M_TILES] = from_fn(|m_tile| [0, 1].map(|half| work.row(args, row(m_tile, half))));
+        let mut q = [[[0u32; 4]; DIM_TILES]; M_TILES];
+        for m_tile in 0..M_TILES {
+            for dim_tile in 0..DIM_TILES {
+                for register in 0..4 {
+                    let column = 16 * dim_tile as u32 + KV::query_column(register as u32, pair);
+                    q[m_tile][dim_tile][register] = work.query(args, rows[m_tile][register % 2], column);
+                }
             }
         }
 
         let score_mod = |head: u32| HeadScoreMod::of_head(args, [work.batch, head], args.q_len, k_len);
-        let bias_rows = rows.map(|row| match row {
-            Some((position, head)) if general => score_mod(head).bias_row(position),
-            _ => core::ptr::null(),
+        let bias_rows = rows.map(|rows| {
+            rows.map(|row| match row {
+                Some((position, head)) if general => score_mod(head).bias_row(position),
+                _ => core::ptr::null(),
+            })
         });
         let (mut step, mut stage) = (first_step + warp(), 0);
         while step < end_step {
             let key = step * DECODE_KEYS as u32;
             // On its way while the copies come and Q K^T is computed, where registers have room for it beside Q and O.
-            let load_bias = || BiasWords::load(bias_rows, key + pair, k_len);
+            let load_bias = || bias_rows.map(|rows| BiasWords::load(rows, key + pair, k_len));
             let bias = if general && columns <= EARLY_BIAS_COLUMNS { Some(load_bias()) } else { None };
             // The copies of this step are there, and every lane has finished with the stage before, which is filled
             // next.
@@ -252,49 +179,70 @@ pub(crate) unsafe fn forward<E, KV, const ID: usize, const DIM_TILES: usize, con
 
             let mut scores = KV::scores(&q, k_tile(stage), swizzle);
             if let Some([factor, _]) = factors {
-                scores[0] = scores[0].map(|score| score * factor);
+                scores = scores.map(|scores| scores.map(|score| score * factor));
             }
             if general {
-                // All heads are scaled and bounded alike.
-                score_mod(0).cap(&mut scores[0]);
-                bias.unwrap_or_else(load_bias).add_to::<E>(&mut scores[0], args.bias_scale);
+                let bias = bias.unwrap_or_else(load_bias);
+                for m_tile in 0..M_TILES {
+                    // All heads are scaled and bounded alike.
+                    score_mod(0).cap(&mut scores[m_tile]);
+                    bias[m_tile].add_to::<E>(&mut scores[m_tile], args.bias_scale);
+                }
             }
             let key = key as i32;
             if !keys.covers(top, bottom, key, DECODE_KEYS as i32) {
-                keys.hide(&mut scores[0], positions, (lane() % 4) as i32, key);
+                // Found out here, in the few steps that hide keys, positions take no registers through the loop.
+                let first = lane() / 4;
+                for m_tile in 0..M_TILES {
+                    let row = |half: u32| (m_tile * WARP_ROWS) as u32 + first + 8 * half;
+                    let positions = [0, 1].map(|half| work.position(args, row(half)) as i32);
+                    keys.hide(&mut scores[m_tile], positions, (lane() % 4) as i32, key);
+                }
             }
-            let rescale = state.step::<1>(&mut scores[0], ScoreScale::new(args));
+            let mut rescale = [[1.0; 2]; M_TILES];
+            for m_tile in 0..M_TILES {
+                rescale[m_tile] = states[m_tile].step::<1>(&mut scores[m_tile], ScoreScale::new(args));
+            }
             KV::add_values(&mut out, rescale, &scores, v_tile(stage), swizzle);
             step += warps;
             stage = if stage + 1 == stages { 0 } else { stage + 1 };
         }
         if !sound {
-            state.sum = [f32::NAN; 2];
+            for m_tile in 0..M_TILES {
+                states[m_tile].sum = [f32::NAN; 2];
+            }
         }
-        reduce::<E, KV, ID, DIM_TILES>(args, decode, &work, factors, &state, out.rows());
+        reduce::<E, KV, ID, M_TILES, DIM_TILES>(args, decode, &work, factors, &states, &out);
     }
 }
 
-/// Leaves what this warp has in shared memory, and writes the sum of all warps.
+/// Leaves what this warp has in shared memory, and writes the sum of all warps, or of all splits.
 ///
 /// # Safety
 /// All threads of the block call it.
 #[inline(always)]
-unsafe fn reduce<E: Element16, KV: KeyValues<E>, const ID: usize, const DIM_TILES: usize>(
+unsafe fn reduce<E: Element16, KV: KeyValues<E>, const ID: usize, const M_TILES: usize, const DIM_TILES: usize>(
     args: &AttentionArgs,
     decode: &DecodeArgs,
     work: &DecodeWork,
     factors: Factors,
-    state: &RowState,
-    out: &[[f32; 8]; DIM_TILES],
+    states: &[RowState; M_TILES],
+    out: &[TensorCore<E, DIM_TILES>; M_TILES],
 ) {
     // SAFETY: the caller's contract.
     unsafe {
         // Every warp has finished with its stages.
         thread::sync_threads();
-        Results::<ID>::of_warp(warp()).store(state, out, KV::IN_FOURS);
+        let results = Results::<ID>::of_warp(warp());
+        for m_tile in 0..M_TILES {
+            results.store(m_tile, &states[m_tile], out[m_tile].rows(), KV::IN_FOURS);
+        }
+        // The results of all warps are in place.
         thread::sync_threads();
         finish::<E, ID>(args, decode, work, factors);
+        if decode.splits > 1 && split_kv::is_last::<ID>(decode, work) {
+            split_kv::combine::<E, ID>(args, decode, work);
+        }
     }
 }
 
@@ -304,11 +252,12 @@ struct Results<const ID: usize> {
 }
 
 impl<const ID: usize> Results<ID> {
+    const ROWS: u32 = decode_tile(ID).m as u32;
     /// Elements from one row of O to the next: eight more than it has, so that the rows of a store fall on different
     /// banks.
     const STRIDE: u32 = ATTENTION[ID].head_dim as u32 + 8;
-    const MAXIMA: u32 = WARP_ROWS as u32 * Self::STRIDE * size_of::<f32>() as u32;
-    const SUMS: u32 = Self::MAXIMA + (WARP_ROWS * size_of::<f32>()) as u32;
+    const MAXIMA: u32 = Self::ROWS * Self::STRIDE * size_of::<f32>() as u32;
+    const SUMS: u32 = Self::MAXIMA + Self::ROWS * size_of::<f32>() as u32;
 
     #[inline(always)]
     fn of_warp(warp: u32) -> Self {
@@ -323,17 +272,25 @@ impl<const ID: usize> Results<ID> {
         self.base.offset((row * Self::STRIDE + column) * size_of::<f32>() as u32)
     }
 
-    /// Writes what this warp has, in whose accumulators columns lie [`in_fours`](KeyValues::IN_FOURS) or not.
+    /// Writes what this warp has of 16 rows, in whose accumulators columns lie [`in_fours`](KeyValues::IN_FOURS) or
+    /// not.
     ///
     /// # Safety
     /// All lanes of the warp call it together, and its stages are no longer used.
     #[inline(always)]
-    unsafe fn store<const DIM_TILES: usize>(&self, state: &RowState, out: &[[f32; 8]; DIM_TILES], in_fours: bool) {
+    unsafe fn store<const DIM_TILES: usize>(
+        &self,
+        m_tile: usize,
+        state: &RowState,
+        out: &[[f32; 8]; DIM_TILES],
+        in_fours: bool,
+    ) {
         let lane = lane();
+        let first = (m_tile * WARP_ROWS) as u32 + lane / 4;
         // SAFETY: the place is the warp's.
         unsafe {
             for half in 0..2 {
-                let (row, sum) = (lane / 4 + 8 * half, quad_sum(state.sum[half as usize]));
+                let (row, sum) = (first + 8 * half, quad_sum(state.sum[half as usize]));
                 if lane.is_multiple_of(4) {
                     self.base.offset(Self::MAXIMA + 4 * row).store(state.max[half as usize]);
                     self.base.offset(Self::SUMS + 4 * row).store(sum);
@@ -344,12 +301,12 @@ impl<const ID: usize> Results<ID> {
                     for half in 0..2 {
                         let values = [0, 4, 1, 5].map(|index| out[dim_tile][2 * half + index].to_bits());
                         let column = 16 * dim_tile as u32 + 4 * (lane % 4);
-                        self.element(lane / 4 + 8 * half as u32, column).store(values);
+                        self.element(first + 8 * half as u32, column).store(values);
                     }
                     continue;
                 }
                 for pair in 0..4 {
-                    let row = lane / 4 + 8 * (pair as u32 % 2);
+                    let row = first + 8 * (pair as u32 % 2);
                     let column = 16 * dim_tile as u32 + 8 * (pair as u32 / 2) + 2 * (lane % 4);
                     let values = [out[dim_tile][2 * pair].to_bits(), out[dim_tile][2 * pair + 1].to_bits()];
                     self.element(row, column).store(values);
@@ -359,10 +316,7 @@ impl<const ID: usize> Results<ID> {
     }
 }
 
-/// Columns that a thread sums at a time.
-const SUM_COLUMNS: u32 = 4;
-
-/// Adds up what the warps have and writes it.
+/// Adds up what the warps have and writes it: to O, or as the partial result of a split.
 ///
 /// # Safety
 /// All threads of the block call it, after a barrier behind the stores of all warps.
@@ -376,7 +330,7 @@ unsafe fn finish<E: Element16, const ID: usize>(
     let warps = const { decode_tile(ID).warps };
     let row_columns = const { ATTENTION[ID].head_dim as u32 / SUM_COLUMNS };
     let mut index = thread::thread_idx_x();
-    while index < WARP_ROWS as u32 * row_columns {
+    while index < Results::<ID>::ROWS * row_columns {
         let (tile_row, column) = (index / row_columns, index % row_columns * SUM_COLUMNS);
         index += const { ATTENTION[ID].threads() };
         let Some((position, head)) = work.row(args, tile_row) else { continue };
@@ -410,7 +364,6 @@ unsafe fn finish<E: Element16, const ID: usize>(
         let result = row_result(largest, sum, args.scale_log2, sink);
         let values = values.map(|value| value * result.normaliser);
         let values = if let Some([_, factor]) = factors { values.map(|value| value * factor) } else { values };
-        let row = u64::from(batch_head) * u64::from(args.q_len) + u64::from(position);
         let store = |address: u64, row: u64, value: f32| {
             // SAFETY: there is a number for each row.
             unsafe { global::store((address + row * size_of::<f32>() as u64) as *mut f32, value) };
@@ -418,7 +371,8 @@ unsafe fn finish<E: Element16, const ID: usize>(
         // SAFETY: the row and the column are inside O, its LSE and the workspace.
         unsafe {
             if split {
-                let row = u64::from(work.split) * decode.rows + row;
+                let row =
+                    u64::from(work.split) * decode.rows + work.first_partial_row(args, decode) + u64::from(tile_row);
                 let partial = decode.partial_o + (row * u64::from(args.value_dim) + u64::from(column)) * 4;
                 global::store(partial as *mut [u32; 4], values.map(f32::to_bits));
                 if column == 0 {
@@ -428,37 +382,8 @@ unsafe fn finish<E: Element16, const ID: usize>(
             } else {
                 store_output::<E>(args, work.batch, head, position, column, values);
                 if column == 0 && args.lse != 0 {
-                    store(args.lse, row, result.lse);
+                    store(args.lse, u64::from(batch_head) * u64::from(args.q_len) + u64::from(position), result.lse);
                 }
-            }
-        }
-    }
-}
-
-/// # Safety
-/// The row and the columns are inside O.
-#[inline(always)]
-unsafe fn store_output<E: Element16>(
-    args: &AttentionArgs,
-    batch: u32,
-    head: u32,
-    position: u32,
-    column: u32,
-    values: [f32; SUM_COLUMNS as usize],
-) {
-    let strides = &args.o_strides;
-    let offset = i64::from(batch) * strides.batch
-        + i64::from(head) * strides.head
-        + i64::from(position) * strides.row
-        + i64::from(column);
-    let out = (args.o as *mut u16).wrapping_offset(offset as isize);
-    // SAFETY: the caller's contract.
-    unsafe {
-        if args.output_aligned != 0 {
-            global::store(out.cast::<[u32; 2]>(), [E::pack(values[0], values[1]), E::pack(values[2], values[3])]);
-        } else {
-            for index in 0..values.len() {
-                global::store(out.wrapping_add(index), E::from_f32(values[index]));
             }
         }
     }

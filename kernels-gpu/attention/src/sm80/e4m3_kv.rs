@@ -65,20 +65,23 @@ impl<E: FromE4m3> KeyValues<E> for E4m3 {
     }
 
     #[inline(always)]
-    unsafe fn scores<const DIM_TILES: usize>(
-        q: &[[u32; 4]; DIM_TILES],
+    unsafe fn scores<const M_TILES: usize, const DIM_TILES: usize>(
+        q: &[[[u32; 4]; DIM_TILES]; M_TILES],
         k: SharedAddr,
         swizzle: Swizzle,
-    ) -> [[f32; 8]; 1] {
+    ) -> [[f32; 8]; M_TILES] {
         let words = Words::new(k, swizzle);
-        let mut scores = [[0f32; 8]; 1];
+        let mut scores = [[0f32; 8]; M_TILES];
         for dim_tiles in 0..DIM_TILES / 2 {
             // SAFETY: the caller's contract.
             unsafe {
                 let words = ldmatrix::x4(words.address(dim_tiles));
                 for side in 0..2 {
                     let [[b0, b1], [b2, b3]] = [E::widen(words[2 * side]), E::widen(words[2 * side + 1])];
-                    scores[0] = multiply::<E>(q[2 * dim_tiles + side], [b0, b1, b2, b3], scores[0]);
+                    for m_tile in 0..M_TILES {
+                        let q = q[m_tile][2 * dim_tiles + side];
+                        scores[m_tile] = multiply::<E>(q, [b0, b1, b2, b3], scores[m_tile]);
+                    }
                 }
             }
         }
@@ -86,19 +89,19 @@ impl<E: FromE4m3> KeyValues<E> for E4m3 {
     }
 
     #[inline(always)]
-    unsafe fn add_values<const DIM_TILES: usize>(
-        out: &mut TensorCore<E, DIM_TILES>,
-        factors: [f32; 2],
-        p: &[[f32; 8]; 1],
+    unsafe fn add_values<const M_TILES: usize, const DIM_TILES: usize>(
+        out: &mut [TensorCore<E, DIM_TILES>; M_TILES],
+        factors: [[f32; 2]; M_TILES],
+        p: &[[f32; 8]; M_TILES],
         v: SharedAddr,
         swizzle: Swizzle,
     ) {
-        let out = out.rows_mut();
-        // SAFETY: the caller's contract.
-        unsafe { rescale_rows(out.as_flattened_mut(), factors) };
+        for m_tile in 0..M_TILES {
+            // SAFETY: the caller's contract.
+            unsafe { rescale_rows(out[m_tile].rows_mut().as_flattened_mut(), factors[m_tile]) };
+        }
         let words = Words::new(v, swizzle);
-        let [s] = p;
-        let a = [F16::pack(s[0], s[1]), F16::pack(s[2], s[3]), F16::pack(s[4], s[5]), F16::pack(s[6], s[7])];
+        let a = p.map(|s| [F16::pack(s[0], s[1]), F16::pack(s[2], s[3]), F16::pack(s[4], s[5]), F16::pack(s[6], s[7])]);
         for dim_tiles in 0..DIM_TILES / 2 {
             // SAFETY: the caller's contract.
             unsafe {
@@ -107,8 +110,10 @@ impl<E: FromE4m3> KeyValues<E> for E4m3 {
                     // Two keys of an even column, then of the odd one; of the first eight keys, then of the others.
                     let [[b0, b2], [b1, b3]] = [words[2 * side], words[2 * side + 1]]
                         .map(|word| unpack_e4m3x4(permute_bytes(word, word, 0x3120)));
-                    let out = &mut out[2 * dim_tiles + side];
-                    *out = multiply::<F16>(a, [b0, b1, b2, b3], *out);
+                    for m_tile in 0..M_TILES {
+                        let out = &mut out[m_tile].rows_mut()[2 * dim_tiles + side];
+                        *out = multiply::<F16>(a[m_tile], [b0, b1, b2, b3], *out);
+                    }
                 }
             }
         }

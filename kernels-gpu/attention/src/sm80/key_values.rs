@@ -7,7 +7,8 @@ use variants::attention::DECODE_KEYS;
 
 use crate::sm80::copy::ElementBits;
 use crate::sm80::product::multiply;
-use crate::sm80::pv::{PvAccumulator, TensorCore};
+use crate::sm80::pv::TensorCore;
+use crate::softmax::rescale_rows;
 use crate::tile::Fragments;
 
 /// The element type of K and V, beside a Q of type `E`.
@@ -23,25 +24,25 @@ pub(crate) trait KeyValues<E> {
     /// place in its quad.
     fn query_column(register: u32, pair: u32) -> u32;
 
-    /// `Q K^T` for a tile of K of this swizzle.
+    /// `Q K^T` of tiles of 16 rows of Q, for a tile of K of this swizzle.
     ///
     /// # Safety
     /// All lanes of the warp call it together, and K is written and visible.
-    unsafe fn scores<const DIM_TILES: usize>(
-        q: &[[u32; 4]; DIM_TILES],
+    unsafe fn scores<const M_TILES: usize, const DIM_TILES: usize>(
+        q: &[[[u32; 4]; DIM_TILES]; M_TILES],
         k: SharedAddr,
         swizzle: Swizzle,
-    ) -> [[f32; 8]; 1];
+    ) -> [[f32; 8]; M_TILES];
 
-    /// `O = factors * O + P V`, the factors those of this lane's two rows: P in accumulator layout, V a tile of this
-    /// swizzle.
+    /// `O = factors * O + P V`, the factors those of this lane's two rows of each tile: P in accumulator layout, V a
+    /// tile of this swizzle.
     ///
     /// # Safety
     /// As [`Self::scores`], with V.
-    unsafe fn add_values<const DIM_TILES: usize>(
-        out: &mut TensorCore<E, DIM_TILES>,
-        factors: [f32; 2],
-        p: &[[f32; 8]; 1],
+    unsafe fn add_values<const M_TILES: usize, const DIM_TILES: usize>(
+        out: &mut [TensorCore<E, DIM_TILES>; M_TILES],
+        factors: [[f32; 2]; M_TILES],
+        p: &[[f32; 8]; M_TILES],
         v: SharedAddr,
         swizzle: Swizzle,
     );
@@ -61,32 +62,48 @@ impl<E: Element16> KeyValues<E> for OfQuery {
     }
 
     #[inline(always)]
-    unsafe fn scores<const DIM_TILES: usize>(
-        q: &[[u32; 4]; DIM_TILES],
+    unsafe fn scores<const M_TILES: usize, const DIM_TILES: usize>(
+        q: &[[[u32; 4]; DIM_TILES]; M_TILES],
         k: SharedAddr,
         _swizzle: Swizzle,
-    ) -> [[f32; 8]; 1] {
+    ) -> [[f32; 8]; M_TILES] {
         let fragments = Fragments::columns_first(k, DECODE_KEYS);
-        let mut scores = [[0f32; 8]; 1];
+        let mut scores = [[0f32; 8]; M_TILES];
         for dim_tile in 0..DIM_TILES {
             // SAFETY: the caller's contract.
             unsafe {
                 let b = fragments.load(0, dim_tile);
-                scores[0] = multiply::<E>(q[dim_tile], b, scores[0]);
+                for m_tile in 0..M_TILES {
+                    scores[m_tile] = multiply::<E>(q[m_tile][dim_tile], b, scores[m_tile]);
+                }
             }
         }
         scores
     }
 
     #[inline(always)]
-    unsafe fn add_values<const DIM_TILES: usize>(
-        out: &mut TensorCore<E, DIM_TILES>,
-        factors: [f32; 2],
-        p: &[[f32; 8]; 1],
+    unsafe fn add_values<const M_TILES: usize, const DIM_TILES: usize>(
+        out: &mut [TensorCore<E, DIM_TILES>; M_TILES],
+        factors: [[f32; 2]; M_TILES],
+        p: &[[f32; 8]; M_TILES],
         v: SharedAddr,
         _swizzle: Swizzle,
     ) {
-        // SAFETY: the caller's contract.
-        unsafe { out.step(factors, p, v) };
+        let a = p.map(|s| [E::pack(s[0], s[1]), E::pack(s[2], s[3]), E::pack(s[4], s[5]), E::pack(s[6], s[7])]);
+        for m_tile in 0..M_TILES {
+            // SAFETY: the caller's contract.
+            unsafe { rescale_rows(out[m_tile].rows_mut().as_flattened_mut(), factors[m_tile]) };
+        }
+        let fragments = Fragments::rows_first(v, DECODE_KEYS);
+        for dim_tile in 0..DIM_TILES {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let b = fragments.load_transposed(0, dim_tile);
+                for m_tile in 0..M_TILES {
+                    let out = &mut out[m_tile].rows_mut()[dim_tile];
+                    *out = multiply::<E>(a[m_tile], b, *out);
+                }
+            }
+        }
     }
 }

@@ -50,7 +50,7 @@ pub struct TensorCore<E, const DIM_TILES: usize> {
 impl<E, const DIM_TILES: usize> TensorCore<E, DIM_TILES> {
     /// O = 0.
     #[inline(always)]
-    pub(crate) fn zero_rows() -> Self {
+    pub(crate) const fn zero_rows() -> Self {
         Self { out: [[0.0; 8]; DIM_TILES], element: PhantomData }
     }
 
@@ -80,7 +80,6 @@ impl<E, const DIM_TILES: usize> TensorCore<E, DIM_TILES> {
     }
 
     /// The same to add to.
-    #[cfg(target_feature = "sm_89")]
     #[inline(always)]
     pub(crate) fn rows_mut(&mut self) -> &mut [[f32; 8]; DIM_TILES] {
         &mut self.out

@@ -79,7 +79,12 @@ const fn two_level(tile: WgmmaTile) -> WgmmaTile {
 
 /// A decode kernel of `warps` warps, each with `stages` steps of 16 keys in shared memory.
 const fn warps(warps: usize, stages: usize, registers: u32) -> DecodeTile {
-    DecodeTile { warps, stages, registers }
+    DecodeTile { m: WARP_ROWS, warps, stages, registers }
+}
+
+/// Two tiles of rows for each warp, which reads K and V for both.
+const fn two_m_tiles(tile: DecodeTile) -> DecodeTile {
+    DecodeTile { m: 2 * WARP_ROWS, ..tile }
 }
 
 /// The f16 and the bf16 kernel of a configuration. `both!("d64_decode_4w_s6", config)` is the line of
@@ -140,6 +145,7 @@ macro_rules! u8 {
 /// | `64x128k2` | two split-KV warpgroups for each 64 query rows |
 /// | `64x128k2c2` | the same, in each of two split-KV blocks of a cluster |
 /// | `_q` | Q in registers |
+/// | `_r32` | of decoding: 32 packed query rows a block instead of 16 |
 /// | `_m2` | two blocks copy K and V for each other (multicast) |
 /// | `e4m3_f16` | inputs of E4M3, O of f16 |
 /// | `u8_f16` | inputs of 8-bit integers, O of f16 |
@@ -156,7 +162,10 @@ const LINES: &[Line<AttentionConfig>] = &[
     both!("d64_decode_4w_s6", Config::decode(64, warps(4, 6, 255))),
     both!("d128_decode_4w_s3", Config::decode(128, warps(4, 3, 255))),
     both!("d256_decode_2w_s3", Config::decode(256, warps(2, 3, 255))),
-    // The same with softcap and bias.
+    // More than 16 packed rows: tiles of 32 read K and V half as often.
+    both!("d64_decode_4w_s6_r32", Config::decode(64, two_m_tiles(warps(4, 6, 255)))),
+    both!("d128_decode_4w_s3_r32", Config::decode(128, two_m_tiles(warps(4, 3, 255)))),
+    // Up to 16 rows with softcap and bias.
     both!("d64_decode_4w_s6_general", Config::decode(64, warps(4, 6, 255)).score_mod()),
     both!("d128_decode_4w_s3_general", Config::decode(128, warps(4, 3, 255)).score_mod()),
     both!("d256_decode_2w_s3_general", Config::decode(256, warps(2, 3, 255)).score_mod()),
@@ -398,7 +407,8 @@ pub(crate) const fn assert_all_fit(configs: &[AttentionConfig]) {
         }
         if let AttentionKernel::Decode(tile) = config.kernel {
             // A warp's O, maxima and sums take the place of its stages.
-            let result_words = WARP_ROWS * (config.head_dim + 8 + 2);
+            assert!(tile.m.is_multiple_of(WARP_ROWS) && tile.m > 0);
+            let result_words = tile.m * (config.head_dim + 8 + 2);
             assert!(
                 result_words * size_of::<f32>()
                     <= tile.stages * 2 * DECODE_KEYS * config.head_dim * config.kv_dtype.size_bytes()
@@ -444,12 +454,13 @@ mod tests {
         let kernel = match config.kernel {
             AttentionKernel::Scalar => format!("attention_{}{}_scalar", config.dtype, of_out(config)),
             AttentionKernel::Decode(tile) => format!(
-                "attention_{}{}_d{}_decode_{}w_s{}",
+                "attention_{}{}_d{}_decode_{}w_s{}{}",
                 config.dtype,
                 if config.has_e4m3_kv() { "_e4m3kv" } else { "" },
                 config.head_dim,
                 tile.warps,
-                tile.stages
+                tile.stages,
+                if tile.m == WARP_ROWS { String::new() } else { format!("_r{}", tile.m) },
             ),
             AttentionKernel::Wgmma(tile) => format!(
                 "attention_{}{}_d{}{}_wgmma_{}_{}x{}{}{}_s{}{}{}{}",

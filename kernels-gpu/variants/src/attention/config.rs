@@ -372,7 +372,7 @@ impl AttentionConfig {
             AttentionKernel::Scalar => SCALAR_ROWS,
             AttentionKernel::Mma(tile) => tile.m,
             AttentionKernel::Wgmma(tile) => tile.m(),
-            AttentionKernel::Decode(_) => WARP_ROWS,
+            AttentionKernel::Decode(tile) => tile.m,
         }
     }
 

@@ -1,10 +1,10 @@
 //! Decoding: few query rows on many keys, which may lie in pages, and the sum of partial results.
 //!
-//! The query heads of one key-value head and their query rows are packed into tiles of [`WARP_ROWS`](super::WARP_ROWS)
-//! rows, position by position: packed row `p` is row `p / heads_per_kv` of head `p % heads_per_kv` of the group. The
-//! visible keys of a tile are split between blocks, and the keys of a block between its warps. Where there are several
-//! splits, each gives a partial result: normalised rows, with their maxima and sums. [`COMBINE`] has the kernels that
-//! add partial results up.
+//! The query heads of one key-value head and their query rows are packed into tiles of [`DecodeTile::m`] rows, position
+//! by position: packed row `p` is row `p / heads_per_kv` of head `p % heads_per_kv` of the group. The visible keys of a
+//! tile are split between blocks, and the keys of a block between its warps. Where there are several splits, each gives
+//! a partial result: normalised rows, with their maxima and sums. The last block of a tile to finish adds up those of
+//! the tile. [`COMBINE`] has the kernels that add up partial results of a caller.
 
 use core::fmt;
 
@@ -16,6 +16,8 @@ use super::AttentionStrides;
 /// The tile of a decode configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DecodeTile {
+    /// Packed query rows of a block, a multiple of [`WARP_ROWS`](super::WARP_ROWS). Each warp has all of them.
+    pub m: usize,
     /// Warps of a block. They take the steps of the block's keys round-robin, and each has buffers of its own.
     pub warps: usize,
     /// Steps of a warp that have a buffer: one is computed, the others are in flight.
@@ -46,12 +48,15 @@ pub struct DecodeArgs {
     pub table: u64,
     /// Device address of the i32 numbers of keys `[batch]`; 0 where all have `k_len`.
     pub k_lens: u64,
-    /// Device address of the partial results `[splits, batch, q_heads, q_len, value_dim]`, f32; 0 with one split.
+    /// Device address of the partial results `[splits, batch, kv_heads, packed row, value_dim]`, f32; 0 with one split.
     pub partial_o: u64,
-    /// Device address of the largest scores of their rows `[splits, batch, q_heads, q_len]`, f32.
+    /// Device address of the largest scores of their rows `[splits, batch, kv_heads, packed row]`, f32.
     pub partial_max: u64,
     /// Device address of the sums of their rows, relative to the largest score.
     pub partial_sum: u64,
+    /// Device address of the semaphores `[batch, kv_heads, m_tiles]`, u32, which count the splits of a tile that are
+    /// done: 0 before the launch and after it; 0 with one split.
+    pub semaphores: u64,
     /// Elements from one row of the block table to the next.
     pub table_stride: i64,
     /// Partial results from one split to the next, in rows: `batch * q_heads * q_len`.
@@ -211,7 +216,7 @@ mod tests {
 
     #[test]
     fn argument_structs_have_no_padding() {
-        assert_eq!(size_of::<DecodeArgs>(), 7 * 8 + 6 * 4);
+        assert_eq!(size_of::<DecodeArgs>(), 8 * 8 + 6 * 4);
         assert_eq!(size_of::<AttentionArgs>(), 9 * 8 + 5 * 24 + 22 * 4);
         assert_eq!(size_of::<CombineArgs>(), 2 * 48 + 5 * 8 + 24 + 8 * 4);
     }
