@@ -423,7 +423,7 @@ fn is_chosen<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
             let plan = options.plan(gpu, T::DTYPE, case.sizes)?;
             let packed_rows = 2 * q_len;
             let configs = configurations::<T>(gpu, &case);
-            let wide = configs.iter().find(|config| packed_rows > 16 && config.rows() > 16);
+            let wide = configs.iter().find(|config| config.rows() > 16 && packed_rows > config.rows());
             if config_of(&plan) != *wide.unwrap_or(&configs[0]) || plan.workspace_bytes() > bytes {
                 return Err(format!("the plan is {plan} with {} bytes", plan.workspace_bytes()).into());
             }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use layout::Arch;
+use layout::{Arch, Dtype};
 use variants::attention::{
-    AttentionArgs, AttentionConfig, AttentionKernel, DECODE_KEYS, DecodeArgs, DescaleArgs, MAX_SPLITS, Mask,
+    AttentionArgs, AttentionConfig, AttentionKernel, AttentionStrides, COMBINE_ROWS, CombineArgs, CombineKernel,
+    DECODE_KEYS, DecodeArgs, DescaleArgs, MAX_SPLITS, Mask, PartialResult,
 };
 
 use super::options::AttentionOptions;
@@ -26,7 +27,14 @@ const BLOCK_BYTES: usize = 96 << 10;
 /// waits for its first partial results.
 const COMBINE_BYTES: usize = 64 << 10;
 
-/// Bytes of partial results that the last block of a tile reads in the time of one byte of K and V: they are in L2.
+/// Bytes that a multiprocessor could read while another kernel starts that adds up the partial results.
+const COMBINE_KERNEL_BYTES: usize = 192 << 10;
+
+/// Elements of O of each thread up to which the last block of a tile adds up its partial results; beyond that the next
+/// kernel, of more warps, takes less time (1x8:1x1x8192x256 on an H200, `docs/measurements/decoding.md`).
+const THREAD_ELEMENTS: usize = 4;
+
+/// Bytes of partial results that a multiprocessor reads in the time of one byte of K and V: they are in L2.
 const COMBINE_RATE: usize = 2;
 
 /// Numbers that a row of a partial result has beside its elements of O: its maximum and its sum.
@@ -40,8 +48,8 @@ const SEMAPHORE_BYTES: usize = size_of::<u32>();
 pub(super) struct Decode {
     config: &'static AttentionConfig,
     kernel: Kernel,
-    /// Where the blocks of a tile count each other; `None` with one split.
-    semaphores: Option<Arc<Semaphores>>,
+    /// What adds up the splits; `None` with one.
+    sum: Option<SplitSum>,
     splits: usize,
     m_tiles: usize,
     /// Tiles of all key-value heads and batch entries.
@@ -51,6 +59,15 @@ pub(super) struct Decode {
     value_dim: usize,
     blocks: u32,
     isolated: bool,
+}
+
+/// What adds up the partial results of the splits.
+#[derive(Clone)]
+enum SplitSum {
+    /// The last block of a tile; its blocks count each other in semaphores.
+    LastBlock(Arc<Semaphores>),
+    /// The kernel after.
+    Kernel(&'static CombineKernel, Kernel),
 }
 
 /// Where the keys are, if not one after the other and all as many.
@@ -80,7 +97,10 @@ impl Decode {
         let (mask, value_dim) = (params.mask, params.value_dim);
         let row_bytes = (value_dim + ROW_NUMBERS) * size_of::<f32>();
         let rows = batch.saturating_mul(q_heads).saturating_mul(q_len);
-        let semaphore_bytes = tiles.saturating_mul(SEMAPHORE_BYTES);
+        let tile_rows = packed_rows(sizes).min(config.rows());
+        let by_last_block =
+            !config.has_e4m3_kv() && tile_rows * value_dim <= THREAD_ELEMENTS * config.threads() as usize;
+        let semaphore_bytes = if by_last_block { tiles.saturating_mul(SEMAPHORE_BYTES) } else { 0 };
         let most = options.max_workspace_bytes.saturating_sub(semaphore_bytes) / rows.saturating_mul(row_bytes).max(1);
         let resident = kernel.blocks_per_multiprocessor(config.threads(), config.smem().total_bytes())?;
         let card = Card {
@@ -102,7 +122,12 @@ impl Decode {
                     tiles,
                     steps: visible_steps(sizes, mask),
                     step_bytes: DECODE_KEYS * config.kv_dtype.size_bytes() * (head_dim + value_dim),
-                    part_bytes: packed_rows(sizes).min(config.rows()) * row_bytes,
+                    combine: if by_last_block {
+                        Combine { start_bytes: COMBINE_BYTES, rows: tile_rows, of: tiles, row_bytes }
+                    } else {
+                        let (rows, of) = (rows.min(COMBINE_ROWS), rows.div_ceil(COMBINE_ROWS));
+                        Combine { start_bytes: COMBINE_KERNEL_BYTES, rows, of, row_bytes }
+                    },
                 };
                 card.preferred_splits(reading, most.min(MAX_SPLITS))
             }
@@ -111,10 +136,22 @@ impl Decode {
             let expected = format!("at most 2^31 - 1 blocks in {splits} splits: split the batch");
             return Err(argument(OP, "batch * kv_heads", format!("{batch} * {kv_heads}"), expected));
         };
+        let sum = match splits {
+            1 => None,
+            _ if by_last_block => Some(SplitSum::LastBlock(gpu.semaphores()?)),
+            _ if u32::try_from(rows).is_err() => {
+                let expected = format!("at most 2^32 - 1 rows in {splits} splits: split the batch");
+                return Err(argument(OP, "batch * q_heads * q_len", rows, expected));
+            }
+            _ => {
+                let combine = CombineKernel::of(Dtype::F32, config.out).expect("every type of O has one");
+                Some(SplitSum::Kernel(combine, gpu.kernel("attention", combine.name)?))
+            }
+        };
         Ok(Self {
             config,
             kernel,
-            semaphores: if splits > 1 { Some(gpu.semaphores()?) } else { None },
+            sum,
             splits,
             m_tiles,
             tiles,
@@ -142,7 +179,8 @@ impl Decode {
         if self.splits == 1 {
             return 0;
         }
-        self.partial_bytes(self.value_dim + ROW_NUMBERS) + self.tiles * SEMAPHORE_BYTES
+        let semaphores = if let Some(SplitSum::LastBlock(_)) = &self.sum { self.tiles } else { 0 };
+        self.partial_bytes(self.value_dim + ROW_NUMBERS) + semaphores * SEMAPHORE_BYTES
     }
 
     /// Bytes of so many f32 numbers for each row of each split.
@@ -150,7 +188,7 @@ impl Decode {
         self.splits * self.rows * numbers * size_of::<f32>()
     }
 
-    /// Enqueues the kernel.
+    /// Enqueues the kernels.
     ///
     /// # Safety
     /// `args`, `descales` and `table` describe tensors, factors, a block table and numbers of keys, and the workspace
@@ -167,26 +205,28 @@ impl Decode {
         }
         let mut config = LaunchConfig {
             shared_bytes: self.config.smem().total_bytes(),
-            overlaps: !self.isolated && stream.gpu().arch() >= Arch::Sm90a,
+            overlaps: !self.isolated && !self.config.has_e4m3_kv() && stream.gpu().arch() >= Arch::Sm90a,
             ..LaunchConfig::of_blocks(self.blocks, self.config.threads())
         };
         let device = stream.gpu().device();
-        let semaphores = match &self.semaphores {
-            None => 0,
-            Some(semaphores) => match semaphores.of_launch(&**device, stream.handle(), self.tiles)? {
-                Some(address) => address,
-                None => {
-                    let (address, bytes) = (
-                        workspace + self.partial_bytes(self.value_dim + ROW_NUMBERS) as u64,
-                        self.tiles * SEMAPHORE_BYTES,
-                    );
-                    // SAFETY: the workspace is as long, and the caller's promise is for the rest.
-                    unsafe { device.fill_bytes(stream.enqueue()?, address, 0, bytes) }?;
-                    // Only kernels start while a kernel before them still runs.
-                    config.overlaps = false;
-                    address
+        let semaphores = match &self.sum {
+            None | Some(SplitSum::Kernel(..)) => 0,
+            Some(SplitSum::LastBlock(semaphores)) => {
+                match semaphores.of_launch(&**device, stream.handle(), self.tiles)? {
+                    Some(address) => address,
+                    None => {
+                        let (address, bytes) = (
+                            workspace + self.partial_bytes(self.value_dim + ROW_NUMBERS) as u64,
+                            self.tiles * SEMAPHORE_BYTES,
+                        );
+                        // SAFETY: the workspace is as long, and the caller's promise is for the rest.
+                        unsafe { device.fill_bytes(stream.enqueue()?, address, 0, bytes) }?;
+                        // Only kernels start while a kernel before them still runs.
+                        config.overlaps = false;
+                        address
+                    }
                 }
-            },
+            }
         };
         let partial_max = workspace + self.partial_bytes(self.value_dim) as u64;
         let decode = DecodeArgs {
@@ -209,12 +249,76 @@ impl Decode {
         let taken = if self.config.has_descales() { 3 } else { 2 };
         // SAFETY: grid, block and shared memory are the configuration's; the caller's promise is for the rest.
         let launched = unsafe { self.kernel.launch(stream, &config, &params[..taken]) };
-        if let (Err(_), Some(semaphores)) = (&launched, &self.semaphores) {
-            semaphores.abandon(&**device, stream.handle());
+        match &self.sum {
+            Some(SplitSum::LastBlock(semaphores)) if launched.is_err() => {
+                semaphores.abandon(&**device, stream.handle());
+            }
+            Some(SplitSum::Kernel(combine, kernel)) => {
+                launched?;
+                let sum = self.combine_arguments(args, &decode);
+                // SAFETY: the launch before has written the parts; the caller's promise is for the rest.
+                return unsafe { launch_combine(stream, combine, kernel, &sum, self.isolated) };
+            }
+            _ => {}
         }
         launched
     }
+
+    /// What the kernel adds up that comes after.
+    fn combine_arguments(&self, args: &AttentionArgs, decode: &DecodeArgs) -> CombineArgs {
+        let split_bytes = |numbers: usize| (self.rows * numbers * size_of::<f32>()) as u64;
+        let dim = self.value_dim as i64;
+        let (q_len, heads) = (i64::from(args.q_len), i64::from(args.q_heads));
+        let strides = AttentionStrides { batch: heads * q_len * dim, head: q_len * dim, row: dim };
+        let part = |index: u64| PartialResult {
+            o: decode.partial_o + index * split_bytes(self.value_dim),
+            max: decode.partial_max + index * split_bytes(1),
+            sum: decode.partial_sum + index * split_bytes(1),
+            strides,
+        };
+        CombineArgs {
+            first: part(0),
+            second: part(1),
+            o_step: self.rows as i64 * dim,
+            row_step: self.rows as i64,
+            sink: args.sink,
+            o: args.o,
+            lse: args.lse,
+            o_strides: args.o_strides,
+            parts: self.splits as u32,
+            rows: self.rows as u32,
+            heads: args.q_heads,
+            row_len: args.q_len,
+            head_dim: args.value_dim,
+            inputs_aligned: 1,
+            output_aligned: args.output_aligned,
+            scale_log2: args.scale_log2,
+        }
+    }
 }
+
+/// Enqueues the sum of parts, which starts only when the work before it has ended where it is `isolated`.
+///
+/// # Safety
+/// `args` describes the parts and the result, which are valid until the stream has done the work.
+pub(super) unsafe fn launch_combine(
+    stream: StreamRef<'_>,
+    combine: &CombineKernel,
+    kernel: &Kernel,
+    args: &CombineArgs,
+    isolated: bool,
+) -> Result<()> {
+    let blocks = combine.blocks(args.rows as usize).expect("the number of rows is an argument");
+    let config = LaunchConfig {
+        overlaps: !isolated && stream.gpu().arch() >= Arch::Sm90a,
+        ..LaunchConfig::of_blocks(blocks, combine.threads())
+    };
+    // SAFETY: the launch is the kernel's; the caller's promise is for the rest.
+    unsafe { kernel.launch(stream, &config, &[args]) }
+}
+
+// SAFETY: plain `repr(C)` data without padding.
+unsafe impl KernelParam for CombineArgs {}
 
 // SAFETY: plain `repr(C)` data without padding.
 unsafe impl KernelParam for DecodeArgs {}
@@ -266,8 +370,20 @@ struct Reading {
     steps: usize,
     /// Bytes of K and V of a step.
     step_bytes: usize,
-    /// Bytes of the partial result of a split of a tile.
-    part_bytes: usize,
+    combine: Combine,
+}
+
+/// What adds up the partial results.
+#[derive(Debug, Clone, Copy)]
+struct Combine {
+    /// Bytes of K and V that a multiprocessor could read before it does.
+    start_bytes: usize,
+    /// Rows of a block that does.
+    rows: usize,
+    /// How many such blocks there are.
+    of: usize,
+    /// Bytes of a row of a partial result.
+    row_bytes: usize,
 }
 
 impl Card {
@@ -275,9 +391,10 @@ impl Card {
     ///
     /// What counts is the bytes that the busiest multiprocessor reads. One block alone nearly has the rate of its
     /// multiprocessor, or less by [`Card::lone_percent`]; several blocks share that rate. Each round of blocks pays for
-    /// its start. The last block of a tile reads what all splits of the tile have left.
+    /// its start. A block that adds up splits, the last of a tile or one of the kernel after, reads what all of them
+    /// have left of its rows.
     fn preferred_splits(self, reading: Reading, most: usize) -> usize {
-        let Reading { tiles, steps, step_bytes, part_bytes } = reading;
+        let Reading { tiles, steps, step_bytes, combine } = reading;
         let cost = |splits: usize| {
             let blocks = tiles.saturating_mul(splits);
             let shared_by = blocks.div_ceil(self.multiprocessors);
@@ -285,8 +402,8 @@ impl Card {
             let read = shared_by.saturating_mul(steps.div_ceil(splits) * step_bytes * percent / 100);
             let rounds = blocks.div_ceil(self.multiprocessors * self.resident);
             let combine = if splits > 1 {
-                let parts = tiles.div_ceil(self.multiprocessors).saturating_mul(splits * part_bytes);
-                COMBINE_BYTES + parts / COMBINE_RATE
+                let rows = combine.of.div_ceil(self.multiprocessors).saturating_mul(combine.rows);
+                combine.start_bytes + rows.saturating_mul(splits * combine.row_bytes) / COMBINE_RATE
             } else {
                 0
             };
@@ -302,8 +419,13 @@ mod tests {
 
     const CARD: Card = Card { multiprocessors: 132, resident: 2, lone_percent: 100 };
 
-    /// Four rows at head dimension 128.
-    const READING: Reading = Reading { tiles: 8, steps: 512, step_bytes: 8 << 10, part_bytes: 4 * 130 * 4 };
+    /// Four rows of each tile at head dimension 128, added up by the last block.
+    const READING: Reading = Reading {
+        tiles: 8,
+        steps: 512,
+        step_bytes: 8 << 10,
+        combine: Combine { start_bytes: COMBINE_BYTES, rows: 4, of: 8, row_bytes: 130 * 4 },
+    };
 
     fn splits(card: Card, tiles: usize, steps: usize) -> usize {
         card.preferred_splits(Reading { tiles, steps, ..READING }, MAX_SPLITS)
@@ -337,14 +459,15 @@ mod tests {
         assert_eq!(splits(CARD, 0, 4096), 1);
     }
 
+    /// The fastest measured on an H200 (`docs/measurements/decoding.md`).
     #[test]
-    fn more_splits_than_one_block_can_add_up_are_not_made() {
-        // Eight rows at head dimension 256 on one key-value head: a card of multiprocessors for one tile.
-        let reading = Reading { tiles: 1, steps: 512, step_bytes: 16 << 10, part_bytes: 8 * 258 * 4 };
-        let alone = CARD.preferred_splits(reading, MAX_SPLITS);
-        assert!((16..=64).contains(&alone), "{alone}");
-        // Twice the bytes for each split, fewer splits.
-        assert!(CARD.preferred_splits(Reading { part_bytes: 2 * reading.part_bytes, ..reading }, MAX_SPLITS) < alone);
+    fn splits_are_those_that_measure_best() {
+        assert_eq!([256, 512, 4096, 8192].map(|steps| splits(CARD, 8, steps)), [16, 16, 33, 33]);
+        // 1x8:1x1x8192x256.
+        let (card, row_bytes) = (Card { lone_percent: 125, ..CARD }, 258 * 4);
+        let combine = Combine { start_bytes: COMBINE_KERNEL_BYTES, rows: 4, of: 2, row_bytes };
+        let reading = Reading { tiles: 1, steps: 512, step_bytes: 16 << 10, combine };
+        assert_eq!(card.preferred_splits(reading, MAX_SPLITS), 64);
     }
 
     #[test]

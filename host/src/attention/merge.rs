@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use layout::{Arch, Dtype};
+use layout::Dtype;
 use variants::attention::{CombineArgs, CombineKernel, HEAD_DIM_STEP, MAX_HEAD_DIM, PartialResult};
 
 use super::arguments::kernel_strides;
+use super::decode::launch_combine;
 use super::layout::Layout;
-use crate::backend::LaunchConfig;
 use crate::checks::{
     argument, has_element_type, has_shape, has_type, is_contiguous, rows_aligned, same_device, same_devices,
 };
@@ -15,7 +15,6 @@ use crate::element::{ElementType, Float};
 use crate::error::Result;
 use crate::runtime::gpu::Gpu;
 use crate::runtime::module::{Kernel, KernelName};
-use crate::runtime::param::KernelParam;
 use crate::runtime::raw_tensor::RawTensor;
 use crate::runtime::stream::StreamRef;
 use crate::runtime::tensor::{TensorMut, TensorRef};
@@ -140,13 +139,8 @@ impl MergePlan {
         let stream = stream.into();
         same_device("plan", self.kernel.ordinal(), stream.ordinal())?;
         let Some(args) = self.arguments(stream, tensors, layout)? else { return Ok(()) };
-        let blocks = self.combine.blocks(args.rows as usize).expect("the number of rows is an argument");
-        let config = LaunchConfig {
-            overlaps: stream.gpu().arch() >= Arch::Sm90a,
-            ..LaunchConfig::of_blocks(blocks, self.combine.threads())
-        };
-        // SAFETY: the launch is the kernel's. The tensors are of these sizes, and valid as the caller promises.
-        unsafe { self.kernel.launch(stream, &config, &[&args]) }
+        // SAFETY: the tensors are of these sizes, and valid as the caller promises.
+        unsafe { launch_combine(stream, self.combine, &self.kernel, &args, false) }
     }
 
     /// The argument of the kernel, after a check that the tensors fit together and are on the device of the stream;
@@ -230,9 +224,6 @@ fn check_lse([tensor, strides]: [&'static str; 2], lse: Option<&RawTensor>, shap
     has_shape(OP, tensor, lse.shape(), shape)?;
     is_contiguous(OP, strides, lse)
 }
-
-// SAFETY: plain `repr(C)` data without padding.
-unsafe impl KernelParam for CombineArgs {}
 
 impl fmt::Display for MergePlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,7 +7,8 @@
 //!     S = Q K^T, mask, online softmax, O += P V      in registers; softcap and bias in general configurations
 //! O, maxima and sums of the warps -> shared memory -> their sum
 //! one split: O / l and the LSE to global memory
-//! several: O / l, maximum and l to the workspace; the last block of the tile adds them up, see split_kv.rs
+//! several: O / l, maximum and l to the workspace; the last block of the tile adds them up, see split_kv.rs, or the
+//!     next kernel, see combine.rs
 //! ```
 //!
 //! 1. Every byte of K and V is used once and by one warp, so what counts is how many bytes are in flight. Each warp
@@ -94,8 +95,11 @@ pub(crate) unsafe fn forward<E, KV, const ID: usize, const M_TILES: usize, const
     // The next kernel of the stream can start now, if it waits for this one to end.
     griddepcontrol::launch_dependents();
     let work = DecodeWork::of_block::<ID>(decode);
-    // The kernel before may still run.
-    griddepcontrol::wait();
+    let is_e4m3_kv = const { ATTENTION[ID].has_e4m3_kv() };
+    if !is_e4m3_kv {
+        // The kernel before may still run. Kernels with K and V of E4M3 start when it has ended.
+        griddepcontrol::wait();
+    }
     // A number of keys that the tensors cannot have makes NaN of the rows. Another stream may write the number
     // meanwhile. The lanes of a warp agree on it. Warps may read different numbers, because they meet only behind their
     // loops.
@@ -148,6 +152,10 @@ pub(crate) unsafe fn forward<E, KV, const ID: usize, const M_TILES: usize, const
         let (pair, first) = (2 * (lane() % 4), lane() / 4);
         let row = |m_tile: usize, half: u32| (m_tile * WARP_ROWS) as u32 + first + 8 * half;
         let rows: [_; M_TILES] = from_fn(|m_tile| [0, 1].map(|half| work.row(args, row(m_tile, half))));
+        let positions_of = |m_tile: usize, first: u32| {
+            [0, 1].map(|half| work.position(args, (m_tile * WARP_ROWS) as u32 + first + 8 * half) as i32)
+        };
+        let positions = if is_e4m3_kv { Some(from_fn(|m_tile| positions_of(m_tile, first))) } else { None };
         let mut q = [[[0u32; 4]; DIM_TILES]; M_TILES];
         for m_tile in 0..M_TILES {
             for dim_tile in 0..DIM_TILES {
@@ -192,11 +200,10 @@ pub(crate) unsafe fn forward<E, KV, const ID: usize, const M_TILES: usize, const
             let key = key as i32;
             if !keys.covers(top, bottom, key, DECODE_KEYS as i32) {
                 // Found out here, in the few steps that hide keys, positions take no registers through the loop.
-                let first = lane() / 4;
+                let positions: [_; M_TILES] =
+                    positions.unwrap_or_else(|| from_fn(|m_tile| positions_of(m_tile, lane() / 4)));
                 for m_tile in 0..M_TILES {
-                    let row = |half: u32| (m_tile * WARP_ROWS) as u32 + first + 8 * half;
-                    let positions = [0, 1].map(|half| work.position(args, row(half)) as i32);
-                    keys.hide(&mut scores[m_tile], positions, (lane() % 4) as i32, key);
+                    keys.hide(&mut scores[m_tile], positions[m_tile], (lane() % 4) as i32, key);
                 }
             }
             let mut rescale = [[1.0; 2]; M_TILES];
@@ -240,7 +247,8 @@ unsafe fn reduce<E: Element16, KV: KeyValues<E>, const ID: usize, const M_TILES:
         // The results of all warps are in place.
         thread::sync_threads();
         finish::<E, ID>(args, decode, work, factors);
-        if decode.splits > 1 && split_kv::is_last::<ID>(decode, work) {
+        let adds_up = const { split_kv::adds_up(ID) } && decode.semaphores != 0;
+        if adds_up && split_kv::is_last::<ID>(decode, work) {
             split_kv::combine::<E, ID>(args, decode, work);
         }
     }
@@ -371,8 +379,12 @@ unsafe fn finish<E: Element16, const ID: usize>(
         // SAFETY: the row and the column are inside O, its LSE and the workspace.
         unsafe {
             if split {
-                let row =
-                    u64::from(work.split) * decode.rows + work.first_partial_row(args, decode) + u64::from(tile_row);
+                let row = u64::from(work.split) * decode.rows
+                    + if const { split_kv::adds_up(ID) } && decode.semaphores != 0 {
+                        work.first_partial_row(args, decode) + u64::from(tile_row)
+                    } else {
+                        u64::from(batch_head) * u64::from(args.q_len) + u64::from(position)
+                    };
                 let partial = decode.partial_o + (row * u64::from(args.value_dim) + u64::from(column)) * 4;
                 global::store(partial as *mut [u32; 4], values.map(f32::to_bits));
                 if column == 0 {

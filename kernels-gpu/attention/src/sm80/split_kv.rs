@@ -10,7 +10,8 @@
 //! ```
 //!
 //! 1. A second kernel would start only when all blocks of the first have ended, and takes longer to start than this sum
-//!    takes. The sum does not depend on which block is last: the same bits in every run.
+//!    takes where a thread has few elements of O. Elsewhere the host launches that kernel. The sum does not depend on
+//!    which block is last: the same bits in every run.
 //! 2. The semaphore is 0 again when the last block has counted itself: `atom.inc` wraps around.
 //! 3. What a block reads is `splits * rows * (columns + 2)` numbers from L2. A thread has many loads in flight, the
 //!    first of them before it knows the weights. Where a tile has fewer elements than there are threads, threads share
@@ -29,6 +30,16 @@ use crate::lane::{LANES, div_rem, lane, warp};
 use crate::sm80::decode_work::{DecodeWork, SUM_COLUMNS, decode_tile, store_output};
 use crate::softmax::{row_result, split_weight};
 use crate::work::sink_of_head;
+
+/// Splits whose elements of O a thread loads side by side.
+const AT_ONCE: u32 = 16;
+
+/// Whether the kernel of configuration `id` adds up splits where the host gives it semaphores. Those with K and V of
+/// E4M3 do not: with this code and the wait for the kernel before they were 3 % slower even with one split
+/// (16x32:8x1x8192x128 on an H200).
+pub(crate) const fn adds_up(id: usize) -> bool {
+    !ATTENTION[id].has_e4m3_kv()
+}
 
 /// Splits whose maxima and sums a thread loads side by side.
 const NUMBERS_AT_ONCE: u32 = 4;
@@ -95,27 +106,6 @@ pub(crate) unsafe fn combine<E: Element16, const ID: usize>(
     decode: &DecodeArgs,
     work: &DecodeWork,
 ) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        // Kernels of more warps have fewer registers.
-        if const { ATTENTION[ID].has_e4m3_kv() } {
-            combine_parts::<E, ID, 8>(args, decode, work);
-        } else {
-            combine_parts::<E, ID, 16>(args, decode, work);
-        }
-    }
-}
-
-/// [`combine`], with `AT_ONCE` splits whose elements a thread loads side by side.
-///
-/// # Safety
-/// As [`combine`].
-#[inline(always)]
-unsafe fn combine_parts<E: Element16, const ID: usize, const AT_ONCE: usize>(
-    args: &AttentionArgs,
-    decode: &DecodeArgs,
-    work: &DecodeWork,
-) {
     const { assert!(Table::<ID>::BYTES <= ATTENTION[ID].smem().total_bytes()) };
     let (threads, thread) = (const { ATTENTION[ID].threads() }, thread::thread_idx_x());
     let splits = decode.splits;
@@ -134,7 +124,7 @@ unsafe fn combine_parts<E: Element16, const ID: usize, const AT_ONCE: usize>(
     let item_bytes = u64::from(SUM_COLUMNS) * size_of::<f32>() as u64;
     let tile = decode.partial_o + tile_row * u64::from(row_items) * item_bytes;
     let split_bytes = decode.rows * u64::from(row_items) * item_bytes;
-    let load = |item: u32, split: u32| -> [[u32; 4]; AT_ONCE] {
+    let load = |item: u32, split: u32| -> [[u32; 4]; AT_ONCE as usize] {
         from_fn(|n| {
             let split = split + n as u32;
             let address = tile + u64::from(split) * split_bytes + u64::from(item) * item_bytes;
@@ -161,7 +151,7 @@ unsafe fn combine_parts<E: Element16, const ID: usize, const AT_ONCE: usize>(
         let mut sums = [0f32; SUM_COLUMNS as usize];
         let mut split = first;
         loop {
-            for n in 0..AT_ONCE {
+            for n in 0..AT_ONCE as usize {
                 let of_split = split + n as u32;
                 if of_split < end {
                     // SAFETY: written before the barrier.
@@ -172,7 +162,7 @@ unsafe fn combine_parts<E: Element16, const ID: usize, const AT_ONCE: usize>(
                     }
                 }
             }
-            split += AT_ONCE as u32;
+            split += AT_ONCE;
             if split >= end {
                 break;
             }
