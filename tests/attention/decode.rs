@@ -416,12 +416,12 @@ fn captured_graph<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
 
 /// Without a name few rows are decoded, in as many splits as the workspace allows.
 fn is_chosen<T: Half>(gpu: &Gpu, (): &()) -> Outcome {
-    for (head_dim, q_len) in [(64, 1), (128, 16), (200, 2)] {
-        let case = Case::new(1, 1, q_len, 2000, head_dim, Mask::Causal).grouped(4, 2);
+    for (head_dim, q_len, q_heads) in [(64, 1, 4), (128, 16, 4), (128, 16, 6), (200, 2, 4)] {
+        let case = Case::new(1, 1, q_len, 2000, head_dim, Mask::Causal).grouped(q_heads, 2);
         for bytes in [0, WORKSPACE_BYTES] {
             let options = Request { mask: case.mask, max_workspace_bytes: bytes, ..Request::new(Layout::Bhsd) };
             let plan = options.plan(gpu, T::DTYPE, case.sizes)?;
-            let packed_rows = 2 * q_len;
+            let packed_rows = q_heads / 2 * q_len;
             let configs = configurations::<T>(gpu, &case);
             let wide = configs.iter().find(|config| config.rows() > 16 && packed_rows > config.rows());
             if config_of(&plan) != *wide.unwrap_or(&configs[0]) || plan.workspace_bytes() > bytes {

@@ -514,6 +514,17 @@ mod tests {
         }
     }
 
+    #[test]
+    fn tiles_of_32_packed_rows_are_for_more_than_32() {
+        for (head_dim, wide) in [(64, 32), (128, 32), (256, 16)] {
+            for (q_len, expected) in [(1, 16), (2, 16), (8, 16), (9, wide), (16, wide)] {
+                let sizes = BatchedSizes { q_heads: 8, kv_heads: 2, q_len, k_len: 500, ..problem(head_dim) };
+                let config = request(Arch::Sm90a, Dtype::F16, &sizes).preferred(Accumulation::TwoLevel).unwrap();
+                assert!(is_decode(config) && config.rows() == expected, "{q_len} rows of four heads take {config}");
+            }
+        }
+    }
+
     /// What no problem chooses has its place in the study, and not in the PTX of the library.
     #[test]
     fn every_configuration_is_chosen_for_some_problem() {
@@ -539,7 +550,8 @@ mod tests {
         ];
         let mut chosen = HashSet::new();
         for [head_dim, value_dim] in [[64, 64], [96, 96], [128, 128], [192, 128], [192, 192], [256, 256]] {
-            for sizes in shapes.iter().map(|&shape| sizes(shape, head_dim)) {
+            let grouped = BatchedSizes { kv_heads: 1, ..sizes((64, [1, 100]), head_dim) };
+            for sizes in shapes.iter().map(|&shape| sizes(shape, head_dim)).chain([grouped]) {
                 for &((score_mod, seqlens), mask) in &kinds {
                     for (arch, [dtype, kv], accumulation) in runs {
                         let request = request(arch, dtype, &sizes);
