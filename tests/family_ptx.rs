@@ -21,6 +21,7 @@ use variants::gemm::{
 
 use variants::ladder::{LADDER, Pipeline, STORE_COLUMNS};
 use variants::quantize::{self, QuantizeKernel};
+use variants::rotary::{ROTARY, RotaryKernel};
 use variants::study::{ATA_STUDY, ATTENTION_STUDY, STUDY};
 use variants::{FAMILIES, OPTIONAL_FAMILIES};
 
@@ -433,6 +434,25 @@ fn quantize_entries_are_the_rows_with_their_bounds_and_instructions() {
             let pairs = 3 * quantize::CHUNK * quantize::THREAD_CHUNKS / 2;
             let expected = if kernel == quantize::QUANTIZE && arch >= Arch::Sm89 { pairs } else { 0 };
             assert_eq!(entry.count("cvt.rn.satfinite.e4m3x2.f32"), expected, "{arch} {kernel}");
+        }
+    }
+}
+
+#[test]
+fn rotary_entries_are_the_rows_with_their_bounds() {
+    for arch in Arch::ALL {
+        let module = module("rotary", arch);
+        assert!(module.functions.is_empty() && module.extern_functions.is_empty(), "{arch}: everything is inlined");
+        assert_eq!(module.entries.len(), ROTARY.len(), "{arch}");
+        for kernel in ROTARY {
+            let entry = module.entry(kernel.name).unwrap_or_else(|| panic!("{arch}: no entry for {kernel}"));
+            let bounds = (Some(RotaryKernel::THREADS), Some(RotaryKernel::MIN_BLOCKS));
+            assert_eq!((entry.max_threads, entry.min_blocks), bounds, "{kernel}");
+            assert!(!entry.uses_local, "{arch} {kernel} uses local memory");
+            assert_eq!(entry.generic_accesses(), 0, "{arch} {kernel} has generic accesses");
+            assert_eq!(entry.count("bar.sync"), 0, "{arch} {kernel}: no thread waits for another");
+            let rounds = entry.count("cvt.rn.satfinite.e4m3x2.f32") > 0;
+            assert_eq!(rounds, kernel.cache_dtype == Dtype::E4M3 && arch >= Arch::Sm89, "{arch} {kernel}");
         }
     }
 }

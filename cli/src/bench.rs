@@ -14,5 +14,6 @@ pub(crate) mod lengths;
 pub(crate) mod load;
 pub(crate) mod measure;
 pub(crate) mod report;
+pub(crate) mod rotary;
 pub(crate) mod statistics;
 pub(crate) mod study;

@@ -6,10 +6,11 @@ use variants::attention::{ATTENTION, COMBINE};
 use variants::cg::CG;
 use variants::gemm::{GEMM, PACK_8BIT, PACK_16BIT, REDUCE_SPLIT_K};
 use variants::quantize::{KERNELS, QuantizeKernel};
+use variants::rotary::{ROTARY, RotaryKernel};
 use variants::study::{ATA_STUDY, ATTENTION_STUDY, STUDY};
 
 /// The families, and the study, whose kernels a caller may name too.
-pub(crate) const FAMILIES: [&str; 5] = ["ata", "attention", "gemm", "quantize", STUDY];
+pub(crate) const FAMILIES: [&str; 6] = ["ata", "attention", "gemm", "quantize", "rotary", STUDY];
 
 /// A kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +59,8 @@ pub(crate) fn kernels() -> impl Iterator<Item = CatalogueKernel> {
     let (threads, shared_bytes) = (QuantizeKernel::THREADS, QuantizeKernel::SHARED_BYTES);
     let of_quantize =
         KERNELS.into_iter().map(move |kernel| CatalogueKernel::new("quantize", kernel.name, threads, shared_bytes));
+    let of_rotary =
+        ROTARY.into_iter().map(|kernel| CatalogueKernel::new("rotary", kernel.name, RotaryKernel::THREADS, 0));
     let mut all: Vec<_> = of_ata
         .chain(of_cg)
         .chain(of_attention)
@@ -66,6 +69,7 @@ pub(crate) fn kernels() -> impl Iterator<Item = CatalogueKernel> {
         .chain([sum])
         .chain(of_pack)
         .chain(of_quantize)
+        .chain(of_rotary)
         .collect();
     all.sort_by_key(|kernel| FAMILIES.iter().position(|family| *family == kernel.family));
     all.into_iter()

@@ -32,6 +32,8 @@ pub enum ElementType {
     E5M2,
     /// `i32`.
     I32,
+    /// `i64`.
+    I64,
     /// `u32`.
     U32,
     /// `u16`.
@@ -52,6 +54,7 @@ impl ElementType {
             ElementType::E4M3 | ElementType::E5M2 | ElementType::U8 => 1,
             ElementType::F16 | ElementType::Bf16 | ElementType::U16 => 2,
             ElementType::F32 | ElementType::I32 | ElementType::U32 => 4,
+            ElementType::I64 => 8,
         }
     }
 
@@ -65,7 +68,7 @@ impl ElementType {
             ElementType::E4M3 => Some(Dtype::E4M3),
             ElementType::E5M2 => Some(Dtype::E5M2),
             ElementType::U8 => Some(Dtype::U8),
-            ElementType::I32 | ElementType::U32 | ElementType::U16 => None,
+            ElementType::I32 | ElementType::I64 | ElementType::U32 | ElementType::U16 => None,
         }
     }
 
@@ -76,6 +79,7 @@ impl ElementType {
             ElementType::U16 => 1,
             ElementType::U32 => 2,
             ElementType::I32 => 3,
+            ElementType::I64 => 5,
             ElementType::F16 => 6,
             ElementType::F32 => 7,
             ElementType::Bf16 => 9,
@@ -102,6 +106,7 @@ impl fmt::Display for ElementType {
         match (self, self.dtype()) {
             (_, Some(dtype)) => fmt::Display::fmt(&dtype, f),
             (ElementType::I32, None) => f.pad("i32"),
+            (ElementType::I64, None) => f.pad("i64"),
             (ElementType::U32, None) => f.pad("u32"),
             _ => f.pad("u16"),
         }
@@ -143,6 +148,7 @@ impl sealed::Sealed for bf16 {}
 impl sealed::Sealed for f32 {}
 impl sealed::Sealed for u32 {}
 impl sealed::Sealed for i32 {}
+impl sealed::Sealed for i64 {}
 impl sealed::Sealed for u16 {}
 impl sealed::Sealed for u8 {}
 impl sealed::Sealed for F8E4M3 {}
@@ -162,6 +168,9 @@ impl Element for u32 {
 }
 impl Element for i32 {
     const TYPE: ElementType = ElementType::I32;
+}
+impl Element for i64 {
+    const TYPE: ElementType = ElementType::I64;
 }
 impl Element for u16 {
     const TYPE: ElementType = ElementType::U16;

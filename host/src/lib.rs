@@ -186,6 +186,7 @@ mod interop;
 mod ladder;
 mod quantize;
 pub mod reference;
+mod rotary;
 mod runtime;
 pub mod tolerance;
 
@@ -215,6 +216,9 @@ pub use layout::{Arch, Dtype, Entry};
 #[cfg(feature = "emulator")]
 pub use ptx_emulator::Fp8Sums;
 pub use quantize::{DequantizePlan, DequantizeTensors, QuantizePlan, QuantizeTensors, dequantize, quantize};
+pub use rotary::frequencies::{RotaryFrequencies, RotaryScaling};
+pub use rotary::tensors::{RawRotaryCache, RawRotaryTensors, RotaryTensors};
+pub use rotary::{RotaryPlan, rotary};
 pub use runtime::buffer::{Buffer, PinnedBuffer};
 pub use runtime::buffer_slice::{BufferSlice, BufferSliceMut};
 pub use runtime::gpu::Gpu;

@@ -3,6 +3,7 @@
 mod attention;
 mod gemm;
 mod quantize;
+mod rotary;
 
 use ndarray::{Array2, Array3, Array4, ArrayView3, ArrayView4, ArrayView5, Axis, LinalgScalar, s};
 use rayon::prelude::*;
@@ -13,6 +14,7 @@ pub use attention::{
 };
 pub use gemm::{GemmTerms, gemm, gemm_magnitude, gemm_rounded, stored_magnitude};
 pub use quantize::quantize;
+pub use rotary::rotary;
 
 /// Puts partial results of attention on disjoint sets of keys together, in f64: O `[B, H, S, D]` and LSE `[B, H, S]` of
 /// each.

@@ -8,6 +8,7 @@ use variants::cg::CG;
 use variants::gemm::{GEMM, PACK_8BIT, PACK_16BIT, REDUCE_SPLIT_K};
 use variants::ladder::LADDER;
 use variants::quantize::{self, QuantizeKernel};
+use variants::rotary::{ROTARY, RotaryKernel};
 use variants::study::{ATA_STUDY, ATTENTION_STUDY};
 
 /// What a configuration grants its entry.
@@ -68,7 +69,12 @@ pub(crate) fn budget(entry: &str) -> Option<Budget> {
         threads: QuantizeKernel::THREADS,
         dynamic_shared_bytes: QuantizeKernel::SHARED_BYTES,
     });
-    attention.or(combine).or(ata).or(cg).or(gemm).or(sum).or(pack).or(ladder).or(quantize)
+    let rotary = ROTARY.into_iter().find(|kernel| kernel.name == entry).map(|kernel| Budget {
+        registers: kernel.max_registers(),
+        threads: RotaryKernel::THREADS,
+        dynamic_shared_bytes: 0,
+    });
+    attention.or(combine).or(ata).or(cg).or(gemm).or(sum).or(pack).or(ladder).or(quantize).or(rotary)
 }
 
 /// How many blocks of the entry fit on one multiprocessor. Registers are allotted to a warp in units of 256, within one

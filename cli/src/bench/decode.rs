@@ -30,7 +30,7 @@ const WORKSPACE_BYTES: usize = 256 << 20;
 const BLOCK: usize = 1 << 22;
 
 /// Bytes that are copied to measure the memory: many times what the L2 cache of any card holds.
-const COPY_BYTES: usize = 1 << 30;
+pub(crate) const COPY_BYTES: usize = 1 << 30;
 
 /// How Q and, unless they lie in pages, K and V are laid out.
 const LAYOUT: Layout = Layout::Bhsd;
@@ -200,7 +200,7 @@ pub(crate) fn run(args: &DecodeBenchArgs) -> anyhow::Result<()> {
 }
 
 /// GB/s of a copy from device memory to device memory, each byte counted as it is read and as it is written.
-fn copy_rate(gpu: &Gpu, timer: &mut Timer) -> Result<f64> {
+pub(crate) fn copy_rate(gpu: &Gpu, timer: &mut Timer) -> Result<f64> {
     let source = Buffer::<u8>::zeroed(gpu, COPY_BYTES)?;
     let mut destination = Buffer::<u8>::zeroed(gpu, COPY_BYTES)?;
     let us = timer.microseconds(false, |stream| destination.copy_from(stream, 0, &source))?;
@@ -208,7 +208,7 @@ fn copy_rate(gpu: &Gpu, timer: &mut Timer) -> Result<f64> {
 }
 
 /// A tensor of random numbers, some of which repeat.
-fn random<T: Float>(gpu: &Gpu, stream: &Stream, len: usize, seed: u64) -> Result<Buffer<T>> {
+pub(crate) fn random<T: Float>(gpu: &Gpu, stream: &Stream, len: usize, seed: u64) -> Result<Buffer<T>> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
     let numbers: Vec<T> = (0..len.min(BLOCK)).map(|_| T::from_f64(random.sample(StandardNormal))).collect();
     let mut tensor = Buffer::zeroed(gpu, len)?;

@@ -8,6 +8,7 @@ use crate::bench::decode::{self, DecodeBenchArgs};
 use crate::bench::gemm::{self, GemmBenchArgs};
 use crate::bench::ladder::{self, LadderBenchArgs};
 use crate::bench::load::{self, LoadBenchArgs};
+use crate::bench::rotary::{self, RotaryBenchArgs};
 use crate::bench::study::{self, StudyBenchArgs};
 
 /// Measures kernels on a card.
@@ -24,6 +25,8 @@ enum BenchFamily {
     Attention(AttentionBenchArgs),
     /// Measures attention of few query rows on many keys, beside a copy.
     Decode(DecodeBenchArgs),
+    /// Measures rotary embedding and append to a cache, beside a copy.
+    Rotary(RotaryBenchArgs),
     /// Measures products with symmetric block matrices.
     Ata(AtaBenchArgs),
     /// Checks and measures the steps from one wgmma to a matrix product (docs/wgmma.md).
@@ -41,6 +44,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     match &args.family {
         BenchFamily::Attention(args) => attention::run(args),
         BenchFamily::Decode(args) => decode::run(args),
+        BenchFamily::Rotary(args) => rotary::run(args),
         BenchFamily::Ata(args) => ata::run(args),
         BenchFamily::Ladder(args) => ladder::run(args),
         BenchFamily::Study(args) => study::run(args),

@@ -405,3 +405,36 @@ pub fn fma_f16x2(a: u32, b: u32, c: u32) -> u32 {
     }
     pair
 }
+
+/// Rounds four f32 values to e4m3, saturating at 448, on every architecture to the same bits; the first is bits 0 to 7.
+///
+/// PTX: that of `pack_e4m3x4` from sm_89 on, integer arithmetic before it.
+#[inline(always)]
+pub fn round_e4m3x4(values: [f32; 4]) -> u32 {
+    #[cfg(all(target_feature = "sm_89", target_arch = "nvptx64"))]
+    return pack_e4m3x4(values);
+    #[cfg(not(all(target_feature = "sm_89", target_arch = "nvptx64")))]
+    {
+        let bytes = values.map(e4m3_bits);
+        bytes[0] | bytes[1] << 8 | bytes[2] << 16 | bytes[3] << 24
+    }
+}
+
+/// The bits of the nearest E4M3 number, ties to even, as `cvt.rn.satfinite.e4m3x2.f32` makes them of NaN too.
+#[cfg(not(all(target_feature = "sm_89", target_arch = "nvptx64")))]
+#[inline(always)]
+fn e4m3_bits(value: f32) -> u32 {
+    const INFINITY: u32 = 0x7f80_0000;
+    const LEAST_NORMAL: u32 = 0x3c80_0000; // 2^-6
+    const TO_448: u32 = 0x43e0_0000;
+    let (magnitude, sign) = (value.to_bits() & 0x7fff_ffff, value.to_bits() >> 24 & 0x80);
+    if magnitude > INFINITY {
+        return 0x7f;
+    }
+    let cut = if magnitude > TO_448 { TO_448 } else { magnitude };
+    // The 20 bits that E4M3 has not are rounded off; a carry goes on to the exponent, whose bias is 120 more.
+    let normal = ((cut + 0x7_ffff + (cut >> 20 & 1)) >> 20) - (120 << 3);
+    // Multiples of 2^-9 are the last bits of numbers from 2^14 on.
+    let subnormal = (f32::from_bits(cut) + 16384.0).to_bits() & 0xf;
+    sign | if cut < LEAST_NORMAL { subnormal } else { normal }
+}

@@ -1,8 +1,6 @@
 //! The types that elements are quantised to.
 
-use cuda_std::convert::fma;
-#[cfg(target_feature = "sm_89")]
-use cuda_std::convert::pack_e4m3x4;
+use cuda_std::convert::{fma, round_e4m3x4};
 use variants::quantize::{LARGEST, U8_HALF_STEP, U8_STEPS, U8_ZERO};
 
 /// A type that elements are quantised to.
@@ -22,17 +20,9 @@ pub(crate) enum Quarter {}
 pub(crate) enum Byte {}
 
 impl Narrow for Quarter {
-    #[cfg(target_feature = "sm_89")]
     #[inline(always)]
     fn pack(values: [f32; 4]) -> u32 {
-        pack_e4m3x4(values)
-    }
-
-    #[cfg(not(target_feature = "sm_89"))]
-    #[inline(always)]
-    fn pack(values: [f32; 4]) -> u32 {
-        let bytes = values.map(e4m3_bits);
-        bytes[0] | bytes[1] << 8 | bytes[2] << 16 | bytes[3] << 24
+        round_e4m3x4(values)
     }
 
     /// The exponent of f32 with that field is 120 less than that of E4M3, subnormal numbers too.
@@ -48,25 +38,6 @@ impl Narrow for Quarter {
 
 /// A NaN of f32.
 const NAN: u32 = 0x7fc0_0000;
-
-/// The bits of the nearest E4M3 number, ties to even, as `cvt.rn.satfinite.e4m3x2.f32` makes them of NaN too.
-#[cfg(not(target_feature = "sm_89"))]
-#[inline(always)]
-fn e4m3_bits(value: f32) -> u32 {
-    const INFINITY: u32 = 0x7f80_0000;
-    const LEAST_NORMAL: u32 = 0x3c80_0000; // 2^-6
-    const TO_448: u32 = 0x43e0_0000;
-    let (magnitude, sign) = (value.to_bits() & 0x7fff_ffff, value.to_bits() >> 24 & 0x80);
-    if magnitude > INFINITY {
-        return 0x7f;
-    }
-    let cut = if magnitude > TO_448 { TO_448 } else { magnitude };
-    // The 20 bits that E4M3 has not are rounded off; a carry goes on to the exponent, whose bias is 120 more.
-    let normal = ((cut + 0x7_ffff + (cut >> 20 & 1)) >> 20) - (120 << 3);
-    // Multiples of 2^-9 are the last bits of numbers from 2^14 on.
-    let subnormal = (f32::from_bits(cut) + 16384.0).to_bits() & 0xf;
-    sign | if cut < LEAST_NORMAL { subnormal } else { normal }
-}
 
 impl Narrow for Byte {
     #[inline(always)]

@@ -16,10 +16,11 @@ pub mod ladder;
 mod lines;
 pub mod probe;
 pub mod quantize;
+pub mod rotary;
 pub mod study;
 
 /// The kernel families that the library embeds. A family is the device crate `kernels-gpu/<name>`.
-pub const FAMILIES: [&str; 4] = ["ata", "attention", "gemm", "quantize"];
+pub const FAMILIES: [&str; 5] = ["ata", "attention", "gemm", "quantize", "rotary"];
 
 /// Families that the library embeds with the feature of their name alone: those that teach and measure.
 pub const OPTIONAL_FAMILIES: [&str; 2] = ["ladder", study::STUDY];
