@@ -16,6 +16,7 @@ mod paged;
 mod placement;
 pub(crate) mod problem;
 mod quantize;
+mod rotary;
 mod sizes;
 mod softmax;
 mod terms;

@@ -100,7 +100,7 @@ impl FromStr for RotaryCase {
         let sizes: Vec<&str> = shape.split('x').collect();
         let &[batch, heads, rows] = sizes.as_slice() else { return Err(ParseRotaryCaseError) };
         let (heads, kv_heads) = heads.split_once(':').unwrap_or((heads, heads));
-        let size = |part: &str| part.parse().ok().filter(|&size| size > 0).ok_or(ParseRotaryCaseError);
+        let size = |part: &str| part.parse::<usize>().ok().filter(|&size| size > 0).ok_or(ParseRotaryCaseError);
         let [batch, heads, kv_heads, rows] = [size(batch)?, size(heads)?, size(kv_heads)?, size(rows)?];
         let of_heads = [batch, rows, heads.max(kv_heads)].into_iter().try_fold(1_usize, usize::checked_mul);
         of_heads.filter(|&rows| rows < 1 << 24).ok_or(ParseRotaryCaseError)?;

@@ -13,6 +13,7 @@ use super::merge::Merge;
 use super::outcome::{Failure, Kind, Outcome, Run, Stop};
 use super::paged::Paged;
 use super::quantize::Quantize;
+use super::rotary::Rotary;
 use super::sizes::Random;
 use super::varlen::Varlen;
 
@@ -36,18 +37,21 @@ pub(crate) enum Problem {
     Cg(Cg),
     /// 8-bit elements with factors.
     Quantize(Quantize),
+    /// Rotary embedding and append to a cache.
+    Rotary(Rotary),
 }
 
 /// The families, by the names of `--family`, and how many of a hundred problems are theirs.
-pub(crate) const FAMILIES: [(&str, u32); 8] = [
+pub(crate) const FAMILIES: [(&str, u32); 9] = [
     ("attention", 33),
     ("varlen", 12),
     ("paged", 10),
     ("merge", 6),
-    ("gemm", 23),
+    ("gemm", 21),
     ("ata", 10),
     ("cg", 4),
     ("quantize", 2),
+    ("rotary", 2),
 ];
 
 impl Problem {
@@ -74,7 +78,8 @@ impl Problem {
             4 => Problem::Gemm(Gemm::draw(random, &scope)),
             5 => Problem::Ata(Ata::draw(random, &scope)),
             6 => Problem::Cg(Cg::draw(random, &scope)),
-            _ => Problem::Quantize(Quantize::draw(random, &scope)),
+            7 => Problem::Quantize(Quantize::draw(random, &scope)),
+            _ => Problem::Rotary(Rotary::draw(random, &scope)),
         }
     }
 
@@ -89,6 +94,7 @@ impl Problem {
             Problem::Ata(_) => 5,
             Problem::Cg(_) => 6,
             Problem::Quantize(_) => 7,
+            Problem::Rotary(_) => 8,
         }
     }
 
@@ -103,6 +109,7 @@ impl Problem {
             Problem::Ata(problem) => problem.tame(),
             Problem::Cg(problem) => problem.tame(),
             Problem::Quantize(problem) => problem.tame(),
+            Problem::Rotary(problem) => problem.tame(),
         }
         self
     }
@@ -118,6 +125,7 @@ impl Problem {
             Problem::Ata(problem) => problem.run(bench),
             Problem::Cg(problem) => problem.run(bench),
             Problem::Quantize(problem) => problem.run(bench),
+            Problem::Rotary(problem) => problem.run(bench),
         };
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
             Ok(Ok(share)) => Ok(Outcome::Right(share)),
@@ -145,6 +153,7 @@ impl Problem {
             Problem::Ata(problem) => of(problem, Problem::Ata),
             Problem::Cg(problem) => of(problem, Problem::Cg),
             Problem::Quantize(problem) => of(problem, Problem::Quantize),
+            Problem::Rotary(problem) => of(problem, Problem::Rotary),
         }
     }
 

@@ -60,6 +60,7 @@ fn small_problems_of_every_family_are_right() {
             .to_owned(),
         r#"{"quantize":{"wide":"f16","narrow":"u8","shape":[1,2,3,9],"of_heads":true,"seed":1}}"#.to_owned(),
         r#"{"quantize":{"wide":"f32","narrow":"e4m3","shape":[2,1,3,8],"back":true,"seed":1}}"#.to_owned(),
+        r#"{"rotary":{"dtype":"f16","cache":"e4m3","shape":[2,2,3,24],"kv_heads":1,"pairs":8,"seed":1}}"#.to_owned(),
     ];
     for text in texts {
         let problem: Problem = serde_json::from_str(&text).unwrap();

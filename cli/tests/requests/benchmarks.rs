@@ -51,7 +51,7 @@ fn a_benchmark_needs_a_card_and_writes_its_rows() {
         assert!(said.starts_with("error: a benchmark measures a card: no NVIDIA driver"), "{said}");
         assert_eq!(said.lines().count(), 1);
         assert_eq!(scratch.names(), [""; 0]);
-        for benchmark in ["ata", "decode", "gemm", "ladder", "load", "study"] {
+        for benchmark in ["ata", "decode", "gemm", "ladder", "load", "rotary", "study"] {
             let output = ferrotile(&["bench", benchmark]);
             assert_eq!(output.status.code(), Some(1), "{benchmark}");
             assert!(stderr(&output).contains("a benchmark measures a card"), "{benchmark}");

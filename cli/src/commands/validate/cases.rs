@@ -8,6 +8,7 @@ use variants::attention::{ATTENTION, AttentionConfig, AttentionKernel, COMBINE, 
 use variants::cg::{CG, CgConfig};
 use variants::gemm::{GEMM, GemmConfig, Operands, PACK_8BIT, PACK_16BIT, REDUCE_SPLIT_K};
 use variants::quantize::KERNELS;
+use variants::rotary::{ROTARY, RotaryKernel};
 use variants::study::{ATA_STUDY, ATTENTION_STUDY};
 
 use crate::soak::problem::Problem;
@@ -39,6 +40,8 @@ pub(crate) fn problems(kernel: &str, arch: Arch, size: Size) -> Vec<Problem> {
         vec![of([1, 2, 9, 64]), of([2, 3, 5, 136])]
     } else if KERNELS.iter().any(|quantize| quantize.name == kernel) {
         of_quantize(kernel == variants::quantize::DEQUANTIZE.name)
+    } else if let Some(rotary) = ROTARY.iter().find(|rotary| rotary.name == kernel) {
+        of_rotary(rotary)
     } else {
         beside_gemm(kernel, arch)
     };
@@ -243,6 +246,15 @@ fn of_quantize(back: bool) -> Vec<Value> {
                 "of_heads": index.is_multiple_of(2), "back": back}})
         })
         .collect()
+}
+
+/// Whole chunks and others, in either pairing, and columns that are not rotated.
+fn of_rotary(kernel: &RotaryKernel) -> Vec<Value> {
+    let of = |shape: [usize; 4], pairs: usize, interleaved: bool| {
+        json!({"rotary": {"dtype": kernel.dtype.name(), "cache": kernel.cache_dtype.name(), "shape": shape,
+            "kv_heads": 2, "pairs": pairs, "interleaved": interleaved}})
+    };
+    vec![of([2, 4, 5, 128], 64, false), of([1, 2, 9, 64], 16, true), of([1, 3, 7, 37], 11, false)]
 }
 
 #[cfg(test)]
