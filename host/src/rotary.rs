@@ -396,8 +396,8 @@ fn add_numbers(
 ///
 /// ```
 /// use ferrotile::{
-///     Arch, AttentionOptions, AttentionParams, Buffer, Gpu, Layout, PagedTensors, RotaryFrequencies, RotaryScaling, RotaryTensors,
-///     TensorMut, TensorRef, paged_attention, rotary,
+///     Arch, AttentionOptions, AttentionParams, Buffer, Gpu, Layout, PagedTensors, RotaryFrequencies, RotaryScaling,
+///     RotaryTensors, TensorMut, TensorRef, paged_attention, rotary,
 /// };
 /// use half::f16;
 ///

@@ -1,4 +1,5 @@
-//! `ferrotile bench rotary`: rotary embedding of Q and K and append to a cache in pages, beside a copy on the same card.
+//! `ferrotile bench rotary`: rotary embedding of Q and K and append to a cache in pages, beside a copy on the same
+//! card.
 
 use std::fmt;
 use std::io::{self, Write};

@@ -6,7 +6,7 @@ use super::family::Bench;
 use super::outcome::{Failure, Kind, Outcome};
 use super::problem::{FAMILIES, Problem, shrink};
 
-const ALL: [usize; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+const ALL: [usize; 9] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
 
 #[test]
 fn seed_and_number_determine_a_problem_and_its_text_says_all_of_it() {

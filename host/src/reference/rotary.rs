@@ -11,7 +11,8 @@ use ndarray::{Array4, ArrayView2, ArrayView4};
 ///
 /// let x = Array4::from_shape_vec((1, 1, 1, 5), vec![1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
 /// let (cos, sin) = (array![[0.0, 0.0]], array![[1.0, 1.0]]); // a quarter turn
-/// let rotated = |interleaved| ferrotile::reference::rotary(x.view(), &[vec![0]], (cos.view(), sin.view()), interleaved);
+/// let tables = (cos.view(), sin.view());
+/// let rotated = |interleaved| ferrotile::reference::rotary(x.view(), &[vec![0]], tables, interleaved);
 /// assert_eq!(rotated(false).into_raw_vec_and_offset().0, [-3.0, -4.0, 1.0, 2.0, 5.0]); // pairs (1, 3) and (2, 4)
 /// assert_eq!(rotated(true).into_raw_vec_and_offset().0, [-2.0, 1.0, -4.0, 3.0, 5.0]); // pairs (1, 2) and (3, 4)
 /// ```
