@@ -34,7 +34,7 @@ pub(crate) struct SoakArgs {
     /// What the problems are drawn from; the same seed and device give the same ones [default: the time].
     #[arg(long)]
     seed: Option<u64>,
-    /// A family: attention, varlen, paged, merge, gemm, ata, cg or quantize; may be repeated [default: all].
+    /// A family: attention, varlen, paged, merge, gemm, ata, cg, quantize or rotary; may be repeated [default: all].
     #[arg(long = "family", num_args = 1.., value_parser = FAMILIES.map(|family| family.0))]
     families: Vec<String>,
     /// Draws nothing from the ends of the types: no huge elements, scales and biases.
