@@ -145,8 +145,8 @@ impl CtaShadow {
         let mut race = None;
         for (granule, mask) in granules((address - page) as u32, bytes) {
             let place = page + granule as u64 * u64::from(GRANULE);
-            let records = self.global.note(place, mask, access, self.generation);
             let new = Record { access: *access, epoch, bytes: mask, pending: None, each };
+            let Some(records) = self.global.note(place, &new, self.generation) else { continue };
             if let (Some(found), None) = (touch(records, new, &order), &race) {
                 race = Some(order.race(&found, (Space::Global, place), self.warps));
             }

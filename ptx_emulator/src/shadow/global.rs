@@ -3,14 +3,18 @@
 
 use std::collections::HashMap;
 
+use smallvec::SmallVec;
+
+use super::AccessKind;
 use super::record::{GRANULE, Granule, Record};
-use super::{Access, AccessKind};
 
 /// The bytes of memory that one page of the shadow is about.
 pub(super) const PAGE_BYTES: u64 = 1024;
 const PAGE_GRANULES: usize = (PAGE_BYTES / GRANULE as u64) as usize;
 /// The pages that are found without the table.
 const RECENT: usize = 64;
+/// The reads of a page that are kept until they are compared. Their list is then about as large as the granules are.
+const MAX_READS: usize = 256;
 
 /// What a CTA did to some bytes of a granule of global memory since it published that last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +53,9 @@ pub(super) struct GlobalPages {
 struct Page {
     number: u64,
     changed: bool,
+    /// The reads since the CTA began, with the index of the granule, while there is nothing else. Reads do not race, so
+    /// they are compared with what follows only where that is no read, or where they are many.
+    reads: Option<Vec<(usize, Record)>>,
     granules: Vec<(Granule, [Sum; AccessKind::ALL.len()])>,
 }
 
@@ -77,37 +84,44 @@ impl GlobalPages {
         *recent = (number, index);
         if index as usize == next {
             match self.pages.get_mut(next) {
-                Some(page) => page.number = number,
+                Some(page) => {
+                    page.number = number;
+                    page.reads.get_or_insert_default().clear();
+                }
                 None => {
-                    self.pages.push(Page { number, changed: false, granules: vec![Default::default(); PAGE_GRANULES] })
+                    let granules = vec![Default::default(); PAGE_GRANULES];
+                    self.pages.push(Page { number, changed: false, reads: Some(Vec::new()), granules });
                 }
             }
         }
         index
     }
 
-    /// The records of a granule by its address, after the access is noted for the other CTAs.
-    pub(super) fn note(
-        &mut self,
-        address: u64,
-        bytes: u16,
-        access: &Access,
-        generation: u32,
-    ) -> &mut smallvec::SmallVec<[Record; 2]> {
+    /// The records of a granule by its address, for the new one to be compared with, after the access is noted for the
+    /// other CTAs; `None` where there is nothing to compare yet.
+    pub(super) fn note(&mut self, address: u64, new: &Record, generation: u32) -> Option<&mut SmallVec<[Record; 2]>> {
+        let &Record { access, bytes, .. } = new;
         let index = self.page(address / PAGE_BYTES);
         let page = &mut self.pages[index as usize];
         if !page.changed {
             page.changed = true;
             self.changed.push(index);
         }
-        let (granule, sums) = &mut page.granules[(address % PAGE_BYTES) as usize / GRANULE as usize];
-        let sum = &mut sums[access.kind as usize];
+        let index = (address % PAGE_BYTES) as usize / GRANULE as usize;
+        let sum = &mut page.granules[index].1[access.kind as usize];
         if sum.bytes == 0 {
             let thread = access.threads.warp * 32 + access.threads.lanes.trailing_zeros();
             (sum.thread, sum.line) = (thread as u16, access.line);
         }
         sum.bytes |= bytes;
-        granule.of(generation)
+        if let Some(reads) = &mut page.reads {
+            if access.kind == AccessKind::Read && reads.len() < MAX_READS {
+                reads.push((index, *new));
+                return None;
+            }
+            page.settle(generation);
+        }
+        Some(page.granules[index].0.of(generation))
     }
 
     /// Takes what was done since the last time, in the order of the pages' first accesses.
@@ -122,6 +136,13 @@ impl GlobalPages {
 }
 
 impl Page {
+    /// Makes records of the reads that were kept.
+    fn settle(&mut self, generation: u32) {
+        for (index, read) in self.reads.take().into_iter().flatten() {
+            self.granules[index].0.of(generation).push(read);
+        }
+    }
+
     fn publish(&mut self, mut take: impl FnMut(Mark)) {
         self.changed = false;
         for (index, (_, sums)) in self.granules.iter_mut().enumerate() {

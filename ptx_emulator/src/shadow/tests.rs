@@ -60,6 +60,24 @@ fn the_lane_of_a_joint_record_that_is_not_ordered_is_named() {
 }
 
 #[test]
+fn a_write_to_global_memory_races_with_reads_however_many() {
+    for reads in [1, 3, 255, 256, 257, 1000] {
+        let mut shadow = shadow();
+        for read in 0..reads {
+            shadow.access_global(&by(0, 9, READ), 1024 + 4 * (read % 256), 4).unwrap();
+        }
+        let race = shadow.access_global(&by(1, 3, WRITE), 1024, 16).unwrap_err();
+        assert_eq!((race.earlier.thread, race.address), (Some((0, 9)), 1024), "{reads} reads");
+        // Another generation has nothing of it, and a barrier orders what comes after.
+        shadow.restart();
+        shadow.access_global(&by(0, 9, READ), 1024, 4).unwrap();
+        shadow.barrier(&BOTH);
+        shadow.access_global(&by(1, 3, WRITE), 1024, 16).unwrap();
+        assert!(shadow.access_global(&by(0, 9, READ), 1024, 4).is_err());
+    }
+}
+
+#[test]
 fn a_thread_does_not_race_with_itself() {
     let mut shadow = shadow();
     for kind in [WRITE, READ, AccessKind::Atomic, WRITE] {
