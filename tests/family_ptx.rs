@@ -173,7 +173,7 @@ fn check_decode(config: &AttentionConfig, entry: &Entry) {
     assert_eq!(entry.count("ldmatrix.sync.aligned.m8n8.x4"), 2 * products / fragments, "{config}");
     let widened = if config.has_e4m3_kv() { 8 * products } else { 0 };
     assert_eq!(entry.count("cvt.rn.f16x2.e4m3x2"), widened, "{config}");
-    let adds_up = usize::from(!config.has_e4m3_kv());
+    let adds_up = usize::from(config.adds_up_splits());
     assert_eq!(entry.count("bar.sync"), 2 + 5 * adds_up, "{config}");
     assert!(entry.count("cp.async.cg.shared.global") > 0, "{config}");
     // The count of the splits of a tile, between fences.

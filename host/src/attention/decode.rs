@@ -99,7 +99,7 @@ impl Decode {
         let rows = batch.saturating_mul(q_heads).saturating_mul(q_len);
         let tile_rows = packed_rows(sizes).min(config.rows());
         let by_last_block =
-            !config.has_e4m3_kv() && tile_rows * value_dim <= THREAD_ELEMENTS * config.threads() as usize;
+            config.adds_up_splits() && tile_rows * value_dim <= THREAD_ELEMENTS * config.threads() as usize;
         let semaphore_bytes = if by_last_block { tiles.saturating_mul(SEMAPHORE_BYTES) } else { 0 };
         let most = options.max_workspace_bytes.saturating_sub(semaphore_bytes) / rows.saturating_mul(row_bytes).max(1);
         let resident = kernel.blocks_per_multiprocessor(config.threads(), config.smem().total_bytes())?;

@@ -247,7 +247,7 @@ unsafe fn reduce<E: Element16, KV: KeyValues<E>, const ID: usize, const M_TILES:
         // The results of all warps are in place.
         thread::sync_threads();
         finish::<E, ID>(args, decode, work, factors);
-        let adds_up = const { split_kv::adds_up(ID) } && decode.semaphores != 0;
+        let adds_up = const { ATTENTION[ID].adds_up_splits() } && decode.semaphores != 0;
         if adds_up && split_kv::is_last::<ID>(decode, work) {
             split_kv::combine::<E, ID>(args, decode, work);
         }
@@ -380,7 +380,7 @@ unsafe fn finish<E: Element16, const ID: usize>(
         unsafe {
             if split {
                 let row = u64::from(work.split) * decode.rows
-                    + if const { split_kv::adds_up(ID) } && decode.semaphores != 0 {
+                    + if const { ATTENTION[ID].adds_up_splits() } && decode.semaphores != 0 {
                         work.first_partial_row(args, decode) + u64::from(tile_row)
                     } else {
                         u64::from(batch_head) * u64::from(args.q_len) + u64::from(position)

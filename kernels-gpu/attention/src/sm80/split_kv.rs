@@ -34,13 +34,6 @@ use crate::work::sink_of_head;
 /// Splits whose elements of O a thread loads side by side.
 const AT_ONCE: u32 = 16;
 
-/// Whether the kernel of configuration `id` adds up splits where the host gives it semaphores. Those with K and V of
-/// E4M3 do not: with this code and the wait for the kernel before they were 3 % slower even with one split
-/// (16x32:8x1x8192x128 on an H200).
-pub(crate) const fn adds_up(id: usize) -> bool {
-    !ATTENTION[id].has_e4m3_kv()
-}
-
 /// Splits whose maxima and sums a thread loads side by side.
 const NUMBERS_AT_ONCE: u32 = 4;
 
