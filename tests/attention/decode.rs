@@ -111,8 +111,10 @@ fn check<T: Half>(gpu: &Gpu, case: &Case, inputs: &Inputs<T>, splits: &[usize]) 
 
 fn matches_reference<T: Half>(gpu: &Gpu, &(head_dim, q_len): &(usize, usize)) -> Outcome {
     let edges = shapes::around(&[DECODE_KEYS, 4 * DECODE_KEYS, 12 * DECODE_KEYS]);
-    for k_len in edges.into_iter().chain([300]) {
-        for mask in [Mask::Full, Mask::Causal] {
+    for (index, k_len) in edges.into_iter().chain([300]).enumerate() {
+        let masks = [Mask::Full, Mask::Causal];
+        // Where trials are small the masks take turns.
+        for &mask in if is_small(gpu) { &masks[index % 2..][..1] } else { &masks[..] } {
             let case = Case::new(2, 1, q_len, k_len, head_dim, mask).grouped(4, 2);
             check(gpu, &case, &Inputs::<T>::normal(&case, 21), &[1, 3])?;
         }
