@@ -9,7 +9,7 @@ use ferrotile::{
 };
 use half::{bf16, f16};
 use libtest_mimic::Failed;
-use ndarray::{Array1, Array2, Array3, Array4};
+use ndarray::{Array2, Array3, Array4};
 use rand::RngExt;
 use tests::catalogue::attention_configs;
 use tests::compare;
@@ -91,7 +91,7 @@ impl Quantized {
         let stored = self.stored(case);
         let stored = stored.each_ref().map(|tensor| tensor.view());
         let factors = self.factors.each_ref().map(|factors| factors.view());
-        with_terms(case, terms, |terms| {
+        terms.of_reference(case, |terms| {
             let exact = reference::attention_with(q.view(), k.view(), v.view(), terms);
             let exact_views = (exact.0.view(), exact.1.view());
             let limits = tolerance::u8_attention_limits(stored, terms, factors, O::DTYPE, exact_views);
@@ -107,21 +107,6 @@ impl Quantized {
         let rounded = reference::attention_with_rounded(q.view(), k.view(), v.view(), &terms, types);
         Expected::new::<O>(reference::attention_with(q.view(), k.view(), v.view(), &terms), rounded)
     }
-}
-
-/// Calls `body` with the terms as a reference takes them.
-fn with_terms<O: Half, R>(case: &Case, terms: &Terms<O>, body: impl FnOnce(&AttentionTerms<'_>) -> R) -> R {
-    let sink = terms.sink.as_ref().map(|sink| Array1::from_iter(sink.iter().copied().map(f64::from)));
-    let bias = terms.bias.as_ref().map(|(values, view)| {
-        let values = values.iter().map(|x| x.to_f64()).collect();
-        Array4::from_shape_vec(view.shape, values).expect("elements fill the shape")
-    });
-    body(&AttentionTerms {
-        softcap: terms.softcap.map(f64::from),
-        sink: sink.as_ref().map(|sink| sink.view()),
-        bias: bias.as_ref().map(|bias| bias.view()),
-        ..AttentionTerms::new(case.mask, case.scale())
-    })
 }
 
 /// Factors around 1 / 128: one for each tensor, one for each head, or one for each head of Q in each batch entry.
