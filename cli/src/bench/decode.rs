@@ -30,7 +30,7 @@ const WORKSPACE_BYTES: usize = 256 << 20;
 const BLOCK: usize = 1 << 22;
 
 /// Bytes that are copied to measure the memory: many times what the L2 cache of any card holds.
-pub(crate) const COPY_BYTES: usize = 1 << 30;
+const COPY_BYTES: usize = 1 << 30;
 
 /// How Q and, unless they lie in pages, K and V are laid out.
 const LAYOUT: Layout = Layout::Bhsd;
@@ -176,8 +176,7 @@ pub(crate) fn run(args: &DecodeBenchArgs) -> anyhow::Result<()> {
     }
     let gpu = args.measure.gpu()?;
     let mut timer = args.measure.timer(&gpu)?;
-    let copied = copy_rate(&gpu, &mut timer)?;
-    writeln!(io::stdout(), "a copy of {} MiB: {copied:.0} GB/s, read and written", COPY_BYTES >> 20)?;
+    let copied = print_copy_rate(&gpu, &mut timer)?;
     let (mut lines, mut entries) = (Vec::new(), Vec::new());
     let shown = progress::bar(cases.len());
     for case in &cases {
@@ -199,12 +198,18 @@ pub(crate) fn run(args: &DecodeBenchArgs) -> anyhow::Result<()> {
     args.measure.report(&gpu, &heading, &lines, entries)
 }
 
-/// GB/s of a copy from device memory to device memory, each byte counted as it is read and as it is written.
-pub(crate) fn copy_rate(gpu: &Gpu, timer: &mut Timer) -> Result<f64> {
-    let source = Buffer::<u8>::zeroed(gpu, COPY_BYTES)?;
-    let mut destination = Buffer::<u8>::zeroed(gpu, COPY_BYTES)?;
-    let us = timer.microseconds(false, |stream| destination.copy_from(stream, 0, &source))?;
-    Ok(2.0 * COPY_BYTES as f64 / us.p50 / 1e3)
+/// Measures a large copy from device memory to device memory and prints its GB/s, each byte counted as it is read and
+/// as it is written.
+pub(crate) fn print_copy_rate(gpu: &Gpu, timer: &mut Timer) -> anyhow::Result<f64> {
+    let rate = 2.0 * COPY_BYTES as f64 / copy_time(gpu, timer, COPY_BYTES)? / 1e3;
+    writeln!(io::stdout(), "a copy of {} MiB: {rate:.0} GB/s, read and written", COPY_BYTES >> 20)?;
+    Ok(rate)
+}
+
+/// Microseconds of a copy of so many bytes from device memory to device memory.
+pub(crate) fn copy_time(gpu: &Gpu, timer: &mut Timer, bytes: usize) -> Result<f64> {
+    let (source, mut destination) = (Buffer::<u8>::zeroed(gpu, bytes)?, Buffer::<u8>::zeroed(gpu, bytes)?);
+    Ok(timer.microseconds(false, |stream| destination.copy_from(stream, 0, &source))?.p50)
 }
 
 /// A tensor of random numbers, some of which repeat.

@@ -2,7 +2,6 @@
 //! card.
 
 use std::fmt;
-use std::io::{self, Write};
 use std::str::FromStr;
 
 use clap::Args;
@@ -12,7 +11,7 @@ use ferrotile::{
 };
 use half::{bf16, f16};
 
-use crate::bench::decode::{COPY_BYTES, copy_rate, random};
+use crate::bench::decode::{copy_time, print_copy_rate, random};
 use crate::bench::measure::{MeasureArgs, Timer};
 use crate::bench::report::Entry;
 use crate::progress;
@@ -118,8 +117,7 @@ pub(crate) fn run(args: &RotaryBenchArgs) -> anyhow::Result<()> {
     args.measure.check_place()?;
     let gpu = args.measure.gpu()?;
     let mut timer = args.measure.timer(&gpu)?;
-    let copied = copy_rate(&gpu, &mut timer)?;
-    writeln!(io::stdout(), "a copy of {} MiB: {copied:.0} GB/s, read and written", COPY_BYTES >> 20)?;
+    let copied = print_copy_rate(&gpu, &mut timer)?;
     let (mut lines, mut entries) = (Vec::new(), Vec::new());
     let shown = progress::bar(cases.len());
     for case in &cases {
@@ -137,13 +135,6 @@ pub(crate) fn run(args: &RotaryBenchArgs) -> anyhow::Result<()> {
     drop(shown);
     let heading = ["case", "kernel", "p50 us", "p90 us", "bytes", "GB/s", "of the copy", "copy of the bytes us"];
     args.measure.report(&gpu, &heading, &lines, entries)
-}
-
-/// Microseconds of a copy that reads and writes so many bytes together.
-fn copy_time(gpu: &Gpu, timer: &mut Timer, bytes: f64) -> Result<f64> {
-    let len = bytes as usize / 2;
-    let (source, mut copy) = (Buffer::<u8>::zeroed(gpu, len)?, Buffer::<u8>::zeroed(gpu, len)?);
-    Ok(timer.microseconds(false, |stream| copy.copy_from(stream, 0, &source))?.p50)
 }
 
 /// Q, K and V of a fused projection; Q goes to a tensor of its own, K and V to pages.
@@ -191,7 +182,8 @@ fn measure<T: Float, C: Float>(
         plan.run(stream, tensors)
     })?;
     let (bytes, rate) = (case.bytes(), case.bytes() / us.p50 / 1e3);
-    let copy_us = copy_time(gpu, timer, bytes)?;
+    // What is copied is read and written.
+    let copy_us = copy_time(gpu, timer, bytes as usize / 2)?;
     let line = vec![
         case.to_string(),
         plan.to_string(),
