@@ -179,13 +179,23 @@ impl Decode {
         if self.splits == 1 {
             return 0;
         }
-        let semaphores = if let Some(SplitSum::LastBlock(_)) = &self.sum { self.tiles } else { 0 };
-        self.partial_bytes(self.value_dim + ROW_NUMBERS) + semaphores * SEMAPHORE_BYTES
+        let semaphores = if let Some(SplitSum::LastBlock(_)) = &self.sum { self.semaphore_bytes() } else { 0 };
+        self.partial_bytes(self.value_dim + ROW_NUMBERS) + semaphores
     }
 
-    /// Bytes of so many f32 numbers for each row of each split.
+    /// Bytes of a semaphore for each tile.
+    const fn semaphore_bytes(&self) -> usize {
+        self.tiles * SEMAPHORE_BYTES
+    }
+
+    /// Bytes of so many f32 numbers for each row of one split.
+    const fn split_bytes(&self, numbers: usize) -> usize {
+        self.rows * numbers * size_of::<f32>()
+    }
+
+    /// The same of all splits.
     const fn partial_bytes(&self, numbers: usize) -> usize {
-        self.splits * self.rows * numbers * size_of::<f32>()
+        self.splits * self.split_bytes(numbers)
     }
 
     /// Enqueues the kernels.
@@ -212,19 +222,16 @@ impl Decode {
         let semaphores = match &self.sum {
             None | Some(SplitSum::Kernel(..)) => 0,
             Some(SplitSum::LastBlock(semaphores)) => {
-                match semaphores.of_launch(&**device, stream.handle(), self.tiles)? {
-                    Some(address) => address,
-                    None => {
-                        let (address, bytes) = (
-                            workspace + self.partial_bytes(self.value_dim + ROW_NUMBERS) as u64,
-                            self.tiles * SEMAPHORE_BYTES,
-                        );
-                        // SAFETY: the workspace is as long, and the caller's promise is for the rest.
-                        unsafe { device.fill_bytes(stream.enqueue()?, address, 0, bytes) }?;
-                        // Only kernels start while a kernel before them still runs.
-                        config.overlaps = false;
-                        address
-                    }
+                let of_device = semaphores.of_launch(&**device, stream.handle(), self.tiles)?;
+                if let Some(address) = of_device {
+                    address
+                } else {
+                    let address = workspace + self.partial_bytes(self.value_dim + ROW_NUMBERS) as u64;
+                    // SAFETY: the workspace is as long, and the caller's promise is for the rest.
+                    unsafe { device.fill_bytes(stream.enqueue()?, address, 0, self.semaphore_bytes()) }?;
+                    // Only kernels start while a kernel before them still runs.
+                    config.overlaps = false;
+                    address
                 }
             }
         };
@@ -266,14 +273,14 @@ impl Decode {
 
     /// What the kernel adds up that comes after.
     fn combine_arguments(&self, args: &AttentionArgs, decode: &DecodeArgs) -> CombineArgs {
-        let split_bytes = |numbers: usize| (self.rows * numbers * size_of::<f32>()) as u64;
+        let (of_o, of_numbers) = (self.split_bytes(self.value_dim) as u64, self.split_bytes(1) as u64);
         let dim = self.value_dim as i64;
         let (q_len, heads) = (i64::from(args.q_len), i64::from(args.q_heads));
         let strides = AttentionStrides { batch: heads * q_len * dim, head: q_len * dim, row: dim };
         let part = |index: u64| PartialResult {
-            o: decode.partial_o + index * split_bytes(self.value_dim),
-            max: decode.partial_max + index * split_bytes(1),
-            sum: decode.partial_sum + index * split_bytes(1),
+            o: decode.partial_o + index * of_o,
+            max: decode.partial_max + index * of_numbers,
+            sum: decode.partial_sum + index * of_numbers,
             strides,
         };
         CombineArgs {
